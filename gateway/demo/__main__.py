@@ -109,7 +109,8 @@ def table(tasks: list[Task], colour: bool) -> Iterator[str]:
         if colour:
             status = f"{_COLOURS[task['status']]}{status}{_PLAIN}"
         created, updated = (f"{text[:10]} {text[11:19]}Z" for text in (task["createdAt"], task["lastUpdatedAt"]))
-        yield _ROW.format(f"{task['taskId'][:8]}…", status, created, updated, task.get("statusMessage", ""))
+        row = _ROW.format(f"{task['taskId'][:8]}…", status, created, updated, task.get("statusMessage", ""))
+        yield row.rstrip()
 
 
 def wants_colour(stream: TextIO) -> bool:
@@ -154,7 +155,7 @@ async def show_all(requestor: Requestor, legacy: LegacyServer) -> bool:
     try:
         now = datetime.now(UTC)
         right = await show(not_finished(now), requestor, legacy)
-        print("\nAnother question within max_age costs the server nothing:")
+        print("\nAnother question, within max_age:")
         return await show(failed_since(now), requestor, legacy) and right
     finally:
         legacy.simulate = True
