@@ -1,0 +1,577 @@
+"""The configuration: what is accepted and what it becomes, what is refused and in which words."""
+
+import re
+from pathlib import Path
+from typing import Any, get_args, get_origin
+
+import msgspec
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gateway.config import (
+    Address,
+    Config,
+    ConfigError,
+    Index,
+    Limits,
+    Match,
+    Tls,
+    Upstream,
+    Url,
+    for_upstream,
+    load,
+    parse,
+)
+
+EXAMPLE = Path(__file__).parent.parent / "config.example.yaml"
+MINIMAL = "upstreams:\n  - name: research\n    url: http://127.0.0.1:3001/mcp\n"
+
+
+def upstream(lines: str) -> str:
+    """A configuration whose only upstream has these lines more; they start at line 4."""
+    return MINIMAL + "".join(f"    {line}\n" for line in lines.splitlines())
+
+
+def two(first: str, second: str) -> str:
+    """Two upstreams, `a` on line 2 and `b` on line 3, with these flow-style members more."""
+    items = [f"- {{name: a, url: 'http://a/'{first}}}", f"- {{name: b, url: 'http://b/'{second}}}"]
+    return "\n".join(["upstreams:", *items, ""])
+
+
+def refusal(text: str) -> str:
+    with pytest.raises(ConfigError) as caught:
+        parse(text, "gate.yaml")
+    return str(caught.value)
+
+
+# Each: the file, and what the message must contain: file:line, key, what was given, what is allowed.
+BAD: dict[str, tuple[str, list[str]]] = {
+    # the document
+    "empty": ("", ["gate.yaml:1:", "empty", "mapping", "upstreams"]),
+    "only comments": ("# nothing\n", ["gate.yaml:1:", "empty", "mapping", "upstreams"]),
+    "only null": ("---\n", ["gate.yaml:1:", "empty", "mapping", "upstreams"]),
+    "a list": ("- a\n", ["gate.yaml:1:", "mapping", "a list"]),
+    "a word": ("\nhello\n", ["gate.yaml:2:", "mapping", "'hello'"]),
+    "not YAML": ("listen: a\n  b: c\n", ["gate.yaml:2:", "not YAML"]),
+    "tab": ("index:\n\tpage_size: 1\n", ["gate.yaml:2:", "not YAML", r"'\t'"]),
+    "control character": (MINIMAL + "# \x07\n", ["gate.yaml:4:", "not YAML"]),
+    "escape beyond Unicode": ('listen: "\\UFFFFFFFF"\n', ["gate.yaml:1:", "not YAML"]),
+    "two documents": (MINIMAL + "---\n" + MINIMAL, ["gate.yaml:4:", "not YAML", "document"]),
+    "unknown alias": ("\nlisten: *gone\n", ["gate.yaml:2:", "not YAML", "gone"]),
+    "alias of itself": ("upstreams: &a\n  - *a\n", ["gate.yaml:1:", "upstreams[0]", "mapping", "a list"]),
+    "alias of its mapping": ("log: &a\n  level: *a\n", ["gate.yaml:2:", "log.level", "one of", "a mapping"]),
+    "alias of the whole": ("&a\nlog: *a\n", ["gate.yaml:2:", "log.log", "unknown key"]),
+    "nested deeply": ("[" * 5000, ["gate.yaml:1:", "recursion depth"]),
+    "many values by alias": (
+        two(f", identity_headers: &a [{'A, ' * 6000}]", ", identity_headers: *a"),
+        ["gate.yaml:2:", "upstreams[1].identity_headers", "more than 10000 values"],
+    ),
+    "foreign tag": ("listen: !!python/name:os.system x\n", ["gate.yaml:1:", "listen", "tag", "python/name"]),
+    "foreign tag of a mapping": (MINIMAL + "log: !x {level: info}\n", ["gate.yaml:4:", "log", "tag", "!x"]),
+    "tag that does not fit": ("index: {page_size: !!int x}\n", ["gate.yaml:1:", "index.page_size", "'x'"]),
+    # keys
+    "unknown key": (
+        MINIMAL + "\nindx: {}\n",
+        ["gate.yaml:5:", "indx", "unknown key", "mean index", "limits"],
+    ),
+    "unknown key inside": (
+        MINIMAL + "index:\n  page_sise: 10\n",
+        ["gate.yaml:5:", "index.page_sise", "unknown key", "mean page_size", "max_age"],
+    ),
+    "unknown key of an upstream": (
+        upstream("\nconect_timeout: 1s"),
+        ["gate.yaml:5:", "upstreams[0].conect_timeout", "unknown key", "mean connect_timeout"],
+    ),
+    "unknown key like no other": (
+        MINIMAL + "zzz: 1\n",
+        ["gate.yaml:4:", "zzz", "unknown key", "listen, tls"],
+    ),
+    "unknown key of odd characters": (MINIMAL + '"a\\nb": 1\n', ["gate.yaml:4:", r"a\nb", "unknown key"]),
+    "merge key": (upstream("<<: {}"), ["gate.yaml:4:", "upstreams[0].<<", "unknown key"]),
+    "number as key": (MINIMAL + "1: x\n", ["gate.yaml:4:", "1:", "unknown key"]),
+    "list as key": (MINIMAL + "? [a]\n: x\n", ["gate.yaml:4:", "key", "a list", "text"]),
+    "duplicate key": (MINIMAL + "log: {}\n\nlog: {}\n", ["gate.yaml:6:", "log", "twice", "line 4"]),
+    "duplicate key inside": (
+        MINIMAL + "index:\n  page_size: 1\n  page_size: 1\n",
+        ["gate.yaml:6:", "index.page_size", "twice", "line 5"],
+    ),
+    # shapes
+    "no upstreams": ("listen: 127.0.0.1:1\n", ["gate.yaml:1: ", "required key `upstreams`;"]),
+    "upstreams empty": ("\nupstreams: []\n", ["gate.yaml:2:", "upstreams", "length >= 1", "a list"]),
+    "upstreams null": ("\nupstreams:\n", ["gate.yaml:2:", "upstreams", "list", "null"]),
+    "upstreams a mapping": ("upstreams: {name: a}\n", ["gate.yaml:1:", "upstreams", "list", "a mapping"]),
+    "upstream a word": ("upstreams:\n- a\n", ["gate.yaml:2:", "upstreams[0]", "mapping", "'a'"]),
+    "upstream without url": (
+        "upstreams:\n- name: a\n",
+        ["gate.yaml:2:", "upstreams[0]", "required key", "url"],
+    ),
+    "upstream without name": ("upstreams:\n- url: http://a/\n", ["gate.yaml:2:", "upstreams[0]", "name"]),
+    "section null": (MINIMAL + "index:\n", ["gate.yaml:4:", "index", "mapping", "null"]),
+    "section a list": (MINIMAL + "log: [info]\n", ["gate.yaml:4:", "log", "mapping", "a list"]),
+    "hosts not a list": (MINIMAL + "allowed_hosts: a\n", ["gate.yaml:4:", "allowed_hosts", "list", "'a'"]),
+    "listen a mapping": (
+        MINIMAL + "listen: {host: a}\n",
+        ["gate.yaml:4:", "listen", "HOST:PORT", "a mapping"],
+    ),
+    # addresses
+    "listen a port": (MINIMAL + "listen: 8080\n", ["gate.yaml:4:", "listen", "HOST:PORT", "'8080'"]),
+    "listen without host": (MINIMAL + "listen: :8080\n", ["gate.yaml:4:", "listen", "HOST:PORT", "':8080'"]),
+    "listen without port": (MINIMAL + "listen: localhost\n", ["gate.yaml:4:", "HOST:PORT", "'localhost'"]),
+    "listen port 70000": (MINIMAL + "listen: a:70000\n", ["gate.yaml:4:", "listen", "65535", "'a:70000'"]),
+    "listen port below 0": (MINIMAL + "listen: a:-1\n", ["gate.yaml:4:", "listen", "65535", "'a:-1'"]),
+    "listen bare IPv6": (MINIMAL + "listen: ::1:80\n", ["gate.yaml:4:", "listen", "[::1]:", "'::1:80'"]),
+    "listen bad IPv6": (MINIMAL + "listen: '[::g]:80'\n", ["gate.yaml:4:", "listen", "'[::g]:80'"]),
+    "listen bad IPv4": (MINIMAL + "listen: 256.0.0.1:80\n", ["gate.yaml:4:", "listen", "'256.0.0.1:80'"]),
+    "listen null": (MINIMAL + "listen: null\n", ["gate.yaml:4:", "listen", "HOST:PORT", "null"]),
+    "listen sexagesimal": (MINIMAL + "listen: 1:30\n", ["gate.yaml:4:", "listen", "HOST:PORT", "'1:30'"]),
+    "admin port 70000": (MINIMAL + "admin: {listen: 'a:70000'}\n", ["gate.yaml:4:", "admin.listen", "65535"]),
+    "admin is listen": (
+        MINIMAL + "listen: a:1\nadmin:\n  listen: a:1\n",
+        ["gate.yaml:6:", "admin.listen", "a:1", "other than", "listen"],
+    ),
+    "listen is default admin": (MINIMAL + "listen: 127.0.0.1:9090\n", ["gate.yaml:4:", "127.0.0.1:9090"]),
+    # lists of names
+    "allowed host with port": (
+        MINIMAL + "allowed_hosts:\n- a\n- b:80\n",
+        ["gate.yaml:6:", "allowed_hosts[1]", "without a port", "'b:80'"],
+    ),
+    "allowed host a number": (
+        MINIMAL + "allowed_hosts: [80]\n",
+        ["gate.yaml:4:", "allowed_hosts[0]", "'80'"],
+    ),
+    "allowed host foreign letter": (
+        MINIMAL + "allowed_hosts: [\u212a]\n",
+        ["gate.yaml:4:", "allowed_hosts[0]"],
+    ),
+    "origin without scheme": (MINIMAL + "allowed_origins: [a.b]\n", ["gate.yaml:4:", "https://", "'a.b'"]),
+    "origin with path": (
+        MINIMAL + "allowed_origins: ['http://a/']\n",
+        ["gate.yaml:4:", "allowed_origins[0]"],
+    ),
+    "origin upper-case": (
+        MINIMAL + "allowed_origins: ['http://A']\n",
+        ["gate.yaml:4:", "lower case", "'http://A'"],
+    ),
+    "origin with default port": (
+        MINIMAL + "allowed_origins: ['https://a:443']\n",
+        ["gate.yaml:4:", "default port"],
+    ),
+    "origin null": (
+        MINIMAL + "allowed_origins: ['null']\n",
+        ["gate.yaml:4:", "allowed_origins[0]", "'null'"],
+    ),
+    # tls, log
+    "tls without key": (MINIMAL + "tls: {certificate: a}\n", ["gate.yaml:4:", "tls", "required key", "key"]),
+    "tls without certificate": (MINIMAL + "tls: {key: a}\n", ["gate.yaml:4:", "tls", "certificate"]),
+    "tls key empty": (
+        MINIMAL + "tls: {certificate: a, key: ''}\n",
+        ["gate.yaml:4:", "tls.key", "file", "''"],
+    ),
+    "level unknown": (
+        MINIMAL + "log:\n  level: loud\n",
+        ["gate.yaml:5:", "log.level", "debug, info, warning, error", "'loud'"],
+    ),
+    "level a list": (MINIMAL + "log: {level: [info]}\n", ["gate.yaml:4:", "log.level", "debug", "a list"]),
+    # upstreams
+    "name upper-case": ("upstreams:\n- {name: A, url: 'http://a/'}\n", ["gate.yaml:2:", "a-z0-9", "'A'"]),
+    "name empty": ("upstreams:\n- {name: '', url: 'http://a/'}\n", ["gate.yaml:2:", "a-z0-9", "''"]),
+    "name a number": (
+        "upstreams:\n- {name: 1, url: 'http://a/'}\n",
+        ["gate.yaml:2:", "text", "quotes", "'1'"],
+    ),
+    "name twice": (
+        "upstreams:\n- {name: a, url: 'http://a/'}\n- {name: a, url: 'http://b/', match: {host: b}}\n",
+        ["gate.yaml:3:", "upstreams[1].name", "'a'", "upstreams[0]"],
+    ),
+    "match of nothing twice": (
+        two("", ""),
+        ["gate.yaml:3:", "upstreams[1]", "upstreams[0]", "same requests"],
+    ),
+    "match twice": (
+        two(", match: {host: A.b, prefix: /x}", ", match: {prefix: /x, host: a.b}"),
+        ["gate.yaml:3:", "upstreams[1].match", "'a.b'", "'/x'", "upstreams[0]", "same requests"],
+    ),
+    "match host with port": (
+        upstream("match: {host: 'a:80'}"),
+        ["gate.yaml:4:", "match.host", "without a port"],
+    ),
+    "prefix relative": (upstream("match: {prefix: a}"), ["gate.yaml:4:", "match.prefix", "/research", "'a'"]),
+    "prefix root": (upstream("match: {prefix: /}"), ["gate.yaml:4:", "match.prefix", "'/'"]),
+    "prefix slash at end": (upstream("match: {prefix: /a/}"), ["gate.yaml:4:", "match.prefix", "'/a/'"]),
+    "prefix dots": (upstream("match: {prefix: /a/../b}"), ["gate.yaml:4:", "match.prefix", "'/a/../b'"]),
+    "prefix query": (upstream("match: {prefix: '/a?b'}"), ["gate.yaml:4:", "match.prefix", "'/a?"]),
+    "host a path": (
+        upstream("host: a/b"),
+        ["gate.yaml:4:", "upstreams[0].host", "upstream, preserve", "'a/b'"],
+    ),
+    "host port 0": (upstream("host: a:0"), ["gate.yaml:4:", "upstreams[0].host", "65535", "'a:0'"]),
+    "host port 70000": (
+        upstream("host: a:70000"),
+        ["gate.yaml:4:", "upstreams[0].host", "65535", "'a:70000'"],
+    ),
+    "identity header": (
+        upstream("identity_headers: ['a b']"),
+        ["gate.yaml:4:", "identity_headers[0]", "'a b'"],
+    ),
+    "identity of nothing": (upstream("identity_headers: []"), ["gate.yaml:4:", "identity_headers", ">= 1"]),
+    "added header": (
+        upstream("add_headers: [via, x]"),
+        ["gate.yaml:4:", "add_headers[1]", "x-forwarded, forwarded, via", "'x'"],
+    ),
+    # numbers
+    "page_size 0": (MINIMAL + "index:\n  page_size: 0\n", ["gate.yaml:5:", "index.page_size", ">= 1", "'0'"]),
+    "page_size text": (
+        MINIMAL + "index: {page_size: x}\n",
+        ["gate.yaml:4:", "index.page_size", "`int`", "'x'"],
+    ),
+    "page_size true": (MINIMAL + "index: {page_size: yes}\n", ["gate.yaml:4:", "`int`", "`bool`", "'yes'"]),
+    "page_size fraction": (MINIMAL + "index: {page_size: 1.5}\n", ["gate.yaml:4:", "`int`", "'1.5'"]),
+    "page_size huge": (MINIMAL + f"index: {{page_size: {'9' * 99}}}\n", ["gate.yaml:4:", "<= 1000000000"]),
+    "page_size endless": (
+        MINIMAL + f"index: {{page_size: {'9' * 5000}}}\n",
+        ["gate.yaml:4:", "index.page_size"],
+    ),
+    "requests_max 0": (
+        upstream("requests_max: 0"),
+        ["gate.yaml:4:", "upstreams[0].requests_max", ">= 1", "'0'"],
+    ),
+    "connections_max": (
+        MINIMAL + "limits: {connections_max: -1}\n",
+        ["gate.yaml:4:", "connections_max", "'-1'"],
+    ),
+    "duration bare": (MINIMAL + "index: {max_age: 5}\n", ["gate.yaml:4:", "max_age", "ms, s, m or h", "'5'"]),
+    "duration negative": (MINIMAL + "index: {max_age: -1s}\n", ["gate.yaml:4:", "max_age", "500ms", "'-1s'"]),
+    "duration word": (MINIMAL + "index: {max_age: soon}\n", ["gate.yaml:4:", "max_age", "500ms", "'soon'"]),
+    "duration of days": (MINIMAL + "index: {max_age: 1d}\n", ["gate.yaml:4:", "ms, s, m or h", "'1d'"]),
+    "duration false": (MINIMAL + "index: {max_age: no}\n", ["gate.yaml:4:", "max_age", "500ms", "'no'"]),
+    "duration infinite": (
+        MINIMAL + "index: {max_age: .inf}\n",
+        ["gate.yaml:4:", "max_age", "500ms", "'.inf'"],
+    ),
+    "duration null": (MINIMAL + "index: {max_age: }\n", ["gate.yaml:4:", "max_age", "500ms", "null"]),
+    "duration zero": (
+        upstream("connect_timeout: 0s"),
+        ["gate.yaml:4:", "connect_timeout", "more than 0", "'0s'"],
+    ),
+    "size 0": (
+        MINIMAL + "limits: {header_bytes_max: 0}\n",
+        ["gate.yaml:4:", "limits.header_bytes_max", "64KiB", "'0'"],
+    ),
+    "size negative": (MINIMAL + "limits: {header_bytes_max: -1}\n", ["gate.yaml:4:", "64KiB", "'-1'"]),
+    "size unit": (
+        MINIMAL + "limits: {header_bytes_max: 4M}\n",
+        ["gate.yaml:4:", "B, KB, MB, GB", "KiB", "'4M'"],
+    ),
+    "size fraction": (MINIMAL + "limits: {header_bytes_max: 1.5}\n", ["gate.yaml:4:", "64KiB", "'1.5'"]),
+    "size beyond all": (
+        MINIMAL + "index: {memory_bytes_max: 2000GiB}\n",
+        ["gate.yaml:4:", "1024GiB", "'2000GiB'"],
+    ),
+}
+BAD_URLS = [
+    "",
+    "a",
+    "127.0.0.1:3001/mcp",
+    "/mcp",
+    "ftp://a/",
+    "http:///mcp",
+    "http://",
+    "http:a",
+    "http://:80/",
+]
+BAD_URLS += ["http://u@a/", "http://a/?", "http://a/#", "http://a/b#c", "http://a:0/", "http://a:70000/"]
+BAD_URLS += ["http://a:x/", "http://a b/", "http://a/b c", "http://[::1/", "http://::1/", "http://[1.2.3.4]/"]
+BAD_URLS += [
+    "http://1.2.3/",
+    "http://a\\b/",
+    "http://\u0131/",
+    "http://a/\u0131",
+    " http://a/",
+    "http://a/\n",
+]
+
+
+@pytest.mark.parametrize(("text", "parts"), BAD.values(), ids=BAD.keys())
+def test_a_bad_file_is_refused_with_line_key_given_and_allowed(text: str, parts: list[str]) -> None:
+    message = refusal(text)
+    assert [part for part in parts if part not in message] == []
+    assert message.isprintable() or "\n" in message
+    assert all(re.match(r"gate\.yaml:[0-9]+: ", line) for line in message.splitlines()), message
+
+
+@pytest.mark.parametrize("url", BAD_URLS)
+def test_a_bad_url_is_refused(url: str) -> None:
+    message = refusal("upstreams:\n- name: a\n  url: " + yaml.safe_dump(url, default_style='"'))
+    assert message.startswith("gate.yaml:3: upstreams[0].url: expected http:// or https://")
+
+
+def test_a_secret_in_a_url_is_not_repeated() -> None:
+    for url in ("https://me:hunter2@a/", "https://me:hun/ter2@a/", "https://a/?key=hunter2"):
+        for message in (refusal(upstream("").replace("http://127.0.0.1:3001/mcp", url)), flags(url)):
+            assert "ter2" not in message
+            assert "https://" in message
+
+
+def test_every_faulty_value_is_reported_at_once() -> None:
+    message = refusal("listen: 1\nindx: {}\nindex:\n  max_age: 1\n")
+    assert [line.split(": ")[:2] for line in message.splitlines()] == [
+        ["gate.yaml:1", "listen"],
+        ["gate.yaml:2", "indx"],
+        ["gate.yaml:4", "index.max_age"],
+    ]
+
+
+def test_a_long_value_is_cut_short() -> None:
+    assert len(refusal(upstream("match: {prefix: " + "x" * 100_000 + "}"))) < 500
+
+
+@given(st.text(alphabet="&*a:{}[],-?!|>'\"\\%@`#<=~ \n\t01xU\x00\ufeff", max_size=40))
+def test_any_text_is_a_configuration_or_a_config_error(text: str) -> None:
+    for tried in (text, MINIMAL + "listen: " + text, MINIMAL + "index: {page_size: !!" + text):
+        try:
+            assert isinstance(parse(tried, "gate.yaml"), Config)
+        except ConfigError as error:
+            assert str(error).startswith("gate.yaml:")
+
+
+# What good values become.
+
+
+def one(text: str) -> Upstream:
+    return parse(text, "gate.yaml").upstreams[0]
+
+
+def test_defaults() -> None:
+    config = parse(MINIMAL, "gate.yaml")
+    research = Upstream(name="research", url=Url("http", "127.0.0.1", 3001, "/mcp"))
+    assert config == Config(upstreams=(research,))
+    assert config.listen == Address("127.0.0.1", 8080)
+    assert config.admin is not None
+    assert config.admin.listen == Address("127.0.0.1", 9090)
+
+
+@pytest.mark.parametrize(
+    ("text", "address", "shown"),
+    [
+        ("0.0.0.0:0", Address("0.0.0.0", 0), "0.0.0.0:0"),
+        ("LocalHost:65535", Address("localhost", 65535), "localhost:65535"),
+        ("'[0:0::1]:8080'", Address("::1", 8080), "[::1]:8080"),
+    ],
+)
+def test_addresses(text: str, address: Address, shown: str) -> None:
+    read = parse(MINIMAL + f"listen: {text}\n", "gate.yaml").listen
+    assert read == address
+    assert str(read) == shown
+
+
+@pytest.mark.parametrize(
+    ("text", "url", "authority"),
+    [
+        ("http://a", Url("http", "a", 80, "/"), "a"),
+        ("https://A.b/MCP/", Url("https", "a.b", 443, "/MCP/"), "a.b"),
+        ("HTTPS://a:443/", Url("https", "a", 443, "/"), "a"),
+        ("https://a:80/x%2Fy//z", Url("https", "a", 80, "/x%2Fy//z"), "a:80"),
+        ("http://[::1]:3001/mcp", Url("http", "::1", 3001, "/mcp"), "[::1]:3001"),
+        ("http://my_service:1/", Url("http", "my_service", 1, "/"), "my_service:1"),
+    ],
+)
+def test_urls(text: str, url: Url, authority: str) -> None:
+    read = one(MINIMAL.replace("http://127.0.0.1:3001/mcp", text)).url
+    assert read == url
+    assert read.authority == authority
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [("500ms", 0.5), ("1s", 1.0), ("1.5s", 1.5), ("10m", 600.0), ("1h", 3600.0), ("0", 0.0), ("0s", 0.0)],
+)
+def test_durations(text: str, seconds: float) -> None:
+    age = parse(MINIMAL + f"index: {{max_age: {text}}}\n", "gate.yaml").index.max_age
+    assert age == seconds
+    assert type(age) is float
+
+
+@pytest.mark.parametrize(
+    ("text", "size"),
+    [
+        ("64KiB", 65536),
+        ("1MiB", 2**20),
+        ("1024GiB", 2**40),
+        ("10MB", 10**7),
+        ("4096", 4096),
+        ("1000B", 1000),
+        ("2KB", 2000),
+    ],
+)
+def test_sizes(text: str, size: int) -> None:
+    config = parse(MINIMAL + f"index: {{memory_bytes_max: {text}}}\n", "gate.yaml")
+    assert config.index.memory_bytes_max == size
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        "index: {max_age",
+        "index: {full_crawl_interval",
+        "limits: {drain_timeout",
+        "limits: {keepalive_timeout",
+    ],
+)
+def test_zero_where_it_means_never_or_at_once(key: str) -> None:
+    parse(MINIMAL + key + ": 0}\n", "gate.yaml")
+
+
+def test_an_upstream_in_full() -> None:
+    read = one(
+        upstream(
+            "host: Inner.example:8443\nmatch: {host: MCP.example, prefix: /research/v1}\n"
+            "identity_headers: [Authorization, X-Org]\nadd_headers: [x-forwarded, forwarded, via]\n"
+            "connect_timeout: 1s\nresponse_timeout: 0s\nidle_timeout: 0\nrequests_max: 7"
+        )
+    )
+    assert read == Upstream(
+        name="research",
+        url=Url("http", "127.0.0.1", 3001, "/mcp"),
+        host="Inner.example:8443",
+        match=Match(host="mcp.example", prefix="/research/v1"),
+        identity_headers=("Authorization", "X-Org"),
+        add_headers=("x-forwarded", "forwarded", "via"),
+        connect_timeout=1.0,
+        response_timeout=0.0,
+        idle_timeout=0.0,
+        requests_max=7,
+    )
+
+
+@pytest.mark.parametrize("host", ["upstream", "preserve", "a.b", "[::1]:80"])
+def test_host_rules(host: str) -> None:
+    assert one(upstream(f"host: '{host}'")).host == host
+
+
+def test_hosts_and_origins_are_in_the_form_that_headers_have() -> None:
+    config = parse(
+        MINIMAL + "allowed_hosts: [MCP.example, '[0:0::1]']\n"
+        "allowed_origins: ['https://app.example', 'http://[::1]:8080', 'vscode-webview://x1']\n",
+        "gate.yaml",
+    )
+    assert config.allowed_hosts == ("mcp.example", "[::1]")
+    assert config.allowed_origins == ("https://app.example", "http://[::1]:8080", "vscode-webview://x1")
+
+
+def test_upstreams_that_differ_in_host_or_prefix() -> None:
+    assert len(parse(two(", match: {host: a}", ", match: {host: a, prefix: /b}"), "gate.yaml").upstreams) == 2
+    assert len(parse(two("", ", match: {prefix: /b}"), "gate.yaml").upstreams) == 2
+
+
+def test_sections_may_be_empty_or_off() -> None:
+    config = parse(MINIMAL + "admin: null\nlog: {}\nindex: {}\nlimits: {}\ntls: null\n", "gate.yaml")
+    assert config.admin is None
+    assert config.tls is None
+    assert (config.index, config.limits) == (Index(), Limits())
+
+
+def test_one_port_0_for_both_listeners_is_two_ports() -> None:
+    parse(MINIMAL + "listen: a:0\nadmin: {listen: 'a:0'}\n", "gate.yaml")
+
+
+def test_an_alias_stands_for_its_value() -> None:
+    text = two(", identity_headers: &ids [A]", ", match: {host: b}, identity_headers: *ids")
+    assert [each.identity_headers for each in parse(text, "gate.yaml").upstreams] == [("A",), ("A",)]
+
+
+def test_a_configuration_cannot_be_changed() -> None:
+    config = parse(MINIMAL, "gate.yaml")
+    for part in (
+        config,
+        config.listen,
+        config.upstreams[0],
+        config.upstreams[0].url,
+        config.index,
+        config.limits,
+    ):
+        with pytest.raises(AttributeError):
+            setattr(part, type(part).__struct_fields__[0], None)
+
+
+# Files and flags.
+
+
+def test_load_resolves_tls_paths_against_the_file(tmp_path: Path) -> None:
+    path = tmp_path / "gate.yaml"
+    path.write_text("\ufeff" + MINIMAL + "tls: {certificate: tls/cert.pem, key: /etc/key.pem}\n", "utf-8")
+    assert load(path).tls == Tls(certificate=tmp_path / "tls" / "cert.pem", key=Path("/etc/key.pem"))
+
+
+def test_load_names_what_it_cannot_read(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=re.escape(f"{tmp_path / 'gone.yaml'}: ") + ".*No such file"):
+        load(tmp_path / "gone.yaml")
+    with pytest.raises(ConfigError, match=re.escape(f"{tmp_path}: ") + ".*directory"):
+        load(tmp_path)
+    path = tmp_path / "gate.yaml"
+    path.write_bytes(b"# a\n# \xff\n")
+    with pytest.raises(ConfigError, match=re.escape(f"{path}:2: ") + ".*UTF-8"):
+        load(path)
+
+
+def flags(url: str, listen: str | None = None, admin: str | None = None) -> str:
+    with pytest.raises(ConfigError) as caught:
+        for_upstream(url, listen, admin)
+    return str(caught.value)
+
+
+def test_flags_equal_a_file_of_one_upstream() -> None:
+    file = parse("upstreams: [{name: upstream, url: 'http://a:1/mcp'}]", "gate.yaml")
+    assert for_upstream("http://a:1/mcp", None, None) == file
+    config = for_upstream("http://a:1/mcp", "[::1]:0", "localhost:1")
+    assert config.listen == Address("::1", 0)
+    assert config.admin is not None
+    assert config.admin.listen == Address("localhost", 1)
+
+
+def test_flags_are_named_in_errors() -> None:
+    good = "http://a/"
+    assert re.match(r"--upstream: expected http:// or https://.*given 'a'$", flags("a"))
+    assert re.match(r"--listen: expected HOST:PORT.*65535.*given 'a:70000'$", flags(good, "a:70000"))
+    assert re.match(r"--admin: expected HOST:PORT.*given '9090'$", flags(good, None, "9090"))
+    assert len(flags("a", "b", "c").splitlines()) == 3
+    assert re.match(r"--admin: .*other than", flags(good, "a:1", "a:1"))
+    assert re.match(r"--admin: .*other than", flags(good, None, "127.0.0.1:8080"))
+    assert re.match(r"--listen: .*other than", flags(good, "127.0.0.1:9090"))
+
+
+# The example.
+
+
+def test_the_example_equals_the_defaults() -> None:
+    assert load(EXAMPLE) == parse(MINIMAL, "gate.yaml")
+
+
+def hidden(kind: Any, shown: Any, path: str) -> list[str]:
+    """The paths of the fields of `kind` that `shown`, the example's plain value, does not have."""
+    parts: list[tuple[Any, Any, str]] = []
+    missing = []
+    if isinstance(shown, dict) and isinstance(kind, type) and issubclass(kind, msgspec.Struct):
+        fields = msgspec.structs.fields(kind)
+        missing = [f"{path}.{field.name}" for field in fields if field.name not in shown]
+        parts = [(field.type, shown.get(field.name), f"{path}.{field.name}") for field in fields]
+    elif isinstance(shown, list) and get_origin(kind) is tuple:
+        parts = [(get_args(kind)[0], item, path + "[]") for item in shown]
+    else:  # a union, or an annotated type
+        parts = [(part, shown, path) for part in get_args(kind)]
+    return missing + [each for part in parts for each in hidden(*part)]
+
+
+def test_the_example_shows_every_key() -> None:
+    """All but the insides of `tls`, which is off by default: its line's comment shows them."""
+    text = EXAMPLE.read_text("utf-8")
+    assert hidden(Config, yaml.safe_load(text), "$") == []
+    without = re.sub(r"(?m)^( +)(page_size|prefix|requests_max): .*$", r"\1# \2: 1", text)
+    missing = ["$.upstreams[].requests_max", "$.upstreams[].match.prefix", "$.index.page_size"]
+    assert hidden(Config, yaml.safe_load(without), "$") == missing, "this check must see what is missing"
+
+
+def test_the_example_explains_every_key() -> None:
+    lines = EXAMPLE.read_text("utf-8").splitlines()
+    assert [line for line in lines if re.match(r"[ -]*[a-z_]+: *[^ #]", line) and " # " not in line] == []
