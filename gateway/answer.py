@@ -1,0 +1,190 @@
+"""A filtered `tasks/list`, start to end: from the parameters to the bytes of the response.
+
+In: an exchange, its caller, the request message. Out: the response, as JSON; or as an event stream once a message for
+this client arrived on a stream of the crawler's (DESIGN 5.7), those messages first and the result last.
+Always: a failure is told as one, never as an empty list (DESIGN 5.8).
+"""
+
+import asyncio
+from datetime import UTC, datetime
+from typing import Final
+
+import msgspec
+import orjson
+
+from gateway.config import Config
+from gateway.core import cursor, jsonrpc, sse
+from gateway.core import query as criteria
+from gateway.core.headers import Headers
+from gateway.core.index import Page
+from gateway.core.jsonrpc import INVALID_PARAMS, Message
+from gateway.core.query import BadQuery, Fault, Query
+from gateway.core.task import Key as Place
+from gateway.crawler import Caller
+from gateway.errors import GatewayError
+from gateway.listener import Exchange
+from gateway.metrics import Metrics
+from gateway.refresh import Refresher
+from gateway.sessions import Session, Sessions, TooLarge
+
+_CURSOR_ALLOWED: Final = "a nextCursor that this list gave out, with the criteria that it was given out for"
+
+
+class Request(msgspec.Struct):
+    """A filtered `tasks/list`: what is asked for, and behind which place its page begins."""
+
+    query: Query
+    after: Place | None
+
+
+def read(message: Message) -> Request | None:
+    """The filtered request in a `tasks/list`; None if it names no criterion and no cursor of ours. Raises BadQuery."""
+    top = jsonrpc.members(message.params)
+    query = criteria.read(top)
+    raw = top.get("cursor")
+    if raw is None or bytes(raw) == b"null":
+        return None if query is None else Request(query, None)
+    given = _text(raw)
+    position = None if given is None else cursor.decode(given)
+    if position is None:
+        if query is None:
+            return None
+        raise BadQuery([Fault("cursor", _shown(raw), _CURSOR_ALLOWED)])
+    if query is not None and query != position[0]:
+        raise BadQuery([Fault("cursor", "a cursor of a list with other criteria", _CURSOR_ALLOWED)])
+    return Request(*position)
+
+
+def _text(raw: msgspec.Raw) -> str | None:
+    try:
+        return msgspec.json.decode(raw, type=str)
+    except (msgspec.MsgspecError, UnicodeDecodeError):
+        return None
+
+
+def _shown(raw: msgspec.Raw) -> str:
+    return bytes(raw)[:200].decode("utf-8", "replace")
+
+
+class Reply:
+    """The response to one filtered `tasks/list`: one JSON message, or a stream that others come first on."""
+
+    def __init__(self, exchange: Exchange) -> None:
+        self._exchange = exchange
+        self.headers: Headers = []
+
+    @property
+    def streaming(self) -> bool:
+        return self._exchange.started
+
+    async def forward(self, data: bytes) -> None:
+        """Send a message that arrived on the crawler's stream."""
+        self._event(data)
+        await self._exchange.drain()
+
+    def send(self, data: bytes) -> None:
+        """Send the response message, which ends the reply."""
+        if not self.streaming:
+            self._exchange.respond(200, b"OK", [(b"Content-Type", b"application/json"), *self.headers], data)
+        else:
+            self._event(data)
+            self.end()
+
+    def end(self) -> None:
+        """End without a response, as a request that was cancelled does."""
+        if not self.streaming:
+            self._begin()
+        if self._exchange.minor:
+            self._exchange.write(b"0\r\n\r\n")
+        self._exchange.finish()
+
+    def _event(self, data: bytes) -> None:
+        if not self.streaming:
+            self._begin()
+        raw = sse.event(data)
+        self._exchange.write(b"%x\r\n%b\r\n" % (len(raw), raw) if self._exchange.minor else raw)
+
+    def _begin(self) -> None:
+        fields = [b"Content-Type: text/event-stream", b"Cache-Control: no-cache"]
+        if self._exchange.minor:
+            fields.append(b"Transfer-Encoding: chunked")
+        else:
+            self._exchange.keep_alive = False
+        if not self._exchange.keep_alive:
+            fields.append(b"Connection: close")
+        self._exchange.write(b"HTTP/1.1 200 OK\r\n%b\r\n\r\n" % b"\r\n".join(fields))
+
+
+class Answerer:
+    """Answers filtered `tasks/list` requests."""
+
+    def __init__(self, sessions: Sessions, refresher: Refresher, config: Config, metrics: Metrics) -> None:
+        self._sessions = sessions
+        self._refresher = refresher
+        self._page_size = config.index.page_size
+        self._metrics = metrics
+
+    async def answer(self, exchange: Exchange, caller: Caller, message: Message, request: Request) -> None:
+        """Answer `request`. Raises GatewayError if nothing was sent to the client yet."""
+        session = self._sessions.open(caller.key)
+        reply = Reply(exchange)
+        cancelled = asyncio.get_running_loop().create_future()
+        raw_id = bytes(message.id)
+        session.answering.setdefault(raw_id, []).append(cancelled)
+        work = asyncio.ensure_future(self._page(session, caller, reply, request))
+        try:
+            await asyncio.wait({work, cancelled}, return_when=asyncio.FIRST_COMPLETED)
+            if not work.done():
+                reply.end()
+                return
+            reply.headers = session.cors
+            reply.send(jsonrpc.result(raw_id, self._result(work.result(), request, session)))
+        except GatewayError as error:
+            self._metrics.queries.labels(caller.upstream.name, "failed").inc()
+            if not reply.streaming:
+                raise
+            reply.send(error.message(raw_id))
+        finally:
+            work.cancel()
+            session.answering[raw_id].remove(cancelled)
+            if not session.answering[raw_id]:
+                del session.answering[raw_id]
+
+    async def _page(self, session: Session, caller: Caller, reply: Reply, request: Request) -> Page:
+        """The page that was asked for, as fresh as it must be."""
+        name = caller.upstream.name
+        try:
+            if self._refresher.is_fresh(session):
+                outcome, requests = "index", 0
+            else:
+                outcome, requests = await self._refresher.refresh(session, caller, reply.forward)
+            page = session.index.select(request.query, request.after, self._page_size)
+        except TooLarge:
+            async with session.scanning:
+                outcome = "scanned"
+                page = await self._refresher.scan(session, caller, reply.forward, request.query, request.after)
+                requests = session.list_pages
+        self._metrics.queries.labels(name, outcome).inc()
+        self._metrics.spared_requests.labels(name).inc(max(0, session.list_pages - requests))
+        answered = sum(len(t.raw) for t in page.tasks)
+        self._metrics.spared_bytes.labels(name).inc(max(0, session.list_bytes - answered))
+        return page
+
+    def _result(self, page: Page, request: Request, session: Session) -> bytes:
+        as_of = datetime.fromtimestamp(session.as_of_unix, UTC).isoformat(timespec="milliseconds")
+        following = b""
+        if page.more:
+            last = request.query.place(page.tasks[-1])
+            following = b'"nextCursor":%b,' % orjson.dumps(cursor.encode(request.query, last))
+        return b'{"tasks":[%b],%b"_meta":{"taskgate/total":%d,"taskgate/asOf":"%b"}}' % (
+            b",".join([t.raw for t in page.tasks]),
+            following,
+            page.total,
+            as_of.replace("+00:00", "Z").encode(),
+        )
+
+
+def bad_query(message: Message, error: BadQuery) -> bytes:
+    """The error response to a request whose parameters are wrong (DESIGN 5.4)."""
+    faults = [{"parameter": f.parameter, "given": f.given, "allowed": f.allowed} for f in error.faults]
+    return jsonrpc.error(bytes(message.id), INVALID_PARAMS, str(error), {"errors": faults})

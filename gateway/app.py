@@ -1,0 +1,149 @@
+"""One gateway: its parts put together, started, reloaded and ended.
+
+In: a `Config`, and the means to read it anew. Out: a process that serves until SIGTERM or SIGINT, exit status 0.
+Always: SIGTERM drains (DESIGN 8); SIGHUP takes over a new configuration whole, or changes nothing and says why.
+"""
+
+import asyncio
+import logging
+import signal
+import ssl
+from collections.abc import Callable
+
+from aiohttp import web
+
+from gateway import admin, logs
+from gateway.config import Config, ConfigError, Tls
+from gateway.listener import Exchange, Listener
+from gateway.metrics import Metrics
+from gateway.proxy import Proxy
+from gateway.sessions import Sessions
+from gateway.upstream import Pool
+
+log = logging.getLogger("taskgate")
+
+_SWEEP_S = 1.0
+
+
+class StartError(Exception):
+    """The gateway cannot start with this configuration on this machine."""
+
+
+class App:
+    """A running gateway."""
+
+    def __init__(self, config: Config) -> None:
+        self._config = config
+        self._loop = asyncio.get_running_loop()
+        self._metrics = Metrics()
+        self._apply(config)
+        self._listener = Listener(self._handle, config.limits)
+        self._metrics.gauges(self._gauges)
+        self._server: asyncio.Server | None = None
+        self._admin: web.AppRunner | None = None
+        self._sweeper: asyncio.Task[None] | None = None
+
+    def _apply(self, config: Config) -> None:
+        """Make what depends on the configuration. Indexes start empty: they are only memory of the upstream's word."""
+        self._pools = {u.name: Pool(u) for u in config.upstreams}
+        self._sessions = Sessions(config.index, self._loop.time)
+        self._proxy = Proxy(config, self._pools, self._sessions, self._metrics)
+        self._config = config
+
+    async def _handle(self, exchange: Exchange) -> None:
+        await self._proxy.handle(exchange)
+
+    def _gauges(self) -> dict[str, tuple[str, float]]:
+        connections = ("Connections of clients.", float(len(self._listener.connections)))
+        return {**self._sessions.gauges(), "connections": connections}
+
+    async def start(self) -> None:
+        """Listen. Raises StartError."""
+        config = self._config
+        try:
+            context = tls_context(config.tls) if config.tls is not None else None
+            self._server = await self._loop.create_server(
+                self._listener.connection, config.listen.host, config.listen.port, ssl=context, backlog=1024
+            )
+        except OSError as error:
+            raise StartError(f"cannot listen on {config.listen}: {error.strerror or error}") from None
+        if config.admin is not None:
+            try:
+                self._admin = await admin.serve(config.admin.listen, self._metrics, self._is_ready)
+            except OSError as error:
+                raise StartError(f"cannot listen on {config.admin.listen}: {error.strerror or error}") from None
+        self._sweeper = asyncio.create_task(self._sweep())
+        for upstream in config.upstreams:
+            address = f"{'https' if config.tls else 'http'}://{config.listen}{upstream.url.path}"
+            log.info("serving", extra={"address": address, "upstream": upstream.name})
+
+    def _is_ready(self) -> bool:
+        return not self._listener.draining
+
+    async def _sweep(self) -> None:
+        while True:
+            await asyncio.sleep(_SWEEP_S)
+            now = self._loop.time()
+            self._listener.sweep(now)
+            self._sessions.expire()
+            for pool in self._pools.values():
+                pool.sweep(now)
+
+    def reload(self, read: Callable[[], Config]) -> None:
+        """Take over the configuration that `read` gives; a bad one changes nothing."""
+        try:
+            config = read()
+            fixed = [n for n in ("listen", "admin", "tls") if getattr(config, n) != getattr(self._config, n)]
+            if fixed:
+                raise ConfigError(*(f"{name} cannot change while the gateway runs" for name in fixed))
+        except (ConfigError, OSError) as error:
+            log.error("reload refused, nothing has changed", extra={"why": str(error)})
+            return
+        logs.set_up(config.log.level)
+        for pool in self._pools.values():
+            pool.close()
+        self._apply(config)
+        self._listener.limits = config.limits
+        log.info("reloaded", extra={"upstreams": [u.name for u in config.upstreams]})
+
+    async def stop(self) -> None:
+        """Take no new connections, let the answers in flight finish, close everything."""
+        log.info("draining", extra={"connections": len(self._listener.connections)})
+        if self._server is not None:
+            self._server.close()
+        await self._listener.drain(self._config.limits.drain_timeout)
+        if self._sweeper is not None:
+            self._sweeper.cancel()
+        for pool in self._pools.values():
+            pool.close()
+        if self._admin is not None:
+            await self._admin.cleanup()
+        log.info("stopped")
+
+
+def tls_context(tls: Tls) -> ssl.SSLContext:
+    """The context of the listener's certificate and key. Raises StartError that names the file."""
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.set_alpn_protocols(["http/1.1"])
+    try:
+        context.load_cert_chain(tls.certificate, tls.key)
+    except (OSError, ssl.SSLError) as error:
+        raise StartError(f"tls: {tls.certificate} and {tls.key} cannot be used: {error}") from None
+    return context
+
+
+async def run(config: Config, read: Callable[[], Config] | None) -> None:
+    """Serve until SIGTERM or SIGINT; SIGHUP reloads with `read`. Raises StartError."""
+    logs.set_up(config.log.level)
+    loop = asyncio.get_running_loop()
+    app = App(config)
+    ended = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, ended.set)
+    if read is not None:
+        loop.add_signal_handler(signal.SIGHUP, app.reload, read)
+    try:
+        await app.start()
+        await ended.wait()
+    finally:
+        await app.stop()

@@ -1,0 +1,166 @@
+"""One JSON-RPC message, read and edited without being written anew.
+
+In: the bytes of a body or of an event. Out: a `Message` whose members are the very bytes that came, or None for
+whatever is not one JSON-RPC object (a batch, other JSON, no JSON), which is passed on unread (DESIGN 3.8, 3.9).
+Always: an edit changes the bytes it names and no other, so numbers beyond 64 bits, unknown members, escapes and
+white space survive (DESIGN 4); `1` and `"1"` are different ids, because an id is its bytes.
+"""
+
+import re
+from collections.abc import Iterator
+from typing import Any, Final, Literal
+
+import msgspec
+import orjson
+
+INVALID_REQUEST: Final = -32600
+INVALID_PARAMS: Final = -32602
+INTERNAL_ERROR: Final = -32603
+
+ABSENT: Final = msgspec.Raw(b"")
+
+
+class Message(msgspec.Struct):
+    """A JSON-RPC 2.0 message. Members are raw JSON; one that is absent is empty, and `method` is None."""
+
+    jsonrpc: Literal["2.0"]
+    id: msgspec.Raw = ABSENT
+    method: str | None = None
+    params: msgspec.Raw = ABSENT
+    result: msgspec.Raw = ABSENT
+    error: msgspec.Raw = ABSENT
+
+    @property
+    def is_request(self) -> bool:
+        """A method and an id: somebody waits for a response."""
+        return self.method is not None and bool(bytes(self.id))
+
+    @property
+    def is_response(self) -> bool:
+        """No method, an id, and a result or an error."""
+        return self.method is None and bool(bytes(self.id)) and bool(bytes(self.result) or bytes(self.error))
+
+
+_message = msgspec.json.Decoder(Message)
+_members = msgspec.json.Decoder(dict[str, msgspec.Raw])
+_key = msgspec.json.Decoder(str)
+
+
+def parse(data: bytes) -> Message | None:
+    """The message in `data`, or None if it is anything but one JSON-RPC 2.0 object."""
+    try:
+        return _message.decode(data)
+    except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError):
+        return None
+
+
+def members(value: msgspec.Raw | bytes) -> dict[str, msgspec.Raw]:
+    """The members of a raw JSON object, by name; no members if it is no object."""
+    try:
+        return _members.decode(value)
+    except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError):
+        return {}
+
+
+def request(message_id: str, method: str, params: dict[str, Any]) -> bytes:
+    """The bytes of a request."""
+    return orjson.dumps({"jsonrpc": "2.0", "id": message_id, "method": method, "params": params})
+
+
+def notification(method: str, params: dict[str, Any]) -> bytes:
+    """The bytes of a notification."""
+    return orjson.dumps({"jsonrpc": "2.0", "method": method, "params": params})
+
+
+def result(message_id: bytes, value: bytes) -> bytes:
+    """The bytes of a response to the request of raw id `message_id` with the raw JSON `value`."""
+    return b'{"jsonrpc":"2.0","id":%b,"result":%b}' % (message_id, value)
+
+
+def error(message_id: bytes, code: int, message: str, data: object = None) -> bytes:
+    """The bytes of an error response; `message_id` is raw JSON, empty when the request's is not known."""
+    fault: dict[str, object] = {"code": code, "message": message}
+    if data is not None:
+        fault["data"] = data
+    return b'{"jsonrpc":"2.0","id":%b,"error":%b}' % (message_id or b"null", orjson.dumps(fault))
+
+
+_TOKEN = re.compile(rb'"(?:[^"\\]++|\\.)*+"|[][{},:]', re.DOTALL)
+
+
+def _member_spans(data: bytes, start: int) -> Iterator[tuple[str, int, int]]:
+    """Name, start and end of each member's value in the valid JSON object that opens at `data[start]`."""
+    depth, name, value_at = 0, None, start
+    for token in _TOKEN.finditer(data, start):
+        mark = token[0]
+        if mark in (b"{", b"["):
+            depth += 1
+        elif mark in (b"}", b"]"):
+            depth -= 1
+            if depth == 0:
+                if name is not None:
+                    yield name, value_at, token.start()
+                return
+        elif depth == 1:
+            if mark == b":":
+                value_at = token.end()
+            elif mark == b",":
+                assert name is not None
+                yield name, value_at, token.start()
+                name = None
+            elif name is None:
+                name = _key.decode(mark)
+
+
+def find(data: bytes, *path: str) -> tuple[int, int] | None:
+    """Where the value at `path` stands in the valid JSON `data`: (start, end), or None if it does not.
+
+    Of a member that is given twice the last one counts, as it does for those who will read the message.
+    """
+    start, end = 0, len(data)
+    for name in path:
+        start += len(data[start:end]) - len(data[start:end].lstrip())
+        if data[start : start + 1] != b"{":
+            return None
+        found = [(s, e) for member, s, e in _member_spans(data, start) if member == name]
+        if not found:
+            return None
+        start, end = found[-1]
+    value = data[start:end]
+    return start + len(value) - len(value.lstrip()), end - (len(value) - len(value.rstrip()))
+
+
+def insert(data: bytes, path: tuple[str, ...], name: str, value: bytes) -> bytes:
+    """`data` with the member `name` put first into the object at `path`, every other byte as it was.
+
+    Raises LookupError if there is no object at `path`.
+    """
+    span = find(data, *path)
+    if span is None or data[span[0] : span[0] + 1] != b"{":
+        raise LookupError("/".join(path))
+    at = span[0] + 1
+    comma = b"" if data[at : span[1]].lstrip().startswith(b"}") else b","
+    return b'%b"%b":%b%b%b' % (data[:at], name.encode(), value, comma, data[at:])
+
+
+def replace(data: bytes, path: tuple[str, ...], value: bytes) -> bytes:
+    """`data` with the value at `path` replaced, every other byte as it was. Raises LookupError if there is none."""
+    span = find(data, *path)
+    if span is None:
+        raise LookupError("/".join(path))
+    return data[: span[0]] + value + data[span[1] :]
+
+
+class _Error(msgspec.Struct):
+    code: int
+
+
+_error = msgspec.json.Decoder(_Error)
+
+
+def error_code(response: Message) -> int | None:
+    """The code of an error response; None if it is none."""
+    try:
+        return _error.decode(response.error).code
+    except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError):
+        return None

@@ -1,0 +1,96 @@
+"""What a passing message says about tasks.
+
+In: a response with the request that it answers, or a notification. Out: an `Observation`, or None if it says nothing.
+Always: an observation is certain. What only hints at a change (an error that may mean several things) is `doubt`,
+which makes what is known stale instead of changing it.
+
+Source: DESIGN 6, "what is observed in passing"; tasks specification, Protocol Messages and Protocol Errors.
+"""
+
+from collections.abc import Sequence
+
+import msgspec
+
+from gateway.core import jsonrpc, task
+from gateway.core.jsonrpc import Message
+from gateway.core.task import Task, TaskError
+
+STATUS_NOTIFICATION = "notifications/tasks/status"
+
+
+class Observation(msgspec.Struct):
+    """Tasks as they were reported, the ids of tasks that are gone, and whether something else may have changed."""
+
+    tasks: Sequence[Task] = ()
+    gone: Sequence[str] = ()
+    doubt: bool = False
+
+
+def is_observed(request: Message) -> bool:
+    """Whether the response to `request` may say something about a task."""
+    return request.is_request and (
+        request.method in ("tasks/get", "tasks/cancel", "tasks/list", "tasks/result") or _makes_task(request)
+    )
+
+
+def of_response(request: Message, response: Message) -> Observation | None:
+    """What the response to `request` says."""
+    if bytes(response.error):
+        return _of_error(request, response)
+    try:
+        if request.method in ("tasks/get", "tasks/cancel"):
+            return Observation([task.parse(response.result)])
+        if request.method == "tasks/list":
+            return Observation(parse_page(response)[0])
+        if request.method != "tasks/result" and (made := jsonrpc.members(response.result).get("task")):
+            return Observation([task.parse(made, method=request.method)])
+    except TaskError:
+        return Observation(doubt=True)
+    return None
+
+
+def of_notification(message: Message) -> Observation | None:
+    """What a message on a stream says that is no response."""
+    if message.method != STATUS_NOTIFICATION or message.is_request:
+        return None
+    try:
+        return Observation([task.parse(message.params)])
+    except TaskError:
+        return Observation(doubt=True)
+
+
+def parse_page(response: Message) -> tuple[list[Task], str | None]:
+    """The tasks and the next cursor in the result of a `tasks/list`. Raises TaskError if it is no such result."""
+    try:
+        page = _page.decode(response.result)
+    except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as error:
+        raise TaskError(str(error)) from None
+    return [task.parse(raw) for raw in page.tasks], page.nextCursor
+
+
+class _Page(msgspec.Struct):
+    tasks: list[msgspec.Raw]
+    nextCursor: str | None = None
+
+
+_page = msgspec.json.Decoder(_Page)
+
+
+def _makes_task(request: Message) -> bool:
+    return "task" in jsonrpc.members(request.params)
+
+
+def _of_error(request: Message, response: Message) -> Observation | None:
+    try:
+        task_id = msgspec.json.decode(request.params, type=_Named).taskId
+    except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError):
+        return None
+    if jsonrpc.error_code(response) != jsonrpc.INVALID_PARAMS:
+        return None
+    # Of the three only `tasks/get` fails so for one reason alone: the task is not there. A terminal task refuses
+    # `tasks/cancel` with the same code, and a failed one relays its own error through `tasks/result`.
+    return Observation(gone=[task_id]) if request.method == "tasks/get" else Observation(doubt=True)
+
+
+class _Named(msgspec.Struct):
+    taskId: str

@@ -1,0 +1,196 @@
+"""The criteria of a `tasks/list`: read from the request's parameters, checked, matched, ordered.
+
+In: the members of the raw `params` of a request. Out: a `Query`; or None where they name no criterion, and the
+request goes to the upstream untouched; or `BadQuery`, with one entry for every fault (DESIGN 5.4).
+Always: bounds are inclusive, an empty list or null is as good as absent, and all criteria must hold (DESIGN 5.2).
+
+Source: SEP-1904, Filter Parameters; DESIGN 5.1 to 5.4.
+"""
+
+import re
+from collections.abc import Callable
+from typing import Any, Final, Literal
+
+import msgspec
+
+from gateway.core import jsonrpc, task
+from gateway.core.task import UNKNOWN, Instant, Task
+
+_METHOD: Final = re.compile(r"[A-Za-z0-9_.$-]+(/[A-Za-z0-9_.$-]+)*")
+_GIVEN_SHOWN_MAX: Final = 200  # characters of a wrong value that an error repeats
+
+Bounds = tuple[Instant | None, Instant | None]
+OPEN: Final[Bounds] = (None, None)
+
+
+class Fault(msgspec.Struct):
+    """One thing wrong with a request: where, what was given (as JSON), what is allowed."""
+
+    parameter: str
+    given: str
+    allowed: str
+
+    def __str__(self) -> str:
+        return f"{self.parameter}: given {self.given}, allowed is {self.allowed}"
+
+
+class BadQuery(ValueError):
+    """The parameters of a filtered `tasks/list` are wrong: JSON-RPC -32602, all faults in `data.errors`."""
+
+    def __init__(self, faults: list[Fault]) -> None:
+        super().__init__("Invalid params: " + "; ".join(map(str, faults)))
+        self.faults = faults
+
+
+class Query(msgspec.Struct, frozen=True):
+    """What a requestor asks for. None, or a bound of None, means that the criterion is not given."""
+
+    methods: frozenset[str] | None = None
+    task_ids: frozenset[str] | None = None
+    status: frozenset[str] | None = None
+    created: Any = OPEN  # Bounds
+    updated: Any = OPEN  # Bounds
+    by: Literal["createdAt", "lastUpdatedAt"] = "lastUpdatedAt"
+    descending: bool = True
+
+    def accepts_method(self, method: str | None) -> bool:
+        """Whether a task made by `method` may be shown: one of unknown method always (DESIGN 5.3)."""
+        return self.methods is None or method is None or method in self.methods
+
+    def matches(self, candidate: Task, default_method: str | None = None) -> bool:
+        """Whether all criteria hold for a task; `default_method` stands in where its own is unknown."""
+        return (
+            (self.status is None or candidate.status in self.status)
+            and (self.task_ids is None or candidate.id in self.task_ids)
+            and self.accepts_method(candidate.method or default_method)
+            and within(self.created, candidate.created.at)
+            and within(self.updated, candidate.updated.at)
+        )
+
+    def place(self, candidate: Task) -> task.Key:
+        """The task's place in the order asked for, which a descending query walks backwards."""
+        return candidate.created if self.by == "createdAt" else candidate.updated
+
+
+def within(bounds: Bounds, at: Instant) -> bool:
+    """Whether an instant lies in inclusive bounds. One that is UNKNOWN lies in all: no task is lost by it."""
+    low, high = bounds
+    return at == UNKNOWN or ((low is None or low <= at) and (high is None or at <= high))
+
+
+def read(top: dict[str, msgspec.Raw]) -> Query | None:
+    """The query in the params of a `tasks/list`; None if they name no criterion. Raises BadQuery."""
+    faults: list[Fault] = []
+    given = _collect(top, faults)
+    if not given and not faults:
+        return None
+    for low, high in (("createdAfter", "createdBefore"), ("lastUpdatedAfter", "lastUpdatedBefore")):
+        first, last = given.get(low), given.get(high)
+        if first is not None and last is not None and first > last:
+            faults.append(Fault(low, f"an instant later than {high}", f"an instant not later than {high}"))
+    if faults:
+        raise BadQuery(faults)
+    return Query(
+        methods=given.get("methods"),
+        task_ids=given.get("taskIds"),
+        status=given.get("status"),
+        created=(given.get("createdAfter"), given.get("createdBefore")),
+        updated=(given.get("lastUpdatedAfter"), given.get("lastUpdatedBefore")),
+        by=given.get("orderBy", "lastUpdatedAt"),
+        descending=given.get("order", "desc") == "desc",
+    )
+
+
+def _collect(top: dict[str, msgspec.Raw], faults: list[Fault]) -> dict[str, Any]:
+    """Every criterion that is given, read, by its name; faults are added to `faults`."""
+    given: dict[str, Any] = {}
+    nested: dict[str, msgspec.Raw] = {}
+    if "filter" in top and bytes(top["filter"]) != b"null":
+        nested = jsonrpc.members(top["filter"])
+        if not bytes(top["filter"]).lstrip().startswith(b"{"):
+            faults.append(_fault("filter", top["filter"], "an object that holds criteria"))
+    for prefix, values in (("", top), ("filter.", nested)):
+        for name, (criterion, read_value) in _CRITERIA.items():
+            raw = values.get(name)
+            if raw is None or bytes(raw) == b"null":
+                continue
+            try:
+                value = read_value(raw)
+            except _Refused as refused:
+                faults.append(_fault(prefix + name, refused.raw or raw, refused.allowed))
+                continue
+            if value is None:
+                continue
+            if criterion in given and given[criterion] != value:
+                faults.append(_fault(prefix + name, raw, f"the same value as the other `{criterion}`"))
+            given[criterion] = value
+    return given
+
+
+class _Refused(Exception):
+    def __init__(self, allowed: str, raw: msgspec.Raw | None = None) -> None:
+        self.allowed, self.raw = allowed, raw
+
+
+def _fault(parameter: str, raw: msgspec.Raw, allowed: str) -> Fault:
+    given = bytes(raw).decode("utf-8", "replace")
+    if len(given) > _GIVEN_SHOWN_MAX:
+        given = given[:_GIVEN_SHOWN_MAX] + "..."
+    return Fault(parameter, given, allowed)
+
+
+def _strings(what: str, accept: Callable[[str], object]) -> Callable[[msgspec.Raw], frozenset[str] | None]:
+    """A reader of a list of strings, each of which `accept` must find true; None for an empty list."""
+
+    def read_list(raw: msgspec.Raw) -> frozenset[str] | None:
+        try:
+            items = msgspec.json.decode(raw, type=list[msgspec.Raw])
+        except (msgspec.MsgspecError, RecursionError):
+            raise _Refused(f"an array of {what}") from None
+        values = set()
+        for item in items:
+            value = _string(item)
+            if value is None or not accept(value):
+                raise _Refused(f"an array of {what}", item)
+            values.add(value)
+        return frozenset(values) or None
+
+    return read_list
+
+
+def _string(raw: msgspec.Raw) -> str | None:
+    try:
+        return msgspec.json.decode(raw, type=str)
+    except (msgspec.MsgspecError, UnicodeDecodeError):
+        return None
+
+
+def _instant(raw: msgspec.Raw) -> Instant:
+    text = _string(raw)
+    instant = None if text is None else task.parse_instant(text)
+    if instant is None:
+        raise _Refused('an RFC 3339 timestamp with its offset, such as "2025-11-25T10:30:00Z"')
+    return instant
+
+
+def _one_of(*allowed: str) -> Callable[[msgspec.Raw], str]:
+    def read_choice(raw: msgspec.Raw) -> str:
+        value = _string(raw)
+        if value not in allowed:
+            raise _Refused(" or ".join(f'"{a}"' for a in allowed))
+        return value
+
+    return read_choice
+
+
+_BOUNDS: Final = ("createdAfter", "createdBefore", "lastUpdatedAfter", "lastUpdatedBefore")
+_methods = _strings('request methods, such as "tools/call"', _METHOD.fullmatch)
+_CRITERIA: Final[dict[str, tuple[str, Callable[[msgspec.Raw], Any]]]] = {
+    "methods": ("methods", _methods),
+    "requestTypes": ("methods", _methods),  # the name in an earlier draft
+    "taskIds": ("taskIds", _strings("task ids (strings)", lambda _: True)),
+    "status": ("status", _strings("statuses: " + ", ".join(task.STATUSES), task.STATUSES.__contains__)),
+    **{name: (name, _instant) for name in _BOUNDS},
+    "orderBy": ("orderBy", _one_of("createdAt", "lastUpdatedAt")),
+    "order": ("order", _one_of("asc", "desc")),
+}

@@ -1,0 +1,109 @@
+"""Server-sent events as bytes: fed in any pieces, given back whole, edited one at a time.
+
+In: the bytes of a stream, split anywhere. Out: `Event`s in order, each with the very bytes it came as.
+Always: the raw bytes of all events, then `rest()`, are the bytes that were fed. Lines end at CR, LF or CRLF and
+nowhere else (U+2028 is text); comments, unknown fields, ids and `retry` survive, since nobody writes them anew.
+An event larger than `event_bytes_max` comes as unread pieces: it passes, and costs no memory (DESIGN 7).
+
+Source: the WHATWG HTML standard, "Server-sent events", interpretation of an event stream.
+"""
+
+import re
+from typing import Final
+
+import msgspec
+
+# Atomic groups: CRLF must never be read as CR and then LF, which would be an empty line.
+_BLANK: Final = re.compile(rb"(?>\r\n|\n|\r)(?>\r\n|\n|\r)")
+_LINE: Final = re.compile(rb"([^\r\n]*)(\r\n|\n|\r|\Z)")
+_BOM: Final = b"\xef\xbb\xbf"
+
+
+class Event(msgspec.Struct):
+    """One event: its bytes with the blank line that ends it. `whole` is False for a piece of one too large to read."""
+
+    raw: bytes
+    whole: bool = True
+
+    def field(self, name: bytes) -> list[bytes]:
+        """The values of every line of the field `name`, in order."""
+        values = []
+        for line, _ in _LINE.findall(self.raw.removeprefix(_BOM)):
+            key, _, value = line.partition(b":")
+            if key == name:
+                values.append(value.removeprefix(b" "))
+        return values
+
+    @property
+    def data(self) -> bytes | None:
+        """The event's data, its lines joined by LF; None if it has none or was too large to read."""
+        lines = self.field(b"data") if self.whole and b"data" in self.raw else []
+        return b"\n".join(lines) if lines else None
+
+    @property
+    def id(self) -> bytes | None:
+        """The last event id that the event sets, or None."""
+        values = self.field(b"id") if self.whole else []
+        return values[-1] if values and b"\0" not in values[-1] else None
+
+    @property
+    def retry_ms(self) -> int | None:
+        """The reconnection time that the event sets, in milliseconds, or None."""
+        values = [v for v in self.field(b"retry") if v.isdigit()] if self.whole else []
+        return int(values[-1][:12]) if values else None
+
+    def with_data(self, data: bytes) -> bytes:
+        """The event's bytes with `data` in place of its data; every line of another field stays as it was."""
+        out: list[bytes] = []
+        written = False
+        for line, end in _LINE.findall(self.raw):
+            bom = _BOM if line.startswith(_BOM) and not out else b""
+            name, _, value = line.removeprefix(bom).partition(b":")
+            if name != b"data":
+                out.append(line + end)
+            elif not written:
+                prefix = b"data: " if value.startswith(b" ") else b"data:"
+                out += [bom, *(prefix + piece + end for piece in data.split(b"\n"))]
+                written = True
+        return b"".join(out)
+
+
+class Parser:
+    """Splits a stream of server-sent events. One parser for one stream."""
+
+    def __init__(self, event_bytes_max: int) -> None:
+        self._max = event_bytes_max
+        self._pending = bytearray()
+        self._searched = 0
+        self._skipping = False
+
+    def feed(self, data: bytes) -> list[Event]:
+        """The events that `data` completes, and the pieces of one that is too large to hold."""
+        pending = self._pending
+        pending += data
+        events, start = [], 0
+        # A blank line may have begun in what was searched before: CR LF CR LF is four bytes.
+        search_at = max(0, self._searched - 3)
+        while blank := _BLANK.search(pending, search_at):
+            end = search_at = blank.end()
+            whole = not self._skipping and end - start <= self._max
+            events.append(Event(bytes(pending[start:end]), whole))
+            self._skipping = False
+            start = end
+        del pending[:start]
+        self._searched = len(pending)
+        if len(pending) > self._max or (self._skipping and len(pending) > 3):
+            self._skipping = True
+            events.append(Event(bytes(pending[:-3]), False))  # the last bytes may begin a blank line
+            del pending[:-3]
+            self._searched = len(pending)
+        return events
+
+    def rest(self) -> bytes:
+        """The bytes of an event that has begun and not ended."""
+        return bytes(self._pending)
+
+
+def event(data: bytes) -> bytes:
+    """The bytes of a `message` event with the one-line `data`."""
+    return b"event: message\ndata: %b\n\n" % data

@@ -1,0 +1,149 @@
+"""A task: the few fields that are looked up, and the raw JSON that is handed out.
+
+In: the raw JSON of one task object, as the upstream wrote it. Out: a `Task`.
+Always: `raw` is what the upstream said, byte for byte (DESIGN 5.6); an instant is exact, whatever its offset and
+fraction (DESIGN 5.2); a timestamp that nobody can read is `UNKNOWN`, and loses no task.
+"""
+
+import re
+from datetime import UTC, datetime, timedelta
+from fractions import Fraction
+from typing import Any, Final, TypeAlias
+
+import msgspec
+
+STATUSES: Final = ("working", "input_required", "completed", "failed", "cancelled")
+TERMINAL: Final = frozenset({"completed", "failed", "cancelled"})
+
+Instant: TypeAlias = int | Fraction
+"""Microseconds since 1970-01-01T00:00:00Z: an int, or a Fraction where the timestamp is finer than that."""
+
+UNKNOWN: Final = -(1 << 62)
+"""The instant of a timestamp that cannot be read: before all others, and inside every range."""
+
+_RFC3339: Final = re.compile(
+    r"([0-9]{4}-[0-9]{2}-[0-9]{2})T([0-9]{2}:[0-9]{2}):([0-9]{2})(?:\.([0-9]+))?(Z|[+-][0-9]{2}:[0-5][0-9])",
+)
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_MICROSECOND: Final = timedelta(microseconds=1)
+_MINUTE: Final = 60_000_000
+_GREGORIAN_CYCLE: Final = 146_097 * 24 * 60 * _MINUTE  # 400 years
+
+
+class TaskError(ValueError):
+    """What should be a task is none: it has no `taskId` or no `status`, or is not an object."""
+
+
+class Key(msgspec.Struct, order=True, frozen=True, gc=False):
+    """A place in an order: an instant, and the task's id so that no two places are equal."""
+
+    at: Any  # Instant; msgspec has no type for Fraction
+    id: Any  # str, or TOP
+
+
+class _Top:
+    """Greater than every id."""
+
+    def __gt__(self, other: object) -> bool:
+        return True
+
+    def __lt__(self, other: object) -> bool:
+        return False
+
+
+TOP: Final = _Top()
+
+
+class Task(msgspec.Struct, gc=False):
+    """A task as last reported.
+
+    `method` is the method of the request that made the task, None where nobody knows (DESIGN 5.3).
+    """
+
+    id: str
+    status: str
+    created: Key
+    updated: Key
+    raw: bytes
+    method: str | None = None
+
+    @property
+    def is_terminal(self) -> bool:
+        """It never changes again; it can only disappear (tasks specification, Task Status Lifecycle)."""
+        return self.status in TERMINAL
+
+    def supersedes(self, other: "Task") -> bool:
+        """Whether this report, which came later, replaces `other` of the same task (DESIGN 6, never backwards)."""
+        if other.is_terminal and not self.is_terminal:
+            return False
+        return bool(self.updated.at >= other.updated.at) or self.is_terminal > other.is_terminal
+
+
+class _Wire(msgspec.Struct):
+    taskId: str
+    status: str
+    createdAt: Any = None
+    lastUpdatedAt: Any = None
+
+
+_wire = msgspec.json.Decoder(_Wire)
+
+
+def parse(raw: bytes | msgspec.Raw, method: str | None = None) -> Task:
+    """The task in `raw`. Raises TaskError, which says what is wrong with it."""
+    try:
+        wire = _wire.decode(raw)
+    except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as error:
+        raise TaskError(str(error)) from None
+    created = _reported_instant(wire.createdAt)
+    updated = _reported_instant(wire.lastUpdatedAt) if wire.lastUpdatedAt is not None else created
+    created_key = Key(created, wire.taskId)
+    updated_key = created_key if updated == created else Key(updated, wire.taskId)
+    return Task(wire.taskId, _interned(wire.status), created_key, updated_key, bytes(raw), method)
+
+
+_KNOWN = {status: status for status in STATUSES}
+
+
+def _interned(status: str) -> str:
+    return _KNOWN.get(status, status)
+
+
+def _reported_instant(value: object) -> Instant:
+    """An upstream's timestamp: RFC 3339, or without an offset, which is then read as UTC; else UNKNOWN."""
+    if not isinstance(value, str):
+        return UNKNOWN
+    instant = parse_instant(value)
+    if instant is None:
+        instant = parse_instant(value + "Z")
+    return UNKNOWN if instant is None else instant
+
+
+def parse_instant(text: str) -> Instant | None:
+    """The instant of an RFC 3339 timestamp, None if `text` is none. A leap second is the second after it."""
+    parts = _RFC3339.fullmatch(text.upper())
+    if parts is None:
+        return None
+    date, minute, second, fraction, offset = parts.groups()
+    leap = second == "60"
+    early = date.startswith("0000")  # a year of RFC 3339 that datetime does not have
+    try:
+        base = datetime.fromisoformat(
+            f"{'0400' + date[4:] if early else date}T{minute}:{'59' if leap else second}"
+            f"{'+00:00' if offset == 'Z' else offset}"
+        )
+        instant = (base - _EPOCH) // _MICROSECOND - (_GREGORIAN_CYCLE if early else 0)
+        if leap:
+            instant += 1_000_000
+            if instant % (24 * 60 * _MINUTE):
+                return None  # leap seconds come at the end of a UTC day
+        return instant + _microseconds(fraction) if fraction else instant
+    except ValueError:
+        return None
+
+
+def _microseconds(fraction: str) -> Instant:
+    digits = fraction.rstrip("0")
+    if len(digits) <= 6:
+        return int(digits.ljust(6, "0"))
+    return Fraction(int(digits), 10 ** (len(digits) - 6))

@@ -1,0 +1,242 @@
+"""Requests of the gateway's own: as the client would make them, for the client whose query needs them.
+
+In: a `Caller`, whose headers and target every request repeats. Out: JSON-RPC responses, and pages of tasks.
+Always: the id of a request is unlike any client's; a message on a stream that is not the response goes to the client
+whose query caused the crawl (DESIGN 5.7); a crawl ends: a cursor that repeats is an error, one that expired is
+recovered from a bounded number of times, pages have a limit (DESIGN 6).
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from itertools import count
+from typing import Any, Final
+from uuid import uuid4
+
+import msgspec
+
+from gateway.config import Config, Upstream
+from gateway.core import headers as fields
+from gateway.core import jsonrpc, observe, sse
+from gateway.core.headers import Headers
+from gateway.core.jsonrpc import Message
+from gateway.core.task import Task, TaskError
+from gateway.errors import UpstreamBroken, UpstreamFailed, UpstreamRefused, UpstreamTimeout
+from gateway.metrics import Metrics
+from gateway.relay import EVENT_STREAM
+from gateway.sessions import Key, identity
+from gateway.upstream import Pool, Response
+
+_RECOVERIES_MAX: Final = 10  # of a crawl whose cursors expire under it
+_DROPS_MAX: Final = 1  # of connections, while one request is answered
+_POLLS_MAX: Final = 100  # of a stream that closes and asks to be polled
+_RETRY_DEFAULT_S: Final = 1.0
+
+_ids = count()
+_PREFIX: Final = f"taskgate-{uuid4().hex}"
+
+# Of the client's request, and not of one that repeats its headers.
+_NOT_REPEATED: Final = (
+    b"content-length", b"transfer-encoding", b"content-encoding", b"expect", b"trailer", b"accept-encoding",
+    b"last-event-id", b"content-type", b"accept",
+)  # fmt: skip
+
+
+class Caller:
+    """Whose request it is: the upstream that it goes to, its target there, and its header fields as they go up."""
+
+    def __init__(self, upstream: Upstream, pool: Pool, target: bytes, original: Headers, headers: Headers) -> None:
+        self.upstream = upstream
+        self.pool = pool
+        self.target = target
+        self.headers = headers
+        self._original = original
+        self._key: Key | None = None
+
+    @property
+    def session_id(self) -> bytes:
+        return fields.get(self._original, b"mcp-session-id") or b""
+
+    @property
+    def key(self) -> Key:
+        """The key of the caller's session."""
+        if self._key is None:
+            self._key = self.key_with(self.session_id)
+        return self._key
+
+    def key_with(self, session_id: bytes) -> Key:
+        """The key of the caller's session of that id, which `initialize` has just given out."""
+        who = identity(self._original, self.upstream.identity_headers)
+        return Key(self.upstream.name, self.target, session_id, who)
+
+
+class Page(msgspec.Struct):
+    """One page of `tasks/list`, with its size in bytes of JSON."""
+
+    tasks: list[Task]
+    size_bytes: int
+
+
+class Crawler:
+    """Asks the upstream on behalf of one caller."""
+
+    def __init__(
+        self, caller: Caller, config: Config, metrics: Metrics, on_message: Callable[[bytes], Awaitable[None]]
+    ) -> None:
+        self._caller = caller
+        self._config = config
+        self._metrics = metrics
+        self._on_message = on_message
+        self.cors: Headers = []
+
+    async def pages(self) -> AsyncIterator[Page]:
+        """Every page of the upstream's `tasks/list`, from the first to the last. Raises GatewayError."""
+        trail: list[str | None] = [None]  # the cursors of the pages read, and at its end that of the next
+        seen: set[str | None] = set()
+        recoveries, went_back = 0, False
+        for _ in range(self._config.index.pages_max):
+            cursor = trail[-1]
+            response = await self.ask("tasks/list", {} if cursor is None else {"cursor": cursor})
+            if bytes(response.error):
+                recoveries += 1
+                if (
+                    cursor is None
+                    or jsonrpc.error_code(response) != jsonrpc.INVALID_PARAMS
+                    or recoveries > _RECOVERIES_MAX
+                ):
+                    raise UpstreamFailed(bytes(response.error))
+                # The task that the cursor names has gone. A page back there is a newer cursor; else from the start.
+                trail = [None] if went_back else trail[:-1]
+                seen = set(trail)
+                went_back = not went_back
+                continue
+            went_back = False
+            try:
+                tasks, following = observe.parse_page(response)
+            except TaskError as error:
+                raise UpstreamBroken(f"the upstream's tasks/list is no list of tasks: {error}") from None
+            self._metrics.crawl_pages.labels(self._caller.upstream.name).inc()
+            yield Page(tasks, len(bytes(response.result)))
+            if not following:
+                return
+            if following in seen:
+                raise UpstreamBroken("the upstream's tasks/list repeats a cursor: its pages have no end")
+            seen.add(following)
+            trail.append(following)
+        raise UpstreamBroken(f"the upstream's tasks/list has more than {self._config.index.pages_max} pages")
+
+    async def ask(self, method: str, params: dict[str, Any]) -> Message:
+        """The response to one request. Raises GatewayError; a JSON-RPC error is a response."""
+        message_id = f"{_PREFIX}-{next(_ids)}"
+        body = jsonrpc.request(message_id, method, params)
+        headers = [
+            *fields.without(self._caller.headers, *_NOT_REPEATED),
+            (b"Content-Type", b"application/json"),
+            (b"Accept", b"application/json, text/event-stream"),
+            (b"Accept-Encoding", b"identity"),
+            (b"Content-Length", b"%d" % len(body)),
+        ]
+        head = b"POST %b HTTP/1.1\r\n%b\r\n" % (self._caller.target, fields.block(headers))
+        raw_id = b'"%b"' % message_id.encode()
+        for attempt in range(_DROPS_MAX + 1):
+            self._metrics.upstream_request(self._caller.upstream.name, method)
+            try:
+                async with asyncio.timeout(self._config.index.crawl_timeout or None):
+                    return await self._exchange(head + body, raw_id)
+            except TimeoutError:
+                raise UpstreamTimeout(
+                    f"no answer to {method} from the upstream within {self._config.index.crawl_timeout:g} s"
+                ) from None
+            except UpstreamBroken:
+                if attempt == _DROPS_MAX:
+                    raise
+        raise AssertionError("unreachable")
+
+    async def _exchange(self, request: bytes, raw_id: bytes) -> Message:
+        stream = _Stream(self._config.limits.inspected_event_bytes_max)
+        method = b"POST"
+        for _ in range(_POLLS_MAX):
+            async with self._caller.pool.call(method) as call:
+                response = await call.send_all(request, None, again=True)
+                await self._check(response, raw_id)
+                self.cors = [f for f in response.headers if f[0].lower().startswith((b"access-control-", b"vary"))]
+                if fields.media_type(response.headers) != EVENT_STREAM:
+                    return _matching(await self._whole(response), raw_id)
+                answer = await self._read_stream(response, raw_id, stream)
+            if answer is not None:
+                return answer
+            if stream.last_id is None:
+                raise UpstreamBroken("the upstream ended the stream before its response")
+            # The stream goes on in another connection (transports specification, "poll" the SSE stream).
+            await asyncio.sleep(stream.retry_s)
+            method, request = b"GET", self._resumption(stream.last_id)
+        raise UpstreamBroken(f"the upstream closed the stream {_POLLS_MAX} times before its response")
+
+    def _resumption(self, last_event_id: bytes) -> bytes:
+        headers = [
+            *fields.without(self._caller.headers, *_NOT_REPEATED),
+            (b"Accept", b"text/event-stream"),
+            (b"Accept-Encoding", b"identity"),
+            (b"Last-Event-ID", last_event_id),
+        ]
+        return b"GET %b HTTP/1.1\r\n%b\r\n" % (self._caller.target, fields.block(headers))
+
+    async def _check(self, response: Response, raw_id: bytes) -> None:
+        if response.status >= 400:
+            body = await self._whole(response)
+            raise UpstreamRefused(response.status, response.reason, response.headers, body, raw_id)
+        if not 200 <= response.status < 300:
+            raise UpstreamBroken(f"the upstream answered {response.status} to a request of the gateway's")
+        if fields.get(response.headers, b"content-encoding") not in (None, b"identity"):
+            raise UpstreamBroken("the upstream encodes what was asked for as it is (Accept-Encoding: identity)")
+
+    async def _whole(self, response: Response) -> bytes:
+        bytes_max = self._config.limits.inspected_body_bytes_max
+        body = bytearray()
+        while piece := await response.body.read():
+            body += piece
+            if len(body) > bytes_max:
+                raise UpstreamBroken(f"a page of the upstream's is larger than {bytes_max} bytes")
+        return bytes(body)
+
+    async def _read_stream(self, response: Response, raw_id: bytes, stream: "_Stream") -> Message | None:
+        parser = sse.Parser(stream.event_bytes_max)
+        try:
+            while piece := await response.body.read():
+                for event in parser.feed(piece):
+                    data = stream.note(event)
+                    if data is None:
+                        continue
+                    message = jsonrpc.parse(data)
+                    if message is not None and message.is_response and bytes(message.id) == raw_id:
+                        return message
+                    await self._on_message(data)
+        except UpstreamBroken:
+            if stream.last_id is None:
+                raise  # nothing to resume from
+        return None
+
+
+class _Stream:
+    """What must be known of an event stream to go on with it in another connection."""
+
+    def __init__(self, event_bytes_max: int) -> None:
+        self.event_bytes_max = event_bytes_max
+        self.last_id: bytes | None = None
+        self.retry_s = _RETRY_DEFAULT_S
+
+    def note(self, event: sse.Event) -> bytes | None:
+        """The event's data, if it carries a message."""
+        if not event.whole:
+            raise UpstreamBroken(f"an event of the upstream's is larger than {self.event_bytes_max} bytes")
+        if event.id is not None:
+            self.last_id = event.id or None
+        if event.retry_ms is not None:
+            self.retry_s = event.retry_ms / 1000
+        return event.data or None
+
+
+def _matching(body: bytes, raw_id: bytes) -> Message:
+    message = jsonrpc.parse(body)
+    if message is None or not message.is_response or bytes(message.id) != raw_id:
+        raise UpstreamBroken("the upstream's answer is no JSON-RPC response to what was asked")
+    return message

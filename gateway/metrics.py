@@ -1,0 +1,101 @@
+"""What an operator can see on `/metrics`.
+
+In: what happened. Out: Prometheus metrics, `taskgate_<noun>_<unit>`. Always: a label's values are few and known
+beforehand; no session id, no task id, no token is ever one.
+"""
+
+from collections.abc import Callable, Iterator
+from typing import Final
+
+from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
+from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+_SECONDS: Final = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300)
+
+# A client names the method; only these become a label.
+_METHODS: Final = frozenset(
+    {
+        *("initialize", "ping", "tools/list", "tools/call", "prompts/list", "prompts/get", "completion/complete"),
+        *("resources/list", "resources/read", "resources/templates/list", "resources/subscribe"),
+        *("resources/unsubscribe", "logging/setLevel", "server/discover", "subscriptions/listen"),
+        *("tasks/list", "tasks/get", "tasks/cancel", "tasks/result"),
+        *("notifications/initialized", "notifications/cancelled", "notifications/progress"),
+        *("GET", "POST", "DELETE", "HEAD", "OPTIONS", "PUT", "PATCH"),
+    }
+)
+
+
+class Metrics:
+    """All metrics of one gateway, in a registry of their own."""
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+        self._requests = self._counter("requests", "Requests of clients.", "upstream", "kind", "status")
+        self._seconds = self._histogram(
+            "request_duration_seconds", "Time until a response was whole.", "upstream", "kind"
+        )
+        self._upstream = self._counter("upstream_requests", "Requests made upstream.", "upstream", "method")
+        self.queries = self._counter(
+            "queries",
+            "Filtered tasks/list: served from the index, refreshed, coalesced, scanned.",
+            "upstream",
+            "outcome",
+        )
+        self.crawl_pages = self._counter("crawl_pages", "Pages of tasks/list that crawls read.", "upstream")
+        self.crawl_seconds = self._histogram("crawl_duration_seconds", "Time that a crawl took.", "upstream")
+        self.spared_requests = self._counter(
+            "spared_requests", "Requests that paging by hand would have cost beyond those made.", "upstream"
+        )
+        self.spared_bytes = self._counter(
+            "spared_bytes", "Bytes of task lists that clients did not have to fetch.", "upstream"
+        )
+        self._failures = self._counter("failures", "Requests that got an error of the gateway's.", "upstream", "kind")
+        self._known: dict[tuple[str, str, int], Counter] = {}
+        self._methods: dict[tuple[str, str], Counter] = {}
+
+    def _counter(self, name: str, text: str, *labels: str) -> Counter:
+        return Counter(f"taskgate_{name}", text, labels, registry=self.registry)
+
+    def _histogram(self, name: str, text: str, *labels: str) -> Histogram:
+        return Histogram(f"taskgate_{name}", text, labels, buckets=_SECONDS, registry=self.registry)
+
+    def request(self, upstream: str, kind: str, status: int, seconds: float) -> None:
+        """A client's request has ended; `kind` is relayed, answered or refused."""
+        key = (upstream, kind, status)
+        counter = self._known.get(key)
+        if counter is None:
+            counter = self._known[key] = self._requests.labels(upstream, kind, str(status))
+        counter.inc()
+        self._seconds.labels(upstream, kind).observe(seconds)
+
+    def upstream_request(self, upstream: str, method: str) -> None:
+        """A request goes out; `method` is its JSON-RPC method, or its HTTP method if it carries no message."""
+        counter = self._methods.get((upstream, method))
+        if counter is None:
+            label = method if method in _METHODS else "other"
+            counter = self._upstream.labels(upstream, label)
+            if label == method:
+                self._methods[upstream, method] = counter
+        counter.inc()
+
+    def failure(self, upstream: str, kind: str) -> None:
+        """A request got an error of the gateway's; `kind` is the error's class."""
+        self._failures.labels(upstream, kind).inc()
+
+    def gauges(self, read: Callable[[], dict[str, tuple[str, float]]]) -> None:
+        """Gauges that `read` gives when they are asked for: name to (help, value)."""
+        self.registry.register(_Gauges(read))
+
+    def exposition(self) -> bytes:
+        """The text that Prometheus scrapes."""
+        return generate_latest(self.registry)
+
+
+class _Gauges(Collector):
+    def __init__(self, read: Callable[[], dict[str, tuple[str, float]]]) -> None:
+        self._read = read
+
+    def collect(self) -> Iterator[Metric]:
+        for name, (text, value) in self._read().items():
+            yield GaugeMetricFamily(f"taskgate_{name}", text, value)

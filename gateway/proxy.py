@@ -1,0 +1,296 @@
+"""The entry: every request of a client is relayed, or answered, or refused; here it is decided which.
+
+    not for this door (Host, Origin)          403
+    a filtered `tasks/list`                   answered (answer.py)
+    everything else                           relayed (relay.py), and looked at on its way past:
+        `initialize`                              the capability is put in, the server noted
+        what names a task, and every stream       observed
+        401, 403, 404, and a DELETE that succeeds     the session's index is dropped
+
+In: exchanges. Out: responses. Always: what fails becomes a response in one place, `_fail`.
+"""
+
+import asyncio
+import ipaddress
+import logging
+from collections.abc import Sequence
+from typing import Final
+
+from gateway import answer
+from gateway.config import Config, Upstream
+from gateway.core import capabilities, jsonrpc, observe
+from gateway.core import headers as fields
+from gateway.core.headers import Headers
+from gateway.core.jsonrpc import Message
+from gateway.core.query import BadQuery
+from gateway.crawler import Caller
+from gateway.errors import BadRequest, Forbidden, GatewayError, NoUpstream, UpstreamRefused
+from gateway.listener import Exchange
+from gateway.metrics import Metrics
+from gateway.refresh import Refresher
+from gateway.relay import JSON, Request, relay
+from gateway.sessions import Sessions
+from gateway.upstream import Pool, Response
+
+log = logging.getLogger("taskgate.request")
+
+# The last revision whose `tasks/list` the gateway answers; later ones have tasks of their own (DESIGN 3.9).
+_LAST_REVISION: Final = b"2025-11-25"
+_CANCELLED: Final = "notifications/cancelled"
+
+
+class Proxy:
+    """Handles the requests of all clients."""
+
+    def __init__(self, config: Config, pools: dict[str, Pool], sessions: Sessions, metrics: Metrics) -> None:
+        self._config = config
+        self._routes = [(u, pools[u.name]) for u in _by_precedence(config.upstreams)]
+        self._sessions = sessions
+        self._metrics = metrics
+        self._loop = asyncio.get_running_loop()
+        refresher = Refresher(sessions, config, metrics, self._loop.time)
+        self._answerer = answer.Answerer(sessions, refresher, config, metrics)
+        self._door = _Door(config)
+
+    async def handle(self, exchange: Exchange) -> None:
+        """One request of a client, from its head to the end of its response."""
+        began_at = self._loop.time()
+        upstream, kind, method, status = "", "refused", exchange.method.decode(), 200
+        message: Message | None = None
+        try:
+            self._door.check(exchange.headers)
+            caller = self._caller(exchange)
+            upstream = caller.upstream.name
+            body, whole = b"", exchange.body.complete
+            if _may_carry_message(exchange):
+                body, whole = await exchange.read_body(self._config.limits.inspected_body_bytes_max)
+                message = jsonrpc.parse(body) if whole else None
+                if message is not None and message.method is not None:
+                    method = message.method
+            request = self._filtered(message, caller) if message is not None else None
+            if request is not None and message is not None:
+                kind = "answered"
+                await self._answerer.answer(exchange, caller, message, request)
+            else:
+                kind = "relayed"
+                status = await self._relay(exchange, caller, message, method, body, whole)
+        except BadQuery as bad:
+            kind = "answered"
+            assert message is not None
+            exchange.respond(200, b"OK", [(b"Content-Type", JSON)], answer.bad_query(message, bad))
+        except GatewayError as error:
+            status = error.status
+            self._fail(exchange, error, upstream, message)
+        seconds = self._loop.time() - began_at
+        self._metrics.request(upstream, kind, status, seconds)
+        if log.isEnabledFor(logging.DEBUG):
+            extra = {"upstream": upstream, "kind": kind, "method": method, "status": status, "seconds": seconds}
+            log.debug("request", extra=extra)
+
+    def _filtered(self, message: Message, caller: Caller) -> answer.Request | None:
+        """The filtered `tasks/list` in a message, if the gateway is to answer it. Raises BadQuery."""
+        if message.method != "tasks/list" or not message.is_request or _later_revision(caller.headers):
+            return None
+        session = self._sessions.get(caller.key)
+        if session is not None and session.filters_natively:
+            return None
+        return answer.read(message)
+
+    async def _relay(
+        self, exchange: Exchange, caller: Caller, message: Message | None, method: str, body: bytes, whole: bool
+    ) -> int:
+        if message is not None and message.method == _CANCELLED:
+            self._cancel(caller, message)
+        watch = _Watch(self._sessions, caller, exchange.method, message)
+        headers = caller.headers
+        if message is not None or exchange.method == b"GET":
+            headers = fields.readable_encodings(headers)
+        request = Request(exchange.method, caller.target, headers, body, whole)
+        waits = exchange.method == b"GET" or method == "tasks/result"  # until there is something to say
+        self._metrics.upstream_request(caller.upstream.name, method)
+        timeout_s = None if waits else caller.upstream.response_timeout
+        return await relay(exchange, request, caller.pool, timeout_s, watch, self._config.limits)
+
+    def _cancel(self, caller: Caller, message: Message) -> None:
+        """End the answer that a client has cancelled, if it is clear which one it is (DESIGN 5.7)."""
+        session = self._sessions.get(caller.key)
+        request_id = jsonrpc.members(message.params).get("requestId")
+        if session is None or request_id is None:
+            return
+        # Some hosts give every request the same id (DESIGN 2): then nobody can tell whose answer is meant.
+        match session.answering.get(bytes(request_id)):
+            case [only] if not only.done():
+                only.set_result(None)
+
+    def _caller(self, exchange: Exchange) -> Caller:
+        """The upstream that a request is for, and the request's head as it goes there. Raises NoUpstream."""
+        host = (fields.get(exchange.headers, b"host") or b"").decode("latin-1")
+        for upstream, pool in self._routes:
+            target = _target(upstream, _name(host), exchange.target)
+            if target is not None:
+                return Caller(upstream, pool, target, exchange.headers, _upward(exchange, upstream, host))
+        raise NoUpstream("no upstream is configured for this host and path")
+
+    def _fail(self, exchange: Exchange, error: GatewayError, upstream: str, message: Message | None) -> None:
+        """Make a response of an error; where a response has begun, the connection is cut instead."""
+        self._metrics.failure(upstream, error.kind)
+        log.info("failed", extra={"upstream": upstream, "failure": error.kind, "why": str(error)})
+        if exchange.started:
+            return
+        raw_id = bytes(message.id) if message is not None else b""
+        if isinstance(error, UpstreamRefused):
+            body = error.body
+            answered = jsonrpc.parse(body)
+            if answered is not None and bytes(answered.id) == error.crawl_id:
+                body = jsonrpc.replace(body, ("id",), raw_id)
+            headers = fields.without(
+                fields.end_to_end(error.headers), b"content-length", b"transfer-encoding", b"trailer"
+            )
+            exchange.respond(error.status, error.reason, headers, body)
+        else:
+            exchange.respond(error.status, error.reason, [(b"Content-Type", JSON)], error.message(raw_id))
+
+
+class _Watch:
+    """What passes of one exchange, on its way to the sessions."""
+
+    def __init__(self, sessions: Sessions, caller: Caller, method: bytes, message: Message | None) -> None:
+        self._sessions = sessions
+        self._caller = caller
+        self._method = method
+        self._request = message if message is not None and message.is_request else None
+        self.edits = self._request is not None and self._request.method == "initialize"
+        self.reads_json = self.edits or (self._request is not None and observe.is_observed(self._request))
+        self._session_id: bytes | None = None
+
+    def head(self, response: Response) -> None:
+        """Drop what the response's status says is no more; note the session that `initialize` opens."""
+        if response.status in (401, 403, 404):
+            self._sessions.drop(self._caller.key)
+        elif self._method == b"DELETE" and 200 <= response.status < 300 and self._caller.session_id:
+            self._sessions.drop_all(self._caller.upstream.name, self._caller.session_id)
+        if self.edits:
+            self._session_id = fields.get(response.headers, b"mcp-session-id")
+
+    def message(self, data: bytes) -> bytes:
+        """Look at one message; the result of `initialize` is edited."""
+        message = jsonrpc.parse(data)
+        if message is None:
+            return data
+        request = self._request
+        if request is None or not message.is_response or bytes(message.id) != bytes(request.id):
+            observation = observe.of_notification(message)
+        elif self.edits:
+            return self._initialized(data, message)
+        else:
+            observation = observe.of_response(request, message)
+        if observation is not None:
+            self._sessions.observe(self._caller.key, observation)
+        return data
+
+    def unread(self) -> None:
+        """Something passed that may have said anything: what is indexed may be old."""
+        self._sessions.observe(self._caller.key, observe.Observation(doubt=True))
+
+    def _initialized(self, data: bytes, message: Message) -> bytes:
+        edited, server = capabilities.advertise(data, message)
+        if server is not None:
+            session_id = self._session_id or self._caller.session_id
+            self._sessions.open(self._caller.key_with(session_id)).describe(server)
+        return edited
+
+
+class _Door:
+    """Against DNS rebinding: on a loopback listener `Host`, and `Origin` if present, must be loopback or listed."""
+
+    def __init__(self, config: Config) -> None:
+        self._guarded = _is_loopback(config.listen.host)
+        self._hosts = {h.lower() for h in config.allowed_hosts}
+        self._hosts |= {u.match.host.lower() for u in config.upstreams if u.match.host is not None}
+        self._origins = {o.lower() for o in config.allowed_origins}
+
+    def check(self, headers: Headers) -> None:
+        """Raises Forbidden, or BadRequest for a request with several hosts."""
+        hosts = [value for key, value in headers if key.lower() == b"host"]
+        if len(hosts) > 1:
+            raise BadRequest("more than one Host")
+        if not self._guarded:
+            return
+        host = hosts[0].strip(b" \t").decode("latin-1").lower() if hosts else "localhost"
+        if not (_is_loopback(_name(host)) or host in self._hosts or _name(host) in self._hosts):
+            raise Forbidden(f"Host {host!r} is neither a loopback name nor in allowed_hosts")
+        origin = fields.get(headers, b"origin")
+        if origin is not None:
+            text = origin.decode("latin-1").lower()
+            if not (_is_loopback(_name(text.partition("://")[2])) or text in self._origins):
+                raise Forbidden(f"Origin {text!r} is neither a loopback origin nor in allowed_origins")
+
+
+def _is_loopback(name: str) -> bool:
+    try:
+        return name == "localhost" or ipaddress.ip_address(name.strip("[]")).is_loopback
+    except ValueError:
+        return False
+
+
+def _name(host: str) -> str:
+    """A `Host` value without its port."""
+    if host.startswith("["):
+        return host.partition("]")[0] + "]"
+    return host.partition(":")[0].lower()
+
+
+def _by_precedence(upstreams: Sequence[Upstream]) -> list[Upstream]:
+    """The more a match says, the earlier it is tried: host and prefix, prefix (the longer first), host, neither."""
+    return sorted(upstreams, key=lambda u: (u.match.host is not None, len(u.match.prefix or "")), reverse=True)
+
+
+def _target(upstream: Upstream, host: str, target: bytes) -> bytes | None:
+    """The request target towards `upstream`, None if the request is not for it. Its bytes stay as they came."""
+    if upstream.match.host is not None and upstream.match.host.lower() != host:
+        return None
+    if upstream.match.prefix is None:
+        return target
+    prefix = upstream.match.prefix.rstrip("/").encode()
+    rest = target[len(prefix) :]
+    if not target.startswith(prefix) or (rest and rest[:1] not in b"/?"):
+        return None
+    return rest if rest.startswith(b"/") else b"/" + rest
+
+
+def _upward(exchange: Exchange, upstream: Upstream, host: str) -> Headers:
+    """The header fields as they go to the upstream."""
+    headers = fields.end_to_end(exchange.headers)
+    if upstream.host != "preserve":
+        sent = upstream.url.authority if upstream.host == "upstream" else upstream.host
+        headers = fields.with_value(headers, b"host", sent.encode())
+    if upstream.add_headers:
+        headers += _added(exchange, upstream, host)
+    return headers
+
+
+def _added(exchange: Exchange, upstream: Upstream, host: str) -> Headers:
+    transport = exchange.connection.transport
+    peer = transport.get_extra_info("peername") if transport is not None else None
+    address = str(peer[0]) if isinstance(peer, tuple) else "unknown"
+    proto = "https" if transport is not None and transport.get_extra_info("sslcontext") else "http"
+    node = f'"[{address}]"' if ":" in address else address
+    added = {
+        "x-forwarded": [("X-Forwarded-For", address), ("X-Forwarded-Proto", proto), ("X-Forwarded-Host", host)],
+        "forwarded": [("Forwarded", f'for={node};host="{host}";proto={proto}')],
+        "via": [("Via", f"1.{exchange.minor} taskgate")],
+    }
+    return [(name.encode(), value.encode("latin-1")) for kind in upstream.add_headers for name, value in added[kind]]
+
+
+def _may_carry_message(exchange: Exchange) -> bool:
+    return (
+        exchange.method == b"POST"
+        and fields.media_type(exchange.headers) == JSON
+        and fields.get(exchange.headers, b"content-encoding") is None
+    )
+
+
+def _later_revision(headers: Headers) -> bool:
+    version = fields.get(headers, b"mcp-protocol-version")
+    return version is not None and version > _LAST_REVISION

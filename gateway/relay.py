@@ -1,0 +1,346 @@
+"""The byte pump: a request goes up and its response comes down as it is, with a tap for who may look at it.
+
+In: an `Exchange`, the request's head and what of its body was read already. Out: the upstream's response, written to
+the client as it arrives. Always: bytes, order, case and framing of what passes are the sender's (DESIGN 3.2); a body
+that broke off is never ended as if it were whole (DESIGN 3.5); a `Watch` sees every message before the client can act
+on it, and only one that edits holds anything up.
+"""
+
+import asyncio
+import zlib
+from collections.abc import Callable
+from typing import Final, Protocol
+
+from gateway.config import Limits
+from gateway.core import headers as fields
+from gateway.core import sse
+from gateway.core.headers import Headers
+from gateway.errors import UpstreamBroken, UpstreamTimeout
+from gateway.listener import Exchange
+from gateway.upstream import Call, Pool, Response
+
+SAFE_METHODS: Final = frozenset({b"GET", b"HEAD", b"OPTIONS", b"TRACE"})
+EVENT_STREAM: Final = b"text/event-stream"
+JSON: Final = b"application/json"
+
+
+class Watch(Protocol):
+    """Who looks at the messages of one response."""
+
+    reads_json: bool
+    """Whether a JSON body is of interest; event streams always are."""
+    edits: bool
+    """Whether `message` may return other bytes than it was given."""
+
+    def head(self, response: Response) -> None:
+        """The response's head has come."""
+
+    def message(self, data: bytes) -> bytes:
+        """One message; returns it as the client is to see it."""
+
+    def unread(self) -> None:
+        """A message passed that could not be read: too large, or in an encoding that the gateway does not know."""
+
+
+class Request:
+    """A request as it goes up: its target and header fields, and as much of its body as was read already."""
+
+    __slots__ = ("body", "headers", "method", "target", "whole")
+
+    def __init__(self, method: bytes, target: bytes, headers: Headers, body: bytes, whole: bool) -> None:
+        self.method = method
+        self.target = target
+        self.headers = headers
+        self.body = body
+        self.whole = whole
+
+    def head(self) -> bytes:
+        """The request line and header fields as bytes."""
+        return b"%b %b HTTP/1.1\r\n%b\r\n" % (self.method, self.target, fields.block(self.headers))
+
+    @property
+    def chunked(self) -> bool:
+        return fields.get(self.headers, b"transfer-encoding") is not None
+
+
+async def relay(
+    exchange: Exchange, request: Request, pool: Pool, timeout_s: float | None, watch: Watch, limits: Limits
+) -> int:
+    """Pass `request` on and its response back; returns the response's status.
+
+    Raises GatewayError if the upstream fails before anything was written to the client; after that the exchange is
+    left unfinished, which cuts the client's connection.
+    """
+    async with pool.call(request.method, exchange.write_informational) as call:
+        if request.whole:
+            again = request.method in SAFE_METHODS
+            response = await call.send_all(_whole(request, exchange), timeout_s, again)
+            await _respond(exchange, response, watch, limits)
+        else:
+            response = await _pass_while_sending(exchange, request, call, timeout_s, watch, limits)
+        return response.status
+
+
+def _whole(request: Request, exchange: Exchange) -> bytes:
+    if not request.chunked:
+        return request.head() + request.body
+    return request.head() + _chunk(request.body) + _last_chunk(exchange.body.trailers)
+
+
+async def _pass_while_sending(
+    exchange: Exchange, request: Request, call: Call, timeout_s: float | None, watch: Watch, limits: Limits
+) -> Response:
+    """Send a body as it comes from the client; the response may begin, and even end, before that does."""
+    sending = asyncio.ensure_future(_send(exchange, request, call))
+    head = asyncio.ensure_future(call.head(None))
+    try:
+        await asyncio.wait({sending, head}, return_when=asyncio.FIRST_COMPLETED)
+        if not head.done():
+            sending.result()
+            await asyncio.wait({head}, timeout=timeout_s or None)
+            if not head.done():
+                raise UpstreamTimeout(f"no answer from the upstream within {timeout_s:g} s")
+        response = head.result()
+        await _respond(exchange, response, watch, limits)
+        return response
+    finally:
+        sending.cancel()
+        head.cancel()
+        await asyncio.gather(sending, head, return_exceptions=True)
+
+
+async def _send(exchange: Exchange, request: Request, call: Call) -> None:
+    frame = _chunk if request.chunked else _identity
+    await call.send(request.head() + frame(request.body))
+    while piece := await exchange.body.read():
+        await call.send(frame(piece))
+    await call.send(_last_chunk(exchange.body.trailers) if request.chunked else b"", last=True)
+
+
+def _chunk(data: bytes) -> bytes:
+    return b"%x\r\n%b\r\n" % (len(data), data) if data else b""
+
+
+def _last_chunk(trailers: Headers) -> bytes:
+    return b"0\r\n%b\r\n" % fields.block(trailers)
+
+
+def _identity(data: bytes) -> bytes:
+    return data
+
+
+# ---- the response ----
+
+
+async def _respond(exchange: Exchange, response: Response, watch: Watch, limits: Limits) -> None:
+    """Write the response to the client as it comes, by way of `watch`."""
+    watch.head(response)
+    kind = fields.media_type(response.headers)
+    stream = kind == EVENT_STREAM
+    exchange.connection.streaming = stream
+    looked_at = stream or (watch.reads_json and kind == JSON and response.status < 400)
+    if not looked_at or response.framing == "none":
+        await _pump(exchange, response, _pass)
+        return
+    try:
+        decode = decoder(response.headers, limits.inspected_body_bytes_max)
+    except Unreadable:
+        watch.unread()
+        await _pump(exchange, response, _pass)
+        return
+    if stream:
+        tap = _EventTap(watch, decode, limits.inspected_event_bytes_max)
+        if watch.edits:
+            await _pump(exchange, _reframed(response), tap.edit, tap.rest)
+        else:
+            await _pump(exchange, response, tap.look)
+    elif watch.edits:
+        await _edit_body(exchange, response, watch, decode, limits.inspected_body_bytes_max)
+    else:
+        copy = _BodyTap(watch, decode, limits.inspected_body_bytes_max, response)
+        await _pump(exchange, response, copy.look, copy.end)
+
+
+async def _pump(
+    exchange: Exchange,
+    response: Response,
+    through: Callable[[bytes], bytes],
+    end: Callable[[], bytes] = bytes,
+    begun: bytes = b"",
+) -> None:
+    """Send the head, then each piece of the body the moment it comes, as `through` returns it, then what `end` does."""
+    frame = _send_head(exchange, response)
+    body = response.body
+    try:
+        while piece := begun or body.take() or await body.read():
+            begun = b""
+            if passed := through(piece):
+                exchange.write(frame(passed))
+            await exchange.drain()
+    except UpstreamBroken:
+        return  # the exchange stays unfinished: its connection is cut
+    if rest := end():
+        exchange.write(frame(rest))
+    if frame is _chunk:
+        exchange.write(_last_chunk(body.trailers))
+    exchange.finish()
+
+
+def _send_head(exchange: Exchange, response: Response) -> Callable[[bytes], bytes]:
+    """Send the response's head; returns how its body is to be framed."""
+    headers = fields.end_to_end(response.headers)
+    frame = _identity
+    if response.framing == "chunked" and exchange.minor:
+        frame = _chunk
+    elif response.framing in ("chunked", "close"):
+        headers = fields.without(headers, b"transfer-encoding")
+        exchange.keep_alive = False
+    if not exchange.keep_alive:
+        headers.append((b"Connection", b"close"))
+    exchange.write(b"HTTP/1.1 %d %b\r\n%b\r\n" % (response.status, response.reason, fields.block(headers)))
+    return frame
+
+
+async def _edit_body(exchange: Exchange, response: Response, watch: Watch, decode: "Decode", bytes_max: int) -> None:
+    """Hold a JSON body until it is whole, and send it as `watch` returns it; one that is too large passes unread."""
+    held = b""
+    while piece := await response.body.read():
+        held += piece
+        if len(held) > bytes_max:
+            watch.unread()
+            await _pump(exchange, response, _pass, begun=held)
+            return
+    try:
+        plain = decode(held)
+    except Unreadable:
+        watch.unread()
+        plain = edited = held
+    else:
+        edited = watch.message(plain)
+    if edited is not plain:
+        held = edited
+        response.headers = fields.without(response.headers, b"content-encoding")
+        if response.framing == "length":
+            response.headers = fields.with_value(response.headers, b"content-length", b"%d" % len(held))
+    await _pump(exchange, response, _pass, begun=held)
+
+
+def _reframed(response: Response) -> Response:
+    """The response framed for a body that is edited on its way, and is not encoded when it has been."""
+    response.headers = fields.without(response.headers, b"content-encoding")
+    if response.framing == "length":
+        response.headers = fields.without(response.headers, b"content-length")
+        response.headers.append((b"Transfer-Encoding", b"chunked"))
+        response.framing = "chunked"
+    return response
+
+
+# ---- taps ----
+
+
+def _pass(piece: bytes) -> bytes:
+    return piece
+
+
+class Unreadable(Exception):
+    """A body in an encoding that the gateway does not know, or that is not what it says, or is too large unpacked."""
+
+
+Decode = Callable[[bytes], bytes]
+
+
+def decoder(headers: Headers, bytes_max: int) -> Decode:
+    """What takes the `Content-Encoding` off a body, piece by piece. It and its result raise Unreadable."""
+    encoding = (fields.get(headers, b"content-encoding") or b"identity").lower()
+    if encoding == b"identity":
+        return _pass
+    if encoding not in (b"gzip", b"x-gzip", b"deflate"):
+        raise Unreadable(encoding)
+    inflate = zlib.decompressobj(zlib.MAX_WBITS | 32)  # gzip or zlib, by its first bytes
+
+    def decode(piece: bytes) -> bytes:
+        try:
+            plain = inflate.decompress(piece, bytes_max)
+        except zlib.error as error:
+            raise Unreadable(str(error)) from None
+        if inflate.unconsumed_tail:
+            raise Unreadable(f"more than {bytes_max} bytes unpacked from {len(piece)}")
+        return plain
+
+    return decode
+
+
+class _BodyTap:
+    """Looks at a copy of a JSON body: as soon as its last byte has come, before that byte is passed on."""
+
+    def __init__(self, watch: Watch, decode: Decode, bytes_max: int, response: Response) -> None:
+        self._watch = watch
+        self._decode = decode
+        self._bytes_max = bytes_max
+        self._copy: bytearray | None = bytearray()
+        self._length = int(fields.get(response.headers, b"content-length") or -1)
+
+    def look(self, piece: bytes) -> bytes:
+        if self._copy is not None:
+            self._copy += piece
+            if len(self._copy) > self._bytes_max:
+                self._copy = None
+                self._watch.unread()
+            elif len(self._copy) == self._length:
+                self.end()
+        return piece
+
+    def end(self) -> bytes:
+        if self._copy is not None:
+            copy, self._copy = bytes(self._copy), None
+            try:
+                self._watch.message(self._decode(copy))
+            except Unreadable:
+                self._watch.unread()
+        return b""
+
+
+class _EventTap:
+    """Looks at the events of a stream, and edits them if its watch does."""
+
+    def __init__(self, watch: Watch, decode: Decode, event_bytes_max: int) -> None:
+        self._watch = watch
+        self._decode: Decode | None = decode
+        self._parser = sse.Parser(event_bytes_max)
+
+    def look(self, piece: bytes) -> bytes:
+        """The piece as it came, once every event that it completes was looked at."""
+        if self._decode is not None:
+            try:
+                self._events(self._decode(piece))
+            except Unreadable:
+                self._decode = None
+                self._watch.unread()
+        return piece
+
+    def edit(self, piece: bytes) -> bytes:
+        """The events that the piece completes, as the watch returns them."""
+        if self._decode is None:
+            raise UpstreamBroken("the event stream's encoding broke off")
+        try:
+            return self._events(self._decode(piece))
+        except Unreadable as error:
+            self._decode = None
+            raise UpstreamBroken(f"the event stream cannot be decoded: {error}") from None
+
+    def rest(self) -> bytes:
+        """What came of an event that never ended."""
+        return self._parser.rest()
+
+    def _events(self, plain: bytes) -> bytes:
+        out = []
+        for event in self._parser.feed(plain):
+            data = event.data
+            if data is None:
+                if not event.whole:
+                    self._watch.unread()
+                out.append(event.raw)
+            else:
+                seen = self._watch.message(data)
+                out.append(event.raw if seen is data else event.with_data(seen))
+        return b"".join(out)

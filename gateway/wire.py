@@ -1,0 +1,147 @@
+"""What both legs of the gateway share: a transport with back-pressure either way, and a body on its way through.
+
+In: pieces of bytes as a transport delivers them. Out: the same pieces to one reader, in order.
+Always: no more than `HELD_BYTES_MAX` and one read of the socket is held for a body; then its transport is not read
+until the reader has caught up. What was held when the sender failed is still handed out before the failure is raised.
+"""
+
+import asyncio
+from collections.abc import Sequence
+from typing import Final
+
+from gateway.core.headers import Headers
+
+HELD_BYTES_MAX: Final = 256 * 1024
+
+
+class Wire(asyncio.Protocol):
+    """A connection: reading can be held up for several reasons at once, writing waits while the peer is slow."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self.loop = loop
+        self.transport: asyncio.Transport | None = None
+        self._reading_held = 0
+        self._drained: asyncio.Future[None] | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport) or hasattr(transport, "write")
+        self.transport = transport  # type: ignore[assignment]  # uvloop's are no asyncio.Transport
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.transport = None
+        self.resume_writing()
+
+    def pause_writing(self) -> None:
+        self._drained = self.loop.create_future()
+
+    def resume_writing(self) -> None:
+        if self._drained is not None and not self._drained.done():
+            self._drained.set_result(None)
+        self._drained = None
+
+    async def drain(self) -> None:
+        """Wait until the peer has taken enough of what was written."""
+        if self._drained is not None:
+            await asyncio.shield(self._drained)
+
+    def write(self, data: bytes) -> None:
+        if self.transport is not None:
+            self.transport.write(data)
+
+    def hold_reading(self) -> None:
+        self._reading_held += 1
+        if self._reading_held == 1 and self.transport is not None:
+            self.transport.pause_reading()
+
+    def release_reading(self) -> None:
+        self._reading_held -= 1
+        if self._reading_held == 0 and self.transport is not None and not self.transport.is_closing():
+            self.transport.resume_reading()
+
+    def abort(self) -> None:
+        """Cut the connection so that the peer cannot take what it has for a whole answer."""
+        if self.transport is not None:
+            self.transport.abort()
+
+    def close(self) -> None:
+        """Close the connection when what was written has gone out."""
+        if self.transport is not None:
+            self.transport.close()
+
+
+class Body:
+    """The body of one message between the wire that it comes from and the one who reads it."""
+
+    __slots__ = ("_discarding", "_error", "_held", "_pieces", "_waiter", "_wire", "_wire_held", "complete", "trailers")
+
+    def __init__(self, wire: Wire) -> None:
+        self.complete = False
+        self.trailers: Headers = []
+        self._wire = wire
+        self._pieces: list[bytes] = []
+        self._held = 0
+        self._wire_held = False
+        self._discarding = False
+        self._error: Exception | None = None
+        self._waiter: asyncio.Future[None] | None = None
+
+    def feed(self, data: bytes) -> None:
+        """Take in what arrived."""
+        if self._discarding:
+            return
+        self._pieces.append(data)
+        self._held += len(data)
+        if self._held > HELD_BYTES_MAX and not self._wire_held:
+            self._wire_held = True
+            self._wire.hold_reading()
+        self._wake()
+
+    def finish(self, trailers: Sequence[tuple[bytes, bytes]] = ()) -> None:
+        """All has arrived."""
+        self.complete = True
+        self.trailers = list(trailers)
+        self._wake()
+
+    def fail(self, error: Exception) -> None:
+        """No more will arrive, and it was not all."""
+        if not self.complete and self._error is None:
+            self._error = error
+            self._wake()
+
+    def discard(self) -> None:
+        """Nobody will read it: take in the rest and forget it."""
+        self._discarding = True
+        self.take()
+
+    def take(self) -> bytes:
+        """What is held now; empty if that is nothing."""
+        if not self._pieces:
+            return b""
+        data = self._pieces[0] if len(self._pieces) == 1 else b"".join(self._pieces)
+        self._pieces.clear()
+        self._held = 0
+        if self._wire_held:
+            self._wire_held = False
+            self._wire.release_reading()
+        return data
+
+    async def read(self) -> bytes:
+        """What has arrived since the last call, as soon as that is something; empty at the end.
+
+        Raises what `fail` was given, once everything before it was read.
+        """
+        while not self._pieces:
+            if self.complete:
+                return b""
+            if self._error is not None:
+                raise self._error
+            self._waiter = self._wire.loop.create_future()
+            try:
+                await self._waiter
+            finally:
+                self._waiter = None
+        return self.take()
+
+    def _wake(self) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
