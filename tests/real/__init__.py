@@ -1,0 +1,1 @@
+"""Proof on real parts: real servers, real clients, the real gateway between them."""

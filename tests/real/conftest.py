@@ -1,0 +1,493 @@
+"""What the proofs share: real processes, the SDK's client with filter parameters, and the plain definition.
+
+- A `Place` is one real server with gateways before it: `direct` is the server's own address, `gateway` one with the
+  defaults, `small` a replica with pages of 5. Servers and gateways run as processes for the whole session;
+  a gateway that logged a traceback or did not end with 0 fails the run.
+- A `Client` is the SDK's own client, unmodified: filter parameters are extra members of its request's params.
+  A `Wire` is one bare HTTP exchange at a time, for what the SDK hides (statuses, headers, a foreign session id).
+- `selected` is the meaning of the criteria (DESIGN 5.2), written once more and plainly: every answer of the gateway
+  is compared with what it makes of all tasks.
+
+Without Node the tests that need it skip; under CI=true they fail.
+"""
+
+import asyncio
+import json
+import os
+import random
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any, Literal, TypeVar
+
+import httpx
+import pytest
+from mcp import ClientSession, types
+from mcp.client.session import ElicitationFnT
+from mcp.client.streamable_http import streamable_http_client
+from mcp.shared.session import RequestResponder
+from pydantic import ConfigDict
+
+Json = dict[str, Any]
+T = TypeVar("T")
+
+ROOT = Path(__file__).parents[2]
+NODE = ROOT / "tests" / "node"
+START_SECONDS = 30
+STOP_SECONDS = 15
+WAIT_SECONDS = 10
+PAGE_SIZE_SMALL = 5
+
+FILTER_CAPABILITY: Json = {
+    "methods": ["tools/call"],
+    "taskIds": True,
+    "status": True,
+    "createdAt": {"before": True, "after": True},
+    "lastUpdatedAt": {"before": True, "after": True},
+    "order": {"by": ["createdAt", "lastUpdatedAt"], "direction": ["asc", "desc"]},
+}
+
+
+# Processes
+
+
+@dataclass(frozen=True)
+class Process:
+    """A process that was started here, and its log."""
+
+    name: str
+    popen: subprocess.Popen[bytes]
+    log: Path
+
+    def wait_until(self, ready: Callable[[], bool]) -> None:
+        """Return once `ready`; fail, with the log's end, when the process ends first or takes too long."""
+        deadline = time.monotonic() + START_SECONDS
+        while not ready():
+            if self.popen.poll() is not None:
+                pytest.fail(f"{self.name} ended with {self.popen.returncode}:\n{self.tail()}")
+            if time.monotonic() > deadline:
+                pytest.fail(f"{self.name} is not ready after {START_SECONDS} s:\n{self.tail()}")
+            time.sleep(0.02)
+
+    def stop(self) -> int:
+        """Ask the process to end, and return its exit status."""
+        self.popen.send_signal(signal.SIGTERM)
+        try:
+            return self.popen.wait(STOP_SECONDS)
+        except subprocess.TimeoutExpired:
+            self.popen.kill()
+            self.popen.wait()
+            pytest.fail(f"{self.name} still ran {STOP_SECONDS} s after SIGTERM:\n{self.tail()}")
+
+    def tail(self) -> str:
+        return "\n".join(self.log.read_text(errors="replace").splitlines()[-40:])
+
+
+def free_port() -> int:
+    """A port nobody listens on, below the range from which the kernel takes ports for clients."""
+    while True:
+        port = random.randrange(20000, 32000)
+        with socket.socket() as probe:
+            try:
+                probe.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+        return port
+
+
+def listening(port: int) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0
+
+
+def ready(admin: int) -> bool:
+    try:
+        return httpx.get(f"http://127.0.0.1:{admin}/readyz").status_code == 200
+    except httpx.TransportError:
+        return False
+
+
+class Runner:
+    """Starts servers and gateways, their logs in one directory."""
+
+    def __init__(self, logs: Path) -> None:
+        self._logs = logs
+        self._count = 0
+
+    @contextmanager
+    def process(self, name: str, command: Sequence[str], env: Mapping[str, str] = {}) -> Iterator[Process]:
+        self._count += 1
+        log = self._logs / f"{self._count}-{name}.log"
+        with log.open("wb") as out:
+            popen = subprocess.Popen(
+                command, cwd=ROOT, env=os.environ | env, stdin=subprocess.DEVNULL, stdout=out, stderr=out
+            )
+        process = Process(name, popen, log)
+        try:
+            yield process
+        finally:
+            if popen.poll() is None:
+                process.stop()
+
+    @contextmanager
+    def server(self, name: str, *options: str, port: int | None = None) -> Iterator[str]:
+        """One of servers/, on a port of its own unless told; gives its origin."""
+        port = port or free_port()
+        command = [sys.executable, "-m", f"tests.real.servers.{name}", "--port", str(port), *options]
+        with self.process(name, command) as process:
+            process.wait_until(lambda: listening(port))
+            yield f"http://127.0.0.1:{port}"
+
+    @contextmanager
+    def everything(self) -> Iterator[str]:
+        """The reference server of the TypeScript SDK; gives its origin."""
+        port = free_port()
+        main = NODE / "node_modules/@modelcontextprotocol/server-everything/dist/index.js"
+        command = [node(), str(main), "streamableHttp"]
+        with self.process("everything", command, {"PORT": str(port)}) as process:
+            process.wait_until(lambda: listening(port))
+            yield f"http://127.0.0.1:{port}"
+
+    @contextmanager
+    def gateway(self, origin: str, index: Json | None = None) -> Iterator[str]:
+        """The gateway before this origin's /mcp, started without a file unless `index` is configured."""
+        port, admin = free_port(), free_port()
+        listen = {"listen": f"127.0.0.1:{port}", "admin": {"listen": f"127.0.0.1:{admin}"}}
+        command = [sys.executable, "-m", "gateway"]
+        if index is None:
+            command += ["--upstream", f"{origin}/mcp", "--listen", f"127.0.0.1:{port}"]
+            command += ["--admin", f"127.0.0.1:{admin}"]
+        else:
+            file = self._logs / f"{port}.yaml"
+            # JSON is YAML.
+            config = {**listen, "upstreams": [{"name": "real", "url": f"{origin}/mcp"}], "index": index}
+            file.write_text(json.dumps(config))
+            command += ["--config", str(file)]
+        with self.process("gateway", command) as process:
+            process.wait_until(lambda: ready(admin))
+            yield f"http://127.0.0.1:{port}"
+            assert process.popen.poll() is None, f"the gateway ended by itself:\n{process.tail()}"
+            status = process.stop()
+            assert status == 0, f"the gateway ended with {status}:\n{process.tail()}"
+            assert "Traceback" not in process.log.read_text(), process.tail()
+
+
+def node() -> str:
+    """The path of Node, where it and the packages of tests/node are installed."""
+    path = shutil.which("node")
+    missing = None
+    if path is None:
+        missing = "node is not installed"
+    elif not (NODE / "node_modules/.package-lock.json").exists():
+        missing = "the packages of tests/node are not installed: run `npm ci` there, or `make test`"
+    if missing is None:
+        assert path is not None
+        return path
+    if os.environ.get("CI") == "true":
+        pytest.fail(missing)
+    pytest.skip(missing)
+
+
+@dataclass(frozen=True)
+class Place:
+    """The addresses at which one server's /mcp is served: its own, a gateway's, and that of a replica."""
+
+    direct: str
+    gateway: str
+    small: str
+
+
+@contextmanager
+def placed(runner: Runner, origin: str) -> Iterator[Place]:
+    with runner.gateway(origin) as gateway, runner.gateway(origin, {"page_size": PAGE_SIZE_SMALL}) as small:
+        yield Place(f"{origin}/mcp", f"{gateway}/mcp", f"{small}/mcp")
+
+
+@pytest.fixture(scope="session")
+def runner(tmp_path_factory: pytest.TempPathFactory) -> Runner:
+    return Runner(tmp_path_factory.mktemp("real"))
+
+
+@pytest.fixture(scope="session")
+def python_sdk_json(runner: Runner) -> Iterator[Place]:
+    """The Python SDK's server, which answers with JSON."""
+    with runner.server("python_sdk", "--json") as origin, placed(runner, origin) as place:
+        yield place
+
+
+@pytest.fixture(scope="session")
+def python_sdk_stream(runner: Runner) -> Iterator[Place]:
+    """The Python SDK's server, which answers with event streams."""
+    with runner.server("python_sdk") as origin, placed(runner, origin) as place:
+        yield place
+
+
+@pytest.fixture(scope="session", params=["json", "stream"])
+def python_sdk(request: pytest.FixtureRequest) -> Place:
+    """The Python SDK's server, once with each kind of answer."""
+    place: Place = request.getfixturevalue(f"python_sdk_{request.param}")
+    return place
+
+
+# The plain definition
+
+
+def instant(timestamp: str) -> datetime:
+    return datetime.fromisoformat(timestamp)
+
+
+def selected(
+    tasks: Sequence[Json], criteria: Json, method_of: Callable[[Json], str] = lambda _: "tools/call"
+) -> list[str]:
+    """The ids of the tasks that these criteria mean, in their order (DESIGN 5.2)."""
+    given = {**criteria, **criteria.get("filter", {})}
+    tests: list[Callable[[Json], bool]] = [
+        lambda task: method_of(task) in (given.get("methods") or given.get("requestTypes") or [method_of(task)]),
+        lambda task: task["taskId"] in (given.get("taskIds") or [task["taskId"]]),
+        lambda task: task["status"] in (given.get("status") or [task["status"]]),
+        lambda task: "createdAfter" not in given or instant(task["createdAt"]) >= instant(given["createdAfter"]),
+        lambda task: "createdBefore" not in given or instant(task["createdAt"]) <= instant(given["createdBefore"]),
+        lambda task: (
+            "lastUpdatedAfter" not in given or instant(task["lastUpdatedAt"]) >= instant(given["lastUpdatedAfter"])
+        ),
+        lambda task: (
+            "lastUpdatedBefore" not in given or instant(task["lastUpdatedAt"]) <= instant(given["lastUpdatedBefore"])
+        ),
+    ]
+    by = given.get("orderBy", "lastUpdatedAt")
+    matching = [task for task in tasks if all(test(task) for test in tests)]
+    matching.sort(key=lambda task: (instant(task[by]), task["taskId"]))
+    ids = [task["taskId"] for task in matching]
+    return ids if given.get("order", "desc") == "asc" else ids[::-1]
+
+
+def ids_of(tasks: Sequence[Json]) -> list[str]:
+    return [task["taskId"] for task in tasks]
+
+
+async def eventually(what: str, probe: Callable[[], Awaitable[T | None]]) -> T:
+    """What `probe` gives once it is not None."""
+    deadline = time.monotonic() + WAIT_SECONDS
+    while time.monotonic() < deadline:
+        if (found := await probe()) is not None:
+            return found
+        await asyncio.sleep(0.02)
+    raise AssertionError(f"waited {WAIT_SECONDS} s in vain for {what}")
+
+
+# Clients
+
+
+class FilterParams(types.PaginatedRequestParams):
+    """Params of tasks/list with members that the SDK does not know."""
+
+    model_config = ConfigDict(extra="allow")
+
+
+class FilteredListTasksRequest(types.ListTasksRequest):
+    params: FilterParams | None = None
+
+
+class FilteredRequest(types.ClientRequest):
+    root: FilteredListTasksRequest
+
+
+@dataclass
+class Client:
+    """The SDK's client in one session, and the notifications about tasks that it got."""
+
+    session: ClientSession
+    initialized: types.InitializeResult
+    session_id: str | None
+    notified: list[types.TaskStatusNotificationParams] = field(default_factory=list)
+
+    async def work(self, until: Literal["now", "released", "asked", "failed"], label: str, ttl: int = 60000) -> str:
+        """Make a task, and return its id."""
+        created = await self.session.experimental.call_tool_as_task("work", {"until": until, "label": label}, ttl=ttl)
+        return created.task.taskId
+
+    async def release(self, task_id: str) -> None:
+        await self.session.call_tool("release", {"taskId": task_id})
+
+    async def page(self, criteria: Json, cursor: str | None = None) -> Json:
+        """The result of one tasks/list, raw."""
+        params = FilterParams(**criteria, cursor=cursor)
+        request = FilteredRequest(FilteredListTasksRequest(params=params))
+        result = await self.session.send_request(request, types.Result)
+        return {"_meta": result.meta, **(result.model_extra or {})}
+
+    async def pages(self, criteria: Json) -> list[Json]:
+        """All pages, cursors followed to the end."""
+        pages = [await self.page(criteria)]
+        while (cursor := pages[-1].get("nextCursor")) is not None:
+            pages.append(await self.page(criteria, cursor))
+        return pages
+
+    async def tasks(self, criteria: Json) -> list[Json]:
+        """The tasks of all pages; without criteria what the server itself lists."""
+        return [task for page in await self.pages(criteria) for task in page["tasks"]]
+
+    async def get(self, task_id: str) -> types.GetTaskResult:
+        return await self.session.experimental.get_task(task_id)
+
+    async def settled(self, task_id: str, *status: str) -> types.GetTaskResult:
+        """Wait until the task has one of these states, completed if none is given."""
+
+        async def probe() -> types.GetTaskResult | None:
+            task = await self.get(task_id)
+            return task if task.status in (status or ("completed",)) else None
+
+        return await eventually(f"{task_id} to be {status}", probe)
+
+    async def text_of(self, task_id: str) -> str:
+        """What the task's tool said, from tasks/result."""
+        result = await self.session.experimental.get_task_result(task_id, types.CallToolResult)
+        [content] = result.content
+        assert isinstance(content, types.TextContent)
+        return content.text
+
+
+@asynccontextmanager
+async def connected(
+    url: str,
+    *,
+    headers: Mapping[str, str] | None = None,
+    elicitation: ElicitationFnT | None = None,
+) -> AsyncIterator[Client]:
+    """A session of the SDK's client at this address, ended with DELETE."""
+    notified: list[types.TaskStatusNotificationParams] = []
+
+    async def on_message(
+        message: RequestResponder[types.ServerRequest, types.ClientResult] | types.ServerNotification | Exception,
+    ) -> None:
+        if isinstance(message, Exception):
+            raise message
+        if isinstance(message, types.ServerNotification) and isinstance(message.root, types.TaskStatusNotification):
+            notified.append(message.root.params)
+
+    try:
+        async with (
+            httpx.AsyncClient(headers=headers, timeout=httpx.Timeout(WAIT_SECONDS, read=60)) as http,
+            streamable_http_client(url, http_client=http) as (read, write, session_id),
+            ClientSession(
+                read,
+                write,
+                read_timeout_seconds=timedelta(seconds=2 * WAIT_SECONDS),
+                elicitation_callback=elicitation,
+                message_handler=on_message,
+            ) as session,
+        ):
+            initialized = await session.initialize()
+            yield Client(session, initialized, session_id(), notified)
+    except BaseExceptionGroup as group:
+        # The SDK's task groups wrap what a test raises in their midst.
+        error: BaseException = group
+        while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
+            error = error.exceptions[0]
+        raise error from None
+
+
+@dataclass(frozen=True)
+class Reply:
+    """One HTTP answer, and the JSON-RPC messages in its body."""
+
+    status: int
+    headers: httpx.Headers
+    body: bytes
+    messages: list[Json]
+
+    @property
+    def result(self) -> Json:
+        """The result in the last message."""
+        assert self.status == 200, f"{self.status}: {self.body!r}"
+        assert "result" in self.messages[-1], self.messages
+        result: Json = self.messages[-1]["result"]
+        return result
+
+    @property
+    def error(self) -> Json:
+        """The JSON-RPC error in the last message."""
+        assert "error" in self.messages[-1], self.messages
+        error: Json = self.messages[-1]["error"]
+        return error
+
+
+@dataclass(frozen=True)
+class Wire:
+    """Bare HTTP to one address, with these headers on every request."""
+
+    url: str
+    http: httpx.AsyncClient
+    headers: Mapping[str, str] = field(default_factory=dict)
+
+    def at(self, url: str | None = None, **headers: str) -> "Wire":
+        """The same with another address or more headers (`mcp_session_id` is Mcp-Session-Id)."""
+        more = {name.replace("_", "-"): value for name, value in headers.items()}
+        return Wire(url or self.url, self.http, {**self.headers, **more})
+
+    async def post(self, method: str, params: Json | None = None, message_id: int | str | None = None) -> Reply:
+        """One request, with an id of its own unless told: the Python SDK's server mixes up two of one id."""
+        message: Json = {"jsonrpc": "2.0", "id": message_id or uuid.uuid4().hex, "method": method}
+        if params is not None:
+            message["params"] = params
+        headers = {"Accept": "application/json, text/event-stream", **self.headers}
+        answer = await self.http.post(self.url, json=message, headers=headers)
+        kind = answer.headers.get("content-type", "").partition(";")[0]
+        if kind == "text/event-stream":
+            lines = re.split(r"\r\n|\r|\n", answer.text)
+            messages = [json.loads(line[6:]) for line in lines if line.startswith("data: ") and line[6:]]
+        else:
+            messages = [answer.json()] if kind == "application/json" else []
+        return Reply(answer.status_code, answer.headers, answer.content, messages)
+
+    async def notify(self, method: str) -> None:
+        answer = await self.http.post(
+            self.url,
+            json={"jsonrpc": "2.0", "method": method},
+            headers={"Accept": "application/json, text/event-stream", **self.headers},
+        )
+        assert answer.status_code == 202, answer.text
+
+    async def initialize(self) -> tuple["Wire", Json]:
+        """Open a session; gives the wire that is in it, and the result."""
+        info = {"name": "wire", "version": "1"}
+        params = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": info}
+        reply = await self.post("initialize", params)
+        session = reply.headers.get("mcp-session-id")
+        opened = self.at(mcp_protocol_version="2025-11-25", **({"mcp_session_id": session} if session else {}))
+        await opened.notify("notifications/initialized")
+        return opened, reply.result
+
+    async def work(self, until: str, label: str, ttl: int = 60000) -> str:
+        """Make a task, and return its id."""
+        arguments = {"until": until, "label": label}
+        reply = await self.post("tools/call", {"name": "work", "arguments": arguments, "task": {"ttl": ttl}})
+        task_id: str = reply.result["task"]["taskId"]
+        return task_id
+
+    async def tasks(self, criteria: Json, message_id: int | str | None = None) -> list[Json]:
+        """The tasks of all pages of a tasks/list."""
+        tasks: list[Json] = []
+        params = dict(criteria)
+        while True:
+            page = (await self.post("tasks/list", params, message_id)).result
+            tasks += page["tasks"]
+            if "nextCursor" not in page:
+                return tasks
+            params["cursor"] = page["nextCursor"]
+
+
+@pytest.fixture
+async def http() -> AsyncIterator[httpx.AsyncClient]:
+    async with httpx.AsyncClient(timeout=httpx.Timeout(2 * WAIT_SECONDS)) as client:
+        yield client

@@ -1,0 +1,1 @@
+"""Real servers, started as processes by conftest.py."""

@@ -1,0 +1,65 @@
+"""A FastMCP server with background tasks, their queue in its own memory.
+
+    python -m tests.real.servers.fastmcp_tasks --port 3001
+
+The endpoint is /mcp. FastMCP knows its tasks in tasks/get alone: its tasks/list is always empty. A tool, a prompt and
+a resource can each be asked for as a task. `work` lasts until `release` is called with the same name, `fail` fails.
+"""
+
+import argparse
+import asyncio
+from collections import defaultdict
+from datetime import timedelta
+
+from fastmcp import FastMCP
+from fastmcp.server.tasks import TaskConfig
+
+AS_TASK = TaskConfig(mode="optional", poll_interval=timedelta(milliseconds=100))
+
+server = FastMCP("fastmcp-tasks", version="1")
+released: defaultdict[str, asyncio.Event] = defaultdict(asyncio.Event)
+
+
+@server.tool(task=AS_TASK)
+async def work(name: str) -> str:
+    await released[name].wait()
+    return f"{name} is done"
+
+
+@server.tool(task=AS_TASK)
+async def fail(name: str) -> str:
+    raise ValueError(f"{name} failed")
+
+
+@server.tool
+async def release(name: str) -> str:
+    released[name].set()
+    return "released"
+
+
+@server.prompt(task=AS_TASK)
+async def advice(about: str) -> str:
+    return f"Think about {about}"
+
+
+@server.resource("notes://all", task=AS_TASK)
+async def notes() -> str:
+    return "all notes"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--port", type=int, required=True)
+    server.run(
+        "http",
+        show_banner=False,
+        host="127.0.0.1",
+        port=parser.parse_args().port,
+        path="/mcp",
+        log_level="warning",
+        uvicorn_config={"timeout_graceful_shutdown": 1},
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,190 @@
+"""FastMCP 3.4, whose tasks/list is always empty: what only tasks/get knows still belongs in a filtered answer.
+
+DESIGN 6: a task that was observed and that tasks/get still returns belongs in the answer even if the upstream's own
+list omits it. DESIGN 5.3: three kinds of request make tasks here, and the one that made a task is known where it
+passed through.
+"""
+
+from collections.abc import Iterator
+from typing import Any
+
+import httpx
+import pytest
+from fastmcp import Client as FastMCPClient
+from mcp import types
+
+from tests.real.conftest import (
+    FILTER_CAPABILITY,
+    Json,
+    Place,
+    Runner,
+    Wire,
+    connected,
+    eventually,
+    ids_of,
+    instant,
+    placed,
+)
+
+pytestmark = pytest.mark.filterwarnings("ignore:The experimental tasks API is deprecated:DeprecationWarning")
+
+METHODS = ["tools/call", "prompts/get", "resources/read"]
+
+
+@pytest.fixture(scope="module")
+def fastmcp(runner: Runner) -> Iterator[Place]:
+    with runner.server("fastmcp_tasks") as origin, placed(runner, origin) as place:
+        yield place
+
+
+@pytest.fixture
+async def wire(fastmcp: Place, http: httpx.AsyncClient) -> Wire:
+    """A session through the gateway."""
+    opened, _ = await Wire(fastmcp.gateway, http).initialize()
+    return opened
+
+
+async def make(wire: Wire, method: str, params: Json) -> str:
+    """Ask for something as a task; gives its id."""
+    reply = await wire.post(method, {**params, "task": {"ttl": 60000}})
+    task_id: str = reply.result["task"]["taskId"]
+    return task_id
+
+
+async def work(wire: Wire, name: str) -> str:
+    return await make(wire, "tools/call", {"name": "work", "arguments": {"name": name}})
+
+
+async def release(wire: Wire, name: str) -> None:
+    await wire.post("tools/call", {"name": "release", "arguments": {"name": name}})
+
+
+async def settled(wire: Wire, task_id: str, status: str) -> Json:
+    """What tasks/get says once the task has this state."""
+
+    async def probe() -> Json | None:
+        task = (await wire.post("tasks/get", {"taskId": task_id})).result
+        return task if task["status"] == status else None
+
+    return await eventually(f"{task_id} to be {status}", probe)
+
+
+async def test_initialize_gains_the_filter_capability_with_all_three_methods(
+    fastmcp: Place, http: httpx.AsyncClient
+) -> None:
+    _, direct = await Wire(fastmcp.direct, http).initialize()
+    _, through = await Wire(fastmcp.gateway, http).initialize()
+    capability = through["capabilities"]["tasks"]["list"].pop("filter")
+    assert capability == FILTER_CAPABILITY | {"methods": METHODS}
+    assert through == direct
+
+
+async def test_the_list_without_criteria_stays_the_servers_empty_one(fastmcp: Place, wire: Wire) -> None:
+    await work(wire, "empty")
+    through = await wire.post("tasks/list", {}, 7)
+    direct = await wire.at(fastmcp.direct).post("tasks/list", {}, 7)
+    assert through.body == direct.body
+    assert through.result["tasks"] == []
+    await release(wire, "empty")
+
+
+async def test_a_task_is_in_the_filtered_list_with_the_state_that_get_reports(wire: Wire) -> None:
+    task_id = await work(wire, "followed")
+    for name, status in ((None, "working"), ("followed", "completed")):
+        if name is not None:
+            await release(wire, name)
+        known = await settled(wire, task_id, status)
+        [task] = await wire.tasks({"status": [status]})
+        assert (task["taskId"], task["status"]) == (task_id, status)
+        # FastMCP gives every answer the time of its making as lastUpdatedAt.
+        assert task["createdAt"] == known["createdAt"]
+        assert instant(task["lastUpdatedAt"]) >= instant(task["createdAt"])
+    assert await wire.tasks({"status": ["working"]}) == []
+
+
+async def test_a_task_that_ends_unseen_is_completed_in_a_later_answer(wire: Wire) -> None:
+    task_id = await work(wire, "unseen")
+    assert ids_of(await wire.tasks({"status": ["working"]})) == [task_id]
+    await release(wire, "unseen")
+
+    async def completed() -> bool | None:
+        return ids_of(await wire.tasks({"status": ["completed"]})) == [task_id] or None
+
+    await eventually("the end of the task in an answer", completed)
+    assert await wire.tasks({"status": ["working"]}) == []
+
+
+async def test_a_failed_task_says_why(wire: Wire) -> None:
+    task_id = await make(wire, "tools/call", {"name": "fail", "arguments": {"name": "this"}})
+    await settled(wire, task_id, "failed")
+    [task] = await wire.tasks({"status": ["failed"]})
+    assert task["taskId"] == task_id
+    assert "this failed" in task["statusMessage"]
+
+
+async def test_a_cancelled_task_is_cancelled_in_the_next_answer(wire: Wire) -> None:
+    task_id = await work(wire, "cancelled")
+    assert ids_of(await wire.tasks({"status": ["working"]})) == [task_id]
+    assert (await wire.post("tasks/cancel", {"taskId": task_id})).result["status"] == "cancelled"
+    assert ids_of(await wire.tasks({"status": ["cancelled"]})) == [task_id]
+    assert await wire.tasks({"status": ["working"]}) == []
+
+
+async def test_the_method_of_a_task_is_the_request_that_made_it(wire: Wire) -> None:
+    made = {
+        "tools/call": await work(wire, "by method"),
+        "prompts/get": await make(wire, "prompts/get", {"name": "advice", "arguments": {"about": "it"}}),
+        "resources/read": await make(wire, "resources/read", {"uri": "notes://all"}),
+    }
+    for method, task_id in made.items():
+        assert ids_of(await wire.tasks({"methods": [method]})) == [task_id]
+    two = ["prompts/get", "resources/read"]
+    assert set(ids_of(await wire.tasks({"filter": {"methods": two}}))) == {made[method] for method in two}
+    assert await wire.tasks({"methods": ["sampling/createMessage"]}) == []
+    assert ids_of(await wire.tasks({"orderBy": "createdAt", "order": "asc"})) == list(made.values())
+    await release(wire, "by method")
+
+
+async def test_pages_lead_through_tasks_that_only_get_knows(fastmcp: Place, http: httpx.AsyncClient) -> None:
+    wire, _ = await Wire(fastmcp.small, http).initialize()
+    made = [await work(wire, "paged") for _ in range(12)]
+    pages: list[Json] = []
+    params: Json = {"status": ["working"], "orderBy": "createdAt", "order": "asc"}
+    while True:
+        pages.append((await wire.post("tasks/list", params)).result)
+        if "nextCursor" not in pages[-1]:
+            break
+        params = {**params, "cursor": pages[-1]["nextCursor"]}
+    assert [len(page["tasks"]) for page in pages] == [5, 5, 2]
+    assert ids_of([task for page in pages for task in page["tasks"]]) == made
+    await release(wire, "paged")
+
+
+async def test_another_session_does_not_see_the_tasks(fastmcp: Place, wire: Wire, http: httpx.AsyncClient) -> None:
+    """FastMCP itself would tell anybody about a task whose id is known: the gateway must not spread ids."""
+    task_id = await work(wire, "mine")
+    other, _ = await Wire(fastmcp.gateway, http).initialize()
+    assert await other.tasks({"status": ["working"]}) == []
+    assert await other.tasks({"taskIds": [task_id]}) == []
+    assert ids_of(await wire.tasks({"taskIds": [task_id]})) == [task_id]
+    await release(wire, "mine")
+
+
+async def test_the_client_of_the_sdk_follows_its_task(fastmcp: Place) -> None:
+    async with connected(fastmcp.gateway) as client:
+        created = await client.session.experimental.call_tool_as_task("work", {"name": "sdk"})
+        assert ids_of(await client.tasks({"status": ["working"]})) == [created.task.taskId]
+        await client.session.call_tool("release", {"name": "sdk"})
+        await client.settled(created.task.taskId)
+        assert await client.text_of(created.task.taskId) == "sdk is done"
+        assert ids_of(await client.tasks({"status": ["completed"]})) == [created.task.taskId]
+
+
+async def test_the_client_of_fastmcp_works_with_tasks_as_ever(fastmcp: Place) -> None:
+    async with FastMCPClient[Any](fastmcp.gateway) as client:
+        task = await client.call_tool("work", {"name": "fastmcp"}, task=True)
+        status = await task.status()
+        assert isinstance(status, types.GetTaskResult)
+        assert status.status == "working"
+        await client.call_tool("release", {"name": "fastmcp"})
+        assert (await task.result()).data == "fastmcp is done"

@@ -1,0 +1,195 @@
+"""Nobody sees the tasks of anybody else, however many ask at once (DESIGN 7).
+
+Every task carries its owner's name in `statusMessage`. Owners are sessions on the Python SDK's server, with bearer
+tokens too; and on a server without sessions who the request's headers, or its path, say. That server has
+its own page size, so the gateway crawls many lists at once; the proof is that no answer mixes them.
+"""
+
+import asyncio
+from collections.abc import Iterator
+
+import httpx
+import pytest
+
+from tests.real.conftest import Json, Place, Runner, Wire, connected, ids_of, placed
+
+pytestmark = pytest.mark.filterwarnings("ignore:The experimental tasks API is deprecated:DeprecationWarning")
+
+SESSIONS = 8
+TASKS_EACH = 7
+QUERIES_EACH = 6
+CRITERIA: list[Json] = [
+    {"status": ["working"]},
+    {"filter": {"status": ["working", "completed"]}, "order": "asc"},
+    {"methods": ["tools/call"], "orderBy": "createdAt"},
+]
+
+
+@pytest.fixture(scope="module")
+def with_tokens(runner: Runner) -> Iterator[Place]:
+    """The Python SDK's server, where a session belongs to the bearer token that opened it."""
+    with runner.server("python_sdk", "--json", "--auth") as origin, placed(runner, origin) as place:
+        yield place
+
+
+@pytest.fixture(scope="module")
+def by_user(runner: Runner) -> Iterator[Place]:
+    """A server without sessions, which knows its users by a header."""
+    with runner.server("by_user") as origin, placed(runner, origin) as place:
+        yield place
+
+
+def bearer(user: str) -> str:
+    return f"Bearer {user}"
+
+
+def owners(tasks: list[Json]) -> set[str]:
+    return {task["statusMessage"] for task in tasks}
+
+
+async def make_tasks(wire: Wire, owner: str) -> set[str]:
+    return {await wire.work("released", owner) for _ in range(TASKS_EACH)}
+
+
+async def assert_all_see_their_own(wires: dict[str, Wire]) -> None:
+    """Make tasks for all owners and query for all of them, everything at once, then everything again.
+
+    The filtered lists all have the id 1, as some hosts send it: an answer is known by its exchange, not by its id.
+    """
+    made = dict(zip(wires, await asyncio.gather(*(make_tasks(wires[owner], owner) for owner in wires)), strict=True))
+
+    async def ask(owner: str, criteria: Json) -> None:
+        tasks = await wires[owner].tasks(criteria, message_id=1)
+        assert owners(tasks) == {owner}
+        assert set(ids_of(tasks)) == made[owner]
+        assert len(tasks) == TASKS_EACH
+
+    async def ask_for_all(owner: str) -> None:
+        everybody = sorted(set().union(*made.values()))
+        assert set(ids_of(await wires[owner].tasks({"taskIds": everybody}, message_id=1))) == made[owner]
+
+    for _ in range(2):
+        await asyncio.gather(
+            *(ask(owner, CRITERIA[n % len(CRITERIA)]) for n in range(QUERIES_EACH) for owner in wires),
+            *(ask_for_all(owner) for owner in wires),
+        )
+
+
+# Sessions
+
+
+async def test_many_clients_of_the_sdk_at_once_see_their_own_tasks_alone(python_sdk: Place) -> None:
+    async def converse(n: int) -> None:
+        owner = f"owner {n}"
+        async with connected(python_sdk.small) as client:
+            made = set()
+            for round_ in range(TASKS_EACH):
+                made.add(await client.work("released", owner))
+                tasks = await client.tasks({"status": ["working"]})
+                assert owners(tasks) == {owner}
+                assert set(ids_of(tasks)) == made
+                assert len(tasks) == round_ + 1
+
+    await asyncio.gather(*(converse(n) for n in range(SESSIONS)))
+
+
+async def test_many_sessions_at_once_see_their_own_tasks_alone(python_sdk: Place, http: httpx.AsyncClient) -> None:
+    opened = await asyncio.gather(*(Wire(python_sdk.gateway, http).initialize() for _ in range(SESSIONS)))
+    await assert_all_see_their_own({f"owner {n}": wire for n, (wire, _) in enumerate(opened)})
+
+
+async def test_two_sessions_of_one_token_see_their_own_tasks_alone(with_tokens: Place, http: httpx.AsyncClient) -> None:
+    alice = Wire(with_tokens.gateway, http).at(authorization=bearer("alice"))
+    await assert_all_see_their_own({"first": (await alice.initialize())[0], "second": (await alice.initialize())[0]})
+
+
+async def test_the_session_of_one_token_is_refused_to_another_and_not_served_from_the_index(
+    with_tokens: Place, http: httpx.AsyncClient
+) -> None:
+    alice, _ = await Wire(with_tokens.gateway, http).at(authorization=bearer("alice")).initialize()
+    made = await make_tasks(alice, "alice")
+    assert set(ids_of(await alice.tasks(CRITERIA[0]))) == made
+
+    mallory = alice.at(authorization=bearer("mallory"))
+    for criteria in CRITERIA:
+        through = await mallory.post("tasks/list", criteria)
+        direct = await mallory.at(with_tokens.direct).post("tasks/list", criteria)
+        assert (through.status, direct.status) == (404, 404)
+        assert through.error == direct.error
+    # And the refusal has cost its owner nothing.
+    assert set(ids_of(await alice.tasks(CRITERIA[0]))) == made
+
+
+async def test_a_request_without_a_token_gets_the_challenge_of_the_server(
+    with_tokens: Place, http: httpx.AsyncClient
+) -> None:
+    alice, _ = await Wire(with_tokens.gateway, http).at(authorization=bearer("alice")).initialize()
+    await make_tasks(alice, "alice")
+    assert len(await alice.tasks(CRITERIA[0])) == TASKS_EACH
+
+    anybody = Wire(with_tokens.gateway, http).at(mcp_session_id=alice.headers["mcp-session-id"])
+    through = await anybody.post("tasks/list", CRITERIA[0])
+    direct = await anybody.at(with_tokens.direct).post("tasks/list", CRITERIA[0])
+    assert (through.status, direct.status) == (401, 401)
+    assert through.body == direct.body
+    assert through.headers["www-authenticate"] == direct.headers["www-authenticate"]
+    assert "resource_metadata" in through.headers["www-authenticate"]
+
+
+async def test_the_metadata_that_a_login_needs_is_found_at_the_gateway(
+    with_tokens: Place, http: httpx.AsyncClient
+) -> None:
+    path = "/.well-known/oauth-protected-resource/mcp"
+    through, direct = [
+        await http.get(url.removesuffix("/mcp") + path) for url in (with_tokens.gateway, with_tokens.direct)
+    ]
+    assert (through.status_code, through.content) == (200, direct.content)
+
+
+# Headers and paths, without sessions
+
+
+async def test_many_users_without_sessions_at_once_see_their_own_tasks_alone(
+    by_user: Place, http: httpx.AsyncClient
+) -> None:
+    wires = {user: Wire(by_user.gateway, http).at(authorization=bearer(user)) for user in map(str, range(SESSIONS))}
+    await assert_all_see_their_own(wires)
+
+
+async def test_many_users_page_at_once_through_their_own_tasks_alone(by_user: Place, http: httpx.AsyncClient) -> None:
+    wires = {f"p{n}": Wire(by_user.small, http).at(authorization=bearer(f"p{n}")) for n in range(SESSIONS)}
+    await assert_all_see_their_own(wires)
+
+
+async def test_users_told_apart_by_another_header_see_their_own_tasks_alone(
+    by_user: Place, http: httpx.AsyncClient
+) -> None:
+    wires = {f"key {n}": Wire(by_user.gateway, http).at(x_api_key=f"key {n}") for n in range(3)}
+    await assert_all_see_their_own(wires)
+
+
+async def test_users_who_present_the_same_session_id_see_their_own_tasks_alone(
+    by_user: Place, http: httpx.AsyncClient
+) -> None:
+    shared = Wire(by_user.gateway, http).at(mcp_session_id="shared")
+    await assert_all_see_their_own({f"s{n}": shared.at(authorization=bearer(f"s{n}")) for n in range(3)})
+
+
+async def test_one_user_at_two_endpoints_of_one_origin_sees_the_tasks_of_each_alone(
+    by_user: Place, http: httpx.AsyncClient
+) -> None:
+    user = Wire(by_user.gateway, http).at(authorization=bearer("tenant"))
+    other = user.at(by_user.gateway.replace("/mcp", "/other/mcp"))
+    await assert_all_see_their_own({"one": user, "other": other})
+
+
+async def test_a_cursor_of_one_user_shows_another_user_nothing_of_the_first(
+    by_user: Place, http: httpx.AsyncClient
+) -> None:
+    anna, bert = (Wire(by_user.small, http).at(authorization=bearer(user)) for user in ("anna", "bert"))
+    await make_tasks(anna, "anna")
+    own = await make_tasks(bert, "bert")
+    first = (await anna.post("tasks/list", {"status": ["working"]})).result
+    assert owners(first["tasks"]) == {"anna"}
+    taken = (await bert.post("tasks/list", {"status": ["working"], "cursor": first["nextCursor"]})).result
+    assert set(ids_of(taken["tasks"])) <= own

@@ -1,0 +1,528 @@
+"""The Python SDK's client, through the gateway, to the Python SDK's server: every promise about tasks/list.
+
+What the gateway answers is compared with what `selected` makes of all tasks, which the same client fetches by paging
+without a filter. The servers answer with JSON in one run and with event streams in the other.
+"""
+
+import asyncio
+import time
+from contextlib import ExitStack
+from datetime import UTC, datetime, timedelta, timezone
+from typing import Any
+
+import httpx
+import pytest
+from mcp import ClientSession, McpError, types
+from mcp.shared.context import RequestContext
+
+from tests.real.conftest import (
+    FILTER_CAPABILITY,
+    PAGE_SIZE_SMALL,
+    Client,
+    Json,
+    Place,
+    Reply,
+    Runner,
+    Wire,
+    connected,
+    eventually,
+    free_port,
+    ids_of,
+    instant,
+    selected,
+)
+
+pytestmark = pytest.mark.filterwarnings("ignore:The experimental tasks API is deprecated:DeprecationWarning")
+
+INVALID_PARAMS = -32602
+INTERNAL_ERROR = -32603
+SESSION_TERMINATED = 32600  # what the SDK's client makes of a 404
+MAX_AGE = timedelta(seconds=1)
+
+
+async def populate(client: Client, rounds: int = 3) -> list[Json]:
+    """Four tasks a round, in every state but input_required; gives all of them when they rest."""
+    for _ in range(rounds):
+        done, failing = await client.work("now", "done"), await client.work("failed", "failing")
+        await client.work("released", "lasting")
+        cancelled = await client.work("released", "cancelled")
+        await client.session.experimental.cancel_task(cancelled)
+        await client.settled(done)
+        await client.settled(failing, "failed")
+    tasks = await client.tasks({})
+    states = ["cancelled", "completed", "failed", "working"]
+    assert sorted(task["status"] for task in tasks) == sorted(states * rounds)
+    return tasks
+
+
+def each_criterion(tasks: list[Json]) -> list[Json]:
+    """Every criterion alone, bounds that hit a task exactly and in other spellings, and criteria together."""
+    created = sorted((task["createdAt"] for task in tasks), key=instant)[5]
+    updated = sorted((task["lastUpdatedAt"] for task in tasks), key=instant)[6]
+    elsewhere = instant(created).astimezone(timezone(timedelta(hours=5, minutes=30))).isoformat()
+    finer = instant(created).astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%f") + "000Z"
+    later = (instant(created) + timedelta(microseconds=1)).isoformat()
+    ids = ids_of(tasks)
+    return [
+        {"methods": ["tools/call"]},
+        {"methods": ["sampling/createMessage"]},
+        {"methods": ["sampling/createMessage", "tools/call"]},
+        {"requestTypes": ["sampling/createMessage"]},
+        {"taskIds": [ids[3], ids[1], "no-such-task"]},
+        *({"status": [status]} for status in ("working", "input_required", "completed", "failed", "cancelled")),
+        {"status": ["working", "failed"]},
+        {"createdAfter": created},
+        {"createdAfter": elsewhere},
+        {"createdAfter": finer},
+        {"createdAfter": later},
+        {"createdBefore": created},
+        {"createdBefore": elsewhere},
+        {"createdAfter": created, "createdBefore": created},
+        {"lastUpdatedAfter": updated},
+        {"lastUpdatedBefore": updated},
+        {"lastUpdatedAfter": updated, "lastUpdatedBefore": updated},
+        {"orderBy": "createdAt"},
+        {"orderBy": "lastUpdatedAt"},
+        {"order": "asc"},
+        {"order": "desc"},
+        {"orderBy": "createdAt", "order": "asc"},
+        {"orderBy": "createdAt", "order": "desc"},
+        {"status": [], "taskIds": [], "order": "asc"},
+        {"status": ["completed", "cancelled"], "createdAfter": created, "orderBy": "createdAt", "order": "asc"},
+        {"taskIds": ids[:8], "status": ["working", "completed"], "lastUpdatedBefore": updated},
+    ]
+
+
+# initialize
+
+
+async def test_initialize_gains_the_filter_capability_and_nothing_else(
+    python_sdk: Place, http: httpx.AsyncClient
+) -> None:
+    _, direct = await Wire(python_sdk.direct, http).initialize()
+    _, through = await Wire(python_sdk.gateway, http).initialize()
+    assert through["capabilities"]["tasks"]["list"] == {"filter": FILTER_CAPABILITY}
+    direct["capabilities"]["tasks"]["list"] = {"filter": FILTER_CAPABILITY}
+    assert through == direct
+
+
+async def test_the_client_of_the_sdk_reads_the_filter_capability(python_sdk: Place) -> None:
+    async with connected(python_sdk.gateway) as client:
+        tasks = client.initialized.capabilities.tasks
+        assert tasks is not None
+        assert tasks.list is not None
+        assert tasks.list.model_extra == {"filter": FILTER_CAPABILITY}
+
+
+# Criteria, order, pages
+
+
+@pytest.mark.parametrize("form", ["flat", "nested"])
+async def test_each_criterion_selects_and_orders_as_defined(python_sdk: Place, form: str) -> None:
+    async with connected(python_sdk.gateway) as client:
+        tasks = await populate(client)
+        for criteria in each_criterion(tasks):
+            [page] = await client.pages({"filter": criteria} if form == "nested" else criteria)
+            assert (criteria, ids_of(page["tasks"])) == (criteria, selected(tasks, criteria))
+            assert page["_meta"]["taskgate/total"] == len(page["tasks"])
+
+
+async def test_criteria_beside_and_inside_filter_hold_together(python_sdk: Place) -> None:
+    async with connected(python_sdk.gateway) as client:
+        tasks = await populate(client)
+        criteria = {"filter": {"status": ["completed", "failed"]}, "orderBy": "createdAt", "order": "asc"}
+        assert ids_of(await client.tasks(criteria)) == selected(tasks, criteria)
+
+
+async def test_tasks_are_what_the_server_says_member_by_member(python_sdk: Place) -> None:
+    async with connected(python_sdk.gateway) as client:
+        tasks = await populate(client)
+        filtered = await client.tasks({"orderBy": "createdAt", "order": "asc"})
+        assert filtered == sorted(tasks, key=lambda task: instant(task["createdAt"]))
+
+
+async def test_a_list_without_criteria_is_the_answer_of_the_server(python_sdk: Place, http: httpx.AsyncClient) -> None:
+    async with connected(python_sdk.gateway) as client:
+        await populate(client)
+        assert client.session_id is not None
+        wire = Wire(python_sdk.gateway, http).at(mcp_session_id=client.session_id)
+        for params in (None, {}, {"unknown": True}, {"_meta": {"progressToken": 1}}):
+            through = await wire.post("tasks/list", params, "a")
+            direct = await wire.at(python_sdk.direct).post("tasks/list", params, "a")
+            assert through.body == direct.body
+
+
+async def test_cursors_lead_through_all_matching_tasks_once(python_sdk: Place) -> None:
+    async with connected(python_sdk.small) as client:
+        await asyncio.gather(*(client.work("released", "working") for _ in range(4)))
+        done = await asyncio.gather(*(client.work("now", f"done {n}") for n in range(4 * PAGE_SIZE_SMALL + 2)))
+        for task_id in done:
+            await client.settled(task_id)
+        tasks = await client.tasks({})
+        for criteria in (
+            {"status": ["completed"]},
+            {"filter": {"status": ["completed"]}, "orderBy": "createdAt", "order": "asc"},
+        ):
+            pages = await client.pages(criteria)
+            assert [len(page["tasks"]) for page in pages] == [PAGE_SIZE_SMALL] * 4 + [2]
+            assert [page["_meta"]["taskgate/total"] for page in pages] == [len(done)] * 5
+            assert ids_of([task for page in pages for task in page["tasks"]]) == selected(tasks, criteria)
+
+
+async def test_more_than_a_hundred_tasks_are_a_full_page_and_the_rest(python_sdk: Place) -> None:
+    async with connected(python_sdk.gateway) as client:
+        made = await asyncio.gather(*(client.work("released", f"task {n}") for n in range(103)))
+        pages = await client.pages({"status": ["working"], "orderBy": "createdAt"})
+        assert [len(page["tasks"]) for page in pages] == [100, 3]
+        tasks = await client.tasks({})
+        assert set(ids_of(tasks)) == set(made)
+        listed = ids_of([task for page in pages for task in page["tasks"]])
+        assert listed == selected(tasks, {"orderBy": "createdAt"})
+
+
+async def test_a_full_last_page_has_no_cursor(python_sdk: Place) -> None:
+    async with connected(python_sdk.small) as client:
+        for _ in range(2 * PAGE_SIZE_SMALL):
+            await client.work("released", "task")
+        pages = await client.pages({"status": ["working"]})
+        assert [len(page["tasks"]) for page in pages] == [PAGE_SIZE_SMALL] * 2
+
+
+async def test_a_cursor_works_on_a_replica_that_never_saw_the_session(
+    python_sdk: Place, http: httpx.AsyncClient
+) -> None:
+    async with connected(python_sdk.small) as client:
+        tasks = await populate(client)
+        criteria: Json = {"status": ["working", "completed"], "order": "asc"}
+        first = await client.page(criteria)
+        assert client.session_id is not None
+        replica = Wire(python_sdk.gateway, http).at(mcp_session_id=client.session_id)
+        rest = await replica.post("tasks/list", {**criteria, "cursor": first["nextCursor"]})
+        assert ids_of(first["tasks"] + rest.result["tasks"]) == selected(tasks, criteria)
+
+
+async def test_a_cursor_with_its_criteria_left_out_goes_on_with_them(python_sdk: Place) -> None:
+    async with connected(python_sdk.small) as client:
+        tasks = await populate(client)
+        criteria: Json = {"status": ["completed", "failed"]}
+        first = await client.page(criteria)
+        second = await client.page({}, first["nextCursor"])
+        assert ids_of(first["tasks"] + second["tasks"]) == selected(tasks, criteria)
+
+
+# What passed through is in the next answer
+
+
+async def test_a_created_task_is_in_the_next_answer(python_sdk: Place) -> None:
+    async with connected(python_sdk.gateway) as client:
+        for n in range(5):
+            task_id = await client.work("released", f"task {n}")
+            newest = await client.page({"orderBy": "createdAt", "status": ["working"]})
+            assert newest["tasks"][0]["taskId"] == task_id
+            assert newest["_meta"]["taskgate/total"] == n + 1
+
+
+async def test_a_cancelled_task_is_cancelled_in_the_next_answer(python_sdk: Place) -> None:
+    async with connected(python_sdk.gateway) as client:
+        task_id = await client.work("released", "task")
+        assert ids_of(await client.tasks({"status": ["working"]})) == [task_id]
+        cancelled = await client.session.experimental.cancel_task(task_id)
+        assert cancelled.status == "cancelled"
+        assert await client.tasks({"status": ["working"]}) == []
+        assert ids_of(await client.tasks({"status": ["cancelled"]})) == [task_id]
+
+
+async def test_a_task_whose_result_was_fetched_is_completed_in_the_next_answer(python_sdk: Place) -> None:
+    async with connected(python_sdk.gateway) as client:
+        task_id = await client.work("released", "task")
+        assert ids_of(await client.tasks({"status": ["working"]})) == [task_id]
+        waiting = asyncio.create_task(client.text_of(task_id))
+        await client.release(task_id)
+        assert await waiting == "task: done"
+        assert ids_of(await client.tasks({"status": ["completed"]})) == [task_id]
+        assert await client.tasks({"status": ["working"]}) == []
+
+
+async def test_a_task_that_the_client_was_notified_of_is_so_in_the_next_answer(python_sdk: Place) -> None:
+    async with connected(python_sdk.gateway) as client:
+
+        async def notified() -> types.TaskStatusNotificationParams | None:
+            return next((seen for seen in client.notified if seen.status == "completed"), None)
+
+        task_id = await client.work("released", "task")
+        assert ids_of(await client.tasks({"status": ["working"]})) == [task_id]
+        await client.release(task_id)
+        assert (await eventually("a notification", notified)).taskId == task_id
+        assert ids_of(await client.tasks({"status": ["completed"]})) == [task_id]
+
+
+async def test_a_task_seen_by_get_is_so_in_the_next_answer(python_sdk: Place) -> None:
+    async with connected(python_sdk.gateway) as client:
+        task_id = await client.work("released", "task")
+        assert ids_of(await client.tasks({"status": ["working"]})) == [task_id]
+        await client.release(task_id)
+        await client.settled(task_id)
+        assert ids_of(await client.tasks({"status": ["completed"]})) == [task_id]
+
+
+# What happened elsewhere is in an answer that is young enough
+
+
+async def test_what_the_gateway_did_not_see_is_in_an_answer_within_its_age(
+    python_sdk: Place, http: httpx.AsyncClient
+) -> None:
+    through, _ = await Wire(python_sdk.gateway, http).initialize()
+    direct = through.at(python_sdk.direct)
+    task_id = await through.work("released", "task")
+    assert ids_of(await through.tasks({"status": ["working"]})) == [task_id]
+
+    await direct.post("tools/call", {"name": "release", "arguments": {"taskId": task_id}})
+
+    async def ended() -> bool | None:
+        return (await direct.post("tasks/get", {"taskId": task_id})).result["status"] == "completed" or None
+
+    await eventually("the end of the task", ended)
+    happened = datetime.now(UTC)
+    while True:
+        asked = datetime.now(UTC)
+        page = (await through.post("tasks/list", {"filter": {"status": ["completed"]}})).result
+        as_of = instant(page["_meta"]["taskgate/asOf"])
+        assert as_of >= asked - MAX_AGE
+        if as_of >= happened:
+            break
+        await asyncio.sleep(0.02)
+    assert ids_of(page["tasks"]) == [task_id]
+
+
+async def test_a_task_made_elsewhere_is_in_an_answer_where_every_refresh_is_a_full_crawl(
+    runner: Runner, python_sdk: Place, http: httpx.AsyncClient
+) -> None:
+    origin = python_sdk.direct.removesuffix("/mcp")
+    with runner.gateway(origin, {"full_crawl_interval": "0s", "max_age": "100ms"}) as gateway:
+        through, _ = await Wire(f"{gateway}/mcp", http).initialize()
+        first = await through.work("released", "through the gateway")
+        assert ids_of(await through.tasks({"status": ["working"]})) == [first]
+        second = await through.at(python_sdk.direct).work("released", "elsewhere")
+        happened = datetime.now(UTC)
+
+        async def young() -> Json | None:
+            page = (await through.post("tasks/list", {"status": ["working"]})).result
+            return page if instant(page["_meta"]["taskgate/asOf"]) >= happened else None
+
+        page = await eventually("an answer that is young enough", young)
+        assert set(ids_of(page["tasks"])) == {first, second}
+
+
+async def test_an_expired_task_leaves_the_answers(python_sdk: Place, http: httpx.AsyncClient) -> None:
+    through, _ = await Wire(python_sdk.gateway, http).initialize()
+    lasting = await through.work("released", "lasting")
+    expiring = await through.work("now", "expiring", ttl=1000)
+    assert set(ids_of(await through.tasks({"order": "asc"}))) == {lasting, expiring}
+
+    async def gone() -> bool | None:
+        return ids_of(await through.at(python_sdk.direct).tasks({})) == [lasting] or None
+
+    await eventually("the end of the task's time to live", gone)
+    happened = datetime.now(UTC)
+
+    async def young() -> Json | None:
+        page = (await through.post("tasks/list", {"order": "asc"})).result
+        return page if instant(page["_meta"]["taskgate/asOf"]) >= happened else None
+
+    assert ids_of((await eventually("an answer that is young enough", young))["tasks"]) == [lasting]
+
+
+# Results and elicitation
+
+
+async def test_results_come_from_the_server_as_they_are(python_sdk: Place, http: httpx.AsyncClient) -> None:
+    async with connected(python_sdk.gateway) as client:
+        done, failing = await client.work("now", "done"), await client.work("failed", "failing")
+        assert await client.text_of(done) == "done: done"
+        await client.settled(failing, "failed")
+        assert client.session_id is not None
+        wire = Wire(python_sdk.gateway, http).at(mcp_session_id=client.session_id)
+        for task_id in (done, failing):
+            through = await wire.post("tasks/result", {"taskId": task_id})
+            direct = await wire.at(python_sdk.direct).post("tasks/result", {"taskId": task_id})
+            assert through.result == direct.result
+        [failed] = await client.tasks({"status": ["failed"]})
+        assert (failed["taskId"], failed["statusMessage"]) == (failing, "failing")
+
+
+async def test_an_elicitation_reaches_the_client_while_the_task_waits_for_its_answer(
+    python_sdk_stream: Place, http: httpx.AsyncClient
+) -> None:
+    """For event streams alone: the JSON mode of the SDK's server has nothing on which it could ask."""
+    asked: list[str] = []
+    may_answer = asyncio.Event()
+
+    async def answer(
+        context: RequestContext[ClientSession, Any], params: types.ElicitRequestParams
+    ) -> types.ElicitResult:
+        asked.append(params.message)
+        await may_answer.wait()
+        return types.ElicitResult(action="accept", content={"answer": "yes"})
+
+    async with connected(python_sdk_stream.gateway, elicitation=answer) as client:
+        task_id = await client.work("asked", "the task")
+        other = await client.work("released", "other")
+        await client.settled(task_id, "input_required")
+        assert ids_of(await client.tasks({"status": ["input_required"]})) == [task_id]
+
+        result = asyncio.create_task(client.text_of(task_id))
+
+        async def arrived() -> bool | None:
+            return bool(asked) or None
+
+        await eventually("the elicitation", arrived)
+        assert asked == ["Say something, the task"]
+        # Until its callback returns the SDK's client reads nothing else: another connection asks meanwhile.
+        assert client.session_id is not None
+        wire = Wire(python_sdk_stream.gateway, http).at(mcp_session_id=client.session_id)
+        assert ids_of(await wire.tasks({"status": ["input_required"]})) == [task_id]
+
+        may_answer.set()
+        assert await result == "the task: accept {'answer': 'yes'}"
+        assert ids_of(await client.tasks({"status": ["completed"]})) == [task_id]
+        assert ids_of(await client.tasks({"status": ["working", "input_required"]})) == [other]
+
+
+async def test_a_task_that_waits_for_input_is_found_and_can_be_cancelled(python_sdk: Place) -> None:
+    async def never(
+        context: RequestContext[ClientSession, Any], params: types.ElicitRequestParams
+    ) -> types.ElicitResult:
+        raise AssertionError("nobody asked for the result")
+
+    async with connected(python_sdk.gateway, elicitation=never) as client:
+        task_id = await client.work("asked", "task")
+        await client.settled(task_id, "input_required")
+        assert ids_of(await client.tasks({"status": ["input_required"]})) == [task_id]
+        await client.session.experimental.cancel_task(task_id)
+        assert await client.tasks({"status": ["input_required"]}) == []
+
+
+# What is refused
+
+
+@pytest.mark.parametrize(
+    ("criteria", "named"),
+    [
+        ({"createdAfter": "yesterday"}, "createdAfter"),
+        ({"filter": {"createdBefore": "2025-11-25"}}, "createdBefore"),
+        ({"lastUpdatedAfter": "2025-11-25T10:00:00"}, "lastUpdatedAfter"),
+        ({"lastUpdatedBefore": 1764064800}, "lastUpdatedBefore"),
+        ({"createdAfter": "2025-11-26T00:00:00Z", "createdBefore": "2025-11-25T00:00:00Z"}, "createdAfter"),
+        ({"status": ["done"]}, "status"),
+        ({"status": "working"}, "status"),
+        ({"taskIds": [1]}, "taskIds"),
+        ({"methods": "tools/call"}, "methods"),
+        ({"orderBy": "status"}, "orderBy"),
+        ({"order": "up"}, "order"),
+        ({"status": ["working"], "filter": {"status": ["failed"]}}, "status"),
+    ],
+)
+async def test_a_bad_criterion_is_refused_by_name(
+    python_sdk: Place, criteria: Json, named: str, http: httpx.AsyncClient
+) -> None:
+    through, _ = await Wire(python_sdk.gateway, http).initialize()
+    reply = await through.post("tasks/list", criteria, "its id")
+    assert reply.status == 200
+    assert reply.messages[-1]["id"] == "its id"
+    assert reply.error["code"] == INVALID_PARAMS
+    assert named in reply.error["message"]
+    assert len(reply.error["data"]["errors"]) == 1
+
+
+async def test_the_client_of_the_sdk_raises_for_a_bad_timestamp(python_sdk: Place) -> None:
+    async with connected(python_sdk.gateway) as client:
+        with pytest.raises(McpError, match=r"lastUpdatedAfter.*yesterday") as raised:
+            await client.page({"lastUpdatedAfter": "yesterday"})
+        assert raised.value.error.code == INVALID_PARAMS
+        # The session goes on.
+        assert await client.tasks({"status": ["working"]}) == []
+
+
+async def test_a_foreign_cursor_on_a_filtered_list_is_refused(python_sdk: Place) -> None:
+    async with connected(python_sdk.gateway) as client:
+        task_id = await client.work("released", "task")
+        with pytest.raises(McpError, match="cursor") as raised:
+            await client.page({"status": ["working"]}, task_id)
+        assert raised.value.error.code == INVALID_PARAMS
+
+
+async def test_a_cursor_with_other_criteria_is_refused(python_sdk: Place) -> None:
+    async with connected(python_sdk.small) as client:
+        for _ in range(PAGE_SIZE_SMALL + 1):
+            await client.work("released", "task")
+        first = await client.page({"status": ["working"]})
+        with pytest.raises(McpError, match="cursor") as raised:
+            await client.page({"status": ["working", "failed"]}, first["nextCursor"])
+        assert raised.value.error.code == INVALID_PARAMS
+
+
+# A session, a server that ends
+
+
+async def test_an_ended_session_is_404_and_not_what_the_index_remembers(
+    python_sdk: Place, http: httpx.AsyncClient
+) -> None:
+    async with connected(python_sdk.gateway) as client:
+        await client.work("released", "task")
+        assert len(await client.tasks({"status": ["working"]})) == 1
+        assert client.session_id is not None
+        wire = Wire(python_sdk.gateway, http).at(mcp_session_id=client.session_id)
+        ended = await http.delete(wire.url, headers=wire.headers)
+        assert ended.status_code == 200
+
+        through = await wire.post("tasks/list", {"status": ["working"]})
+        direct = await wire.at(python_sdk.direct).post("tasks/list", {"status": ["working"]})
+        assert (through.status, direct.status) == (404, 404)
+        assert through.error == direct.error
+        with pytest.raises(McpError) as raised:
+            await client.page({"status": ["working"]})
+        assert raised.value.error.code == SESSION_TERMINATED
+
+
+async def test_a_session_ended_elsewhere_is_404_once_the_answer_would_be_too_old(
+    python_sdk: Place, http: httpx.AsyncClient
+) -> None:
+    through, _ = await Wire(python_sdk.gateway, http).initialize()
+    await through.work("released", "task")
+    assert len(await through.tasks({"status": ["working"]})) == 1
+    assert (await http.delete(python_sdk.direct, headers=through.headers)).status_code == 200
+    happened = time.monotonic()
+    while (reply := await through.post("tasks/list", {"status": ["working"]})).status != 404:
+        assert len(reply.result["tasks"]) == 1
+        assert time.monotonic() < happened + MAX_AGE.total_seconds() + 0.5
+
+
+async def test_a_server_that_is_down_is_502_and_one_that_came_back_without_the_session_is_404(
+    runner: Runner, http: httpx.AsyncClient
+) -> None:
+    port = free_port()
+    with ExitStack() as life:
+        origin = life.enter_context(runner.server("python_sdk", "--json", port=port))
+        with runner.gateway(origin, {"max_age": "100ms"}) as gateway:
+            through, _ = await Wire(f"{gateway}/mcp", http).initialize()
+            await through.work("released", "task")
+
+            async def refused() -> Reply | None:
+                reply = await through.post("tasks/list", {"status": ["working"]}, "its id")
+                if reply.status != 200:
+                    return reply
+                # Until the answer is too old, it may be given: never an empty one.
+                assert len(reply.result["tasks"]) == 1
+                return None
+
+            assert await refused() is None
+            life.close()
+            down = await eventually("an answer that says the server is down", refused)
+            assert (down.status, down.error["code"]) == (502, INTERNAL_ERROR)
+            assert down.messages[-1]["id"] == "its id"
+
+            with runner.server("python_sdk", "--json", port=port):
+                back = await refused()
+                direct = await through.at(f"{origin}/mcp").post("tasks/list", {"status": ["working"]})
+            assert back is not None
+            assert (back.status, direct.status) == (404, 404)
