@@ -14,6 +14,7 @@ import asyncio
 import ipaddress
 import logging
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Final
 
 from gateway import answer
@@ -216,14 +217,23 @@ class _Door:
             raise BadRequest("more than one Host")
         if not self._guarded:
             return
-        host = hosts[0].strip(b" \t").decode("latin-1").lower() if hosts else "localhost"
-        if not (_is_loopback(_name(host)) or host in self._hosts or _name(host) in self._hosts):
-            raise Forbidden(f"Host {host!r} is neither a loopback name nor in allowed_hosts")
+        if hosts and not self._admits_host(hosts[0]):
+            given = hosts[0].decode("latin-1")
+            raise Forbidden(f"Host {given!r} is neither a loopback name nor in allowed_hosts")
         origin = fields.get(headers, b"origin")
-        if origin is not None:
-            text = origin.decode("latin-1").lower()
-            if not (_is_loopback(_name(text.partition("://")[2])) or text in self._origins):
-                raise Forbidden(f"Origin {text!r} is neither a loopback origin nor in allowed_origins")
+        if origin is not None and not self._admits_origin(origin):
+            given = origin.decode("latin-1")
+            raise Forbidden(f"Origin {given!r} is neither a loopback origin nor in allowed_origins")
+
+    @lru_cache(maxsize=1024)  # noqa: B019  # there is one door, and it lives as long as its proxy
+    def _admits_host(self, value: bytes) -> bool:
+        name = _name(value.strip(b" \t").decode("latin-1"))
+        return _is_loopback(name) or name in self._hosts
+
+    @lru_cache(maxsize=1024)  # noqa: B019
+    def _admits_origin(self, value: bytes) -> bool:
+        text = value.decode("latin-1").lower()
+        return _is_loopback(_name(text.partition("://")[2])) or text in self._origins
 
 
 def _is_loopback(name: str) -> bool:
@@ -235,9 +245,8 @@ def _is_loopback(name: str) -> bool:
 
 def _name(host: str) -> str:
     """A `Host` value without its port."""
-    if host.startswith("["):
-        return host.partition("]")[0] + "]"
-    return host.partition(":")[0].lower()
+    host = host.lower()
+    return host.partition("]")[0] + "]" if host.startswith("[") else host.partition(":")[0]
 
 
 def _by_precedence(upstreams: Sequence[Upstream]) -> list[Upstream]:

@@ -169,25 +169,38 @@ async def _pump(
     begun: bytes = b"",
 ) -> None:
     """Send the head, then each piece of the body the moment it comes, as `through` returns it, then what `end` does."""
-    frame = _send_head(exchange, response)
+    ready, frame = _head(exchange, response)  # ready: what can be written, in as few writes as can be
     body = response.body
     try:
-        while piece := begun or body.take() or await body.read():
+        while True:
+            piece = begun or body.take()
+            if not piece and not body.complete:
+                exchange.write(ready)
+                ready = b""
+                await exchange.drain()
+                piece = await body.read()
+            if not piece:
+                break
             begun = b""
             if passed := through(piece):
-                exchange.write(frame(passed))
-            await exchange.drain()
+                ready += frame(passed)
+            if ready and not body.complete:
+                exchange.write(ready)
+                ready = b""
+                await exchange.drain()
     except UpstreamBroken:
         return  # the exchange stays unfinished: its connection is cut
     if rest := end():
-        exchange.write(frame(rest))
+        ready += frame(rest)
     if frame is _chunk:
-        exchange.write(_last_chunk(body.trailers))
+        ready += _last_chunk(body.trailers)
+    if ready:
+        exchange.write(ready)
     exchange.finish()
 
 
-def _send_head(exchange: Exchange, response: Response) -> Callable[[bytes], bytes]:
-    """Send the response's head; returns how its body is to be framed."""
+def _head(exchange: Exchange, response: Response) -> tuple[bytes, Callable[[bytes], bytes]]:
+    """The response's head as bytes, and how its body is to be framed."""
     headers = fields.end_to_end(response.headers)
     frame = _identity
     if response.framing == "chunked" and exchange.minor:
@@ -197,8 +210,7 @@ def _send_head(exchange: Exchange, response: Response) -> Callable[[bytes], byte
         exchange.keep_alive = False
     if not exchange.keep_alive:
         headers.append((b"Connection", b"close"))
-    exchange.write(b"HTTP/1.1 %d %b\r\n%b\r\n" % (response.status, response.reason, fields.block(headers)))
-    return frame
+    return b"HTTP/1.1 %d %b\r\n%b\r\n" % (response.status, response.reason, fields.block(headers)), frame
 
 
 async def _edit_body(exchange: Exchange, response: Response, watch: Watch, decode: "Decode", bytes_max: int) -> None:

@@ -18,11 +18,13 @@ import httptools
 from gateway.config import Upstream
 from gateway.core import headers as fields
 from gateway.core.headers import Headers
-from gateway.errors import Overloaded, UpstreamBroken, UpstreamTimeout, UpstreamUnreachable
+from gateway.errors import GatewayError, Overloaded, UpstreamBroken, UpstreamTimeout, UpstreamUnreachable
 from gateway.wire import Body, Wire
 
 _HEAD_BYTES_MAX: Final = 1 << 20
 _BODILESS: Final = (204, 304)
+_NEVER: Final = float("inf")
+_FRESH_S: Final = 0.05  # a connection idle for less has had no time to be closed by a server that tires of it
 
 
 class Response:
@@ -60,6 +62,7 @@ class _Connection(Wire):
         self._parser = httptools.HttpResponseParser(self)
         self._head = self.loop.create_future()
         self._response = None
+        self.deadline = _NEVER
         self.answered = False  # some byte of a response has arrived
         self.reusable = False
         self._reason = b""
@@ -68,20 +71,26 @@ class _Connection(Wire):
         self._head_bytes = 0
 
     async def head(self, timeout_s: float | None) -> Response:
-        """The response's head. Raises UpstreamBroken or UpstreamTimeout."""
+        """The response's head. Raises UpstreamBroken, or UpstreamTimeout within a second after `timeout_s`."""
         assert self._head is not None
-        if self._head.done() or not timeout_s:
-            return await self._head
-        try:
-            async with asyncio.timeout(timeout_s):
-                return await self._head
-        except TimeoutError:
-            raise UpstreamTimeout(f"no answer from the upstream within {timeout_s:g} s") from None
+        if timeout_s:
+            self.deadline, self._timeout_s = self.loop.time() + timeout_s, timeout_s
+        return await self._head
 
-    def is_stale(self) -> bool:
-        """Whether the upstream has closed the connection, or sent what nobody asked for, since it was idle."""
+    def time_out(self) -> None:
+        """The deadline for the response's head has passed."""
+        self._fail(UpstreamTimeout(f"no answer from the upstream within {self._timeout_s:g} s"))
+        self.abort()
+
+    def is_stale(self, look: bool) -> bool:
+        """Whether the upstream has closed the connection, or sent what nobody asked for, since it was idle.
+
+        With `look` the socket is asked: the loop may not have come round to what arrived there.
+        """
         if self.lost or self.transport is None or self.transport.is_closing():
             return True
+        if not look:
+            return False
         if self._poll is None:
             self._poll = select.poll()
             self._poll.register(self.transport.get_extra_info("socket").fileno(), select.POLLIN | select.POLLHUP)
@@ -118,7 +127,7 @@ class _Connection(Wire):
         self.lost = True
         self._fail(UpstreamBroken("the upstream closed the connection" + (f": {exc}" if exc else "")))
 
-    def _fail(self, error: UpstreamBroken) -> None:
+    def _fail(self, error: GatewayError) -> None:
         if self._response is not None:
             self._response.body.fail(error)
         elif self._head is not None and not self._head.done():
@@ -150,6 +159,7 @@ class _Connection(Wire):
             self._keep = version == "1.1" and b"close" not in fields.tokens(headers, b"connection")
             self._complete()
         assert self._head is not None
+        self.deadline = _NEVER
         if not self._head.done():
             self._head.set_result(self._response)
 
@@ -199,6 +209,7 @@ class Call:
         connection = await self._pool.connection(fresh)
         connection.begin(self._method, self._on_informational)
         self._connection = connection
+        self._pool.active.add(connection)
 
     async def send(self, data: bytes, last: bool = False) -> None:
         """Send bytes of the request; `last` says that it is whole with them."""
@@ -223,6 +234,7 @@ class Call:
         except UpstreamBroken:
             if not again or connection.answered or not connection.used:
                 raise
+        self._pool.active.discard(connection)
         await self._connect(fresh=True)
         await self.send(request, last=True)
         assert self._connection is not None
@@ -238,6 +250,7 @@ class Call:
     ) -> None:
         self._pool.leave()
         if self._connection is not None:
+            self._pool.active.discard(self._connection)
             if self._sent and self._connection.reusable and not self._connection.lost:
                 self._pool.put(self._connection)
             else:
@@ -251,6 +264,7 @@ class Pool:
         self.config = config
         self._loop = asyncio.get_running_loop()
         self._idle: list[_Connection] = []
+        self.active: set[_Connection] = set()
         self._slots = asyncio.Semaphore(config.requests_max)
         self._tls = ssl.create_default_context() if config.url.scheme == "https" else None
 
@@ -276,7 +290,8 @@ class Pool:
         """A connection that nobody uses: the one idle for the shortest time, or a new one."""
         while self._idle and not fresh:
             connection = self._idle.pop()
-            if self._loop.time() - connection.idle_since < self.config.idle_timeout and not connection.is_stale():
+            idle_s = self._loop.time() - connection.idle_since
+            if idle_s < self.config.idle_timeout and not connection.is_stale(look=idle_s > _FRESH_S):
                 return connection
             connection.close()
         url = self.config.url
@@ -298,7 +313,9 @@ class Pool:
         self._idle.append(connection)
 
     def sweep(self, now: float) -> None:
-        """Close the connections that have been idle for too long."""
+        """Time out the exchanges that are past their deadline, and close connections that were idle for too long."""
+        for connection in [c for c in self.active if now > c.deadline]:
+            connection.time_out()
         while self._idle and (now - self._idle[0].idle_since >= self.config.idle_timeout or self._idle[0].lost):
             self._idle.pop(0).close()
 

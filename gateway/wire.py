@@ -45,7 +45,8 @@ class Wire(asyncio.Protocol):
             await asyncio.shield(self._drained)
 
     def write(self, data: bytes) -> None:
-        if self.transport is not None:
+        """Send bytes; nothing happens if the connection has ended. Its reader is told of that, not its writer."""
+        if self.transport is not None and not self.transport.is_closing():
             self.transport.write(data)
 
     def hold_reading(self) -> None:
