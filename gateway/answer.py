@@ -71,7 +71,7 @@ class Reply:
 
     def __init__(self, exchange: Exchange) -> None:
         self._exchange = exchange
-        self.headers: Headers = []
+        self.headers = Headers()
 
     @property
     def streaming(self) -> bool:

@@ -15,7 +15,6 @@ from uuid import uuid4
 import msgspec
 
 from gateway.config import Config, Upstream
-from gateway.core import headers as fields
 from gateway.core import jsonrpc, observe, sse
 from gateway.core.headers import Headers
 from gateway.core.jsonrpc import Message
@@ -54,7 +53,7 @@ class Caller:
 
     @property
     def session_id(self) -> bytes:
-        return fields.get(self._original, b"mcp-session-id") or b""
+        return self._original.get(b"mcp-session-id") or b""
 
     @property
     def key(self) -> Key:
@@ -86,7 +85,7 @@ class Crawler:
         self._config = config
         self._metrics = metrics
         self._on_message = on_message
-        self.cors: Headers = []
+        self.cors = Headers()
 
     async def pages(self) -> AsyncIterator[Page]:
         """Every page of the upstream's `tasks/list`, from the first to the last. Raises GatewayError."""
@@ -128,14 +127,12 @@ class Crawler:
         """The response to one request. Raises GatewayError; a JSON-RPC error is a response."""
         message_id = f"{_PREFIX}-{next(_ids)}"
         body = jsonrpc.request(message_id, method, params)
-        headers = [
-            *fields.without(self._caller.headers, *_NOT_REPEATED),
+        head = self._head(
+            b"POST",
             (b"Content-Type", b"application/json"),
             (b"Accept", b"application/json, text/event-stream"),
-            (b"Accept-Encoding", b"identity"),
             (b"Content-Length", b"%d" % len(body)),
-        ]
-        head = b"POST %b HTTP/1.1\r\n%b\r\n" % (self._caller.target, fields.block(headers))
+        )
         raw_id = b'"%b"' % message_id.encode()
         for attempt in range(_DROPS_MAX + 1):
             self._metrics.upstream_request(self._caller.upstream.name, method)
@@ -158,8 +155,10 @@ class Crawler:
             async with self._caller.pool.call(method) as call:
                 response = await call.send_all(request, None, again=True)
                 await self._check(response, raw_id)
-                self.cors = [f for f in response.headers if f[0].lower().startswith((b"access-control-", b"vary"))]
-                if fields.media_type(response.headers) != EVENT_STREAM:
+                self.cors = Headers(
+                    f for f in response.headers if f[0].lower().startswith((b"access-control-", b"vary"))
+                )
+                if response.headers.media_type() != EVENT_STREAM:
                     return _matching(await self._whole(response), raw_id)
                 answer = await self._read_stream(response, raw_id, stream)
             if answer is not None:
@@ -168,17 +167,15 @@ class Crawler:
                 raise UpstreamBroken("the upstream ended the stream before its response")
             # The stream goes on in another connection (transports specification, "poll" the SSE stream).
             await asyncio.sleep(stream.retry_s)
-            method, request = b"GET", self._resumption(stream.last_id)
+            method = b"GET"
+            request = self._head(b"GET", (b"Accept", EVENT_STREAM), (b"Last-Event-ID", stream.last_id))
         raise UpstreamBroken(f"the upstream closed the stream {_POLLS_MAX} times before its response")
 
-    def _resumption(self, last_event_id: bytes) -> bytes:
-        headers = [
-            *fields.without(self._caller.headers, *_NOT_REPEATED),
-            (b"Accept", b"text/event-stream"),
-            (b"Accept-Encoding", b"identity"),
-            (b"Last-Event-ID", last_event_id),
-        ]
-        return b"GET %b HTTP/1.1\r\n%b\r\n" % (self._caller.target, fields.block(headers))
+    def _head(self, method: bytes, *added: tuple[bytes, bytes]) -> bytes:
+        """The head of a request of the caller's, with other fields where they are not about the caller."""
+        repeated = self._caller.headers.without(*_NOT_REPEATED)
+        headers = Headers([*repeated, *added, (b"Accept-Encoding", b"identity")])
+        return b"%b %b HTTP/1.1\r\n%b\r\n" % (method, self._caller.target, headers.block())
 
     async def _check(self, response: Response, raw_id: bytes) -> None:
         if response.status >= 400:
@@ -186,7 +183,7 @@ class Crawler:
             raise UpstreamRefused(response.status, response.reason, response.headers, body, raw_id)
         if not 200 <= response.status < 300:
             raise UpstreamBroken(f"the upstream answered {response.status} to a request of the gateway's")
-        if fields.get(response.headers, b"content-encoding") not in (None, b"identity"):
+        if response.headers.get(b"content-encoding") not in (None, b"identity"):
             raise UpstreamBroken("the upstream encodes what was asked for as it is (Accept-Encoding: identity)")
 
     async def _whole(self, response: Response) -> bytes:

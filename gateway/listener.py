@@ -11,13 +11,12 @@ front of the next request's headers, where it may pass for another user's (tests
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from typing import Final
 
 import httptools
 
 from gateway.config import Limits
-from gateway.core import headers as fields
 from gateway.core import jsonrpc
 from gateway.core.headers import Headers
 from gateway.wire import Body, Wire
@@ -59,7 +58,7 @@ class Exchange:
         """Send a 1xx response, unless the client does not know them or was already told to go on."""
         if self.minor and not self.started and not (status == 100 and self.continued):
             self.continued |= status == 100
-            self.connection.write(b"HTTP/1.1 %d %b\r\n%b\r\n" % (status, reason, fields.block(headers)))
+            self.connection.write(b"HTTP/1.1 %d %b\r\n%b\r\n" % (status, reason, headers.block()))
 
     async def drain(self) -> None:
         """Wait until the client has taken enough of what was written."""
@@ -69,11 +68,11 @@ class Exchange:
         """The response is whole."""
         self.finished = True
 
-    def respond(self, status: int, reason: bytes, headers: Headers, body: bytes) -> None:
+    def respond(self, status: int, reason: bytes, headers: Iterable[tuple[bytes, bytes]], body: bytes) -> None:
         """Send a whole response of the gateway's own."""
         length = [] if status == 204 else [(b"Content-Length", b"%d" % len(body))]
         close = [] if self.keep_alive else [(b"Connection", b"close")]
-        head = b"HTTP/1.1 %d %b\r\n%b\r\n" % (status, reason, fields.block([*headers, *length, *close]))
+        head = b"HTTP/1.1 %d %b\r\n%b\r\n" % (status, reason, Headers([*headers, *length, *close]).block())
         self.write(head if self.method == b"HEAD" else head + body)
         self.finish()
 
@@ -95,7 +94,7 @@ class Exchange:
 
     @property
     def expects_continue(self) -> bool:
-        return b"100-continue" in fields.tokens(self.headers, b"expect")
+        return b"100-continue" in self.headers.tokens(b"expect")
 
 
 class ClientGone(Exception):
@@ -220,7 +219,7 @@ class Connection(Wire):
             self._new_parser()
             self._resuming = True
             framing = [f for f in exchange.headers if f[0].lower() in (b"content-length", b"transfer-encoding")]
-            self._parser.feed_data(b"POST / HTTP/1.1\r\n%b\r\n" % fields.block(framing))
+            self._parser.feed_data(b"POST / HTTP/1.1\r\n%b\r\n" % Headers(framing).block())
             if rest := data[upgrade.args[0] :]:
                 self._feed(rest)
 
@@ -228,8 +227,8 @@ class Connection(Wire):
         if not self._resuming:
             self._in_head = True
             self._target = b""
-            self._headers: Headers = []
-            self._trailers: Headers = []
+            self._headers: list[tuple[bytes, bytes]] = []
+            self._trailers: list[tuple[bytes, bytes]] = []
             if self.task is None and not self._lingering:
                 self.deadline = self.loop.time() + self._limits.request_timeout
 
@@ -248,8 +247,8 @@ class Connection(Wire):
             return
         self._in_head = False
         self._head_bytes = 0
-        headers = self._headers
-        if sum(len(n) + len(v) + 4 for n, v in headers) + len(self._target) > self._limits.header_bytes_max:
+        headers = Headers(self._headers)
+        if headers.size_bytes() + len(self._target) > self._limits.header_bytes_max:
             self._refuse_head()
             return
         version = self._parser.get_http_version()
@@ -262,7 +261,7 @@ class Connection(Wire):
             self._refuse(501, b"Not Implemented", "CONNECT")
             return
         exchange = Exchange(self, method, self._target, 1 if version == "1.1" else 0, headers)
-        exchange.keep_alive = exchange.minor == 1 and b"close" not in fields.tokens(headers, b"connection")
+        exchange.keep_alive = exchange.minor == 1 and b"close" not in headers.tokens(b"connection")
         self._receiving = exchange
         if self.task is None and not self._lingering:
             self._start(exchange)

@@ -51,7 +51,7 @@ class Metrics:
             "spared_bytes", "Bytes of task lists that clients did not have to fetch.", "upstream"
         )
         self._failures = self._counter("failures", "Requests that got an error of the gateway's.", "upstream", "kind")
-        self._known: dict[tuple[str, str, int], Counter] = {}
+        self._known: dict[tuple[str, str, int], tuple[Counter, Histogram]] = {}  # looking labels up is not cheap
         self._methods: dict[tuple[str, str], Counter] = {}
 
     def _counter(self, name: str, text: str, *labels: str) -> Counter:
@@ -62,12 +62,12 @@ class Metrics:
 
     def request(self, upstream: str, kind: str, status: int, seconds: float) -> None:
         """A client's request has ended; `kind` is relayed, answered or refused."""
-        key = (upstream, kind, status)
-        counter = self._known.get(key)
-        if counter is None:
-            counter = self._known[key] = self._requests.labels(upstream, kind, str(status))
-        counter.inc()
-        self._seconds.labels(upstream, kind).observe(seconds)
+        known = self._known.get((upstream, kind, status))
+        if known is None:
+            known = self._requests.labels(upstream, kind, str(status)), self._seconds.labels(upstream, kind)
+            self._known[upstream, kind, status] = known
+        known[0].inc()
+        known[1].observe(seconds)
 
     def upstream_request(self, upstream: str, method: str) -> None:
         """A request goes out; `method` is its JSON-RPC method, or its HTTP method if it carries no message."""

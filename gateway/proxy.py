@@ -20,7 +20,6 @@ from typing import Final
 from gateway import answer
 from gateway.config import Config, Upstream
 from gateway.core import capabilities, jsonrpc, observe
-from gateway.core import headers as fields
 from gateway.core.headers import Headers
 from gateway.core.jsonrpc import Message
 from gateway.core.query import BadQuery
@@ -45,7 +44,7 @@ class Proxy:
 
     def __init__(self, config: Config, pools: dict[str, Pool], sessions: Sessions, metrics: Metrics) -> None:
         self._config = config
-        self._routes = [(u, pools[u.name]) for u in _by_precedence(config.upstreams)]
+        self._routes = [_Route(u, pools[u.name]) for u in _by_precedence(config.upstreams)]
         self._sessions = sessions
         self._metrics = metrics
         self._loop = asyncio.get_running_loop()
@@ -105,7 +104,7 @@ class Proxy:
         watch = _Watch(self._sessions, caller, exchange.method, message)
         headers = caller.headers
         if message is not None or exchange.method == b"GET":
-            headers = fields.readable_encodings(headers)
+            headers = headers.with_readable_encodings()
         request = Request(exchange.method, caller.target, headers, body, whole)
         waits = exchange.method == b"GET" or method == "tasks/result"  # until there is something to say
         self._metrics.upstream_request(caller.upstream.name, method)
@@ -125,11 +124,11 @@ class Proxy:
 
     def _caller(self, exchange: Exchange) -> Caller:
         """The upstream that a request is for, and the request's head as it goes there. Raises NoUpstream."""
-        host = (fields.get(exchange.headers, b"host") or b"").decode("latin-1")
-        for upstream, pool in self._routes:
-            target = _target(upstream, _name(host), exchange.target)
+        host = (exchange.headers.get(b"host") or b"").decode("latin-1")
+        for route in self._routes:
+            target = route.target(host, exchange.target)
             if target is not None:
-                return Caller(upstream, pool, target, exchange.headers, _upward(exchange, upstream, host))
+                return Caller(route.upstream, route.pool, target, exchange.headers, route.headers(exchange, host))
         raise NoUpstream("no upstream is configured for this host and path")
 
     def _fail(self, exchange: Exchange, error: GatewayError, upstream: str, message: Message | None) -> None:
@@ -144,9 +143,7 @@ class Proxy:
             answered = jsonrpc.parse(body)
             if answered is not None and bytes(answered.id) == error.crawl_id:
                 body = jsonrpc.replace(body, ("id",), raw_id)
-            headers = fields.without(
-                fields.end_to_end(error.headers), b"content-length", b"transfer-encoding", b"trailer"
-            )
+            headers = error.headers.end_to_end().without(b"content-length", b"transfer-encoding", b"trailer")
             exchange.respond(error.status, error.reason, headers, body)
         else:
             exchange.respond(error.status, error.reason, [(b"Content-Type", JSON)], error.message(raw_id))
@@ -171,7 +168,7 @@ class _Watch:
         elif self._method == b"DELETE" and 200 <= response.status < 300 and self._caller.session_id:
             self._sessions.drop_all(self._caller.upstream.name, self._caller.session_id)
         if self.edits:
-            self._session_id = fields.get(response.headers, b"mcp-session-id")
+            self._session_id = response.headers.get(b"mcp-session-id")
 
     def message(self, data: bytes) -> bytes:
         """Look at one message; the result of `initialize` is edited."""
@@ -212,7 +209,7 @@ class _Door:
 
     def check(self, headers: Headers) -> None:
         """Raises Forbidden, or BadRequest for a request with several hosts."""
-        hosts = [value for key, value in headers if key.lower() == b"host"]
+        hosts = headers.all(b"host")
         if len(hosts) > 1:
             raise BadRequest("more than one Host")
         if not self._guarded:
@@ -220,7 +217,7 @@ class _Door:
         if hosts and not self._admits_host(hosts[0]):
             given = hosts[0].decode("latin-1")
             raise Forbidden(f"Host {given!r} is neither a loopback name nor in allowed_hosts")
-        origin = fields.get(headers, b"origin")
+        origin = headers.get(b"origin")
         if origin is not None and not self._admits_origin(origin):
             given = origin.decode("latin-1")
             raise Forbidden(f"Origin {given!r} is neither a loopback origin nor in allowed_origins")
@@ -254,31 +251,39 @@ def _by_precedence(upstreams: Sequence[Upstream]) -> list[Upstream]:
     return sorted(upstreams, key=lambda u: (u.match.host is not None, len(u.match.prefix or "")), reverse=True)
 
 
-def _target(upstream: Upstream, host: str, target: bytes) -> bytes | None:
-    """The request target towards `upstream`, None if the request is not for it. Its bytes stay as they came."""
-    if upstream.match.host is not None and upstream.match.host.lower() != host:
-        return None
-    if upstream.match.prefix is None:
-        return target
-    prefix = upstream.match.prefix.rstrip("/").encode()
-    rest = target[len(prefix) :]
-    if not target.startswith(prefix) or (rest and rest[:1] not in b"/?"):
-        return None
-    return rest if rest.startswith(b"/") else b"/" + rest
+class _Route:
+    """The way to one upstream."""
+
+    def __init__(self, upstream: Upstream, pool: Pool) -> None:
+        self.upstream = upstream
+        self.pool = pool
+        self._host = upstream.match.host
+        self._prefix = (upstream.match.prefix or "").rstrip("/").encode()
+        sent = {"upstream": upstream.url.authority, "preserve": None}.get(upstream.host, upstream.host)
+        self._sent_host = sent.encode() if sent is not None else None
+
+    def target(self, host: str, target: bytes) -> bytes | None:
+        """The request target towards the upstream, None if the request is not for it. Its bytes stay as they came."""
+        if self._host is not None and self._host != _name(host):
+            return None
+        if not self._prefix:
+            return target
+        rest = target[len(self._prefix) :]
+        if not target.startswith(self._prefix) or (rest and rest[:1] not in b"/?"):
+            return None
+        return rest if rest.startswith(b"/") else b"/" + rest
+
+    def headers(self, exchange: Exchange, host: str) -> Headers:
+        """The header fields as they go to the upstream."""
+        headers = exchange.headers.end_to_end()
+        if self._sent_host is not None:
+            headers = headers.with_value(b"host", self._sent_host)
+        if self.upstream.add_headers:
+            headers = Headers([*headers, *_added(exchange, self.upstream, host)])
+        return headers
 
 
-def _upward(exchange: Exchange, upstream: Upstream, host: str) -> Headers:
-    """The header fields as they go to the upstream."""
-    headers = fields.end_to_end(exchange.headers)
-    if upstream.host != "preserve":
-        sent = upstream.url.authority if upstream.host == "upstream" else upstream.host
-        headers = fields.with_value(headers, b"host", sent.encode())
-    if upstream.add_headers:
-        headers += _added(exchange, upstream, host)
-    return headers
-
-
-def _added(exchange: Exchange, upstream: Upstream, host: str) -> Headers:
+def _added(exchange: Exchange, upstream: Upstream, host: str) -> list[tuple[bytes, bytes]]:
     transport = exchange.connection.transport
     peer = transport.get_extra_info("peername") if transport is not None else None
     address = str(peer[0]) if isinstance(peer, tuple) else "unknown"
@@ -295,11 +300,11 @@ def _added(exchange: Exchange, upstream: Upstream, host: str) -> Headers:
 def _may_carry_message(exchange: Exchange) -> bool:
     return (
         exchange.method == b"POST"
-        and fields.media_type(exchange.headers) == JSON
-        and fields.get(exchange.headers, b"content-encoding") is None
+        and exchange.headers.media_type() == JSON
+        and b"content-encoding" not in exchange.headers
     )
 
 
 def _later_revision(headers: Headers) -> bool:
-    version = fields.get(headers, b"mcp-protocol-version")
+    version = headers.get(b"mcp-protocol-version")
     return version is not None and version > _LAST_REVISION

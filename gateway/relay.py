@@ -12,7 +12,6 @@ from collections.abc import Callable
 from typing import Final, Protocol
 
 from gateway.config import Limits
-from gateway.core import headers as fields
 from gateway.core import sse
 from gateway.core.headers import Headers
 from gateway.errors import UpstreamBroken, UpstreamTimeout
@@ -56,11 +55,11 @@ class Request:
 
     def head(self) -> bytes:
         """The request line and header fields as bytes."""
-        return b"%b %b HTTP/1.1\r\n%b\r\n" % (self.method, self.target, fields.block(self.headers))
+        return b"%b %b HTTP/1.1\r\n%b\r\n" % (self.method, self.target, self.headers.block())
 
     @property
     def chunked(self) -> bool:
-        return fields.get(self.headers, b"transfer-encoding") is not None
+        return b"transfer-encoding" in self.headers
 
 
 async def relay(
@@ -122,7 +121,7 @@ def _chunk(data: bytes) -> bytes:
 
 
 def _last_chunk(trailers: Headers) -> bytes:
-    return b"0\r\n%b\r\n" % fields.block(trailers)
+    return b"0\r\n%b\r\n" % trailers.block()
 
 
 def _identity(data: bytes) -> bytes:
@@ -135,7 +134,7 @@ def _identity(data: bytes) -> bytes:
 async def _respond(exchange: Exchange, response: Response, watch: Watch, limits: Limits) -> None:
     """Write the response to the client as it comes, by way of `watch`."""
     watch.head(response)
-    kind = fields.media_type(response.headers)
+    kind = response.headers.media_type()
     stream = kind == EVENT_STREAM
     exchange.connection.streaming = stream
     looked_at = stream or (watch.reads_json and kind == JSON and response.status < 400)
@@ -201,16 +200,16 @@ async def _pump(
 
 def _head(exchange: Exchange, response: Response) -> tuple[bytes, Callable[[bytes], bytes]]:
     """The response's head as bytes, and how its body is to be framed."""
-    headers = fields.end_to_end(response.headers)
+    headers = response.headers.end_to_end()
     frame = _identity
     if response.framing == "chunked" and exchange.minor:
         frame = _chunk
     elif response.framing in ("chunked", "close"):
-        headers = fields.without(headers, b"transfer-encoding")
+        headers = headers.without(b"transfer-encoding")
         exchange.keep_alive = False
     if not exchange.keep_alive:
-        headers.append((b"Connection", b"close"))
-    return b"HTTP/1.1 %d %b\r\n%b\r\n" % (response.status, response.reason, fields.block(headers)), frame
+        headers.add(b"Connection", b"close")
+    return b"HTTP/1.1 %d %b\r\n%b\r\n" % (response.status, response.reason, headers.block()), frame
 
 
 async def _edit_body(exchange: Exchange, response: Response, watch: Watch, decode: "Decode", bytes_max: int) -> None:
@@ -231,18 +230,18 @@ async def _edit_body(exchange: Exchange, response: Response, watch: Watch, decod
         edited = watch.message(plain)
     if edited is not plain:
         held = edited
-        response.headers = fields.without(response.headers, b"content-encoding")
+        response.headers = response.headers.without(b"content-encoding")
         if response.framing == "length":
-            response.headers = fields.with_value(response.headers, b"content-length", b"%d" % len(held))
+            response.headers = response.headers.with_value(b"content-length", b"%d" % len(held))
     await _pump(exchange, response, _pass, begun=held)
 
 
 def _reframed(response: Response) -> Response:
     """The response framed for a body that is edited on its way, and is not encoded when it has been."""
-    response.headers = fields.without(response.headers, b"content-encoding")
+    response.headers = response.headers.without(b"content-encoding")
     if response.framing == "length":
-        response.headers = fields.without(response.headers, b"content-length")
-        response.headers.append((b"Transfer-Encoding", b"chunked"))
+        response.headers = response.headers.without(b"content-length")
+        response.headers.add(b"Transfer-Encoding", b"chunked")
         response.framing = "chunked"
     return response
 
@@ -263,7 +262,7 @@ Decode = Callable[[bytes], bytes]
 
 def decoder(headers: Headers, bytes_max: int) -> Decode:
     """What takes the `Content-Encoding` off a body, piece by piece. It and its result raise Unreadable."""
-    encoding = (fields.get(headers, b"content-encoding") or b"identity").lower()
+    encoding = (headers.get(b"content-encoding") or b"identity").lower()
     if encoding == b"identity":
         return _pass
     if encoding not in (b"gzip", b"x-gzip", b"deflate"):
@@ -290,7 +289,7 @@ class _BodyTap:
         self._decode = decode
         self._bytes_max = bytes_max
         self._copy: bytearray | None = bytearray()
-        self._length = int(fields.get(response.headers, b"content-length") or -1)
+        self._length = int(response.headers.get(b"content-length") or -1)
 
     def look(self, piece: bytes) -> bytes:
         if self._copy is not None:

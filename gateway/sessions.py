@@ -72,7 +72,7 @@ class Session:
         self.oversize = False  # the upstream lists more than an index may hold
         self.scanning = asyncio.Lock()
         self.answering: dict[bytes, list[asyncio.Future[None]]] = {}  # by raw request id, to be cancelled
-        self.cors: Headers = []  # what a browser wants to see on an answer, as the upstream last said it
+        self.cors = Headers()  # what a browser wants to see on an answer, as the upstream last said it
         self.list_pages = 0  # what listing all tasks took last: pages, and bytes of JSON
         self.list_bytes = 0
         self.observed_at: dict[str, float] = {}  # tasks seen in passing since the last refresh began

@@ -16,7 +16,6 @@ from typing import Final, Self
 import httptools
 
 from gateway.config import Upstream
-from gateway.core import headers as fields
 from gateway.core.headers import Headers
 from gateway.errors import GatewayError, Overloaded, UpstreamBroken, UpstreamTimeout, UpstreamUnreachable
 from gateway.wire import Body, Wire
@@ -51,6 +50,7 @@ class _Connection(Wire):
         self.idle_since = 0.0
         self.used = False  # it has served an exchange before
         self.lost = False
+        self._parser_is_clean = False  # it has read a message to its end, and expects another
         self._poll: select.poll | None = None
         self._head: asyncio.Future[Response] | None = None
         self._response: Response | None = None
@@ -59,15 +59,17 @@ class _Connection(Wire):
         """Be ready for the response to a request of `method`."""
         self._method = method
         self._on_informational = on_informational
-        self._parser = httptools.HttpResponseParser(self)
+        if not self._parser_is_clean:
+            self._parser = httptools.HttpResponseParser(self)
+        self._parser_is_clean = False
         self._head = self.loop.create_future()
         self._response = None
         self.deadline = _NEVER
         self.answered = False  # some byte of a response has arrived
         self.reusable = False
         self._reason = b""
-        self._headers: Headers = []
-        self._trailers: Headers = []
+        self._headers: list[tuple[bytes, bytes]] = []
+        self._trailers: list[tuple[bytes, bytes]] = []
         self._head_bytes = 0
 
     async def head(self, timeout_s: float | None) -> Response:
@@ -144,11 +146,11 @@ class _Connection(Wire):
 
     def on_headers_complete(self) -> None:
         status = self._parser.get_status_code()
-        headers, self._headers = self._headers, []
+        headers, self._headers = Headers(self._headers), []
         reason, self._reason = self._reason, b""
         if status < 200:
             if self._on_informational is not None:
-                self._on_informational(status, reason, fields.end_to_end(headers))
+                self._on_informational(status, reason, headers.end_to_end())
             return
         framing = self._framing(status, headers)
         self._response = Response(status, reason, headers, framing, Body(self))
@@ -156,7 +158,7 @@ class _Connection(Wire):
         if framing == "none":
             # The parser still waits for a body that the method or the status forbids.
             version = self._parser.get_http_version()
-            self._keep = version == "1.1" and b"close" not in fields.tokens(headers, b"connection")
+            self._keep = version == "1.1" and b"close" not in headers.tokens(b"connection")
             self._complete()
         assert self._head is not None
         self.deadline = _NEVER
@@ -166,11 +168,10 @@ class _Connection(Wire):
     def _framing(self, status: int, headers: Headers) -> str:
         if self._method == b"HEAD" or status in _BODILESS:
             return "none"
-        names = [name.lower() for name, _ in headers]
-        if b"transfer-encoding" in names:
-            chunked = fields.tokens(headers, b"transfer-encoding")[-1:] == [b"chunked"]
+        if b"transfer-encoding" in headers:
+            chunked = headers.tokens(b"transfer-encoding")[-1:] == [b"chunked"]
             return "chunked" if chunked else "close"
-        return "length" if b"content-length" in names else "close"
+        return "length" if b"content-length" in headers else "close"
 
     def on_body(self, data: bytes) -> None:
         if self._response is not None and self._response.framing != "none":
@@ -178,6 +179,7 @@ class _Connection(Wire):
 
     def on_message_complete(self) -> None:
         if self._response is not None and not self._response.body.complete:
+            self._parser_is_clean = True
             self._complete()
 
     def _complete(self) -> None:

@@ -12,6 +12,7 @@ from typing import Final
 from gateway.core.headers import Headers
 
 HELD_BYTES_MAX: Final = 256 * 1024
+_NO_TRAILERS: Final = Headers()
 
 
 class Wire(asyncio.Protocol):
@@ -77,7 +78,7 @@ class Body:
 
     def __init__(self, wire: Wire) -> None:
         self.complete = False
-        self.trailers: Headers = []
+        self.trailers = _NO_TRAILERS
         self._wire = wire
         self._pieces: list[bytes] = []
         self._held = 0
@@ -100,7 +101,8 @@ class Body:
     def finish(self, trailers: Sequence[tuple[bytes, bytes]] = ()) -> None:
         """All has arrived."""
         self.complete = True
-        self.trailers = list(trailers)
+        if trailers:
+            self.trailers = Headers(trailers)
         self._wake()
 
     def fail(self, error: Exception) -> None:

@@ -1,87 +1,115 @@
 """Header fields as they came: ordered pairs of bytes, looked up without regard to case, never rebuilt from a map.
 
 In: pairs of name and value. Out: pairs. Always: what is passed on keeps its order, case and repetition (DESIGN 3.2).
+A name that is looked up is given in lower case. What derives fields from fields makes new ones.
 """
 
-from collections.abc import Iterable
-from typing import Final, TypeAlias
-
-Headers: TypeAlias = list[tuple[bytes, bytes]]
+from collections.abc import Iterable, Iterator
+from typing import Final, Self
 
 # RFC 9110, 7.6.1. Transfer-Encoding is not here: the relay frames each leg as the other is framed, and so keeps it.
 _HOP_BY_HOP: Final = frozenset({b"connection", b"keep-alive", b"proxy-connection", b"te", b"upgrade"})
 # Never removed because `Connection` names them: a message without these would not be the message that was sent.
 _ESSENTIAL: Final = frozenset({b"host", b"content-length", b"transfer-encoding"})
-
-
-def get(headers: Headers, name: bytes) -> bytes | None:
-    """The value of the first field called `name` (in lower case), without the white space around it."""
-    for key, value in headers:
-        if key.lower() == name:
-            return value.strip(b" \t")
-    return None
-
-
-def tokens(headers: Headers, name: bytes) -> list[bytes]:
-    """The members, in lower case, of the comma-separated lists in all fields called `name` (in lower case)."""
-    return [
-        token
-        for key, value in headers
-        if key.lower() == name
-        for part in value.split(b",")
-        if (token := part.strip(b" \t").lower())
-    ]
-
-
-def end_to_end(headers: Headers) -> Headers:
-    """The fields that go on to the other side: all but the hop-by-hop ones and those that `Connection` names."""
-    lowered = [(key.lower(), key, value) for key, value in headers]
-    removed: frozenset[bytes] | set[bytes] = _HOP_BY_HOP
-    if any(lower == b"connection" for lower, _, _ in lowered):
-        removed = (_HOP_BY_HOP | set(tokens(headers, b"connection"))) - _ESSENTIAL
-    return [(key, value) for lower, key, value in lowered if lower not in removed]
-
-
-def without(headers: Headers, *names: bytes) -> Headers:
-    """The fields but those called one of `names` (in lower case)."""
-    return [(key, value) for key, value in headers if key.lower() not in names]
-
-
-def with_value(headers: Headers, name: bytes, value: bytes) -> Headers:
-    """The fields with the first one called `name` given `value`, its further ones dropped; added if there is none."""
-    out: Headers = []
-    found = False
-    for key, old in headers:
-        if key.lower() != name:
-            out.append((key, old))
-        elif not found:
-            out.append((key, value))
-            found = True
-    if not found:
-        out.append((b"-".join(part.capitalize() for part in name.split(b"-")), value))
-    return out
-
-
-def media_type(headers: Headers) -> bytes:
-    """The media type of `Content-Type`, in lower case, without its parameters; empty if there is none."""
-    value = get(headers, b"content-type")
-    return value.partition(b";")[0].strip(b" \t").lower() if value else b""
-
-
-def block(headers: Iterable[tuple[bytes, bytes]]) -> bytes:
-    """The fields as lines, each with its CRLF."""
-    return b"".join([b"%b: %b\r\n" % field for field in headers])
-
-
 # What the gateway can read on its way past (DESIGN 3.3).
 _READABLE: Final = frozenset({b"gzip", b"x-gzip", b"deflate", b"identity"})
 
 
-def readable_encodings(headers: Headers) -> Headers:
-    """The fields with `Accept-Encoding` narrowed to what the gateway can read; untouched if it names nothing else."""
-    value = get(headers, b"accept-encoding")
-    if value is None:
+class Headers:
+    """The header fields, or the trailer fields, of one message."""
+
+    __slots__ = ("_fields", "_first")
+
+    def __init__(self, pairs: Iterable[tuple[bytes, bytes]] = ()) -> None:
+        self._fields = [(name.lower(), name, value) for name, value in pairs]
+        self._first: dict[bytes, bytes] | None = None
+
+    @classmethod
+    def _of(cls, fields: list[tuple[bytes, bytes, bytes]]) -> Self:
+        headers = cls()
+        headers._fields = fields
         return headers
-    offered = [part.strip(b" \t") for part in value.split(b",")]
-    kept = [part for part in offered if part.partition(b";")[0].strip(b" \t").lower() in _READABLE]
-    return headers if kept == offered else with_value(headers, b"accept-encoding", b", ".join(kept) or b"identity")
+
+    def __iter__(self) -> Iterator[tuple[bytes, bytes]]:
+        return ((name, value) for _, name, value in self._fields)
+
+    def __contains__(self, name: bytes) -> bool:
+        return name in self._lookup()
+
+    def __bool__(self) -> bool:
+        return bool(self._fields)
+
+    def add(self, name: bytes, value: bytes) -> None:
+        """Put a field behind the others."""
+        self._fields.append((name.lower(), name, value))
+        self._first = None
+
+    def _lookup(self) -> dict[bytes, bytes]:
+        if self._first is None:
+            self._first = {lower: value for lower, _, value in reversed(self._fields)}
+        return self._first
+
+    def get(self, name: bytes) -> bytes | None:
+        """The value of the first field called `name`, without the white space around it."""
+        value = self._lookup().get(name)
+        return None if value is None else value.strip(b" \t")
+
+    def all(self, name: bytes) -> list[bytes]:
+        """The values of all fields called `name`."""
+        return [value for lower, _, value in self._fields if lower == name]
+
+    def tokens(self, name: bytes) -> list[bytes]:
+        """The members, in lower case, of the comma-separated lists in all fields called `name`."""
+        if name not in self:
+            return []
+        return [t for value in self.all(name) for part in value.split(b",") if (t := part.strip(b" \t").lower())]
+
+    def media_type(self) -> bytes:
+        """The media type of `Content-Type`, in lower case, without its parameters; empty if there is none."""
+        value = self._lookup().get(b"content-type")
+        return value.partition(b";")[0].strip(b" \t").lower() if value else b""
+
+    def size_bytes(self) -> int:
+        """How large the fields are as lines."""
+        return sum([len(name) + len(value) + 4 for _, name, value in self._fields])
+
+    def block(self) -> bytes:
+        """The fields as lines, each with its CRLF."""
+        return b"".join([b"%b: %b\r\n" % (name, value) for _, name, value in self._fields])
+
+    def end_to_end(self) -> "Headers":
+        """The fields that go on to the other side: all but the hop-by-hop ones and those that `Connection` names."""
+        removed: frozenset[bytes] | set[bytes] = _HOP_BY_HOP
+        if b"connection" in self:
+            removed = (_HOP_BY_HOP | set(self.tokens(b"connection"))) - _ESSENTIAL
+        return self._of([field for field in self._fields if field[0] not in removed])
+
+    def without(self, *names: bytes) -> "Headers":
+        """The fields but those called one of `names`."""
+        return self._of([field for field in self._fields if field[0] not in names])
+
+    def with_value(self, name: bytes, value: bytes) -> "Headers":
+        """The fields, with the first one called `name` given `value` and its further ones dropped.
+
+        If there is none it is added at the end.
+        """
+        out: list[tuple[bytes, bytes, bytes]] = []
+        found = False
+        for field in self._fields:
+            if field[0] != name:
+                out.append(field)
+            elif not found:
+                out.append((name, field[1], value))
+                found = True
+        if not found:
+            out.append((name, b"-".join(part.capitalize() for part in name.split(b"-")), value))
+        return self._of(out)
+
+    def with_readable_encodings(self) -> "Headers":
+        """The fields with `Accept-Encoding` narrowed to what the gateway can read; these ones if it names no other."""
+        value = self.get(b"accept-encoding")
+        if value is None:
+            return self
+        offered = [part.strip(b" \t") for part in value.split(b",")]
+        kept = [part for part in offered if part.partition(b";")[0].strip(b" \t").lower() in _READABLE]
+        return self if kept == offered else self.with_value(b"accept-encoding", b", ".join(kept) or b"identity")
