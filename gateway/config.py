@@ -236,7 +236,7 @@ class Upstream(Struct, frozen=True, kw_only=True):
     connect_timeout: Duration = 5.0
     response_timeout: DurationOrZero = 600.0  # 0: none
     idle_timeout: DurationOrZero = 4.0
-    requests_max: Count = 1000
+    requests_max: Count = 10_000
 
 
 class Index(Struct, frozen=True, kw_only=True):
