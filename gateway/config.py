@@ -189,6 +189,13 @@ Origin = Annotated[
         "an Origin as browsers send it, such as https://app.example: lower case, no path, no default port",
     ),
 ]
+PublicUrl = Annotated[
+    str,
+    _matching(
+        r"https?://([A-Za-z0-9._-]+|\[[0-9A-Fa-f:]+\])(:[0-9]{1,5})?(/[A-Za-z0-9._~!$&'()*+,;=:@%-]+)*",
+        "the gateway's own address as its clients use it, such as https://mcp.example or https://mcp.example/research",
+    ),
+]
 
 
 # The sections. config.example.yaml says what each key means.
@@ -231,6 +238,7 @@ class Upstream(Struct, frozen=True, kw_only=True):
     url: Annotated[Url, _read_url]
     host: HostRule = "upstream"
     match: Match = Match()
+    public_url: PublicUrl | None = None
     identity_headers: Annotated[tuple[HeaderName, ...], Meta(min_length=1)] | None = None
     add_headers: tuple[Added, ...] = ()
     connect_timeout: Duration = 5.0

@@ -18,6 +18,7 @@ from gateway.config import Config, Upstream
 from gateway.core import jsonrpc, observe, sse
 from gateway.core.headers import Headers
 from gateway.core.jsonrpc import Message
+from gateway.core.public import PublicUrl
 from gateway.core.task import Task, TaskError
 from gateway.errors import UpstreamBroken, UpstreamFailed, UpstreamRefused, UpstreamTimeout
 from gateway.metrics import Metrics
@@ -43,9 +44,18 @@ _NOT_REPEATED: Final = (
 class Caller:
     """Whose request it is: the upstream that it goes to, its target there, and its header fields as they go up."""
 
-    def __init__(self, upstream: Upstream, pool: Pool, target: bytes, original: Headers, headers: Headers) -> None:
+    def __init__(
+        self,
+        upstream: Upstream,
+        pool: Pool,
+        public: PublicUrl | None,
+        target: bytes,
+        original: Headers,
+        headers: Headers,
+    ) -> None:
         self.upstream = upstream
         self.pool = pool
+        self.public = public
         self.target = target
         self.headers = headers
         self._original = original

@@ -13,6 +13,7 @@ In: exchanges. Out: responses. Always: what fails becomes a response in one plac
 import asyncio
 import ipaddress
 import logging
+import re
 from collections.abc import Sequence
 from functools import lru_cache
 from typing import Final
@@ -22,13 +23,14 @@ from gateway.config import Config, Upstream
 from gateway.core import capabilities, jsonrpc, observe
 from gateway.core.headers import Headers
 from gateway.core.jsonrpc import Message
+from gateway.core.public import PublicUrl
 from gateway.core.query import BadQuery
 from gateway.crawler import Caller
 from gateway.errors import BadRequest, Forbidden, GatewayError, NoUpstream, UpstreamRefused
 from gateway.listener import Exchange
 from gateway.metrics import Metrics
 from gateway.refresh import Refresher
-from gateway.relay import JSON, Request, relay
+from gateway.relay import JSON, Request, Watch, relay
 from gateway.sessions import Sessions
 from gateway.upstream import Pool, Response
 
@@ -36,6 +38,7 @@ log = logging.getLogger("taskgate.request")
 
 # The last revision whose `tasks/list` the gateway answers; later ones have tasks of their own (DESIGN 3.9).
 _LAST_REVISION: Final = b"2025-11-25"
+_WELL_KNOWN: Final = re.compile(rb"/\.well-known/[^/?]+")
 _CANCELLED: Final = "notifications/cancelled"
 
 
@@ -55,12 +58,12 @@ class Proxy:
     async def handle(self, exchange: Exchange) -> None:
         """One request of a client, from its head to the end of its response."""
         began_at = self._loop.time()
-        upstream, kind, method, status = "", "refused", exchange.method.decode(), 200
+        kind, method, status = "refused", exchange.method.decode(), 200
+        caller: Caller | None = None
         message: Message | None = None
         try:
             self._door.check(exchange.headers)
             caller = self._caller(exchange)
-            upstream = caller.upstream.name
             body, whole = b"", exchange.body.complete
             if _may_carry_message(exchange):
                 body, whole = await exchange.read_body(self._config.limits.inspected_body_bytes_max)
@@ -80,7 +83,8 @@ class Proxy:
             exchange.respond(200, b"OK", [(b"Content-Type", JSON)], answer.bad_query(message, bad))
         except GatewayError as error:
             status = error.status
-            self._fail(exchange, error, upstream, message)
+            self._fail(exchange, error, caller, message)
+        upstream = caller.upstream.name if caller is not None else ""
         seconds = self._loop.time() - began_at
         self._metrics.request(upstream, kind, status, seconds)
         if log.isEnabledFor(logging.DEBUG):
@@ -101,7 +105,9 @@ class Proxy:
     ) -> int:
         if message is not None and message.method == _CANCELLED:
             self._cancel(caller, message)
-        watch = _Watch(self._sessions, caller, exchange.method, message)
+        watch: Watch = _Watch(self._sessions, caller, exchange, message)
+        if caller.public is not None and caller.public.is_document(caller.target):
+            watch = _Moved(caller.public)
         headers = caller.headers
         if message is not None or exchange.method == b"GET":
             headers = headers.with_readable_encodings()
@@ -128,11 +134,14 @@ class Proxy:
         for route in self._routes:
             target = route.target(host, exchange.target)
             if target is not None:
-                return Caller(route.upstream, route.pool, target, exchange.headers, route.headers(exchange, host))
+                return Caller(
+                    route.upstream, route.pool, route.public, target, exchange.headers, route.headers(exchange, host)
+                )
         raise NoUpstream("no upstream is configured for this host and path")
 
-    def _fail(self, exchange: Exchange, error: GatewayError, upstream: str, message: Message | None) -> None:
+    def _fail(self, exchange: Exchange, error: GatewayError, caller: Caller | None, message: Message | None) -> None:
         """Make a response of an error; where a response has begun, the connection is cut instead."""
+        upstream = caller.upstream.name if caller is not None else ""
         self._metrics.failure(upstream, error.kind)
         log.info("failed", extra={"upstream": upstream, "failure": error.kind, "why": str(error)})
         if exchange.started:
@@ -143,31 +152,57 @@ class Proxy:
             answered = jsonrpc.parse(body)
             if answered is not None and bytes(answered.id) == error.crawl_id:
                 body = jsonrpc.replace(body, ("id",), raw_id)
-            headers = error.headers.end_to_end().without(b"content-length", b"transfer-encoding", b"trailer")
+            headers = error.headers.end_to_end()
+            if caller is not None and caller.public is not None:
+                headers = caller.public.challenges(headers)
+            headers = headers.without(b"content-length", b"transfer-encoding", b"trailer")
             exchange.respond(error.status, error.reason, headers, body)
         else:
             exchange.respond(error.status, error.reason, [(b"Content-Type", JSON)], error.message(raw_id))
 
 
+class _Moved:
+    """An authorization document on its way, whose addresses are moved (core/public.py)."""
+
+    edits = reads_json = True
+
+    def __init__(self, public: PublicUrl) -> None:
+        self._public = public
+
+    def head(self, response: Response) -> None:
+        response.headers = self._public.challenges(response.headers)
+
+    def message(self, data: bytes) -> bytes:
+        return self._public.document(data)
+
+    def unread(self) -> None:
+        log.warning("an authorization document passed unread")
+
+
 class _Watch:
     """What passes of one exchange, on its way to the sessions."""
 
-    def __init__(self, sessions: Sessions, caller: Caller, method: bytes, message: Message | None) -> None:
+    def __init__(self, sessions: Sessions, caller: Caller, exchange: Exchange, message: Message | None) -> None:
         self._sessions = sessions
         self._caller = caller
-        self._method = method
+        self._method = exchange.method
         self._request = message if message is not None and message.is_request else None
-        self.edits = self._request is not None and self._request.method == "initialize"
-        self.reads_json = self.edits or (self._request is not None and observe.is_observed(self._request))
+        self._initializes = self._request is not None and self._request.method == "initialize"
+        # A stream that goes on from another one carries responses to requests that nobody here remembers.
+        self._resumed = exchange.method == b"GET" and b"last-event-id" in exchange.headers
+        self.edits = self._initializes or self._resumed
+        self.reads_json = self._initializes or (self._request is not None and observe.is_observed(self._request))
         self._session_id: bytes | None = None
 
     def head(self, response: Response) -> None:
         """Drop what the response's status says is no more; note the session that `initialize` opens."""
         if response.status in (401, 403, 404):
             self._sessions.drop(self._caller.key)
+            if self._caller.public is not None:
+                response.headers = self._caller.public.challenges(response.headers)
         elif self._method == b"DELETE" and 200 <= response.status < 300 and self._caller.session_id:
             self._sessions.drop_all(self._caller.upstream.name, self._caller.session_id)
-        if self.edits:
+        if self._initializes:
             self._session_id = response.headers.get(b"mcp-session-id")
 
     def message(self, data: bytes) -> bytes:
@@ -176,9 +211,12 @@ class _Watch:
         if message is None:
             return data
         request = self._request
+        if self._resumed and message.is_response:
+            self.unread()  # of what it is the result is not known, only that it may have changed something
+            return self._initialized(data, message)
         if request is None or not message.is_response or bytes(message.id) != bytes(request.id):
             observation = observe.of_notification(message)
-        elif self.edits:
+        elif self._initializes:
             return self._initialized(data, message)
         else:
             observation = observe.of_response(request, message)
@@ -257,6 +295,8 @@ class _Route:
     def __init__(self, upstream: Upstream, pool: Pool) -> None:
         self.upstream = upstream
         self.pool = pool
+        public, url = upstream.public_url, upstream.url
+        self.public = PublicUrl(f"{url.scheme}://{url.authority}", public) if public is not None else None
         self._host = upstream.match.host
         self._prefix = (upstream.match.prefix or "").rstrip("/").encode()
         sent = {"upstream": upstream.url.authority, "preserve": None}.get(upstream.host, upstream.host)
@@ -268,10 +308,13 @@ class _Route:
             return None
         if not self._prefix:
             return target
-        rest = target[len(self._prefix) :]
-        if not target.startswith(self._prefix) or (rest and rest[:1] not in b"/?"):
+        # Clients look for authorization documents at the root, with the resource's path behind (RFC 9728, 3.1).
+        well_known = _WELL_KNOWN.match(target)
+        at = well_known.end() if well_known is not None else 0
+        rest = target[at + len(self._prefix) :]
+        if not target.startswith(self._prefix, at) or (rest and rest[:1] not in b"/?"):
             return None
-        return rest if rest.startswith(b"/") else b"/" + rest
+        return target[:at] + (rest if at or rest.startswith(b"/") else b"/" + rest)
 
     def headers(self, exchange: Exchange, host: str) -> Headers:
         """The header fields as they go to the upstream."""
