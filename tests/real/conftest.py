@@ -24,9 +24,10 @@ import sys
 import time
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import ExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from http.client import HTTPConnection
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
@@ -63,21 +64,24 @@ FILTER_CAPABILITY: Json = {
 
 @dataclass(frozen=True)
 class Process:
-    """A process that was started here, and its log."""
+    """A process that was started here: its log, and whether it serves yet."""
 
     name: str
     popen: subprocess.Popen[bytes]
     log: Path
+    origin: str
+    serves: Callable[[], bool]
 
-    def wait_until(self, ready: Callable[[], bool]) -> None:
-        """Return once `ready`; fail, with the log's end, when the process ends first or takes too long."""
+    def wait(self) -> str:
+        """Return the origin once it is served; fail, with the log's end, when that takes too long."""
         deadline = time.monotonic() + START_SECONDS
-        while not ready():
+        while not self.serves():
             if self.popen.poll() is not None:
                 pytest.fail(f"{self.name} ended with {self.popen.returncode}:\n{self.tail()}")
             if time.monotonic() > deadline:
-                pytest.fail(f"{self.name} is not ready after {START_SECONDS} s:\n{self.tail()}")
+                pytest.fail(f"{self.name} does not serve after {START_SECONDS} s:\n{self.tail()}")
             time.sleep(0.02)
+        return self.origin
 
     def stop(self) -> int:
         """Ask the process to end, and return its exit status."""
@@ -111,28 +115,32 @@ def listening(port: int) -> bool:
 
 
 def ready(admin: int) -> bool:
+    connection = HTTPConnection("127.0.0.1", admin, timeout=WAIT_SECONDS)
     try:
-        return httpx.get(f"http://127.0.0.1:{admin}/readyz").status_code == 200
-    except httpx.TransportError:
+        connection.request("GET", "/readyz")
+        return connection.getresponse().status == 200
+    except OSError:
         return False
+    finally:
+        connection.close()
 
 
 class Runner:
-    """Starts servers and gateways, their logs in one directory."""
+    """Starts servers and gateways, their logs in one directory. What it gives may still be starting: see wait."""
 
     def __init__(self, logs: Path) -> None:
         self._logs = logs
-        self._count = 0
 
     @contextmanager
-    def process(self, name: str, command: Sequence[str], env: Mapping[str, str] = {}) -> Iterator[Process]:
-        self._count += 1
-        log = self._logs / f"{self._count}-{name}.log"
-        with log.open("wb") as out:
+    def _process(
+        self, name: str, command: Sequence[str], port: int, serves: Callable[[], bool], env: Mapping[str, str]
+    ) -> Iterator[Process]:
+        log = self._logs / f"{name}-{port}.log"
+        with log.open("ab") as out:
             popen = subprocess.Popen(
                 command, cwd=ROOT, env=os.environ | env, stdin=subprocess.DEVNULL, stdout=out, stderr=out
             )
-        process = Process(name, popen, log)
+        process = Process(name, popen, log, f"http://127.0.0.1:{port}", serves)
         try:
             yield process
         finally:
@@ -140,46 +148,52 @@ class Runner:
                 process.stop()
 
     @contextmanager
-    def server(self, name: str, *options: str, port: int | None = None) -> Iterator[str]:
-        """One of servers/, on a port of its own unless told; gives its origin."""
+    def server(self, name: str, *options: str, port: int | None = None) -> Iterator[Process]:
+        """One of servers/, on a port of its own unless told."""
         port = port or free_port()
         command = [sys.executable, "-m", f"tests.real.servers.{name}", "--port", str(port), *options]
-        with self.process(name, command) as process:
-            process.wait_until(lambda: listening(port))
-            yield f"http://127.0.0.1:{port}"
+        with self._process(name, command, port, lambda: listening(port), {}) as process:
+            yield process
 
     @contextmanager
-    def everything(self) -> Iterator[str]:
-        """The reference server of the TypeScript SDK; gives its origin."""
+    def everything(self) -> Iterator[Process]:
+        """The reference server of the TypeScript SDK."""
         port = free_port()
         main = NODE / "node_modules/@modelcontextprotocol/server-everything/dist/index.js"
         command = [node(), str(main), "streamableHttp"]
-        with self.process("everything", command, {"PORT": str(port)}) as process:
-            process.wait_until(lambda: listening(port))
-            yield f"http://127.0.0.1:{port}"
+        env = {"PORT": str(port)}
+        with self._process("everything", command, port, lambda: listening(port), env) as process:
+            yield process
 
     @contextmanager
-    def gateway(self, origin: str, index: Json | None = None) -> Iterator[str]:
-        """The gateway before this origin's /mcp, started without a file unless `index` is configured."""
-        port, admin = free_port(), free_port()
-        listen = {"listen": f"127.0.0.1:{port}", "admin": {"listen": f"127.0.0.1:{admin}"}}
-        command = [sys.executable, "-m", "gateway"]
+    def gateway(self, upstream: Process, index: Json | None = None, port: int | None = None) -> Iterator[Process]:
+        """The gateway before a server's /mcp, started without a file unless `index` is configured."""
+        port, admin = port or free_port(), free_port()
+        addresses = f"127.0.0.1:{port}", f"127.0.0.1:{admin}"
+        url = f"{upstream.origin}/mcp"
         if index is None:
-            command += ["--upstream", f"{origin}/mcp", "--listen", f"127.0.0.1:{port}"]
-            command += ["--admin", f"127.0.0.1:{admin}"]
+            options = ["--upstream", url, "--listen", addresses[0], "--admin", addresses[1]]
         else:
-            file = self._logs / f"{port}.yaml"
-            # JSON is YAML.
-            config = {**listen, "upstreams": [{"name": "real", "url": f"{origin}/mcp"}], "index": index}
-            file.write_text(json.dumps(config))
-            command += ["--config", str(file)]
-        with self.process("gateway", command) as process:
-            process.wait_until(lambda: ready(admin))
-            yield f"http://127.0.0.1:{port}"
+            config = {"listen": addresses[0], "admin": {"listen": addresses[1]}, "index": index}
+            file = self._logs / f"gateway-{port}.yaml"
+            file.write_text(json.dumps({**config, "upstreams": [{"name": "real", "url": url}]}))  # JSON is YAML
+            options = ["--config", str(file)]
+        command = [sys.executable, "-m", "gateway", *options]
+        with self._process("gateway", command, port, lambda: ready(admin), {}) as process:
+            yield process
             assert process.popen.poll() is None, f"the gateway ended by itself:\n{process.tail()}"
             status = process.stop()
             assert status == 0, f"the gateway ended with {status}:\n{process.tail()}"
             assert "Traceback" not in process.log.read_text(), process.tail()
+
+    @contextmanager
+    def place(self, name: str, *options: str, replicas: bool = False) -> Iterator["Place"]:
+        """One of servers/ and its gateway, or two of them, started side by side."""
+        with ExitStack() as stack:
+            server = stack.enter_context(self.server(name, *options))
+            small = stack.enter_context(self.gateway(server, {"page_size": PAGE_SIZE_SMALL}))
+            gateway = stack.enter_context(self.gateway(server)) if replicas else small
+            yield Place(f"{server.wait()}/mcp", f"{gateway.wait()}/mcp", f"{small.wait()}/mcp", server)
 
 
 def node() -> str:
@@ -200,17 +214,15 @@ def node() -> str:
 
 @dataclass(frozen=True)
 class Place:
-    """The addresses at which one server's /mcp is served: its own, a gateway's, and that of a replica."""
+    """The addresses at which one server's /mcp is served: its own, a gateway's, and that of a gateway with small pages.
+
+    The two gateways are replicas where the proofs need both, else one and the same.
+    """
 
     direct: str
     gateway: str
     small: str
-
-
-@contextmanager
-def placed(runner: Runner, origin: str) -> Iterator[Place]:
-    with runner.gateway(origin) as gateway, runner.gateway(origin, {"page_size": PAGE_SIZE_SMALL}) as small:
-        yield Place(f"{origin}/mcp", f"{gateway}/mcp", f"{small}/mcp")
+    server: Process
 
 
 @pytest.fixture(scope="session")
@@ -221,14 +233,14 @@ def runner(tmp_path_factory: pytest.TempPathFactory) -> Runner:
 @pytest.fixture(scope="session")
 def python_sdk_json(runner: Runner) -> Iterator[Place]:
     """The Python SDK's server, which answers with JSON."""
-    with runner.server("python_sdk", "--json") as origin, placed(runner, origin) as place:
+    with runner.place("python_sdk", "--json", replicas=True) as place:
         yield place
 
 
 @pytest.fixture(scope="session")
 def python_sdk_stream(runner: Runner) -> Iterator[Place]:
     """The Python SDK's server, which answers with event streams."""
-    with runner.server("python_sdk") as origin, placed(runner, origin) as place:
+    with runner.place("python_sdk", replicas=True) as place:
         yield place
 
 
@@ -302,14 +314,21 @@ class FilteredRequest(types.ClientRequest):
     root: FilteredListTasksRequest
 
 
+def bare_http(headers: Mapping[str, str] | None = None) -> httpx.AsyncClient:
+    """An HTTP client that does not spend 20 ms on reading certificates which nobody here has."""
+    timeout = httpx.Timeout(WAIT_SECONDS, read=6 * WAIT_SECONDS)
+    return httpx.AsyncClient(headers=headers, timeout=timeout, verify=False)
+
+
 @dataclass
 class Client:
-    """The SDK's client in one session, and the notifications about tasks that it got."""
+    """The SDK's client in one session, and what it was told: about tasks, and by log messages."""
 
     session: ClientSession
     initialized: types.InitializeResult
     session_id: str | None
-    notified: list[types.TaskStatusNotificationParams] = field(default_factory=list)
+    notified: list[types.TaskStatusNotificationParams]
+    logged: list[Any]
 
     async def work(self, until: Literal["now", "released", "asked", "failed"], label: str, ttl: int = 60000) -> str:
         """Make a task, and return its id."""
@@ -366,18 +385,22 @@ async def connected(
 ) -> AsyncIterator[Client]:
     """A session of the SDK's client at this address, ended with DELETE."""
     notified: list[types.TaskStatusNotificationParams] = []
+    logged: list[Any] = []
 
     async def on_message(
         message: RequestResponder[types.ServerRequest, types.ClientResult] | types.ServerNotification | Exception,
     ) -> None:
         if isinstance(message, Exception):
             raise message
-        if isinstance(message, types.ServerNotification) and isinstance(message.root, types.TaskStatusNotification):
-            notified.append(message.root.params)
+        match getattr(message, "root", None):
+            case types.TaskStatusNotification(params=params):
+                notified.append(params)
+            case types.LoggingMessageNotification(params=params):
+                logged.append(params.data)
 
     try:
         async with (
-            httpx.AsyncClient(headers=headers, timeout=httpx.Timeout(WAIT_SECONDS, read=60)) as http,
+            bare_http(headers) as http,
             streamable_http_client(url, http_client=http) as (read, write, session_id),
             ClientSession(
                 read,
@@ -388,7 +411,7 @@ async def connected(
             ) as session,
         ):
             initialized = await session.initialize()
-            yield Client(session, initialized, session_id(), notified)
+            yield Client(session, initialized, session_id(), notified, logged)
     except BaseExceptionGroup as group:
         # The SDK's task groups wrap what a test raises in their midst.
         error: BaseException = group
@@ -450,18 +473,18 @@ class Wire:
             messages = [answer.json()] if kind == "application/json" else []
         return Reply(answer.status_code, answer.headers, answer.content, messages)
 
-    async def notify(self, method: str) -> None:
+    async def notify(self, method: str, params: Json | None = None) -> None:
         answer = await self.http.post(
             self.url,
-            json={"jsonrpc": "2.0", "method": method},
+            json={"jsonrpc": "2.0", "method": method, "params": params or {}},
             headers={"Accept": "application/json, text/event-stream", **self.headers},
         )
         assert answer.status_code == 202, answer.text
 
-    async def initialize(self) -> tuple["Wire", Json]:
+    async def initialize(self, capabilities: Json | None = None) -> tuple["Wire", Json]:
         """Open a session; gives the wire that is in it, and the result."""
         info = {"name": "wire", "version": "1"}
-        params = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": info}
+        params = {"protocolVersion": "2025-11-25", "capabilities": capabilities or {}, "clientInfo": info}
         reply = await self.post("initialize", params)
         session = reply.headers.get("mcp-session-id")
         opened = self.at(mcp_protocol_version="2025-11-25", **({"mcp_session_id": session} if session else {}))
@@ -489,5 +512,11 @@ class Wire:
 
 @pytest.fixture
 async def http() -> AsyncIterator[httpx.AsyncClient]:
-    async with httpx.AsyncClient(timeout=httpx.Timeout(2 * WAIT_SECONDS)) as client:
+    async with bare_http() as client:
         yield client
+
+
+@pytest.fixture(autouse=True)
+async def quick_loop() -> None:
+    """No asyncio debug mode here: nothing of ours runs in this loop, and the SDK's client takes half as long again."""
+    asyncio.get_running_loop().set_debug(False)

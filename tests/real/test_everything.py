@@ -57,8 +57,8 @@ class Conversations:
 
 @pytest.fixture(scope="module")
 def said(runner: Runner) -> Iterator[Conversations]:
-    with runner.everything() as origin, runner.gateway(origin) as gateway:
-        direct, through = start(f"{origin}/mcp"), start(f"{gateway}/mcp", "filtered")
+    with runner.everything() as server, runner.gateway(server) as gateway:
+        direct, through = start(f"{server.wait()}/mcp"), start(f"{gateway.wait()}/mcp", "filtered")
         yield Conversations(finish(direct), finish(through))
 
 

@@ -23,7 +23,6 @@ from tests.real.conftest import (
     eventually,
     ids_of,
     instant,
-    placed,
 )
 
 pytestmark = pytest.mark.filterwarnings("ignore:The experimental tasks API is deprecated:DeprecationWarning")
@@ -33,7 +32,7 @@ METHODS = ["tools/call", "prompts/get", "resources/read"]
 
 @pytest.fixture(scope="module")
 def fastmcp(runner: Runner) -> Iterator[Place]:
-    with runner.server("fastmcp_tasks") as origin, placed(runner, origin) as place:
+    with runner.place("fastmcp_tasks") as place:
         yield place
 
 

@@ -2,7 +2,7 @@
 
 Every task carries its owner's name in `statusMessage`. Owners are sessions on the Python SDK's server, with bearer
 tokens too; and on a server without sessions who the request's headers, or its path, say. That server has
-its own page size, so the gateway crawls many lists at once; the proof is that no answer mixes them.
+its own page size, so the gateway crawls many lists at once, and it compresses what it says.
 """
 
 import asyncio
@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import httpx
 import pytest
 
-from tests.real.conftest import Json, Place, Runner, Wire, connected, ids_of, placed
+from tests.real.conftest import Json, Place, Runner, Wire, connected, ids_of
 
 pytestmark = pytest.mark.filterwarnings("ignore:The experimental tasks API is deprecated:DeprecationWarning")
 
@@ -28,14 +28,14 @@ CRITERIA: list[Json] = [
 @pytest.fixture(scope="module")
 def with_tokens(runner: Runner) -> Iterator[Place]:
     """The Python SDK's server, where a session belongs to the bearer token that opened it."""
-    with runner.server("python_sdk", "--json", "--auth") as origin, placed(runner, origin) as place:
+    with runner.place("python_sdk", "--json", "--auth") as place:
         yield place
 
 
 @pytest.fixture(scope="module")
 def by_user(runner: Runner) -> Iterator[Place]:
     """A server without sessions, which knows its users by a header."""
-    with runner.server("by_user") as origin, placed(runner, origin) as place:
+    with runner.place("by_user") as place:
         yield place
 
 

@@ -6,7 +6,7 @@ without a filter. The servers answer with JSON in one run and with event streams
 
 import asyncio
 import time
-from contextlib import ExitStack
+from contextlib import AsyncExitStack, ExitStack
 from datetime import UTC, datetime, timedelta, timezone
 from typing import Any
 
@@ -169,9 +169,13 @@ async def test_cursors_lead_through_all_matching_tasks_once(python_sdk: Place) -
             assert ids_of([task for page in pages for task in page["tasks"]]) == selected(tasks, criteria)
 
 
-async def test_more_than_a_hundred_tasks_are_a_full_page_and_the_rest(python_sdk: Place) -> None:
+async def test_more_than_a_hundred_tasks_are_a_full_page_and_the_rest(
+    python_sdk: Place, http: httpx.AsyncClient
+) -> None:
     async with connected(python_sdk.gateway) as client:
-        made = await asyncio.gather(*(client.work("released", f"task {n}") for n in range(103)))
+        assert client.session_id is not None
+        wire = Wire(python_sdk.gateway, http).at(mcp_session_id=client.session_id)
+        made = [await wire.work("released", f"task {n}") for n in range(103)]
         pages = await client.pages({"status": ["working"], "orderBy": "createdAt"})
         assert [len(page["tasks"]) for page in pages] == [100, 3]
         tasks = await client.tasks({})
@@ -297,9 +301,8 @@ async def test_what_the_gateway_did_not_see_is_in_an_answer_within_its_age(
 async def test_a_task_made_elsewhere_is_in_an_answer_where_every_refresh_is_a_full_crawl(
     runner: Runner, python_sdk: Place, http: httpx.AsyncClient
 ) -> None:
-    origin = python_sdk.direct.removesuffix("/mcp")
-    with runner.gateway(origin, {"full_crawl_interval": "0s", "max_age": "100ms"}) as gateway:
-        through, _ = await Wire(f"{gateway}/mcp", http).initialize()
+    with runner.gateway(python_sdk.server, {"full_crawl_interval": "0s", "max_age": "100ms"}) as gateway:
+        through, _ = await Wire(f"{gateway.wait()}/mcp", http).initialize()
         first = await through.work("released", "through the gateway")
         assert ids_of(await through.tasks({"status": ["working"]})) == [first]
         second = await through.at(python_sdk.direct).work("released", "elsewhere")
@@ -502,9 +505,10 @@ async def test_a_server_that_is_down_is_502_and_one_that_came_back_without_the_s
 ) -> None:
     port = free_port()
     with ExitStack() as life:
-        origin = life.enter_context(runner.server("python_sdk", "--json", port=port))
-        with runner.gateway(origin, {"max_age": "100ms"}) as gateway:
-            through, _ = await Wire(f"{gateway}/mcp", http).initialize()
+        server = life.enter_context(runner.server("python_sdk", "--json", port=port))
+        with runner.gateway(server, {"max_age": "100ms"}) as gateway:
+            server.wait()
+            through, _ = await Wire(f"{gateway.wait()}/mcp", http).initialize()
             await through.work("released", "task")
 
             async def refused() -> Reply | None:
@@ -521,8 +525,28 @@ async def test_a_server_that_is_down_is_502_and_one_that_came_back_without_the_s
             assert (down.status, down.error["code"]) == (502, INTERNAL_ERROR)
             assert down.messages[-1]["id"] == "its id"
 
-            with runner.server("python_sdk", "--json", port=port):
+            with runner.server("python_sdk", "--json", port=port) as again:
+                url = f"{again.wait()}/mcp"
                 back = await refused()
-                direct = await through.at(f"{origin}/mcp").post("tasks/list", {"status": ["working"]})
+                direct = await through.at(url).post("tasks/list", {"status": ["working"]})
             assert back is not None
             assert (back.status, direct.status) == (404, 404)
+
+
+async def test_a_session_and_its_cursors_outlive_a_restart_of_the_gateway(runner: Runner, python_sdk: Place) -> None:
+    """The client's GET stream is open meanwhile: it is closed, and the old gateway ends with 0."""
+    port = free_port()
+    small: Json = {"page_size": PAGE_SIZE_SMALL}
+    async with AsyncExitStack() as life:
+        with runner.gateway(python_sdk.server, small, port) as gateway:
+            client = await life.enter_async_context(connected(f"{gateway.wait()}/mcp"))
+            tasks = await populate(client)
+            criteria: Json = {"status": ["working", "cancelled"], "order": "asc"}
+            first = await client.page(criteria)
+        with runner.gateway(python_sdk.server, small, port) as gateway:
+            gateway.wait()
+            second = await client.page(criteria, first["nextCursor"])
+            assert ids_of(first["tasks"] + second["tasks"]) == selected(tasks, criteria)
+            task_id = await client.work("released", "after the restart")
+            assert task_id in ids_of(await client.tasks({"status": ["working"]}))
+            await life.aclose()

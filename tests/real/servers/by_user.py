@@ -4,7 +4,8 @@
 
 A user is who `Authorization` or `X-Api-Key` says, at the endpoint (/mcp, or any path that ends so) that was asked:
 /other/mcp is another tenant. `Mcp-Session-Id` means nothing to it. `tools/call` with `task` makes a task that works
-until it is cancelled, its label in `statusMessage`; `tasks/list` has pages of 3.
+until it is cancelled, its label in `statusMessage`; `tasks/list` has pages of 3. Every answer is compressed for who
+accepts that.
 """
 
 import argparse
@@ -15,6 +16,8 @@ from typing import Any
 
 import uvicorn
 from starlette.applications import Starlette
+from starlette.middleware import Middleware
+from starlette.middleware.gzip import GZipMiddleware
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
@@ -88,7 +91,10 @@ async def post(request: Request) -> Response:
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--port", type=int, required=True)
-    app = Starlette(routes=[Route("/{path:path}", post, methods=["POST"])])
+    app = Starlette(
+        routes=[Route("/{path:path}", post, methods=["POST"])],
+        middleware=[Middleware(GZipMiddleware, minimum_size=0)],
+    )
     uvicorn.run(app, port=parser.parse_args().port, log_level="warning", timeout_graceful_shutdown=1)
 
 

@@ -1,6 +1,6 @@
 """The Python SDK's low-level server with tasks, as anybody would build one.
 
-    python -m tests.real.servers.python_sdk --port 3001 [--json] [--auth]
+    python -m tests.real.servers.python_sdk --port 3001 [--json] [--auth] [--polling] [--chatty]
 
 The endpoint is /mcp. Answers are event streams, with --json JSON; with --auth every request needs a bearer token, and
 the token's own text is the user. Two tools:
@@ -9,11 +9,15 @@ the token's own text is the user. Two tools:
   (until an elicitation is answered) or `failed`. Its `label` becomes the task's `statusMessage`, which says
   to whom a task belongs wherever it turns up.
 - `release` lets one `released` task finish.
+
+Two more things that a server may do: with --polling, tasks/list closes its event stream at once and has its answer
+fetched with GET and Last-Event-ID; with --chatty it sends a log message on that stream first, and asks the client
+a question if the client can be asked.
 """
 
 import argparse
 from collections import defaultdict
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
 import anyio
@@ -25,6 +29,7 @@ from mcp.server.auth.provider import AccessToken
 from mcp.server.auth.routes import create_protected_resource_routes
 from mcp.server.experimental.task_context import ServerTaskContext
 from mcp.server.lowlevel import Server
+from mcp.server.streamable_http import EventCallback, EventId, EventMessage, EventStore, StreamId
 from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
 from pydantic import AnyHttpUrl
 from starlette.applications import Starlette
@@ -43,6 +48,10 @@ TOOLS = [
     types.Tool(name="release", inputSchema={"type": "object", "required": ["taskId"]}),
 ]
 QUESTION: types.ElicitRequestedSchema = {"type": "object", "properties": {"answer": {"type": "string"}}}
+ASKABLE = types.ClientCapabilities(elicitation=types.ElicitationCapability())
+RETRY_MS = 100
+
+Handler = Callable[[types.ListTasksRequest], Awaitable[types.ServerResult]]
 
 
 class Work:
@@ -70,10 +79,12 @@ class Work:
         # The SDK keeps one task group per server: the newest session replaces it, and the end of any session
         # drops it (TaskSupport.run). With more sessions than one it must be put back each time.
         support._task_group = self._group
-        return types.ServerResult(await self._server.request_context.experimental.run_task(work))
+        created = await self._server.request_context.experimental.run_task(work)
+        # Before the work begins: the very first that anybody hears of the task has its label.
+        task = await support.store.update_task(created.task.taskId, status_message=arguments["label"])
+        return types.ServerResult(types.CreateTaskResult(task=task))
 
     async def _work(self, task: ServerTaskContext, until: str, label: str) -> types.CallToolResult:
-        await task.update_status(label)
         match until:
             case "released":
                 await self._released[task.task_id].wait()
@@ -83,6 +94,53 @@ class Work:
             case "failed":
                 raise RuntimeError(label)
         return text(f"{label}: done")
+
+
+class Events(EventStore):
+    """All events of all streams, each known by its number."""
+
+    def __init__(self) -> None:
+        self._events: list[tuple[StreamId, types.JSONRPCMessage | None]] = []
+
+    async def store_event(self, stream_id: StreamId, message: types.JSONRPCMessage | None) -> EventId:
+        self._events.append((stream_id, message))
+        return str(len(self._events) - 1)
+
+    async def replay_events_after(self, last_event_id: EventId, send_callback: EventCallback) -> StreamId | None:
+        first = int(last_event_id)
+        stream = self._events[first][0]
+        for number, (stream_id, message) in enumerate(self._events):
+            if number > first and stream_id == stream and message is not None:
+                await send_callback(EventMessage(message, str(number)))
+        return stream
+
+
+def polling(server: Server[object], handler: Handler) -> Handler:
+    """The handler, its answer to be fetched: the stream of the request ends before there is one."""
+
+    async def handle(request: types.ListTasksRequest) -> types.ServerResult:
+        close = server.request_context.close_sse_stream
+        assert close is not None, "the requestor's protocol is too old"
+        await anyio.sleep(0.05)  # the priming event goes first
+        await close()
+        await anyio.sleep(2 * RETRY_MS / 1000)
+        return await handler(request)
+
+    return handle
+
+
+def chatty(server: Server[object], handler: Handler) -> Handler:
+    """The handler, its answer preceded by a log message and by a question."""
+
+    async def handle(request: types.ListTasksRequest) -> types.ServerResult:
+        context = server.request_context
+        await context.session.send_log_message("info", "listing", related_request_id=context.request_id)
+        if context.session.check_client_capability(ASKABLE):
+            answer = await context.session.elicit_form("May I list?", QUESTION, context.request_id)
+            assert answer.action == "accept"
+        return await handler(request)
+
+    return handle
 
 
 class Tokens:
@@ -96,10 +154,16 @@ def text(words: str) -> types.CallToolResult:
     return types.CallToolResult(content=[types.TextContent(type="text", text=words)])
 
 
-def application(*, json_response: bool, auth: bool, origin: str) -> Starlette:
+def application(options: argparse.Namespace) -> Starlette:
     server: Server[object] = Server("python-sdk", version="1", instructions="Work, and release.")
     server.experimental.enable_tasks()
-    manager = StreamableHTTPSessionManager(server, json_response=json_response)
+    list_tasks = server.request_handlers[types.ListTasksRequest]
+    if options.polling:
+        server.request_handlers[types.ListTasksRequest] = polling(server, list_tasks)
+    if options.chatty:
+        server.request_handlers[types.ListTasksRequest] = chatty(server, list_tasks)
+    events = Events() if options.polling else None
+    manager = StreamableHTTPSessionManager(server, events, options.json, retry_interval=RETRY_MS if events else None)
 
     async def handle(scope: Scope, receive: Receive, send: Send) -> None:
         await manager.handle_request(scope, receive, send)
@@ -116,7 +180,8 @@ def application(*, json_response: bool, auth: bool, origin: str) -> Starlette:
     endpoint: ASGIApp = Endpoint(handle)
     routes: list[BaseRoute] = []
     middleware: list[Middleware] = []
-    if auth:
+    if options.auth:
+        origin = f"http://127.0.0.1:{options.port}"
         resource = AnyHttpUrl(f"{origin}/mcp")
         metadata = AnyHttpUrl(f"{origin}/.well-known/oauth-protected-resource/mcp")
         endpoint = RequireAuthMiddleware(endpoint, [], metadata)
@@ -139,11 +204,10 @@ class Endpoint:
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--port", type=int, required=True)
-    parser.add_argument("--json", action="store_true")
-    parser.add_argument("--auth", action="store_true")
+    for flag in ("--json", "--auth", "--polling", "--chatty"):
+        parser.add_argument(flag, action="store_true")
     options = parser.parse_args()
-    origin = f"http://127.0.0.1:{options.port}"
-    app = application(json_response=options.json, auth=options.auth, origin=origin)
+    app = application(options)
     # SIGTERM ends open streams, not the other way round.
     uvicorn.run(app, port=options.port, log_level="warning", timeout_graceful_shutdown=1)
 
