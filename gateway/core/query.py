@@ -9,18 +9,16 @@ Source: SEP-1904, Filter Parameters; DESIGN 5.1 to 5.4.
 
 import re
 from collections.abc import Callable
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 import msgspec
 
 from gateway.core import jsonrpc, task
-from gateway.core.task import UNKNOWN, Instant, Task
+from gateway.core.plane import OPEN, Order, within
+from gateway.core.task import Instant, Task
 
 _METHOD: Final = re.compile(r"[A-Za-z0-9_.$-]+(/[A-Za-z0-9_.$-]+)*")
 _GIVEN_SHOWN_MAX: Final = 200  # characters of a wrong value that an error repeats
-
-Bounds = tuple[Instant | None, Instant | None]
-OPEN: Final[Bounds] = (None, None)
 
 
 class Fault(msgspec.Struct):
@@ -50,7 +48,7 @@ class Query(msgspec.Struct, frozen=True):
     status: frozenset[str] | None = None
     created: Any = OPEN  # Bounds
     updated: Any = OPEN  # Bounds
-    by: Literal["createdAt", "lastUpdatedAt"] = "lastUpdatedAt"
+    by: Order = "lastUpdatedAt"
     descending: bool = True
 
     def accepts_method(self, method: str | None) -> bool:
@@ -70,12 +68,6 @@ class Query(msgspec.Struct, frozen=True):
     def place(self, candidate: Task) -> task.Key:
         """The task's place in the order asked for, which a descending query walks backwards."""
         return candidate.created if self.by == "createdAt" else candidate.updated
-
-
-def within(bounds: Bounds, at: Instant) -> bool:
-    """Whether an instant lies in inclusive bounds. One that is UNKNOWN lies in all: no task is lost by it."""
-    low, high = bounds
-    return at == UNKNOWN or ((low is None or low <= at) and (high is None or at <= high))
 
 
 def read(top: dict[str, msgspec.Raw]) -> Query | None:

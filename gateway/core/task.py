@@ -6,7 +6,7 @@ fraction (DESIGN 5.2); a timestamp that nobody can read is `UNKNOWN`, and loses 
 """
 
 import re
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from fractions import Fraction
 from typing import Any, Final, TypeAlias
 
@@ -16,18 +16,21 @@ STATUSES: Final = ("working", "input_required", "completed", "failed", "cancelle
 TERMINAL: Final = frozenset({"completed", "failed", "cancelled"})
 
 Instant: TypeAlias = int | Fraction
-"""Microseconds since 1970-01-01T00:00:00Z: an int, or a Fraction where the timestamp is finer than that."""
+"""Nanoseconds since 2020-01-01T00:00:00Z: an int, or a Fraction where the timestamp is finer than that.
 
-UNKNOWN: Final = -(1 << 62)
+Counted from 2020 an int of our days takes 32 bytes; from 1970 it would take 48, twice in every task.
+"""
+
+UNKNOWN: Final = -(1 << 80)
 """The instant of a timestamp that cannot be read: before all others, and inside every range."""
 
 _RFC3339: Final = re.compile(
     r"([0-9]{4}-[0-9]{2}-[0-9]{2})T([0-9]{2}:[0-9]{2}):([0-9]{2})(?:\.([0-9]+))?(Z|[+-][0-9]{2}:[0-5][0-9])",
 )
-_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
-_MICROSECOND: Final = timedelta(microseconds=1)
-_MINUTE: Final = 60_000_000
-_GREGORIAN_CYCLE: Final = 146_097 * 24 * 60 * _MINUTE  # 400 years
+_EPOCH: Final = datetime(2020, 1, 1, tzinfo=UTC)
+_SECOND: Final = 10**9
+_DAY: Final = 24 * 60 * 60 * _SECOND
+_GREGORIAN_CYCLE: Final = 146_097 * _DAY  # 400 years
 
 
 class TaskError(ValueError):
@@ -132,18 +135,21 @@ def parse_instant(text: str) -> Instant | None:
             f"{'0400' + date[4:] if early else date}T{minute}:{'59' if leap else second}"
             f"{'+00:00' if offset == 'Z' else offset}"
         )
-        instant = (base - _EPOCH) // _MICROSECOND - (_GREGORIAN_CYCLE if early else 0)
+        elapsed = base - _EPOCH
+        instant = elapsed.days * _DAY + elapsed.seconds * _SECOND - (_GREGORIAN_CYCLE if early else 0)
         if leap:
-            instant += 1_000_000
-            if instant % (24 * 60 * _MINUTE):
+            instant += _SECOND
+            if instant % _DAY:
                 return None  # leap seconds come at the end of a UTC day
-        return instant + _microseconds(fraction) if fraction else instant
+        return instant + _nanoseconds(fraction) if fraction else instant
     except ValueError:
         return None
 
 
-def _microseconds(fraction: str) -> Instant:
+def _nanoseconds(fraction: str) -> Instant:
+    if len(fraction) <= 9:
+        return int(fraction.ljust(9, "0"))
     digits = fraction.rstrip("0")
-    if len(digits) <= 6:
-        return int(digits.ljust(6, "0"))
-    return Fraction(int(digits), 10 ** (len(digits) - 6))
+    if len(digits) <= 9:
+        return int(digits.ljust(9, "0"))
+    return Fraction(int(digits), 10 ** (len(digits) - 9))
