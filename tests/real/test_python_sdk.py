@@ -299,13 +299,13 @@ async def test_what_the_gateway_did_not_see_is_in_an_answer_within_its_age(
 
 
 async def test_a_task_made_elsewhere_is_in_an_answer_where_every_refresh_is_a_full_crawl(
-    runner: Runner, python_sdk: Place, http: httpx.AsyncClient
+    runner: Runner, python_sdk_stream: Place, http: httpx.AsyncClient
 ) -> None:
-    with runner.gateway(python_sdk.server, {"full_crawl_interval": "0s", "max_age": "100ms"}) as gateway:
+    with runner.gateway(python_sdk_stream.server, {"full_crawl_interval": "0s", "max_age": "100ms"}) as gateway:
         through, _ = await Wire(f"{gateway.wait()}/mcp", http).initialize()
         first = await through.work("released", "through the gateway")
         assert ids_of(await through.tasks({"status": ["working"]})) == [first]
-        second = await through.at(python_sdk.direct).work("released", "elsewhere")
+        second = await through.at(python_sdk_stream.direct).work("released", "elsewhere")
         happened = datetime.now(UTC)
 
         async def young() -> Json | None:
@@ -426,9 +426,9 @@ async def test_a_task_that_waits_for_input_is_found_and_can_be_cancelled(python_
     ],
 )
 async def test_a_bad_criterion_is_refused_by_name(
-    python_sdk: Place, criteria: Json, named: str, http: httpx.AsyncClient
+    python_sdk_stream: Place, criteria: Json, named: str, http: httpx.AsyncClient
 ) -> None:
-    through, _ = await Wire(python_sdk.gateway, http).initialize()
+    through, _ = await Wire(python_sdk_stream.gateway, http).initialize()
     reply = await through.post("tasks/list", criteria, "its id")
     assert reply.status == 200
     assert reply.messages[-1]["id"] == "its id"
@@ -533,17 +533,19 @@ async def test_a_server_that_is_down_is_502_and_one_that_came_back_without_the_s
             assert (back.status, direct.status) == (404, 404)
 
 
-async def test_a_session_and_its_cursors_outlive_a_restart_of_the_gateway(runner: Runner, python_sdk: Place) -> None:
+async def test_a_session_and_its_cursors_outlive_a_restart_of_the_gateway(
+    runner: Runner, python_sdk_stream: Place
+) -> None:
     """The client's GET stream is open meanwhile: it is closed, and the old gateway ends with 0."""
     port = free_port()
     small: Json = {"page_size": PAGE_SIZE_SMALL}
     async with AsyncExitStack() as life:
-        with runner.gateway(python_sdk.server, small, port) as gateway:
+        with runner.gateway(python_sdk_stream.server, small, port) as gateway:
             client = await life.enter_async_context(connected(f"{gateway.wait()}/mcp"))
             tasks = await populate(client)
             criteria: Json = {"status": ["working", "cancelled"], "order": "asc"}
             first = await client.page(criteria)
-        with runner.gateway(python_sdk.server, small, port) as gateway:
+        with runner.gateway(python_sdk_stream.server, small, port) as gateway:
             gateway.wait()
             second = await client.page(criteria, first["nextCursor"])
             assert ids_of(first["tasks"] + second["tasks"]) == selected(tasks, criteria)

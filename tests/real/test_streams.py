@@ -93,22 +93,21 @@ async def test_a_filtered_list_that_waits_for_its_client_can_be_cancelled(
 
 
 async def test_connections_that_idled_as_long_as_the_server_keeps_them_do_no_harm(
-    runner: Runner, http: httpx.AsyncClient
+    python_sdk_stream: Place, http: httpx.AsyncClient
 ) -> None:
     """Requests at the very moments at which the server closes the connections that the first ones left."""
-    with runner.server("by_user") as server, runner.gateway(server) as gateway:
-        server.wait()
-        wire = Wire(f"{gateway.wait()}/mcp", http)
-        clients = [wire.at(authorization=f"Bearer {n}") for n in range(WAITING_CLIENTS)]
-        await asyncio.gather(*(client.work("released", "before") for client in clients))
+    wire = Wire(python_sdk_stream.gateway, http)
+    opened = await asyncio.gather(*(wire.initialize() for _ in range(WAITING_CLIENTS)))
+    clients = [client for client, _ in opened]
+    await asyncio.gather(*(client.work("released", "before") for client in clients))
 
-        async def come_back(n: int, client: Wire) -> None:
-            # From 100 ms before to 100 ms after the server loses patience.
-            await asyncio.sleep(KEEP_ALIVE_SECONDS - 0.1 + 0.2 * n / WAITING_CLIENTS)
-            await client.work("released", "after")
-            assert len(await client.tasks({"status": ["working"]})) == 2
+    async def come_back(n: int, client: Wire) -> None:
+        # From 100 ms before to 100 ms after the server loses patience.
+        await asyncio.sleep(KEEP_ALIVE_SECONDS - 0.1 + 0.2 * n / WAITING_CLIENTS)
+        await client.work("released", "after")
+        assert len(await client.tasks({"status": ["working"]})) == 2
 
-        await asyncio.gather(*(come_back(n, client) for n, client in enumerate(clients)))
+    await asyncio.gather(*(come_back(n, client) for n, client in enumerate(clients)))
 
 
 async def test_a_client_that_leaves_while_it_waits_for_a_result_harms_neither_task_nor_session(
