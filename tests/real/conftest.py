@@ -40,12 +40,14 @@ from mcp.shared.session import RequestResponder
 from pydantic import ConfigDict
 
 Json = dict[str, Any]
+Steps = dict[str, Json]
 T = TypeVar("T")
 
 ROOT = Path(__file__).parents[2]
 NODE = ROOT / "tests" / "node"
 START_SECONDS = 30
 STOP_SECONDS = 15
+SCRIPT_SECONDS = 60
 WAIT_SECONDS = 10
 PAGE_SIZE_SMALL = 5
 
@@ -156,27 +158,44 @@ class Runner:
             yield process
 
     @contextmanager
-    def everything(self) -> Iterator[Process]:
-        """The reference server of the TypeScript SDK."""
+    def _node(self, name: str, *command: str) -> Iterator[Process]:
         port = free_port()
-        main = NODE / "node_modules/@modelcontextprotocol/server-everything/dist/index.js"
-        command = [node(), str(main), "streamableHttp"]
-        env = {"PORT": str(port)}
-        with self._process("everything", command, port, lambda: listening(port), env) as process:
+        with self._process(name, [node(), *command], port, lambda: listening(port), {"PORT": str(port)}) as process:
             yield process
 
     @contextmanager
-    def gateway(self, upstream: Process, index: Json | None = None, port: int | None = None) -> Iterator[Process]:
-        """The gateway before a server's /mcp, started without a file unless `index` is configured."""
+    def node_server(self, name: str) -> Iterator[Process]:
+        """One of the servers in tests/node."""
+        with self._node(name, str(NODE / f"{name}.mjs")) as process:
+            yield process
+
+    @contextmanager
+    def everything(self, mode: str = "streamableHttp") -> Iterator[Process]:
+        """The reference server of the TypeScript SDK."""
+        main = NODE / "node_modules/@modelcontextprotocol/server-everything/dist/index.js"
+        with self._node("everything", str(main), mode) as process:
+            yield process
+
+    @contextmanager
+    def gateway(
+        self, upstream: Process, index: Json | None = None, port: int | None = None, public_path: str | None = None
+    ) -> Iterator[Process]:
+        """The gateway before a server's /mcp, started without a file unless something is configured.
+
+        With a `public_path` ("" for the root) it is configured with its own address as the public one, and serves the
+        server under that path.
+        """
         port, admin = port or free_port(), free_port()
         addresses = f"127.0.0.1:{port}", f"127.0.0.1:{admin}"
-        url = f"{upstream.origin}/mcp"
-        if index is None:
-            options = ["--upstream", url, "--listen", addresses[0], "--admin", addresses[1]]
+        real: Json = {"name": "real", "url": f"{upstream.origin}/mcp"}
+        if public_path is not None:
+            real |= {"public_url": f"http://{addresses[0]}{public_path}", "match": {"prefix": public_path or None}}
+        if index is None and public_path is None:
+            options = ["--upstream", real["url"], "--listen", addresses[0], "--admin", addresses[1]]
         else:
-            config = {"listen": addresses[0], "admin": {"listen": addresses[1]}, "index": index}
+            listen = {"listen": addresses[0], "admin": {"listen": addresses[1]}}
             file = self._logs / f"gateway-{port}.yaml"
-            file.write_text(json.dumps({**config, "upstreams": [{"name": "real", "url": url}]}))  # JSON is YAML
+            file.write_text(json.dumps({**listen, "upstreams": [real], "index": index or {}}))  # JSON is YAML
             options = ["--config", str(file)]
         command = [sys.executable, "-m", "gateway", *options]
         with self._process("gateway", command, port, lambda: ready(admin), {}) as process:
@@ -249,6 +268,35 @@ def python_sdk(request: pytest.FixtureRequest) -> Place:
     """The Python SDK's server, once with each kind of answer."""
     place: Place = request.getfixturevalue(f"python_sdk_{request.param}")
     return place
+
+
+# Conversations of TypeScript clients
+
+
+def start(script: str, *arguments: str) -> subprocess.Popen[str]:
+    """Begin a conversation: one of the client scripts in tests/node."""
+    command = [node(), f"{script}.mjs", *arguments]
+    return subprocess.Popen(command, cwd=NODE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def finish(script: subprocess.Popen[str]) -> Steps:
+    """The steps that a conversation printed."""
+    try:
+        out, err = script.communicate(timeout=SCRIPT_SECONDS)
+    except subprocess.TimeoutExpired:
+        script.kill()
+        out, err = script.communicate()
+    assert script.returncode == 0, f"{out}\n{err}"
+    # One object a line; not splitlines, which would split at the U+2028 that a step echoes.
+    steps = [json.loads(line) for line in out.split("\n") if line]
+    return {step.pop("step"): step for step in steps}
+
+
+def blurred(step: Json) -> str:
+    """A step without what differs from run to run: the ids of tasks, and times."""
+    text = json.dumps(step, sort_keys=True)
+    text = re.sub(r"\b[0-9a-f]{32}\b", "<task id>", text)
+    return re.sub(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z", "<time>", text)
 
 
 # The plain definition
@@ -508,6 +556,34 @@ class Wire:
             if "nextCursor" not in page:
                 return tasks
             params["cursor"] = page["nextCursor"]
+
+
+@dataclass(frozen=True)
+class Exact:
+    """One HTTP answer to the byte, but for the fields that belong to a connection or a moment."""
+
+    status: int
+    reason: bytes
+    headers: list[tuple[bytes, bytes]]
+    body: bytes
+
+    def values(self, name: str) -> list[str]:
+        """The values of every field of this name, in their order."""
+        return [value.decode() for field_name, value in self.headers if field_name.decode().lower() == name]
+
+
+async def exact(
+    http: httpx.AsyncClient, url: str, body: bytes | None = None, headers: Mapping[str, str] | None = None
+) -> Exact:
+    """GET, or POST of a JSON body, past all that knows MCP."""
+    given = {"Accept": "application/json, text/event-stream", "Accept-Encoding": "identity", **(headers or {})}
+    if body is None:
+        answer = await http.get(url, headers=given)
+    else:
+        answer = await http.post(url, content=body, headers={"Content-Type": "application/json", **given})
+    passing = {b"connection", b"keep-alive", b"date"}
+    fields = [(name, value) for name, value in answer.headers.raw if name.lower() not in passing]
+    return Exact(answer.status_code, answer.extensions["reason_phrase"], fields, answer.content)
 
 
 @pytest.fixture

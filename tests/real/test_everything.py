@@ -4,9 +4,7 @@ Both conversations (tests/node/everything.mjs) run at once. What a step saw thro
 directly, but for ids, times and what is random; then come the steps that only a filtering server can answer.
 """
 
-import json
 import re
-import subprocess
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -14,16 +12,17 @@ import pytest
 
 from tests.real.conftest import (
     FILTER_CAPABILITY,
-    NODE,
     Json,
     Runner,
+    Steps,
+    blurred,
+    finish,
     ids_of,
     instant,
-    node,
     selected,
+    start,
 )
 
-SCRIPT_SECONDS = 60
 TASKS = 13
 PAGE_SIZE_UPSTREAM = 10
 COMPARABLE = [
@@ -46,8 +45,6 @@ COMPARABLE = [
     "after DELETE",
 ]
 
-Steps = dict[str, Json]
-
 
 @dataclass(frozen=True)
 class Conversations:
@@ -58,33 +55,11 @@ class Conversations:
 @pytest.fixture(scope="module")
 def said(runner: Runner) -> Iterator[Conversations]:
     with runner.everything() as server, runner.gateway(server) as gateway:
-        direct, through = start(f"{server.wait()}/mcp"), start(f"{gateway.wait()}/mcp", "filtered")
+        direct, through = (
+            start("everything", f"{server.wait()}/mcp"),
+            start("everything", f"{gateway.wait()}/mcp", "filtered"),
+        )
         yield Conversations(finish(direct), finish(through))
-
-
-def start(*arguments: str) -> subprocess.Popen[str]:
-    command = [node(), "everything.mjs", *arguments]
-    return subprocess.Popen(command, cwd=NODE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-
-
-def finish(script: subprocess.Popen[str]) -> Steps:
-    """The steps that a conversation printed."""
-    try:
-        out, err = script.communicate(timeout=SCRIPT_SECONDS)
-    except subprocess.TimeoutExpired:
-        script.kill()
-        out, err = script.communicate()
-    assert script.returncode == 0, f"{out}\n{err}"
-    # One object a line; not splitlines, which would split at the U+2028 that a step echoes.
-    steps = [json.loads(line) for line in out.split("\n") if line]
-    return {step.pop("step"): step for step in steps}
-
-
-def blurred(step: Json) -> str:
-    """A step without what differs from run to run: the ids of tasks, and times."""
-    text = json.dumps(step, sort_keys=True)
-    text = re.sub(r"\b[0-9a-f]{32}\b", "<task id>", text)
-    return re.sub(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z", "<time>", text)
 
 
 def listed(pages: list[Json]) -> list[Json]:

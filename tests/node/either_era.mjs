@@ -1,0 +1,25 @@
+// The official 2.x client, which finds out what a server speaks, or is told: what it learns, and a filtered list.
+//
+// node either_era.mjs MODE URL [URL...]
+//
+// MODE is `auto` or `legacy`. Prints one JSON line for each URL, which is its step.
+import { Client, fromJsonSchema, StreamableHTTPClientTransport } from "@modelcontextprotocol/client";
+
+const ANY = fromJsonSchema({ type: "object" });
+const CRITERIA = { status: ["working"], orderBy: "createdAt", order: "asc" };
+const [mode, ...urls] = process.argv.slice(2);
+
+for (const url of urls) {
+  const client = new Client({ name: "taskgate-tests", version: "1" }, { versionNegotiation: { mode } });
+  await client.connect(new StreamableHTTPClientTransport(new URL(url)));
+  const seen = {
+    step: url,
+    version: client.getNegotiatedProtocolVersion(),
+    server: client.getServerVersion(),
+    capabilities: client.getServerCapabilities(),
+    tools: await client.listTools(),
+    tasks: await client.request({ method: "tasks/list", params: CRITERIA }, ANY),
+  };
+  console.log(JSON.stringify(seen));
+}
+process.exit(0); // fetch keeps its connections, and with them this process, for seconds

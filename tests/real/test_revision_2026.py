@@ -1,0 +1,237 @@
+"""Revision 2026-07-28 passes (DESIGN 3.9): the official 2.x TypeScript client and server, straight and through.
+
+Both conversations (tests/node/revision_2026.mjs) run at once, each with a server of its own, because what changes at
+one is told to all who subscribed there. The server of these packages checks the headers that only this revision has:
+a step that succeeds had all of them. It speaks 2025-11-25 too, and what is filtered for a client of that revision is
+left alone for one of 2026-07-28.
+"""
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import httpx
+import pytest
+
+from tests.real.conftest import (
+    FILTER_CAPABILITY,
+    Json,
+    Place,
+    Runner,
+    Steps,
+    Wire,
+    exact,
+    finish,
+    ids_of,
+    start,
+)
+
+REVISION = "2026-07-28"
+COMPARABLE = [
+    "connect",
+    "server/discover",
+    "tools/list",
+    "tools/call",
+    "tools/call unknown",
+    "resources/list",
+    "resources/read",
+    "input required",
+    "progress",
+    "subscriptions/listen",
+    "tasks/get",
+    "tasks/update",
+    "tasks/cancel",
+    "tasks/get unknown",
+    "unknown method",
+    "errors of the client",
+]
+ENVELOPE: Json = {
+    "_meta": {
+        "io.modelcontextprotocol/protocolVersion": REVISION,
+        "io.modelcontextprotocol/clientCapabilities": {},
+    }
+}
+HEADERS = {"Mcp-Protocol-Version": REVISION, "Mcp-Method": "tasks/list"}
+FILTERS: dict[str, Json] = {
+    "status": {"status": ["working"]},
+    "filter": {"filter": {"taskIds": ["task 0/\u00e9"]}},
+    "order": {"orderBy": "createdAt", "order": "asc"},
+    "bad": {"createdAfter": "yesterday"},
+}
+
+
+@dataclass(frozen=True)
+class Both:
+    """A server and its gateway, by the addresses of their /mcp, and what two conversations saw there."""
+
+    direct: str
+    gateway: str
+    said: tuple[Steps, Steps]
+
+
+@pytest.fixture(scope="module")
+def both(runner: Runner) -> Iterator[Both]:
+    with (
+        runner.node_server("revision_2026_server") as alone,
+        runner.node_server("revision_2026_server") as server,
+        runner.gateway(server) as gateway,
+    ):
+        urls = [f"{process.wait()}/mcp" for process in (alone, server, gateway)]
+        straight, through = start("revision_2026", urls[0]), start("revision_2026", urls[2])
+        yield Both(urls[1], urls[2], (finish(straight), finish(through)))
+
+
+def list_request(params: Json) -> bytes:
+    message = {"jsonrpc": "2.0", "id": 1, "method": "tasks/list", "params": params}
+    return json.dumps(message).encode()
+
+
+# The conversation
+
+
+@pytest.mark.parametrize("step", COMPARABLE)
+def test_each_step_of_the_2x_client_sees_through_the_gateway_what_it_sees_directly(both: Both, step: str) -> None:
+    direct, through = both.said
+    assert through[step] == direct[step]
+
+
+def test_the_conversation_was_one_of_this_revision(both: Both) -> None:
+    _, said = both.said
+    assert said["connect"]["result"] == {"version": REVISION, "era": "modern"}
+    [called] = said["tools/call"]["exchanges"]
+    assert called["sent"] == {
+        "mcp-method": "tools/call",
+        "mcp-name": "echo",
+        "mcp-param-region": "=?base64?w6l0w6k=?=",
+        "mcp-protocol-version": REVISION,
+    }
+    assert all(exchange["session"] is None for step in COMPARABLE for exchange in said[step]["exchanges"])
+
+
+def test_a_header_made_of_an_argument_reaches_the_server(both: Both) -> None:
+    _, said = both.said
+    [content] = said["tools/call"]["result"]["content"]
+    assert content["text"] == "h\u00e9llo\u2028\U0001f600 from =?base64?w6l0w6k=?="
+
+
+def test_an_answer_that_needs_input_first_takes_two_exchanges(both: Both) -> None:
+    _, said = both.said
+    [content] = said["input required"]["result"]["content"]
+    assert content["text"] == "Hello, Anna"
+    assert len(said["input required"]["exchanges"]) == 2
+
+
+def test_progress_comes_while_it_happens(both: Both) -> None:
+    _, said = both.said
+    assert [seen["progress"] for seen in said["progress"]["result"]["progress"]] == [1, 2, 3, 4]
+    # A fifth of a second apart at the server: the first can only come early if nothing waits for the end.
+    times = said["times of progress"]
+    assert times["elapsed_ms"][0] < times["total_ms"] - 500
+
+
+def test_a_subscription_stream_brings_what_was_subscribed_to_and_ends_at_the_server_when_it_is_closed(
+    both: Both,
+) -> None:
+    _, said = both.said
+    step = said["subscriptions/listen"]["result"]
+    assert step["honored"] == {"toolsListChanged": True, "resourceSubscriptions": ["notes://one"]}
+    assert [change["method"] for change in step["changes"]] == [
+        "notifications/tools/list_changed",
+        "notifications/resources/updated",
+    ]
+    assert (step["open"], step["closed"]) == (1, "local")
+
+
+def test_the_tasks_of_this_revision_are_the_servers_own(both: Both) -> None:
+    _, said = both.said
+    assert said["tasks/get"]["result"]["taskId"] == "task 0/\u00e9"
+    assert said["tasks/update"]["result"]["updated"] == "task 0/\u00e9"
+    assert said["tasks/cancel"]["result"]["cancelled"] == "task 0/\u00e9"
+    assert said["tasks/get unknown"]["error"]["code"] == -32602
+
+
+# What is not advertised, and not answered
+
+
+async def test_nothing_is_advertised_in_discover(both: Both, http: httpx.AsyncClient) -> None:
+    body = json.dumps({"jsonrpc": "2.0", "id": 1, "method": "server/discover", "params": ENVELOPE}).encode()
+    headers = {**HEADERS, "Mcp-Method": "server/discover"}
+    direct, through = [await exact(http, url, body, headers) for url in (both.direct, both.gateway)]
+    assert through == direct
+    assert through.status == 200
+    assert b"filter" not in through.body
+
+
+@pytest.mark.parametrize("criteria", FILTERS.values(), ids=FILTERS)
+async def test_a_filtered_list_of_this_revision_gets_the_servers_own_error(
+    both: Both, http: httpx.AsyncClient, criteria: Json
+) -> None:
+    body = list_request({**criteria, **ENVELOPE})
+    direct, through = [await exact(http, url, body, HEADERS) for url in (both.direct, both.gateway)]
+    assert through == direct
+    assert (through.status, json.loads(through.body)["error"]["code"]) == (404, -32601)
+
+
+async def test_a_filtered_list_that_this_revision_calls_malformed_gets_the_servers_own_error(
+    both: Both, http: httpx.AsyncClient
+) -> None:
+    body = list_request(FILTERS["status"])
+    direct, through = [await exact(http, url, body, HEADERS) for url in (both.direct, both.gateway)]
+    assert through == direct
+    assert (through.status, json.loads(through.body)["error"]["code"]) == (400, -32602)
+
+
+@pytest.mark.parametrize("criteria", FILTERS.values(), ids=FILTERS)
+async def test_a_filtered_list_that_only_its_body_says_is_of_this_revision_gets_the_servers_own_error(
+    both: Both, http: httpx.AsyncClient, criteria: Json
+) -> None:
+    body = list_request({**criteria, **ENVELOPE})
+    direct, through = [await exact(http, url, body, {}) for url in (both.direct, both.gateway)]
+    assert through == direct
+    assert (through.status, json.loads(through.body)["error"]["code"]) == (400, -32020)
+
+
+async def test_a_filtered_list_of_this_revision_gets_the_error_of_a_server_that_does_not_speak_it(
+    python_sdk_json: Place, http: httpx.AsyncClient
+) -> None:
+    opened, _ = await Wire(python_sdk_json.gateway, http).initialize()
+    headers = {**opened.headers, **HEADERS, "mcp-protocol-version": REVISION}
+    body = list_request({**FILTERS["status"], **ENVELOPE})
+    direct, through = [
+        await exact(http, url, body, headers) for url in (python_sdk_json.direct, python_sdk_json.gateway)
+    ]
+    assert through == direct
+    assert through.status == 400
+
+
+# Both eras at one address
+
+
+async def test_a_server_of_both_eras_is_filtered_for_clients_of_the_earlier_one_alone(
+    both: Both, http: httpx.AsyncClient
+) -> None:
+    earlier, initialized = await Wire(both.gateway, http).initialize()
+    assert initialized["capabilities"]["tasks"]["list"] == {"filter": FILTER_CAPABILITY}
+    working = ["task 0/\u00e9", "task 2/\u00e9"]
+    assert ids_of(await earlier.tasks({"status": ["working"], "order": "asc"})) == working
+    later = await exact(http, both.gateway, list_request({**FILTERS["status"], **ENVELOPE}), HEADERS)
+    assert later.status == 404
+    assert ids_of(await earlier.tasks({"status": ["working"], "order": "asc"})) == working
+
+
+def test_the_2x_client_falls_back_to_a_server_of_2025_and_finds_it_filtering(python_sdk_json: Place) -> None:
+    said = finish(start("either_era", "auto", python_sdk_json.direct, python_sdk_json.gateway))
+    direct, through = said[python_sdk_json.direct], said[python_sdk_json.gateway]
+    assert through["version"] == "2025-11-25"
+    assert through["capabilities"]["tasks"]["list"] == {"filter": FILTER_CAPABILITY}
+    through["capabilities"]["tasks"]["list"] = {}
+    assert "taskgate/total" in through.pop("tasks")["_meta"]
+    assert "taskgate/total" not in direct.pop("tasks").get("_meta", {})
+    assert through == direct
+
+
+def test_the_2x_client_as_one_of_2025_finds_its_own_server_filtering(both: Both) -> None:
+    said = finish(start("either_era", "legacy", both.direct, both.gateway))
+    assert ids_of(said[both.direct]["tasks"]["tasks"]) == ["task 0/\u00e9", "task 1/\u00e9", "task 2/\u00e9"]
+    assert ids_of(said[both.gateway]["tasks"]["tasks"]) == ["task 0/\u00e9", "task 2/\u00e9"]
+    assert said[both.gateway]["version"] == said[both.direct]["version"] == "2025-11-25"
