@@ -1,0 +1,1 @@
+"""`make bench`: speed and memory of the gateway beside its peers, measured in the same run on the same machine."""

@@ -1,0 +1,125 @@
+"""`python -m tests.bench [SECTION ...] [--large] [--rounds N] [--json FILE]`: measure, print, write.
+
+In: which sections to run. Out: tables on stdout, progress on stderr, the same figures as JSON if asked for. Every
+figure stands beside that of a peer measured in the same run, because the machine is shared and noisy: compare within
+a run, never between two. The exit status is 1 if something could not be measured; a goal that is missed is shown, and
+is no failure.
+"""
+
+import argparse
+import asyncio
+import os
+import platform
+import signal
+import sys
+from collections.abc import Awaitable, Callable
+from importlib.metadata import version
+from pathlib import Path
+from time import monotonic
+from typing import Any, Final
+
+import orjson
+import uvloop
+
+from tests.bench import crawl, index, proc, relay, streams
+from tests.bench.options import Options
+from tests.bench.processes import BenchFailed
+from tests.bench.report import Table, progress
+
+SECTIONS: Final[dict[str, Callable[[Options], Awaitable[list[Table]]]]] = {
+    "relay": relay.run,
+    "index": index.run,
+    "crawl": crawl.run,
+    "streams": streams.run,
+}
+ROUNDS: Final = 5
+ROUNDS_MAX: Final = 101
+
+_SECTIONS_HELP: Final = """\
+sections (all, if none is named):
+  relay    requests per second and latency of a relayed ping: directly, plain aiohttp proxy, taskgate
+  index    a filtered page out of 1,000, 10,000 and 100,000 tasks: the index, and through the gateway; memory
+  crawl    what a filtered query costs the upstream, beside a client that pages by hand
+  streams  memory per open event stream, and 100 MB up and down
+
+examples:
+  make bench
+  make bench ARGS="relay index --rounds 9"
+  make bench ARGS="index --large --json figures.json"
+"""
+
+
+def _options(given: list[str]) -> Options:
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.bench",
+        description="Speed and memory of taskgate beside its peers, measured in the same run on the same machine.",
+        epilog=_SECTIONS_HELP,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("sections", nargs="*", metavar="SECTION", help=" ".join(SECTIONS))
+    parser.add_argument("--large", action="store_true", help="an index of 1,000,000 tasks too; takes minutes more")
+    parser.add_argument("--rounds", type=int, default=ROUNDS, metavar="N", help=f"of what is interleaved ({ROUNDS})")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the same figures to FILE")
+    arguments = parser.parse_args(given)
+    if unknown := [name for name in arguments.sections if name not in SECTIONS]:
+        parser.error(f"no section {unknown[0]!r}; there are {', '.join(SECTIONS)}")
+    if not 1 <= arguments.rounds <= ROUNDS_MAX:
+        parser.error(f"--rounds: from 1 to {ROUNDS_MAX}")
+    sections = tuple(dict.fromkeys(arguments.sections)) or tuple(SECTIONS)
+    return Options(sections, arguments.rounds, arguments.large, arguments.json)
+
+
+def _machine() -> dict[str, Any]:
+    packages = {name: version(name) for name in ("taskgate", "aiohttp", "httptools", "uvloop", "msgspec")}
+    return {
+        "system": f"{platform.system()} {platform.machine()}",
+        "cores": os.cpu_count(),
+        "python": platform.python_version(),
+        "load_average": os.getloadavg()[0],
+        **packages,
+    }
+
+
+async def _measure(options: Options) -> dict[str, list[Table]]:
+    """Run the sections, printing each section's tables when it is done. SIGTERM ends it as Ctrl-C does."""
+    task = asyncio.current_task()
+    assert task is not None
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
+    found = {}
+    for name in options.sections:
+        began_at = monotonic()
+        found[name] = await SECTIONS[name](options)
+        progress(f"{name}: done in {monotonic() - began_at:.0f} s")
+        for table in found[name]:
+            print("\n" + "\n".join(table.lines()), flush=True)
+    return found
+
+
+def main() -> int:
+    """Run the bench with the process's arguments; the exit status."""
+    options = _options(sys.argv[1:])
+    if not proc.HAS_PROC:
+        print("bench: memory and CPU time are read from /proc, which this system does not have", file=sys.stderr)
+        return 1
+    machine = _machine()
+    print(", ".join(f"{key} {value}" for key, value in machine.items()))
+    print("Ratios hold within this run; the machine may be busy with other things at any moment.")
+    proc.pin(0, proc.cores().others)
+    try:
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            found = runner.run(_measure(options))
+    except BenchFailed as error:
+        print(f"bench: {error}", file=sys.stderr)
+        return 1
+    except (KeyboardInterrupt, asyncio.CancelledError):
+        print("bench: stopped", file=sys.stderr)
+        return 130
+    if options.json is not None:
+        sections = {name: [table.as_json() for table in tables] for name, tables in found.items()}
+        figures = {"machine": machine, "sections": sections}
+        options.json.write_bytes(orjson.dumps(figures, option=orjson.OPT_INDENT_2) + b"\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,114 @@
+"""A client of one session over one kept-alive connection, one request at a time: a requestor as lean as can be.
+
+In: a method and its parameters. Out: the result; any other answer is an error that stops the bench. It counts the
+bytes of the bodies that it was sent, and nothing stands between it and the socket but the parser.
+"""
+
+import asyncio
+from typing import Any, Final, Self
+from urllib.parse import urlsplit
+
+import httptools
+import orjson
+
+from tests.bench.processes import BenchFailed
+
+PROTOCOL_VERSION: Final = "2025-11-25"
+ANSWER_SECONDS: Final = 300.0
+
+
+class Client(asyncio.Protocol):
+    """One session. Make it with `connect`."""
+
+    transport: asyncio.Transport
+
+    def __init__(self, url: str) -> None:
+        parts = urlsplit(url)
+        self._target = parts.path
+        self._fields = {
+            "Host": parts.netloc,
+            "Content-Type": "application/json",
+            "Accept": "application/json, text/event-stream",
+            "Mcp-Protocol-Version": PROTOCOL_VERSION,
+        }
+        self.body_bytes = 0
+        self._answer: asyncio.Future[bytes] | None = None
+        self._body = bytearray()
+
+    @classmethod
+    async def connect(cls, url: str) -> Self:
+        """A client that is connected, and has no session yet."""
+        parts = urlsplit(url)
+        _, client = await asyncio.get_running_loop().create_connection(
+            lambda: cls(url), parts.hostname or "", parts.port or 80
+        )
+        return client
+
+    async def another(self, url: str) -> Self:
+        """Another connection of the same session, perhaps by another way to the same server."""
+        other = await self.connect(url)
+        other._fields |= {name: value for name, value in self._fields.items() if name != "Host"}
+        return other
+
+    async def initialize(self) -> None:
+        """Open a session."""
+        client = {"name": "bench", "version": "1"}
+        await self.ask("initialize", {"protocolVersion": PROTOCOL_VERSION, "capabilities": {}, "clientInfo": client})
+        await self.post(orjson.dumps({"jsonrpc": "2.0", "method": "notifications/initialized"}))
+
+    async def ask(self, method: str, params: dict[str, Any]) -> dict[str, Any]:
+        """The result of a request."""
+        message = orjson.loads(await self.post(request_body(method, params)))
+        if "result" not in message:
+            raise BenchFailed(f"{method} was answered {message}")
+        result: dict[str, Any] = message["result"]
+        return result
+
+    async def post(self, body: bytes) -> bytes:
+        """The body of the answer to a POST."""
+        self._answer = asyncio.get_running_loop().create_future()
+        self._parser = httptools.HttpResponseParser(self)
+        self._body.clear()
+        self.transport.write(self.request(body))
+        answer = await asyncio.wait_for(self._answer, ANSWER_SECONDS)
+        if self._parser.get_status_code() not in (200, 202):
+            raise BenchFailed(f"answered {self._parser.get_status_code()}: {answer.decode(errors='replace')}")
+        self.body_bytes += len(answer)
+        return answer
+
+    def request(self, body: bytes) -> bytes:
+        """The bytes of a POST of this session."""
+        fields = "".join(f"{name}: {value}\r\n" for name, value in self._fields.items())
+        head = f"POST {self._target} HTTP/1.1\r\n{fields}Content-Length: {len(body)}\r\n\r\n"
+        return head.encode() + body
+
+    def close(self) -> None:
+        """Close the connection; the session stays."""
+        self.transport.close()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = transport  # type: ignore[assignment]  # uvloop's are no asyncio.Transport
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if self._answer is not None and not self._answer.done():
+            self._answer.set_exception(BenchFailed("the connection was closed before the answer"))
+
+    def data_received(self, data: bytes) -> None:
+        self._parser.feed_data(data)
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        if name.lower() == b"mcp-session-id":
+            self._fields["Mcp-Session-Id"] = value.decode()
+
+    def on_body(self, data: bytes) -> None:
+        self._body += data
+
+    def on_message_complete(self) -> None:
+        assert self._answer is not None
+        if not self._answer.done():
+            self._answer.set_result(bytes(self._body))
+
+
+def request_body(method: str, params: dict[str, Any]) -> bytes:
+    """The bytes of a JSON-RPC request."""
+    return orjson.dumps({"jsonrpc": "2.0", "id": 1, "method": method, "params": params})

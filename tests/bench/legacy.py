@@ -1,0 +1,57 @@
+"""The demo's legacy server in a process of its own: ten tasks a page, no filter, and it counts what it is asked.
+
+    load      a history of `tasks` into the session opened last, of which at most `live` are not finished
+    counts    requests of `tasks/*` methods so far, and bytes of the bodies that answered them and all others
+
+In: `python -m tests.bench.legacy PAGE_SIZE`. Tasks do not change by themselves.
+"""
+
+import sys
+from typing import Any
+
+from aiohttp import web
+
+from gateway.demo.legacy import LegacyServer
+from gateway.demo.store import TERMINAL
+from tests.bench import child
+
+
+class Counted(LegacyServer):
+    """A legacy server that also counts the bytes of its answers' bodies."""
+
+    answered_bytes = 0
+
+    async def _handle(self, request: web.BaseRequest) -> web.StreamResponse:
+        response = await super()._handle(request)
+        if isinstance(response, web.Response) and isinstance(response.body, bytes):
+            self.answered_bytes += len(response.body)
+        return response
+
+    def fill(self, count: int, live: int | None) -> None:
+        """Give the session opened last a history; `live` None leaves all that are not finished as they are."""
+        session_id = self.session_ids[-1]
+        self.load(count, session_id)
+        if live is not None:
+            store = self.store(session_id)
+            unfinished = [task["taskId"] for task in store.all() if task["status"] not in TERMINAL]
+            for task_id in unfinished[: len(unfinished) - live]:
+                store.update(task_id, "completed")
+            for task_id in unfinished[len(unfinished) - live :]:
+                store.update(task_id, "working")
+
+    async def answer(self, command: dict[str, Any]) -> dict[str, Any]:
+        """Do what a command says."""
+        if command["do"] == "load":
+            self.fill(command["tasks"], command.get("live"))
+        requests = sum(count for method, count in self.counts.items() if method.startswith("tasks/"))
+        return {"requests": requests, "bytes": self.answered_bytes}
+
+
+async def main() -> None:
+    """Serve until stdin ends."""
+    server = Counted(page_size=int(sys.argv[1]), simulate=False, initial_tasks=0, notify=False)
+    await child.serve({"url": await server.start()}, server.answer)
+
+
+if __name__ == "__main__":
+    child.run(main())

@@ -1,0 +1,283 @@
+"""The load: a process that sends requests over kept-alive connections and times each answer.
+
+    requests    closed loop: each connection sends its next request when the last was answered, for some seconds
+                (after a warm-up that is not counted) or for a number of requests; latencies in microseconds
+    transfer    one body of many bytes, down or up, timed from the request's first byte to the answer's last
+    open        event streams, held open once each has had its first event
+    close       closes them
+
+In: commands, one at a time (child.py). Out: figures; or `failed`, where an answer was not what it should be, since a
+proxy that fails quickly must not look fast.
+"""
+
+import asyncio
+import itertools
+from array import array
+from time import perf_counter_ns
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+import httptools
+
+from tests.bench import child
+from tests.bench.upstream import PIECE_BYTES
+
+WARM_UP_SECONDS: Final = 0.2
+PATIENCE_SECONDS: Final = 120.0
+_NS: Final = 1_000_000_000
+
+
+class LoadFailed(Exception):
+    """An answer was wrong, or did not come."""
+
+
+class _Run:
+    """What the connections of one `requests` command share. It is done when all of them have their last answer."""
+
+    def __init__(self, requests: list[bytes], connections: int, seconds: float | None, count: int | None) -> None:
+        self.next_request = itertools.cycle(requests).__next__
+        self.measure_from_ns = perf_counter_ns() + (0 if seconds is None else int(WARM_UP_SECONDS * _NS))
+        self.ended_ns = 0
+        self.until_ns = None if seconds is None else self.measure_from_ns + int(seconds * _NS)
+        self.left = count - connections if count is not None else 0  # to be sent after each connection's first
+        self.busy = connections
+        self.answered = 0
+        self.latencies_ns = array("Q")
+        self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def goes_on(self, now_ns: int) -> bool:
+        """Whether another request is to be sent."""
+        if self.until_ns is not None:
+            return now_ns < self.until_ns
+        self.left -= 1
+        return self.left >= 0
+
+    def end(self, now_ns: int) -> None:
+        """A connection has its last answer."""
+        self.busy -= 1
+        if not self.busy and not self.done.done():
+            self.ended_ns = now_ns
+            self.done.set_result(None)
+
+    def fail(self, why: str) -> None:
+        if not self.done.done():
+            self.done.set_exception(LoadFailed(why))
+
+
+class _Requestor(asyncio.Protocol):
+    """One connection of a run."""
+
+    transport: asyncio.Transport
+
+    def __init__(self, run: _Run) -> None:
+        self._run = run
+        self._parser = httptools.HttpResponseParser(self)
+        self._sent_ns = 0
+        self.idle = False
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = transport  # type: ignore[assignment]  # uvloop's are no asyncio.Transport
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if not self.idle:
+            self._run.fail(f"a connection was closed before the answer: {exc}")
+
+    def send(self) -> None:
+        self._sent_ns = perf_counter_ns()
+        self.transport.write(self._run.next_request())
+
+    def data_received(self, data: bytes) -> None:
+        self._parser.feed_data(data)
+
+    def on_message_complete(self) -> None:
+        run, now_ns = self._run, perf_counter_ns()
+        if (status := self._parser.get_status_code()) != 200:
+            run.fail(f"answered {status}")
+        run.answered += 1
+        if self._sent_ns >= run.measure_from_ns:
+            run.latencies_ns.append(now_ns - self._sent_ns)
+        if run.goes_on(now_ns):
+            self.send()
+        else:
+            self.idle = True
+            run.end(now_ns)
+
+
+async def requests(command: dict[str, Any]) -> dict[str, Any]:
+    """Send `requests` in turn over `connections`, for `seconds` or until `count` were answered."""
+    parts = urlsplit(command["url"])
+    encoded = [text.encode() for text in command["requests"]]
+    loop = asyncio.get_running_loop()
+    run = _Run(encoded, command["connections"], command.get("seconds"), command.get("count"))
+    made = [
+        await loop.create_connection(lambda: _Requestor(run), parts.hostname, parts.port)
+        for _ in range(command["connections"])
+    ]
+    for _, requestor in made:
+        requestor.send()
+    try:
+        await asyncio.wait_for(run.done, (command.get("seconds") or 0) + PATIENCE_SECONDS)
+    finally:
+        for transport, requestor in made:
+            requestor.idle = True
+            transport.close()
+    figures = _figures(run)
+    if command.get("count") is not None:
+        figures["latencies_us"] = [ns / 1000 for ns in run.latencies_ns]
+    return figures
+
+
+def _figures(run: _Run) -> dict[str, Any]:
+    ordered = sorted(run.latencies_ns)
+    if not ordered:
+        raise LoadFailed("nothing was answered")
+    seconds = (run.ended_ns - run.measure_from_ns) / _NS
+    return {
+        "answered": run.answered,  # the warm-up's included
+        "per_second": len(ordered) / seconds,
+        "median_us": ordered[len(ordered) // 2] / 1000,
+        "p99_us": ordered[len(ordered) * 99 // 100] / 1000,
+        "max_us": ordered[-1] / 1000,
+    }
+
+
+class _Transfer(asyncio.Protocol):
+    """One request with a large body, or with a large answer."""
+
+    transport: asyncio.Transport
+
+    def __init__(self) -> None:
+        self._parser = httptools.HttpResponseParser(self)
+        self._writable = asyncio.Event()
+        self._writable.set()
+        self.received_bytes = 0
+        self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = transport  # type: ignore[assignment]
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._writable.set()
+        if not self.done.done():
+            self.done.set_exception(LoadFailed(f"cut after {self.received_bytes} bytes: {exc}"))
+
+    def pause_writing(self) -> None:
+        self._writable.clear()
+
+    def resume_writing(self) -> None:
+        self._writable.set()
+
+    def data_received(self, data: bytes) -> None:
+        self._parser.feed_data(data)
+
+    def on_body(self, data: bytes) -> None:
+        self.received_bytes += len(data)
+
+    def on_message_complete(self) -> None:
+        if not self.done.done():
+            self.done.set_result(None)
+
+    async def send(self, head: bytes, size: int) -> None:
+        """Send a request whose body has `size` bytes, and wait for the answer's end."""
+        piece = b" " * PIECE_BYTES
+        self.transport.write(head)
+        for at in range(0, size, PIECE_BYTES):
+            await self._writable.wait()
+            if self.done.done():
+                break
+            self.transport.write(piece if at + PIECE_BYTES <= size else piece[: size - at])
+        await self.done
+        if (status := self._parser.get_status_code()) != 200:
+            raise LoadFailed(f"answered {status}")
+
+
+async def transfer(command: dict[str, Any]) -> dict[str, Any]:
+    """One transfer of `size` bytes: up with a POST of a `type`, else down with a GET."""
+    parts, size = urlsplit(command["url"]), command["size"]
+    kind = command.get("type")
+    head = f"Host: {parts.netloc}\r\nAccept: */*\r\n"
+    if kind is None:
+        head, up = f"GET {parts.path}?{size} HTTP/1.1\r\n{head}\r\n", 0
+    else:
+        head, up = f"POST {parts.path} HTTP/1.1\r\n{head}Content-Type: {kind}\r\nContent-Length: {size}\r\n\r\n", size
+    transport, protocol = await asyncio.get_running_loop().create_connection(_Transfer, parts.hostname, parts.port)
+    began_ns = perf_counter_ns()
+    try:
+        await asyncio.wait_for(protocol.send(head.encode(), up), PATIENCE_SECONDS)
+    finally:
+        transport.abort()
+    if kind is None and protocol.received_bytes < size:
+        raise LoadFailed(f"{protocol.received_bytes} bytes came, not {size}")
+    return {"seconds": (perf_counter_ns() - began_ns) / _NS, "received_bytes": protocol.received_bytes}
+
+
+class _Stream(asyncio.Protocol):
+    """One open event stream."""
+
+    def __init__(self) -> None:
+        self.begun: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._head = b""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = transport
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if not self.begun.done():
+            self.begun.set_exception(LoadFailed(f"a stream was closed before its first event: {exc}"))
+
+    def data_received(self, data: bytes) -> None:
+        if not self.begun.done():
+            self._head += data
+            if b"\ndata: " in self._head and self._head.endswith(b"\n\n\r\n"):
+                self.begun.set_result(None)
+
+
+class Streams:
+    """The streams that are open."""
+
+    def __init__(self) -> None:
+        self._open: list[_Stream] = []
+
+    async def open(self, command: dict[str, Any]) -> dict[str, Any]:
+        """Open `count` more, and wait for the first event of each."""
+        parts = urlsplit(command["url"])
+        head = f"GET {parts.path} HTTP/1.1\r\nHost: {parts.netloc}\r\nAccept: text/event-stream\r\n\r\n"
+        for _ in range(command["count"]):
+            transport, stream = await asyncio.get_running_loop().create_connection(_Stream, parts.hostname, parts.port)
+            transport.write(head.encode())
+            self._open.append(stream)
+            await asyncio.wait_for(stream.begun, PATIENCE_SECONDS)
+        return {"open": sum(not s.transport.is_closing() for s in self._open)}
+
+    async def close(self) -> dict[str, Any]:
+        """Leave them all."""
+        for stream in self._open:
+            stream.transport.close()
+        self._open.clear()
+        return {"open": 0}
+
+
+async def main() -> None:
+    """Answer commands until stdin ends."""
+    streams = Streams()
+
+    async def answer(command: dict[str, Any]) -> dict[str, Any]:
+        try:
+            match command["do"]:
+                case "requests":
+                    return await requests(command)
+                case "transfer":
+                    return await transfer(command)
+                case "open":
+                    return await streams.open(command)
+                case _:
+                    return await streams.close()
+        except (LoadFailed, OSError, TimeoutError, httptools.HttpParserError) as error:
+            return {"failed": f"{type(error).__name__}: {error}"}
+
+    child.without_gc()
+    await child.serve({}, answer)
+
+
+if __name__ == "__main__":
+    child.run(main())

@@ -1,0 +1,14 @@
+"""What the command line asks for."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True)
+class Options:
+    """`sections` in the order in which they run; `rounds` of each interleaved measurement."""
+
+    sections: tuple[str, ...]
+    rounds: int
+    large: bool
+    json: Path | None

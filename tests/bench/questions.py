@@ -1,0 +1,96 @@
+"""Random filtered queries, the same for an index that is asked directly and for a gateway that is asked over HTTP.
+
+In: a seeded generator of chance and the end of a history of `HISTORY_DAYS`. Out: queries of five kinds. Every second
+one goes on behind a random place, as a requestor does that follows cursors. Statuses come one or two at a time, ranges
+have any length, order goes either way.
+"""
+
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final, TypeAlias
+
+import orjson
+
+from gateway.core import cursor, jsonrpc
+from gateway.core import query as criteria
+from gateway.core.query import Query
+from gateway.core.task import STATUSES, Key, parse_instant
+from gateway.demo.simulation import HISTORY_DAYS
+from tests.bench.processes import BenchFailed
+
+PER_KIND: Final = 200
+
+_Params: TypeAlias = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Question:
+    """A query, the place that its page follows, and the parameters that say the same."""
+
+    query: Query
+    after: Key | None
+    params: _Params
+
+
+def questions(kind: str, until: datetime, seed: int = 1904) -> list[Question]:
+    """`PER_KIND` queries of a kind in `KINDS` on a history that ends at `until`."""
+    rng = random.Random(f"{seed}/{kind}")
+    return [_question(rng, KINDS[kind](rng, until), until, number % 2 == 1) for number in range(PER_KIND)]
+
+
+def _question(rng: random.Random, params: _Params, until: datetime, behind: bool) -> Question:
+    query = criteria.read(jsonrpc.members(orjson.dumps(params)))
+    if query is None:
+        raise BenchFailed(f"{params} name no criterion")
+    if not behind:
+        return Question(query, None, params)
+    after = Key(parse_instant(_text(_instant(rng, until))), "")
+    return Question(query, after, {**params, "cursor": cursor.encode(query, after)})
+
+
+def _status(rng: random.Random, _: datetime) -> _Params:
+    return {"status": rng.sample(STATUSES, rng.choice((1, 2))), "order": _order(rng)}
+
+
+def _created(rng: random.Random, until: datetime) -> _Params:
+    return {**_range(rng, until, "created"), "orderBy": "createdAt", "order": _order(rng)}
+
+
+def _created_by_update(rng: random.Random, until: datetime) -> _Params:
+    return {**_range(rng, until, "created"), "order": _order(rng)}
+
+
+def _two_ranges(rng: random.Random, until: datetime) -> _Params:
+    return {**_range(rng, until, "created"), **_range(rng, until, "lastUpdated"), "order": _order(rng)}
+
+
+def _none(rng: random.Random, _: datetime) -> _Params:
+    return {"orderBy": rng.choice(("createdAt", "lastUpdatedAt")), "order": _order(rng)}
+
+
+KINDS: Final[dict[str, Callable[[random.Random, datetime], _Params]]] = {
+    "status": _status,
+    "created, in that order": _created,
+    "created, by last update": _created_by_update,
+    "created and last update": _two_ranges,
+    "none, an order alone": _none,
+}
+
+
+def _order(rng: random.Random) -> str:
+    return rng.choice(("asc", "desc"))
+
+
+def _range(rng: random.Random, until: datetime, prefix: str) -> _Params:
+    first, last = sorted((_instant(rng, until), _instant(rng, until)))
+    return {f"{prefix}After": _text(first), f"{prefix}Before": _text(last)}
+
+
+def _instant(rng: random.Random, until: datetime) -> datetime:
+    return until - rng.random() * timedelta(days=HISTORY_DAYS)
+
+
+def _text(instant: datetime) -> str:
+    return instant.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")

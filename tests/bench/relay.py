@@ -1,0 +1,152 @@
+"""Section `relay`: what a relayed `ping` costs, directly, through the plain aiohttp proxy, and through the gateway.
+
+How: one POST of a `ping`, answered with 300 bytes, over 32 kept-alive connections for throughput and over one for
+latency; closed loop. The three ways are measured in turn, in short rounds whose order changes, and each figure is that
+of its median round: what slows this machine for a while slows all three. The proxies have one core, load and upstream
+the other; so the direct way, where both share that other core, is also the ceiling of what the rig can ask for.
+CPU time per request counts the proxy's process alone and hardly notices the machine's other work.
+"""
+
+import statistics
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from tests.bench import proc
+from tests.bench.httpclient import Client, request_body
+from tests.bench.options import Options
+from tests.bench.processes import BenchFailed, Child, child, gateway
+from tests.bench.report import Column, Table, progress, ratio, spread_percent
+from tests.bench.upstream import BODY, BODY_BYTES
+
+CONNECTIONS: Final = 32
+SECONDS: Final = 1.5
+SECONDS_OF_ONE: Final = 1.0
+DIRECT: Final = "directly"
+PLAIN: Final = "plain aiohttp proxy"
+GATEWAY: Final = "taskgate"
+
+
+@dataclass
+class Way:
+    """One way to the upstream, and what the rounds have shown of it."""
+
+    name: str
+    url: str
+    pid: int | None  # of the proxy
+    request: bytes = b""
+    many: list[dict[str, Any]] = field(default_factory=list)
+    one: list[dict[str, Any]] = field(default_factory=list)
+
+    async def check(self) -> None:
+        """Make the request once, and see that the answer is the upstream's."""
+        client = await Client.connect(self.url)
+        self.request = client.request(request_body("ping", {}))
+        answer = await client.post(request_body("ping", {}))
+        client.close()
+        if answer != BODY:
+            raise BenchFailed(f"a ping {self.name} was answered {answer!r}")
+
+    async def measure(self, load: Child, connections: int, seconds: float) -> None:
+        """One round."""
+        cpu_s = proc.cpu_seconds(self.pid) if self.pid is not None else 0.0
+        run = await load.ask(
+            "requests", url=self.url, requests=[self.request.decode()], connections=connections, seconds=seconds
+        )
+        if self.pid is not None:
+            run["cpu_us"] = (proc.cpu_seconds(self.pid) - cpu_s) / run["answered"] * 1e6
+        (self.many if connections > 1 else self.one).append(run)
+
+
+async def ways(stack: AsyncExitStack, upstream: Child) -> list[Way]:
+    """The three ways to `upstream`, each ready."""
+    core = proc.cores().measured
+    origin = upstream.url.removesuffix("/mcp")
+    plain = await stack.enter_async_context(child(core, "plain_proxy", origin))
+    taskgate = await stack.enter_async_context(gateway(core, upstream.url))
+    return [
+        Way(DIRECT, upstream.url, None),
+        Way(PLAIN, plain.url, plain.pid),
+        Way(GATEWAY, taskgate.url, taskgate.pid),
+    ]
+
+
+async def run(options: Options) -> list[Table]:
+    """Measure, and make the tables."""
+    async with AsyncExitStack() as stack:
+        upstream = await stack.enter_async_context(child(proc.cores().others, "upstream"))
+        load = await stack.enter_async_context(child(proc.cores().others, "load"))
+        all_ways = await ways(stack, upstream)
+        for way in all_ways:
+            await way.check()
+        for number in range(options.rounds):
+            progress(f"relay: round {number + 1} of {options.rounds}")
+            turn = number % len(all_ways)
+            for way in all_ways[turn:] + all_ways[:turn]:
+                await way.measure(load, CONNECTIONS, SECONDS)
+                await way.measure(load, 1, SECONDS_OF_ONE)
+    return [_throughput(all_ways), _latency(all_ways)]
+
+
+def _throughput(all_ways: list[Way]) -> Table:
+    table = Table(
+        "relay, 32 connections",
+        f"Relayed ping, {BODY_BYTES}-byte answer, {CONNECTIONS} keep-alive connections",
+        "way",
+        [
+            Column("requests/s"),
+            Column("x direct", 2),
+            Column("x plain", 2),
+            Column("median ms", 2),
+            Column("p99 ms", 2),
+            Column("proxy CPU us/request", 1),
+            Column("spread of rounds %"),
+        ],
+    )
+    rates = {way.name: _median(way.many, "per_second") for way in all_ways}
+    for way in all_ways:
+        table.add(
+            way.name,
+            rates[way.name],
+            ratio(rates[way.name], rates[DIRECT]),
+            ratio(rates[way.name], rates[PLAIN]),
+            _median(way.many, "median_us") / 1000,
+            _median(way.many, "p99_us") / 1000,
+            _median(way.many, "cpu_us") if way.pid is not None else None,
+            spread_percent([r["per_second"] for r in way.many]),
+        )
+    table.notes.append(f"median of {len(all_ways[0].many)} rounds; spread: (fastest - slowest round) / median")
+    return table
+
+
+def _latency(all_ways: list[Way]) -> Table:
+    table = Table(
+        "relay, 1 connection",
+        "The same over 1 connection: what the way adds when nobody waits",
+        "way",
+        [
+            Column("median us"),
+            Column("added us"),
+            Column("x direct", 2),
+            Column("x plain", 2),
+            Column("p99 us"),
+            Column("spread of rounds %"),
+        ],
+    )
+    medians = {way.name: _median(way.one, "median_us") for way in all_ways}
+    for way in all_ways:
+        median = medians[way.name]
+        table.add(
+            way.name,
+            median,
+            median - medians[DIRECT],
+            ratio(median, medians[DIRECT]),
+            ratio(median, medians[PLAIN]),
+            _median(way.one, "p99_us"),
+            spread_percent([r["median_us"] for r in way.one]),
+        )
+    return table
+
+
+def _median(rounds: list[dict[str, Any]], figure: str) -> float:
+    return float(statistics.median(r[figure] for r in rounds))

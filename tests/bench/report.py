@@ -1,0 +1,111 @@
+"""What a section has measured, as data: printed as aligned tables, written as JSON.
+
+In: rows of numbers. Out: lines to read, or plain values for JSON, which are the same figures unrounded.
+Always: a goal that is missed is shown as missed; a figure that could not be had is shown as `-`, never as 0.
+"""
+
+import statistics
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+Value: TypeAlias = float | str | None
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column's heading, unit included, and the digits behind the point that are worth reading."""
+
+    name: str
+    digits: int = 0
+
+    def text(self, value: Value) -> str:
+        """The value as it is printed."""
+        if value is None:
+            return "-"
+        return value if isinstance(value, str) else f"{value:,.{self.digits}f}"
+
+
+@dataclass(frozen=True)
+class Goal:
+    """A limit from the issues, and what was measured: it is met below the limit."""
+
+    what: str
+    limit: float
+    unit: str
+    measured: float
+
+    @property
+    def met(self) -> bool:
+        return self.measured < self.limit
+
+    def __str__(self) -> str:
+        verdict = "met" if self.met else "MISSED"
+        digits = 0 if self.measured >= 100 else 1
+        return f"goal: {self.what} under {self.limit:,} {self.unit}: {verdict}, {self.measured:,.{digits}f}"
+
+
+@dataclass
+class Table:
+    """Rows of figures: the first column names what was measured, the others hold a value each."""
+
+    name: str
+    title: str
+    head: str
+    columns: Sequence[Column]
+    rows: list[tuple[str, list[Value]]] = field(default_factory=list)
+    goals: list[Goal] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+    def add(self, label: str, *values: Value) -> None:
+        """Add a row."""
+        assert len(values) == len(self.columns)
+        self.rows.append((label, list(values)))
+
+    def lines(self) -> Iterator[str]:
+        """The table to read."""
+        cells = [[self.head, *(c.name for c in self.columns)]]
+        for label, values in self.rows:
+            cells.append([label, *(c.text(v) for c, v in zip(self.columns, values, strict=True))])
+        widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+        yield self.title
+        yield _row(cells[0], widths)
+        yield _row(["-" * width for width in widths], widths)
+        yield from (_row(row, widths) for row in cells[1:])
+        yield from (f"  {line}" for line in [*map(str, self.goals), *self.notes])
+
+    def as_json(self) -> dict[str, Any]:
+        """The same figures as plain values."""
+        names = [c.name for c in self.columns]
+        return {
+            "name": self.name,
+            "title": self.title,
+            "rows": [{self.head: label, **dict(zip(names, values, strict=True))} for label, values in self.rows],
+            "goals": [
+                {"what": g.what, "limit": g.limit, "unit": g.unit, "measured": g.measured, "met": g.met}
+                for g in self.goals
+            ],
+            "notes": self.notes,
+        }
+
+
+def _row(cells: Sequence[str], widths: Sequence[int]) -> str:
+    first, *others = cells
+    aligned = [first.ljust(widths[0]), *(text.rjust(width) for text, width in zip(others, widths[1:], strict=True))]
+    return "  " + "  ".join(aligned)
+
+
+def progress(text: str) -> None:
+    """Say on stderr what is going on."""
+    print(f"bench: {text}", file=sys.stderr, flush=True)
+
+
+def ratio(value: float, base: float) -> float | None:
+    """How many times `base` a value is; None if that cannot be said."""
+    return value / base if base else None
+
+
+def spread_percent(values: Sequence[float]) -> float:
+    """How far the rounds lie apart, in percent of their median: what of a figure may be the machine's noise."""
+    return 100 * (max(values) - min(values)) / statistics.median(values)

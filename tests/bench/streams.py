@@ -1,0 +1,132 @@
+"""Section `streams`: memory of a proxy per open event stream, and bodies of 100 MB through it, up and down.
+
+How: 20 streams are opened first, so that what a proxy loads and allocates once is there, then 200 more; each has had
+its first event when memory is read again. Bodies are timed from the request's first byte to the answer's last,
+directly, through the plain aiohttp proxy and through the gateway in turn, the median round counting; the growth of
+memory is that of its peak over all rounds. Bodies go up as JSON, which the gateway would inspect if it were small, and
+as bytes; they come down as bytes and as an event stream, every event of which the gateway looks at.
+"""
+
+import asyncio
+import statistics
+from contextlib import AsyncExitStack
+from typing import Any, Final, NamedTuple
+
+from tests.bench import proc
+from tests.bench.options import Options
+from tests.bench.processes import BenchFailed, Child, child
+from tests.bench.relay import DIRECT, GATEWAY, PLAIN, Way, ways
+from tests.bench.report import Column, Goal, Table, progress, ratio
+
+STREAMS_WARM_UP: Final = 20
+STREAMS: Final = 200
+STREAM_BYTES_GOAL: Final = 40_000
+SETTLE_SECONDS: Final = 0.5
+SIZE_BYTES: Final = 100_000_000
+GROWTH_MB_GOAL: Final = 5
+ROUNDS_MAX: Final = 3
+
+
+class Kind(NamedTuple):
+    """A body of `SIZE_BYTES`: its path, and its media type if it goes up."""
+
+    name: str
+    path: str
+    type: str | None
+
+
+KINDS: Final = (
+    Kind("up, JSON", "/sink", "application/json"),
+    Kind("up, bytes", "/sink", "application/octet-stream"),
+    Kind("down, bytes", "/bytes", None),
+    Kind("down, event stream", "/events", None),
+)
+
+
+async def run(options: Options) -> list[Table]:
+    """Measure, and make the tables."""
+    async with AsyncExitStack() as stack:
+        upstream = await stack.enter_async_context(child(proc.cores().others, "upstream"))
+        load = await stack.enter_async_context(child(proc.cores().others, "load"))
+        all_ways = await ways(stack, upstream)
+        for way in all_ways:
+            await way.check()
+        rounds = []
+        for number in range(min(options.rounds, ROUNDS_MAX)):
+            progress(f"streams: bodies, round {number + 1} of {min(options.rounds, ROUNDS_MAX)}")
+            rounds.append({(kind, way.name): await _transfer(load, way, kind) for kind in KINDS for way in all_ways})
+        bodies = _bodies(rounds)
+    progress(f"streams: {STREAMS} open streams")
+    return [await _open_streams(), bodies]
+
+
+async def _transfer(load: Child, way: Way, kind: Kind) -> dict[str, float]:
+    """One body: seconds, and by how many bytes the proxy's peak memory lay above what it held before."""
+    before_bytes = 0
+    if way.pid is not None:
+        proc.reset_peak(way.pid)
+        before_bytes = proc.rss_bytes(way.pid)
+    url = way.url.removesuffix("/mcp") + kind.path
+    done = await load.ask("transfer", url=url, size=SIZE_BYTES, type=kind.type)
+    grown_bytes = proc.peak_bytes(way.pid) - before_bytes if way.pid is not None else 0
+    return {"seconds": done["seconds"], "grown_bytes": grown_bytes}
+
+
+def _bodies(rounds: list[dict[tuple[Kind, str], dict[str, float]]]) -> Table:
+    table = Table(
+        "streams, bodies",
+        f"Bodies of {SIZE_BYTES / 1e6:.0f} MB",
+        "body, way",
+        [Column("MB/s"), Column("x direct", 2), Column("x plain", 2), Column("growth of memory MB", 1)],
+    )
+    for kind in KINDS:
+        rates = {
+            name: SIZE_BYTES / 1e6 / statistics.median(r[kind, name]["seconds"] for r in rounds)
+            for name in (DIRECT, PLAIN, GATEWAY)
+        }
+        for name, rate in rates.items():
+            grown_mb = max(r[kind, name]["grown_bytes"] for r in rounds) / 1e6
+            ratios = (ratio(rate, rates[DIRECT]), ratio(rate, rates[PLAIN]))
+            table.add(f"{kind.name}, {name}", rate, *ratios, None if name == DIRECT else grown_mb)
+            if name == GATEWAY:
+                table.goals.append(Goal(f"growth, {kind.name}", GROWTH_MB_GOAL, "MB", grown_mb))
+    table.notes.append(f"median of {len(rounds)} rounds; growth is the largest of all rounds")
+    return table
+
+
+async def _open_streams() -> Table:
+    table = Table(
+        "streams, open",
+        f"Memory of {STREAMS} open GET streams, each after its first event",
+        "way",
+        [Column("before MB", 1), Column("after MB", 1), Column("KB per stream", 1), Column("x plain", 2)],
+    )
+    async with AsyncExitStack() as stack:
+        upstream = await stack.enter_async_context(child(proc.cores().others, "upstream"))
+        all_ways = await ways(stack, upstream)
+        grown = {way.name: await _grown(way) for way in all_ways if way.pid is not None}
+    per_stream = {name: (figures["after"] - figures["before"]) / STREAMS for name, figures in grown.items()}
+    for name, figures in grown.items():
+        table.add(
+            name,
+            *(figures["before"] / 1e6, figures["after"] / 1e6, per_stream[name] / 1e3),
+            ratio(per_stream[name], per_stream[PLAIN]),
+        )
+    table.goals.append(Goal("memory per open stream", STREAM_BYTES_GOAL, "bytes", per_stream[GATEWAY]))
+    return table
+
+
+async def _grown(way: Way) -> dict[str, Any]:
+    """The memory of a proxy with a few streams open, and with `STREAMS` more."""
+    assert way.pid is not None
+    async with child(proc.cores().others, "load") as load:
+        await load.ask("open", url=way.url, count=STREAMS_WARM_UP)
+        await asyncio.sleep(SETTLE_SECONDS)
+        before_bytes = proc.rss_bytes(way.pid)
+        still = await load.ask("open", url=way.url, count=STREAMS)
+        await asyncio.sleep(SETTLE_SECONDS)
+        after_bytes = proc.rss_bytes(way.pid)
+        await load.ask("close")
+    if still["open"] != STREAMS_WARM_UP + STREAMS:
+        raise BenchFailed(f"of {STREAMS_WARM_UP + STREAMS} streams only {still['open']} stayed open")
+    return {"before": before_bytes, "after": after_bytes}
