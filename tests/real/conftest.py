@@ -28,16 +28,24 @@ from contextlib import ExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from http.client import HTTPConnection
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 import httpx
 import pytest
+from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
 from mcp import ClientSession, types
 from mcp.client.session import ElicitationFnT
+from mcp.client.sse import sse_client
 from mcp.client.streamable_http import streamable_http_client
+from mcp.shared.message import SessionMessage
 from mcp.shared.session import RequestResponder
 from pydantic import ConfigDict
+
+if find_spec("sniffio") is None:
+    # httpcore tries to import it at every lock, and each time all of sys.path is searched: a fifth of all our time.
+    sys.modules["sniffio"] = None  # type: ignore[assignment]
 
 Json = dict[str, Any]
 Steps = dict[str, Json]
@@ -424,14 +432,33 @@ class Client:
         return content.text
 
 
+Streams = tuple[
+    MemoryObjectReceiveStream[SessionMessage | Exception],
+    MemoryObjectSendStream[SessionMessage],
+    Callable[[], str | None],
+]
+
+
+@asynccontextmanager
+async def _streams(url: str, headers: Mapping[str, str] | None, over_sse: bool) -> AsyncIterator[Streams]:
+    """What the SDK's transport reads, what it writes, and its session's id."""
+    if over_sse:
+        async with sse_client(url, headers=dict(headers or {})) as (read, write):
+            yield read, write, lambda: None
+    else:
+        async with bare_http(headers) as http, streamable_http_client(url, http_client=http) as streams:
+            yield streams
+
+
 @asynccontextmanager
 async def connected(
     url: str,
     *,
     headers: Mapping[str, str] | None = None,
     elicitation: ElicitationFnT | None = None,
+    over_sse: bool = False,
 ) -> AsyncIterator[Client]:
-    """A session of the SDK's client at this address, ended with DELETE."""
+    """A session of the SDK's client at this address, ended with DELETE; `over_sse`, by the transport of 2024-11-05."""
     notified: list[types.TaskStatusNotificationParams] = []
     logged: list[Any] = []
 
@@ -448,8 +475,7 @@ async def connected(
 
     try:
         async with (
-            bare_http(headers) as http,
-            streamable_http_client(url, http_client=http) as (read, write, session_id),
+            _streams(url, headers, over_sse) as (read, write, session_id),
             ClientSession(
                 read,
                 write,
