@@ -6,17 +6,16 @@ Always: a failure is told as one, never as an empty list (DESIGN 5.8).
 """
 
 import asyncio
+import logging
 from datetime import UTC, datetime
 from typing import Final
 
 import msgspec
 import orjson
 
-from gateway.config import Config
 from gateway.core import cursor, jsonrpc, sse
 from gateway.core import query as criteria
 from gateway.core.headers import Headers
-from gateway.core.index import Page
 from gateway.core.jsonrpc import INVALID_PARAMS, Message
 from gateway.core.query import BadQuery, Fault, Query
 from gateway.core.task import Key as Place
@@ -24,8 +23,10 @@ from gateway.crawler import Caller
 from gateway.errors import GatewayError
 from gateway.listener import Exchange
 from gateway.metrics import Metrics
-from gateway.refresh import Refresher
-from gateway.sessions import Session, Sessions, TooLarge
+from gateway.refresh import Answer, Refresher
+from gateway.sessions import Session, Sessions
+
+log = logging.getLogger("taskgate.answer")
 
 _CURSOR_ALLOWED: Final = "a nextCursor that this list gave out, with the criteria that it was given out for"
 
@@ -118,70 +119,87 @@ class Reply:
 class Answerer:
     """Answers filtered `tasks/list` requests."""
 
-    def __init__(self, sessions: Sessions, refresher: Refresher, config: Config, metrics: Metrics) -> None:
+    def __init__(self, sessions: Sessions, refresher: Refresher, metrics: Metrics) -> None:
         self._sessions = sessions
         self._refresher = refresher
-        self._page_size = config.index.page_size
         self._metrics = metrics
 
     async def answer(self, exchange: Exchange, caller: Caller, message: Message, request: Request) -> None:
         """Answer `request`. Raises GatewayError if nothing was sent to the client yet."""
         session = self._sessions.open(caller.key)
-        reply = Reply(exchange)
+        reply, raw_id = Reply(exchange), bytes(message.id)
+        answer = self._refresher.at_once(session, request.query, request.after)
+        if answer is None:
+            try:
+                answer = await self._answer_unless_cancelled(session, caller, reply, raw_id, request)
+            except GatewayError as error:
+                self._metrics.queries.labels(caller.upstream.name, "failed").inc()
+                if not reply.streaming:
+                    raise
+                log.info("failed", extra={"upstream": caller.upstream.name, "failure": error.kind, "why": str(error)})
+                reply.send(error.message(raw_id))
+                return
+        if answer is None:
+            reply.end()
+            return
+        self._note(session, caller, answer)
+        reply.headers = session.cors
+        reply.send(jsonrpc.result(raw_id, _result(answer, request)))
+
+    async def _answer_unless_cancelled(
+        self, session: Session, caller: Caller, reply: Reply, raw_id: bytes, request: Request
+    ) -> Answer | None:
+        """The answer, or None once `notifications/cancelled` has named the request."""
         cancelled = asyncio.get_running_loop().create_future()
-        raw_id = bytes(message.id)
         session.answering.setdefault(raw_id, []).append(cancelled)
-        work = asyncio.ensure_future(self._page(session, caller, reply, request))
+        work = asyncio.ensure_future(
+            self._refresher.answer(session, caller, reply.forward, request.query, request.after)
+        )
         try:
             await asyncio.wait({work, cancelled}, return_when=asyncio.FIRST_COMPLETED)
-            if not work.done():
-                reply.end()
-                return
-            reply.headers = session.cors
-            reply.send(jsonrpc.result(raw_id, self._result(work.result(), request, session)))
-        except GatewayError as error:
-            self._metrics.queries.labels(caller.upstream.name, "failed").inc()
-            if not reply.streaming:
-                raise
-            reply.send(error.message(raw_id))
+            return work.result() if work.done() else None
         finally:
             work.cancel()
             session.answering[raw_id].remove(cancelled)
             if not session.answering[raw_id]:
                 del session.answering[raw_id]
 
-    async def _page(self, session: Session, caller: Caller, reply: Reply, request: Request) -> Page:
-        """The page that was asked for, as fresh as it must be."""
-        name = caller.upstream.name
-        try:
-            if self._refresher.is_fresh(session):
-                outcome, requests = "index", 0
-            else:
-                outcome, requests = await self._refresher.refresh(session, caller, reply.forward)
-            page = session.index.select(request.query, request.after, self._page_size)
-        except TooLarge:
-            async with session.scanning:
-                outcome = "scanned"
-                page = await self._refresher.scan(session, caller, reply.forward, request.query, request.after)
-                requests = session.list_pages
-        self._metrics.queries.labels(name, outcome).inc()
-        self._metrics.spared_requests.labels(name).inc(max(0, session.list_pages - requests))
-        answered = sum(len(t.raw) for t in page.tasks)
-        self._metrics.spared_bytes.labels(name).inc(max(0, session.list_bytes - answered))
-        return page
-
-    def _result(self, page: Page, request: Request, session: Session) -> bytes:
-        as_of = datetime.fromtimestamp(session.as_of_unix, UTC).isoformat(timespec="milliseconds")
-        following = b""
-        if page.more:
-            last = request.query.place(page.tasks[-1])
-            following = b'"nextCursor":%b,' % orjson.dumps(cursor.encode(request.query, last))
-        return b'{"tasks":[%b],%b"_meta":{"taskgate/total":%d,"taskgate/asOf":"%b"}}' % (
-            b",".join([t.raw for t in page.tasks]),
-            following,
-            page.total,
-            as_of.replace("+00:00", "Z").encode(),
+    def _note(self, session: Session, caller: Caller, answer: Answer) -> None:
+        """Count what an answer cost, and what it saved its requestor."""
+        name, metrics = caller.upstream.name, self._metrics
+        answered_bytes = sum(len(t.raw) for t in answer.page.tasks)
+        spared_requests = max(0, session.known.pages - answer.requests)
+        metrics.queries.labels(name, answer.outcome).inc()
+        metrics.spared_requests.labels(name).inc(spared_requests)
+        metrics.spared_bytes.labels(name).inc(max(0, session.list_bytes - answered_bytes))
+        log.debug(
+            "query",
+            extra={
+                "upstream": name,
+                "outcome": answer.outcome,
+                "reason": answer.reason,
+                "upstream_requests": answer.requests,
+                "spared_requests": spared_requests,
+                "tasks": len(answer.page.tasks),
+                "total": answer.page.total,
+            },
         )
+
+
+def _result(answer: Answer, request: Request) -> bytes:
+    """The raw `ListTasksResult`."""
+    page = answer.page
+    as_of = datetime.fromtimestamp(answer.as_of_unix_s, UTC).isoformat(timespec="milliseconds")
+    following = b""
+    if page.more:
+        last = request.query.place(page.tasks[-1])
+        following = b'"nextCursor":%b,' % orjson.dumps(cursor.encode(request.query, last))
+    return b'{"tasks":[%b],%b"_meta":{"taskgate/total":%d,"taskgate/asOf":"%b"}}' % (
+        b",".join([t.raw for t in page.tasks]),
+        following,
+        page.total,
+        as_of.replace("+00:00", "Z").encode(),
+    )
 
 
 def bad_query(message: Message, error: BadQuery) -> bytes:

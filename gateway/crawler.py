@@ -7,7 +7,7 @@ recovered from a bounded number of times, pages have a limit (DESIGN 6).
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from itertools import count
 from typing import Any, Final
 from uuid import uuid4
@@ -15,7 +15,7 @@ from uuid import uuid4
 import msgspec
 
 from gateway.config import Config, Upstream
-from gateway.core import jsonrpc, observe, sse
+from gateway.core import jsonrpc, observe, sse, task
 from gateway.core.headers import Headers
 from gateway.core.jsonrpc import Message
 from gateway.core.public import PublicUrl
@@ -30,6 +30,7 @@ _RECOVERIES_MAX: Final = 10  # of a crawl whose cursors expire under it
 _DROPS_MAX: Final = 1  # of connections, while one request is answered
 _POLLS_MAX: Final = 100  # of a stream that closes and asks to be polled
 _RETRY_DEFAULT_S: Final = 1.0
+TASKS_AT_ONCE: Final = 200  # handled before others get their turn
 
 _ids = count()
 _PREFIX: Final = f"taskgate-{uuid4().hex}"
@@ -79,14 +80,17 @@ class Caller:
 
 
 class Page(msgspec.Struct):
-    """One page of `tasks/list`, with its size in bytes of JSON."""
+    """One page of `tasks/list`: its cursor and that of the next, when it was asked for, its size in bytes of JSON."""
 
     tasks: list[Task]
+    cursor: str | None
+    following: str | None
+    asked_at: float
     size_bytes: int
 
 
 class Crawler:
-    """Asks the upstream on behalf of one caller."""
+    """Asks the upstream on behalf of one caller. `requests` counts what it asked."""
 
     def __init__(
         self, caller: Caller, config: Config, metrics: Metrics, on_message: Callable[[bytes], Awaitable[None]]
@@ -95,43 +99,69 @@ class Crawler:
         self._config = config
         self._metrics = metrics
         self._on_message = on_message
+        self._loop = asyncio.get_running_loop()
         self.cors = Headers()
+        self.requests = 0
 
-    async def pages(self) -> AsyncIterator[Page]:
-        """Every page of the upstream's `tasks/list`, from the first to the last. Raises GatewayError."""
+    async def pages(self) -> AsyncGenerator[Page, None]:
+        """Every page of the upstream's `tasks/list`, from the first to the last. Raises GatewayError.
+
+        The next page is asked for before this one is handed out, so that the upstream is not idle meanwhile.
+        """
         trail: list[str | None] = [None]  # the cursors of the pages read, and at its end that of the next
         seen: set[str | None] = set()
         recoveries, went_back = 0, False
-        for _ in range(self._config.index.pages_max):
-            cursor = trail[-1]
-            response = await self.ask("tasks/list", {} if cursor is None else {"cursor": cursor})
-            if bytes(response.error):
-                recoveries += 1
-                if (
-                    cursor is None
-                    or jsonrpc.error_code(response) != jsonrpc.INVALID_PARAMS
-                    or recoveries > _RECOVERIES_MAX
-                ):
-                    raise UpstreamFailed(bytes(response.error))
-                # The task that the cursor names has gone. A page back there is a newer cursor; else from the start.
-                trail = [None] if went_back else trail[:-1]
-                seen = set(trail)
-                went_back = not went_back
-                continue
-            went_back = False
-            try:
-                tasks, following = observe.parse_page(response)
-            except TaskError as error:
-                raise UpstreamBroken(f"the upstream's tasks/list is no list of tasks: {error}") from None
-            self._metrics.crawl_pages.labels(self._caller.upstream.name).inc()
-            yield Page(tasks, len(bytes(response.result)))
-            if not following:
-                return
-            if following in seen:
-                raise UpstreamBroken("the upstream's tasks/list repeats a cursor: its pages have no end")
-            seen.add(following)
-            trail.append(following)
-        raise UpstreamBroken(f"the upstream's tasks/list has more than {self._config.index.pages_max} pages")
+        asking = self._prefetch(None)
+        try:
+            for _ in range(self._config.index.pages_max):
+                page = await asking
+                if page is None:
+                    recoveries += 1
+                    if recoveries > _RECOVERIES_MAX:
+                        raise UpstreamBroken(f"cursors of the upstream's tasks/list expired {recoveries} times")
+                    # The task that the cursor names has gone. A page back there is a newer one; else from the start.
+                    trail = [None] if went_back else trail[:-1]
+                    seen = set(trail)
+                    went_back = not went_back
+                    asking = self._prefetch(trail[-1])
+                    continue
+                went_back = False
+                if page.following in seen:
+                    raise UpstreamBroken("the upstream's tasks/list repeats a cursor: its pages have no end")
+                if page.following is not None:
+                    seen.add(page.following)
+                    trail.append(page.following)
+                    asking = self._prefetch(page.following)
+                yield page
+                if page.following is None:
+                    return
+            raise UpstreamBroken(f"the upstream's tasks/list has more than {self._config.index.pages_max} pages")
+        finally:
+            asking.cancel()
+
+    def _prefetch(self, cursor: str | None) -> "asyncio.Task[Page | None]":
+        asking = asyncio.ensure_future(self.page(cursor))
+        asking.add_done_callback(lambda done: done.cancelled() or done.exception())  # nobody may be left to ask
+        return asking
+
+    async def page(self, cursor: str | None) -> Page | None:
+        """The page at `cursor`; None if the cursor is no longer valid. Raises GatewayError."""
+        asked_at = self._loop.time()
+        response = await self.ask("tasks/list", {} if cursor is None else {"cursor": cursor})
+        if bytes(response.error):
+            if cursor is not None and jsonrpc.error_code(response) == jsonrpc.INVALID_PARAMS:
+                return None
+            raise UpstreamFailed(bytes(response.error))
+        tasks: list[Task] = []
+        try:
+            raws, following = observe.parse_page(response)
+            for start in range(0, len(raws), TASKS_AT_ONCE):
+                tasks += map(task.parse, raws[start : start + TASKS_AT_ONCE])
+                await asyncio.sleep(0)
+        except TaskError as error:
+            raise UpstreamBroken(f"the upstream's tasks/list is no list of tasks: {error}") from None
+        self._metrics.crawl_pages.labels(self._caller.upstream.name).inc()
+        return Page(tasks, cursor, following, asked_at, len(bytes(response.result)))
 
     async def ask(self, method: str, params: dict[str, Any]) -> Message:
         """The response to one request. Raises GatewayError; a JSON-RPC error is a response."""
@@ -146,6 +176,7 @@ class Crawler:
         raw_id = b'"%b"' % message_id.encode()
         for attempt in range(_DROPS_MAX + 1):
             self._metrics.upstream_request(self._caller.upstream.name, method)
+            self.requests += 1
             try:
                 async with asyncio.timeout(self._config.index.crawl_timeout or None):
                     return await self._exchange(head + body, raw_id)

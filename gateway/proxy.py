@@ -38,6 +38,8 @@ log = logging.getLogger("taskgate.request")
 
 # The last revision whose `tasks/list` the gateway answers; later ones have tasks of their own (DESIGN 3.9).
 _LAST_REVISION: Final = b"2025-11-25"
+# The message endpoint of HTTP+SSE (2024-11-05) names its session in the query, as every SDK's server writes it.
+_HTTP_SSE_SESSION: Final = re.compile(rb"[?&]session_?id=", re.IGNORECASE)
 _WELL_KNOWN: Final = re.compile(rb"/\.well-known/[^/?]+")
 _CANCELLED: Final = "notifications/cancelled"
 
@@ -52,7 +54,7 @@ class Proxy:
         self._metrics = metrics
         self._loop = asyncio.get_running_loop()
         refresher = Refresher(sessions, config, metrics, self._loop.time)
-        self._answerer = answer.Answerer(sessions, refresher, config, metrics)
+        self._answerer = answer.Answerer(sessions, refresher, metrics)
         self._door = _Door(config)
 
     async def handle(self, exchange: Exchange) -> None:
@@ -93,7 +95,7 @@ class Proxy:
 
     def _filtered(self, message: Message, caller: Caller) -> answer.Request | None:
         """The filtered `tasks/list` in a message, if the gateway is to answer it. Raises BadQuery."""
-        if message.method != "tasks/list" or not message.is_request or _later_revision(caller.headers):
+        if message.method != "tasks/list" or not message.is_request or _of_another_era(caller, message):
             return None
         session = self._sessions.get(caller.key)
         if session is not None and session.filters_natively:
@@ -193,6 +195,7 @@ class _Watch:
         self.edits = self._initializes or self._resumed
         self.reads_json = self._initializes or (self._request is not None and observe.is_observed(self._request))
         self._session_id: bytes | None = None
+        self._asked_at = exchange.connection.loop.time()
 
     def head(self, response: Response) -> None:
         """Drop what the response's status says is no more; note the session that `initialize` opens."""
@@ -215,13 +218,12 @@ class _Watch:
             self.unread()  # of what it is the result is not known, only that it may have changed something
             return self._initialized(data, message)
         if request is None or not message.is_response or bytes(message.id) != bytes(request.id):
-            observation = observe.of_notification(message)
+            if observation := observe.of_notification(message):
+                self._sessions.observe(self._caller.key, observation)
         elif self._initializes:
             return self._initialized(data, message)
-        else:
-            observation = observe.of_response(request, message)
-        if observation is not None:
-            self._sessions.observe(self._caller.key, observation)
+        elif observation := observe.of_response(request, message):
+            self._sessions.observe(self._caller.key, observation, self._asked_at)
         return data
 
     def unread(self) -> None:
@@ -348,6 +350,13 @@ def _may_carry_message(exchange: Exchange) -> bool:
     )
 
 
-def _later_revision(headers: Headers) -> bool:
-    version = headers.get(b"mcp-protocol-version")
-    return version is not None and version > _LAST_REVISION
+def _of_another_era(caller: Caller, message: Message) -> bool:
+    """Whether a `tasks/list` is not of the revision that is answered here, or not of its transport (DESIGN 3.9)."""
+    if _HTTP_SSE_SESSION.search(caller.target) and b"text/event-stream" not in caller.headers.tokens(b"accept"):
+        return True  # its response goes out on a stream that the client opened before
+    version = caller.headers.get(b"mcp-protocol-version")
+    if version is not None and version > _LAST_REVISION:
+        return True
+    meta = jsonrpc.members(jsonrpc.members(message.params).get("_meta", jsonrpc.ABSENT))
+    stated = meta.get("io.modelcontextprotocol/protocolVersion")
+    return stated is not None and bytes(stated).strip(b'"') > _LAST_REVISION

@@ -1,26 +1,29 @@
-"""Bringing a session's index up to date: one refresh at a time, shared by all queries that it is fresh enough for.
+"""Bringing a session up to date for a query: what `core/freshness.py` plans is asked, once for all who need it.
 
-In: a session, the caller whose query needs it fresh, where messages for that caller go. Out: the index holds every
-task's state as of the refresh's beginning, or later; or the error that kept it from that.
-Always: at most one refresh of a session is under way; it belongs to the queries that joined it, and ends with the last
-of them (DESIGN 3.6); a message on its streams goes to the first of them that is still there (DESIGN 5.7).
+In: a session, a query with when it came, the caller that it is asked for, where messages for that caller go. Out: the
+index is fresh enough for the query; or the error that kept it from that.
+Always: nothing is asked twice at once; an `Ask` belongs to the queries that wait for it, and ends with the last of
+them (DESIGN 3.6); a message on its streams goes to the first of them that is still there (DESIGN 5.7).
 """
 
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from contextlib import aclosing
 from typing import Final, TypeAlias
 
+import msgspec
+
+from gateway import crawler as crawling
 from gateway.config import Config
-from gateway.core import freshness, jsonrpc, observe, task
-from gateway.core.freshness import Need
+from gateway.core import freshness, jsonrpc, observe
+from gateway.core.freshness import NEVER, Ages, Knowledge, Listing, Plan
 from gateway.core.index import Page, page_of
-from gateway.core.jsonrpc import INVALID_PARAMS
 from gateway.core.query import Query
+from gateway.core.task import UNKNOWN, Instant, Task
 from gateway.core.task import Key as Place
-from gateway.core.task import Task, TaskError
-from gateway.crawler import Caller, Crawler
+from gateway.crawler import TASKS_AT_ONCE, Caller, Crawler
 from gateway.errors import GatewayError, UpstreamBroken, UpstreamFailed, UpstreamRefused
 from gateway.metrics import Metrics
 from gateway.sessions import Session, Sessions, TooLarge
@@ -30,18 +33,33 @@ log = logging.getLogger("taskgate.refresh")
 Outbox: TypeAlias = Callable[[bytes], Awaitable[None]]
 """Where messages for one client go that arrive on a stream of the crawler's."""
 
-_ASKED_AT_ONCE: Final = 8  # tasks/get of tasks that no list shows
+_ASKED_AT_ONCE: Final = 8
+_CURSORS_KEPT: Final = 4  # of the last pages, to look there for new tasks
+_YIELD_TASKS: Final = 5000  # looked at before others get their turn
+_ROUNDS_MAX: Final = 100  # of planning for one query; each learns something, so that this is never reached
 
 
-class Refresh:
-    """A refresh that is under way, and the queries that wait for it."""
+class Answer(msgspec.Struct):
+    """A page, as of when (seconds since 1970), how it was come by, and the upstream requests made for it."""
 
-    def __init__(self, session: Session, began_at: float) -> None:
+    page: Page
+    as_of_unix_s: float
+    outcome: str
+    reason: str
+    requests: int
+
+
+class Ask:
+    """Something that is being asked of the upstream, and the queries that wait for it."""
+
+    def __init__(self, session: Session, keys: Sequence[str | None], began_at: float) -> None:
         self._session = session
+        self._keys = keys
         self.began_at = began_at
         self.outboxes: list[Outbox] = []
         self.task: asyncio.Task[None] | None = None
-        self.requests = 0  # made upstream so far
+        for key in keys:
+            session.asks[key] = self
 
     async def forward(self, data: bytes) -> None:
         """Pass on a message from one of the crawler's streams."""
@@ -49,7 +67,7 @@ class Refresh:
             await self.outboxes[0](data)
 
     async def join(self, outbox: Outbox) -> None:
-        """Wait for the end. Raises what the refresh raised; the last one to stop waiting stops it."""
+        """Wait for the end. Raises what the asking raised; the last one to stop waiting stops it."""
         assert self.task is not None
         self.outboxes.append(outbox)
         try:
@@ -63,64 +81,115 @@ class Refresh:
 
     def end(self) -> None:
         """No query may join it any more."""
-        if self._session.refresh is self:
-            self._session.refresh = None
+        for key in self._keys:
+            if self._session.asks.get(key) is self:
+                del self._session.asks[key]
 
 
 class Refresher:
-    """Refreshes sessions."""
+    """Answers queries from sessions, as fresh as they must be."""
 
     def __init__(self, sessions: Sessions, config: Config, metrics: Metrics, clock: Callable[[], float]) -> None:
         self._sessions = sessions
         self._config = config
         self._metrics = metrics
         self._clock = clock
+        self._ages = Ages(config.index.max_age, config.index.full_crawl_interval)
 
-    def is_fresh(self, session: Session) -> bool:
-        """Whether a query that comes now can be answered from the index."""
-        return self._need(session, self._clock()) is Need.NOTHING
+    def at_once(self, session: Session, query: Query, after: Place | None) -> Answer | None:
+        """The answer to a query that needs nothing of the upstream; None if it does."""
+        if session.oversize or not self._plan(session, query, self._clock()).nothing:
+            return None
+        page = session.index.select(query, after, self._config.index.page_size)
+        if self._overdue(session, page):
+            return None
+        return Answer(page, self._as_of(session, query, self._clock()), "index", freshness.FRESH.reason, 0)
 
-    def _need(self, session: Session, came_at: float) -> Need:
-        oldest = max(came_at - self._config.index.max_age, session.doubted_at)
-        running = session.refresh
-        return freshness.need(oldest, session.as_of, running.began_at if running is not None else None)
-
-    async def refresh(self, session: Session, caller: Caller, outbox: Outbox) -> tuple[str, int]:
-        """Make the index fresh enough for a query that comes now; returns how, and the upstream requests it took.
-
-        Raises GatewayError, and TooLarge if the session is to be scanned instead.
-        """
-        came_at, outcome, requests = self._clock(), "coalesced", 0
-        while True:
-            if session.oversize:
-                raise TooLarge
-            running = session.refresh
-            match self._need(session, came_at):
-                case Need.NOTHING:
-                    return outcome, requests
-                case Need.REFRESH:
-                    running, outcome = self._start(session, caller), "refreshed"
-                    await running.join(outbox)
-                    requests = running.requests
-                case Need.JOIN:
-                    assert running is not None
-                    await running.join(outbox)
-                    return outcome, requests
-                case Need.WAIT:
-                    assert running is not None and running.task is not None
-                    await asyncio.wait({running.task})
-
-    def _start(self, session: Session, caller: Caller) -> Refresh:
-        refresh = session.refresh = Refresh(session, self._clock())
-        refresh.task = asyncio.create_task(self._run(session, caller, refresh))
-        return refresh
-
-    async def _run(self, session: Session, caller: Caller, refresh: Refresh) -> None:
-        wall = time.time()
+    async def answer(
+        self, session: Session, caller: Caller, outbox: Outbox, query: Query, after: Place | None
+    ) -> Answer:
+        """The answer to a query, once what it needs was asked. Raises GatewayError."""
+        came_at = self._clock()
+        outcome, requests = "index", 0
+        reasons: list[str] = []
         try:
-            with self._metrics.crawl_seconds.labels(caller.upstream.name).time():
-                await self._crawl(session, caller, refresh)
-            session.as_of, session.as_of_unix = refresh.began_at, wall
+            for _ in range(_ROUNDS_MAX):
+                if session.oversize and query.task_ids is None:
+                    raise TooLarge
+                plan = self._plan(session, query, came_at)
+                if plan.nothing:
+                    page = session.index.select(query, after, self._config.index.page_size)
+                    overdue = self._overdue(session, page)
+                    if not overdue:
+                        as_of = self._as_of(session, query, came_at)
+                        return Answer(page, as_of, outcome, "; ".join(reasons) or plan.reason, requests)
+                    plan = Plan("the ttl of tasks to be shown has passed", tasks=overdue)
+                made = await self._carry_out(session, caller, outbox, query, plan, came_at)
+                if made is None:
+                    outcome = "coalesced" if outcome == "index" else outcome
+                else:
+                    outcome = "refreshed"
+                    requests += made
+                    reasons.append(plan.reason)
+            raise UpstreamBroken("the upstream's tasks change faster than they can be asked for")
+        except TooLarge:
+            return await self._scan(session, caller, outbox, query, after)
+
+    def _plan(self, session: Session, query: Query, came_at: float) -> Plan:
+        return freshness.plan(session.known, session.index, query, came_at, self._ages)
+
+    def _overdue(self, session: Session, page: Page) -> list[str]:
+        return freshness.overdue(session.known, page.tasks, self._clock(), time.time())
+
+    def _as_of(self, session: Session, query: Query, came_at: float) -> float:
+        """The oldest instant that an answer may reflect, in seconds since 1970."""
+        known = session.known
+        as_of = max(known.crawled_at, min(max(known.looked_at, known.crawled_at), known.live_at))
+        return time.time() - (self._clock() - max(as_of, came_at - self._ages.max_age_s))
+
+    # ---- asking ----
+
+    async def _carry_out(
+        self, session: Session, caller: Caller, outbox: Outbox, query: Query, plan: Plan, came_at: float
+    ) -> int | None:
+        """Ask what a plan says, or wait for those who do; the requests made, None if others made them all."""
+        oldest = max(came_at - self._ages.max_age_s, session.known.doubted_at)
+        reading = session.asks.get(None)
+        if reading is not None and (plan.crawl or plan.look):
+            await self._await(reading, outbox, oldest)
+            return None
+        asked = [i for i in plan.tasks if i in session.asks]
+        waits = {session.asks[i] for i in asked}
+        new = [i for i in plan.tasks if i not in session.asks]
+        crawler: Crawler | None = None
+        if plan.crawl or plan.look or new:
+            keys: list[str | None] = [*new]
+            if plan.crawl or plan.look:
+                keys.append(None)
+            ask = Ask(session, keys, self._clock())
+            crawler = Crawler(caller, self._config, self._metrics, self._on_message(session, ask))
+            work = self._crawl(session, crawler) if plan.crawl else self._delta(session, crawler, query, plan.look, new)
+            ask.task = asyncio.create_task(self._run(session, ask, work))
+            waits.add(ask)
+        try:
+            async with asyncio.TaskGroup() as group:
+                for wait in waits:
+                    group.create_task(self._await(wait, outbox, oldest))
+        except* (GatewayError, TooLarge) as failures:
+            raise _first(failures) from None
+        return crawler.requests if crawler is not None else None
+
+    async def _await(self, ask: Ask, outbox: Outbox, oldest: float) -> None:
+        """Wait for an ask. One that began too early to be of use is only waited for."""
+        if ask.began_at >= oldest:
+            await ask.join(outbox)
+        else:
+            assert ask.task is not None
+            await asyncio.wait({ask.task})
+
+    async def _run(self, session: Session, ask: Ask, work: Coroutine[None, None, None]) -> None:
+        try:
+            await work
         except TooLarge:
             session.oversize = True
             session.clear()
@@ -131,98 +200,208 @@ class Refresher:
                 session.clear()
             raise
         finally:
-            refresh.end()
+            ask.end()
             self._sessions.keep(session)
 
-    async def _crawl(self, session: Session, caller: Caller, refresh: Refresh) -> None:
-        """Read every page into the index, and take out what no page shows."""
-        crawler = Crawler(caller, self._config, self._metrics, self._on_message(session, refresh))
-        seen: set[str] = set()
-        pages = size_bytes = 0
-        session.gone_at.clear()
-        session.observed_at.clear()
-        async for page in crawler.pages():
-            session.listed(page.tasks)
-            seen.update(t.id for t in page.tasks)
-            self._sessions.keep(session)
-            self._sessions.check(session)
-            pages += 1
-            size_bytes += page.size_bytes
-            refresh.requests += 1
-        session.cors = crawler.cors
-        session.list_pages, session.list_bytes = pages, size_bytes
-        if len(seen) < len(session.index):
-            await self._settle(session, crawler, refresh, [i for i in session.index if i not in seen])
-
-    async def _settle(self, session: Session, crawler: Crawler, refresh: Refresh, missing: list[str]) -> None:
-        """Of the tasks that the list did not show: those it once did are gone, the others are asked for by id."""
-        ask = []
-        for task_id in missing:
-            if task_id in session.observed_at:
-                continue  # seen in passing while the crawl was under way
-            if task_id in session.unlisted:
-                ask.append(task_id)
-            else:
-                session.forget(task_id)
-        recheck_before = refresh.began_at - self._config.index.full_crawl_interval
-        due = [i for i in ask if self._is_due(session, i, recheck_before)]
-        for start in range(0, len(due), _ASKED_AT_ONCE):
-            batch = due[start : start + _ASKED_AT_ONCE]
-            try:
-                async with asyncio.TaskGroup() as group:
-                    reports = [group.create_task(self._get(crawler, task_id)) for task_id in batch]
-            except* GatewayError as failures:
-                raise failures.exceptions[0] from None
-            refresh.requests += len(batch)
-            for task_id, report in zip(batch, reports, strict=True):
-                if (found := report.result()) is not None:
-                    session.index.put(found)
-                    session.unlisted[task_id] = refresh.began_at
-                elif task_id not in session.observed_at:
-                    session.forget(task_id)
-
-    def _is_due(self, session: Session, task_id: str, recheck_before: float) -> bool:
-        known = session.index.get(task_id)
-        return known is not None and (not known.is_terminal or session.unlisted[task_id] <= recheck_before)
-
-    async def _get(self, crawler: Crawler, task_id: str) -> Task | None:
-        response = await crawler.ask("tasks/get", {"taskId": task_id})
-        if bytes(response.error):
-            if jsonrpc.error_code(response) == INVALID_PARAMS:
-                return None
-            raise UpstreamFailed(bytes(response.error))
-        try:
-            return task.parse(response.result)
-        except TaskError as error:
-            raise UpstreamBroken(f"the upstream's tasks/get is no task: {error}") from None
-
-    def _on_message(self, session: Session, refresh: Refresh) -> Outbox:
+    def _on_message(self, session: Session, ask: Ask) -> Outbox:
         async def on_message(data: bytes) -> None:
             message = jsonrpc.parse(data)
             if message is not None and (observation := observe.of_notification(message)):
                 self._sessions.observe(session.key, observation)
-            await refresh.forward(data)
+            await ask.forward(data)
 
         return on_message
 
-    async def scan(self, session: Session, caller: Caller, outbox: Outbox, query: Query, after: Place | None) -> Page:
-        """The page of a query on a session that is larger than an index may hold: read through, and forgotten."""
-        limit = self._config.index.page_size
-        crawler = Crawler(caller, self._config, self._metrics, outbox)
-        seen: set[int] = set()
-        best: list[Task] = []
-        total, more, began_at = 0, False, time.time()
+    async def _crawl(self, session: Session, crawler: Crawler) -> None:
+        """Read every page into the index, and take out what no page shows."""
+        began_at, known = self._clock(), session.known
+        seen: set[str] = set()
+        order = _Order()
+        cursors: list[str | None] = []
         pages = size_bytes = 0
-        async for page in crawler.pages():
-            unique = {t.id: t for t in page.tasks if hash(t.id) not in seen}
-            seen.update(map(hash, unique))
-            matching = [t for t in unique.values() if query.matches(t, session.index.default_method)]
-            total += len(matching)
-            kept = page_of(query, best + matching, after, limit)
-            best, more = kept.tasks, more or kept.more
-            pages += 1
-            size_bytes += page.size_bytes
-        session.oversize = len(seen) > self._config.index.tasks_max or size_bytes > self._config.index.memory_bytes_max
-        session.as_of_unix, session.list_pages, session.list_bytes = began_at, pages, size_bytes
-        session.cors = crawler.cors
-        return Page(best, total, more)
+        with self._metrics.crawl_seconds.labels(session.key.upstream).time():
+            async with aclosing(crawler.pages()) as reading:
+                async for page in reading:
+                    await self._take_page(session, page)
+                    order.note([task for task in page.tasks if task.id not in seen])
+                    seen.update(task.id for task in page.tasks)
+                    cursors = [*cursors, page.cursor][-_CURSORS_KEPT:]
+                    pages += 1
+                    size_bytes += page.size_bytes
+        await self._forget_unseen(session, seen, began_at)
+        known.crawled_at = known.looked_at = began_at
+        known.pages, known.cursors, known.listing = pages, cursors, order.listing
+        known.confirmed = {i: at for i, at in known.confirmed.items() if at >= began_at or i in known.unlisted}
+        known.gone = {i: at for i, at in known.gone.items() if at >= began_at}
+        session.cors, session.list_bytes = crawler.cors, size_bytes
+        if known.unlisted:
+            await self._recheck_unlisted(session, crawler, began_at)
+        else:
+            known.live_at = began_at
+
+    async def _take_page(self, session: Session, page: crawling.Page) -> None:
+        for start in range(0, len(page.tasks), TASKS_AT_ONCE):
+            if start:
+                await asyncio.sleep(0)
+            session.listed(page.tasks[start : start + TASKS_AT_ONCE], page.asked_at)
+        self._sessions.keep(session)
+        self._sessions.check(session)
+
+    async def _forget_unseen(self, session: Session, seen: set[str], began_at: float) -> None:
+        """Take out the tasks that once were listed, and were neither listed nor reported since `began_at`."""
+        if len(seen) >= len(session.index) + len(session.known.gone):
+            return
+        for count, task_id in enumerate(list(session.index)):
+            if count % _YIELD_TASKS == 0:
+                await asyncio.sleep(0)
+            known = session.known
+            if task_id in seen or task_id in known.unlisted or known.confirmed.get(task_id, NEVER) >= began_at:
+                continue
+            session.forget(task_id, began_at)
+
+    async def _recheck_unlisted(self, session: Session, crawler: Crawler, began_at: float) -> None:
+        """Ask for the terminal tasks that no list shows, as often as all pages are read to find what was deleted."""
+        known = session.known
+        if known.unlisted_at > began_at - self._ages.full_crawl_interval_s:
+            return
+        terminal = [i for i in known.unlisted if (t := session.index.get(i)) is not None and t.is_terminal]
+        await self._ask_for(session, crawler, terminal)
+        known.unlisted_at = began_at
+
+    async def _delta(
+        self, session: Session, crawler: Crawler, query: Query, look: bool, task_ids: Sequence[str]
+    ) -> None:
+        """Look where new tasks appear, and ask for single ones, at once."""
+        began_at = self._clock()
+        try:
+            async with asyncio.TaskGroup() as group:
+                if look:
+                    group.create_task(self._look(session, crawler))
+                group.create_task(self._ask_for(session, crawler, task_ids))
+        except* (GatewayError, TooLarge) as failures:
+            raise _first(failures) from None
+        if look and _touches_every_live_task(query):
+            session.known.live_at = began_at
+
+    async def _look(self, session: Session, crawler: Crawler) -> None:
+        """Read the last page, and what has come behind it; or the first, down to what is known."""
+        began_at, known = self._clock(), session.known
+        prepends = known.listing is Listing.PREPENDS
+        cursors: list[str | None] = [None] if prepends else list(known.cursors)
+        while cursors:
+            cursor = cursors[-1]
+            page = await crawler.page(cursor)
+            if page is None:
+                cursors.pop()  # the task that the cursor names has gone; the page before may still be had
+                continue
+            reached = prepends and any(session.index.get(task.id) is not None for task in page.tasks)
+            await self._take_page(session, page)
+            confirmed = known.confirmed
+            for task in page.tasks:
+                confirmed[task.id] = max(page.asked_at, confirmed.get(task.id, NEVER))
+            if page.following is None or reached:
+                known.looked_at = began_at
+                known.cursors = cursors[-_CURSORS_KEPT:]
+                return
+            if page.following in cursors:
+                raise UpstreamBroken("the upstream's tasks/list repeats a cursor: its pages have no end")
+            cursors.append(page.following)
+        known.crawled_at = NEVER  # there is no way back to where new tasks appear
+
+    async def _ask_for(self, session: Session, crawler: Crawler, task_ids: Sequence[str]) -> None:
+        """`tasks/get`, several at a time; what is not there is gone."""
+        waiting = iter(task_ids)
+
+        async def worker() -> None:
+            for task_id in waiting:
+                await self._ask_for_one(session, crawler, task_id)
+
+        try:
+            async with asyncio.TaskGroup() as group:
+                for _ in range(min(_ASKED_AT_ONCE, len(task_ids))):
+                    group.create_task(worker())
+        except* (GatewayError, TooLarge) as failures:
+            raise _first(failures) from None
+
+    async def _ask_for_one(self, session: Session, crawler: Crawler, task_id: str) -> None:
+        asked_at = self._clock()
+        request = jsonrpc.Message(
+            "2.0", method="tasks/get", params=msgspec.Raw(msgspec.json.encode({"taskId": task_id}))
+        )
+        response = await crawler.ask("tasks/get", {"taskId": task_id})
+        if jsonrpc.error_code(response) == jsonrpc.METHOD_NOT_FOUND:
+            session.known.asks_by_id = False
+            return
+        observation = observe.of_response(request, response)
+        if observation is None:
+            raise UpstreamFailed(bytes(response.error))
+        if observation.doubt or any(task.id != task_id for task in observation.tasks):
+            raise UpstreamBroken("the upstream's tasks/get does not return the task that was asked for")
+        session.take(observation, asked_at, self._clock())
+        self._sessions.check(session)
+
+    # ---- sessions larger than an index may hold ----
+
+    async def _scan(
+        self, session: Session, caller: Caller, outbox: Outbox, query: Query, after: Place | None
+    ) -> Answer:
+        """Answer by reading all pages and keeping only the one that was asked for; one scan at a time."""
+        async with session.scanning:
+            crawler = Crawler(caller, self._config, self._metrics, outbox)
+            limit, began_unix_s = self._config.index.page_size, time.time()
+            seen: set[int] = set()
+            best: list[Task] = []
+            total, more, pages, size_bytes = 0, False, 0, 0
+            async with aclosing(crawler.pages()) as reading:
+                async for page in reading:
+                    unique = {t.id: t for t in page.tasks if hash(t.id) not in seen}
+                    seen.update(map(hash, unique))
+                    matching = [t for t in unique.values() if query.matches(t, session.index.default_method)]
+                    total += len(matching)
+                    kept = page_of(query, best + matching, after, limit)
+                    best, more = kept.tasks, more or kept.more
+                    pages += 1
+                    size_bytes += page.size_bytes
+            limits = self._config.index
+            session.oversize = len(seen) > limits.tasks_max or size_bytes > limits.memory_bytes_max
+            session.known.pages, session.list_bytes, session.cors = pages, size_bytes, crawler.cors
+            reason = "the session is larger than an index may be"
+            return Answer(Page(best, total, more), began_unix_s, "scanned", reason, crawler.requests)
+
+
+class _Order:
+    """Whether tasks come in order of creation."""
+
+    def __init__(self) -> None:
+        self._last: Instant | None = None
+        self._rises = self._falls = True
+
+    def note(self, tasks: list[Task]) -> None:
+        for task in tasks:
+            at = task.created.at
+            if at == UNKNOWN:
+                self._rises = self._falls = False
+            elif self._last is not None:
+                self._rises &= at >= self._last
+                self._falls &= at <= self._last
+            self._last = at
+
+    @property
+    def listing(self) -> Listing:
+        if self._rises:
+            return Listing.APPENDS
+        return Listing.PREPENDS if self._falls else Listing.NEITHER
+
+
+def _touches_every_live_task(query: Query) -> bool:
+    return (
+        query.methods is None and query.task_ids is None and query.created == (None, None) and query.updated[1] is None
+    )
+
+
+def _first(failures: BaseExceptionGroup[BaseException]) -> BaseException:
+    first = failures.exceptions[0]
+    return _first(first) if isinstance(first, BaseExceptionGroup) else first
+
+
+__all__ = ["Answer", "Knowledge", "Outbox", "Refresher"]

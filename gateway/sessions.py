@@ -16,15 +16,17 @@ from cachetools import TTLCache
 
 from gateway import config
 from gateway.core.capabilities import Server
+from gateway.core.freshness import NEVER, Knowledge
 from gateway.core.headers import Headers
 from gateway.core.index import Index
 from gateway.core.observe import Observation
 from gateway.core.task import Task
 
 if TYPE_CHECKING:
-    from gateway.refresh import Refresh
+    from gateway.refresh import Ask
 
 _SESSION_OVERHEAD_BYTES: Final = 4096
+_NOTE_BYTES: Final = 100  # what is noted of a single task beside the index
 
 # Fields that cannot carry an identity (DESIGN 7). Every other one counts: safe first.
 _NO_IDENTITY: Final = frozenset(
@@ -64,20 +66,14 @@ class Session:
     def __init__(self, key: Key) -> None:
         self.key = key
         self.index = Index()
+        self.known = Knowledge()
         self.server: Server | None = None  # None where its `initialize` was not seen
-        self.as_of: float | None = None  # every task's state in the index is of this time or later
-        self.doubted_at = float("-inf")  # something passed then that may have changed any of them
-        self.as_of_unix = 0.0  # the same, in seconds of the wall clock
-        self.refresh: Refresh | None = None  # the one that is under way
         self.oversize = False  # the upstream lists more than an index may hold
         self.scanning = asyncio.Lock()
+        self.asks: dict[str | None, Ask] = {}  # what is being asked of the upstream: a task by its id, or None: pages
         self.answering: dict[bytes, list[asyncio.Future[None]]] = {}  # by raw request id, to be cancelled
         self.cors = Headers()  # what a browser wants to see on an answer, as the upstream last said it
-        self.list_pages = 0  # what listing all tasks took last: pages, and bytes of JSON
-        self.list_bytes = 0
-        self.observed_at: dict[str, float] = {}  # tasks seen in passing since the last refresh began
-        self.gone_at: dict[str, float] = {}  # tasks seen to be gone since then
-        self.unlisted: dict[str, float] = {}  # tasks that no list has shown yet, and when each was last confirmed
+        self.list_bytes = 0  # of JSON, in all pages of the last crawl
 
     @property
     def filters_natively(self) -> bool:
@@ -85,50 +81,55 @@ class Session:
 
     @property
     def size_bytes(self) -> int:
-        return self.index.size_bytes + _SESSION_OVERHEAD_BYTES + 200 * (len(self.observed_at) + len(self.unlisted))
+        known = self.known
+        noted = len(known.confirmed) + len(known.gone) + len(known.unlisted)
+        return self.index.size_bytes + _SESSION_OVERHEAD_BYTES + _NOTE_BYTES * noted
 
     def describe(self, server: Server) -> None:
         """Take in what `initialize` told about the server."""
         self.server = server
         self.index.default_method = server.default_method
 
-    def take(self, observation: Observation, now: float) -> None:
-        """Take in what passed: it holds from now on, whatever a crawl that began earlier still reports."""
+    def take(self, observation: Observation, asked_at: float | None, now: float) -> None:
+        """Take in what passed. What answers a request made at `asked_at` is a state of that time or later."""
         for task in observation.tasks:
-            known = self.index.get(task.id)
-            self.observed_at[task.id] = now
-            self.gone_at.pop(task.id, None)
-            if known is None:
-                self.unlisted[task.id] = now
-            self.index.put(task)
+            gone_at = self.known.gone.get(task.id)
+            if gone_at is None or (asked_at is not None and asked_at > gone_at):
+                self._report(task, asked_at)
         for task_id in observation.gone:
-            self.forget(task_id)
-            self.gone_at[task_id] = now
+            self.forget(task_id, now)
+        self.known.suspect.update(i for i in observation.suspect if self.index.get(i) is not None)
         if observation.doubt:
-            self.doubted_at = now
+            self.known.doubted_at = now
 
-    def listed(self, tasks: list[Task]) -> None:
-        """Take in tasks that the upstream lists."""
+    def _report(self, task: Task, asked_at: float | None) -> None:
+        if self.index.get(task.id) is None:
+            self.known.unlisted.add(task.id)
+        self.index.put(task)
+        if asked_at is not None:
+            self.known.suspect.discard(task.id)
+            self.known.confirmed[task.id] = max(asked_at, self.known.confirmed.get(task.id, NEVER))
+
+    def listed(self, tasks: list[Task], asked_at: float) -> None:
+        """Take in tasks of a page that was asked for at `asked_at`."""
         for task in tasks:
-            if task.id not in self.gone_at:
+            if self.known.gone.get(task.id, NEVER) < asked_at:
                 self.index.put(task)
-                self.unlisted.pop(task.id, None)
+                self.known.unlisted.discard(task.id)
 
-    def forget(self, task_id: str) -> None:
-        """The task is gone."""
+    def forget(self, task_id: str, now: float) -> None:
+        """The task was found to be gone."""
         self.index.remove(task_id)
-        self.unlisted.pop(task_id, None)
-        self.observed_at.pop(task_id, None)
+        self.known.unlisted.discard(task_id)
+        self.known.suspect.discard(task_id)
+        self.known.confirmed.pop(task_id, None)
+        self.known.gone[task_id] = now
 
     def clear(self) -> None:
-        """Forget all tasks; they are more than an index may hold."""
+        """Forget all tasks."""
         default_method = self.index.default_method
-        self.index = Index()
+        self.index, self.known = Index(), Knowledge()
         self.index.default_method = default_method
-        self.as_of = None
-        self.observed_at.clear()
-        self.unlisted.clear()
-        self.gone_at.clear()
 
 
 class TooLarge(Exception):
@@ -176,12 +177,12 @@ class Sessions:
         if len(session.index) > self._limits.tasks_max or session.size_bytes > self._limits.memory_bytes_max:
             raise TooLarge
 
-    def observe(self, key: Key, observation: Observation) -> None:
-        """Take in what passed in a session."""
+    def observe(self, key: Key, observation: Observation, asked_at: float | None = None) -> None:
+        """Take in what passed in a session, in answer to a request made at `asked_at` or to none."""
         session = self.open(key)
         if session.oversize or session.filters_natively:
             return
-        session.take(observation, self._clock())
+        session.take(observation, asked_at, self._clock())
         try:
             self.check(session)
         except TooLarge:

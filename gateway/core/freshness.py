@@ -1,31 +1,135 @@
-"""What must be asked of the upstream before a query may be answered.
+"""What must be asked of the upstream before a query may be answered: as little as can have changed.
 
-In: as of when the index is right, when the refresh that is under way began, how old either may be.
-Out: one of four needs. Always: pure; times are seconds of one monotonic clock, given by the caller.
+In: what is known of a session and when it was learned, a query and when it came. Out: a `Plan`.
+Always: pure; times are seconds of one monotonic clock, given by the caller. `plan` is the whole decision.
 
-The promise (DESIGN 6): an answer reflects every task's state at some instant not older than `max_age_s` before the
-query came. What passes through the gateway is taken into the index as it passes, and is therefore never too old.
+The promise (DESIGN 6): an answer reflects every task's state at some instant not older than `max_age` before the query
+came, and everything that passed through before it came; a task made or deleted elsewhere within
+`full_crawl_interval`. The facts it is kept with (DESIGN 2, 6): a terminal task changes no more; a live one can be
+asked for by its id; a server that lists in order of creation shows what is new on its last page, or its first.
 """
 
+from collections.abc import Iterable, Sequence
 from enum import Enum
+from itertools import islice
+from typing import Final
+
+import msgspec
+
+from gateway.core.index import Index
+from gateway.core.query import Query
+from gateway.core.task import Task
+
+NEVER: Final = float("-inf")
+_COLD_IDS_MAX: Final = 100  # asked for one by one where nothing is known of what a crawl would cost
 
 
-class Need(Enum):
-    """What a query needs of the upstream."""
+class Listing(Enum):
+    """In which order the upstream lists its tasks, as far as the last crawl saw it."""
 
-    NOTHING = "nothing"  # the index is fresh enough
-    JOIN = "join"  # the refresh that is under way began late enough
-    WAIT = "wait"  # one is under way that began too early; look again when it ends
-    REFRESH = "refresh"
+    APPENDS = "appends"  # new tasks come last
+    PREPENDS = "prepends"  # new tasks come first
+    NEITHER = "neither"
 
 
-def need(oldest: float, as_of: float | None, refresh_began_at: float | None) -> Need:
-    """What a query needs that may be answered with states of `oldest` or later.
+class Knowledge(msgspec.Struct):
+    """When what is indexed was learned. A time is that of the request that it was learned by, or later."""
 
-    `as_of` is None where nothing is indexed yet, `refresh_began_at` where no refresh is under way.
+    crawled_at: float = NEVER  # all pages were read
+    looked_at: float = NEVER  # the page where new tasks appear was read
+    live_at: float = NEVER  # every task that was live then was reported
+    doubted_at: float = NEVER  # something passed that may have changed anything
+    confirmed: dict[str, float] = {}  # single tasks were reported
+    gone: dict[str, float] = {}  # single tasks were found to be gone
+    suspect: set[str] = set()  # single tasks that may be gone
+    unlisted: set[str] = set()  # tasks that no list has shown: only their own reports confirm them
+    unlisted_at: float = NEVER  # the terminal ones of those were asked for
+    listing: Listing = Listing.NEITHER
+    pages: int = 0  # that a crawl takes
+    cursors: list[str | None] = []  # of the last pages, the very last one at the end
+    asks_by_id: bool = True  # the upstream knows `tasks/get`
+
+    def confirmed_at(self, task_id: str) -> float:
+        """When a task was last reported."""
+        at = self.confirmed.get(task_id, NEVER)
+        return at if task_id in self.unlisted else max(at, self.crawled_at)
+
+
+class Plan(msgspec.Struct, frozen=True):
+    """What to ask, and why: all pages; or the page where new tasks appear, and single tasks."""
+
+    reason: str
+    crawl: bool = False
+    look: bool = False
+    tasks: Sequence[str] = ()
+
+    @property
+    def nothing(self) -> bool:
+        return not (self.crawl or self.look or self.tasks)
+
+
+FRESH: Final = Plan("fresh")
+
+
+class Ages(msgspec.Struct, frozen=True):
+    """How old things may be, in seconds (`index.max_age`, `index.full_crawl_interval`)."""
+
+    max_age_s: float
+    full_crawl_interval_s: float
+
+
+def plan(known: Knowledge, index: Index, query: Query, came_at: float, ages: Ages) -> Plan:
+    """What must be asked before `query`, which came at `came_at`, may be answered from `index`."""
+    oldest = max(came_at - ages.max_age_s, known.doubted_at)
+    oldest_crawl = came_at - ages.full_crawl_interval_s
+    if query.task_ids is not None and known.asks_by_id:
+        named = [i for i in query.task_ids if not _is_settled(known, index, i, oldest, oldest_crawl)]
+        if len(named) <= (known.pages or _COLD_IDS_MAX):
+            return Plan("only the tasks that are named", tasks=named)
+    if known.crawled_at == NEVER:
+        return Plan("nothing is known yet", crawl=True)
+    if known.crawled_at < oldest:
+        if known.crawled_at < oldest_crawl:
+            return Plan("full_crawl_interval is over", crawl=True)
+        if known.listing is Listing.NEITHER:
+            return Plan("the upstream lists in no order of creation", crawl=True)
+        if not known.asks_by_id:
+            return Plan("the upstream does not know tasks/get", crawl=True)
+    if known.suspect and known.asks_by_id:
+        return Plan("tasks that may be gone", tasks=list(known.suspect))
+    look = max(known.looked_at, known.crawled_at) < oldest
+    if not look and known.live_at >= oldest:
+        return FRESH
+    live = (i for i in index.live(query) if known.confirmed_at(i) < oldest)
+    if known.crawled_at >= oldest:
+        return Plan("only the tasks that no list shows", tasks=list(live) if known.asks_by_id else ())
+    due = list(islice(live, known.pages))
+    if look + len(due) >= known.pages:
+        return Plan("reading all pages costs no more", crawl=True)
+    return Plan("only what can have changed", look=look, tasks=due)
+
+
+def _is_settled(known: Knowledge, index: Index, task_id: str, oldest: float, oldest_crawl: float) -> bool:
+    """Whether a task's state, or that there is none, is known well enough."""
+    task = index.get(task_id)
+    if task_id in known.suspect:
+        return False
+    if task is None:
+        return max(known.gone.get(task_id, NEVER), known.crawled_at) >= oldest
+    return known.confirmed_at(task_id) >= (oldest_crawl if task.is_terminal else oldest)
+
+
+def overdue(known: Knowledge, shown: Iterable[Task], now: float, now_unix_s: float) -> list[str]:
+    """Of the tasks that would be shown, those whose `createdAt + ttl` has passed since they were last reported.
+
+    A task that was reported after that moment is kept by its server for reasons of its own; when it goes is then
+    as unknown as any deletion elsewhere.
     """
-    if as_of is not None and as_of >= oldest:
-        return Need.NOTHING
-    if refresh_began_at is None:
-        return Need.REFRESH
-    return Need.JOIN if refresh_began_at >= oldest else Need.WAIT
+    if not known.asks_by_id:
+        return []
+    out = []
+    for task in shown:
+        expires_s = task.expires_unix_s
+        if expires_s is not None and now_unix_s >= expires_s > now_unix_s - (now - known.confirmed_at(task.id)):
+            out.append(task.id)
+    return out

@@ -73,11 +73,18 @@ class Index:
         self.size_bytes -= _size_bytes(task)
         return True
 
-    def live(self) -> Iterator[str]:
-        """The ids of the tasks that may still change."""
-        for (status, _), group in self._groups.items():
-            if status not in TERMINAL:
-                yield from (key.id for key in group.created())
+    def live(self, query: Query) -> Iterator[str]:
+        """The ids of the tasks that may still change, and that may match `query` then.
+
+        A task's id, method and creation stay what they are, and its last update only grows later.
+        """
+        latest = query.updated[1]
+        for (status, method), group in self._groups.items():
+            if status in TERMINAL or not query.accepts_method(method or self.default_method):
+                continue
+            for key in group.walk("createdAt", False, query.created, (None, latest), None):
+                if query.task_ids is None or key.id in query.task_ids:
+                    yield key.id
 
     def select(self, query: Query, after: Key | None, limit: int) -> Page:
         """The first `limit` tasks that match, behind the place `after` if there is one."""

@@ -14,6 +14,7 @@ import msgspec
 import orjson
 
 INVALID_REQUEST: Final = -32600
+METHOD_NOT_FOUND: Final = -32601
 INVALID_PARAMS: Final = -32602
 INTERNAL_ERROR: Final = -32603
 
@@ -141,6 +142,14 @@ def insert(data: bytes, path: tuple[str, ...], name: str, value: bytes) -> bytes
     at = span[0] + 1
     comma = b"" if data[at : span[1]].lstrip().startswith(b"}") else b","
     return b'%b"%b":%b%b%b' % (data[:at], name.encode(), value, comma, data[at:])
+
+
+def without_meta(data: bytes) -> bytes:
+    """A result or params without the member `_meta`, which is the message's and not the object's that it carries."""
+    if b"_meta" not in data or "_meta" not in members(data):
+        return data
+    kept = b",".join(b"%b:%b" % (msgspec.json.encode(n), bytes(v)) for n, v in members(data).items() if n != "_meta")
+    return b"{%b}" % kept
 
 
 def replace(data: bytes, path: tuple[str, ...], value: bytes) -> bytes:

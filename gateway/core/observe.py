@@ -1,13 +1,14 @@
 """What a passing message says about tasks.
 
 In: a response with the request that it answers, or a notification. Out: an `Observation`, or None if it says nothing.
-Always: an observation is certain. What only hints at a change (an error that may mean several things) is `doubt`,
-which makes what is known stale instead of changing it.
+Always: an observation is certain. What only hints at a change is told as such: a task is suspect after an error that
+may mean several things, and everything is in doubt after what could not be read.
 
 Source: DESIGN 6, "what is observed in passing"; tasks specification, Protocol Messages and Protocol Errors.
 """
 
 from collections.abc import Sequence
+from typing import Final
 
 import msgspec
 
@@ -15,14 +16,16 @@ from gateway.core import jsonrpc, task
 from gateway.core.jsonrpc import Message
 from gateway.core.task import Task, TaskError
 
-STATUS_NOTIFICATION = "notifications/tasks/status"
+STATUS_NOTIFICATION: Final = "notifications/tasks/status"
+_TASKS_READ_MAX: Final = 500  # of one passing page; more would hold up the relay, and are left to a refresh
 
 
 class Observation(msgspec.Struct):
-    """Tasks as they were reported, the ids of tasks that are gone, and whether something else may have changed."""
+    """Tasks as they were reported; ids of tasks that are gone, or may be; whether anything may have changed."""
 
     tasks: Sequence[Task] = ()
     gone: Sequence[str] = ()
+    suspect: Sequence[str] = ()
     doubt: bool = False
 
 
@@ -39,9 +42,10 @@ def of_response(request: Message, response: Message) -> Observation | None:
         return _of_error(request, response)
     try:
         if request.method in ("tasks/get", "tasks/cancel"):
-            return Observation([task.parse(response.result)])
+            return Observation([task.parse(jsonrpc.without_meta(bytes(response.result)))])
         if request.method == "tasks/list":
-            return Observation(parse_page(response)[0])
+            raws, _ = parse_page(response)
+            return Observation(doubt=True) if len(raws) > _TASKS_READ_MAX else Observation([*map(task.parse, raws)])
         if request.method != "tasks/result" and (made := jsonrpc.members(response.result).get("task")):
             return Observation([task.parse(made, method=request.method)])
     except TaskError:
@@ -54,18 +58,18 @@ def of_notification(message: Message) -> Observation | None:
     if message.method != STATUS_NOTIFICATION or message.is_request:
         return None
     try:
-        return Observation([task.parse(message.params)])
+        return Observation([task.parse(jsonrpc.without_meta(bytes(message.params)))])
     except TaskError:
         return Observation(doubt=True)
 
 
-def parse_page(response: Message) -> tuple[list[Task], str | None]:
-    """The tasks and the next cursor in the result of a `tasks/list`. Raises TaskError if it is no such result."""
+def parse_page(response: Message) -> tuple[list[msgspec.Raw], str | None]:
+    """The raw tasks and the next cursor in the result of a `tasks/list`. Raises TaskError if it is no such result."""
     try:
         page = _page.decode(response.result)
     except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as error:
         raise TaskError(str(error)) from None
-    return [task.parse(raw) for raw in page.tasks], page.nextCursor
+    return page.tasks, page.nextCursor or None
 
 
 class _Page(msgspec.Struct):
@@ -89,7 +93,7 @@ def _of_error(request: Message, response: Message) -> Observation | None:
         return None
     # Of the three only `tasks/get` fails so for one reason alone: the task is not there. A terminal task refuses
     # `tasks/cancel` with the same code, and a failed one relays its own error through `tasks/result`.
-    return Observation(gone=[task_id]) if request.method == "tasks/get" else Observation(doubt=True)
+    return Observation(gone=[task_id]) if request.method == "tasks/get" else Observation(suspect=[task_id])
 
 
 class _Named(msgspec.Struct):

@@ -93,11 +93,6 @@ class Plane:
         ]
         self._last[at : at + 1] = [block.created[cut - 1], block.created[-1]]
 
-    def created(self) -> Iterator[Key]:
-        """The created keys of all points, in order."""
-        for block in self._blocks:
-            yield from block.created
-
     def count(self, created: Bounds, updated: Bounds) -> int:
         """How many points lie in both ranges."""
         if created == OPEN:

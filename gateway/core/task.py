@@ -75,6 +75,17 @@ class Task(msgspec.Struct, gc=False):
         """It never changes again; it can only disappear (tasks specification, Task Status Lifecycle)."""
         return self.status in TERMINAL
 
+    @property
+    def expires_unix_s(self) -> float | None:
+        """`createdAt + ttl` in seconds since 1970, after which the task may vanish; None if no such time is known."""
+        try:
+            ttl_ms = _ttl.decode(self.raw).ttl
+        except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError):
+            return None
+        if ttl_ms is None or self.created.at == UNKNOWN:
+            return None
+        return _EPOCH.timestamp() + float(self.created.at) / _SECOND + ttl_ms / 1000
+
     def supersedes(self, other: "Task") -> bool:
         """Whether this report, which came later, replaces `other` of the same task (DESIGN 6, never backwards)."""
         if other.is_terminal and not self.is_terminal:
@@ -89,7 +100,12 @@ class _Wire(msgspec.Struct):
     lastUpdatedAt: Any = None
 
 
+class _Ttl(msgspec.Struct):
+    ttl: float | None = None
+
+
 _wire = msgspec.json.Decoder(_Wire)
+_ttl = msgspec.json.Decoder(_Ttl)
 
 
 def parse(raw: bytes | msgspec.Raw, method: str | None = None) -> Task:
