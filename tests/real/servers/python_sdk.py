@@ -2,8 +2,8 @@
 
     python -m tests.real.servers.python_sdk --port 3001 [--json] [--auth] [--polling] [--chatty]
 
-The endpoint is /mcp. Answers are event streams, with --json JSON; with --auth every request needs a bearer token, and
-the token's own text is the user. Two tools:
+The endpoint is /mcp, and /sse for clients of the deprecated HTTP+SSE transport. Answers are event streams, with --json
+JSON; with --auth every request to /mcp needs a bearer token, and the token's own text is the user. Two tools:
 
 - `work` makes a task that lasts until what its argument `until` says: `now`, `released` (by the other tool), `asked`
   (until an elicitation is answered) or `failed`. Its `label` becomes the task's `statusMessage`, which says
@@ -29,13 +29,14 @@ from mcp.server.auth.provider import AccessToken
 from mcp.server.auth.routes import create_protected_resource_routes
 from mcp.server.experimental.task_context import ServerTaskContext
 from mcp.server.lowlevel import Server
+from mcp.server.sse import SseServerTransport
 from mcp.server.streamable_http import EventCallback, EventId, EventMessage, EventStore, StreamId
 from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
 from pydantic import AnyHttpUrl
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
 from starlette.middleware.authentication import AuthenticationMiddleware
-from starlette.routing import BaseRoute, Route
+from starlette.routing import BaseRoute, Mount, Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 TOOLS = [
@@ -177,8 +178,17 @@ def application(options: argparse.Namespace) -> Starlette:
             yield
             group.cancel_scope.cancel()
 
+    deprecated = SseServerTransport("/messages/")
+
+    async def handle_sse(scope: Scope, receive: Receive, send: Send) -> None:
+        async with deprecated.connect_sse(scope, receive, send) as (read, write):
+            await server.run(read, write, server.create_initialization_options())
+
     endpoint: ASGIApp = Endpoint(handle)
-    routes: list[BaseRoute] = []
+    routes: list[BaseRoute] = [
+        Route("/sse", Endpoint(handle_sse)),
+        Mount("/messages/", app=deprecated.handle_post_message),
+    ]
     middleware: list[Middleware] = []
     if options.auth:
         origin = f"http://127.0.0.1:{options.port}"

@@ -1,0 +1,169 @@
+"""The deprecated HTTP+SSE transport of 2024-11-05 passes (DESIGN 3.9).
+
+There a GET opens a stream whose first event, `endpoint`, says where messages are to be posted; every answer comes on
+that stream, never in the response to the POST. So nothing is advertised there and nothing is filtered: a `tasks/list`
+with criteria gets what the server makes of it. The TypeScript SDK with the reference server, and the Python SDK
+with its own.
+"""
+
+import asyncio
+import json
+import re
+
+import httpx
+import pytest
+
+from tests.real.conftest import Json, Place, Runner, Steps, blurred, connected, eventually, exact, finish, ids_of, start
+
+pytestmark = pytest.mark.filterwarnings("ignore:The experimental tasks API is deprecated:DeprecationWarning")
+
+FILTERED = ["that none match", "in an object", "that is bad"]
+COMPARABLE = [
+    "initialize",
+    "tools/list",
+    "tools/call",
+    "tools/call unknown",
+    "unknown method",
+    "sampling",
+    "progress",
+    "create task",
+    "tasks/cancel",
+    "tasks/get",
+    "tasks/list",
+    *(f"tasks/list with a filter {name}" for name in FILTERED),
+    "posted",
+    "errors of the client",
+]
+AS_CLIENTS = {"Accept": "*/*"}  # what both SDKs' clients accept for a message of theirs
+CRITERIA: list[Json] = [{"status": ["failed"]}, {"filter": {"taskIds": ["none"]}, "order": "asc"}]
+
+
+@pytest.fixture(scope="module")
+def said(runner: Runner) -> tuple[Steps, Steps]:
+    """What the TypeScript SDK's client saw, straight and through."""
+    with runner.everything("sse") as server, runner.gateway(server) as gateway:
+        scripts = [start("http_sse", f"{process.wait()}/sse") for process in (server, gateway)]
+        direct, through = [finish(script) for script in scripts]
+        return direct, through
+
+
+# The TypeScript SDK
+
+
+@pytest.mark.parametrize("step", COMPARABLE)
+def test_each_step_sees_through_the_gateway_what_it_sees_directly(said: tuple[Steps, Steps], step: str) -> None:
+    direct, through = said
+    assert blurred(through[step]) == blurred(direct[step])
+
+
+def test_nothing_is_advertised_on_the_stream(said: tuple[Steps, Steps]) -> None:
+    _, through = said
+    assert through["initialize"]["capabilities"]["tasks"]["list"] == {}
+
+
+def test_a_notification_comes_on_the_stream(said: tuple[Steps, Steps]) -> None:
+    for steps in said:
+        assert re.search(r"level.message - SessionId [0-9a-f-]{36}$", steps["notification"]["message"]["data"])
+
+
+def test_the_servers_own_request_is_answered(said: tuple[Steps, Steps]) -> None:
+    _, through = said
+    [content] = through["sampling"]["result"]["content"]
+    assert "1 message(s), 100 tokens" in content["text"]
+
+
+def test_progress_comes_while_it_happens(said: tuple[Steps, Steps]) -> None:
+    _, through = said
+    times = through["times of progress"]
+    # The last comes with the result.
+    assert [seen["progress"] for seen in times["progress"]][:3] == [1, 2, 3]
+    # A quarter of a second apart at the server: the first can only come early if nothing waits for the end.
+    assert times["elapsed_ms"][0] < times["total_ms"] - 500
+
+
+@pytest.mark.parametrize("name", FILTERED)
+def test_a_filtered_list_is_what_the_server_makes_of_it(said: tuple[Steps, Steps], name: str) -> None:
+    _, through = said
+    made = through["create task"]["created"]["task"]["taskId"]
+    assert ids_of(through[f"tasks/list with a filter {name}"]["result"]["tasks"]) == [made]
+
+
+# The Python SDK
+
+
+@pytest.mark.parametrize("address", ["direct", "gateway"])
+async def test_the_python_client_initializes_calls_and_is_notified_over_sse(
+    python_sdk_json: Place, address: str
+) -> None:
+    url: str = getattr(python_sdk_json, address)
+    async with connected(url.replace("/mcp", "/sse"), over_sse=True) as client:
+        assert client.initialized.serverInfo.name == "python-sdk"
+        assert client.initialized.capabilities.tasks is not None
+        assert client.initialized.capabilities.tasks.list is not None
+        assert client.initialized.capabilities.tasks.list.model_extra == {}
+        assert {tool.name for tool in (await client.session.list_tools()).tools} == {"work", "release"}
+        task_id = await client.work("released", "task")
+        await client.release(task_id)
+
+        async def notified() -> Json | None:
+            seen = [params for params in client.notified if params.status == "completed"]
+            return seen[0].model_dump() if seen else None
+
+        assert (await eventually("a notification", notified))["taskId"] == task_id
+        assert await client.text_of(task_id) == "task: done"
+
+
+@pytest.mark.parametrize("criteria", CRITERIA)
+async def test_a_filtered_list_of_the_python_client_over_sse_is_what_the_server_makes_of_it(
+    python_sdk_json: Place, criteria: Json
+) -> None:
+    async with connected(python_sdk_json.gateway.replace("/mcp", "/sse"), over_sse=True) as client:
+        task_id = await client.work("released", "task")
+        async with asyncio.timeout(5):
+            page = await client.page(criteria)
+        # This server's store is one for all its sessions, so others may have tasks there.
+        assert task_id in ids_of(page["tasks"])
+        assert "taskgate/total" not in (page["_meta"] or {})
+
+
+async def test_what_a_post_over_sse_is_answered_is_the_same_to_the_byte(
+    python_sdk_json: Place, http: httpx.AsyncClient
+) -> None:
+    bodies = [
+        json.dumps({"jsonrpc": "2.0", "id": 1, "method": "tasks/list", "params": criteria}).encode()
+        for criteria in CRITERIA
+    ]
+    addresses = [url.replace("/mcp", "") for url in (python_sdk_json.direct, python_sdk_json.gateway)]
+    async with http.stream("GET", f"{addresses[0]}/sse") as stream:
+        lines = stream.aiter_lines()
+        endpoint = [await anext(lines) for _ in range(2)][1].removeprefix("data: ")
+        for path in (endpoint, "/messages/?session_id=00000000000000000000000000000000", "/messages/"):
+            for body in (*bodies, b"not JSON"):
+                direct, through = [await exact(http, f"{address}{path}", body, AS_CLIENTS) for address in addresses]
+                assert through == direct
+
+
+async def test_the_endpoint_event_comes_as_the_server_wrote_it(python_sdk_json: Place, http: httpx.AsyncClient) -> None:
+    events = []
+    for url in (python_sdk_json.direct, python_sdk_json.gateway):
+        async with http.stream("GET", url.replace("/mcp", "/sse")) as stream:
+            first = await anext(stream.aiter_raw())
+            events.append((stream.headers["content-type"], re.sub(rb"[0-9a-f]{32}", b"<session>", first)))
+    assert events[1] == events[0]
+    assert events[1][1] == b"event: endpoint\r\ndata: /messages/?session_id=<session>\r\n\r\n"
+
+
+async def test_a_client_that_leaves_its_stream_ends_its_session_at_the_server(
+    python_sdk_json: Place, http: httpx.AsyncClient
+) -> None:
+    address = python_sdk_json.gateway.replace("/mcp", "")
+    async with http.stream("GET", f"{address}/sse") as stream:
+        lines = stream.aiter_lines()
+        endpoint = [await anext(lines) for _ in range(2)][1].removeprefix("data: ")
+        ping = json.dumps({"jsonrpc": "2.0", "method": "notifications/initialized"}).encode()
+        assert (await exact(http, f"{address}{endpoint}", ping, AS_CLIENTS)).status == 202
+
+    async def gone() -> bool | None:
+        return (await exact(http, f"{address}{endpoint}", ping, AS_CLIENTS)).status == 404 or None
+
+    await eventually("the end of the session", gone)
