@@ -1,39 +1,114 @@
 """Section `crawl`: what a filtered query costs the upstream, beside a client that pages by hand and filters.
 
-How: the demo's legacy server, ten tasks a page, with sessions of 1,000 and of 10,000 tasks, 10 of them not finished.
-The question is which tasks are `working`. By hand, a client reads every page of the server directly and keeps what
-matches; through the gateway it asks once, cold, then within `max_age`, then after it, then with 50 clients at once.
-Both are the same lean client on the same session, and must come to the same tasks. Requests and the bytes of their
-answers' bodies are counted at the server. `max_age` is set to a multiple of the time that paging by hand took: with
-less than a crawl takes, no answer but the crawl's own is ever within it.
+How: the demo's legacy server, ten tasks a page; it counts requests and the bytes of their answers' bodies. By hand, a
+client reads every page of the server directly and keeps what matches. The same lean client asks gateways instead:
+
+    cold                    the first query of a session
+    within max_age          the next one
+    after a change          one within max_age, after a task was cancelled through the gateway; that request not counted
+    after max_age           a query of a gateway whose `max_age` is 0, so that what it has indexed is always too old
+    always crawling         the same of a gateway whose `full_crawl_interval` is 0 too
+    50 clients, cold        the first query of a session, by 50 clients at once
+
+A gateway's answer comes as one page. Every answer must be what paging by hand finds, or nothing is reported. (A client
+that knows the ids it wants would ask for each with `tasks/get`: there the gateway can only be as good.)
 """
 
 import asyncio
-import math
 import statistics
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
 from time import perf_counter
 from typing import Any, Final, NamedTuple, TypeAlias
 
+from gateway.demo.question import Question
 from tests.bench import proc
 from tests.bench.httpclient import Client
 from tests.bench.options import Options
 from tests.bench.processes import BenchFailed, Child, child, gateway
-from tests.bench.report import Column, Table, progress, ratio
+from tests.bench.report import Column, Goal, Table, progress, ratio
 
 PAGE: Final = 10
-SIZES: Final = (1_000, 10_000)
-LIVE: Final = 10
-STATUS: Final = "working"
+PAGES_MAX: Final = 20_000
 CLIENTS: Final = 50
-ROUNDS_MAX: Final = 3
-PAGES_MAX: Final = 10_000
-MAX_AGE_FACTOR: Final = 8  # of the time that paging by hand takes; a crawl on a busy machine takes longer
-AFTER_SECONDS: Final = 0.1
 
 BY_HAND: Final = "by hand"
+COLD: Final = "taskgate, cold"
+WITHIN: Final = "taskgate, within max_age"
+CHANGED: Final = "taskgate, after a change"
+AFTER: Final = "taskgate, after max_age"
+CRAWLING: Final = "taskgate, always crawling"
+CROWD: Final = f"taskgate, {CLIENTS} clients, cold"
 
-Tasks: TypeAlias = list[dict[str, Any]]
+_WARM: Final = {"page_size": 1_000_000, "max_age": "1h", "full_crawl_interval": "1h"}
+_STALE: Final = {**_WARM, "max_age": "0s"}
+_CRAWLING: Final = {**_STALE, "full_crawl_interval": "0s"}
+
+_Tasks: TypeAlias = list[Any]
+_Params: TypeAlias = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """A session of `tasks`, `live` of them not finished, and what is asked of it, which may name some of its tasks.
+
+    `goals` are issue 4's: a way, and how many requests it may cost the server.
+    """
+
+    name: str
+    tasks: int
+    live: int
+    params: Callable[[_Tasks], _Params]
+    ways: tuple[str, ...]
+    rounds_max: int
+    goals: dict[str, int] = field(default_factory=dict)
+
+
+def _working(_: _Tasks) -> _Params:
+    return {"status": ["working"]}
+
+
+def _since_yesterday(_: _Tasks) -> _Params:
+    yesterday = datetime.now(UTC) - timedelta(days=1)
+    return {"createdAfter": yesterday.isoformat(timespec="milliseconds")}
+
+
+def _failed(_: _Tasks) -> _Params:
+    return {"status": ["failed"]}
+
+
+def _three(tasks: _Tasks) -> _Params:
+    return {"taskIds": [tasks[at * (len(tasks) - 1) // 2]["taskId"] for at in range(3)]}
+
+
+SCENARIOS: Final = (
+    Scenario(
+        *("1,000 tasks, 10 live, status working", 1_000, 10, _working),
+        (COLD, WITHIN, CHANGED, AFTER, CRAWLING, CROWD),
+        rounds_max=3,
+        goals={COLD: 100, WITHIN: 0, CHANGED: 0, AFTER: 13, CROWD: 100},
+    ),
+    Scenario(
+        *("10,000 tasks, 10 live, created since yesterday", 10_000, 10, _since_yesterday),
+        (COLD, WITHIN, CHANGED, AFTER, CRAWLING),
+        rounds_max=2,
+        goals={WITHIN: 0, CHANGED: 0, AFTER: 13},
+    ),
+    Scenario(
+        *("10,000 tasks, none live, status failed", 10_000, 0, _failed),
+        (AFTER,),
+        rounds_max=2,
+        goals={AFTER: 3},
+    ),
+    Scenario(
+        *("100,000 tasks, 10 live, 3 task ids", 100_000, 10, _three),
+        (COLD,),
+        rounds_max=1,
+        goals={COLD: 3},
+    ),
+)
 
 
 class Cost(NamedTuple):
@@ -45,118 +120,184 @@ class Cost(NamedTuple):
     client_bytes: float
 
 
+class Gateways(NamedTuple):
+    """The server, and gateways in front of it that differ in their configuration."""
+
+    legacy: Child
+    warm: Child
+    stale: Child
+    crawling: Child
+
+
+@asynccontextmanager
+async def _gateways() -> AsyncIterator[Gateways]:
+    cores = proc.cores()
+    async with (
+        child(cores.others, "legacy", str(PAGE)) as legacy,
+        gateway(cores.measured, legacy.url, _WARM) as warm,
+        gateway(cores.measured, legacy.url, _STALE) as stale,
+        gateway(cores.measured, legacy.url, _CRAWLING) as crawling,
+    ):
+        yield Gateways(legacy, warm, stale, crawling)
+
+
 async def run(options: Options) -> list[Table]:
-    """Measure, and make the table."""
+    """Measure, and make the tables."""
+    tables = []
+    for scenario in SCENARIOS:
+        rounds: list[dict[str, Cost]] = []
+        async with _gateways() as gateways:
+            for number in range(min(options.rounds, scenario.rounds_max)):
+                progress(f"crawl: {scenario.name}, round {number + 1}")
+                rounds.append(await _Round(gateways, scenario).run())
+        tables.append(_table(scenario, rounds))
+    return tables
+
+
+def _table(scenario: Scenario, rounds: list[dict[str, Cost]]) -> Table:
     table = Table(
-        "crawl",
-        f'Which tasks have the status "{STATUS}"? {PAGE} tasks a page, {LIVE} not finished; x: times paging by hand',
-        "tasks, way",
+        f"crawl, {scenario.name}",
+        f"A filtered query on {scenario.name}; {PAGE} tasks a page; x: times paging by hand",
+        "way",
         [
-            Column("requests"),
-            Column("requests x", 3),
+            Column("server requests"),
+            Column("requests x", 4),
             Column("server bytes"),
-            Column("server bytes x", 3),
+            Column("server bytes x", 4),
             Column("ms", 1),
-            Column("time x", 3),
+            Column("time x", 4),
             Column("client bytes"),
             Column("client bytes x", 4),
         ],
     )
-    rounds = min(options.rounds, ROUNDS_MAX)
-    for count in SIZES:
-        max_age_s, costs = await _measure(count, rounds)
-        base = costs[BY_HAND]
-        for way, cost in costs.items():
-            pairs = zip(cost, base, strict=True)
-            requests, server_bytes, time, client_bytes = ((value, ratio(value, hand)) for value, hand in pairs)
-            time = (time[0] * 1000, time[1])
-            table.add(f"{count:>6,}  {way}", *requests, *server_bytes, *time, *client_bytes)
-        table.notes.append(f"{count:,} tasks: max_age {max_age_s} s, median of {rounds} rounds")
-    return [table]
+    costs = {way: _median([each[way] for each in rounds]) for way in rounds[0]}
+    base = costs[BY_HAND]
+    for way, cost in costs.items():
+        shown = cost._replace(seconds=cost.seconds * 1000)
+        ratios = [ratio(value, by_hand) for value, by_hand in zip(cost, base, strict=True)]
+        table.add(way, *(value for pair in zip(shown, ratios, strict=True) for value in pair))
+    for way, limit in scenario.goals.items():
+        table.goals.append(Goal(way, limit, "server requests", costs[way].requests, at_most=True))
+    table.notes.append(f"median of {len(rounds)} rounds")
+    return table
 
 
-async def _measure(count: int, rounds: int) -> tuple[int, dict[str, Cost]]:
-    """The seconds of `max_age`, and the median cost of each way on new sessions of `count` tasks."""
-    cores = proc.cores()
-    async with child(cores.others, "legacy", str(PAGE)) as legacy:
-        client = await _session(legacy.url, legacy, count)
+def _median(costs: list[Cost]) -> Cost:
+    return Cost(*(statistics.median(values) for values in zip(*costs, strict=True)))
+
+
+class _Round:
+    """Every way of a scenario once, on new sessions."""
+
+    def __init__(self, gateways: Gateways, scenario: Scenario) -> None:
+        self._gateways = gateways
+        self._scenario = scenario
+        self._costs: dict[str, Cost] = {}
+
+    async def run(self) -> dict[str, Cost]:
+        """The cost of each way."""
+        wanted = self._scenario.ways
+        await self._one_session()
+        for way, gateway_url in ((AFTER, self._gateways.stale.url), (CRAWLING, self._gateways.crawling.url)):
+            if way in wanted:
+                await self._refreshed(way, gateway_url)
+        if CROWD in wanted:
+            await self._crowd()
+        return self._costs
+
+    async def _one_session(self) -> None:
+        """By hand, cold, within max_age, after a change: one after the other on one session."""
+        wanted = self._scenario.ways
+        client, direct = await self._session(self._gateways.warm.url)
+        everything = await self._measured(BY_HAND, [direct], lambda: _pages(direct))
+        params = self._scenario.params(everything)
+        for way in (COLD, WITHIN):
+            if way in wanted:
+                tasks = await self._measured(way, [client], lambda: _filtered(client, params))
+                _agree(way, tasks, everything, params)
+        if CHANGED in wanted:
+            live = next(task for task in everything if task["status"] == "working")
+            await client.ask("tasks/cancel", {"taskId": live["taskId"]})
+            tasks = await self._measured(CHANGED, [client], lambda: _filtered(client, params))
+            _agree(CHANGED, tasks, await _pages(direct), params)
+        _close(client, direct)
+
+    async def _refreshed(self, way: str, url: str) -> None:
+        """The second query of a session, whose index is too old by then."""
+        client, direct = await self._session(url)
+        everything = await _pages(direct)
+        params = self._scenario.params(everything)
+        await _filtered(client, params)
+        tasks = await self._measured(way, [client], lambda: _filtered(client, params))
+        _agree(way, tasks, everything, params)
+        _close(client, direct)
+
+    async def _crowd(self) -> None:
+        """The first query of a session, by many clients at once."""
+        client, direct = await self._session(self._gateways.warm.url)
+        clients = [await client.another(self._gateways.warm.url) for _ in range(CLIENTS)]
+        everything = await _pages(direct)
+        params = self._scenario.params(everything)
+
+        async def ask() -> _Tasks:
+            return await asyncio.gather(*(_filtered(each, params) for each in clients))
+
+        for tasks in await self._measured(CROWD, clients, ask):
+            _agree(CROWD, tasks, everything, params)
+        _close(client, direct, *clients)
+
+    async def _session(self, url: str) -> tuple[Client, Client]:
+        """A new session with its tasks: a client that reaches it by `url`, and one that does so directly."""
+        client = await Client.connect(url)
+        await client.initialize()
+        await self._gateways.legacy.ask("load", tasks=self._scenario.tasks, live=self._scenario.live)
+        return client, await client.another(self._gateways.legacy.url)
+
+    async def _measured(self, way: str, clients: list[Client], ask: Callable[[], Any]) -> _Tasks:
+        """What `ask` finds; what it cost is noted under `way`."""
+        before = await self._gateways.legacy.ask("counts")
+        client_bytes = sum(client.body_bytes for client in clients)
         began_at = perf_counter()
-        await _by_hand(client)
-        max_age_s = math.ceil(MAX_AGE_FACTOR * (perf_counter() - began_at))
-        client.close()
-        found: dict[str, list[Cost]] = {}
-        async with gateway(cores.measured, legacy.url, {"max_age": f"{max_age_s}s"}) as taskgate:
-            for number in range(rounds):
-                progress(f"crawl: {count:,} tasks, round {number + 1} of {rounds}")
-                for way, cost in (await _round(legacy, taskgate, count, max_age_s)).items():
-                    found.setdefault(way, []).append(cost)
-    return max_age_s, {way: _median(costs) for way, costs in found.items()}
-
-
-async def _round(legacy: Child, taskgate: Child, count: int, max_age_s: int) -> dict[str, Cost]:
-    """All ways once, on a new session."""
-    client = await _session(taskgate.url, legacy, count)
-    direct = await client.another(legacy.url)
-    expected = await _by_hand(direct)
-    if not expected:
-        raise BenchFailed(f"no task of {count} is {STATUS}: nothing to ask for")
-
-    async def cost(clients: list[Client], ask: Callable[[Client], Awaitable[Tasks]]) -> Cost:
-        before = await legacy.ask("counts")
-        bytes_before = sum(c.body_bytes for c in clients)
-        began_at = perf_counter()
-        answers = await asyncio.gather(*map(ask, clients))
+        found: _Tasks = await ask()
         seconds = perf_counter() - began_at
-        if any(_by_id(answer) != _by_id(expected) for answer in answers):
-            raise BenchFailed("the gateway's answer is not what paging by hand finds")
-        after = await legacy.ask("counts")
-        client_bytes = sum(c.body_bytes for c in clients) - bytes_before
-        return Cost(after["requests"] - before["requests"], after["bytes"] - before["bytes"], seconds, client_bytes)
-
-    costs = {BY_HAND: await cost([direct], _by_hand)}
-    costs["taskgate, cold"] = await cost([client], _filtered)
-    costs["taskgate, within max_age"] = await cost([client], _filtered)
-    await asyncio.sleep(max_age_s + AFTER_SECONDS)
-    costs["taskgate, after max_age"] = await cost([client], _filtered)
-    many = [await client.another(taskgate.url) for _ in range(CLIENTS)]
-    await asyncio.sleep(max_age_s + AFTER_SECONDS)
-    costs[f"taskgate, after max_age, {CLIENTS} clients"] = await cost(many, _filtered)
-    for each in (client, direct, *many):
-        each.close()
-    return costs
+        client_bytes = sum(client.body_bytes for client in clients) - client_bytes
+        after = await self._gateways.legacy.ask("counts")
+        requests, server_bytes = (after[what] - before[what] for what in ("requests", "bytes"))
+        self._costs[way] = Cost(requests, server_bytes, seconds, client_bytes)
+        return found
 
 
-async def _session(url: str, legacy: Child, count: int) -> Client:
-    """A client with a new session of `count` tasks."""
-    client = await Client.connect(url)
-    await client.initialize()
-    await legacy.ask("load", tasks=count, live=LIVE)
-    return client
-
-
-async def _by_hand(client: Client) -> Tasks:
-    """What matches, of every page."""
-    found: Tasks = []
-    params: dict[str, Any] = {}
+async def _pages(client: Client) -> _Tasks:
+    """All tasks, page by page."""
+    found: _Tasks = []
+    params: _Params = {}
     for _ in range(PAGES_MAX):
         page = await client.ask("tasks/list", params)
-        found += [task for task in page["tasks"] if task["status"] == STATUS]
+        found += page["tasks"]
         if "nextCursor" not in page:
             return found
         params = {"cursor": page["nextCursor"]}
     raise BenchFailed(f"the list does not end after {PAGES_MAX} pages")
 
 
-async def _filtered(client: Client) -> Tasks:
+async def _filtered(client: Client, params: _Params) -> _Tasks:
     """What the gateway says matches."""
-    page = await client.ask("tasks/list", {"status": [STATUS]})
-    tasks: Tasks = page["tasks"]
+    page = await client.ask("tasks/list", params)
+    tasks: _Tasks = page["tasks"]
     return tasks
 
 
-def _by_id(tasks: Tasks) -> dict[str, dict[str, Any]]:
-    return {task["taskId"]: task for task in tasks}
+def _agree(way: str, answered: _Tasks, everything: _Tasks, params: _Params) -> None:
+    """Raises BenchFailed if an answer is not what its criteria mean."""
+    question = Question(way, params)
+    right = {t["taskId"]: t for t in everything if t["taskId"] in params.get("taskIds", [t["taskId"]])}
+    right = {task_id: task for task_id, task in right.items() if question.matches(task)}
+    if not right or {task["taskId"]: task for task in answered} != right:
+        raise BenchFailed(
+            f"{way}: {len(answered)} tasks were answered for {params}, and not the {len(right)} that match"
+        )
 
 
-def _median(costs: list[Cost]) -> Cost:
-    return Cost(*(statistics.median(values) for values in zip(*costs, strict=True)))
+def _close(*clients: Client) -> None:
+    for client in clients:
+        client.close()

@@ -25,6 +25,7 @@ LARGE: Final = 1_000_000
 TASKS_GROWN_MIN: Final = 50_000  # fewer are measured in several indexes: memory grows by arenas of 1 MiB
 TASKS_TRACED_MIN: Final = 10_000
 CRAWLED_PAGE: Final = 100
+WARM: Final = {"page_size": PAGE, "max_age": "1h", "full_crawl_interval": "1h"}
 BYTES_GOAL: Final = 1_000
 LARGE_BYTES_GOAL: Final = 700
 LARGE_PAGE_US_GOAL: Final = 1_000
@@ -61,7 +62,7 @@ async def _through(count: int) -> dict[str, Any]:
     async with (
         child(cores.others, "legacy", str(CRAWLED_PAGE)) as legacy,
         child(cores.others, "load") as load,
-        gateway(cores.measured, legacy.url, {"max_age": "1h", "page_size": PAGE}) as taskgate,
+        gateway(cores.measured, legacy.url, WARM) as taskgate,
     ):
         # A small session first: what is loaded and allocated once is not the larger one's.
         await _session(taskgate, legacy, WARM_UP_TASKS)

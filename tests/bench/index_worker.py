@@ -19,11 +19,12 @@ from datetime import UTC, datetime
 from time import thread_time_ns
 from typing import Any, Final
 
+import msgspec
 import orjson
 
-from gateway.core import jsonrpc, observe
 from gateway.core.index import TASK_OVERHEAD_BYTES, Index
 from gateway.core.task import Task
+from gateway.core.task import parse as parse_task
 from gateway.demo.simulation import history
 from tests.bench import child, proc
 from tests.bench.questions import KINDS, Question, questions
@@ -36,18 +37,23 @@ SEED: Final = 1904
 
 
 def pages(count: int, seed: int, until: datetime) -> Iterator[bytes]:
-    """The answers to `tasks/list` that show a history of `count` tasks."""
+    """The results of `tasks/list` that show a history of `count` tasks."""
     tasks = history(random.Random(seed), count, int(until.timestamp() * 1000))
     for _ in range(0, count, PAGE):
         some = list(itertools.islice(tasks, PAGE))
-        yield orjson.dumps({"jsonrpc": "2.0", "id": 1, "result": {"tasks": some}})
+        yield orjson.dumps({"tasks": some})
+
+
+class _Page(msgspec.Struct):
+    tasks: list[msgspec.Raw]
+
+
+_page = msgspec.json.Decoder(_Page)
 
 
 def parse(page: bytes) -> list[Task]:
-    """The tasks of an answer, read as the gateway's crawler reads them."""
-    message = jsonrpc.parse(page)
-    assert message is not None
-    return observe.parse_page(message)[0]
+    """The tasks of a result, read as the gateway reads them."""
+    return [parse_task(raw) for raw in _page.decode(page).tasks]
 
 
 def filled(count: int, until: datetime, seed: int = SEED) -> Index:

@@ -29,21 +29,23 @@ class Column:
 
 @dataclass(frozen=True)
 class Goal:
-    """A limit from the issues, and what was measured: it is met below the limit."""
+    """A limit from the issues, and what was measured: it is met below the limit, or at it with `at_most`."""
 
     what: str
     limit: float
     unit: str
     measured: float
+    at_most: bool = False
 
     @property
     def met(self) -> bool:
-        return self.measured < self.limit
+        return self.measured < self.limit or (self.at_most and self.measured == self.limit)
 
     def __str__(self) -> str:
         verdict = "met" if self.met else "MISSED"
-        digits = 0 if self.measured >= 100 else 1
-        return f"goal: {self.what} under {self.limit:,} {self.unit}: {verdict}, {self.measured:,.{digits}f}"
+        digits = 0 if self.measured >= 100 or self.measured == int(self.measured) else 1
+        bound = f"{'at most' if self.at_most else 'under'} {self.limit:,} {self.unit}"
+        return f"goal: {self.what}: {bound}: {verdict}, {self.measured:,.{digits}f}"
 
 
 @dataclass
