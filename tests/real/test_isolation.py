@@ -161,6 +161,16 @@ async def test_many_users_page_at_once_through_their_own_tasks_alone(by_user: Pl
     await assert_all_see_their_own(wires)
 
 
+async def test_many_users_that_crowd_each_other_out_see_their_own_tasks_alone(
+    runner: Runner, by_user: Place, http: httpx.AsyncClient
+) -> None:
+    """There is room for three indexes, and eight are needed all the time."""
+    with runner.gateway(by_user.server, {"sessions_max": 3}) as gateway:
+        wire = Wire(f"{gateway.wait()}/mcp", http)
+        wires = {f"c{n}": wire.at(authorization=bearer(f"c{n}")) for n in range(SESSIONS)}
+        await assert_all_see_their_own(wires)
+
+
 async def test_users_told_apart_by_another_header_see_their_own_tasks_alone(
     by_user: Place, http: httpx.AsyncClient
 ) -> None:

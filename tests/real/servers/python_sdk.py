@@ -32,6 +32,7 @@ from mcp.server.lowlevel import Server
 from mcp.server.sse import SseServerTransport
 from mcp.server.streamable_http import EventCallback, EventId, EventMessage, EventStore, StreamId
 from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
+from mcp.shared.experimental.tasks.helpers import is_terminal
 from pydantic import AnyHttpUrl
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
@@ -89,12 +90,21 @@ class Work:
         match until:
             case "released":
                 await self._released[task.task_id].wait()
+                await self._unless_over(task)
             case "asked":
                 answer = await task.elicit(f"Say something, {label}", QUESTION)
                 return text(f"{label}: {answer.action} {answer.content}")
             case "failed":
                 raise RuntimeError(label)
         return text(f"{label}: done")
+
+    async def _unless_over(self, task: ServerTaskContext) -> None:
+        """Return if the task still works: one that was cancelled or has expired the SDK refuses to complete."""
+        support = self._server.experimental.task_support
+        assert support is not None
+        known = await support.store.get_task(task.task_id)
+        if known is None or is_terminal(known.status):
+            await anyio.sleep_forever()
 
 
 class Events(EventStore):
@@ -211,12 +221,16 @@ class Endpoint:
         await self._app(scope, receive, send)
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--port", type=int, required=True)
+def parser() -> argparse.ArgumentParser:
+    options = argparse.ArgumentParser()
+    options.add_argument("--port", type=int, required=True)
     for flag in ("--json", "--auth", "--polling", "--chatty"):
-        parser.add_argument(flag, action="store_true")
-    options = parser.parse_args()
+        options.add_argument(flag, action="store_true")
+    return options
+
+
+def main() -> None:
+    options = parser().parse_args()
     app = application(options)
     # SIGTERM ends open streams, not the other way round.
     uvicorn.run(app, port=options.port, log_level="warning", timeout_graceful_shutdown=1)
