@@ -70,9 +70,12 @@ class Exchange:
 
     def respond(self, status: int, reason: bytes, headers: Iterable[tuple[bytes, bytes]], body: bytes) -> None:
         """Send a whole response of the gateway's own."""
-        length = [] if status == 204 else [(b"Content-Length", b"%d" % len(body))]
-        close = [] if self.keep_alive else [(b"Connection", b"close")]
-        head = b"HTTP/1.1 %d %b\r\n%b\r\n" % (status, reason, Headers([*headers, *length, *close]).block())
+        fields = Headers(headers)
+        if status != 204:
+            fields = fields.with_value(b"content-length", b"%d" % len(body))
+        if not self.keep_alive:
+            fields.add(b"Connection", b"close")
+        head = b"HTTP/1.1 %d %b\r\n%b\r\n" % (status, reason, fields.block())
         self.write(head if self.method == b"HEAD" else head + body)
         self.finish()
 

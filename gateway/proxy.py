@@ -157,7 +157,7 @@ class Proxy:
             headers = error.headers.end_to_end()
             if caller is not None and caller.public is not None:
                 headers = caller.public.challenges(headers)
-            headers = headers.without(b"content-length", b"transfer-encoding", b"trailer")
+            headers = headers.without(b"transfer-encoding", b"trailer")
             exchange.respond(error.status, error.reason, headers, body)
         else:
             exchange.respond(error.status, error.reason, [(b"Content-Type", JSON)], error.message(raw_id))

@@ -110,7 +110,7 @@ async def _pass_while_sending(
 
 async def _send(exchange: Exchange, request: Request, call: Call) -> None:
     frame = _chunk if request.chunked else _identity
-    await call.send(request.head() + frame(request.body))
+    await call.send(request.head() + frame(request.body + exchange.body.take()))
     while piece := await exchange.body.read():
         await call.send(frame(piece))
     await call.send(_last_chunk(exchange.body.trailers) if request.chunked else b"", last=True)

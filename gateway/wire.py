@@ -6,13 +6,16 @@ until the reader has caught up. What was held when the sender failed is still ha
 """
 
 import asyncio
+import struct
 from collections.abc import Sequence
+from socket import SO_LINGER, SOL_SOCKET
 from typing import Final
 
 from gateway.core.headers import Headers
 
 HELD_BYTES_MAX: Final = 256 * 1024
 _NO_TRAILERS: Final = Headers()
+_RESET: Final = struct.pack("ii", 1, 0)  # on, for 0 seconds: what is not sent yet is dropped, and RST is sent
 
 
 class Wire(asyncio.Protocol):
@@ -61,8 +64,11 @@ class Wire(asyncio.Protocol):
             self.transport.resume_reading()
 
     def abort(self) -> None:
-        """Cut the connection so that the peer cannot take what it has for a whole answer."""
+        """Cut the connection with a reset, which no peer can take for the end of a message."""
         if self.transport is not None:
+            socket = self.transport.get_extra_info("socket")
+            if socket is not None and not self.transport.is_closing():
+                socket.setsockopt(SOL_SOCKET, SO_LINGER, _RESET)
             self.transport.abort()
 
     def close(self) -> None:
