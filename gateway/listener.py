@@ -183,8 +183,12 @@ class Connection(Wire):
             return
         try:
             self._feed(data)
+        except httptools.HttpParserCallbackError:
+            log.exception("a request could not be read")
+            self.abort()
+            return
         except httptools.HttpParserError as error:
-            self._refuse(400, b"Bad Request", f"malformed HTTP: {error.__context__ or error}")
+            self._refuse(400, b"Bad Request", f"malformed HTTP: {error}")
             return
         if self._in_head:
             self._head_bytes += len(data)

@@ -66,8 +66,9 @@ class Proxy:
         try:
             self._door.check(exchange.headers)
             caller = self._caller(exchange)
-            body, whole = b"", exchange.body.complete
-            if _may_carry_message(exchange):
+            if not _may_carry_message(exchange):
+                body, whole = exchange.body.take(), exchange.body.complete
+            else:
                 body, whole = await exchange.read_body(self._config.limits.inspected_body_bytes_max)
                 message = jsonrpc.parse(body) if whole else None
                 if message is not None and message.method is not None:

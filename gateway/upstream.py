@@ -7,6 +7,7 @@ whole, and is closed at once when an exchange is left before that (DESIGN 3.6); 
 """
 
 import asyncio
+import logging
 import select
 import ssl
 from collections.abc import Callable
@@ -19,6 +20,8 @@ from gateway.config import Upstream
 from gateway.core.headers import Headers
 from gateway.errors import GatewayError, Overloaded, UpstreamBroken, UpstreamTimeout, UpstreamUnreachable
 from gateway.wire import Body, Wire
+
+log = logging.getLogger("taskgate.upstream")
 
 _HEAD_BYTES_MAX: Final = 1 << 20
 _BODILESS: Final = (204, 304)
@@ -110,7 +113,9 @@ class _Connection(Wire):
         try:
             self._parser.feed_data(data)
         except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
-            self._fail(UpstreamBroken(f"the upstream's answer is not HTTP: {error.__context__ or error}"))
+            if isinstance(error, httptools.HttpParserCallbackError):
+                log.exception("a response could not be read")
+            self._fail(UpstreamBroken(f"the upstream's answer is not HTTP: {error}"))
             self.abort()
             return
         if self._response is None:
