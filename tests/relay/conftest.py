@@ -1,0 +1,72 @@
+"""What the tests of the relay share: gateways that are started once, and the sockets of their upstreams."""
+
+from collections.abc import AsyncIterator, Iterator
+
+import pytest
+
+from tests.relay.gateway import Gateways, listening, port_of
+from tests.relay.rig import Place, Rig, rig_at
+
+SMALL_BODY_BYTES = 4096
+SMALL_EVENT_BYTES = 4096
+SMALL_HEADER_BYTES = 8192
+
+
+@pytest.fixture(scope="session")
+def gateways(tmp_path_factory: pytest.TempPathFactory) -> Gateways:
+    return Gateways(tmp_path_factory.mktemp("relay"))
+
+
+@pytest.fixture(scope="session")
+def plain_place(gateways: Gateways) -> Iterator[Place]:
+    """A process with the defaults."""
+    with listening() as sock, gateways.process(port_of(sock)) as gateway:
+        yield Place(gateway, sock)
+
+
+@pytest.fixture(scope="session")
+def small_place(gateways: Gateways) -> Iterator[Place]:
+    """A process whose limits are small and whose patience is short."""
+    limits = {
+        "inspected_body_bytes_max": SMALL_BODY_BYTES,
+        "inspected_event_bytes_max": SMALL_EVENT_BYTES,
+        "header_bytes_max": SMALL_HEADER_BYTES,
+        "request_timeout": "1s",
+        "keepalive_timeout": "1s",
+    }
+    index = {"crawl_timeout": "500ms", "pages_max": 20}
+    upstream = {"response_timeout": "500ms", "connect_timeout": "1s", "idle_timeout": "1s"}
+    with listening() as sock, gateways.process(port_of(sock), limits=limits, upstream=upstream, index=index) as gateway:
+        yield Place(gateway, sock)
+
+
+@pytest.fixture(params=["process", "in_process"])
+async def place(request: pytest.FixtureRequest, gateways: Gateways) -> AsyncIterator[Place]:
+    """A gateway with the defaults: the process, on uvloop where that installs, and the App on asyncio's loop."""
+    if request.param == "process":
+        yield request.getfixturevalue("plain_place")
+        return
+    with listening() as sock:
+        async with gateways.in_process(port_of(sock)) as gateway:
+            yield Place(gateway, sock)
+
+
+@pytest.fixture
+async def rig(place: Place) -> AsyncIterator[Rig]:
+    """An upstream and clients about a gateway with the defaults, once on each event loop."""
+    async with rig_at(place) as one:
+        yield one
+
+
+@pytest.fixture
+async def process_rig(plain_place: Place) -> AsyncIterator[Rig]:
+    """The same about the process alone: for what takes long, or is of the process."""
+    async with rig_at(plain_place) as one:
+        yield one
+
+
+@pytest.fixture
+async def small_rig(small_place: Place) -> AsyncIterator[Rig]:
+    """The same about the process whose limits are small."""
+    async with rig_at(small_place) as one:
+        yield one

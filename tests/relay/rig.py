@@ -1,0 +1,198 @@
+"""A gateway, an upstream behind it and clients in front: for tests that say more than that two recordings agree.
+
+In: a place, and perhaps a script of what the upstream does with each request. Out: responses, and what the upstream
+received. Always: everything is closed when the rig is left, and a script that failed fails the test.
+"""
+
+import asyncio
+import contextlib
+import json
+import re
+import socket
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any, Final, TypeAlias
+
+from tests.relay.gateway import Gateway, port_of
+from tests.relay.harness import Client, Peer, Upstream
+from tests.relay.http1 import Message
+from tests.relay.messages import Json, answer, fault, post, result
+
+Script: TypeAlias = Callable[[Message, Peer], Awaitable[bytes | None]]
+"""What the upstream does with a request: the bytes it answers with, or None if it does all itself, or nothing."""
+
+FOREVER_S: Final = 3600.0
+_DATA: Final = re.compile(rb"(?:^|\n)data: ?([^\n]*)")
+
+
+@dataclass(frozen=True)
+class Place:
+    """A gateway, and the listening socket on which each test puts an upstream of its own behind it."""
+
+    gateway: Gateway
+    listening: socket.socket
+
+    @property
+    def authority(self) -> bytes:
+        """What the gateway sends as `Host`."""
+        return b"127.0.0.1:%d" % port_of(self.listening)
+
+
+class Rig:
+    """What a test needs."""
+
+    def __init__(self, place: Place) -> None:
+        self.place = place
+        self.upstream = Upstream(place.listening)
+        self._clients: list[Client] = []
+        self._serving: asyncio.Task[None] | None = None
+        self._answering: list[asyncio.Task[None]] = []
+
+    @property
+    def gateway(self) -> Gateway:
+        return self.place.gateway
+
+    async def client(self, *pieces: bytes) -> Client:
+        """A new connection to the gateway, on which these pieces are sent."""
+        one = await Client.connect(self.gateway.port)
+        self._clients.append(one)
+        await one.send(*pieces)
+        return one
+
+    async def ask(self, *pieces: bytes) -> Message:
+        """The final response to one request on a new connection, whole or as far as it came."""
+        one = await self.client(*pieces)
+        response = await one.response()
+        await one.close()
+        return response
+
+    def serve(self, script: Script) -> None:
+        """Have every request that comes from now on answered by `script`, several at a time."""
+        self._serving = asyncio.create_task(self._serve(script, len(self.upstream.requests)))
+
+    async def _serve(self, script: Script, seen: int) -> None:
+        while True:
+            seen += 1
+            peer = await self.upstream.request(seen, FOREVER_S)
+            self._answering.append(asyncio.create_task(self._answer(script, self.upstream.requests[seen - 1], peer)))
+
+    @staticmethod
+    async def _answer(script: Script, request: Message, peer: Peer) -> None:
+        said = await script(request, peer)
+        if said is not None:
+            await peer.send(said)
+
+    def asked(self, method: str) -> list[Json]:
+        """The JSON-RPC messages of that method that the upstream has received."""
+        return [m for m in map(body, self.upstream.requests) if isinstance(m, dict) and m.get("method") == method]
+
+    async def canary(self) -> None:
+        """Return when a request sent now has reached the upstream, and so everything that was sent before."""
+        known = len(self.upstream.requests)
+        one = await self.client(b"GET /canary HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
+        await self.upstream.until(
+            lambda: any(r.target == b"/canary" for r in self.upstream.requests[known:]), "the canary at the upstream"
+        )
+        await one.close()
+
+    async def close(self) -> None:
+        """End everything. Raises what a script raised."""
+        for one in self._clients:
+            if not one.closed:
+                await one.close()
+        if self._serving is not None:
+            self._serving.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._serving
+        await self.upstream.close()
+        for task in self._answering:
+            task.cancel()
+        for ended in await asyncio.gather(*self._answering, return_exceptions=True):
+            if isinstance(ended, Exception):
+                raise ended
+
+
+@asynccontextmanager
+async def rig_at(place: Place) -> AsyncIterator[Rig]:
+    """A rig at that place, closed in the end."""
+    rig = Rig(place)
+    try:
+        yield rig
+    finally:
+        await rig.close()
+
+
+def body(message: Message) -> Any:
+    """The JSON in a message's body; None if it is none."""
+    try:
+        return json.loads(message.body)
+    except ValueError:
+        return None
+
+
+def told(message: Message) -> list[Json]:
+    """The JSON-RPC messages of a response, whether it is JSON or an event stream, in order."""
+    kind = message.value(b"content-type")
+    if kind == b"text/event-stream":
+        events = [_DATA.findall(part) for part in message.body.split(b"\n\n")]
+        return [json.loads(b"\n".join(lines)) for lines in events if lines]
+    assert kind == b"application/json", kind
+    return [json.loads(message.body)]
+
+
+def final(message: Message) -> Json:
+    """The JSON-RPC response in a response that is whole: the last message in it."""
+    assert message.whole, message
+    return told(message)[-1]
+
+
+@dataclass
+class Server:
+    """A script: an MCP server that lists pages by cursor and knows nothing else.
+
+    `pages` maps a cursor, None for the first page, to the result of a `tasks/list`.
+    """
+
+    pages: Mapping[str | None, Json]
+
+    async def __call__(self, request: Message, peer: Peer) -> bytes | None:
+        """Answer a request."""
+        message = body(request)
+        if not isinstance(message, dict) or "id" not in message:
+            return b"HTTP/1.1 202 Accepted\r\nContent-Length: 0\r\n\r\n"
+        if message["method"] != "tasks/list":
+            return answer(fault(message["id"], -32601, "Method not found"))
+        cursor = message["params"].get("cursor") if "params" in message else None
+        if cursor not in self.pages:
+            return answer(fault(message["id"], -32602, f"Invalid cursor: {cursor}"))
+        return answer(result(message["id"], self.pages[cursor]))
+
+
+@dataclass
+class Session:
+    """Requests of one session of one caller."""
+
+    rig: Rig
+    session_id: str
+    token: str = "t0ken"
+
+    def fields(self) -> list[bytes]:
+        """The header fields that say who asks."""
+        return [
+            b"Mcp-Session-Id: " + self.session_id.encode(),
+            b"Authorization: Bearer " + self.token.encode(),
+            b"Mcp-Protocol-Version: 2025-11-25",
+        ]
+
+    def request(self, message: object) -> bytes:
+        """The bytes of a POST."""
+        return post(message, *self.fields())
+
+    async def ask(self, message: object) -> Message:
+        """The response to a message."""
+        return await self.rig.ask(self.request(message))
+
+    async def client(self, message: object) -> Client:
+        """A connection on which a message was sent."""
+        return await self.rig.client(self.request(message))
