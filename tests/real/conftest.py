@@ -287,17 +287,21 @@ def start(script: str, *arguments: str) -> subprocess.Popen[str]:
     return subprocess.Popen(command, cwd=NODE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
-def finish(script: subprocess.Popen[str]) -> Steps:
-    """The steps that a conversation printed."""
-    try:
-        out, err = script.communicate(timeout=SCRIPT_SECONDS)
-    except subprocess.TimeoutExpired:
-        script.kill()
-        out, err = script.communicate()
-    assert script.returncode == 0, f"{out}\n{err}"
+def finish(*scripts: subprocess.Popen[str]) -> list[Steps]:
+    """The steps that each conversation printed, once all of them have ended."""
+    said = []
+    for script in scripts:
+        try:
+            out, err = script.communicate(timeout=SCRIPT_SECONDS)
+        except subprocess.TimeoutExpired:
+            script.kill()
+            out, err = script.communicate()
+        said.append((out, err))
+    for script, (out, err) in zip(scripts, said, strict=True):
+        assert script.returncode == 0, f"{out}\n{err}"
     # One object a line; not splitlines, which would split at the U+2028 that a step echoes.
-    steps = [json.loads(line) for line in out.split("\n") if line]
-    return {step.pop("step"): step for step in steps}
+    lines = [[json.loads(line) for line in out.split("\n") if line] for out, _ in said]
+    return [{step.pop("step"): step for step in steps} for steps in lines]
 
 
 def blurred(step: Json) -> str:
@@ -440,13 +444,15 @@ Streams = tuple[
 
 
 @asynccontextmanager
-async def _streams(url: str, headers: Mapping[str, str] | None, over_sse: bool) -> AsyncIterator[Streams]:
+async def _streams(
+    url: str, headers: Mapping[str, str] | None, over_sse: bool, http: httpx.AsyncClient | None
+) -> AsyncIterator[Streams]:
     """What the SDK's transport reads, what it writes, and its session's id."""
     if over_sse:
         async with sse_client(url, headers=dict(headers or {})) as (read, write):
             yield read, write, lambda: None
     else:
-        async with bare_http(headers) as http, streamable_http_client(url, http_client=http) as streams:
+        async with http or bare_http(headers) as client, streamable_http_client(url, http_client=client) as streams:
             yield streams
 
 
@@ -457,8 +463,12 @@ async def connected(
     headers: Mapping[str, str] | None = None,
     elicitation: ElicitationFnT | None = None,
     over_sse: bool = False,
+    http: httpx.AsyncClient | None = None,
 ) -> AsyncIterator[Client]:
-    """A session of the SDK's client at this address, ended with DELETE; `over_sse`, by the transport of 2024-11-05."""
+    """A session of the SDK's client at this address, ended with DELETE; `over_sse`, by the transport of 2024-11-05.
+
+    An HTTP client that is given is closed at the end.
+    """
     notified: list[types.TaskStatusNotificationParams] = []
     logged: list[Any] = []
 
@@ -475,7 +485,7 @@ async def connected(
 
     try:
         async with (
-            _streams(url, headers, over_sse) as (read, write, session_id),
+            _streams(url, headers, over_sse, http) as (read, write, session_id),
             ClientSession(
                 read,
                 write,

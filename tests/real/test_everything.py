@@ -59,7 +59,7 @@ def said(runner: Runner) -> Iterator[Conversations]:
             start("everything", f"{server.wait()}/mcp"),
             start("everything", f"{gateway.wait()}/mcp", "filtered"),
         )
-        yield Conversations(finish(direct), finish(through))
+        yield Conversations(*finish(direct, through))
 
 
 def listed(pages: list[Json]) -> list[Json]:

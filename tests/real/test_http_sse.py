@@ -42,8 +42,8 @@ CRITERIA: list[Json] = [{"status": ["failed"]}, {"filter": {"taskIds": ["none"]}
 def said(runner: Runner) -> tuple[Steps, Steps]:
     """What the TypeScript SDK's client saw, straight and through."""
     with runner.everything("sse") as server, runner.gateway(server) as gateway:
-        scripts = [start("http_sse", f"{process.wait()}/sse") for process in (server, gateway)]
-        direct, through = [finish(script) for script in scripts]
+        urls = [f"{process.wait()}/sse" for process in (server, gateway)]
+        direct, through = finish(*(start("http_sse", url) for url in urls))
         return direct, through
 
 

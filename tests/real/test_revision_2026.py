@@ -66,7 +66,7 @@ class Both:
 
     direct: str
     gateway: str
-    said: tuple[Steps, Steps]
+    said: list[Steps]
 
 
 @pytest.fixture(scope="module")
@@ -78,7 +78,7 @@ def both(runner: Runner) -> Iterator[Both]:
     ):
         urls = [f"{process.wait()}/mcp" for process in (alone, server, gateway)]
         straight, through = start("revision_2026", urls[0]), start("revision_2026", urls[2])
-        yield Both(urls[1], urls[2], (finish(straight), finish(through)))
+        yield Both(urls[1], urls[2], finish(straight, through))
 
 
 def list_request(params: Json) -> bytes:
@@ -220,7 +220,7 @@ async def test_a_server_of_both_eras_is_filtered_for_clients_of_the_earlier_one_
 
 
 def test_the_2x_client_falls_back_to_a_server_of_2025_and_finds_it_filtering(python_sdk_json: Place) -> None:
-    said = finish(start("either_era", "auto", python_sdk_json.direct, python_sdk_json.gateway))
+    [said] = finish(start("either_era", "auto", python_sdk_json.direct, python_sdk_json.gateway))
     direct, through = said[python_sdk_json.direct], said[python_sdk_json.gateway]
     assert through["version"] == "2025-11-25"
     assert through["capabilities"]["tasks"]["list"] == {"filter": FILTER_CAPABILITY}
@@ -231,7 +231,7 @@ def test_the_2x_client_falls_back_to_a_server_of_2025_and_finds_it_filtering(pyt
 
 
 def test_the_2x_client_as_one_of_2025_finds_its_own_server_filtering(both: Both) -> None:
-    said = finish(start("either_era", "legacy", both.direct, both.gateway))
+    [said] = finish(start("either_era", "legacy", both.direct, both.gateway))
     assert ids_of(said[both.direct]["tasks"]["tasks"]) == ["task 0/\u00e9", "task 1/\u00e9", "task 2/\u00e9"]
     assert ids_of(said[both.gateway]["tasks"]["tasks"]) == ["task 0/\u00e9", "task 2/\u00e9"]
     assert said[both.gateway]["version"] == said[both.direct]["version"] == "2025-11-25"

@@ -1,0 +1,449 @@
+"""Logins through the gateway: the official OAuth clients, and an authorization server that knows its own address only.
+
+A client checks what it is told against the address it uses (RFC 9728, 3.3; RFC 8414, 3.3), so a gateway that passed
+everything on could not be logged in through. `public_url` puts its address in the place of the upstream's, in the
+documents and challenges of authorization and nowhere else. The server (tests/real/servers/login.py) is made of the
+Python SDK's own parts; its gateways are one without a public address, one at its root, and one under a prefix.
+"""
+
+import json
+import time
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from urllib.parse import urlencode
+
+import httpx
+import pytest
+from mcp.client.auth import OAuthClientProvider, OAuthFlowError, TokenStorage
+from mcp.shared.auth import OAuthClientInformationFull, OAuthClientMetadata, OAuthToken
+from pydantic import AnyUrl
+
+from tests.real.conftest import (
+    FILTER_CAPABILITY,
+    Client,
+    Exact,
+    Json,
+    Process,
+    Runner,
+    Wire,
+    bare_http,
+    connected,
+    eventually,
+    exact,
+    finish,
+    ids_of,
+    start,
+)
+from tests.real.servers.login import SCOPE, token
+
+pytestmark = pytest.mark.filterwarnings("ignore:The experimental tasks API is deprecated:DeprecationWarning")
+
+CALLBACK = "http://127.0.0.1:1/callback"
+DOCUMENTS = {
+    "/.well-known/oauth-protected-resource/mcp": "resource",
+    "/.well-known/oauth-protected-resource/quiet/mcp": "resource",
+    "/.well-known/oauth-authorization-server": "issuer",
+}
+FILTERED: Json = {"status": ["working"]}
+
+
+@dataclass(frozen=True)
+class Places:
+    """Where the server is: its own origin, a gateway's that has no public address, and two public addresses."""
+
+    own: str
+    plain: str
+    root: str
+    research: str
+    server: Process
+
+    def public(self, name: str) -> str:
+        address: str = getattr(self, name)
+        return address
+
+
+@pytest.fixture(scope="module")
+def places(runner: Runner) -> Iterator[Places]:
+    with (
+        runner.server("login") as server,
+        runner.gateway(server) as plain,
+        runner.gateway(server, public_path="") as root,
+        runner.gateway(server, public_path="/research") as research,
+    ):
+        yield Places(server.wait(), plain.wait(), root.wait(), f"{research.wait()}/research", server)
+
+
+class Kept(TokenStorage):
+    """What a login leaves, in memory."""
+
+    def __init__(self) -> None:
+        self.tokens: OAuthToken | None = None
+        self.client: OAuthClientInformationFull | None = None
+
+    async def get_tokens(self) -> OAuthToken | None:
+        return self.tokens
+
+    async def set_tokens(self, tokens: OAuthToken) -> None:
+        self.tokens = tokens
+
+    async def get_client_info(self) -> OAuthClientInformationFull | None:
+        return self.client
+
+    async def set_client_info(self, client_info: OAuthClientInformationFull) -> None:
+        self.client = client_info
+
+
+class Login:
+    """The Python SDK's OAuth client at one address; its user agent goes where it is sent. Notes all that is asked."""
+
+    def __init__(self, url: str) -> None:
+        self._url = url
+        self.asked: list[str] = []
+        self.kept = Kept()
+        metadata = OAuthClientMetadata(redirect_uris=[AnyUrl(CALLBACK)], client_name="taskgate-tests")
+        self.provider = OAuthClientProvider(url, metadata, self.kept, self._redirect, self._callback)
+        self._answered = httpx.URL()
+
+    @asynccontextmanager
+    async def connected(self) -> AsyncIterator[Client]:
+        http = bare_http()
+        http.auth = self.provider
+        http.event_hooks = {"request": [self._note]}
+        async with connected(self._url, http=http) as client:
+            yield client
+
+    async def _note(self, request: httpx.Request) -> None:
+        self.asked.append(f"{request.method} {request.url.copy_with(query=None)}")
+
+    async def _redirect(self, url: str) -> None:
+        async with bare_http() as agent:
+            agent.event_hooks = {"request": [self._note]}
+            answer = await agent.get(url)
+        assert answer.status_code == 302, answer.text
+        self._answered = httpx.URL(answer.headers["location"])
+
+    async def _callback(self) -> tuple[str, str | None]:
+        return self._answered.params["code"], self._answered.params.get("state")
+
+
+def asked_in_login(origin: str, prefix: str = "", path: str = "/mcp", quiet: bool = False) -> list[str]:
+    """What a client asks until it has a token, where the resource and its authorization server are at this address."""
+    at_root = f"{origin}/.well-known/oauth-protected-resource{prefix}{path}"
+    return [
+        f"POST {origin}{prefix}{path}",
+        f"GET {at_root if quiet else f'{origin}{prefix}/.well-known/oauth-protected-resource{path}'}",
+        f"GET {origin}/.well-known/oauth-authorization-server{prefix}",
+        f"POST {origin}{prefix}/register",
+        f"GET {origin}{prefix}/authorize",
+        f"POST {origin}{prefix}/token",
+    ]
+
+
+def moved(answer: Exact, own: str, public: str) -> Exact:
+    """A direct answer with the server's address moved, in its body and its challenges."""
+    was, now = own.encode(), public.encode()
+    body = answer.body.replace(was, now)
+    fields = []
+    for name, value in answer.headers:
+        if name.lower() == b"content-length":
+            value = str(len(body)).encode()
+        fields.append((name, value.replace(was, now) if name.lower() == b"www-authenticate" else value))
+    return Exact(answer.status, answer.reason, fields, body)
+
+
+async def at_all(http: httpx.AsyncClient, places: Places, path: str) -> dict[str, Exact]:
+    """The answer to a GET of this path at each place, by the place's name."""
+    names = ("own", "plain", "root", "research")
+    return {name: await exact(http, places.public(name) + path) for name in names}
+
+
+async def assert_serves_tasks(client: Client) -> None:
+    """A task is made, and found by a filter."""
+    capabilities = client.initialized.capabilities
+    assert capabilities.tasks is not None
+    assert capabilities.tasks.list is not None
+    assert capabilities.tasks.list.model_extra == {"filter": FILTER_CAPABILITY}
+    made = await client.work("released", "after the login")
+    assert ids_of(await client.tasks(FILTERED)) == [made]
+    assert ids_of(await client.tasks({"status": ["completed"]})) == []
+
+
+# Logins
+
+
+async def test_the_python_client_logs_in_through_the_gateway_and_filters_tasks(places: Places) -> None:
+    login = Login(f"{places.root}/mcp")
+    async with login.connected() as client:
+        await assert_serves_tasks(client)
+    assert login.asked[:6] == asked_in_login(places.root)
+    assert all(places.root in address for address in login.asked)
+
+
+async def test_the_python_client_logs_in_under_a_prefix_and_filters_tasks(places: Places) -> None:
+    login = Login(f"{places.research}/mcp")
+    async with login.connected() as client:
+        await assert_serves_tasks(client)
+    origin = places.research.removesuffix("/research")
+    assert login.asked[:6] == asked_in_login(origin, "/research")
+    assert all(origin in address for address in login.asked)
+
+
+@pytest.mark.parametrize(("place", "prefix"), [("root", ""), ("research", "/research")])
+async def test_the_python_client_finds_the_metadata_of_a_resource_whose_challenge_does_not_say_where_it_is(
+    places: Places, place: str, prefix: str
+) -> None:
+    login = Login(f"{places.public(place)}/quiet/mcp")
+    async with login.connected() as client:
+        await assert_serves_tasks(client)
+    origin = places.public(place).removesuffix(prefix)
+    assert login.asked[:6] == asked_in_login(origin, prefix, "/quiet/mcp", quiet=True)
+    assert all(origin in address for address in login.asked)
+
+
+async def test_the_python_client_refreshes_its_token_through_the_gateway(places: Places) -> None:
+    login = Login(f"{places.research}/mcp")
+    async with login.connected() as client:
+        made = await client.work("released", "before the refresh")
+        before = login.kept.tokens
+        assert before is not None
+        login.provider.context.token_expiry_time = time.time() - 1
+        login.asked.clear()
+        tasks = await client.tasks(FILTERED)
+        assert login.kept.tokens not in (None, before)
+        assert login.asked == [f"POST {places.research}/token", f"POST {places.research}/mcp"]
+        assert ids_of(tasks) == [made]
+
+
+@pytest.mark.parametrize("package", ["sdk", "client"])
+def test_the_typescript_clients_log_in_through_the_gateway_and_filter_tasks(places: Places, package: str) -> None:
+    origin = places.research.removesuffix("/research")
+    conversations = finish(*(start("login", package, f"{address}/mcp") for address in (places.root, places.research)))
+    expected = asked_in_login(places.root), asked_in_login(origin, "/research")
+    for said, asked in zip(conversations, expected, strict=True):
+        assert "refused" not in said
+        assert (said["login"]["asked"], said["login"]["state"]) == (asked, "state")
+        assert said["tasks"]["capabilities"]["tasks"]["list"] == {"filter": FILTER_CAPABILITY}
+        assert ids_of(said["tasks"]["filtered"]["tasks"]) == [said["tasks"]["task"]["taskId"]]
+
+
+async def test_an_authorization_server_elsewhere_is_used_where_it_is(
+    runner: Runner, places: Places, http: httpx.AsyncClient
+) -> None:
+    with (
+        runner.server("login", "--authority", places.own) as server,
+        runner.gateway(server, public_path="") as gateway,
+    ):
+        own, public = server.wait(), gateway.wait()
+        path = "/.well-known/oauth-protected-resource/mcp"
+        document = json.loads((await exact(http, public + path)).body)
+        assert document["resource"] == f"{public}/mcp"
+        assert document["authorization_servers"] == [f"{places.own}/"]
+        login = Login(f"{public}/mcp")
+        async with login.connected() as client:
+            await assert_serves_tasks(client)
+        assert login.asked[2:6] == asked_in_login(places.own)[2:]
+        assert all(public in address for address in login.asked[:2] + login.asked[6:])
+        assert not any(own in address for address in login.asked)
+
+
+async def test_without_a_public_address_a_client_that_checks_the_resource_refuses(places: Places) -> None:
+    login = Login(f"{places.plain}/mcp")
+    with pytest.raises(OAuthFlowError, match=f"{places.own}/mcp does not match expected {places.plain}/mcp"):
+        async with login.connected():
+            pass
+
+
+# Documents
+
+
+@pytest.mark.parametrize("path", DOCUMENTS)
+async def test_only_the_servers_own_addresses_are_moved_in_a_document(
+    places: Places, http: httpx.AsyncClient, path: str
+) -> None:
+    answers = await at_all(http, places, path)
+    assert answers["own"].status == 200
+    for place in ("root", "research"):
+        public = places.public(place)
+        assert answers[place] == moved(answers["own"], places.own, public)
+        assert json.loads(answers[place].body)[DOCUMENTS[path]].startswith(public)
+        assert places.own.encode() not in answers[place].body
+
+
+@pytest.mark.parametrize("path", DOCUMENTS)
+async def test_a_document_is_found_at_the_root_with_the_prefix_behind_it(
+    places: Places, http: httpx.AsyncClient, path: str
+) -> None:
+    """Where RFC 9728, 3.1, and RFC 8414, 3.1, put it for an address with a path."""
+    origin = places.research.removesuffix("/research")
+    kind, slash, resource = path.removeprefix("/.well-known/").partition("/")
+    at_root = await exact(http, f"{origin}/.well-known/{kind}/research{slash}{resource}")
+    assert at_root == await exact(http, places.research + path)
+    assert at_root.status == 200
+
+
+@pytest.mark.parametrize("path", DOCUMENTS)
+async def test_a_document_that_is_compressed_is_moved_all_the_same(
+    places: Places, http: httpx.AsyncClient, path: str
+) -> None:
+    direct, through = [
+        await http.get(address + path, headers={"Accept-Encoding": "gzip"}) for address in (places.own, places.root)
+    ]
+    assert direct.headers["content-encoding"] == "gzip"
+    assert through.json() == json.loads(direct.text.replace(places.own, places.root))
+
+
+@pytest.mark.parametrize("path", DOCUMENTS)
+async def test_without_a_public_address_a_document_passes_to_the_byte(
+    places: Places, http: httpx.AsyncClient, path: str
+) -> None:
+    answers = await at_all(http, places, path)
+    assert answers["plain"] == answers["own"]
+
+
+def near(own: str) -> list[str]:
+    """Addresses that are not of the server's origin, though they look much like it."""
+    port = own.rpartition(":")[2]
+    return [
+        f"{own}0/mcp",
+        f"http://127.0.0.1:{port[:-1]}/mcp",
+        f"http://127.0.0.1:{port}.example/mcp",
+        f"http://127.0.0.1:{port}@login.example/mcp",
+        f"http://127.0.0.1/{port}",
+        f"https://127.0.0.1:{port}/mcp",
+        f"http://localhost:{port}/mcp",
+        "https://login.example/",
+    ]
+
+
+async def test_what_is_not_of_the_servers_origin_stays_in_a_document(places: Places, http: httpx.AsyncClient) -> None:
+    body = json.dumps({"near": near(places.own), "number": 12345678901234567890, "text": "127.0.0.1 \u00e9\u2028"})
+    answers = await at_all(http, places, f"/.well-known/oauth-said?{urlencode({'body': body})}")
+    for place in ("plain", "root", "research"):
+        assert answers[place] == answers["own"], place
+
+
+async def test_every_way_to_write_the_servers_own_address_is_moved_in_a_document(
+    places: Places, http: httpx.AsyncClient
+) -> None:
+    host = places.own.removeprefix("http://")
+    written = [f'"{places.own}"', f'"{places.own}/"', f'"HTTP://{host}/a?b#c"', f'"http:\\/\\/{host}\\/mcp"']
+    query = urlencode({"body": f"[{', '.join(written)}]"})
+    answers = await at_all(http, places, f"/.well-known/oauth-said?{query}")
+    for place in ("root", "research"):
+        public = places.public(place)
+        expected = [public, f"{public}/", f"{public}/a?b#c", f"{public}/mcp"]
+        assert json.loads(answers[place].body) == expected
+
+
+async def test_an_address_of_another_scheme_that_ends_like_the_servers_stays(
+    places: Places, http: httpx.AsyncClient
+) -> None:
+    body = json.dumps([f"ws+{places.own}/mcp"])
+    answers = await at_all(http, places, f"/.well-known/oauth-said?{urlencode({'body': body})}")
+    for place in ("plain", "root", "research"):
+        assert answers[place] == answers["own"], place
+
+
+@pytest.mark.parametrize("path", ["/said", "/.well-known/said"])
+async def test_an_address_in_any_other_document_stays(places: Places, http: httpx.AsyncClient, path: str) -> None:
+    body = json.dumps({"resource": f"{places.own}/mcp"})
+    answers = await at_all(http, places, f"{path}?{urlencode({'body': body})}")
+    assert body.encode() == answers["own"].body
+    for place in ("plain", "root", "research"):
+        assert answers[place] == answers["own"], place
+
+
+async def test_an_address_in_a_message_stays(places: Places, http: httpx.AsyncClient) -> None:
+    bearer = token("anna", [SCOPE], int(time.time()) + 60)
+    wire, _ = await Wire(f"{places.root}/mcp", http).at(authorization=f"Bearer {bearer}").initialize()
+    await wire.work("released", f"see {places.own}/mcp")
+    for criteria in ({}, FILTERED):
+        [task] = await wire.tasks(criteria)
+        assert task["statusMessage"] == f"see {places.own}/mcp"
+
+
+# Challenges
+
+
+@pytest.mark.parametrize("status", [401, 403])
+async def test_a_challenge_keeps_every_parameter_but_moves_the_servers_own_address(
+    places: Places, http: httpx.AsyncClient, status: int
+) -> None:
+    metadata = f"{places.own}/.well-known/oauth-protected-resource/mcp"
+    challenges = [
+        'Basic realm="the tasks, and more", charset="UTF-8"',
+        f'Bearer scope="tasks:read tasks:write",error="insufficient_scope" , error_description="More, \\"please\\"", '
+        f'resource_metadata="{metadata}", authorization_uri="https://login.example/", odd=token68==',
+        f'DPoP algs="ES256", resource_metadata={metadata}',
+        "Negotiate YIIJvwYGKwYBBQUC",
+    ]
+    query = urlencode({"status": status, "challenge": challenges, "body": "{}"}, doseq=True)
+    answers = await at_all(http, places, f"/said?{query}")
+    assert answers["own"].values("www-authenticate") == challenges
+    assert answers["plain"] == answers["own"]
+    for place in ("root", "research"):
+        assert answers[place] == moved(answers["own"], places.own, places.public(place))
+
+
+async def test_what_is_not_of_the_servers_origin_stays_in_a_challenge(places: Places, http: httpx.AsyncClient) -> None:
+    challenges = [f'Bearer resource_metadata="{address}"' for address in near(places.own)]
+    query = urlencode({"status": 401, "challenge": challenges, "body": "{}"}, doseq=True)
+    answers = await at_all(http, places, f"/said?{query}")
+    for place in ("plain", "root", "research"):
+        assert answers[place] == answers["own"], place
+
+
+def unframed(answer: Exact) -> list[tuple[bytes, bytes]]:
+    """The fields but Content-Length: whoever puts the client's id into a body writes it anew."""
+    return [(name, value) for name, value in answer.headers if name.lower() != b"content-length"]
+
+
+def refused_tokens() -> dict[str, tuple[int, str | None]]:
+    """What a request may bear in vain, and the status that it gets."""
+    now = int(time.time())
+    return {
+        "none": (401, None),
+        "unknown": (401, "not a token"),
+        "expired": (401, token("anna", [SCOPE], now - 60)),
+        "of too little scope": (403, token("anna", [], now + 60)),
+    }
+
+
+@pytest.mark.parametrize("name", refused_tokens())
+@pytest.mark.parametrize("place", ["plain", "root", "research"])
+async def test_a_filtered_list_without_a_good_token_gets_the_servers_own_challenge(
+    places: Places, http: httpx.AsyncClient, place: str, name: str
+) -> None:
+    status, bearer = refused_tokens()[name]
+    good = token("anna", [SCOPE], int(time.time()) + 60)
+    opened, _ = await Wire(f"{places.public(place)}/mcp", http).at(authorization=f"Bearer {good}").initialize()
+    await opened.work("released", "task")
+    assert len(await opened.tasks(FILTERED)) == 1
+
+    headers = {key: value for key, value in opened.headers.items() if key != "authorization"}
+    if bearer is not None:
+        headers["authorization"] = f"Bearer {bearer}"
+    body = json.dumps({"jsonrpc": "2.0", "id": "its id", "method": "tasks/list", "params": FILTERED}).encode()
+    direct = await exact(http, f"{places.own}/mcp", body, headers)
+    through = await exact(http, f"{places.public(place)}/mcp", body, headers)
+    expected = direct if place == "plain" else moved(direct, places.own, places.public(place))
+    assert (through.status, through.reason, through.body) == (status, direct.reason, direct.body)
+    assert unframed(through) == unframed(expected)
+    assert through.values("www-authenticate") == expected.values("www-authenticate") != []
+
+
+async def test_a_filtered_list_is_refused_as_soon_as_the_token_has_expired(
+    places: Places, http: httpx.AsyncClient
+) -> None:
+    bearer = token("anna", [SCOPE], int(time.time()) + 1)
+    wire, _ = await Wire(f"{places.root}/mcp", http).at(authorization=f"Bearer {bearer}").initialize()
+    await wire.work("released", "task")
+    assert len(await wire.tasks(FILTERED)) == 1
+
+    async def refused() -> str | None:
+        reply = await wire.post("tasks/list", FILTERED)
+        return reply.headers["www-authenticate"] if reply.status == 401 else None
+
+    challenge = await eventually("the end of the token", refused)
+    assert challenge.endswith(f'resource_metadata="{places.root}/.well-known/oauth-protected-resource/mcp"')
