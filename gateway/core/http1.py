@@ -1,0 +1,236 @@
+"""Requests of HTTP/1.x, read strictly: what could be read in two ways is refused, and everything else passes.
+
+In: bytes as they arrive, split anywhere. Out: a `Head`, pieces of the body, an `End`, and so on; a `Refused` is the
+last thing that comes of a connection.
+Always: method, target, names and values are the bytes that came, whatever they spell (DESIGN 3.1,
+3.2); a message has one framing, and one only (RFC 9112, 6 and 7.1); a head or a trailer has a limit in bytes.
+
+Why not httptools here, which reads the upstream's responses: llhttp knows only registered methods and ASCII targets,
+takes the body of a request with `Upgrade` for another protocol, and calls back for every field. aiohttp 3.14.5
+besides puts the last trailer in front of the next request's fields.
+"""
+
+import re
+from collections.abc import Callable
+from typing import Final, TypeAlias
+
+from gateway.core.headers import Headers
+
+_TOKEN: Final = rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+"
+_REQUEST_LINE: Final = re.compile(rb"(" + _TOKEN + rb") ([^\x00-\x20\x7f]+) HTTP/([0-9])\.([0-9])\r\n")
+_FIELD: Final = re.compile(rb"(" + _TOKEN + rb"):[ \t]*+([^\x00-\x08\x0a-\x1f\x7f]*)\r\n")
+_FIELDS: Final = re.compile(rb"(?:" + _TOKEN + rb":[^\x00-\x08\x0a-\x1f\x7f]*\r\n)*+")
+_BARE_LF: Final = re.compile(rb"(?<!\r)\n")
+_CHUNK_SIZE: Final = re.compile(rb"([0-9A-Fa-f]{1,15})(?:[ \t]*;[^\x00-\x08\x0a-\x1f\x7f]*)?\r\n")
+_LENGTH: Final = re.compile(rb"[0-9]{1,18}")
+_CHUNK_LINE_BYTES_MAX: Final = 4096
+
+
+class Refused(Exception):
+    """What came is no request that can be passed on."""
+
+    def __init__(self, status: int, reason: bytes, message: str) -> None:
+        super().__init__(message)
+        self.status = status
+        self.reason = reason
+
+
+class Head:
+    """A request's line and fields. `minor` is that of HTTP/1.0 or 1.1."""
+
+    __slots__ = ("headers", "method", "minor", "target")
+
+    def __init__(self, method: bytes, target: bytes, minor: int, headers: Headers) -> None:
+        self.method = method
+        self.target = target
+        self.minor = minor
+        self.headers = headers
+
+
+class End:
+    """The request is whole."""
+
+    __slots__ = ("trailers",)
+
+    def __init__(self, trailers: list[tuple[bytes, bytes]]) -> None:
+        self.trailers = trailers
+
+
+Event: TypeAlias = Head | bytes | End | Refused
+"""A head, a piece of the body, or the end."""
+
+_State: TypeAlias = Callable[[list[Event]], bool]
+
+
+class RequestParser:
+    """Reads the requests of one connection."""
+
+    def __init__(self, head_bytes_max: int) -> None:
+        self._max = head_bytes_max
+        self._pending = b""
+        self._state: _State = self._head
+        self._left = 0  # bytes of the body, or of the chunk, that are still to come
+        self._trailers: list[tuple[bytes, bytes]] = []
+
+    @property
+    def in_head(self) -> bool:
+        """Whether a request has begun whose head is not whole."""
+        return bool(self._pending) and self._state == self._head
+
+    def feed(self, data: bytes) -> list[Event]:
+        """The events that `data` completes."""
+        self._pending = self._pending + data if self._pending else data
+        events: list[Event] = []
+        try:
+            while self._state(events):
+                pass
+        except Refused as refused:
+            events.append(refused)
+            self._state = self._refused
+        return events
+
+    def _refused(self, _: list[Event]) -> bool:
+        self._pending = b""
+        return False
+
+    # Each state takes what it can from `_pending`, and says whether the next one may have something to do.
+
+    def _head(self, events: list[Event]) -> bool:
+        data = self._pending
+        while data.startswith(b"\r\n"):  # RFC 9112, 2.2
+            data = data[2:]
+        self._pending = data
+        end = data.find(b"\r\n\r\n")
+        if end < 0:
+            self._check_partial(data)
+            return False
+        if end + 4 > self._max:
+            self._refuse_size(data)
+        line = _REQUEST_LINE.match(data)
+        if line is None:
+            raise Refused(400, b"Bad Request", _line_fault(data))
+        method, target, major, minor = line.groups()
+        if major != b"1" or minor not in b"01":
+            raise Refused(505, b"HTTP Version Not Supported", "HTTP/1.1 and HTTP/1.0 are supported")
+        if method == b"CONNECT":
+            raise Refused(501, b"Not Implemented", "CONNECT asks for a tunnel, and this is a gateway")
+        headers = _fields(data, line.end(), end + 2)
+        self._pending = data[end + 4 :]
+        events.append(Head(method, target, int(minor), headers))
+        self._state = self._framing(headers, int(minor))
+        return True
+
+    def _check_partial(self, data: bytes) -> None:
+        if _BARE_LF.search(data):
+            raise Refused(400, b"Bad Request", "a line that does not end with CRLF")
+        if len(data) > self._max:
+            self._refuse_size(data)
+
+    def _refuse_size(self, data: bytes) -> None:
+        message = f"the request's head is larger than {self._max} bytes"
+        if data.find(b"\r\n", 0, self._max // 2) < 0:
+            raise Refused(414, b"URI Too Long", message)
+        raise Refused(431, b"Request Header Fields Too Large", message)
+
+    def _framing(self, headers: Headers, minor: int) -> _State:
+        lengths = headers.all(b"content-length")
+        if b"transfer-encoding" in headers:
+            codings = headers.tokens(b"transfer-encoding")
+            if lengths:
+                raise Refused(400, b"Bad Request", "both Transfer-Encoding and Content-Length")
+            if not minor or codings[-1:] != [b"chunked"] or codings.count(b"chunked") != 1:
+                raise Refused(400, b"Bad Request", "Transfer-Encoding must end with chunked, once, in HTTP/1.1")
+            return self._chunk_size
+        if not lengths:
+            return self._end
+        if len(lengths) > 1 or not _LENGTH.fullmatch(lengths[0].strip(b" \t")):
+            raise Refused(400, b"Bad Request", "Content-Length must be one number")
+        self._left = int(lengths[0])
+        return self._body if self._left else self._end
+
+    def _body(self, events: list[Event]) -> bool:
+        if not self._take(events):
+            return False
+        if not self._left:
+            self._state = self._end
+        return not self._left
+
+    def _take(self, events: list[Event]) -> bool:
+        """Hand out what has come of a body or chunk."""
+        data = self._pending
+        if not data:
+            return False
+        piece = data if len(data) <= self._left else data[: self._left]
+        self._pending = data[len(piece) :]
+        self._left -= len(piece)
+        events.append(piece)
+        return True
+
+    def _end(self, events: list[Event]) -> bool:
+        events.append(End(self._trailers))
+        self._trailers = []
+        self._state = self._head
+        return bool(self._pending)
+
+    def _chunk_size(self, events: list[Event]) -> bool:
+        end = self._pending.find(b"\n")
+        if end < 0:
+            if len(self._pending) > _CHUNK_LINE_BYTES_MAX:
+                raise Refused(400, b"Bad Request", f"a chunk's size line is larger than {_CHUNK_LINE_BYTES_MAX} bytes")
+            return False
+        line = _CHUNK_SIZE.fullmatch(self._pending, 0, end + 1)
+        if line is None:
+            raise Refused(400, b"Bad Request", "a malformed chunk size")
+        self._pending = self._pending[end + 1 :]
+        self._left = int(line[1], 16)
+        self._state = self._chunk if self._left else self._trailer
+        return True
+
+    def _chunk(self, events: list[Event]) -> bool:
+        if not self._take(events):
+            return False
+        if not self._left:
+            self._state = self._chunk_end
+        return not self._left
+
+    def _chunk_end(self, events: list[Event]) -> bool:
+        if len(self._pending) < 2:
+            if self._pending not in (b"", b"\r"):
+                raise Refused(400, b"Bad Request", "a chunk that does not end where its size says")
+            return False
+        if not self._pending.startswith(b"\r\n"):
+            raise Refused(400, b"Bad Request", "a chunk that does not end where its size says")
+        self._pending = self._pending[2:]
+        self._state = self._chunk_size
+        return True
+
+    def _trailer(self, events: list[Event]) -> bool:
+        data = self._pending
+        end = 0 if data.startswith(b"\r\n") else data.find(b"\r\n\r\n") + 2
+        if end < 2 and not data.startswith(b"\r\n"):
+            self._check_partial(data)
+            return False
+        self._trailers = list(_fields(data, 0, end))
+        self._pending = data[end + 2 :]
+        self._state = self._end
+        return True
+
+
+def _fields(data: bytes, start: int, end: int) -> Headers:
+    """The fields in the lines from `start` to `end`. Raises Refused."""
+    if _FIELDS.fullmatch(data, start, end) is None:
+        raise Refused(400, b"Bad Request", _field_fault(data[start:end]))
+    return Headers(_FIELD.findall(data, start, end))
+
+
+def _line_fault(data: bytes) -> str:
+    shown = data[: data.find(b"\r\n")][:100].decode("latin-1")
+    return f"{shown!r} is no request line (method, target and HTTP/1.1, one space between)"
+
+
+def _field_fault(block: bytes) -> str:
+    for line in block.split(b"\r\n"):
+        if _FIELDS.fullmatch(line + b"\r\n") is None:
+            name = line.partition(b":")[0][:40].decode("latin-1")
+            return f"the field that begins with {name!r} is malformed"
+    return "malformed fields"
