@@ -1,6 +1,6 @@
 """An index in a process of its own, so that its memory can be told from the rest, and its neighbours' from it.
 
-    queries     microseconds of random queries of each kind, of taking in a page of 100 tasks, of changing 100
+    queries     microseconds of random queries of each kind, of taking in a page as a crawl does, of changing its tasks
     memory      bytes per task: growth of the resident set, or what tracemalloc saw allocated; and the index's estimate
 
 Tasks come as they do in the gateway: out of the bytes of a `tasks/list` result, a page of 100 at a time. Times are CPU
@@ -26,6 +26,7 @@ from gateway.core.index import TASK_OVERHEAD_BYTES, Index
 from gateway.core.task import Task
 from gateway.core.task import parse as parse_task
 from gateway.demo.simulation import history
+from gateway.demo.store import timestamp
 from tests.bench import child, proc
 from tests.bench.questions import KINDS, Question, questions
 
@@ -58,42 +59,57 @@ def parse(page: bytes) -> list[Task]:
 
 def filled(count: int, until: datetime, seed: int = SEED) -> Index:
     """An index of a history of `count` tasks."""
+    index = _empty()
+    for page in pages(count, seed, until):
+        _put(index, parse(page))
+    return index
+
+
+def _empty() -> Index:
     index = Index()
     index.default_method = "tools/call"
-    for page in pages(count, seed, until):
-        for task in parse(page):
-            index.put(task)
     return index
 
 
 def queries(count: int) -> dict[str, Any]:
     """How long queries and pages take on `count` tasks."""
     until = datetime.now(UTC)
-    index = filled(count, until)
+    index, times_us, some = _crawled(count, until)
     gc.collect()
-    kinds = {}
-    for kind in KINDS:
-        times_us = [_query_us(index, question) for question in questions(kind, until)]
-        kinds[kind] = {"median_us": statistics.median(times_us), "max_us": max(times_us)}
-    return {"kinds": kinds, "pages": _pages(index, until)}
+    kinds = {kind: _summary([_query_us(index, question) for question in questions(kind, until)]) for kind in KINDS}
+    times_us["change"] = []
+    for page in some:
+        changed = parse(_changed(page, until))
+        times_us["change"].append(_us(_put, index, changed))
+    return {"kinds": kinds, "pages": {name: _summary(us) for name, us in times_us.items()}}
+
+
+def _crawled(count: int, until: datetime) -> tuple[Index, dict[str, list[float]], list[bytes]]:
+    """A filled index; what reading and putting each of its last pages took; some pages from all over it."""
+    index = _empty()
+    read, put, some = [], [], []
+    page_count = -(-count // PAGE)
+    for number, page in enumerate(pages(count, SEED, until)):
+        read.append(_us(parse, page))
+        put.append(_us(_put, index, parse(page)))
+        if number % max(1, page_count // PAGES_TIMED) == 0:
+            some.append(page)
+    return index, {"read": read[-PAGES_TIMED:], "put": put[-PAGES_TIMED:]}, some
+
+
+def _changed(page: bytes, at: datetime) -> bytes:
+    """The same tasks, all of them updated."""
+    tasks = orjson.loads(page)["tasks"]
+    change = {"lastUpdatedAt": timestamp(int(at.timestamp() * 1000)), "statusMessage": "changed"}
+    return orjson.dumps({"tasks": [{**task, **change} for task in tasks]})
+
+
+def _summary(times_us: list[float]) -> dict[str, float]:
+    return {"median_us": statistics.median(times_us), "max_us": max(times_us)}
 
 
 def _query_us(index: Index, question: Question) -> float:
     return min(_us(index.select, question.query, question.after, PAGE) for _ in range(REPEATS))
-
-
-def _pages(index: Index, until: datetime) -> dict[str, dict[str, float]]:
-    """Times of `PAGES_TIMED` pages: read from bytes, put into the index, put again with every task changed."""
-    read, put, change = [], [], []
-    for page in list(pages(PAGE * PAGES_TIMED, SEED + 1, until)):
-        read.append(_us(parse, page))
-        new, changed = parse(page), parse(page.replace(b'"pollInterval"', b'"changed":true,"pollInterval"'))
-        put.append(_us(_put, index, new))
-        change.append(_us(_put, index, changed))
-        for task in new:
-            index.remove(task.id)
-    times = {"read": read, "put": put, "change": change}
-    return {name: {"median_us": statistics.median(us), "max_us": max(us)} for name, us in times.items()}
 
 
 def _put(index: Index, tasks: list[Task]) -> None:
