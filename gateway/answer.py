@@ -28,6 +28,8 @@ from gateway.sessions import Session, Sessions
 
 log = logging.getLogger("taskgate.answer")
 
+_PROGRESS_INTERVAL_S: Final = 0.2
+_TOKEN_STARTS: Final = tuple(b"%c" % c for c in b'"-0123456789')  # a progress token is a string or a number
 _CURSOR_ALLOWED: Final = "a nextCursor that this list gave out, with the criteria that it was given out for"
 
 
@@ -70,9 +72,13 @@ def _shown(raw: msgspec.Raw) -> str:
 class Reply:
     """The response to one filtered `tasks/list`: one JSON message, or a stream that others come first on."""
 
-    def __init__(self, exchange: Exchange) -> None:
+    def __init__(self, exchange: Exchange, message: Message) -> None:
         self._exchange = exchange
         self.headers = Headers()
+        meta = jsonrpc.members(jsonrpc.members(message.params).get("_meta", jsonrpc.ABSENT))
+        token = bytes(meta.get("progressToken", jsonrpc.ABSENT))
+        self._progress_token = token if token[:1] in _TOKEN_STARTS else b""
+        self._progress_due_at = 0.0
 
     @property
     def streaming(self) -> bool:
@@ -82,6 +88,15 @@ class Reply:
         """Send a message that arrived on the crawler's stream."""
         self._event(data)
         await self._exchange.drain()
+
+    async def progress(self, tasks: int) -> None:
+        """Send `notifications/progress`, if the requestor asked for it, now and then."""
+        now = self._exchange.connection.loop.time()
+        if not self._progress_token or now < self._progress_due_at:
+            return
+        self._progress_due_at = now + _PROGRESS_INTERVAL_S
+        params = b'{"progressToken":%b,"progress":%d,"message":"tasks read"}' % (self._progress_token, tasks)
+        await self.forward(b'{"jsonrpc":"2.0","method":"notifications/progress","params":%b}' % params)
 
     def send(self, data: bytes) -> None:
         """Send the response message, which ends the reply."""
@@ -127,7 +142,7 @@ class Answerer:
     async def answer(self, exchange: Exchange, caller: Caller, message: Message, request: Request) -> None:
         """Answer `request`. Raises GatewayError if nothing was sent to the client yet."""
         session = self._sessions.open(caller.key)
-        reply, raw_id = Reply(exchange), bytes(message.id)
+        reply, raw_id = Reply(exchange, message), bytes(message.id)
         answer = self._refresher.at_once(session, request.query, request.after)
         if answer is None:
             try:
@@ -152,9 +167,7 @@ class Answerer:
         """The answer, or None once `notifications/cancelled` has named the request."""
         cancelled = asyncio.get_running_loop().create_future()
         session.answering.setdefault(raw_id, []).append(cancelled)
-        work = asyncio.ensure_future(
-            self._refresher.answer(session, caller, reply.forward, request.query, request.after)
-        )
+        work = asyncio.ensure_future(self._refresher.answer(session, caller, reply, request.query, request.after))
         try:
             await asyncio.wait({work, cancelled}, return_when=asyncio.FIRST_COMPLETED)
             return work.result() if work.done() else None

@@ -11,7 +11,7 @@ import logging
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextlib import aclosing
-from typing import Final, TypeAlias
+from typing import Final, Protocol
 
 import msgspec
 
@@ -30,8 +30,16 @@ from gateway.sessions import Session, Sessions, TooLarge
 
 log = logging.getLogger("taskgate.refresh")
 
-Outbox: TypeAlias = Callable[[bytes], Awaitable[None]]
-"""Where messages for one client go that arrive on a stream of the crawler's."""
+
+class Outbox(Protocol):
+    """Where one client is told what happens before its answer is there."""
+
+    async def forward(self, data: bytes) -> None:
+        """A message arrived on a stream of the crawler's."""
+
+    async def progress(self, tasks: int) -> None:
+        """So many tasks have been read, and more follow."""
+
 
 _ASKED_AT_ONCE: Final = 8
 _CURSORS_KEPT: Final = 4  # of the last pages, to look there for new tasks
@@ -64,7 +72,12 @@ class Ask:
     async def forward(self, data: bytes) -> None:
         """Pass on a message from one of the crawler's streams."""
         if self.outboxes:
-            await self.outboxes[0](data)
+            await self.outboxes[0].forward(data)
+
+    async def progress(self, tasks: int) -> None:
+        """Tell everyone who waits how far it is."""
+        for outbox in list(self.outboxes):
+            await outbox.progress(tasks)
 
     async def join(self, outbox: Outbox) -> None:
         """Wait for the end. Raises what the asking raised; the last one to stop waiting stops it."""
@@ -168,7 +181,11 @@ class Refresher:
                 keys.append(None)
             ask = Ask(session, keys, self._clock())
             crawler = Crawler(caller, self._config, self._metrics, self._on_message(session, ask))
-            work = self._crawl(session, crawler) if plan.crawl else self._delta(session, crawler, query, plan.look, new)
+            work = (
+                self._crawl(session, crawler, ask)
+                if plan.crawl
+                else self._delta(session, crawler, query, plan.look, new)
+            )
             ask.task = asyncio.create_task(self._run(session, ask, work))
             waits.add(ask)
         try:
@@ -203,7 +220,7 @@ class Refresher:
             ask.end()
             self._sessions.keep(session)
 
-    def _on_message(self, session: Session, ask: Ask) -> Outbox:
+    def _on_message(self, session: Session, ask: Ask) -> Callable[[bytes], Awaitable[None]]:
         async def on_message(data: bytes) -> None:
             message = jsonrpc.parse(data)
             if message is not None and (observation := observe.of_notification(message)):
@@ -212,7 +229,7 @@ class Refresher:
 
         return on_message
 
-    async def _crawl(self, session: Session, crawler: Crawler) -> None:
+    async def _crawl(self, session: Session, crawler: Crawler, ask: Ask) -> None:
         """Read every page into the index, and take out what no page shows."""
         began_at, known = self._clock(), session.known
         seen: set[str] = set()
@@ -228,6 +245,8 @@ class Refresher:
                     cursors = [*cursors, page.cursor][-_CURSORS_KEPT:]
                     pages += 1
                     size_bytes += page.size_bytes
+                    if page.following is not None:
+                        await ask.progress(len(seen))
         await self._forget_unseen(session, seen, began_at)
         known.crawled_at = known.looked_at = began_at
         known.pages, known.cursors, known.listing = pages, cursors, order.listing
@@ -347,7 +366,7 @@ class Refresher:
     ) -> Answer:
         """Answer by reading all pages and keeping only the one that was asked for; one scan at a time."""
         async with session.scanning:
-            crawler = Crawler(caller, self._config, self._metrics, outbox)
+            crawler = Crawler(caller, self._config, self._metrics, outbox.forward)
             limit, began_unix_s = self._config.index.page_size, time.time()
             seen: set[int] = set()
             best: list[Task] = []
@@ -362,6 +381,8 @@ class Refresher:
                     best, more = kept.tasks, more or kept.more
                     pages += 1
                     size_bytes += page.size_bytes
+                    if page.following is not None:
+                        await outbox.progress(len(seen))
             limits = self._config.index
             session.oversize = len(seen) > limits.tasks_max or size_bytes > limits.memory_bytes_max
             session.known.pages, session.list_bytes, session.cors = pages, size_bytes, crawler.cors

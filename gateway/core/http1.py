@@ -69,6 +69,7 @@ class RequestParser:
         self._max = head_bytes_max
         self._pending = b""
         self._state: _State = self._head
+        self._searched = 0  # bytes of `_pending` in which the end was looked for
         self._left = 0  # bytes of the body, or of the chunk, that are still to come
         self._trailers: list[tuple[bytes, bytes]] = []
 
@@ -100,10 +101,11 @@ class RequestParser:
         while data.startswith(b"\r\n"):  # RFC 9112, 2.2
             data = data[2:]
         self._pending = data
-        end = data.find(b"\r\n\r\n")
+        end = data.find(b"\r\n\r\n", max(0, self._searched - 3))
         if end < 0:
             self._check_partial(data)
             return False
+        self._searched = 0
         if end + 4 > self._max:
             self._refuse_size(data)
         line = _REQUEST_LINE.match(data)
@@ -121,8 +123,9 @@ class RequestParser:
         return True
 
     def _check_partial(self, data: bytes) -> None:
-        if _BARE_LF.search(data):
+        if _BARE_LF.search(data, self._searched):
             raise Refused(400, b"Bad Request", "a line that does not end with CRLF")
+        self._searched = len(data)
         if len(data) > self._max:
             self._refuse_size(data)
 
@@ -206,10 +209,13 @@ class RequestParser:
 
     def _trailer(self, events: list[Event]) -> bool:
         data = self._pending
-        end = 0 if data.startswith(b"\r\n") else data.find(b"\r\n\r\n") + 2
+        end = 0 if data.startswith(b"\r\n") else data.find(b"\r\n\r\n", max(0, self._searched - 3)) + 2
         if end < 2 and not data.startswith(b"\r\n"):
             self._check_partial(data)
             return False
+        self._searched = 0
+        if end > self._max:
+            self._refuse_size(data)
         self._trailers = list(_fields(data, 0, end))
         self._pending = data[end + 2 :]
         self._state = self._end

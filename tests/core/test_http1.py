@@ -1,0 +1,212 @@
+"""Requests of HTTP/1.x: every split gives the same events, and what can be read in two ways is refused.
+
+A second reader, llhttp by way of httptools, stands beside ours: whatever ours takes, llhttp reads the same way.
+"""
+
+from itertools import pairwise
+from typing import cast
+
+import httptools
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gateway.core.http1 import End, Head, Refused, RequestParser
+
+Seen = list[tuple[object, ...]]
+
+
+def read(*pieces: bytes, head_bytes_max: int = 65536) -> Seen:
+    """The events of a connection that delivers `pieces`, neighbouring pieces of a body joined."""
+    parser = RequestParser(head_bytes_max)
+    seen: Seen = []
+    for event in (event for piece in pieces for event in parser.feed(piece)):
+        if isinstance(event, Head):
+            seen.append(("head", event.method, event.target, event.minor, tuple(event.headers)))
+        elif isinstance(event, End):
+            seen.append(("end", tuple(event.trailers)))
+        elif isinstance(event, Refused):
+            seen.append(("refused", event.status))
+        elif seen[-1][0] == "body":
+            seen[-1] = ("body", cast(bytes, seen[-1][1]) + event)
+        else:
+            seen.append(("body", event))
+    return seen
+
+
+SEVERAL = (
+    b"POST /a HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\nTrailer: X-T\r\n\r\n"
+    b"3;a=b\r\nabc\r\n1\r\nz\r\n0\r\nX-T: 1\r\nAuthorization: evil\r\n\r\n"
+    b"\r\nPOST /b?\xff%2F//? HTTP/1.1\r\nhOST: y\r\nContent-Length: 5\r\nX:  a \t\r\nx:\xfe\r\n\r\nhello"
+    b"GET //%2F HTTP/1.0\r\n\r\nBREW * HTTP/1.1\r\nA:\r\n\r\n"
+)
+
+
+def test_several_requests_on_one_connection() -> None:
+    assert read(SEVERAL) == [
+        ("head", b"POST", b"/a", 1, ((b"Host", b"x"), (b"Transfer-Encoding", b"chunked"), (b"Trailer", b"X-T"))),
+        ("body", b"abcz"),
+        ("end", ((b"X-T", b"1"), (b"Authorization", b"evil"))),
+        (
+            "head",
+            b"POST",
+            b"/b?\xff%2F//?",
+            1,
+            ((b"hOST", b"y"), (b"Content-Length", b"5"), (b"X", b"a \t"), (b"x", b"\xfe")),
+        ),
+        ("body", b"hello"),
+        ("end", ()),
+        ("head", b"GET", b"//%2F", 0, ()),
+        ("end", ()),
+        ("head", b"BREW", b"*", 1, ((b"A", b""),)),
+        ("end", ()),
+    ]
+
+
+def test_a_trailer_never_becomes_a_field_of_the_next_request() -> None:
+    """As it does in aiohttp 3.14.5."""
+    following = read(SEVERAL)[3]
+    assert b"Authorization" not in dict(following[4])  # type: ignore[call-overload]
+
+
+@given(st.sets(st.integers(1, len(SEVERAL) - 1)))
+def test_any_split_gives_the_same_events(cuts: set[int]) -> None:
+    edges = [0, *sorted(cuts), len(SEVERAL)]
+    assert read(*(SEVERAL[a:b] for a, b in pairwise(edges))) == read(SEVERAL)
+
+
+def test_byte_by_byte_gives_the_same_events() -> None:
+    assert read(*(SEVERAL[i : i + 1] for i in range(len(SEVERAL)))) == read(SEVERAL)
+
+
+CHUNKED = b"POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n"
+
+
+@pytest.mark.parametrize(
+    ("data", "status"),
+    [
+        (b"POST / HTTP/1.1\r\nContent-Length: 3\r\nTransfer-Encoding: chunked\r\n\r\n", 400),
+        (b"POST / HTTP/1.1\r\nContent-Length: 3\r\nContent-Length: 3\r\n\r\nabc", 400),
+        (b"POST / HTTP/1.1\r\nContent-Length: 3, 3\r\n\r\nabc", 400),
+        (b"POST / HTTP/1.1\r\nContent-Length: +3\r\n\r\nabc", 400),
+        (b"POST / HTTP/1.1\r\nContent-Length: 0x3\r\n\r\nabc", 400),
+        (b"POST / HTTP/1.1\r\nContent-Length:\r\n\r\nabc", 400),
+        (b"POST / HTTP/1.1\r\nTransfer-Encoding: chunked, identity\r\n\r\n", 400),
+        (b"POST / HTTP/1.1\r\nTransfer-Encoding: chunked, chunked\r\n\r\n", 400),
+        (b"POST / HTTP/1.1\r\nTransfer-Encoding: xchunked\r\n\r\n", 400),
+        (b"POST / HTTP/1.0\r\nTransfer-Encoding: chunked\r\n\r\n", 400),
+        (b"GET / HTTP/1.1\nHost: x\n\n", 400),
+        (b"GET / HTTP/1.1\r\nHost: x\n\r\n\r\n", 400),
+        (b"GET / HTTP/1.1\r\nHost : x\r\n\r\n", 400),
+        (b"GET / HTTP/1.1\r\n Host: x\r\n\r\n", 400),
+        (b"GET / HTTP/1.1\r\nX: a\r\n b\r\n\r\n", 400),
+        (b"GET / HTTP/1.1\r\nX: a\rb\r\n\r\n", 400),
+        (b"GET / HTTP/1.1\r\nX: a\0b\r\n\r\n", 400),
+        (b"GET / HTTP/1.1\r\n: a\r\n\r\n", 400),
+        (b"GET  / HTTP/1.1\r\n\r\n", 400),
+        (b"GET /a b HTTP/1.1\r\n\r\n", 400),
+        (b"GET / HTTP/1.1 \r\n\r\n", 400),
+        (b"GET / http/1.1\r\n\r\n", 400),
+        (b"GET / HTTP/2.0\r\n\r\n", 505),
+        (b"GET / HTTP/1.2\r\n\r\n", 505),
+        (b"CONNECT a:1 HTTP/1.1\r\n\r\n", 501),
+        (b"GET /" + b"a" * 70000, 414),
+        (b"GET / HTTP/1.1\r\nX: " + b"a" * 70000, 431),
+        (b"GET / HTTP/1.1\r\n" + b"X: a\r\n" * 12000 + b"\r\n", 431),
+        (CHUNKED + b"0x3\r\nabc\r\n0\r\n\r\n", 400),
+        (CHUNKED + b"3 \r\nabc\r\n0\r\n\r\n", 400),
+        (CHUNKED + b"-3\r\nabc\r\n0\r\n\r\n", 400),
+        (CHUNKED + b"3\nabc\r\n0\r\n\r\n", 400),
+        (CHUNKED + b"3\r\nabcd\r\n0\r\n\r\n", 400),
+        (CHUNKED + b"3\r\nabc\n0\r\n\r\n", 400),
+        (CHUNKED + b"10000000000000003\r\nabc", 400),
+        (CHUNKED + b"3;" + b"a" * 5000, 400),
+        (CHUNKED + b"0\r\nX : 1\r\n\r\n", 400),
+        (CHUNKED + b"0\r\n" + b"X: 1\r\n" * 12000 + b"\r\n", 431),
+    ],
+)
+def test_what_can_be_read_in_two_ways_is_refused(data: bytes, status: int) -> None:
+    seen = read(data)
+    assert seen[-1] == ("refused", status)
+    assert read(*(data[i : i + 7] for i in range(0, len(data), 7)))[-1] == ("refused", status)
+
+
+def test_after_a_refusal_nothing_more_is_read() -> None:
+    parser = RequestParser(65536)
+    assert isinstance(parser.feed(b"nonsense\r\n\r\nGET / HTTP/1.1\r\n\r\n")[-1], Refused)
+    assert parser.feed(b"GET / HTTP/1.1\r\n\r\n") == []
+
+
+def test_what_comes_before_a_refusal_is_read() -> None:
+    seen = read(b"GET / HTTP/1.1\r\n\r\nnonsense\r\n\r\n")
+    assert [kind for kind, *_ in seen] == ["head", "end", "refused"]
+
+
+class _Second:
+    """What llhttp reads."""
+
+    def __init__(self) -> None:
+        self.seen: Seen = []
+        self.fields: list[tuple[bytes, bytes]] = []
+
+    def on_message_begin(self) -> None:
+        self.target, self.fields, self.body = b"", [], b""
+
+    def on_url(self, url: bytes) -> None:
+        self.target += url
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self.fields.append((name, value.rstrip(b" \t")))
+
+    def on_headers_complete(self) -> None:
+        self.head, self.fields = self.fields, []
+
+    def on_body(self, data: bytes) -> None:
+        self.body += data
+
+    def on_message_complete(self) -> None:
+        self.seen.append((self.target, self.head, self.body, self.fields))
+
+
+def second(data: bytes) -> Seen | None:
+    reader = _Second()
+    try:
+        httptools.HttpRequestParser(reader).feed_data(data)
+    except (httptools.HttpParserError, httptools.HttpParserUpgrade):
+        return None
+    return reader.seen
+
+
+def first(data: bytes) -> Seen | None:
+    whole: Seen = []
+    body = b""
+    for event in RequestParser(65536).feed(data):
+        if isinstance(event, Head):
+            head, body = event, b""
+        elif isinstance(event, End):
+            fields = [(name, value.rstrip(b" \t")) for name, value in head.headers]
+            trailers = [(name, value.rstrip(b" \t")) for name, value in event.trailers]
+            whole.append((head.target, fields, body, trailers))
+        elif isinstance(event, Refused):
+            return None
+        else:
+            body += event
+    return whole
+
+
+PIECES = st.sampled_from(
+    [
+        *(b"GET ", b"POST ", b"/", b"/a?b", b" HTTP/1.1", b"HTTP/1.0", b"\r\n", b"\r\n\r\n", b"\n", b"\r", b" ", b"\t"),
+        *(b":", b",", b"\0", b"\xff", b"Host: x", b"X: y", b"Content-Length: 3", b"content-length:0", b"chunked"),
+        *(b"Transfer-Encoding: chunked", b"Transfer-Encoding", b"3", b"abc", b"0", b"3\r\nabc\r\n", b"0\r\n\r\n"),
+        *(b"0\r\nT: 1\r\n\r\n", b";x=y"),
+    ]
+)
+
+
+@given(st.lists(PIECES, min_size=1, max_size=14), st.booleans())
+def test_whatever_is_taken_llhttp_reads_the_same_way(pieces: list[bytes], sensible: bool) -> None:
+    data = (b"POST /x HTTP/1.1\r\nHost: x\r\n" if sensible else b"") + b"".join(pieces)
+    ours, theirs = first(data), second(data)
+    if ours is not None and theirs is not None:
+        assert ours == theirs
