@@ -1,0 +1,369 @@
+"""The index of a session, held against a plain dict and against the plain definition of a filtered list."""
+
+import random
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gateway.core import cursor, task
+from gateway.core.index import TASK_OVERHEAD_BYTES, Index, Page, page_of
+from gateway.core.query import Query
+from gateway.core.task import TERMINAL, Key, Task
+from tests.core import plain
+
+thorough = settings(max_examples=100, deadline=None)
+
+
+def pages(select: Callable[[Key | None], Page], query: Query) -> list[Page]:
+    """All pages of a list, by following cursors to the end."""
+    found = [select(None)]
+    while found[-1].more:
+        text = cursor.encode(query, query.place(found[-1].tasks[-1]))
+        decoded = cursor.decode(text)
+        assert decoded is not None
+        assert decoded[0] == query
+        found.append(select(decoded[1]))
+    return found
+
+
+def check_pages(found: list[Page], expected: list[Task], limit: int) -> None:
+    """The pages are those of the list that is expected, each full but the last, none empty but the only one."""
+    assert [t for page in found for t in page.tasks] == expected
+    assert all(page.total == len(expected) for page in found)
+    assert all(len(page.tasks) == limit for page in found[:-1])
+    assert len(found) == max(1, -(-len(expected) // limit))
+
+
+def dict_put(model: dict[str, Task], report: Task) -> bool:
+    """What taking in a report means; whether it changes anything."""
+    known = model.get(report.id)
+    if known is None:
+        model[report.id] = report
+        return True
+    latest = report if report.supersedes(known) else known
+    model[report.id] = msgspec.structs.replace(latest, method=report.method or known.method)
+    return model[report.id] != known
+
+
+def check_same(index: Index, model: dict[str, Task]) -> None:
+    assert len(index) == len(model)
+    assert set(index) == set(model)
+    assert {i: index.get(i) for i in plain.IDS} == {i: model.get(i) for i in plain.IDS}
+    assert index.size_bytes == sum(len(t.raw) + len(t.id) + TASK_OVERHEAD_BYTES for t in model.values())
+
+
+# A step: a report to take in, or the id of a task to forget.
+steps = st.lists(plain.reports | plain.reports | plain.reports | st.sampled_from(plain.IDS), max_size=18)
+
+
+@thorough
+@given(steps)
+def test_reports_in_any_order_leave_what_they_leave_in_a_dict(drawn: list[Task | str]) -> None:
+    index, model = Index(), dict[str, Task]()
+    for step in drawn:
+        if isinstance(step, str):
+            assert index.remove(step) is (model.pop(step, None) is not None)
+        else:
+            assert index.put(step) is dict_put(model, step)
+        check_same(index, model)
+    everything = Query(by="createdAt", descending=False)
+    assert index.select(everything, None, 100).tasks == plain.listed(list(model.values()), everything, None)
+
+
+def filled(drawn: list[Task | str]) -> tuple[Index, dict[str, Task]]:
+    index, model = Index(), dict[str, Task]()
+    for step in drawn:
+        if isinstance(step, str):
+            index.remove(step)
+            model.pop(step, None)
+        else:
+            index.put(step)
+            dict_put(model, step)
+    return index, model
+
+
+@settings(thorough, max_examples=200)
+@given(steps, plain.queries, st.integers(1, 4) | st.just(100), st.sampled_from(plain.METHODS))
+def test_a_filtered_list_is_the_plain_definition(
+    drawn: list[Task | str], query: Query, limit: int, default_method: str | None
+) -> None:
+    """THE property: any reports, any criteria, any order, any page size, all cursors followed."""
+    index, model = filled(drawn)
+    index.default_method = default_method
+    expected = plain.listed(list(model.values()), query, default_method)
+    check_pages(pages(lambda after: index.select(query, after, limit), query), expected, limit)
+    # What a scan makes of tasks in no order (DESIGN 7) is the same.
+    matching = [t for t in sorted(model.values(), key=lambda t: t.raw) if query.matches(t, default_method)]
+    check_pages(pages(lambda after: page_of(query, matching, after, limit), query), expected, limit)
+
+
+@thorough
+@given(steps, plain.queries, plain.instants, st.sampled_from([*plain.IDS, "nobody"]), st.integers(1, 4))
+def test_a_page_begins_behind_any_place_even_one_where_no_task_is(
+    drawn: list[Task | str], query: Query, at: Any, task_id: str, limit: int
+) -> None:
+    """The task that a cursor names may have moved or gone since."""
+    index, model = filled(drawn)
+    after = Key(at, task_id)
+    expected = plain.listed(list(model.values()), query, None)
+    behind = [
+        t
+        for t in expected
+        if ((p := query.place(t)).at, p.id) != (at, task_id) and ((p.at, p.id) > (at, task_id)) is not query.descending
+    ]
+    page = index.select(query, after, limit)
+    assert page.tasks == behind[:limit]
+    assert page.total == len(expected)
+    assert page.more is (len(behind) > limit)
+
+
+def test_an_empty_index_has_one_empty_page() -> None:
+    for query in (Query(), Query(task_ids=frozenset({"a"})), Query(status=frozenset({"failed"}))):
+        assert Index().select(query, None, 10) == Page([], 0, False)
+    assert len(Index()) == 0
+    assert Index().size_bytes == 0
+    assert Index().get("a") is None
+    assert not Index().remove("a")
+
+
+MANY = plain.many(6000, seed=1904)
+SOME_INSTANTS = [t.created.at for t in MANY[::500]] + [t.updated.at for t in MANY[::700]]
+
+
+def a_query(rng: random.Random) -> Query:
+    def pick(items: tuple[str, ...]) -> frozenset[str] | None:
+        return frozenset(rng.sample(items, rng.randint(1, 2))) if rng.random() < 0.4 else None
+
+    def bounds() -> tuple[Any, Any]:
+        low, high = rng.choice([*SOME_INSTANTS, None, None]), rng.choice([*SOME_INSTANTS, None, None])
+        return (low, high) if rng.random() < 0.6 else (None, None)
+
+    return Query(
+        methods=pick(("tools/call", "prompts/get")),
+        status=pick(task.STATUSES),
+        created=bounds(),
+        updated=bounds(),
+        by=rng.choice(("createdAt", "lastUpdatedAt")),
+        descending=rng.random() < 0.5,
+    )
+
+
+@pytest.fixture(scope="module")
+def large() -> tuple[Index, list[Task]]:
+    """An index of some thousand tasks, reported in random order, a third of them twice, some of them forgotten."""
+    rng = random.Random(7)
+    index, model = Index(), dict[str, Task]()
+    for report in rng.sample(MANY, len(MANY)):
+        if rng.random() < 0.3:
+            rough = msgspec.structs.replace(report, status="working", updated=report.created, raw=b"{}")
+            index.put(rough)
+            dict_put(model, rough)
+        index.put(report)
+        dict_put(model, report)
+    for forgotten in rng.sample(MANY, 600):
+        index.remove(forgotten.id)
+        del model[forgotten.id]
+    assert index.size_bytes == sum(len(t.raw) + len(t.id) + TASK_OVERHEAD_BYTES for t in model.values())
+    return index, list(model.values())
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_filtered_list_of_thousands(large: tuple[Index, list[Task]], seed: int) -> None:
+    index, tasks = large
+    rng = random.Random(seed)
+    for _ in range(3):
+        query, limit = a_query(rng), rng.choice((100, 1000, 10_000))
+        expected = plain.listed(tasks, query, None)
+        check_pages(pages(lambda after, q=query, n=limit: index.select(q, after, n), query), expected, limit)  # type: ignore[misc]
+
+
+def test_tasks_that_come_and_go_by_the_thousand_leave_nothing() -> None:
+    index = Index()
+    for batch in range(3):
+        for report in MANY[batch * 1000 :]:
+            index.put(report)
+        for report in reversed(MANY) if batch % 2 else MANY:
+            index.remove(report.id)
+        assert len(index) == index.size_bytes == 0
+        assert index.select(Query(), None, 10) == Page([], 0, False)
+
+
+def test_a_task_created_in_the_past_by_the_thousand() -> None:
+    """Reports of tasks in descending order, and all of one instant."""
+    for tasks in (
+        sorted(MANY, key=lambda t: t.created, reverse=True),
+        [msgspec.structs.replace(t, created=Key(0, t.id), updated=Key(0, t.id)) for t in MANY],
+    ):
+        index = Index()
+        for report in tasks:
+            index.put(report)
+        for query in (Query(by="createdAt"), Query(descending=False), Query(created=(0, 0), updated=(0, None))):
+            expected = plain.listed(tasks, query, None)
+            check_pages(pages(lambda after, i=index, q=query: i.select(q, after, 1000), query), expected, 1000)  # type: ignore[misc]
+
+
+def report(task_id: str, status: str, created: int, updated: int) -> Task:
+    day = "2025-11-25T00:{:02}:{:02}Z".format
+    return task.parse(plain.raw_task(task_id, status, day(*divmod(created, 60)), day(*divmod(updated, 60))))
+
+
+@st.composite
+def walks(draw: st.DrawFn) -> tuple[list[Task], list[list[Task | str]]]:
+    """Tasks, and what happens to them between the pages: time goes on, tasks are made, updated and deleted for good."""
+    count = draw(st.integers(2, 10))
+    start = [report(f"t{n}", "working", n, draw(st.integers(n, 20))) for n in range(count)]
+    created = {t.id: n for n, t in enumerate(start)}
+    dead: set[str] = set()
+    between: list[list[Task | str]] = []
+    for now in range(30, 30 + draw(st.integers(1, 8))):
+        events: list[Task | str] = []
+        for _ in range(draw(st.integers(0, 3))):
+            task_id = draw(st.sampled_from(sorted(created)))
+            kind = draw(st.sampled_from(["update", "update", "delete", "make"]))
+            if kind == "make":
+                task_id = f"t{len(created)}"
+                created[task_id] = now
+            if task_id in dead:
+                continue
+            if kind == "delete":
+                dead.add(task_id)
+                events.append(task_id)
+            else:
+                events.append(
+                    report(task_id, draw(st.sampled_from(["working", "input_required"])), created[task_id], now)
+                )
+        between.append(events)
+    return start, between
+
+
+def walked(start: list[Task], between: list[list[Task | str]], query: Query, limit: int) -> tuple[list[str], set[str]]:
+    """The ids that cursors lead to while things happen, and those that matched and kept their place throughout."""
+    index = Index()
+    for made in start:
+        index.put(made)
+    places = {t.id: query.place(t) for t in plain.listed(start, query, None)}
+    events = iter(between)
+
+    def select(after: Key | None) -> Page:
+        if after is not None:
+            for event in next(events, []):
+                if isinstance(event, str):
+                    index.remove(event)
+                else:
+                    index.put(event)
+                for task_id in [
+                    i
+                    for i, place in places.items()
+                    if (t := index.get(i)) is None or not query.matches(t) or query.place(t) != place
+                ]:
+                    del places[task_id]
+        return index.select(query, after, limit)
+
+    found = [t.id for page in pages(select, query) for t in page.tasks]
+    return found, set(places)
+
+
+statuses = st.sampled_from([None, frozenset({"working"})])
+
+
+@thorough
+@given(walks(), st.sampled_from(["createdAt", "lastUpdatedAt"]), st.booleans(), statuses, st.integers(1, 3))
+def test_following_cursors_skips_no_task_that_kept_its_place(
+    drawn: tuple[list[Task], list[list[Task | str]]],
+    by: Any,
+    descending: bool,
+    status: frozenset[str] | None,
+    limit: int,
+) -> None:
+    found, kept = walked(*drawn, Query(status=status, by=by, descending=descending), limit)
+    assert kept <= set(found)
+
+
+@thorough
+@given(
+    walks(),
+    st.sampled_from([("createdAt", True), ("createdAt", False), ("lastUpdatedAt", True)]),
+    statuses,
+    st.integers(1, 3),
+)
+def test_following_cursors_repeats_no_task(
+    drawn: tuple[list[Task], list[list[Task | str]]], order: tuple[Any, bool], status: frozenset[str] | None, limit: int
+) -> None:
+    by, descending = order
+    found, _ = walked(*drawn, Query(status=status, by=by, descending=descending), limit)
+    assert len(found) == len(set(found))
+
+
+def test_following_cursors_repeats_no_task_that_moves_ahead() -> None:
+    """By last update, ascending, a task that is updated moves to where the pages still go (DESIGN 5.5: never)."""
+    start = [report(f"t{n}", "working", n, n) for n in range(4)]
+    between: list[list[Task | str]] = [[report("t0", "working", 0, 30)]]
+    found, _ = walked(start, between, Query(by="lastUpdatedAt", descending=False), 2)
+    assert len(found) == len(set(found))
+
+
+def test_a_method_that_was_seen_is_not_forgotten() -> None:
+    """`tasks/get` does not know what made a task; who saw it made does (DESIGN 5.3)."""
+    index = Index()
+    seen = task.parse(plain.raw_task("a", "working", None, "2025-11-25T10:30:00Z"), "tools/call")
+    listed = task.parse(plain.raw_task("a", "completed", None, "2025-11-25T10:30:01Z"))
+    for first, second in ((seen, listed), (listed, seen)):
+        index.remove("a")
+        assert index.put(first)
+        assert index.put(second)
+        found = index.get("a")
+        assert found is not None
+        assert (found.method, found.status, found.raw) == ("tools/call", "completed", listed.raw)
+    assert index.select(Query(methods=frozenset({"prompts/get"})), None, 10).total == 0
+    assert index.select(Query(methods=frozenset({"tools/call"})), None, 10).tasks == [found]
+
+
+def test_the_default_method_counts_from_when_it_is_known() -> None:
+    index = Index()
+    index.put(task.parse(plain.raw_task("a", "working", None, None)))
+    other = Query(methods=frozenset({"prompts/get"}))
+    assert index.select(other, None, 10).total == 1
+    index.default_method = "tools/call"
+    assert index.select(other, None, 10).total == 0
+    index.default_method = None
+    assert index.select(other, None, 10).total == 1
+
+
+def test_what_is_known_already_changes_nothing() -> None:
+    index = Index()
+    known = task.parse(plain.raw_task("a", "completed", None, "2025-11-25T10:30:01Z"))
+    assert index.put(known)
+    assert not index.put(known)
+    assert not index.put(task.parse(plain.raw_task("a", "completed", None, "2025-11-25T10:30:00Z")))
+    assert not index.put(task.parse(plain.raw_task("a", "working", None, "2025-11-25T10:30:02Z")))
+    assert index.get("a") == known
+    assert len(index) == 1
+    assert known.status in TERMINAL
+
+
+@thorough
+@given(steps, plain.queries, st.sampled_from(plain.METHODS), plain.instants)
+def test_the_live_tasks_of_a_query_are_those_that_may_come_to_match(
+    drawn: list[Task | str], query: Query, default_method: str | None, later: Any
+) -> None:
+    """None may be missing that is not terminal and that some later report would put into the list."""
+    index, model = filled(drawn)
+    index.default_method = default_method
+    found = list(index.live(query))
+    assert len(found) == len(set(found))
+    assert all(model[i].status not in TERMINAL for i in found)
+    for known in model.values():
+        if known.status in TERMINAL:
+            continue
+        updates = {known.updated.at, max(known.updated.at, later)}
+        futures = [
+            msgspec.structs.replace(known, status=status, updated=Key(at, known.id))
+            for status in task.STATUSES
+            for at in updates
+        ]
+        if plain.listed(futures, query, default_method):
+            assert known.id in found

@@ -1,0 +1,344 @@
+"""Server-sent events: any split gives the same events, no byte is lost, and the events are those of the standard."""
+
+import re
+from itertools import pairwise
+from typing import NamedTuple
+
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from gateway.core import sse
+from gateway.core.sse import Event, Parser
+
+thorough = settings(max_examples=150, deadline=None)
+UNLIMITED = 1 << 20
+BOM = b"\xef\xbb\xbf"
+
+
+class Heard(NamedTuple):
+    """What one block of a stream tells: its data, the last event id it sets, the reconnection time it sets."""
+
+    data: bytes | None = None
+    id: bytes | None = None
+    retry_ms: int | None = None
+
+
+def standard(stream: bytes) -> list[Heard]:
+    """WHATWG HTML, 9.2.6, step by step, of a whole stream; blocks that tell nothing are left out.
+
+    The data of a block is None where the standard dispatches no event. What comes after the last empty line is
+    discarded.
+    """
+    stream = stream.removeprefix(BOM)  # one leading byte order mark, of the stream and of nothing else
+    *lines, _incomplete = stream.replace(b"\r\n", b"\n").replace(b"\r", b"\n").split(b"\n")
+    heard, data, event_id, retry_ms = [], b"", None, None
+    for line in lines:
+        if line == b"":
+            heard.append(Heard(data[:-1] if data else None, event_id, retry_ms))
+            data, event_id, retry_ms = b"", None, None
+            continue
+        if line.startswith(b":"):
+            continue
+        name, value = line, b""
+        if b":" in line:
+            at = line.index(b":")
+            name, value = line[:at], line[at + 1 :]
+            if value.startswith(b" "):
+                value = value[1:]
+        if name == b"data":
+            data += value + b"\n"
+        elif name == b"id":
+            if b"\0" not in value:
+                event_id = value
+        elif name == b"retry" and value and all(digit in b"0123456789" for digit in value):
+            retry_ms = int(value)
+    return [h for h in heard if h != Heard()]
+
+
+def heard(events: list[Event]) -> list[Heard]:
+    """What the events tell; those that tell nothing (a lone LF of a CR LF that was split) are left out."""
+    return [h for e in events if (h := Heard(e.data, e.id, e.retry_ms)) != Heard()]
+
+
+def cut(stream: bytes, places: list[int]) -> list[bytes]:
+    """The stream in pieces, cut at these places."""
+    edges = [0, *sorted(p % (len(stream) + 1) for p in places), len(stream)]
+    return [stream[start:end] for start, end in pairwise(edges)]
+
+
+def fed(pieces: list[bytes], event_bytes_max: int = UNLIMITED) -> list[Event]:
+    """The events of a stream that comes in these pieces, after each of which nothing may be missing."""
+    parser = Parser(event_bytes_max)
+    events: list[Event] = []
+    so_far = b""
+    for piece in pieces:
+        events += parser.feed(piece)
+        so_far += piece
+        assert b"".join(e.raw for e in events) + parser.rest() == so_far
+        assert len(parser.rest()) <= event_bytes_max + 3
+    return events
+
+
+LINES = [
+    b"data: x",
+    b"data:y",
+    b"data",
+    b"data:",
+    b"data:  z",
+    b"data: a:b",
+    b"data : no",
+    b"Data: no",
+    b" data: no",
+    b"data\0: no",
+    b"data: \xe2\x80\xa8\xc2\x85\x0b\x0c",
+    b'data: {"jsonrpc":"2.0"}',
+    b"id: 1",
+    b"id:",
+    b"id",
+    b"id: 2\0",
+    b"id: \xc3\xa9",
+    b"retry: 10",
+    b"retry:0",
+    b"retry: x1",
+    b"retry: -1",
+    b"retry: 1.5",
+    b"retry: ",
+    b"retry:  7",
+    b"retry: \xd9\xa3",
+    b": comment",
+    b":",
+    b":data: no",
+    b"event: message",
+    b"event: other",
+    b"unknown: 1",
+    b"unknown",
+    b"\xff",
+    BOM + b"data: no",
+    b"data: " + BOM,
+]
+ENDS = [b"\n", b"\r", b"\r\n"]
+
+lines = st.sampled_from(LINES) | st.sampled_from([b"", b"", b"data: x", b"id: 1", b"data: y"])
+line_ends = st.sampled_from(ENDS)
+places = st.lists(st.integers(0, 200), max_size=8)
+
+
+@st.composite
+def streams(draw: st.DrawFn) -> bytes:
+    """A stream, with or without a byte order mark, whose lines end in one way or in all, and which may break off."""
+    ends = draw(line_ends.map(st.just) | st.just(line_ends))
+    body = b"".join(line + draw(ends) for line in draw(st.lists(lines, max_size=14)))
+    return (
+        draw(st.sampled_from([b"", b"", BOM])) + body + draw(st.sampled_from([b"", b"", b"\n\n", b"data: unfinished"]))
+    )
+
+
+@thorough
+@given(streams(), places)
+def test_any_split_gives_the_events_of_the_standard(stream: bytes, where: list[int]) -> None:
+    expected = standard(stream)
+    assert heard(fed([stream])) == expected
+    assert heard(fed(cut(stream, where))) == expected
+    assert heard(fed([stream[i : i + 1] for i in range(len(stream))])) == expected
+
+
+@thorough
+@given(
+    st.binary(max_size=60) | st.lists(st.sampled_from([b"\r", b"\n", b"a", b":", b"data", b"\0"])).map(b"".join), places
+)
+def test_no_split_of_any_bytes_loses_one(stream: bytes, where: list[int]) -> None:
+    for event_bytes_max in (1, 2, 3, 4, 7, UNLIMITED):
+        fed(cut(stream, where), event_bytes_max)
+        fed([stream[i : i + 1] for i in range(len(stream))], event_bytes_max)
+
+
+@pytest.mark.parametrize("end", ENDS)
+def test_every_split_in_two_and_in_three(end: bytes) -> None:
+    stream = end.join([BOM + b": hello", b"id: 1", b"data: a", b"data: b", b"", b"retry: 5", b"", b"data: c", b"", b""])
+    expected = [Heard(b"a\nb", b"1"), Heard(retry_ms=5), Heard(b"c")]
+    assert standard(stream) == expected
+    for first in range(len(stream) + 1):
+        for second in range(first, len(stream) + 1):
+            assert heard(fed([stream[:first], stream[first:second], stream[second:]])) == expected
+
+
+@pytest.mark.parametrize("end", ENDS)
+def test_an_event_comes_with_the_byte_that_completes_it(end: bytes) -> None:
+    """Nothing waits for what comes next (DESIGN 3.4): after its blank line an event is there."""
+    parser = Parser(UNLIMITED)
+    assert parser.feed(b"data: x" + end) == []
+    assert [e.data for e in parser.feed(end)] == [b"x"]
+
+
+@pytest.mark.parametrize("text", ["\u2028", "\u2029", "\u0085", "\x0b", "\x0c", "\x1c", "\x1e"])
+def test_only_cr_and_lf_end_a_line(text: str) -> None:
+    data = f'{{"a":"{text}{text}"}}'.encode()
+    assert [e.data for e in fed([b"data: %b\n\n" % data])] == [data]
+
+
+def test_a_byte_order_mark_counts_at_the_start_of_the_stream_only() -> None:
+    """Elsewhere it is a part of the field's name, which is then unknown: the client hears no such event."""
+    stream = BOM + b"data: a\n\n" + BOM + b"data: b\n\n"
+    assert standard(stream) == [Heard(b"a")]
+    assert heard(fed([stream])) == [Heard(b"a")]
+
+
+def test_two_byte_order_marks_are_one_too_many() -> None:
+    assert heard(fed([BOM + BOM + b"data: a\n\n"])) == []
+
+
+def test_an_id_with_nul_is_ignored_and_the_one_before_it_stands() -> None:
+    stream = b"id: 1\nid: 2\0\ndata: a\n\n"
+    assert standard(stream) == [Heard(b"a", b"1")]
+    assert heard(fed([stream])) == [Heard(b"a", b"1")]
+
+
+def test_an_empty_id_is_one() -> None:
+    """It resets the last event id: None would say that the event sets none."""
+    assert heard(fed([b"id\ndata: a\n\n"])) == [Heard(b"a", b"")]
+
+
+@pytest.mark.parametrize("digits", [b"0", b"3000", b"0000000000005000", b"86400000000000"])
+def test_a_reconnection_time_is_a_number_in_base_ten(digits: bytes) -> None:
+    assert heard(fed([b"retry: %b\n\n" % digits])) == [Heard(retry_ms=int(digits))]
+
+
+def test_a_reconnection_time_of_10_000_digits_is_a_long_one() -> None:
+    (event,) = fed([b"retry: %b\n\n" % (b"9" * 10_000)])
+    assert event.retry_ms is not None
+    assert event.retry_ms > 1_000_000_000
+
+
+def test_the_values_of_a_field() -> None:
+    (event,) = fed([b"event: a\nevent:b\nevent\n:event: c\n\n"])
+    assert event.field(b"event") == [b"a", b"b", b""]
+    assert event.field(b"data") == []
+
+
+BLOCK = st.lists(
+    st.sampled_from([b"data: x", b"id: 1", b": comment", b"data: " + b"y" * 20, b"retry: 5"]), min_size=1, max_size=4
+)
+
+
+@st.composite
+def limited(draw: st.DrawFn, ends: st.SearchStrategy[bytes]) -> tuple[list[bytes], int]:
+    """The events of a stream, each by its bytes, and a limit near the size of one of them."""
+    end = draw(ends)
+    blocks = [end.join([*block, b"", b""]) for block in draw(st.lists(BLOCK, min_size=1, max_size=5))]
+    return blocks, max(1, len(draw(st.sampled_from(blocks))) + draw(st.integers(-4, 4)))
+
+
+def _check_limit(blocks: list[bytes], event_bytes_max: int, where: list[int]) -> None:
+    stream = b"".join(blocks)
+    expected = [h for block in blocks if len(block) <= event_bytes_max for h in standard(block)]
+    for pieces in ([stream], cut(stream, where), [stream[i : i + 1] for i in range(len(stream))]):
+        events = fed(pieces, event_bytes_max)
+        assert heard(events) == expected
+        assert all(heard([e]) == [] for e in events if not e.whole)
+
+
+@thorough
+@given(limited(st.sampled_from([b"\n", b"\r"])), places)
+def test_an_event_over_the_limit_passes_unread_and_the_others_are_read(
+    drawn: tuple[list[bytes], int], where: list[int]
+) -> None:
+    _check_limit(*drawn, where)
+
+
+@thorough
+@given(limited(st.just(b"\r\n")), places)
+def test_an_event_over_the_limit_passes_unread_and_the_others_are_read_where_lines_end_with_cr_lf(
+    drawn: tuple[list[bytes], int], where: list[int]
+) -> None:
+    """What is over the limit does not depend on how the stream was split.
+
+    But by one byte: an event is complete with the CR of its last line end, whether or not an LF will follow.
+    """
+    blocks, event_bytes_max = drawn
+    assume(all(len(block) != event_bytes_max + 1 for block in blocks))
+    _check_limit(blocks, event_bytes_max, where)
+
+
+@pytest.mark.parametrize("end", ENDS)
+@pytest.mark.parametrize("size", [1, 10, 1000, 65536])
+def test_one_event_over_the_limit_among_others(end: bytes, size: int) -> None:
+    small = b"data: x" + end + end
+    large = b"data: " + b"y" * 50_000 + end + b"id: 1" + end + end
+    stream = small + large + small
+    parser = Parser(1000)
+    events = [e for i in range(0, len(stream), size) for e in parser.feed(stream[i : i + size])]
+    assert b"".join(e.raw for e in events) + parser.rest() == stream
+    assert [e.data for e in events if e.whole and e.data is not None] == [b"x", b"x"]
+    assert b"".join(e.raw for e in events if not e.whole).strip(b"\r\n") == large.strip(b"\r\n")
+
+
+def test_a_piece_of_an_event_too_large_tells_nothing() -> None:
+    event = Event(b"data: x\nid: 1\nretry: 5\n\n", whole=False)
+    assert (event.data, event.id, event.retry_ms) == (None, None, None)
+
+
+def other_lines(raw: bytes) -> list[bytes]:
+    """The lines of an event that are not its data, with their ends; a byte order mark apart."""
+    found = re.findall(rb"[^\r\n]*(?:\r\n|\n|\r)", raw.removeprefix(BOM))
+    return [line for line in found if not re.match(rb"data(:|[\r\n])", line)]
+
+
+texts = st.lists(
+    st.sampled_from([b"", b" ", b"{", b' "a": 1,', b"  \t", b"}", b"\xe2\x80\xa8", b":", b"data: x"]), max_size=4
+)
+
+
+@thorough
+@given(streams(), texts.map(b"\n".join))
+def test_new_data_is_read_back_and_every_other_line_is_kept(stream: bytes, data: bytes) -> None:
+    for event in fed([stream + b"\n\ndata: last\n\n"]):
+        if event.data is None:
+            continue
+        edited = event.with_data(data)
+        assert other_lines(edited) == other_lines(event.raw)
+        assert edited.startswith(BOM) is event.raw.startswith(BOM)
+        again = fed([edited])
+        assert b"".join(e.raw for e in again) == edited
+        assert heard(again) == [Heard(data, event.id, event.retry_ms)]
+
+
+WITH_DATA = {
+    "LF": (b"id: 1\ndata: a\nretry: 5\n\n", b"id: 1\ndata: N\nretry: 5\n\n"),
+    "CRLF": (b"event: message\r\ndata: a\r\n\r\n", b"event: message\r\ndata: N\r\n\r\n"),
+    "CR": (b"data: a\rid: 1\r\r", b"data: N\rid: 1\r\r"),
+    "no space behind the colon": (b"data:a\n\n", b"data:N\n\n"),
+    "several lines become one": (b"data: a\n: between\ndata: b\n\n", b"data: N\n: between\n\n"),
+    "byte order mark": (BOM + b"data: a\n\n", BOM + b"data: N\n\n"),
+    "byte order mark before another field": (BOM + b"id: 1\ndata: a\n\n", BOM + b"id: 1\ndata: N\n\n"),
+    "unknown fields, comments, odd names": (
+        b"x\n:c\n data: no\nDATA: no\ndata: a\n\n",
+        b"x\n:c\n data: no\nDATA: no\ndata: N\n\n",
+    ),
+    "the second half of a CRLF that was split": (b"\ndata: a\r\n\r", b"\ndata: N\r\n\r"),
+}
+
+
+@pytest.mark.parametrize(("before", "after"), WITH_DATA.values(), ids=WITH_DATA.keys())
+def test_with_data(before: bytes, after: bytes) -> None:
+    (event,) = fed([before])
+    assert event.with_data(b"N") == after
+
+
+def test_data_that_begins_a_line_with_a_space_keeps_it() -> None:
+    (event,) = fed([b"data:{\ndata:  1}\n\n"])
+    assert event.data == b"{\n 1}"
+    assert [e.data for e in fed([event.with_data(event.data)])] == [event.data]
+
+
+def test_new_data_in_an_event_whose_lines_end_in_several_ways_is_still_followed_by_an_empty_line() -> None:
+    """A CR that stays, before an LF that stays, would be one line end where there were two."""
+    (event,) = fed([b"data: a\rdata: b\n\n"])
+    assert [e.data for e in fed([event.with_data(b"N")])] == [b"N"]
+
+
+def test_an_event_of_our_own() -> None:
+    (event,) = fed([sse.event(b'{"a":1}')])
+    assert event.data == b'{"a":1}'
+    assert event.field(b"event") == [b"message"]
+    assert (event.id, event.retry_ms) == (None, None)
