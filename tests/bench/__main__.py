@@ -15,7 +15,6 @@ import sys
 from collections.abc import Awaitable, Callable
 from importlib.metadata import version
 from pathlib import Path
-from time import monotonic
 from typing import Any, Final
 
 import orjson
@@ -65,6 +64,8 @@ def _options(given: list[str]) -> Options:
         parser.error(f"no section {unknown[0]!r}; there are {', '.join(SECTIONS)}")
     if not 1 <= arguments.rounds <= ROUNDS_MAX:
         parser.error(f"--rounds: from 1 to {ROUNDS_MAX}")
+    if arguments.json is not None and not arguments.json.parent.is_dir():
+        parser.error(f"--json: there is no folder {arguments.json.parent}")
     sections = tuple(dict.fromkeys(arguments.sections)) or tuple(SECTIONS)
     return Options(sections, arguments.rounds, arguments.large, arguments.json)
 
@@ -87,9 +88,8 @@ async def _measure(options: Options) -> dict[str, list[Table]]:
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
     found = {}
     for name in options.sections:
-        began_at = monotonic()
         found[name] = await SECTIONS[name](options)
-        progress(f"{name}: done in {monotonic() - began_at:.0f} s")
+        progress(f"{name}: done")
         for table in found[name]:
             print("\n" + "\n".join(table.lines()), flush=True)
     return found

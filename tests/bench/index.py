@@ -43,23 +43,26 @@ async def run(options: Options) -> list[Table]:
     straight, through, memory = {}, {}, {}
     for count in sizes:
         progress(f"index: {count:,} tasks, straight")
-        straight[count] = await _ask("queries", tasks=count)
+        straight[count] = await _ask(proc.cores().measured, "queries", tasks=count)
         progress(f"index: {count:,} tasks, through the gateway")
         through[count] = await _through(count)
         progress(f"index: {count:,} tasks, memory")
-        memory[count] = [await _memory_of(count, traced=False)]
-        if count <= TASKS_TRACED_MAX:
-            memory[count].append(await _memory_of(count, traced=True))
+        memory[count] = await _memory_of(count)
     return [_queries(straight, through), _pages(straight, through), _memory(memory, through)]
 
 
-async def _memory_of(count: int, traced: bool) -> dict[str, Any]:
-    copies = max(1, (TASKS_TRACED_MIN if traced else TASKS_GROWN_MIN) // count)
-    return await _ask("memory", tasks=count, copies=copies, traced=traced)
+async def _memory_of(count: int) -> list[dict[str, Any]]:
+    """What a process grows by and, unless they are too many, what tracemalloc sees; at once, since no clock runs."""
+    cores = proc.cores()
+    copies, traced = max(1, TASKS_GROWN_MIN // count), max(1, TASKS_TRACED_MIN // count)
+    measurements = [_ask(cores.measured, "memory", tasks=count, copies=copies, traced=False)]
+    if count <= TASKS_TRACED_MAX:
+        measurements.append(_ask(cores.others, "memory", tasks=count, copies=traced, traced=True))
+    return await asyncio.gather(*measurements)
 
 
-async def _ask(do: str, **arguments: Any) -> dict[str, Any]:
-    async with child(proc.cores().measured, "index_worker") as worker:
+async def _ask(core: int | None, do: str, **arguments: Any) -> dict[str, Any]:
+    async with child(core, "index_worker") as worker:
         return await worker.ask(do, **arguments)
 
 

@@ -8,7 +8,10 @@ import statistics
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from time import monotonic
+from typing import Any, Final, TypeAlias
+
+_BEGAN_AT: Final = monotonic()
 
 Value: TypeAlias = float | str | None
 
@@ -99,8 +102,8 @@ def _row(cells: Sequence[str], widths: Sequence[int]) -> str:
 
 
 def progress(text: str) -> None:
-    """Say on stderr what is going on."""
-    print(f"bench: {text}", file=sys.stderr, flush=True)
+    """Say on stderr what is going on, and when."""
+    print(f"bench: {monotonic() - _BEGAN_AT:4.0f} s  {text}", file=sys.stderr, flush=True)
 
 
 def ratio(value: float, base: float) -> float | None:
