@@ -1,5 +1,6 @@
 """What the tests of the relay share: gateways that are started once, and the sockets of their upstreams."""
 
+import asyncio
 from collections.abc import AsyncIterator, Iterator
 
 import pytest
@@ -26,24 +27,37 @@ def plain_place(gateways: Gateways) -> Iterator[Place]:
 
 @pytest.fixture(scope="session")
 def small_place(gateways: Gateways) -> Iterator[Place]:
-    """A process whose limits are small and whose patience is short."""
+    """A process whose limits are small."""
     limits = {
         "inspected_body_bytes_max": SMALL_BODY_BYTES,
         "inspected_event_bytes_max": SMALL_EVENT_BYTES,
         "header_bytes_max": SMALL_HEADER_BYTES,
-        "request_timeout": "1s",
-        "keepalive_timeout": "1s",
     }
-    index = {"crawl_timeout": "500ms", "pages_max": 20}
-    upstream = {"response_timeout": "500ms", "connect_timeout": "1s", "idle_timeout": "1s"}
-    with listening() as sock, gateways.process(port_of(sock), limits=limits, upstream=upstream, index=index) as gateway:
+    with listening() as sock, gateways.process(port_of(sock), limits=limits, index={"pages_max": 20}) as gateway:
         yield Place(gateway, sock)
+
+
+@pytest.fixture(scope="session")
+def hasty_place(gateways: Gateways) -> Iterator[Place]:
+    """A process that waits for nothing longer than a second."""
+    limits = {"request_timeout": "1s", "keepalive_timeout": "1s"}
+    index = {"crawl_timeout": "500ms", "idle_timeout": "1s"}
+    upstream = {"response_timeout": "500ms", "connect_timeout": "1s", "idle_timeout": "1s"}
+    with listening() as sock, gateways.process(port_of(sock), limits=limits, index=index, upstream=upstream) as gateway:
+        yield Place(gateway, sock)
+
+
+@pytest.fixture
+async def harness_alone() -> None:
+    """No debug mode for a loop on which nothing but the harness runs; it costs most of the time of a test."""
+    asyncio.get_running_loop().set_debug(False)
 
 
 @pytest.fixture(params=["process", "in_process"])
 async def place(request: pytest.FixtureRequest, gateways: Gateways) -> AsyncIterator[Place]:
     """A gateway with the defaults: the process, on uvloop where that installs, and the App on asyncio's loop."""
     if request.param == "process":
+        asyncio.get_running_loop().set_debug(False)
         yield request.getfixturevalue("plain_place")
         return
     with listening() as sock:
@@ -59,14 +73,21 @@ async def rig(place: Place) -> AsyncIterator[Rig]:
 
 
 @pytest.fixture
-async def process_rig(plain_place: Place) -> AsyncIterator[Rig]:
+async def process_rig(plain_place: Place, harness_alone: None) -> AsyncIterator[Rig]:
     """The same about the process alone: for what takes long, or is of the process."""
     async with rig_at(plain_place) as one:
         yield one
 
 
 @pytest.fixture
-async def small_rig(small_place: Place) -> AsyncIterator[Rig]:
+async def small_rig(small_place: Place, harness_alone: None) -> AsyncIterator[Rig]:
     """The same about the process whose limits are small."""
     async with rig_at(small_place) as one:
+        yield one
+
+
+@pytest.fixture
+async def hasty_rig(hasty_place: Place, harness_alone: None) -> AsyncIterator[Rig]:
+    """The same about the process that waits for nothing longer than a second."""
+    async with rig_at(hasty_place) as one:
         yield one

@@ -166,7 +166,7 @@ class Gateways:
             file.write_text(json.dumps(config))
             with log.open("wb") as out:
                 popen = subprocess.Popen(
-                    [sys.executable, "-X", "dev", "-m", "gateway", "--config", str(file)],
+                    [sys.executable, "-W", "default", "-m", "gateway", "--config", str(file)],
                     cwd=ROOT,
                     stdin=subprocess.DEVNULL,
                     stdout=out,
