@@ -20,9 +20,13 @@ class PublicUrl:
 
     def __init__(self, origin: str, public: str) -> None:
         scheme, _, authority = origin.partition("://")
-        # JSON may write a slash as \/ ; an origin ends where its port does.
+        default_port = {"http": b":80", "https": b":443"}[scheme]
+        port = b"" if re.search(r":[0-9]+$", authority) else b"(?:%b)?" % default_port
+        # JSON may write a slash as \/ ; an origin begins where its scheme does, and ends where its port does.
         self._own = re.compile(
-            rb"%b:(\\?/)\1%b(?![\w.:@-])" % (re.escape(scheme.encode()), re.escape(authority.encode())), re.IGNORECASE
+            rb"(?<![\w+.-])%b:(?P<slash>\\?/)(?P=slash)%b%b(?![\w.:@-])"
+            % (re.escape(scheme.encode()), re.escape(authority.encode()), port),
+            re.IGNORECASE,
         )
         self._public = public.rstrip("/").encode()
 
