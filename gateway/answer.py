@@ -15,10 +15,10 @@ import orjson
 
 from gateway.core import cursor, jsonrpc, sse
 from gateway.core import query as criteria
+from gateway.core.cursor import Position
 from gateway.core.headers import Headers
 from gateway.core.jsonrpc import INVALID_PARAMS, Message
-from gateway.core.query import BadQuery, Fault, Query
-from gateway.core.task import Key as Place
+from gateway.core.query import BadQuery, Fault
 from gateway.crawler import Caller
 from gateway.errors import GatewayError
 from gateway.listener import Exchange
@@ -33,29 +33,22 @@ _TOKEN_STARTS: Final = tuple(b"%c" % c for c in b'"-0123456789')  # a progress t
 _CURSOR_ALLOWED: Final = "a nextCursor that this list gave out, with the criteria that it was given out for"
 
 
-class Request(msgspec.Struct):
-    """A filtered `tasks/list`: what is asked for, and behind which place its page begins."""
-
-    query: Query
-    after: Place | None
-
-
-def read(message: Message) -> Request | None:
-    """The filtered request in a `tasks/list`; None if it names no criterion and no cursor of ours. Raises BadQuery."""
+def read(message: Message) -> Position | None:
+    """The page that a `tasks/list` asks for; None if it names no criterion and no cursor of ours. Raises BadQuery."""
     top = jsonrpc.members(message.params)
     query = criteria.read(top)
     raw = top.get("cursor")
     if raw is None or bytes(raw) == b"null":
-        return None if query is None else Request(query, None)
+        return None if query is None else Position(query)
     given = _text(raw)
     position = None if given is None else cursor.decode(given)
     if position is None:
         if query is None:
             return None
         raise BadQuery([Fault("cursor", _shown(raw), _CURSOR_ALLOWED)])
-    if query is not None and query != position[0]:
+    if query is not None and query != position.query:
         raise BadQuery([Fault("cursor", "a cursor of a list with other criteria", _CURSOR_ALLOWED)])
-    return Request(*position)
+    return position
 
 
 def _text(raw: msgspec.Raw) -> str | None:
@@ -139,14 +132,14 @@ class Answerer:
         self._refresher = refresher
         self._metrics = metrics
 
-    async def answer(self, exchange: Exchange, caller: Caller, message: Message, request: Request) -> None:
-        """Answer `request`. Raises GatewayError if nothing was sent to the client yet."""
+    async def answer(self, exchange: Exchange, caller: Caller, message: Message, position: Position) -> None:
+        """Answer with the page at `position`. Raises GatewayError if nothing was sent to the client yet."""
         session = self._sessions.open(caller.key)
         reply, raw_id = Reply(exchange, message), bytes(message.id)
-        answer = self._refresher.at_once(session, request.query, request.after)
+        answer = self._refresher.at_once(session, position)
         if answer is None:
             try:
-                answer = await self._answer_unless_cancelled(session, caller, reply, raw_id, request)
+                answer = await self._answer_unless_cancelled(session, caller, reply, raw_id, position)
             except GatewayError as error:
                 self._metrics.queries.labels(caller.upstream.name, "failed").inc()
                 if not reply.streaming:
@@ -159,15 +152,15 @@ class Answerer:
             return
         self._note(session, caller, answer)
         reply.headers = session.cors
-        reply.send(jsonrpc.result(raw_id, _result(answer, request)))
+        reply.send(jsonrpc.result(raw_id, _result(answer, position)))
 
     async def _answer_unless_cancelled(
-        self, session: Session, caller: Caller, reply: Reply, raw_id: bytes, request: Request
+        self, session: Session, caller: Caller, reply: Reply, raw_id: bytes, position: Position
     ) -> Answer | None:
         """The answer, or None once `notifications/cancelled` has named the request."""
         cancelled = asyncio.get_running_loop().create_future()
         session.answering.setdefault(raw_id, []).append(cancelled)
-        work = asyncio.ensure_future(self._refresher.answer(session, caller, reply, request.query, request.after))
+        work = asyncio.ensure_future(self._refresher.answer(session, caller, reply, position))
         try:
             await asyncio.wait({work, cancelled}, return_when=asyncio.FIRST_COMPLETED)
             return work.result() if work.done() else None
@@ -199,14 +192,14 @@ class Answerer:
         )
 
 
-def _result(answer: Answer, request: Request) -> bytes:
+def _result(answer: Answer, position: Position) -> bytes:
     """The raw `ListTasksResult`."""
     page = answer.page
     as_of = datetime.fromtimestamp(answer.as_of_unix_s, UTC).isoformat(timespec="milliseconds")
     following = b""
     if page.more:
-        last = request.query.place(page.tasks[-1])
-        following = b'"nextCursor":%b,' % orjson.dumps(cursor.encode(request.query, last))
+        following_page = Position(position.query, position.query.place(page.tasks[-1]), page.until)
+        following = b'"nextCursor":%b,' % orjson.dumps(cursor.encode(following_page))
     return b'{"tasks":[%b],%b"_meta":{"taskgate/total":%d,"taskgate/asOf":"%b"}}' % (
         b",".join([t.raw for t in page.tasks]),
         following,

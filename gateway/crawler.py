@@ -245,7 +245,7 @@ class Crawler:
                     if data is None:
                         continue
                     message = jsonrpc.parse(data)
-                    if message is not None and message.is_response and bytes(message.id) == raw_id:
+                    if message is not None and message.is_response and jsonrpc.same_id(message.id, raw_id):
                         return message
                     await self._on_message(data)
         except UpstreamBroken:
@@ -270,11 +270,11 @@ class _Stream:
             self.last_id = event.id or None
         if event.retry_ms is not None:
             self.retry_s = event.retry_ms / 1000
-        return event.data or None
+        return event.data or None if event.is_message else None
 
 
 def _matching(body: bytes, raw_id: bytes) -> Message:
     message = jsonrpc.parse(body)
-    if message is None or not message.is_response or bytes(message.id) != raw_id:
+    if message is None or not message.is_response or not jsonrpc.same_id(message.id, raw_id):
         raise UpstreamBroken("the upstream's answer is no JSON-RPC response to what was asked")
     return message

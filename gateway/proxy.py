@@ -21,6 +21,7 @@ from typing import Final
 from gateway import answer
 from gateway.config import Config, Upstream
 from gateway.core import capabilities, jsonrpc, observe
+from gateway.core.cursor import Position
 from gateway.core.headers import Headers
 from gateway.core.jsonrpc import Message
 from gateway.core.public import PublicUrl
@@ -94,7 +95,7 @@ class Proxy:
             extra = {"upstream": upstream, "kind": kind, "method": method, "status": status, "seconds": seconds}
             log.debug("request", extra=extra)
 
-    def _filtered(self, message: Message, caller: Caller) -> answer.Request | None:
+    def _filtered(self, message: Message, caller: Caller) -> Position | None:
         """The filtered `tasks/list` in a message, if the gateway is to answer it. Raises BadQuery."""
         if message.method != "tasks/list" or not message.is_request or _of_another_era(caller, message):
             return None
@@ -224,7 +225,7 @@ class _Watch:
         if self._resumed and message.is_response:
             self.unread()  # of what it is the result is not known, only that it may have changed something
             return self._initialized(data, message)
-        if request is None or not message.is_response or bytes(message.id) != bytes(request.id):
+        if request is None or not message.is_response or not jsonrpc.same_id(message.id, request.id):
             if observation := observe.of_notification(message):
                 self._sessions.observe(self._caller.key, observation)
         elif self._initializes:

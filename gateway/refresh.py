@@ -18,11 +18,11 @@ import msgspec
 from gateway import crawler as crawling
 from gateway.config import Config
 from gateway.core import freshness, jsonrpc, observe
+from gateway.core.cursor import Position
 from gateway.core.freshness import NEVER, Ages, Knowledge, Listing, Plan
 from gateway.core.index import Page, page_of
 from gateway.core.query import Query
 from gateway.core.task import UNKNOWN, Instant, Task
-from gateway.core.task import Key as Place
 from gateway.crawler import TASKS_AT_ONCE, Caller, Crawler
 from gateway.errors import GatewayError, UpstreamBroken, UpstreamFailed, UpstreamRefused
 from gateway.metrics import Metrics
@@ -109,20 +109,22 @@ class Refresher:
         self._clock = clock
         self._ages = Ages(config.index.max_age, config.index.full_crawl_interval)
 
-    def at_once(self, session: Session, query: Query, after: Place | None) -> Answer | None:
+    def at_once(self, session: Session, position: Position) -> Answer | None:
         """The answer to a query that needs nothing of the upstream; None if it does."""
+        query = position.query
         if session.oversize or not self._plan(session, query, self._clock()).nothing:
             return None
-        page = session.index.select(query, after, self._config.index.page_size)
+        page = self._select(session, position)
         if self._overdue(session, page):
             return None
         return Answer(page, self._as_of(session, query, self._clock()), "index", freshness.FRESH.reason, 0)
 
-    async def answer(
-        self, session: Session, caller: Caller, outbox: Outbox, query: Query, after: Place | None
-    ) -> Answer:
+    def _select(self, session: Session, position: Position) -> Page:
+        return session.index.select(position.query, position.after, self._config.index.page_size, position.until)
+
+    async def answer(self, session: Session, caller: Caller, outbox: Outbox, position: Position) -> Answer:
         """The answer to a query, once what it needs was asked. Raises GatewayError."""
-        came_at = self._clock()
+        came_at, query = self._clock(), position.query
         outcome, requests = "index", 0
         reasons: list[str] = []
         try:
@@ -131,7 +133,7 @@ class Refresher:
                     raise TooLarge
                 plan = self._plan(session, query, came_at)
                 if plan.nothing:
-                    page = session.index.select(query, after, self._config.index.page_size)
+                    page = self._select(session, position)
                     overdue = self._overdue(session, page)
                     if not overdue:
                         as_of = self._as_of(session, query, came_at)
@@ -146,7 +148,7 @@ class Refresher:
                     reasons.append(plan.reason)
             raise UpstreamBroken("the upstream's tasks change faster than they can be asked for")
         except TooLarge:
-            return await self._scan(session, caller, outbox, query, after)
+            return await self._scan(session, caller, outbox, position)
 
     def _plan(self, session: Session, query: Query, came_at: float) -> Plan:
         return freshness.plan(session.known, session.index, query, came_at, self._ages)
@@ -252,11 +254,12 @@ class Refresher:
         known.pages, known.cursors, known.listing = pages, cursors, order.listing
         known.confirmed = {i: at for i, at in known.confirmed.items() if at >= began_at or i in known.unlisted}
         known.gone = {i: at for i, at in known.gone.items() if at >= began_at}
+        known.suspect = {i: at for i, at in known.suspect.items() if at >= began_at}
         session.cors, session.list_bytes = crawler.cors, size_bytes
         if known.unlisted:
             await self._recheck_unlisted(session, crawler, began_at)
         else:
-            known.live_at = began_at
+            known.live_at = known.unlisted_at = began_at
 
     async def _take_page(self, session: Session, page: crawling.Page) -> None:
         for start in range(0, len(page.tasks), TASKS_AT_ONCE):
@@ -281,7 +284,7 @@ class Refresher:
     async def _recheck_unlisted(self, session: Session, crawler: Crawler, began_at: float) -> None:
         """Ask for the terminal tasks that no list shows, as often as all pages are read to find what was deleted."""
         known = session.known
-        if known.unlisted_at > began_at - self._ages.full_crawl_interval_s:
+        if known.unlisted_at >= began_at - self._ages.full_crawl_interval_s:
             return
         terminal = [i for i in known.unlisted if (t := session.index.get(i)) is not None and t.is_terminal]
         await self._ask_for(session, crawler, terminal)
@@ -300,7 +303,8 @@ class Refresher:
         except* (GatewayError, TooLarge) as failures:
             raise _first(failures) from None
         if look and _touches_every_live_task(query):
-            session.known.live_at = began_at
+            known = session.known
+            known.live_at = min(map(known.confirmed_at, session.index.live(query)), default=began_at)
 
     async def _look(self, session: Session, crawler: Crawler) -> None:
         """Read the last page, and what has come behind it; or the first, down to what is known."""
@@ -361,33 +365,38 @@ class Refresher:
 
     # ---- sessions larger than an index may hold ----
 
-    async def _scan(
-        self, session: Session, caller: Caller, outbox: Outbox, query: Query, after: Place | None
-    ) -> Answer:
+    async def _scan(self, session: Session, caller: Caller, outbox: Outbox, position: Position) -> Answer:
         """Answer by reading all pages and keeping only the one that was asked for; one scan at a time."""
         async with session.scanning:
             crawler = Crawler(caller, self._config, self._metrics, outbox.forward)
             limit, began_unix_s = self._config.index.page_size, time.time()
+            query, until = position.query, position.until
             seen: set[int] = set()
             best: list[Task] = []
             total, more, pages, size_bytes = 0, False, 0, 0
             async with aclosing(crawler.pages()) as reading:
-                async for page in reading:
-                    unique = {t.id: t for t in page.tasks if hash(t.id) not in seen}
+                async for read in reading:
+                    unique = {t.id: t for t in read.tasks if hash(t.id) not in seen}
                     seen.update(map(hash, unique))
                     matching = [t for t in unique.values() if query.matches(t, session.index.default_method)]
                     total += len(matching)
-                    kept = page_of(query, best + matching, after, limit)
+                    kept = page_of(query, best + matching, position.after, limit, position.until)
                     best, more = kept.tasks, more or kept.more
+                    if query.moves_ahead and position.until is None:
+                        until = max(
+                            [*map(query.place, matching), *([until] if until is not None else [])], default=None
+                        )
                     pages += 1
-                    size_bytes += page.size_bytes
-                    if page.following is not None:
+                    size_bytes += read.size_bytes
+                    if read.following is not None:
                         await outbox.progress(len(seen))
             limits = self._config.index
             session.oversize = len(seen) > limits.tasks_max or size_bytes > limits.memory_bytes_max
             session.known.pages, session.list_bytes, session.cors = pages, size_bytes, crawler.cors
             reason = "the session is larger than an index may be"
-            return Answer(Page(best, total, more), began_unix_s, "scanned", reason, crawler.requests)
+            return Answer(
+                Page(best, total, more, until if more else None), began_unix_s, "scanned", reason, crawler.requests
+            )
 
 
 class _Order:

@@ -346,7 +346,7 @@ class _EventTap:
     def _events(self, plain: bytes) -> bytes:
         out = []
         for event in self._parser.feed(plain):
-            data = event.data
+            data = event.data if event.is_message else None
             if data is None:
                 if not event.whole:
                     self._watch.unread()

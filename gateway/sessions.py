@@ -98,7 +98,7 @@ class Session:
                 self._report(task, asked_at)
         for task_id in observation.gone:
             self.forget(task_id, now)
-        self.known.suspect.update(i for i in observation.suspect if self.index.get(i) is not None)
+        self.known.suspect.update((i, now) for i in observation.suspect if self.index.get(i) is not None)
         if observation.doubt:
             self.known.doubted_at = now
 
@@ -107,7 +107,7 @@ class Session:
             self.known.unlisted.add(task.id)
         self.index.put(task)
         if asked_at is not None:
-            self.known.suspect.discard(task.id)
+            self.known.suspect.pop(task.id, None)
             self.known.confirmed[task.id] = max(asked_at, self.known.confirmed.get(task.id, NEVER))
 
     def listed(self, tasks: list[Task], asked_at: float) -> None:
@@ -121,7 +121,7 @@ class Session:
         """The task was found to be gone."""
         self.index.remove(task_id)
         self.known.unlisted.discard(task_id)
-        self.known.suspect.discard(task_id)
+        self.known.suspect.pop(task_id, None)
         self.known.confirmed.pop(task_id, None)
         self.known.gone[task_id] = now
 

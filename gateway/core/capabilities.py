@@ -6,7 +6,7 @@ its server. Always: a server that filters natively, or lists no tasks, is left a
 Source: SEP-1904, Server capabilities; DESIGN 4.
 """
 
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 import orjson
@@ -31,44 +31,37 @@ class Server(msgspec.Struct, frozen=True):
         return self.methods[0] if len(self.methods) == 1 else None
 
 
-class _Tasks(msgspec.Struct):
-    list: Any = None
-    requests: Any = None
-
-
-class _Capabilities(msgspec.Struct):
-    tasks: _Tasks
-
-
-class _Result(msgspec.Struct):
-    capabilities: _Capabilities
-
-
-_result = msgspec.json.Decoder(_Result)
-
-
 def advertise(data: bytes, message: jsonrpc.Message) -> tuple[bytes, Server | None]:
     """The response `data` to an `initialize` as the client is to see it, and the server it describes.
 
     The server is None, and the bytes are as they were, if it lists no tasks or the message is no such result.
     """
-    try:
-        tasks = _result.decode(message.result).capabilities.tasks
-    except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError):
+    tasks = _inside(message.result, "capabilities", "tasks")
+    listing = tasks.get("list", jsonrpc.ABSENT)
+    if not bytes(listing).startswith(b"{"):
         return data, None
-    if not isinstance(tasks.list, dict):
-        return data, None
-    methods = _methods(tasks.requests)
-    if "filter" in tasks.list:
+    methods = _methods(tasks.get("requests", jsonrpc.ABSENT))
+    if "filter" in jsonrpc.members(listing):
         return data, Server(False, methods)
     return jsonrpc.insert(data, _LIST, "filter", _filter(methods)), Server(True, methods)
 
 
-def _methods(requests: object) -> tuple[str, ...]:
-    """`{"tools": {"call": {}}}` as ("tools/call",)."""
-    if not isinstance(requests, dict):
-        return ()
-    return tuple(f"{group}/{name}" for group, names in requests.items() if isinstance(names, dict) for name in names)
+def _inside(value: msgspec.Raw, *path: str) -> dict[str, msgspec.Raw]:
+    """The members of the object at `path`; none if there is no such object."""
+    found = jsonrpc.members(value)
+    for name in path:
+        found = jsonrpc.members(found.get(name, jsonrpc.ABSENT))
+    return found
+
+
+def _methods(requests: msgspec.Raw) -> tuple[str, ...]:
+    """`{"tools": {"call": {}}}` as ("tools/call",). What is false or null is not supported."""
+    return tuple(
+        f"{group}/{name}"
+        for group, names in jsonrpc.members(requests).items()
+        for name, supported in jsonrpc.members(names).items()
+        if bytes(supported) not in (b"false", b"null")
+    )
 
 
 def _filter(methods: tuple[str, ...]) -> bytes:

@@ -1,6 +1,6 @@
 """Opaque cursors: where the next page of a filtered list begins, and of which list.
 
-In: a `Query` and the place of the last task handed out. Out: a string; and back.
+In: a `Position` in the list of a query. Out: a string; and back.
 Always: a cursor is self-contained, so it needs no memory here, outlives a restart and works on another replica
 (DESIGN 5.5). Whatever is not a cursor of ours, or was changed, reads as None: it may be the upstream's.
 
@@ -8,13 +8,13 @@ A cursor tells its holder nothing but what the holder asked for, and is worth no
 therefore not signed, only checksummed.
 """
 
+import re
 import zlib
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 from fractions import Fraction
-from typing import Any, Final
+from typing import Final, Literal
 
 import msgspec
-import orjson
 
 from gateway.core.query import Query
 from gateway.core.task import Instant, Key
@@ -23,55 +23,96 @@ _PREFIX: Final = "taskgate1."
 _BYTES_MAX: Final = 16 << 20  # unpacked; as much as any list of task ids that a request may carry
 
 
-def encode(query: Query, last: Key) -> str:
-    """The cursor of the page of `query` that follows the task at `last`."""
-    lists = [sorted(v) if v is not None else None for v in (query.methods, query.task_ids, query.status)]
-    bounds = [_pack(bound) for pair in (query.created, query.updated) for bound in pair]
-    body = zlib.compress(orjson.dumps([*lists, *bounds, query.by, query.descending, _pack(last.at), last.id]), level=1)
+class Position(msgspec.Struct, frozen=True):
+    """A page of a list: the one behind the place `after`, and not beyond `until`, where there are such places.
+
+    In ascending order of last update a task that changes moves ahead; without `until`, the last place when the first
+    page was handed out, whoever follows the cursors would meet it again.
+    """
+
+    query: Query
+    after: Key | None = None
+    until: Key | None = None
+
+
+class _Wire(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
+    methods: list[str] | None
+    task_ids: list[str] | None
+    status: list[str] | None
+    bounds: tuple[str | None, str | None, str | None, str | None]
+    by: Literal["createdAt", "lastUpdatedAt"]
+    descending: bool
+    after: tuple[str, str]
+    until: tuple[str, str] | None
+
+
+_wire = msgspec.json.Decoder(_Wire)
+
+
+def encode(position: Position) -> str:
+    """The cursor of a page that is not the first one."""
+    query, after, until = position.query, position.after, position.until
+    assert after is not None
+    methods, task_ids, status = (
+        sorted(names) if names is not None else None for names in (query.methods, query.task_ids, query.status)
+    )
+    low, high, first, last = (_pack(at) if at is not None else None for at in (*query.created, *query.updated))
+    wire = _Wire(
+        methods,
+        task_ids,
+        status,
+        (low, high, first, last),
+        query.by,
+        query.descending,
+        (_pack(after.at), after.id),
+        (_pack(until.at), until.id) if until is not None else None,
+    )
+    body = zlib.compress(msgspec.json.encode(wire), level=1)
     return _PREFIX + urlsafe_b64encode(zlib.crc32(body).to_bytes(4, "big") + body).decode()
 
 
-class _Cursor(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
-    methods: frozenset[str] | None
-    task_ids: frozenset[str] | None
-    status: frozenset[str] | None
-    created_after: int | str | None
-    created_before: int | str | None
-    updated_after: int | str | None
-    updated_before: int | str | None
-    by: str
-    descending: bool
-    last_at: int | str
-    last_id: str
-
-
-def decode(text: str) -> tuple[Query, Key] | None:
-    """The query and the last place that `text` stands for; None if it is no cursor of ours."""
-    if not text.startswith(_PREFIX):
+def decode(text: str) -> Position | None:
+    """The position that `text` stands for; None if it is no cursor of ours."""
+    if not text.startswith(_PREFIX) or not text.isascii():
         return None
     try:
         packed = urlsafe_b64decode(text[len(_PREFIX) :])
         if zlib.crc32(packed[4:]).to_bytes(4, "big") != packed[:4]:
             return None
-        inflate = zlib.decompressobj()
-        wire = msgspec.json.decode(inflate.decompress(packed[4:], _BYTES_MAX), type=_Cursor)
+        wire = _wire.decode(zlib.decompressobj().decompress(packed[4:], _BYTES_MAX))
+        bounds = [_unpack(bound) if bound is not None else None for bound in wire.bounds]
         query = Query(
-            methods=wire.methods,
-            task_ids=wire.task_ids,
-            status=wire.status,
-            created=(_unpack(wire.created_after), _unpack(wire.created_before)),
-            updated=(_unpack(wire.updated_after), _unpack(wire.updated_before)),
-            by="createdAt" if wire.by == "createdAt" else "lastUpdatedAt",
+            methods=_names(wire.methods),
+            task_ids=_names(wire.task_ids),
+            status=_names(wire.status),
+            created=(bounds[0], bounds[1]),
+            updated=(bounds[2], bounds[3]),
+            by=wire.by,
             descending=wire.descending,
         )
-        return query, Key(_unpack(wire.last_at), wire.last_id)
+        until = Key(_unpack(wire.until[0]), wire.until[1]) if wire.until is not None else None
+        position = Position(query, Key(_unpack(wire.after[0]), wire.after[1]), until)
+        return position if encode(position) == text else None
     except (ValueError, zlib.error, ZeroDivisionError):
         return None
 
 
-def _pack(instant: Instant | None) -> Any:
-    return str(instant) if isinstance(instant, Fraction) else instant
+def _names(names: list[str] | None) -> frozenset[str] | None:
+    return frozenset(names) if names is not None else None
 
 
-def _unpack(value: int | str | None) -> Any:
-    return Fraction(value) if isinstance(value, str) else value
+# Hexadecimal, because numbers of any length can be written and read so at once; Python refuses long decimal ones.
+_NUMBER: Final = re.compile(r"(-?[0-9a-f]{1,3500})(?:/([0-9a-f]{1,3500}))?")
+
+
+def _pack(instant: Instant) -> str:
+    if isinstance(instant, Fraction):
+        return f"{instant.numerator:x}/{instant.denominator:x}"
+    return f"{instant:x}"
+
+
+def _unpack(text: str) -> Instant:
+    number = _NUMBER.fullmatch(text)
+    if number is None:
+        raise ValueError(text)
+    return int(number[1], 16) if number[2] is None else Fraction(int(number[1], 16), int(number[2], 16))

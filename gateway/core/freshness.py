@@ -41,7 +41,7 @@ class Knowledge(msgspec.Struct):
     doubted_at: float = NEVER  # something passed that may have changed anything
     confirmed: dict[str, float] = {}  # single tasks were reported
     gone: dict[str, float] = {}  # single tasks were found to be gone
-    suspect: set[str] = set()  # single tasks that may be gone
+    suspect: dict[str, float] = {}  # since when single tasks may be gone
     unlisted: set[str] = set()  # tasks that no list has shown: only their own reports confirm them
     unlisted_at: float = NEVER  # the terminal ones of those were asked for
     listing: Listing = Listing.NEITHER
@@ -95,8 +95,11 @@ def plan(known: Knowledge, index: Index, query: Query, came_at: float, ages: Age
             return Plan("the upstream lists in no order of creation", crawl=True)
         if not known.asks_by_id:
             return Plan("the upstream does not know tasks/get", crawl=True)
+    if known.unlisted and known.unlisted_at < oldest_crawl:
+        return Plan("full_crawl_interval is over for tasks that no list shows", crawl=True)
     if known.suspect and known.asks_by_id:
-        return Plan("tasks that may be gone", tasks=list(known.suspect))
+        crawl = len(known.suspect) > known.pages
+        return Plan("tasks that may be gone", crawl=crawl, tasks=() if crawl else list(known.suspect))
     look = max(known.looked_at, known.crawled_at) < oldest
     if not look and known.live_at >= oldest:
         return FRESH

@@ -107,9 +107,9 @@ class Headers:
 
     def with_readable_encodings(self) -> "Headers":
         """The fields with `Accept-Encoding` narrowed to what the gateway can read; these ones if it names no other."""
-        value = self.get(b"accept-encoding")
-        if value is None:
+        if b"accept-encoding" not in self:
             return self
-        offered = [part.strip(b" \t") for part in value.split(b",")]
+        parts = [part.strip(b" \t") for value in self.all(b"accept-encoding") for part in value.split(b",")]
+        offered = [part for part in parts if part]
         kept = [part for part in offered if part.partition(b";")[0].strip(b" \t").lower() in _READABLE]
         return self if kept == offered else self.with_value(b"accept-encoding", b", ".join(kept) or b"identity")

@@ -8,7 +8,8 @@ match; whatever its ranges and its order are, its total and its page come from t
 
 import heapq
 from collections.abc import Iterator
-from itertools import islice
+from functools import partial
+from itertools import islice, takewhile
 
 import msgspec
 
@@ -21,11 +22,12 @@ TASK_OVERHEAD_BYTES = 400
 
 
 class Page(msgspec.Struct):
-    """Some tasks in order, how many match in all, and whether more follow."""
+    """Some tasks in order, how many match in all, whether more follow, and where those end (`Position.until`)."""
 
     tasks: list[Task]
     total: int
     more: bool
+    until: Key | None = None
 
 
 class Index:
@@ -86,21 +88,29 @@ class Index:
                 if query.task_ids is None or key.id in query.task_ids:
                     yield key.id
 
-    def select(self, query: Query, after: Key | None, limit: int) -> Page:
-        """The first `limit` tasks that match, behind the place `after` if there is one."""
+    def select(self, query: Query, after: Key | None, limit: int, until: Key | None = None) -> Page:
+        """The first `limit` tasks that match, behind the place `after` and not beyond `until` if there are such."""
         if query.task_ids is not None:
             found = [t for i in query.task_ids if (t := self._tasks.get(i)) and query.matches(t, self.default_method)]
-            return page_of(query, found, after, limit)
+            return page_of(query, found, after, limit, until)
         groups = [
             group
             for (status, method), group in self._groups.items()
             if (query.status is None or status in query.status) and query.accepts_method(method or self.default_method)
         ]
         total = sum(group.count(query.created, query.updated) for group in groups)
-        runs = [group.walk(query.by, query.descending, query.created, query.updated, after) for group in groups]
-        keys = runs[0] if len(runs) == 1 else heapq.merge(*runs, reverse=query.descending)
+        runs: list[Iterator[Key]] = [
+            group.walk(query.by, query.descending, query.created, query.updated, after) for group in groups
+        ]
+        keys: Iterator[Key] = runs[0] if len(runs) == 1 else heapq.merge(*runs, reverse=query.descending)
+        if until is not None:
+            keys = takewhile(partial(_reaches, query, until), keys)
         tasks = [self._tasks[key.id] for key in islice(keys, limit + 1)]
-        return Page(tasks[:limit], total, len(tasks) > limit)
+        more = len(tasks) > limit
+        if more and until is None and query.moves_ahead:
+            ends = (group.walk(query.by, True, query.created, query.updated, None) for group in groups)
+            until = max(key for end in ends for key in islice(end, 1))
+        return Page(tasks[:limit], total, more, until)
 
     def _add(self, task: Task) -> None:
         self._tasks[task.id] = task
@@ -111,16 +121,28 @@ class Index:
         self.size_bytes += _size_bytes(task)
 
 
-def page_of(query: Query, matching: list[Task], after: Key | None, limit: int) -> Page:
+def page_of(query: Query, matching: list[Task], after: Key | None, limit: int, until: Key | None = None) -> Page:
     """A page out of all tasks that match, in no order."""
-    rest = [t for t in matching if after is None or _follows(query, query.place(t), after)]
+    rest = [
+        task
+        for task in matching
+        if (after is None or _follows(query, query.place(task), after))
+        and (until is None or _reaches(query, until, query.place(task)))
+    ]
     pick = heapq.nlargest if query.descending else heapq.nsmallest
     tasks = pick(limit + 1, rest, key=query.place)
-    return Page(tasks[:limit], len(matching), len(tasks) > limit)
+    more = len(tasks) > limit
+    if more and until is None and query.moves_ahead:
+        until = max(query.place(task) for task in matching)
+    return Page(tasks[:limit], len(matching), more, until)
 
 
 def _follows(query: Query, place: Key, after: Key) -> bool:
     return bool(place < after if query.descending else place > after)
+
+
+def _reaches(query: Query, until: Key, place: Key) -> bool:
+    return place == until or _follows(query, until, place)
 
 
 def _size_bytes(task: Task) -> int:

@@ -50,6 +50,8 @@ _key = msgspec.json.Decoder(str)
 def parse(data: bytes) -> Message | None:
     """The message in `data`, or None if it is anything but one JSON-RPC 2.0 object."""
     try:
+        if not data.isascii():
+            str(data, "utf-8")  # msgspec does not look at what it does not read
         return _message.decode(data)
     except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError):
         return None
@@ -61,6 +63,18 @@ def members(value: msgspec.Raw | bytes) -> dict[str, msgspec.Raw]:
         return _members.decode(value)
     except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError):
         return {}
+
+
+def same_id(one: msgspec.Raw | bytes, other: msgspec.Raw | bytes) -> bool:
+    """Whether two raw ids are the same: `1` and `"1"` are not, a string written with other escapes is."""
+    if bytes(one) == bytes(other):
+        return True
+    if not (bytes(one).startswith(b'"') and bytes(other).startswith(b'"')):
+        return False
+    try:
+        return _key.decode(one) == _key.decode(other)
+    except (msgspec.MsgspecError, UnicodeDecodeError):
+        return False
 
 
 def request(message_id: str, method: str, params: dict[str, Any]) -> bytes:
@@ -146,9 +160,10 @@ def insert(data: bytes, path: tuple[str, ...], name: str, value: bytes) -> bytes
 
 def without_meta(data: bytes) -> bytes:
     """A result or params without the member `_meta`, which is the message's and not the object's that it carries."""
-    if b"_meta" not in data or "_meta" not in members(data):
+    found = members(data)
+    if "_meta" not in found:
         return data
-    kept = b",".join(b"%b:%b" % (msgspec.json.encode(n), bytes(v)) for n, v in members(data).items() if n != "_meta")
+    kept = b",".join(b"%b:%b" % (msgspec.json.encode(n), bytes(v)) for n, v in found.items() if n != "_meta")
     return b"{%b}" % kept
 
 

@@ -38,6 +38,8 @@ def is_observed(request: Message) -> bool:
 
 def of_response(request: Message, response: Message) -> Observation | None:
     """What the response to `request` says."""
+    if not is_observed(request):
+        return None
     if bytes(response.error):
         return _of_error(request, response)
     try:

@@ -65,6 +65,11 @@ class Query(msgspec.Struct, frozen=True):
             and within(self.updated, candidate.updated.at)
         )
 
+    @property
+    def moves_ahead(self) -> bool:
+        """Whether a task that changes moves to where the list is still to be read."""
+        return self.by == "lastUpdatedAt" and not self.descending
+
     def place(self, candidate: Task) -> task.Key:
         """The task's place in the order asked for, which a descending query walks backwards."""
         return candidate.created if self.by == "createdAt" else candidate.updated
@@ -78,24 +83,36 @@ def read(top: dict[str, msgspec.Raw]) -> Query | None:
         return None
     for low, high in (("createdAfter", "createdBefore"), ("lastUpdatedAfter", "lastUpdatedBefore")):
         first, last = given.get(low), given.get(high)
-        if first is not None and last is not None and first > last:
-            faults.append(Fault(low, f"an instant later than {high}", f"an instant not later than {high}"))
+        if first is not None and last is not None and first.value > last.value:
+            faults.append(_fault(first.parameter, first.raw, f"an instant not later than `{high}`"))
     if faults:
         raise BadQuery(faults)
+
+    def value(name: str, default: Any = None) -> Any:
+        return given[name].value if name in given else default
+
     return Query(
-        methods=given.get("methods"),
-        task_ids=given.get("taskIds"),
-        status=given.get("status"),
-        created=(given.get("createdAfter"), given.get("createdBefore")),
-        updated=(given.get("lastUpdatedAfter"), given.get("lastUpdatedBefore")),
-        by=given.get("orderBy", "lastUpdatedAt"),
-        descending=given.get("order", "desc") == "desc",
+        methods=value("methods"),
+        task_ids=value("taskIds"),
+        status=value("status"),
+        created=(value("createdAfter"), value("createdBefore")),
+        updated=(value("lastUpdatedAfter"), value("lastUpdatedBefore")),
+        by=value("orderBy", "lastUpdatedAt"),
+        descending=value("order", "desc") == "desc",
     )
 
 
-def _collect(top: dict[str, msgspec.Raw], faults: list[Fault]) -> dict[str, Any]:
-    """Every criterion that is given, read, by its name; faults are added to `faults`."""
-    given: dict[str, Any] = {}
+class _Given(msgspec.Struct):
+    """A criterion as it was given: where, how, and what it says."""
+
+    parameter: str
+    raw: msgspec.Raw
+    value: Any
+
+
+def _collect(top: dict[str, msgspec.Raw], faults: list[Fault]) -> dict[str, _Given]:
+    """Every criterion that is given, by its name; faults are added to `faults`."""
+    given: dict[str, _Given] = {}
     nested: dict[str, msgspec.Raw] = {}
     if "filter" in top and bytes(top["filter"]) != b"null":
         nested = jsonrpc.members(top["filter"])
@@ -109,19 +126,21 @@ def _collect(top: dict[str, msgspec.Raw], faults: list[Fault]) -> dict[str, Any]
             try:
                 value = read_value(raw)
             except _Refused as refused:
-                faults.append(_fault(prefix + name, refused.raw or raw, refused.allowed))
+                faults += [_fault(prefix + name, one, refused.allowed) for one in refused.raws or [raw]]
                 continue
             if value is None:
                 continue
-            if criterion in given and given[criterion] != value:
+            if criterion in given and given[criterion].value != value:
                 faults.append(_fault(prefix + name, raw, f"the same value as the other `{criterion}`"))
-            given[criterion] = value
+            given[criterion] = _Given(prefix + name, raw, value)
     return given
 
 
 class _Refused(Exception):
-    def __init__(self, allowed: str, raw: msgspec.Raw | None = None) -> None:
-        self.allowed, self.raw = allowed, raw
+    """A value that is not allowed, or the items of a list that are not."""
+
+    def __init__(self, allowed: str, raws: list[msgspec.Raw] | None = None) -> None:
+        self.allowed, self.raws = allowed, raws
 
 
 def _fault(parameter: str, raw: msgspec.Raw, allowed: str) -> Fault:
@@ -139,13 +158,11 @@ def _strings(what: str, accept: Callable[[str], object]) -> Callable[[msgspec.Ra
             items = msgspec.json.decode(raw, type=list[msgspec.Raw])
         except (msgspec.MsgspecError, RecursionError):
             raise _Refused(f"an array of {what}") from None
-        values = set()
-        for item in items:
-            value = _string(item)
-            if value is None or not accept(value):
-                raise _Refused(f"an array of {what}", item)
-            values.add(value)
-        return frozenset(values) or None
+        texts = [_string(item) for item in items]
+        wrong = [item for item, text in zip(items, texts, strict=True) if text is None or not accept(text)]
+        if wrong:
+            raise _Refused(f"an array of {what}", wrong)
+        return frozenset(text for text in texts if text is not None) or None
 
     return read_list
 

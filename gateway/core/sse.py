@@ -17,6 +17,7 @@ import msgspec
 _BLANK: Final = re.compile(rb"(?>\r\n|\n|\r)(?>\r\n|\n|\r)")
 _LINE: Final = re.compile(rb"([^\r\n]*)(\r\n|\n|\r|\Z)")
 _BOM: Final = b"\xef\xbb\xbf"
+_RETRY_MS_MAX: Final = 10**15  # longer than anybody waits
 
 
 class Event(msgspec.Struct):
@@ -24,11 +25,15 @@ class Event(msgspec.Struct):
 
     raw: bytes
     whole: bool = True
+    bom: bool = False  # it is the first of its stream, and begins with a byte order mark
+
+    def _text(self) -> bytes:
+        return self.raw[len(_BOM) :] if self.bom else self.raw
 
     def field(self, name: bytes) -> list[bytes]:
         """The values of every line of the field `name`, in order."""
         values = []
-        for line, _ in _LINE.findall(self.raw.removeprefix(_BOM)):
+        for line, _ in _LINE.findall(self._text()):
             key, _, value = line.partition(b":")
             if key == name:
                 values.append(value.removeprefix(b" "))
@@ -43,28 +48,32 @@ class Event(msgspec.Struct):
     @property
     def id(self) -> bytes | None:
         """The last event id that the event sets, or None."""
-        values = self.field(b"id") if self.whole else []
-        return values[-1] if values and b"\0" not in values[-1] else None
+        values = [v for v in self.field(b"id") if b"\0" not in v] if self.whole else []
+        return values[-1] if values else None
+
+    @property
+    def is_message(self) -> bool:
+        """Whether its type is `message`, which a client of MCP reads; other types are not messages of the protocol."""
+        return b"event" not in self.raw or self.field(b"event")[-1:] in ([], [b""], [b"message"])
 
     @property
     def retry_ms(self) -> int | None:
         """The reconnection time that the event sets, in milliseconds, or None."""
         values = [v for v in self.field(b"retry") if v.isdigit()] if self.whole else []
-        return int(values[-1][:12]) if values else None
+        return min(int(values[-1].lstrip(b"0")[:18] or b"0"), _RETRY_MS_MAX) if values else None
 
     def with_data(self, data: bytes) -> bytes:
         """The event's bytes with `data` in place of its data; every line of another field stays as it was."""
-        out: list[bytes] = []
+        out: list[bytes] = [_BOM] if self.bom else []
         written = False
-        for line, end in _LINE.findall(self.raw):
-            bom = _BOM if line.startswith(_BOM) and not out else b""
-            name, _, value = line.removeprefix(bom).partition(b":")
-            if name != b"data":
+        for line, end in _LINE.findall(self._text()):
+            if line.partition(b":")[0] != b"data":
                 out.append(line + end)
             elif not written:
-                prefix = b"data: " if value.startswith(b" ") else b"data:"
-                out += [bom, *(prefix + piece + end for piece in data.split(b"\n"))]
+                out += [b"data: " + piece + end for piece in data.split(b"\n")]
                 written = True
+            elif out[-1].endswith(b"\r"):
+                out.append(b":" + end)  # a comment, so that CR does not become CRLF with what follows
         return b"".join(out)
 
 
@@ -76,6 +85,7 @@ class Parser:
         self._pending = bytearray()
         self._searched = 0
         self._skipping = False
+        self._first = True  # nothing of the stream was handed out yet
 
     def feed(self, data: bytes) -> list[Event]:
         """The events that `data` completes, and the pieces of one that is too large to hold."""
@@ -86,14 +96,16 @@ class Parser:
         search_at = max(0, self._searched - 3)
         while blank := _BLANK.search(pending, search_at):
             end = search_at = blank.end()
-            whole = not self._skipping and end - start <= self._max
-            events.append(Event(bytes(pending[start:end]), whole))
-            self._skipping = False
+            raw = bytes(pending[start:end])
+            whole = not self._skipping and len(raw.lstrip(b"\r\n")) <= self._max
+            events.append(Event(raw, whole, self._first and raw.startswith(_BOM)))
+            self._skipping = self._first = False
             start = end
         del pending[:start]
         self._searched = len(pending)
         if len(pending) > self._max or (self._skipping and len(pending) > 3):
             self._skipping = True
+            self._first = False
             events.append(Event(bytes(pending[:-3]), False))  # the last bytes may begin a blank line
             del pending[:-3]
             self._searched = len(pending)

@@ -25,12 +25,16 @@ UNKNOWN: Final = -(1 << 80)
 """The instant of a timestamp that cannot be read: before all others, and inside every range."""
 
 _RFC3339: Final = re.compile(
-    r"([0-9]{4}-[0-9]{2}-[0-9]{2})T([0-9]{2}:[0-9]{2}):([0-9]{2})(?:\.([0-9]+))?(Z|[+-][0-9]{2}:[0-5][0-9])",
+    r"([0-9]{4}-[0-9]{2}-[0-9]{2})T((?:[01][0-9]|2[0-3]):[0-5][0-9]):([0-9]{2})"
+    r"(?:\.([0-9]{1,4000}))?(Z|[+-][0-9]{2}:[0-5][0-9])",
 )
 _EPOCH: Final = datetime(2020, 1, 1, tzinfo=UTC)
 _SECOND: Final = 10**9
 _DAY: Final = 24 * 60 * 60 * _SECOND
 _GREGORIAN_CYCLE: Final = 146_097 * _DAY  # 400 years
+
+
+ABSENT: Final = msgspec.Raw(b"")
 
 
 class TaskError(ValueError):
@@ -88,7 +92,7 @@ class Task(msgspec.Struct, gc=False):
 
     def supersedes(self, other: "Task") -> bool:
         """Whether this report, which came later, replaces `other` of the same task (DESIGN 6, never backwards)."""
-        if other.is_terminal and not self.is_terminal:
+        if other.is_terminal and self.status != other.status:
             return False
         return bool(self.updated.at >= other.updated.at) or self.is_terminal > other.is_terminal
 
@@ -96,8 +100,8 @@ class Task(msgspec.Struct, gc=False):
 class _Wire(msgspec.Struct):
     taskId: str
     status: str
-    createdAt: Any = None
-    lastUpdatedAt: Any = None
+    createdAt: msgspec.Raw = ABSENT
+    lastUpdatedAt: msgspec.Raw = ABSENT
 
 
 class _Ttl(msgspec.Struct):
@@ -105,6 +109,7 @@ class _Ttl(msgspec.Struct):
 
 
 _wire = msgspec.json.Decoder(_Wire)
+_text = msgspec.json.Decoder(str)
 _ttl = msgspec.json.Decoder(_Ttl)
 
 
@@ -115,7 +120,7 @@ def parse(raw: bytes | msgspec.Raw, method: str | None = None) -> Task:
     except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as error:
         raise TaskError(str(error)) from None
     created = _reported_instant(wire.createdAt)
-    updated = _reported_instant(wire.lastUpdatedAt) if wire.lastUpdatedAt is not None else created
+    updated = _reported_instant(wire.lastUpdatedAt) if wire.lastUpdatedAt is not ABSENT else created
     created_key = Key(created, wire.taskId)
     updated_key = created_key if updated == created else Key(updated, wire.taskId)
     return Task(wire.taskId, _interned(wire.status), created_key, updated_key, bytes(raw), method)
@@ -128,18 +133,23 @@ def _interned(status: str) -> str:
     return _KNOWN.get(status, status)
 
 
-def _reported_instant(value: object) -> Instant:
+def _reported_instant(raw: msgspec.Raw) -> Instant:
     """An upstream's timestamp: RFC 3339, or without an offset, which is then read as UTC; else UNKNOWN."""
-    if not isinstance(value, str):
+    try:
+        text = _text.decode(raw)
+    except (msgspec.MsgspecError, UnicodeDecodeError):
         return UNKNOWN
-    instant = parse_instant(value)
+    instant = parse_instant(text)
     if instant is None:
-        instant = parse_instant(value + "Z")
+        instant = parse_instant(text + "Z")
     return UNKNOWN if instant is None else instant
 
 
 def parse_instant(text: str) -> Instant | None:
-    """The instant of an RFC 3339 timestamp, None if `text` is none. A leap second is the second after it."""
+    """The instant of an RFC 3339 timestamp, None if `text` is none. A leap second is the second after it.
+
+    A fraction may have up to 4,000 digits.
+    """
     parts = _RFC3339.fullmatch(text.upper())
     if parts is None:
         return None
