@@ -84,7 +84,7 @@ class Index:
         for (status, method), group in self._groups.items():
             if status in TERMINAL or not query.accepts_method(method or self.default_method):
                 continue
-            for key in group.walk("createdAt", False, query.created, (None, latest), None):
+            for key in group.walk("createdAt", False, query.created, (None, latest), None, 0):
                 if query.task_ids is None or key.id in query.task_ids:
                     yield key.id
 
@@ -100,7 +100,7 @@ class Index:
         ]
         total = sum(group.count(query.created, query.updated) for group in groups)
         runs: list[Iterator[Key]] = [
-            group.walk(query.by, query.descending, query.created, query.updated, after) for group in groups
+            group.walk(query.by, query.descending, query.created, query.updated, after, limit + 1) for group in groups
         ]
         keys: Iterator[Key] = runs[0] if len(runs) == 1 else heapq.merge(*runs, reverse=query.descending)
         if until is not None:
@@ -108,7 +108,7 @@ class Index:
         tasks = [self._tasks[key.id] for key in islice(keys, limit + 1)]
         more = len(tasks) > limit
         if more and until is None and query.moves_ahead:
-            ends = (group.walk(query.by, True, query.created, query.updated, None) for group in groups)
+            ends = (group.walk(query.by, True, query.created, query.updated, None, 1) for group in groups)
             until = max(key for end in ends for key in islice(end, 1))
         return Page(tasks[:limit], total, more, until)
 

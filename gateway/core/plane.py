@@ -3,7 +3,7 @@
 In: tasks of one group, each a point: when it was created, when it was last updated. Out: how many points lie in a
 range of both, and those points in the order of either. Always: exact; an UNKNOWN instant lies in every range.
 
-The points stand in blocks by creation, some hundred in each, and every block knows its points by last update too. A
+The points stand in blocks by creation, some thousand in each, and every block knows its points by last update too. A
 rectangle then costs two look-ups for each block that lies in the range of creation whole, and a look at each point
 of the two at its ends: about a millisecond for a million points, whatever the ranges are. What a query mostly asks,
 one range at the most in the order of that range, costs two look-ups in all.
@@ -12,7 +12,9 @@ one range at the most in the order of that range, costs two look-ups in all.
 import heapq
 from bisect import bisect_left, bisect_right, insort
 from collections.abc import Iterator
+from functools import partial
 from itertools import chain, islice
+from operator import itemgetter
 from typing import Final, Literal, TypeAlias
 
 from sortedcontainers import SortedList
@@ -23,7 +25,8 @@ Bounds: TypeAlias = tuple[Instant | None, Instant | None]
 OPEN: Final[Bounds] = (None, None)
 Order: TypeAlias = Literal["createdAt", "lastUpdatedAt"]
 
-_BLOCK_POINTS: Final = 1000  # a block is split at twice as many
+_BLOCK_POINTS: Final = 2500  # a block is split at twice as many
+_CUT_BLOCKS_MAX: Final = 3  # that lie in a range of creation in part: at its ends, and where UNKNOWN ends
 _FOREVER: Final = float("inf")
 
 
@@ -109,13 +112,19 @@ class Plane:
                 inside += len(_inside(block, slices, updated))
         return inside
 
-    def walk(self, by: Order, descending: bool, created: Bounds, updated: Bounds, after: Key | None) -> Iterator[Key]:
-        """The keys (of the order asked for) of the points in both ranges that stand behind `after`, in order."""
+    def walk(
+        self, by: Order, descending: bool, created: Bounds, updated: Bounds, after: Key | None, limit: int
+    ) -> Iterator[Key]:
+        """The first `limit` keys or more, of the points in both ranges that stand behind `after`, in order.
+
+        They are the keys of the order that is asked for.
+        """
         if by == "createdAt":
             return self._walk_created(descending, created, updated, after)
         if created == OPEN:
-            return _run(self._by_updated, updated, descending, after)
-        return self._walk_updated(descending, created, updated, after)
+            windows = _windows(self._by_updated, updated, descending, after)
+            return _over(self._by_updated, windows, descending)
+        return self._walk_updated(descending, created, updated, after, limit)
 
     def _walk_created(self, descending: bool, created: Bounds, updated: Bounds, after: Key | None) -> Iterator[Key]:
         for at in self._reach(created, descending, after):
@@ -127,17 +136,28 @@ class Plane:
                 if after is None or (key < after if descending else key > after):
                     yield key
 
-    def _walk_updated(self, descending: bool, created: Bounds, updated: Bounds, after: Key | None) -> Iterator[Key]:
-        runs = []
+    def _walk_updated(
+        self, descending: bool, created: Bounds, updated: Bounds, after: Key | None, limit: int
+    ) -> Iterator[Key]:
+        """The first `limit` keys at least. They stand in as many blocks at most: those whose first keys come first."""
+        heads: list[tuple[Key, Iterator[Key]]] = []
         for at in self._reach(created):
             block = self._blocks[at]
+            windows = _windows(block.updated, updated, descending, after)
+            if not windows:
+                continue
+            head = block.updated[windows[0][1] - 1 if descending else windows[0][0]]
+            keys = _over(block.updated, windows, descending)
             slices = self._slices_at(at, created)
-            if slices == _all_of(block):
-                keys = block.updated
-            else:
-                keys = sorted(key for start, stop in slices for key in block.latest[start:stop])
-            runs.append(_run(keys, updated, descending, after))
-        return heapq.merge(*runs, reverse=descending)
+            if slices != _all_of(block):
+                inside = {key.id for start, stop in slices for key in block.created[start:stop]}
+                keys = filter(partial(_is_among, inside), keys)
+            heads.append((head, keys))
+        first = limit + _CUT_BLOCKS_MAX  # what is cut at an end may have none of the keys that it promises
+        if len(heads) > first:
+            pick = heapq.nlargest if descending else heapq.nsmallest
+            heads = pick(first, heads, key=itemgetter(0))
+        return heapq.merge(*(keys for _, keys in heads), reverse=descending)
 
     def _reach(self, created: Bounds, descending: bool = False, after: Key | None = None) -> Iterator[int]:
         """Which blocks may have points in the range of creation, and behind `after`, in the order of creation."""
@@ -181,6 +201,10 @@ def _inside(block: _Block, slices: _Slices, updated: Bounds) -> list[Key]:
     ]
 
 
+def _is_among(ids: set[str], key: Key) -> bool:
+    return key.id in ids
+
+
 def _all_of(block: _Block) -> _Slices:
     return (0, 0), (0, len(block.created))
 
@@ -204,24 +228,28 @@ def _count(keys: "SortedList[Key] | list[Key]", bounds: Bounds) -> int:
     return sum(stop - start for start, stop in _slices(keys, bounds))
 
 
-def _run(keys: "SortedList[Key] | list[Key]", bounds: Bounds, descending: bool, after: Key | None) -> Iterator[Key]:
-    """The keys inside `bounds` that stand behind `after`, in order."""
+def _windows(
+    keys: "SortedList[Key] | list[Key]", bounds: Bounds, descending: bool, after: Key | None
+) -> list[tuple[int, int]]:
+    """Where the keys inside `bounds` stand that are behind `after`, in the order in which they are walked."""
     low, high = 0, len(keys)
     if after is not None and descending:
         high = _left(keys, after)
     elif after is not None:
         low = bisect_right(keys, after) if isinstance(keys, list) else int(keys.bisect_right(after))
-    slices = _slices(keys, bounds)
-    for start, stop in reversed(slices) if descending else slices:
-        begin, end = max(start, low), min(stop, high)
-        if begin >= end:
-            continue
+    slices = ((0, 0), (0, len(keys))) if bounds == OPEN else _slices(keys, bounds)
+    windows = [(max(start, low), min(stop, high)) for start, stop in slices]
+    return [(start, stop) for start, stop in (reversed(windows) if descending else windows) if start < stop]
+
+
+def _over(keys: "SortedList[Key] | list[Key]", windows: list[tuple[int, int]], descending: bool) -> Iterator[Key]:
+    for start, stop in windows:
         if not isinstance(keys, list):
-            yield from keys.islice(begin, end, reverse=descending)
+            yield from keys.islice(start, stop, reverse=descending)
         elif descending:
-            yield from (keys[at] for at in range(end - 1, begin - 1, -1))
+            yield from map(keys.__getitem__, range(stop - 1, start - 1, -1))
         else:
-            yield from islice(keys, begin, end)
+            yield from islice(keys, start, stop)
 
 
 __all__ = ["OPEN", "Bounds", "Order", "Plane", "within"]

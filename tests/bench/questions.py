@@ -47,7 +47,7 @@ def _question(rng: random.Random, params: _Params, until: datetime, behind: bool
     if not behind:
         return Question(query, None, params)
     after = Key(parse_instant(_text(_instant(rng, until))), "")
-    return Question(query, after, {**params, "cursor": cursor.encode(query, after)})
+    return Question(query, after, {**params, "cursor": cursor.encode(cursor.Position(query, after))})
 
 
 def _status(rng: random.Random, _: datetime) -> _Params:

@@ -1,11 +1,12 @@
 """Section `relay`: what a relayed `ping` costs, directly, through the plain aiohttp proxy, and through the gateway.
 
 How: one POST of a `ping`, answered with 300 bytes, over 32 kept-alive connections for throughput and over one for
-latency; closed loop. The three ways are measured in turn, in short rounds whose order changes, and each figure is that
-of its median round: what slows this machine for a while slows all three. The proxies have one core, load and upstream
-the other; so the direct way, where both share that other core, is also the ceiling of what the rig can ask for.
-A proxy's neighbours are on another core, so it pays for waking them, which the direct way hardly does. CPU time per
-request counts the proxy's process alone and notices the machine's other work least.
+latency; closed loop. The three ways are measured in turn, in short rounds whose order changes. A figure is that of its
+median round, a ratio the median of the ratios within each round: what slows this machine for a while slows all three.
+
+The proxies have one core, load and upstream the other; so the direct way, where both share that other core, is also the
+ceiling of what the rig can ask for. A proxy's neighbours are on another core, so it pays for waking them, which the
+direct way hardly does. CPU time per request counts the proxy's process alone and notices the machine's other work least.
 """
 
 import statistics
@@ -17,7 +18,7 @@ from tests.bench import proc
 from tests.bench.httpclient import Client, request_body
 from tests.bench.options import Options
 from tests.bench.processes import BenchFailed, Child, child, gateway
-from tests.bench.report import Column, Table, progress, ratio, spread_percent
+from tests.bench.report import Column, Table, progress, spread_percent
 from tests.bench.upstream import BODY, BODY_BYTES
 
 CONNECTIONS: Final = 32
@@ -60,7 +61,7 @@ class Way:
 
 
 async def ways(stack: AsyncExitStack, upstream: Child) -> list[Way]:
-    """The three ways to `upstream`, each ready."""
+    """The ways to `upstream`, each ready: directly, by the plain proxy, by the gateway."""
     core = proc.cores().measured
     origin = upstream.url.removesuffix("/mcp")
     plain = await stack.enter_async_context(child(core, "plain_proxy", origin))
@@ -104,19 +105,19 @@ def _throughput(all_ways: list[Way]) -> Table:
             Column("spread of rounds %"),
         ],
     )
-    rates = {way.name: _median(way.many, "per_second") for way in all_ways}
     for way in all_ways:
         table.add(
             way.name,
-            rates[way.name],
-            ratio(rates[way.name], rates[DIRECT]),
-            ratio(rates[way.name], rates[PLAIN]),
+            _median(way.many, "per_second"),
+            *(_ratio(way.many, all_ways[base].many, "per_second") for base in (0, 1)),
             _median(way.many, "median_us") / 1000,
             _median(way.many, "p99_us") / 1000,
             _median(way.many, "cpu_us") if way.pid is not None else None,
             spread_percent([r["per_second"] for r in way.many]),
         )
-    table.notes.append(f"median of {len(all_ways[0].many)} rounds; spread: (fastest - slowest round) / median")
+    table.notes.append(
+        f"median of {len(all_ways[0].many)} rounds; ratios are taken within a round; spread: (fastest - slowest) / median"
+    )
     return table
 
 
@@ -134,15 +135,13 @@ def _latency(all_ways: list[Way]) -> Table:
             Column("spread of rounds %"),
         ],
     )
-    medians = {way.name: _median(way.one, "median_us") for way in all_ways}
+    direct_us = _median(all_ways[0].one, "median_us")
     for way in all_ways:
-        median = medians[way.name]
+        median_us = _median(way.one, "median_us")
         table.add(
             way.name,
-            median,
-            median - medians[DIRECT],
-            ratio(median, medians[DIRECT]),
-            ratio(median, medians[PLAIN]),
+            *(median_us, median_us - direct_us),
+            *(_ratio(way.one, all_ways[base].one, "median_us") for base in (0, 1)),
             _median(way.one, "p99_us"),
             spread_percent([r["median_us"] for r in way.one]),
         )
@@ -151,3 +150,7 @@ def _latency(all_ways: list[Way]) -> Table:
 
 def _median(rounds: list[dict[str, Any]], figure: str) -> float:
     return float(statistics.median(r[figure] for r in rounds))
+
+
+def _ratio(rounds: list[dict[str, Any]], base: list[dict[str, Any]], figure: str) -> float:
+    return statistics.median(one[figure] / other[figure] for one, other in zip(rounds, base, strict=True))
