@@ -6,7 +6,7 @@ median round, a ratio the median of the ratios within each round: what slows thi
 
 The proxies have one core, load and upstream the other; so the direct way, where both share that other core, is also the
 ceiling of what the rig can ask for. A proxy's neighbours are on another core, so it pays for waking them, which the
-direct way hardly does. CPU time per request counts the proxy's process alone and notices the machine's other work least.
+direct way hardly does. CPU time per request is that of the proxy alone, and notices other work least.
 """
 
 import statistics
@@ -101,23 +101,26 @@ def _throughput(all_ways: list[Way]) -> Table:
             Column("x plain", 2),
             Column("median ms", 2),
             Column("p99 ms", 2),
-            Column("proxy CPU us/request", 1),
+            Column("proxy CPU us/request"),
+            Column("CPU x plain", 2),
             Column("spread of rounds %"),
         ],
     )
     for way in all_ways:
+        cpu: tuple[float | None, float | None] = (None, None)
+        if way.pid is not None:
+            cpu = (_median(way.many, "cpu_us"), _ratio(way.many, all_ways[1].many, "cpu_us"))
         table.add(
             way.name,
             _median(way.many, "per_second"),
             *(_ratio(way.many, all_ways[base].many, "per_second") for base in (0, 1)),
             _median(way.many, "median_us") / 1000,
             _median(way.many, "p99_us") / 1000,
-            _median(way.many, "cpu_us") if way.pid is not None else None,
+            *cpu,
             spread_percent([r["per_second"] for r in way.many]),
         )
-    table.notes.append(
-        f"median of {len(all_ways[0].many)} rounds; ratios are taken within a round; spread: (fastest - slowest) / median"
-    )
+    rounds = f"median of {len(all_ways[0].many)} rounds"
+    table.notes.append(f"{rounds}; ratios are taken within a round; spread: (fastest - slowest) / median")
     return table
 
 
@@ -153,4 +156,4 @@ def _median(rounds: list[dict[str, Any]], figure: str) -> float:
 
 
 def _ratio(rounds: list[dict[str, Any]], base: list[dict[str, Any]], figure: str) -> float:
-    return statistics.median(one[figure] / other[figure] for one, other in zip(rounds, base, strict=True))
+    return float(statistics.median(one[figure] / other[figure] for one, other in zip(rounds, base, strict=True)))
