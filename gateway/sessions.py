@@ -127,13 +127,45 @@ class Session:
 
     def clear(self) -> None:
         """Forget all tasks."""
-        default_method = self.index.default_method
-        self.index, self.known = Index(), Knowledge()
-        self.index.default_method = default_method
+        old, self.index, self.known = self.index, Index(), Knowledge()
+        self.index.default_method = old.default_method
+        _free(old)
 
 
 class TooLarge(Exception):
     """A session has more tasks than an index may hold."""
+
+
+def _free(index: Index) -> None:
+    """Let an index go without holding up the event loop."""
+    rest, loop = index.dismantle(), asyncio.get_running_loop()
+
+    def free_some() -> None:
+        if next(rest, rest) is None:
+            loop.call_soon(free_some)
+
+    free_some()
+
+
+def _retire(session: Session) -> None:
+    """The session is found no more. Who still works with it keeps it; else its index is freed."""
+    if not session.asks and not session.answering:
+        _free(session.index)
+
+
+class _Store(TTLCache[Key, Session]):
+    """Sessions by use, by age and by size; one that has to go is retired."""
+
+    def popitem(self) -> tuple[Key, Session]:
+        key, session = super().popitem()
+        _retire(session)
+        return key, session
+
+    def expire(self, time: float | None = None) -> list[tuple[Key, Session]]:
+        expired = list(super().expire(time))
+        for _, session in expired:
+            _retire(session)
+        return expired
 
 
 class Sessions:
@@ -142,7 +174,7 @@ class Sessions:
     def __init__(self, limits: config.Index, clock: Callable[[], float]) -> None:
         self._limits = limits
         self._clock = clock
-        self._sessions: TTLCache[Key, Session] = TTLCache(
+        self._sessions = _Store(
             limits.memory_bytes_max, limits.idle_timeout, timer=clock, getsizeof=lambda session: session.size_bytes
         )
 
@@ -192,12 +224,14 @@ class Sessions:
 
     def drop(self, key: Key) -> None:
         """The upstream refused the session, or knows it no more."""
-        self._sessions.pop(key, None)
+        session = self._sessions.pop(key, None)
+        if session is not None:
+            _retire(session)
 
     def drop_all(self, upstream: str, session: bytes) -> None:
         """A session was ended: all that is known of it, for whoever asked, goes."""
         for key in [k for k in self._sessions if k.upstream == upstream and k.session == session]:
-            self._sessions.pop(key, None)
+            self.drop(key)
 
     def expire(self) -> None:
         """Let the sessions go that nobody used for `idle_timeout`."""

@@ -59,7 +59,7 @@ class End:
 Event: TypeAlias = Head | bytes | End | Refused
 """A head, a piece of the body, or the end."""
 
-_State: TypeAlias = Callable[[list[Event]], bool]
+_State: TypeAlias = Callable[["RequestParser", list[Event]], bool]
 
 
 class RequestParser:
@@ -68,7 +68,7 @@ class RequestParser:
     def __init__(self, head_bytes_max: int) -> None:
         self._max = head_bytes_max
         self._pending = b""
-        self._state: _State = self._head
+        self._state: _State = RequestParser._head  # a function, not a method: no cycle
         self._searched = 0  # bytes of `_pending` in which the end was looked for
         self._left = 0  # bytes of the body, or of the chunk, that are still to come
         self._trailers: list[tuple[bytes, bytes]] = []
@@ -76,18 +76,18 @@ class RequestParser:
     @property
     def in_head(self) -> bool:
         """Whether a request has begun whose head is not whole."""
-        return bool(self._pending) and self._state == self._head
+        return bool(self._pending) and self._state is RequestParser._head
 
     def feed(self, data: bytes) -> list[Event]:
         """The events that `data` completes."""
         self._pending = self._pending + data if self._pending else data
         events: list[Event] = []
         try:
-            while self._state(events):
+            while self._state(self, events):
                 pass
         except Refused as refused:
             events.append(refused)
-            self._state = self._refused
+            self._state = RequestParser._refused
         return events
 
     def _refused(self, _: list[Event]) -> bool:
@@ -143,19 +143,19 @@ class RequestParser:
                 raise Refused(400, b"Bad Request", "both Transfer-Encoding and Content-Length")
             if not minor or codings[-1:] != [b"chunked"] or codings.count(b"chunked") != 1:
                 raise Refused(400, b"Bad Request", "Transfer-Encoding must end with chunked, once, in HTTP/1.1")
-            return self._chunk_size
+            return RequestParser._chunk_size
         if not lengths:
-            return self._end
+            return RequestParser._end
         if len(lengths) > 1 or not _LENGTH.fullmatch(lengths[0].strip(b" \t")):
             raise Refused(400, b"Bad Request", "Content-Length must be one number")
         self._left = int(lengths[0])
-        return self._body if self._left else self._end
+        return RequestParser._body if self._left else RequestParser._end
 
     def _body(self, events: list[Event]) -> bool:
         if not self._take(events):
             return False
         if not self._left:
-            self._state = self._end
+            self._state = RequestParser._end
         return not self._left
 
     def _take(self, events: list[Event]) -> bool:
@@ -172,7 +172,7 @@ class RequestParser:
     def _end(self, events: list[Event]) -> bool:
         events.append(End(self._trailers))
         self._trailers = []
-        self._state = self._head
+        self._state = RequestParser._head
         return bool(self._pending)
 
     def _chunk_size(self, events: list[Event]) -> bool:
@@ -186,14 +186,14 @@ class RequestParser:
             raise Refused(400, b"Bad Request", "a malformed chunk size")
         self._pending = self._pending[end + 1 :]
         self._left = int(line[1], 16)
-        self._state = self._chunk if self._left else self._trailer
+        self._state = RequestParser._chunk if self._left else RequestParser._trailer
         return True
 
     def _chunk(self, events: list[Event]) -> bool:
         if not self._take(events):
             return False
         if not self._left:
-            self._state = self._chunk_end
+            self._state = RequestParser._chunk_end
         return not self._left
 
     def _chunk_end(self, events: list[Event]) -> bool:
@@ -204,7 +204,7 @@ class RequestParser:
         if not self._pending.startswith(b"\r\n"):
             raise Refused(400, b"Bad Request", "a chunk that does not end where its size says")
         self._pending = self._pending[2:]
-        self._state = self._chunk_size
+        self._state = RequestParser._chunk_size
         return True
 
     def _trailer(self, events: list[Event]) -> bool:
@@ -218,7 +218,7 @@ class RequestParser:
             self._refuse_size(data)
         self._trailers = list(_fields(data, 0, end))
         self._pending = data[end + 2 :]
-        self._state = self._end
+        self._state = RequestParser._end
         return True
 
 

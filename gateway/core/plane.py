@@ -27,6 +27,7 @@ Order: TypeAlias = Literal["createdAt", "lastUpdatedAt"]
 
 _BLOCK_POINTS: Final = 2500  # a block is split at twice as many
 _CUT_BLOCKS_MAX: Final = 3  # that lie in a range of creation in part: at its ends, and where UNKNOWN ends
+_FREED_AT_ONCE: Final = 2000
 _FOREVER: Final = float("inf")
 
 
@@ -95,6 +96,16 @@ class Plane:
             _Block(block.created[cut:], block.latest[cut:]),
         ]
         self._last[at : at + 1] = [block.created[cut - 1], block.created[-1]]
+
+    def dismantle(self) -> Iterator[None]:
+        """Free it bit by bit; it is of no use any more."""
+        while self._by_updated:
+            for _ in range(min(_FREED_AT_ONCE, len(self._by_updated))):
+                self._by_updated.pop()
+            yield
+        while self._blocks:
+            self._blocks.pop()
+            yield
 
     def count(self, created: Bounds, updated: Bounds) -> int:
         """How many points lie in both ranges."""
