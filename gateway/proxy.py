@@ -67,7 +67,7 @@ class Proxy:
         try:
             self._door.check(exchange.headers)
             caller = self._caller(exchange)
-            if not _may_carry_message(exchange):
+            if not _may_carry_message(exchange, self._config.limits.inspected_body_bytes_max):
                 body, whole = exchange.body.take(), exchange.body.complete
             else:
                 body, whole = await exchange.read_body(self._config.limits.inspected_body_bytes_max)
@@ -177,6 +177,9 @@ class _Moved:
     def head(self, response: Response) -> None:
         response.headers = self._public.challenges(response.headers)
 
+    def wants(self, event: bytes) -> bool:
+        return False
+
     def message(self, data: bytes) -> bytes:
         return self._public.document(data)
 
@@ -213,6 +216,18 @@ class _Watch:
             self._sessions.drop_all(self._caller.upstream.name, self._caller.session_id)
         if self._initializes:
             self._session_id = response.headers.get(b"mcp-session-id")
+
+    def wants(self, event: bytes) -> bool:
+        """Of a response that nobody waits for here, only status notifications and batches; however JSON writes them."""
+        return (
+            self.reads_json
+            or self._resumed
+            or b"tasks/status" in event
+            or b"\\u" in event
+            or b"\\/" in event
+            or b"data: [" in event
+            or b"data:[" in event
+        )
 
     def message(self, data: bytes) -> bytes:
         """Look at one message; the result of `initialize` is edited."""
@@ -350,12 +365,11 @@ def _added(exchange: Exchange, upstream: Upstream, host: str) -> list[tuple[byte
     return [(name.encode(), value.encode("latin-1")) for kind in upstream.add_headers for name, value in added[kind]]
 
 
-def _may_carry_message(exchange: Exchange) -> bool:
-    return (
-        exchange.method == b"POST"
-        and exchange.headers.media_type() == JSON
-        and b"content-encoding" not in exchange.headers
-    )
+def _may_carry_message(exchange: Exchange, bytes_max: int) -> bool:
+    headers = exchange.headers
+    if exchange.method != b"POST" or headers.media_type() != JSON or b"content-encoding" in headers:
+        return False
+    return int(headers.get(b"content-length") or 0) <= bytes_max
 
 
 def _of_another_era(caller: Caller, message: Message) -> bool:

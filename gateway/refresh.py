@@ -43,7 +43,6 @@ class Outbox(Protocol):
 
 _ASKED_AT_ONCE: Final = 8
 _CURSORS_KEPT: Final = 4  # of the last pages, to look there for new tasks
-_YIELD_TASKS: Final = 5000  # looked at before others get their turn
 _ROUNDS_MAX: Final = 100  # of planning for one query; each learns something, so that this is never reached
 
 
@@ -234,22 +233,21 @@ class Refresher:
     async def _crawl(self, session: Session, crawler: Crawler, ask: Ask) -> None:
         """Read every page into the index, and take out what no page shows."""
         began_at, known = self._clock(), session.known
-        seen: set[str] = set()
+        session.crawl += 1
         order = _Order()
         cursors: list[str | None] = []
         pages = size_bytes = 0
         with self._metrics.crawl_seconds.labels(session.key.upstream).time():
             async with aclosing(crawler.pages()) as reading:
                 async for page in reading:
-                    await self._take_page(session, page)
-                    order.note([task for task in page.tasks if task.id not in seen])
-                    seen.update(task.id for task in page.tasks)
+                    order.note(await self._take_page(session, page))
                     cursors = [*cursors, page.cursor][-_CURSORS_KEPT:]
                     pages += 1
                     size_bytes += page.size_bytes
                     if page.following is not None:
-                        await ask.progress(len(seen))
-        await self._forget_unseen(session, seen, began_at)
+                        await ask.progress(order.count)
+        if order.count < len(session.index):
+            await self._forget_unseen(session, began_at)
         known.crawled_at = known.looked_at = began_at
         known.pages, known.cursors, known.listing = pages, cursors, order.listing
         known.confirmed = {i: at for i, at in known.confirmed.items() if at >= began_at or i in known.unlisted}
@@ -261,25 +259,26 @@ class Refresher:
         else:
             known.live_at = known.unlisted_at = began_at
 
-    async def _take_page(self, session: Session, page: crawling.Page) -> None:
+    async def _take_page(self, session: Session, page: crawling.Page) -> list[Task]:
+        """Take in a page; returns the tasks that this crawl had not shown yet."""
+        new = []
         for start in range(0, len(page.tasks), TASKS_AT_ONCE):
             if start:
                 await asyncio.sleep(0)
-            session.listed(page.tasks[start : start + TASKS_AT_ONCE], page.asked_at)
+            new += session.listed(page.tasks[start : start + TASKS_AT_ONCE], page.asked_at)
         self._sessions.keep(session)
         self._sessions.check(session)
+        return new
 
-    async def _forget_unseen(self, session: Session, seen: set[str], began_at: float) -> None:
+    async def _forget_unseen(self, session: Session, began_at: float) -> None:
         """Take out the tasks that once were listed, and were neither listed nor reported since `began_at`."""
-        if len(seen) >= len(session.index) + len(session.known.gone):
-            return
-        for count, task_id in enumerate(list(session.index)):
-            if count % _YIELD_TASKS == 0:
-                await asyncio.sleep(0)
-            known = session.known
-            if task_id in seen or task_id in known.unlisted or known.confirmed.get(task_id, NEVER) >= began_at:
-                continue
-            session.forget(task_id, began_at)
+        known = session.known
+        for tasks in session.index.parts():
+            for task in tasks:
+                unseen = task.crawl != session.crawl and task.id not in known.unlisted
+                if unseen and known.confirmed.get(task.id, NEVER) < began_at:
+                    session.forget(task.id, began_at)
+            await asyncio.sleep(0)
 
     async def _recheck_unlisted(self, session: Session, crawler: Crawler, began_at: float) -> None:
         """Ask for the terminal tasks that no list shows, as often as all pages are read to find what was deleted."""
@@ -405,8 +404,10 @@ class _Order:
     def __init__(self) -> None:
         self._last: Instant | None = None
         self._rises = self._falls = True
+        self.count = 0
 
     def note(self, tasks: list[Task]) -> None:
+        self.count += len(tasks)
         for task in tasks:
             at = task.created.at
             if at == UNKNOWN:

@@ -34,6 +34,9 @@ class Watch(Protocol):
     def head(self, response: Response) -> None:
         """The response's head has come."""
 
+    def wants(self, event: bytes) -> bool:
+        """Whether an event of a stream, given raw, may hold a message that is of interest."""
+
     def message(self, data: bytes) -> bytes:
         """One message; returns it as the client is to see it."""
 
@@ -346,7 +349,8 @@ class _EventTap:
     def _events(self, plain: bytes) -> bytes:
         out = []
         for event in self._parser.feed(plain):
-            data = event.data if event.is_message else None
+            wanted = event.whole and self._watch.wants(event.raw) and event.is_message
+            data = event.data if wanted else None
             if data is None:
                 if not event.whole:
                     self._watch.unread()

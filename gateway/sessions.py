@@ -73,6 +73,7 @@ class Session:
         self.asks: dict[str | None, Ask] = {}  # what is being asked of the upstream: a task by its id, or None: pages
         self.answering: dict[bytes, list[asyncio.Future[None]]] = {}  # by raw request id, to be cancelled
         self.cors = Headers()  # what a browser wants to see on an answer, as the upstream last said it
+        self.crawl = 0  # the number of the last crawl
         self.list_bytes = 0  # of JSON, in all pages of the last crawl
 
     @property
@@ -110,12 +111,16 @@ class Session:
             self.known.suspect.pop(task.id, None)
             self.known.confirmed[task.id] = max(asked_at, self.known.confirmed.get(task.id, NEVER))
 
-    def listed(self, tasks: list[Task], asked_at: float) -> None:
-        """Take in tasks of a page that was asked for at `asked_at`."""
+    def listed(self, tasks: list[Task], asked_at: float) -> list[Task]:
+        """Take in tasks of a page that was asked for at `asked_at`; returns those that this crawl had not shown yet."""
+        new = []
         for task in tasks:
             if self.known.gone.get(task.id, NEVER) < asked_at:
                 self.index.put(task)
                 self.known.unlisted.discard(task.id)
+                if self.index.mark(task.id, self.crawl):
+                    new.append(task)
+        return new
 
     def forget(self, task_id: str, now: float) -> None:
         """The task was found to be gone."""

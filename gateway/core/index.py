@@ -10,19 +10,16 @@ import heapq
 from collections.abc import Iterator
 from functools import partial
 from itertools import islice, takewhile
-from typing import Final
 
 import msgspec
 
 from gateway.core.plane import Plane
 from gateway.core.query import Query
+from gateway.core.shards import Shards
 from gateway.core.task import TERMINAL, Key, Task
 
 TASK_OVERHEAD_BYTES = 400
 """What a task costs beside its raw JSON and its id, measured by `make bench`."""
-
-
-_FREED_AT_ONCE: Final = 1000
 
 
 class Page(msgspec.Struct):
@@ -40,7 +37,7 @@ class Index:
     def __init__(self) -> None:
         self.default_method: str | None = None
         """The method of tasks that nobody saw being made (DESIGN 5.3)."""
-        self._tasks: dict[str, Task] = {}
+        self._tasks = Shards()
         self._groups: dict[tuple[str, str | None], Plane] = {}
         self.size_bytes = 0
 
@@ -50,14 +47,15 @@ class Index:
     def __iter__(self) -> Iterator[str]:
         return iter(self._tasks)
 
+    def parts(self) -> Iterator[list[Task]]:
+        """All tasks, some at a time; what changes meanwhile may be in or not."""
+        return self._tasks.parts()
+
     def dismantle(self) -> Iterator[None]:
         """Free it bit by bit, because a million tasks freed at once hold everything up; it is of no use any more."""
         for group in self._groups.values():
             yield from group.dismantle()
-        while self._tasks:
-            for _ in range(min(_FREED_AT_ONCE, len(self._tasks))):
-                self._tasks.popitem()
-            yield
+        yield from self._tasks.dismantle()
 
     def get(self, task_id: str) -> Task | None:
         """The task of that id, if it is here."""
@@ -72,13 +70,21 @@ class Index:
             if latest.raw == known.raw and method == known.method:
                 return False
             self.remove(known.id)
-            report = msgspec.structs.replace(latest, method=method)
+            report = msgspec.structs.replace(latest, method=method, crawl=known.crawl)
         self._add(report)
+        return True
+
+    def mark(self, task_id: str, crawl: int) -> bool:
+        """Note that crawl number `crawl` has listed a task; whether it had not before."""
+        task = self._tasks.get(task_id)
+        if task is None or task.crawl == crawl:
+            return False
+        task.crawl = crawl
         return True
 
     def remove(self, task_id: str) -> bool:
         """Forget a task. False if it is not here."""
-        task = self._tasks.pop(task_id, None)
+        task = self._tasks.pop(task_id)
         if task is None:
             return False
         group = self._groups[task.status, task.method]

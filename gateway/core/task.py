@@ -6,8 +6,9 @@ fraction (DESIGN 5.2); a timestamp that nobody can read is `UNKNOWN`, and loses 
 """
 
 import re
-from datetime import UTC, datetime
+from datetime import date
 from fractions import Fraction
+from functools import lru_cache
 from typing import Any, Final, TypeAlias
 
 import msgspec
@@ -25,10 +26,11 @@ UNKNOWN: Final = -(1 << 80)
 """The instant of a timestamp that cannot be read: before all others, and inside every range."""
 
 _RFC3339: Final = re.compile(
-    r"([0-9]{4}-[0-9]{2}-[0-9]{2})T((?:[01][0-9]|2[0-3]):[0-5][0-9]):([0-9]{2})"
+    r"([0-9]{4}-[0-9]{2}-[0-9]{2})T([01][0-9]|2[0-3]):([0-5][0-9]):([0-6][0-9])"
     r"(?:\.([0-9]{1,4000}))?(Z|[+-][0-9]{2}:[0-5][0-9])",
 )
-_EPOCH: Final = datetime(2020, 1, 1, tzinfo=UTC)
+_EPOCH: Final = date(2020, 1, 1)
+_EPOCH_UNIX_S: Final = 1_577_836_800
 _SECOND: Final = 10**9
 _DAY: Final = 24 * 60 * 60 * _SECOND
 _GREGORIAN_CYCLE: Final = 146_097 * _DAY  # 400 years
@@ -73,6 +75,7 @@ class Task(msgspec.Struct, gc=False):
     updated: Key
     raw: bytes
     method: str | None = None
+    crawl: int = 0  # the number of the last crawl that listed it
 
     @property
     def is_terminal(self) -> bool:
@@ -88,7 +91,7 @@ class Task(msgspec.Struct, gc=False):
             return None
         if ttl_ms is None or self.created.at == UNKNOWN:
             return None
-        return _EPOCH.timestamp() + float(self.created.at) / _SECOND + ttl_ms / 1000
+        return _EPOCH_UNIX_S + float(self.created.at) / _SECOND + ttl_ms / 1000
 
     def supersedes(self, other: "Task") -> bool:
         """Whether this report, which came later, replaces `other` of the same task (DESIGN 6, never backwards)."""
@@ -153,21 +156,28 @@ def parse_instant(text: str) -> Instant | None:
     parts = _RFC3339.fullmatch(text.upper())
     if parts is None:
         return None
-    date, minute, second, fraction, offset = parts.groups()
-    leap = second == "60"
-    early = date.startswith("0000")  # a year of RFC 3339 that datetime does not have
+    day_text, hour, minute, second, fraction, offset = parts.groups()
+    day = _day(day_text)
+    if day is None or second > "60":
+        return None
+    instant: Instant = day + (int(hour) * 3600 + int(minute) * 60 + int(second)) * _SECOND
+    if offset != "Z":
+        away = (int(offset[1:3]) * 3600 + int(offset[4:]) * 60) * _SECOND
+        if away >= _DAY:
+            return None
+        instant += away if offset[0] == "-" else -away
+    if second == "60" and instant % _DAY:
+        return None  # leap seconds come at the end of a UTC day
+    return instant + _nanoseconds(fraction) if fraction else instant
+
+
+@lru_cache(maxsize=4096)
+def _day(text: str) -> int | None:
+    """The instant at which a day begins in UTC; None if there is no such day."""
+    year, month, day = int(text[:4]), int(text[5:7]), int(text[8:])
     try:
-        base = datetime.fromisoformat(
-            f"{'0400' + date[4:] if early else date}T{minute}:{'59' if leap else second}"
-            f"{'+00:00' if offset == 'Z' else offset}"
-        )
-        elapsed = base - _EPOCH
-        instant = elapsed.days * _DAY + elapsed.seconds * _SECOND - (_GREGORIAN_CYCLE if early else 0)
-        if leap:
-            instant += _SECOND
-            if instant % _DAY:
-                return None  # leap seconds come at the end of a UTC day
-        return instant + _nanoseconds(fraction) if fraction else instant
+        # The year 0000 of RFC 3339 is none of datetime's; 400 years later the calendar is the same.
+        return (date(year or 400, month, day) - _EPOCH).days * _DAY - (0 if year else _GREGORIAN_CYCLE)
     except ValueError:
         return None
 

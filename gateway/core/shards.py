@@ -1,0 +1,70 @@
+"""Tasks by id, in many small dicts instead of a large one.
+
+In: tasks. Out: the same, by id. Always: no operation is longer than that of a small dict. One of a million entries
+takes 50 ms to grow, and holds everything up meanwhile.
+"""
+
+from collections.abc import Iterator
+from typing import Final
+
+from gateway.core.task import Task
+
+_SHARDS: Final = 256  # a power of two
+_FREED_AT_ONCE: Final = 2
+
+
+class Shards:
+    """A mapping from ids to tasks."""
+
+    __slots__ = ("_shards", "_size")
+
+    def __init__(self) -> None:
+        self._shards: list[dict[str, Task]] = [{}]  # one, until there are enough tasks to part
+        self._size = 0
+
+    def __len__(self) -> int:
+        return self._size
+
+    def __iter__(self) -> Iterator[str]:
+        for shard in self._shards:
+            yield from shard
+
+    def __getitem__(self, task_id: str) -> Task:
+        shards = self._shards
+        return shards[hash(task_id) & (len(shards) - 1)][task_id]
+
+    def __setitem__(self, task_id: str, task: Task) -> None:
+        shards = self._shards
+        shard = shards[hash(task_id) & (len(shards) - 1)]
+        self._size += task_id not in shard
+        shard[task_id] = task
+        if self._size > _SHARDS and len(shards) == 1:
+            self._part()
+
+    def _part(self) -> None:
+        whole, self._shards = self._shards[0], [{} for _ in range(_SHARDS)]
+        for task_id, task in whole.items():
+            self._shards[hash(task_id) & (_SHARDS - 1)][task_id] = task
+
+    def get(self, task_id: str) -> Task | None:
+        """The task of that id, if it is here."""
+        shards = self._shards
+        return shards[hash(task_id) & (len(shards) - 1)].get(task_id)
+
+    def pop(self, task_id: str) -> Task | None:
+        """Take out the task of that id, if it is here."""
+        shards = self._shards
+        task = shards[hash(task_id) & (len(shards) - 1)].pop(task_id, None)
+        self._size -= task is not None
+        return task
+
+    def parts(self) -> Iterator[list[Task]]:
+        """All tasks, some at a time; what changes meanwhile may be in or not."""
+        for shard in self._shards:
+            yield list(shard.values())
+
+    def dismantle(self) -> Iterator[None]:
+        """Free it bit by bit; it is of no use any more."""
+        while self._shards:
+            del self._shards[-_FREED_AT_ONCE:]
+            yield
