@@ -82,7 +82,8 @@ class Peer:
                 await asyncio.sleep(GAP_S)
             self.outgoing.feed(piece)
             with contextlib.suppress(ConnectionError):
-                await asyncio.wait_for(self._loop.sock_sendall(self._sock, piece), WAIT_S)
+                async with asyncio.timeout(WAIT_S):
+                    await self._loop.sock_sendall(self._sock, piece)
 
     async def until(self, condition: Callable[[], bool], what: str) -> None:
         """Return once `condition` holds, which is looked at whenever something arrives or the connection ends."""
@@ -90,7 +91,8 @@ class Peer:
         while not condition():
             self._changed.clear()
             try:
-                await asyncio.wait_for(self._changed.wait(), deadline - time.monotonic())
+                async with asyncio.timeout(deadline - time.monotonic()):
+                    await self._changed.wait()
             except TimeoutError:
                 shown = bytes(self.received[-600:])
                 raise NotInTime(f"{what}: not within {WAIT_S:g} s; connection {self.end}, received {shown!r}") from None
@@ -140,16 +142,13 @@ class Client(Peer):
         """A connection to 127.0.0.1."""
         sock = socket.socket()
         sock.setblocking(False)
-        await asyncio.wait_for(asyncio.get_running_loop().sock_connect(sock, ("127.0.0.1", port)), WAIT_S)
+        async with asyncio.timeout(WAIT_S):
+            await asyncio.get_running_loop().sock_connect(sock, ("127.0.0.1", port))
         return cls(sock)
 
     def responses(self) -> list[Message]:
         """What has been answered so far to what was sent, 1xx included; the last one may not be whole."""
-        try:
-            methods = [request.method for request in self.outgoing.requests()]
-        except Malformed:
-            methods = [b"POST"]  # what was sent is no HTTP on purpose: one refusal may come
-        return self.incoming.responses(methods, self.end)
+        return self.incoming.responses(self.outgoing.methods(), self.end)
 
     async def response(self, number: int = 1) -> Message:
         """The final response of that number, once it is whole or the connection has ended."""
@@ -176,16 +175,23 @@ class Upstream:
         self._heads: dict[Peer, int] = {}
         self._changed = asyncio.Event()
         self._forget_backlog()
-        self._accepting: asyncio.Task[None] | None = asyncio.create_task(self._accept())
+        self._accepting: asyncio.Task[None] | None = None
+        if listening.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
+            self.open()
 
     @property
     def port(self) -> int:
         port: int = self.listening.getsockname()[1]
         return port
 
+    def open(self) -> None:
+        """Take connections, on a socket that did not listen before or does."""
+        self.listening.listen(128)
+        self._accepting = asyncio.create_task(self._accept())
+
     def _forget_backlog(self) -> None:
         self.listening.setblocking(False)
-        with contextlib.suppress(BlockingIOError):
+        with contextlib.suppress(OSError):  # nobody is there, or it does not listen yet
             while True:
                 self.listening.accept()[0].close()
 
@@ -220,7 +226,8 @@ class Upstream:
         while not condition():
             self._changed.clear()
             try:
-                await asyncio.wait_for(self._changed.wait(), deadline - time.monotonic())
+                async with asyncio.timeout(deadline - time.monotonic()):
+                    await self._changed.wait()
             except TimeoutError:
                 got = [bytes(peer.received[-400:]) for peer in self.connections]
                 raise NotInTime(f"{what}: not within {wait_s:g} s; the upstream received {got!r}") from None
@@ -236,10 +243,11 @@ class Upstream:
         return self._order[number - 1][0]
 
     async def refuse(self) -> None:
-        """Take connections no more, and cut those that are there."""
+        """Listen no more, and cut the connections that are there."""
         if self._accepting is not None:
             self._accepting.cancel()
-            self._accepting = None
+            await asyncio.gather(self._accepting, return_exceptions=True)
+        self.listening.close()
         for peer in self.connections:
             if not peer.closed:
                 peer.reset()

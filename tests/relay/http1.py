@@ -5,6 +5,7 @@ Always: nothing is forgiven. What RFC 9112 does not allow is `Malformed`: the pa
 stricter than the one there, so that a fault in what the gateway writes cannot be read over.
 """
 
+import contextlib
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -89,6 +90,14 @@ class Reader:
                 return [*self._done, message]
             self._done.append(message)
             self._at = after
+
+    def methods(self) -> list[bytes]:
+        """The methods of the requests, and one more where something follows that is none: it may be refused."""
+        with contextlib.suppress(Malformed):
+            heads = self.requests()
+            if self._at == len(self.data) or len(heads) > len(self._done):
+                return [request.method for request in heads]
+        return [*(request.method for request in self._done), b"POST"]
 
     def responses(self, methods: Sequence[bytes], end: End = "open") -> list[Message]:
         """The responses, 1xx ones included, to requests of these methods on a connection that ended so."""

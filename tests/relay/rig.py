@@ -11,8 +11,9 @@ import re
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final, TypeAlias
+from uuid import uuid4
 
 from tests.relay.gateway import Gateway, port_of
 from tests.relay.harness import Client, Peer, Upstream
@@ -45,6 +46,7 @@ class Rig:
     def __init__(self, place: Place) -> None:
         self.place = place
         self.upstream = Upstream(place.listening)
+        self.session = b"Mcp-Session-Id: " + uuid4().hex.encode()
         self._clients: list[Client] = []
         self._serving: asyncio.Task[None] | None = None
         self._answering: list[asyncio.Task[None]] = []
@@ -52,6 +54,10 @@ class Rig:
     @property
     def gateway(self) -> Gateway:
         return self.place.gateway
+
+    def post(self, message: object, *fields: bytes) -> bytes:
+        """A POST of a message, of a session that no other rig shares."""
+        return post(message, self.session, *fields)
 
     async def client(self, *pieces: bytes) -> Client:
         """A new connection to the gateway, on which these pieces are sent."""
@@ -174,7 +180,7 @@ class Session:
     """Requests of one session of one caller."""
 
     rig: Rig
-    session_id: str
+    session_id: str = field(default_factory=lambda: uuid4().hex)
     token: str = "t0ken"
 
     def fields(self) -> list[bytes]:

@@ -1,0 +1,401 @@
+"""What does not come in: smuggled requests, foreign hosts and origins, heads that are too large or too slow.
+
+In: bytes that are no honest request. Out: a refusal with the right status, at once. Always: nothing of what was refused
+reaches the upstream in two readings; what was sent behind it is not read as a request.
+
+Source: RFC 9112, 2.2, 3.2, 5, 6, 7.1, 11.2; issue 3, "The door"; DESIGN 7.
+"""
+
+import pytest
+
+from tests.relay.conftest import SMALL_HEADER_BYTES
+from tests.relay.messages import LAST_CHUNK, call, chunk, chunked, filtered, post, request, response
+from tests.relay.rig import Rig, body
+
+BEHIND = b"GET /smuggled HTTP/1.1\r\nHost: localhost\r\n\r\n"
+JSON = b"Content-Type: application/json\r\n"
+TEXT = b"Content-Type: text/plain\r\n"
+
+
+def _head(fields: bytes, start: bytes = b"POST /mcp HTTP/1.1", kind: bytes = TEXT) -> bytes:
+    return start + b"\r\nHost: localhost\r\n" + kind + fields + b"\r\n\r\n"
+
+
+FRAMING = {
+    "both framing fields": _head(b"Content-Length: 5\r\nTransfer-Encoding: chunked") + LAST_CHUNK,
+    "both framing fields, the other way round": _head(b"Transfer-Encoding: chunked\r\nContent-Length: 5") + LAST_CHUNK,
+    "both framing fields, a length of 0": _head(b"Content-Length: 0\r\nTransfer-Encoding: chunked") + LAST_CHUNK,
+    "two lengths": _head(b"Content-Length: 5\r\nContent-Length: 6") + b"hello!",
+    "the same length twice": _head(b"Content-Length: 5\r\nContent-Length: 5") + b"hello",
+    "lengths in a list": _head(b"Content-Length: 5, 5") + b"hello",
+    "a negative length": _head(b"Content-Length: -5") + b"hello",
+    "a length with a plus": _head(b"Content-Length: +5") + b"hello",
+    "a hexadecimal length": _head(b"Content-Length: 0x5") + b"hello",
+    "a length with a space in it": _head(b"Content-Length: 1 5") + b"hello",
+    "an empty length": _head(b"Content-Length:") + b"hello",
+    "a length beyond 64 bits": _head(b"Content-Length: 18446744073709551621") + b"hello",
+    "a length in words": _head(b"Content-Length: five") + b"hello",
+    "chunked twice": _head(b"Transfer-Encoding: chunked, chunked") + LAST_CHUNK,
+    "chunked in two fields": _head(b"Transfer-Encoding: chunked\r\nTransfer-Encoding: chunked") + LAST_CHUNK,
+    "chunked is not last": _head(b"Transfer-Encoding: chunked, gzip") + LAST_CHUNK,
+    "chunked and identity": _head(b"Transfer-Encoding: chunked\r\nTransfer-Encoding: identity") + LAST_CHUNK,
+    "a space before the colon of Transfer-Encoding": _head(b"Transfer-Encoding : chunked") + LAST_CHUNK,
+    "a space before the colon of Content-Length": _head(b"Content-Length : 5") + b"hello",
+    "a tab before a colon": _head(b"Content-Length\t: 5") + b"hello",
+    "a control character before chunked": _head(b"Transfer-Encoding: \x0bchunked") + LAST_CHUNK,
+    "a quoted coding": _head(b'Transfer-Encoding: "chunked"') + LAST_CHUNK,
+}
+# RFC 9112, 6.1: what is not understood may as well be 501.
+CODINGS = {
+    "identity": _head(b"Transfer-Encoding: identity") + b"hello",
+    "an unknown coding": _head(b"Transfer-Encoding: xchunked") + LAST_CHUNK,
+    "gzip alone": _head(b"Transfer-Encoding: gzip") + b"hello",
+    "an empty coding": _head(b"Transfer-Encoding:") + LAST_CHUNK,
+}
+LINES = {
+    "bare LF everywhere": b"GET /mcp HTTP/1.1\nHost: localhost\n\n",
+    "bare LF after the request line": b"GET /mcp HTTP/1.1\nHost: localhost\r\n\r\n",
+    "bare LF after a field": b"GET /mcp HTTP/1.1\r\nHost: localhost\nX: 1\r\n\r\n",
+    "bare LF at the end of the head": b"GET /mcp HTTP/1.1\r\nHost: localhost\r\n\n",
+    "bare CR in a value": b"GET /mcp HTTP/1.1\r\nHost: localhost\r\nX: a\rb\r\n\r\n",
+    "bare CR after the request line": b"GET /mcp HTTP/1.1\rHost: localhost\r\n\r\n",
+    "NUL in a value": b"GET /mcp HTTP/1.1\r\nHost: localhost\r\nX: a\0b\r\n\r\n",
+    "a space before a colon": b"GET /mcp HTTP/1.1\r\nHost: localhost\r\nX : 1\r\n\r\n",
+    "a space in a name": b"GET /mcp HTTP/1.1\r\nHost: localhost\r\nX Y: 1\r\n\r\n",
+    "an empty name": b"GET /mcp HTTP/1.1\r\nHost: localhost\r\n: 1\r\n\r\n",
+    "a field without a colon": b"GET /mcp HTTP/1.1\r\nHost: localhost\r\nX\r\n\r\n",
+    "a name of obs-text": b"GET /mcp HTTP/1.1\r\nHost: localhost\r\nX\xe9: 1\r\n\r\n",
+    "white space before the first field": b"GET /mcp HTTP/1.1\r\n Host: localhost\r\nX: 1\r\n\r\n",
+    "a folded Transfer-Encoding": _head(b"Transfer-Encoding:\r\n chunked") + LAST_CHUNK,
+    "no version": b"GET /mcp\r\nHost: localhost\r\n\r\n",
+    "a version in lower case": b"GET /mcp http/1.1\r\nHost: localhost\r\n\r\n",
+    "a version with more behind it": b"GET /mcp HTTP/1.1x\r\nHost: localhost\r\n\r\n",
+    "a version of two digits": b"GET /mcp HTTP/1.10\r\nHost: localhost\r\n\r\n",
+    "another protocol": b"GET /mcp RTSP/1.0\r\nHost: localhost\r\n\r\n",
+    "a space in the target": b"GET /a b HTTP/1.1\r\nHost: localhost\r\n\r\n",
+    "a control character in the target": b"GET /a\x01b HTTP/1.1\r\nHost: localhost\r\n\r\n",
+    "an empty target": b"GET  HTTP/1.1\r\nHost: localhost\r\n\r\n",
+    "TLS": b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + bytes(60),
+    "the preface of HTTP/2": b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
+}
+HEADS = FRAMING | LINES
+
+
+async def refused(rig: Rig, raw: bytes, cut_at: int, statuses: set[int]) -> None:
+    """Send `raw` and a request behind it, in two pieces: it is refused, and neither reaches the upstream."""
+    one = await rig.client(*filter(None, (raw[:cut_at], raw[cut_at:] + BEHIND)))
+    answered = await one.response()
+    assert answered.status in statuses, answered
+    assert answered.whole
+    assert (answered.value(b"connection") or b"").lower() == b"close"
+    assert body(answered)["jsonrpc"] == "2.0"
+    assert body(answered)["error"]["code"] == -32600
+    await one.ends()
+    await rig.canary()
+    assert [r.target for r in rig.upstream.requests] == [b"/canary"]
+
+
+@pytest.mark.parametrize("name", HEADS)
+@pytest.mark.parametrize("split", ["in one piece", "in two pieces"])
+async def test_a_smuggled_head_gets_400_and_never_reaches_the_upstream(process_rig: Rig, name: str, split: str) -> None:
+    raw = HEADS[name]
+    statuses = {400, 505} if name == "the preface of HTTP/2" else {400}
+    await refused(process_rig, raw, 0 if split == "in one piece" else len(raw) // 2, statuses)
+
+
+HOSTS = {
+    "none": b"X: 1",
+    "two": b"Host: localhost\r\nHost: localhost",
+    "two, one of another": b"Host: localhost\r\nhost: evil.example",
+}
+
+
+@pytest.mark.parametrize("name", HOSTS)
+async def test_one_host_no_more_and_no_less(process_rig: Rig, name: str) -> None:
+    """RFC 9112, 3.2: a request of HTTP/1.1 without Host, or with more than one, gets 400."""
+    answered = await process_rig.ask(b"GET /mcp HTTP/1.1\r\n" + HOSTS[name] + b"\r\n\r\n")
+    assert answered.status == 400
+    await process_rig.canary()
+    assert [r.target for r in process_rig.upstream.requests] == [b"/canary"]
+
+
+@pytest.mark.parametrize("name", CODINGS)
+async def test_a_transfer_coding_that_is_not_understood_gets_400_or_501(process_rig: Rig, name: str) -> None:
+    await refused(process_rig, CODINGS[name], 0, {400, 501})
+
+
+async def test_an_obsolete_fold_is_refused_or_becomes_a_space(process_rig: Rig) -> None:
+    """RFC 9112, 5.2: 400, or each fold replaced by spaces."""
+    process_rig.serve(_ok)
+    answered = await process_rig.ask(b"GET /mcp HTTP/1.1\r\nHost: localhost\r\nX: a\r\n b\r\n\r\n")
+    if answered.status != 400:
+        seen = process_rig.upstream.requests[0].value(b"x") or b""
+        assert seen.split() == [b"a", b"b"] and b"\r" not in seen
+
+
+async def test_a_transfer_coding_in_http_1_0_ends_the_connection(process_rig: Rig) -> None:
+    """RFC 9112, 6.1: the framing is faulty; if the message is processed at all, the connection is closed after it."""
+    process_rig.serve(_ok)
+    raw = _head(b"Transfer-Encoding: chunked\r\nConnection: keep-alive", b"POST /mcp HTTP/1.0") + LAST_CHUNK
+    one = await process_rig.client(raw + BEHIND)
+    await one.ends()
+    await process_rig.canary()
+    assert b"/smuggled" not in [r.target for r in process_rig.upstream.requests]
+
+
+CHUNKS = {
+    "no number": b"g\r\nhello\r\n",
+    "a negative size": b"-5\r\nhello\r\n",
+    "a size with a prefix": b"0x5\r\nhello\r\n",
+    "a size with a plus": b"+5\r\nhello\r\n",
+    "an empty size": b"\r\nhello\r\n",
+    "a space before the size": b" 5\r\nhello\r\n",
+    "a size beyond 64 bits": b"10000000000000005\r\nhello\r\n",
+    "a bare LF after the size": b"5\nhello\r\n",
+    "a bare LF in an extension": b"5;a\nb\r\nhello\r\n",
+    "a bare CR in an extension": b"5;a\rb\r\nhello\r\n",
+    "more data than its size": b"5\r\nhello, world\r\n",
+    "a bare LF after the data": b"5\r\nhello\n",
+    "no CRLF after the data": b"5\r\nhello5\r\nworld\r\n",
+    "a bare LF at the end": chunk(b"hello") + b"0\n\n",
+    "a trailer without a colon": chunk(b"hello") + b"0\r\nX\r\n\r\n",
+    "a bare LF in the trailers": chunk(b"hello") + b"0\r\nX: 1\nY: 2\r\n\r\n",
+    "a space before a trailer's colon": chunk(b"hello") + b"0\r\nX : 1\r\n\r\n",
+}
+
+
+@pytest.mark.parametrize("name", CHUNKS)
+@pytest.mark.parametrize("split", ["in one piece", "head and body"])
+@pytest.mark.parametrize("kind", ["a message", "text"])
+async def test_a_bad_chunk_gets_400_and_is_never_a_whole_request(
+    process_rig: Rig, name: str, split: str, kind: str
+) -> None:
+    head = _head(b"Transfer-Encoding: chunked", kind=JSON if kind == "a message" else TEXT)
+    rest = CHUNKS[name] + LAST_CHUNK + BEHIND
+    one = await process_rig.client(*([head + rest] if split == "in one piece" else [head, rest]))
+    answered = await one.response()
+    assert answered.status == 400, answered
+    await one.ends()
+    await process_rig.canary()
+    cut = [r for r in process_rig.upstream.requests if r.target != b"/canary"]
+    assert not any(r.whole for r in cut), cut
+    assert kind == "text" or not cut, "a message is read whole before any of it goes up"
+    for peer in process_rig.upstream.connections:
+        if b"/mcp" in peer.received:
+            assert await peer.ends() in ("fin", "rst")
+
+
+async def test_a_bad_chunk_after_the_answer_has_begun_cuts_it(process_rig: Rig) -> None:
+    one = await process_rig.client(_head(b"Transfer-Encoding: chunked"), chunk(b"hello"))
+    peer = await process_rig.upstream.head()
+    await peer.send(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n" + chunk(b"half"))
+    await one.hears(b"half")
+    await one.send(b"zzz\r\n")
+    assert not (await one.response()).whole
+    assert await peer.ends() in ("fin", "rst")
+
+
+async def test_what_is_refused_does_not_cost_the_request_before_it_its_answer(process_rig: Rig) -> None:
+    """RFC 9112, 9.3.2: a pipelined request's response is its own; what follows on the connection does not undo it."""
+    one = await process_rig.client(request() + LINES["a space before a colon"])
+    peer = await process_rig.upstream.request()
+    await peer.send(response(b"first"))
+    assert (await one.response()).body == b"first"
+    await one.ends()
+
+
+async def test_connect_is_refused(process_rig: Rig) -> None:
+    """RFC 9110, 9.3.6: a gateway is no tunnel."""
+    one = await process_rig.client(b"CONNECT localhost:80 HTTP/1.1\r\nHost: localhost:80\r\n\r\n")
+    assert 400 <= (await one.response()).status < 600
+    await process_rig.canary()
+    assert [r.target for r in process_rig.upstream.requests] == [b"/canary"]
+
+
+# ---- trailers ----
+
+
+async def test_a_trailer_is_no_field_of_the_next_request(rig: Rig) -> None:
+    """aiohttp 3.14.5 put the last trailer of a chunked request in front of the next request's fields."""
+    stolen = [b"Authorization: Bearer stolen", b"Mcp-Session-Id: stolen", b"Host: evil.example", b"Content-Length: 9"]
+    rig.serve(_ok)
+    one = await rig.client(_head(b"Transfer-Encoding: chunked") + chunked(b"x", trailers=stolen) + request() * 2)
+    assert (await one.response(3)).status == 200
+    await rig.ask(request())
+    first, *others = rig.upstream.requests
+    assert [b": ".join(field) for field in first.trailers] == stolen
+    assert len(others) == 3
+    for other in others:
+        assert other.fields == ((b"Host", rig.place.authority),)
+
+
+async def test_a_trailer_of_a_message_is_no_field_of_the_next_request(rig: Rig) -> None:
+    rig.serve(_ok)
+    sent = _head(b"Transfer-Encoding: chunked", kind=JSON) + chunked(b"{}", trailers=[b"Authorization: Bearer stolen"])
+    one = await rig.client(sent, request())
+    assert (await one.response(2)).status == 200
+    assert rig.upstream.requests[1].values(b"authorization") == []
+
+
+async def test_a_trailer_of_an_answer_is_no_field_of_the_next_answer(rig: Rig) -> None:
+    one = await rig.client(request())
+    peer = await rig.upstream.request()
+    head = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
+    await peer.send(head + chunked(b"1", trailers=[b"Set-Cookie: stolen=1", b"Mcp-Session-Id: stolen"]))
+    assert (await one.response()).trailers[0] == (b"Set-Cookie", b"stolen=1")
+    await one.send(request())
+    peer = await rig.upstream.request(2)
+    await peer.send(response(b"2"))
+    assert (await one.response(2)).fields == ((b"Content-Length", b"1"),)
+
+
+# ---- Host and Origin (DESIGN 7) ----
+
+LOCAL = [b"localhost", b"localhost:8080", b"LocalHost:1", b"127.0.0.1", b"127.0.0.1:65535", b"127.9.9.9", b"[::1]"]
+LOCAL += [b"[::1]:8080", b"[0:0:0:0:0:0:0:1]"]
+FOREIGN = [b"evil.example", b"127.0.0.1.evil.example", b"localhost.evil.example", b"evil.example:8080", b"10.0.0.1"]
+FOREIGN += [b"0.0.0.0", b"[::]", b"192.168.1.1:80", b"127.0.0.1.", b"xn--localhost", b"[::ffff:10.0.0.1]"]
+NO_HOST = [b"", b"localhost, evil.example", b"evil@localhost", b"localhost:80@evil.example", b"localhost/evil"]
+NO_HOST += [b"localhost:port", b"[::1", b"::1", b"local host", b"http://localhost"]
+
+
+@pytest.mark.parametrize("host", LOCAL)
+async def test_a_loopback_host_comes_in(process_rig: Rig, host: bytes) -> None:
+    process_rig.serve(_ok)
+    assert (await process_rig.ask(request(host=host))).status == 200
+
+
+@pytest.mark.parametrize("host", FOREIGN)
+async def test_a_foreign_host_gets_403(process_rig: Rig, host: bytes) -> None:
+    for asked in (request(host=host), request(b"POST", host=host, fields=[JSON.strip()], body=b"{}")):
+        answered = await process_rig.ask(asked)
+        assert answered.status == 403
+        assert body(answered)["error"]["code"] == -32600
+    await process_rig.canary()
+    assert [r.target for r in process_rig.upstream.requests] == [b"/canary"]
+
+
+@pytest.mark.parametrize("host", NO_HOST)
+async def test_what_is_no_host_does_not_come_in(process_rig: Rig, host: bytes) -> None:
+    """RFC 9112, 3.2: a Host with an invalid value gets 400; the door may say 403 first."""
+    assert (await process_rig.ask(request(host=host))).status in (400, 403)
+    await process_rig.canary()
+    assert [r.target for r in process_rig.upstream.requests] == [b"/canary"]
+
+
+async def test_the_host_in_an_absolute_target_counts(process_rig: Rig) -> None:
+    """RFC 9112, 3.2.2: a server must ignore the Host field then, so it must not be what opens the door."""
+    assert (await process_rig.ask(request(target=b"http://evil.example/mcp"))).status == 403
+
+
+ORIGINS = [
+    b"http://localhost",
+    b"http://localhost:6274",
+    b"https://127.0.0.1:1",
+    b"http://[::1]:3000",
+    b"HTTP://LOCALHOST",
+]
+FOREIGN_ORIGINS = [b"http://evil.example", b"https://evil.example:443", b"null", b"http://localhost.evil.example"]
+FOREIGN_ORIGINS += [
+    b"http://127.0.0.1.evil.example",
+    b"http://evil.example/localhost",
+    b"http://evil.example#localhost",
+]
+FOREIGN_ORIGINS += [
+    b"localhost",
+    b"",
+    b"http://localhost@evil.example",
+    b"http://localhost:80@evil.example",
+    b"http://",
+]
+FOREIGN_ORIGINS += [b"http://localhost, http://evil.example", b"http://localhost http://evil.example"]
+
+
+@pytest.mark.parametrize("origin", ORIGINS)
+async def test_a_loopback_origin_comes_in(process_rig: Rig, origin: bytes) -> None:
+    process_rig.serve(_ok)
+    assert (await process_rig.ask(post(call("ping"), b"Origin: " + origin))).status == 200
+
+
+@pytest.mark.parametrize("origin", FOREIGN_ORIGINS)
+async def test_a_foreign_origin_gets_403(process_rig: Rig, origin: bytes) -> None:
+    for asked in (post(call("ping"), b"Origin: " + origin), post(filtered(), b"Origin: " + origin)):
+        assert (await process_rig.ask(asked)).status == 403
+    await process_rig.canary()
+    assert [r.target for r in process_rig.upstream.requests] == [b"/canary"]
+
+
+async def test_a_second_origin_does_not_slip_through(process_rig: Rig) -> None:
+    origins = [b"Origin: http://localhost", b"Origin: http://evil.example"]
+    assert (await process_rig.ask(request(fields=origins))).status in (400, 403)
+
+
+# ---- limits ----
+
+
+async def test_a_head_of_the_largest_size_comes_in(small_rig: Rig) -> None:
+    small_rig.serve(_ok)
+    pad = SMALL_HEADER_BYTES - len(request(fields=[b"X: "]))
+    assert (await small_rig.ask(request(fields=[b"X: " + b"x" * (pad - 100)]))).status == 200
+    assert (await small_rig.ask(request(target=b"/" + b"x" * (SMALL_HEADER_BYTES - 200)))).status == 200
+
+
+@pytest.mark.parametrize("split", ["in one piece", "in many"])
+async def test_a_head_that_is_too_large_gets_431(small_rig: Rig, split: str) -> None:
+    for fields in ([b"X: " + b"x" * SMALL_HEADER_BYTES], [b"X-%d: 1" % n for n in range(SMALL_HEADER_BYTES // 6)]):
+        raw = request(fields=fields)
+        pieces = [raw] if split == "in one piece" else [raw[at : at + 1000] for at in range(0, len(raw), 1000)]
+        answered = await small_rig.ask(*pieces)
+        assert answered.status == 431
+        assert answered.value(b"connection") == b"close"
+        assert body(answered)["error"]["code"] == -32600
+    await small_rig.canary()
+    assert [r.target for r in small_rig.upstream.requests] == [b"/canary"]
+
+
+@pytest.mark.parametrize("split", ["in one piece", "in many"])
+async def test_a_target_that_is_too_long_gets_414(small_rig: Rig, split: str) -> None:
+    raw = request(target=b"/" + b"x" * SMALL_HEADER_BYTES)
+    pieces = [raw] if split == "in one piece" else [raw[at : at + 1000] for at in range(0, len(raw), 1000)]
+    assert (await small_rig.ask(*pieces)).status == 414
+
+
+async def test_a_head_that_never_ends_is_refused_when_it_is_too_large(small_rig: Rig) -> None:
+    one = await small_rig.client(*[b"GET / HTTP/1.1\r\nHost: localhost\r\n" + b"X: 1\r\n" * 1000] * 5)
+    assert (await one.response()).status in (400, 431)
+    await one.ends()
+
+
+@pytest.mark.parametrize("kind", [JSON, TEXT])
+async def test_trailers_have_a_limit_as_fields_have(small_rig: Rig, kind: bytes) -> None:
+    """DESIGN 7: everything has a limit; `header_bytes_max` is that of what a request says beside its body."""
+    one = await small_rig.client(_head(b"Transfer-Encoding: chunked", kind=kind) + b"0\r\n")
+    for _ in range(20):
+        await one.send(b"X-Trailer: 1\r\n" * 100)
+    await one.send(b"\r\n")
+    await one.ends()
+    assert b"HTTP/1.1 200" not in one.received
+    assert not any(r.whole for r in small_rig.upstream.requests)
+
+
+async def test_a_head_that_is_too_slow_gets_408(hasty_rig: Rig) -> None:
+    one = await hasty_rig.client(b"GET /mcp HTTP/1.1\r\nHost: loc")
+    assert (await one.response()).status == 408
+    await one.ends()
+
+
+async def test_a_connection_that_says_nothing_is_closed(hasty_rig: Rig) -> None:
+    one = await hasty_rig.client()
+    assert await one.ends() == "fin"
+    assert one.received == b""
+
+
+async def test_a_connection_that_has_been_idle_is_closed(hasty_rig: Rig) -> None:
+    hasty_rig.serve(_ok)
+    one = await hasty_rig.client(request())
+    assert (await one.response()).status == 200
+    assert await one.ends() == "fin"
+
+
+async def _ok(_request: object, _peer: object) -> bytes:
+    return response()

@@ -1,0 +1,525 @@
+"""Each wrong thing gets its clear error, and breaks nothing (issue 2, "Done when"; DESIGN 5.4, 5.8, 6).
+
+In: requests that are wrong, upstreams that fail. Out: the error that the rule names, with the client's own id. Always:
+a failure is never an empty list, and never a success.
+"""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable
+
+import pytest
+
+from tests.relay.gateway import Gateways, held_port, listening, port_of
+from tests.relay.harness import Peer
+from tests.relay.http1 import Message
+from tests.relay.messages import (
+    LAST_CHUNK,
+    Json,
+    answer,
+    call,
+    chunk,
+    dumps,
+    event,
+    fault,
+    filtered,
+    page,
+    post,
+    request,
+    response,
+    result,
+    stream,
+    task,
+)
+from tests.relay.rig import Place, Rig, Script, Server, Session, body, final, rig_at
+
+TASKS = [task(f"t-{n}", created=f"2026-01-01T00:00:{n:02}Z") for n in range(6)]
+THREE_PAGES = {None: page(TASKS[:2], "t-1"), "t-1": page(TASKS[2:4], "t-3"), "t-3": page(TASKS[4:])}
+ALL = [t["taskId"] for t in reversed(TASKS)]  # by lastUpdatedAt, desc (DESIGN 5.2)
+IDS: dict[str, bytes] = {
+    "a number": b"1",
+    "a string of digits": b'"1"',
+    "beyond 64 bits": b"123456789012345678901234567890",
+    "an escape": b'"a\\u0062\\/c"',
+    "a fraction": b"1.50",
+}
+
+
+def ids(message: Json) -> list[str]:
+    return [t["taskId"] for t in message["result"]["tasks"]]
+
+
+def with_id(message: Json, raw_id: bytes) -> bytes:
+    """A message with an id that Python would write another way."""
+    return dumps({**message, "id": 0}).replace(b'"id":0', b'"id":' + raw_id)
+
+
+# ---- the request is wrong ----
+
+WRONG: dict[str, tuple[Json, list[str]]] = {
+    "status as a string": ({"status": "working"}, ["status"]),
+    "an unknown status": ({"status": ["working", "sleeping"]}, ["status"]),
+    "a status that is a number": ({"status": [1]}, ["status"]),
+    "a timestamp without an offset": ({"createdAfter": "2026-01-01T00:00:00"}, ["createdAfter"]),
+    "a timestamp that is a date": ({"lastUpdatedBefore": "2026-01-01"}, ["lastUpdatedBefore"]),
+    "a timestamp that is a number": ({"createdBefore": 1767225600}, ["createdBefore"]),
+    "a timestamp of no calendar": ({"lastUpdatedAfter": "2026-02-30T00:00:00Z"}, ["lastUpdatedAfter"]),
+    "After later than Before": (
+        {"createdAfter": "2026-01-02T00:00:00Z", "createdBefore": "2026-01-01T00:00:00Z"},
+        ["createdAfter"],
+    ),
+    "an unknown orderBy": ({"orderBy": "name"}, ["orderBy"]),
+    "an unknown order": ({"order": "up"}, ["order"]),
+    "methods as a string": ({"methods": "tools/call"}, ["methods"]),
+    "a method with spaces": ({"methods": ["not a method"]}, ["methods"]),
+    "task ids that are numbers": ({"taskIds": [1]}, ["taskIds"]),
+    "a nested fault": ({"filter": {"status": "working"}}, ["status"]),
+    "a filter that is no object": ({"filter": "working"}, ["filter"]),
+    "the same criterion twice": ({"status": ["working"], "filter": {"status": ["failed"]}}, ["status"]),
+    "an alias with another value": ({"methods": ["tools/call"], "requestTypes": ["prompts/get"]}, ["requestTypes"]),
+    "a foreign cursor": ({"status": ["working"], "cursor": "t-1"}, ["cursor"]),
+    "a cursor that is a number": ({"status": ["working"], "cursor": 7}, ["cursor"]),
+    "three faults": ({"status": "x", "order": 1, "createdAfter": "now"}, ["status", "order", "createdAfter"]),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+async def test_wrong_parameters_get_invalid_params_that_name_them(process_rig: Rig, name: str) -> None:
+    criteria, parameters = WRONG[name]
+    answered = await process_rig.ask(process_rig.post(filtered(7, **criteria)))
+    assert answered.status == 200
+    told = final(answered)
+    assert told["id"] == 7
+    assert told["error"]["code"] == -32602
+    assert len(told["error"]["data"]["errors"]) == len(parameters)
+    for parameter, entry in zip(sorted(parameters), sorted(map(str, told["error"]["data"]["errors"])), strict=True):
+        assert parameter in told["error"]["message"]
+        assert any(p in entry for p in parameters), (parameter, entry)
+    await process_rig.canary()
+    assert len(process_rig.upstream.requests) == 1, "nothing of it reaches the upstream"
+
+
+async def test_the_error_says_what_was_given_and_what_is_allowed(process_rig: Rig) -> None:
+    told = final(await process_rig.ask(process_rig.post(filtered(status=["sleeping"]))))
+    for text in (told["error"]["message"], str(told["error"]["data"]["errors"][0])):
+        assert "sleeping" in text
+        for allowed in ("working", "input_required", "completed", "failed", "cancelled"):
+            assert allowed in text
+
+
+async def test_a_cursor_of_ours_with_other_criteria_is_refused(process_rig: Rig) -> None:
+    many = [task(f"t-{n:03}") for n in range(150)]
+    process_rig.serve(Server({None: page(many)}))
+    cursor = final(await process_rig.ask(process_rig.post(filtered(status=["working"]))))["result"]["nextCursor"]
+    told = final(await process_rig.ask(process_rig.post(filtered(2, status=["failed"], cursor=cursor))))
+    assert told["error"]["code"] == -32602
+    assert "cursor" in told["error"]["message"]
+    assert len(final(await process_rig.ask(process_rig.post(filtered(3, cursor=cursor))))["result"]["tasks"]) == 50
+
+
+async def test_a_body_that_is_not_json_is_relayed_as_it_is(process_rig: Rig) -> None:
+    raw = b'{"jsonrpc": "2.0", "id": 1, "method": "tasks/list", "params": {"status": ["working"'
+    refusal = answer(fault(None, -32700, "Parse error"), status=b"400 Bad Request")
+    one = await process_rig.client(process_rig.post(raw))
+    peer = await process_rig.upstream.request()
+    assert process_rig.upstream.requests[0].body == raw
+    await peer.send(refusal)
+    answered = await one.response()
+    assert answered.status == 400
+    assert body(answered) == fault(None, -32700, "Parse error")
+
+
+# ---- the upstream is not there, or slow ----
+
+
+@pytest.fixture
+async def deserted(gateways: Gateways) -> AsyncIterator[Rig]:
+    """A gateway whose upstream is not there."""
+    with held_port() as nobody, listening() as unused:
+        async with gateways.in_process(port_of(nobody)) as gateway, rig_at(Place(gateway, unused)) as rig:
+            yield rig
+
+
+@pytest.mark.parametrize("name", IDS)
+@pytest.mark.parametrize("message", [call("ping"), filtered(), call("initialize")], ids=lambda m: str(m["method"]))
+async def test_no_upstream_is_502_with_the_id(deserted: Rig, name: str, message: Json) -> None:
+    answered = await deserted.ask(deserted.post(with_id(message, IDS[name])))
+    assert answered.status == 502
+    assert answered.value(b"content-type") == b"application/json"
+    assert b'"id":' + IDS[name] + b"," in answered.body
+    assert body(answered)["error"]["code"] == -32603
+
+
+@pytest.mark.parametrize(
+    "asked", [request(), request(b"DELETE"), request(b"PUT", body=b"x"), post(b"no JSON"), post([])]
+)
+async def test_no_upstream_is_502_where_there_is_no_id(deserted: Rig, asked: bytes) -> None:
+    answered = await deserted.ask(asked)
+    assert answered.status == 502
+    assert body(answered)["id"] is None
+    assert body(answered)["error"]["code"] == -32603
+
+
+async def test_no_upstream_and_a_notification_is_502(deserted: Rig) -> None:
+    assert (await deserted.ask(deserted.post({"jsonrpc": "2.0", "method": "notifications/initialized"}))).status == 502
+
+
+async def test_no_upstream_for_head_is_502_without_a_body(deserted: Rig) -> None:
+    one = await deserted.client(request(b"HEAD"), request())
+    assert (await one.response()).status == 502
+    assert (await one.response(2)).status == 502
+
+
+async def test_no_upstream_and_a_body_still_on_its_way(deserted: Rig) -> None:
+    one = await deserted.client(request(b"PUT", fields=[b"Content-Type: text/plain", b"Content-Length: 100000"]) + b"x")
+    assert (await one.response()).status == 502
+    await one.send(b"x" * 99_999 + request())
+    assert (await one.response(2)).status == 502
+
+
+async def test_an_upstream_that_is_there_again_answers(gateways: Gateways) -> None:
+    with held_port() as sock:
+        async with gateways.in_process(port_of(sock)) as gateway, rig_at(Place(gateway, sock)) as rig:
+            assert (await rig.ask(rig.post(filtered()))).status == 502
+            rig.upstream.open()
+            rig.serve(Server(THREE_PAGES))
+            assert ids(final(await rig.ask(rig.post(filtered())))) == ALL
+
+
+@pytest.mark.parametrize("name", IDS)
+async def test_a_slow_upstream_is_504_with_the_id(hasty_rig: Rig, name: str) -> None:
+    one = await hasty_rig.client(hasty_rig.post(with_id(call("ping"), IDS[name])))
+    peer = await hasty_rig.upstream.request()
+    began = time.monotonic()
+    answered = await one.response()
+    assert time.monotonic() - began < 3.0
+    assert answered.status == 504
+    assert b'"id":' + IDS[name] + b"," in answered.body
+    assert body(answered)["error"]["code"] == -32603
+    assert await peer.ends() in ("fin", "rst")
+
+
+async def test_a_slow_upstream_after_a_streamed_body_is_504(hasty_rig: Rig) -> None:
+    one = await hasty_rig.client(
+        request(b"PUT", fields=[b"Content-Type: text/plain", b"Content-Length: 4"]), b"ab", b"cd"
+    )
+    await hasty_rig.upstream.request()
+    assert (await one.response()).status == 504
+
+
+async def test_a_slow_upload_is_not_a_slow_upstream(hasty_rig: Rig) -> None:
+    """`response_timeout` is for the upstream; it has nothing to answer while the client still sends."""
+    one = await hasty_rig.client(request(b"PUT", fields=[b"Content-Type: text/plain", b"Content-Length: 30"]))
+    peer = await hasty_rig.upstream.head()
+    for _ in range(30):
+        await asyncio.sleep(0.08)
+        await one.send(b"x")
+    await hasty_rig.upstream.request()
+    await peer.send(response())
+    assert (await one.response()).status == 200
+
+
+async def test_a_result_may_take_its_time(hasty_rig: Rig) -> None:
+    """`tasks/result` waits until the task has ended; `response_timeout` is not for it (config.example.yaml)."""
+    one = await hasty_rig.client(hasty_rig.post(call("tasks/result", taskId="t")))
+    peer = await hasty_rig.upstream.request()
+    await asyncio.sleep(2.5)
+    await peer.send(answer(result(1, {})))
+    assert (await one.response()).status == 200
+
+
+async def test_a_body_may_take_its_time_when_the_head_was_quick(hasty_rig: Rig) -> None:
+    one = await hasty_rig.client(hasty_rig.post(call("tools/call")))
+    peer = await hasty_rig.upstream.request()
+    await peer.send(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n1")
+    await asyncio.sleep(2.5)
+    await peer.send(b"2")
+    assert (await one.response()).body == b"12"
+
+
+async def test_a_slow_crawl_is_504_with_the_id(hasty_rig: Rig) -> None:
+    one = await hasty_rig.client(hasty_rig.post(filtered(7)))
+    peer = await hasty_rig.upstream.request()
+    answered = await one.response()
+    assert answered.status == 504
+    assert (body(answered)["id"], body(answered)["error"]["code"]) == (7, -32603)
+    assert await peer.ends() in ("fin", "rst")
+
+
+# ---- the upstream fails in a crawl ----
+
+
+class Flaky:
+    """A server that fails at some of its requests: `fails` says at which, counted from 1; `how` does it."""
+
+    def __init__(self, how: Callable[[Message, Peer], bytes | None], fails: Callable[[int], bool]) -> None:
+        self._server = Server(THREE_PAGES)
+        self._how = how
+        self._fails = fails
+        self.count = 0
+
+    async def __call__(self, asked: Message, peer: Peer) -> bytes | None:
+        self.count += 1
+        return self._how(asked, peer) if self._fails(self.count) else await self._server(asked, peer)
+
+
+def closes(_asked: Message, peer: Peer) -> None:
+    peer.finish()
+
+
+def resets(_asked: Message, peer: Peer) -> None:
+    peer.reset()
+
+
+async def _half(peer: Peer, head: bytes) -> None:
+    await peer.send(head)
+    peer.finish()
+
+
+def cuts_its_body(_asked: Message, peer: Peer) -> None:
+    half = b'HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 500\r\n\r\n{"jsonrpc":'
+    peer.keep = asyncio.ensure_future(_half(peer, half))  # type: ignore[attr-defined]  # lives as long as the peer
+
+
+def cuts_its_stream(_asked: Message, peer: Peer) -> None:
+    peer.keep = asyncio.ensure_future(_half(peer, stream() + b"40\r\ndata: {"))  # type: ignore[attr-defined]
+
+
+BREAKS = {one.__name__: one for one in (closes, resets, cuts_its_body, cuts_its_stream)}
+
+
+@pytest.mark.parametrize("how", BREAKS)
+@pytest.mark.parametrize("when", [1, 2, 3])
+async def test_an_upstream_that_closes_once_in_a_crawl_is_survived(rig: Rig, how: str, when: int) -> None:
+    rig.serve(Flaky(BREAKS[how], lambda count: count == when))
+    assert ids(final(await rig.ask(rig.post(filtered())))) == ALL
+
+
+@pytest.mark.parametrize("how", BREAKS)
+@pytest.mark.parametrize("first", [1, 2])
+async def test_an_upstream_that_always_closes_in_a_crawl_is_502(rig: Rig, how: str, first: int) -> None:
+    script = Flaky(BREAKS[how], lambda count: count >= first)
+    rig.serve(script)
+    answered = await rig.ask(rig.post(filtered(7)))
+    assert answered.status == 502
+    assert (body(answered)["id"], body(answered)["error"]["code"]) == (7, -32603)
+    assert script.count < 20
+
+
+async def test_an_upstream_that_goes_away_in_a_crawl_is_502(gateways: Gateways) -> None:
+    sock = listening()
+    async with gateways.in_process(port_of(sock)) as gateway, rig_at(Place(gateway, sock)) as rig:
+        one = await rig.client(rig.post(filtered(7)))
+        await rig.upstream.request()
+        await rig.upstream.refuse()
+        answered = await one.response()
+        assert answered.status == 502
+        assert (body(answered)["id"], body(answered)["error"]["code"]) == (7, -32603)
+
+
+CYCLES: dict[str, dict[str | None, Json]] = {
+    "the first page's own cursor": {None: page(TASKS[:2], "a"), "a": page(TASKS[:2], "a")},
+    "a cycle": {None: page(TASKS[:2], "a"), "a": page(TASKS[2:4], "b"), "b": page(TASKS[4:], "a")},
+}
+
+
+@pytest.mark.parametrize("name", CYCLES)
+async def test_a_cursor_that_repeats_is_an_error_and_no_loop(rig: Rig, name: str) -> None:
+    rig.serve(Server(CYCLES[name]))
+    answered = await rig.ask(rig.post(filtered(7)))
+    assert answered.status == 502
+    assert (body(answered)["id"], body(answered)["error"]["code"]) == (7, -32603)
+    assert "cursor" in body(answered)["error"]["message"]
+    assert len(rig.upstream.requests) <= 2 * len(CYCLES[name])
+
+
+async def test_pages_without_end_are_an_error(small_rig: Rig) -> None:
+    """`index.pages_max` is 20 there."""
+
+    async def endless(asked: Message, _peer: Peer) -> bytes:
+        message = body(asked)
+        number = int(message["params"].get("cursor", 0)) + 1
+        return answer(result(message["id"], page([task(f"t-{number}")], str(number))))
+
+    small_rig.serve(endless)
+    answered = await small_rig.ask(small_rig.post(filtered(7)))
+    assert answered.status == 502
+    assert (body(answered)["id"], body(answered)["error"]["code"]) == (7, -32603)
+    assert len(small_rig.upstream.requests) <= 21
+
+
+async def test_an_invalid_cursor_in_the_middle_is_recovered_from(rig: Rig) -> None:
+    """DESIGN 2 and 6: the task that a cursor names can expire in the middle of a crawl."""
+
+    def expires(asked: Message, _peer: Peer) -> bytes:
+        return answer(fault(body(asked)["id"], -32602, "Invalid cursor: t-3"))
+
+    rig.serve(Flaky(expires, lambda count: count == 3))
+    assert ids(final(await rig.ask(rig.post(filtered())))) == ALL
+
+
+async def test_a_cursor_that_is_always_invalid_is_an_error(rig: Rig) -> None:
+    rig.serve(Server({None: page(TASKS[:2], "gone")}))
+    told = final(await rig.ask(rig.post(filtered(7))))
+    assert told["id"] == 7
+    assert told["error"]["code"] in (-32602, -32603)
+    assert len(rig.upstream.requests) <= 50
+
+
+async def test_tasks_that_appear_on_two_pages_are_listed_once(rig: Rig) -> None:
+    rig.serve(Server({None: page(TASKS[:4], "a"), "a": page(TASKS[2:])}))
+    told = final(await rig.ask(rig.post(filtered())))
+    assert ids(told) == ALL
+    assert told["result"]["_meta"]["taskgate/total"] == 6
+
+
+NO_LIST: dict[str, Callable[[object], bytes]] = {
+    "an empty result": lambda i: answer(result(i, {})),
+    "tasks that are no list": lambda i: answer(result(i, {"tasks": {"a": 1}})),
+    "tasks that are null": lambda i: answer(result(i, {"tasks": None})),
+    "a task that is a number": lambda i: answer(result(i, {"tasks": [1]})),
+    "a task without an id": lambda i: answer(result(i, {"tasks": [{"status": "working"}]})),
+    "a task whose id is a number": lambda i: answer(result(i, {"tasks": [{"taskId": 1, "status": "working"}]})),
+    "a result that is a list": lambda i: answer(result(i, TASKS)),
+    "a cursor that is a number": lambda i: answer(result(i, {"tasks": TASKS, "nextCursor": 7})),
+    "another id": lambda i: answer(result("another", page(TASKS))),
+    "no id": lambda i: answer(result(None, page(TASKS))),
+    "neither result nor error": lambda i: answer({"jsonrpc": "2.0", "id": i}),
+    "a batch": lambda i: answer([result(i, page(TASKS))]),
+    "no JSON": lambda i: answer(b"<html>It works!</html>"),
+    "an empty body": lambda i: answer(b""),
+    "202": lambda i: response(b"", status=b"202 Accepted"),
+    "204": lambda i: b"HTTP/1.1 204 No Content\r\n\r\n",
+    "a redirect": lambda i: response(b"", b"Location: /elsewhere", status=b"302 Found"),
+    "a stream that ends without an answer": lambda i: (
+        stream() + chunk(event({"jsonrpc": "2.0", "method": "x"})) + LAST_CHUNK
+    ),
+    "an empty stream": lambda i: stream() + LAST_CHUNK,
+    "no HTTP": lambda i: b"SSH-2.0-OpenSSH_9.6\r\n\r\n",
+}
+
+
+@pytest.mark.parametrize("name", NO_LIST)
+async def test_a_page_that_is_no_list_of_tasks_is_502(process_rig: Rig, name: str) -> None:
+    async def script(asked: Message, _peer: Peer) -> bytes:
+        return NO_LIST[name](body(asked)["id"])
+
+    process_rig.serve(script)
+    one = await process_rig.client(process_rig.post(filtered(7)))
+    answered = await one.response()
+    if answered.value(b"content-type") == b"text/event-stream":  # a message of the upstream's was forwarded first
+        assert final(answered)["error"]["code"] == -32603
+        return
+    assert answered.status == 502
+    assert (body(answered)["id"], body(answered)["error"]["code"]) == (7, -32603)
+
+
+# ---- the upstream says no (DESIGN 5.8) ----
+
+CHALLENGE = [
+    b'WWW-Authenticate: Bearer realm="mcp", error="invalid_token", scope="tasks:read  x",'
+    b' resource_metadata="http://127.0.0.1:1/.well-known/oauth-protected-resource/mcp"',
+    b'www-authenticate: Basic realm="caf\xe9"',
+    b"Retry-After: 120",
+    b"X-Odd:",
+    b"Set-Cookie: a=1",
+    b"Set-Cookie: b=2",
+]
+REFUSALS = [b"400 Bad Request", b"401 Unauthorized", b"403 Forbidden", b"404 Not Found", b"429 Slow Down", b"503 \xe9"]
+
+
+def refusing(status: bytes, raw: Callable[[object], bytes], from_page: int = 1) -> Script:
+    """Pages until `from_page`, and then this status."""
+
+    def how(asked: Message, _peer: Peer) -> bytes:
+        return answer(raw(body(asked)["id"]), *CHALLENGE, b"Connection: close", status=status)
+
+    return Flaky(how, lambda count: count >= from_page)
+
+
+@pytest.mark.parametrize("status", REFUSALS, ids=lambda s: s[:3].decode())
+@pytest.mark.parametrize("from_page", [1, 2])
+async def test_a_refused_crawl_is_relayed_with_every_header(process_rig: Rig, status: bytes, from_page: int) -> None:
+    def told(crawl_id: object) -> bytes:
+        return dumps({"jsonrpc": "2.0", "error": {"code": -32001, "message": "no", "data": 10**30}, "id": crawl_id})
+
+    process_rig.serve(refusing(status, told, from_page))
+    answered = await process_rig.ask(process_rig.post(with_id(filtered(), b'"\\u0061"')))
+    assert answered.start == b"HTTP/1.1 " + status
+    kept = [b": ".join(f).rstrip() for f in answered.fields if f[0].lower() not in (b"content-length", b"connection")]
+    assert kept == [b"Content-Type: application/json", *CHALLENGE]
+    assert answered.body == told(0).replace(b'"id":0', b'"id":"\\u0061"')
+    assert len(process_rig.asked("tasks/list")) == from_page
+
+
+@pytest.mark.parametrize(
+    "raw", [b'{"jsonrpc":"2.0","error":{"code":-32000,"message":"x"},"id":null}', b"nope", b"", b"[1"]
+)
+async def test_a_refusal_without_the_crawls_id_is_relayed_as_it_is(process_rig: Rig, raw: bytes) -> None:
+    process_rig.serve(refusing(b"401 Unauthorized", lambda _: raw))
+    answered = await process_rig.ask(process_rig.post(filtered(7)))
+    assert answered.status == 401
+    assert answered.body == raw
+
+
+async def test_an_encoded_refusal_is_relayed_whole(process_rig: Rig) -> None:
+    packed = bytes(range(256))
+    told = response(packed, b"Content-Encoding: br", b"Content-Type: application/json", status=b"401 Unauthorized")
+
+    async def script(_asked: Message, _peer: Peer) -> bytes:
+        return told
+
+    process_rig.serve(script)
+    answered = await process_rig.ask(process_rig.post(filtered(7)))
+    assert (answered.status, answered.value(b"content-encoding"), answered.body) == (401, b"br", packed)
+
+
+async def test_a_session_that_is_gone_is_404(rig: Rig) -> None:
+    def told(crawl_id: object) -> bytes:
+        return dumps(fault(crawl_id, -32001, "Session not found"))
+
+    rig.serve(refusing(b"404 Not Found", told))
+    answered = await Session(rig).ask(filtered(7))
+    assert (answered.status, body(answered)) == (404, fault(7, -32001, "Session not found"))
+
+
+@pytest.mark.parametrize("name", IDS)
+async def test_an_error_on_the_first_page_is_relayed_with_the_clients_id(process_rig: Rig, name: str) -> None:
+    error = b'{"code":-32601,"message":"Method not found","data":{"n":123456789012345678901234567890,"t":"\\u2028"}}'
+
+    async def script(asked: Message, _peer: Peer) -> bytes:
+        return answer(b'{"jsonrpc":"2.0","id":%b,"error":%b}' % (dumps(body(asked)["id"]), error))
+
+    process_rig.serve(script)
+    answered = await process_rig.ask(process_rig.post(with_id(filtered(), IDS[name])))
+    assert answered.status == 200
+    assert b'"id":' + IDS[name] in answered.body
+    assert b'"error":' + error in answered.body
+
+
+async def test_an_invalid_cursor_on_the_first_page_is_relayed(process_rig: Rig) -> None:
+    async def script(asked: Message, _peer: Peer) -> bytes:
+        return answer(fault(body(asked)["id"], -32602, "no such thing"))
+
+    process_rig.serve(script)
+    told = final(await process_rig.ask(process_rig.post(filtered(7))))
+    assert told == fault(7, -32602, "no such thing")
+
+
+async def test_after_a_failure_the_next_query_asks_again(rig: Rig) -> None:
+    failing = True
+    rig.serve(Flaky(closes, lambda _: failing))
+    session = Session(rig)
+    assert (await session.ask(filtered(1))).status == 502
+    failing = False
+    assert ids(final(await session.ask(filtered(2)))) == ALL
+
+
+async def test_a_failure_on_a_later_page_gives_no_half_a_list(rig: Rig) -> None:
+    """And leaves none behind for the next query."""
+    failing = True
+    rig.serve(Flaky(closes, lambda count: failing and count > 1))
+    session = Session(rig)
+    assert (await session.ask(filtered(1))).status == 502
+    failing = False
+    assert ids(final(await session.ask(filtered(2)))) == ALL
