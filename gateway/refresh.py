@@ -252,7 +252,7 @@ class Refresher:
         known.pages, known.cursors, known.listing = pages, cursors, order.listing
         known.confirmed = {i: at for i, at in known.confirmed.items() if at >= began_at or i in known.unlisted}
         known.gone = {i: at for i, at in known.gone.items() if at >= began_at}
-        known.suspect = {i: at for i, at in known.suspect.items() if at >= began_at}
+        known.suspect = {i: at for i, at in known.suspect.items() if at >= began_at or i in known.unlisted}
         session.cors, session.list_bytes = crawler.cors, size_bytes
         if known.unlisted:
             await self._recheck_unlisted(session, crawler, began_at)

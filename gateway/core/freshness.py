@@ -95,10 +95,10 @@ def plan(known: Knowledge, index: Index, query: Query, came_at: float, ages: Age
             return Plan("the upstream lists in no order of creation", crawl=True)
         if not known.asks_by_id:
             return Plan("the upstream does not know tasks/get", crawl=True)
-    if known.unlisted and known.unlisted_at < oldest_crawl:
+    if known.unlisted and known.unlisted_at < min(oldest, oldest_crawl):
         return Plan("full_crawl_interval is over for tasks that no list shows", crawl=True)
     if known.suspect and known.asks_by_id:
-        crawl = len(known.suspect) > known.pages
+        crawl = sum(i not in known.unlisted for i in known.suspect) > known.pages
         return Plan("tasks that may be gone", crawl=crawl, tasks=() if crawl else list(known.suspect))
     look = max(known.looked_at, known.crawled_at) < oldest
     if not look and known.live_at >= oldest:

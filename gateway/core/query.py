@@ -18,6 +18,7 @@ from gateway.core.plane import OPEN, Order, within
 from gateway.core.task import Instant, Task
 
 _METHOD: Final = re.compile(r"[A-Za-z0-9_.$-]+(/[A-Za-z0-9_.$-]+)*")
+_FAULTS_MAX: Final = 10  # that are told of one list
 _GIVEN_SHOWN_MAX: Final = 200  # characters of a wrong value that an error repeats
 
 
@@ -126,7 +127,8 @@ def _collect(top: dict[str, msgspec.Raw], faults: list[Fault]) -> dict[str, _Giv
             try:
                 value = read_value(raw)
             except _Refused as refused:
-                faults += [_fault(prefix + name, one, refused.allowed) for one in refused.raws or [raw]]
+                wrong = (refused.raws or [raw])[:_FAULTS_MAX]
+                faults += [_fault(prefix + name, one, refused.allowed) for one in wrong]
                 continue
             if value is None:
                 continue

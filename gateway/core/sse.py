@@ -67,13 +67,16 @@ class Event(msgspec.Struct):
         out: list[bytes] = [_BOM] if self.bom else []
         written = False
         for line, end in _LINE.findall(self._text()):
-            if line.partition(b":")[0] != b"data":
+            name, _, value = line.partition(b":")
+            if name != b"data":
                 out.append(line + end)
             elif not written:
-                out += [b"data: " + piece + end for piece in data.split(b"\n")]
+                pieces = data.split(b"\n")
+                spaced = value.startswith(b" ") or any(piece.startswith(b" ") for piece in pieces)
+                out += [(b"data: " if spaced else b"data:") + piece + end for piece in pieces]
                 written = True
             elif out[-1].endswith(b"\r"):
-                out.append(b":" + end)  # a comment, so that CR does not become CRLF with what follows
+                out[-1] = out[-1][:-1] + end  # lest CR become CRLF with what follows, and the event not end
         return b"".join(out)
 
 
