@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gateway.core import cursor, task
+from gateway.core.cursor import Position
 from gateway.core.query import Query
 from gateway.core.task import UNKNOWN, Key
 from tests.core import documents, plain
@@ -34,22 +35,36 @@ queries = st.builds(
 keys = st.builds(Key, instants, st.text(max_size=8))
 
 
-@thorough
-@given(queries, keys)
-def test_a_cursor_is_self_contained(query: Query, last: Key) -> None:
-    assert cursor.decode(cursor.encode(query, last)) == (query, last)
+def check_there_and_back(position: Position) -> None:
+    assert position.after is not None
+    assert cursor.decode(cursor.encode(position)) == position
 
 
 @thorough
-@given(plain.queries, plain.reports)
-def test_every_task_may_be_the_last_of_a_page(query: Query, last: task.Task) -> None:
+@given(st.builds(Position, queries, keys, st.none() | keys))
+def test_a_cursor_is_self_contained(position: Position) -> None:
+    check_there_and_back(position)
+
+
+@thorough
+@given(plain.queries, plain.reports, st.none() | plain.reports)
+def test_every_task_may_be_the_last_of_a_page_and_of_all_pages(
+    query: Query, last: task.Task, end: task.Task | None
+) -> None:
     """Whatever its timestamps are: RFC 3339 has the years 0000 to 9999, and some upstreams write none of it."""
-    assert cursor.decode(cursor.encode(query, query.place(last))) == (query, query.place(last))
+    check_there_and_back(Position(query, query.place(last), None if end is None else query.place(end)))
+
+
+def test_the_first_page_has_no_cursor() -> None:
+    """It is asked for without one: a cursor of it would be a second name for the same list."""
+    with pytest.raises(AssertionError):
+        cursor.encode(Position(Query()))
 
 
 def test_a_task_whose_timestamp_nobody_can_read_may_be_the_last_of_a_page() -> None:
     last = task.parse(plain.raw_task("a", "working", "yesterday", "today"))
-    assert cursor.decode(cursor.encode(Query(), last.updated)) == (Query(), last.updated)
+    check_there_and_back(Position(Query(), last.updated))
+    check_there_and_back(Position(Query(), last.updated, last.updated))
 
 
 @pytest.mark.parametrize(
@@ -65,34 +80,41 @@ def test_a_task_whose_timestamp_nobody_can_read_may_be_the_last_of_a_page() -> N
         "9999-12-31T23:59:59.999999999Z",
         "9999-12-31T23:59:59-23:59",
         "2025-11-25T10:30:00." + "1" * 100 + "Z",
-        "2025-11-25T10:30:00." + "1" * 4280 + "Z",
+        "2025-11-25T10:30:00." + "1" * 4000 + "Z",
+        "2025-11-25T10:30:00." + "9" * 4000 + "Z",
+        "0000-01-01T00:00:00." + "9" * 4000 + "+23:59",
+        "9999-12-31T23:59:59." + "9" * 4000 + "-23:59",
     ],
     ids=lambda text: text[:40],
 )
 def test_every_instant_may_bound_a_query(bound: str) -> None:
     instant = plain.instant(bound)
     query = Query(created=(instant, None), updated=(None, instant))
-    assert cursor.decode(cursor.encode(query, Key(instant, "a"))) == (query, Key(instant, "a"))
+    check_there_and_back(Position(query, Key(instant, "a"), Key(instant, "b")))
 
 
-@pytest.mark.parametrize("digits", [4290, 4294, 4297, 4300, 4301, 10_000])
+@pytest.mark.parametrize("digits", [3990, 3999, 4000, 4001, 4290, 4294, 4297, 4300, 4301, 10_000])
 def test_an_instant_that_is_read_can_be_written(digits: int) -> None:
     """Python refuses to write integers of more than 4300 digits: nothing may be read that cannot be handed on."""
     instant = task.parse_instant("2025-11-25T10:30:00." + "7" * digits + "Z")
+    assert (instant is not None) is (digits <= 4000)
     if instant is not None:
-        query = Query(created=(instant, None))
-        assert cursor.decode(cursor.encode(query, Key(instant, "a"))) == (query, Key(instant, "a"))
+        check_there_and_back(Position(Query(created=(instant, None)), Key(instant, "a"), Key(instant, "b")))
 
 
 def test_a_cursor_of_many_task_ids() -> None:
     query = Query(task_ids=frozenset(f"786512e2-9e0d-44bd-8f29-{number:012}" for number in range(20_000)))
     last = Key(plain.instant("2025-11-25T10:30:00Z"), "a")
-    assert cursor.decode(cursor.encode(query, last)) == (query, last)
+    check_there_and_back(Position(query, last))
 
 
 LAST = Key(plain.instant("2025-11-25T10:30:00.5Z"), "786512e2-9e0d-44bd-8f29-789f320fe840")
-QUERY = Query(status=frozenset({"working", "failed"}), created=(None, plain.instant("2026-01-01T00:00:00Z")))
-CURSOR = cursor.encode(QUERY, LAST)
+QUERY = Query(
+    status=frozenset({"working", "failed"}), created=(None, plain.instant("2026-01-01T00:00:00Z")), descending=False
+)
+UNTIL = Key(plain.instant("2025-11-25T11:30:00.123456789Z"), "a1b2c3d4-9e0d-44bd-8f29-789f320fe840")
+POSITION = Position(QUERY, LAST, UNTIL)
+CURSOR = cursor.encode(POSITION)
 
 
 def test_a_cursor_is_plain_text() -> None:
@@ -103,7 +125,7 @@ def test_a_cursor_is_plain_text() -> None:
 @pytest.mark.parametrize("seed", ["1", "2"])
 def test_a_cursor_works_on_another_replica(seed: str) -> None:
     """Another process, which orders sets in another way."""
-    code = "from gateway.core import cursor; import sys; print(cursor.encode(*cursor.decode(sys.argv[1])))"
+    code = "from gateway.core import cursor; import sys; print(cursor.encode(cursor.decode(sys.argv[1])))"
     command = [sys.executable, "-c", code, CURSOR]
     done = subprocess.run(command, env={"PYTHONHASHSEED": seed}, capture_output=True, check=True, text=True)
     assert done.stdout.strip() == CURSOR
@@ -123,7 +145,7 @@ def changes(draw: st.DrawFn) -> str:
 @thorough
 @given(changes())
 def test_a_cursor_that_was_changed_is_never_misread(text: str) -> None:
-    assert cursor.decode(text) in (None, (QUERY, LAST))
+    assert cursor.decode(text) in (None, POSITION)
 
 
 @thorough
@@ -164,7 +186,7 @@ def test_no_part_of_a_cursor_is_one() -> None:
 def test_every_bit_of_a_cursor_counts() -> None:
     """The last character before the padding has bits that a careless decoder drops."""
     for last in (Key(LAST.at, LAST.id + "x" * length) for length in range(6)):
-        text = cursor.encode(QUERY, last)
+        text = cursor.encode(Position(QUERY, last))
         for at in range(len(text)):
             for character in string.ascii_letters + string.digits + "-_":
                 changed = text[:at] + character + text[at + 1 :]
@@ -214,85 +236,171 @@ def forged(body: bytes) -> str:
     return "taskgate1." + base64.urlsafe_b64encode(zlib.crc32(body).to_bytes(4, "big") + body).decode()
 
 
-def like_ours(*changed: tuple[int, object]) -> str:
+def packed(values: bytes) -> str:
+    """A cursor that is ours in all but what it says."""
+    return forged(zlib.compress(values, level=1))
+
+
+# Methods, task ids, status; the four bounds; by, descending; the place behind which the page begins, and the last one.
+METHODS, TASK_IDS, STATUS, BOUNDS, BY, DESCENDING, AFTER, END = range(8)
+SAID: bytes = zlib.decompress(base64.urlsafe_b64decode(CURSOR.removeprefix("taskgate1."))[4:])
+
+
+def values_with(*changed: tuple[tuple[int, ...], object]) -> bytes:
+    """What the cursor says, some of its values changed."""
+    values = orjson.loads(SAID)
+    for path, value in changed:
+        inner = values
+        for at in path[:-1]:
+            inner = inner[at]
+        inner[path[-1]] = value
+    return orjson.dumps(values)
+
+
+def like_ours(*changed: tuple[tuple[int, ...], object]) -> str:
     """A cursor of ours, some of its values changed."""
-    packed = base64.urlsafe_b64decode(CURSOR.removeprefix("taskgate1."))
-    values = orjson.loads(zlib.decompress(packed[4:]))
-    for at, value in changed:
-        values[at] = value
-    return forged(zlib.compress(orjson.dumps(values), level=1))
+    return packed(values_with(*changed))
 
 
 def test_these_tests_forge_well() -> None:
-    assert cursor.decode(like_ours()) == (QUERY, LAST)
+    assert like_ours() == CURSOR
+    assert cursor.decode(like_ours()) == POSITION
+    assert cursor.decode(like_ours(((END,), None))) == Position(QUERY, LAST)
+    for path in NUMBERS_AT:
+        assert cursor.decode(like_ours((path, "-7b"))) is not None
+        assert cursor.decode(like_ours((path, "1/3"))) is not None
 
 
-NUMBERS_AT = (3, 4, 5, 6, 9)
+NUMBERS_AT = [*((BOUNDS, at) for at in range(4)), (AFTER, 0), (END, 0)]
 
 
-# A number with an exponent is never written by the gateway. Reading "1e999999999" would take all time and memory.
+# Numbers are hexadecimal, "n" or "n/d" in lowest terms. Reading 1e999999999 as others do would take all time and
+# memory, and so would a number as long as the cursor may be.
 @pytest.mark.parametrize(
-    "number", ["1e400", "1E400", "-1e400", "1e-400", "1/0", "0/0", "nan", "inf", "-inf", "", "x", "1/x"]
+    "number",
+    [
+        *("1E400", "-1E400", "1e+400", "1e-400", "1p400", "0x1", "1.5", "1/0", "0/0", "1/-3", "-1/-3", "2/4", "0/5"),
+        *("nan", "inf", "-inf", "", "-", "/", "x", "1/x", "1/", "/3", "1/3/5", "+1", "--1", "-0", "00", "01", "1/03"),
+        *(" 1", "1 ", "1\n", "1_0", "A", "\u0661", "\uff11", "1" * 3501, "1/" + "3" * 3501, "f" * 100_000),
+    ],
+    ids=lambda text: ascii(text[:12]),
 )
 def test_a_number_that_the_gateway_does_not_write_is_refused(number: str) -> None:
-    for at in NUMBERS_AT:
-        assert cursor.decode(like_ours((at, number))) is None
+    for path in NUMBERS_AT:
+        assert cursor.decode(like_ours((path, number))) is None
+
+
+@pytest.mark.parametrize("number", [0, 5, -5, 1.5, 10**18, True, [], {}, ["1"]])
+def test_a_number_that_is_no_text_is_refused(number: object) -> None:
+    for path in NUMBERS_AT:
+        assert cursor.decode(like_ours((path, number))) is None
 
 
 @pytest.mark.parametrize(
     "text",
     [
-        like_ours((7, "status")),
-        like_ours((7, None)),
-        like_ours((7, "")),
-        like_ours((8, None)),
-        like_ours((8, 1)),
-        like_ours((9, None)),
-        like_ours((9, 1.5)),
-        like_ours((9, True)),
-        like_ours((9, [])),
-        like_ours((10, None)),
-        like_ours((10, 1)),
-        like_ours((0, "tools/call")),
-        like_ours((0, [1])),
-        like_ours((0, {})),
-        like_ours((2, [None])),
+        like_ours(((BY,), "status")),
+        like_ours(((BY,), None)),
+        like_ours(((BY,), "")),
+        like_ours(((DESCENDING,), None)),
+        like_ours(((DESCENDING,), 1)),
+        like_ours(((AFTER,), None)),
+        like_ours(((AFTER,), [])),
+        like_ours(((AFTER,), {})),
+        like_ours(((AFTER,), "1")),
+        like_ours(((AFTER,), ["1"])),
+        like_ours(((AFTER,), ["1", "a", "b"])),
+        like_ours(((AFTER, 0), None)),
+        like_ours(((AFTER, 1), None)),
+        like_ours(((AFTER, 1), 1)),
+        like_ours(((END,), [])),
+        like_ours(((END,), {})),
+        like_ours(((END,), False)),
+        like_ours(((END,), "1")),
+        like_ours(((END,), ["1"])),
+        like_ours(((END,), ["1", "a", "b"])),
+        like_ours(((END, 0), None)),
+        like_ours(((END, 1), None)),
+        like_ours(((END, 1), 1)),
+        like_ours(((BOUNDS,), None)),
+        like_ours(((BOUNDS,), [])),
+        like_ours(((BOUNDS,), [None] * 3)),
+        like_ours(((BOUNDS,), [None] * 5)),
+        like_ours(((METHODS,), "tools/call")),
+        like_ours(((METHODS,), [1])),
+        like_ours(((METHODS,), {})),
+        like_ours(((TASK_IDS,), "a")),
+        like_ours(((STATUS,), [None])),
+        # what `encode` would write in another way
+        like_ours(((STATUS,), ["working", "failed"])),
+        like_ours(((STATUS,), ["failed", "failed"])),
+        like_ours(((TASK_IDS,), ["b", "a"])),
+        packed(SAID.replace(b",", b", ")),
+        packed(SAID + b" "),
+        packed(SAID.replace(b"working", b"\\u0077orking")),
+        packed(SAID[:-1] + b",null]"),
+        packed(SAID[:-1] + b",1]"),
+        packed(orjson.dumps(orjson.loads(SAID)[:-1])),
+        forged(zlib.compress(SAID, level=0)),
+        forged(zlib.compress(SAID, level=1) + b"x"),
+        forged(zlib.compress(SAID, level=1)[:-2]),
+        # nothing like it
         forged(b""),
         forged(b"x"),
-        forged(zlib.compress(b"")),
-        forged(zlib.compress(b"[]")),
-        forged(zlib.compress(b"{}")),
-        forged(zlib.compress(b"null")),
-        forged(zlib.compress(b"[" * 100_000)),
-        forged(zlib.compress(b"\xff")),
-        forged(zlib.compress(b'["\xff"]')),
-        forged(zlib.compress(b'["\\ud800"]')),
-        forged(zlib.compress(b"[]" * 2)),
-        forged(zlib.compress(b" " * (64 << 20), level=9)),
-        forged(zlib.compress(b"x")[:-2]),
+        packed(b""),
+        packed(b"[]"),
+        packed(b"{}"),
+        packed(b"null"),
+        packed(b"[" * 100_000),
+        packed(b"[" * 100_000 + b"]" * 100_000),
+        packed(b"\xff"),
+        packed(b'["\xff"]'),
+        packed(b'["\\ud800"]'),
+        packed(SAID.replace(b"working", b"\xff")),
+        packed(SAID.replace(b"working", b"\\ud800")),
+        packed(b"[]" * 2),
+        packed(SAID * 2),
+        packed(b" " * (64 << 20)),
+        packed(SAID.replace(b"working", b"w" * (17 << 20))),
     ],
+    ids=lambda text: text[10:20],
 )
 def test_a_forged_cursor_is_refused(text: str) -> None:
     assert cursor.decode(text) is None
 
 
 simple = st.none() | st.booleans() | documents.numbers | documents.strings | st.lists(documents.strings, max_size=2)
+numbers = st.none() | st.text("0123456789abcdef/-", max_size=4)
+nearly = st.tuples(
+    *[st.none() | st.lists(st.text(max_size=2), max_size=2)] * 3,
+    st.lists(numbers, min_size=4, max_size=4),
+    st.sampled_from(["createdAt", "lastUpdatedAt", "status"]),
+    st.booleans(),
+    st.tuples(numbers, st.text(max_size=2)),
+    st.none() | st.tuples(numbers, st.text(max_size=2)),
+)
 
 
-@thorough
-@given(st.lists(documents.documents(simple), max_size=12).map(b",".join))
+@settings(thorough, max_examples=150)
+@given(
+    st.lists(documents.documents(simple), max_size=9).map(lambda v: b"[%b]" % b",".join(v)) | nearly.map(orjson.dumps)
+)
 def test_a_forged_cursor_does_not_raise_nor_does_what_is_made_of_it(values: bytes) -> None:
-    found = cursor.decode(forged(zlib.compress(b"[%b]" % values)))
+    text = packed(values)
+    found = cursor.decode(text)
     if found is not None:
-        assert cursor.decode(cursor.encode(*found)) == found
+        assert cursor.encode(found) == text
+        check_there_and_back(found)
 
 
-@pytest.mark.parametrize("power", [62, 63, 64, 100, 1000, 14_000])
+@pytest.mark.parametrize("power", [62, 63, 64, 100, 1000, 13_000, 13_999, 14_000, 20_000])
 def test_a_place_that_can_be_read_can_be_written(power: int) -> None:
     """A page that begins at a forged place has a next one."""
-    for at in NUMBERS_AT:
-        body = zlib.decompress(base64.urlsafe_b64decode(like_ours((at, "@")).removeprefix("taskgate1."))[4:])
+    for path in NUMBERS_AT:
         for number in (2**power, -(2**power) - 1):
-            found = cursor.decode(forged(zlib.compress(body.replace(b'"@"', b"%d" % number))))
+            text = like_ours((path, f"{number:x}"))
+            found = cursor.decode(text)
+            assert (found is not None) is (power < 14_000)
             if found is not None:
-                assert cursor.decode(cursor.encode(*found)) == found
+                assert cursor.encode(found) == text
+                check_there_and_back(found)

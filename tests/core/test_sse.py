@@ -5,7 +5,7 @@ from itertools import pairwise
 from typing import NamedTuple
 
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
 from gateway.core import sse
@@ -17,11 +17,12 @@ BOM = b"\xef\xbb\xbf"
 
 
 class Heard(NamedTuple):
-    """What one block of a stream tells: its data, the last event id it sets, the reconnection time it sets."""
+    """What one block of a stream tells: its data, the last event id and the reconnection time it sets, its type."""
 
     data: bytes | None = None
     id: bytes | None = None
     retry_ms: int | None = None
+    is_message: bool = True
 
 
 def standard(stream: bytes) -> list[Heard]:
@@ -32,11 +33,12 @@ def standard(stream: bytes) -> list[Heard]:
     """
     stream = stream.removeprefix(BOM)  # one leading byte order mark, of the stream and of nothing else
     *lines, _incomplete = stream.replace(b"\r\n", b"\n").replace(b"\r", b"\n").split(b"\n")
-    heard, data, event_id, retry_ms = [], b"", None, None
+    heard, data, event_id, retry_ms, event_type = [], b"", None, None, b""
     for line in lines:
         if line == b"":
-            heard.append(Heard(data[:-1] if data else None, event_id, retry_ms))
-            data, event_id, retry_ms = b"", None, None
+            is_message = not data or event_type in (b"", b"message")
+            heard.append(Heard(data[:-1] if data else None, event_id, retry_ms, is_message))
+            data, event_id, retry_ms, event_type = b"", None, None, b""
             continue
         if line.startswith(b":"):
             continue
@@ -48,6 +50,8 @@ def standard(stream: bytes) -> list[Heard]:
                 value = value[1:]
         if name == b"data":
             data += value + b"\n"
+        elif name == b"event":
+            event_type = value
         elif name == b"id":
             if b"\0" not in value:
                 event_id = value
@@ -56,9 +60,14 @@ def standard(stream: bytes) -> list[Heard]:
     return [h for h in heard if h != Heard()]
 
 
+def told(event: Event) -> Heard:
+    """What an event tells; one without data is not dispatched, and has no type."""
+    return Heard(event.data, event.id, event.retry_ms, event.data is None or event.is_message)
+
+
 def heard(events: list[Event]) -> list[Heard]:
     """What the events tell; those that tell nothing (a lone LF of a CR LF that was split) are left out."""
-    return [h for e in events if (h := Heard(e.data, e.id, e.retry_ms)) != Heard()]
+    return [h for e in events if (h := told(e)) != Heard()]
 
 
 def cut(stream: bytes, places: list[int]) -> list[bytes]:
@@ -111,6 +120,9 @@ LINES = [
     b":data: no",
     b"event: message",
     b"event: other",
+    b"event:",
+    b"event",
+    b"event:  message",
     b"unknown: 1",
     b"unknown",
     b"\xff",
@@ -210,6 +222,32 @@ def test_a_reconnection_time_of_10_000_digits_is_a_long_one() -> None:
     assert event.retry_ms > 1_000_000_000
 
 
+@pytest.mark.parametrize(
+    ("fields", "expected"),
+    [
+        (b"", True),
+        (b"event: message\n", True),
+        (b"event:message\n", True),
+        (b"event\n", True),
+        (b"event:\n", True),
+        (b"event: Message\n", False),
+        (b"event: endpoint\n", False),
+        (b"event: endpoint\nevent: message\n", True),
+        (b"event: message\nevent: endpoint\n", False),
+        (b"event: endpoint\nevent\n", True),
+        (b": event: endpoint\n", True),
+        (b"events: endpoint\n", True),
+    ],
+)
+def test_the_type_of_an_event_is_that_of_its_last_line_that_sets_one(fields: bytes, expected: bool) -> None:
+    stream = fields + b"data: {}\n\n"
+    assert standard(stream) == [Heard(b"{}", is_message=expected)]
+    for before in (b"", BOM):
+        (event,) = fed([before + stream])
+        assert event.is_message is expected
+        assert event.bom is (before == BOM)
+
+
 def test_the_values_of_a_field() -> None:
     (event,) = fed([b"event: a\nevent:b\nevent\n:event: c\n\n"])
     assert event.field(b"event") == [b"a", b"b", b""]
@@ -291,6 +329,7 @@ texts = st.lists(
 
 @thorough
 @given(streams(), texts.map(b"\n".join))
+@example(b"data: x\rdata: y", b"N")
 def test_new_data_is_read_back_and_every_other_line_is_kept(stream: bytes, data: bytes) -> None:
     for event in fed([stream + b"\n\ndata: last\n\n"]):
         if event.data is None:
@@ -300,7 +339,7 @@ def test_new_data_is_read_back_and_every_other_line_is_kept(stream: bytes, data:
         assert edited.startswith(BOM) is event.raw.startswith(BOM)
         again = fed([edited])
         assert b"".join(e.raw for e in again) == edited
-        assert heard(again) == [Heard(data, event.id, event.retry_ms)]
+        assert heard(again) == [Heard(data, event.id, event.retry_ms, event.is_message)]
 
 
 WITH_DATA = {
