@@ -330,6 +330,7 @@ texts = st.lists(
 @thorough
 @given(streams(), texts.map(b"\n".join))
 @example(b"data: x\rdata: y", b"N")
+@example(b"data: x\rid: 1\rdata: y", b"N")
 def test_new_data_is_read_back_and_every_other_line_is_kept(stream: bytes, data: bytes) -> None:
     for event in fed([stream + b"\n\ndata: last\n\n"]):
         if event.data is None:
