@@ -12,7 +12,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,6 +30,7 @@ START_S: Final = 20.0
 STOP_S: Final = 15.0
 POLL_S: Final = 0.02
 LEAVE_S: Final = 1.0
+EVENTUALLY_S: Final = 5.0
 # What must never stand in a log: a fault of ours that nobody caught, or one that Python saw.
 FAULTS: Final = ("Traceback", "Warning:", "never retrieved", "was destroyed but it is pending", "could not be handled")
 
@@ -124,6 +125,18 @@ def samples(exposition: str) -> Samples:
         for family in text_string_to_metric_families(exposition)
         for sample in family.samples
     }
+
+
+async def eventually(condition: Callable[[], Awaitable[bool]], what: str) -> None:
+    """Return once `condition` holds, of which nobody tells: it is looked at again and again."""
+    deadline = time.monotonic() + EVENTUALLY_S
+    for _ in range(round(EVENTUALLY_S / POLL_S)):
+        if await condition():
+            return
+        if time.monotonic() > deadline:
+            break
+        await asyncio.sleep(POLL_S)
+    raise AssertionError(f"not within {EVENTUALLY_S:g} s: {what}")
 
 
 def changes(before: Samples, after: Samples, name: str, **labels: str) -> float:

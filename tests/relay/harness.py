@@ -243,7 +243,7 @@ class Upstream:
         return self._order[number - 1][0]
 
     async def refuse(self) -> None:
-        """Listen no more, and cut the connections that are there."""
+        """Listen no more, for good, and cut the connections that are there."""
         if self._accepting is not None:
             self._accepting.cancel()
             await asyncio.gather(self._accepting, return_exceptions=True)

@@ -1,0 +1,451 @@
+"""The gateway's own requests: whose they are, what they cost, what arrives on their streams (DESIGN 5.7, 6, 3.7).
+
+In: filtered queries, and an upstream that answers page by page when the test says so. Out: what the upstream received,
+and what the client got and when.
+"""
+
+import asyncio
+import json
+
+import aiohttp
+import pytest
+
+from gateway.demo.legacy import LegacyServer
+from tests.relay.gateway import Gateway, Gateways, eventually
+from tests.relay.harness import Peer
+from tests.relay.http1 import Message
+from tests.relay.messages import (
+    LAST_CHUNK,
+    Json,
+    answer,
+    call,
+    chunk,
+    dumps,
+    event,
+    filtered,
+    notification,
+    page,
+    post,
+    response,
+    result,
+    stream,
+    task,
+)
+from tests.relay.rig import Rig, Server, Session, body, final, told
+
+TASKS = [task(f"t-{n}", created=f"2026-01-01T00:00:{n:02}Z") for n in range(4)]
+TWO_PAGES = {None: page(TASKS[:2], "t-1"), "t-1": page(TASKS[2:])}
+ALL = ["t-3", "t-2", "t-1", "t-0"]
+LOG = notification("notifications/message", level="info", data="\u2028 crawling")
+ASKS = call("elicitation/create", "srv-1", message="Which?", n=12345678901234567890123)
+
+
+def ids(message: Json) -> list[str]:
+    return [t["taskId"] for t in message["result"]["tasks"]]
+
+
+async def crawl_id(rig: Rig, number: int = 1) -> tuple[Peer, object]:
+    """The connection and the id of the crawl request of that number."""
+    peer = await rig.upstream.request(number)
+    return peer, body(rig.upstream.requests[number - 1])["id"]
+
+
+# ---- whose requests they are ----
+
+
+async def test_a_crawl_request_is_the_clients_own(rig: Rig) -> None:
+    """Target and every end-to-end field as the client's; the criteria stay here; the id is like no client's."""
+    rig.serve(Server(TWO_PAGES))
+    fields = [
+        b"Authorization: Bearer t0ken",
+        b"mcp-session-id: 0f8c",
+        b"Mcp-Protocol-Version: 2025-11-25",
+        b"Cookie: a=1",
+        b"Cookie: b=2",
+        b"X-Tenant: \xe9",
+        b"User-Agent: x/1",
+        b"Connection: keep-alive, X-Hop",
+        b"X-Hop: 1",
+        b"Expect: 100-continue",
+        b"Accept-Encoding: gzip, br",
+    ]
+    one = await rig.client(post(filtered(1, status=["working"], _meta={"a": 1}), *fields, target=b"/a%2Fb//c?x=1&"))
+    assert ids(final(await one.response())) == ALL
+    for asked in rig.upstream.requests:
+        assert asked.start == b"POST /a%2Fb//c?x=1& HTTP/1.1"
+        kept = [b": ".join(f) for f in asked.fields if f[0].lower() in (b"authorization", b"mcp-session-id", b"cookie")]
+        assert kept == [b"Authorization: Bearer t0ken", b"mcp-session-id: 0f8c", b"Cookie: a=1", b"Cookie: b=2"]
+        assert asked.value(b"X-Tenant") == b"\xe9"
+        assert asked.value(b"Mcp-Protocol-Version") == b"2025-11-25"
+        assert asked.value(b"Host") == rig.place.authority
+        assert asked.value(b"Content-Type") == b"application/json"
+        assert asked.value(b"Accept") == b"application/json, text/event-stream"
+        for absent in (b"x-hop", b"expect", b"transfer-encoding", b"te", b"upgrade"):
+            assert asked.values(absent) == []
+        message = body(asked)
+        assert message["method"] == "tasks/list"
+        assert isinstance(message["id"], str) and len(message["id"]) > 16
+    first, second = map(body, rig.upstream.requests)
+    assert first["id"] != second["id"]
+    assert first["params"].get("cursor") is None and second["params"]["cursor"] == "t-1"
+    assert not {"status", "filter", "_meta"} & {*first["params"], *second["params"]}
+
+
+async def test_the_gateway_asks_nothing_that_no_query_needs(rig: Rig) -> None:
+    """DESIGN 3.7: no session, no GET stream, no request of its own but the crawler's."""
+    rig.serve(Server(TWO_PAGES))
+    session = Session(rig)
+    await session.ask(call("initialize"))
+    await session.ask(notification("notifications/initialized"))
+    await session.ask(call("tasks/list"))
+    await session.ask(call("tasks/get", taskId="t-1"))
+    assert [r.method for r in rig.upstream.requests] == [b"POST"] * 4
+    assert [body(r)["method"] for r in rig.upstream.requests] == [
+        "initialize",
+        "notifications/initialized",
+        "tasks/list",
+        "tasks/get",
+    ]
+
+
+# ---- what arrives on the crawler's streams (DESIGN 5.7) ----
+
+
+async def test_messages_on_the_crawlers_stream_come_first_in_order_and_once(rig: Rig) -> None:
+    one = await rig.client(rig.post(filtered(7)))
+    peer, first_id = await crawl_id(rig)
+    await peer.send(stream() + chunk(event(LOG, b"event: message", b"id: 1")))
+    await one.hears(dumps(LOG))  # before there is any result
+    await peer.send(chunk(event(ASKS, b"id: 2")))
+    await one.hears(dumps(ASKS))
+    answered = rig.post(result("srv-1", {"action": "accept"}))
+    replying = asyncio.create_task(rig.ask(answered))  # the client answers while its query waits
+    second = await rig.upstream.request(2)
+    assert body(rig.upstream.requests[1]) == result("srv-1", {"action": "accept"})
+    await second.send(response(b"", status=b"202 Accepted"))
+    assert (await replying).status == 202
+    await peer.send(chunk(event(result(first_id, page(TASKS[:2], "t-1")))) + LAST_CHUNK)
+    peer, second_id = await crawl_id(rig, 3)
+    await peer.send(stream() + chunk(event(LOG) + event(result(second_id, page(TASKS[2:])))) + LAST_CHUNK)
+    got = await one.response()
+    assert got.whole
+    assert got.status == 200
+    assert got.value(b"content-type") == b"text/event-stream"
+    *before, last = told(got)
+    assert before == [LOG, ASKS, LOG]
+    assert dumps(ASKS) in got.body and dumps(LOG) in got.body, "byte for byte"
+    assert (last["id"], ids(last)) == (7, ALL)
+
+
+async def test_a_task_status_on_the_crawlers_stream_is_forwarded_and_counts(rig: Rig) -> None:
+    moved = {**TASKS[0], "status": "completed", "lastUpdatedAt": "2026-01-02T00:00:00Z"}
+    one = await rig.client(rig.post(filtered(7, status=["completed"])))
+    peer, first_id = await crawl_id(rig)
+    told_of = notification("notifications/tasks/status", **moved)
+    await peer.send(stream() + chunk(event(told_of) + event(result(first_id, page(TASKS)))) + LAST_CHUNK)
+    first, last = told(await one.response())
+    assert first == told_of
+    assert ids(last) == ["t-0"]
+
+
+async def test_what_carries_no_message_is_not_forwarded(rig: Rig) -> None:
+    """Comments, priming events and `retry` are the crawler's own affair."""
+    one = await rig.client(rig.post(filtered(7)))
+    peer, first_id = await crawl_id(rig)
+    await peer.send(stream() + chunk(b": hello\n\nretry: 5\n\nid: 1\ndata:\n\n"))
+    await peer.send(chunk(event(result(first_id, page(TASKS)), b"id: 2")) + LAST_CHUNK)
+    got = await one.response()
+    assert got.value(b"content-type") == b"application/json"
+    assert ids(final(got)) == ALL
+
+
+async def test_a_failure_after_messages_were_forwarded_is_told_as_one(rig: Rig) -> None:
+    one = await rig.client(rig.post(filtered(7)))
+    peer, _ = await crawl_id(rig)
+    await peer.send(stream() + chunk(event(LOG)))
+    await one.hears(dumps(LOG))
+    rig.serve(_resets)
+    peer.reset()
+    got = await one.response()
+    *_, last = told(got)
+    assert not got.whole or (last["id"], last["error"]["code"]) == (7, -32603)
+    assert "result" not in last
+
+
+async def test_a_message_goes_to_one_of_two_queries_and_the_second_outlives_the_first(rig: Rig) -> None:
+    """One refresh for both; when the first client has left, the second is told what comes, and gets the list."""
+    session = Session(rig)
+    first = await session.client(filtered(1))
+    peer, first_id = await crawl_id(rig)
+    second = await session.client(filtered(2))
+    await _joined(rig, session)
+    await peer.send(stream() + chunk(event(LOG)))
+    await first.hears(dumps(LOG))
+    first.reset()
+    await _gone(rig)
+    await peer.send(chunk(event(ASKS)))
+    await second.hears(dumps(ASKS))
+    await peer.send(chunk(event(result(first_id, page(TASKS[:2], "t-1")))) + LAST_CHUNK)
+    peer, second_id = await crawl_id(rig, 3)
+    await peer.send(answer(result(second_id, page(TASKS[2:]))))
+    *before, last = told(await second.response())
+    assert before == [ASKS], "none lost, none sent twice"
+    assert (last["id"], ids(last)) == (2, ALL)
+    assert len(rig.asked("tasks/list")) == 2, "and no second crawl"
+
+
+async def _resets(_asked: Message, peer: Peer) -> None:
+    peer.reset()
+
+
+async def _joined(rig: Rig, session: Session) -> None:
+    """What was sent before has been taken in: a request of the same session has gone through since."""
+    sent = asyncio.create_task(session.ask(call("ping", "joined")))
+    number = len(rig.upstream.requests) + 1
+    peer = await rig.upstream.request(number)
+    await peer.send(answer(result("joined", {})))
+    await sent
+
+
+async def _gone(rig: Rig) -> None:
+    """The gateway has noticed that one of two clients left."""
+
+    async def one_left() -> bool:
+        return (await rig.gateway.metrics())["taskgate_connections", ()] == 1
+
+    await eventually(one_left, "only one connection is left")
+
+
+# ---- streams that close and go on ----
+
+
+async def test_a_stream_that_asks_to_be_polled_is(rig: Rig) -> None:
+    """DESIGN 6: closes after its priming event, `retry`, then GET with `Last-Event-ID`."""
+    session = Session(rig)
+    one = await session.client(filtered(7))
+    peer, first_id = await crawl_id(rig)
+    await peer.send(stream(b"Mcp-Session-Id: x") + chunk(b"id: 41_a\nretry: 20\ndata:\n\n") + LAST_CHUNK)
+    peer = await rig.upstream.request(2)
+    asked = rig.upstream.requests[1]
+    assert asked.start == b"GET /mcp HTTP/1.1"
+    assert asked.value(b"last-event-id") == b"41_a"
+    assert asked.value(b"accept") == b"text/event-stream"
+    assert asked.value(b"mcp-session-id") == session.session_id.encode()
+    assert asked.value(b"authorization") == b"Bearer t0ken"
+    assert asked.values(b"content-length") == asked.values(b"content-type") == []
+    await peer.send(stream() + chunk(event(LOG, b"id: 42")) + LAST_CHUNK)
+    peer = await rig.upstream.request(3)
+    assert rig.upstream.requests[2].value(b"last-event-id") == b"42"
+    await peer.send(stream() + chunk(event(result(first_id, page(TASKS)), b"id: 43")) + LAST_CHUNK)
+    before, last = told(await one.response())
+    assert before == LOG
+    assert ids(last) == ALL
+    assert len(rig.asked("tasks/list")) == 1
+
+
+async def test_a_stream_that_breaks_behind_an_id_is_resumed(rig: Rig) -> None:
+    one = await rig.client(rig.post(filtered(7)))
+    peer, first_id = await crawl_id(rig)
+    await peer.send(stream() + chunk(event(LOG, b"id: 1", b"retry: 20")))
+    await one.hears(dumps(LOG))
+    peer.reset()
+    peer = await rig.upstream.request(2)
+    assert rig.upstream.requests[1].method == b"GET"
+    assert rig.upstream.requests[1].value(b"last-event-id") == b"1"
+    await peer.send(stream() + chunk(event(result(first_id, page(TASKS)), b"id: 2")) + LAST_CHUNK)
+    before, last = told(await one.response())
+    assert (before, ids(last)) == (LOG, ALL)
+
+
+@pytest.mark.parametrize("end", [b"\n", b"\r\n", b"\r"])
+async def test_an_answer_on_a_stream_with_any_line_ends_at_any_split(rig: Rig, end: bytes) -> None:
+    one = await rig.client(rig.post(filtered(7)))
+    peer, first_id = await crawl_id(rig)
+    raw = event(result(first_id, page(TASKS)), b": hello", b"id: 1").replace(b"\n", end)
+    await peer.send(stream(), *(chunk(raw[at : at + 17]) for at in range(0, len(raw), 17)), LAST_CHUNK)
+    assert ids(final(await one.response())) == ALL
+
+
+# ---- cancellation, and clients that leave ----
+
+
+async def test_a_cancelled_query_ends_and_the_notification_is_forwarded(rig: Rig) -> None:
+    session = Session(rig)
+    one = await session.client(filtered(7))
+    peer, _ = await crawl_id(rig)
+    note = notification("notifications/cancelled", requestId=7, reason="enough")
+    sending = asyncio.create_task(session.ask(note))
+    second = await rig.upstream.request(2)
+    assert rig.upstream.requests[1].body == dumps(note)
+    await second.send(response(b"", status=b"202 Accepted"))
+    assert (await sending).status == 202
+    got = await one.response()
+    assert got.whole
+    assert b'"result"' not in got.body and b'"error"' not in got.body, "nobody waits for a response any more"
+    assert await peer.ends() in ("fin", "rst"), "and the crawl ends with it"
+
+
+@pytest.mark.parametrize("other", ["7", 8, "t-7"])
+async def test_another_id_cancels_nothing(rig: Rig, other: object) -> None:
+    """`7` and `"7"` are different ids (DESIGN 3.8)."""
+    session = Session(rig)
+    one = await session.client(filtered(7))
+    peer, first_id = await crawl_id(rig)
+    sending = asyncio.create_task(session.ask(notification("notifications/cancelled", requestId=other)))
+    second = await rig.upstream.request(2)
+    await second.send(response(b"", status=b"202 Accepted"))
+    await sending
+    await peer.send(answer(result(first_id, page(TASKS))))
+    assert ids(final(await one.response())) == ALL
+
+
+async def test_a_cancellation_in_another_session_cancels_nothing(rig: Rig) -> None:
+    one = await Session(rig).client(filtered(7))
+    peer, first_id = await crawl_id(rig)
+    sending = asyncio.create_task(Session(rig).ask(notification("notifications/cancelled", requestId=7)))
+    second = await rig.upstream.request(2)
+    await second.send(response(b"", status=b"202 Accepted"))
+    await sending
+    await peer.send(answer(result(first_id, page(TASKS))))
+    assert ids(final(await one.response())) == ALL
+
+
+async def test_one_of_two_cancelled_leaves_the_other(rig: Rig) -> None:
+    session = Session(rig)
+    first = await session.client(filtered("a"))
+    peer, first_id = await crawl_id(rig)
+    second = await session.client(filtered("b"))
+    await _joined(rig, session)
+    sending = asyncio.create_task(session.ask(notification("notifications/cancelled", requestId="a")))
+    third = await rig.upstream.request(3)
+    await third.send(response(b"", status=b"202 Accepted"))
+    await sending
+    await first.response()
+    await peer.send(answer(result(first_id, page(TASKS))))
+    assert ids(final(await second.response())) == ALL
+    assert len(rig.asked("tasks/list")) == 1
+
+
+@pytest.mark.parametrize("how", ["fin", "rst"])
+async def test_a_client_that_leaves_ends_its_crawl(rig: Rig, how: str) -> None:
+    one = await rig.client(rig.post(filtered()))
+    peer, first_id = await crawl_id(rig)
+    await peer.send(answer(result(first_id, page(TASKS[:2], "t-1"))))
+    peer, _ = await crawl_id(rig, 2)
+    one.finish() if how == "fin" else one.reset()
+    assert await peer.ends() in ("fin", "rst")
+    await rig.canary()
+    assert len(rig.asked("tasks/list")) == 2
+
+
+async def test_the_second_of_two_gets_its_answer_when_the_first_has_left(rig: Rig) -> None:
+    session = Session(rig)
+    first = await session.client(filtered(1))
+    peer, first_id = await crawl_id(rig)
+    second = await session.client(filtered(2))
+    await _joined(rig, session)
+    first.finish()
+    await first.ends()
+    await peer.send(answer(result(first_id, page(TASKS[:2], "t-1"))))
+    peer, second_id = await crawl_id(rig, 3)
+    await peer.send(answer(result(second_id, page(TASKS[2:]))))
+    got = await second.response()
+    assert got.value(b"content-type") == b"application/json"
+    assert ids(final(got)) == ALL
+    assert len(rig.asked("tasks/list")) == 2
+
+
+async def test_when_both_have_left_the_crawl_ends(rig: Rig) -> None:
+    session = Session(rig)
+    first = await session.client(filtered(1))
+    peer, _ = await crawl_id(rig)
+    second = await session.client(filtered(2))
+    await _joined(rig, session)
+    first.reset()
+    second.reset()
+    assert await peer.ends() in ("fin", "rst")
+
+
+# ---- what it costs ----
+
+
+class Economy:
+    """A legacy server of 1,000 tasks at ten a page, and clients of one session."""
+
+    def __init__(self, server: LegacyServer, gateway: Gateway, http: aiohttp.ClientSession) -> None:
+        self.server = server
+        self._url = f"http://127.0.0.1:{gateway.port}/mcp"
+        self._http = http
+        self._fields = {"Accept": "application/json, text/event-stream"}
+
+    async def ask(self, message: Json) -> Json:
+        async with self._http.post(self._url, json=message, headers=self._fields) as got:
+            if "Mcp-Session-Id" in got.headers:
+                self._fields["Mcp-Session-Id"] = got.headers["Mcp-Session-Id"]
+            assert got.status == 200
+            text = await got.text()
+            return dict(json.loads(text if got.content_type == "application/json" else text.split("data: ")[-1]))
+
+    @property
+    def lists(self) -> int:
+        return self.server.counts["tasks/list"]
+
+
+@pytest.mark.parametrize("sse", [False, True], ids=["json", "stream"])
+async def test_a_thousand_tasks_cost_a_hundred_lists_once(gateways: Gateways, sse: bool) -> None:
+    """Issue 2, "Done when": 100 list requests, within `max_age` none, fifty at once no more than one crawl."""
+    server = LegacyServer(simulate=False, initial_tasks=0, notify=False, sse=sse)
+    url = await server.start()
+    try:
+        port = int(url.split(":")[2].partition("/")[0])
+        index = {"max_age": "60s", "page_size": 100}
+        with gateways.process(port, index=index) as gateway:
+            async with aiohttp.ClientSession() as http:
+                economy = Economy(server, gateway, http)
+                await economy.ask(call("initialize", protocolVersion="2025-11-25", capabilities={}, clientInfo={}))
+                server.load(1000)
+                first = await economy.ask(filtered(1, status=["completed", "failed"]))
+                assert economy.lists == 100
+                total = first["result"]["_meta"]["taskgate/total"]
+                assert total == sum(t["status"] in ("completed", "failed") for t in server.store().all()) > 100
+                assert len(first["result"]["tasks"]) == 100
+                for number in range(5):
+                    await economy.ask(filtered(number, orderBy="createdAt", status=["working"]))
+                assert economy.lists == 100, "the next ones within max_age cost nothing"
+                seen = [t["taskId"] for t in first["result"]["tasks"]]
+                while cursor := first["result"].get("nextCursor"):
+                    first = await economy.ask(filtered(2, cursor=cursor))
+                    seen += [t["taskId"] for t in first["result"]["tasks"]]
+                assert len(seen) == len(set(seen)) == total
+                assert economy.lists == 100, "and neither do further pages"
+        # Fifty at once, of a session that nobody has asked for yet.
+        with gateways.process(port, index=index) as gateway:
+            async with aiohttp.ClientSession() as http:
+                fresh = Economy(server, gateway, http)
+                fresh._fields.update(economy._fields)
+                server.counts.clear()
+                answers = await asyncio.gather(*(fresh.ask(filtered(n)) for n in range(50)))
+                assert fresh.lists <= 100
+                assert {a["result"]["_meta"]["taskgate/total"] for a in answers} == {
+                    sum(t["status"] == "working" for t in server.store().all())
+                }
+                assert [a["id"] for a in answers] == list(range(50))
+    finally:
+        await server.stop()
+
+
+async def test_max_age_of_zero_asks_every_time(gateways: Gateways) -> None:
+    server = LegacyServer(simulate=False, initial_tasks=30, notify=False)
+    url = await server.start()
+    try:
+        port = int(url.split(":")[2].partition("/")[0])
+        index = {"max_age": "0s", "full_crawl_interval": "0s"}
+        with gateways.process(port, index=index) as gateway:
+            async with aiohttp.ClientSession() as http:
+                economy = Economy(server, gateway, http)
+                await economy.ask(call("initialize", protocolVersion="2025-11-25", capabilities={}, clientInfo={}))
+                for number in (1, 2, 3):
+                    await economy.ask(filtered(number))
+                    assert economy.lists == 3 * number
+    finally:
+        await server.stop()
