@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, TypeAlias
 from uuid import uuid4
 
-from tests.relay.gateway import Gateway, port_of
+from tests.relay.gateway import Gateway, Gateways, listening, port_of
 from tests.relay.harness import Client, Peer, Upstream
 from tests.relay.http1 import Message
 from tests.relay.messages import Json, answer, fault, post, result
@@ -127,6 +127,14 @@ async def rig_at(place: Place) -> AsyncIterator[Rig]:
         yield rig
     finally:
         await rig.close()
+
+
+@asynccontextmanager
+async def rig_with(gateways: Gateways, **changed: Any) -> AsyncIterator[Rig]:
+    """A rig about a gateway of its own, whose configuration is `changed`, on the running loop."""
+    with listening() as sock:
+        async with gateways.in_process(port_of(sock), **changed) as gateway, rig_at(Place(gateway, sock)) as rig:
+            yield rig
 
 
 def body(message: Message) -> Any:
