@@ -22,7 +22,8 @@ from gateway.core.cursor import Position
 from gateway.core.freshness import NEVER, Ages, Knowledge, Listing, Plan
 from gateway.core.index import Page, page_of
 from gateway.core.query import Query
-from gateway.core.task import UNKNOWN, Instant, Task
+from gateway.core.task import UNKNOWN, Instant, Last, Task
+from gateway.core.task import Key as Place
 from gateway.crawler import TASKS_AT_ONCE, Caller, Crawler
 from gateway.errors import GatewayError, UpstreamBroken, UpstreamFailed, UpstreamRefused
 from gateway.metrics import Metrics
@@ -382,9 +383,8 @@ class Refresher:
                     kept = page_of(query, best + matching, position.after, limit, position.until)
                     best, more = kept.tasks, more or kept.more
                     if query.moves_ahead and position.until is None:
-                        until = max(
-                            [*map(query.place, matching), *([until] if until is not None else [])], default=None
-                        )
+                        known = [Place(until.at, i) for i in until.ids] if until is not None else []
+                        until = Last.of([*known, *map(query.place, matching)])
                     pages += 1
                     size_bytes += read.size_bytes
                     if read.following is not None:

@@ -17,7 +17,7 @@ from typing import Final, Literal
 import msgspec
 
 from gateway.core.query import Query
-from gateway.core.task import Instant, Key
+from gateway.core.task import Instant, Key, Last
 
 _PREFIX: Final = "taskgate1."
 _BYTES_MAX: Final = 16 << 20  # unpacked; as much as any list of task ids that a request may carry
@@ -26,13 +26,13 @@ _BYTES_MAX: Final = 16 << 20  # unpacked; as much as any list of task ids that a
 class Position(msgspec.Struct, frozen=True):
     """A page of a list: the one behind the place `after`, and not beyond `until`, where there are such places.
 
-    In ascending order of last update a task that changes moves ahead; without `until`, the last place when the first
+    In ascending order of last update a task that changes moves ahead; without `until`, the last places when the first
     page was handed out, whoever follows the cursors would meet it again.
     """
 
     query: Query
     after: Key | None = None
-    until: Key | None = None
+    until: Last | None = None
 
 
 class _Wire(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
@@ -43,7 +43,7 @@ class _Wire(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
     by: Literal["createdAt", "lastUpdatedAt"]
     descending: bool
     after: tuple[str, str]
-    until: tuple[str, str] | None
+    until: tuple[str, list[str]] | None
 
 
 _wire = msgspec.json.Decoder(_Wire)
@@ -65,7 +65,7 @@ def encode(position: Position) -> str:
         query.by,
         query.descending,
         (_pack(after.at), after.id),
-        (_pack(until.at), until.id) if until is not None else None,
+        (_pack(until.at), sorted(until.ids)) if until is not None else None,
     )
     body = zlib.compress(msgspec.json.encode(wire), level=1)
     return _PREFIX + urlsafe_b64encode(zlib.crc32(body).to_bytes(4, "big") + body).decode()
@@ -90,7 +90,7 @@ def decode(text: str) -> Position | None:
             by=wire.by,
             descending=wire.descending,
         )
-        until = Key(_unpack(wire.until[0]), wire.until[1]) if wire.until is not None else None
+        until = Last(_unpack(wire.until[0]), frozenset(wire.until[1])) if wire.until is not None else None
         position = Position(query, Key(_unpack(wire.after[0]), wire.after[1]), until)
         return position if encode(position) == text else None
     except (ValueError, zlib.error, ZeroDivisionError):

@@ -9,14 +9,14 @@ match; whatever its ranges and its order are, its total and its page come from t
 import heapq
 from collections.abc import Iterator
 from functools import partial
-from itertools import islice, takewhile
+from itertools import chain, islice, takewhile
 
 import msgspec
 
 from gateway.core.plane import Plane
 from gateway.core.query import Query
 from gateway.core.shards import Shards
-from gateway.core.task import TERMINAL, Key, Task
+from gateway.core.task import TERMINAL, Key, Last, Task
 
 TASK_OVERHEAD_BYTES = 400
 """What a task costs beside its raw JSON and its id, measured by `make bench`."""
@@ -28,7 +28,7 @@ class Page(msgspec.Struct):
     tasks: list[Task]
     total: int
     more: bool
-    until: Key | None = None
+    until: Last | None = None
 
 
 class Index:
@@ -107,7 +107,7 @@ class Index:
                 if query.task_ids is None or key.id in query.task_ids:
                     yield key.id
 
-    def select(self, query: Query, after: Key | None, limit: int, until: Key | None = None) -> Page:
+    def select(self, query: Query, after: Key | None, limit: int, until: Last | None = None) -> Page:
         """The first `limit` tasks that match, behind the place `after` and not beyond `until` if there are such."""
         if query.task_ids is not None:
             found = [t for i in query.task_ids if (t := self._tasks.get(i)) and query.matches(t, self.default_method)]
@@ -123,12 +123,12 @@ class Index:
         ]
         keys: Iterator[Key] = runs[0] if len(runs) == 1 else heapq.merge(*runs, reverse=query.descending)
         if until is not None:
-            keys = takewhile(partial(_reaches, query, until), keys)
+            keys = filter(until.admits, takewhile(partial(_is_not_later, until), keys))
         tasks = [self._tasks[key.id] for key in islice(keys, limit + 1)]
         more = len(tasks) > limit
         if more and until is None and query.moves_ahead:
-            ends = (group.walk(query.by, True, query.created, query.updated, None, 1) for group in groups)
-            until = max(key for end in ends for key in islice(end, 1))
+            ends = (group.walk(query.by, True, query.created, query.updated, None, len(self)) for group in groups)
+            until = Last.of(chain.from_iterable(map(_last_instant, ends)))
         return Page(tasks[:limit], total, more, until)
 
     def _add(self, task: Task) -> None:
@@ -140,19 +140,19 @@ class Index:
         self.size_bytes += _size_bytes(task)
 
 
-def page_of(query: Query, matching: list[Task], after: Key | None, limit: int, until: Key | None = None) -> Page:
+def page_of(query: Query, matching: list[Task], after: Key | None, limit: int, until: Last | None = None) -> Page:
     """A page out of all tasks that match, in no order."""
     rest = [
         task
         for task in matching
         if (after is None or _follows(query, query.place(task), after))
-        and (until is None or _reaches(query, until, query.place(task)))
+        and (until is None or until.admits(query.place(task)))
     ]
     pick = heapq.nlargest if query.descending else heapq.nsmallest
     tasks = pick(limit + 1, rest, key=query.place)
     more = len(tasks) > limit
     if more and until is None and query.moves_ahead:
-        until = max(query.place(task) for task in matching)
+        until = Last.of(map(query.place, matching))
     return Page(tasks[:limit], len(matching), more, until)
 
 
@@ -160,8 +160,16 @@ def _follows(query: Query, place: Key, after: Key) -> bool:
     return bool(place < after if query.descending else place > after)
 
 
-def _reaches(query: Query, until: Key, place: Key) -> bool:
-    return place == until or _follows(query, until, place)
+def _is_not_later(until: Last, place: Key) -> bool:
+    return bool(place.at <= until.at)
+
+
+def _last_instant(descending: Iterator[Key]) -> Iterator[Key]:
+    """The places of the first instant in a descending walk."""
+    first = next(descending, None)
+    if first is not None:
+        yield first
+        yield from takewhile(lambda place: place.at == first.at, descending)
 
 
 def _size_bytes(task: Task) -> int:

@@ -65,18 +65,18 @@ class Event(msgspec.Struct):
     def with_data(self, data: bytes) -> bytes:
         """The event's bytes with `data` in place of its data; every line of another field stays as it was."""
         out: list[bytes] = [_BOM] if self.bom else []
-        written = False
-        for line, end in _LINE.findall(self._text()):
-            name, _, value = line.partition(b":")
-            if name != b"data":
+        lines = _LINE.findall(self._text())
+        places = [at for at, (line, _) in enumerate(lines) if line.partition(b":")[0] == b"data"]
+        place = places[0]
+        if len(places) > 1 and lines[places[-1] - 1][1] == b"\r" and lines[places[-1] + 1] == (b"", b"\n"):
+            place = places[-1]  # without a line there the CR before and the LF behind would be one line end
+        for at, (line, end) in enumerate(lines):
+            if at not in places:
                 out.append(line + end)
-            elif not written:
+            elif at == place:
                 pieces = data.split(b"\n")
-                spaced = value.startswith(b" ") or any(piece.startswith(b" ") for piece in pieces)
+                spaced = line.startswith(b"data: ") or any(piece.startswith(b" ") for piece in pieces)
                 out += [(b"data: " if spaced else b"data:") + piece + end for piece in pieces]
-                written = True
-            elif out[-1].endswith(b"\r"):
-                out[-1] = out[-1][:-1] + end  # lest CR become CRLF with what follows, and the event not end
         return b"".join(out)
 
 

@@ -6,6 +6,7 @@ fraction (DESIGN 5.2); a timestamp that nobody can read is `UNKNOWN`, and loses 
 """
 
 import re
+from collections.abc import Iterable
 from datetime import date
 from fractions import Fraction
 from functools import lru_cache
@@ -48,6 +49,29 @@ class Key(msgspec.Struct, order=True, frozen=True, gc=False):
 
     at: Any  # Instant; msgspec has no type for Fraction
     id: Any  # str, or TOP
+
+
+class Last(msgspec.Struct, frozen=True):
+    """The last places of an order at some moment: the last instant, and the ids of the tasks that had it then."""
+
+    at: Any  # Instant
+    ids: frozenset[str]
+
+    def admits(self, place: Key) -> bool:
+        """Whether a place is not beyond: what came to the last instant later is."""
+        return bool(place.at < self.at or (place.at == self.at and place.id in self.ids))
+
+    @classmethod
+    def of(cls, places: Iterable[Key]) -> "Last | None":
+        """The last of some places."""
+        at: Any = None
+        ids: set[str] = set()
+        for place in places:
+            if at is None or place.at > at:
+                at, ids = place.at, set()
+            if place.at == at:
+                ids.add(place.id)
+        return cls(at, frozenset(ids)) if ids else None
 
 
 class _Top:
