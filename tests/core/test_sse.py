@@ -331,6 +331,8 @@ texts = st.lists(
 @given(streams(), texts.map(b"\n".join))
 @example(b"data: x\rdata: y", b"N")
 @example(b"data: x\rid: 1\rdata: y", b"N")
+@example(b"data: x\rdata: y\ndata: z", b"N")
+@example(b"data: x\rid: 1\rdata: y\ndata: z", b"N")
 def test_new_data_is_read_back_and_every_other_line_is_kept(stream: bytes, data: bytes) -> None:
     # A line behind CR that begins with a byte order mark might become the stream's first: nobody writes such a thing.
     assume(b"\r" + BOM not in stream)
