@@ -205,7 +205,7 @@ class Upstream:
     def _arrived(self, peer: Peer) -> None:
         with contextlib.suppress(Malformed):
             known = self._heads.get(peer, 0)
-            self._heads[peer] = len(peer.incoming.requests())
+            self._heads[peer] = peer.incoming.count()
             self._order += [(peer, place) for place in range(known, self._heads[peer])]
         self._changed.set()
 

@@ -72,6 +72,7 @@ class Reader:
         self._at = 0
         self._done: list[Message] = []
         self._asked = 0  # of the methods that responses answer to
+        self._whole_at = 0  # how much data there must be before the request under way can be whole
 
     def feed(self, data: bytes) -> None:
         """Take in what was sent."""
@@ -87,9 +88,14 @@ class Reader:
                 return list(self._done)
             message, after = _with_body(self.data, head[2], Message(*head[:2], _framing(head[1]) or "none"))
             if not message.whole:
+                self._whole_at = after if message.framing == "length" else 0
                 return [*self._done, message]
             self._done.append(message)
             self._at = after
+
+    def count(self) -> int:
+        """How many requests have begun; costs nothing while a large body arrives."""
+        return len(self._done) + 1 if len(self.data) < self._whole_at else len(self.requests())
 
     def methods(self) -> list[bytes]:
         """The methods of the requests, and one more where something follows that is none: it may be refused."""
