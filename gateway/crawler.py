@@ -109,7 +109,7 @@ class Crawler:
         The next page is asked for before this one is handed out, so that the upstream is not idle meanwhile.
         """
         trail: list[str | None] = [None]  # the cursors of the pages read, and at its end that of the next
-        seen: set[str | None] = set()
+        seen: set[str] = set()
         recoveries, went_back = 0, False
         asking = self._prefetch(None)
         try:
@@ -121,7 +121,7 @@ class Crawler:
                         raise UpstreamBroken(f"cursors of the upstream's tasks/list expired {recoveries} times")
                     # The task that the cursor names has gone. A page back there is a newer one; else from the start.
                     trail = [None] if went_back else trail[:-1]
-                    seen = set(trail)
+                    seen = {following for following in trail if following is not None}
                     went_back = not went_back
                     asking = self._prefetch(trail[-1])
                     continue

@@ -1,7 +1,6 @@
 """Everything that can go wrong for a client, as one tree; each class knows its HTTP status and JSON-RPC code.
 
     GatewayError                502, -32603
-    ├── BadRequest              400, -32600   the request cannot be understood
     ├── Forbidden               403, -32600   the door refuses it (DESIGN 7)
     ├── NoUpstream              404, -32600   no configured upstream is meant by it
     ├── Overloaded              503, -32603   a limit is reached; try again
@@ -34,10 +33,6 @@ class GatewayError(Exception):
     def message(self, raw_id: bytes) -> bytes:
         """The error as a JSON-RPC response to the request of that raw id, which is empty if it is not known."""
         return jsonrpc.error(raw_id, self.code, f"{self.reason.decode('latin-1')}: {self}")
-
-
-class BadRequest(GatewayError):
-    status, reason, code = 400, b"Bad Request", INVALID_REQUEST
 
 
 class Forbidden(GatewayError):

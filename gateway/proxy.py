@@ -27,7 +27,7 @@ from gateway.core.jsonrpc import Message
 from gateway.core.public import PublicUrl
 from gateway.core.query import BadQuery
 from gateway.crawler import Caller
-from gateway.errors import BadRequest, Forbidden, GatewayError, NoUpstream, UpstreamRefused
+from gateway.errors import Forbidden, GatewayError, NoUpstream, UpstreamRefused
 from gateway.listener import Exchange
 from gateway.metrics import Metrics
 from gateway.refresh import Refresher
@@ -41,6 +41,8 @@ log = logging.getLogger("taskgate.request")
 _LAST_REVISION: Final = b"2025-11-25"
 # The message endpoint of HTTP+SSE (2024-11-05) names its session in the query, as every SDK's server writes it.
 _HTTP_SSE_SESSION: Final = re.compile(rb"[?&]session_?id=", re.IGNORECASE)
+_HOST: Final = re.compile(r"([a-z0-9._~!$&'()*+,;=%-]+|\[[0-9a-f:.]+\])(?::[0-9]*)?")
+_ABSOLUTE: Final = re.compile(rb"[A-Za-z][A-Za-z0-9+.-]*://([^/?#]*)")
 _WELL_KNOWN: Final = re.compile(rb"/\.well-known/[^/?]+")
 _CANCELLED: Final = "notifications/cancelled"
 
@@ -65,7 +67,7 @@ class Proxy:
         caller: Caller | None = None
         message: Message | None = None
         try:
-            self._door.check(exchange.headers)
+            self._door.check(exchange.target, exchange.headers)
             caller = self._caller(exchange)
             if not _may_carry_message(exchange, self._config.limits.inspected_body_bytes_max):
                 body, whole = exchange.body.take(), exchange.body.complete
@@ -270,20 +272,22 @@ class _Door:
         self._hosts |= {u.match.host.lower() for u in config.upstreams if u.match.host is not None}
         self._origins = {o.lower() for o in config.allowed_origins}
 
-    def check(self, headers: Headers) -> None:
-        """Raises Forbidden, or BadRequest for a request with several hosts."""
-        hosts = headers.all(b"host")
-        if len(hosts) > 1:
-            raise BadRequest("more than one Host")
+    def check(self, target: bytes, headers: Headers) -> None:
+        """Raises Forbidden."""
         if not self._guarded:
             return
-        if hosts and not self._admits_host(hosts[0]):
-            given = hosts[0].decode("latin-1")
-            raise Forbidden(f"Host {given!r} is neither a loopback name nor in allowed_hosts")
-        origin = headers.get(b"origin")
-        if origin is not None and not self._admits_origin(origin):
-            given = origin.decode("latin-1")
-            raise Forbidden(f"Origin {given!r} is neither a loopback origin nor in allowed_origins")
+        hosts = headers.all(b"host")
+        if not target.startswith(b"/"):
+            absolute = _ABSOLUTE.match(target)  # whose authority goes before Host (RFC 9112, 3.2.2)
+            hosts += [absolute[1]] if absolute is not None else []
+        for host in hosts:
+            if not self._admits_host(host):
+                given = host.decode("latin-1")
+                raise Forbidden(f"Host {given!r} is neither a loopback name nor in allowed_hosts")
+        for origin in headers.all(b"origin") if b"origin" in headers else ():
+            if not self._admits_origin(origin):
+                given = origin.decode("latin-1")
+                raise Forbidden(f"Origin {given!r} is neither a loopback origin nor in allowed_origins")
 
     @lru_cache(maxsize=1024)  # noqa: B019  # there is one door, and it lives as long as its proxy
     def _admits_host(self, value: bytes) -> bool:
@@ -292,7 +296,7 @@ class _Door:
 
     @lru_cache(maxsize=1024)  # noqa: B019
     def _admits_origin(self, value: bytes) -> bool:
-        text = value.decode("latin-1").lower()
+        text = value.strip(b" \t").decode("latin-1").lower()
         return _is_loopback(_name(text.partition("://")[2])) or text in self._origins
 
 
@@ -304,9 +308,9 @@ def _is_loopback(name: str) -> bool:
 
 
 def _name(host: str) -> str:
-    """A `Host` value without its port."""
-    host = host.lower()
-    return host.partition("]")[0] + "]" if host.startswith("[") else host.partition(":")[0]
+    """A `Host` value without its port; empty if it is none."""
+    found = _HOST.fullmatch(host.lower())
+    return found[1] if found is not None else ""
 
 
 def _by_precedence(upstreams: Sequence[Upstream]) -> list[Upstream]:

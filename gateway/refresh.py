@@ -276,7 +276,8 @@ class Refresher:
         known = session.known
         for tasks in session.index.parts():
             for task in tasks:
-                unseen = task.crawl != session.crawl and task.id not in known.unlisted
+                asked_by_id = task.id in known.unlisted and known.asks_by_id
+                unseen = task.crawl != session.crawl and not asked_by_id
                 if unseen and known.confirmed.get(task.id, NEVER) < began_at:
                     session.forget(task.id, began_at)
             await asyncio.sleep(0)

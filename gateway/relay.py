@@ -9,7 +9,7 @@ on it, and only one that edits holds anything up.
 import asyncio
 import zlib
 from collections.abc import Callable
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
 from gateway.config import Limits
 from gateway.core import sse
@@ -95,6 +95,7 @@ async def _pass_while_sending(
     """Send a body as it comes from the client; the response may begin, and even end, before that does."""
     sending = asyncio.ensure_future(_send(exchange, request, call))
     head = asyncio.ensure_future(call.head(None))
+    tasks: list[asyncio.Future[Any]] = [sending, head]
     try:
         await asyncio.wait({sending, head}, return_when=asyncio.FIRST_COMPLETED)
         if not head.done():
@@ -103,12 +104,18 @@ async def _pass_while_sending(
             if not head.done():
                 raise UpstreamTimeout(f"no answer from the upstream within {timeout_s:g} s")
         response = head.result()
-        await _respond(exchange, response, watch, limits)
+        responding = asyncio.ensure_future(_respond(exchange, response, watch, limits))
+        tasks.append(responding)
+        await asyncio.wait({sending, responding}, return_when=asyncio.FIRST_COMPLETED)
+        if not responding.done():
+            sending.result()  # a request that broke off ends its answer too
+            await asyncio.wait({responding})
+        responding.result()
         return response
     finally:
-        sending.cancel()
-        head.cancel()
-        await asyncio.gather(sending, head, return_exceptions=True)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
 
 
 async def _send(exchange: Exchange, request: Request, call: Call) -> None:

@@ -117,9 +117,11 @@ class RequestParser:
         if method == b"CONNECT":
             raise Refused(501, b"Not Implemented", "CONNECT asks for a tunnel, and this is a gateway")
         headers = _fields(data, line.end(), end + 2)
+        if len(headers.all(b"host")) > 1 or (minor == b"1" and b"host" not in headers):
+            raise Refused(400, b"Bad Request", "HTTP/1.1 wants one Host (RFC 9112, 3.2)")
+        self._state = self._framing(headers, int(minor))
         self._pending = data[end + 4 :]
         events.append(Head(method, target, int(minor), headers))
-        self._state = self._framing(headers, int(minor))
         return True
 
     def _check_partial(self, data: bytes) -> None:

@@ -67,9 +67,10 @@ class Event(msgspec.Struct):
         out: list[bytes] = [_BOM] if self.bom else []
         lines = _LINE.findall(self._text())
         places = [at for at, (line, _) in enumerate(lines) if line.partition(b":")[0] == b"data"]
-        place = places[0]
-        if len(places) > 1 and lines[places[-1] - 1][1] == b"\r" and lines[places[-1] + 1] == (b"", b"\n"):
-            place = places[-1]  # without a line there the CR before and the LF behind would be one line end
+        place, last = places[0], places[-1]
+        kept_before = [end for at, (_, end) in enumerate(lines[:last]) if at == place or at not in places]
+        if kept_before[-1:] == [b"\r"] and lines[last + 1] == (b"", b"\n"):
+            place = last  # without a line there the CR before and the LF behind would be one line end
         for at, (line, end) in enumerate(lines):
             if at not in places:
                 out.append(line + end)

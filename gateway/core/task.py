@@ -23,12 +23,15 @@ Instant: TypeAlias = int | Fraction
 Counted from 2020 an int of our days takes 32 bytes; from 1970 it would take 48, twice in every task.
 """
 
+_LAST_IDS_MAX: Final = 1000
+_FRACTION_DIGITS_MAX: Final = 4000
+
 UNKNOWN: Final = -(1 << 80)
 """The instant of a timestamp that cannot be read: before all others, and inside every range."""
 
 _RFC3339: Final = re.compile(
     r"([0-9]{4}-[0-9]{2}-[0-9]{2})T([01][0-9]|2[0-3]):([0-5][0-9]):([0-6][0-9])"
-    r"(?:\.([0-9]{1,4000}))?(Z|[+-][0-9]{2}:[0-5][0-9])",
+    rf"(?:\.([0-9]{{1,{_FRACTION_DIGITS_MAX}}}))?(Z|[+-][0-9]{{2}}:[0-5][0-9])",
 )
 _EPOCH: Final = date(2020, 1, 1)
 _EPOCH_UNIX_S: Final = 1_577_836_800
@@ -52,14 +55,17 @@ class Key(msgspec.Struct, order=True, frozen=True, gc=False):
 
 
 class Last(msgspec.Struct, frozen=True):
-    """The last places of an order at some moment: the last instant, and the ids of the tasks that had it then."""
+    """The last places of an order at some moment: the last instant, and the ids of the tasks that had it then.
+
+    No ids where they were more than `_LAST_IDS_MAX`: then whatever has that instant is taken for one of them.
+    """
 
     at: Any  # Instant
     ids: frozenset[str]
 
     def admits(self, place: Key) -> bool:
         """Whether a place is not beyond: what came to the last instant later is."""
-        return bool(place.at < self.at or (place.at == self.at and place.id in self.ids))
+        return bool(place.at < self.at or (place.at == self.at and (place.id in self.ids or not self.ids)))
 
     @classmethod
     def of(cls, places: Iterable[Key]) -> "Last | None":
@@ -71,7 +77,7 @@ class Last(msgspec.Struct, frozen=True):
                 at, ids = place.at, set()
             if place.at == at:
                 ids.add(place.id)
-        return cls(at, frozenset(ids)) if ids else None
+        return cls(at, frozenset(ids if len(ids) <= _LAST_IDS_MAX else ())) if ids else None
 
 
 class _Top:
@@ -175,7 +181,7 @@ def _reported_instant(raw: msgspec.Raw) -> Instant:
 def parse_instant(text: str) -> Instant | None:
     """The instant of an RFC 3339 timestamp, None if `text` is none. A leap second is the second after it.
 
-    A fraction may have up to 4,000 digits.
+    A fraction may have up to `_FRACTION_DIGITS_MAX` digits.
     """
     parts = _RFC3339.fullmatch(text.upper())
     if parts is None:

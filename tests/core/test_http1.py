@@ -38,7 +38,7 @@ SEVERAL = (
     b"POST /a HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\nTrailer: X-T\r\n\r\n"
     b"3;a=b\r\nabc\r\n1\r\nz\r\n0\r\nX-T: 1\r\nAuthorization: evil\r\n\r\n"
     b"\r\nPOST /b?\xff%2F//? HTTP/1.1\r\nhOST: y\r\nContent-Length: 5\r\nX:  a \t\r\nx:\xfe\r\n\r\nhello"
-    b"GET //%2F HTTP/1.0\r\n\r\nBREW * HTTP/1.1\r\nA:\r\n\r\n"
+    b"GET //%2F HTTP/1.0\r\n\r\nBREW * HTTP/1.1\r\nHost: x\r\nA:\r\n\r\n"
 )
 
 
@@ -58,7 +58,7 @@ def test_several_requests_on_one_connection() -> None:
         ("end", ()),
         ("head", b"GET", b"//%2F", 0, ()),
         ("end", ()),
-        ("head", b"BREW", b"*", 1, ((b"A", b""),)),
+        ("head", b"BREW", b"*", 1, ((b"Host", b"x"), (b"A", b""))),
         ("end", ()),
     ]
 
@@ -79,40 +79,42 @@ def test_byte_by_byte_gives_the_same_events() -> None:
     assert read(*(SEVERAL[i : i + 1] for i in range(len(SEVERAL)))) == read(SEVERAL)
 
 
-CHUNKED = b"POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n"
+CHUNKED = b"POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"
 
 
 @pytest.mark.parametrize(
     ("data", "status"),
     [
-        (b"POST / HTTP/1.1\r\nContent-Length: 3\r\nTransfer-Encoding: chunked\r\n\r\n", 400),
-        (b"POST / HTTP/1.1\r\nContent-Length: 3\r\nContent-Length: 3\r\n\r\nabc", 400),
-        (b"POST / HTTP/1.1\r\nContent-Length: 3, 3\r\n\r\nabc", 400),
-        (b"POST / HTTP/1.1\r\nContent-Length: +3\r\n\r\nabc", 400),
-        (b"POST / HTTP/1.1\r\nContent-Length: 0x3\r\n\r\nabc", 400),
-        (b"POST / HTTP/1.1\r\nContent-Length:\r\n\r\nabc", 400),
-        (b"POST / HTTP/1.1\r\nTransfer-Encoding: chunked, identity\r\n\r\n", 400),
-        (b"POST / HTTP/1.1\r\nTransfer-Encoding: chunked, chunked\r\n\r\n", 400),
-        (b"POST / HTTP/1.1\r\nTransfer-Encoding: xchunked\r\n\r\n", 400),
+        (b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 3\r\nTransfer-Encoding: chunked\r\n\r\n", 400),
+        (b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 3\r\nContent-Length: 3\r\n\r\nabc", 400),
+        (b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 3, 3\r\n\r\nabc", 400),
+        (b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: +3\r\n\r\nabc", 400),
+        (b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 0x3\r\n\r\nabc", 400),
+        (b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length:\r\n\r\nabc", 400),
+        (b"POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked, identity\r\n\r\n", 400),
+        (b"POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked, chunked\r\n\r\n", 400),
+        (b"POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: xchunked\r\n\r\n", 400),
         (b"POST / HTTP/1.0\r\nTransfer-Encoding: chunked\r\n\r\n", 400),
         (b"GET / HTTP/1.1\nHost: x\n\n", 400),
         (b"GET / HTTP/1.1\r\nHost: x\n\r\n\r\n", 400),
         (b"GET / HTTP/1.1\r\nHost : x\r\n\r\n", 400),
-        (b"GET / HTTP/1.1\r\n Host: x\r\n\r\n", 400),
-        (b"GET / HTTP/1.1\r\nX: a\r\n b\r\n\r\n", 400),
-        (b"GET / HTTP/1.1\r\nX: a\rb\r\n\r\n", 400),
-        (b"GET / HTTP/1.1\r\nX: a\0b\r\n\r\n", 400),
-        (b"GET / HTTP/1.1\r\n: a\r\n\r\n", 400),
-        (b"GET  / HTTP/1.1\r\n\r\n", 400),
-        (b"GET /a b HTTP/1.1\r\n\r\n", 400),
+        (b"GET / HTTP/1.1\r\nHost: x\r\n Host: x\r\n\r\n", 400),
+        (b"GET / HTTP/1.1\r\nHost: x\r\nX: a\r\n b\r\n\r\n", 400),
+        (b"GET / HTTP/1.1\r\nHost: x\r\nX: a\rb\r\n\r\n", 400),
+        (b"GET / HTTP/1.1\r\nHost: x\r\nX: a\0b\r\n\r\n", 400),
+        (b"GET / HTTP/1.1\r\nHost: x\r\n: a\r\n\r\n", 400),
+        (b"GET  / HTTP/1.1\r\nHost: x\r\n\r\n", 400),
+        (b"GET /a b HTTP/1.1\r\nHost: x\r\n\r\n", 400),
         (b"GET / HTTP/1.1 \r\n\r\n", 400),
         (b"GET / http/1.1\r\n\r\n", 400),
         (b"GET / HTTP/2.0\r\n\r\n", 505),
         (b"GET / HTTP/1.2\r\n\r\n", 505),
-        (b"CONNECT a:1 HTTP/1.1\r\n\r\n", 501),
+        (b"GET / HTTP/1.1\r\n\r\n", 400),
+        (b"GET / HTTP/1.1\r\nHost: x\r\nhost: x\r\n\r\n", 400),
+        (b"CONNECT a:1 HTTP/1.1\r\nHost: x\r\n\r\n", 501),
         (b"GET /" + b"a" * 70000, 414),
-        (b"GET / HTTP/1.1\r\nX: " + b"a" * 70000, 431),
-        (b"GET / HTTP/1.1\r\n" + b"X: a\r\n" * 12000 + b"\r\n", 431),
+        (b"GET / HTTP/1.1\r\nHost: x\r\nX: " + b"a" * 70000, 431),
+        (b"GET / HTTP/1.1\r\nHost: x\r\n" + b"X: a\r\n" * 12000 + b"\r\n", 431),
         (CHUNKED + b"0x3\r\nabc\r\n0\r\n\r\n", 400),
         (CHUNKED + b"3 \r\nabc\r\n0\r\n\r\n", 400),
         (CHUNKED + b"-3\r\nabc\r\n0\r\n\r\n", 400),
@@ -133,12 +135,12 @@ def test_what_can_be_read_in_two_ways_is_refused(data: bytes, status: int) -> No
 
 def test_after_a_refusal_nothing_more_is_read() -> None:
     parser = RequestParser(65536)
-    assert isinstance(parser.feed(b"nonsense\r\n\r\nGET / HTTP/1.1\r\n\r\n")[-1], Refused)
-    assert parser.feed(b"GET / HTTP/1.1\r\n\r\n") == []
+    assert isinstance(parser.feed(b"nonsense\r\n\r\nGET / HTTP/1.1\r\nHost: x\r\n\r\n")[-1], Refused)
+    assert parser.feed(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n") == []
 
 
 def test_what_comes_before_a_refusal_is_read() -> None:
-    seen = read(b"GET / HTTP/1.1\r\n\r\nnonsense\r\n\r\n")
+    seen = read(b"GET / HTTP/1.1\r\nHost: x\r\n\r\nnonsense\r\n\r\n")
     assert [kind for kind, *_ in seen] == ["head", "end", "refused"]
 
 
