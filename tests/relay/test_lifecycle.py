@@ -1,0 +1,774 @@
+"""The process: how it starts, drains, reloads; what it tells of itself; TLS; several upstreams (DESIGN 8).
+
+In: signals, files, traffic. Out: exit statuses, answers, metrics, lines of the log. Always: the real command, as a
+process of its own.
+"""
+
+import asyncio
+import json
+import re
+import signal
+import ssl
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, suppress
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+
+from tests.relay.gateway import (
+    Gateway,
+    Gateways,
+    Json,
+    changes,
+    eventually,
+    held_port,
+    listening,
+    port_of,
+    samples,
+    settings,
+)
+from tests.relay.harness import Client, Upstream
+from tests.relay.http1 import Message, Reader
+from tests.relay.messages import (
+    answer,
+    call,
+    chunk,
+    event,
+    fault,
+    filtered,
+    initialized,
+    notification,
+    page,
+    post,
+    request,
+    response,
+    result,
+    stream,
+    task,
+)
+from tests.relay.rig import Place, Rig, Server, Session, body, final, rig_at
+
+pytestmark = pytest.mark.usefixtures("harness_alone")
+TASKS = [task("t-1"), task("t-2", "completed")]
+
+
+@asynccontextmanager
+async def own(gateways: Gateways, **changed: Any) -> AsyncIterator[Rig]:
+    """A rig about a process of its own. Its end, by SIGTERM at the latest, must be an exit status of 0."""
+    with listening() as sock, gateways.process(port_of(sock), **changed) as gateway:
+        async with rig_at(Place(gateway, sock)) as rig:
+            yield rig
+
+
+async def logged(gateway: Gateway, text: str) -> Json:
+    """The first line of the log with that text in it, once it is there."""
+
+    async def there() -> bool:
+        return any(text in json.dumps(line) for line in gateway.lines())
+
+    await eventually(there, f"{text!r} in the log")
+    return next(line for line in gateway.lines() if text in json.dumps(line))
+
+
+async def refused(gateway: Gateway) -> None:
+    """Return once no connection is taken any more."""
+
+    async def nobody_there() -> bool:
+        try:
+            _, writer = await asyncio.open_connection("127.0.0.1", gateway.port)
+        except OSError:
+            return True
+        writer.close()
+        return False
+
+    await eventually(nobody_there, "no new connections")
+
+
+# ---- SIGTERM ----
+
+
+async def test_sigterm_lets_an_answer_in_flight_finish(gateways: Gateways) -> None:
+    async with own(gateways) as rig:
+        one = await rig.client(post(call("tools/call")))
+        peer = await rig.upstream.request()
+        rig.gateway.signal(signal.SIGTERM)
+        await refused(rig.gateway)
+        await peer.send(b"HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\n01234")
+        await one.hears(b"01234")
+        await peer.send(b"56789")
+        got = await one.response()
+        assert (got.status, got.body, got.whole) == (200, b"0123456789", True)
+        assert await one.ends() == "fin"
+        assert await rig.gateway.exits() == 0
+
+
+async def test_sigterm_lets_a_filtered_answer_finish(gateways: Gateways) -> None:
+    async with own(gateways) as rig:
+        one = await rig.client(post(filtered()))
+        peer = await rig.upstream.request()
+        rig.gateway.signal(signal.SIGTERM)
+        await refused(rig.gateway)
+        await peer.send(answer(result(body(rig.upstream.requests[0])["id"], page(TASKS[:1], "c"))))
+        peer = await rig.upstream.request(2)
+        await peer.send(answer(result(body(rig.upstream.requests[1])["id"], page(TASKS[1:]))))
+        assert [t["taskId"] for t in final(await one.response())["result"]["tasks"]] == ["t-1"]
+        assert await rig.gateway.exits() == 0
+
+
+async def test_sigterm_lets_an_answer_that_is_a_stream_finish(gateways: Gateways) -> None:
+    """The TypeScript SDK answers every POST with a stream (DESIGN 2): it is an answer in flight, with an end."""
+    async with own(gateways) as rig:
+        one = await rig.client(post(call("tools/call")))
+        peer = await rig.upstream.request()
+        await peer.send(stream() + chunk(event(notification("notifications/progress", progress=1))))
+        await one.hears(b"progress")
+        rig.gateway.signal(signal.SIGTERM)
+        await refused(rig.gateway)
+        await peer.send(chunk(event(result(1, {}))) + b"0\r\n\r\n")
+        got = await one.response()
+        assert got.whole
+        assert final(got) == result(1, {})
+        assert await rig.gateway.exits() == 0
+
+
+async def test_sigterm_closes_open_streams(gateways: Gateways) -> None:
+    """At once: a GET stream has no end to wait for. And not as if it had ended by itself."""
+    async with own(gateways, limits={"drain_timeout": "1h"}) as rig:
+        streams = []
+        for number in (1, 2, 3):
+            one = await rig.client(request(fields=[b"Accept: text/event-stream"]))
+            peer = await rig.upstream.request(number)
+            await peer.send(stream() + chunk(event(b"1")))
+            await one.hears(b"data: 1")
+            streams.append((one, peer))
+        rig.gateway.signal(signal.SIGTERM)
+        for one, peer in streams:
+            await one.ends()
+            await peer.ends()
+        assert await rig.gateway.exits() == 0
+
+
+async def test_sigterm_closes_a_stream_whose_head_has_not_come(gateways: Gateways) -> None:
+    async with own(gateways, limits={"drain_timeout": "1s"}) as rig:
+        one = await rig.client(request(fields=[b"Accept: text/event-stream"]))
+        await rig.upstream.request()
+        rig.gateway.signal(signal.SIGTERM)
+        await one.ends()
+        assert await rig.gateway.exits() == 0
+
+
+async def test_sigterm_waits_no_longer_than_its_limit(gateways: Gateways) -> None:
+    async with own(gateways, limits={"drain_timeout": "500ms"}) as rig:
+        one = await rig.client(post(call("tools/call")))
+        peer = await rig.upstream.request()
+        await peer.send(b"HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\n01234")
+        await one.hears(b"01234")
+        rig.gateway.signal(signal.SIGTERM)
+        assert not (await one.response()).whole
+        assert await rig.gateway.exits() == 0
+
+
+async def test_sigterm_closes_idle_connections(gateways: Gateways) -> None:
+    async with own(gateways) as rig:
+        rig.serve(Server({None: page(TASKS)}))
+        silent = await rig.client()
+        kept = await rig.client(post(filtered()))
+        await kept.response()
+        rig.gateway.signal(signal.SIGTERM)
+        assert await silent.ends() == "fin"
+        assert await kept.ends() == "fin"
+        assert await rig.gateway.exits() == 0
+
+
+async def test_a_draining_gateway_is_not_ready(gateways: Gateways) -> None:
+    async with own(gateways) as rig:
+        assert rig.gateway.get("/healthz")[0] == 200
+        assert rig.gateway.get("/readyz")[0] == 200
+        one = await rig.client(post(call("tools/call")))
+        peer = await rig.upstream.request()
+        rig.gateway.signal(signal.SIGTERM)
+        await refused(rig.gateway)
+        assert (await asyncio.to_thread(rig.gateway.get, "/readyz"))[0] == 503
+        assert (await asyncio.to_thread(rig.gateway.get, "/healthz"))[0] == 200
+        await peer.send(response())
+        await one.response()
+        assert await rig.gateway.exits() == 0
+
+
+async def test_sigint_ends_as_sigterm_does(gateways: Gateways) -> None:
+    async with own(gateways) as rig:
+        rig.gateway.signal(signal.SIGINT)
+        assert await rig.gateway.exits() == 0
+
+
+# ---- SIGHUP ----
+
+
+async def test_sighup_takes_over_a_new_configuration(gateways: Gateways) -> None:
+    with listening() as other:
+        async with own(gateways) as rig:
+            elsewhere = Upstream(other)
+            stream_client = await rig.client(request(fields=[b"Accept: text/event-stream"]))
+            peer = await rig.upstream.request(1)
+            await peer.send(stream() + chunk(event(b"1")))
+            waiting = await rig.client(post(call("tools/call")))
+            slow = await rig.upstream.request(2)
+            kept = await rig.client(request())
+            third = await rig.upstream.request(3)
+            await third.send(response(b"old"))
+            assert (await kept.response()).body == b"old"
+
+            gateway = rig.gateway
+            gateway.reconfigure(settings(gateway.port, gateway.admin, port_of(other)))
+            gateway.signal(signal.SIGHUP)
+            await logged(gateway, "reloaded")
+
+            await kept.send(request())
+            fresh = await elsewhere.request()
+            await fresh.send(response(b"new"))
+            assert (await kept.response(2)).body == b"new"
+            await slow.send(response(b"still there"))
+            assert (await waiting.response()).body == b"still there", "an answer in flight is finished where it began"
+            await peer.send(chunk(event(b"2")))
+            await stream_client.hears(b"data: 2")
+            await elsewhere.close()
+
+
+BAD: dict[str, tuple[Any, str]] = {
+    "an unknown key": (lambda good: {**good, "colour": "red"}, "colour"),
+    "a wrong type": (lambda good: {**good, "index": {"page_size": "many"}}, "page_size"),
+    "no upstream": (lambda good: {**good, "upstreams": []}, "upstreams"),
+    "another address": (lambda good: {**good, "listen": "127.0.0.1:1"}, "listen"),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+async def test_sighup_with_a_bad_file_changes_nothing_and_says_so(gateways: Gateways, name: str) -> None:
+    change, named = BAD[name]
+    async with own(gateways) as rig:
+        rig.serve(Server({None: page(TASKS)}))
+        gateway = rig.gateway
+        good = settings(gateway.port, gateway.admin, port_of(rig.place.listening))
+        gateway.reconfigure(change(good))
+        gateway.signal(signal.SIGHUP)
+        line = await logged(gateway, named)
+        assert line["level"] == "error"
+        assert (await rig.ask(post(filtered()))).status == 200
+        gateway.reconfigure({**good, "index": {"page_size": 1}})
+        gateway.signal(signal.SIGHUP)
+        await logged(gateway, "reloaded")
+        listed = final(await rig.ask(post(filtered(status=["working", "completed"]))))
+        assert len(listed["result"]["tasks"]) == 1, "and a good one is taken over afterwards"
+
+
+async def test_sighup_without_the_file_changes_nothing(gateways: Gateways) -> None:
+    async with own(gateways) as rig:
+        rig.serve(Server({None: page(TASKS)}))
+        assert rig.gateway.file is not None
+        rig.gateway.file.unlink()
+        rig.gateway.signal(signal.SIGHUP)
+        await logged(rig.gateway, "cannot be read")
+        assert (await rig.ask(post(filtered()))).status == 200
+
+
+async def test_a_query_under_way_survives_a_reload(gateways: Gateways) -> None:
+    async with own(gateways) as rig:
+        one = await rig.client(post(filtered()))
+        peer = await rig.upstream.request()
+        gateway = rig.gateway
+        gateway.reconfigure(
+            settings(gateway.port, gateway.admin, port_of(rig.place.listening), {"index": {"page_size": 1}})
+        )
+        gateway.signal(signal.SIGHUP)
+        await logged(gateway, "reloaded")
+        await peer.send(answer(result(body(rig.upstream.requests[0])["id"], page(TASKS[:1], "c"))))
+        peer = await rig.upstream.request(2)
+        await peer.send(answer(result(body(rig.upstream.requests[1])["id"], page(TASKS[1:]))))
+        assert len(final(await one.response())["result"]["tasks"]) == 1
+
+
+# ---- TLS ----
+
+
+@pytest.fixture(scope="module")
+def certificate(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """A certificate for localhost that signs itself, and its key."""
+    directory = tmp_path_factory.mktemp("tls")
+    cert, key = directory / "cert.pem", directory / "key.pem"
+    _self_signed(cert, key)
+    return cert, key
+
+
+def _self_signed(cert: Path, key: Path) -> None:
+    private = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "localhost")])
+    now = datetime.now(UTC)
+    made = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(private.public_key())
+        .serial_number(1)
+        .not_valid_before(now - timedelta(days=1))
+        .not_valid_after(now + timedelta(days=1))
+        .add_extension(x509.SubjectAlternativeName([x509.DNSName("localhost")]), critical=False)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
+        .sign(private, hashes.SHA256())
+    )
+    cert.write_bytes(made.public_bytes(serialization.Encoding.PEM))
+    form = serialization.PrivateFormat.PKCS8
+    key.write_bytes(private.private_bytes(serialization.Encoding.PEM, form, serialization.NoEncryption()))
+
+
+@pytest.fixture(scope="module")
+def tls_place(gateways: Gateways, certificate: tuple[Path, Path]) -> Iterator[Place]:
+    cert, key = certificate
+    upstream = {"add_headers": ["x-forwarded", "forwarded", "via"]}
+    with (
+        listening() as sock,
+        gateways.process(port_of(sock), tls={"certificate": str(cert), "key": str(key)}, upstream=upstream) as gateway,
+    ):
+        yield Place(gateway, sock)
+
+
+@asynccontextmanager
+async def tls_client(place: Place, cert: Path) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
+    context = ssl.create_default_context(cafile=str(cert))
+    reader, writer = await asyncio.open_connection(
+        "127.0.0.1", place.gateway.port, ssl=context, server_hostname="localhost"
+    )
+    try:
+        yield reader, writer
+    finally:
+        writer.close()
+        await asyncio.gather(writer.wait_closed(), return_exceptions=True)
+
+
+async def test_tls_on_the_listener(tls_place: Place, certificate: tuple[Path, Path]) -> None:
+    """Requests, several on a connection, bodies of several records, and the scheme in what was asked to be added."""
+    async with rig_at(tls_place) as rig, tls_client(tls_place, certificate[0]) as (reader, writer):
+        data = b"x" * 200_000
+        reads = Reader()
+        for number in (1, 2):
+            writer.write(request(b"PUT", fields=[b"Content-Type: text/plain"], body=data))
+            peer = await rig.upstream.request(number)
+            seen = rig.upstream.requests[number - 1]
+            assert seen.body == data
+            assert seen.value(b"x-forwarded-proto") == b"https"
+            assert b"proto=https" in (seen.value(b"forwarded") or b"")
+            await peer.send(response(data))
+            async with asyncio.timeout(5):
+                while sum(m.whole for m in reads.responses([b"PUT"] * number)) < number:
+                    reads.feed(await reader.read(65536))
+        assert [m.body for m in reads.responses([b"PUT"] * 2)] == [data, data]
+
+
+async def test_a_stream_over_tls_and_its_client_leaving(tls_place: Place, certificate: tuple[Path, Path]) -> None:
+    async with rig_at(tls_place) as rig, tls_client(tls_place, certificate[0]) as (reader, writer):
+        writer.write(request(fields=[b"Accept: text/event-stream"]))
+        peer = await rig.upstream.request()
+        await peer.send(stream())
+        async with asyncio.timeout(5):
+            await reader.readuntil(b"\r\n\r\n")
+            for number in range(5):
+                await peer.send(chunk(event(b"%d" % number)))
+                await reader.readuntil(b"data: %d\n\n\r\n" % number)
+        writer.close()
+        assert await peer.ends() in ("fin", "rst")
+
+
+async def test_a_cut_over_tls_is_a_cut(tls_place: Place, certificate: tuple[Path, Path]) -> None:
+    async with rig_at(tls_place) as rig, tls_client(tls_place, certificate[0]) as (reader, writer):
+        writer.write(request())
+        peer = await rig.upstream.request()
+        await peer.send(b"HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\n01234")
+        peer.reset()
+        got = b""
+        async with asyncio.timeout(5):
+            with suppress(ssl.SSLError, ConnectionError):
+                while piece := await reader.read(65536):
+                    got += piece
+        reads = Reader()
+        reads.feed(got)
+        assert not any(m.whole for m in reads.responses([b"GET"], "fin"))
+
+
+async def test_plain_http_to_a_tls_listener_reaches_nobody(tls_place: Place) -> None:
+    async with rig_at(tls_place) as rig:
+        one = await rig.client(request())
+        await one.ends()
+        assert rig.upstream.requests == []
+
+
+async def test_an_upstream_whose_certificate_is_not_trusted_is_502(
+    gateways: Gateways, certificate: tuple[Path, Path]
+) -> None:
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.load_cert_chain(*certificate)
+
+    async def never(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.close()
+
+    server = await asyncio.start_server(never, "127.0.0.1", 0, ssl=context)
+    port = server.sockets[0].getsockname()[1]
+    with listening() as unused, gateways.process(port, upstream={"url": f"https://127.0.0.1:{port}/mcp"}) as gateway:
+        async with rig_at(Place(gateway, unused)) as rig:
+            got = await rig.ask(post(call("ping", 7)))
+            assert (got.status, body(got)["id"], body(got)["error"]["code"]) == (502, 7, -32603)
+    server.close()
+
+
+# ---- several upstreams ----
+
+
+class Several:
+    """A gateway before four upstreams: by prefix, by a longer prefix, by host and prefix, and for the rest."""
+
+    def __init__(self, gateway: Gateway, upstreams: dict[str, Upstream]) -> None:
+        self.gateway = gateway
+        self.upstreams = upstreams
+
+    async def asked(self, target: bytes, host: bytes = b"localhost") -> tuple[str, Message]:
+        """The name of the upstream that a request went to, and the request as it came there."""
+        one = await Client.connect(self.gateway.port)
+        await one.send(request(target=target, host=host, fields=[b"Connection: close"]))
+        before = {name: len(up.requests) for name, up in self.upstreams.items()}
+        found: list[str] = []
+
+        async def arrived() -> bool:
+            found[:] = [name for name, up in self.upstreams.items() if len(up.requests) > before[name]]
+            return bool(found) or bool(one.received)
+
+        await eventually(arrived, "a request at one of the upstreams")
+        assert len(found) == 1, bytes(one.received)
+        up = self.upstreams[found[0]]
+        peer = await up.request(len(up.requests))
+        await peer.send(response(found[0].encode()))
+        assert (await one.response()).body == found[0].encode()
+        await one.close()
+        return found[0], up.requests[-1]
+
+
+NAMES: dict[str, Json] = {
+    "research": {"match": {"prefix": "/research"}},
+    "deep": {"match": {"prefix": "/research/deep"}},
+    "hosted": {"match": {"host": "mcp.example", "prefix": "/research"}, "host": "preserve"},
+    "by-host": {"match": {"host": "mcp.example"}, "host": "fixed.example:81"},
+    "rest": {},
+}
+
+
+@pytest.fixture
+async def several(gateways: Gateways) -> AsyncIterator[Several]:
+    sockets = {name: listening() for name in NAMES}
+    upstreams = [
+        {"name": name, "url": f"http://127.0.0.1:{port_of(sockets[name])}/mcp", **more} for name, more in NAMES.items()
+    ]
+    with gateways.process(1, upstreams=upstreams) as gateway:
+        ends = {name: Upstream(sock) for name, sock in sockets.items()}
+        yield Several(gateway, ends)
+        for one in ends.values():
+            await one.close()
+    for sock in sockets.values():
+        sock.close()
+
+
+ROUTES = [
+    (b"/research/mcp?x=%2F", b"localhost", "research", b"/mcp?x=%2F"),
+    (b"/research", b"localhost", "research", b"/"),
+    (b"/research/", b"localhost", "research", b"/"),
+    (b"/research?x", b"localhost", "research", b"/?x"),
+    (b"/research//a/../b?", b"localhost", "research", b"//a/../b?"),
+    (b"/research/deep/mcp", b"localhost", "deep", b"/mcp"),
+    (b"/research/deeper", b"localhost", "research", b"/deeper"),
+    (b"/researchers/mcp", b"localhost", "rest", b"/researchers/mcp"),
+    (b"/Research/mcp", b"localhost", "rest", b"/Research/mcp"),
+    (b"/%72esearch/mcp", b"localhost", "rest", b"/%72esearch/mcp"),
+    (b"/mcp", b"localhost", "rest", b"/mcp"),
+    (b"/mcp", b"MCP.Example:8080", "by-host", b"/mcp"),
+    (b"/research/mcp", b"mcp.example", "hosted", b"/mcp"),
+    (b"/.well-known/oauth-protected-resource", b"mcp.example", "by-host", b"/.well-known/oauth-protected-resource"),
+]
+
+
+async def test_an_upstream_is_chosen_by_host_and_by_prefix(several: Several) -> None:
+    for target, host, name, seen in ROUTES:
+        found, asked = await several.asked(target, host)
+        assert (found, asked.target) == (name, seen), (target, host)
+        hosts = {"hosted": host, "by-host": b"fixed.example:81"}
+        own_authority = b"127.0.0.1:%d" % several.upstreams[name].port
+        assert asked.value(b"host") == hosts.get(name, own_authority)
+
+
+async def test_no_upstream_for_a_path_is_404(gateways: Gateways) -> None:
+    async with own(gateways, upstream={"match": {"prefix": "/research"}}) as rig:
+        for asked in (request(), post(call("ping", 7)), request(target=b"/researchers"), request(b"OPTIONS", b"*")):
+            got = await rig.ask(asked)
+            assert got.status == 404
+            assert body(got)["error"]["code"] == -32600
+
+
+async def test_tasks_of_several_upstreams_are_kept_apart(several: Several) -> None:
+    """The same session id and token at two upstreams are two sessions (DESIGN 7)."""
+    for name, prefix in (("research", b"/research"), ("rest", b"")):
+        one = await Client.connect(several.gateway.port)
+        await one.send(post(filtered(), b"Mcp-Session-Id: same", target=prefix + b"/mcp"))
+        up = several.upstreams[name]
+        peer = await up.request(len(up.requests) + 1)
+        await peer.send(answer(result(body(up.requests[-1])["id"], page([task(f"of-{name}")]))))
+        assert [t["taskId"] for t in final(await one.response())["result"]["tasks"]] == [f"of-{name}"]
+        await one.close()
+
+
+async def test_what_is_added_only_when_configured(gateways: Gateways) -> None:
+    given = [b"X-Forwarded-For: 192.0.2.1", b"Forwarded: for=192.0.2.1", b"Via: 1.1 other"]
+    async with own(gateways, upstream={"add_headers": ["x-forwarded", "forwarded", "via"]}) as rig:
+        rig.serve(Server({}))
+        await rig.ask(post(call("x"), *given))
+        asked = rig.upstream.requests[0]
+        added = [b": ".join(f) for f in asked.fields if f[0].lower() in (b"x-forwarded-for", b"forwarded", b"via")]
+        assert added[:3] == given, "what came stays, and comes first: each hop appends"
+        joined = b" | ".join(added[3:])
+        for text in (b"X-Forwarded-For: 127.0.0.1", b"for=127.0.0.1", b"1.1 taskgate"):
+            assert text in joined
+        assert asked.value(b"x-forwarded-proto") == b"http"
+        assert asked.value(b"x-forwarded-host") == b"localhost"
+
+
+# ---- metrics and logs ----
+
+SECRETS = {
+    "token": "s3cr3t-t0ken-of-the-caller",
+    "session": "s3cr3t-session-0f8c",
+    "task": "s3cr3t-task-17",
+    "cookie": "s3cr3t-cookie",
+    "body": "s3cr3t-in-a-body",
+    "query": "s3cr3t-in-a-query",
+    "challenge": "s3cr3t-challenge",
+}
+
+
+async def some_traffic(rig: Rig) -> None:
+    """Requests of every kind, that succeed and that fail, each with secrets in it."""
+    fields = [
+        b"Mcp-Session-Id: " + SECRETS["session"].encode(),
+        b"Authorization: Bearer " + SECRETS["token"].encode(),
+        b"Cookie: id=" + SECRETS["cookie"].encode(),
+    ]
+    target = b"/mcp?key=" + SECRETS["query"].encode()
+    list_tasks = Server({None: page([task(SECRETS["task"])], "c"), "c": page([task("t-2")])})
+
+    async def script(asked: Message, peer: Any) -> bytes | None:
+        message = body(asked)
+        if asked.method != b"POST":
+            return response(b"")
+        match message.get("method") if isinstance(message, dict) else None:
+            case "initialize":
+                return answer(result(message["id"], initialized()), fields[0])
+            case "tasks/get":
+                return answer(result(message["id"], task(SECRETS["task"])))
+            case "prompts/get":
+                challenge = b"WWW-Authenticate: Bearer " + SECRETS["challenge"].encode()
+                return answer(fault(message["id"], -32001, SECRETS["body"]), challenge, status=b"401 Unauthorized")
+            case "resources/read":
+                peer.reset()
+                return None
+            case "tools/call":
+                return b"garbage " + SECRETS["body"].encode() + b"\r\n\r\n"
+            case _:
+                return await list_tasks(asked, peer)
+
+    rig.serve(script)
+
+    async def ask(message: object) -> int:
+        return (await rig.ask(post(message, *fields, target=target))).status
+
+    assert await ask(call("initialize", pad=SECRETS["body"])) == 200
+    assert await ask(filtered(1)) == 200
+    assert await ask(filtered(2)) == 200
+    assert await ask(filtered(3, status=SECRETS["body"])) == 200
+    assert await ask(filtered(4, status=["working"], cursor=SECRETS["task"])) == 200
+    assert await ask(call("tasks/get", taskId=SECRETS["task"])) == 200
+    assert await ask(call("prompts/get", name=SECRETS["body"])) == 401
+    assert await ask(call("resources/read", uri=SECRETS["body"])) == 502
+    assert await ask(call("tools/call", name=SECRETS["body"])) == 502
+    assert await ask(call("unknown/method", pad=SECRETS["body"])) == 200
+    assert await ask(SECRETS["body"].encode()) == 202
+    assert (await rig.ask(request(b"DELETE", target, fields))).status == 200
+    assert (await rig.ask(request(b"GET", target, fields))).status == 200
+    assert (await rig.ask(request(fields=fields, host=b"foreign.example"))).status == 403
+    assert (await rig.ask(post(call("x"), *fields, b"Origin: http://foreign.example"))).status == 403
+    malformed = "GET /{query} HTTP/1.1\r\nHost: localhost\r\nAuthorization : {token}\r\n\r\n".format(**SECRETS)
+    assert (await rig.ask(malformed.encode())).status == 400
+    assert (await rig.ask(request(fields=[*fields, b"X: " + SECRETS["token"].encode() * 5000]))).status == 431
+    gone = await rig.client(post(call("tasks/result", taskId=SECRETS["task"]), *fields, target=target))
+    gone.reset()
+
+
+async def test_metrics_say_what_happened_and_to_whom_nothing(gateways: Gateways) -> None:
+    async with own(gateways) as rig:
+        before = await rig.gateway.metrics()
+        await some_traffic(rig)
+        text = await rig.gateway.exposition()
+        after = samples(text)
+
+        def grown(name: str, **labels: str) -> float:
+            return changes(before, after, f"taskgate_{name}", upstream="up", **labels)
+
+        assert grown("requests_total", kind="answered", status="200") == 4
+        assert grown("requests_total", kind="relayed", status="401") == 1
+        assert grown("requests_total", status="502") == 2
+        assert grown("request_duration_seconds_count", kind="answered") >= 2
+        assert grown("request_duration_seconds_count", kind="relayed") >= 4
+        lists = len(rig.asked("tasks/list"))
+        assert grown("upstream_requests_total", method="tasks/list") == lists == 2
+        assert grown("upstream_requests_total", method="initialize") == 1
+        assert grown("upstream_requests_total", method="tasks/get") == 1
+        assert grown("upstream_requests_total", method="DELETE") == 1
+        assert grown("crawl_pages_total") == 2
+        assert grown("crawl_duration_seconds_count") == 1
+        assert grown("queries_total", outcome="refreshed") == 1
+        assert grown("queries_total", outcome="index") == 1
+        assert grown("spared_requests_total") == 2
+        assert grown("spared_bytes_total") > 0
+        assert grown("failures_total") >= 2
+        assert changes(before, after, "taskgate_requests_total", status="403") == 2
+        for name in ("index_sessions", "index_tasks", "index_bytes", "connections"):
+            assert (f"taskgate_{name}", ()) in after
+
+        for secret in SECRETS.values():
+            assert secret not in text
+        labels = {label for _, pairs in after for label, _ in pairs}
+        assert labels <= {"upstream", "kind", "status", "method", "outcome", "le"}
+        ours = {name for name, _ in after if not name.startswith(("python_", "process_"))}
+        assert all(re.fullmatch(r"taskgate_[a-z_]+", name) for name in ours)
+
+
+async def test_gauges_go_back_when_everything_has_ended(gateways: Gateways) -> None:
+    async with own(gateways) as rig:
+        rig.serve(Server({None: page(TASKS)}))
+        session = Session(rig)
+        clients = [await session.client(filtered(n)) for n in range(5)]
+        for one in clients:
+            await one.response()
+        metrics = await rig.gateway.metrics()
+        assert metrics["taskgate_connections", ()] == 5
+        assert metrics["taskgate_index_sessions", ()] == 1
+        assert metrics["taskgate_index_tasks", ()] == 2
+        for one in clients:
+            await one.close()
+        assert (await rig.ask(request(b"DELETE", fields=session.fields()))).status == 202
+
+        async def nothing_left() -> bool:
+            now = await rig.gateway.metrics()
+            return all(
+                now[f"taskgate_{name}", ()] == 0
+                for name in ("connections", "index_sessions", "index_tasks", "index_bytes")
+            )
+
+        await eventually(nothing_left, "every gauge at 0")
+
+
+async def test_a_stream_that_its_client_has_left_is_counted_as_a_request(gateways: Gateways) -> None:
+    """`requests` are those of clients; this is how every GET stream ends."""
+    async with own(gateways) as rig:
+        before = await rig.gateway.metrics()
+        one = await rig.client(request(fields=[b"Accept: text/event-stream"]))
+        peer = await rig.upstream.request()
+        await peer.send(stream())
+        await one.hears(b"\r\n\r\n")
+        one.finish()
+        await peer.ends()
+
+        async def counted() -> bool:
+            return changes(before, await rig.gateway.metrics(), "taskgate_requests_total") == 1
+
+        await eventually(counted, "one request counted")
+
+
+async def test_logs_hold_no_token_and_no_body(gateways: Gateways) -> None:
+    """At debug, where most is said: one line of JSON for everything, and nothing that was said in confidence."""
+    async with own(gateways) as rig:
+        await some_traffic(rig)
+        assert rig.gateway.log is not None
+        text = rig.gateway.log.read_text()
+        for name, secret in SECRETS.items():
+            assert secret not in text, name
+        lines = rig.gateway.lines()
+        assert all({"time", "level", "logger", "message"} <= set(line) for line in lines)
+        assert {line["level"] for line in lines} <= {"debug", "info", "warning", "error"}
+
+
+async def test_a_method_of_a_clients_own_making_is_not_logged_at_any_length(gateways: Gateways) -> None:
+    """`method` is a member of the body: what is no method is not repeated, or at least not without a limit."""
+    async with own(gateways) as rig:
+        rig.serve(Server({}))
+        await rig.ask(post(call("x" * 100_000)))
+        assert rig.gateway.log is not None
+        assert max(map(len, rig.gateway.log.read_text().splitlines())) < 2000
+
+
+async def test_one_line_for_a_request_at_debug_and_none_at_info(gateways: Gateways) -> None:
+    for level, expected in (("debug", 3), ("info", 0)):
+        async with own(gateways, log={"level": level}) as rig:
+            rig.serve(Server({None: page(TASKS)}))
+            for asked in (post(call("x")), post(filtered()), post(call("y"))):
+                assert (await rig.ask(asked)).status == 200
+            lines = [line for line in rig.gateway.lines() if line["message"] == "request"]
+            assert len(lines) == expected, lines
+            for line, kind in zip(lines, ("relayed", "answered", "relayed"), strict=False):
+                assert (line["level"], line["kind"], line["upstream"], line["status"]) == ("debug", kind, "up", 200)
+
+
+# ---- starting ----
+
+
+def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, "-m", "gateway", *arguments], capture_output=True, text=True, timeout=20)
+
+
+def test_an_address_that_is_taken_is_said_and_exits_1(tmp_path: Path) -> None:
+    with listening() as taken, held_port() as admin:
+        file = tmp_path / "gateway.yaml"
+        port = port_of(taken)
+        file.write_text(json.dumps(settings(port, port_of(admin), 1)))
+        ended = run("--config", str(file))
+    assert ended.returncode == 1
+    assert f"127.0.0.1:{port}" in ended.stderr
+    assert "Traceback" not in ended.stderr
+
+
+def test_an_admin_address_that_is_taken_is_said_and_exits_1(tmp_path: Path) -> None:
+    with listening() as taken, held_port() as listen:
+        file = tmp_path / "gateway.yaml"
+        port = port_of(taken)
+        file.write_text(json.dumps(settings(port_of(listen), port, 1)))
+        ended = run("--config", str(file))
+    assert ended.returncode == 1
+    assert f"127.0.0.1:{port}" in ended.stderr
+    assert "Traceback" not in ended.stderr
+
+
+def test_an_unknown_key_is_said_and_exits_2(tmp_path: Path) -> None:
+    file = tmp_path / "gateway.yaml"
+    file.write_text("upstreams:\n  - name: a\n    url: http://127.0.0.1:1/mcp\n    colour: red\n")
+    ended = run("--config", str(file))
+    assert ended.returncode == 2
+    assert "gateway.yaml:4" in ended.stderr and "colour" in ended.stderr
+    assert "Traceback" not in ended.stderr
+
+
+def test_a_certificate_that_is_not_there_is_said_and_exits_2(tmp_path: Path) -> None:
+    file = tmp_path / "gateway.yaml"
+    file.write_text(json.dumps(settings(1, 2, 3, {"tls": {"certificate": "no.pem", "key": "no.key"}})))
+    ended = run("--config", str(file))
+    assert ended.returncode == 2
+    assert "no.pem" in ended.stderr
+    assert "Traceback" not in ended.stderr
