@@ -349,9 +349,8 @@ class Refresher:
 
     async def _ask_for_one(self, session: Session, crawler: Crawler, task_id: str) -> None:
         asked_at = self._clock()
-        request = jsonrpc.Message(
-            "2.0", method="tasks/get", params=msgspec.Raw(msgspec.json.encode({"taskId": task_id}))
-        )
+        params = msgspec.json.encode({"taskId": task_id})
+        request = jsonrpc.Message("2.0", id=msgspec.Raw(b"0"), method="tasks/get", params=msgspec.Raw(params))
         response = await crawler.ask("tasks/get", {"taskId": task_id})
         if jsonrpc.error_code(response) == jsonrpc.METHOD_NOT_FOUND:
             session.known.asks_by_id = False
