@@ -248,6 +248,9 @@ def bodies() -> Iterator[Case]:
     yield Case(
         "response body: empty, until the connection ends", [*exchange(GET, _raw(b"200 OK")), upstream_ends("fin")]
     )
+
+
+def bodies_as_they_come() -> Iterator[Case]:
     yield Case(
         "both bodies at once",
         [
@@ -718,13 +721,13 @@ def endings() -> Iterator[Case]:
 
 def all_cases() -> list[Case]:
     """Every case."""
-    parts = (request_lines, header_fields, statuses, messages)
+    parts = (request_lines, header_fields, bodies, statuses, messages)
     return [case for part in parts for case in part()] + timed_cases()
 
 
 def timed_cases() -> list[Case]:
     """Those of them where the event loop has a say: when something is sent, and how a connection ends."""
-    parts = (bodies, informational, versions, connections, streams, endings)
+    parts = (bodies_as_they_come, informational, versions, connections, streams, endings)
     return [case for part in parts for case in part()]
 
 

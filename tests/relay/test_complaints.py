@@ -15,7 +15,7 @@ import zlib
 import pytest
 
 from tests.relay.conftest import SMALL_EVENT_BYTES
-from tests.relay.gateway import Gateways, eventually, listening, port_of
+from tests.relay.gateway import Gateways, eventually
 from tests.relay.harness import Case, Client, Peer, arrives, client, compare, exchange, upstream
 from tests.relay.http1 import Message
 from tests.relay.messages import (
@@ -38,7 +38,7 @@ from tests.relay.messages import (
     stream,
     task,
 )
-from tests.relay.rig import Place, Rig, Server, Session, body, final, rig_at, rig_with, told
+from tests.relay.rig import Rig, Server, Session, body, final, rig_with, told
 
 EVENTS = b"text/event-stream"
 TASKS = [task("t-1"), task("t-2", "completed", "2026-01-02T00:00:00Z")]
@@ -87,10 +87,10 @@ async def test_get_streams_are_not_timed_out(hasty_rig: Rig) -> None:
     """Every time limit of that gateway is a second or less; the stream is quiet for longer than all of them."""
     one = await hasty_rig.client(get())
     peer = await hasty_rig.upstream.request()
-    await asyncio.sleep(2.5)
+    await asyncio.sleep(2.2)
     await peer.send(stream())
     await one.hears(b"\r\n\r\n")
-    await asyncio.sleep(2.5)
+    await asyncio.sleep(2.2)
     assert (one.end, peer.end) == ("open", "open")
     await peer.send(chunk(event(b"late")))
     await one.hears(b"late")
@@ -220,9 +220,8 @@ async def test_an_expired_session_is_relayed_as_404(rig: Rig, message: Json) -> 
 @pytest.mark.parametrize("how", ["404 to a message", "404 to a GET", "401 to a message", "403 to a message", "DELETE"])
 async def test_a_stale_session_is_not_answered_with_success(gateways: Gateways, how: str) -> None:
     """What is indexed is fresh for a minute here: only what passed can have told that the session is gone."""
-    with listening() as sock, gateways.process(port_of(sock), index={"max_age": "60s"}) as gateway:
-        async with rig_at(Place(gateway, sock)) as rig:
-            await _goes_stale(rig, how)
+    async with rig_with(gateways, index={"max_age": "60s"}) as rig:
+        await _goes_stale(rig, how)
 
 
 async def _goes_stale(rig: Rig, how: str) -> None:

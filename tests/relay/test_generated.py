@@ -21,7 +21,7 @@ from tests.relay.messages import call, chunk, dumps, event, notification, result
 from tests.relay.rig import Place, rig_at
 
 EXCHANGES_MAX: Final = 3
-EXAMPLES: Final = int(os.environ.get("RELAY_EXAMPLES", "300"))
+EXAMPLES: Final = int(os.environ.get("RELAY_EXAMPLES", "200"))
 
 # What the gateway or HTTP gives a meaning of its own, and what frames a message, is generated on purpose or not at all.
 _OF_A_MEANING: Final = frozenset(
@@ -141,7 +141,7 @@ def test_generated_exchanges(plain_place: Place, runner: asyncio.Runner, case: C
     runner.run(compare(case, plain_place.listening, plain_place.gateway.port))
 
 
-@settings(max_examples=EXAMPLES // 4, deadline=None)
+@settings(max_examples=EXAMPLES // 2, deadline=None)
 @given(cuts=st.lists(st.integers(0, 140), max_size=6).map(sorted))
 def test_a_stream_split_anywhere(plain_place: Place, runner: asyncio.Runner, cuts: list[int]) -> None:
     """Chunks, and pieces of chunks, split where they will: the same events, each as soon as its bytes are there."""
