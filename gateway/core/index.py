@@ -18,7 +18,7 @@ from gateway.core.query import Query
 from gateway.core.shards import Shards
 from gateway.core.task import TERMINAL, Key, Last, Task
 
-TASK_OVERHEAD_BYTES = 400
+TASK_OVERHEAD_BYTES = 420
 """What a task costs beside its raw JSON and its id, measured by `make bench`."""
 
 
@@ -131,11 +131,14 @@ class Index:
             until = Last.of(chain.from_iterable(map(_last_instant, ends)))
         return Page(tasks[:limit], total, more, until)
 
+    def _created_of(self, task_id: str) -> Key:
+        return self._tasks[task_id].created
+
     def _add(self, task: Task) -> None:
         self._tasks[task.id] = task
         group = self._groups.get((task.status, task.method))
         if group is None:
-            group = self._groups[task.status, task.method] = Plane()
+            group = self._groups[task.status, task.method] = Plane(self._created_of)
         group.add(task.created, task.updated)
         self.size_bytes += _size_bytes(task)
 

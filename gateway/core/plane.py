@@ -11,7 +11,7 @@ one range at the most in the order of that range, costs two look-ups in all.
 
 import heapq
 from bisect import bisect_left, bisect_right, insort
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from itertools import chain, islice
 from operator import itemgetter
@@ -25,7 +25,7 @@ Bounds: TypeAlias = tuple[Instant | None, Instant | None]
 OPEN: Final[Bounds] = (None, None)
 Order: TypeAlias = Literal["createdAt", "lastUpdatedAt"]
 
-_BLOCK_POINTS: Final = 2500  # a block is split at twice as many
+_BLOCK_POINTS: Final = 1500  # a block is split at twice as many
 _CUT_BLOCKS_MAX: Final = 3  # that lie in a range of creation in part: at its ends, and where UNKNOWN ends
 _FREED_AT_ONCE: Final = 2000
 _FOREVER: Final = float("inf")
@@ -49,9 +49,10 @@ class _Block:
 
 
 class Plane:
-    """The points of one group."""
+    """The points of one group. `created_of` tells the created key of the point of an id."""
 
-    def __init__(self) -> None:
+    def __init__(self, created_of: Callable[[str], Key]) -> None:
+        self._created_of = created_of
         self._blocks: list[_Block] = []
         self._last: list[Key] = []  # the last created key of each block
         self._by_updated: SortedList[Key] = SortedList()
@@ -161,14 +162,16 @@ class Plane:
             keys = _over(block.updated, windows, descending)
             slices = self._slices_at(at, created)
             if slices != _all_of(block):
-                inside = {key.id for start, stop in slices for key in block.created[start:stop]}
-                keys = filter(partial(_is_among, inside), keys)
+                keys = filter(partial(self._is_created_in, created), keys)
             heads.append((head, keys))
         first = limit + _CUT_BLOCKS_MAX  # what is cut at an end may have none of the keys that it promises
         if len(heads) > first:
             pick = heapq.nlargest if descending else heapq.nsmallest
             heads = pick(first, heads, key=itemgetter(0))
         return heapq.merge(*(keys for _, keys in heads), reverse=descending)
+
+    def _is_created_in(self, created: Bounds, updated: Key) -> bool:
+        return within(created, self._created_of(updated.id).at)
 
     def _reach(self, created: Bounds, descending: bool = False, after: Key | None = None) -> Iterator[int]:
         """Which blocks may have points in the range of creation, and behind `after`, in the order of creation."""
@@ -210,10 +213,6 @@ def _inside(block: _Block, slices: _Slices, updated: Bounds) -> list[Key]:
         for key, latest in zip(block.created[start:stop], block.latest[start:stop], strict=True)
         if low <= latest.at <= high or latest.at == UNKNOWN
     ]
-
-
-def _is_among(ids: set[str], key: Key) -> bool:
-    return key.id in ids
 
 
 def _all_of(block: _Block) -> _Slices:
