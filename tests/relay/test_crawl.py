@@ -108,6 +108,20 @@ async def test_the_gateway_asks_nothing_that_no_query_needs(rig: Rig) -> None:
     ]
 
 
+async def test_a_browser_may_read_a_filtered_answer_as_it_may_the_servers(rig: Rig) -> None:
+    """What the upstream says of CORS is on the answer that the gateway gives in its place, from the index as well."""
+    cors = [b"Access-Control-Allow-Origin: http://localhost:6274", b"Access-Control-Expose-Headers: *", b"Vary: Origin"]
+
+    async def script(asked: Message, _peer: Peer) -> bytes:
+        return answer(result(body(asked)["id"], page(TASKS)), *cors)
+
+    rig.serve(script)
+    for number in (1, 2):
+        got = await rig.ask(rig.post(filtered(number), b"Origin: http://localhost:6274"))
+        assert [line for line in cors if line in [b": ".join(f) for f in got.fields]] == cors
+    assert len(rig.asked("tasks/list")) == 1
+
+
 # ---- what arrives on the crawler's streams (DESIGN 5.7) ----
 
 

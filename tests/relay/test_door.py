@@ -9,8 +9,9 @@ Source: RFC 9112, 2.2, 3.2, 5, 6, 7.1, 11.2; issue 3, "The door"; DESIGN 7.
 import pytest
 
 from tests.relay.conftest import SMALL_HEADER_BYTES
+from tests.relay.gateway import Gateways
 from tests.relay.messages import LAST_CHUNK, call, chunk, chunked, filtered, post, request, response
-from tests.relay.rig import Rig, body
+from tests.relay.rig import Rig, body, rig_with
 
 BEHIND = b"GET /smuggled HTTP/1.1\r\nHost: localhost\r\n\r\n"
 JSON = b"Content-Type: application/json\r\n"
@@ -330,6 +331,19 @@ async def test_a_second_origin_does_not_slip_through(process_rig: Rig) -> None:
     assert (await process_rig.ask(request(fields=origins))).status in (400, 403)
 
 
+async def test_what_is_listed_comes_in(gateways: Gateways) -> None:
+    listed = {"allowed_hosts": ["mcp.example"], "allowed_origins": ["https://app.example", "http://app.example:3000"]}
+    async with rig_with(gateways, **listed) as rig:
+        rig.serve(_ok)
+        for host in (b"mcp.example", b"MCP.example:8080", b"localhost"):
+            assert (await rig.ask(request(host=host))).status == 200
+        for origin in (b"https://app.example", b"http://app.example:3000", b"http://localhost:1"):
+            assert (await rig.ask(request(fields=[b"Origin: " + origin]))).status == 200
+        assert (await rig.ask(request(host=b"mcp.example.evil"))).status == 403
+        for origin in (b"http://app.example", b"https://app.example:444", b"https://app.example.evil"):
+            assert (await rig.ask(request(fields=[b"Origin: " + origin]))).status == 403
+
+
 # ---- limits ----
 
 
@@ -395,6 +409,56 @@ async def test_a_connection_that_has_been_idle_is_closed(hasty_rig: Rig) -> None
     one = await hasty_rig.client(request())
     assert (await one.response()).status == 200
     assert await one.ends() == "fin"
+
+
+async def test_requests_to_the_upstream_have_a_limit_and_what_waits_is_served(gateways: Gateways) -> None:
+    """Above `requests_max` a request waits its turn, and is told 503 when that takes too long."""
+    async with rig_with(gateways, upstream={"requests_max": 2, "connect_timeout": "500ms"}) as rig:
+        first, second = [await rig.client(post(call("tools/call", n))) for n in (1, 2)]
+        peers = [await rig.upstream.request(n) for n in (1, 2)]
+        refused = await rig.ask(post(call("tools/call", 3)))
+        assert (refused.status, body(refused)["id"], body(refused)["error"]["code"]) == (503, 3, -32603)
+        waiting = await rig.client(post(call("tools/call", 4)))
+        await peers[0].send(response(b"1"))
+        assert (await first.response()).body == b"1"
+        peer = await rig.upstream.request(3)
+        await peer.send(response(b"4"))
+        assert (await waiting.response()).body == b"4"
+        second.reset()
+
+
+async def test_places_at_the_upstream_are_given_back_however_a_request_ends(gateways: Gateways) -> None:
+    async with rig_with(gateways, upstream={"requests_max": 2, "connect_timeout": "1s"}) as rig:
+        number = 0
+        for _ in range(5):
+            for end in ("client leaves", "upstream resets", "upstream closes", "crawl is left", "answered"):
+                number += 1
+                one = await rig.client(rig.post(filtered(number) if end == "crawl is left" else call("x", number)))
+                peer = await rig.upstream.request(number)
+                if end in ("client leaves", "crawl is left"):
+                    one.reset()
+                    await peer.ends()
+                    continue
+                if end == "answered":
+                    await peer.send(response())
+                else:
+                    peer.reset() if end == "upstream resets" else peer.finish()
+                assert (await one.response()).status in (200, 502)
+                await one.close()
+
+
+async def test_connections_have_a_limit(gateways: Gateways) -> None:
+    async with rig_with(gateways, limits={"connections_max": 3}) as rig:
+        rig.serve(_ok)
+        held = [await rig.client() for _ in range(3)]
+        above = await rig.client(request())
+        await above.ends()
+        assert not above.received or above.received.startswith(b"HTTP/1.1 503 ")
+        await held[0].send(request())
+        assert (await held[0].response()).status == 200
+        held[1].finish()
+        await held[1].ends()
+        assert (await rig.ask(request())).status == 200
 
 
 async def _ok(_request: object, _peer: object) -> bytes:
