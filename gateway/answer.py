@@ -114,6 +114,7 @@ class Reply:
         self._exchange.write(b"%x\r\n%b\r\n" % (len(raw), raw) if self._exchange.minor else raw)
 
     def _begin(self) -> None:
+        self._exchange.status = 200
         fields = [b"Content-Type: text/event-stream", b"Cache-Control: no-cache"]
         if self._exchange.minor:
             fields.append(b"Transfer-Encoding: chunked")

@@ -32,7 +32,8 @@ class Exchange:
     """
 
     __slots__ = (
-        "body", "connection", "continued", "finished", "headers", "keep_alive", "method", "minor", "started", "target",
+        "body", "connection", "continued", "finished", "headers", "keep_alive", "method", "minor", "started", "status",
+        "target",
     )  # fmt: skip
 
     def __init__(self, connection: "Connection", head: http1.Head) -> None:
@@ -46,6 +47,7 @@ class Exchange:
         self.started = False  # something of the final response was written
         self.continued = False  # the client was told to go on and send its body
         self.finished = False
+        self.status = 0  # of the final response, once there is one
 
     def write(self, data: bytes) -> None:
         """Send bytes of the response."""
@@ -68,6 +70,7 @@ class Exchange:
 
     def respond(self, status: int, reason: bytes, headers: Iterable[tuple[bytes, bytes]], body: bytes) -> None:
         """Send a whole response of the gateway's own."""
+        self.status = status
         fields = Headers(headers)
         if status != 204:
             fields = fields.with_value(b"content-length", b"%d" % len(body))

@@ -44,6 +44,8 @@ _HTTP_SSE_SESSION: Final = re.compile(rb"[?&]session_?id=", re.IGNORECASE)
 _HOST: Final = re.compile(r"([a-z0-9._~!$&'()*+,;=%-]+|\[[0-9a-f:.]+\])(?::[0-9]*)?")
 _ABSOLUTE: Final = re.compile(rb"[A-Za-z][A-Za-z0-9+.-]*://([^/?#]*)")
 _WELL_KNOWN: Final = re.compile(rb"/\.well-known/[^/?]+")
+_CLIENT_LEFT: Final = 499  # in metrics, where a client left before a response began; nginx counts it so
+_METHOD_SHOWN_MAX: Final = 100  # characters of a method in the log
 _CANCELLED: Final = "notifications/cancelled"
 
 
@@ -63,7 +65,7 @@ class Proxy:
     async def handle(self, exchange: Exchange) -> None:
         """One request of a client, from its head to the end of its response."""
         began_at = self._loop.time()
-        kind, method, status = "refused", exchange.method.decode(), 200
+        kind, method = "refused", exchange.method.decode()
         caller: Caller | None = None
         message: Message | None = None
         try:
@@ -82,19 +84,24 @@ class Proxy:
                 await self._answerer.answer(exchange, caller, message, request)
             else:
                 kind = "relayed"
-                status = await self._relay(exchange, caller, message, method, body, whole)
+                await self._relay(exchange, caller, message, method, body, whole)
         except BadQuery as bad:
             kind = "answered"
             assert message is not None
             exchange.respond(200, b"OK", [(b"Content-Type", JSON)], answer.bad_query(message, bad))
         except GatewayError as error:
-            status = error.status
             self._fail(exchange, error, caller, message)
+        finally:
+            self._note(exchange, caller, kind, method, self._loop.time() - began_at)
+
+    def _note(self, exchange: Exchange, caller: Caller | None, kind: str, method: str, seconds: float) -> None:
+        """Count a request that has ended, be it that its client has left."""
         upstream = caller.upstream.name if caller is not None else ""
-        seconds = self._loop.time() - began_at
+        status = exchange.status or _CLIENT_LEFT
         self._metrics.request(upstream, kind, status, seconds)
         if log.isEnabledFor(logging.DEBUG):
-            extra = {"upstream": upstream, "kind": kind, "method": method, "status": status, "seconds": seconds}
+            shown = method[:_METHOD_SHOWN_MAX]
+            extra = {"upstream": upstream, "kind": kind, "method": shown, "status": status, "seconds": seconds}
             log.debug("request", extra=extra)
 
     def _filtered(self, message: Message, caller: Caller) -> Position | None:
@@ -108,7 +115,7 @@ class Proxy:
 
     async def _relay(
         self, exchange: Exchange, caller: Caller, message: Message | None, method: str, body: bytes, whole: bool
-    ) -> int:
+    ) -> None:
         if message is not None and message.method == _CANCELLED:
             self._cancel(caller, message)
         batch = message is None and body.lstrip().startswith(b"[")
@@ -122,7 +129,7 @@ class Proxy:
         waits = exchange.method == b"GET" or method == "tasks/result"  # until there is something to say
         self._metrics.upstream_request(caller.upstream.name, method)
         timeout_s = None if waits else caller.upstream.response_timeout
-        return await relay(exchange, request, caller.pool, timeout_s, watch, self._config.limits)
+        await relay(exchange, request, caller.pool, timeout_s, watch, self._config.limits)
 
     def _cancel(self, caller: Caller, message: Message) -> None:
         """End the answer that a client has cancelled, if it is clear which one it is (DESIGN 5.7)."""

@@ -67,8 +67,8 @@ class Request:
 
 async def relay(
     exchange: Exchange, request: Request, pool: Pool, timeout_s: float | None, watch: Watch, limits: Limits
-) -> int:
-    """Pass `request` on and its response back; returns the response's status.
+) -> None:
+    """Pass `request` on and its response back.
 
     Raises GatewayError if the upstream fails before anything was written to the client; after that the exchange is
     left unfinished, which cuts the client's connection.
@@ -79,8 +79,7 @@ async def relay(
             response = await call.send_all(_whole(request, exchange), timeout_s, again)
             await _respond(exchange, response, watch, limits)
         else:
-            response = await _pass_while_sending(exchange, request, call, timeout_s, watch, limits)
-        return response.status
+            await _pass_while_sending(exchange, request, call, timeout_s, watch, limits)
 
 
 def _whole(request: Request, exchange: Exchange) -> bytes:
@@ -91,7 +90,7 @@ def _whole(request: Request, exchange: Exchange) -> bytes:
 
 async def _pass_while_sending(
     exchange: Exchange, request: Request, call: Call, timeout_s: float | None, watch: Watch, limits: Limits
-) -> Response:
+) -> None:
     """Send a body as it comes from the client; the response may begin, and even end, before that does."""
     sending = asyncio.ensure_future(_send(exchange, request, call))
     head = asyncio.ensure_future(call.head(None))
@@ -111,7 +110,6 @@ async def _pass_while_sending(
             sending.result()  # a request that broke off ends its answer too
             await asyncio.wait({responding})
         responding.result()
-        return response
     finally:
         for task in tasks:
             task.cancel()
@@ -146,7 +144,7 @@ async def _respond(exchange: Exchange, response: Response, watch: Watch, limits:
     watch.head(response)
     kind = response.headers.media_type()
     stream = kind == EVENT_STREAM
-    exchange.connection.streaming = stream
+    exchange.connection.streaming = stream and exchange.method == b"GET"
     looked_at = stream or (watch.reads_json and kind == JSON and response.status < 400)
     if not looked_at or response.framing == "none":
         await _pump(exchange, response, _pass)
@@ -210,6 +208,7 @@ async def _pump(
 
 def _head(exchange: Exchange, response: Response) -> tuple[bytes, Callable[[bytes], bytes]]:
     """The response's head as bytes, and how its body is to be framed."""
+    exchange.status = response.status
     headers = response.headers.end_to_end()
     frame = _identity
     if response.framing == "chunked" and exchange.minor:

@@ -23,7 +23,6 @@ from gateway.wire import Body, Wire
 
 log = logging.getLogger("taskgate.upstream")
 
-_HEAD_BYTES_MAX: Final = 1 << 20
 _BODILESS: Final = (204, 304)
 _NEVER: Final = float("inf")
 _FRESH_S: Final = 0.05  # a connection idle for less has had no time to be closed by a server that tires of it
@@ -48,8 +47,9 @@ class Response:
 class _Connection(Wire):
     """One connection to the upstream."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, head_bytes_max: int) -> None:
         super().__init__(loop)
+        self._head_bytes_max = head_bytes_max
         self.idle_since = 0.0
         self.used = False  # it has served an exchange before
         self.lost = False
@@ -73,7 +73,7 @@ class _Connection(Wire):
         self._reason = b""
         self._headers: list[tuple[bytes, bytes]] = []
         self._trailers: list[tuple[bytes, bytes]] = []
-        self._head_bytes = 0
+        self._head_bytes = self._unread_bytes = 0
 
     async def head(self, timeout_s: float | None) -> Response:
         """The response's head. Raises UpstreamBroken, or UpstreamTimeout within a second after `timeout_s`."""
@@ -119,10 +119,15 @@ class _Connection(Wire):
             self.abort()
             return
         if self._response is None:
-            self._head_bytes += len(data)
-            if self._head_bytes > _HEAD_BYTES_MAX:
-                self._fail(UpstreamBroken(f"the upstream's response head is larger than {_HEAD_BYTES_MAX} bytes"))
-                self.abort()
+            self._unread_bytes += len(data)
+            if self._unread_bytes > 2 * self._head_bytes_max:  # one endless field
+                self._break(f"its head is larger than {self._head_bytes_max} bytes")
+
+    def _break(self, fault: str) -> None:
+        """Give up the exchange: what the upstream answers cannot be passed on."""
+        self._fail(UpstreamBroken(f"the upstream's answer cannot be passed on: {fault}"))
+        self.reusable = False
+        self.abort()
 
     def eof_received(self) -> bool:
         if self._response is not None and self._response.framing == "close":
@@ -143,21 +148,35 @@ class _Connection(Wire):
 
     # ---- the parser ----
 
+    def on_message_begin(self) -> None:
+        if self._response is not None and self._response.body.complete:
+            self._break("there is more behind it")  # which must never answer the next request
+
     def on_status(self, reason: bytes) -> None:
         self._reason += reason
 
     def on_header(self, name: bytes, value: bytes) -> None:
         (self._headers if self._response is None else self._trailers).append((name, value))
+        self._head_bytes += len(name) + len(value) + 4
+        if self._head_bytes > self._head_bytes_max:
+            self._break(f"its head or trailer is larger than {self._head_bytes_max} bytes")
 
     def on_headers_complete(self) -> None:
+        if self._response is not None:
+            return
         status = self._parser.get_status_code()
         headers, self._headers = Headers(self._headers), []
         reason, self._reason = self._reason, b""
+        if status == 101 or not self._parser.get_http_version().startswith("1."):
+            self._break(f"it is of HTTP/{self._parser.get_http_version()}, with status {status}")
+            return
         if status < 200:
+            self._head_bytes = 0
             if self._on_informational is not None:
                 self._on_informational(status, reason, headers.end_to_end())
             return
         framing = self._framing(status, headers)
+        self._head_bytes = 0
         self._response = Response(status, reason, headers, framing, Body(self))
         self._keep = self._parser.should_keep_alive()
         if framing == "none":
@@ -179,7 +198,9 @@ class _Connection(Wire):
         return "length" if b"content-length" in headers else "close"
 
     def on_body(self, data: bytes) -> None:
-        if self._response is not None and self._response.framing != "none":
+        if self._response is None or self._response.framing == "none":
+            self.reusable = False  # a body where there must be none
+        elif not self._response.body.complete:
             self._response.body.feed(data)
 
     def on_message_complete(self) -> None:
@@ -267,8 +288,9 @@ class Call:
 class Pool:
     """The connections to one upstream."""
 
-    def __init__(self, config: Upstream) -> None:
+    def __init__(self, config: Upstream, head_bytes_max: int) -> None:
         self.config = config
+        self._head_bytes_max = head_bytes_max
         self._loop = asyncio.get_running_loop()
         self._idle: list[_Connection] = []
         self.active: set[_Connection] = set()
@@ -305,7 +327,7 @@ class Pool:
         try:
             async with asyncio.timeout(self.config.connect_timeout):
                 _, connection = await self._loop.create_connection(
-                    lambda: _Connection(self._loop), url.host, url.port, ssl=self._tls
+                    lambda: _Connection(self._loop, self._head_bytes_max), url.host, url.port, ssl=self._tls
                 )
         except TimeoutError:
             raise UpstreamTimeout(f"no connection to the upstream within {self.config.connect_timeout:g} s") from None
