@@ -1,7 +1,7 @@
 """The command `taskgate`, which is also `python -m gateway`.
 
-Exit status: 0 after SIGTERM, SIGINT or a successful --check; 1 if an address or a file cannot be had; 2 for a
-configuration or flags that are wrong.
+Exit status: 0 after SIGTERM, SIGINT or a successful --check; 1 if an address cannot be had; 2 for a configuration
+or flags that are wrong, a file that cannot be read included.
 """
 
 import argparse

@@ -37,6 +37,7 @@ class App:
         self._config = config
         self._loop = asyncio.get_running_loop()
         self._metrics = Metrics()
+        self._retired: list[Pool] = []
         self._apply(config)
         self._listener = Listener(self._handle, config.limits)
         self._metrics.gauges(self._gauges)
@@ -87,7 +88,8 @@ class App:
             now = self._loop.time()
             self._listener.sweep(now)
             self._sessions.expire()
-            for pool in self._pools.values():
+            self._retired = [pool for pool in self._retired if not pool.is_empty]
+            for pool in (*self._pools.values(), *self._retired):
                 pool.sweep(now)
 
     def reload(self, read: Callable[[], Config]) -> None:
@@ -103,6 +105,7 @@ class App:
         logs.set_up(config.log.level)
         for pool in self._pools.values():
             pool.close()
+        self._retired += self._pools.values()  # until their requests in flight have ended
         self._apply(config)
         self._listener.limits = config.limits
         log.info("reloaded", extra={"upstreams": [u.name for u in config.upstreams]})

@@ -133,7 +133,8 @@ class Listener:
         if tasks:
             await asyncio.wait(tasks, timeout=timeout_s)
         for connection in list(self.connections):
-            connection.close()
+            if connection.task is None or connection.streaming:
+                connection.close()  # the others are cut as their tasks end, so that no answer looks whole
         tasks = [c.task for c in self.connections if c.task is not None]
         for task in tasks:
             task.cancel()
@@ -263,6 +264,7 @@ class Connection(Wire):
         elif not exchange.body.complete:
             self._linger(exchange)
         else:
+            exchange.body.discard()  # what nobody read would hold up the next request
             self._next()
 
     def _linger(self, exchange: Exchange) -> None:
@@ -294,7 +296,7 @@ class Connection(Wire):
 
     def _refuse(self, refused: http1.Refused) -> None:
         """Answer what is no request once those before it are answered, and close."""
-        log.info("refused a request", extra={"status": refused.status, "why": str(refused)})
+        log.info("refused a request", extra={"status": refused.status})  # never why: that may quote a token
         self._closing = True
         if self._receiving is not None:
             self._receiving.body.fail(ClientGone())  # it will never be whole

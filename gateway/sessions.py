@@ -10,6 +10,7 @@ The request target counts because one origin may serve several MCP endpoints, ea
 import asyncio
 import hashlib
 from collections.abc import Callable, Iterable
+from operator import itemgetter
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from cachetools import TTLCache
@@ -26,14 +27,17 @@ if TYPE_CHECKING:
     from gateway.refresh import Ask
 
 _SESSION_OVERHEAD_BYTES: Final = 4096
-_NOTE_BYTES: Final = 100  # what is noted of a single task beside the index
+_NOTE_BYTES: Final = 300  # what is noted of a single task beside the index
+_NOTED_ID_CHARS_MAX: Final = 256  # anybody may ask for a longer id, and it is none
 
 # Fields that cannot carry an identity (DESIGN 7). Every other one counts: safe first.
 _NO_IDENTITY: Final = frozenset(
     b"accept accept-charset accept-encoding accept-language content-type content-length content-encoding "
     b"content-language user-agent mcp-protocol-version mcp-session-id mcp-method mcp-name last-event-id "
     b"traceparent tracestate baggage b3 x-b3-traceid x-b3-spanid x-b3-parentspanid x-b3-sampled x-request-id "
-    b"x-correlation-id connection keep-alive proxy-connection te trailer transfer-encoding upgrade expect "
+    b"x-b3-flags x-amzn-trace-id x-cloud-trace-context sentry-trace uber-trace-id x-datadog-trace-id "
+    b"x-datadog-parent-id x-datadog-sampling-priority x-correlation-id "
+    b"connection keep-alive proxy-connection te trailer transfer-encoding upgrade expect "
     b"cache-control pragma date priority".split()
 )
 
@@ -55,7 +59,7 @@ def identity(headers: Headers, only: Iterable[str] | None) -> bytes:
     else:
         chosen = [(low, value) for name, value in headers if (low := name.lower()) not in _NO_IDENTITY]
     digest = hashlib.blake2b(digest_size=16)
-    for name, value in sorted(chosen):
+    for name, value in sorted(chosen, key=itemgetter(0)):  # the order of repeated fields may matter
         digest.update(b"%d:%b%d:%b" % (len(name), name, len(value), value))
     return digest.digest()
 
@@ -128,7 +132,8 @@ class Session:
         self.known.unlisted.discard(task_id)
         self.known.suspect.pop(task_id, None)
         self.known.confirmed.pop(task_id, None)
-        self.known.gone[task_id] = now
+        if len(task_id) <= _NOTED_ID_CHARS_MAX:
+            self.known.gone[task_id] = now
 
     def clear(self) -> None:
         """Forget all tasks."""

@@ -279,7 +279,8 @@ class Call:
         self._pool.leave()
         if self._connection is not None:
             self._pool.active.discard(self._connection)
-            if self._sent and self._connection.reusable and not self._connection.lost:
+            connection = self._connection
+            if self._sent and connection.reusable and not connection.lost and not connection.is_held:
                 self._pool.put(self._connection)
             else:
                 self._connection.abort()
@@ -347,6 +348,11 @@ class Pool:
             connection.time_out()
         while self._idle and (now - self._idle[0].idle_since >= self.config.idle_timeout or self._idle[0].lost):
             self._idle.pop(0).close()
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether it has no connection any more."""
+        return not self.active and not self._idle
 
     def close(self) -> None:
         """Close the idle connections."""

@@ -53,6 +53,11 @@ class Wire(asyncio.Protocol):
         if self.transport is not None and not self.transport.is_closing():
             self.transport.write(data)
 
+    @property
+    def is_held(self) -> bool:
+        """Whether somebody has yet to take what arrived before more is read."""
+        return self._reading_held > 0
+
     def hold_reading(self) -> None:
         self._reading_held += 1
         if self._reading_held == 1 and self.transport is not None:

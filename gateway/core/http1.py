@@ -23,6 +23,7 @@ _FIELDS: Final = re.compile(rb"(?:" + _TOKEN + rb":[^\x00-\x08\x0a-\x1f\x7f]*\r\
 _BARE_LF: Final = re.compile(rb"(?<!\r)\n")
 _CHUNK_SIZE: Final = re.compile(rb"([0-9A-Fa-f]{1,15})(?:[ \t]*;[^\x00-\x08\x0a-\x1f\x7f]*)?\r\n")
 _LENGTH: Final = re.compile(rb"[0-9]{1,18}")
+_READ_AT_ONCE: Final = 16 * 1024
 _CHUNK_LINE_BYTES_MAX: Final = 4096
 
 
@@ -80,11 +81,12 @@ class RequestParser:
 
     def feed(self, data: bytes) -> list[Event]:
         """The events that `data` completes."""
-        self._pending = self._pending + data if self._pending else data
         events: list[Event] = []
         try:
-            while self._state(self, events):
-                pass
+            for start in range(0, len(data), _READ_AT_ONCE):  # what is small costs a copy of what is behind it
+                self._pending += data[start : start + _READ_AT_ONCE]
+                while self._state(self, events):
+                    pass
         except Refused as refused:
             events.append(refused)
             self._state = RequestParser._refused
