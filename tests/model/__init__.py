@@ -1,0 +1,1 @@
+"""The gateway against a model of what it promises (DESIGN 6): random histories, every answer held to the promise."""

@@ -1,0 +1,394 @@
+"""The clients of the gateway: one for each session, which does many things at once.
+
+In: events that clients cause. Out: requests on connections of the virtual loop, and what their answers tell: to the
+oracle the answers to queries, to `truth.py` whatever else passes. Always: a client whose session is gone opens another.
+"""
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from itertools import count
+from typing import Any, Final, TypeAlias
+
+import httptools
+import msgspec
+
+from tests.model import history as h
+from tests.model.oracle import Asked, Chain, Criteria, Oracle, Outcome, Place
+from tests.model.truth import GONE, Brief, Moment, Moments, ServerSession, Truth, Violation, instant
+from tests.model.upstream import INVALID_PARAMS, Upstream
+from tests.model.virtual import TICK_S, WIRE_S, VirtualLoop
+
+Json: TypeAlias = dict[str, Any]
+
+GATEWAY_PORT: Final = 8080
+_ATTEMPTS_MAX: Final = 3  # to open a session: the upstream may close an idle connection at that moment
+_RESULT_PATIENCE_TICKS: Final = 1280  # of a client that waits for a task to end
+
+
+class _Message(msgspec.Struct):
+    id: msgspec.Raw = msgspec.Raw(b"")
+    method: str | None = None
+    params: Json = {}
+    result: msgspec.Raw = msgspec.Raw(b"")
+    error: Json | None = None
+
+
+class Exchange(asyncio.Protocol):
+    """One request on a connection of its own. `on_message` gets each message the moment it is there."""
+
+    def __init__(self, on_message: Callable[["_Message"], None]) -> None:
+        self.status = 0
+        self.headers: dict[str, str] = {}
+        self.complete = False
+        self.left = False
+        self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._on_message = on_message
+        self._body = b""
+        self._parser = httptools.HttpResponseParser(self)
+        self._transport: asyncio.Transport | None = None
+
+    def leave(self) -> None:
+        """The client goes away, unless all has come."""
+        if not self.complete and self._transport is not None:
+            self.left = True
+            self._transport.close()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if not self.done.done():
+            self.done.set_result(None)
+
+    def data_received(self, data: bytes) -> None:
+        if not self.left:
+            self._parser.feed_data(data)
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self.headers[name.decode().lower()] = value.decode()
+
+    def on_headers_complete(self) -> None:
+        self.status = self._parser.get_status_code()
+        self._streams = self.headers.get("content-type") == "text/event-stream"
+
+    def on_body(self, data: bytes) -> None:
+        self._body += data
+        while self._streams and b"\n\n" in self._body:
+            event, _, self._body = self._body.partition(b"\n\n")
+            self._read(event.partition(b"data: ")[2])
+
+    def on_message_complete(self) -> None:
+        self.complete = True
+        if self._body.startswith(b"{"):
+            self._read(self._body)
+        if self._transport is not None:
+            self._transport.close()
+        if not self.done.done():
+            self.done.set_result(None)
+
+    def _read(self, data: bytes) -> None:
+        try:
+            message = msgspec.json.decode(data, type=_Message)
+        except msgspec.MsgspecError as error:
+            if not self.done.done():
+                self.done.set_exception(Violation("content", f"no message, {error}: {data!r}"))
+            return
+        self._on_message(message)
+
+
+class Client:
+    """The client of one session."""
+
+    session: ServerSession
+
+    def __init__(
+        self,
+        number: int,
+        setting: h.Setting,
+        upstream: Upstream,
+        oracle: Oracle,
+        moments: Moments,
+        note: Callable[..., None],
+        spawn: Callable[[Coroutine[Any, Any, None]], None],
+    ) -> None:
+        self._number = number
+        self._setting = setting
+        self._upstream = upstream
+        self._oracle = oracle
+        self._moments = moments
+        self._note = note
+        self._spawn = spawn
+        self._ids = count(1)
+        self._stream: Exchange | None = None
+        self._initializing = asyncio.Lock()
+
+    # ---- what a client does ----
+
+    async def initialize(self) -> None:
+        """Open a session."""
+        params = {"protocolVersion": "2025-11-25", "capabilities": {}, "_meta": {"session": self._number}}
+        for _ in range(_ATTEMPTS_MAX):
+            exchange = await self._send(None, {"id": self._id(), "method": "initialize", "params": params})
+            if "mcp-session-id" in exchange.headers:
+                self.session = self._upstream.sessions[exchange.headers["mcp-session-id"]]
+                return
+        raise Violation("unanswered", f"initialize: {exchange.status}")
+
+    async def act(self, event: h.Event) -> None:
+        """Do what an event says."""
+        match event:
+            case h.Create():
+                task = {} if event.ttl is None else {"ttl": event.ttl}
+                params = {"name": "work", "task": task}
+                await self._relay(h.METHODS[event.method % self._setting.methods], params, event.leave)
+            case h.Get():
+                truth = None if event.which == h.NOBODY else self.session.pick(event.which)
+                patience = _RESULT_PATIENCE_TICKS if event.method == "tasks/result" else None
+                await self._relay(event.method, {"taskId": "nobody" if truth is None else truth.id}, patience)
+            case h.Page():
+                await self._page(event.pages)
+            case h.Query():
+                await self._query(event)
+            case h.Restart():
+                await self._end()
+
+    def toggle_stream(self) -> None:
+        """Open a GET stream, or close the one that is open."""
+        if self._stream is not None and not self._stream.done.done():
+            self.session.disturb(self._loop.time())
+            self._stream.leave()
+            self._stream = None
+            return
+        session = self.session
+
+        def on_message(message: _Message) -> None:
+            self._deliver(session, None, message)
+
+        self._stream = Exchange(on_message)
+        self._spawn(self._write(session, self._stream, b"GET", b""))
+
+    def hang_up(self) -> None:
+        """Close the stream."""
+        if self._stream is not None:
+            self._stream.leave()
+
+    async def _page(self, pages: int) -> None:
+        cursor: str | None = None
+        for _ in range(pages):
+            answer = await self._relay("tasks/list", {} if cursor is None else {"cursor": cursor})
+            cursor = (
+                None if answer is None or not answer.result else msgspec.json.decode(answer.result).get("nextCursor")
+            )
+            if cursor is None:
+                return
+
+    async def _end(self) -> None:
+        session = self.session
+        exchange = Exchange(lambda _: None)
+        await self._write(session, exchange, b"DELETE", b"")
+        await exchange.done
+        await self._lost(session, exchange)
+
+    async def _lost(self, session: ServerSession, exchange: Exchange) -> None:
+        """The session is gone, if the response says so: know it, and open another."""
+        session.disturb(self._loop.time())
+        if session.ended is None or exchange.status not in (200, 404):
+            return
+        at = self._moments.now()
+        for truth in session.truths:
+            truth.pass_through(GONE, at)
+        async with self._initializing:
+            if self.session is session:
+                await self.initialize()
+
+    # ---- queries ----
+
+    async def _query(self, event: h.Query) -> None:
+        """Read a filtered list, page by page."""
+        session = self.session
+        criteria, params = self._criteria(session, event)
+        chain = Chain()
+        after: Place | None = None
+        cursor: str | None = None
+        for _ in range(event.pages):
+            asked = Asked(session, criteria, chain, after)
+            sent = params if cursor is None else {"cursor": cursor, **(params if event.nested else {})}
+            outcome = await self._ask(asked, sent, event)
+            self._note("client {}: asked for {}: {}", self._number, sent, outcome)
+            seen = self._oracle.ended(asked, outcome)
+            if outcome is not None and outcome.status == 404:
+                async with self._initializing:
+                    if self.session is session:
+                        await self.initialize()
+            cursor, after = seen.cursor, seen.last
+            if cursor is None:
+                return
+            if event.pause:
+                await asyncio.sleep(event.pause * TICK_S)
+
+    async def _ask(self, asked: Asked, params: Json, event: h.Query) -> Outcome | None:
+        """One page of a filtered list; None if the client left before it came."""
+        request_id = self._id()
+        answers: list[tuple[Moment, _Message]] = []
+
+        def on_message(message: _Message) -> None:
+            if message.method is None:
+                answers.append((self._moments.now(), message))
+            else:
+                self._deliver(asked.session, None, message)
+
+        asked.sent = self._moments.now()
+        exchange = Exchange(on_message)
+        body = {"jsonrpc": "2.0", "id": request_id, "method": "tasks/list", "params": params}
+        await self._write(asked.session, exchange, b"POST", msgspec.json.encode(body))
+        self._loop.call_later(WIRE_S, self._came, asked)
+        if event.leave is not None:
+            self._loop.call_later(event.leave * TICK_S, exchange.leave)
+        if event.cancel is not None:
+            self._loop.call_later(event.cancel * TICK_S, self._cancel, asked, exchange, request_id)
+        await exchange.done
+        if exchange.left:
+            return None
+        if not exchange.complete or not answers:
+            cancelled = any(at > asked.sent and i == request_id for at, i in asked.session.cancelled)
+            return Outcome(exchange.status if exchange.complete else 0, self._moments.now(), cancelled=cancelled)
+        if len(answers) > 1:
+            raise Violation("content", f"{len(answers)} answers to one request")
+        at, answer = answers[0]
+        if bytes(answer.id) != msgspec.json.encode(request_id):
+            raise Violation("content", f"an answer to {bytes(answer.id)!r} and not to {request_id}")
+        return Outcome(exchange.status, at, bytes(answer.result) or None, answer.error)
+
+    def _came(self, asked: Asked) -> None:
+        self._oracle.came(asked, self._moments.now())
+
+    def _cancel(self, asked: Asked, exchange: Exchange, request_id: int) -> None:
+        if exchange.done.done():
+            return
+        asked.session.disturb(self._loop.time())
+        asked.session.cancelled.append((self._moments.now(), request_id))
+        self._note("client {}: cancels {}", self._number, request_id)
+        message = {"method": "notifications/cancelled", "params": {"requestId": request_id}}
+        self._spawn(self._forget(self._send(asked.session, message)))
+
+    async def _forget(self, work: Coroutine[Any, Any, Any]) -> None:
+        await work
+
+    def _criteria(self, session: ServerSession, event: h.Query) -> tuple[Criteria, Json]:
+        """The criteria of a query, and its parameters. The order is always given: it makes the list a filtered one."""
+        criteria = Criteria(by_created=event.by == "createdAt", ascending=event.ascending)
+        given: Json = {"order": "asc" if event.ascending else "desc"}
+        if event.by is not None:
+            given["orderBy"] = event.by
+        if event.status:
+            given["status"] = [h.STATUSES[s] for s in event.status]
+            criteria.status = frozenset(given["status"])
+        if event.ids:
+            picked = [None if which == h.NOBODY else session.pick(which) for which in event.ids]
+            given["taskIds"] = ["nobody" if truth is None else truth.id for truth in picked]
+            criteria.ids = frozenset(given["taskIds"])
+        if event.methods:
+            given["methods"] = [h.METHODS[m] for m in event.methods]
+            criteria.methods = frozenset(given["methods"])
+        criteria.created = self._bounds(session, event.created, lambda truth: truth.created)
+        criteria.updated = self._bounds(session, event.updated, lambda truth: truth.state.updated)
+        for name, bounds in (("created", criteria.created), ("lastUpdated", criteria.updated)):
+            for side, bound in zip(("After", "Before"), bounds, strict=True):
+                if bound is not None:
+                    given[name + side] = instant(bound)
+        return criteria, {"filter": given} if event.nested else given
+
+    def _bounds(
+        self, session: ServerSession, given: tuple[int | None, int | None], of: Callable[[Truth], int]
+    ) -> tuple[int | None, int | None]:
+        low, high = (self._bound(session, bound, of) for bound in given)
+        return (high, low) if low is not None and high is not None and low > high else (low, high)
+
+    def _bound(self, session: ServerSession, given: int | None, of: Callable[[Truth], int]) -> int | None:
+        if given is None:
+            return None
+        truth = session.pick(given) if given >= 0 else None
+        return of(truth) if truth is not None else self._upstream.clock() + round(min(given, 0) * TICK_S * 1_000_000)
+
+    # ---- requests ----
+
+    @property
+    def _loop(self) -> VirtualLoop:
+        return self._upstream.loop
+
+    def _id(self) -> int:
+        return 1 if self._setting.ids_collide else next(self._ids)
+
+    async def _relay(self, method: str, params: Json, leave: int | None = None) -> _Message | None:
+        """A request that the gateway passes on, and the response to it."""
+        session = self.session
+        session.disturb(self._loop.time())
+        answers: list[_Message] = []
+
+        def on_message(message: _Message) -> None:
+            self._note("client {}: {} {} brought {}", self._number, method, params, Brief(message.result))
+            self._deliver(session, (method, params), message)
+            if message.method is None:
+                answers.append(message)
+
+        exchange = await self._send(session, {"id": self._id(), "method": method, "params": params}, on_message, leave)
+        session.disturb(self._loop.time())
+        if exchange.status == 404:
+            await self._lost(session, exchange)
+        return answers[0] if answers else None
+
+    async def _send(
+        self,
+        session: ServerSession | None,
+        message: Json,
+        on_message: Callable[[_Message], None] = lambda _: None,
+        leave: int | None = None,
+    ) -> Exchange:
+        exchange = Exchange(on_message)
+        await self._write(session, exchange, b"POST", msgspec.json.encode({"jsonrpc": "2.0", **message}))
+        if leave is not None:
+            self._loop.call_later(leave * TICK_S, exchange.leave)
+        await exchange.done
+        return exchange
+
+    async def _write(self, session: ServerSession | None, exchange: Exchange, method: bytes, body: bytes) -> None:
+        fields = [b"Host: localhost:%d" % GATEWAY_PORT, b"Content-Length: %d" % len(body)]
+        if body:
+            fields += [b"Content-Type: application/json", b"Accept: application/json, text/event-stream"]
+        if method == b"GET":
+            fields += [b"Accept: text/event-stream"]
+        if session is not None:
+            fields += [b"Mcp-Session-Id: " + session.id.encode(), b"MCP-Protocol-Version: 2025-11-25"]
+        transport, _ = await self._loop.create_connection(lambda: exchange, port=GATEWAY_PORT)
+        transport.write(b"%b /mcp HTTP/1.1\r\n%b\r\n\r\n%b" % (method, b"\r\n".join(fields), body))
+
+    # ---- what passes ----
+
+    def _deliver(self, session: ServerSession, request: tuple[str, Json] | None, message: _Message) -> None:
+        """A message has come that is no answer to a query: note what it tells of tasks."""
+        at = self._moments.now()
+        session.disturb(self._loop.time())
+        if message.method == "notifications/tasks/status":
+            self._upstream.delivered(message.params["_meta"]["n"])
+            self._pass(session, message.params, at)
+        if request is None or message.method is not None:
+            return
+        method, params = request
+        if message.error is not None:
+            if message.error["code"] == INVALID_PARAMS and message.error["message"] == "Task not found":
+                found = session.find(params["taskId"])
+                if found is not None:
+                    found.pass_through(GONE, at)
+            return
+        result = msgspec.json.decode(message.result)
+        for told in result["tasks"] if method == "tasks/list" else [result.get("task", result)]:
+            truth = self._pass(session, told, at)
+            if truth is not None and "task" in params:
+                truth.answered_at = at
+
+    def _pass(self, session: ServerSession, told: Json, at: Moment) -> Truth | None:
+        truth = session.find(told.get("taskId"))
+        if truth is not None:
+            truth.pass_through(int(told["statusMessage"].split()[1]), at)
+        return truth

@@ -1,0 +1,392 @@
+"""What happens: a setting and events, as plain data, drawn at random and made smaller again.
+
+In: a seed. Out: a `History`, whose repr is the code that makes it again. Always: every event means something in every
+history (a task is named by a number that is taken modulo those there are), so that any of them may be left out.
+
+Durations are ticks (`virtual.TICK_S`, 1/64 s). `s` says which of the two sessions is meant.
+
+Not drawn with hypothesis: that took as long as playing the history, and its shrinker needed minutes to leave a dozen
+needless events, because it knows choices and not events. `reduced` knows events: seconds, and none is left over.
+"""
+
+import random
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, fields, replace
+from typing import Any, Final, TypeAlias, TypeVar
+
+EVENTS_MAX: Final = 70
+NOBODY: Final = 99  # as a task's number: an id that no task ever had
+
+STATUSES: Final = ("working", "input_required", "completed", "failed", "cancelled")
+METHODS: Final = ("tools/call", "prompts/get", "resources/read")
+
+
+class _Shown:
+    """Shown as the code that makes it again, defaults left out."""
+
+    def __repr__(self) -> str:
+        given = ((f.name, getattr(self, f.name), f.default) for f in fields(self))  # type: ignore[arg-type]
+        return f"{type(self).__name__}({', '.join(f'{n}={v!r}' for n, v, default in given if v != default)})"
+
+
+@dataclass(frozen=True, repr=False)
+class Setting(_Shown):
+    """How the gateway is configured, and what kind of server stands behind it."""
+
+    max_age: int = 64
+    full_crawl_interval: int = 640
+    page_size: int = 100
+    tasks_max: int = 1000
+    order: str = "appends"  # prepends, updated (last first), random (another order in each crawl), nothing (FastMCP)
+    cursors: str = "place"  # last (the last task's id, as in the SDKs), offset
+    per_page: int = 2
+    always_next: bool = False  # a full page names a next one, even if that is empty
+    knows_get: bool = True
+    expiry: str = "at once"  # lazily (when it is next looked for), never
+    methods: int = 1  # how many requests its `tasks.requests` names
+    streams: bool = False  # answers with event streams, and puts notifications on them
+    with_meta: bool = False  # results carry `_meta`
+    skew_s: int = 0  # of its clock
+    delays: tuple[tuple[int, int], ...] = ()  # before a request is carried out, and until its answer is sent
+    ids_collide: bool = False  # clients give every request the id 1
+    listening: bool = False  # the clients have GET streams open from the beginning
+    tasks: str = ""  # that have been there for long: the first letter of the status of each, in session 0
+
+
+@dataclass(frozen=True, repr=False)
+class Wait(_Shown):
+    ticks: int = 1
+
+
+@dataclass(frozen=True, repr=False)
+class Blink(_Shown):
+    """Hardly any time passes: what is on its way over a wire comes so many wires further."""
+
+    count: int = 1
+
+
+@dataclass(frozen=True, repr=False)
+class Create(_Shown):
+    s: int = 0
+    elsewhere: bool = False
+    method: int = 0
+    ttl: int | None = None  # in eighths of a second
+    leave: int | None = None  # the client is gone after so many ticks
+
+
+@dataclass(frozen=True, repr=False)
+class Update(_Shown):
+    """A live task changes, elsewhere or by its own work."""
+
+    s: int = 0
+    which: int = 0
+    status: int = 2
+    notify: bool = False
+    late: int = 0  # until the notification is sent
+
+
+@dataclass(frozen=True, repr=False)
+class Delete(_Shown):
+    s: int = 0
+    which: int = 0
+
+
+@dataclass(frozen=True, repr=False)
+class Get(_Shown):
+    s: int = 0
+    which: int = 0
+    method: str = "tasks/get"  # tasks/cancel, tasks/result
+
+
+@dataclass(frozen=True, repr=False)
+class Page(_Shown):
+    """A client reads so many pages of the upstream's own list."""
+
+    s: int = 0
+    pages: int = 1
+
+
+@dataclass(frozen=True, repr=False)
+class Query(_Shown):
+    """A filtered list. A bound is the instant of a task, by its number, or if negative so many ticks ago."""
+
+    s: int = 0
+    status: tuple[int, ...] = ()
+    ids: tuple[int, ...] = ()
+    methods: tuple[int, ...] = ()
+    created: tuple[int | None, int | None] = (None, None)
+    updated: tuple[int | None, int | None] = (None, None)
+    by: str | None = None
+    ascending: bool = False
+    nested: bool = False  # in `params.filter`
+    pages: int = 1  # that are read, by cursor
+    pause: int = 0  # between them
+    leave: int | None = None  # the client is gone after so many ticks
+    cancel: int | None = None  # it sends notifications/cancelled after so many ticks
+
+
+@dataclass(frozen=True, repr=False)
+class Stream(_Shown):
+    """A GET stream is opened, or closed if there is one."""
+
+    s: int = 0
+
+
+@dataclass(frozen=True, repr=False)
+class Fault(_Shown):
+    """What goes wrong with the next request of a method: see `upstream.py`."""
+
+    s: int = 0
+    kind: str = "drop"
+    method: str | None = None
+
+
+@dataclass(frozen=True, repr=False)
+class Hangup(_Shown):
+    """The upstream closes every connection that is idle."""
+
+
+@dataclass(frozen=True, repr=False)
+class Restart(_Shown):
+    """The upstream forgets a session, or its client ends it."""
+
+    s: int = 0
+    by_client: bool = False
+
+
+Event: TypeAlias = (
+    Wait | Blink | Create | Update | Delete | Get | Page | Query | Stream | Fault | Hangup | Restart
+)  # fmt: skip
+
+
+@dataclass(frozen=True, repr=False)
+class History(_Shown):
+    setting: Setting = Setting()
+    events: tuple[Event, ...] = ()
+
+
+FAULTS: Final = ("drop", "unheard", "half", "500", "error", "expired", "hang")
+_TICKS: Final = (1, 2, 3, 5, 16, 16, 32, 32, 63, 64, 65, 65, 130, 130, 320, 640, 641)
+_DELAYS: Final = (0, 0, 1, 2, 5, 16, 70, 140)
+_MOMENTS: Final = (0, 1, 2, 4, 8, 16)
+
+T = TypeVar("T")
+
+
+# ---- drawn ----
+
+
+def drawn(seed: int) -> History:
+    """The history of a seed: in half of them the server is one where asking for what can have changed pays."""
+    rng = random.Random(seed)
+    setting = _setting(rng)
+    if rng.random() < 0.5:
+        setting = _worth_a_delta(rng, setting)
+    kinds, weights = zip(*_KINDS, strict=True)
+    count = rng.choice((rng.randrange(10), rng.randrange(EVENTS_MAX), rng.randrange(EVENTS_MAX)))
+    return History(sensible(setting), tuple(draw(rng) for draw in rng.choices(kinds, weights, k=count)))
+
+
+def sensible(setting: Setting) -> Setting:
+    """The setting, without what no server is and no gateway could make up for.
+
+    One whose own list may leave out tasks that it has must know `tasks/get`, or nobody could tell that they are there;
+    and with a cursor that is a task's id a list by last update would have no end.
+    """
+    cursors = "place" if setting.order == "updated" and setting.cursors == "last" else setting.cursors
+    leaves_out = setting.order in ("updated", "nothing") or cursors == "offset"
+    return replace(setting, cursors=cursors, knows_get=setting.knows_get or leaves_out)
+
+
+def _setting(rng: random.Random) -> Setting:
+    pick = rng.choice
+    return Setting(
+        max_age=pick((64, 0, 1, 16, 64, 128)),
+        full_crawl_interval=pick((640, 0, 64, 320, 640, 3840, 3840)),
+        page_size=pick((100, 1, 2, 3, 100)),
+        tasks_max=pick((1000, 1000, 1000, 1000, 3, 6)),
+        order=pick(("appends", "appends", "appends", "prepends", "prepends", "updated", "random", "nothing")),
+        cursors=pick(("place", "last", "last", "offset")),
+        per_page=pick((1, 1, 1, 1, 2, 2, 3)),
+        always_next=pick((False, True)),
+        knows_get=pick((True,) * 7 + (False,)),
+        expiry=pick(("at once", "lazily", "never")),
+        methods=pick((1, 1, 3)),
+        streams=pick((False, True)),
+        with_meta=pick((False, True)),
+        skew_s=pick((0, 0, 0, 3, -3, 86400)),
+        delays=tuple((pick(_DELAYS), pick(_DELAYS)) for _ in range(pick((0, 3, 6)))),
+        ids_collide=pick((False, False, False, True)),
+        listening=pick((False, True, True)),
+        tasks="".join(pick("wiccfx") for _ in range(rng.randrange(13))),
+    )
+
+
+def _worth_a_delta(rng: random.Random, setting: Setting) -> Setting:
+    """The setting with many pages and few live tasks."""
+    return replace(
+        setting,
+        max_age=rng.choice((64, 16, 64, 128)),
+        full_crawl_interval=rng.choice((640, 3840)),
+        tasks_max=1000,
+        order=rng.choice(("appends", "appends", "prepends")),
+        per_page=1,
+        knows_get=True,
+        delays=_maybe(rng, 0.75, setting.delays, ()),
+        tasks="".join(rng.choice("wicccffx") for _ in range(rng.randrange(5, 14))),
+    )
+
+
+def _s(rng: random.Random) -> int:
+    return int(rng.random() < 0.1)
+
+
+def _task(rng: random.Random) -> int:
+    return NOBODY if rng.random() < 0.05 else rng.randrange(10)
+
+
+def _maybe(rng: random.Random, likely: float, value: T, otherwise: T) -> T:
+    return value if rng.random() < likely else otherwise
+
+
+def _some(rng: random.Random, likely: float, values: Callable[[], int]) -> tuple[int, ...]:
+    return tuple({values(): None for _ in range(rng.randrange(1, 4))}) if rng.random() < likely else ()
+
+
+def _bounds(rng: random.Random) -> tuple[int | None, int | None]:
+    if rng.random() < 0.85:
+        return None, None
+    low, high = (rng.choice((None, rng.randrange(10), rng.choice((-1, -16, -64, -128, -640)))) for _ in range(2))
+    return low, high
+
+
+def _query(rng: random.Random) -> Query:
+    return Query(
+        s=_s(rng),
+        status=_some(rng, 0.3, lambda: rng.randrange(5)),
+        ids=_some(rng, 0.15, lambda: _task(rng)),
+        methods=_some(rng, 0.15, lambda: rng.randrange(3)),
+        created=_bounds(rng),
+        updated=_bounds(rng),
+        by=rng.choice((None, "createdAt", "lastUpdatedAt")),
+        ascending=rng.random() < 0.5,
+        nested=rng.random() < 0.5,
+        pages=rng.choice((1, 1, 2, 8)),
+        pause=rng.choice((0, 0, 0, 1, 16, 65)),
+        leave=_maybe(rng, 0.1, rng.choice(_MOMENTS), None),
+        cancel=_maybe(rng, 0.1, rng.choice(_MOMENTS), None),
+    )
+
+
+def _create(rng: random.Random) -> Create:
+    return Create(
+        s=_s(rng),
+        elsewhere=rng.random() < 0.5,
+        method=rng.randrange(3),
+        ttl=_maybe(rng, 0.3, rng.choice((4, 8, 16, 80)), None),
+        leave=_maybe(rng, 0.1, rng.choice(_MOMENTS), None),
+    )
+
+
+def _update(rng: random.Random) -> Update:
+    status, late = rng.choice((0, 1, 1, 2, 2, 3, 4)), rng.choice((0, 0, 2, 20, 70))
+    return Update(_s(rng), _task(rng), status, rng.random() < 0.5, late)
+
+
+def _get(rng: random.Random) -> Get:
+    return Get(_s(rng), _task(rng), rng.choice(("tasks/get",) * 3 + ("tasks/cancel", "tasks/result")))
+
+
+def _fault(rng: random.Random) -> Fault:
+    return Fault(_s(rng), rng.choice(FAULTS), rng.choice((None, "tasks/list", "tasks/list", "tasks/get")))
+
+
+_KINDS: Final[tuple[tuple[Callable[[random.Random], Event], float], ...]] = (
+    (lambda rng: Wait(rng.choice(_TICKS)), 11),
+    (lambda rng: Blink(rng.choice((1, 2, 3, 5, 8, 13, 21))), 2),
+    (_query, 8),
+    (lambda rng: Query(_s(rng)), 4),
+    (_create, 4),
+    (_update, 5),
+    (lambda rng: Delete(_s(rng), _task(rng)), 2),
+    (_get, 3),
+    (lambda rng: Page(_s(rng), rng.randrange(1, 4)), 1),
+    (lambda rng: Stream(_s(rng)), 0.7),
+    (_fault, 1),
+    (lambda rng: Hangup(), 0.7),
+    (lambda rng: Restart(_s(rng), rng.random() < 0.5), 0.3),
+)
+
+
+# ---- made smaller ----
+
+
+def reduced(history: History, fails: Callable[[History], bool]) -> History:
+    """A smallest history that fails too: no event of it can be left out, no field set to its default."""
+    size = len(history.events)
+    while True:
+        before = history
+        while size:
+            history = _without(history, size, fails)
+            size //= 2
+        for simpler in _simpler(history):
+            if simpler(history) != history and fails(simpler(history)):
+                history = simpler(history)
+        if history == before:
+            return history
+        size = len(history.events)
+
+
+def _without(history: History, size: int, fails: Callable[[History], bool]) -> History:
+    at = len(history.events)
+    while at > 0:
+        start = max(0, at - size)
+        fewer = replace(history, events=history.events[:start] + history.events[at:])
+        if fails(fewer):
+            history = fewer
+        at = start
+    return history
+
+
+_Step: TypeAlias = Callable[[History], History]
+
+
+def _simpler(history: History) -> Iterator[_Step]:
+    """Steps that each make one thing as plain as it can be."""
+    for field in fields(Setting):
+        yield _with_setting(field.name, _always(field.default))
+    for at in range(len(history.setting.tasks)):
+        yield _with_setting("tasks", _cut(at))
+        yield _with_setting("tasks", _cut(at, "w"))
+    for at in range(len(history.setting.delays)):
+        yield _with_setting("delays", _cut(at))
+    for at, event in enumerate(history.events):
+        for field in fields(event):
+            yield _with_event(at, {field.name: field.default})
+        smaller = [("ticks", ticks) for ticks in _TICKS] + [("which", 0), ("which", 1), ("which", 2), ("pages", 2)]
+        for name, value in smaller:
+            given = getattr(event, name, None)
+            if given is not None and value < given:
+                yield _with_event(at, {name: value})
+
+
+def _with_setting(name: str, change: Callable[[Any], Any]) -> _Step:
+    return lambda now: replace(
+        now, setting=sensible(replace(now.setting, **{name: change(getattr(now.setting, name))}))
+    )
+
+
+def _always(value: Any) -> Callable[[Any], Any]:
+    return lambda _: value
+
+
+def _cut(at: int, instead: Any = "") -> Callable[[Any], Any]:
+    return lambda values: values[:at] + (instead * (at < len(values)) or values[:0]) + values[at + 1 :]
+
+
+def _with_event(at: int, changes: dict[str, Any]) -> _Step:
+    def step(now: History) -> History:
+        changed: Event = replace(now.events[at], **changes)
+        return replace(now, events=(*now.events[:at], changed, *now.events[at + 1 :]))
+
+    return step

@@ -1,0 +1,423 @@
+"""The promise of DESIGN 6, held against every answer.
+
+In: what really happened (`truth.py`), a query, its answer. Out: nothing, or a `Violation`. Always: exact. An answer is
+right if for every task one of its states can be chosen, out of those that it had at some instant from `max_age` before
+the query came until it was answered, none older than what had passed through the gateway before the query came, so that
+the answer is what those states make: its tasks, their order, its total, whether more follow. States may be chosen for
+each task alone, since what a task adds to an answer is fixed by its own state and the bounds of the page.
+
+"Passed through" is what a client was handed: a task in a response or a notification, an error that says that it is
+gone, a 404 for its session, and what an earlier answer leaves as the only explanations of itself (never backwards).
+"""
+
+from dataclasses import dataclass, field
+from datetime import datetime
+from itertools import pairwise
+from typing import Any, Final, NamedTuple
+
+import msgspec
+
+from tests.model.history import Setting
+from tests.model.truth import (
+    ABSENT,
+    BEFORE_ALL,
+    GONE,
+    Brief,
+    Moment,
+    ServerSession,
+    State,
+    Truth,
+    Violation,
+    method_names,
+)
+from tests.model.upstream import DROPS, Own, Upstream
+from tests.model.virtual import START_S, TICK_S, UNIX_AT_START_S, WIRE_S
+
+RULES: Final = {
+    "content": "a task's JSON is what the upstream said, byte for byte (DESIGN 5.6)",
+    "isolation": "no other session's task (7)",
+    "match": "no task that cannot belong: no permitted state of it matches (5.2, 5.3)",
+    "missing": "none missing that must be there: all its permitted states match, and it is there throughout (6)",
+    "late": "what a server appends is seen with the next refresh, not with the next full crawl (issue 4, 2)",
+    "stale": "no state that ended more than max_age before the query came (6)",
+    "deleted": "nothing that was deleted more than full_crawl_interval before the query came (6)",
+    "backwards": "nothing older than what passed through before, or than an earlier answer (6)",
+    "order": "in the order asked for, each task once (5.2)",
+    "repeats": "following cursors never repeats a task (5.5)",
+    "page": "page_size tasks if more follow, at most so many if not, all behind the cursor (5.5)",
+    "total": "taskgate/total is how many match (5.6)",
+    "as of": "taskgate/asOf is no later than the oldest instant that the answer reflects (5.6)",
+    "failed": "a query fails only as the upstream failed it (5.8), and not for one dropped connection (6)",
+    "unanswered": "every query gets an answer, unless it is cancelled",
+    "asked twice": "nothing is asked twice at once (6)",
+    "economy": "nothing is asked within max_age of a refresh, if nothing has passed since (issue 4)",
+    "repeated": "a message on a stream of the crawler's reaches one client, once (5.7)",
+    "unhandled": "no exception that nobody handles, nothing logged as a fault",
+}  # fmt: skip
+
+
+class Place(NamedTuple):
+    at: int
+    id: str
+
+
+@dataclass
+class Criteria:
+    """What a query asks for. Instants are microseconds since 1970."""
+
+    status: frozenset[str] | None = None
+    ids: frozenset[str] | None = None
+    methods: frozenset[str] | None = None
+    created: tuple[int | None, int | None] = (None, None)
+    updated: tuple[int | None, int | None] = (None, None)
+    by_created: bool = False
+    ascending: bool = False
+
+    def matches(self, truth: Truth, state: State) -> bool:
+        """Whether all criteria hold but `methods`."""
+        return (
+            (self.status is None or state.status in self.status)
+            and (self.ids is None or truth.id in self.ids)
+            and _within(truth.created, self.created)
+            and _within(state.updated, self.updated)
+        )
+
+    @property
+    def moves_ahead(self) -> bool:
+        """Whether a task that changes comes later in the list than it was."""
+        return self.ascending and not self.by_created
+
+    def place(self, truth: Truth, state: State) -> Place:
+        return Place(truth.created if self.by_created else state.updated, truth.id)
+
+    def follows(self, place: Place, other: Place) -> bool:
+        """Whether `place` is behind `other`."""
+        return place > other if self.ascending else place < other
+
+
+def _within(at: int, bounds: tuple[int | None, int | None]) -> bool:
+    low, high = bounds
+    return (low is None or low <= at) and (high is None or at <= high)
+
+
+@dataclass
+class Chain:
+    """The pages of one list: the tasks shown on them, and what each task may have been taken for on the first."""
+
+    shown: set[Truth] = field(default_factory=set)
+    first: dict[Truth, "list[State | int]"] | None = None
+
+
+@dataclass
+class Asked:
+    """A query for one page, on its way."""
+
+    session: ServerSession
+    criteria: Criteria
+    chain: Chain
+    after: Place | None = None
+    sent: Moment = BEFORE_ALL
+    came: Moment = BEFORE_ALL  # at the gateway
+    alone: bool = True
+    disturbed: int = 0  # of the session, when it came
+
+
+@dataclass
+class Outcome:
+    """How a query ended. `status` is 0 if the connection was cut; `result` is raw JSON."""
+
+    status: int
+    at: Moment
+    result: bytes | None = None
+    error: dict[str, Any] | None = None
+    cancelled: bool = False  # the client had sent notifications/cancelled
+
+    def __str__(self) -> str:
+        return f"{self.status} {Brief(self.result or b'')}{self.error or ''}{' (cancelled)' if self.cancelled else ''}"
+
+
+@dataclass
+class Seen:
+    """A page that was accepted: its last place, if more follow, and the cursor for them."""
+
+    last: Place | None
+    cursor: str | None
+
+
+class _Result(msgspec.Struct):
+    tasks: list[msgspec.Raw]
+    meta: dict[str, Any] = msgspec.field(name="_meta")
+    nextCursor: str | None = None
+
+
+@dataclass
+class _Bounds:
+    """How many of the tasks that are not shown match: at least, at most; whether any may follow, of those in `low`."""
+
+    low: int = 0
+    high: int = 0
+    may_follow: bool = False
+    counted_may_follow: bool = False
+    learned: list[tuple[Truth, int]] = field(default_factory=list)
+
+
+class Oracle:
+    """Judges answers."""
+
+    def __init__(self, setting: Setting, upstream: Upstream) -> None:
+        self._setting = setting
+        self._upstream = upstream
+        self._max_age_s = setting.max_age * TICK_S
+        self._interval_s = setting.full_crawl_interval * TICK_S
+        # Whether a task that nobody told the gateway of is in every crawl of a list that it was in before.
+        self._lists_all = setting.order in ("appends", "prepends", "random") and setting.cursors != "offset"
+        self._appends = setting.order == "appends" and self._lists_all
+
+    def came(self, asked: Asked, moment: Moment) -> None:
+        """A query has reached the gateway."""
+        asked.came = moment
+        session = asked.session
+        asked.alone = session.asking == 0
+        if not asked.alone:
+            session.disturb(self._upstream.loop.time())
+        session.asking += 1
+        asked.disturbed = session.disturbed
+
+    def ended(self, asked: Asked, outcome: Outcome | None) -> Seen:
+        """A query has ended, with None because its client left. Raises Violation."""
+        session = asked.session
+        session.asking -= 1
+        if outcome is None:
+            session.disturb(self._upstream.loop.time())
+            return Seen(None, None)
+        if outcome.result is None:
+            session.disturb(self._upstream.loop.time())
+            self._check_failure(asked, outcome)
+            return Seen(None, None)
+        seen = self._check_answer(asked, outcome.at, outcome.result)
+        self._check_cost(asked, outcome.at)
+        return seen
+
+    # ---- failures ----
+
+    def _own(self, asked: Asked, until: Moment) -> list[Own]:
+        """The gateway's own requests of the session that were under way while the query was."""
+        return [
+            o
+            for o in self._upstream.own
+            if o.session is asked.session
+            and o.at < until
+            and (o.ended is None or o.ended.time >= asked.came.time - WIRE_S)
+        ]
+
+    def _check_failure(self, asked: Asked, outcome: Outcome) -> None:
+        session, own = asked.session, self._own(asked, outcome.at)
+        if outcome.status == 404:
+            if session.ended is None:
+                raise Violation("failed", "404, and the session has not ended")
+            for truth in session.truths:
+                truth.pass_through(GONE, outcome.at)
+            return
+        if session.ended is not None and session.ended < outcome.at:
+            return
+        if outcome.cancelled and outcome.status == 200 and outcome.error is None:
+            return
+        kinds = [o.outcome for o in own]
+        status = outcome.status
+        if status == 200 and outcome.error is not None:  # on a stream that had begun, what would have been a status
+            told = outcome.error["message"].partition(":")[0]
+            status = {"Bad Gateway": 502, "Gateway Timeout": 504, "Server Error": 500}.get(told, 200)
+        dropped = {o.id for o in own if o.outcome in DROPS}
+        explained = {
+            500: "500" in kinds,
+            200: "error" in kinds and outcome.error == {"code": -32603, "message": "oh no"},
+            502: any(sum(o.id == i and o.outcome in DROPS for o in self._upstream.own) > 1 for i in dropped),
+            504: "hang" in kinds,
+        }
+        if not explained.get(status):
+            raise Violation("failed", f"{outcome.status} {outcome.error}, and the upstream: {kinds}")
+
+    # ---- answers ----
+
+    def _check_answer(self, asked: Asked, at: Moment, raw: bytes) -> Seen:
+        result = msgspec.json.decode(raw, type=_Result)
+        shown = self._shown(asked, at, result)
+        criteria, more = asked.criteria, result.nextCursor is not None
+        places = [criteria.place(truth, state) for truth, state in shown]
+        for one, other in pairwise(places):
+            if not criteria.follows(other, one):
+                raise Violation("order", f"{one} before {other}")
+        if places and asked.after is not None and not criteria.follows(places[0], asked.after):
+            raise Violation("page", f"{places[0]} is not behind the cursor, {asked.after}")
+        if len(shown) > self._setting.page_size or (more and len(shown) < self._setting.page_size):
+            raise Violation("page", f"{len(shown)} tasks, more follow: {more}")
+        last = places[-1] if more else None
+        oldest = asked.came.time - self._max_age_s
+        bounds = self._weigh(asked, at, [t for t, _ in shown], last, oldest)
+        if more and not bounds.may_follow:
+            raise Violation("page", "a nextCursor, and nothing can follow")
+        low = len(shown) + bounds.low + (more and not bounds.counted_may_follow)
+        total = result.meta["taskgate/total"]
+        if not low <= total <= len(shown) + bounds.high:
+            raise Violation("total", f"{total}, and it must be from {low} to {len(shown) + bounds.high}")
+        self._check_as_of(asked, at, result, shown, last)
+        chain = asked.chain
+        chain.shown.update(truth for truth, _ in shown)
+        if chain.first is None:
+            chain.first = {t: self._options(asked, at, t, oldest) for t in asked.session.truths}
+        for truth, number in [*bounds.learned, *((t, s.number) for t, s in shown)]:
+            truth.pass_through(number, at)
+        return Seen(last, result.nextCursor)
+
+    def _shown(self, asked: Asked, at: Moment, result: _Result) -> list[tuple[Truth, State]]:
+        shown = []
+        for raw in result.tasks:
+            found = self._upstream.raws.get(bytes(raw))
+            if found is None:
+                raise Violation("content", f"the upstream never said {bytes(raw)!r}")
+            session, truth, state = found
+            if session is not asked.session:
+                raise Violation("isolation", f"{truth.id} is of {session.id}, not of {asked.session.id}")
+            self._check_state(asked, at, truth, state, asked.came.time - self._max_age_s)
+            if truth in asked.chain.shown:
+                raise Violation("repeats", f"{truth.id} was on an earlier page")
+            if True not in self._match(asked, truth, state):
+                raise Violation("match", f"{truth.id} in state {state.number} cannot match")
+            shown.append((truth, state))
+        return shown
+
+    def _check_state(self, asked: Asked, at: Moment, truth: Truth, state: State, oldest: float) -> None:
+        if state in self._options(asked, at, truth, oldest):
+            return
+        what = f"{truth.id} in state {state.number} ({state.status})"
+        known = truth.known_before(asked.came)
+        if known > state.number:
+            newer = "that it is gone" if known == GONE else f"state {known}"
+            raise Violation("backwards", f"{what}, and {newer} was known before")
+        until = truth.until(state)
+        ago = f"{asked.came.time - until.time:g} s before the query came" if until is not None else "never"
+        raise Violation("stale" if state is not truth.state else "deleted", f"{what}, which ended {ago}")
+
+    def _options(self, asked: Asked, at: Moment, truth: Truth, oldest: float) -> list[State | int]:
+        """What may be taken for a task's state: a state, ABSENT before it was made, GONE after it was deleted."""
+        if truth.born > at:
+            return [ABSENT]
+        options: list[State | int] = []
+        known = truth.known_before(asked.came)
+        oldest_crawl = min(asked.came.time - self._interval_s, oldest)
+        if known == ABSENT and (truth.born.time >= oldest_crawl or not self._lists_all):
+            options.append(ABSENT)
+        for state in truth.states:
+            until = truth.until(state)
+            ended_by = oldest_crawl if until is truth.gone else oldest
+            if state.since < at and state.number >= known and (until is None or until.time >= ended_by):
+                options.append(state)
+        if truth.gone is not None and truth.gone < at:
+            options.append(GONE)
+        return options
+
+    def _match(self, asked: Asked, truth: Truth, state: State) -> set[bool]:
+        """Whether a state matches: both, where the gateway may or may not know which method made the task."""
+        criteria = asked.criteria
+        if not criteria.matches(truth, state):
+            return {False}
+        if criteria.methods is None or truth.method in criteria.methods:
+            return {True}
+        if len(method_names(self._setting.methods)) == 1:
+            return {False}
+        if truth.answered_at is not None and truth.answered_at < asked.came:
+            return {False}
+        return {True, False} if truth.asked_for else {True}
+
+    def _weigh(self, asked: Asked, at: Moment, shown: list[Truth], last: Place | None, oldest: float) -> _Bounds:
+        """Explain why each task that is not shown is not, and count. Raises Violation."""
+        bounds, criteria = _Bounds(), asked.criteria
+        for truth in asked.session.truths:
+            if truth in shown:
+                continue
+            counts: set[int] = set()
+            may_follow = False
+            reasons: list[int] = []
+            options = self._options(asked, at, truth, oldest)
+            for option in options:
+                if isinstance(option, int):
+                    counts.add(0)
+                    reasons.append(option)
+                    continue
+                place = criteria.place(truth, option)
+                for matches in self._match(asked, truth, option):
+                    before = asked.after is not None and not criteria.follows(place, asked.after)
+                    behind = last is not None and criteria.follows(place, last)
+                    moved = criteria.moves_ahead and self._has_moved(asked, truth, option)
+                    if not matches or before or behind or moved:
+                        counts.add(int(matches))
+                        may_follow |= matches and behind and not before
+                        reasons.append(option.number)
+            if not reasons:
+                raise Violation("missing", f"{truth.id}: {_told(options)}")
+            if reasons == [ABSENT] * len(reasons) and self._is_late(asked, truth):
+                raise Violation("late", f"{truth.id} was appended {asked.came.time - truth.born.time:g} s before")
+            bounds.low += min(counts)
+            bounds.high += max(counts)
+            bounds.may_follow |= may_follow
+            bounds.counted_may_follow |= may_follow and min(counts) == 1
+            bounds.learned.append((truth, min(reasons)))
+        return bounds
+
+    def _has_moved(self, asked: Asked, truth: Truth, state: State) -> bool:
+        """Whether a task may not have been where it is now when the first page was made: then it may be left out."""
+        return asked.chain.first is not None and asked.chain.first.get(truth) != [state]
+
+    def _is_late(self, asked: Asked, truth: Truth) -> bool:
+        return self._appends and truth.born.time < asked.came.time - self._max_age_s
+
+    def _check_as_of(
+        self, asked: Asked, at: Moment, result: _Result, shown: list[tuple[Truth, State]], last: Place | None
+    ) -> None:
+        text = result.meta["taskgate/asOf"]
+        as_of = datetime.fromisoformat(text).timestamp() - UNIX_AT_START_S + START_S
+        oldest = asked.came.time - self._max_age_s
+        if not oldest - 0.001 <= as_of <= at.time:
+            raise Violation("as of", f"{text}, which is {at.time - as_of:g} s before the answer")
+        try:
+            for truth, state in shown:
+                self._check_state(asked, at, truth, state, as_of)
+            self._weigh(asked, at, [t for t, _ in shown], last, as_of)
+        except Violation as violation:
+            raise Violation("as of", f"{text}, {asked.came.time - as_of:g} s ago, but {violation}") from None
+
+    # ---- cost ----
+
+    def _check_cost(self, asked: Asked, at: Moment) -> None:
+        """A query alone, like one within `max_age` that refreshed all it needed, with nothing since: costs nothing.
+
+        One refreshes all it needs if nothing was learned in the `max_age` before it. Not judged is when all pages may
+        have to be read again for `full_crawl_interval`, or tasks may have expired.
+        """
+        session = asked.session
+        asked_for = [o for o in self._own(asked, at) if o.at > asked.came]
+        if asked_for and session.first_cost is None:
+            session.first_cost = asked_for[0].at.time
+        if not asked.alone or session.disturbed != asked.disturbed or any(t.ttl_ms is not None for t in session.truths):
+            return
+        if session.refreshed is not None and self._setting.tasks_max >= 1000 and not self._is_crawl_due(session, asked):
+            came, criteria, disturbed = session.refreshed
+            if asked.came.time <= came + self._max_age_s and (criteria, disturbed) == (asked.criteria, asked.disturbed):
+                if asked_for:
+                    raise Violation("economy", f"{[(o.method, o.params) for o in asked_for]} for what is known")
+                return
+        learned = [o for o in self._upstream.own if o.session is session and o.at < asked.came]
+        since = max([session.disturbed_at, *(o.ended.time for o in learned if o.ended is not None)])
+        if asked_for and since < asked.came.time - self._max_age_s:
+            session.refreshed = (asked.came.time, asked.criteria, asked.disturbed)
+
+    def _is_crawl_due(self, session: ServerSession, asked: Asked) -> bool:
+        first = session.first_cost
+        return bool(self._interval_s) and first is not None and asked.came.time > first + self._interval_s
+
+
+def _told(options: list[State | int]) -> str:
+    """The states that a task may be taken to be in."""
+    return (
+        ", ".join("gone" if isinstance(o, int) else f"state {o.number} ({o.status})" for o in options) + " would match"
+    )

@@ -1,0 +1,227 @@
+"""A history played: the real gateway between clients and an upstream, on the virtual loop.
+
+In: a `History`. Out: nothing, or a `Violation` whose text has the history and all that happened. Always: the gateway is
+the real `App`, from its listener to its pool of connections; nothing of it is replaced but the loop that it runs on,
+and the time of day.
+
+When the events are over, three queries for everything follow: at once; when all that can be known must be known; and
+once more, which may cost nothing.
+"""
+
+import asyncio
+import logging
+from collections.abc import Coroutine
+from pathlib import Path
+from typing import Any, Final
+from unittest.mock import patch
+
+import msgspec
+
+from gateway import config
+from gateway.app import App
+from tests.model import history as h
+from tests.model.client import GATEWAY_PORT, Client
+from tests.model.oracle import Oracle
+from tests.model.truth import Moments, Violation
+from tests.model.upstream import HANG_S, PORT, Upstream
+from tests.model.virtual import START_S, TICK_S, WIRE_S, Deadlock, VirtualLoop
+
+_LONG_AGO_S: Final = 5000.0  # that the tasks of a setting were made before the history begins
+_PATIENCE_S: Final = 4000.0  # for what is under way when the events are over
+_BASE: Final = config.for_upstream(f"http://127.0.0.1:{PORT}/mcp", f"127.0.0.1:{GATEWAY_PORT}", None)
+_GATEWAY: Final = str(Path(config.__file__).parent)
+
+_Notes = list[tuple[float, str, tuple[Any, ...]]]
+
+
+def play(history: h.History) -> None:
+    """Play a history. Raises Violation."""
+    loop = VirtualLoop()
+    log = _Log()
+    logger = logging.getLogger("taskgate")
+    logger.addHandler(log)
+    notes: _Notes = []
+    try:
+        with patch("time.time", loop.unix_time):
+            try:
+                loop.run_until_complete(_play(history, loop, notes))
+            except Deadlock:
+                raise Violation("unanswered", "everything waits, and nothing will ever happen") from None
+            finally:
+                _close(loop)
+        if log.records or loop.unhandled:
+            raise Violation("unhandled", f"{log.records} {loop.unhandled}")
+    except Violation as violation:
+        story = "\n".join(f"{time - START_S:10.6f}  {text.format(*values)}" for time, text, values in notes)
+        raise Violation(violation.rule, f"{violation.what}\n\n{history}\n\n{story}") from None
+    finally:
+        logger.removeHandler(log)
+
+
+def _close(loop: VirtualLoop) -> None:
+    """End what a violation left under way."""
+    while left := asyncio.all_tasks(loop):
+        for task in left:
+            task.cancel()
+        loop.run_until_complete(asyncio.sleep(1))
+    loop.run_until_complete(loop.shutdown_asyncgens())
+    loop.close()
+
+
+async def _play(history: h.History, loop: VirtualLoop, notes: _Notes) -> None:
+    await _World(history.setting, loop, notes).run(history.events)
+
+
+def _is_gateways(task: "asyncio.Task[Any]") -> bool:
+    code = getattr(task.get_coro(), "cr_code", None)
+    return code is not None and code.co_filename.startswith(_GATEWAY)
+
+
+class _Log(logging.Handler):
+    """What the gateway logs that no upstream or client can be blamed for."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.WARNING)
+        self.records: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.records.append(logging.Formatter().format(record))
+
+
+def _config(setting: h.Setting) -> config.Config:
+    index = config.Index(
+        page_size=setting.page_size,
+        max_age=setting.max_age * TICK_S,
+        full_crawl_interval=setting.full_crawl_interval * TICK_S,
+        tasks_max=setting.tasks_max,
+    )
+    return msgspec.structs.replace(_BASE, admin=None, index=index)
+
+
+class _World:
+    """The parts of one history."""
+
+    def __init__(self, setting: h.Setting, loop: VirtualLoop, notes: _Notes) -> None:
+        self._setting = setting
+        self._loop = loop
+        self._notes = notes
+        self._failed: asyncio.Future[None] = loop.create_future()
+        self._under_way: set[asyncio.Task[None]] = set()
+        moments = Moments(loop)
+        self._upstream = Upstream(setting, loop, moments, self._note, self._fail)
+        oracle = Oracle(setting, self._upstream)
+        self._clients = [
+            Client(number, setting, self._upstream, oracle, moments, self._note, self._spawn) for number in (0, 1)
+        ]
+
+    def _note(self, text: str, *values: object) -> None:
+        self._notes.append((self._loop.time(), text, values))
+
+    def _fail(self, error: Exception) -> None:
+        if not self._failed.done():
+            self._failed.set_exception(error)
+
+    async def run(self, events: tuple[h.Event, ...]) -> None:
+        """Play the events. Raises Violation."""
+        await self._loop.create_server(self._upstream.connection, port=PORT)
+        app = App(_config(self._setting))
+        await app.start()
+        script = self._loop.create_task(self._play(events))
+        await asyncio.wait({script, self._failed}, return_when=asyncio.FIRST_COMPLETED)
+        if self._failed.done():
+            self._failed.result()
+        script.result()
+        for client in self._clients:
+            client.hang_up()
+        await asyncio.sleep(1)
+        await app.stop()
+        await asyncio.sleep(1)
+        if left := [task for task in asyncio.all_tasks() if _is_gateways(task)]:
+            raise Violation("unanswered", f"still under way after all is closed: {left}")
+
+    async def _play(self, events: tuple[h.Event, ...]) -> None:
+        for client in self._clients:
+            await client.initialize()
+            if self._setting.listening:
+                client.toggle_stream()
+        self._populate()
+        for event in events:
+            self._note("{}", event)
+            await self._happen(event)
+        await self._settle()
+        await self._read_all()
+        await asyncio.sleep((max(self._setting.max_age, self._setting.full_crawl_interval) + 1) * TICK_S)
+        await self._read_all()
+        await self._read_all()
+
+    def _populate(self) -> None:
+        session = self._clients[0].session
+        for number, letter in enumerate(self._setting.tasks):
+            ago_s = _LONG_AGO_S - number
+            truth = self._upstream.create(session, h.METHODS[number % self._setting.methods], ago_s=ago_s)
+            status = next((s for s in h.STATUSES if s.startswith(letter)), "cancelled")
+            if status != "working":
+                self._upstream.update(session, truth, status, ago_s - 0.5)
+
+    async def _read_all(self) -> None:
+        self._note("everything is asked for")
+        for s in (0, 1):
+            self._spawn(self._clients[s].act(h.Query(s, pages=50)))
+        await self._settle()
+
+    async def _settle(self) -> None:
+        """Wait until nothing is under way."""
+        self._upstream.faults.clear()
+        if self._under_way:
+            _, late = await asyncio.wait(set(self._under_way), timeout=_PATIENCE_S + HANG_S)
+            if late:
+                raise Violation("unanswered", f"{late} after {_PATIENCE_S:g} s")
+
+    async def _happen(self, event: h.Event) -> None:
+        match event:
+            case h.Wait():
+                await asyncio.sleep(event.ticks * TICK_S)
+            case h.Blink():
+                await asyncio.sleep(event.count * WIRE_S)
+            case h.Hangup():
+                for connection in [c for c in self._upstream.connections if c.is_idle]:
+                    connection.close()
+            case h.Fault():
+                self._upstream.faults.append((self._clients[event.s].session, event))
+            case h.Stream():
+                self._clients[event.s].toggle_stream()
+            case h.Create(elsewhere=True):
+                session = self._clients[event.s].session
+                self._upstream.create(session, h.METHODS[event.method % self._setting.methods], event.ttl)
+            case h.Update():
+                self._update(event)
+            case h.Delete():
+                session = self._clients[event.s].session
+                if truth := session.pick(event.which, list(session.alive())):
+                    self._upstream.remove(truth, "deleted")
+            case h.Restart(by_client=False):
+                self._upstream.end(self._clients[event.s].session)
+            case h.Create() | h.Get() | h.Page() | h.Query() | h.Restart():
+                self._spawn(self._clients[event.s].act(event))
+
+    def _update(self, event: h.Update) -> None:
+        session = self._clients[event.s].session
+        truth = session.pick(event.which, [t for t in session.truths if t.is_live])
+        if truth is None:
+            return
+        state = self._upstream.update(session, truth, h.STATUSES[event.status])
+        if event.notify and event.late:
+            self._loop.call_later(event.late * TICK_S, self._upstream.notify, session, state)
+        elif event.notify:
+            self._upstream.notify(session, state)
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        async def run() -> None:
+            try:
+                await work
+            except Exception as error:
+                self._fail(error)
+
+        task = self._loop.create_task(run())
+        self._under_way.add(task)
+        task.add_done_callback(self._under_way.discard)

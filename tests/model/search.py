@@ -1,0 +1,57 @@
+"""Histories played and searched for violations.
+
+In: seeds. Out: which of them break which rule, and the smallest history that does. Always: a seed is one history,
+whichever process plays it.
+"""
+
+import multiprocessing
+import sys
+from collections import defaultdict
+from typing import Final
+
+from tests.model.history import History, drawn, reduced
+from tests.model.play import play
+from tests.model.truth import Violation
+
+_CHUNK: Final = 50
+
+
+def broken(history: History) -> Violation | None:
+    """The violation that a history ends in, if it does."""
+    try:
+        play(history)
+    except Violation as violation:
+        return violation
+    return None
+
+
+def smallest(history: History, rule: str) -> Violation:
+    """The violation of the smallest history that breaks the same rule."""
+
+    def fails(smaller: History) -> bool:
+        violation = broken(smaller)
+        return violation is not None and violation.rule == rule
+
+    violation = broken(reduced(history, fails))
+    assert violation is not None
+    return violation
+
+
+def _chunk(seeds: range) -> list[tuple[int, str]]:
+    found = [(seed, broken(drawn(seed))) for seed in seeds]
+    return [(seed, violation.rule) for seed, violation in found if violation is not None]
+
+
+def search(seeds: range, jobs: int) -> dict[str, list[int]]:
+    """The seeds that break each rule; progress goes to stderr."""
+    chunks = [seeds[at : at + _CHUNK] for at in range(0, len(seeds), _CHUNK)]
+    by_rule: defaultdict[str, list[int]] = defaultdict(list)
+    with multiprocessing.get_context("spawn").Pool(jobs) as pool:
+        for done, found in enumerate(pool.imap(_chunk, chunks), 1):
+            for seed, rule in found:
+                by_rule[rule].append(seed)
+            counts = ", ".join(f"{rule} {len(of_rule)}" for rule, of_rule in by_rule.items())
+            played = min(done * _CHUNK, len(seeds))
+            print(f"\r{played:,} of {len(seeds):,} histories: {counts or 'no violation'}", end="", file=sys.stderr)
+    print(file=sys.stderr)
+    return by_rule

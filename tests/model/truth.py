@@ -1,0 +1,177 @@
+"""What really happened: every task of every session with all its states, and what of it passed through the gateway.
+
+In: what the upstream does. Out: the same, to be held against answers. Always: a moment is a time and a number, so that
+of two things at one time it is known which came first.
+"""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from itertools import count
+from typing import Any, Final, NamedTuple
+
+import msgspec
+
+from tests.model.history import METHODS, STATUSES
+from tests.model.virtual import VirtualLoop
+
+TERMINAL: Final = frozenset(STATUSES[2:])
+ABSENT: Final = -1  # as a state's number: the task is not there yet
+GONE: Final = 1_000_000  # the task is no more
+_TASK: Final = re.compile(r'\{"taskId":"([^"]*)","status":"([^"]*)","statusMessage":"state (\d+)"[^{}]*\}')
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+class Violation(AssertionError):
+    """The gateway broke a rule of `oracle.RULES`."""
+
+    def __init__(self, rule: str, what: str) -> None:
+        super().__init__(f"{rule}: {what}")
+        self.rule = rule
+        self.what = what
+
+
+class Moment(NamedTuple):
+    """When something happened: seconds of the loop's clock, and a number that grows with everything that happens."""
+
+    time: float
+    number: int
+
+
+BEFORE_ALL: Final = Moment(float("-inf"), 0)
+
+
+class Moments:
+    """The moments of one history."""
+
+    def __init__(self, loop: VirtualLoop) -> None:
+        self._loop = loop
+        self._numbers = count(1)
+
+    def now(self) -> Moment:
+        return Moment(self._loop.time(), next(self._numbers))
+
+
+class State(NamedTuple):
+    """A state of a task, from a moment on; `updated` is its lastUpdatedAt in microseconds since 1970."""
+
+    number: int
+    status: str
+    updated: int
+    raw: bytes
+    since: Moment
+
+
+@dataclass(eq=False)
+class Truth:
+    """A task. `known` has what passed through the gateway: the number of a state, and when."""
+
+    id: str
+    method: str
+    created: int  # microseconds since 1970, by the upstream's clock
+    born: Moment
+    ttl_ms: int | None
+    expires: float | None  # by the loop's clock
+    states: list[State] = field(default_factory=list)
+    gone: Moment | None = None
+    known: list[tuple[Moment, int]] = field(default_factory=list)
+    asked_for: bool = False  # it was made through the gateway
+    answered_at: Moment | None = None  # and this is when the client was told so
+
+    @property
+    def state(self) -> State:
+        return self.states[-1]
+
+    @property
+    def is_live(self) -> bool:
+        return self.gone is None and self.state.status not in TERMINAL
+
+    def change(self, status: str, now: int, at: Moment) -> None:
+        """A new state; its last update is later than that of the one before, by the server's least step at least."""
+        number = len(self.states)
+        updated = max(now, self.state.updated + 1) if self.states else now
+        members = {
+            "taskId": self.id,
+            "status": status,
+            "statusMessage": f"state {number}",
+            "createdAt": instant(self.created),
+            "lastUpdatedAt": instant(updated),
+            "ttl": self.ttl_ms,
+            "pollInterval": 500,
+        }
+        raw = msgspec.json.encode(members)[:-1] + b',"exact":123456789012345678901234567890.10}'
+        self.states.append(State(number, status, updated, raw, at))
+
+    def until(self, state: State) -> Moment | None:
+        """When a state ended; None if it has not."""
+        return self.states[state.number + 1].since if state is not self.state else self.gone
+
+    def pass_through(self, number: int, at: Moment) -> None:
+        """A client got to know of a state, or that the task is gone."""
+        self.known.append((at, number))
+
+    def known_before(self, moment: Moment) -> int:
+        """The newest state that passed through before a moment; ABSENT if none did."""
+        return max((number for at, number in self.known if at < moment), default=ABSENT)
+
+
+@dataclass(eq=False)
+class ServerSession:
+    """One session at the upstream, and what can be told of it.
+
+    `disturbed` counts all but queries that the gateway may learn from, `disturbed_at` is when that last happened.
+    """
+
+    id: str
+    number: int
+    truths: list[Truth] = field(default_factory=list)
+    ended: Moment | None = None
+    disturbed: int = 0
+    disturbed_at: float = float("-inf")
+    asking: int = 0  # queries under way
+    cancelled: list[tuple[Moment, int]] = field(default_factory=list)  # ids of requests, and when that was sent
+    first_cost: float | None = None  # when the gateway first asked for something
+    refreshed: tuple[float, Any, int] | None = None  # by a query alone: when it came, its criteria, `disturbed` then
+
+    def disturb(self, at: float) -> None:
+        """Something happens that the gateway may learn from, or be kept from an answer by."""
+        self.disturbed += 1
+        self.disturbed_at = at
+
+    def alive(self) -> Iterator[Truth]:
+        return (t for t in self.truths if t.gone is None)
+
+    def find(self, task_id: object) -> Truth | None:
+        return next((t for t in self.truths if t.id == task_id), None)
+
+    def pick(self, which: int, among: list[Truth] | None = None) -> Truth | None:
+        """The task that an event names by its number."""
+        truths = self.truths if among is None else among
+        return truths[which % len(truths)] if truths else None
+
+
+class Brief:
+    """A message as a reader wants it: of each task its id, its state and its status."""
+
+    def __init__(self, data: bytes | msgspec.Raw) -> None:
+        self._data = data
+
+    def __str__(self) -> str:
+        return _TASK.sub(r"<\1 state \3 \2>", bytes(self._data).decode())
+
+
+def task_id(number: int) -> str:
+    """An id whose order is not that of creation."""
+    return f"{number * 37 % 100:02}-{number}"
+
+
+def instant(microseconds: int) -> str:
+    """RFC 3339."""
+    text = (_EPOCH + timedelta(microseconds=microseconds)).isoformat(timespec="microseconds")
+    return text.replace("+00:00", "Z")
+
+
+def method_names(count_: int) -> tuple[str, ...]:
+    """The requests that a server of so many kinds of tasks names."""
+    return METHODS[:count_]

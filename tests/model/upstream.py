@@ -1,0 +1,471 @@
+"""A server of the 2025-11-25 era behind the gateway: real HTTP, on connections of the virtual loop.
+
+In: requests, and what a history does to its tasks. Out: responses, late or failing as the history has it. Always: what
+it says is what is true at that moment; it notes every request of the gateway's own, and whether the same was being
+asked already.
+
+What may go wrong with a request (`Fault.kind`):
+
+    drop       it is carried out, then the connection is cut
+    unheard    the connection is cut at once
+    half       the response breaks off
+    500        that status
+    error      a JSON-RPC error
+    expired    `-32602 Invalid cursor`, of a `tasks/list` with a cursor
+    hang       the answer comes after `HANG_S`, which is longer than the gateway waits
+"""
+
+import asyncio
+from collections import Counter, defaultdict
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import count
+from typing import Any, Final, TypeAlias
+from zlib import crc32
+
+import httptools
+import msgspec
+
+from tests.model.history import Fault, Setting
+from tests.model.truth import Brief, Moment, Moments, ServerSession, State, Truth, Violation, method_names, task_id
+from tests.model.virtual import TICK_S, VirtualLoop
+
+Json: TypeAlias = dict[str, Any]
+
+PORT: Final = 3001
+HANG_S: Final = 45.0
+OWN: Final = "taskgate-"  # how the ids of the gateway's own requests begin
+INVALID_PARAMS: Final = -32602
+DROPS: Final = ("drop", "unheard", "half")
+_REASONS: Final = {200: b"OK", 202: b"Accepted", 404: b"Not Found", 500: b"Server Error"}
+
+
+class Refusal(Exception):
+    """A JSON-RPC error."""
+
+    def __init__(self, code: int, text: str) -> None:
+        super().__init__(text)
+        self.code = code
+
+
+@dataclass(eq=False)
+class Own:
+    """A request of the gateway's own. `outcome` is "ok", a kind of fault, or "404"."""
+
+    session: ServerSession
+    id: str
+    method: str
+    params: Json
+    at: Moment
+    outcome: str = "ok"
+    ended: Moment | None = None
+
+
+@dataclass(eq=False)
+class Request:
+    method: str
+    headers: dict[str, str]
+    body: bytes
+
+
+class Upstream:
+    """The server."""
+
+    def __init__(
+        self,
+        setting: Setting,
+        loop: VirtualLoop,
+        moments: Moments,
+        note: Callable[..., None],
+        fail: Callable[..., None],
+    ) -> None:
+        self.setting = setting
+        self.loop = loop
+        self.moments = moments
+        self.note = note
+        self.fail = fail
+        self.sessions: dict[str, ServerSession] = {}
+        self.connections: list[Connection] = []
+        self.streams: defaultdict[ServerSession, list[Connection]] = defaultdict(list)
+        """Those that notifications can be sent on, GET streams first."""
+        self.faults: list[tuple[ServerSession, Fault]] = []
+        self.own: list[Own] = []
+        self.notified: list[int] = []  # how often each notification has reached a client
+        self.raws: dict[bytes, tuple[ServerSession, Truth, State]] = {}
+        self._session_numbers = count()
+        self._task_numbers = count()
+        self._times_asked: Counter[str] = Counter()
+        self._shuffles = count()
+
+    def connection(self) -> "Connection":
+        """A protocol for one connection."""
+        return Connection(self)
+
+    def clock(self) -> int:
+        """Microseconds since 1970, by this server's clock."""
+        return round((self.loop.unix_time() + self.setting.skew_s) * 1_000_000)
+
+    # ---- what happens to tasks ----
+
+    def create(self, session: ServerSession, method: str, ttl: int | None = None, ago_s: float = 0.0) -> Truth:
+        """A task is made; `ttl` is in eighths of a second."""
+        now = self.moments.now()
+        expires = None if ttl is None else now.time + ttl / 8
+        created = self.clock() - round(ago_s * 1_000_000)
+        born = Moment(now.time - ago_s, now.number)
+        ttl_ms = None if ttl is None else ttl * 125
+        truth = Truth(task_id(next(self._task_numbers)), method, created, born, ttl_ms, expires)
+        session.truths.append(truth)
+        self._change(session, truth, "working", created, born)
+        if expires is not None and self.setting.expiry == "at once":
+            self.loop.call_at(expires, self.remove, truth, "expired")
+        return truth
+
+    def update(self, session: ServerSession, truth: Truth, status: str, ago_s: float = 0.0) -> State:
+        """A task changes."""
+        now = self.moments.now()
+        self._change(
+            session, truth, status, self.clock() - round(ago_s * 1_000_000), Moment(now.time - ago_s, now.number)
+        )
+        return truth.state
+
+    def _change(self, session: ServerSession, truth: Truth, status: str, now: int, at: Moment) -> None:
+        truth.change(status, now, at)
+        self.raws[truth.state.raw] = (session, truth, truth.state)
+        self.note("upstream: {} is {}, state {}", truth.id, status, truth.state.number)
+
+    def remove(self, truth: Truth, why: str) -> None:
+        """A task disappears."""
+        if truth.gone is None:
+            truth.gone = self.moments.now()
+            self.note("upstream: {} is gone ({})", truth.id, why)
+
+    def end(self, session: ServerSession) -> None:
+        """A session ends, and its tasks with it."""
+        if session.ended is None:
+            session.ended = self.moments.now()
+            session.disturb(self.loop.time())
+            for truth in list(session.alive()):
+                self.remove(truth, "the session ended")
+            for stream in list(self.streams[session]):
+                stream.cut()
+
+    def _expire(self, session: ServerSession) -> None:
+        for truth in list(session.alive()):
+            if truth.expires is not None and self.setting.expiry == "lazily" and truth.expires <= self.loop.time():
+                self.remove(truth, "expired, and looked for")
+
+    def notify(self, session: ServerSession, state: State) -> None:
+        """Tell a client, on the stream that was opened first, what a task was when that happened."""
+        streams = self.streams[session]
+        if streams:
+            session.disturb(self.loop.time())
+            self.notified.append(0)
+            params = state.raw[:-1] + b',"_meta":{"n":%d}}' % (len(self.notified) - 1)
+            self.note("upstream: notifies {}", Brief(params))
+            streams[0].event(b'{"jsonrpc":"2.0","method":"notifications/tasks/status","params":%b}' % params)
+
+    def delivered(self, number: int) -> None:
+        """A client got a notification."""
+        self.notified[number] += 1
+        if self.notified[number] > 1:
+            self.fail(Violation("repeated", f"notification {number} has reached clients {self.notified[number]} times"))
+
+    # ---- requests ----
+
+    async def serve(self, connection: "Connection", request: Request) -> None:
+        """Carry out one request."""
+        session = self.sessions.get(request.headers.get("mcp-session-id", ""))
+        message = msgspec.json.decode(request.body) if request.method == "POST" else {}
+        method = message.get("method", request.method)
+        own = None
+        if session is not None and str(message.get("id")).startswith(OWN):
+            own = connection.own = self._note_own(session, message)
+            if connection.lost:
+                own.ended = own.at
+        if method != "initialize" and (session is None or session.ended is not None):
+            self.note("upstream: asked {}, of a session that has ended", method)
+            if own is not None:
+                own.outcome = "404"
+            connection.respond(404, b"")
+        elif request.method == "GET":
+            assert session is not None
+            connection.begin_stream()
+            self.streams[session].insert(0, connection)
+        elif request.method == "DELETE":
+            assert session is not None
+            self.end(session)
+            connection.respond(200, b"")
+        elif "id" not in message:
+            connection.respond(202, b"")
+        else:
+            fault = self._fault_of(session, message)
+            kind = fault.kind if fault is not None else "ok"
+            if own is not None:
+                own.outcome = kind
+            self.note("upstream: asked {} {}: {}", method, message.get("params"), kind)
+            await self._carry_out(connection, session, message, kind)
+        if own is not None:
+            own.ended = own.ended or self.moments.now()
+
+    async def _carry_out(
+        self, connection: "Connection", session: ServerSession | None, message: Json, fault: str
+    ) -> None:
+        before, after = self._delays_of(message)
+        if fault == "unheard":
+            connection.cut()
+            return
+        if self.setting.streams and session is not None and fault != "500":
+            connection.begin_stream()
+            self.streams[session].append(connection)
+        await _ticks(before)
+        if fault == "500":
+            connection.respond(500, b"oh no")
+            return
+        try:
+            if fault == "expired":
+                raise Refusal(INVALID_PARAMS, "Invalid cursor")
+            if fault == "error":
+                raise Refusal(-32603, "oh no")
+            result = await self._result(session, message, connection)
+            body = b'{"jsonrpc":"2.0","id":%b,"result":%b}' % (msgspec.json.encode(message["id"]), result)
+        except Refusal as refusal:
+            error = {"code": refusal.code, "message": str(refusal)}
+            body = msgspec.json.encode({"jsonrpc": "2.0", "id": message["id"], "error": error})
+        self.note("upstream: to {} {} it answers {}", message["method"], message.get("params"), Brief(body))
+        await _ticks(after)
+        if fault == "hang":
+            await asyncio.sleep(HANG_S)
+        if fault == "drop":
+            connection.cut()
+        else:
+            connection.send(body, half=fault == "half")
+
+    def _note_own(self, session: ServerSession, message: Json) -> Own:
+        own = Own(session, message["id"], message["method"], message["params"], self.moments.now())
+        same = [o for o in self.own if o.ended is None and o.session is session and o.method == own.method]
+        if session.ended is None and any(o.params == own.params for o in same):
+            self.fail(Violation("asked twice", f"{own.method} {own.params} is being asked already"))
+        self.own.append(own)
+        return own
+
+    def _fault_of(self, session: ServerSession | None, message: Json) -> Fault | None:
+        for at, (of, fault) in enumerate(self.faults):
+            fits = of is session and fault.method in (None, message["method"])
+            if fits and fault.kind == "expired":
+                fits = message["method"] == "tasks/list" and "cursor" in message["params"]
+            if fits:
+                of.disturb(self.loop.time())
+                return self.faults.pop(at)[1]
+        return None
+
+    def _delays_of(self, message: Json) -> tuple[int, int]:
+        """Each request has its own, whatever others are asked before it."""
+        if not self.setting.delays:
+            return 0, 0
+        asked = f"{message['method']} {message.get('params')}"
+        self._times_asked[asked] += 1
+        key = f"{asked} {self._times_asked[asked]}"
+        return self.setting.delays[crc32(key.encode()) % len(self.setting.delays)]
+
+    # ---- methods ----
+
+    async def _result(self, session: ServerSession | None, message: Json, connection: "Connection") -> bytes:
+        method, params = message["method"], message.get("params", {})
+        if method == "initialize":
+            return self._initialize(params, connection)
+        assert session is not None
+        self._expire(session)
+        if session.ended is not None:
+            raise Refusal(-32603, "The session has ended")
+        if method == "tasks/list":
+            return self._list(session, params.get("cursor"))
+        if "task" in params:
+            truth = self.create(session, method, params["task"].get("ttl"))
+            truth.asked_for = True
+            return b'{"task":%b}' % truth.state.raw
+        if method == "tasks/get" and not self.setting.knows_get:
+            raise Refusal(-32601, "Method not found")
+        found = session.find(params["taskId"])
+        if found is None or found.gone is not None:
+            raise Refusal(INVALID_PARAMS, "Task not found")
+        if method == "tasks/get":
+            return self._with_meta(found.state.raw)
+        if method == "tasks/cancel":
+            if not found.is_live:
+                raise Refusal(INVALID_PARAMS, "Cannot cancel a task that has ended")
+            self.update(session, found, "cancelled")
+            return self._with_meta(found.state.raw)
+        assert method == "tasks/result"
+        while found.is_live:
+            await _ticks(8)
+        if found.gone is not None:
+            raise Refusal(INVALID_PARAMS, "Task not found")
+        if found.state.status != "completed":
+            raise Refusal(INVALID_PARAMS, "The task has failed")
+        return b'{"content":[],"_meta":{"io.modelcontextprotocol/related-task":{"taskId":"%b"}}}' % found.id.encode()
+
+    def _with_meta(self, raw: bytes) -> bytes:
+        return raw[:-1] + b',"_meta":{"a":1}}' if self.setting.with_meta else raw
+
+    def _initialize(self, params: Json, connection: "Connection") -> bytes:
+        number = params["_meta"]["session"]
+        session = ServerSession(f"session-{number}-{next(self._session_numbers)}", number)
+        self.sessions[session.id] = session
+        connection.extra = b"Mcp-Session-Id: %b\r\n" % session.id.encode()
+        requests: dict[str, Json] = {}
+        for name in method_names(self.setting.methods):
+            group, _, verb = name.partition("/")
+            requests.setdefault(group, {})[verb] = {}
+        capabilities = {"tasks": {"list": {}, "cancel": {}, "requests": requests}}
+        return msgspec.json.encode({"protocolVersion": "2025-11-25", "capabilities": capabilities, "serverInfo": {}})
+
+    def _list(self, session: ServerSession, cursor: str | None) -> bytes:
+        setting = self.setting
+        shuffle = cursor.partition("|")[0] if cursor is not None else str(next(self._shuffles))
+        truths = (
+            []
+            if setting.order == "nothing"
+            else sorted(session.alive(), key=lambda t: self._place(session, t, shuffle))
+        )
+        start = 0
+        if cursor is not None:
+            last = cursor.partition("|")[2]
+            if setting.cursors == "offset":
+                start = int(last)
+            elif setting.cursors == "last":
+                ids = [t.id for t in truths]
+                if last not in ids:
+                    raise Refusal(INVALID_PARAMS, "Invalid cursor")
+                start = ids.index(last) + 1
+            else:
+                place = tuple(map(int, last.split(",")))
+                start = sum(self._place(session, t, shuffle) <= place for t in truths)
+        page = truths[start : start + setting.per_page]
+        following = b""
+        if len(page) == setting.per_page and (setting.always_next or len(truths) > start + len(page)):
+            text = {
+                "offset": lambda: str(start + len(page)),
+                "last": lambda: page[-1].id,
+                "place": lambda: ",".join(map(str, self._place(session, page[-1], shuffle))),
+            }[setting.cursors]()
+            following = b',"nextCursor":%b' % msgspec.json.encode(f"{shuffle}|{text}")
+        return b'{"tasks":[%b]%b}' % (b",".join(t.state.raw for t in page), following)
+
+    def _place(self, session: ServerSession, truth: Truth, shuffle: str) -> tuple[int, ...]:
+        number = session.truths.index(truth)
+        match self.setting.order:
+            case "appends":
+                return (number,)
+            case "prepends":
+                return (-number,)
+            case "updated":
+                return (-truth.state.updated, -number)
+        return (crc32(f"{shuffle} {truth.id}".encode()), number)
+
+
+class Connection(asyncio.Protocol):
+    """One connection to the server."""
+
+    def __init__(self, upstream: Upstream) -> None:
+        self._upstream = upstream
+        self._transport: asyncio.Transport | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._streaming = False
+        self.own: Own | None = None
+        self.extra = b""  # header fields of the response
+
+    @property
+    def lost(self) -> bool:
+        """Whether the peer has gone."""
+        return self._transport is None
+
+    @property
+    def is_idle(self) -> bool:
+        return not self._streaming and (self._task is None or self._task.done())
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+        self._upstream.connections.append(self)
+        self._parser = httptools.HttpRequestParser(self)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._transport = None
+        self._upstream.connections.remove(self)
+        self._stop_streaming()
+        if self.own is not None:
+            self.own.ended = self.own.ended or self._upstream.moments.now()
+
+    def data_received(self, data: bytes) -> None:
+        self._parser.feed_data(data)
+
+    def on_message_begin(self) -> None:
+        self._headers: dict[str, str] = {}
+        self._body = b""
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self._headers[name.decode().lower()] = value.decode()
+
+    def on_body(self, data: bytes) -> None:
+        self._body += data
+
+    def on_message_complete(self) -> None:
+        self.own, self.extra = None, b""
+        request = Request(self._parser.get_method().decode(), self._headers, self._body)
+        self._task = self._upstream.loop.create_task(self._upstream.serve(self, request))
+
+    def send(self, message: bytes, half: bool) -> None:
+        """Send a response message, or half of it, as the response or as the last event of the stream."""
+        if not self._streaming:
+            self.respond(200, message, half)
+            return
+        self.event(message, half)
+        self._write(b"0\r\n\r\n")
+        self._stop_streaming()
+
+    def respond(self, status: int, body: bytes, half: bool = False) -> None:
+        """Send a response, or half of its body."""
+        head = b"HTTP/1.1 %d %b\r\nContent-Type: application/json\r\nContent-Length: %d\r\n%b\r\n"
+        sent = body[: len(body) // 2] if half else body
+        self._write(head % (status, _REASONS[status], len(body), self.extra) + sent)
+        if half:
+            self.cut()
+
+    def begin_stream(self) -> None:
+        """Send the head of an event stream."""
+        self._streaming = True
+        self._write(b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n")
+
+    def event(self, data: bytes, half: bool = False) -> None:
+        """Send an event, or half of it."""
+        raw = b"event: message\ndata: %b\n\n" % data
+        raw = raw[: len(raw) // 2] if half else raw
+        self._write(b"%x\r\n%b\r\n" % (len(raw), raw))
+        if half:
+            self.cut()
+
+    def cut(self) -> None:
+        """Reset the connection."""
+        if self._transport is not None:
+            self._transport.abort()
+
+    def close(self) -> None:
+        """Close the connection, as a server does with one that is idle."""
+        if self._transport is not None:
+            self._transport.close()
+
+    def _stop_streaming(self) -> None:
+        self._streaming = False
+        for streams in self._upstream.streams.values():
+            if self in streams:
+                streams.remove(self)
+
+    def _write(self, data: bytes) -> None:
+        if self._transport is not None:
+            self._transport.write(data)
+
+
+async def _ticks(count_: int) -> None:
+    if count_:
+        await asyncio.sleep(count_ * TICK_S)

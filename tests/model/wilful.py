@@ -1,0 +1,120 @@
+"""Faults put into the gateway on purpose: a test that cannot fail proves nothing.
+
+In: nothing. Out: contexts in which the gateway has one fault in how it refreshes. Always: the fault is a plausible
+one, of a line or two; everything else is the gateway as it is.
+"""
+
+import asyncio
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any, Final
+from unittest.mock import patch
+
+import msgspec
+
+from gateway.core import freshness, observe
+from gateway.core.index import Index
+from gateway.core.task import Task
+from gateway.refresh import Ask, Refresher
+from gateway.sessions import Session
+
+_plan, _live = freshness.plan, Index.live
+_forget, _take, _crawl = Session.forget, Session.take, Refresher._crawl
+
+
+def never_looks() -> AbstractContextManager[Any]:
+    """The page where new tasks appear is never looked at."""
+
+    def plan(*given: Any) -> freshness.Plan:
+        return msgspec.structs.replace(_plan(*given), look=False)
+
+    return patch.object(freshness, "plan", plan)
+
+
+def input_required_is_settled() -> AbstractContextManager[Any]:
+    """Of the live tasks only those that work are asked for."""
+
+    def live(index: Index, *given: Any) -> Iterator[str]:
+        return (i for i in _live(index, *given) if (task := index.get(i)) is not None and task.status == "working")
+
+    return patch.object(Index, "live", live)
+
+
+def no_tombstones() -> AbstractContextManager[Any]:
+    """What was found to be gone is not remembered as gone."""
+
+    def forget(session: Session, task_id: str, now: float) -> None:
+        _forget(session, task_id, now)
+        session.known.gone.pop(task_id, None)
+
+    return patch.object(Session, "forget", forget)
+
+
+def reports_count_from_their_arrival() -> AbstractContextManager[Any]:
+    """A report confirms a task from when it came, not from when it was asked for."""
+
+    def take(session: Session, observation: observe.Observation, asked_at: float | None, now: float) -> None:
+        _take(session, observation, None if asked_at is None else now, now)
+
+    return patch.object(Session, "take", take)
+
+
+def crawls_count_from_their_end() -> AbstractContextManager[Any]:
+    """A crawl confirms all tasks from when it ended, not from when it began."""
+
+    async def crawl(refresher: Refresher, session: Session, *given: Any) -> None:
+        await _crawl(refresher, session, *given)
+        session.known.crawled_at = session.known.live_at = asyncio.get_running_loop().time()
+
+    return patch.object(Refresher, "_crawl", crawl)
+
+
+def no_full_crawls() -> AbstractContextManager[Any]:
+    """`full_crawl_interval` is ignored."""
+
+    def plan(known: Any, index: Any, query: Any, came_at: float, ages: freshness.Ages) -> freshness.Plan:
+        return _plan(known, index, query, came_at, freshness.Ages(ages.max_age_s, float("inf")))
+
+    return patch.object(freshness, "plan", plan)
+
+
+def deaf_to_notifications() -> AbstractContextManager[Any]:
+    """Notifications are not observed."""
+    return patch.object(observe, "of_notification", lambda _: None)
+
+
+def the_last_report_wins() -> AbstractContextManager[Any]:
+    """A report replaces what is known, though it be older."""
+    return patch.object(Task, "supersedes", lambda *_: True)
+
+
+@contextmanager
+def whoever_leaves_ends_it() -> Iterator[None]:
+    """What several queries wait for ends with the first of them that leaves, not with the last."""
+    join = Ask.join
+
+    async def join_alone(ask: Ask, outbox: Any) -> None:
+        try:
+            await join(ask, outbox)
+        except asyncio.CancelledError:
+            assert ask.task is not None
+            ask.end()
+            ask.task.cancel()
+            raise
+
+    with patch.object(Ask, "join", join_alone):
+        yield
+
+
+FAULTS: Final[dict[Callable[[], AbstractContextManager[Any]], frozenset[str]]] = {
+    never_looks: frozenset({"late"}),
+    input_required_is_settled: frozenset({"stale"}),
+    no_tombstones: frozenset({"backwards"}),
+    reports_count_from_their_arrival: frozenset({"stale"}),
+    crawls_count_from_their_end: frozenset({"stale"}),
+    no_full_crawls: frozenset({"deleted"}),
+    deaf_to_notifications: frozenset({"backwards"}),
+    the_last_report_wins: frozenset({"backwards"}),
+    whoever_leaves_ends_it: frozenset({"failed"}),
+}
+"""The faults, and the rules that find them."""
