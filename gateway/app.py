@@ -18,7 +18,7 @@ from gateway.config import Config, ConfigError, Tls
 from gateway.listener import Exchange, Listener
 from gateway.metrics import Metrics
 from gateway.proxy import Proxy
-from gateway.sessions import Sessions
+from gateway.sessions import Servers, Sessions
 from gateway.upstream import Pool
 
 log = logging.getLogger("taskgate")
@@ -38,6 +38,7 @@ class App:
         self._loop = asyncio.get_running_loop()
         self._metrics = Metrics()
         self._retired: list[Pool] = []
+        self._servers = Servers(self._loop.time)
         self._apply(config)
         self._listener = Listener(self._handle, config.limits)
         self._metrics.gauges(self._gauges)
@@ -48,7 +49,7 @@ class App:
     def _apply(self, config: Config) -> None:
         """Make what depends on the configuration. Indexes start empty: they are only memory of the upstream's word."""
         self._pools = {u.name: Pool(u, config.limits.header_bytes_max) for u in config.upstreams}
-        self._sessions = Sessions(config.index, self._loop.time)
+        self._sessions = Sessions(config.index, self._servers, self._loop.time)
         self._proxy = Proxy(config, self._pools, self._sessions, self._metrics)
         self._config = config
 
@@ -106,6 +107,8 @@ class App:
         for pool in self._pools.values():
             pool.close()
         self._retired += self._pools.values()  # until their requests in flight have ended
+        same = {(u.name, u.url) for u in config.upstreams}
+        self._servers.forget({u.name for u in self._config.upstreams if (u.name, u.url) not in same})
         self._apply(config)
         self._listener.limits = config.limits
         log.info("reloaded", extra={"upstreams": [u.name for u in config.upstreams]})

@@ -108,8 +108,7 @@ class Proxy:
         """The filtered `tasks/list` in a message, if the gateway is to answer it. Raises BadQuery."""
         if message.method != "tasks/list" or not message.is_request or _of_another_era(caller, message):
             return None
-        session = self._sessions.get(caller.key)
-        if session is not None and session.filters_natively:
+        if self._sessions.servers.filters_natively(caller.key):
             return None
         return answer.read(message)
 
@@ -266,7 +265,7 @@ class _Watch:
         edited, server = capabilities.advertise(data, message)
         if server is not None:
             session_id = self._session_id or self._caller.session_id
-            self._sessions.open(self._caller.key_with(session_id)).describe(server)
+            self._sessions.servers.note(self._caller.key_with(session_id), server)
         return edited
 
 

@@ -2,14 +2,15 @@
 
 In: keys of callers, observations of tasks. Out: `Session`s. Always: a session belongs to one upstream, one request
 target, one `Mcp-Session-Id` and one identity, and is found by all four (DESIGN 7); together they hold no more than
-`memory_bytes_max`, the least recently used going first; one that is idle for `idle_timeout` goes.
+`memory_bytes_max`, the least recently used going first; one that is idle for `idle_timeout` goes. What `initialize`
+said of the server is no memory of tasks, which could be asked for again: it is kept apart, for whoever has the session.
 
 The request target counts because one origin may serve several MCP endpoints, each with its own tasks.
 """
 
 import asyncio
 import hashlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from operator import itemgetter
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
 _SESSION_OVERHEAD_BYTES: Final = 4096
 _NOTE_BYTES: Final = 300  # what is noted of a single task beside the index
 _NOTED_ID_CHARS_MAX: Final = 256  # anybody may ask for a longer id, and it is none
+_SERVERS_MAX: Final = 100_000  # sessions of which is known what `initialize` said: some 30 MB
+_SERVERS_IDLE_S: Final = 24 * 3600.0
 
 # Fields that cannot carry an identity (DESIGN 7). Every other one counts: safe first.
 _NO_IDENTITY: Final = frozenset(
@@ -71,7 +74,6 @@ class Session:
         self.key = key
         self.index = Index()
         self.known = Knowledge()
-        self.server: Server | None = None  # None where its `initialize` was not seen
         self.oversize = False  # the upstream lists more than an index may hold
         self.scanning = asyncio.Lock()
         self.asks: dict[str | None, Ask] = {}  # what is being asked of the upstream: a task by its id, or None: pages
@@ -81,19 +83,10 @@ class Session:
         self.list_bytes = 0  # of JSON, in all pages of the last crawl
 
     @property
-    def filters_natively(self) -> bool:
-        return self.server is not None and not self.server.filtered_here
-
-    @property
     def size_bytes(self) -> int:
         known = self.known
         noted = len(known.confirmed) + len(known.gone) + len(known.unlisted)
         return self.index.size_bytes + _SESSION_OVERHEAD_BYTES + _NOTE_BYTES * noted
-
-    def describe(self, server: Server) -> None:
-        """Take in what `initialize` told about the server."""
-        self.server = server
-        self.index.default_method = server.default_method
 
     def take(self, observation: Observation, asked_at: float | None, now: float) -> None:
         """Take in what passed. What answers a request made at `asked_at` is a state of that time or later."""
@@ -178,10 +171,42 @@ class _Store(TTLCache[Key, Session]):
         return expired
 
 
+class Servers:
+    """What `initialize` said in each session, whose indexes may go at any time while the session lives on.
+
+    The identity does not count: a token is renewed in the middle of a session.
+    """
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._servers: TTLCache[tuple[str, bytes, bytes], Server] = TTLCache(_SERVERS_MAX, _SERVERS_IDLE_S, timer=clock)
+
+    def note(self, key: Key, server: Server) -> None:
+        """Take in what `initialize` said in a session."""
+        self._servers[key[:3]] = server
+
+    def get(self, key: Key) -> Server | None:
+        """The server of a session, which then counts as used now; None where its `initialize` was not seen."""
+        server: Server | None = self._servers.get(key[:3])
+        if server is not None:
+            self.note(key, server)
+        return server
+
+    def filters_natively(self, key: Key) -> bool:
+        """Whether the server of a session filters its lists itself."""
+        server = self.get(key)
+        return server is not None and not server.filtered_here
+
+    def forget(self, upstreams: Collection[str]) -> None:
+        """Other servers are behind these names now."""
+        for key in [key for key in self._servers if key[0] in upstreams]:
+            self._servers.pop(key, None)
+
+
 class Sessions:
     """All sessions, by key."""
 
-    def __init__(self, limits: config.Index, clock: Callable[[], float]) -> None:
+    def __init__(self, limits: config.Index, servers: Servers, clock: Callable[[], float]) -> None:
+        self.servers = servers
         self._limits = limits
         self._clock = clock
         self._sessions = _Store(
@@ -203,6 +228,8 @@ class Sessions:
             while len(self._sessions) >= self._limits.sessions_max:
                 self._sessions.popitem()
             self._sessions[key] = session
+        if (server := self.servers.get(key)) is not None:
+            session.index.default_method = server.default_method
         return session
 
     def keep(self, session: Session) -> None:
@@ -221,8 +248,10 @@ class Sessions:
 
     def observe(self, key: Key, observation: Observation, asked_at: float | None = None) -> None:
         """Take in what passed in a session, in answer to a request made at `asked_at` or to none."""
+        if self.servers.filters_natively(key):
+            return
         session = self.open(key)
-        if session.oversize or session.filters_natively:
+        if session.oversize:
             return
         session.take(observation, asked_at, self._clock())
         try:

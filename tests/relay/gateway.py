@@ -139,6 +139,16 @@ async def eventually(condition: Callable[[], Awaitable[bool]], what: str) -> Non
     raise AssertionError(f"not within {EVENTUALLY_S:g} s: {what}")
 
 
+async def logged(gateway: Gateway, text: str) -> Json:
+    """The first line of the log with that text in it, once it is there."""
+
+    async def there() -> bool:
+        return any(text in json.dumps(line) for line in gateway.lines())
+
+    await eventually(there, f"{text!r} in the log")
+    return next(line for line in gateway.lines() if text in json.dumps(line))
+
+
 def changes(before: Samples, after: Samples, name: str, **labels: str) -> float:
     """By how much the samples of that name whose labels are these have grown, taken together."""
     wanted = set(labels.items())

@@ -137,6 +137,14 @@ async def rig_with(gateways: Gateways, **changed: Any) -> AsyncIterator[Rig]:
             yield rig
 
 
+@asynccontextmanager
+async def own(gateways: Gateways, **changed: Any) -> AsyncIterator[Rig]:
+    """A rig about a process of its own. Its end, by SIGTERM at the latest, must be an exit status of 0."""
+    with listening() as sock, gateways.process(port_of(sock), **changed) as gateway:
+        async with rig_at(Place(gateway, sock)) as rig:
+            yield rig
+
+
 def body(message: Message) -> Any:
     """The JSON in a message's body; None if it is none."""
     try:

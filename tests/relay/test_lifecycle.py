@@ -30,6 +30,7 @@ from tests.relay.gateway import (
     eventually,
     held_port,
     listening,
+    logged,
     port_of,
     samples,
     settings,
@@ -53,28 +54,10 @@ from tests.relay.messages import (
     stream,
     task,
 )
-from tests.relay.rig import Place, Rig, Server, Session, body, final, rig_at, rig_with
+from tests.relay.rig import Place, Rig, Server, Session, body, final, own, rig_at, rig_with
 
 pytestmark = pytest.mark.usefixtures("harness_alone")
 TASKS = [task("t-1"), task("t-2", "completed")]
-
-
-@asynccontextmanager
-async def own(gateways: Gateways, **changed: Any) -> AsyncIterator[Rig]:
-    """A rig about a process of its own. Its end, by SIGTERM at the latest, must be an exit status of 0."""
-    with listening() as sock, gateways.process(port_of(sock), **changed) as gateway:
-        async with rig_at(Place(gateway, sock)) as rig:
-            yield rig
-
-
-async def logged(gateway: Gateway, text: str) -> Json:
-    """The first line of the log with that text in it, once it is there."""
-
-    async def there() -> bool:
-        return any(text in json.dumps(line) for line in gateway.lines())
-
-    await eventually(there, f"{text!r} in the log")
-    return next(line for line in gateway.lines() if text in json.dumps(line))
 
 
 async def refused(gateway: Gateway) -> None:

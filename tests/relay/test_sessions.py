@@ -1,0 +1,102 @@
+"""What is remembered of a session, apart from its tasks: what `initialize` said of its server, and who is who.
+
+In: sessions whose indexes go, for every reason that there is. Out: the same answers as before.
+"""
+
+import signal
+
+import pytest
+
+from tests.relay.gateway import Gateways, logged, port_of, settings
+from tests.relay.harness import Peer
+from tests.relay.http1 import Message
+from tests.relay.messages import Json, answer, call, filtered, initialized, page, result, task
+from tests.relay.rig import Rig, Script, Session, body, final, own, rig_with
+
+NATIVE: Json = {"list": {"filter": {}}, "requests": {"tools": {"call": {}}}}
+OURS: Json = {"list": {}, "requests": {"tools": {"call": {}}}}
+
+
+def serving(tasks_capability: Json, refuses: list[str]) -> Script:
+    """A server of one task; the sessions in `refuses` get 401."""
+
+    async def script(asked: Message, _peer: Peer) -> bytes:
+        message = body(asked)
+        if (asked.value(b"mcp-session-id") or b"").decode() in refuses:
+            return b"HTTP/1.1 401 Unauthorized\r\nContent-Length: 0\r\n\r\n"
+        if message["method"] == "initialize":
+            return answer(result(message["id"], {**initialized(), "capabilities": {"tasks": tasks_capability}}))
+        return answer(result(message["id"], page([task("t-1")])))
+
+    return script
+
+
+async def drop_the_index(rig: Rig, session: Session, how: str, refuses: list[str]) -> Session:
+    """Make the gateway forget the tasks of a session; returns the session as it goes on."""
+    if how == "evicted":  # sessions_max is 1
+        await Session(rig).ask(filtered())
+    elif how == "refused":
+        refuses.append(session.session_id)
+        assert (await session.ask(call("ping"))).status == 401
+        refuses.remove(session.session_id)
+    elif how == "another token":
+        return Session(rig, session.session_id, "renewed")
+    elif how == "reloaded":
+        gateway = rig.gateway
+        changed = {"index": {"sessions_max": 1, "page_size": 7}}
+        gateway.reconfigure(settings(gateway.port, gateway.admin, port_of(rig.place.listening), changed))
+        gateway.signal(signal.SIGHUP)
+        await logged(gateway, "reloaded")
+    return session
+
+
+HOW = ["evicted", "refused", "another token", "reloaded"]
+
+
+@pytest.mark.parametrize("how", HOW)
+async def test_a_server_that_filters_natively_does_so_when_the_index_has_gone(gateways: Gateways, how: str) -> None:
+    """What `initialize` said holds as long as its session, not as long as the index."""
+    refuses: list[str] = []
+    async with own(gateways, index={"sessions_max": 1}) as rig:
+        rig.serve(serving(NATIVE, refuses))
+        session = Session(rig)
+        await session.ask(call("initialize"))
+        session = await drop_the_index(rig, session, how, refuses)
+        await session.ask(filtered(status=["completed"]))
+        assert rig.asked("tasks/list")[-1]["params"] == {"status": ["completed"]}
+
+
+@pytest.mark.parametrize("how", HOW)
+async def test_the_method_of_tasks_is_known_when_the_index_has_gone(gateways: Gateways, how: str) -> None:
+    """DESIGN 5.3: where one request alone makes tasks, its method is that of a task that nobody saw being made."""
+    refuses: list[str] = []
+    async with own(gateways, index={"sessions_max": 1}) as rig:
+        rig.serve(serving(OURS, refuses))
+        session = Session(rig)
+        await session.ask(call("initialize"))
+        session = await drop_the_index(rig, session, how, refuses)
+        listed = final(await session.ask(filtered(methods=["prompts/get"])))
+        assert listed["result"]["tasks"] == []
+
+
+async def test_a_reload_to_another_server_forgets_what_the_old_one_said(gateways: Gateways) -> None:
+    async with own(gateways) as rig:
+        rig.serve(serving(NATIVE, []))
+        session = Session(rig)
+        await session.ask(call("initialize"))
+        gateway = rig.gateway
+        elsewhere = {"upstream": {"url": f"http://localhost:{port_of(rig.place.listening)}/mcp"}}
+        gateway.reconfigure(settings(gateway.port, gateway.admin, port_of(rig.place.listening), elsewhere))
+        gateway.signal(signal.SIGHUP)
+        await logged(gateway, "reloaded")
+        await session.ask(filtered(status=["working"]))
+        assert "status" not in rig.asked("tasks/list")[-1]["params"]
+
+
+async def test_a_native_filter_keeps_no_index(gateways: Gateways) -> None:
+    async with rig_with(gateways) as rig:
+        rig.serve(serving(NATIVE, []))
+        session = Session(rig)
+        await session.ask(call("initialize"))
+        await session.ask(call("tasks/list"))
+        assert (await rig.gateway.metrics())["taskgate_index_sessions", ()] == 0
