@@ -1,27 +1,34 @@
 """Traffic that nobody thought of: generated exchanges, directly and through the gateway, compared as the table's are.
 
 In: methods, targets, fields, framings, bodies, informational responses, and where each side's bytes are split. Always:
-what is generated is legal by RFC 9110 and 9112, so that there is one right way to pass it on.
+what is generated is legal by RFC 9110 and 9112, so that there is one right way to pass it on. Both runs of a case are
+under way at once; RELAY_EXAMPLES says how many cases there are, 2,000 if nothing is said.
 """
 
 import asyncio
 import os
-from collections.abc import Iterator
+import socket
+from collections.abc import Callable, Iterator
 from itertools import pairwise
 from typing import Final
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from tests.relay.gateway import eventually
-from tests.relay.harness import Case, compare, exchange, upstream_ends
+from gateway.core.headers import Headers
+from gateway.listener import Exchange
+from gateway.relay import Request
+from tests.relay.gateway import Gateways, eventually, listening, port_of
+from tests.relay.harness import Case, Recording, differences, exchange, record, upstream_ends
 from tests.relay.http1 import End, Reader
 from tests.relay.messages import call, chunk, dumps, event, notification, result, task
 from tests.relay.rig import Place, rig_at
 
 EXCHANGES_MAX: Final = 3
-EXAMPLES: Final = int(os.environ.get("RELAY_EXAMPLES", "200"))
+CUT_PARTS: Final = 1 << 12  # places where bytes are split are drawn in parts of the whole
+SHOWN_CHARS_MAX: Final = 250
+EXAMPLES: Final = int(os.environ.get("RELAY_EXAMPLES", "2000"))
 
 # What the gateway or HTTP gives a meaning of its own, and what frames a message, is generated on purpose or not at all.
 _OF_A_MEANING: Final = frozenset(
@@ -31,6 +38,11 @@ _OF_A_MEANING: Final = frozenset(
 _TOKEN: Final = b"!#$%&'*+-.^_`|~0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
 _TARGET: Final = b"/%2F?&=+;:@!$'()*,~.-_aZ09{}|\\^`\"<>[]"
 _VALUE: Final = bytes([9, *range(0x20, 0x7F), *range(0x80, 0x100)])
+# How messages are framed: requests, responses, responses that others may follow, responses with a body.
+_UP: Final = ("none", "length", "chunked")
+_DOWN: Final = ("none", "length", "chunked", "close")
+_KEEPING: Final = _DOWN[:3]
+_BODIES: Final = _DOWN[1:]
 
 
 def _of(alphabet: bytes, min_size: int = 0, max_size: int = 20) -> st.SearchStrategy[bytes]:
@@ -43,7 +55,10 @@ values = _of(_VALUE)
 known = st.sampled_from(
     [b"Accept: */*", b"mcp-session-id: s", b"Authorization: Bearer x", b"Set-Cookie: a=1", b"WWW-Authenticate: Bearer"]
 )
-fields = st.lists(st.one_of(st.tuples(names, values).map(b": ".join), known), max_size=8)
+field = st.tuples(names, values).map(b": ".join)
+fields = st.lists(st.one_of(field, known), max_size=8)
+trailers = st.lists(field, max_size=2)
+extensions = st.sampled_from([b"", b";x", b';a="b c"'])
 targets = _of(_TARGET).map(lambda rest: b"/" + rest)
 methods = st.sampled_from([b"GET", b"POST", b"PUT", b"DELETE", b"PATCH", b"OPTIONS", b"PROPFIND", b"LOCK"])
 payloads = st.one_of(
@@ -60,44 +75,49 @@ payloads = st.one_of(
         ]
     ),
 )
+statuses = st.sampled_from([b"200 OK", b"202 ", b"404 Not \xe9", b"500 Oh", b"299 x"])
+hints = st.lists(st.sampled_from([b"103 Early Hints", b"102 Processing"]), max_size=2)
+counts = st.integers(1, EXCHANGES_MAX)
 kinds = st.sampled_from([b"application/json", b"text/event-stream", b"text/plain", b"application/octet-stream"])
+
+
+cuts = st.lists(st.integers(0, CUT_PARTS), max_size=4).map(sorted)
+_some_of: Final[dict[tuple[str, ...], st.SearchStrategy[str]]] = {
+    framings: st.sampled_from(framings) for framings in (_UP, _DOWN, _KEEPING, _BODIES)
+}
 
 
 @st.composite
 def chunks(draw: st.DrawFn, payload: bytes) -> bytes:
     """A payload in chunks of any sizes, with extensions and trailers or without."""
-    pieces = _cut(payload, draw(_cuts(len(payload))))
-    extension = draw(st.sampled_from([b"", b";x", b';a="b c"']))
-    written = [b"%x%b\r\n%b\r\n" % (len(piece), extension, piece) for piece in pieces if piece]
-    trailers = draw(st.lists(st.tuples(names, values).map(b": ".join), max_size=2))
-    return b"\r\n".join([b"".join(written) + b"0", *trailers, b"", b""])
+    extension = draw(extensions)
+    written = [b"%x%b\r\n%b\r\n" % (len(piece), extension, piece) for piece in _cut(payload, draw(cuts))]
+    return b"\r\n".join([b"".join(written) + b"0", *draw(trailers), b"", b""])
 
 
 @st.composite
-def framed(draw: st.DrawFn, start: bytes, own: list[bytes], framings: list[str]) -> tuple[bytes, str]:
+def framed(draw: st.DrawFn, start: bytes, own: list[bytes], framings: tuple[str, ...]) -> tuple[bytes, str]:
     """A message, and how it is framed."""
-    framing = draw(st.sampled_from(framings))
-    lines = own + draw(fields)
+    framing = draw(_some_of[framings])
+    lines = draw(fields)
     payload = b""
     if framing != "none":
         payload = draw(payloads)
-        lines.append(b"Content-Type: " + draw(kinds))
+        own = [*own, b"Content-Type: " + draw(kinds)]
     if framing == "length":
-        lines.append(b"Content-Length: %d" % len(payload))
+        own = [*own, b"Content-Length: %d" % len(payload)]
     if framing == "chunked":
-        lines.append(b"Transfer-Encoding: chunked")
+        own = [*own, b"Transfer-Encoding: chunked"]
         payload = draw(chunks(payload))
-    lines = draw(st.permutations(lines))
+    for line in own:  # what frames a message stands anywhere among the rest, which was drawn in any order
+        lines.insert(draw(st.integers(0, len(lines))), line)
     return b"\r\n".join([start, *lines, b"", payload]), framing
 
 
-def _cuts(length: int) -> st.SearchStrategy[list[int]]:
-    return st.lists(st.integers(0, length), max_size=4).map(sorted)
-
-
-def _cut(data: bytes, cuts: list[int]) -> list[bytes]:
-    ends = [0, *cuts, len(data)]
-    return [data[start:end] for start, end in pairwise(ends)]
+def _cut(data: bytes, places: list[int]) -> list[bytes]:
+    """The pieces between these places, which are in CUT_PARTS of the whole; none is empty."""
+    ends = [0, *(place * len(data) // CUT_PARTS for place in places), len(data)]
+    return [data[start:end] for start, end in pairwise(ends) if start < end]
 
 
 @st.composite
@@ -105,28 +125,22 @@ def cases(draw: st.DrawFn) -> Case:
     """A few exchanges on one connection."""
     steps = []
     transcript = []
-    count = draw(st.integers(1, EXCHANGES_MAX))
+    count = draw(counts)
     for number in range(1, count + 1):
         method = draw(methods)
         asked, _ = draw(framed(method + b" " + draw(targets) + b" HTTP/1.1", [b"Host: localhost"], _UP))
-        status = draw(st.sampled_from([b"200 OK", b"202 ", b"404 Not \xe9", b"500 Oh", b"299 x"]))
-        answered, framing = draw(framed(b"HTTP/1.1 " + status, [], _DOWN if number == count else _DOWN[:3]))
+        status = draw(statuses)
+        answered, framing = draw(framed(b"HTTP/1.1 " + status, [], _DOWN if number == count else _KEEPING))
         if framing == "none":
             answered = b"HTTP/1.1 204 No Content\r\n" + answered.partition(b"\r\n")[2]
-        hints = draw(st.lists(st.sampled_from([b"103 Early Hints", b"102 Processing"]), max_size=2))
-        for hint in hints:
+        for hint in draw(hints):
             answered = b"HTTP/1.1 " + hint + b"\r\nLink: </a>\r\n\r\n" + answered
-        up = [piece for piece in _cut(asked, draw(_cuts(len(asked)))) if piece]
-        down = [piece for piece in _cut(answered, draw(_cuts(len(answered)))) if piece]
+        up, down = _cut(asked, draw(cuts)), _cut(answered, draw(cuts))
         steps += exchange(up, down, number)
         transcript.append(f"client {up!r}\nupstream {down!r}")
         if framing == "close":
             steps.append(upstream_ends("fin"))
     return Case("\n".join(transcript), steps)
-
-
-_UP: Final = ["none", "length", "chunked"]
-_DOWN: Final = ["none", "length", "chunked", "close"]
 
 
 @pytest.fixture(scope="module")
@@ -135,15 +149,36 @@ def runner() -> Iterator[asyncio.Runner]:
         yield one
 
 
+@pytest.fixture(scope="module")
+def straight() -> Iterator[socket.socket]:
+    """Where the upstream of the direct runs listens, so that both runs of a case can be under way at once."""
+    with listening() as sock:
+        yield sock
+
+
+async def _agree(case: Case, straight: socket.socket, place: Place) -> None:
+    """Run a case both ways, at once, and raise AssertionError with every difference."""
+    runs = (record(case, straight, None), record(case, place.listening, place.gateway.port))
+    direct, relayed = await asyncio.gather(*runs, return_exceptions=True)
+    for ended in (direct, relayed):
+        if isinstance(ended, BaseException):
+            raise ended
+    assert isinstance(direct, Recording) and isinstance(relayed, Recording)
+    found = differences(direct, relayed, place.authority)
+    assert not found, f"{case.name}:\n" + "\n".join(found)
+
+
 @settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(case=cases())
-def test_generated_exchanges(plain_place: Place, runner: asyncio.Runner, case: Case) -> None:
-    runner.run(compare(case, plain_place.listening, plain_place.gateway.port))
+def test_generated_exchanges(plain_place: Place, straight: socket.socket, runner: asyncio.Runner, case: Case) -> None:
+    runner.run(_agree(case, straight, plain_place))
 
 
-@settings(max_examples=EXAMPLES // 2, deadline=None)
-@given(cuts=st.lists(st.integers(0, 140), max_size=6).map(sorted))
-def test_a_stream_split_anywhere(plain_place: Place, runner: asyncio.Runner, cuts: list[int]) -> None:
+@settings(max_examples=EXAMPLES // 4, deadline=None)
+@given(places=st.lists(st.integers(0, CUT_PARTS), max_size=6).map(sorted))
+def test_a_stream_split_anywhere(
+    plain_place: Place, straight: socket.socket, runner: asyncio.Runner, places: list[int]
+) -> None:
     """Chunks, and pieces of chunks, split where they will: the same events, each as soon as its bytes are there."""
     events = (
         b": c\r\n\r\n"
@@ -151,11 +186,69 @@ def test_a_stream_split_anywhere(plain_place: Place, runner: asyncio.Runner, cut
         + b"id: 1\rdata: \xe2\x80\xa8\r\r"
     )
     head = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
-    body = b"".join(chunk(piece) for piece in _cut(events, cuts) if piece) + b"0\r\n\r\n"
-    pieces = [piece for piece in _cut(body, cuts) if piece]
+    body = b"".join(map(chunk, _cut(events, places))) + b"0\r\n\r\n"
     ask = b"GET /mcp HTTP/1.1\r\nHost: localhost\r\nAccept: text/event-stream\r\n\r\n"
-    case = Case("a stream", exchange(ask, [head, *pieces]))
-    runner.run(compare(case, plain_place.listening, plain_place.gateway.port))
+    case = Case("a stream", exchange(ask, [head, *_cut(body, places)]))
+    runner.run(_agree(case, straight, plain_place))
+
+
+# ---- what is generated finds faults, and shows them small ----
+
+
+def _once(self: Headers) -> bytes:
+    return b"".join(b"%b: %b\r\n" % pair for pair in dict(self).items())
+
+
+def _as_ascii(self: Headers) -> bytes:
+    return b"".join(b"%b: %b\r\n" % pair for pair in self).decode("ascii", "replace").encode("latin-1", "replace")
+
+
+def _tidied(self: Request) -> bytes:
+    return b"%b %b HTTP/1.1\r\n%b\r\n" % (self.method, self.target.replace(b"//", b"/"), self.headers.block())
+
+
+def _bare(self: Exchange, status: int, reason: bytes, _: Headers) -> None:
+    self.connection.write(b"HTTP/1.1 %d %b\r\n\r\n" % (status, reason))
+
+
+def _without_trailers(_: Headers) -> bytes:
+    return b"0\r\n\r\n"
+
+
+# What is put wrong in the gateway, and how the comparison tells it. None of it shows in a message that is ordinary.
+FAULTS: Final[dict[str, tuple[str, Callable[..., object], str]]] = {
+    "a field that repeats is sent once": ("gateway.core.headers.Headers.block", _once, "a request|a response"),
+    "a value's bytes beyond ASCII are lost": ("gateway.core.headers.Headers.block", _as_ascii, "a request|a response"),
+    "two slashes become one": ("gateway.relay.Request.head", _tidied, "a request"),
+    "trailers are dropped": ("gateway.relay._last_chunk", _without_trailers, "trailers"),
+    "1xx responses lose their fields": ("gateway.listener.Exchange.write_informational", _bare, "a response"),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_wilful_fault_is_found(fault: str, gateways: Gateways, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In the real gateway, on the loop of the test; the case that is shown has one exchange and nothing beside it."""
+    where, wrong, told = FAULTS[fault]
+    with asyncio.Runner() as own, listening() as straight, listening() as sock:
+        running = gateways.in_process(port_of(sock))
+        place = Place(own.run(running.__aenter__()), sock)
+
+        @settings(
+            max_examples=300, deadline=None, database=None, derandomize=True, phases=[Phase.generate, Phase.shrink]
+        )
+        @given(case=cases())
+        def agrees(case: Case) -> None:
+            own.run(_agree(case, straight, place))
+
+        monkeypatch.setattr(where, wrong)
+        try:
+            with pytest.raises(AssertionError, match=told) as failure:
+                agrees()
+        finally:
+            monkeypatch.undo()
+            own.run(running.__aexit__(None, None, None))
+        transcript = str(failure.value).partition("]:\n")[0]
+        assert transcript.count("client [") <= 1 and len(transcript) < SHOWN_CHARS_MAX, transcript
 
 
 # ---- exchanges that end too early ----
@@ -165,11 +258,11 @@ def test_a_stream_split_anywhere(plain_place: Place, runner: asyncio.Runner, cut
 def dying(draw: st.DrawFn) -> tuple[bytes, bytes, End]:
     """A request, as much as comes of its answer, and how the upstream ends then."""
     asked, _ = draw(framed(draw(methods) + b" /mcp HTTP/1.1", [b"Host: localhost"], _UP))
-    answered, _ = draw(framed(b"HTTP/1.1 200 OK", [], _DOWN[1:]))
+    answered, _ = draw(framed(b"HTTP/1.1 200 OK", [], _BODIES))
     return asked, answered[: draw(st.integers(0, len(answered)))], draw(st.sampled_from(["fin", "rst"]))
 
 
-@settings(max_examples=EXAMPLES // 2, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=EXAMPLES // 4, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(death=dying())
 def test_an_upstream_that_dies_anywhere_leaves_no_answer_that_is_whole_and_wrong(
     plain_place: Place, runner: asyncio.Runner, death: tuple[bytes, bytes, End]
@@ -197,7 +290,7 @@ async def _dies(place: Place, asked: bytes, answered: bytes, how: End) -> None:
             assert expected and expected[0].body.startswith(got.body)
 
 
-@settings(max_examples=EXAMPLES // 3, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=EXAMPLES // 8, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(exchanged=dying(), sent=st.floats(0, 1))
 def test_a_client_that_leaves_anywhere_leaves_nothing_behind(
     plain_place: Place, runner: asyncio.Runner, exchanged: tuple[bytes, bytes, End], sent: float
