@@ -48,7 +48,7 @@ class App:
 
     def _apply(self, config: Config) -> None:
         """Make what depends on the configuration. Indexes start empty: they are only memory of the upstream's word."""
-        self._pools = {u.name: Pool(u, config.limits.header_bytes_max) for u in config.upstreams}
+        self._pools = {u.name: Pool(u, config.limits) for u in config.upstreams}
         self._sessions = Sessions(config.index, self._servers, self._loop.time)
         self._proxy = Proxy(config, self._pools, self._sessions, self._metrics)
         self._config = config

@@ -269,6 +269,7 @@ class Limits(Struct, frozen=True, kw_only=True):
     header_bytes_max: Size = 64 * 2**10
     connections_max: Count = 10_000
     request_timeout: Duration = 30.0
+    stall_timeout: Duration = 60.0
     keepalive_timeout: DurationOrZero = 75.0
     drain_timeout: DurationOrZero = 10.0
 

@@ -21,6 +21,7 @@ from gateway.wire import Body, Wire
 log = logging.getLogger("taskgate.listener")
 
 _LINGER_S: Final = 10.0
+_LINGER_BYTES_MAX: Final = 16 << 20
 _NEVER: Final = float("inf")
 CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
 
@@ -146,9 +147,9 @@ class Connection(Wire):
     """One connection of a client."""
 
     def __init__(self, listener: Listener, loop: asyncio.AbstractEventLoop) -> None:
-        super().__init__(loop)
         self._listener = listener
         self._limits = listener.limits
+        super().__init__(loop, self._limits.stall_timeout)
         self.deadline = loop.time() + listener.limits.request_timeout
         self.task: asyncio.Task[None] | None = None
         self.streaming = False  # the response in flight is an event stream, which has no end to wait for
@@ -159,6 +160,7 @@ class Connection(Wire):
         self._parser = http1.RequestParser(listener.limits.header_bytes_max)
         self._in_head = False
         self._refused: http1.Refused | None = None  # what came behind the requests that are still to be answered
+        self._dropped_bytes = 0
 
     # ---- the transport ----
 
@@ -184,6 +186,7 @@ class Connection(Wire):
 
     def data_received(self, data: bytes) -> None:
         if self._closing and self._receiving is None:
+            self._drop(len(data))
             return
         for event in self._parser.feed(data):
             if isinstance(event, http1.Head):
@@ -194,6 +197,8 @@ class Connection(Wire):
                 self._refuse(event)
             elif self._receiving is not None:
                 self._receiving.body.feed(event)
+        if self._receiving is not None and not self._lingering:
+            self.deadline = self.loop.time() + self.stall_timeout_s
         if self._parser.in_head != self._in_head:
             self._in_head = self._parser.in_head
             if self._in_head and self.task is None and not self._lingering:
@@ -201,11 +206,17 @@ class Connection(Wire):
 
     def time_out(self) -> None:
         """The deadline has passed: silently if the connection is idle, with a status if a request has begun."""
-        if self._parser.in_head:
-            message = f"no whole request head within {self._limits.request_timeout:g} s"
-            self._refuse(http1.Refused(408, b"Request Timeout", message))
+        if self._receiving is not None and not self._lingering:
+            if self.is_held:
+                self.deadline = self.loop.time() + self.stall_timeout_s  # who is not read cannot send
+                return
+            missing = f"nothing more of the request's body for {self.stall_timeout_s:g} s"
+        elif self._parser.in_head:
+            missing = f"no whole request head within {self._limits.request_timeout:g} s"
         else:
             self.close()
+            return
+        self._refuse(http1.Refused(408, b"Request Timeout", missing))
 
     def close_when_idle(self) -> None:
         self._closing = True
@@ -231,9 +242,11 @@ class Connection(Wire):
         if self._lingering:
             self._lingering = False
             self._next()
+        else:
+            self.deadline = _NEVER
 
     def _start(self, exchange: Exchange) -> None:
-        self.deadline = _NEVER
+        self.deadline = self.loop.time() + self.stall_timeout_s if exchange is self._receiving else _NEVER
         self.task = self.loop.create_task(self._run(exchange))
 
     async def _run(self, exchange: Exchange) -> None:
@@ -242,6 +255,7 @@ class Connection(Wire):
         except ClientGone:
             if self._refused is not None and not exchange.started:
                 self.task = None
+                exchange.body.discard()
                 self._send_refusal(self._refused)
                 return
             self.abort()
@@ -298,6 +312,7 @@ class Connection(Wire):
         """Answer what is no request once those before it are answered, and close."""
         log.info("refused a request", extra={"status": refused.status})  # never why: that may quote a token
         self._closing = True
+        self.deadline = _NEVER
         if self._receiving is not None:
             self._receiving.body.fail(ClientGone())  # it will never be whole
             self._receiving = None
@@ -311,4 +326,16 @@ class Connection(Wire):
             [(b"Content-Type", b"application/json"), (b"Content-Length", b"%d" % len(body)), (b"Connection", b"close")]
         )
         self.write(b"HTTP/1.1 %d %b\r\n%b\r\n%b" % (refused.status, refused.reason, fields.block(), body))
-        self.close()
+        if self.transport is None or len(self._listener.connections) > self._limits.connections_max:
+            self.close()
+            return
+        # Closing while the client still sends would reset the connection and lose the refusal on its way.
+        if self.transport.can_write_eof():
+            self.transport.write_eof()
+        self.deadline = self.loop.time() + min(_LINGER_S, self.stall_timeout_s)
+
+    def _drop(self, size_bytes: int) -> None:
+        """What comes behind a refusal is nothing to anybody; too much of it is not even taken."""
+        self._dropped_bytes += size_bytes
+        if self._dropped_bytes > _LINGER_BYTES_MAX and self.task is None:
+            self.close()

@@ -16,7 +16,7 @@ from typing import Final, Self
 
 import httptools
 
-from gateway.config import Upstream
+from gateway.config import Limits, Upstream
 from gateway.core.headers import Headers
 from gateway.errors import GatewayError, Overloaded, UpstreamBroken, UpstreamTimeout, UpstreamUnreachable
 from gateway.wire import Body, Wire
@@ -47,9 +47,9 @@ class Response:
 class _Connection(Wire):
     """One connection to the upstream."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, head_bytes_max: int) -> None:
-        super().__init__(loop)
-        self._head_bytes_max = head_bytes_max
+    def __init__(self, loop: asyncio.AbstractEventLoop, limits: Limits) -> None:
+        super().__init__(loop, limits.stall_timeout)
+        self._head_bytes_max = limits.header_bytes_max
         self.idle_since = 0.0
         self.used = False  # it has served an exchange before
         self.lost = False
@@ -137,7 +137,10 @@ class _Connection(Wire):
     def connection_lost(self, exc: Exception | None) -> None:
         super().connection_lost(exc)
         self.lost = True
-        self._fail(UpstreamBroken("the upstream closed the connection" + (f": {exc}" if exc else "")))
+        if isinstance(exc, TimeoutError):  # the kernel's word (wire.py)
+            self._fail(UpstreamTimeout(f"the upstream took nothing for {self.stall_timeout_s:g} s"))
+        else:
+            self._fail(UpstreamBroken("the upstream closed the connection" + (f": {exc}" if exc else "")))
 
     def _fail(self, error: GatewayError) -> None:
         if self._response is not None:
@@ -289,9 +292,9 @@ class Call:
 class Pool:
     """The connections to one upstream."""
 
-    def __init__(self, config: Upstream, head_bytes_max: int) -> None:
+    def __init__(self, config: Upstream, limits: Limits) -> None:
         self.config = config
-        self._head_bytes_max = head_bytes_max
+        self._limits = limits
         self._loop = asyncio.get_running_loop()
         self._idle: list[_Connection] = []
         self.active: set[_Connection] = set()
@@ -328,7 +331,7 @@ class Pool:
         try:
             async with asyncio.timeout(self.config.connect_timeout):
                 _, connection = await self._loop.create_connection(
-                    lambda: _Connection(self._loop, self._head_bytes_max), url.host, url.port, ssl=self._tls
+                    lambda: _Connection(self._loop, self._limits), url.host, url.port, ssl=self._tls
                 )
         except TimeoutError:
             raise UpstreamTimeout(f"no connection to the upstream within {self.config.connect_timeout:g} s") from None

@@ -3,26 +3,31 @@
 In: pieces of bytes as a transport delivers them. Out: the same pieces to one reader, in order.
 Always: no more than `HELD_BYTES_MAX` and one read of the socket is held for a body; then its transport is not read
 until the reader has caught up. What was held when the sender failed is still handed out before the failure is raised.
+A peer that has vanished, or takes nothing of what is there for it, loses its connection after `stall_timeout`.
 """
 
 import asyncio
+import socket
 import struct
 from collections.abc import Sequence
-from socket import SO_LINGER, SOL_SOCKET
+from socket import SO_KEEPALIVE, SO_LINGER, SOL_SOCKET
 from typing import Final
 
 from gateway.core.headers import Headers
 
 HELD_BYTES_MAX: Final = 256 * 1024
 _NO_TRAILERS: Final = Headers()
+_KEEPIDLE_MAX_S: Final = 32767  # what Linux takes
+_USER_TIMEOUT_MAX_MS: Final = 2**31 - 1
 _RESET: Final = struct.pack("ii", 1, 0)  # on, for 0 seconds: what is not sent yet is dropped, and RST is sent
 
 
 class Wire(asyncio.Protocol):
     """A connection: reading can be held up for several reasons at once, writing waits while the peer is slow."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, stall_timeout_s: float) -> None:
         self.loop = loop
+        self.stall_timeout_s = stall_timeout_s
         self.transport: asyncio.Transport | None = None
         self._reading_held = 0
         self._drained: asyncio.Future[None] | None = None
@@ -30,6 +35,7 @@ class Wire(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport) or hasattr(transport, "write")
         self.transport = transport  # type: ignore[assignment]  # uvloop's are no asyncio.Transport
+        _end_stalls(transport.get_extra_info("socket"), self.stall_timeout_s)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.transport = None
@@ -71,15 +77,33 @@ class Wire(asyncio.Protocol):
     def abort(self) -> None:
         """Cut the connection with a reset, which no peer can take for the end of a message."""
         if self.transport is not None:
-            socket = self.transport.get_extra_info("socket")
-            if socket is not None and not self.transport.is_closing():
-                socket.setsockopt(SOL_SOCKET, SO_LINGER, _RESET)
+            sock = self.transport.get_extra_info("socket")
+            if sock is not None and not self.transport.is_closing():
+                sock.setsockopt(SOL_SOCKET, SO_LINGER, _RESET)
             self.transport.abort()
 
     def close(self) -> None:
         """Close the connection when what was written has gone out."""
         if self.transport is not None:
             self.transport.close()
+
+
+def _end_stalls(sock: socket.socket, timeout_s: float) -> None:
+    """Have the kernel end a connection whose peer does not answer it, or leaves no room for what is sent, for so long.
+
+    The kernel alone sees a peer that takes a little now and then: the transport's own buffer moves by megabytes. The
+    peer of a quiet connection is asked three times whether it is there.
+    """
+    sock.setsockopt(SOL_SOCKET, SO_KEEPALIVE, 1)
+    options = {
+        "TCP_KEEPIDLE": min(max(1, int(timeout_s / 2)), _KEEPIDLE_MAX_S),
+        "TCP_KEEPINTVL": min(max(1, int(timeout_s / 6)), _KEEPIDLE_MAX_S),
+        "TCP_KEEPCNT": 3,
+        "TCP_USER_TIMEOUT": min(int(timeout_s * 1000), _USER_TIMEOUT_MAX_MS),
+    }
+    for name, value in options.items():
+        if (option := getattr(socket, name, None)) is not None:  # Linux has all of them
+            sock.setsockopt(socket.IPPROTO_TCP, option, value)
 
 
 class Body:

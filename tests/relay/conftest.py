@@ -40,7 +40,7 @@ def small_place(gateways: Gateways) -> Iterator[Place]:
 @pytest.fixture(scope="session")
 def hasty_place(gateways: Gateways) -> Iterator[Place]:
     """A process that waits for nothing longer than a second."""
-    limits = {"request_timeout": "1s", "keepalive_timeout": "1s"}
+    limits = {"request_timeout": "1s", "keepalive_timeout": "1s", "stall_timeout": "1s"}
     index = {"crawl_timeout": "500ms", "idle_timeout": "1s"}
     upstream = {"response_timeout": "500ms", "connect_timeout": "1s", "idle_timeout": "1s"}
     with listening() as sock, gateways.process(port_of(sock), limits=limits, index=index, upstream=upstream) as gateway:

@@ -43,7 +43,7 @@ class Peer:
         self.arrivals: list[tuple[float, int]] = []  # monotonic time, bytes received by then
         self.end: End = "open"
         self.closed = False  # by us
-        self._sock = sock
+        self.sock = sock
         self._news = news
         self._changed = asyncio.Event()
         self._loop = asyncio.get_running_loop()
@@ -61,7 +61,7 @@ class Peer:
 
     async def _read(self) -> None:
         try:
-            while data := await self._loop.sock_recv(self._sock, RECEIVE_BYTES):
+            while data := await self._loop.sock_recv(self.sock, RECEIVE_BYTES):
                 self.incoming.feed(data)
                 self.arrivals.append((time.monotonic(), len(self.received)))
                 self._tell()
@@ -83,7 +83,7 @@ class Peer:
             self.outgoing.feed(piece)
             with contextlib.suppress(ConnectionError):
                 async with asyncio.timeout(WAIT_S):
-                    await self._loop.sock_sendall(self._sock, piece)
+                    await self._loop.sock_sendall(self.sock, piece)
 
     async def until(self, condition: Callable[[], bool], what: str) -> None:
         """Return once `condition` holds, which is looked at whenever something arrives or the connection ends."""
@@ -117,21 +117,21 @@ class Peer:
     def finish(self) -> None:
         """Say that no more will be sent: FIN."""
         with contextlib.suppress(OSError):
-            self._sock.shutdown(socket.SHUT_WR)
+            self.sock.shutdown(socket.SHUT_WR)
 
     def reset(self) -> None:
         """Cut the connection: RST."""
         self._reading.cancel()
         self.closed = True
-        self._sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-        self._sock.close()
+        self.sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        self.sock.close()
 
     async def close(self) -> None:
         """Let go of the connection."""
         self.closed = True
         self._reading.cancel()
         await asyncio.gather(self._reading, return_exceptions=True)
-        self._sock.close()
+        self.sock.close()
 
 
 class Client(Peer):

@@ -1,0 +1,227 @@
+"""Peers that stop in the middle: clients that send half, or take nothing; upstreams that take nothing; who has vanished.
+
+In: connections that stand still with something to pass on. Out: their end, after `limits.stall_timeout`, and nothing
+left of them. Always: whoever goes on slowly, and a stream that is open and quiet, are left alone.
+"""
+
+import asyncio
+import contextlib
+import os
+import socket
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from tests.relay.gateway import Gateways, eventually
+from tests.relay.messages import chunk, event, filtered, page, request, response, stream, task
+from tests.relay.rig import Rig, Server, rig_with
+
+JSON = b"Content-Type: application/json"
+TEXT = b"Content-Type: text/plain"
+
+
+@asynccontextmanager
+async def impatient(gateways: Gateways, stall_timeout: str = "1s") -> AsyncIterator[Rig]:
+    """A gateway that waits long for everything but for who stops in the middle."""
+    async with rig_with(gateways, limits={"stall_timeout": stall_timeout}) as rig:
+        yield rig
+
+
+async def nobody_is_connected(rig: Rig) -> None:
+    async def gone() -> bool:
+        return (await rig.gateway.metrics())["taskgate_connections", ()] == 0
+
+    await eventually(gone, "no connection of a client's")
+
+
+# ---- a client that sends half ----
+
+
+@pytest.mark.parametrize("kind", [JSON, TEXT], ids=["a message", "text"])
+@pytest.mark.parametrize("framing", ["length", "chunked"])
+async def test_half_a_body_does_not_hold_its_connection_for_ever(gateways: Gateways, kind: bytes, framing: str) -> None:
+    """A10: no deadline held while a body was read."""
+    async with impatient(gateways) as rig:
+        how = b"Content-Length: 100" if framing == "length" else b"Transfer-Encoding: chunked"
+        half = b"0123456789" if framing == "length" else chunk(b"0123456789")
+        one = await rig.client(request(b"POST", fields=[kind, how]), half)
+        assert (await one.response()).status == 408
+        assert await one.ends() == "fin"
+        await nobody_is_connected(rig)
+        for peer in rig.upstream.connections:
+            await peer.ends()
+
+
+async def test_a_body_that_comes_slowly_and_steadily_is_taken_whole(gateways: Gateways) -> None:
+    """The limit is for the time between two pieces, not for all of them."""
+    async with impatient(gateways, "2s") as rig:
+        one = await rig.client(request(b"PUT", fields=[TEXT, b"Content-Length: 25"]))
+        for _ in range(25):
+            await asyncio.sleep(0.15)
+            await one.send(b"x")
+        peer = await rig.upstream.request()
+        await peer.send(response())
+        assert (await one.response()).status == 200
+
+
+async def test_a_client_is_not_to_blame_for_what_the_upstream_takes_slowly(gateways: Gateways) -> None:
+    """While its body is held up by back-pressure, nothing is read of it."""
+    async with impatient(gateways, "2s") as rig:
+        one = await rig.client()
+        size = 24 << 20
+        sending = asyncio.create_task(
+            one.send(request(b"PUT", fields=[TEXT, b"Content-Length: %d" % size]), *[b"x" * (1 << 20)] * (size >> 20))
+        )
+        peer = await rig.upstream.head()
+        peer.pause()
+        until = time.monotonic() + 5
+        while time.monotonic() < until:
+            await asyncio.sleep(0.05)
+            peer.incoming.feed(await asyncio.get_running_loop().sock_recv(peer.sock, 32 << 10))
+        assert one.end == "open"
+        peer.resume()
+        await sending
+        await rig.upstream.request()
+        await peer.send(response())
+        assert (await one.response()).status == 200
+
+
+# ---- an upstream that takes nothing ----
+
+
+async def test_an_upload_that_the_upstream_stops_reading_is_504(gateways: Gateways) -> None:
+    """A9: nothing ended the wait for the upstream to take more."""
+    async with impatient(gateways) as rig:
+        one = await rig.client()
+        pieces = [b"x" * (1 << 20)] * 64
+        head = request(b"PUT", fields=[TEXT, b"Content-Length: %d" % (64 << 20)])
+        sending = asyncio.create_task(one.send(head, *pieces))
+        peer = await rig.upstream.head()
+        peer.pause()
+        assert (await one.response()).status == 504
+        sending.cancel()
+        one.reset()
+        await nobody_is_connected(rig)
+
+
+# ---- a client that takes nothing ----
+
+
+@pytest.mark.parametrize("last", [b"", b"Connection: close"], ids=["keep-alive", "close"])
+async def test_a_client_that_never_reads_its_finished_answer_is_cut(gateways: Gateways, last: bytes) -> None:
+    """A11: its connection, closed or not, waited for ever for the answer to go out."""
+    pages = {None: "a", "a": "b", "b": "c", "c": "d", "d": "e", "e": None}
+    big = {at: page([task(f"t-{at}", statusMessage="x" * (3 << 20))], following) for at, following in pages.items()}
+    async with impatient(gateways) as rig:
+        rig.serve(Server(big))
+        one = await rig.client()
+        one.pause()
+        await one.send(rig.post(filtered(), last) if last else rig.post(filtered()))
+        await eventually(lambda: answered(rig), "the answer")
+        await nobody_is_connected(rig)
+
+
+async def answered(rig: Rig) -> bool:
+    metrics = await rig.gateway.metrics()
+    return any(name == "taskgate_requests_total" for name, _ in metrics)
+
+
+async def test_a_client_that_stops_reading_in_the_middle_is_cut(gateways: Gateways) -> None:
+    """And so is the upstream that it kept waiting."""
+    async with impatient(gateways) as rig:
+        one = await rig.client(request())
+        peer = await rig.upstream.request()
+        one.pause()
+        size = 64 << 20
+        pouring = asyncio.create_task(peer.send(response(bytes(size))))
+        assert await peer.ends() in ("fin", "rst")
+        await nobody_is_connected(rig)
+        await asyncio.gather(pouring, return_exceptions=True)
+
+
+async def test_a_client_that_reads_slowly_and_steadily_gets_all(gateways: Gateways) -> None:
+    async with impatient(gateways, "2s") as rig:
+        one = await rig.client(request())
+        peer = await rig.upstream.request()
+        one.pause()
+        size = 24 << 20
+        pieces = [bytes(1 << 20)] * (size >> 20)
+        pouring = asyncio.create_task(peer.send(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % size, *pieces))
+        until = time.monotonic() + 5
+        while time.monotonic() < until:
+            await asyncio.sleep(0.05)
+            one.incoming.feed(await asyncio.get_running_loop().sock_recv(one.sock, 32 << 10))
+        assert peer.end == "open"
+        one.resume()
+        await pouring
+        assert len((await one.response()).body) == size
+
+
+async def test_a_quiet_stream_has_no_limit(gateways: Gateways) -> None:
+    async with impatient(gateways) as rig:
+        one = await rig.client(request())
+        peer = await rig.upstream.request()
+        await peer.send(stream() + chunk(event(b"1")))
+        await one.hears(b"data: 1")
+        await asyncio.sleep(3.5)
+        await peer.send(chunk(event(b"2")))
+        await one.hears(b"data: 2")
+
+
+# ---- who has vanished ----
+
+
+async def test_both_sides_sockets_ask_whether_their_peer_is_there(gateways: Gateways) -> None:
+    """F: of a peer that vanishes without FIN nothing else tells. The options are those of the real sockets."""
+    async with rig_with(gateways, limits={"stall_timeout": "60s"}) as rig:
+        one = await rig.client(request())
+        peer = await rig.upstream.request()
+        for end in (one, peer):
+            with other_end(end.sock) as sock:
+                assert sock.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 1
+                assert {n: sock.getsockopt(socket.IPPROTO_TCP, getattr(socket, n)) for n in OPTIONS} == OPTIONS
+        await peer.send(response())
+        await one.response()
+
+
+OPTIONS = {"TCP_KEEPIDLE": 30, "TCP_KEEPINTVL": 10, "TCP_KEEPCNT": 3, "TCP_USER_TIMEOUT": 60_000}
+
+
+def other_end(sock: socket.socket) -> socket.socket:
+    """The socket of this process that a socket is connected to."""
+    for fd in Path("/proc/self/fd").iterdir():
+        with contextlib.suppress(OSError):
+            other = socket.socket(fileno=os.dup(int(fd.name)))
+            with contextlib.suppress(OSError):
+                if other.getpeername() == sock.getsockname():
+                    return other
+            other.close()
+    raise AssertionError("no such socket")
+
+
+# ---- a refusal that must arrive ----
+
+
+@pytest.mark.parametrize("size", [100_000, 5_000_000])
+async def test_a_refused_head_of_any_size_gets_its_refusal(gateways: Gateways, size: int) -> None:
+    """A17: closing while the client still sends resets the connection, and the 431 is lost on its way."""
+    async with rig_with(gateways) as rig:
+        one = await rig.client()
+        one.outgoing.feed(request())
+        raw = request(fields=[b"X: " + b"x" * size])
+        await asyncio.get_running_loop().sock_sendall(one.sock, raw)  # a reset would fail it
+        assert (await one.response()).status == 431
+        assert await one.ends() == "fin"
+
+
+async def test_what_follows_a_refusal_has_a_limit(gateways: Gateways) -> None:
+    """Nobody is listened to for ever because of what was refused."""
+    async with rig_with(gateways) as rig:
+        one = await rig.client(b"\0\r\n\r\n")
+        assert (await one.response()).status == 400
+        for _ in range(64):
+            await one.send(b"x" * (1 << 20))
+        await nobody_is_connected(rig)
