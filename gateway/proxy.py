@@ -158,6 +158,7 @@ class Proxy:
         self._metrics.failure(upstream, error.kind)
         log.info("failed", extra={"upstream": upstream, "failure": error.kind, "why": str(error)})
         if exchange.started:
+            exchange.status = error.status  # in metrics: whatever its head said, it was no answer
             return
         raw_id = bytes(message.id) if message is not None else b""
         if isinstance(error, UpstreamRefused):

@@ -70,8 +70,8 @@ async def relay(
 ) -> None:
     """Pass `request` on and its response back.
 
-    Raises GatewayError if the upstream fails before anything was written to the client; after that the exchange is
-    left unfinished, which cuts the client's connection.
+    Raises GatewayError if the upstream fails; where something was written to the client by then, the exchange is left
+    unfinished, which cuts the client's connection.
     """
     async with pool.call(request.method, exchange.write_informational) as call:
         if request.whole:
@@ -178,25 +178,22 @@ async def _pump(
     """Send the head, then each piece of the body the moment it comes, as `through` returns it, then what `end` does."""
     ready, frame = _head(exchange, response)  # ready: what can be written, in as few writes as can be
     body = response.body
-    try:
-        while True:
-            piece = begun or body.take()
-            if not piece and not body.complete:
-                exchange.write(ready)
-                ready = b""
-                await exchange.drain()
-                piece = await body.read()
-            if not piece:
-                break
-            begun = b""
-            if passed := through(piece):
-                ready += frame(passed)
-            if ready and not body.complete:
-                exchange.write(ready)
-                ready = b""
-                await exchange.drain()
-    except UpstreamBroken:
-        return  # the exchange stays unfinished: its connection is cut
+    while True:
+        piece = begun or body.take()
+        if not piece and not body.complete:
+            exchange.write(ready)
+            ready = b""
+            await exchange.drain()
+            piece = await body.read()
+        if not piece:
+            break
+        begun = b""
+        if passed := through(piece):
+            ready += frame(passed)
+        if ready and not body.complete:
+            exchange.write(ready)
+            ready = b""
+            await exchange.drain()
     if rest := end():
         ready += frame(rest)
     if frame is _chunk:

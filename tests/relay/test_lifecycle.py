@@ -674,6 +674,24 @@ async def test_a_stream_that_its_client_has_left_is_counted_as_a_request(gateway
         await eventually(counted, "one request counted")
 
 
+@pytest.mark.parametrize("edited", [False, True], ids=["passed on", "edited"])
+async def test_an_answer_that_the_upstream_broke_off_is_counted_and_logged(gateways: Gateways, edited: bool) -> None:
+    """C2: its head had said 200, and as that it was counted."""
+    async with own(gateways) as rig:
+        before = await rig.gateway.metrics()
+        one = await rig.client(post(call("initialize" if edited else "tools/call")))
+        peer = await rig.upstream.request()
+        await peer.send(stream() + chunk(event(notification("half"))))
+        await one.hears(b"half")
+        peer.reset()
+        assert not (await one.response()).whole
+        assert (await logged(rig.gateway, "UpstreamBroken"))["upstream"] == "up"
+        after = await rig.gateway.metrics()
+        assert changes(before, after, "taskgate_failures_total", kind="UpstreamBroken") == 1
+        assert changes(before, after, "taskgate_requests_total", kind="relayed", status="502") == 1
+        assert changes(before, after, "taskgate_requests_total", status="200") == 0
+
+
 async def test_logs_hold_no_token_and_no_body(gateways: Gateways) -> None:
     """At debug, where most is said: one line of JSON for everything, and nothing that was said in confidence."""
     async with own(gateways) as rig:

@@ -1,4 +1,4 @@
-"""Peers that stop in the middle: clients that send half, or take nothing; upstreams that take nothing; who has vanished.
+"""Peers that stop in the middle: clients that send half, who takes nothing, who has vanished.
 
 In: connections that stand still with something to pass on. Out: their end, after `limits.stall_timeout`, and nothing
 left of them. Always: whoever goes on slowly, and a stream that is open and quiet, are left alone.
