@@ -21,6 +21,8 @@ from gateway.upstream import Call, Pool, Response
 SAFE_METHODS: Final = frozenset({b"GET", b"HEAD", b"OPTIONS", b"TRACE"})
 EVENT_STREAM: Final = b"text/event-stream"
 JSON: Final = b"application/json"
+_GZIP_OR_ZLIB: Final = zlib.MAX_WBITS | 32  # told by the first bytes
+_INFLATED_AT_ONCE: Final = 16 * 1024  # what is behind a member is copied
 
 
 class Watch(Protocol):
@@ -273,16 +275,24 @@ def decoder(headers: Headers, bytes_max: int) -> Decode:
         return _pass
     if encoding not in (b"gzip", b"x-gzip", b"deflate"):
         raise Unreadable(encoding)
-    inflate = zlib.decompressobj(zlib.MAX_WBITS | 32)  # gzip or zlib, by its first bytes
+    inflate = zlib.decompressobj(_GZIP_OR_ZLIB)
 
     def decode(piece: bytes) -> bytes:
-        try:
-            plain = inflate.decompress(piece, bytes_max)
-        except zlib.error as error:
-            raise Unreadable(str(error)) from None
-        if inflate.unconsumed_tail:
-            raise Unreadable(f"more than {bytes_max} bytes unpacked from {len(piece)}")
-        return plain
+        nonlocal inflate
+        plain = bytearray()
+        for start in range(0, len(piece), _INFLATED_AT_ONCE):
+            packed = piece[start : start + _INFLATED_AT_ONCE]
+            while packed:
+                if inflate.eof:  # a stream may be of several members (RFC 1952, 2.2)
+                    inflate = zlib.decompressobj(_GZIP_OR_ZLIB)
+                try:
+                    plain += inflate.decompress(packed, bytes_max + 1 - len(plain))
+                except zlib.error as error:
+                    raise Unreadable(str(error)) from None
+                if len(plain) > bytes_max:
+                    raise Unreadable(f"more than {bytes_max} bytes unpacked from {len(piece)}")
+                packed = inflate.unused_data
+        return bytes(plain)
 
     return decode
 

@@ -9,6 +9,7 @@ connection is ended by the kernel's keep-alive); here a half-open GET is one who
 
 import asyncio
 import gzip
+import itertools
 import json
 import zlib
 
@@ -385,6 +386,21 @@ async def test_gzip_is_not_passed_to_a_parser(rig: Rig, encoding: bytes) -> None
     if got.value(b"content-encoding") is not None:
         unpacked = zlib.decompress(got.body, zlib.MAX_WBITS | 32)
     assert json.loads(unpacked)["result"]["capabilities"]["tasks"]["list"] == {"filter": FILTER}
+
+
+@pytest.mark.parametrize("cuts", [[], [3], [60], [-4]], ids=str)
+async def test_every_member_of_a_gzipped_event_stream_is_read(rig: Rig, cuts: list[int]) -> None:
+    """A13: RFC 1952, 2.2 lets a stream be of several members, such as one for each event."""
+    one = await rig.client(post(call("initialize"), b"Accept-Encoding: gzip"))
+    peer = await rig.upstream.request()
+    first, second = event(notification("first")), event(result(1, initialized()))
+    packed = gzip.compress(first) + gzip.compress(b"") + gzip.compress(second)
+    places = [0, *(cut % len(packed) for cut in cuts), len(packed)]
+    pieces = [chunk(packed[low:high]) for low, high in itertools.pairwise(places)]
+    await peer.send(stream(b"Content-Encoding: gzip"), *pieces, LAST_CHUNK)
+    told_first, told_second = told(await one.response())
+    assert told_first == notification("first")
+    assert told_second["result"]["capabilities"]["tasks"]["list"]["filter"] == FILTER
 
 
 async def test_a_gzipped_event_stream_is_edited_or_whole(rig: Rig) -> None:
