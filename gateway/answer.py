@@ -78,9 +78,10 @@ class Reply:
         return self._exchange.started
 
     async def forward(self, data: bytes) -> None:
-        """Send a message that arrived on the crawler's stream."""
-        self._event(data)
-        await self._exchange.drain()
+        """Send a message that arrived on the crawler's stream, as long as the response has not been sent."""
+        if not self._exchange.finished:
+            self._event(data)
+            await self._exchange.drain()
 
     async def progress(self, tasks: int) -> None:
         """Send `notifications/progress`, if the requestor asked for it, now and then."""

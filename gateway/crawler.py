@@ -4,10 +4,14 @@ In: a `Caller`, whose headers and target every request repeats. Out: JSON-RPC re
 Always: the id of a request is unlike any client's; a message on a stream that is not the response goes to the client
 whose query caused the crawl (DESIGN 5.7); a crawl ends: a cursor that repeats is an error, one that expired is
 recovered from a bounded number of times, pages have a limit (DESIGN 6).
+
+A response ends the wait for it, not the stream that it came on: that is read on for a while, beside what follows, so
+that its connection serves again. What comes there is taken in, and is the client's as long as its answer is open.
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
+from contextlib import AsyncExitStack, suppress
 from itertools import count
 from typing import Any, Final
 from uuid import uuid4
@@ -20,7 +24,7 @@ from gateway.core.headers import Headers
 from gateway.core.jsonrpc import Message
 from gateway.core.public import PublicUrl
 from gateway.core.task import Task, TaskError
-from gateway.errors import UpstreamBroken, UpstreamFailed, UpstreamRefused, UpstreamTimeout
+from gateway.errors import GatewayError, UpstreamBroken, UpstreamFailed, UpstreamRefused, UpstreamTimeout
 from gateway.metrics import Metrics
 from gateway.relay import EVENT_STREAM
 from gateway.sessions import Key, identity
@@ -30,6 +34,8 @@ _RECOVERIES_MAX: Final = 10  # of a crawl whose cursors expire under it
 _DROPS_MAX: Final = 1  # of connections, while one request is answered
 _POLLS_MAX: Final = 100  # of a stream that closes and asks to be polled
 _RETRY_DEFAULT_S: Final = 1.0
+_READ_ON_S: Final = 3.0  # behind the response, for the end of its stream
+_READ_ON_MAX: Final = 8  # streams at once
 TASKS_AT_ONCE: Final = 200  # handled before others get their turn
 
 _ids = count()
@@ -102,6 +108,7 @@ class Crawler:
         self._loop = asyncio.get_running_loop()
         self.cors = Headers()
         self.requests = 0
+        self._reading_on: set[asyncio.Task[None]] = set()
 
     async def pages(self) -> AsyncGenerator[Page, None]:
         """Every page of the upstream's `tasks/list`, from the first to the last. Raises GatewayError.
@@ -193,7 +200,8 @@ class Crawler:
         stream = _Stream(self._config.limits.inspected_event_bytes_max)
         method = b"POST"
         for _ in range(_POLLS_MAX):
-            async with self._caller.pool.call(method) as call:
+            async with AsyncExitStack() as leaving:
+                call = await leaving.enter_async_context(self._caller.pool.call(method))
                 response = await call.send_all(request, None, again=True)
                 await self._check(response, raw_id)
                 self.cors = Headers(
@@ -201,9 +209,11 @@ class Crawler:
                 )
                 if response.headers.media_type() != EVENT_STREAM:
                     return _matching(await self._whole(response), raw_id)
+                stream.begin()
                 answer = await self._read_stream(response, raw_id, stream)
-            if answer is not None:
-                return answer
+                if answer is not None:
+                    self._read_on(leaving, response, stream)
+                    return answer
             if stream.last_id is None:
                 raise UpstreamBroken("the upstream ended the stream before its response")
             # The stream goes on in another connection (transports specification, "poll" the SSE stream).
@@ -237,35 +247,59 @@ class Crawler:
         return bytes(body)
 
     async def _read_stream(self, response: Response, raw_id: bytes, stream: "_Stream") -> Message | None:
-        parser = sse.Parser(stream.event_bytes_max)
+        """The response of that id, once everything that came with it was passed on; None if the stream ends first."""
+        answer = None
         try:
-            while piece := await response.body.read():
-                for event in parser.feed(piece):
-                    data = stream.note(event)
-                    if data is None:
-                        continue
+            while answer is None and (piece := await response.body.read()):
+                for data in stream.feed(piece):
                     message = jsonrpc.parse(data)
                     if message is not None and message.is_response and jsonrpc.same_id(message.id, raw_id):
-                        return message
-                    await self._on_message(data)
+                        answer = message
+                    else:
+                        await self._on_message(data)
         except UpstreamBroken:
             if stream.last_id is None:
                 raise  # nothing to resume from
-        return None
+        return answer
+
+    def _read_on(self, leaving: AsyncExitStack, response: Response, stream: "_Stream") -> None:
+        """Read a stream to its end behind the response that was waited for."""
+        if response.body.complete or len(self._reading_on) >= _READ_ON_MAX:
+            return
+
+        async def read_on(call: AsyncExitStack) -> None:
+            async with call:
+                with suppress(TimeoutError, GatewayError):
+                    async with asyncio.timeout(_READ_ON_S):
+                        await self._read_stream(response, b"", stream)
+
+        task = asyncio.create_task(read_on(leaving.pop_all()))
+        self._reading_on.add(task)
+        task.add_done_callback(self._reading_on.discard)
 
 
 class _Stream:
     """What must be known of an event stream to go on with it in another connection."""
 
     def __init__(self, event_bytes_max: int) -> None:
-        self.event_bytes_max = event_bytes_max
+        self._event_bytes_max = event_bytes_max
         self.last_id: bytes | None = None
         self.retry_s = _RETRY_DEFAULT_S
 
-    def note(self, event: sse.Event) -> bytes | None:
+    def begin(self) -> None:
+        """Its events come from the beginning of another response."""
+        self._parser = sse.Parser(self._event_bytes_max)
+
+    def feed(self, piece: bytes) -> Iterator[bytes]:
+        """The messages that a piece completes. Raises UpstreamBroken at an event that is too large."""
+        for event in self._parser.feed(piece):
+            if (data := self._note(event)) is not None:
+                yield data
+
+    def _note(self, event: sse.Event) -> bytes | None:
         """The event's data, if it carries a message."""
         if not event.whole:
-            raise UpstreamBroken(f"an event of the upstream's is larger than {self.event_bytes_max} bytes")
+            raise UpstreamBroken(f"an event of the upstream's is larger than {self._event_bytes_max} bytes")
         if event.id is not None:
             self.last_id = event.id or None
         if event.retry_ms is not None:

@@ -29,7 +29,7 @@ ROOT: Final = Path(__file__).parents[2]
 START_S: Final = 20.0
 STOP_S: Final = 15.0
 POLL_S: Final = 0.02
-LEAVE_S: Final = 1.0
+LEAVE_S: Final = 5.0
 EVENTUALLY_S: Final = 5.0
 # What must never stand in a log: a fault of ours that nobody caught, or one that Python saw.
 FAULTS: Final = ("Traceback", "Warning:", "never retrieved", "was destroyed but it is pending", "could not be handled")
@@ -222,7 +222,7 @@ class Gateways:
 
 
 async def _only_left(allowed: "set[asyncio.Task[Any]]") -> None:
-    """Fail if other tasks than these go on for a second."""
+    """Fail if other tasks than these do not end."""
     deadline = time.monotonic() + LEAVE_S
     while left := asyncio.all_tasks() - allowed - {asyncio.current_task()}:
         assert time.monotonic() < deadline, f"left running: {left}"

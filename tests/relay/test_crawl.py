@@ -26,6 +26,7 @@ from tests.relay.messages import (
     notification,
     page,
     post,
+    request,
     response,
     result,
     stream,
@@ -160,6 +161,54 @@ async def test_a_task_status_on_the_crawlers_stream_is_forwarded_and_counts(rig:
     first, last = told(await one.response())
     assert first == told_of
     assert ids(last) == ["t-0"]
+
+
+async def test_what_comes_with_the_response_but_behind_it_is_forwarded(rig: Rig) -> None:
+    """A14: it was dropped."""
+    one = await rig.client(rig.post(filtered(7)))
+    peer, first_id = await crawl_id(rig)
+    await peer.send(stream() + chunk(event(result(first_id, page(TASKS))) + event(LOG)) + LAST_CHUNK)
+    first, last = told(await one.response())
+    assert first == LOG
+    assert ids(last) == ALL
+
+
+async def test_what_comes_behind_a_response_is_forwarded_while_the_answer_is_open(rig: Rig) -> None:
+    one = await rig.client(rig.post(filtered(7)))
+    peer, first_id = await crawl_id(rig)
+    await peer.send(stream() + chunk(event(result(first_id, page(TASKS[:2], "t-1")))))
+    second, second_id = await crawl_id(rig, 2)
+    await peer.send(chunk(event(LOG)))
+    await one.hears(dumps(LOG))
+    await second.send(answer(result(second_id, page(TASKS[2:]))))
+    got = await one.response()
+    assert ids(final(got)) == ALL
+    await peer.send(chunk(event(ASKS)) + LAST_CHUNK)
+    assert one.received.count(dumps(ASKS)) == 0
+
+
+async def test_an_answer_does_not_wait_for_the_end_of_the_crawlers_stream(rig: Rig) -> None:
+    one = await rig.client(rig.post(filtered(7)))
+    peer, first_id = await crawl_id(rig)
+    await peer.send(stream() + chunk(event(result(first_id, page(TASKS)))))
+    assert ids(final(await one.response())) == ALL
+    assert await peer.ends() in ("fin", "rst"), "and who never ends it is not listened to for ever"
+
+
+async def test_the_connection_of_a_crawlers_stream_that_ends_is_used_again(rig: Rig) -> None:
+    one = await rig.client(rig.post(filtered(7)))
+    peer, first_id = await crawl_id(rig)
+    await peer.send(stream() + chunk(event(result(first_id, page(TASKS)))))
+    assert ids(final(await one.response())) == ALL
+    await peer.send(LAST_CHUNK)
+    for number in range(2, 50):  # until the end has been read there
+        await one.send(request())
+        asked = await rig.upstream.request(number)
+        await asked.send(response(b"", b"Connection: close"))
+        await one.response(number)
+        if asked is peer:
+            return
+    raise AssertionError("another connection each time")
 
 
 async def test_what_carries_no_message_is_not_forwarded(rig: Rig) -> None:
