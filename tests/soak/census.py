@@ -1,0 +1,127 @@
+"""What a gateway holds, counted: before and after, nothing of an exchange that is over may be left.
+
+In: the App on the running loop, or the command as a process. Out: what is left of a round, in words, and a `Census` to
+compare with another. Always: what is counted is what Python and Linux count (tasks, objects, descriptors, memory), and
+not what the gateway says it holds.
+"""
+
+import asyncio
+import gc
+import json
+import tracemalloc
+from collections import Counter
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from gateway import config
+from gateway.app import App
+from tests.relay.gateway import Gateway, Gateways, held_port, port_of, settings
+from tests.soak.upstream import Upstream
+
+# Few places, so that one that is not given back is missed; a list is never fresh, so that every query asks.
+SETTINGS: Final[dict[str, Any]] = {
+    "upstream": {"requests_max": 50, "idle_timeout": "1s", "response_timeout": "20s"},
+    "index": {"max_age": "0s"},
+    "log": {"level": "info"},
+}
+_OURS: Final = "gateway."
+_STAYS: Final = ("gateway.core.", "gateway.config")  # indexes and settings, counted as memory
+
+
+@dataclass(frozen=True)
+class Census:
+    """Counts: descriptors but those of the connections to the upstream, objects by class, bytes."""
+
+    descriptors: int
+    objects: dict[str, int]
+    memory_bytes: int
+
+
+def _descriptors(process: Path) -> int:
+    return len(list((process / "fd").iterdir()))
+
+
+class InProcess:
+    """The App on the running loop."""
+
+    def __init__(self, app: App, port: int, upstream: Upstream) -> None:
+        self.port = port
+        self._app = app
+        self._upstream = upstream
+        self._tasks: set[asyncio.Task[Any]] = set()
+
+    def note_tasks(self) -> None:
+        """The tasks that run now are those that may."""
+        self._tasks = asyncio.all_tasks()
+
+    async def left(self) -> str:
+        """What is left of a round."""
+        tasks = asyncio.all_tasks() - self._tasks - {asyncio.current_task()}
+        if tasks:
+            return f"tasks: {tasks}"
+        clients, active = self._app._listener.connections, [p.active for p in self._app._pools.values()]
+        return f"clients {clients}, exchanges {active}" if clients or any(active) else ""
+
+    async def count(self) -> Census:
+        """What is held now."""
+        gc.collect()
+        kinds = Counter(f"{type(one).__module__}.{type(one).__qualname__}" for one in gc.get_objects())
+        objects = {k: n for k, n in kinds.items() if k.startswith(_OURS) and not k.startswith(_STAYS)}
+        upstream = objects.pop("gateway.upstream._Connection", 0)
+        objects["connections to the upstream beyond those it has"] = max(0, upstream - len(self._upstream.lines))
+        memory_bytes = 0
+        if tracemalloc.is_tracing():
+            ours = tracemalloc.take_snapshot().filter_traces([tracemalloc.Filter(True, "*/gateway/*")])
+            memory_bytes = sum(s.size for s in ours.statistics("filename"))
+        descriptors = _descriptors(Path("/proc/self")) - 2 * len(self._upstream.lines)
+        return Census(descriptors, objects, memory_bytes)
+
+
+@asynccontextmanager
+async def in_process(upstream: Upstream) -> AsyncIterator[InProcess]:
+    """Run the App in front of an upstream."""
+    with held_port() as listen, held_port() as admin:
+        text = json.dumps(settings(port_of(listen), port_of(admin), upstream.port, SETTINGS))
+        app = App(config.parse(text, "soak.yaml"))
+        await app.start()
+        gate = InProcess(app, port_of(listen), upstream)
+        gate.note_tasks()
+        try:
+            yield gate
+        finally:
+            await app.stop()
+
+
+class Process:
+    """The command as a process."""
+
+    def __init__(self, gateway: Gateway, upstream: Upstream) -> None:
+        self.port = gateway.port
+        self._gateway = gateway
+        self._upstream = upstream
+        assert gateway.popen is not None
+        self._proc = Path("/proc", str(gateway.popen.pid))
+        self._idle = _descriptors(self._proc)
+
+    async def left(self) -> str:
+        """What is left of a round."""
+        more = _descriptors(self._proc) - self._idle - len(self._upstream.lines)
+        return f"{more} descriptors more than the connections to the upstream" if more else ""
+
+    async def count(self) -> Census:
+        """What is held now."""
+        samples = await self._gateway.metrics()
+        objects = {n: int(samples[f"taskgate_{n}", ()]) for n in ("connections", "index_sessions", "index_bytes")}
+        status = (self._proc / "status").read_text().splitlines()
+        [rss] = [int(line.split()[1]) * 1024 for line in status if line.startswith("VmRSS:")]
+        return Census(_descriptors(self._proc) - len(self._upstream.lines), objects, rss)
+
+
+@asynccontextmanager
+async def process(gateways: Gateways, upstream: Upstream) -> AsyncIterator[Process]:
+    """Run the command in front of an upstream."""
+    with gateways.process(upstream.port, **SETTINGS) as gateway:
+        yield Process(gateway, upstream)

@@ -1,0 +1,152 @@
+"""What a client may have received: the judgement of one conversation.
+
+In: the exchanges of a conversation, what came in answer, how the connection ended. Out: faults. Always: a response that
+is complete is the right one to the byte, or an honest 502 where the upstream had failed; one that is not complete has
+nothing in it that is wrong, and looks cut.
+"""
+
+import json
+import re
+from dataclasses import dataclass, replace
+from typing import Final
+
+from tests.relay.http1 import End, Fields, Malformed, Message, Reader
+from tests.relay.messages import Json
+from tests.relay.rig import body, told
+from tests.soak.plan import EXACT, Exchange, Round
+
+_OF_ONE_HOP: Final = (b"connection", b"transfer-encoding", b"content-length")
+_FILTER: Final = re.compile(rb'"filter":')
+_CAPABILITY: Final = {"methods", "taskIds", "status", "createdAt", "lastUpdatedAt", "order"}
+_FAILED: Final = -32603
+
+
+@dataclass(frozen=True)
+class Weather:
+    """What else goes on in a round, and so may meet an exchange that is not to blame."""
+
+    disturbed: bool  # idle connections die, or all of them; in this round or the one before
+    cut_short: bool  # all of them by FIN: what ends with its connection ends there
+    crawls_fail: bool  # a crawl that others may wait for dies more than once
+
+    @classmethod
+    def of(cls, played: Round, before: Round | None) -> "Weather":
+        """The weather of a round."""
+        deaths = [e.death for e in played.exchanges if e.tasks is not None and e.death is not None]
+        return cls(
+            disturbed=played.disturbs or (before is not None and before.disturbs),
+            cut_short=played.outage is not None and played.outage.how == "fin",
+            crawls_fail=len(deaths) > 1 or any(d.persists for d in deaths),
+        )
+
+    def may_fail(self, exchange: Exchange) -> bool:
+        """Whether the upstream can have failed an exchange: a crawl survives one connection that is dropped."""
+        if exchange.tasks is not None:
+            return self.disturbed or self.crawls_fail
+        return self.disturbed or exchange.death is not None
+
+
+def faults(
+    exchanges: list[Exchange], received: bytes, end: End, left: bool, weather: Weather, asked: list[bytes]
+) -> list[str]:
+    """What is wrong with what came. `left`: the client went away before; `asked`: the methods it sent until then."""
+    reader = Reader()
+    reader.feed(received)
+    try:
+        came = reader.responses(asked, end)
+    except Malformed as error:
+        return [f"malformed: {error}"]
+    found = []
+    for exchange, response in zip(exchanges, came, strict=False):
+        why = _whole(exchange, response, weather) if response.whole else _part(exchange, response, weather, left)
+        if why:
+            shown = bytes(response.body[:300])
+            found.append(f"{exchange.number} {exchange.kind}: {why}: {response.start!r} {response.fields} {shown!r}")
+    has_end = bool(came) and (not came[-1].whole or came[-1].framing == "close")
+    if len(came) < len(exchanges) and not left and not has_end:
+        found.append(f"{exchanges[len(came)].number} {exchanges[len(came)].kind}: no response; connection {end}")
+    return found
+
+
+def right(exchange: Exchange) -> Message:
+    """The whole response of the upstream to an exchange."""
+    reader = Reader()
+    reader.feed(exchange.answered)
+    return reader.responses([exchange.method], "fin")[-1]
+
+
+def _whole(exchange: Exchange, response: Message, weather: Weather) -> str | None:
+    if response.status == 502:
+        if not weather.may_fail(exchange):
+            return "502, and the upstream had not failed"
+        error = body(response)
+        return None if _is_failure(exchange, error) else "502 that says something else"
+    if exchange.tasks is not None:
+        return _list(exchange, response, weather)
+    expected = right(exchange)
+    if _end_to_end(response) != _end_to_end(expected):
+        return "another head"
+    if exchange.is_edited:
+        return _edited(response.body, expected.body)
+    if (response.body, response.trailers) == (expected.body, expected.trailers):
+        return None
+    if exchange.kind == "until the end" and expected.body.startswith(response.body):
+        death = exchange.death
+        may_end = weather.cut_short or (death is not None and death.how == "fin" and death.at == "response")
+        return None if may_end else "cut, and ended cleanly"
+    return "complete and wrong"
+
+
+def _part(exchange: Exchange, response: Message, weather: Weather, left: bool) -> str | None:
+    if not left and not weather.may_fail(exchange):
+        return "cut, and the upstream had not failed"
+    if exchange.tasks is not None or response.status == 502:
+        return None
+    expected = right(exchange)
+    if _end_to_end(response) != _end_to_end(expected):
+        return "another head"
+    plain = _without_filter(response.body)[0] if exchange.is_edited else response.body
+    return None if expected.body.startswith(plain) else "cut, and wrong before that"
+
+
+def _is_failure(exchange: Exchange, error: Json | None) -> bool:
+    if error is None or error.get("error", {}).get("code") != _FAILED:
+        return False
+    sent = exchange.asked.partition(b"\r\n\r\n")[2]
+    return bool(error["id"] == (exchange.number if sent.startswith(b"{") else None))
+
+
+def _list(exchange: Exchange, response: Message, weather: Weather) -> str | None:
+    """A filtered list; as a stream it has other messages first, and may end with an error."""
+    *others, last = told(response)
+    if any(m.get("method") != "notifications/message" for m in others):
+        return "other messages"
+    if "error" in last and others and weather.may_fail(exchange):
+        return None if _is_failure(exchange, last) else "an error that says something else"
+    if response.status != 200 or last.get("id") != exchange.number or "result" not in last:
+        return "no list"
+    assert exchange.tasks is not None
+    tasks, total = last["result"]["tasks"], last["result"]["_meta"]["taskgate/total"]
+    return None if (tasks, total) == (exchange.tasks, len(exchange.tasks)) else f"another list, {total} in all"
+
+
+def _edited(came: bytes, sent: bytes) -> str | None:
+    plain, value = _without_filter(came)
+    if plain != sent or EXACT not in plain:
+        return "edited elsewhere"
+    return None if value is not None and set(value) == _CAPABILITY else "the capability is not what it must be"
+
+
+def _without_filter(data: bytes) -> tuple[bytes, Json | None]:
+    """The result of an `initialize` without the member that was put in, and its value."""
+    at = _FILTER.search(data)
+    if at is None:
+        return data, None
+    text = data[at.end() :].decode()
+    value, length = json.JSONDecoder().raw_decode(text)
+    return data[: at.start()] + text[length:].encode(), value
+
+
+def _end_to_end(message: Message) -> tuple[bytes, Fields]:
+    fields = tuple(f for f in message.fields if f[0].lower() not in _OF_ONE_HOP)
+    return replace(message, fields=fields).start, fields

@@ -1,0 +1,363 @@
+"""What happens in one round, drawn from its seed: who asks what, what the upstream answers, and who leaves when.
+
+In: a seed. Out: a `Round`: conversations that go on at once, each some exchanges on one connection, and the ends that
+come too early. Always: the same seed gives the same round; every request says in `X-Request-Id`, which is no part of
+an identity (DESIGN 7), which exchange it belongs to, so that the upstream knows what to do with the crawler's too.
+"""
+
+import gzip
+import itertools
+import json
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
+
+from tests.relay.http1 import End
+from tests.relay.messages import (
+    LAST_CHUNK,
+    Json,
+    answer,
+    call,
+    chunk,
+    dumps,
+    event,
+    filtered,
+    initialized,
+    notification,
+    page,
+    post,
+    request,
+    response,
+    result,
+    stream,
+    task,
+)
+
+SESSIONS: Final = [f"soak-{n}" for n in range(6)]
+TASKS_PER_SESSION: Final = 22
+PAGE_SIZE: Final = 5
+CONVERSATIONS_MAX: Final = 3
+EXCHANGES_MAX: Final = 3
+DEATHS: Final = 0.4  # of exchanges
+DEPARTURES: Final = 0.35  # of conversations
+OUTAGES: Final = 0.06  # of rounds
+BODY_BYTES_MAX: Final = 600_000
+EXACT: Final = b'"exact":123456789012345678901234567890.10'  # which no parser of numbers keeps
+STATUSES: Final = ("working", "completed", "failed", "input_required", "cancelled")
+_OCTETS: Final = b"Content-Type: application/octet-stream"
+_SSE: Final = b"Content-Type: text/event-stream"
+_CHUNKED: Final = b"Transfer-Encoding: chunked"
+
+
+def tasks_of(session: str) -> list[Json]:
+    """The tasks of a session, in order of creation; they never change."""
+    return [
+        task(f"{session}-t{n:02}", STATUSES[n % 5], f"2026-01-01T00:00:{n:02}Z", statusMessage=f"é{n}")
+        for n in range(TASKS_PER_SESSION)
+    ]
+
+
+TASKS: Final = {session: tasks_of(session) for session in SESSIONS}
+
+
+def page_at(session: str, cursor: str | None) -> Json:
+    """The page of a session's tasks that a cursor, which is its last task's id, leads to."""
+    tasks = TASKS[session]
+    start = 0 if cursor is None else [t["taskId"] for t in tasks].index(cursor) + 1
+    shown = tasks[start : start + PAGE_SIZE]
+    return page(shown, shown[-1]["taskId"] if start + PAGE_SIZE < len(tasks) else None)
+
+
+@dataclass(frozen=True)
+class Death:
+    """The upstream ends a connection: in a request, in its response, or behind it, when it is idle.
+
+    `share` is how much of the request or response has passed; `nth` of the requests that the exchange causes is hit,
+    and all behind it if it `persists`.
+    """
+
+    at: str
+    share: float
+    how: End
+    nth: int = 1
+    persists: bool = False
+
+    def hits(self, count: int) -> bool:
+        """Whether it hits the request of that number."""
+        return count == self.nth or (self.persists and count > self.nth)
+
+
+@dataclass(frozen=True)
+class Departure:
+    """The client leaves: when so much of its requests is sent, or so much of all answers has come."""
+
+    at: str
+    share: float
+    how: End
+
+
+@dataclass
+class Exchange:
+    """One request, and its answer. `answered` is empty where the gateway answers: then `tasks` is the right list."""
+
+    number: int
+    kind: str
+    session: str
+    asked: bytes
+    answered: bytes = b""
+    tasks: list[Json] | None = None
+    is_edited: bool = False
+    stays_open: bool = False
+    death: Death | None = None
+
+    @property
+    def method(self) -> bytes:
+        return self.asked.partition(b" ")[0]
+
+    @property
+    def is_safe(self) -> bool:
+        return self.method == b"GET"
+
+
+@dataclass
+class Conversation:
+    """Exchanges on one connection of a client's, one by one or pipelined; `cuts` split what is sent."""
+
+    exchanges: list[Exchange]
+    pipelined: bool
+    cuts: list[float]
+    departure: Departure | None
+
+
+@dataclass(frozen=True)
+class Outage:
+    """The upstream as a whole goes down, with all its connections, and is there again later."""
+
+    after_s: float
+    for_s: float
+    how: End
+
+
+@dataclass
+class Round:
+    """What happens at once."""
+
+    seed: int
+    conversations: list[Conversation]
+    outage: Outage | None
+    dice: random.Random = field(repr=False)
+
+    @property
+    def exchanges(self) -> list[Exchange]:
+        return [e for c in self.conversations for e in c.exchanges]
+
+    @property
+    def disturbs(self) -> bool:
+        """Whether connections die that are idle, or all: then a 502 may meet anyone."""
+        return self.outage is not None or any(e.death is not None and e.death.at == "behind" for e in self.exchanges)
+
+    def __str__(self) -> str:
+        lines = [f"seed {self.seed}; {self.outage}"]
+        for conversation in self.conversations:
+            lines.append(f"  pipelined: {conversation.pipelined}; {conversation.departure}")
+            lines += [f"    {e.number} {e.kind} of {e.session}; {e.death}" for e in conversation.exchanges]
+        return "\n".join(lines)
+
+
+# ---- kinds of exchanges ----
+
+Made = dict[str, Any]
+"""What a kind makes of an exchange: its fields."""
+
+
+class _Dice:
+    """Draws what an exchange is made of."""
+
+    def __init__(self, source: random.Random, number: int) -> None:
+        self.random = source
+        self.number = number
+        self.session = source.choice(SESSIONS)
+        self.own = [b"Mcp-Session-Id: " + self.session.encode(), b"X-Request-Id: %d" % number]
+
+    def payload(self, bytes_max: int = 2000) -> bytes:
+        """Bytes whose every place can be told from the next."""
+        size = self.random.randrange(bytes_max)
+        return (b"%d:%d;" % (self.number, size)).ljust(24, b".")[:24] + self.random.randbytes(size)
+
+    def pieces(self, payload: bytes) -> list[bytes]:
+        ends = sorted({0, len(payload), *(self.random.randrange(len(payload) + 1) for _ in range(3))})
+        return [payload[a:b] for a, b in itertools.pairwise(ends)]
+
+    def post(self, message: Json) -> bytes:
+        return post(message, *self.own)
+
+    def get(self, *fields: bytes) -> bytes:
+        return request(fields=[*self.own, *fields])
+
+    def framed(self, message: bytes, *fields: bytes) -> bytes:
+        """A JSON message as a response: by its length, or in chunks."""
+        if self.random.random() < 0.5:
+            return answer(message, *fields)
+        head = response(b"", b"Content-Type: application/json", *fields, _CHUNKED)
+        return head.replace(b"Content-Length: 0\r\n", b"") + b"".join(map(chunk, self.pieces(message))) + LAST_CHUNK
+
+    def told(self, message: bytes, *fields: bytes) -> bytes:
+        """A JSON message as a response: as JSON, or as the last event of a stream."""
+        if self.random.random() < 0.5:
+            return self.framed(message, *fields)
+        first = event(b"", b"id: 0", b"retry: 5") + event(notification("notifications/message", data=self.number))
+        body = first + event(message, b"event: message")
+        return stream(*fields) + b"".join(map(chunk, self.pieces(body))) + LAST_CHUNK
+
+
+def _json(dice: _Dice) -> Made:
+    text = dice.payload(3000).decode("latin-1")
+    message = dumps(result(dice.number, {"content": [{"type": "text", "text": text}]}))
+    return {"asked": dice.post(call("tools/call", dice.number, name="x")), "answered": dice.framed(message)}
+
+
+def _events(dice: _Dice) -> Made:
+    events = [event(notification("notifications/progress", progress=n), b"id: %d" % n) for n in range(4)]
+    events.append(event(result(dice.number, {"content": dice.number})))
+    body = stream() + b"".join(chunk(piece) for e in events for piece in dice.pieces(e)) + LAST_CHUNK
+    return {"asked": dice.post(call("tools/call", dice.number, name="x")), "answered": body}
+
+
+def _chunks(dice: _Dice) -> Made:
+    head = response(b"", _OCTETS, _CHUNKED).replace(b"Content-Length: 0\r\n", b"")
+    body = b"".join(map(chunk, dice.pieces(dice.payload(20_000)))) + b"0\r\nX-Sum: %d\r\n\r\n" % dice.number
+    return {"asked": dice.get(), "answered": head + body}
+
+
+def _until_the_end(dice: _Dice) -> Made:
+    head = response(b"", _OCTETS).replace(b"Content-Length: 0\r\n", b"")
+    return {"asked": dice.get(), "answered": head + dice.payload(20_000)}
+
+
+def _upload(dice: _Dice) -> Made:
+    body = dice.payload(BODY_BYTES_MAX)
+    if dice.random.random() < 0.5:
+        asked = request(b"PUT", fields=[*dice.own, _OCTETS], body=body)
+    else:
+        chunks = b"".join(map(chunk, dice.pieces(body[:100_000])))
+        asked = request(b"PUT", fields=[*dice.own, _OCTETS, _CHUNKED]) + chunks + LAST_CHUNK
+    return {"asked": asked, "answered": response(b"taken %d" % dice.number)}
+
+
+def _download(dice: _Dice) -> Made:
+    return {"asked": dice.get(), "answered": response(dice.payload(BODY_BYTES_MAX), _OCTETS)}
+
+
+def _stream(dice: _Dice) -> Made:
+    """A GET stream: it ends after some events, or stays open until somebody leaves."""
+    notices = [notification("notifications/tasks/status", **t) for t in TASKS[dice.session][:3]]
+    body = stream() + b"".join(chunk(event(n, b"id: %d" % i)) for i, n in enumerate(notices))
+    stays_open = dice.random.random() < 0.6
+    asked = dice.get(b"Accept: text/event-stream")
+    return {"asked": asked, "answered": body if stays_open else body + LAST_CHUNK, "stays_open": stays_open}
+
+
+def _encoded(dice: _Dice) -> Made:
+    text = dice.payload(4000).decode("latin-1")
+    packed = gzip.compress(dumps(result(dice.number, {"text": text})), mtime=0)
+    asked = dice.post(call("prompts/get", dice.number)).replace(b"Accept:", b"Accept-Encoding: gzip\r\nAccept:", 1)
+    return {"asked": asked, "answered": answer(packed, b"Content-Encoding: gzip")}
+
+
+def _initialize(dice: _Dice) -> Made:
+    message = dumps(result(dice.number, initialized()))
+    message = message.replace(b'"serverInfo":{', b'"serverInfo":{' + EXACT + b",")
+    given = b"Mcp-Session-Id: " + dice.session.encode()
+    asked = dice.post(call("initialize", dice.number, protocolVersion="2025-11-25"))
+    return {"asked": asked, "answered": dice.told(message, given), "is_edited": True}
+
+
+def _filtered(dice: _Dice) -> Made:
+    wanted = dice.random.sample(STATUSES, dice.random.randint(1, 3))
+    tasks = [t for t in reversed(TASKS[dice.session]) if t["status"] in wanted]
+    return {"asked": dice.post(filtered(dice.number, status=wanted)), "tasks": tasks}
+
+
+def _listed(dice: _Dice) -> Made:
+    message = dumps(result(dice.number, page_at(dice.session, None)))
+    return {"asked": dice.post(call("tasks/list", dice.number)), "answered": dice.told(message)}
+
+
+def _got(dice: _Dice) -> Made:
+    one = dice.random.choice(TASKS[dice.session])
+    asked = dice.post(call("tasks/get", dice.number, taskId=one["taskId"]))
+    return {"asked": asked, "answered": dice.told(dumps(result(dice.number, one)))}
+
+
+def _ended(dice: _Dice) -> Made:
+    gone = b"HTTP/1.1 204 No Content\r\nX-Number: %d\r\n\r\n" % dice.number
+    return {"asked": request(b"DELETE", fields=dice.own), "answered": gone}
+
+
+KINDS: Final[dict[str, Callable[[_Dice], Made]]] = {
+    "JSON": _json,
+    "events": _events,
+    "chunks": _chunks,
+    "until the end": _until_the_end,
+    "upload": _upload,
+    "download": _download,
+    "GET stream": _stream,
+    "encoded": _encoded,
+    "initialize": _initialize,
+    "filtered": _filtered,
+    "tasks/list": _listed,
+    "tasks/get": _got,
+    "DELETE": _ended,
+}
+_OFTEN: Final = ("filtered", "filtered", "initialize")  # what the gateway has most to do with
+
+
+# ---- rounds ----
+
+
+def draw(seed: int, kinds: Sequence[str] = (*KINDS, *_OFTEN)) -> Round:
+    """The round of a seed."""
+    source = random.Random(seed)
+    numbers = itertools.count(seed * 100)
+    conversations = []
+    for _ in range(source.randint(1, CONVERSATIONS_MAX)):
+        exchanges = [_exchange(source, next(numbers), kinds) for _ in range(source.randint(1, EXCHANGES_MAX))]
+        # What stays open is the last of its connection, and what the end of the connection ends too.
+        until = next((i for i, e in enumerate(exchanges) if e.stays_open or e.kind == "until the end"), len(exchanges))
+        conversations.append(_conversation(source, exchanges[: until + 1]))
+    outage = None
+    if source.random() < OUTAGES:
+        outage = Outage(source.uniform(0, 0.01), source.uniform(0, 0.02), source.choice(["fin", "rst"]))
+    return Round(seed, conversations, outage, source)
+
+
+def _exchange(source: random.Random, number: int, kinds: Sequence[str]) -> Exchange:
+    kind = source.choice(kinds)
+    dice = _Dice(source, number)
+    made = KINDS[kind](dice)
+    death = None
+    if source.random() < DEATHS:
+        at = source.choices(["request", "response", "behind"], [2, 6, 1])[0]
+        nth = source.randint(1, 6) if kind == "filtered" else 1
+        death = Death(at, source.random(), source.choice(["fin", "rst"]), nth, source.random() < 0.7)
+    return Exchange(number, kind, dice.session, death=death, **made)
+
+
+def _conversation(source: random.Random, exchanges: list[Exchange]) -> Conversation:
+    departure = None
+    if source.random() < DEPARTURES:
+        departure = Departure(source.choice(["asking", "hearing"]), source.random(), source.choice(["fin", "rst"]))
+    last = exchanges[-1]
+    if last.stays_open and last.death is not None and last.death.at == "request":
+        last.death = replace(last.death, persists=True)  # or it is asked for again, and stays open
+    if last.stays_open and departure is None and (last.death is None or last.death.at == "behind"):
+        last.death = None
+        departure = Departure("hearing", 1.0, source.choice(["fin", "rst"]))
+    cuts = [source.random() for _ in range(source.randrange(4))]
+    return Conversation(exchanges, source.random() < 0.4, sorted(cuts), departure)
+
+
+def parsed(message: bytes) -> Any:
+    """A JSON message with its numbers as they are written."""
+    return json.loads(message, parse_int=str, parse_float=str)

@@ -1,0 +1,160 @@
+"""Rounds, played: clients in front of a gateway, the upstream behind it, and what must be so after each.
+
+In: a gateway's port, and seeds. Out: an AssertionError that names the seed, the round and what was wrong. Always: a
+round ends when every client has left and all that it caused is over; nothing goes on into the next.
+"""
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Iterable
+from itertools import pairwise
+from typing import Final
+
+from tests.relay.harness import Client
+from tests.soak import judge
+from tests.soak.judge import Weather
+from tests.soak.plan import SESSIONS, Conversation, Exchange, Round, draw
+from tests.soak.upstream import Upstream
+
+SETTLE_S: Final = 2.0
+POLL_S: Final = 0.001
+_LIST_BYTES: Final = 1500  # about, of what the gateway answers
+
+
+class Player:
+    """Plays rounds, one after the other. `left` tells what is still there after a round, if anything is."""
+
+    def __init__(self, port: int, upstream: Upstream, left: Callable[[], Awaitable[str]]) -> None:
+        self._port = port
+        self._upstream = upstream
+        self._left = left
+        self._before: Round | None = None
+
+    async def play(self, seeds: Iterable[int]) -> None:
+        """Play the rounds of these seeds. Raises AssertionError at the first that is not as it must be."""
+        for seed in seeds:
+            await self.round(draw(seed))
+
+    async def forget_sessions(self) -> None:
+        """Have the clients end their sessions, as hosts do: nothing needs to be known of them any more."""
+        everyone = draw(0, ["DELETE"])
+        everyone.outage = None
+        everyone.conversations = [Conversation([_ending(n, s)], False, [], None) for n, s in enumerate(SESSIONS)]
+        await self.round(everyone)
+
+    async def round(self, played: Round) -> None:
+        """Play one round."""
+        weather = Weather.of(played, self._before)
+        self._before = played
+        self._upstream.begin(played)
+        outage = asyncio.create_task(self._outage(played))
+        found: list[str] = []
+        for ended in await asyncio.gather(
+            *(self._converse(c, weather) for c in played.conversations), return_exceptions=True
+        ):
+            found += [f"{type(ended).__name__}: {ended}"] if isinstance(ended, BaseException) else ended
+        await outage
+        found += self._upstream.faults or await self._settled()
+        assert not found, "\n".join([*found, str(played)])
+
+    async def _outage(self, played: Round) -> None:
+        if played.outage is not None:
+            await asyncio.sleep(played.outage.after_s)
+            self._upstream.go_down(played.outage.how)
+            await asyncio.sleep(played.outage.for_s)
+            await self._upstream.start()
+
+    async def _settled(self) -> list[str]:
+        """What is left of a round when it has had time to end."""
+        deadline = time.monotonic() + SETTLE_S
+        quiet = 0
+        while quiet < 2:  # looks in a row: what is cancelled may still have a last word
+            busy = sum(not line.is_idle for line in self._upstream.lines)
+            left = f"{busy} requests at the upstream that nobody waits for" if busy else await self._left()
+            quiet = 0 if left else quiet + 1
+            if left and time.monotonic() > deadline:
+                return [f"left behind: {left}"]
+            await asyncio.sleep(POLL_S)
+        return []
+
+    async def _converse(self, conversation: Conversation, weather: Weather) -> list[str]:
+        """One connection of a client's; what was wrong with what came."""
+        client = await Client.connect(self._port)
+        departure = conversation.departure
+        asking = asyncio.create_task(_ask(client, conversation))
+        try:
+            left = await _until_departure(client, conversation, asking)
+            methods, received, end = client.outgoing.methods(), bytes(client.received), client.end
+        finally:
+            asking.cancel()
+            await asyncio.gather(asking, return_exceptions=True)
+            if departure is not None and not client.closed:
+                client.reset() if departure.how == "rst" else client.finish()
+            await client.close()
+        return judge.faults(conversation.exchanges, received, end, left, weather, methods)
+
+
+async def _until_departure(client: Client, conversation: Conversation, asking: "asyncio.Task[None]") -> bool:
+    """Return when the client has got all it wanted, or when it leaves: whether it did."""
+    departure = conversation.departure
+    if departure is None or departure.at == "asking":
+        await asking
+        return departure is not None
+    enough = departure.share * sum(len(e.answered) or _LIST_BYTES for e in conversation.exchanges)
+    leaving = asyncio.create_task(
+        client.until(lambda: len(client.received) >= enough or client.end != "open", f"{enough:.0f} bytes")
+    )
+    try:
+        await asyncio.wait({asking, leaving}, return_when=asyncio.FIRST_COMPLETED)
+        if asking.done():
+            asking.result()
+        return not asking.done() or (client.end == "open" and conversation.exchanges[-1].stays_open)
+    finally:
+        leaving.cancel()
+        await asyncio.gather(leaving, return_exceptions=True)
+
+
+async def _ask(client: Client, conversation: Conversation) -> None:
+    """Send the requests, and wait for the responses: for each in turn, or for all behind the last."""
+    exchanges, departure = conversation.exchanges, conversation.departure
+    allowed = sum(len(e.asked) for e in exchanges)
+    if departure is not None and departure.at == "asking":
+        allowed = int(departure.share * allowed)
+    groups = [exchanges] if conversation.pipelined else [[e] for e in exchanges]
+    wanted = 0
+    for group in groups:
+        data = b"".join(e.asked for e in group)[:allowed]
+        allowed -= len(data)
+        await client.send(*_split(data, conversation.cuts))
+        wanted += len(group)
+        if not allowed and departure is not None and departure.at == "asking":
+            return
+        await _responses(client, wanted, group[-1])
+        if client.end != "open":
+            return
+
+
+async def _responses(client: Client, wanted: int, last: Exchange) -> None:
+    """Return once so many responses have come, with all that they have; or the connection has ended."""
+    stays_at = len(judge.right(last).body) if last.stays_open and last.death is None else None
+
+    def are_there() -> bool:
+        if client.end != "open":
+            return True
+        came = client.responses()
+        return len(came) >= wanted and (came[-1].whole or len(came[-1].body) == stays_at)
+
+    await client.until(are_there, f"{wanted} responses")
+
+
+def _split(data: bytes, cuts: list[float]) -> list[bytes]:
+    ends = [0, *(int(cut * len(data)) for cut in cuts), len(data)]
+    return [data[a:b] for a, b in pairwise(ends) if a < b]
+
+
+def _ending(number: int, session: str) -> Exchange:
+    """A DELETE of a session."""
+    asked = b"DELETE /mcp HTTP/1.1\r\nHost: localhost\r\nMcp-Session-Id: %b\r\nX-Request-Id: %d\r\n\r\n"
+    return Exchange(
+        number, "DELETE", session, asked % (session.encode(), number), b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n"
+    )

@@ -1,0 +1,211 @@
+"""The upstream of the soak: it answers what the round says, and dies when the round says.
+
+In: a `Round`, and connections on a port. Out: faults, where a request that came whole is not one that a client sent, or
+came twice. Always: it dies as processes do, by FIN or RST, at a byte of a request or a response, or with its listener
+and all its connections at once; what it still does for a connection that has ended, it stops.
+"""
+
+import asyncio
+import contextlib
+import json
+import random
+import socket
+import struct
+from collections import Counter
+from itertools import pairwise
+from typing import Final
+
+from tests.relay.gateway import held_port, port_of
+from tests.relay.http1 import End, Malformed, Message, Reader
+from tests.relay.messages import LAST_CHUNK, Json, answer, chunk, dumps, event, fault, notification, result, stream
+from tests.soak.plan import TASKS, Death, Exchange, Round, page_at
+
+_PAUSE_MAX_S: Final = 0.002
+_CRAWLER: Final = "taskgate-"  # what the ids of the gateway's own requests begin with
+
+
+class Line(asyncio.Protocol):
+    """One connection."""
+
+    transport: asyncio.Transport
+
+    def __init__(self, upstream: "Upstream") -> None:
+        self._upstream = upstream
+        self._reader = Reader()
+        self._exchange: Exchange | None = None  # whose request is arriving, or was answered last
+        self._death: Death | None = None  # that this request or its response meets
+        self._answering: asyncio.Task[None] | None = None
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether nothing is under way on it."""
+        return self._answering is None and not self._reader.data
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self.transport = transport
+        self._upstream.lines.add(self)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._upstream.lines.discard(self)
+        if self._answering is not None:
+            self._answering.cancel()
+
+    def data_received(self, data: bytes) -> None:
+        if self.transport.is_closing():
+            return
+        self._reader.feed(data)
+        if self._answering is not None:
+            self._upstream.faults.append(f"{data[:80]!r} on a connection whose response is under way")
+            return
+        try:
+            heads = self._reader.requests()
+        except Malformed as error:
+            self._upstream.faults.append(f"malformed: {error}: {bytes(self._reader.data[:200])!r}")
+            self.die("rst")
+            return
+        if len(heads) > 1:
+            self._upstream.faults.append("a request before the last one was answered")
+        if heads:
+            self._request(heads[0])
+
+    def _request(self, request: Message) -> None:
+        """A request whose head is there, and perhaps all of it."""
+        if self._exchange is None:
+            self._exchange = self._upstream.expected(request)
+            if self._exchange is None:
+                self.die("rst")
+                return
+            self._death = self._upstream.death_of(self._exchange)
+        if self._death is not None and self._death.at == "request":
+            head_bytes = len(self._reader.data) - len(request.body)
+            if len(self._reader.data) >= head_bytes + self._death.share * (len(self._exchange.asked) - head_bytes):
+                self.die(self._death.how)
+                return
+        if request.whole:
+            self._upstream.came(self._exchange, request)
+            data = self._upstream.response(self._exchange, request)
+            self._answering = asyncio.create_task(self._answer(self._exchange, data))
+
+    async def _answer(self, exchange: Exchange, data: bytes) -> None:
+        death, dice = self._death, self._upstream.random
+        ends = len(data) if death is None or death.at != "response" else int(death.share * len(data))
+        cuts = sorted({0, ends, *(dice.randrange(ends + 1) for _ in range(dice.randrange(3)))})
+        for start, end in pairwise(cuts):
+            if dice.random() < 0.5:
+                await asyncio.sleep(dice.uniform(0, _PAUSE_MAX_S))
+            self.transport.write(data[start:end])
+        if death is not None:
+            self.die(death.how)
+        elif exchange.kind == "until the end":
+            self.transport.close()
+        elif exchange.stays_open:
+            await asyncio.get_running_loop().create_future()  # until the connection ends
+        self._answering = self._exchange = self._death = None
+        self._reader = Reader()
+
+    def die(self, how: End) -> None:
+        """End the connection."""
+        if how == "rst":
+            linger = struct.pack("ii", 1, 0)
+            with contextlib.suppress(OSError):
+                self.transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
+            self.transport.abort()
+        else:
+            self.transport.close()
+
+
+class Upstream:
+    """All connections, and the round that is played."""
+
+    def __init__(self) -> None:
+        self._held = held_port()
+        self.port = port_of(self._held)
+        self.lines: set[Line] = set()
+        self.faults: list[str] = []
+        self.random = random.Random(0)
+        self._server: asyncio.Server | None = None
+        self._exchanges: dict[int, Exchange] = {}
+        self._count: Counter[int] = Counter()  # of requests that came, by exchange
+        self._polls: dict[bytes, Json] = {}  # messages whose response is to be had by polling, by Last-Event-ID
+
+    async def start(self) -> None:
+        """Listen."""
+        self._server = await asyncio.get_running_loop().create_server(lambda: Line(self), "127.0.0.1", self.port)
+
+    def go_down(self, how: End) -> None:
+        """End the listener and every connection, as a process that is killed does."""
+        assert self._server is not None
+        self._server.close()
+        for line in list(self.lines):
+            line.die(how)
+
+    def close(self) -> None:
+        """End for good."""
+        self.go_down("fin")
+        self._held.close()
+
+    def begin(self, played: Round) -> None:
+        """Know the exchanges of a round."""
+        self.random = played.dice
+        self.faults.clear()
+        self._count.clear()
+        self._polls.clear()
+        self._exchanges = {e.number: e for e in played.exchanges}
+
+    # ---- what comes ----
+
+    def expected(self, request: Message) -> Exchange | None:
+        """The exchange that a request belongs to."""
+        number = request.value(b"x-request-id")
+        exchange = self._exchanges.get(int(number)) if number is not None else None
+        if exchange is None:
+            self.faults.append(f"a request of no exchange in this round: {request.start!r}, {number!r}")
+        return exchange
+
+    def death_of(self, exchange: Exchange) -> Death | None:
+        """How the next request of an exchange is to end too early."""
+        self._count[exchange.number] += 1
+        death = exchange.death
+        return death if death is not None and death.hits(self._count[exchange.number]) else None
+
+    def came(self, exchange: Exchange, request: Message) -> None:
+        """Check a request that came whole: it is what the client sent, whole, and came once."""
+        if exchange.tasks is not None:
+            return  # the gateway's own requests, of which it knows best
+        reader = Reader()
+        reader.feed(exchange.asked)
+        [sent] = reader.requests()
+        if (request.method, request.target, request.body) != (sent.method, sent.target, sent.body):
+            self.faults.append(f"exchange {exchange.number} came as another: {request.start!r}")
+        if self._count[exchange.number] > 1 and not exchange.is_safe:
+            self.faults.append(f"exchange {exchange.number}, {exchange.kind}, came twice")
+
+    def response(self, exchange: Exchange, request: Message) -> bytes:
+        """What is answered to a request."""
+        if exchange.tasks is None:
+            return exchange.answered
+        if request.method == b"GET":
+            polled = self._polls[request.value(b"last-event-id") or b""]
+            return stream() + chunk(event(self._reply(exchange, polled))) + LAST_CHUNK
+        message: Json = json.loads(request.body)
+        if not str(message["id"]).startswith(_CRAWLER):
+            self.faults.append(f"exchange {exchange.number} was relayed, and not answered")
+        reply = dumps(self._reply(exchange, message))
+        match self.random.choice(["JSON", "JSON", "stream", "poll"]):
+            case "stream":
+                first = event(notification("notifications/message", data=exchange.number))
+                return stream() + chunk(first) + chunk(event(reply)) + LAST_CHUNK
+            case "poll":
+                at = b"%d-%d" % (exchange.number, len(self._polls))
+                self._polls[at] = message
+                return stream() + chunk(event(b"", b"id: " + at, b"retry: 1")) + LAST_CHUNK
+        return answer(reply)
+
+    @staticmethod
+    def _reply(exchange: Exchange, message: Json) -> Json:
+        params, session = message.get("params", {}), exchange.session
+        if message["method"] == "tasks/list":
+            return result(message["id"], page_at(session, params.get("cursor")))
+        found = [t for t in TASKS[session] if t["taskId"] == params.get("taskId")]
+        return result(message["id"], found[0]) if found else fault(message["id"], -32602, "no such task")
