@@ -65,9 +65,9 @@ def _shown(raw: msgspec.Raw) -> str:
 class Reply:
     """The response to one filtered `tasks/list`: one JSON message, or a stream that others come first on."""
 
-    def __init__(self, exchange: Exchange, message: Message) -> None:
+    def __init__(self, exchange: Exchange, caller: Caller, message: Message) -> None:
         self._exchange = exchange
-        self.headers = Headers()
+        self._caller = caller
         meta = jsonrpc.members(jsonrpc.members(message.params).get("_meta", jsonrpc.ABSENT))
         token = bytes(meta.get("progressToken", jsonrpc.ABSENT))
         self._progress_token = token if token[:1] in _TOKEN_STARTS else b""
@@ -95,7 +95,7 @@ class Reply:
     def send(self, data: bytes) -> None:
         """Send the response message, which ends the reply."""
         if not self.streaming:
-            self._exchange.respond(200, b"OK", [(b"Content-Type", b"application/json"), *self.headers], data)
+            self._exchange.respond(200, b"OK", [(b"Content-Type", b"application/json"), *self._caller.cors], data)
         else:
             self._event(data)
             self.end()
@@ -116,14 +116,14 @@ class Reply:
 
     def _begin(self) -> None:
         self._exchange.status = 200
-        fields = [b"Content-Type: text/event-stream", b"Cache-Control: no-cache"]
+        fields = [(b"Content-Type", b"text/event-stream"), (b"Cache-Control", b"no-cache"), *self._caller.cors]
         if self._exchange.minor:
-            fields.append(b"Transfer-Encoding: chunked")
+            fields.append((b"Transfer-Encoding", b"chunked"))
         else:
             self._exchange.keep_alive = False
         if not self._exchange.keep_alive:
-            fields.append(b"Connection: close")
-        self._exchange.write(b"HTTP/1.1 200 OK\r\n%b\r\n\r\n" % b"\r\n".join(fields))
+            fields.append((b"Connection", b"close"))
+        self._exchange.write(b"HTTP/1.1 200 OK\r\n%b\r\n" % Headers(fields).block())
 
 
 class Answerer:
@@ -137,7 +137,7 @@ class Answerer:
     async def answer(self, exchange: Exchange, caller: Caller, message: Message, position: Position) -> None:
         """Answer with the page at `position`. Raises GatewayError if nothing was sent to the client yet."""
         session = self._sessions.open(caller.key)
-        reply, raw_id = Reply(exchange, message), bytes(message.id)
+        reply, raw_id = Reply(exchange, caller, message), bytes(message.id)
         answer = self._refresher.at_once(session, position)
         if answer is None:
             try:
@@ -153,7 +153,6 @@ class Answerer:
             reply.end()
             return
         self._note(session, caller, answer)
-        reply.headers = session.cors
         reply.send(jsonrpc.result(raw_id, _result(answer, position)))
 
     async def _answer_unless_cancelled(
@@ -200,8 +199,7 @@ def _result(answer: Answer, position: Position) -> bytes:
     as_of = datetime.fromtimestamp(answer.as_of_unix_s, UTC).isoformat(timespec="milliseconds")
     following = b""
     if page.more:
-        following_page = Position(position.query, position.query.place(page.tasks[-1]), page.until)
-        following = b'"nextCursor":%b,' % orjson.dumps(cursor.encode(following_page))
+        following = b'"nextCursor":%b,' % orjson.dumps(cursor.encode(cursor.following(position, page.tasks)))
     return b'{"tasks":[%b],%b"_meta":{"taskgate/total":%d,"taskgate/asOf":"%b"}}' % (
         b",".join([t.raw for t in page.tasks]),
         following,

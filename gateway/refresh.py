@@ -22,8 +22,7 @@ from gateway.core.cursor import Position
 from gateway.core.freshness import NEVER, Ages, Knowledge, Listing, Plan
 from gateway.core.index import Page, page_of
 from gateway.core.query import Query
-from gateway.core.task import UNKNOWN, Instant, Last, Task
-from gateway.core.task import Key as Place
+from gateway.core.task import UNKNOWN, Instant, Task
 from gateway.crawler import TASKS_AT_ONCE, Caller, Crawler
 from gateway.errors import GatewayError, UpstreamBroken, UpstreamFailed, UpstreamRefused
 from gateway.metrics import Metrics
@@ -43,6 +42,7 @@ class Outbox(Protocol):
 
 
 _ASKED_AT_ONCE: Final = 8
+_SUSPECTS_MAX: Final = 100  # of the tasks that a crawl no longer shows: more are taken to be gone unasked
 _CURSORS_KEPT: Final = 4  # of the last pages, to look there for new tasks
 _ROUNDS_MAX: Final = 100  # of planning for one query; each learns something, so that this is never reached
 
@@ -62,12 +62,16 @@ class Ask:
 
     def __init__(self, session: Session, keys: Sequence[str | None], began_at: float) -> None:
         self._session = session
-        self._keys = keys
+        self._keys: list[str | None] = []
         self.began_at = began_at
         self.outboxes: list[Outbox] = []
         self.task: asyncio.Task[None] | None = None
-        for key in keys:
-            session.asks[key] = self
+        self.add(keys)
+
+    def add(self, keys: Sequence[str | None]) -> None:
+        """It asks for these too: task ids, or None for pages."""
+        self._keys += keys
+        self._session.asks.update(dict.fromkeys(keys, self))
 
     async def forward(self, data: bytes) -> None:
         """Pass on a message from one of the crawler's streams."""
@@ -120,35 +124,44 @@ class Refresher:
         return Answer(page, self._as_of(session, query, self._clock()), "index", freshness.FRESH.reason, 0)
 
     def _select(self, session: Session, position: Position) -> Page:
-        return session.index.select(position.query, position.after, self._config.index.page_size, position.until)
+        return session.index.select(position.query, position.after, self._config.index.page_size, position.shown)
 
     async def answer(self, session: Session, caller: Caller, outbox: Outbox, position: Position) -> Answer:
         """The answer to a query, once what it needs was asked. Raises GatewayError."""
-        came_at, query = self._clock(), position.query
+        came_at = self._clock()
+        while True:
+            try:
+                return await self._from_index(session, caller, outbox, position, came_at)
+            except TooLarge:
+                scanned = await self._scan(session, caller, outbox, position)
+                if scanned is not None:
+                    return scanned
+
+    async def _from_index(
+        self, session: Session, caller: Caller, outbox: Outbox, position: Position, came_at: float
+    ) -> Answer:
+        query = position.query
         outcome, requests = "index", 0
         reasons: list[str] = []
-        try:
-            for _ in range(_ROUNDS_MAX):
-                if session.oversize and query.task_ids is None:
-                    raise TooLarge
-                plan = self._plan(session, query, came_at)
-                if plan.nothing:
-                    page = self._select(session, position)
-                    overdue = self._overdue(session, page)
-                    if not overdue:
-                        as_of = self._as_of(session, query, came_at)
-                        return Answer(page, as_of, outcome, "; ".join(reasons) or plan.reason, requests)
-                    plan = Plan("the ttl of tasks to be shown has passed", tasks=overdue)
-                made = await self._carry_out(session, caller, outbox, query, plan, came_at)
-                if made is None:
-                    outcome = "coalesced" if outcome == "index" else outcome
-                else:
-                    outcome = "refreshed"
-                    requests += made
-                    reasons.append(plan.reason)
-            raise UpstreamBroken("the upstream's tasks change faster than they can be asked for")
-        except TooLarge:
-            return await self._scan(session, caller, outbox, position)
+        for _ in range(_ROUNDS_MAX):
+            plan = self._plan(session, query, came_at)
+            if session.oversize and plan.crawl:
+                raise TooLarge
+            if plan.nothing:
+                page = self._select(session, position)
+                overdue = self._overdue(session, page)
+                if not overdue:
+                    as_of = self._as_of(session, query, came_at)
+                    return Answer(page, as_of, outcome, "; ".join(reasons) or plan.reason, requests)
+                plan = Plan("the ttl of tasks to be shown has passed", tasks=overdue)
+            made = await self._carry_out(session, caller, outbox, query, plan, came_at)
+            if made is None:
+                outcome = "coalesced" if outcome == "index" else outcome
+            else:
+                outcome = "refreshed"
+                requests += made
+                reasons.append(plan.reason)
+        raise UpstreamBroken("the upstream's tasks change faster than they can be asked for")
 
     def _plan(self, session: Session, query: Query, came_at: float) -> Plan:
         return freshness.plan(session.known, session.index, query, came_at, self._ages)
@@ -159,7 +172,9 @@ class Refresher:
     def _as_of(self, session: Session, query: Query, came_at: float) -> float:
         """The oldest instant that an answer may reflect, in seconds since 1970."""
         known = session.known
-        as_of = max(known.crawled_at, min(max(known.looked_at, known.crawled_at), known.live_at))
+        as_of = min(max(known.looked_at, known.crawled_at), known.live_at)
+        if not known.unlisted:
+            as_of = max(as_of, known.crawled_at)
         return time.time() - (self._clock() - max(as_of, came_at - self._ages.max_age_s))
 
     # ---- asking ----
@@ -253,10 +268,11 @@ class Refresher:
         known.pages, known.cursors, known.listing = pages, cursors, order.listing
         known.confirmed = {i: at for i, at in known.confirmed.items() if at >= began_at or i in known.unlisted}
         known.gone = {i: at for i, at in known.gone.items() if at >= began_at}
-        known.suspect = {i: at for i, at in known.suspect.items() if at >= began_at or i in known.unlisted}
-        session.cors, session.list_bytes = crawler.cors, size_bytes
+        by_id = known.unlisted if known.asks_by_id else ()
+        known.suspect = {i: at for i, at in known.suspect.items() if at >= began_at or i in by_id}
+        session.list_bytes = size_bytes
         if known.unlisted:
-            await self._recheck_unlisted(session, crawler, began_at)
+            await self._recheck_unlisted(session, crawler, ask, began_at)
         else:
             known.live_at = known.unlisted_at = began_at
 
@@ -272,23 +288,39 @@ class Refresher:
         return new
 
     async def _forget_unseen(self, session: Session, began_at: float) -> None:
-        """Take out the tasks that once were listed, and were neither listed nor reported since `began_at`."""
-        known = session.known
+        """Take out the tasks that once were listed, and were neither listed nor reported since `began_at`.
+
+        Where they are few they are asked for first: a list whose cursors count places leaves out as many as vanish
+        while it is read.
+        """
+        known, unseen = session.known, list[str]()
         for tasks in session.index.parts():
             for task in tasks:
                 asked_by_id = task.id in known.unlisted and known.asks_by_id
-                unseen = task.crawl != session.crawl and not asked_by_id
-                if unseen and known.confirmed.get(task.id, NEVER) < began_at:
-                    session.forget(task.id, began_at)
+                reported = known.confirmed.get(task.id, NEVER) >= began_at
+                if task.crawl != session.crawl and not asked_by_id and not reported:
+                    unseen.append(task.id)
+            await asyncio.sleep(0)
+        if known.asks_by_id and len(unseen) <= _SUSPECTS_MAX:
+            known.suspect.update(dict.fromkeys(unseen, self._clock()))
+            return
+        for start in range(0, len(unseen), TASKS_AT_ONCE):
+            for task_id in unseen[start : start + TASKS_AT_ONCE]:
+                if known.confirmed.get(task_id, NEVER) < began_at:
+                    session.forget(task_id, began_at)
             await asyncio.sleep(0)
 
-    async def _recheck_unlisted(self, session: Session, crawler: Crawler, began_at: float) -> None:
+    async def _recheck_unlisted(self, session: Session, crawler: Crawler, ask: Ask, began_at: float) -> None:
         """Ask for the terminal tasks that no list shows, as often as all pages are read to find what was deleted."""
         known = session.known
         if known.unlisted_at >= began_at - self._ages.full_crawl_interval_s:
             return
         terminal = [i for i in known.unlisted if (t := session.index.get(i)) is not None and t.is_terminal]
-        await self._ask_for(session, crawler, terminal)
+        while asked := {session.asks[i] for i in terminal if i in session.asks}:
+            await asyncio.wait({one.task for one in asked if one.task is not None})
+        due = [i for i in terminal if i in known.unlisted and known.confirmed.get(i, NEVER) < began_at]
+        ask.add(due)
+        await self._ask_for(session, crawler, due)
         known.unlisted_at = began_at
 
     async def _delta(
@@ -354,6 +386,7 @@ class Refresher:
         response = await crawler.ask("tasks/get", {"taskId": task_id})
         if jsonrpc.error_code(response) == jsonrpc.METHOD_NOT_FOUND:
             session.known.asks_by_id = False
+            session.known.crawled_at = NEVER  # which left in what it did not list, to be asked for by id
             return
         observation = observe.of_response(request, response)
         if observation is None:
@@ -365,12 +398,19 @@ class Refresher:
 
     # ---- sessions larger than an index may hold ----
 
-    async def _scan(self, session: Session, caller: Caller, outbox: Outbox, position: Position) -> Answer:
-        """Answer by reading all pages and keeping only the one that was asked for; one scan at a time."""
+    async def _scan(self, session: Session, caller: Caller, outbox: Outbox, position: Position) -> Answer | None:
+        """Answer by reading all pages and keeping only the one that was asked for; one at a time reads all pages.
+
+        None if by then an index may hold the session again.
+        """
         async with session.scanning:
+            while (crawl := session.asks.get(None)) is not None and crawl.task is not None:
+                await asyncio.wait({crawl.task})
+            if not session.oversize:
+                return None
             crawler = Crawler(caller, self._config, self._metrics, outbox.forward)
             limit, began_unix_s = self._config.index.page_size, time.time()
-            query, until = position.query, position.until
+            query = position.query
             seen: set[int] = set()
             best: list[Task] = []
             total, more, pages, size_bytes = 0, False, 0, 0
@@ -380,22 +420,18 @@ class Refresher:
                     seen.update(map(hash, unique))
                     matching = [t for t in unique.values() if query.matches(t, session.index.default_method)]
                     total += len(matching)
-                    kept = page_of(query, best + matching, position.after, limit, position.until)
+                    kept = page_of(query, best + matching, position.after, limit, position.shown)
                     best, more = kept.tasks, more or kept.more
-                    if query.moves_ahead and position.until is None:
-                        known = [Place(until.at, i) for i in until.ids] if until is not None else []
-                        until = Last.of([*known, *map(query.place, matching)])
                     pages += 1
                     size_bytes += read.size_bytes
                     if read.following is not None:
                         await outbox.progress(len(seen))
             limits = self._config.index
             session.oversize = len(seen) > limits.tasks_max or size_bytes > limits.memory_bytes_max
-            session.known.pages, session.list_bytes, session.cors = pages, size_bytes, crawler.cors
+            session.known.pages, session.list_bytes = pages, size_bytes
+            session.known.doubted_at = self._clock()  # what is known of single tasks may be older than this answer
             reason = "the session is larger than an index may be"
-            return Answer(
-                Page(best, total, more, until if more else None), began_unix_s, "scanned", reason, crawler.requests
-            )
+            return Answer(Page(best, total, more), began_unix_s, "scanned", reason, crawler.requests)
 
 
 class _Order:

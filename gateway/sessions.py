@@ -78,14 +78,13 @@ class Session:
         self.scanning = asyncio.Lock()
         self.asks: dict[str | None, Ask] = {}  # what is being asked of the upstream: a task by its id, or None: pages
         self.answering: dict[bytes, list[asyncio.Future[None]]] = {}  # by raw request id, to be cancelled
-        self.cors = Headers()  # what a browser wants to see on an answer, as the upstream last said it
         self.crawl = 0  # the number of the last crawl
         self.list_bytes = 0  # of JSON, in all pages of the last crawl
 
     @property
     def size_bytes(self) -> int:
         known = self.known
-        noted = len(known.confirmed) + len(known.gone) + len(known.unlisted)
+        noted = len(known.confirmed) + len(known.gone) + len(known.suspect) + len(known.unlisted)
         return self.index.size_bytes + _SESSION_OVERHEAD_BYTES + _NOTE_BYTES * noted
 
     def take(self, observation: Observation, asked_at: float | None, now: float) -> None:
@@ -96,13 +95,16 @@ class Session:
                 self._report(task, asked_at)
         for task_id in observation.gone:
             self.forget(task_id, now)
-        self.known.suspect.update((i, now) for i in observation.suspect if self.index.get(i) is not None)
+        for task_id in observation.suspect:
+            if self.index.get(task_id) is not None or (self.asks and len(task_id) <= _NOTED_ID_CHARS_MAX):
+                self.known.suspect[task_id] = now  # what is being asked may yet bring it, as of before
         if observation.doubt:
             self.known.doubted_at = now
 
     def _report(self, task: Task, asked_at: float | None) -> None:
-        if self.index.get(task.id) is None:
-            self.known.unlisted.add(task.id)
+        known = self.index.get(task.id)
+        if known is None or known.crawl != self.crawl:
+            self.known.unlisted.add(task.id)  # until a page shows it
         self.index.put(task)
         if asked_at is not None:
             self.known.suspect.pop(task.id, None)
@@ -252,6 +254,7 @@ class Sessions:
             return
         session = self.open(key)
         if session.oversize:
+            session.known.doubted_at = self._clock()
             return
         session.take(observation, asked_at, self._clock())
         try:

@@ -11,28 +11,40 @@ therefore not signed, only checksummed.
 import re
 import zlib
 from base64 import urlsafe_b64decode, urlsafe_b64encode
+from collections.abc import Sequence
 from fractions import Fraction
 from typing import Final, Literal
 
 import msgspec
 
 from gateway.core.query import Query
-from gateway.core.task import Instant, Key, Last
+from gateway.core.task import Instant, Key, Task, digest
 
 _PREFIX: Final = "taskgate1."
 _BYTES_MAX: Final = 16 << 20  # unpacked; as much as any list of task ids that a request may carry
 
+_SHOWN_MAX: Final = 20_000  # live tasks on earlier pages; beyond, one that changes may be met again
+
 
 class Position(msgspec.Struct, frozen=True):
-    """A page of a list: the one behind the place `after`, and not beyond `until`, where there are such places.
+    """A page of a list: the one behind the place `after`, if there is one, without the tasks in `shown`.
 
-    In ascending order of last update a task that changes moves ahead; without `until`, the last places when the first
-    page was handed out, whoever follows the cursors would meet it again.
+    In ascending order of last update a task that changes moves ahead, where whoever follows the cursors would meet it
+    again: `shown` has the digests of those tasks on earlier pages that could still change then. How far the list
+    reached at its beginning would not do for that: one task may be known as of later than another.
     """
 
     query: Query
     after: Key | None = None
-    until: Last | None = None
+    shown: frozenset[int] = frozenset()
+
+
+def following(position: Position, tasks: Sequence[Task]) -> Position:
+    """The position behind `tasks`, which are the page at `position`."""
+    query, shown = position.query, position.shown
+    if query.moves_ahead:
+        shown |= {digest(task.id) for task in tasks if not task.is_terminal}
+    return Position(query, query.place(tasks[-1]), shown if len(shown) <= _SHOWN_MAX else frozenset())
 
 
 class _Wire(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
@@ -43,7 +55,7 @@ class _Wire(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
     by: Literal["createdAt", "lastUpdatedAt"]
     descending: bool
     after: tuple[str, str]
-    until: tuple[str, list[str]] | None
+    shown: str  # 16 hexadecimal digits each
 
 
 _wire = msgspec.json.Decoder(_Wire)
@@ -51,7 +63,7 @@ _wire = msgspec.json.Decoder(_Wire)
 
 def encode(position: Position) -> str:
     """The cursor of a page that is not the first one."""
-    query, after, until = position.query, position.after, position.until
+    query, after = position.query, position.after
     assert after is not None
     methods, task_ids, status = (
         sorted(names) if names is not None else None for names in (query.methods, query.task_ids, query.status)
@@ -65,7 +77,7 @@ def encode(position: Position) -> str:
         query.by,
         query.descending,
         (_pack(after.at), after.id),
-        (_pack(until.at), sorted(until.ids)) if until is not None else None,
+        "".join(f"{one:016x}" for one in sorted(position.shown)),
     )
     body = zlib.compress(msgspec.json.encode(wire), level=1)
     return _PREFIX + urlsafe_b64encode(zlib.crc32(body).to_bytes(4, "big") + body).decode()
@@ -90,8 +102,9 @@ def decode(text: str) -> Position | None:
             by=wire.by,
             descending=wire.descending,
         )
-        until = Last(_unpack(wire.until[0]), frozenset(wire.until[1])) if wire.until is not None else None
-        position = Position(query, Key(_unpack(wire.after[0]), wire.after[1]), until)
+        digests = bytes.fromhex(wire.shown)
+        shown = frozenset(int.from_bytes(digests[at : at + 8]) for at in range(0, len(digests), 8))
+        position = Position(query, Key(_unpack(wire.after[0]), wire.after[1]), shown)
         return position if encode(position) == text else None
     except (ValueError, zlib.error, ZeroDivisionError):
         return None

@@ -97,9 +97,9 @@ def plan(known: Knowledge, index: Index, query: Query, came_at: float, ages: Age
             return Plan("the upstream does not know tasks/get", crawl=True)
     if known.unlisted and known.unlisted_at < min(oldest, oldest_crawl):
         return Plan("full_crawl_interval is over for tasks that no list shows", crawl=True)
-    if known.suspect and known.asks_by_id:
-        crawl = sum(i not in known.unlisted for i in known.suspect) > known.pages
-        return Plan("tasks that may be gone", crawl=crawl, tasks=() if crawl else list(known.suspect))
+    if known.suspect:
+        by_id = known.asks_by_id
+        return Plan("tasks that may be gone", crawl=not by_id, tasks=list(known.suspect) if by_id else ())
     look = max(known.looked_at, known.crawled_at) < oldest
     if not look and known.live_at >= oldest:
         return FRESH

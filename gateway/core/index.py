@@ -8,27 +8,25 @@ match; whatever its ranges and its order are, its total and its page come from t
 
 import heapq
 from collections.abc import Iterator
-from functools import partial
-from itertools import chain, islice, takewhile
+from itertools import islice
 
 import msgspec
 
 from gateway.core.plane import Plane
 from gateway.core.query import Query
 from gateway.core.shards import Shards
-from gateway.core.task import TERMINAL, Key, Last, Task
+from gateway.core.task import TERMINAL, Key, Task, digest
 
 TASK_OVERHEAD_BYTES = 420
 """What a task costs beside its raw JSON and its id, measured by `make bench`."""
 
 
 class Page(msgspec.Struct):
-    """Some tasks in order, how many match in all, whether more follow, and where those end (`Position.until`)."""
+    """Some tasks in order, how many match in all, and whether more follow."""
 
     tasks: list[Task]
     total: int
     more: bool
-    until: Last | None = None
 
 
 class Index:
@@ -107,29 +105,26 @@ class Index:
                 if query.task_ids is None or key.id in query.task_ids:
                     yield key.id
 
-    def select(self, query: Query, after: Key | None, limit: int, until: Last | None = None) -> Page:
-        """The first `limit` tasks that match, behind the place `after` and not beyond `until` if there are such."""
+    def select(self, query: Query, after: Key | None, limit: int, shown: frozenset[int] = frozenset()) -> Page:
+        """The first `limit` tasks that match, behind the place `after`, without those whose digests are in `shown`."""
         if query.task_ids is not None:
             found = [t for i in query.task_ids if (t := self._tasks.get(i)) and query.matches(t, self.default_method)]
-            return page_of(query, found, after, limit, until)
+            return page_of(query, found, after, limit, shown)
         groups = [
             group
             for (status, method), group in self._groups.items()
             if (query.status is None or status in query.status) and query.accepts_method(method or self.default_method)
         ]
         total = sum(group.count(query.created, query.updated) for group in groups)
+        wanted = limit + 1 + len(shown)
         runs: list[Iterator[Key]] = [
-            group.walk(query.by, query.descending, query.created, query.updated, after, limit + 1) for group in groups
+            group.walk(query.by, query.descending, query.created, query.updated, after, wanted) for group in groups
         ]
         keys: Iterator[Key] = runs[0] if len(runs) == 1 else heapq.merge(*runs, reverse=query.descending)
-        if until is not None:
-            keys = filter(until.admits, takewhile(partial(_is_not_later, until), keys))
+        if shown:
+            keys = (key for key in keys if digest(key.id) not in shown)
         tasks = [self._tasks[key.id] for key in islice(keys, limit + 1)]
-        more = len(tasks) > limit
-        if more and until is None and query.moves_ahead:
-            ends = (group.walk(query.by, True, query.created, query.updated, None, len(self)) for group in groups)
-            until = Last.of(chain.from_iterable(map(_last_instant, ends)))
-        return Page(tasks[:limit], total, more, until)
+        return Page(tasks[:limit], total, len(tasks) > limit)
 
     def _created_of(self, task_id: str) -> Key:
         return self._tasks[task_id].created
@@ -143,36 +138,20 @@ class Index:
         self.size_bytes += _size_bytes(task)
 
 
-def page_of(query: Query, matching: list[Task], after: Key | None, limit: int, until: Last | None = None) -> Page:
+def page_of(query: Query, matching: list[Task], after: Key | None, limit: int, shown: frozenset[int]) -> Page:
     """A page out of all tasks that match, in no order."""
     rest = [
         task
         for task in matching
-        if (after is None or _follows(query, query.place(task), after))
-        and (until is None or until.admits(query.place(task)))
+        if (after is None or _follows(query, query.place(task), after)) and not (shown and digest(task.id) in shown)
     ]
     pick = heapq.nlargest if query.descending else heapq.nsmallest
     tasks = pick(limit + 1, rest, key=query.place)
-    more = len(tasks) > limit
-    if more and until is None and query.moves_ahead:
-        until = Last.of(map(query.place, matching))
-    return Page(tasks[:limit], len(matching), more, until)
+    return Page(tasks[:limit], len(matching), len(tasks) > limit)
 
 
 def _follows(query: Query, place: Key, after: Key) -> bool:
     return bool(place < after if query.descending else place > after)
-
-
-def _is_not_later(until: Last, place: Key) -> bool:
-    return bool(place.at <= until.at)
-
-
-def _last_instant(descending: Iterator[Key]) -> Iterator[Key]:
-    """The places of the first instant in a descending walk."""
-    first = next(descending, None)
-    if first is not None:
-        yield first
-        yield from takewhile(lambda place: place.at == first.at, descending)
 
 
 def _size_bytes(task: Task) -> int:

@@ -5,8 +5,8 @@ Always: `raw` is what the upstream said, byte for byte (DESIGN 5.6); an instant 
 fraction (DESIGN 5.2); a timestamp that nobody can read is `UNKNOWN`, and loses no task.
 """
 
+import hashlib
 import re
-from collections.abc import Iterable
 from datetime import date
 from fractions import Fraction
 from functools import lru_cache
@@ -23,7 +23,6 @@ Instant: TypeAlias = int | Fraction
 Counted from 2020 an int of our days takes 32 bytes; from 1970 it would take 48, twice in every task.
 """
 
-_LAST_IDS_MAX: Final = 1000
 _FRACTION_DIGITS_MAX: Final = 4000
 
 UNKNOWN: Final = -(1 << 80)
@@ -54,32 +53,6 @@ class Key(msgspec.Struct, order=True, frozen=True, gc=False):
     id: Any  # str, or TOP
 
 
-class Last(msgspec.Struct, frozen=True):
-    """The last places of an order at some moment: the last instant, and the ids of the tasks that had it then.
-
-    No ids where they were more than `_LAST_IDS_MAX`: then whatever has that instant is taken for one of them.
-    """
-
-    at: Any  # Instant
-    ids: frozenset[str]
-
-    def admits(self, place: Key) -> bool:
-        """Whether a place is not beyond: what came to the last instant later is."""
-        return bool(place.at < self.at or (place.at == self.at and (place.id in self.ids or not self.ids)))
-
-    @classmethod
-    def of(cls, places: Iterable[Key]) -> "Last | None":
-        """The last of some places."""
-        at: Any = None
-        ids: set[str] = set()
-        for place in places:
-            if at is None or place.at > at:
-                at, ids = place.at, set()
-            if place.at == at:
-                ids.add(place.id)
-        return cls(at, frozenset(ids if len(ids) <= _LAST_IDS_MAX else ())) if ids else None
-
-
 class _Top:
     """Greater than every id."""
 
@@ -91,6 +64,11 @@ class _Top:
 
 
 TOP: Final = _Top()
+
+
+def digest(task_id: str) -> int:
+    """64 bits that stand for a task id where many have to be carried along."""
+    return int.from_bytes(hashlib.blake2b(task_id.encode("utf-8", "surrogatepass"), digest_size=8).digest())
 
 
 class Task(msgspec.Struct, gc=False):

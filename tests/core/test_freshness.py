@@ -104,16 +104,12 @@ TABLE: dict[str, Case] = {
     "no age at all": Case(crawled(RECENT), (False, True, {"l1", "l2", "l3"}), ages=Ages(0.0, 60.0)),
     "no age at all, asked now": Case(crawled(NOW), FRESH, ages=Ages(0.0, 60.0)),
     "a task that may be gone": Case(crawled(RECENT, suspect={"d1": RECENT}), (False, False, {"d1"})),
-    "as many tasks may be gone as there are pages": Case(
-        crawled(RECENT, pages=2, suspect={"d1": RECENT, "d2": OLD}), (False, False, {"d1", "d2"})
-    ),
+    # No page tells for sure whether they are: DESIGN 6, everything that passed before the request came in.
     "more tasks may be gone than there are pages": Case(
-        crawled(RECENT, pages=1, suspect={"d1": RECENT, "d2": OLD}), CRAWL
+        crawled(RECENT, pages=1, suspect={"d1": RECENT, "d2": OLD}), (False, False, {"d1", "d2"})
     ),
-    # No page tells whether they are: DESIGN 6, everything that passed before the request came in.
-    "more tasks that no list shows may be gone than there are pages": Case(
-        crawled(RECENT, pages=1, suspect={"d1": RECENT, "d2": RECENT}, unlisted={"d1", "d2"}, unlisted_at=RECENT),
-        (False, False, {"d1", "d2"}),
+    "a task may be gone, and cannot be asked for": Case(
+        crawled(RECENT, suspect={"d1": RECENT}, asks_by_id=False), CRAWL
     ),
     "a live task that no list shows": Case(
         crawled(RECENT, unlisted={"l2"}, unlisted_at=RECENT, live_at=NEVER), (False, False, {"l2"})
@@ -322,7 +318,7 @@ def test_what_is_asked_is_enough_to_answer(
             for task_id in list(index):
                 if task_id in gone and task_id not in known.unlisted:
                     index.remove(task_id)
-            known.suspect = {i: at for i, at in known.suspect.items() if i in known.unlisted}
+            known.suspect = {i: at for i, at in known.suspect.items() if known.asks_by_id and i in known.unlisted}
             if known.unlisted_at < NOW - allowed.full_crawl_interval_s:
                 ask_for([i for i in known.unlisted if (t := index.get(i)) is not None and t.is_terminal])
                 known.unlisted_at = NOW

@@ -20,6 +20,7 @@ ALLOWED = {
     "enum",
     "fractions",
     "functools",
+    "hashlib",
     "heapq",
     "itertools",
     "operator",

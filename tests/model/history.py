@@ -190,12 +190,14 @@ def drawn(seed: int) -> History:
 def sensible(setting: Setting) -> Setting:
     """The setting, without what no server is and no gateway could make up for.
 
-    One whose own list may leave out tasks that it has must know `tasks/get`, or nobody could tell that they are there;
-    and with a cursor that is a task's id a list by last update would have no end.
+    One whose own list may leave out tasks that it has must know `tasks/get`, or nobody could tell that they are there,
+    and the gateway must have room for them, since only it knows of them; and with a cursor that is a task's id a list
+    by last update would have no end.
     """
     cursors = "place" if setting.order == "updated" and setting.cursors == "last" else setting.cursors
     leaves_out = setting.order in ("updated", "nothing") or cursors == "offset"
-    return replace(setting, cursors=cursors, knows_get=setting.knows_get or leaves_out)
+    tasks_max = 1000 if leaves_out else setting.tasks_max
+    return replace(setting, cursors=cursors, tasks_max=tasks_max, knows_get=setting.knows_get or leaves_out)
 
 
 def _setting(rng: random.Random) -> Setting:

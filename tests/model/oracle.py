@@ -172,6 +172,8 @@ class Oracle:
         # Whether a task that nobody told the gateway of is in every crawl of a list that it was in before.
         self._lists_all = setting.order in ("appends", "prepends", "random") and setting.cursors != "offset"
         self._appends = setting.order == "appends" and self._lists_all
+        # A session that is larger than an index may be is answered from pages, and no page says who made a task.
+        self._forgets_methods = setting.tasks_max < 1000
 
     def came(self, asked: Asked, moment: Moment) -> None:
         """A query has reached the gateway."""
@@ -325,7 +327,7 @@ class Oracle:
             return {True}
         if len(method_names(self._setting.methods)) == 1:
             return {False}
-        if truth.answered_at is not None and truth.answered_at < asked.came:
+        if truth.answered_at is not None and truth.answered_at < asked.came and not self._forgets_methods:
             return {False}
         return {True, False} if truth.asked_for else {True}
 

@@ -1,0 +1,62 @@
+"""Histories that once broke a rule, made small: one named test for each bug.
+
+In: a history as `python -m tests.model` showed it. Out: nothing. Always: played as it was found.
+"""
+
+import pytest
+
+from tests.model.history import Blink, Create, Delete, Get, History, Query, Setting, Update, Wait
+from tests.model.play import play
+
+FOUND = {
+    "a crawl begins beside the scan of a session that is too large": History(
+        Setting(tasks_max=3, knows_get=False, delays=((16, 2),), tasks="wwww"),
+        (Query(), Wait(ticks=32), Query(ids=(3,))),
+    ),
+    "a scan begins beside a crawl that a task asked for by id made too large": History(
+        Setting(tasks_max=3, order="random", delays=((5, 0), (140, 5), (1, 70)), listening=True, tasks="w" * 11),
+        (Query(cancel=16), Update(notify=True), Query(ids=(8, 99)), Wait(ticks=32), Query()),
+    ),
+    "a task of the first page, known as of earlier than the last one, moves ahead of where the list ended": History(
+        Setting(page_size=1, delays=((2, 16), (2, 140), (1, 2), (1, 140), (0, 70), (16, 2))),
+        (Query(ascending=True, pages=2), Wait(), Create(), Create(), Blink(count=21), Update()),
+    ),
+    "no tasks/get: what a crawl left in, to be asked for by id, stays": History(
+        Setting(full_crawl_interval=64, knows_get=False), (Create(ttl=80), Wait(ticks=65), Wait(ticks=640))
+    ),
+    "what was asked by id before a scan is shown after it": History(
+        Setting(tasks_max=3, tasks="www"),
+        (Query(), Create(), Wait(), Query(ids=(7,)), Wait(), Delete(which=7), Create(), Query(), Wait(),
+         Query(ids=(9, 8))),
+    ),
+    "a task that may be gone is brought by a page that was asked for before": History(
+        Setting(order="prepends", delays=((70, 16), (70, 140), (0, 2), (140, 1), (1, 140), (2, 140)), tasks="wwwcwx"),
+        (Query(), Query(s=1), Wait(ticks=130), Delete(which=5), Get(which=5, method="tasks/result"), Wait(ticks=3),
+         Query(created=(3, -640))),
+    ),
+    "a crawl asks by id for what another query is asking for": History(
+        Setting(order="nothing", delays=((70, 70), (0, 70), (1, 140)), listening=True, tasks="wcx"),
+        (Query(ids=(7,)), Create(elsewhere=True), Query(), Update(which=1, notify=True)),
+    ),
+    "cursors that count places leave a task out when one before it vanishes": History(
+        Setting(order="prepends", cursors="offset", delays=((140, 5), (5, 0)), tasks="wwwwwwww"),
+        (Query(), Create(ttl=16)),
+    ),
+    "asOf is that of the crawl, though a task that it did not list was asked for before": History(
+        Setting(order="nothing", delays=((16, 140),)),
+        (Query(), Wait(ticks=2), Create(), Wait(ticks=63), Query(), Update()),
+    ),
+    "no tasks/get: a task that may be gone stays": History(
+        Setting(always_next=True, knows_get=False, tasks="fcwwc"),
+        (Get(which=3, method="tasks/result"), Query(), Delete(which=2), Wait(ticks=63), Wait(ticks=2), Query(), Wait(),
+         Delete(which=2)),
+    ),
+    "two tasks gone and one page to read: never an end of crawls": History(
+        Setting(tasks="w"), (Query(), Create(), Wait(), Delete(), Delete())
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("history", FOUND.values(), ids=FOUND.keys())
+def test_what_once_broke_a_rule(history: History) -> None:
+    play(history)
