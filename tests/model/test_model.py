@@ -1,7 +1,7 @@
 """Random histories of the real gateway, every answer held to the promise of DESIGN 6 (`oracle.py` has the rules).
 
-500 histories here, always the same ones where PYTHONHASHSEED is 0; `make fuzz` plays 20,000, and any number from any seed. A violation names its
-rule and shows the smallest history that breaks it, which `test_found.py` then keeps.
+500 histories here, always the same ones where PYTHONHASHSEED is 0; `make fuzz` plays 20,000, and any number from any
+seed. A violation names its rule and shows the smallest history that breaks it, which `test_found.py` then keeps.
 
 That it can fail is proved by nine faults put into the gateway on purpose (`wilful.py`), each found by some history:
 
