@@ -20,6 +20,7 @@ import msgspec
 
 from gateway.config import Config, Upstream
 from gateway.core import jsonrpc, observe, sse, task
+from gateway.core.cors import Cors
 from gateway.core.headers import Headers
 from gateway.core.jsonrpc import Message
 from gateway.core.public import PublicUrl
@@ -56,6 +57,7 @@ class Caller:
         upstream: Upstream,
         pool: Pool,
         public: PublicUrl | None,
+        cors: Cors,
         target: bytes,
         original: Headers,
         headers: Headers,
@@ -63,10 +65,22 @@ class Caller:
         self.upstream = upstream
         self.pool = pool
         self.public = public
+        self._cors = cors
         self.target = target
         self.headers = headers
         self._original = original
         self._key: Key | None = None
+
+    def note_cors(self, response: Response, preflight: bool = False) -> None:
+        """A response of the upstream's to this caller: what it says of CORS will be on the gateway's own."""
+        if (origin := self._original.get(b"origin")) is not None:
+            self._cors.note(origin, response.status, response.headers, preflight)
+
+    @property
+    def cors(self) -> Headers:
+        """What lets the caller's browser read an answer of the gateway's own."""
+        origin = self._original.get(b"origin")
+        return Headers() if origin is None else self._cors.fields(origin)
 
     @property
     def session_id(self) -> bytes:
@@ -106,7 +120,6 @@ class Crawler:
         self._metrics = metrics
         self._on_message = on_message
         self._loop = asyncio.get_running_loop()
-        self.cors = Headers()
         self.requests = 0
         self._reading_on: set[asyncio.Task[None]] = set()
 
@@ -203,10 +216,8 @@ class Crawler:
             async with AsyncExitStack() as leaving:
                 call = await leaving.enter_async_context(self._caller.pool.call(method))
                 response = await call.send_all(request, None, again=True)
+                self._caller.note_cors(response)
                 await self._check(response, raw_id)
-                self.cors = Headers(
-                    f for f in response.headers if f[0].lower().startswith((b"access-control-", b"vary"))
-                )
                 if response.headers.media_type() != EVENT_STREAM:
                     return _matching(await self._whole(response), raw_id)
                 stream.begin()

@@ -21,6 +21,7 @@ from typing import Final
 from gateway import answer
 from gateway.config import Config, Upstream
 from gateway.core import capabilities, jsonrpc, observe
+from gateway.core.cors import Cors
 from gateway.core.cursor import Position
 from gateway.core.headers import Headers
 from gateway.core.jsonrpc import Message
@@ -87,8 +88,8 @@ class Proxy:
                 await self._relay(exchange, caller, message, method, body, whole)
         except BadQuery as bad:
             kind = "answered"
-            assert message is not None
-            exchange.respond(200, b"OK", [(b"Content-Type", JSON)], answer.bad_query(message, bad))
+            assert message is not None and caller is not None
+            exchange.respond(200, b"OK", [(b"Content-Type", JSON), *caller.cors], answer.bad_query(message, bad))
         except GatewayError as error:
             self._fail(exchange, error, caller, message)
         finally:
@@ -147,9 +148,8 @@ class Proxy:
         for route in self._routes:
             target = route.target(host, exchange.target)
             if target is not None:
-                return Caller(
-                    route.upstream, route.pool, route.public, target, exchange.headers, route.headers(exchange, host)
-                )
+                headers = route.headers(exchange, host)
+                return Caller(route.upstream, route.pool, route.public, route.cors, target, exchange.headers, headers)
         raise NoUpstream("no upstream is configured for this host and path")
 
     def _fail(self, exchange: Exchange, error: GatewayError, caller: Caller | None, message: Message | None) -> None:
@@ -172,7 +172,8 @@ class Proxy:
             headers = headers.without(b"transfer-encoding", b"trailer")
             exchange.respond(error.status, error.reason, headers, body)
         else:
-            exchange.respond(error.status, error.reason, [(b"Content-Type", JSON)], error.message(raw_id))
+            cors = caller.cors if caller is not None else ()
+            exchange.respond(error.status, error.reason, [(b"Content-Type", JSON), *cors], error.message(raw_id))
 
 
 class _Moved:
@@ -217,6 +218,7 @@ class _Watch:
 
     def head(self, response: Response) -> None:
         """Drop what the response's status says is no more; note the session that `initialize` opens."""
+        self._caller.note_cors(response, self._method == b"OPTIONS")
         if response.status in (401, 403, 404):
             self._sessions.drop(self._caller.key)
             if self._caller.public is not None:
@@ -333,6 +335,7 @@ class _Route:
         self.pool = pool
         public, url = upstream.public_url, upstream.url
         self.public = PublicUrl(f"{url.scheme}://{url.authority}", public) if public is not None else None
+        self.cors = Cors()
         self._host = upstream.match.host
         self._prefix = (upstream.match.prefix or "").rstrip("/").encode()
         sent = {"upstream": upstream.url.authority, "preserve": None}.get(upstream.host, upstream.host)

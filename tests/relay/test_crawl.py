@@ -11,7 +11,7 @@ import aiohttp
 import pytest
 
 from gateway.demo.legacy import LegacyServer
-from tests.relay.gateway import Gateway, Gateways, eventually
+from tests.relay.gateway import Gateway, Gateways, eventually, listening, port_of
 from tests.relay.harness import Peer
 from tests.relay.http1 import Message
 from tests.relay.messages import (
@@ -32,7 +32,7 @@ from tests.relay.messages import (
     stream,
     task,
 )
-from tests.relay.rig import Rig, Server, Session, body, final, told
+from tests.relay.rig import Place, Rig, Server, Session, body, final, rig_at, told
 
 TASKS = [task(f"t-{n}", created=f"2026-01-01T00:00:{n:02}Z") for n in range(4)]
 TWO_PAGES = {None: page(TASKS[:2], "t-1"), "t-1": page(TASKS[2:])}
@@ -121,6 +121,57 @@ async def test_a_browser_may_read_a_filtered_answer_as_it_may_the_servers(rig: R
         got = await rig.ask(rig.post(filtered(number), b"Origin: http://localhost:6274"))
         assert [line for line in cors if line in [b": ".join(f) for f in got.fields]] == cors
     assert len(rig.asked("tasks/list")) == 1
+
+
+PAGE = b"Origin: http://localhost:6274"
+CORS = [b"Access-Control-Allow-Origin: http://localhost:6274", b"Access-Control-Expose-Headers: *", b"Vary: Origin"]
+
+
+def cors_of(message: Message) -> list[bytes]:
+    return [line for line in (b": ".join(f) for f in message.fields) if line in CORS]
+
+
+async def test_a_browser_may_read_a_streamed_answer(rig: Rig) -> None:
+    """C1: what the upstream says of CORS was on JSON alone."""
+    one = await rig.client(rig.post(filtered(7), PAGE))
+    peer, first_id = await crawl_id(rig)
+    await peer.send(stream(*CORS) + chunk(event(LOG) + event(result(first_id, page(TASKS)))) + LAST_CHUNK)
+    got = await one.response()
+    assert got.value(b"content-type") == b"text/event-stream"
+    assert cors_of(got) == CORS
+
+
+PREFLIGHT = request(b"OPTIONS", fields=[PAGE, b"Access-Control-Request-Method: POST"])
+
+
+@pytest.mark.parametrize("asked_before", ["preflight", "ping"])
+async def test_a_browser_may_read_what_is_wrong(gateways: Gateways, asked_before: str) -> None:
+    """C1: on -32602, and on 502 of an upstream that is not there any more, as the upstream last said to that page."""
+    sock = listening()
+    async with gateways.in_process(port_of(sock)) as gateway, rig_at(Place(gateway, sock)) as rig:
+        one = await rig.client(rig.post(call("ping"), PAGE) if asked_before == "ping" else PREFLIGHT)
+        await (await rig.upstream.request()).send(response(b"", *CORS, b"Access-Control-Max-Age: 5"))
+        await one.response()
+        wrong = await rig.ask(rig.post(filtered(7, status=7), PAGE))
+        assert body(wrong)["error"]["code"] == -32602
+        assert cors_of(wrong) == CORS
+        assert wrong.values(b"access-control-max-age") == []
+        assert cors_of(await rig.ask(rig.post(filtered(7, status=7), b"Origin: http://localhost:1"))) == []
+        await rig.upstream.refuse()
+        for asked in (call("ping"), filtered(7)):
+            broken = await rig.ask(rig.post(asked, PAGE))
+            assert broken.status == 502
+            assert cors_of(broken) == CORS
+
+
+async def test_a_page_that_the_upstream_admits_no_more_may_read_nothing(rig: Rig) -> None:
+    one = await rig.client(rig.post(call("ping"), PAGE))
+    await (await rig.upstream.request()).send(response(b"", *CORS))
+    await one.response()
+    await one.send(rig.post(call("ping"), PAGE))
+    await (await rig.upstream.request(2)).send(response(b""))
+    await one.response(2)
+    assert cors_of(await rig.ask(rig.post(filtered(7, status=7), PAGE))) == []
 
 
 # ---- what arrives on the crawler's streams (DESIGN 5.7) ----
