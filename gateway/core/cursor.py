@@ -13,7 +13,9 @@ import zlib
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections.abc import Sequence
 from fractions import Fraction
-from typing import Final, Literal
+from itertools import islice
+from operator import lt
+from typing import Any, Final, Literal
 
 import msgspec
 
@@ -21,9 +23,10 @@ from gateway.core.query import Query
 from gateway.core.task import Instant, Key, Task, digest
 
 _PREFIX: Final = "taskgate1."
-_BYTES_MAX: Final = 16 << 20  # unpacked; as much as any list of task ids that a request may carry
-
 _SHOWN_MAX: Final = 20_000  # live tasks on earlier pages; beyond, one that changes may be met again
+# Unpacked. Every cursor that is handed out is smaller: criteria have CRITERIA_BYTES_MAX, the digests of those shown 320
+# KB, an id ID_CHARS_MAX and at most six bytes for each, six numbers 7 KB each.
+_BYTES_MAX: Final = 1 << 20
 
 
 class Position(msgspec.Struct, frozen=True):
@@ -69,49 +72,70 @@ def encode(position: Position) -> str:
         sorted(names) if names is not None else None for names in (query.methods, query.task_ids, query.status)
     )
     low, high, first, last = (_pack(at) if at is not None else None for at in (*query.created, *query.updated))
-    wire = _Wire(
-        methods,
-        task_ids,
-        status,
-        (low, high, first, last),
-        query.by,
-        query.descending,
-        (_pack(after.at), after.id),
-        "".join(f"{one:016x}" for one in sorted(position.shown)),
+    return _text(
+        _Wire(
+            methods,
+            task_ids,
+            status,
+            (low, high, first, last),
+            query.by,
+            query.descending,
+            (_pack(after.at), after.id),
+            "".join(f"{one:016x}" for one in sorted(position.shown)),
+        )
     )
+
+
+def _text(wire: _Wire) -> str:
     body = zlib.compress(msgspec.json.encode(wire), level=1)
     return _PREFIX + urlsafe_b64encode(zlib.crc32(body).to_bytes(4, "big") + body).decode()
 
 
 def decode(text: str) -> Position | None:
     """The position that `text` stands for; None if it is no cursor of ours."""
-    if not text.startswith(_PREFIX) or not text.isascii():
+    if not text.startswith(_PREFIX) or not text.isascii() or len(text) > 2 * _BYTES_MAX:
         return None
     try:
         packed = urlsafe_b64decode(text[len(_PREFIX) :])
         if zlib.crc32(packed[4:]).to_bytes(4, "big") != packed[:4]:
             return None
         wire = _wire.decode(zlib.decompressobj().decompress(packed[4:], _BYTES_MAX))
-        bounds = [_unpack(bound) if bound is not None else None for bound in wire.bounds]
-        query = Query(
-            methods=_names(wire.methods),
-            task_ids=_names(wire.task_ids),
-            status=_names(wire.status),
-            created=(bounds[0], bounds[1]),
-            updated=(bounds[2], bounds[3]),
-            by=wire.by,
-            descending=wire.descending,
-        )
-        digests = bytes.fromhex(wire.shown)
-        shown = frozenset(int.from_bytes(digests[at : at + 8]) for at in range(0, len(digests), 8))
-        position = Position(query, Key(_unpack(wire.after[0]), wire.after[1]), shown)
-        return position if encode(position) == text else None
+        position = _position(wire)
+        return position if _text(wire) == text else None
     except (ValueError, zlib.error, ZeroDivisionError):
         return None
 
 
+def _position(wire: _Wire) -> Position:
+    """What a cursor says. Raises ValueError or ZeroDivisionError for what `encode` would have said in another way."""
+    low, high, first, last = (_unpack(bound) if bound is not None else None for bound in wire.bounds)
+    query = Query(
+        methods=_names(wire.methods),
+        task_ids=_names(wire.task_ids),
+        status=_names(wire.status),
+        created=(low, high),
+        updated=(first, last),
+        by=wire.by,
+        descending=wire.descending,
+    )
+    digests = bytes.fromhex(wire.shown)
+    shown = [int.from_bytes(digests[at : at + 8]) for at in range(0, len(digests), 8)]
+    if not _rises(shown) or len(digests) % 8 or wire.shown != digests.hex():
+        raise ValueError("shown")
+    return Position(query, Key(_unpack(wire.after[0]), wire.after[1]), frozenset(shown))
+
+
+def _rises(values: Sequence[Any]) -> bool:
+    """Whether they are in order, and none is there twice: quicker seen than by sorting them anew."""
+    return all(map(lt, values, islice(values, 1, None)))
+
+
 def _names(names: list[str] | None) -> frozenset[str] | None:
-    return frozenset(names) if names is not None else None
+    if names is None:
+        return None
+    if not _rises(names):
+        raise ValueError("names")
+    return frozenset(names)
 
 
 # Hexadecimal, because numbers of any length can be written and read so at once; Python refuses long decimal ones.
@@ -128,4 +152,7 @@ def _unpack(text: str) -> Instant:
     number = _NUMBER.fullmatch(text)
     if number is None:
         raise ValueError(text)
-    return int(number[1], 16) if number[2] is None else Fraction(int(number[1], 16), int(number[2], 16))
+    instant = int(number[1], 16) if number[2] is None else Fraction(int(number[1], 16), int(number[2], 16))
+    if _pack(instant) != text:
+        raise ValueError(text)
+    return instant

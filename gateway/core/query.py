@@ -18,6 +18,7 @@ from gateway.core.plane import OPEN, Order, within
 from gateway.core.task import Instant, Task
 
 _METHOD: Final = re.compile(r"[A-Za-z0-9_.$-]+(/[A-Za-z0-9_.$-]+)*")
+CRITERIA_BYTES_MAX: Final = 512 * 1024  # of JSON, together: a cursor repeats them, and is itself limited
 _FAULTS_MAX: Final = 10  # that are told of one list
 _GIVEN_SHOWN_MAX: Final = 200  # characters of a wrong value that an error repeats
 
@@ -119,6 +120,7 @@ def _collect(top: dict[str, msgspec.Raw], faults: list[Fault]) -> dict[str, _Giv
         nested = jsonrpc.members(top["filter"])
         if not bytes(top["filter"]).lstrip().startswith(b"{"):
             faults.append(_fault("filter", top["filter"], "an object that holds criteria"))
+    _check_size(top, nested)
     for prefix, values in (("", top), ("filter.", nested)):
         for name, (criterion, read_value) in _CRITERIA.items():
             raw = values.get(name)
@@ -136,6 +138,18 @@ def _collect(top: dict[str, msgspec.Raw], faults: list[Fault]) -> dict[str, _Giv
                 faults.append(_fault(prefix + name, raw, f"the same value as the other `{criterion}`"))
             given[criterion] = _Given(prefix + name, raw, value)
     return given
+
+
+def _check_size(top: dict[str, msgspec.Raw], nested: dict[str, msgspec.Raw]) -> None:
+    """Raises BadQuery for criteria whose list might have pages without a cursor that leads there."""
+    sizes = {
+        prefix + name: len(bytes(values[name]))
+        for prefix, values in (("", top), ("filter.", nested))
+        for name in _CRITERIA.keys() & values.keys()
+    }
+    if (total := sum(sizes.values())) > CRITERIA_BYTES_MAX:
+        allowed = f"no more than {CRITERIA_BYTES_MAX} bytes of criteria in one request"
+        raise BadQuery([Fault(max(sizes, key=sizes.__getitem__), f"{total} bytes of criteria", allowed)])
 
 
 class _Refused(Exception):

@@ -24,6 +24,7 @@ Counted from 2020 an int of our days takes 32 bytes; from 1970 it would take 48,
 """
 
 _FRACTION_DIGITS_MAX: Final = 4000
+ID_CHARS_MAX: Final = 16_384  # a page that ends with the task must have a cursor
 
 UNKNOWN: Final = -(1 << 80)
 """The instant of a timestamp that cannot be read: before all others, and inside every range."""
@@ -130,6 +131,8 @@ def parse(raw: bytes | msgspec.Raw, method: str | None = None) -> Task:
         wire = _wire.decode(raw)
     except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as error:
         raise TaskError(str(error)) from None
+    if len(wire.taskId) > ID_CHARS_MAX:
+        raise TaskError(f"a `taskId` of more than {ID_CHARS_MAX} characters")
     created = _reported_instant(wire.createdAt)
     updated = _reported_instant(wire.lastUpdatedAt) if wire.lastUpdatedAt is not ABSENT else created
     created_key = Key(created, wire.taskId)

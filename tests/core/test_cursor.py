@@ -11,9 +11,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gateway.core import cursor, task
+from gateway.core import cursor, jsonrpc, task
+from gateway.core import query as criteria
 from gateway.core.cursor import Position
-from gateway.core.query import Query
+from gateway.core.query import CRITERIA_BYTES_MAX, BadQuery, Query
 from gateway.core.task import UNKNOWN, Key
 from tests.core import documents, plain
 
@@ -101,9 +102,40 @@ def test_an_instant_that_is_read_can_be_written(digits: int) -> None:
 
 
 def test_a_cursor_of_many_task_ids() -> None:
-    query = Query(task_ids=frozenset(f"786512e2-9e0d-44bd-8f29-{number:012}" for number in range(20_000)))
+    query = Query(task_ids=frozenset(f"786512e2-9e0d-44bd-8f29-{number:012}" for number in range(13_000)))
     last = Key(plain.instant("2025-11-25T10:30:00Z"), "a")
     check_there_and_back(Position(query, last))
+
+
+@pytest.mark.parametrize("filler", ["\x01", "\U0001f600", "x"])
+def test_the_largest_cursor_that_can_be_handed_out_can_be_read(filler: str) -> None:
+    """A4: what a cursor unpacks to is limited, and so is everything that goes into it."""
+    fraction = "." + "7" * 4000
+    bounds = {name: f"2025-11-2{day}T10:30:00{fraction}Z" for day, name in enumerate(NAMES)}
+    room = CRITERIA_BYTES_MAX - len(orjson.dumps([*bounds.values(), [""]]))
+    width = len(orjson.dumps(filler)) - 2
+    raw = orjson.dumps({**bounds, "taskIds": [filler * (room // width)], "order": "asc"})
+    longest = criteria.read(jsonrpc.members(raw))
+    assert longest is not None
+    last = Key(longest.updated[1], filler * task.ID_CHARS_MAX)
+    check_there_and_back(Position(longest, last, frozenset(range(20_000))))
+
+
+NAMES = ["createdAfter", "createdBefore", "lastUpdatedAfter", "lastUpdatedBefore"]
+
+
+def test_criteria_that_no_cursor_could_repeat_are_refused_at_once() -> None:
+    raw = orjson.dumps({"filter": {"taskIds": ["x" * CRITERIA_BYTES_MAX]}, "status": ["working"]})
+    with pytest.raises(BadQuery) as caught:
+        criteria.read(jsonrpc.members(raw))
+    assert caught.value.faults[0].parameter == "filter.taskIds"
+
+
+def test_a_cursor_that_unpacks_to_more_than_any_that_is_handed_out_is_refused() -> None:
+    """A4: sixteen MiB of task ids took five seconds to read."""
+    names = sorted(f"{number:x}" for number in range(200_000))
+    assert cursor.decode(like_ours(((TASK_IDS,), names[:1000]))) is not None
+    assert cursor.decode(like_ours(((TASK_IDS,), names))) is None
 
 
 def test_only_what_may_move_ahead_is_carried_along() -> None:

@@ -117,6 +117,18 @@ async def test_a_cursor_of_ours_with_other_criteria_is_refused(process_rig: Rig)
     assert len(final(await process_rig.ask(process_rig.post(filtered(3, cursor=cursor))))["result"]["tasks"]) == 50
 
 
+async def test_criteria_that_are_too_long_are_told_so_at_the_first_request(rig: Rig) -> None:
+    """A4: a cursor repeats them, and has a limit; a list whose next page cannot be named would lose it."""
+    rig.serve(Server({None: page([task(f"t-{n:03}") for n in range(150)])}))
+    longest = [f"t-{n:03}" for n in range(150)] + ["x" * (512 * 1024 - 1300)]
+    first = final(await rig.ask(rig.post(filtered(1, taskIds=longest))))
+    second = final(await rig.ask(rig.post(filtered(2, cursor=first["result"]["nextCursor"]))))
+    assert len(first["result"]["tasks"]) + len(second["result"]["tasks"]) == 150
+    told = final(await rig.ask(rig.post(filtered(3, taskIds=[*longest, "y" * 1300]))))
+    assert told["error"]["code"] == -32602
+    assert told["error"]["data"]["errors"][0]["parameter"] == "taskIds"
+
+
 async def test_a_body_that_is_not_json_is_relayed_as_it_is(process_rig: Rig) -> None:
     raw = b'{"jsonrpc": "2.0", "id": 1, "method": "tasks/list", "params": {"status": ["working"'
     refusal = answer(fault(None, -32700, "Parse error"), status=b"400 Bad Request")
