@@ -12,7 +12,7 @@ import select
 import ssl
 from collections.abc import Callable
 from types import TracebackType
-from typing import Final, Self
+from typing import Any, Final, Self
 
 import httptools
 
@@ -57,6 +57,7 @@ class _Connection(Wire):
         self._poll: select.poll | None = None
         self._head: asyncio.Future[Response] | None = None
         self._response: Response | None = None
+        self._parser: Any = None
 
     def begin(self, method: bytes, on_informational: Callable[[int, bytes, Headers], None] | None) -> None:
         """Be ready for the response to a request of `method`."""
@@ -82,10 +83,18 @@ class _Connection(Wire):
             self.deadline, self._timeout_s = self.loop.time() + timeout_s, timeout_s
         return await self._head
 
+    def end(self) -> None:
+        """The exchange is over. What it held refers back to the connection, and would keep it from being freed."""
+        self._head = self._response = self._on_informational = None
+
     def time_out(self) -> None:
         """The deadline for the response's head has passed."""
         self._fail(UpstreamTimeout(f"no answer from the upstream within {self._timeout_s:g} s"))
         self.abort()
+
+    def rest(self) -> None:
+        """Between exchanges: nothing is held of the last one, nor of its client."""
+        self._head = self._response = self._on_informational = None
 
     def is_stale(self, look: bool) -> bool:
         """Whether the upstream has closed the connection, or sent what nobody asked for, since it was idle.
@@ -137,6 +146,7 @@ class _Connection(Wire):
     def connection_lost(self, exc: Exception | None) -> None:
         super().connection_lost(exc)
         self.lost = True
+        self._parser = None  # which holds methods of this object
         if isinstance(exc, TimeoutError):  # the kernel's word (wire.py)
             self._fail(UpstreamTimeout(f"the upstream took nothing for {self.stall_timeout_s:g} s"))
         else:
@@ -266,6 +276,7 @@ class Call:
             if not again or connection.answered or not connection.used:
                 raise
         self._pool.active.discard(connection)
+        connection.end()
         await self._connect(fresh=True)
         await self.send(request, last=True)
         assert self._connection is not None
@@ -281,12 +292,13 @@ class Call:
     ) -> None:
         self._pool.leave()
         if self._connection is not None:
-            self._pool.active.discard(self._connection)
-            connection = self._connection
+            connection, self._connection = self._connection, None
+            self._pool.active.discard(connection)
             if self._sent and connection.reusable and not connection.lost and not connection.is_held:
-                self._pool.put(self._connection)
+                self._pool.put(connection)
             else:
-                self._connection.abort()
+                connection.abort()
+            connection.end()
 
 
 class Pool:
@@ -341,6 +353,7 @@ class Pool:
 
     def put(self, connection: _Connection) -> None:
         """Take back a connection whose exchange is complete."""
+        connection.rest()
         connection.used = True
         connection.idle_since = self._loop.time()
         self._idle.append(connection)

@@ -10,7 +10,7 @@ import gc
 import json
 import tracemalloc
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +19,7 @@ from typing import Any, Final
 from gateway import config
 from gateway.app import App
 from tests.relay.gateway import Gateway, Gateways, held_port, port_of, settings
+from tests.soak.play import Player
 from tests.soak.upstream import Upstream
 
 # Few places, so that one that is not given back is missed; a list is never fresh, so that every query asks.
@@ -27,6 +28,7 @@ SETTINGS: Final[dict[str, Any]] = {
     "index": {"max_age": "0s"},
     "log": {"level": "info"},
 }
+BEGIN_S: Final = 0.2
 _OURS: Final = "gateway."
 _STAYS: Final = ("gateway.core.", "gateway.config")  # indexes and settings, counted as memory
 
@@ -38,6 +40,13 @@ class Census:
     descriptors: int
     objects: dict[str, int]
     memory_bytes: int
+
+    def check(self, before: "Census", growth_bytes_max: int) -> None:
+        """Raises AssertionError if more is held than before, but for so much memory."""
+        assert self.objects == before.objects
+        assert self.descriptors == before.descriptors
+        growth_bytes = self.memory_bytes - before.memory_bytes
+        assert growth_bytes <= growth_bytes_max, f"memory has grown by {growth_bytes} bytes"
 
 
 def _descriptors(process: Path) -> int:
@@ -92,6 +101,7 @@ async def in_process(upstream: Upstream) -> AsyncIterator[InProcess]:
         try:
             yield gate
         finally:
+            tracemalloc.stop()
             await app.stop()
 
 
@@ -104,12 +114,26 @@ class Process:
         self._upstream = upstream
         assert gateway.popen is not None
         self._proc = Path("/proc", str(gateway.popen.pid))
+        self._idle = 0
+
+    async def begin(self) -> None:
+        """The descriptors that are there now, once whoever asked whether it is ready has left, are those that may."""
+        await asyncio.sleep(BEGIN_S)
         self._idle = _descriptors(self._proc)
 
     async def left(self) -> str:
         """What is left of a round."""
+        await self._turn()
         more = _descriptors(self._proc) - self._idle - len(self._upstream.lines)
         return f"{more} descriptors more than the connections to the upstream" if more else ""
+
+    async def _turn(self) -> None:
+        """Return when the gateway has taken every connection that was made before, be its client gone since."""
+        reader, writer = await asyncio.open_connection("127.0.0.1", self.port)
+        writer.write(b"GET / HTTP/1.1\r\nHost: elsewhere.example\r\nConnection: close\r\n\r\n")
+        assert b" 403 " in await reader.read()
+        writer.close()
+        await writer.wait_closed()
 
     async def count(self) -> Census:
         """What is held now."""
@@ -124,4 +148,15 @@ class Process:
 async def process(gateways: Gateways, upstream: Upstream) -> AsyncIterator[Process]:
     """Run the command in front of an upstream."""
     with gateways.process(upstream.port, **SETTINGS) as gateway:
-        yield Process(gateway, upstream)
+        gate = Process(gateway, upstream)
+        await gate.begin()
+        yield gate
+
+
+async def traced(player: Player, gate: InProcess, seeds: Iterable[int]) -> Census:
+    """Play rounds, the clients' sessions ended in the end, and count what is held then, memory included."""
+    if not tracemalloc.is_tracing():
+        tracemalloc.start()
+    await player.play(seeds)
+    await player.forget_sessions()
+    return await gate.count()

@@ -88,8 +88,12 @@ class Player:
         finally:
             asking.cancel()
             await asyncio.gather(asking, return_exceptions=True)
-            if departure is not None and not client.closed:
-                client.reset() if departure.how == "rst" else client.finish()
+            if departure is not None and departure.how == "rst":
+                client.pause()
+                await asyncio.sleep(0)  # the loop has to forget the descriptor before another connection is given it
+                client.reset()
+            elif departure is not None:
+                client.finish()
             await client.close()
         return judge.faults(conversation.exchanges, received, end, left, weather, methods)
 

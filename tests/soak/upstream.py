@@ -13,14 +13,15 @@ import socket
 import struct
 from collections import Counter
 from itertools import pairwise
-from typing import Final
+from typing import Final, Self
 
 from tests.relay.gateway import held_port, port_of
 from tests.relay.http1 import End, Malformed, Message, Reader
 from tests.relay.messages import LAST_CHUNK, Json, answer, chunk, dumps, event, fault, notification, result, stream
 from tests.soak.plan import TASKS, Death, Exchange, Round, page_at
 
-_PAUSE_MAX_S: Final = 0.002
+_PAUSE_MAX_S: Final = 0.001
+_PAUSES: Final = 0.25  # before a piece of a response
 _CRAWLER: Final = "taskgate-"  # what the ids of the gateway's own requests begin with
 
 
@@ -92,8 +93,7 @@ class Line(asyncio.Protocol):
         ends = len(data) if death is None or death.at != "response" else int(death.share * len(data))
         cuts = sorted({0, ends, *(dice.randrange(ends + 1) for _ in range(dice.randrange(3)))})
         for start, end in pairwise(cuts):
-            if dice.random() < 0.5:
-                await asyncio.sleep(dice.uniform(0, _PAUSE_MAX_S))
+            await asyncio.sleep(dice.uniform(0, _PAUSE_MAX_S) if dice.random() < _PAUSES else 0)
             self.transport.write(data[start:end])
         if death is not None:
             self.die(death.how)
@@ -129,6 +129,14 @@ class Upstream:
         self._count: Counter[int] = Counter()  # of requests that came, by exchange
         self._polls: dict[bytes, Json] = {}  # messages whose response is to be had by polling, by Last-Event-ID
 
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self.go_down("fin")
+        self._held.close()
+
     async def start(self) -> None:
         """Listen."""
         self._server = await asyncio.get_running_loop().create_server(lambda: Line(self), "127.0.0.1", self.port)
@@ -139,11 +147,6 @@ class Upstream:
         self._server.close()
         for line in list(self.lines):
             line.die(how)
-
-    def close(self) -> None:
-        """End for good."""
-        self.go_down("fin")
-        self._held.close()
 
     def begin(self, played: Round) -> None:
         """Know the exchanges of a round."""

@@ -1,0 +1,174 @@
+"""The soak finds what it is there to find: the gateway with one fault put in, on purpose, does not get through.
+
+In: a fault. Out: the round that shows it, and in which words. Always: it is the real gateway but for that fault, and
+the same seeds pass without it (test_soak.py).
+"""
+
+import asyncio
+from collections.abc import Callable
+from typing import Any, Final, cast
+
+import pytest
+
+from gateway.errors import GatewayError
+from gateway.listener import Connection, Listener
+from gateway.relay import Request
+from gateway.upstream import Call, Pool, _Connection
+from tests.soak.census import in_process, traced
+from tests.soak.play import Player
+from tests.soak.test_soak import GROWTH_BYTES_MAX
+from tests.soak.upstream import Upstream
+
+ROUNDS_MAX: Final = 300
+Patch = pytest.MonkeyPatch
+
+
+def ends_what_was_cut(patch: Patch) -> None:
+    """A body that the upstream broke off is ended as if it were whole."""
+
+    def fail(self: _Connection, error: GatewayError) -> None:
+        if self._response is not None:
+            self._response.body.finish()
+        elif self._head is not None and not self._head.done():
+            self._head.set_exception(error)
+
+    patch.setattr(_Connection, "_fail", fail)
+
+
+def takes_back_what_was_half_read(patch: Patch) -> None:
+    """A connection whose response was not read to its end serves the next exchange."""
+
+    async def leave(self: Call, *_: object) -> None:
+        self._pool.leave()
+        if (connection := self._connection) is not None:
+            self._pool.active.discard(connection)
+            if connection._response is not None and not connection.lost:
+                self._pool.put(connection)
+            else:
+                connection.abort()
+
+    patch.setattr(Call, "__aexit__", leave)
+
+
+def forgets_to_cancel(patch: Patch) -> None:
+    """The exchange of a client that has left goes on."""
+    lost = Connection.connection_lost
+
+    def connection_lost(self: Connection, exc: Exception | None) -> None:
+        self.task = None
+        lost(self, exc)
+
+    patch.setattr(Connection, "connection_lost", connection_lost)
+
+
+def lets_the_connection_lie(patch: Patch) -> None:
+    """The upstream's connection is neither closed nor taken back when an exchange is left."""
+    abort = _Connection.abort
+
+    def sometimes(self: _Connection) -> None:
+        if self._response is None:
+            abort(self)
+
+    patch.setattr(_Connection, "abort", sometimes)
+
+
+def keeps_its_place(patch: Patch) -> None:
+    """The place of a request to the upstream that was left early is not given back."""
+    leave = Call.__aexit__
+
+    async def keeping(self: Call, kind: type[BaseException] | None, *more: Any) -> None:
+        if kind is not None:
+            await self._pool.enter()
+        await leave(self, kind, *more)
+
+    patch.setattr(Call, "__aexit__", keeping)
+
+
+def sends_again(patch: Patch) -> None:
+    """A request is sent again that may have been received."""
+    send_all = Call.send_all
+
+    async def always(self: Call, request: bytes, timeout_s: float | None, again: bool) -> object:
+        assert self._connection is not None
+        self._connection.used = True
+        return await send_all(self, request, timeout_s, again=True)
+
+    patch.setattr(Call, "send_all", always)
+
+
+def looks_at_no_idle_connection(patch: Patch) -> None:
+    """A connection goes back to the pool however its exchange has ended."""
+    put = Pool.put
+
+    def putting(self: Pool, connection: _Connection) -> None:
+        put(self, connection)
+        self._idle.append(connection)  # and so serves two at once
+
+    patch.setattr(Pool, "put", putting)
+
+
+def remembers_connections(patch: Patch) -> None:
+    """A closed connection of a client's is still remembered somewhere."""
+    kept: list[Connection] = []
+    make = Listener.connection
+
+    def keeping(self: Listener) -> Connection:
+        kept.append(make(self))
+        return kept[-1]
+
+    patch.setattr(Listener, "connection", keeping)
+
+
+def remembers_bytes(patch: Patch) -> None:
+    """The heads of requests are remembered somewhere."""
+    patch.setattr("gateway.relay.SEEN", kept := cast(list[bytes], []), raising=False)
+    head = Request.head
+
+    def keeping(self: Request) -> bytes:
+        kept.append(head(self))
+        return kept[-1]
+
+    patch.setattr(Request, "head", keeping)
+
+
+# Each leak, and in which count it shows.
+LEAKS: Final[dict[Callable[[Patch], None], str]] = {
+    remembers_connections: "gateway.listener.Connection",
+    remembers_bytes: "memory has grown",
+}
+# Each fault, and what is said of the round in which it shows.
+FAULTS: Final[dict[Callable[[Patch], None], str]] = {
+    ends_what_was_cut: "complete and wrong|cut, and ended cleanly|no list|[Mm]alformed",
+    takes_back_what_was_half_read: "not within|another head|complete and wrong|under way|left behind",
+    forgets_to_cancel: "left behind: ",
+    lets_the_connection_lie: "left behind: .* requests at the upstream",
+    keeps_its_place: "503|not within",
+    sends_again: "came twice",
+    looks_at_no_idle_connection: "under way|the upstream had not failed",
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.__name__)
+async def test_a_wilful_fault_is_found(fault: Callable[[Patch], None], monkeypatch: Patch) -> None:
+    asyncio.get_running_loop().set_debug(False)
+    monkeypatch.setattr("tests.soak.play.SETTLE_S", 0.3)
+    monkeypatch.setattr("tests.relay.harness.WAIT_S", 1.0)  # what never comes need not be waited for at length
+    async with Upstream() as upstream, in_process(upstream) as gate:
+        with monkeypatch.context() as patch, pytest.raises(AssertionError, match=FAULTS[fault]) as found:
+            fault(patch)
+            await Player(gate.port, upstream, gate.left).play(range(1, ROUNDS_MAX))
+        print(str(found.value).splitlines()[0][:300])
+        upstream.go_down("rst")
+
+
+@pytest.mark.parametrize("leak", LEAKS, ids=lambda leak: leak.__name__)
+async def test_a_wilful_leak_is_found(leak: Callable[[Patch], None], monkeypatch: Patch) -> None:
+    asyncio.get_running_loop().set_debug(False)
+    async with Upstream() as upstream, in_process(upstream) as gate:
+        with monkeypatch.context() as patch:
+            leak(patch)
+            player = Player(gate.port, upstream, gate.left)
+            before = await traced(player, gate, range(1, 20))
+            after = await traced(player, gate, range(20, 120))
+    with pytest.raises(AssertionError, match=LEAKS[leak]):
+        after.check(before, GROWTH_BYTES_MAX)
