@@ -43,8 +43,9 @@ class Census:
 
     def check(self, before: "Census", growth_bytes_max: int) -> None:
         """Raises AssertionError if more is held than before, but for so much memory."""
-        assert self.objects == before.objects
-        assert self.descriptors == before.descriptors
+        more = {k: (before.objects.get(k, 0), n) for k, n in self.objects.items() if n != before.objects.get(k, 0)}
+        assert not more, f"objects before and after: {more}"
+        assert self.descriptors == before.descriptors, f"descriptors: {before.descriptors}, then {self.descriptors}"
         growth_bytes = self.memory_bytes - before.memory_bytes
         assert growth_bytes <= growth_bytes_max, f"memory has grown by {growth_bytes} bytes"
 

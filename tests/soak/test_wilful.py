@@ -6,12 +6,12 @@ the same seeds pass without it (test_soak.py).
 
 import asyncio
 from collections.abc import Callable
-from typing import Any, Final, cast
+from typing import Any, Final
 
 import pytest
 
 from gateway.errors import GatewayError
-from gateway.listener import Connection, Listener
+from gateway.listener import Connection
 from gateway.relay import Request
 from gateway.upstream import Call, Pool, _Connection
 from tests.soak.census import in_process, traced
@@ -110,18 +110,18 @@ def looks_at_no_idle_connection(patch: Patch) -> None:
 def remembers_connections(patch: Patch) -> None:
     """A closed connection of a client's is still remembered somewhere."""
     kept: list[Connection] = []
-    make = Listener.connection
+    lost = Connection.connection_lost
 
-    def keeping(self: Listener) -> Connection:
-        kept.append(make(self))
-        return kept[-1]
+    def keeping(self: Connection, exc: Exception | None) -> None:
+        kept.append(self)
+        lost(self, exc)
 
-    patch.setattr(Listener, "connection", keeping)
+    patch.setattr(Connection, "connection_lost", keeping)
 
 
 def remembers_bytes(patch: Patch) -> None:
     """The heads of requests are remembered somewhere."""
-    patch.setattr("gateway.relay.SEEN", kept := cast(list[bytes], []), raising=False)
+    kept: list[bytes] = []
     head = Request.head
 
     def keeping(self: Request) -> bytes:
