@@ -176,6 +176,7 @@ class Connection(Wire):
         self._listener.connections.discard(self)
         if self._receiving is not None:
             self._receiving.body.fail(ClientGone())
+            self._receiving = None
         if self.task is not None:
             self.task.cancel()
         self._queue.clear()
@@ -252,10 +253,11 @@ class Connection(Wire):
     async def _run(self, exchange: Exchange) -> None:
         try:
             await self._listener.handle(exchange)
-        except ClientGone:
+        except ClientGone as gone:
+            gone.__traceback__ = None  # whose frames refer to who still refers to the error
             if self._refused is not None and not exchange.started:
                 self.task = None
-                exchange.body.discard()
+                exchange.body.end()
                 self._send_refusal(self._refused)
                 return
             self.abort()
@@ -266,6 +268,7 @@ class Connection(Wire):
             self.abort()
         self.task = None
         self.streaming = False
+        exchange.body.end()  # what nobody read would hold up the next request
         self._end(exchange)
 
     def _end(self, exchange: Exchange) -> None:
@@ -276,14 +279,12 @@ class Connection(Wire):
         elif not exchange.keep_alive or (self._closing and not self._queue and self._refused is None):
             self._close_gently(exchange)
         elif not exchange.body.complete:
-            self._linger(exchange)
+            self._linger()
         else:
-            exchange.body.discard()  # what nobody read would hold up the next request
             self._next()
 
-    def _linger(self, exchange: Exchange) -> None:
+    def _linger(self) -> None:
         """The response is out before the request was in: take in the rest, for a while, before the next one."""
-        exchange.body.discard()
         self._lingering = True
         self.deadline = self.loop.time() + _LINGER_S
 
@@ -294,7 +295,7 @@ class Connection(Wire):
         else:
             exchange.keep_alive = True
             self._closing = True
-            self._linger(exchange)
+            self._linger()
 
     def _next(self) -> None:
         if self._queue:

@@ -92,6 +92,7 @@ class Proxy:
             exchange.respond(200, b"OK", [(b"Content-Type", JSON), *caller.cors], answer.bad_query(message, bad))
         except GatewayError as error:
             self._fail(exchange, error, caller, message)
+            error.__traceback__ = error.__context__ = None  # frames that refer to who still refers to the error
         finally:
             self._note(exchange, caller, kind, method, self._loop.time() - began_at)
 

@@ -85,6 +85,8 @@ class _Connection(Wire):
 
     def end(self) -> None:
         """The exchange is over. What it held refers back to the connection, and would keep it from being freed."""
+        if self._response is not None:
+            self._response.body.end()
         self._head = self._response = self._on_informational = None
 
     def time_out(self) -> None:
@@ -94,6 +96,8 @@ class _Connection(Wire):
 
     def rest(self) -> None:
         """Between exchanges: nothing is held of the last one, nor of its client."""
+        if self._response is not None:
+            self._response.body.end()
         self._head = self._response = self._on_informational = None
 
     def is_stale(self, look: bool) -> bool:

@@ -151,6 +151,11 @@ class Body:
         self._discarding = True
         self.take()
 
+    def end(self) -> None:
+        """Nobody will read it any more: it refers to no one."""
+        self.discard()
+        self._error = None  # the frames that it was raised through refer to the body
+
     def take(self) -> bytes:
         """What is held now; empty if that is nothing."""
         if not self._pieces:

@@ -88,7 +88,7 @@ class RequestParser:
                 while self._state(self, events):
                     pass
         except Refused as refused:
-            events.append(refused)
+            events.append(refused.with_traceback(None))  # whose frames hold the events
             self._state = RequestParser._refused
         return events
 
