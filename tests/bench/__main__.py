@@ -39,7 +39,7 @@ sections (all, if none is named):
   relay    requests per second and latency of a relayed ping: directly, plain aiohttp proxy, taskgate
   index    a filtered page out of 1,000, 10,000 and 100,000 tasks: the index, and through the gateway; memory
   crawl    what a filtered query costs the upstream, beside a client that pages by hand
-  streams  memory per open event stream, and 100 MB up and down
+  streams  memory per open event stream, delay of events on 500 streams (2 minutes), and 100 MB up and down
 
 examples:
   make bench

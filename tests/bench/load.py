@@ -3,6 +3,8 @@
     requests    closed loop: each connection sends its next request when the last was answered, for some seconds
                 (after a warm-up that is not counted) or for a number of requests; latencies in microseconds
     transfer    one body of many bytes, down or up, timed from the request's first byte to the answer's last
+    listen      event streams on which events come at known times: their delays in microseconds, and every event that
+                did not come, came twice, out of order or on another stream
     open        event streams, held open once each has had its first event
     close       closes them
 
@@ -11,13 +13,15 @@ proxy that fails quickly must not look fast.
 """
 
 import asyncio
+import functools
 import itertools
 from array import array
-from time import perf_counter_ns
+from time import monotonic_ns, perf_counter_ns
 from typing import Any, Final
 from urllib.parse import urlsplit
 
 import httptools
+import orjson
 
 from tests.bench import child
 from tests.bench.upstream import PIECE_BYTES
@@ -211,6 +215,82 @@ async def transfer(command: dict[str, Any]) -> dict[str, Any]:
     return {"seconds": (perf_counter_ns() - began_ns) / _NS, "received_bytes": protocol.received_bytes}
 
 
+class _Listener(asyncio.Protocol):
+    """One event stream whose events are numbered and say when they were sent."""
+
+    transport: asyncio.Transport
+
+    def __init__(self, stream: int, events: int, delays_ns: "array[int]") -> None:
+        self._parser = httptools.HttpResponseParser(self)
+        self._stream = stream
+        self._events = events
+        self._delays_ns = delays_ns
+        self._came = 0
+        self._now_ns = 0
+        self._rest = b""
+        self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = transport  # type: ignore[assignment]
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._fail(f"was closed after {self._came} events: {exc}")
+
+    def _fail(self, why: str) -> None:
+        if not self.done.done():
+            self.done.set_exception(LoadFailed(f"stream {self._stream} {why}"))
+
+    def data_received(self, data: bytes) -> None:
+        self._now_ns = monotonic_ns()
+        self._parser.feed_data(data)
+
+    def on_body(self, data: bytes) -> None:
+        *events, self._rest = (self._rest + data).split(b"\n\n")
+        for event in events:
+            tick = orjson.loads(event.partition(b"data: ")[2])["params"]
+            if (tick["progressToken"], tick["progress"]) != (self._stream, self._came):
+                self._fail(f"got event {tick} and not its number {self._came}")
+            self._came += 1
+            self._delays_ns.append(self._now_ns - tick["sentNs"])
+
+    def on_message_complete(self) -> None:
+        if self._came != self._events or self._rest:
+            self._fail(f"ended after {self._came} events and {self._rest!r}")
+        elif not self.done.done():
+            self.done.set_result(None)
+
+
+async def listen(command: dict[str, Any]) -> dict[str, Any]:
+    """Hold `count` streams open at once, each with `events`, one every `period_ms`, spread evenly over that time."""
+    parts, loop = urlsplit(command["url"]), asyncio.get_running_loop()
+    count, events, period_ms = command["count"], command["events"], command["period_ms"]
+    delays_ns = array("q")
+    made = [
+        await loop.create_connection(
+            functools.partial(_Listener, number, events, delays_ns), parts.hostname, parts.port
+        )
+        for number in range(count)
+    ]
+    try:
+        for number, (transport, _) in enumerate(made):
+            target = f"/ticks?{number},{events},{period_ms},{number * period_ms // count}"
+            head = f"GET {target} HTTP/1.1\r\nHost: {parts.netloc}\r\nAccept: text/event-stream\r\n\r\n"
+            transport.write(head.encode())
+        done = asyncio.gather(*(listener.done for _, listener in made))
+        await asyncio.wait_for(done, events * period_ms / 1000 + PATIENCE_SECONDS)
+    finally:
+        for transport, listener in made:
+            listener.done.cancel()
+            transport.abort()
+    ordered = sorted(delays_ns)
+    return {
+        "events": len(ordered),
+        "median_us": ordered[len(ordered) // 2] / 1000,
+        "p99_us": ordered[len(ordered) * 99 // 100] / 1000,
+        "max_us": ordered[-1] / 1000,
+    }
+
+
 class _Stream(asyncio.Protocol):
     """One open event stream."""
 
@@ -268,6 +348,8 @@ async def main() -> None:
                     return await requests(command)
                 case "transfer":
                     return await transfer(command)
+                case "listen":
+                    return await listen(command)
                 case "open":
                     return await streams.open(command)
                 case _:

@@ -1,10 +1,15 @@
-"""Section `streams`: memory of a proxy per open event stream, and bodies of 100 MB through it, up and down.
+"""Section `streams`: memory per open event stream, delay of events on 500 at once, and bodies of 100 MB, up and down.
 
 How: 20 streams are opened first, so that what a proxy loads and allocates once is there, then 200 more; each has had
 its first event when memory is read again. Bodies are timed from the request's first byte to the answer's last,
 directly, through the plain aiohttp proxy and through the gateway in turn, the median round counting; the growth of
 memory is that of its peak over all rounds. Bodies go up as JSON, which the gateway would inspect if it were small, and
 as bytes; they come down as bytes and as an event stream, every event of which the gateway looks at.
+
+500 streams are held open for a minute, directly and then through the gateway, each with an event a second; the streams'
+events are spread evenly over the second, as those of servers that know nothing of each other are. A delay is the time
+from the upstream's writing an event to the client's reading it, three processes and one clock. An event that is lost,
+repeated, late by its order or on another stream ends the bench (tests/soak/test_streams.py runs that as a test).
 """
 
 import asyncio
@@ -21,6 +26,10 @@ from tests.bench.report import Column, Goal, Table, progress, ratio
 STREAMS_WARM_UP: Final = 20
 STREAMS: Final = 200
 STREAM_BYTES_GOAL: Final = 40_000
+TICKING: Final = 500
+TICKS: Final = 60
+PERIOD_MS: Final = 1000
+DELAY_MS_GOAL: Final = 5
 SETTLE_SECONDS: Final = 0.5
 SIZE_BYTES: Final = 100_000_000
 GROWTH_MB_GOAL: Final = 5
@@ -57,7 +66,8 @@ async def run(options: Options) -> list[Table]:
             rounds.append({(kind, way.name): await _transfer(load, way, kind) for kind in KINDS for way in all_ways})
         bodies = _bodies(rounds)
     progress(f"streams: {STREAMS} open streams")
-    return [await _open_streams(), bodies]
+    held = await _open_streams()
+    return [held, await _ticks(), bodies]
 
 
 async def _transfer(load: Child, way: Way, kind: Kind) -> dict[str, float]:
@@ -130,3 +140,28 @@ async def _grown(way: Way) -> dict[str, Any]:
     if still["open"] != STREAMS_WARM_UP + STREAMS:
         raise BenchFailed(f"of {STREAMS_WARM_UP + STREAMS} streams only {still['open']} stayed open")
     return {"before": before_bytes, "after": after_bytes}
+
+
+async def _ticks() -> Table:
+    table = Table(
+        "streams, delays",
+        f"{TICKING} open streams for {TICKS} s, each with an event a second, spread over the second",
+        "way",
+        [Column("events"), Column("median ms", 2), Column("p99 ms", 2), Column("max ms", 2), Column("proxy CPU %", 1)],
+    )
+    median_ms = {}
+    async with AsyncExitStack() as stack:
+        upstream = await stack.enter_async_context(child(proc.cores().others, "upstream"))
+        load = await stack.enter_async_context(child(proc.cores().others, "load"))
+        for way in [w for w in await ways(stack, upstream) if w.name != PLAIN]:
+            progress(f"streams: {TICKING} streams with an event a second for {TICKS} s, {way.name}")
+            cpu_before = proc.cpu_seconds(way.pid) if way.pid is not None else 0
+            came = await load.ask("listen", url=way.url, count=TICKING, events=TICKS, period_ms=PERIOD_MS)
+            cpu = (proc.cpu_seconds(way.pid) - cpu_before) / TICKS * 100 if way.pid is not None else None
+            median_ms[way.name] = came["median_us"] / 1e3
+            figures = [came[name] / 1e3 for name in ("median_us", "p99_us", "max_us")]
+            table.add(way.name, came["events"], *figures, cpu)
+    more_ms = median_ms[GATEWAY] - median_ms[DIRECT]
+    table.goals.append(Goal("median delay beyond that directly", DELAY_MS_GOAL, "ms", more_ms))
+    table.notes.append("every event came once and in order on its stream")
+    return table

@@ -5,6 +5,7 @@
     GET  /mcp                an event stream: one event, then nothing, until the client leaves
     GET  /bytes?N            N bytes with a Content-Length
     GET  /events?N           N bytes of event stream or a little more, in events of 10,000 bytes
+    GET  /ticks?S,N,P,O      stream S: N events, one every P ms, the first after O ms; each says when it was sent
 
 It answers from prepared bytes, so that what a round measures is the proxy and not this.
 """
@@ -12,6 +13,7 @@ It answers from prepared bytes, so that what a round measures is the proxy and n
 import asyncio
 import itertools
 from collections.abc import Iterator
+from time import monotonic_ns  # one clock for all processes
 from typing import Final
 
 import httptools
@@ -35,6 +37,10 @@ _WHOLE: Final = b"HTTP/1.1 200 OK\r\n%bContent-Type: application/json\r\nContent
 _STREAM: Final = (
     b"HTTP/1.1 200 OK\r\n%bContent-Type: text/event-stream\r\nCache-Control: no-cache\r\n"
     b"Transfer-Encoding: chunked\r\n\r\n" % _COMMON
+)
+_TICK: Final = (
+    b'event: message\ndata: {"jsonrpc":"2.0","method":"notifications/progress","params":'
+    b'{"progressToken":%d,"progress":%d,"sentNs":%d}}\n\n'
 )
 _LAST_CHUNK: Final = b"0\r\n\r\n"
 
@@ -90,6 +96,8 @@ class Upstream(asyncio.Protocol):
         if path == b"/bytes":
             head = b"HTTP/1.1 200 OK\r\n%bContent-Type: application/octet-stream\r\nContent-Length: %b\r\n\r\n"
             self._send(head % (_COMMON, size), _cut(b"x" * PIECE_BYTES, int(size)))
+        elif path == b"/ticks":
+            self._sending = asyncio.create_task(self._tick(*map(int, size.split(b","))))
         elif path == b"/events":
             events = itertools.repeat(chunk(event(EVENT_BYTES)), -(-int(size) // EVENT_BYTES))
             self._send(_STREAM, itertools.chain(events, [_LAST_CHUNK]))
@@ -105,6 +113,16 @@ class Upstream(asyncio.Protocol):
         for piece in pieces:
             await self._writable.wait()
             self.transport.write(piece)
+
+    async def _tick(self, stream: int, events: int, period_ms: int, offset_ms: int) -> None:
+        """Write an event at each of its times; one that is late makes none of the others late."""
+        loop = asyncio.get_running_loop()
+        began_at = loop.time() + offset_ms / 1000
+        self.transport.write(_STREAM)
+        for number in range(events):
+            await asyncio.sleep(began_at + number * period_ms / 1000 - loop.time())
+            self.transport.write(chunk(_TICK % (stream, number, monotonic_ns())))
+        self.transport.write(_LAST_CHUNK)
 
 
 def _cut(piece: bytes, size: int) -> Iterator[bytes]:
