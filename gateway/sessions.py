@@ -92,7 +92,7 @@ class Session:
         for task in observation.tasks:
             gone_at = self.known.gone.get(task.id)
             if gone_at is None or (asked_at is not None and asked_at > gone_at):
-                self._report(task, asked_at)
+                self._report(task, asked_at, now)
         for task_id in observation.gone:
             self.forget(task_id, now)
         for task_id in observation.suspect:
@@ -101,13 +101,18 @@ class Session:
         if observation.doubt:
             self.known.doubted_at = now
 
-    def _report(self, task: Task, asked_at: float | None) -> None:
+    def _report(self, task: Task, asked_at: float | None, now: float) -> None:
         known = self.index.get(task.id)
         if known is None or known.crawl != self.crawl:
             self.known.unlisted.add(task.id)  # until a page shows it
         self.index.put(task)
-        if asked_at is not None:
+        if known is None and (asked_at or NEVER) < self.known.crawled_at:
+            self.known.suspect[task.id] = (
+                now  # a crawl has not shown it since: the report may have been on its way long
+            )
+        elif asked_at is not None:
             self.known.suspect.pop(task.id, None)
+        if asked_at is not None:
             self.known.confirmed[task.id] = max(asked_at, self.known.confirmed.get(task.id, NEVER))
 
     def listed(self, tasks: list[Task], asked_at: float) -> list[Task]:

@@ -5,7 +5,7 @@ In: a history as `python -m tests.model` showed it. Out: nothing. Always: played
 
 import pytest
 
-from tests.model.history import Blink, Create, Delete, Get, History, Query, Setting, Update, Wait
+from tests.model.history import Blink, Create, Delete, Fault, Get, History, Query, Setting, Update, Wait
 from tests.model.play import play
 
 FOUND = {
@@ -53,6 +53,11 @@ FOUND = {
     ),
     "two tasks gone and one page to read: never an end of crawls": History(
         Setting(tasks="w"), (Query(), Create(), Wait(), Delete(), Delete())
+    ),
+    "a response that was on its way for long brings back a task that has gone meanwhile": History(
+        Setting(page_size=2, delays=((1, 140), (140, 5), (0, 5), (0, 0)), tasks="wwwwwww"),
+        (Update(), Create(), Query(pages=2), Fault(kind="hang"), Get(), Wait(), Update(), Query(pages=8, pause=65),
+         Delete()),
     ),
 }  # fmt: skip
 
