@@ -24,7 +24,7 @@ from tests.soak.upstream import Upstream
 
 # Few places, so that one that is not given back is missed; a list is never fresh, so that every query asks.
 SETTINGS: Final[dict[str, Any]] = {
-    "upstream": {"requests_max": 50, "idle_timeout": "1s", "response_timeout": "20s"},
+    "upstream": {"requests_max": 30, "idle_timeout": "1s", "response_timeout": "20s"},
     "index": {"max_age": "0s"},
     "log": {"level": "info"},
 }

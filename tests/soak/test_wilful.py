@@ -168,7 +168,7 @@ async def test_a_wilful_leak_is_found(leak: Callable[[Patch], None], monkeypatch
         with monkeypatch.context() as patch:
             leak(patch)
             player = Player(gate.port, upstream, gate.left)
-            before = await traced(player, gate, range(1, 20))
-            after = await traced(player, gate, range(20, 120))
+            before = await traced(player, gate, range(1, 10))
+            after = await traced(player, gate, range(10, 60))
     with pytest.raises(AssertionError, match=LEAKS[leak]):
         after.check(before, GROWTH_BYTES_MAX)
