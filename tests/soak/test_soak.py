@@ -1,7 +1,8 @@
 """A thousand rounds, in each an upstream that dies or a client that leaves at a random byte (issue 3, "Done when").
 
-In: seeds, which are always the same: SOAK_FIRST and SOAK_ROUNDS play others. Out: nothing whole and wrong, no task, no
-connection, no memory left behind, on asyncio's loop and on the process's; and faults that are put in are found.
+In: seeds, which are always the same: SOAK_FIRST and SOAK_ROUNDS play others or more, `python -m tests.soak SEED` one
+again. Out: nothing whole and wrong, no task, no connection, no memory left behind, on asyncio's loop in the test's own
+process, and on the loop of the command. Always: what is there after WARM_UP rounds is all that is there in the end.
 """
 
 import asyncio
