@@ -84,7 +84,7 @@ class _Connection(Wire):
         return await self._head
 
     def end(self) -> None:
-        """The exchange is over. What it held refers back to the connection, and would keep it from being freed."""
+        """The exchange is over. What nobody read of it holds nothing up, and nothing refers back to the connection."""
         if self._response is not None:
             self._response.body.end()
         self._head = self._response = self._on_informational = None
@@ -298,7 +298,7 @@ class Call:
         if self._connection is not None:
             connection, self._connection = self._connection, None
             self._pool.active.discard(connection)
-            if self._sent and connection.reusable and not connection.lost and not connection.is_held:
+            if self._sent and connection.reusable and not connection.lost:
                 self._pool.put(connection)
             else:
                 connection.abort()

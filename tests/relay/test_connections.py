@@ -5,11 +5,17 @@ honest 502. Always: a POST is sent again only if it cannot have been received (i
 """
 
 import asyncio
+from collections.abc import Callable
 
 import pytest
 
+from gateway.config import Limits, Url
+from gateway.config import Upstream as Config
+from gateway.upstream import Pool
+from gateway.wire import HELD_BYTES_MAX
 from tests.relay.conftest import SMALL_HEADER_BYTES
-from tests.relay.harness import Client, Peer
+from tests.relay.gateway import Gateways, listening, port_of
+from tests.relay.harness import WAIT_S, Client, Peer, Upstream
 from tests.relay.messages import (
     LAST_CHUNK,
     Json,
@@ -29,7 +35,7 @@ from tests.relay.messages import (
     stream,
     task,
 )
-from tests.relay.rig import Rig, Server, body, final
+from tests.relay.rig import Rig, Server, body, final, rig_with
 
 JSON = b"Content-Type: application/json"
 TEXT = b"Content-Type: text/plain"
@@ -208,6 +214,34 @@ async def test_a_body_behind_head_is_not_passed(rig: Rig) -> None:
     assert b"poison" not in one.received
 
 
+async def test_a_connection_goes_back_only_if_everything_on_it_was_read() -> None:
+    """A1: reading was held up for a body that nobody took, and nothing would be read for the next exchange either."""
+    with listening() as sock:
+        upstream = Upstream(sock)
+        pool = Pool(Config(name="up", url=Url("http", "127.0.0.1", port_of(sock), "/")), Limits())
+        asked = b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n"
+        async with pool.call(b"GET") as call_:
+            waiting = asyncio.create_task(call_.send_all(asked, None, again=False))
+            peer = await upstream.request()
+            await peer.send(response(b"x" * (HELD_BYTES_MAX + 1)))
+            unread = await waiting
+            await until(lambda: unread.body.complete)
+        async with pool.call(b"GET") as call_:
+            waiting = asyncio.create_task(call_.send_all(asked, None, again=False))
+            peer = await upstream.request(2)
+            await peer.send(response(b"next"))
+            async with asyncio.timeout(WAIT_S):
+                assert await (await waiting).body.read() == b"next"
+        pool.close()
+        await upstream.close()
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(WAIT_S):
+        while not condition():  # noqa: ASYNC110  # there is no event for it
+            await asyncio.sleep(0.001)
+
+
 # ---- answers that are none ----
 
 # RFC 9112, 6.3 and 4: an intermediary that cannot tell where an answer ends, or what it says, answers 502.
@@ -370,6 +404,23 @@ async def test_a_client_that_stops_in_the_middle_of_a_message_reaches_nobody(rig
     assert one.received == b""
     await rig.canary()
     assert [r.target for r in rig.upstream.requests] == [b"/canary"]
+
+
+async def test_a_body_that_nobody_read_does_not_hold_up_the_next_request(gateways: Gateways) -> None:
+    """A2: it has arrived whole, more of it than is held without pausing, when the answer to it is one of our own."""
+    async with rig_with(gateways, upstream={"requests_max": 1, "connect_timeout": "1s"}) as rig:
+        first = await rig.client(post(call("tools/call")))
+        peer = await rig.upstream.request()
+        size = HELD_BYTES_MAX + 1
+        one = await rig.client(request(b"PUT", fields=[TEXT, b"Content-Length: %d" % size]))
+        await asyncio.sleep(0.1)  # the head is read; of the body nothing is until there is a place
+        await one.send(b"x" * size)
+        assert (await one.response()).status == 503
+        await peer.send(response())
+        await first.response()
+        await one.send(request())
+        await (await rig.upstream.request(2)).send(response(b"next"))
+        assert (await one.response(2)).body == b"next"
 
 
 async def test_a_slow_reader_slows_the_upstream(process_rig: Rig) -> None:

@@ -158,6 +158,18 @@ async def test_sigterm_waits_no_longer_than_its_limit(gateways: Gateways) -> Non
         assert await rig.gateway.exits() == 0
 
 
+async def test_an_answer_that_sigterm_cuts_does_not_look_whole(gateways: Gateways) -> None:
+    """A7: one that the connection's end ends was closed in order, as if there were no more of it."""
+    async with own(gateways, limits={"drain_timeout": "500ms"}) as rig:
+        one = await rig.client(request())
+        peer = await rig.upstream.request()
+        await peer.send(b"HTTP/1.1 200 OK\r\n\r\nhalf")
+        await one.hears(b"half")
+        rig.gateway.signal(signal.SIGTERM)
+        assert await one.ends() == "rst"
+        assert await rig.gateway.exits() == 0
+
+
 async def test_sigterm_closes_idle_connections(gateways: Gateways) -> None:
     async with own(gateways) as rig:
         rig.serve(Server({None: page(TASKS)}))
@@ -268,6 +280,18 @@ async def test_a_query_under_way_survives_a_reload(gateways: Gateways) -> None:
         peer = await rig.upstream.request(2)
         await peer.send(answer(result(body(rig.upstream.requests[1])["id"], page(TASKS[1:]))))
         assert len(final(await one.response())["result"]["tasks"]) == 1
+
+
+async def test_what_a_reload_finds_under_way_keeps_its_time_limit(gateways: Gateways) -> None:
+    """A6: nobody looked at the deadlines of connections to the upstream of before."""
+    async with own(gateways, upstream={"response_timeout": "2s"}) as rig:
+        one = await rig.client(post(call("ping", 7)))
+        await rig.upstream.request()
+        gateway = rig.gateway
+        gateway.reconfigure(settings(gateway.port, gateway.admin, port_of(rig.place.listening)))
+        gateway.signal(signal.SIGHUP)
+        await logged(gateway, "reloaded")
+        assert (await one.response()).status == 504
 
 
 # ---- TLS ----
@@ -703,6 +727,17 @@ async def test_logs_hold_no_token_and_no_body(gateways: Gateways) -> None:
         lines = rig.gateway.lines()
         assert all({"time", "level", "logger", "message"} <= set(line) for line in lines)
         assert {line["level"] for line in lines} <= {"debug", "info", "warning", "error"}
+
+
+async def test_what_is_refused_is_not_quoted_in_the_log(gateways: Gateways) -> None:
+    """B1: why a head is malformed may be its first line, and a token in it."""
+    async with own(gateways) as rig:
+        answered = await rig.ask(b"GET /mcp?token=%b HTTP/1.1 x\r\n\r\n" % SECRETS["token"].encode())
+        assert answered.status == 400
+        assert SECRETS["token"] in body(answered)["error"]["message"], "whose it is may see it"
+        await logged(rig.gateway, "refused a request")
+        assert rig.gateway.log is not None
+        assert SECRETS["token"] not in rig.gateway.log.read_text()
 
 
 async def test_a_method_of_a_clients_own_making_is_not_logged_at_any_length(gateways: Gateways) -> None:

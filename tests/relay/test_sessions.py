@@ -10,7 +10,7 @@ import pytest
 from tests.relay.gateway import Gateways, logged, port_of, settings
 from tests.relay.harness import Peer
 from tests.relay.http1 import Message
-from tests.relay.messages import Json, answer, call, filtered, initialized, page, result, task
+from tests.relay.messages import Json, answer, call, fault, filtered, initialized, page, result, task
 from tests.relay.rig import Rig, Script, Session, body, final, own, rig_with
 
 NATIVE: Json = {"list": {"filter": {}}, "requests": {"tools": {"call": {}}}}
@@ -100,3 +100,50 @@ async def test_a_native_filter_keeps_no_index(gateways: Gateways) -> None:
         await session.ask(call("initialize"))
         await session.ask(call("tasks/list"))
         assert (await rig.gateway.metrics())["taskgate_index_sessions", ()] == 0
+
+
+# ---- who is who (DESIGN 7) ----
+
+NOBODY = b"""x-b3-flags x-amzn-trace-id x-cloud-trace-context sentry-trace uber-trace-id x-datadog-trace-id
+    x-datadog-parent-id x-datadog-sampling-priority traceparent tracestate baggage b3 x-request-id""".split()
+
+
+async def crawls_for(gateways: Gateways, *callers: list[bytes]) -> int:
+    """How many crawls it takes to answer these callers of one session, each by these fields, at once."""
+    async with rig_with(gateways, index={"max_age": "60s"}) as rig:
+        rig.serve(serving(OURS, []))
+        for fields in callers:
+            assert len(final(await rig.ask(rig.post(filtered(), *fields)))["result"]["tasks"]) == 1
+        return len(rig.asked("tasks/list"))
+
+
+async def test_a_tracing_header_is_nobodys_identity(gateways: Gateways) -> None:
+    """B2: it is another one with every request, so that each would get an index of its own."""
+    traces = [[b"%b: %d" % (name, number) for name in NOBODY] for number in range(3)]
+    assert await crawls_for(gateways, *traces) == 1
+    assert await crawls_for(gateways, [b"X-Unknown: 1"], [b"X-Unknown: 2"]) == 2
+
+
+async def test_the_order_of_repeated_fields_is_part_of_an_identity_and_that_of_others_is_not(
+    gateways: Gateways,
+) -> None:
+    """B3: of two tokens a server may take the first."""
+    one, other, tenant = b"X-Token: one", b"X-Token: other", b"X-Tenant: 1"
+    assert await crawls_for(gateways, [one, other], [other, one]) == 2
+    assert await crawls_for(gateways, [tenant, one, other], [one, tenant, other], [one, other, tenant]) == 1
+
+
+async def test_an_id_that_is_too_long_to_be_one_is_not_noted(gateways: Gateways) -> None:
+    """A5: anybody can ask for any number of tasks that are not there, with ids of any length."""
+    async with rig_with(gateways) as rig:
+
+        async def script(asked: Message, _peer: Peer) -> bytes:
+            return answer(fault(body(asked)["id"], -32602, "no such task"))
+
+        rig.serve(script)
+        sizes = []
+        for task_id in ("a", "b" * 256, "c" * 257, "d" * 100_000):
+            await rig.ask(rig.post(call("tasks/get", taskId=task_id)))
+            sizes.append((await rig.gateway.metrics())["taskgate_index_bytes", ()])
+        assert sizes[0] < sizes[1] == sizes[2] == sizes[3]
+        assert sizes[1] - sizes[0] > 256
