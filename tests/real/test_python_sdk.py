@@ -332,6 +332,34 @@ async def test_a_task_made_elsewhere_is_in_an_answer_where_every_refresh_is_a_fu
         assert set(ids_of(page["tasks"])) == {first, second}
 
 
+async def test_tasks_made_and_deleted_elsewhere_are_reflected_within_full_crawl_interval(
+    runner: Runner, python_sdk_stream: Place, http: httpx.AsyncClient
+) -> None:
+    """Enough tasks that a refresh asks for what can have changed, and not for all pages."""
+    interval = timedelta(seconds=2)
+    limits = {"full_crawl_interval": f"{interval.seconds}s", "max_age": "100ms"}
+    with runner.gateway(python_sdk_stream.server, limits) as gateway:
+        through, _ = await Wire(f"{gateway.wait()}/mcp", http).initialize()
+        direct = through.at(python_sdk_stream.direct)
+        done = [await through.work("now", f"task {number}") for number in range(35)]
+        criteria = {"orderBy": "createdAt", "order": "asc", "status": ["completed"]}
+
+        async def all_done() -> bool | None:
+            return ids_of(await through.tasks(criteria)) == done or None
+
+        await eventually("the end of all tasks", all_done)
+        await direct.post("tools/call", {"name": "delete", "arguments": {"taskId": done[7]}})
+        made = await direct.work("now", "elsewhere")
+        happened = datetime.now(UTC)
+        while True:
+            asked = datetime.now(UTC)
+            seen = ids_of(await through.tasks(criteria))
+            if asked > happened + interval:
+                break
+            await asyncio.sleep(0.02)
+        assert seen == [*done[:7], *done[8:], made]
+
+
 async def test_an_expired_task_leaves_the_answers(python_sdk: Place, http: httpx.AsyncClient) -> None:
     through, _ = await Wire(python_sdk.gateway, http).initialize()
     lasting = await through.work("released", "lasting")

@@ -3,12 +3,13 @@
     python -m tests.real.servers.python_sdk --port 3001 [--json] [--auth] [--polling] [--chatty]
 
 The endpoint is /mcp, and /sse for clients of the deprecated HTTP+SSE transport. Answers are event streams, with --json
-JSON; with --auth every request to /mcp needs a bearer token, and the token's own text is the user. Two tools:
+JSON; with --auth every request to /mcp needs a bearer token, and the token's own text is the user. Three tools:
 
 - `work` makes a task that lasts until what its argument `until` says: `now`, `released` (by the other tool), `asked`
   (until an elicitation is answered) or `failed`. Its `label` becomes the task's `statusMessage`, which says
   to whom a task belongs wherever it turns up.
 - `release` lets one `released` task finish.
+- `delete` deletes a task, as a server may at any time after its time to live.
 
 Two more things that a server may do: with --polling, tasks/list closes its event stream at once and has its answer
 fetched with GET and Last-Event-ID; with --chatty it sends a log message on that stream first, and asks the client
@@ -48,6 +49,7 @@ TOOLS = [
         execution=types.ToolExecution(taskSupport="required"),
     ),
     types.Tool(name="release", inputSchema={"type": "object", "required": ["taskId"]}),
+    types.Tool(name="delete", inputSchema={"type": "object", "required": ["taskId"]}),
 ]
 QUESTION: types.ElicitRequestedSchema = {"type": "object", "properties": {"answer": {"type": "string"}}}
 ASKABLE = types.ClientCapabilities(elicitation=types.ElicitationCapability())
@@ -57,7 +59,7 @@ Handler = Callable[[types.ListTasksRequest], Awaitable[types.ServerResult]]
 
 
 class Work:
-    """The two tools, and the task group in which the work goes on."""
+    """The tools, and the task group in which the work goes on."""
 
     def __init__(self, server: Server[object], group: TaskGroup) -> None:
         self._server = server
@@ -72,12 +74,15 @@ class Work:
         if request.params.name == "release":
             self._released[arguments["taskId"]].set()
             return types.ServerResult(text("released"))
+        support = self._server.experimental.task_support
+        assert support is not None
+        if request.params.name == "delete":
+            assert await support.store.delete_task(arguments["taskId"])
+            return types.ServerResult(text("deleted"))
 
         async def work(task: ServerTaskContext) -> types.CallToolResult:
             return await self._work(task, arguments["until"], arguments["label"])
 
-        support = self._server.experimental.task_support
-        assert support is not None
         # The SDK keeps one task group per server: the newest session replaces it, and the end of any session
         # drops it (TaskSupport.run). With more sessions than one it must be put back each time.
         support._task_group = self._group
