@@ -8,6 +8,7 @@ not what the gateway says it holds.
 import asyncio
 import gc
 import json
+import logging
 import tracemalloc
 from collections import Counter
 from collections.abc import AsyncIterator, Iterable
@@ -62,6 +63,7 @@ class InProcess:
         self._app = app
         self._upstream = upstream
         self._tasks: set[asyncio.Task[Any]] = set()
+        self.unhandled: list[str] = []  # what nobody caught
 
     def note_tasks(self) -> None:
         """The tasks that run now are those that may."""
@@ -69,6 +71,8 @@ class InProcess:
 
     async def left(self) -> str:
         """What is left of a round."""
+        if self.unhandled:
+            return f"unhandled: {self.unhandled}"
         tasks = asyncio.all_tasks() - self._tasks - {asyncio.current_task()}
         if tasks:
             return f"tasks: {tasks}"
@@ -90,6 +94,17 @@ class InProcess:
         return Census(descriptors, objects, memory_bytes)
 
 
+class _Errors(logging.Handler):
+    """Keeps what is logged as an error."""
+
+    def __init__(self, kept: list[str]) -> None:
+        super().__init__(logging.ERROR)
+        self._kept = kept
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self._kept.append(f"{record.getMessage()} {record.exc_info}")
+
+
 @asynccontextmanager
 async def in_process(upstream: Upstream) -> AsyncIterator[InProcess]:
     """Run the App in front of an upstream."""
@@ -99,9 +114,13 @@ async def in_process(upstream: Upstream) -> AsyncIterator[InProcess]:
         await app.start()
         gate = InProcess(app, port_of(listen), upstream)
         gate.note_tasks()
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: gate.unhandled.append(str(context)))
+        logged = _Errors(gate.unhandled)
+        logging.getLogger().addHandler(logged)
         try:
             yield gate
         finally:
+            logging.getLogger().removeHandler(logged)
             tracemalloc.stop()
             await app.stop()
 
