@@ -42,6 +42,7 @@ class App:
         self._apply(config)
         self._listener = Listener(self._handle, config.limits)
         self._metrics.gauges(self._gauges)
+        self._tls: ssl.SSLContext | None = None
         self._server: asyncio.Server | None = None
         self._admin: web.AppRunner | None = None
         self._sweeper: asyncio.Task[None] | None = None
@@ -64,9 +65,9 @@ class App:
         """Listen. Raises StartError."""
         config = self._config
         try:
-            context = tls_context(config.tls) if config.tls is not None else None
+            self._tls = tls_context(config.tls) if config.tls is not None else None
             self._server = await self._loop.create_server(
-                self._listener.connection, config.listen.host, config.listen.port, ssl=context, backlog=1024
+                self._listener.connection, config.listen.host, config.listen.port, ssl=self._tls, backlog=1024
             )
         except OSError as error:
             raise StartError(f"cannot listen on {config.listen}: {error.strerror or error}") from None
@@ -100,7 +101,10 @@ class App:
             fixed = [n for n in ("listen", "admin", "tls") if getattr(config, n) != getattr(self._config, n)]
             if fixed:
                 raise ConfigError(*(f"{name} cannot change while the gateway runs" for name in fixed))
-        except (ConfigError, OSError) as error:
+            if config.tls is not None and self._tls is not None:
+                tls_context(config.tls)  # what cannot be used must not be half taken over
+                self._tls.load_cert_chain(config.tls.certificate, config.tls.key)  # renewed, under the same names
+        except (ConfigError, StartError, OSError) as error:
             log.error("reload refused, nothing has changed", extra={"why": str(error)})
             return
         logs.set_up(config.log.level)
@@ -109,6 +113,7 @@ class App:
         self._retired += self._pools.values()  # until their requests in flight have ended
         same = {(u.name, u.url) for u in config.upstreams}
         self._servers.forget({u.name for u in self._config.upstreams if (u.name, u.url) not in same})
+        self._sessions.close()
         self._apply(config)
         self._listener.limits = config.limits
         log.info("reloaded", extra={"upstreams": [u.name for u in config.upstreams]})

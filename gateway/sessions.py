@@ -11,6 +11,7 @@ The request target counts because one origin may serve several MCP endpoints, ea
 import asyncio
 import hashlib
 from collections.abc import Callable, Collection, Iterable
+from contextlib import suppress
 from operator import itemgetter
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -283,6 +284,12 @@ class Sessions:
     def expire(self) -> None:
         """Let the sessions go that nobody used for `idle_timeout`."""
         self._sessions.expire()
+
+    def close(self) -> None:
+        """Let all sessions go, one after the other, without holding up the event loop."""
+        with suppress(KeyError):  # when there is none left
+            self._sessions.popitem()
+            asyncio.get_running_loop().call_soon(self.close)
 
     def gauges(self) -> dict[str, tuple[str, float]]:
         """How much is held now."""

@@ -62,13 +62,14 @@ Samples: TypeAlias = dict[tuple[str, tuple[tuple[str, str], ...]], float]
 
 @dataclass(frozen=True)
 class Gateway:
-    """A gateway that runs: where it listens, and its file of configuration and its log if it is a process."""
+    """A gateway that runs: where it listens; its file of configuration and its log if it is a process, else the App."""
 
     port: int
     admin: int
     popen: "subprocess.Popen[bytes] | None" = None
     file: Path | None = None
     log: Path | None = None
+    app: App | None = None
 
     def get(self, path: str) -> tuple[int, str]:
         """Status and text of a page of the admin listener."""
@@ -214,7 +215,7 @@ class Gateways:
             await app.start()
             idle = asyncio.all_tasks()
             try:
-                yield Gateway(port_of(listen), port_of(admin))
+                yield Gateway(port_of(listen), port_of(admin), app=app)
                 await _only_left(idle)
             finally:
                 await app.stop()

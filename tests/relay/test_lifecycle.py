@@ -6,6 +6,7 @@ process of its own.
 
 import asyncio
 import json
+import logging
 import re
 import signal
 import ssl
@@ -22,6 +23,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
+from gateway import config as gateway_config
 from tests.relay.gateway import (
     Gateway,
     Gateways,
@@ -294,6 +296,36 @@ async def test_what_a_reload_finds_under_way_keeps_its_time_limit(gateways: Gate
         assert (await one.response()).status == 504
 
 
+@pytest.fixture
+def same_logging() -> Iterator[None]:
+    """What a reload in this process does to its logging is undone."""
+    root, ours = logging.getLogger(), logging.getLogger("taskgate")
+    kept = root.handlers[:], ours.handlers[:], ours.propagate, ours.level
+    yield
+    root.handlers[:], ours.handlers[:], ours.propagate, ours.level = kept
+
+
+async def test_a_reload_frees_the_old_indexes_bit_by_bit(gateways: Gateways, same_logging: None) -> None:
+    """C5: a million tasks freed at one go hold the loop; here are 20,000, some six blocks of memory each."""
+    tasks = [task(f"t-{number}") for number in range(20_000)]
+    pages = {str(at) if at else None: page(tasks[at : at + 4000], str(at + 4000)) for at in range(0, 20_000, 4000)}
+    pages["16000"] = page(tasks[16_000:])
+    async with rig_with(gateways) as rig:
+        rig.serve(Server(pages))
+        assert final(await rig.ask(rig.post(filtered())))["result"]["_meta"]["taskgate/total"] == 20_000
+        app = rig.gateway.app
+        assert app is not None
+        same = settings(rig.gateway.port, rig.gateway.admin, port_of(rig.place.listening))
+        before = sys.getallocatedblocks()
+        app.reload(lambda: gateway_config.parse(json.dumps(same), "test.yaml"))
+        assert sys.getallocatedblocks() > before - 60_000
+
+        async def freed() -> bool:
+            return sys.getallocatedblocks() < before - 60_000
+
+        await eventually(freed, "the old index freed")
+
+
 # ---- TLS ----
 
 
@@ -368,6 +400,32 @@ async def test_tls_on_the_listener(tls_place: Place, certificate: tuple[Path, Pa
                 while sum(m.whole for m in reads.responses([b"PUT"] * number)) < number:
                     reads.feed(await reader.read(65536))
         assert [m.body for m in reads.responses([b"PUT"] * 2)] == [data, data]
+
+
+async def test_sighup_takes_over_a_renewed_certificate(gateways: Gateways, tmp_path: Path) -> None:
+    """C4: it is under the same names; a bad one changes nothing, and an open connection goes on."""
+    cert, key = tmp_path / "cert.pem", tmp_path / "key.pem"
+    _self_signed(cert, key)
+    old = tmp_path / "old.pem"
+    old.write_bytes(cert.read_bytes())
+    async with own(gateways, tls={"certificate": str(cert), "key": str(key)}) as rig:
+        gateway = rig.gateway
+        async with tls_client(rig.place, old) as (reader, writer):
+            cert.write_text("no certificate")
+            gateway.signal(signal.SIGHUP)
+            assert (await logged(gateway, "cannot be used"))["level"] == "error"
+            async with tls_client(rig.place, old):
+                pass
+            _self_signed(cert, key)
+            gateway.signal(signal.SIGHUP)
+            await logged(gateway, '"reloaded"')
+            async with tls_client(rig.place, cert):
+                pass
+            with pytest.raises(ssl.SSLError):
+                async with tls_client(rig.place, old):
+                    pass
+            writer.write(request(host=b"evil.example"))
+            assert await reader.readline() == b"HTTP/1.1 403 Forbidden\r\n"
 
 
 async def test_a_stream_over_tls_and_its_client_leaving(tls_place: Place, certificate: tuple[Path, Path]) -> None:
