@@ -130,8 +130,14 @@ def _read_file(value: object) -> Path:
 def _read_size(value: object) -> int:
     found = _match(f"([0-9]{{1,13}})({'|'.join(_BYTES)})", value)
     size = int(found[1]) * _BYTES[found[2]] if found else value
-    if type(size) is not int or not 1 <= size <= 2**40:
-        raise ValueError(f"a size such as 64KiB, in {', '.join(_BYTES)} or plain bytes, from 1B to 1024GiB")
+    if type(size) is not int or not 2**10 <= size <= 2**40:
+        raise ValueError(f"a size such as 64KiB, in {', '.join(_BYTES)} or plain bytes, from 1KiB to 1024GiB")
+    return size
+
+
+def _read_memory(value: object) -> int:
+    if (size := _read_size(value)) < 2**20:
+        raise ValueError("a size of 1MiB or more: an index without a task takes some KiB")
     return size
 
 
@@ -147,6 +153,12 @@ def _read_positive(value: object) -> float:
     if seconds := _read_duration(value):
         return seconds
     raise ValueError("a duration of more than 0, such as 500ms, 1s, 10m or 1h")
+
+
+def _read_stall(value: object) -> float:
+    if (seconds := _read_duration(value)) < 1:
+        raise ValueError("a duration of 1s or more: less is no sign that a peer has stopped")
+    return seconds
 
 
 def _matching(pattern: str, allowed: str) -> Callable[[object], object]:
@@ -166,7 +178,9 @@ def _one_of(*choices: str) -> Callable[[object], object]:
 Listen = Annotated[Address, _read_address]
 Duration = Annotated[float, _read_positive]  # seconds
 DurationOrZero = Annotated[float, _read_duration]  # seconds
+Stall = Annotated[float, _read_stall]  # seconds
 Size = Annotated[int, _read_size]  # bytes
+Memory = Annotated[int, _read_memory]  # bytes
 Count = Annotated[int, Meta(ge=1, le=1_000_000_000)]
 File = Annotated[Path, _read_file]
 HostName = Annotated[str, _read_host_name]  # as in a Host header: lower case, IPv6 in brackets, no port
@@ -255,7 +269,7 @@ class Index(Struct, frozen=True, kw_only=True):
     full_crawl_interval: DurationOrZero = 60.0  # 0: every refresh is a full crawl
     tasks_max: Count = 1_000_000
     pages_max: Count = 200_000
-    memory_bytes_max: Size = 2**30
+    memory_bytes_max: Memory = 2**30
     sessions_max: Count = 10_000
     idle_timeout: Duration = 3600.0
     crawl_timeout: Duration = 30.0
@@ -269,7 +283,7 @@ class Limits(Struct, frozen=True, kw_only=True):
     header_bytes_max: Size = 64 * 2**10
     connections_max: Count = 10_000
     request_timeout: Duration = 30.0
-    stall_timeout: Duration = 60.0
+    stall_timeout: Stall = 60.0
     keepalive_timeout: DurationOrZero = 75.0
     drain_timeout: DurationOrZero = 10.0
 

@@ -275,7 +275,7 @@ class Crawler:
 
     def _read_on(self, leaving: AsyncExitStack, response: Response, stream: "_Stream") -> None:
         """Read a stream to its end behind the response that was waited for."""
-        if response.body.complete or len(self._reading_on) >= _READ_ON_MAX:
+        if response.body.complete or len(self._reading_on) >= _READ_ON_MAX or self._caller.pool.is_full:
             return
 
         async def read_on(call: AsyncExitStack) -> None:

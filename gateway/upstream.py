@@ -335,6 +335,11 @@ class Pool:
     def leave(self) -> None:
         self._slots.release()
 
+    @property
+    def is_full(self) -> bool:
+        """Whether all `requests_max` places are taken."""
+        return self._slots.locked()
+
     async def connection(self, fresh: bool) -> _Connection:
         """A connection that nobody uses: the one idle for the shortest time, or a new one."""
         while self._idle and not fresh:

@@ -265,6 +265,19 @@ BAD: dict[str, tuple[str, list[str]]] = {
         ["gate.yaml:4:", "B, KB, MB, GB", "KiB", "'4M'"],
     ),
     "size fraction": (MINIMAL + "limits: {header_bytes_max: 1.5}\n", ["gate.yaml:4:", "64KiB", "'1.5'"]),
+    # A16: with less than that nothing could be relayed, or any peer would be taken for one that has stopped
+    "memory that holds no index": (
+        MINIMAL + "index: {memory_bytes_max: 4095}\n",
+        ["gate.yaml:4:", "index.memory_bytes_max", "1MiB or more", "'4095'"],
+    ),
+    "a head without room": (
+        MINIMAL + "limits: {header_bytes_max: 1023B}\n",
+        ["gate.yaml:4:", "limits.header_bytes_max", "from 1KiB", "'1023B'"],
+    ),
+    "no time to stop": (
+        MINIMAL + "limits: {stall_timeout: 999ms}\n",
+        ["gate.yaml:4:", "limits.stall_timeout", "1s or more", "'999ms'"],
+    ),
     "size beyond all": (
         MINIMAL + "index: {memory_bytes_max: 2000GiB}\n",
         ["gate.yaml:4:", "1024GiB", "'2000GiB'"],
@@ -401,13 +414,13 @@ def test_durations(text: str, seconds: float) -> None:
         ("1024GiB", 2**40),
         ("10MB", 10**7),
         ("4096", 4096),
-        ("1000B", 1000),
+        ("1024B", 1024),
         ("2KB", 2000),
     ],
 )
 def test_sizes(text: str, size: int) -> None:
-    config = parse(MINIMAL + f"index: {{memory_bytes_max: {text}}}\n", "gate.yaml")
-    assert config.index.memory_bytes_max == size
+    config = parse(MINIMAL + f"limits: {{inspected_body_bytes_max: {text}}}\n", "gate.yaml")
+    assert config.limits.inspected_body_bytes_max == size
 
 
 @pytest.mark.parametrize(
