@@ -80,7 +80,8 @@ class Line(asyncio.Protocol):
             self._death = self._upstream.death_of(self._exchange)
         if self._death is not None and self._death.at == "request":
             head_bytes = len(self._reader.data) - len(request.body)
-            if len(self._reader.data) >= head_bytes + self._death.share * (len(self._exchange.asked) - head_bytes):
+            so_far = len(self._reader.data) - head_bytes
+            if request.whole or so_far >= self._death.share * (len(self._exchange.asked) - head_bytes):
                 self.die(self._death.how)
                 return
         if request.whole:
