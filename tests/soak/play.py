@@ -16,7 +16,7 @@ from tests.soak.judge import Weather
 from tests.soak.plan import SESSIONS, Conversation, Exchange, Round, draw
 from tests.soak.upstream import Upstream
 
-SETTLE_S: Final = 2.0
+SETTLE_S: Final = 5.0
 POLL_S: Final = 0.001
 _LIST_BYTES: Final = 1500  # about, of what the gateway answers
 

@@ -20,6 +20,7 @@ from tests.relay.http1 import End, Malformed, Message, Reader
 from tests.relay.messages import LAST_CHUNK, Json, answer, chunk, dumps, event, fault, notification, result, stream
 from tests.soak.plan import TASKS, Death, Exchange, Round, page_at
 
+DESERTED_S: Final = 10.0
 _PAUSE_MAX_S: Final = 0.001
 _PAUSES: Final = 0.25  # before a piece of a response
 _CRAWLER: Final = "taskgate-"  # what the ids of the gateway's own requests begin with
@@ -148,6 +149,16 @@ class Upstream:
         self._server.close()
         for line in list(self.lines):
             line.die(how)
+
+    async def deserted(self) -> None:
+        """Return when no connection is there any more."""
+        quiet = 0
+        for _ in range(round(DESERTED_S / _PAUSE_MAX_S)):
+            quiet = 0 if self.lines else quiet + 1
+            if quiet == 3:  # looks in a row: the other end of the last one is closed too
+                return
+            await asyncio.sleep(_PAUSE_MAX_S)
+        raise AssertionError(f"{len(self.lines)} connections after {DESERTED_S:g} s in which nobody asked anything")
 
     def begin(self, played: Round) -> None:
         """Know the exchanges of a round."""
