@@ -58,6 +58,7 @@ class Caller:
         pool: Pool,
         public: PublicUrl | None,
         cors: Cors,
+        prefix: bytes,
         target: bytes,
         original: Headers,
         headers: Headers,
@@ -65,6 +66,7 @@ class Caller:
         self.upstream = upstream
         self.pool = pool
         self.public = public
+        self.prefix = prefix  # of the paths that the upstream knows without it
         self._cors = cors
         self.target = target
         self.headers = headers

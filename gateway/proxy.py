@@ -42,7 +42,7 @@ log = logging.getLogger("taskgate.request")
 _LAST_REVISION: Final = b"2025-11-25"
 # The message endpoint of HTTP+SSE (2024-11-05) names its session in the query, as every SDK's server writes it.
 _HTTP_SSE_SESSION: Final = re.compile(rb"[?&]session_?id=", re.IGNORECASE)
-_HOST: Final = re.compile(r"([a-z0-9._~!$&'()*+,;=%-]+|\[[0-9a-f:.]+\])(?::[0-9]*)?")
+_HOST: Final = re.compile(r"([a-z0-9._~!$&'()*+,;=%-]{1,255}|\[[0-9a-f:.]{1,45}\])(?::[0-9]*)?")
 _ABSOLUTE: Final = re.compile(rb"[A-Za-z][A-Za-z0-9+.-]*://([^/?#]*)")
 _WELL_KNOWN: Final = re.compile(rb"/\.well-known/[^/?]+")
 _CLIENT_LEFT: Final = 499  # in metrics, where a client left before a response began; nginx counts it so
@@ -150,7 +150,16 @@ class Proxy:
             target = route.target(host, exchange.target)
             if target is not None:
                 headers = route.headers(exchange, host)
-                return Caller(route.upstream, route.pool, route.public, route.cors, target, exchange.headers, headers)
+                return Caller(
+                    route.upstream,
+                    route.pool,
+                    route.public,
+                    route.cors,
+                    route.prefix,
+                    target,
+                    exchange.headers,
+                    headers,
+                )
         raise NoUpstream("no upstream is configured for this host and path")
 
     def _fail(self, exchange: Exchange, error: GatewayError, caller: Caller | None, message: Message | None) -> None:
@@ -194,6 +203,9 @@ class _Moved:
     def message(self, data: bytes) -> bytes:
         return self._public.document(data)
 
+    def endpoint(self, data: bytes) -> bytes:
+        return data
+
     def unread(self) -> None:
         log.warning("an authorization document passed unread")
 
@@ -211,7 +223,9 @@ class _Watch:
         self._initializes = self._request is not None and self._request.method == "initialize"
         # A stream that goes on from another one carries responses to requests that nobody here remembers.
         self._resumed = exchange.method == b"GET" and b"last-event-id" in exchange.headers
-        self.edits = self._initializes or self._resumed
+        # A stream of HTTP+SSE (2024-11-05) begins with a path of the upstream's; those of sessions are of later ones.
+        self._moves = exchange.method == b"GET" and bool(caller.prefix) and not caller.session_id
+        self.edits = self._initializes or self._resumed or self._moves
         asks_of_tasks = self._request is not None and observe.is_observed(self._request)
         self.reads_json = self._initializes or asks_of_tasks or batch
         self._session_id: bytes | None = None
@@ -239,6 +253,7 @@ class _Watch:
             or b"\\/" in event
             or b"data: [" in event
             or b"data:[" in event
+            or (self._moves and b"endpoint" in event)
         )
 
     def message(self, data: bytes) -> bytes:
@@ -260,6 +275,13 @@ class _Watch:
         elif observation := observe.of_response(request, message):
             self._sessions.observe(self._caller.key, observation, self._asked_at)
         return data
+
+    def endpoint(self, data: bytes) -> bytes:
+        """Where to send messages: a path of the upstream's is found behind the prefix."""
+        if self._caller.public is not None:
+            data = self._caller.public.document(data)
+        own_path = data.startswith(b"/") and not data.startswith(b"//")
+        return self._caller.prefix + data if own_path else data
 
     def unread(self) -> None:
         """Something passed that may have said anything: what is indexed may be old."""
@@ -299,17 +321,16 @@ class _Door:
                 given = origin.decode("latin-1")
                 raise Forbidden(f"Origin {given!r} is neither a loopback origin nor in allowed_origins")
 
-    @lru_cache(maxsize=1024)  # noqa: B019  # there is one door, and it lives as long as its proxy
     def _admits_host(self, value: bytes) -> bool:
         name = _name(value.strip(b" \t").decode("latin-1"))
         return _is_loopback(name) or name in self._hosts
 
-    @lru_cache(maxsize=1024)  # noqa: B019
     def _admits_origin(self, value: bytes) -> bool:
         text = value.strip(b" \t").decode("latin-1").lower()
         return _is_loopback(_name(text.partition("://")[2])) or text in self._origins
 
 
+@lru_cache(maxsize=1024)
 def _is_loopback(name: str) -> bool:
     try:
         return name == "localhost" or ipaddress.ip_address(name.strip("[]")).is_loopback
@@ -338,7 +359,7 @@ class _Route:
         self.public = PublicUrl(f"{url.scheme}://{url.authority}", public) if public is not None else None
         self.cors = Cors()
         self._host = upstream.match.host
-        self._prefix = (upstream.match.prefix or "").rstrip("/").encode()
+        self.prefix = (upstream.match.prefix or "").rstrip("/").encode()
         sent = {"upstream": upstream.url.authority, "preserve": None}.get(upstream.host, upstream.host)
         self._sent_host = sent.encode() if sent is not None else None
 
@@ -346,13 +367,13 @@ class _Route:
         """The request target towards the upstream, None if the request is not for it. Its bytes stay as they came."""
         if self._host is not None and self._host != _name(host):
             return None
-        if not self._prefix:
+        if not self.prefix:
             return target
         # Clients look for authorization documents at the root, with the resource's path behind (RFC 9728, 3.1).
         well_known = _WELL_KNOWN.match(target)
         at = well_known.end() if well_known is not None else 0
-        rest = target[at + len(self._prefix) :]
-        if not target.startswith(self._prefix, at) or (rest and rest[:1] not in b"/?"):
+        rest = target[at + len(self.prefix) :]
+        if not target.startswith(self.prefix, at) or (rest and rest[:1] not in b"/?"):
             return None
         return target[:at] + (rest if at or rest.startswith(b"/") else b"/" + rest)
 
@@ -374,10 +395,15 @@ def _added(exchange: Exchange, upstream: Upstream, host: str) -> list[tuple[byte
     node = f'"[{address}]"' if ":" in address else address
     added = {
         "x-forwarded": [("X-Forwarded-For", address), ("X-Forwarded-Proto", proto), ("X-Forwarded-Host", host)],
-        "forwarded": [("Forwarded", f'for={node};host="{host}";proto={proto}')],
+        "forwarded": [("Forwarded", f"for={node};host={_quoted(host)};proto={proto}")],
         "via": [("Via", f"1.{exchange.minor} taskgate")],
     }
     return [(name.encode(), value.encode("latin-1")) for kind in upstream.add_headers for name, value in added[kind]]
+
+
+def _quoted(text: str) -> str:
+    """A quoted-string (RFC 9110, 5.6.4), in which every value that a field may have can be written."""
+    return '"' + re.sub(r'(["\\])', r"\\\1", text) + '"'
 
 
 def _may_carry_message(exchange: Exchange, bytes_max: int) -> bool:

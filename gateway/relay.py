@@ -42,6 +42,9 @@ class Watch(Protocol):
     def message(self, data: bytes) -> bytes:
         """One message; returns it as the client is to see it."""
 
+    def endpoint(self, data: bytes) -> bytes:
+        """The address of an `endpoint` event (HTTP+SSE); returns it as the client is to see it."""
+
     def unread(self) -> None:
         """A message passed that could not be read: too large, or in an encoding that the gateway does not know."""
 
@@ -362,13 +365,13 @@ class _EventTap:
     def _events(self, plain: bytes) -> bytes:
         out = []
         for event in self._parser.feed(plain):
-            wanted = event.whole and self._watch.wants(event.raw) and event.is_message
-            data = event.data if wanted else None
-            if data is None:
-                if not event.whole:
-                    self._watch.unread()
-                out.append(event.raw)
-            else:
+            data = event.data if event.whole and self._watch.wants(event.raw) else None
+            seen = data
+            if data is not None and event.is_message:
                 seen = self._watch.message(data)
-                out.append(event.raw if seen is data else event.with_data(seen))
+            elif data is not None and event.is_endpoint:
+                seen = self._watch.endpoint(data)
+            elif not event.whole:
+                self._watch.unread()
+            out.append(event.raw if seen is None or seen is data else event.with_data(seen))
         return b"".join(out)

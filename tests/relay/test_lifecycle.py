@@ -14,6 +14,7 @@ import subprocess
 import sys
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, suppress
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -598,6 +599,63 @@ async def test_what_is_added_only_when_configured(gateways: Gateways) -> None:
             assert text in joined
         assert asked.value(b"x-forwarded-proto") == b"http"
         assert asked.value(b"x-forwarded-host") == b"localhost"
+
+
+HOSTS = [b'a"b', b"a\\b", b'a";for=evil;host="b', b"a, b;c", b"\xe9", b"localhost:80"]
+
+
+@pytest.mark.parametrize("host", HOSTS)
+async def test_the_clients_host_is_quoted_in_forwarded(gateways: Gateways, host: bytes) -> None:
+    """B4: on an address that is not loopback any Host comes in; it must not write further parameters (RFC 7239, 4)."""
+    with listening() as sock, held_port() as listen:
+        changed = {"listen": f"0.0.0.0:{port_of(listen)}", "upstream": {"add_headers": ["forwarded"]}}
+        async with (
+            gateways.in_process(port_of(sock), **changed) as gateway,
+            rig_at(Place(replace(gateway, port=port_of(listen)), sock)) as rig,
+        ):
+            one = await rig.client(request(host=host))
+            peer = await rig.upstream.request()
+            await peer.send(response())
+            await one.response()
+            forwarded = rig.upstream.requests[0].value(b"forwarded")
+    assert forwarded is not None
+    quoted = re.fullmatch(rb'for=127\.0\.0\.1;host="((?:[^"\\]|\\.)*)";proto=http', forwarded)
+    assert quoted is not None, forwarded
+    assert re.sub(rb"\\(.)", rb"\1", quoted[1]) == host
+
+
+ENDPOINTS = {
+    b"/messages/?session_id=0f8c": b"/research/messages/?session_id=0f8c",
+    b"messages?sessionId=1": b"messages?sessionId=1",
+    b"//elsewhere/messages": b"//elsewhere/messages",
+    b"https://elsewhere/messages": b"https://elsewhere/messages",
+}
+
+
+@pytest.mark.parametrize("path", ENDPOINTS)
+async def test_the_endpoint_of_http_sse_is_found_behind_the_prefix(gateways: Gateways, path: bytes) -> None:
+    """F: the client resolves what the event names against the gateway's address (2024-11-05, HTTP with SSE)."""
+    async with rig_with(gateways, upstream={"match": {"prefix": "/research"}}) as rig:
+        one = await rig.client(request(target=b"/research/sse", fields=[b"Accept: text/event-stream"]))
+        peer = await rig.upstream.request()
+        assert rig.upstream.requests[0].target == b"/sse"
+        follows = event(notification("endpoint", of=path.decode()))
+        await peer.send(stream() + chunk(b"event: endpoint\r\ndata: " + path + b"\r\n\r\n"), chunk(follows))
+        await one.hears(follows)
+        got = one.responses()[0].body
+        assert got == b"event: endpoint\r\ndata: " + ENDPOINTS[path] + b"\r\n\r\n" + follows
+
+
+async def test_without_a_prefix_and_in_sessions_an_endpoint_is_as_it_came(gateways: Gateways) -> None:
+    raw = b"event: endpoint\ndata: /messages\n\n"
+    async with rig_with(gateways) as rig:
+        one = await rig.client(request(target=b"/sse"))
+        await (await rig.upstream.request()).send(stream() + chunk(raw))
+        await one.hears(raw)
+    async with rig_with(gateways, upstream={"match": {"prefix": "/research"}}) as rig:
+        one = await rig.client(request(target=b"/research/mcp", fields=[rig.session]))
+        await (await rig.upstream.request()).send(stream() + chunk(raw))
+        await one.hears(raw)
 
 
 # ---- metrics and logs ----

@@ -104,8 +104,8 @@ async def test_a_native_filter_keeps_no_index(gateways: Gateways) -> None:
 
 async def test_the_least_of_every_limit_still_relays_and_answers(gateways: Gateways) -> None:
     """A16: an index may be too large to be kept, and no limit that is accepted breaks what passes."""
-    index = {name: 1 for name in ("page_size", "tasks_max", "sessions_max")}
-    sizes = {name: "1KiB" for name in ("inspected_body_bytes_max", "inspected_event_bytes_max", "header_bytes_max")}
+    index = dict.fromkeys(("page_size", "tasks_max", "sessions_max"), 1)
+    sizes = dict.fromkeys(("inspected_body_bytes_max", "inspected_event_bytes_max", "header_bytes_max"), "1KiB")
     limits = {**sizes, "connections_max": 1, "keepalive_timeout": 0, "stall_timeout": "1s"}
     least = {"index": {**index, "memory_bytes_max": "1MiB", "max_age": 0}, "limits": limits}
     async with rig_with(gateways, upstream={"requests_max": 1, "idle_timeout": 0}, **least) as rig:
