@@ -19,7 +19,7 @@ from gateway import crawler as crawling
 from gateway.config import Config
 from gateway.core import freshness, jsonrpc, observe
 from gateway.core.cursor import Position
-from gateway.core.freshness import NEVER, Ages, Knowledge, Listing, Plan
+from gateway.core.freshness import NEVER, Ages, Listing, Plan
 from gateway.core.index import Page, page_of
 from gateway.core.query import Query
 from gateway.core.task import UNKNOWN, Instant, Task
@@ -469,6 +469,3 @@ def _touches_every_live_task(query: Query) -> bool:
 def _first(failures: BaseExceptionGroup[BaseException]) -> BaseException:
     first = failures.exceptions[0]
     return _first(first) if isinstance(first, BaseExceptionGroup) else first
-
-
-__all__ = ["Answer", "Knowledge", "Outbox", "Refresher"]

@@ -82,11 +82,6 @@ def request(message_id: str, method: str, params: dict[str, Any]) -> bytes:
     return orjson.dumps({"jsonrpc": "2.0", "id": message_id, "method": method, "params": params})
 
 
-def notification(method: str, params: dict[str, Any]) -> bytes:
-    """The bytes of a notification."""
-    return orjson.dumps({"jsonrpc": "2.0", "method": method, "params": params})
-
-
 def result(message_id: bytes, value: bytes) -> bytes:
     """The bytes of a response to the request of raw id `message_id` with the raw JSON `value`."""
     return b'{"jsonrpc":"2.0","id":%b,"result":%b}' % (message_id, value)

@@ -338,10 +338,6 @@ def test_messages_of_our_own() -> None:
         b'{"taskId":"a"}',
     )
     assert request.is_request
-    notification = parsed(jsonrpc.notification("notifications/cancelled", {"requestId": 1}))
-    assert not notification.is_request
-    assert not notification.is_response
-    assert pairs(bytes(notification.params)) == Object((("requestId", Number("1")),))
 
 
 @pytest.mark.parametrize(
