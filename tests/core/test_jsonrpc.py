@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from gateway.core import jsonrpc
 from gateway.core.jsonrpc import Message
 from tests.core import documents
-from tests.core.documents import Number, Object, at, changed, inserted, pairs, paths
+from tests.core.documents import Object, at, changed, inserted, pairs, paths
 
 thorough = settings(max_examples=100, deadline=None)
 
