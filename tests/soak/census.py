@@ -79,12 +79,17 @@ class InProcess:
         clients, active = self._app._listener.connections, [p.active for p in self._app._pools.values()]
         return f"clients {clients}, exchanges {active}" if clients or any(active) else ""
 
+    @staticmethod
+    def objects() -> dict[str, int]:
+        """How many objects there are of each class of the gateway's."""
+        gc.collect()
+        kinds = Counter(f"{type(one).__module__}.{type(one).__qualname__}" for one in gc.get_objects())
+        return {k: n for k, n in kinds.items() if k.startswith(_OURS) and k != _STAYS}
+
     async def count(self) -> Census:
         """What is held once the idle connections to the upstream are closed."""
         await self._upstream.deserted()
-        gc.collect()
-        kinds = Counter(f"{type(one).__module__}.{type(one).__qualname__}" for one in gc.get_objects())
-        objects = {k: n for k, n in kinds.items() if k.startswith(_OURS) and k != _STAYS}
+        objects = self.objects()
         memory_bytes = 0
         if tracemalloc.is_tracing():
             ours = tracemalloc.take_snapshot().filter_traces([tracemalloc.Filter(True, "*/gateway/*")])

@@ -54,3 +54,11 @@ async def test_a_thousand_rounds_on_the_loop_of_the_process(gateways: Gateways) 
         await player.forget_sessions()
         after = await gate.count()
     after.check(before, PROCESS_GROWTH_BYTES_MAX)
+
+
+async def test_an_idle_connection_to_the_upstream_holds_nothing_of_its_last_exchange() -> None:
+    async with Upstream() as upstream, in_process(upstream) as gate:
+        await Player(gate.port, upstream, gate.left).forget_sessions()
+        objects = gate.objects()
+        assert objects["gateway.upstream._Connection"] == len(upstream.lines) > 0
+        assert not {"gateway.listener.Exchange", "gateway.listener.Connection"} & set(objects)
