@@ -94,12 +94,6 @@ class _Connection(Wire):
         self._fail(UpstreamTimeout(f"no answer from the upstream within {self._timeout_s:g} s"))
         self.abort()
 
-    def rest(self) -> None:
-        """Between exchanges: nothing is held of the last one, nor of its client."""
-        if self._response is not None:
-            self._response.body.end()
-        self._head = self._response = self._on_informational = None
-
     def is_stale(self, look: bool) -> bool:
         """Whether the upstream has closed the connection, or sent what nobody asked for, since it was idle.
 
@@ -362,7 +356,6 @@ class Pool:
 
     def put(self, connection: _Connection) -> None:
         """Take back a connection whose exchange is complete."""
-        connection.rest()
         connection.used = True
         connection.idle_since = self._loop.time()
         self._idle.append(connection)
