@@ -101,7 +101,7 @@ async def test_the_python_client_initializes_calls_and_is_notified_over_sse(
         assert client.initialized.capabilities.tasks is not None
         assert client.initialized.capabilities.tasks.list is not None
         assert client.initialized.capabilities.tasks.list.model_extra == {}
-        assert {tool.name for tool in (await client.session.list_tools()).tools} == {"work", "release"}
+        assert {tool.name for tool in (await client.session.list_tools()).tools} == {"work", "release", "delete"}
         task_id = await client.work("released", "task")
         await client.release(task_id)
 
