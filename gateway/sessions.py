@@ -220,6 +220,9 @@ class Sessions:
         self._sessions = _Store(
             limits.memory_bytes_max, limits.idle_timeout, timer=clock, getsizeof=lambda session: session.size_bytes
         )
+        self._ended: TTLCache[tuple[object, ...], float] = TTLCache(
+            limits.sessions_max, limits.idle_timeout, timer=clock
+        )
 
     def get(self, key: Key) -> Session | None:
         """The session of that key, if there is one; it then counts as used now."""
@@ -256,8 +259,9 @@ class Sessions:
 
     def observe(self, key: Key, observation: Observation, asked_at: float | None = None) -> None:
         """Take in what passed in a session, in answer to a request made at `asked_at` or to none."""
-        if self.servers.filters_natively(key):
-            return
+        ended_at = max(self._ended.get(key, NEVER), self._ended.get((key.upstream, key.session), NEVER))
+        if self.servers.filters_natively(key) or (asked_at is not None and asked_at < ended_at):
+            return  # an answer that was on its way when its session ended tells nothing of what is there now
         session = self.open(key)
         if session.oversize:
             session.known.doubted_at = self._clock()
@@ -272,12 +276,14 @@ class Sessions:
 
     def drop(self, key: Key) -> None:
         """The upstream refused the session, or knows it no more."""
+        self._ended[key] = self._clock()
         session = self._sessions.pop(key, None)
         if session is not None:
             _retire(session)
 
     def drop_all(self, upstream: str, session: bytes) -> None:
         """A session was ended: all that is known of it, for whoever asked, goes."""
+        self._ended[upstream, session] = self._clock()
         for key in [k for k in self._sessions if k.upstream == upstream and k.session == session]:
             self.drop(key)
 

@@ -5,7 +5,7 @@ In: a history as `python -m tests.model` showed it. Out: nothing. Always: played
 
 import pytest
 
-from tests.model.history import Blink, Create, Delete, Fault, Get, History, Query, Setting, Update, Wait
+from tests.model.history import Blink, Create, Delete, Fault, Get, History, Query, Restart, Setting, Update, Wait
 from tests.model.play import play
 
 FOUND = {
@@ -58,6 +58,10 @@ FOUND = {
         Setting(page_size=2, delays=((1, 140), (140, 5), (0, 5), (0, 0)), tasks="wwwwwww"),
         (Update(), Create(), Query(pages=2), Fault(kind="hang"), Get(), Wait(), Update(), Query(pages=8, pause=65),
          Delete()),
+    ),
+    "a response that was on its way when its session ended makes the session known again": History(
+        Setting(delays=((0, 1), (16, 16), (0, 2), (140, 1), (5, 16), (2, 0)), tasks="w"),
+        (Get(), Wait(), Wait(ticks=16), Query(), Restart(), Wait(ticks=16), Query(ids=(0,))),
     ),
 }  # fmt: skip
 

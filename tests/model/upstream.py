@@ -28,7 +28,7 @@ import msgspec
 
 from tests.model.history import Fault, Setting
 from tests.model.truth import Brief, Moment, Moments, ServerSession, State, Truth, Violation, method_names, task_id
-from tests.model.virtual import TICK_S, VirtualLoop
+from tests.model.virtual import TICK_S, Transport, VirtualLoop
 
 Json: TypeAlias = dict[str, Any]
 
@@ -52,6 +52,7 @@ class Refusal(Exception):
 class Own:
     """A request of the gateway's own. `outcome` is "ok", a kind of fault, or "404"."""
 
+    connection: "Connection"
     session: ServerSession
     id: str
     method: str
@@ -180,7 +181,7 @@ class Upstream:
         method = message.get("method", request.method)
         own = None
         if session is not None and str(message.get("id")).startswith(OWN):
-            own = connection.own = self._note_own(session, message)
+            own = connection.own = self._note_own(connection, session, message)
             if connection.lost:
                 own.ended = own.at
         if method != "initialize" and (session is None or session.ended is not None):
@@ -241,9 +242,10 @@ class Upstream:
         else:
             connection.send(body, half=fault == "half")
 
-    def _note_own(self, session: ServerSession, message: Json) -> Own:
-        own = Own(session, message["id"], message["method"], message["params"], self.moments.now())
-        same = [o for o in self.own if o.ended is None and o.session is session and o.method == own.method]
+    def _note_own(self, connection: "Connection", session: ServerSession, message: Json) -> Own:
+        own = Own(connection, session, message["id"], message["method"], message["params"], self.moments.now())
+        waiting = (o for o in self.own if o.ended is None and not o.connection.is_left)
+        same = [o for o in waiting if o.session is session and o.method == own.method]
         if session.ended is None and any(o.params == own.params for o in same):
             self.fail(Violation("asked twice", f"{own.method} {own.params} is being asked already"))
         self.own.append(own)
@@ -369,7 +371,7 @@ class Connection(asyncio.Protocol):
 
     def __init__(self, upstream: Upstream) -> None:
         self._upstream = upstream
-        self._transport: asyncio.Transport | None = None
+        self._transport: Transport | None = None
         self._task: asyncio.Task[None] | None = None
         self._streaming = False
         self.own: Own | None = None
@@ -381,11 +383,16 @@ class Connection(asyncio.Protocol):
         return self._transport is None
 
     @property
+    def is_left(self) -> bool:
+        """Whether the peer has gone, or has cut the connection and this end does not know of it yet."""
+        return self._transport is None or self._transport.peer.is_closing()
+
+    @property
     def is_idle(self) -> bool:
         return not self._streaming and (self._task is None or self._task.done())
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
+        assert isinstance(transport, Transport)
         self._transport = transport
         self._upstream.connections.append(self)
         self._parser = httptools.HttpRequestParser(self)
