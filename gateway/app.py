@@ -148,8 +148,7 @@ async def run(config: Config, read: Callable[[], Config] | None) -> None:
     """Serve until SIGTERM or SIGINT; SIGHUP reloads with `read`. Raises StartError."""
     logs.set_up(config.log.level)
     # A full collection walks through every list of every index: 150 ms for a million tasks. What an exchange leaves
-    # behind is in no cycle (tests/relay/test_cycles.py), but for a crawl's that fails while asyncio.TaskGroup waits for
-    # it, a few frames; the younger generations are collected as ever.
+    # behind is in no cycle (tests/relay/test_cycles.py), and the younger generations are collected as ever.
     gc.set_threshold(10_000, 20, 1_000_000)
     loop = asyncio.get_running_loop()
     app = App(config)

@@ -19,12 +19,13 @@ from gateway import crawler as crawling
 from gateway.config import Config
 from gateway.core import freshness, jsonrpc, observe
 from gateway.core.cursor import Position
-from gateway.core.freshness import NEVER, Ages, Listing, Plan
+from gateway.core.freshness import Ages, Plan
 from gateway.core.index import Page, page_of
+from gateway.core.knowledge import NEVER, Listing, Order
 from gateway.core.query import Query
-from gateway.core.task import UNKNOWN, Instant, Task
+from gateway.core.task import Task
 from gateway.crawler import TASKS_AT_ONCE, Caller, Crawler
-from gateway.errors import GatewayError, UpstreamBroken, UpstreamFailed, UpstreamRefused
+from gateway.errors import UpstreamBroken, UpstreamFailed, UpstreamRefused
 from gateway.metrics import Metrics
 from gateway.sessions import Session, Sessions, TooLarge
 
@@ -85,16 +86,22 @@ class Ask:
 
     async def join(self, outbox: Outbox) -> None:
         """Wait for the end. Raises what the asking raised; the last one to stop waiting stops it."""
-        assert self.task is not None
+        if (task := self.task) is None:
+            return
         self.outboxes.append(outbox)
         try:
-            await asyncio.wait({self.task})
+            await asyncio.wait({task})
         finally:
             self.outboxes.remove(outbox)
             if not self.outboxes:
                 self.end()
-                self.task.cancel()
-        self.task.result()
+                task.cancel()
+        task.result()
+
+    async def over(self) -> None:
+        """Wait for the end, whatever it is."""
+        if self.task is not None:
+            await asyncio.wait({self.task})
 
     def end(self) -> None:
         """No query may join it any more."""
@@ -205,21 +212,12 @@ class Refresher:
             )
             ask.task = asyncio.create_task(self._run(session, ask, work))
             waits.add(ask)
-        try:
-            async with asyncio.TaskGroup() as group:
-                for wait in waits:
-                    group.create_task(self._await(wait, outbox, oldest))
-        except* (GatewayError, TooLarge) as failures:
-            raise _first(failures) from None
+        await _together(*(self._await(wait, outbox, oldest) for wait in waits))
         return crawler.requests if crawler is not None else None
 
     async def _await(self, ask: Ask, outbox: Outbox, oldest: float) -> None:
         """Wait for an ask. One that began too early to be of use is only waited for."""
-        if ask.began_at >= oldest:
-            await ask.join(outbox)
-        else:
-            assert ask.task is not None
-            await asyncio.wait({ask.task})
+        await (ask.join(outbox) if ask.began_at >= oldest else ask.over())
 
     async def _run(self, session: Session, ask: Ask, work: Coroutine[None, None, None]) -> None:
         try:
@@ -235,6 +233,7 @@ class Refresher:
             raise
         finally:
             ask.end()
+            ask.task = None  # whose error, if it was cancelled, holds this frame
             self._sessions.keep(session)
 
     def _on_message(self, session: Session, ask: Ask) -> Callable[[bytes], Awaitable[None]]:
@@ -250,7 +249,7 @@ class Refresher:
         """Read every page into the index, and take out what no page shows."""
         began_at, known = self._clock(), session.known
         session.crawl += 1
-        order = _Order()
+        order = Order()
         cursors: list[str | None] = []
         pages = size_bytes = 0
         with self._metrics.crawl_seconds.labels(session.key.upstream).time():
@@ -264,17 +263,10 @@ class Refresher:
                         await ask.progress(order.count)
         if order.count < len(session.index):
             await self._forget_unseen(session, began_at)
-        known.crawled_at = known.looked_at = began_at
-        known.pages, known.cursors, known.listing = pages, cursors, order.listing
-        known.confirmed = {i: at for i, at in known.confirmed.items() if at >= began_at or i in known.unlisted}
-        known.gone = {i: at for i, at in known.gone.items() if at >= began_at}
-        by_id = known.unlisted if known.asks_by_id else ()
-        known.suspect = {i: at for i, at in known.suspect.items() if at >= began_at or i in by_id}
+        session.crawled(began_at, pages, cursors, order.listing)
         session.list_bytes = size_bytes
         if known.unlisted:
             await self._recheck_unlisted(session, crawler, ask, began_at)
-        else:
-            known.live_at = known.unlisted_at = began_at
 
     async def _take_page(self, session: Session, page: crawling.Page) -> list[Task]:
         """Take in a page; returns the tasks that this crawl had not shown yet."""
@@ -294,12 +286,8 @@ class Refresher:
         while it is read.
         """
         known, unseen = session.known, list[str]()
-        for tasks in session.index.parts():
-            for task in tasks:
-                asked_by_id = task.id in known.unlisted and known.asks_by_id
-                reported = known.confirmed.get(task.id, NEVER) >= began_at
-                if task.crawl != session.crawl and not asked_by_id and not reported:
-                    unseen.append(task.id)
+        for some in session.unseen(began_at):
+            unseen += some
             await asyncio.sleep(0)
         if known.asks_by_id and len(unseen) <= _SUSPECTS_MAX:
             known.suspect.update(dict.fromkeys(unseen, self._clock()))
@@ -316,8 +304,8 @@ class Refresher:
         if known.unlisted_at >= began_at - self._ages.full_crawl_interval_s:
             return
         terminal = [i for i in known.unlisted if (t := session.index.get(i)) is not None and t.is_terminal]
-        while asked := {session.asks[i] for i in terminal if i in session.asks}:
-            await asyncio.wait({one.task for one in asked if one.task is not None})
+        while asked := next((session.asks[i] for i in terminal if i in session.asks), None):
+            await asked.over()
         due = [i for i in terminal if i in known.unlisted and known.confirmed.get(i, NEVER) < began_at]
         ask.add(due)
         await self._ask_for(session, crawler, due)
@@ -328,13 +316,8 @@ class Refresher:
     ) -> None:
         """Look where new tasks appear, and ask for single ones, at once."""
         began_at = self._clock()
-        try:
-            async with asyncio.TaskGroup() as group:
-                if look:
-                    group.create_task(self._look(session, crawler))
-                group.create_task(self._ask_for(session, crawler, task_ids))
-        except* (GatewayError, TooLarge) as failures:
-            raise _first(failures) from None
+        asking = self._ask_for(session, crawler, task_ids)
+        await (_together(self._look(session, crawler), asking) if look else asking)
         if look and _touches_every_live_task(query):
             known = session.known
             known.live_at = min(map(known.confirmed_at, session.index.live(query)), default=began_at)
@@ -352,9 +335,7 @@ class Refresher:
                 continue
             reached = prepends and any(session.index.get(task.id) is not None for task in page.tasks)
             await self._take_page(session, page)
-            confirmed = known.confirmed
-            for task in page.tasks:
-                confirmed[task.id] = max(page.asked_at, confirmed.get(task.id, NEVER))
+            session.confirm(page.tasks, page.asked_at)
             if page.following is None or reached:
                 known.looked_at = began_at
                 known.cursors = cursors[-_CURSORS_KEPT:]
@@ -372,12 +353,7 @@ class Refresher:
             for task_id in waiting:
                 await self._ask_for_one(session, crawler, task_id)
 
-        try:
-            async with asyncio.TaskGroup() as group:
-                for _ in range(min(_ASKED_AT_ONCE, len(task_ids))):
-                    group.create_task(worker())
-        except* (GatewayError, TooLarge) as failures:
-            raise _first(failures) from None
+        await _together(*(worker() for _ in range(min(_ASKED_AT_ONCE, len(task_ids)))))
 
     async def _ask_for_one(self, session: Session, crawler: Crawler, task_id: str) -> None:
         asked_at = self._clock()
@@ -404,8 +380,8 @@ class Refresher:
         None if by then an index may hold the session again.
         """
         async with session.scanning:
-            while (crawl := session.asks.get(None)) is not None and crawl.task is not None:
-                await asyncio.wait({crawl.task})
+            while (crawl := session.asks.get(None)) is not None:
+                await crawl.over()
             if not session.oversize:
                 return None
             crawler = Crawler(caller, self._config, self._metrics, outbox.forward)
@@ -434,38 +410,23 @@ class Refresher:
             return Answer(Page(best, total, more), began_unix_s, "scanned", reason, crawler.requests)
 
 
-class _Order:
-    """Whether tasks come in order of creation."""
-
-    def __init__(self) -> None:
-        self._last: Instant | None = None
-        self._rises = self._falls = True
-        self.count = 0
-
-    def note(self, tasks: list[Task]) -> None:
-        self.count += len(tasks)
-        for task in tasks:
-            at = task.created.at
-            if at == UNKNOWN:
-                self._rises = self._falls = False
-            elif self._last is not None:
-                self._rises &= at >= self._last
-                self._falls &= at <= self._last
-            self._last = at
-
-    @property
-    def listing(self) -> Listing:
-        if self._rises:
-            return Listing.APPENDS
-        return Listing.PREPENDS if self._falls else Listing.NEITHER
-
-
 def _touches_every_live_task(query: Query) -> bool:
     return (
         query.methods is None and query.task_ids is None and query.created == (None, None) and query.updated[1] is None
     )
 
 
-def _first(failures: BaseExceptionGroup[BaseException]) -> BaseException:
-    first = failures.exceptions[0]
-    return _first(first) if isinstance(first, BaseExceptionGroup) else first
+async def _together(*works: Coroutine[None, None, None]) -> None:
+    """Carry out several things at once. The first that fails ends the others, and its error is raised.
+
+    As `asyncio.TaskGroup`, which in 3.11 leaves its errors, their frames and so a session's index in a cycle.
+    """
+    tasks = [asyncio.ensure_future(work) for work in works]
+    try:
+        done = (await asyncio.wait(tasks, return_when=asyncio.FIRST_EXCEPTION))[0] if tasks else ()
+        for task in done:
+            task.result()
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)

@@ -19,18 +19,15 @@ from cachetools import TTLCache
 
 from gateway import config
 from gateway.core.capabilities import Server
-from gateway.core.freshness import NEVER, Knowledge
 from gateway.core.headers import Headers
 from gateway.core.index import Index
+from gateway.core.knowledge import NEVER, Knowledge, Record
 from gateway.core.observe import Observation
-from gateway.core.task import Task
 
 if TYPE_CHECKING:
     from gateway.refresh import Ask
 
 _SESSION_OVERHEAD_BYTES: Final = 4096
-_NOTE_BYTES: Final = 300  # what is noted of a single task beside the index
-_NOTED_ID_CHARS_MAX: Final = 256  # anybody may ask for a longer id, and it is none
 _SERVERS_MAX: Final = 100_000  # sessions of which is known what `initialize` said: some 30 MB
 _SERVERS_IDLE_S: Final = 24 * 3600.0
 
@@ -68,73 +65,21 @@ def identity(headers: Headers, only: Iterable[str] | None) -> bytes:
     return digest.digest()
 
 
-class Session:
-    """What is known of the tasks of one session of one identity. Times are seconds of the monotonic clock."""
+class Session(Record):
+    """What is known of the tasks of one session of one identity, and who is asking for what."""
 
     def __init__(self, key: Key) -> None:
+        super().__init__()
         self.key = key
-        self.index = Index()
-        self.known = Knowledge()
         self.oversize = False  # the upstream lists more than an index may hold
         self.scanning = asyncio.Lock()
         self.asks: dict[str | None, Ask] = {}  # what is being asked of the upstream: a task by its id, or None: pages
         self.answering: dict[bytes, list[asyncio.Future[None]]] = {}  # by raw request id, to be cancelled
-        self.crawl = 0  # the number of the last crawl
         self.list_bytes = 0  # of JSON, in all pages of the last crawl
 
     @property
     def size_bytes(self) -> int:
-        known = self.known
-        noted = len(known.confirmed) + len(known.gone) + len(known.suspect) + len(known.unlisted)
-        return self.index.size_bytes + _SESSION_OVERHEAD_BYTES + _NOTE_BYTES * noted
-
-    def take(self, observation: Observation, asked_at: float | None, now: float) -> None:
-        """Take in what passed. What answers a request made at `asked_at` is a state of that time or later."""
-        for task in observation.tasks:
-            gone_at = self.known.gone.get(task.id)
-            if gone_at is None or (asked_at is not None and asked_at > gone_at):
-                self._report(task, asked_at, now)
-        for task_id in observation.gone:
-            self.forget(task_id, now)
-        for task_id in observation.suspect:
-            if self.index.get(task_id) is not None or (self.asks and len(task_id) <= _NOTED_ID_CHARS_MAX):
-                self.known.suspect[task_id] = now  # what is being asked may yet bring it, as of before
-        if observation.doubt:
-            self.known.doubted_at = now
-
-    def _report(self, task: Task, asked_at: float | None, now: float) -> None:
-        known = self.index.get(task.id)
-        if known is None or known.crawl != self.crawl:
-            self.known.unlisted.add(task.id)  # until a page shows it
-        self.index.put(task)
-        if known is None and (asked_at or NEVER) < self.known.crawled_at:
-            self.known.suspect[task.id] = (
-                now  # a crawl has not shown it since: the report may have been on its way long
-            )
-        elif asked_at is not None:
-            self.known.suspect.pop(task.id, None)
-        if asked_at is not None:
-            self.known.confirmed[task.id] = max(asked_at, self.known.confirmed.get(task.id, NEVER))
-
-    def listed(self, tasks: list[Task], asked_at: float) -> list[Task]:
-        """Take in tasks of a page that was asked for at `asked_at`; returns those that this crawl had not shown yet."""
-        new = []
-        for task in tasks:
-            if self.known.gone.get(task.id, NEVER) < asked_at:
-                self.index.put(task)
-                self.known.unlisted.discard(task.id)
-                if self.index.mark(task.id, self.crawl):
-                    new.append(task)
-        return new
-
-    def forget(self, task_id: str, now: float) -> None:
-        """The task was found to be gone."""
-        self.index.remove(task_id)
-        self.known.unlisted.discard(task_id)
-        self.known.suspect.pop(task_id, None)
-        self.known.confirmed.pop(task_id, None)
-        if len(task_id) <= _NOTED_ID_CHARS_MAX:
-            self.known.gone[task_id] = now
+        return super().size_bytes + _SESSION_OVERHEAD_BYTES
 
     def clear(self) -> None:
         """Forget all tasks."""

@@ -10,49 +10,17 @@ asked for by its id; a server that lists in order of creation shows what is new 
 """
 
 from collections.abc import Iterable, Sequence
-from enum import Enum
 from itertools import islice
 from typing import Final
 
 import msgspec
 
 from gateway.core.index import Index
+from gateway.core.knowledge import NEVER, Knowledge, Listing
 from gateway.core.query import Query
 from gateway.core.task import Task
 
-NEVER: Final = float("-inf")
 _COLD_IDS_MAX: Final = 100  # asked for one by one where nothing is known of what a crawl would cost
-
-
-class Listing(Enum):
-    """In which order the upstream lists its tasks, as far as the last crawl saw it."""
-
-    APPENDS = "appends"  # new tasks come last
-    PREPENDS = "prepends"  # new tasks come first
-    NEITHER = "neither"
-
-
-class Knowledge(msgspec.Struct):
-    """When what is indexed was learned. A time is that of the request that it was learned by, or later."""
-
-    crawled_at: float = NEVER  # all pages were read
-    looked_at: float = NEVER  # the page where new tasks appear was read
-    live_at: float = NEVER  # every task that was live then was reported
-    doubted_at: float = NEVER  # something passed that may have changed anything
-    confirmed: dict[str, float] = {}  # single tasks were reported
-    gone: dict[str, float] = {}  # single tasks were found to be gone
-    suspect: dict[str, float] = {}  # since when single tasks may be gone
-    unlisted: set[str] = set()  # tasks that no list has shown: only their own reports confirm them
-    unlisted_at: float = NEVER  # the terminal ones of those were asked for
-    listing: Listing = Listing.NEITHER
-    pages: int = 0  # that a crawl takes
-    cursors: list[str | None] = []  # of the last pages, the very last one at the end
-    asks_by_id: bool = True  # the upstream knows `tasks/get`
-
-    def confirmed_at(self, task_id: str) -> float:
-        """When a task was last reported."""
-        at = self.confirmed.get(task_id, NEVER)
-        return at if task_id in self.unlisted else max(at, self.crawled_at)
 
 
 class Plan(msgspec.Struct, frozen=True):

@@ -10,8 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gateway.core import freshness, task
-from gateway.core.freshness import NEVER, Ages, Knowledge, Listing, Plan
+from gateway.core.freshness import Ages, Plan
 from gateway.core.index import Index
+from gateway.core.knowledge import NEVER, Knowledge, Listing
 from gateway.core.query import Query
 from gateway.core.task import TERMINAL, Key, Task
 from tests.core import plain

@@ -124,6 +124,8 @@ class Peer:
         self._reading.cancel()
         self.closed = True
         self.sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        # Else the loop still watches the descriptor, which may be another connection's by then.
+        asyncio.get_running_loop().remove_reader(self.sock)
         self.sock.close()
 
     async def close(self) -> None:

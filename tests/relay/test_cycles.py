@@ -2,8 +2,6 @@
 
 In: exchanges of every kind, the collector turned off. Out: nothing of the gateway's for it to find. Always: the gateway
 puts full collections off, because they walk through every index (app.py); a cycle would be kept for ever.
-
-Not here: crawls that fail or are left, whose frames asyncio.TaskGroup of Python 3.11 keeps in a cycle (3.13 does not).
 """
 
 import asyncio
@@ -129,6 +127,32 @@ async def crawled_on_streams(rig: Rig) -> None:
     await peer.send(LAST_CHUNK)
 
 
+async def a_crawl_that_fails(rig: Rig) -> None:
+    one = await rig.client(rig.post(filtered()))
+    await (await rig.upstream.request()).send(response(b"", status=b"500 Oh"))
+    await one.response()
+
+
+async def a_crawl_that_is_cut(rig: Rig) -> None:
+    one = await rig.client(rig.post(filtered()))
+    for number in (1, 2):  # a dropped connection is tried once more
+        (await rig.upstream.request(number)).reset()
+    await one.response()
+
+
+async def a_crawl_that_the_client_leaves(rig: Rig) -> None:
+    one = await rig.client(rig.post(filtered()))
+    peer = await rig.upstream.request()
+    one.reset()
+    await peer.ends()
+
+
+async def a_task_asked_for_in_vain(rig: Rig) -> None:
+    one = await rig.client(rig.post(filtered(taskIds=["t-1", "t-2"])))
+    await (await rig.upstream.request()).send(response(b"", status=b"500 Oh"))
+    await one.response()
+
+
 HOW: list[How] = [
     answered,
     closed_by_the_upstream,
@@ -143,6 +167,10 @@ HOW: list[How] = [
     edited,
     crawled,
     crawled_on_streams,
+    a_crawl_that_fails,
+    a_crawl_that_is_cut,
+    a_crawl_that_the_client_leaves,
+    a_task_asked_for_in_vain,
 ]
 
 

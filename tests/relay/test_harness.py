@@ -45,7 +45,7 @@ async def byte_proxy(upstream_port: int, faults: Faults) -> AsyncIterator[int]:
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         up_reader, up_writer = await asyncio.open_connection("127.0.0.1", upstream_port)
-        writers.append(up_writer)
+        writers.extend((writer, up_writer))
         down = asyncio.create_task(copy_down(up_reader, writer))
         tasks.append(down)
         with contextlib.suppress(OSError):

@@ -1,0 +1,174 @@
+"""What is known of the tasks of one session, and when it was learned.
+
+In: what passed, what was asked for, the pages of a crawl; each with the time of the request that it answers, if it
+answers one. Out: the index, and the times that `core/freshness.py` decides by. Always: pure; never backwards: a task
+that was found to be gone stays so until something that was asked for later shows it, and an answer that was on its way
+while a crawl went by is not believed until the task was asked for. Times are seconds of one monotonic clock.
+"""
+
+from collections.abc import Iterator, Sequence
+from enum import Enum
+from typing import Final
+
+import msgspec
+
+from gateway.core.index import Index
+from gateway.core.observe import Observation
+from gateway.core.task import UNKNOWN, Instant, Task
+
+NEVER: Final = float("-inf")
+_NOTE_BYTES: Final = 300  # what is noted of a single task beside the index
+_NOTED_ID_CHARS_MAX: Final = 256  # anybody may ask for a longer id, and it is none
+
+
+class Listing(Enum):
+    """In which order the upstream lists its tasks, as far as the last crawl saw it."""
+
+    APPENDS = "appends"  # new tasks come last
+    PREPENDS = "prepends"  # new tasks come first
+    NEITHER = "neither"
+
+
+class Knowledge(msgspec.Struct):
+    """When what is indexed was learned. A time is that of the request that it was learned by, or later."""
+
+    crawled_at: float = NEVER  # all pages were read
+    looked_at: float = NEVER  # the page where new tasks appear was read
+    live_at: float = NEVER  # every task that was live then was reported
+    doubted_at: float = NEVER  # something passed that may have changed anything
+    confirmed: dict[str, float] = {}  # single tasks were reported
+    gone: dict[str, float] = {}  # single tasks were found to be gone
+    suspect: dict[str, float] = {}  # since when single tasks may be gone
+    unlisted: set[str] = set()  # tasks that no list has shown: only their own reports confirm them
+    unlisted_at: float = NEVER  # the terminal ones of those were asked for
+    listing: Listing = Listing.NEITHER
+    pages: int = 0  # that a crawl takes
+    cursors: list[str | None] = []  # of the last pages, the very last one at the end
+    asks_by_id: bool = True  # the upstream knows `tasks/get`
+
+    def confirmed_at(self, task_id: str) -> float:
+        """When a task was last reported."""
+        at = self.confirmed.get(task_id, NEVER)
+        return at if task_id in self.unlisted else max(at, self.crawled_at)
+
+
+class Record:
+    """The tasks of one session, as far as they are known."""
+
+    def __init__(self) -> None:
+        self.index = Index()
+        self.known = Knowledge()
+        self.crawl = 0  # the number of the last crawl
+
+    @property
+    def size_bytes(self) -> int:
+        """What all of it takes."""
+        known = self.known
+        noted = len(known.confirmed) + len(known.gone) + len(known.suspect) + len(known.unlisted)
+        return self.index.size_bytes + _NOTE_BYTES * noted
+
+    def take(self, observation: Observation, asked_at: float | None, now: float) -> None:
+        """Take in what passed. What answers a request made at `asked_at` is a state of that time or later."""
+        for task in observation.tasks:
+            gone_at = self.known.gone.get(task.id)
+            if gone_at is None or (asked_at is not None and asked_at > gone_at):
+                self._report(task, asked_at, now)
+        for task_id in observation.gone:
+            self.forget(task_id, now)
+        for task_id in observation.suspect:
+            if len(task_id) <= _NOTED_ID_CHARS_MAX:
+                self.known.suspect[task_id] = now  # known or not: a page on its way may yet bring it, as of before
+        if observation.doubt:
+            self.known.doubted_at = now
+
+    def _report(self, task: Task, asked_at: float | None, now: float) -> None:
+        known, before = self.known, self.index.get(task.id)
+        if before is None or before.crawl != self.crawl:
+            known.unlisted.add(task.id)  # until a page shows it
+        self.index.put(task)
+        if asked_at is not None:
+            known.confirmed[task.id] = max(asked_at, known.confirmed.get(task.id, NEVER))
+        if before is None and (asked_at is None or asked_at < known.crawled_at) and known.crawled_at != NEVER:
+            known.suspect[task.id] = now  # a crawl has not shown it since
+        elif asked_at is not None:
+            known.suspect.pop(task.id, None)
+
+    def forget(self, task_id: str, now: float) -> None:
+        """The task was found to be gone."""
+        self.index.remove(task_id)
+        self.known.unlisted.discard(task_id)
+        self.known.suspect.pop(task_id, None)
+        self.known.confirmed.pop(task_id, None)
+        if len(task_id) <= _NOTED_ID_CHARS_MAX:
+            self.known.gone[task_id] = now
+
+    def listed(self, tasks: Sequence[Task], asked_at: float) -> list[Task]:
+        """Take in tasks of a page that was asked for at `asked_at`; returns those that this crawl had not shown yet."""
+        new = []
+        for task in tasks:
+            if self.known.gone.get(task.id, NEVER) < asked_at:
+                self.index.put(task)
+                self.known.unlisted.discard(task.id)
+                if self.index.mark(task.id, self.crawl):
+                    new.append(task)
+        return new
+
+    def confirm(self, tasks: Sequence[Task], asked_at: float) -> None:
+        """These were listed by a page that no crawl asked for, at `asked_at`."""
+        confirmed = self.known.confirmed
+        confirmed.update({task.id: max(asked_at, confirmed.get(task.id, NEVER)) for task in tasks})
+
+    def unseen(self, began_at: float) -> Iterator[list[str]]:
+        """The tasks that once were listed, and that the crawl begun at `began_at` did not list; some at a time.
+
+        Without those that were reported since, and those that no list shows and that can be asked for by their ids.
+        """
+        known = self.known
+        for tasks in self.index.parts():
+            yield [
+                task.id
+                for task in tasks
+                if task.crawl != self.crawl
+                and known.confirmed.get(task.id, NEVER) < began_at
+                and not (known.asks_by_id and task.id in known.unlisted)
+            ]
+
+    def crawled(self, began_at: float, pages: int, cursors: list[str | None], listing: Listing) -> None:
+        """All pages were read, from `began_at` on: what was noted of single tasks before that is of no use any more."""
+        known = self.known
+        known.crawled_at = known.looked_at = began_at
+        known.pages, known.cursors, known.listing = pages, cursors, listing
+        known.confirmed = {i: at for i, at in known.confirmed.items() if at >= began_at or i in known.unlisted}
+        known.gone = {i: at for i, at in known.gone.items() if at >= began_at}
+        by_id = known.unlisted if known.asks_by_id else ()
+        known.suspect = {i: at for i, at in known.suspect.items() if at >= began_at or i in by_id}
+        if not known.unlisted:
+            known.live_at = known.unlisted_at = began_at
+
+
+class Order:
+    """In which order of creation the pages of a crawl show their tasks."""
+
+    def __init__(self) -> None:
+        self._last: Instant | None = None
+        self._rises = self._falls = True
+        self.count = 0
+
+    def note(self, tasks: Sequence[Task]) -> None:
+        """Further tasks were shown, each for the first time."""
+        self.count += len(tasks)
+        for task in tasks:
+            at = task.created.at
+            if at == UNKNOWN:
+                self._rises = self._falls = False
+            elif self._last is not None:
+                self._rises &= at >= self._last
+                self._falls &= at <= self._last
+            self._last = at
+
+    @property
+    def listing(self) -> Listing:
+        """What they let one expect of new tasks."""
+        if self._rises:
+            return Listing.APPENDS
+        return Listing.PREPENDS if self._falls else Listing.NEITHER
