@@ -10,9 +10,9 @@ query mostly asks, one range at the most in the order of that range, costs two l
 """
 
 import heapq
-from bisect import bisect_left, bisect_right, insort
+from array import array
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator
-from functools import partial
 from itertools import chain
 from operator import itemgetter
 from typing import Final, Literal, TypeAlias
@@ -25,7 +25,7 @@ Bounds: TypeAlias = tuple[Instant | None, Instant | None]
 OPEN: Final[Bounds] = (None, None)
 Order: TypeAlias = Literal["createdAt", "lastUpdatedAt"]
 
-_BLOCK_POINTS: Final = 4000  # a block is split at twice as many
+_BLOCK_POINTS: Final = 2000  # a block is split at twice as many
 _CUT_BLOCKS_MAX: Final = 3  # that lie in a range of creation in part: at its ends, and where UNKNOWN ends
 _FREED_AT_ONCE: Final = 2000
 _FEW: Final = 8  # so many points are passed over in the time in which one is found by its id
@@ -40,29 +40,108 @@ def within(bounds: Bounds, at: Instant) -> bool:
 
 
 _Slices: TypeAlias = tuple[tuple[int, int], tuple[int, int]]
-_Keys: TypeAlias = "SortedList[Key] | list[Key]"
+_Keys: TypeAlias = "SortedList[Key] | list[Key] | _Run"
+
+
+class _Run:
+    """Keys in order. Their instants as floats stand side by side, so that a look-up touches few of the keys.
+
+    Those of a million points are all over the memory: without the floats a look-up takes eight times as long.
+    """
+
+    __slots__ = ("instants", "keys")
+
+    def __init__(self, keys: list[Key]) -> None:
+        self.keys = sorted(keys)
+        self.instants = array("d", [key.at for key in self.keys])
+
+    def __len__(self) -> int:
+        return len(self.keys)
+
+    def __getitem__(self, place: int) -> Key:
+        return self.keys[place]
+
+    def bisect_left(self, key: Key) -> int:
+        """Where a key stands, or would."""
+        at = float(key.at)  # different instants may have the same
+        low = bisect_left(self.instants, at)
+        high = bisect_right(self.instants, at, low)
+        return low if low == high else bisect_left(self.keys, key, low, high)
+
+    def bisect_right(self, key: Key) -> int:
+        """Where the keys behind it begin."""
+        place = self.bisect_left(key)
+        return place + (place < len(self.keys) and self.keys[place] == key)
+
+    def slices(self, wanted: "_Range") -> _Slices:
+        """As `_Range.slices`."""
+        instants, (first, beyond), (low, high) = self.instants, wanted.ends, wanted.floats
+        start, stop = bisect_left(instants, low), bisect_right(instants, high)
+        if start < len(instants) and instants[start] == low:
+            start = bisect_left(self.keys, first, start, bisect_right(instants, low, start))
+        if stop and instants[stop - 1] == high:
+            stop = bisect_left(self.keys, beyond, bisect_left(instants, high, 0, stop), stop)
+        return (0, bisect_right(instants, UNKNOWN) if instants[0] == UNKNOWN else 0), (min(start, stop), stop)
+
+    def add(self, key: Key) -> None:
+        """Put in a key."""
+        place = self.bisect_left(key)
+        self.keys.insert(place, key)
+        self.instants.insert(place, float(key.at))
+
+    def remove(self, key: Key) -> None:
+        """Take out a key that is in."""
+        place = self.bisect_left(key)
+        del self.keys[place], self.instants[place]
 
 
 class _Range:
     """Inclusive bounds, to be looked up among keys in order; UNKNOWN instants, which come first, lie in all."""
 
-    __slots__ = ("ends", "is_open")
+    __slots__ = ("ends", "floats", "is_open")
 
     def __init__(self, bounds: Bounds) -> None:
         low, high = bounds
         self.is_open = bounds == OPEN
-        self.ends = (Key(low, "") if low is not None else _KNOWN, Key(high, TOP) if high is not None else _END)
+        self._set(Key(low, "") if low is not None else _KNOWN, Key(high, TOP) if high is not None else _END)
 
-    def count(self, keys: _Keys) -> int:
-        """How many lie in it."""
-        return _size(self.slices(keys))
+    def _set(self, first: Key, beyond: Key) -> None:
+        self.ends = (first, beyond)
+        self.floats = (float(self.ends[0].at), float(self.ends[1].at))
+
+    def behind(self, descending: bool, after: Key | None) -> "_Range":
+        """What of it is behind a place, of instants that are known."""
+        if after is None:
+            return self
+        first, beyond = self.ends
+        narrowed = _Range(OPEN)
+        if descending:
+            narrowed._set(first, min(beyond, after))
+        else:
+            narrowed._set(max(first, Key(after.at, after.id + "\0")), beyond)
+        return narrowed
+
+    def count(self, run: _Run) -> int:
+        """How many of some keys lie in it; mostly all of a block, or none."""
+        low, high = self.floats
+        first, last = run.instants[0], run.instants[-1]
+        if first > high or (last < low and first != UNKNOWN):
+            return 0
+        return len(run) if first > low and last < high else _size(self.slices(run))
 
     def slices(self, keys: _Keys) -> _Slices:
         """Where those stand that lie in it: those of unknown instant, and the others."""
+        if isinstance(keys, _Run):
+            return keys.slices(self)
         unknown = _left(keys, _KNOWN) if keys and keys[0].at == UNKNOWN else 0
         first, beyond = self.ends
         stop = _left(keys, beyond)
         return (0, unknown), (min(_left(keys, first), stop), stop)
+
+    def among(self, keys: list[Key]) -> int:
+        """How many of some keys in no order lie in it."""
+        first, beyond = self.ends
+        return len([None for key in keys if (not key < first and key < beyond) or key.at == UNKNOWN])
 
     def windows(self, keys: _Keys, descending: bool, after: Key | None) -> list[tuple[int, int]]:
         """Where those stand that lie in it and behind `after`, in the order in which they are walked."""
@@ -84,7 +163,7 @@ class _Block:
     def __init__(self, created: list[Key], latest: list[Key]) -> None:
         self.created = created
         self.latest = latest
-        self.updated = sorted(latest)
+        self.updated = _Run(latest)
 
 
 class Plane:
@@ -111,7 +190,7 @@ class Plane:
         place = bisect_left(block.created, created)
         block.created.insert(place, created)
         block.latest.insert(place, updated)
-        insort(block.updated, updated)
+        block.updated.add(updated)
         self._last[at] = block.created[-1]
         if len(block.created) > 2 * _BLOCK_POINTS:
             self._split(at, block)
@@ -126,7 +205,7 @@ class Plane:
             return
         place = bisect_left(block.created, created)
         del block.created[place], block.latest[place]
-        del block.updated[bisect_left(block.updated, updated)]
+        block.updated.remove(updated)
         self._last[at] = block.created[-1]
 
     def _split(self, at: int, block: _Block) -> None:
@@ -151,7 +230,7 @@ class Plane:
         """How many points lie in both ranges."""
         in_updated, inside = _Range(updated), 0
         if created == OPEN:
-            return in_updated.count(self._by_updated)
+            return _size(in_updated.slices(self._by_updated))
         for at in self._reach(created):
             block = self._blocks[at]
             slices = self._cut(at, created)
@@ -160,7 +239,7 @@ class Plane:
             elif in_updated.is_open:
                 inside += _size(slices)
             else:
-                inside += len(self._inside(block, slices, created, in_updated))
+                inside += _count_cut(block, slices, in_updated)
         return inside
 
     def walk(
@@ -178,46 +257,72 @@ class Plane:
         return self._walk_updated(descending, created, in_updated, after, limit)
 
     def _walk_created(self, descending: bool, created: Bounds, in_updated: _Range, after: Key | None) -> Iterator[Key]:
+        in_created = _Range(created)
         for at in self._reach(created, descending, after):
-            keys = self._inside(self._blocks[at], self._cut(at, created), created, in_updated)
-            for key in reversed(keys) if descending else keys:
-                if after is None or (key < after if descending else key > after):
-                    yield key
+            block = self._blocks[at]
+            if not in_updated.is_open and not in_updated.count(block.updated):
+                continue
+            windows = in_created.windows(block.created, descending, after)
+            if in_updated.is_open:
+                yield from _over(block.created, windows, descending)
+            else:
+                yield from self._in_both(block, windows, descending, in_updated)
+
+    def _in_both(
+        self, block: _Block, windows: list[tuple[int, int]], descending: bool, in_updated: _Range
+    ) -> Iterator[Key]:
+        """The created keys of a block in some windows, of the points in a range of last update."""
+        slices = in_updated.slices(block.updated)
+        if _FEW * _size(slices) < len(block.updated):
+            found = (self._created_of(key.id) for start, stop in slices for key in block.updated.keys[start:stop])
+            ends = [(block.created[start], block.created[stop - 1]) for start, stop in windows]
+            inside = [key for key in found if any(first <= key <= last for first, last in ends)]
+            yield from sorted(inside, reverse=descending)
+            return
+        (first, beyond), latest = in_updated.ends, block.latest
+        for start, stop in windows:
+            places = range(start, stop)
+            for place in reversed(places) if descending else places:
+                at = latest[place]
+                if (not at < first and at < beyond) or at.at == UNKNOWN:
+                    yield block.created[place]
 
     def _walk_updated(
         self, descending: bool, created: Bounds, in_updated: _Range, after: Key | None, limit: int
     ) -> Iterator[Key]:
         """The first `limit` keys at least. They stand in as many blocks at most: those whose first keys come first."""
         heads: list[tuple[Key, int, list[tuple[int, int]]]] = []
+        known = in_updated.behind(descending, after)
         for at in self._reach(created):
             keys = self._blocks[at].updated
-            windows = in_updated.windows(keys, descending, after)
+            if keys.instants[0] == UNKNOWN:
+                windows = in_updated.windows(keys, descending, after)
+            else:
+                _, (start, stop) = keys.slices(known)
+                windows = [(start, stop)] if start < stop else []
             if windows:
                 heads.append((keys[windows[0][1] - 1 if descending else windows[0][0]], at, windows))
         first = limit + _CUT_BLOCKS_MAX  # what is cut at an end may have none of the keys that it promises
         if len(heads) > first:
             pick = heapq.nlargest if descending else heapq.nsmallest
             heads = pick(first, heads, key=itemgetter(0))
-        runs = (self._run(at, windows, descending, created, limit) for _, at, windows in heads)
+        runs = (self._run(at, windows, descending, created) for _, at, windows in heads)
         return heapq.merge(*runs, reverse=descending)
 
-    def _run(
-        self, at: int, windows: list[tuple[int, int]], descending: bool, created: Bounds, limit: int
-    ) -> Iterator[Key]:
-        """The updated keys of a block in some windows, of the points in the range of creation; the first `limit`."""
+    def _run(self, at: int, windows: list[tuple[int, int]], descending: bool, created: Bounds) -> Iterator[Key]:
+        """The updated keys of a block in some windows, of the points in the range of creation."""
         block, slices = self._blocks[at], self._cut(at, created)
         if slices is None:
-            return _over(block.updated, windows, descending)
-        if 2 * _size(slices) > len(block.updated):
-            return filter(partial(self._is_created_in, created), _over(block.updated, windows, descending))
-        keys = []
-        for start, stop in windows:
-            first, last = block.updated[start], block.updated[stop - 1]
-            keys += [k for a, b in slices for k in block.latest[a:b] if not k < first and not last < k]
-        return iter((heapq.nlargest if descending else heapq.nsmallest)(limit, keys))
-
-    def _is_created_in(self, created: Bounds, updated: Key) -> bool:
-        return within(created, self._created_of(updated.id).at)
+            return _over(block.updated.keys, windows, descending)
+        if _FEW * _size(slices) < len(block.created):
+            ends = [(block.updated[start], block.updated[stop - 1]) for start, stop in windows]
+            found = (key for start, stop in slices for key in block.latest[start:stop])
+            inside = [key for key in found if any(first <= key <= last for first, last in ends)]
+            return iter(sorted(inside, reverse=descending))
+        inside, outside = _parted(block.created, slices)
+        ids = {key.id for key in (inside if len(inside) < len(outside) else outside)}
+        wanted = len(inside) < len(outside)
+        return (key for key in _over(block.updated.keys, windows, descending) if (key.id in ids) is wanted)
 
     def _reach(self, created: Bounds, descending: bool = False, after: Key | None = None) -> Iterator[int]:
         """Which blocks may have points in the range of creation, and behind `after`, in the order of creation."""
@@ -240,25 +345,22 @@ class Plane:
             return None
         return _Range(created).slices(keys)
 
-    def _inside(self, block: _Block, slices: _Slices | None, created: Bounds, in_updated: _Range) -> list[Key]:
-        """The created keys of a block at `slices`, or all, whose last update lies in a range; in order."""
-        parts = slices if slices is not None else ((0, 0), (0, len(block.created)))
-        if in_updated.is_open:
-            return [key for start, stop in parts for key in block.created[start:stop]]
-        windows = in_updated.slices(block.updated)
-        if _FEW * _size(windows) < _size(parts):
-            keys = [self._created_of(key.id) for start, stop in windows for key in block.updated[start:stop]]
-            return sorted(keys if slices is None else [key for key in keys if within(created, key.at)])
-        first, beyond = in_updated.ends
-        return [
-            key
-            for start, stop in parts
-            for key, latest in zip(block.created[start:stop], block.latest[start:stop], strict=True)
-            if (not latest < first and latest < beyond) or latest.at == UNKNOWN
-        ]
-
     def _has_unknown(self) -> bool:
         return bool(self._blocks) and self._blocks[0].created[0].at == UNKNOWN
+
+
+def _count_cut(block: _Block, slices: _Slices, in_updated: _Range) -> int:
+    """How many points at `slices` of a block by creation lie in a range of last update: the fewer are looked at."""
+    inside, outside = _parted(block.latest, slices)
+    if len(outside) < len(inside):
+        return in_updated.count(block.updated) - in_updated.among(outside)
+    return in_updated.among(inside)
+
+
+def _parted(keys: list[Key], slices: _Slices) -> tuple[list[Key], list[Key]]:
+    """What stands at `slices`, and what does not."""
+    (_, unknown), (start, stop) = slices
+    return keys[:unknown] + keys[start:stop], keys[unknown:start] + keys[stop:]
 
 
 def _size(slices: _Slices) -> int:
@@ -272,7 +374,7 @@ def _left(keys: _Keys, key: Key) -> int:
 
 def _over(keys: _Keys, windows: list[tuple[int, int]], descending: bool) -> Iterator[Key]:
     for start, stop in windows:
-        if not isinstance(keys, list):
+        if isinstance(keys, SortedList):
             yield from keys.islice(start, stop, reverse=descending)
         else:
             places = range(start, stop)
