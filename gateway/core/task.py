@@ -7,7 +7,7 @@ fraction (DESIGN 5.2); a timestamp that nobody can read is `UNKNOWN`, and loses 
 
 import hashlib
 import re
-from datetime import date
+from datetime import UTC, date, datetime
 from fractions import Fraction
 from functools import lru_cache
 from typing import Any, Final, TypeAlias
@@ -34,6 +34,7 @@ _RFC3339: Final = re.compile(
     rf"(?:\.([0-9]{{1,{_FRACTION_DIGITS_MAX}}}))?(Z|[+-][0-9]{{2}}:[0-5][0-9])",
 )
 _EPOCH: Final = date(2020, 1, 1)
+_EPOCH_UTC: Final = datetime(2020, 1, 1, tzinfo=UTC)
 _EPOCH_UNIX_S: Final = 1_577_836_800
 _SECOND: Final = 10**9
 _DAY: Final = 24 * 60 * 60 * _SECOND
@@ -164,6 +165,19 @@ def parse_instant(text: str) -> Instant | None:
 
     A fraction may have up to `_FRACTION_DIGITS_MAX` digits.
     """
+    # As JavaScript and Python write it: datetime reads that in a third of the time, but week dates and 24:00 too.
+    if len(text) in (24, 27) and text[10] == "T" and text[19] == "." and text[-1] == "Z" and text[5] != "W":
+        try:
+            since = datetime.fromisoformat(text) - _EPOCH_UTC
+        except ValueError:
+            return _parse_instant(text)
+        if text[11:13] == "24":
+            return None
+        return since.days * _DAY + since.seconds * _SECOND + since.microseconds * 1000
+    return _parse_instant(text)
+
+
+def _parse_instant(text: str) -> Instant | None:
     parts = _RFC3339.fullmatch(text.upper())
     if parts is None:
         return None

@@ -242,6 +242,28 @@ def test_nothing_but_the_grammar_is_read_and_nothing_raises(text: str) -> None:
         assert GRAMMAR.fullmatch(text)
 
 
+def in_places(text: str) -> st.SearchStrategy[str]:
+    """The text with some of its characters changed, and none more or fewer."""
+    other = st.sampled_from("0123456789-:.,+TtZzW \u0663\u2212")
+    return st.tuples(*(st.one_of(st.just(letter), st.just(letter), st.just(letter), other) for letter in text)).map(
+        "".join
+    )
+
+
+@settings(thorough, max_examples=1000)
+@given(
+    in_places("2025-11-25T10:30:00.123Z")
+    | in_places("2024-02-29T23:59:59.999999Z")
+    | st.sampled_from(
+        ["2025-W48-2T10:30:00.123Z", "2025-11-25T24:00:00.000Z", "2025-12-31T23:59:60.000Z", "0000-01-01T00:00:00.001Z"]
+    )
+)
+def test_the_usual_way_to_write_an_instant_is_read_as_any_other(text: str) -> None:
+    """It has a way of its own through the reader: with a digit more it has not."""
+    longer = f"{text[:-1]}0{text[-1]}"
+    assert task.parse_instant(text) == (task.parse_instant(longer) if GRAMMAR.fullmatch(text) else None)
+
+
 RAW = (
     b' {"taskId" : "\\u0061",\r\n "x":1.10e400, "status":"wor\\u006bing","y":123456789012345678901234567890,\n'
     b'"createdAt":"2025-11-25T10:30:00.5+00:00","statusMessage":"\\ud83d\\ude00 \xf0\x9f\x98\x80","ttl":null,'
