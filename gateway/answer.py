@@ -121,6 +121,7 @@ class Reply:
             fields.append((b"Transfer-Encoding", b"chunked"))
         else:
             self._exchange.keep_alive = False
+            self._exchange.ends_with_connection = True
         if not self._exchange.keep_alive:
             fields.append((b"Connection", b"close"))
         self._exchange.write(b"HTTP/1.1 200 OK\r\n%b\r\n" % Headers(fields).block())

@@ -33,8 +33,8 @@ class Exchange:
     """
 
     __slots__ = (
-        "body", "connection", "continued", "finished", "headers", "keep_alive", "method", "minor", "started", "status",
-        "target",
+        "body", "connection", "continued", "ends_with_connection", "finished", "headers", "keep_alive", "method",
+        "minor", "started", "status", "target",
     )  # fmt: skip
 
     def __init__(self, connection: "Connection", head: http1.Head) -> None:
@@ -48,6 +48,7 @@ class Exchange:
         self.started = False  # something of the final response was written
         self.continued = False  # the client was told to go on and send its body
         self.finished = False
+        self.ends_with_connection = False  # nothing else tells the client where the response ends
         self.status = 0  # of the final response, once there is one
 
     def write(self, data: bytes) -> None:
@@ -59,6 +60,7 @@ class Exchange:
         """Send a 1xx response, unless the client does not know them or was already told to go on."""
         if self.minor and not self.started and not (status == 100 and self.continued):
             self.continued |= status == 100
+            self.connection.expect_body()
             self.connection.write(b"HTTP/1.1 %d %b\r\n%b\r\n" % (status, reason, headers.block()))
 
     async def drain(self) -> None:
@@ -72,6 +74,7 @@ class Exchange:
     def respond(self, status: int, reason: bytes, headers: Iterable[tuple[bytes, bytes]], body: bytes) -> None:
         """Send a whole response of the gateway's own."""
         self.status = status
+        self.keep_alive &= not self.connection.is_ending
         fields = Headers(headers)
         if status != 204:
             fields = fields.with_value(b"content-length", b"%d" % len(body))
@@ -85,6 +88,7 @@ class Exchange:
         """The body, and True; or its beginning, and False, if it is larger than `bytes_max`."""
         if not self.body.complete and not self.continued and self.minor and self.expects_continue:
             self.continued = True
+            self.connection.expect_body()
             self.connection.write(CONTINUE)
         if self.body.complete:
             data = self.body.take()
@@ -120,10 +124,12 @@ class Listener:
         return Connection(self, asyncio.get_running_loop())
 
     def sweep(self, now: float) -> None:
-        """Close the connections that have been idle, or sending a request's head, for too long."""
+        """Close the connections that have been idle, or sending a request, for too long; notice who has left unread."""
         for connection in list(self.connections):
             if now > connection.deadline:
                 connection.time_out()
+            elif connection.is_held and connection.has_left():
+                connection.abort()
 
     async def drain(self, timeout_s: float) -> None:
         """Let the answers in flight finish, for `timeout_s` at most, then close every connection."""
@@ -155,6 +161,7 @@ class Connection(Wire):
         self.streaming = False  # the response in flight is an event stream, which has no end to wait for
         self._queue: deque[Exchange] = deque()  # pipelined requests, of one read of the socket at most
         self._receiving: Exchange | None = None  # the request whose body is arriving
+        self._body_began = False
         self._closing = False
         self._lingering = False
         self._parser = http1.RequestParser(listener.limits.header_bytes_max)
@@ -197,19 +204,27 @@ class Connection(Wire):
             elif isinstance(event, http1.Refused):
                 self._refuse(event)
             elif self._receiving is not None:
+                self._body_began = True
                 self._receiving.body.feed(event)
         if self._receiving is not None and not self._lingering:
-            self.deadline = self.loop.time() + self.stall_timeout_s
+            self.expect_body()
         if self._parser.in_head != self._in_head:
             self._in_head = self._parser.in_head
             if self._in_head and self.task is None and not self._lingering:
                 self.deadline = self.loop.time() + self._limits.request_timeout
 
+    def expect_body(self) -> None:
+        """More of the request's body must come in time, unless the client waits to be told to go on."""
+        exchange = self._receiving
+        if exchange is not None:
+            waits = exchange.expects_continue and not exchange.continued and not self._body_began
+            self.deadline = _NEVER if waits else self.loop.time() + self.stall_timeout_s
+
     def time_out(self) -> None:
         """The deadline has passed: silently if the connection is idle, with a status if a request has begun."""
         if self._receiving is not None and not self._lingering:
-            if self.is_held:
-                self.deadline = self.loop.time() + self.stall_timeout_s  # who is not read cannot send
+            if self.is_held or (self._receiving.started and not self._receiving.finished):
+                self.expect_body()  # who is not read cannot send, and who is being answered may wait for more of it
                 return
             missing = f"nothing more of the request's body for {self.stall_timeout_s:g} s"
         elif self._parser.in_head:
@@ -218,6 +233,11 @@ class Connection(Wire):
             self.close()
             return
         self._refuse(http1.Refused(408, b"Request Timeout", missing))
+
+    @property
+    def is_ending(self) -> bool:
+        """Whether the connection closes behind the response in flight."""
+        return self._closing and not self._queue and self._refused is None
 
     def close_when_idle(self) -> None:
         self._closing = True
@@ -229,6 +249,7 @@ class Connection(Wire):
     def _begin(self, head: http1.Head) -> None:
         exchange = Exchange(self, head)
         self._receiving = exchange
+        self._body_began = False
         if self.task is None and not self._lingering:
             self._start(exchange)
         else:
@@ -247,7 +268,9 @@ class Connection(Wire):
             self.deadline = _NEVER
 
     def _start(self, exchange: Exchange) -> None:
-        self.deadline = self.loop.time() + self.stall_timeout_s if exchange is self._receiving else _NEVER
+        self.deadline = _NEVER
+        if exchange is self._receiving:
+            self.expect_body()
         self.task = self.loop.create_task(self._run(exchange))
 
     async def _run(self, exchange: Exchange) -> None:
@@ -260,14 +283,16 @@ class Connection(Wire):
                 exchange.body.end()
                 self._send_refusal(self._refused)
                 return
-            self.abort()
+            self._cut(exchange)
         except asyncio.CancelledError:
-            self.abort()
+            self._cut(exchange)
         except Exception:
-            log.exception("a request could not be handled", extra={"target": exchange.target.decode("latin-1")})
-            self.abort()
+            path = exchange.target.partition(b"?")[0]  # a query may hold a token
+            log.exception("a request could not be handled", extra={"target": path.decode("latin-1")})
+            self._cut(exchange)
         self.task = None
         self.streaming = False
+        self.limit_stalls(True)
         exchange.body.end()  # what nobody read would hold up the next request
         self._end(exchange)
 
@@ -275,13 +300,26 @@ class Connection(Wire):
         if self.transport is None:
             return
         if not exchange.finished:
-            self.abort()
-        elif not exchange.keep_alive or (self._closing and not self._queue and self._refused is None):
+            self._cut(exchange)
+        elif not exchange.keep_alive or self.is_ending:
             self._close_gently(exchange)
+        elif not exchange.body.complete and self._refused is not None:
+            self.close()  # what is left of it is malformed
         elif not exchange.body.complete:
             self._linger()
         else:
             self._next()
+
+    def _cut(self, exchange: Exchange) -> None:
+        """End the connection without the rest of a response, which must not look whole; what came of it goes out.
+
+        A reset would destroy what a slow client has yet to read, whole responses before this one included. So it is
+        only for a response that nothing but the connection's end would end.
+        """
+        if exchange.started and exchange.ends_with_connection:
+            self.abort()
+        else:
+            self.close()
 
     def _linger(self) -> None:
         """The response is out before the request was in: take in the rest, for a while, before the next one."""
@@ -312,6 +350,9 @@ class Connection(Wire):
     def _refuse(self, refused: http1.Refused) -> None:
         """Answer what is no request once those before it are answered, and close."""
         log.info("refused a request", extra={"status": refused.status})  # never why: that may quote a token
+        if self._lingering:
+            self.close()  # its response is out
+            return
         self._closing = True
         self.deadline = _NEVER
         if self._receiving is not None:

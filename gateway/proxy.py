@@ -46,6 +46,7 @@ _HOST: Final = re.compile(r"([a-z0-9._~!$&'()*+,;=%-]{1,255}|\[[0-9a-f:.]{1,45}\
 _ABSOLUTE: Final = re.compile(rb"[A-Za-z][A-Za-z0-9+.-]*://([^/?#]*)")
 _WELL_KNOWN: Final = re.compile(rb"/\.well-known/[^/?]+")
 _CLIENT_LEFT: Final = 499  # in metrics, where a client left before a response began; nginx counts it so
+_OF_ONE_VALUE: Final = (b"X-Forwarded-Proto", b"X-Forwarded-Host")
 _METHOD_SHOWN_MAX: Final = 100  # characters of a method in the log
 _CANCELLED: Final = "notifications/cancelled"
 
@@ -383,7 +384,13 @@ class _Route:
         if self._sent_host is not None:
             headers = headers.with_value(b"host", self._sent_host)
         if self.upstream.add_headers:
-            headers = Headers([*headers, *_added(exchange, self.upstream, host)])
+            for name, value in _added(exchange, self.upstream, host):
+                if name in _OF_ONE_VALUE:
+                    headers = headers.with_value(
+                        name.lower(), value
+                    )  # what a client says of that is not to be believed
+                else:
+                    headers.add(name, value)
         return headers
 
 

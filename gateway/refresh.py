@@ -20,8 +20,8 @@ from gateway.config import Config
 from gateway.core import freshness, jsonrpc, observe
 from gateway.core.cursor import Position
 from gateway.core.freshness import Ages, Plan
-from gateway.core.index import Page, page_of
-from gateway.core.knowledge import NEVER, Listing, Order
+from gateway.core.index import Page, page_of, size_of
+from gateway.core.knowledge import NEVER, Knowledge, Listing, Order
 from gateway.core.query import Query
 from gateway.core.task import Task
 from gateway.crawler import TASKS_AT_ONCE, Caller, Crawler
@@ -45,7 +45,7 @@ class Outbox(Protocol):
 _ASKED_AT_ONCE: Final = 8
 _SUSPECTS_MAX: Final = 100  # of the tasks that a crawl no longer shows: more are taken to be gone unasked
 _CURSORS_KEPT: Final = 4  # of the last pages, to look there for new tasks
-_ROUNDS_MAX: Final = 100  # of planning for one query; each learns something, so that this is never reached
+_ROUNDS_MAX: Final = 100  # of planning for one query; each learns something
 
 
 class Answer(msgspec.Struct):
@@ -190,7 +190,7 @@ class Refresher:
         self, session: Session, caller: Caller, outbox: Outbox, query: Query, plan: Plan, came_at: float
     ) -> int | None:
         """Ask what a plan says, or wait for those who do; the requests made, None if others made them all."""
-        oldest = max(came_at - self._ages.max_age_s, session.known.doubted_at)
+        oldest = freshness.oldest_of(session.known, came_at, self._ages)
         reading = session.asks.get(None)
         if reading is not None and (plan.crawl or plan.look):
             await self._await(reading, outbox, oldest)
@@ -236,12 +236,12 @@ class Refresher:
             ask.task = None  # whose error, if it was cancelled, holds this frame
             self._sessions.keep(session)
 
-    def _on_message(self, session: Session, ask: Ask) -> Callable[[bytes], Awaitable[None]]:
+    def _on_message(self, session: Session, receiver: Ask | Outbox) -> Callable[[bytes], Awaitable[None]]:
         async def on_message(data: bytes) -> None:
             message = jsonrpc.parse(data)
             if message is not None and (observation := observe.of_notification(message)):
                 self._sessions.observe(session.key, observation)
-            await ask.forward(data)
+            await receiver.forward(data)
 
         return on_message
 
@@ -256,13 +256,14 @@ class Refresher:
             async with aclosing(crawler.pages()) as reading:
                 async for page in reading:
                     order.note(await self._take_page(session, page))
+                    _check_same(session, known)
                     cursors = [*cursors, page.cursor][-_CURSORS_KEPT:]
                     pages += 1
                     size_bytes += page.size_bytes
                     if page.following is not None:
                         await ask.progress(order.count)
-        if order.count < len(session.index):
-            await self._forget_unseen(session, began_at)
+        await self._forget_unseen(session, began_at)
+        _check_same(session, known)
         session.crawled(began_at, pages, cursors, order.listing)
         session.list_bytes = size_bytes
         if known.unlisted:
@@ -275,8 +276,8 @@ class Refresher:
             if start:
                 await asyncio.sleep(0)
             new += session.listed(page.tasks[start : start + TASKS_AT_ONCE], page.asked_at)
-        self._sessions.keep(session)
         self._sessions.check(session)
+        self._sessions.keep(session)
         return new
 
     async def _forget_unseen(self, session: Session, began_at: float) -> None:
@@ -327,13 +328,16 @@ class Refresher:
         began_at, known = self._clock(), session.known
         prepends = known.listing is Listing.PREPENDS
         cursors: list[str | None] = [None] if prepends else list(known.cursors)
+        new: set[str] = set()
         while cursors:
             cursor = cursors[-1]
             page = await crawler.page(cursor)
             if page is None:
                 cursors.pop()  # the task that the cursor names has gone; the page before may still be had
                 continue
-            reached = prepends and any(session.index.get(task.id) is not None for task in page.tasks)
+            # A task that no page had shown before may stand in front of others that nobody here has heard of.
+            new |= {t.id for t in page.tasks if t.id in known.unlisted or session.index.get(t.id) is None}
+            reached = prepends and any(task.id not in new for task in page.tasks)
             await self._take_page(session, page)
             session.confirm(page.tasks, page.asked_at)
             if page.following is None or reached:
@@ -384,12 +388,12 @@ class Refresher:
                 await crawl.over()
             if not session.oversize:
                 return None
-            crawler = Crawler(caller, self._config, self._metrics, outbox.forward)
+            crawler = Crawler(caller, self._config, self._metrics, self._on_message(session, outbox))
             limit, began_unix_s = self._config.index.page_size, time.time()
             query = position.query
             seen: set[int] = set()
             best: list[Task] = []
-            total, more, pages, size_bytes = 0, False, 0, 0
+            total, more, pages, list_bytes, size_bytes = 0, False, 0, 0, 0
             async with aclosing(crawler.pages()) as reading:
                 async for read in reading:
                     unique = {t.id: t for t in read.tasks if hash(t.id) not in seen}
@@ -399,15 +403,22 @@ class Refresher:
                     kept = page_of(query, best + matching, position.after, limit, position.shown)
                     best, more = kept.tasks, more or kept.more
                     pages += 1
-                    size_bytes += read.size_bytes
+                    list_bytes += read.size_bytes
+                    size_bytes += sum(map(size_of, unique.values()))
                     if read.following is not None:
                         await outbox.progress(len(seen))
             limits = self._config.index
             session.oversize = len(seen) > limits.tasks_max or size_bytes > limits.memory_bytes_max
-            session.known.pages, session.list_bytes = pages, size_bytes
+            session.known.pages, session.list_bytes = pages, list_bytes
             session.known.doubted_at = self._clock()  # what is known of single tasks may be older than this answer
             reason = "the session is larger than an index may be"
             return Answer(Page(best, total, more), began_unix_s, "scanned", reason, crawler.requests)
+
+
+def _check_same(session: Session, known: Knowledge) -> None:
+    """Raises TooLarge if all was forgotten since: what was read before that is no part of what is known now."""
+    if session.known is not known:
+        raise TooLarge
 
 
 def _touches_every_live_task(query: Query) -> bool:

@@ -115,6 +115,8 @@ async def _pass_while_sending(
             sending.result()  # a request that broke off ends its answer too
             await asyncio.wait({responding})
         responding.result()
+        while not (sending.done() or call.is_lost):  # it may yet take in the rest of what it has answered already
+            await asyncio.wait({sending}, timeout=1.0)
     finally:
         for task in tasks:
             task.cancel()
@@ -125,6 +127,8 @@ async def _send(exchange: Exchange, request: Request, call: Call) -> None:
     frame = _chunk if request.chunked else _identity
     await call.send(request.head() + frame(request.body + exchange.body.take()))
     while piece := await exchange.body.read():
+        if call.is_lost:
+            return  # whatever it has answered, it wants no more
         await call.send(frame(piece))
     await call.send(_last_chunk(exchange.body.trailers) if request.chunked else b"", last=True)
 
@@ -150,6 +154,8 @@ async def _respond(exchange: Exchange, response: Response, watch: Watch, limits:
     kind = response.headers.media_type()
     stream = kind == EVENT_STREAM
     exchange.connection.streaming = stream and exchange.method == b"GET"
+    if stream:
+        exchange.connection.limit_stalls(False)  # no time limit on a stream that is open (DESIGN 3.4)
     looked_at = stream or (watch.reads_json and kind == JSON and response.status < 400)
     if not looked_at or response.framing == "none":
         await _pump(exchange, response, _pass)
@@ -211,6 +217,7 @@ async def _pump(
 def _head(exchange: Exchange, response: Response) -> tuple[bytes, Callable[[bytes], bytes]]:
     """The response's head as bytes, and how its body is to be framed."""
     exchange.status = response.status
+    exchange.keep_alive &= not exchange.connection.is_ending
     headers = response.headers.end_to_end()
     frame = _identity
     if response.framing == "chunked" and exchange.minor:
@@ -218,6 +225,7 @@ def _head(exchange: Exchange, response: Response) -> tuple[bytes, Callable[[byte
     elif response.framing in ("chunked", "close"):
         headers = headers.without(b"transfer-encoding")
         exchange.keep_alive = False
+        exchange.ends_with_connection = response.framing != "none"
     if not exchange.keep_alive:
         headers.add(b"Connection", b"close")
     return b"HTTP/1.1 %d %b\r\n%b\r\n" % (response.status, response.reason, headers.block()), frame

@@ -182,7 +182,7 @@ class _Connection(Wire):
             self._break(f"it is of HTTP/{self._parser.get_http_version()}, with status {status}")
             return
         if status < 200:
-            self._head_bytes = 0
+            self._head_bytes = self._unread_bytes = 0
             if self._on_informational is not None:
                 self._on_informational(status, reason, headers.end_to_end())
             return
@@ -249,6 +249,11 @@ class Call:
         connection.begin(self._method, self._on_informational)
         self._connection = connection
         self._pool.active.add(connection)
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether the upstream has closed the connection."""
+        return self._connection is None or self._connection.lost
 
     async def send(self, data: bytes, last: bool = False) -> None:
         """Send bytes of the request; `last` says that it is whole with them."""

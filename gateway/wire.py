@@ -7,6 +7,7 @@ A peer that has vanished, or takes nothing of what is there for it, loses its co
 """
 
 import asyncio
+import select
 import socket
 import struct
 from collections.abc import Sequence
@@ -15,6 +16,7 @@ from typing import Final
 
 from gateway.core.headers import Headers
 
+_LEFT: Final = select.POLLHUP | select.POLLERR | getattr(select, "POLLRDHUP", 0)
 HELD_BYTES_MAX: Final = 256 * 1024
 _NO_TRAILERS: Final = Headers()
 _KEEPIDLE_MAX_S: Final = 32767  # what Linux takes
@@ -30,6 +32,7 @@ class Wire(asyncio.Protocol):
         self.stall_timeout_s = stall_timeout_s
         self.transport: asyncio.Transport | None = None
         self._reading_held = 0
+        self._stalls_limited = True
         self._drained: asyncio.Future[None] | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -74,6 +77,20 @@ class Wire(asyncio.Protocol):
         if self._reading_held == 0 and self.transport is not None and not self.transport.is_closing():
             self.transport.resume_reading()
 
+    def has_left(self) -> bool:
+        """Whether the peer has closed or reset the connection: the loop does not see that of one that is not read."""
+        if self.transport is None:
+            return True
+        poll = select.poll()
+        poll.register(self.transport.get_extra_info("socket").fileno(), _LEFT)
+        return bool(poll.poll(0))
+
+    def limit_stalls(self, limited: bool) -> None:
+        """Whether a peer that leaves no room for what is sent loses the connection after `stall_timeout`."""
+        if self.transport is not None and limited != self._stalls_limited:
+            self._stalls_limited = limited
+            _end_stalls(self.transport.get_extra_info("socket"), self.stall_timeout_s, limited)
+
     def abort(self) -> None:
         """Cut the connection with a reset, which no peer can take for the end of a message."""
         if self.transport is not None:
@@ -88,7 +105,7 @@ class Wire(asyncio.Protocol):
             self.transport.close()
 
 
-def _end_stalls(sock: socket.socket, timeout_s: float) -> None:
+def _end_stalls(sock: socket.socket, timeout_s: float, limited: bool = True) -> None:
     """Have the kernel end a connection whose peer does not answer it, or leaves no room for what is sent, for so long.
 
     The kernel alone sees a peer that takes a little now and then: the transport's own buffer moves by megabytes. The
@@ -99,7 +116,7 @@ def _end_stalls(sock: socket.socket, timeout_s: float) -> None:
         "TCP_KEEPIDLE": min(max(1, int(timeout_s / 2)), _KEEPIDLE_MAX_S),
         "TCP_KEEPINTVL": min(max(1, int(timeout_s / 6)), _KEEPIDLE_MAX_S),
         "TCP_KEEPCNT": 3,
-        "TCP_USER_TIMEOUT": min(int(timeout_s * 1000), _USER_TIMEOUT_MAX_MS),
+        "TCP_USER_TIMEOUT": min(int(timeout_s * 1000), _USER_TIMEOUT_MAX_MS) if limited else 0,
     }
     for name, value in options.items():
         if (option := getattr(socket, name, None)) is not None:  # Linux has all of them

@@ -46,9 +46,14 @@ class Ages(msgspec.Struct, frozen=True):
     full_crawl_interval_s: float
 
 
+def oldest_of(known: Knowledge, came_at: float, ages: Ages) -> float:
+    """Since when what a query that came at `came_at` is answered by must be known."""
+    return max(came_at - ages.max_age_s, min(known.doubted_at, came_at))
+
+
 def plan(known: Knowledge, index: Index, query: Query, came_at: float, ages: Ages) -> Plan:
     """What must be asked before `query`, which came at `came_at`, may be answered from `index`."""
-    oldest = max(came_at - ages.max_age_s, known.doubted_at)
+    oldest, doubted_at = oldest_of(known, came_at, ages), min(known.doubted_at, came_at)
     oldest_crawl = came_at - ages.full_crawl_interval_s
     if query.task_ids is not None and known.asks_by_id:
         named = [i for i in query.task_ids if not _is_settled(known, index, i, oldest, oldest_crawl)]
@@ -59,6 +64,8 @@ def plan(known: Knowledge, index: Index, query: Query, came_at: float, ages: Age
     if known.crawled_at < oldest:
         if known.crawled_at < oldest_crawl:
             return Plan("full_crawl_interval is over", crawl=True)
+        if known.crawled_at < doubted_at:
+            return Plan("something passed unread", crawl=True)
         if known.listing is Listing.NEITHER:
             return Plan("the upstream lists in no order of creation", crawl=True)
         if not known.asks_by_id:
@@ -87,7 +94,8 @@ def _is_settled(known: Knowledge, index: Index, task_id: str, oldest: float, old
         return False
     if task is None:
         return max(known.gone.get(task_id, NEVER), known.crawled_at) >= oldest
-    return known.confirmed_at(task_id) >= (oldest_crawl if task.is_terminal else oldest)
+    terminal_since = max(oldest_crawl, min(oldest, known.doubted_at))
+    return known.confirmed_at(task_id) >= (terminal_since if task.is_terminal else oldest)
 
 
 def overdue(known: Knowledge, shown: Iterable[Task], now: float, now_unix_s: float) -> list[str]:

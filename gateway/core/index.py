@@ -89,7 +89,7 @@ class Index:
         group.remove(task.created, task.updated)
         if not len(group):
             del self._groups[task.status, task.method]
-        self.size_bytes -= _size_bytes(task)
+        self.size_bytes -= size_of(task)
         return True
 
     def live(self, query: Query) -> Iterator[str]:
@@ -135,7 +135,7 @@ class Index:
         if group is None:
             group = self._groups[task.status, task.method] = Plane(self._created_of)
         group.add(task.created, task.updated)
-        self.size_bytes += _size_bytes(task)
+        self.size_bytes += size_of(task)
 
 
 def page_of(query: Query, matching: list[Task], after: Key | None, limit: int, shown: frozenset[int]) -> Page:
@@ -154,5 +154,6 @@ def _follows(query: Query, place: Key, after: Key) -> bool:
     return bool(place < after if query.descending else place > after)
 
 
-def _size_bytes(task: Task) -> int:
+def size_of(task: Task) -> int:
+    """Bytes of memory that a task takes."""
     return len(task.raw) + len(task.id) + TASK_OVERHEAD_BYTES

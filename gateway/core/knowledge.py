@@ -88,8 +88,8 @@ class Record:
         self.index.put(task)
         if asked_at is not None:
             known.confirmed[task.id] = max(asked_at, known.confirmed.get(task.id, NEVER))
-        if before is None and (asked_at is None or asked_at < known.crawled_at) and known.crawled_at != NEVER:
-            known.suspect[task.id] = now  # a crawl has not shown it since
+        if before is None and (asked_at is None or asked_at < known.crawled_at):
+            known.suspect[task.id] = now  # a crawl has not shown it since, or perhaps not
         elif asked_at is not None:
             known.suspect.pop(task.id, None)
 
@@ -129,7 +129,7 @@ class Record:
                 task.id
                 for task in tasks
                 if task.crawl != self.crawl
-                and known.confirmed.get(task.id, NEVER) < began_at
+                and max(known.confirmed.get(task.id, NEVER), known.suspect.get(task.id, NEVER)) < began_at
                 and not (known.asks_by_id and task.id in known.unlisted)
             ]
 

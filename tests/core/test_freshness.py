@@ -98,7 +98,7 @@ TABLE: dict[str, Case] = {
     "all live tasks seen in passing": Case(
         crawled(OLD, looked_at=RECENT, confirmed=dict.fromkeys(("l1", "l2", "l3"), RECENT)), FRESH
     ),
-    "doubt since the crawl": Case(crawled(RECENT, doubted_at=NOW - 0.1), (False, True, {"l1", "l2", "l3"})),
+    "doubt since the crawl": Case(crawled(RECENT, doubted_at=NOW - 0.1), CRAWL),
     "doubt before the crawl": Case(crawled(RECENT, doubted_at=RECENT), FRESH),
     "a crawl at each refresh, crawled long ago": Case(crawled(NOW - 2), CRAWL, ages=Ages(1.0, 0.0)),
     "a crawl at each refresh, crawled a moment ago": Case(crawled(RECENT), FRESH, ages=Ages(1.0, 0.0)),

@@ -171,7 +171,7 @@ class Oracle:
         self._interval_s = setting.full_crawl_interval * TICK_S
         # Whether a task that nobody told the gateway of is in every crawl of a list that it was in before.
         self._lists_all = setting.order in ("appends", "prepends", "random") and setting.cursors != "offset"
-        self._appends = setting.order == "appends" and self._lists_all
+        self._appends = setting.order in ("appends", "prepends") and self._lists_all
         # A session that is larger than an index may be is answered from pages, and no page says who made a task.
         self._forgets_methods = setting.tasks_max < 1000
 

@@ -5,7 +5,7 @@ In: a history as `python -m tests.model` showed it. Out: nothing. Always: played
 
 import pytest
 
-from tests.model.history import Blink, Create, Delete, Fault, Get, History, Query, Restart, Setting, Update, Wait
+from tests.model.history import Blink, Create, Delete, Fault, Get, History, Page, Query, Restart, Setting, Update, Wait
 from tests.model.play import play
 
 FOUND = {
@@ -62,6 +62,51 @@ FOUND = {
     "a response that was on its way when its session ended makes the session known again": History(
         Setting(delays=((0, 1), (16, 16), (0, 2), (140, 1), (5, 16), (2, 0)), tasks="w"),
         (Get(), Wait(), Wait(ticks=16), Query(), Restart(), Wait(ticks=16), Query(ids=(0,))),
+    ),
+    "a crawl whose index was cleared on the way passes for complete": History(
+        Setting(tasks_max=3, per_page=1, delays=((16, 0),), tasks="cccc"), (Query(), Wait(ticks=40), Create())
+    ),
+    "a task asked for by id makes a crawl's index too large on the way": History(
+        Setting(tasks_max=3, per_page=1, delays=((16, 0),), tasks="ccccc"), (Query(), Wait(ticks=40), Query(ids=(4,)))
+    ),
+    "one listed task gone while one is unseen: as many were counted as are left": History(
+        Setting(per_page=1, max_age=16, full_crawl_interval=200, delays=((16, 0),), tasks="cccccc"),
+        (Query(), Wait(130), Delete(which=0), Wait(200), Query(), Wait(36), Delete(which=0), Get(which=1), Wait(160),
+         Query()),
+    ),
+    "too large: a terminal task that was told to be gone is shown by its id": History(
+        Setting(tasks_max=3, tasks="cccccc"),
+        (Query(), Wait(5), Query(ids=(1,)), Wait(5), Delete(which=1), Get(which=1), Wait(5), Query(ids=(1,)), Wait(5)),
+    ),
+    **{
+        f"too large: a notification on the scan's own stream, {ticks} ticks in": History(
+            Setting(tasks_max=3, per_page=1, streams=True, delays=((16, 0),), tasks="wwwwww"),
+            (Query(), Wait(130), Wait(130), Query(ids=(1,)), Wait(20), Query(), Wait(ticks),
+             Update(which=1, notify=True), Blink(5), Query(ids=(1,)), Wait(100)),
+        )
+        for ticks in (5, 20, 30, 40, 50)
+    },
+    **{
+        f"no tasks/get: a task first heard of by a notification during a crawl, {ticks} ticks in": History(
+            Setting(per_page=1, max_age=128, order="prepends", knows_get=False, listening=True, delays=((16, 0),),
+                    tasks="ccccc"),
+            (Query(ids=(0,)), Wait(ticks), Create(elsewhere=True), Update(notify=True, status=1), Wait(98 - ticks),
+             Query()),
+        )
+        for ticks in (40, 50, 60, 70, 80)
+    },
+    "prepended: a task made through the gateway hides one made elsewhere before it": History(
+        Setting(per_page=1, order="prepends", full_crawl_interval=3840, tasks="cccccccc"),
+        (Query(), Wait(65), Create(elsewhere=True), Wait(2), Create(), Wait(65), Query(), Wait(65), Query()),
+    ),
+    "prepended: a page of a client's hides one made elsewhere before it": History(
+        Setting(per_page=1, order="prepends", full_crawl_interval=3840, tasks="cccccccc"),
+        (Query(), Wait(65), Create(elsewhere=True), Wait(2), Create(elsewhere=True), Page(), Wait(65), Query(),
+         Wait(65), Query()),
+    ),
+    "prepended: a cursor expires under the look for what is new": History(
+        Setting(order="prepends", per_page=1, tasks="xx"),
+        (Query(), Wait(2), Fault(kind="expired"), Create(elsewhere=True), Wait(63), Create(), Query(), Wait()),
     ),
 }  # fmt: skip
 

@@ -95,6 +95,18 @@ async def test_sigterm_lets_an_answer_in_flight_finish(gateways: Gateways) -> No
         assert await rig.gateway.exits() == 0
 
 
+async def test_an_answer_during_a_drain_says_that_the_connection_ends(gateways: Gateways) -> None:
+    """Else its client might send another request, and lose it."""
+    async with own(gateways) as rig:
+        one = await rig.client(post(call("ping")))
+        peer = await rig.upstream.request()
+        rig.gateway.signal(signal.SIGTERM)
+        await refused(rig.gateway)
+        await peer.send(response())
+        assert (b"connection", b"close") in [(n.lower(), v) for n, v in (await one.response()).fields]
+        assert await rig.gateway.exits() == 0
+
+
 async def test_sigterm_lets_a_filtered_answer_finish(gateways: Gateways) -> None:
     async with own(gateways) as rig:
         one = await rig.client(post(filtered()))

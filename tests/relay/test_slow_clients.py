@@ -1,0 +1,162 @@
+"""Clients that are slow to read, slow to send, or leave unseen: what a healthy upstream gave them is not destroyed.
+
+In: connections on which something is still to be taken when the other side ends, waits or has left. Out: all of it, and
+nothing left of who has gone. Always: the gateway is no quicker to give up than the server would be.
+"""
+
+import asyncio
+
+from tests.relay.gateway import Gateways, eventually
+from tests.relay.messages import LAST_CHUNK, chunk, event, request, response, stream
+from tests.relay.rig import Rig, rig_with
+
+TEXT = b"Content-Type: text/plain"
+STALL_S = 1
+
+
+async def test_what_came_before_the_upstreams_end_reaches_a_slow_client(rig: Rig) -> None:
+    """The upstream ends a stream without its last chunk: the client gets every event of it, and sees the cut."""
+    events = [event(b"%d" % number + b"x" * 1000) for number in range(1500)]
+    one = await rig.client(request())
+    one.pause()
+    peer = await rig.upstream.request()
+    sending = asyncio.create_task(peer.send(stream(), *map(chunk, events)))
+    await asyncio.sleep(0.5)
+    one.resume()
+    await sending
+    one.pause()
+    peer.finish()
+    await asyncio.sleep(0.5)
+    one.resume()
+    assert await one.ends() in ("fin", "rst")
+    assert one.received.count(b"data: ") == len(events)
+    assert not one.received.endswith(LAST_CHUNK)
+
+
+async def test_a_whole_answer_is_not_lost_with_the_next_one(rig: Rig) -> None:
+    """Pipelined: the first is whole, the upstream breaks the second."""
+    one = await rig.client()
+    one.pause()
+    await one.send(request(target=b"/whole") + request(target=b"/broken"))
+    whole = b"w" * (6 << 20)
+    peer = await rig.upstream.request()
+    sending = asyncio.create_task(peer.send(response(whole)))
+    await asyncio.sleep(0.3)
+    one.resume()
+    other = await rig.upstream.request(2)
+    one.pause()
+    await sending
+    await other.send(b"HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\nhalf")
+    other.reset()
+    await asyncio.sleep(0.5)
+    one.resume()
+    await one.ends()
+    assert one.received.count(b"w") >= len(whole)
+
+
+async def test_a_client_with_another_request_behind_is_seen_to_leave(rig: Rig) -> None:
+    """It is not read meanwhile, and the loop does not look at who is not read."""
+    for _ in range(3):
+        one = await rig.client(request(target=b"/quiet") + request(target=b"/next"))
+        peer = await rig.upstream.request(len(rig.upstream.requests) + 1)
+        await peer.send(stream() + chunk(event(b"1")))
+        await one.hears(b"data: 1")
+        one.reset()
+        await peer.ends()
+
+    async def gone() -> bool:
+        return (await rig.gateway.metrics())["taskgate_connections", ()] == 0
+
+    await eventually(gone, "no connection of a client's")
+
+
+async def test_a_client_may_wait_long_to_be_told_to_go_on(gateways: Gateways) -> None:
+    """Expect: 100-continue. It sends nothing until then, and is not to blame for it."""
+    async with rig_with(gateways, limits={"stall_timeout": f"{STALL_S}s"}) as rig:
+        one = await rig.client(request(b"PUT", fields=[TEXT, b"Content-Length: 2", b"Expect: 100-continue"]))
+        peer = await rig.upstream.head()
+        await asyncio.sleep(2.5 * STALL_S)
+        await peer.send(b"HTTP/1.1 100 Continue\r\n\r\n")
+        await one.hears(b"100 Continue")
+        await one.send(b"ok")
+        await rig.upstream.request()
+        await peer.send(response())
+        assert (await one.response()).status == 200
+
+
+async def test_a_client_that_is_being_answered_may_pause_its_upload(gateways: Gateways) -> None:
+    async with rig_with(gateways, limits={"stall_timeout": f"{STALL_S}s"}) as rig:
+        one = await rig.client(request(b"PUT", fields=[TEXT, b"Content-Length: 4"]), b"ab")
+        peer = await rig.upstream.head()
+        await peer.send(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n")
+        for _ in range(6):
+            await asyncio.sleep(STALL_S / 2)
+            await peer.send(chunk(b"still here"))
+        await one.send(b"cd")
+        await rig.upstream.request()
+        await peer.send(LAST_CHUNK)
+        assert (await one.response()).body == b"still here" * 6
+
+
+async def test_the_reader_of_a_stream_may_pause(gateways: Gateways) -> None:
+    """DESIGN 3.4: no time limit on a stream that is open."""
+    async with rig_with(gateways, limits={"stall_timeout": f"{STALL_S}s"}) as rig:
+        one = await rig.client(request())
+        peer = await rig.upstream.request()
+        await peer.send(stream())
+        one.pause()
+        events = [event(b"%d" % number + b"x" * 10_000) for number in range(1000)]
+        sending = asyncio.create_task(peer.send(*map(chunk, events)))
+        await asyncio.sleep(4 * STALL_S)
+        one.resume()
+        await sending
+        await peer.send(LAST_CHUNK)
+        await one.hears(LAST_CHUNK)
+        assert one.received.count(b"data: ") == len(events)
+
+
+async def test_an_early_answer_does_not_end_the_upload(rig: Rig) -> None:
+    """The upstream answers after the first bytes, and goes on reading: it gets the rest."""
+    one = await rig.client(request(b"PUT", fields=[TEXT, b"Content-Length: 20"]), b"01234")
+    peer = await rig.upstream.head()
+    await peer.hears(b"01234")
+    await peer.send(response(b"", status=b"202 Accepted"))
+    assert (await one.response()).status == 202
+    await one.send(b"56789", b"01234", b"56789")
+    await rig.upstream.request()
+    assert rig.upstream.requests[0].body == b"01234567890123456789"
+    await one.send(request(target=b"/next"))
+    await (await rig.upstream.request(2)).send(response())
+    assert (await one.response(2)).status == 200
+
+
+async def test_any_number_of_1xx_may_come_before_an_answer(rig: Rig) -> None:
+    one = await rig.client(request())
+    peer = await rig.upstream.request()
+    for _ in range(20):
+        await peer.send(b"HTTP/1.1 102 Processing\r\n\r\n" * 300)
+    await peer.send(response())
+    await one.hears(b"200 OK")
+
+
+async def test_a_request_that_breaks_behind_its_answer_gets_no_second_one(rig: Rig) -> None:
+    one = await rig.client(request(b"PUT", fields=[TEXT, b"Transfer-Encoding: chunked"]), chunk(b"a"))
+    peer = await rig.upstream.head()
+    await peer.send(response(b"", b"Connection: close"))
+    peer.finish()
+    assert (await one.response()).status == 200
+    await one.send(b"zz\r\n")
+    await one.ends()
+    assert one.received.count(b"HTTP/1.1 ") == 1
+
+
+async def test_what_a_client_says_of_its_own_address_is_not_believed(gateways: Gateways) -> None:
+    async with rig_with(gateways, upstream={"add_headers": ["x-forwarded"]}) as rig:
+        await rig.client(
+            request(fields=[b"X-Forwarded-Proto: https", b"X-Forwarded-Host: evil", b"X-Forwarded-For: 6.6.6.6"])
+        )
+        await rig.upstream.request()
+        sent = [(name.lower(), value) for name, value in rig.upstream.requests[0].fields]
+        assert [v for n, v in sent if n == b"x-forwarded-proto"] == [b"http"]
+        assert [v for n, v in sent if n == b"x-forwarded-host"] == [b"localhost"]
+        assert [v for n, v in sent if n == b"x-forwarded-for"] == [b"6.6.6.6", b"127.0.0.1"]
