@@ -39,6 +39,7 @@ class App:
         self._metrics = Metrics()
         self._retired: list[Pool] = []
         self._servers = Servers(self._loop.time)
+        self._sessions = Sessions(config.index, self._servers, self._loop.time)
         self._apply(config)
         self._listener = Listener(self._handle, config.limits)
         self._metrics.gauges(self._gauges)
@@ -48,9 +49,8 @@ class App:
         self._sweeper: asyncio.Task[None] | None = None
 
     def _apply(self, config: Config) -> None:
-        """Make what depends on the configuration. Indexes start empty: they are only memory of the upstream's word."""
+        """Make what depends on the configuration."""
         self._pools = {u.name: Pool(u, config.limits) for u in config.upstreams}
-        self._sessions = Sessions(config.index, self._servers, self._loop.time)
         self._proxy = Proxy(config, self._pools, self._sessions, self._metrics)
         self._config = config
 
@@ -67,7 +67,12 @@ class App:
         try:
             self._tls = tls_context(config.tls) if config.tls is not None else None
             self._server = await self._loop.create_server(
-                self._listener.connection, config.listen.host, config.listen.port, ssl=self._tls, backlog=1024
+                self._listener.connection,
+                config.listen.host,
+                config.listen.port,
+                ssl=self._tls,
+                ssl_handshake_timeout=config.limits.request_timeout or None if self._tls is not None else None,
+                backlog=1024,
             )
         except OSError as error:
             raise StartError(f"cannot listen on {config.listen}: {error.strerror or error}") from None
@@ -111,9 +116,8 @@ class App:
         for pool in self._pools.values():
             pool.close()
         self._retired += self._pools.values()  # until their requests in flight have ended
-        same = {(u.name, u.url) for u in config.upstreams}
-        self._servers.forget({u.name for u in self._config.upstreams if (u.name, u.url) not in same})
-        self._sessions.close()
+        self._servers.forget(_changed(self._config, config, "url"))
+        self._sessions.take_over(config.index, _changed(self._config, config, "url", "identity_headers"))
         self._apply(config)
         self._listener.limits = config.limits
         log.info("reloaded", extra={"upstreams": [u.name for u in config.upstreams]})
@@ -142,6 +146,12 @@ def tls_context(tls: Tls) -> ssl.SSLContext:
     except (OSError, ssl.SSLError) as error:
         raise StartError(f"tls: {tls.certificate} and {tls.key} cannot be used: {error}") from None
     return context
+
+
+def _changed(before: Config, after: Config, *attributes: str) -> set[str]:
+    """The names of upstreams that are there no more, or of which one of some attributes is another."""
+    kept = {(u.name, *(getattr(u, a) for a in attributes)) for u in after.upstreams}
+    return {u.name for u in before.upstreams if (u.name, *(getattr(u, a) for a in attributes)) not in kept}
 
 
 async def run(config: Config, read: Callable[[], Config] | None) -> None:

@@ -11,7 +11,7 @@ The request target counts because one origin may serve several MCP endpoints, ea
 import asyncio
 import hashlib
 from collections.abc import Callable, Collection, Iterable
-from contextlib import suppress
+from itertools import chain
 from operator import itemgetter
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -92,9 +92,9 @@ class TooLarge(Exception):
     """A session has more tasks than an index may hold."""
 
 
-def _free(index: Index) -> None:
-    """Let an index go without holding up the event loop."""
-    rest, loop = index.dismantle(), asyncio.get_running_loop()
+def _free(*indexes: Index) -> None:
+    """Let indexes go, one after the other, without holding up the event loop."""
+    rest, loop = chain.from_iterable(index.dismantle() for index in indexes), asyncio.get_running_loop()
 
     def free_some() -> None:
         if next(rest, rest) is None:
@@ -162,12 +162,31 @@ class Sessions:
         self.servers = servers
         self._limits = limits
         self._clock = clock
-        self._sessions = _Store(
-            limits.memory_bytes_max, limits.idle_timeout, timer=clock, getsizeof=lambda session: session.size_bytes
-        )
+        self._sessions = self._store()
         self._ended: TTLCache[tuple[object, ...], float] = TTLCache(
             limits.sessions_max, limits.idle_timeout, timer=clock
         )
+
+    def _store(self) -> _Store:
+        limits = self._limits
+        return _Store(limits.memory_bytes_max, limits.idle_timeout, timer=self._clock, getsizeof=lambda s: s.size_bytes)
+
+    def take_over(self, limits: config.Index, changed: Collection[str]) -> None:
+        """Other limits hold from now on, and other servers are behind the names in `changed`.
+
+        The other indexes stay: nobody would tell again what exchanges that are under way have told, or will.
+        """
+        old, self._limits = self._sessions, limits
+        self._sessions = self._store()
+        gone = []
+        for session in list(old.values()):
+            if session.key.upstream in changed or session.size_bytes > limits.memory_bytes_max:
+                gone.append(session.index)
+            else:
+                self._sessions[session.key] = session
+        while len(self._sessions) > limits.sessions_max:
+            self._sessions.popitem()
+        _free(*gone)
 
     def get(self, key: Key) -> Session | None:
         """The session of that key, if there is one; it then counts as used now."""
@@ -235,12 +254,6 @@ class Sessions:
     def expire(self) -> None:
         """Let the sessions go that nobody used for `idle_timeout`."""
         self._sessions.expire()
-
-    def close(self) -> None:
-        """Let all sessions go, one after the other, without holding up the event loop."""
-        with suppress(KeyError):  # when there is none left
-            self._sessions.popitem()
-            asyncio.get_running_loop().call_soon(self.close)
 
     def gauges(self) -> dict[str, tuple[str, float]]:
         """How much is held now."""

@@ -297,6 +297,27 @@ async def test_a_query_under_way_survives_a_reload(gateways: Gateways) -> None:
         assert len(final(await one.response())["result"]["tasks"]) == 1
 
 
+async def test_what_a_reload_finds_under_way_is_observed_as_ever(gateways: Gateways) -> None:
+    """A stream that was open before brings a task's new state, which nothing else tells within `max_age`."""
+    async with own(gateways, index={"max_age": "60s"}) as rig:
+        gateway = rig.gateway
+        watching = await rig.client(request())
+        peer = await rig.upstream.request()
+        await peer.send(stream())
+        rig.serve(Server({None: page(TASKS)}))
+        assert [t["status"] for t in final(await rig.ask(post(filtered())))["result"]["tasks"]].count("failed") == 0
+        changed = {"index": {"max_age": "60s", "page_size": 50}}
+        gateway.reconfigure(settings(gateway.port, gateway.admin, port_of(rig.place.listening), changed))
+        gateway.signal(signal.SIGHUP)
+        await logged(gateway, "reloaded")
+        failed = {**TASKS[0], "status": "failed", "lastUpdatedAt": "2026-02-01T00:00:00Z"}
+        await peer.send(chunk(event(notification("notifications/tasks/status", **failed))))
+        await watching.hears(b"2026-02-01")
+        assert [t["taskId"] for t in final(await rig.ask(post(filtered(status=["failed"]))))["result"]["tasks"]] == [
+            TASKS[0]["taskId"]
+        ]
+
+
 async def test_what_a_reload_finds_under_way_keeps_its_time_limit(gateways: Gateways) -> None:
     """A6: nobody looked at the deadlines of connections to the upstream of before."""
     async with own(gateways, upstream={"response_timeout": "2s"}) as rig:
@@ -328,9 +349,9 @@ async def test_a_reload_frees_the_old_indexes_bit_by_bit(gateways: Gateways, sam
         assert final(await rig.ask(rig.post(filtered())))["result"]["_meta"]["taskgate/total"] == 20_000
         app = rig.gateway.app
         assert app is not None
-        same = settings(rig.gateway.port, rig.gateway.admin, port_of(rig.place.listening))
+        other = settings(rig.gateway.port, rig.gateway.admin, 1)
         before = sys.getallocatedblocks()
-        app.reload(lambda: gateway_config.parse(json.dumps(same), "test.yaml"))
+        app.reload(lambda: gateway_config.parse(json.dumps(other), "test.yaml"))
         assert sys.getallocatedblocks() > before - 60_000
 
         async def freed() -> bool:
@@ -469,6 +490,16 @@ async def test_a_cut_over_tls_is_a_cut(tls_place: Place, certificate: tuple[Path
         reads = Reader()
         reads.feed(got)
         assert not any(m.whole for m in reads.responses([b"GET"], "fin"))
+
+
+async def test_a_handshake_that_never_begins_is_given_up(gateways: Gateways, certificate: tuple[Path, Path]) -> None:
+    """M5: it was the event loop's default of 60 s that ended it."""
+    cert, key = certificate
+    async with own(
+        gateways, tls={"certificate": str(cert), "key": str(key)}, limits={"request_timeout": "500ms"}
+    ) as rig:
+        one = await rig.client()
+        assert await one.ends() in ("fin", "rst")
 
 
 async def test_plain_http_to_a_tls_listener_reaches_nobody(tls_place: Place) -> None:
