@@ -76,13 +76,13 @@ class Caller:
     def note_cors(self, response: Response, preflight: bool = False) -> None:
         """A response of the upstream's to this caller: what it says of CORS will be on the gateway's own."""
         if (origin := self._original.get(b"origin")) is not None:
-            self._cors.note(origin, response.status, response.headers, preflight)
+            self._cors.note(origin, self.target, response.status, response.headers, preflight)
 
     @property
     def cors(self) -> Headers:
         """What lets the caller's browser read an answer of the gateway's own."""
         origin = self._original.get(b"origin")
-        return Headers() if origin is None else self._cors.fields(origin)
+        return Headers() if origin is None else self._cors.fields(origin, self.target)
 
     @property
     def session_id(self) -> bytes:

@@ -241,7 +241,7 @@ async def _edit_body(exchange: Exchange, response: Response, watch: Watch, decod
             await _pump(exchange, response, _pass, begun=held)
             return
     try:
-        plain = decode(held)
+        plain = decode(held) + decode(b"")
     except Unreadable:
         watch.unread()
         plain = edited = held
@@ -280,16 +280,23 @@ Decode = Callable[[bytes], bytes]
 
 
 def decoder(headers: Headers, bytes_max: int) -> Decode:
-    """What takes the `Content-Encoding` off a body, piece by piece. It and its result raise Unreadable."""
+    """What takes the `Content-Encoding` off a body, piece by piece; an empty piece says that this was all.
+
+    It and its result raise Unreadable, at the end too if what was encoded stops short.
+    """
     encoding = (headers.get(b"content-encoding") or b"identity").lower()
     if encoding == b"identity":
         return _pass
     if encoding not in (b"gzip", b"x-gzip", b"deflate"):
         raise Unreadable(encoding)
     inflate = zlib.decompressobj(_GZIP_OR_ZLIB)
+    begun = False
 
     def decode(piece: bytes) -> bytes:
-        nonlocal inflate
+        nonlocal inflate, begun
+        if not piece and begun and not inflate.eof:
+            raise Unreadable("it stops short")
+        begun = begun or bool(piece)
         plain = bytearray()
         for start in range(0, len(piece), _INFLATED_AT_ONCE):
             packed = piece[start : start + _INFLATED_AT_ONCE]
@@ -357,18 +364,18 @@ class _EventTap:
         return piece
 
     def edit(self, piece: bytes) -> bytes:
-        """The events that the piece completes, as the watch returns them."""
+        """The events that the piece completes, as the watch returns them, and comments that no event holds up."""
         if self._decode is None:
             raise UpstreamBroken("the event stream's encoding broke off")
         try:
-            return self._events(self._decode(piece))
+            return self._events(self._decode(piece)) + self._parser.take_comments()
         except Unreadable as error:
             self._decode = None
             raise UpstreamBroken(f"the event stream cannot be decoded: {error}") from None
 
     def rest(self) -> bytes:
-        """What came of an event that never ended."""
-        return self._parser.rest()
+        """What came of an event that never ended. Raises UpstreamBroken if the stream's encoding did not end."""
+        return self.edit(b"") + self._parser.rest()
 
     def _events(self, plain: bytes) -> bytes:
         out = []

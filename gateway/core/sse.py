@@ -1,8 +1,9 @@
 """Server-sent events as bytes: fed in any pieces, given back whole, edited one at a time.
 
 In: the bytes of a stream, split anywhere. Out: `Event`s in order, each with the very bytes it came as.
-Always: the raw bytes of all events, then `rest()`, are the bytes that were fed. Lines end at CR, LF or CRLF and
-nowhere else (U+2028 is text); comments, unknown fields, ids and `retry` survive, since nobody writes them anew.
+Always: the raw bytes of all events and the comments taken, then `rest()`, are the bytes that were fed. Lines end at CR,
+LF or CRLF and nowhere else (U+2028 is text); comments, unknown fields, ids and `retry` survive, since nobody writes
+them anew.
 An event larger than `event_bytes_max` comes as unread pieces: it passes, and costs no memory (DESIGN 7).
 
 Source: the WHATWG HTML standard, "Server-sent events", interpretation of an event stream.
@@ -16,6 +17,7 @@ import msgspec
 # Atomic groups: CRLF must never be read as CR and then LF, which would be an empty line.
 _BLANK: Final = re.compile(rb"(?>\r\n|\n|\r)(?>\r\n|\n|\r)")
 _LINE: Final = re.compile(rb"([^\r\n]*)(\r\n|\n|\r|\Z)")
+_COMMENTS: Final = re.compile(rb"(?:(?::[^\r\n]*+)?(?:\r\n|\n|\r))*+")  # and empty lines
 _BOM: Final = b"\xef\xbb\xbf"
 _RETRY_MS_MAX: Final = 10**15  # longer than anybody waits
 
@@ -93,17 +95,22 @@ class Parser:
         self._max = event_bytes_max
         self._pending = bytearray()
         self._searched = 0
+        self._cr = False  # there is one in what is pending
+        self._line_ended = False  # in what was fed last
         self._skipping = False
         self._first = True  # nothing of the stream was handed out yet
 
     def feed(self, data: bytes) -> list[Event]:
         """The events that `data` completes, and the pieces of one that is too large to hold."""
         pending = self._pending
+        cr = b"\r" in data  # what was looked through before is not looked through again
+        self._cr = cr or (self._cr and bool(pending))
+        self._line_ended = cr or b"\n" in data
         pending += data
         events, start = [], 0
         # A blank line may have begun in what was searched before: CR LF CR LF is four bytes.
         search_at = max(0, self._searched - 3)
-        only_lf = b"\r" not in pending  # most streams: then looking is ten times faster
+        only_lf = not self._cr  # most streams: then looking is ten times faster
         while True:
             if only_lf:
                 found = pending.find(b"\n\n", search_at)
@@ -128,6 +135,20 @@ class Parser:
             del pending[:-3]
             self._searched = len(pending)
         return events
+
+    def take_comments(self) -> bytes:
+        """The whole comment lines, and empty ones, that an event which has begun starts with; it is not of them.
+
+        An LF behind a CR that was taken reads as an empty line, which means nothing there.
+        """
+        if self._skipping or not self._line_ended or not (found := _COMMENTS.match(self._pending)):
+            return b""
+        taken = found[0]
+        if taken:
+            self._first = False
+            del self._pending[: len(taken)]
+            self._searched = len(self._pending)
+        return bytes(taken)
 
     def rest(self) -> bytes:
         """The bytes of an event that has begun and not ended."""

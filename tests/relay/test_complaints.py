@@ -403,6 +403,38 @@ async def test_every_member_of_a_gzipped_event_stream_is_read(rig: Rig, cuts: li
     assert told_second["result"]["capabilities"]["tasks"]["list"]["filter"] == FILTER
 
 
+@pytest.mark.parametrize("missing", [1, 8, 40])
+async def test_a_gzipped_event_stream_that_stops_short_does_not_look_whole(rig: Rig, missing: int) -> None:
+    """M3: its framing was whole, and so was that of what the client got, which is not encoded any more."""
+    one = await rig.client(post(call("initialize"), b"Accept-Encoding: gzip"))
+    peer = await rig.upstream.request()
+    packed = gzip.compress(event(result(1, initialized())))[:-missing]
+    await peer.send(stream(b"Content-Encoding: gzip"), chunk(packed), LAST_CHUNK)
+    assert not (await one.response()).whole
+
+
+async def test_gzipped_json_that_stops_short_passes_as_it_came(rig: Rig) -> None:
+    """M3: with its check sum cut off it was edited, and came out whole."""
+    packed = gzip.compress(dumps(result(1, initialized())))[:-4]
+    one = await rig.client(post(call("initialize"), b"Accept-Encoding: gzip"))
+    await (await rig.upstream.request()).send(answer(packed, b"Content-Encoding: gzip"))
+    got = await one.response()
+    assert (got.body, got.value(b"content-encoding")) == (packed, b"gzip")
+
+
+@pytest.mark.parametrize("end", [b"\n", b"\r", b"\r\n"])
+async def test_a_heartbeat_on_an_edited_stream_waits_for_no_event(rig: Rig, end: bytes) -> None:
+    """M2: a comment line with no empty line behind it stayed until some event ended."""
+    one = await rig.client(post(call("initialize")))
+    peer = await rig.upstream.request()
+    await peer.send(stream() + chunk(b": beat" + end))
+    await one.hears(b": beat" + end)
+    await peer.send(chunk(event(result(1, initialized()))) + LAST_CHUNK)
+    got = await one.response()
+    assert b'"filter"' in got.body
+    assert got.whole
+
+
 async def test_a_gzipped_event_stream_is_edited_or_whole(rig: Rig) -> None:
     one = await rig.client(post(call("initialize"), b"Accept-Encoding: gzip"))
     peer = await rig.upstream.request()

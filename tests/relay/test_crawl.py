@@ -174,6 +174,33 @@ async def test_a_page_that_the_upstream_admits_no_more_may_read_nothing(rig: Rig
     assert cors_of(await rig.ask(rig.post(filtered(7, status=7), PAGE))) == []
 
 
+async def test_what_another_path_says_of_cors_admits_nobody_here(rig: Rig) -> None:
+    """M6: a `*` on a public document made the gateway's own answers readable; so did not its lack revoke anything."""
+    one = await rig.client(request(target=b"/.well-known/x", fields=[PAGE]))
+    await (await rig.upstream.request()).send(response(b"", *CORS))
+    await one.response()
+    assert cors_of(await rig.ask(rig.post(filtered(7, status=7), PAGE))) == []
+    await one.send(rig.post(call("ping"), PAGE))
+    await (await rig.upstream.request(2)).send(response(b"", *CORS))
+    await one.response(2)
+    await one.send(request(target=b"/other", fields=[PAGE]))
+    await (await rig.upstream.request(3)).send(response(b""))
+    await one.response(3)
+    assert cors_of(await rig.ask(rig.post(filtered(7, status=7), PAGE))) == CORS
+
+
+@pytest.mark.parametrize("status", [b"401 Unauthorized", b"403 Forbidden"])
+async def test_a_refusal_without_cors_admits_a_page_no_more(rig: Rig, status: bytes) -> None:
+    """M6: only a 2xx did."""
+    one = await rig.client(rig.post(call("ping"), PAGE))
+    await (await rig.upstream.request()).send(response(b"", *CORS))
+    await one.response()
+    await one.send(rig.post(call("ping"), PAGE))
+    await (await rig.upstream.request(2)).send(response(b"", status=status))
+    await one.response(2)
+    assert cors_of(await rig.ask(rig.post(filtered(7, status=7), PAGE))) == []
+
+
 # ---- what arrives on the crawler's streams (DESIGN 5.7) ----
 
 
