@@ -1,7 +1,6 @@
 """Server-sent events: any split gives the same events, no byte is lost, and the events are those of the standard."""
 
 import re
-import time
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -413,17 +412,3 @@ def test_comments_are_there_with_the_end_of_their_line(end: bytes) -> None:
     for piece, taken in [(b": a", b""), (end, b": a" + end), (b"data: x" + end + b":" + end, b"")]:
         assert parser.feed(piece) == []
         assert parser.take_comments() == taken
-
-
-def test_a_large_event_in_small_pieces_takes_no_longer_than_small_ones() -> None:
-    """L6: all of what was pending was looked through at every piece, here for 2 s instead of 0.1 s of the processor."""
-
-    def seconds(stream: bytes) -> float:
-        parser = Parser(4 << 20)
-        began_at = time.process_time()
-        for at in range(0, len(stream), 20):
-            parser.feed(stream[at : at + 20])
-        return time.process_time() - began_at
-
-    small = b"data: " + b"x" * 92 + b"\n\n"
-    assert seconds(b"data: " + b"x" * (2 << 20)) < 5 * seconds(small * ((2 << 20) // len(small)))
