@@ -88,8 +88,9 @@ class Record:
         self.index.put(task)
         if asked_at is not None:
             known.confirmed[task.id] = max(asked_at, known.confirmed.get(task.id, NEVER))
-        if before is None and (asked_at is None or asked_at < known.crawled_at):
-            known.suspect[task.id] = now  # a crawl has not shown it since, or perhaps not
+        unseen = before is None and (asked_at is None or asked_at < known.crawled_at)
+        if unseen and (known.crawled_at != NEVER or not known.asks_by_id):
+            known.suspect[task.id] = now  # a crawl has not shown it since, or one that cannot ask for it may not
         elif asked_at is not None:
             known.suspect.pop(task.id, None)
 
