@@ -91,7 +91,7 @@ class Record:
         unseen = before is None and (asked_at is None or asked_at < known.crawled_at)
         if unseen and (known.crawled_at != NEVER or not known.asks_by_id):
             known.suspect[task.id] = now  # a crawl has not shown it since, or one that cannot ask for it may not
-        elif asked_at is not None:
+        elif asked_at is not None and known.suspect.get(task.id, asked_at) <= asked_at:
             known.suspect.pop(task.id, None)
 
     def forget(self, task_id: str, now: float) -> None:

@@ -108,6 +108,11 @@ FOUND = {
         Setting(order="prepends", per_page=1, tasks="xx"),
         (Query(), Wait(2), Fault(kind="expired"), Create(elsewhere=True), Wait(63), Create(), Query(), Wait()),
     ),
+    "a page that was asked for before a task was said to be gone makes it certain again": History(
+        Setting(per_page=1, delays=((70, 140), (0, 5), (2, 0), (70, 140), (0, 1), (140, 2)), tasks="wwf"),
+        (Query(cancel=4), Query(), Page(), Blink(count=3), Delete(), Delete(), Wait(5), Wait(65), Delete(),
+         Get(which=2, method="tasks/cancel")),
+    ),
 }  # fmt: skip
 
 
