@@ -169,7 +169,9 @@ class Order:
 
     @property
     def listing(self) -> Listing:
-        """What they let one expect of new tasks."""
+        """What they let one expect of new tasks; a single task tells nothing."""
+        if self.count < 2:
+            return Listing.NEITHER
         if self._rises:
             return Listing.APPENDS
         return Listing.PREPENDS if self._falls else Listing.NEITHER

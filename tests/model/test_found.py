@@ -113,6 +113,10 @@ FOUND = {
         (Query(cancel=4), Query(), Page(), Blink(count=3), Delete(), Delete(), Wait(5), Wait(65), Delete(),
          Get(which=2, method="tasks/cancel")),
     ),
+    "prepended: a list of one task has no order yet": History(
+        Setting(order="prepends", per_page=1, always_next=True, delays=((16, 5), (70, 16))),
+        (Create(), Query(), Wait(32), Update(), Wait(63), Create(elsewhere=True)),
+    ),
 }  # fmt: skip
 
 
