@@ -328,26 +328,32 @@ class Refresher:
         began_at, known = self._clock(), session.known
         prepends = known.listing is Listing.PREPENDS
         cursors: list[str | None] = [None] if prepends else list(known.cursors)
-        new: set[str] = set()
+        pages: list[crawling.Page] = []
         while cursors:
             cursor = cursors[-1]
             page = await crawler.page(cursor)
             if page is None:
                 cursors.pop()  # the task that the cursor names has gone; the page before may still be had
                 continue
+            pages.append(page)
             # A task that no page had shown before may stand in front of others that nobody here has heard of.
-            new |= {t.id for t in page.tasks if t.id in known.unlisted or session.index.get(t.id) is None}
-            reached = prepends and any(task.id not in new for task in page.tasks)
-            await self._take_page(session, page)
-            session.confirm(page.tasks, page.asked_at)
-            if page.following is None or reached:
-                known.looked_at = began_at
-                known.cursors = cursors[-_CURSORS_KEPT:]
-                return
+            old = [t for t in page.tasks if session.index.get(t.id) is not None and t.id not in known.unlisted]
+            if page.following is None or (prepends and old):
+                break
             if page.following in cursors:
                 raise UpstreamBroken("the upstream's tasks/list repeats a cursor: its pages have no end")
+            if len(pages) > known.pages:
+                known.crawled_at = NEVER  # reading on costs no less than a crawl
+                return
             cursors.append(page.following)
-        known.crawled_at = NEVER  # there is no way back to where new tasks appear
+        else:
+            known.crawled_at = NEVER  # there is no way back to where new tasks appear
+            return
+        for page in reversed(pages):  # only now, and from what is known on: a look that fails leaves no gap behind it
+            await self._take_page(session, page)
+            session.confirm(page.tasks, page.asked_at)
+        known.looked_at = began_at
+        known.cursors = cursors[-_CURSORS_KEPT:]
 
     async def _ask_for(self, session: Session, crawler: Crawler, task_ids: Sequence[str]) -> None:
         """`tasks/get`, several at a time; what is not there is gone."""

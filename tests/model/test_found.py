@@ -113,6 +113,11 @@ FOUND = {
         (Query(cancel=4), Query(), Page(), Blink(count=3), Delete(), Delete(), Wait(5), Wait(65), Delete(),
          Get(which=2, method="tasks/cancel")),
     ),
+    "prepended: a look that fails half-way hides what it did not reach": History(
+        Setting(order="prepends", per_page=1, always_next=True, tasks="xc"),
+        (Query(), Wait(), Create(elsewhere=True), Fault(kind="500", method="tasks/get"), Create(), Wait(65), Query(),
+         Wait()),
+    ),
     "prepended: a list of one task has no order yet": History(
         Setting(order="prepends", per_page=1, always_next=True, delays=((16, 5), (70, 16))),
         (Create(), Query(), Wait(32), Update(), Wait(63), Create(elsewhere=True)),
