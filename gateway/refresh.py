@@ -11,6 +11,7 @@ import logging
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextlib import aclosing
+from itertools import chain
 from typing import Final, Protocol
 
 import msgspec
@@ -304,12 +305,16 @@ class Refresher:
         known = session.known
         if known.unlisted_at >= began_at - self._ages.full_crawl_interval_s:
             return
-        terminal = [i for i in known.unlisted if (t := session.index.get(i)) is not None and t.is_terminal]
-        while asked := next((session.asks[i] for i in terminal if i in session.asks), None):
-            await asked.over()
-        due = [i for i in terminal if i in known.unlisted and known.confirmed.get(i, NEVER) < began_at]
-        ask.add(due)
-        await self._ask_for(session, crawler, due)
+        unlisted = list(known.unlisted)
+        for start in range(0, len(unlisted), TASKS_AT_ONCE):
+            some = unlisted[start : start + TASKS_AT_ONCE]
+            while asked := next((session.asks[i] for i in some if i in session.asks), None):
+                await asked.over()
+            due = [i for i in some if i in known.unlisted and known.confirmed.get(i, NEVER) < began_at]
+            due = [i for i in due if (task := session.index.get(i)) is not None and task.is_terminal]
+            ask.add(due)
+            await self._ask_for(session, crawler, due)
+            await asyncio.sleep(0)
         known.unlisted_at = began_at
 
     async def _delta(
@@ -321,7 +326,8 @@ class Refresher:
         await (_together(self._look(session, crawler), asking) if look else asking)
         if look and _touches_every_live_task(query):
             known = session.known
-            known.live_at = min(map(known.confirmed_at, session.index.live(query)), default=began_at)
+            live = chain.from_iterable(session.index.live(query))
+            known.live_at = min(map(known.confirmed_at, live), default=began_at)
 
     async def _look(self, session: Session, crawler: Crawler) -> None:
         """Read the last page, and what has come behind it; or the first, down to what is known."""

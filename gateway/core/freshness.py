@@ -78,10 +78,12 @@ def plan(known: Knowledge, index: Index, query: Query, came_at: float, ages: Age
     look = max(known.looked_at, known.crawled_at) < oldest
     if not look and known.live_at >= oldest:
         return FRESH
-    live = (i for i in index.live(query) if known.confirmed_at(i) < oldest)
-    if known.crawled_at >= oldest:
-        return Plan("only the tasks that no list shows", tasks=list(live) if known.asks_by_id else ())
-    due = list(islice(live, known.pages))
+    confirmed, by_pages = known.confirmed, known.crawled_at >= oldest
+    live = index.live(query, known.unlisted if by_pages else None)
+    due_ones = (i for some in live for i in some if confirmed.get(i, NEVER) < oldest)
+    if by_pages:
+        return Plan("only the tasks that no list shows", tasks=list(due_ones) if known.asks_by_id else ())
+    due = list(islice(due_ones, known.pages))
     if look + len(due) >= known.pages:
         return Plan("reading all pages costs no more", crawl=True)
     return Plan("only what can have changed", look=look, tasks=due)

@@ -67,6 +67,16 @@ class Query(msgspec.Struct, frozen=True):
             and within(self.updated, candidate.updated.at)
         )
 
+    def may_match(self, candidate: Task, default_method: str | None = None) -> bool:
+        """Whether a task may still change, and match then: its status, and its last update, which only grows."""
+        return (
+            not candidate.is_terminal
+            and (self.task_ids is None or candidate.id in self.task_ids)
+            and self.accepts_method(candidate.method or default_method)
+            and within(self.created, candidate.created.at)
+            and within((None, self.updated[1]), candidate.updated.at)
+        )
+
     @property
     def moves_ahead(self) -> bool:
         """Whether a task that changes moves to where the list is still to be read."""

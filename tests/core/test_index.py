@@ -2,6 +2,7 @@
 
 import random
 from collections.abc import Callable
+from itertools import chain
 from typing import Any
 
 import msgspec
@@ -375,7 +376,7 @@ def test_the_live_tasks_of_a_query_are_those_that_may_come_to_match(
     """None may be missing that is not terminal and that some later report would put into the list."""
     index, model = filled(drawn)
     index.default_method = default_method
-    found = list(index.live(query))
+    found = list(chain.from_iterable(index.live(query)))
     assert len(found) == len(set(found))
     assert all(model[i].status not in TERMINAL for i in found)
     for known in model.values():

@@ -34,8 +34,9 @@ def never_looks() -> AbstractContextManager[Any]:
 def input_required_is_settled() -> AbstractContextManager[Any]:
     """Of the live tasks only those that work are asked for."""
 
-    def live(index: Index, *given: Any) -> Iterator[str]:
-        return (i for i in _live(index, *given) if (task := index.get(i)) is not None and task.status == "working")
+    def live(index: Index, *given: Any) -> Iterator[list[str]]:
+        for some in _live(index, *given):
+            yield [i for i in some if (task := index.get(i)) is not None and task.status == "working"]
 
     return patch.object(Index, "live", live)
 
