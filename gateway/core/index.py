@@ -7,9 +7,9 @@ match; whatever its ranges and its order are, its total and its page come from t
 """
 
 import heapq
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from itertools import islice
-from typing import Final
+from typing import Final, TypeAlias
 
 import msgspec
 
@@ -22,6 +22,8 @@ TASK_OVERHEAD_BYTES = 420
 """What a task costs beside its raw JSON and its id, measured by `make bench`."""
 
 _AT_ONCE: Final = 1000
+
+_Group: TypeAlias = tuple[str, str | None]  # of one status and one method
 
 
 class Page(msgspec.Struct):
@@ -39,7 +41,7 @@ class Index:
         self.default_method: str | None = None
         """The method of tasks that nobody saw being made (DESIGN 5.3)."""
         self._tasks = Shards()
-        self._groups: dict[tuple[str, str | None], Plane] = {}
+        self._groups: dict[_Group, Plane] = {}
         self.size_bytes = 0
 
     def __len__(self) -> int:
@@ -62,18 +64,37 @@ class Index:
         """The task of that id, if it is here."""
         return self._tasks.get(task_id)
 
-    def put(self, report: Task) -> bool:
-        """Take in a report of a task. False if what is here is newer, or the same."""
-        known = self._tasks.get(report.id)
-        if known is not None:
-            latest = report if report.supersedes(known) else known
-            method = report.method or known.method
-            if latest.raw == known.raw and method == known.method:
-                return False
-            self.remove(known.id)
-            report = msgspec.structs.replace(latest, method=method, crawl=known.crawl)
-        self._add(report)
-        return True
+    def put(self, report: Task) -> None:
+        """Take in a report of a task, unless what is here is newer, or the same."""
+        self.put_all((report,))
+
+    def put_all(self, reports: Iterable[Task]) -> None:
+        """As `put`, for several at once, which takes half the time."""
+        fresh: dict[_Group, dict[str, Task]] = {}
+        for report in reports:
+            known = self._tasks.add(report)
+            latest = report if known is None else self._latest(known, report, fresh)
+            if latest is not None:
+                self.size_bytes += size_of(latest)
+                fresh.setdefault((latest.status, latest.method), {})[latest.id] = latest
+        for group, tasks in fresh.items():
+            if tasks:
+                if group not in self._groups:
+                    self._groups[group] = Plane(self._created_of)
+                self._groups[group].add_all([(task.created, task.updated) for task in tasks.values()])
+
+    def _latest(self, known: Task, report: Task, fresh: dict[_Group, dict[str, Task]]) -> Task | None:
+        """What is now known of a task, instead of what was known; None if that is the same."""
+        latest = report if report.supersedes(known) else known
+        method = report.method or known.method
+        if latest.raw == known.raw and method == known.method:
+            return None
+        latest = msgspec.structs.replace(latest, method=method, crawl=known.crawl)
+        self._tasks[known.id] = latest
+        self.size_bytes -= size_of(known)
+        if fresh.get((known.status, known.method), {}).pop(known.id, None) is None:
+            self._take_out(known)
+        return latest
 
     def mark(self, task_id: str, crawl: int) -> bool:
         """Note that crawl number `crawl` has listed a task; whether it had not before."""
@@ -88,12 +109,16 @@ class Index:
         task = self._tasks.pop(task_id)
         if task is None:
             return False
-        group = self._groups[task.status, task.method]
-        group.remove(task.created, task.updated)
-        if not len(group):
-            del self._groups[task.status, task.method]
+        self._take_out(task)
         self.size_bytes -= size_of(task)
         return True
+
+    def _take_out(self, task: Task) -> None:
+        """Out of its group."""
+        group = self._groups[task.status, task.method]
+        group.remove(task.created, task.updated)
+        if group.is_empty:
+            del self._groups[task.status, task.method]
 
     def live(self, query: Query, among: Collection[str] | None = None) -> Iterator[list[str]]:
         """The ids of the tasks that may still change, and that may match `query` then; some at a time.
@@ -136,14 +161,6 @@ class Index:
 
     def _created_of(self, task_id: str) -> Key:
         return self._tasks[task_id].created
-
-    def _add(self, task: Task) -> None:
-        self._tasks[task.id] = task
-        group = self._groups.get((task.status, task.method))
-        if group is None:
-            group = self._groups[task.status, task.method] = Plane(self._created_of)
-        group.add(task.created, task.updated)
-        self.size_bytes += size_of(task)
 
 
 def page_of(query: Query, matching: list[Task], after: Key | None, limit: int, shown: frozenset[int]) -> Page:

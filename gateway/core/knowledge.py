@@ -105,14 +105,10 @@ class Record:
 
     def listed(self, tasks: Sequence[Task], asked_at: float) -> list[Task]:
         """Take in tasks of a page that was asked for at `asked_at`; returns those that this crawl had not shown yet."""
-        new = []
-        for task in tasks:
-            if self.known.gone.get(task.id, NEVER) < asked_at:
-                self.index.put(task)
-                self.known.unlisted.discard(task.id)
-                if self.index.mark(task.id, self.crawl):
-                    new.append(task)
-        return new
+        there = [task for task in tasks if self.known.gone.get(task.id, NEVER) < asked_at]
+        self.index.put_all(there)
+        self.known.unlisted.difference_update([task.id for task in there])
+        return [task for task in there if self.index.mark(task.id, self.crawl)]
 
     def confirm(self, tasks: Sequence[Task], asked_at: float) -> None:
         """These were listed by a page that no crawl asked for, at `asked_at`."""

@@ -14,7 +14,8 @@ from typing import Any, Final
 import msgspec
 
 from gateway.core import jsonrpc, task
-from gateway.core.plane import OPEN, Order, within
+from gateway.core.plane import Order
+from gateway.core.runs import OPEN, within
 from gateway.core.task import Instant, Task
 
 _METHOD: Final = re.compile(r"[A-Za-z0-9_.$-]+(/[A-Za-z0-9_.$-]+)*")

@@ -34,12 +34,22 @@ class Shards:
         return shards[hash(task_id) & (len(shards) - 1)][task_id]
 
     def __setitem__(self, task_id: str, task: Task) -> None:
+        """Replace the task of that id, which is here."""
         shards = self._shards
-        shard = shards[hash(task_id) & (len(shards) - 1)]
-        self._size += task_id not in shard
-        shard[task_id] = task
+        shards[hash(task_id) & (len(shards) - 1)][task_id] = task
+
+    def add(self, task: Task) -> Task | None:
+        """Put in a task, unless one of its id is here, which then is returned."""
+        shards = self._shards
+        shard = shards[hash(task.id) & (len(shards) - 1)]
+        known = shard.get(task.id)
+        if known is not None:
+            return known
+        shard[task.id] = task
+        self._size += 1
         if self._size > _SHARDS and len(shards) == 1:
             self._part()
+        return None
 
     def _part(self) -> None:
         whole, self._shards = self._shards[0], [{} for _ in range(_SHARDS)]

@@ -41,9 +41,6 @@ _DAY: Final = 24 * 60 * 60 * _SECOND
 _GREGORIAN_CYCLE: Final = 146_097 * _DAY  # 400 years
 
 
-ABSENT: Final = msgspec.Raw(b"")
-
-
 class TaskError(ValueError):
     """What should be a task is none: it has no `taskId` or no `status`, or is not an object."""
 
@@ -110,18 +107,28 @@ class Task(msgspec.Struct, gc=False):
         return bool(self.updated.at >= other.updated.at) or self.is_terminal > other.is_terminal
 
 
-class _Wire(msgspec.Struct):
+class _Plain(msgspec.Struct):
+    """As nearly all tasks are."""
+
     taskId: str
     status: str
-    createdAt: msgspec.Raw = ABSENT
-    lastUpdatedAt: msgspec.Raw = ABSENT
+    createdAt: str
+    lastUpdatedAt: str
+
+
+class _Any(msgspec.Struct):
+    taskId: str
+    status: str
+    createdAt: msgspec.Raw = msgspec.Raw(b"")
+    lastUpdatedAt: msgspec.Raw = msgspec.Raw(b"")
 
 
 class _Ttl(msgspec.Struct):
     ttl: float | None = None
 
 
-_wire = msgspec.json.Decoder(_Wire)
+_plain = msgspec.json.Decoder(_Plain)
+_any = msgspec.json.Decoder(_Any)
 _text = msgspec.json.Decoder(str)
 _ttl = msgspec.json.Decoder(_Ttl)
 
@@ -129,31 +136,41 @@ _ttl = msgspec.json.Decoder(_Ttl)
 def parse(raw: bytes | msgspec.Raw, method: str | None = None) -> Task:
     """The task in `raw`. Raises TaskError, which says what is wrong with it."""
     try:
-        wire = _wire.decode(raw)
+        wire = _read(raw)
     except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as error:
         raise TaskError(str(error)) from None
-    if len(wire.taskId) > ID_CHARS_MAX:
+    task_id = wire.taskId
+    if len(task_id) > ID_CHARS_MAX:
         raise TaskError(f"a `taskId` of more than {ID_CHARS_MAX} characters")
-    created = _reported_instant(wire.createdAt)
-    updated = _reported_instant(wire.lastUpdatedAt) if wire.lastUpdatedAt is not ABSENT else created
-    created_key = Key(created, wire.taskId)
-    updated_key = created_key if updated == created else Key(updated, wire.taskId)
-    return Task(wire.taskId, _interned(wire.status), created_key, updated_key, bytes(raw), method)
+    created, updated = _reported_instant(wire.createdAt), _reported_instant(wire.lastUpdatedAt)
+    created_key = Key(created, task_id)
+    updated_key = created_key if updated == created else Key(updated, task_id)
+    return Task(task_id, _KNOWN.get(wire.status, wire.status), created_key, updated_key, bytes(raw), method)
 
 
-_KNOWN = {status: status for status in STATUSES}
+_KNOWN: Final = {status: status for status in STATUSES}  # each of which need not be kept a million times
 
 
-def _interned(status: str) -> str:
-    return _KNOWN.get(status, status)
-
-
-def _reported_instant(raw: msgspec.Raw) -> Instant:
-    """An upstream's timestamp: RFC 3339, or without an offset, which is then read as UTC; else UNKNOWN."""
+def _read(raw: bytes | msgspec.Raw) -> _Plain:
+    """The fields of a task; a timestamp that is no string is "", a task without `lastUpdatedAt` has its creation's."""
     try:
-        text = _text.decode(raw)
+        return _plain.decode(raw)
+    except msgspec.ValidationError:
+        wire = _any.decode(raw)
+        created = _text_of(wire.createdAt)
+        updated = _text_of(wire.lastUpdatedAt) if bytes(wire.lastUpdatedAt) else created
+        return _Plain(wire.taskId, wire.status, created, updated)
+
+
+def _text_of(raw: msgspec.Raw) -> str:
+    try:
+        return _text.decode(raw)
     except (msgspec.MsgspecError, UnicodeDecodeError):
-        return UNKNOWN
+        return ""
+
+
+def _reported_instant(text: str) -> Instant:
+    """An upstream's timestamp: RFC 3339, or without an offset, which is then read as UTC; else UNKNOWN."""
     instant = parse_instant(text)
     if instant is None:
         instant = parse_instant(text + "Z")
@@ -166,14 +183,12 @@ def parse_instant(text: str) -> Instant | None:
     A fraction may have up to `_FRACTION_DIGITS_MAX` digits.
     """
     # As JavaScript and Python write it: datetime reads that in a third of the time, but week dates and 24:00 too.
-    if len(text) in (24, 27) and text[10] == "T" and text[19] == "." and text[-1] == "Z" and text[5] != "W":
+    if len(text) in (24, 27) and text[10::9] == "T." and text[-1] == "Z" and text[5] != "W" and text[11:13] != "24":
         try:
             since = datetime.fromisoformat(text) - _EPOCH_UTC
         except ValueError:
             return _parse_instant(text)
-        if text[11:13] == "24":
-            return None
-        return since.days * _DAY + since.seconds * _SECOND + since.microseconds * 1000
+        return ((since.days * 86400 + since.seconds) * 1_000_000 + since.microseconds) * 1000
     return _parse_instant(text)
 
 

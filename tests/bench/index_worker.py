@@ -113,8 +113,7 @@ def _query_us(index: Index, question: Question) -> float:
 
 
 def _put(index: Index, tasks: list[Task]) -> None:
-    for task in tasks:
-        index.put(task)
+    index.put_all(tasks)
 
 
 def _us(work: Callable[..., object], *arguments: object) -> float:

@@ -30,7 +30,6 @@ ALLOWED = {
     "zlib",
     "msgspec",
     "orjson",
-    "sortedcontainers",
 }
 BUILTINS = {"open", "print", "input", "exec", "eval", "compile", "__import__", "breakpoint"}
 CLOCKS = {"now", "utcnow", "today"}

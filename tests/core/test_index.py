@@ -1,7 +1,7 @@
 """The index of a session, held against a plain dict and against the plain definition of a filtered list."""
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from itertools import chain
 from typing import Any
 
@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gateway.core import cursor, task
+from gateway.core import cursor, plane, runs, task
 from gateway.core.cursor import Position
 from gateway.core.index import TASK_OVERHEAD_BYTES, Index, Page, page_of
 from gateway.core.query import Query
@@ -46,15 +46,11 @@ def check_pages(found: list[Page], expected: list[Task], limit: int) -> None:
     assert len(found) == max(1, -(-len(expected) // limit))
 
 
-def dict_put(model: dict[str, Task], report: Task) -> bool:
-    """What taking in a report means; whether it changes anything."""
-    known = model.get(report.id)
-    if known is None:
-        model[report.id] = report
-        return True
+def dict_put(model: dict[str, Task], report: Task) -> None:
+    """What taking in a report means."""
+    known = model.get(report.id, report)
     latest = report if report.supersedes(known) else known
     model[report.id] = msgspec.structs.replace(latest, method=report.method or known.method)
-    return model[report.id] != known
 
 
 def check_same(index: Index, model: dict[str, Task]) -> None:
@@ -76,10 +72,23 @@ def test_reports_in_any_order_leave_what_they_leave_in_a_dict(drawn: list[Task |
         if isinstance(step, str):
             assert index.remove(step) is (model.pop(step, None) is not None)
         else:
-            assert index.put(step) is dict_put(model, step)
+            index.put(step)
+            dict_put(model, step)
         check_same(index, model)
     everything = Query(by="createdAt", descending=False)
     assert index.select(everything, None, 100).tasks == plain.listed(list(model.values()), everything, None)
+
+
+@thorough
+@given(steps, st.lists(plain.reports, max_size=18), plain.queries)
+def test_reports_at_once_are_as_one_after_the_other(drawn: list[Task | str], batch: list[Task], query: Query) -> None:
+    """With several of one task among them."""
+    index, model = filled(drawn)
+    index.put_all(batch)
+    for each in batch:
+        dict_put(model, each)
+    check_same(index, model)
+    assert index.select(query, None, 100).tasks == plain.listed(list(model.values()), query, None)
 
 
 def filled(drawn: list[Task | str]) -> tuple[Index, dict[str, Task]]:
@@ -170,23 +179,32 @@ def a_query(rng: random.Random) -> Query:
     )
 
 
-@pytest.fixture(scope="module")
-def large() -> tuple[Index, list[Task]]:
-    """An index of some thousand tasks, reported in random order, a third of them twice, some of them forgotten."""
+@pytest.fixture(scope="module", params=[(1, runs.RUN_KEYS), (100, runs.RUN_KEYS), (1, 20), (100, 20)])
+def large(request: pytest.FixtureRequest) -> Iterator[tuple[Index, list[Task]]]:
+    """An index of some thousand tasks, reported in random order, a third of them twice, some of them forgotten.
+
+    So many at once, in runs of so many keys.
+    """
+    at_once, run_keys = request.param
     rng = random.Random(7)
-    index, model = Index(), dict[str, Task]()
+    reports = []
     for report in rng.sample(MANY, len(MANY)):
         if rng.random() < 0.3:
-            rough = msgspec.structs.replace(report, status="working", updated=report.created, raw=b"{}")
-            index.put(rough)
-            dict_put(model, rough)
-        index.put(report)
-        dict_put(model, report)
-    for forgotten in rng.sample(MANY, 600):
-        index.remove(forgotten.id)
-        del model[forgotten.id]
-    assert index.size_bytes == sum(len(t.raw) + len(t.id) + TASK_OVERHEAD_BYTES for t in model.values())
-    return index, list(model.values())
+            reports.append(msgspec.structs.replace(report, status="working", updated=report.created, raw=b"{}"))
+        reports.append(report)
+    index, model = Index(), dict[str, Task]()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(plane, "RUN_KEYS", run_keys)
+        patch.setattr(runs, "RUN_KEYS", run_keys)
+        for start in range(0, len(reports), at_once):
+            index.put_all(reports[start : start + at_once])
+        for report in reports:
+            dict_put(model, report)
+        for forgotten in rng.sample(MANY, 600):
+            index.remove(forgotten.id)
+            del model[forgotten.id]
+        assert index.size_bytes == sum(len(t.raw) + len(t.id) + TASK_OVERHEAD_BYTES for t in model.values())
+        yield index, list(model.values())
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -202,8 +220,7 @@ def test_a_filtered_list_of_thousands(large: tuple[Index, list[Task]], seed: int
 def test_tasks_that_come_and_go_by_the_thousand_leave_nothing() -> None:
     index = Index()
     for batch in range(3):
-        for report in MANY[batch * 1000 :]:
-            index.put(report)
+        index.put_all(MANY[batch * 1000 :])
         for report in reversed(MANY) if batch % 2 else MANY:
             index.remove(report.id)
         assert len(index) == index.size_bytes == 0
@@ -336,8 +353,8 @@ def test_a_method_that_was_seen_is_not_forgotten() -> None:
     listed = task.parse(plain.raw_task("a", "completed", None, "2025-11-25T10:30:01Z"))
     for first, second in ((seen, listed), (listed, seen)):
         index.remove("a")
-        assert index.put(first)
-        assert index.put(second)
+        index.put(first)
+        index.put(second)
         found = index.get("a")
         assert found is not None
         assert (found.method, found.status, found.raw) == ("tools/call", "completed", listed.raw)
@@ -359,10 +376,9 @@ def test_the_default_method_counts_from_when_it_is_known() -> None:
 def test_what_is_known_already_changes_nothing() -> None:
     index = Index()
     known = task.parse(plain.raw_task("a", "completed", None, "2025-11-25T10:30:01Z"))
-    assert index.put(known)
-    assert not index.put(known)
-    assert not index.put(task.parse(plain.raw_task("a", "completed", None, "2025-11-25T10:30:00Z")))
-    assert not index.put(task.parse(plain.raw_task("a", "working", None, "2025-11-25T10:30:02Z")))
+    index.put(known)
+    index.put(task.parse(plain.raw_task("a", "completed", None, "2025-11-25T10:30:00Z")))
+    index.put(task.parse(plain.raw_task("a", "working", None, "2025-11-25T10:30:02Z")))
     assert index.get("a") == known
     assert len(index) == 1
     assert known.status in TERMINAL
