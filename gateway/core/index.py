@@ -134,7 +134,7 @@ class Index:
         for (status, method), group in self._groups.items():
             if status in TERMINAL or not query.accepts_method(method or self.default_method):
                 continue
-            keys = group.walk("createdAt", False, query.created, (None, latest), None, 0)
+            keys = group.walk("createdAt", False, query.created, (None, latest), None)
             while some := [key.id for key in islice(keys, _AT_ONCE)]:
                 yield some
 
@@ -149,10 +149,7 @@ class Index:
             if (query.status is None or status in query.status) and query.accepts_method(method or self.default_method)
         ]
         total = sum(group.count(query.created, query.updated) for group in groups)
-        wanted = limit + 1 + len(shown)
-        runs: list[Iterator[Key]] = [
-            group.walk(query.by, query.descending, query.created, query.updated, after, wanted) for group in groups
-        ]
+        runs = [group.walk(query.by, query.descending, query.created, query.updated, after) for group in groups]
         keys: Iterator[Key] = runs[0] if len(runs) == 1 else heapq.merge(*runs, reverse=query.descending)
         if shown:
             keys = (key for key in keys if digest(key.id) not in shown)

@@ -9,7 +9,7 @@ a look at each point in one of the two ranges: about a millisecond for a million
 query mostly asks, one range at the most in the order of that range, costs two look-ups in all.
 """
 
-import heapq
+from bisect import insort
 from collections.abc import Callable, Iterator
 from itertools import chain
 from operator import itemgetter
@@ -20,7 +20,6 @@ from gateway.core.task import TOP, UNKNOWN, Key
 
 Order: TypeAlias = Literal["createdAt", "lastUpdatedAt"]
 
-_CUT_BLOCKS_MAX: Final = 3  # that lie in a range of creation in part: at its ends, and where UNKNOWN ends
 _FEW: Final = 8  # so many points are passed over in the time in which one is found by its id
 
 
@@ -109,19 +108,14 @@ class Plane:
                 inside += _count_cut(block, slices, in_updated)
         return inside
 
-    def walk(
-        self, by: Order, descending: bool, created: Bounds, updated: Bounds, after: Key | None, limit: int
-    ) -> Iterator[Key]:
-        """The first `limit` keys or more, of the points in both ranges that stand behind `after`, in order.
-
-        They are the keys of the order that is asked for.
-        """
+    def walk(self, by: Order, descending: bool, created: Bounds, updated: Bounds, after: Key | None) -> Iterator[Key]:
+        """The keys, of the order that is asked for, of the points in both ranges that stand behind `after`."""
         in_updated = Range(updated)
         if by == "createdAt":
             return self._walk_created(descending, created, in_updated, after)
         if created == OPEN:
             return _over(self._by_updated, in_updated.windows(self._by_updated, descending, after), descending)
-        return self._walk_updated(descending, created, in_updated, after, limit)
+        return self._walk_updated(descending, created, in_updated, after)
 
     def _walk_created(self, descending: bool, created: Bounds, in_updated: Range, after: Key | None) -> Iterator[Key]:
         in_created = Range(created)
@@ -146,33 +140,38 @@ class Plane:
             inside = [key for key in found if any(first <= key <= last for first, last in ends)]
             yield from sorted(inside, reverse=descending)
             return
+        (first, beyond), latest = in_updated.ends, block.latest
         for start, stop in windows:
             places = range(start, stop)
             for place in reversed(places) if descending else places:
-                if in_updated.holds(block.latest[place]):
+                at = latest[place]
+                if (not at < first and at < beyond) or at.at == UNKNOWN:
                     yield block.created[place]
 
-    def _walk_updated(
-        self, descending: bool, created: Bounds, in_updated: Range, after: Key | None, limit: int
-    ) -> Iterator[Key]:
-        """The first `limit` keys at least. They stand in as many blocks at most: those whose first keys come first."""
-        heads: list[tuple[Key, int, list[tuple[int, int]]]] = []
+    def _walk_updated(self, descending: bool, created: Bounds, in_updated: Range, after: Key | None) -> Iterator[Key]:
+        """Blocks are opened one by one, as the walk comes to the first key that each may have."""
         known = in_updated.behind(descending, after)
+        waiting: list[tuple[Key, int, Iterator[Key] | None]] = []
         for at in self._reach(created):
             keys = self._blocks[at].updated
             if keys.instants[0] == UNKNOWN:
                 windows = in_updated.windows(keys, descending, after)
+                head = next(_over(keys, windows, descending), None)
             else:
-                _, (start, stop) = keys.slices(known)
-                windows = [(start, stop)] if start < stop else []
-            if windows:
-                heads.append((keys[windows[0][1] - 1 if descending else windows[0][0]], at, windows))
-        first = limit + _CUT_BLOCKS_MAX  # what is cut at an end may have none of the keys that it promises
-        if len(heads) > first:
-            pick = heapq.nlargest if descending else heapq.nsmallest
-            heads = pick(first, heads, key=itemgetter(0))
-        runs = (self._run(at, windows, descending, created) for _, at, windows in heads)
-        return heapq.merge(*runs, reverse=descending)
+                head = keys.head(known, descending)
+            if head is not None:
+                waiting.append((head, at, None))
+        waiting.sort()
+        while waiting:
+            key, at, run = waiting.pop(-1 if descending else 0)
+            if run is not None:
+                yield key
+            else:
+                keys = self._blocks[at].updated
+                run = self._run(at, in_updated.windows(keys, descending, after), descending, created)
+            following = next(run, None)
+            if following is not None:
+                insort(waiting, (following, at, run))
 
     def _run(self, at: int, windows: list[tuple[int, int]], descending: bool, created: Bounds) -> Iterator[Key]:
         """The updated keys of a block in some windows, of the points in the range of creation."""
@@ -194,7 +193,8 @@ class Plane:
         low, high = created
         first = self._ends.bisect_left(Key(low, "")) if low is not None else 0
         stop = self._ends.bisect_left(Key(high, TOP)) + 1 if high is not None else len(self._blocks)
-        unknown = self._ends.bisect_left(KNOWN) + 1 if self._has_unknown() else 0
+        has_unknown = self._blocks[0].created[0].at == UNKNOWN
+        unknown = self._ends.bisect_left(KNOWN) + 1 if has_unknown else 0
         reach = [range(min(unknown, first)), range(first, min(stop, len(self._blocks)))]
         if after is not None:
             edge = self._ends.bisect_left(after)
@@ -210,16 +210,13 @@ class Plane:
             return None
         return keys.slices(Range(created))
 
-    def _has_unknown(self) -> bool:
-        return bool(self._blocks) and self._blocks[0].created[0].at == UNKNOWN
-
 
 def _count_cut(block: _Block, slices: Slices, in_updated: Range) -> int:
     """How many points at `slices` of a block by creation lie in a range of last update: the fewer are looked at."""
     inside, outside = _parted(block.latest, slices)
     if len(outside) < len(inside):
-        return in_updated.count(block.updated) - len([None for key in outside if in_updated.holds(key)])
-    return len([None for key in inside if in_updated.holds(key)])
+        return in_updated.count(block.updated) - in_updated.among(outside)
+    return in_updated.among(inside)
 
 
 def _parted(keys: list[Key], slices: Slices) -> tuple[list[Key], list[Key]]:

@@ -131,6 +131,18 @@ class Run:
         unknown = bisect_right(instants, UNKNOWN) if instants and instants[0] == UNKNOWN else 0
         return (0, unknown), (min(start, stop), stop)
 
+    def head(self, wanted: "Range", descending: bool) -> Key | None:
+        """Of keys of known instants, the one in a range where a walk begins; None if none is there."""
+        instants, (first, beyond), (low, high) = self.instants, wanted.ends, wanted.floats
+        if instants[0] > high or instants[-1] < low:
+            return None
+        if descending:
+            place = len(instants) - 1 if instants[-1] < high else self.bisect_left(beyond) - 1
+        else:
+            place = 0 if instants[0] > low else self.bisect_left(first)
+        key = self.keys[place] if 0 <= place < len(instants) else None
+        return None if key is None or key < first or not key < beyond else key
+
     def walk(self, start: int, stop: int, descending: bool) -> Iterator[Key]:
         """As `Keys.walk`."""
         places = range(start, stop)
@@ -237,10 +249,10 @@ class Range:
             narrowed._set(max(first, Key(after.at, after.id + "\0")), beyond)
         return narrowed
 
-    def holds(self, key: Key) -> bool:
-        """Whether a key lies in it."""
+    def among(self, keys: list[Key]) -> int:
+        """How many of some keys in no order lie in it."""
         first, beyond = self.ends
-        return (not key < first and key < beyond) or key.at == UNKNOWN
+        return len([None for key in keys if (not key < first and key < beyond) or key.at == UNKNOWN])
 
     def count(self, run: Run) -> int:
         """How many of a run's keys lie in it; mostly all of them, or none."""
