@@ -13,6 +13,7 @@ from typing import Final
 import msgspec
 import orjson
 
+from gateway.asks import Answer
 from gateway.core import cursor, jsonrpc, sse
 from gateway.core import query as criteria
 from gateway.core.cursor import Position
@@ -23,7 +24,7 @@ from gateway.crawler import Caller
 from gateway.errors import GatewayError
 from gateway.listener import Exchange
 from gateway.metrics import Metrics
-from gateway.refresh import Answer, Refresher
+from gateway.refresh import Refresher
 from gateway.sessions import Session, Sessions
 
 log = logging.getLogger("taskgate.answer")

@@ -1,114 +1,38 @@
 """Bringing a session up to date for a query: what `core/freshness.py` plans is asked, once for all who need it.
 
 In: a session, a query with when it came, the caller that it is asked for, where messages for that caller go. Out: the
-index is fresh enough for the query; or the error that kept it from that.
-Always: nothing is asked twice at once; an `Ask` belongs to the queries that wait for it, and ends with the last of
-them (DESIGN 3.6); a message on its streams goes to the first of them that is still there (DESIGN 5.7).
+index is fresh enough for the query; or the error that kept it from that. Always: nothing is asked twice at once.
 """
 
 import asyncio
-import logging
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextlib import aclosing
 from itertools import chain
-from typing import Final, Protocol
+from typing import Final
 
 import msgspec
 
 from gateway import crawler as crawling
+from gateway.asks import Answer, Ask, Outbox, together
 from gateway.config import Config
 from gateway.core import freshness, jsonrpc, observe
 from gateway.core.cursor import Position
 from gateway.core.freshness import Ages, Plan
-from gateway.core.index import Page, page_of, size_of
+from gateway.core.index import Page
 from gateway.core.knowledge import NEVER, Knowledge, Listing, Order
 from gateway.core.query import Query
 from gateway.core.task import Task
 from gateway.crawler import TASKS_AT_ONCE, Caller, Crawler
 from gateway.errors import UpstreamBroken, UpstreamFailed, UpstreamRefused
 from gateway.metrics import Metrics
+from gateway.scan import Scanner
 from gateway.sessions import Session, Sessions, TooLarge
-
-log = logging.getLogger("taskgate.refresh")
-
-
-class Outbox(Protocol):
-    """Where one client is told what happens before its answer is there."""
-
-    async def forward(self, data: bytes) -> None:
-        """A message arrived on a stream of the crawler's."""
-
-    async def progress(self, tasks: int) -> None:
-        """So many tasks have been read, and more follow."""
-
 
 _ASKED_AT_ONCE: Final = 8
 _SUSPECTS_MAX: Final = 100  # of the tasks that a crawl no longer shows: more are taken to be gone unasked
 _CURSORS_KEPT: Final = 4  # of the last pages, to look there for new tasks
 _ROUNDS_MAX: Final = 100  # of planning for one query; each learns something
-
-
-class Answer(msgspec.Struct):
-    """A page, as of when (seconds since 1970), how it was come by, and the upstream requests made for it."""
-
-    page: Page
-    as_of_unix_s: float
-    outcome: str
-    reason: str
-    requests: int
-
-
-class Ask:
-    """Something that is being asked of the upstream, and the queries that wait for it."""
-
-    def __init__(self, session: Session, keys: Sequence[str | None], began_at: float) -> None:
-        self._session = session
-        self._keys: list[str | None] = []
-        self.began_at = began_at
-        self.outboxes: list[Outbox] = []
-        self.task: asyncio.Task[None] | None = None
-        self.add(keys)
-
-    def add(self, keys: Sequence[str | None]) -> None:
-        """It asks for these too: task ids, or None for pages."""
-        self._keys += keys
-        self._session.asks.update(dict.fromkeys(keys, self))
-
-    async def forward(self, data: bytes) -> None:
-        """Pass on a message from one of the crawler's streams."""
-        if self.outboxes:
-            await self.outboxes[0].forward(data)
-
-    async def progress(self, tasks: int) -> None:
-        """Tell everyone who waits how far it is."""
-        for outbox in list(self.outboxes):
-            await outbox.progress(tasks)
-
-    async def join(self, outbox: Outbox) -> None:
-        """Wait for the end. Raises what the asking raised; the last one to stop waiting stops it."""
-        if (task := self.task) is None:
-            return
-        self.outboxes.append(outbox)
-        try:
-            await asyncio.wait({task})
-        finally:
-            self.outboxes.remove(outbox)
-            if not self.outboxes:
-                self.end()
-                task.cancel()
-        task.result()
-
-    async def over(self) -> None:
-        """Wait for the end, whatever it is."""
-        if self.task is not None:
-            await asyncio.wait({self.task})
-
-    def end(self) -> None:
-        """No query may join it any more."""
-        for key in self._keys:
-            if self._session.asks.get(key) is self:
-                del self._session.asks[key]
 
 
 class Refresher:
@@ -120,6 +44,7 @@ class Refresher:
         self._metrics = metrics
         self._clock = clock
         self._ages = Ages(config.index.max_age, config.index.full_crawl_interval)
+        self._scanner = Scanner(config, metrics, clock, self._on_message)
 
     def at_once(self, session: Session, position: Position) -> Answer | None:
         """The answer to a query that needs nothing of the upstream; None if it does."""
@@ -141,7 +66,7 @@ class Refresher:
             try:
                 return await self._from_index(session, caller, outbox, position, came_at)
             except TooLarge:
-                scanned = await self._scan(session, caller, outbox, position)
+                scanned = await self._scanner.answer(session, caller, outbox, position)
                 if scanned is not None:
                     return scanned
 
@@ -213,7 +138,7 @@ class Refresher:
             )
             ask.task = asyncio.create_task(self._run(session, ask, work))
             waits.add(ask)
-        await _together(*(self._await(wait, outbox, oldest) for wait in waits))
+        await together(*(self._await(wait, outbox, oldest) for wait in waits))
         return crawler.requests if crawler is not None else None
 
     async def _await(self, ask: Ask, outbox: Outbox, oldest: float) -> None:
@@ -237,12 +162,12 @@ class Refresher:
             ask.task = None  # whose error, if it was cancelled, holds this frame
             self._sessions.keep(session)
 
-    def _on_message(self, session: Session, receiver: Ask | Outbox) -> Callable[[bytes], Awaitable[None]]:
+    def _on_message(self, session: Session, ask: Ask) -> Callable[[bytes], Awaitable[None]]:
         async def on_message(data: bytes) -> None:
             message = jsonrpc.parse(data)
             if message is not None and (observation := observe.of_notification(message)):
                 self._sessions.observe(session.key, observation)
-            await receiver.forward(data)
+            await ask.forward(data)
 
         return on_message
 
@@ -323,7 +248,7 @@ class Refresher:
         """Look where new tasks appear, and ask for single ones, at once."""
         began_at = self._clock()
         asking = self._ask_for(session, crawler, task_ids)
-        await (_together(self._look(session, crawler), asking) if look else asking)
+        await (together(self._look(session, crawler), asking) if look else asking)
         if look and _touches_every_live_task(query):
             known = session.known
             live = chain.from_iterable(session.index.live(query))
@@ -369,7 +294,7 @@ class Refresher:
             for task_id in waiting:
                 await self._ask_for_one(session, crawler, task_id)
 
-        await _together(*(worker() for _ in range(min(_ASKED_AT_ONCE, len(task_ids)))))
+        await together(*(worker() for _ in range(min(_ASKED_AT_ONCE, len(task_ids)))))
 
     async def _ask_for_one(self, session: Session, crawler: Crawler, task_id: str) -> None:
         asked_at = self._clock()
@@ -388,44 +313,6 @@ class Refresher:
         session.take(observation, asked_at, self._clock())
         self._sessions.check(session)
 
-    # ---- sessions larger than an index may hold ----
-
-    async def _scan(self, session: Session, caller: Caller, outbox: Outbox, position: Position) -> Answer | None:
-        """Answer by reading all pages and keeping only the one that was asked for; one at a time reads all pages.
-
-        None if by then an index may hold the session again.
-        """
-        async with session.scanning:
-            while (crawl := session.asks.get(None)) is not None:
-                await crawl.over()
-            if not session.oversize:
-                return None
-            crawler = Crawler(caller, self._config, self._metrics, self._on_message(session, outbox))
-            limit, began_unix_s = self._config.index.page_size, time.time()
-            query = position.query
-            seen: set[int] = set()
-            best: list[Task] = []
-            total, more, pages, list_bytes, size_bytes = 0, False, 0, 0, 0
-            async with aclosing(crawler.pages()) as reading:
-                async for read in reading:
-                    unique = {t.id: t for t in read.tasks if hash(t.id) not in seen}
-                    seen.update(map(hash, unique))
-                    matching = [t for t in unique.values() if query.matches(t, session.index.default_method)]
-                    total += len(matching)
-                    kept = page_of(query, best + matching, position.after, limit, position.shown)
-                    best, more = kept.tasks, more or kept.more
-                    pages += 1
-                    list_bytes += read.size_bytes
-                    size_bytes += sum(map(size_of, unique.values()))
-                    if read.following is not None:
-                        await outbox.progress(len(seen))
-            limits = self._config.index
-            session.oversize = len(seen) > limits.tasks_max or size_bytes > limits.memory_bytes_max
-            session.known.pages, session.list_bytes = pages, list_bytes
-            session.known.doubted_at = self._clock()  # what is known of single tasks may be older than this answer
-            reason = "the session is larger than an index may be"
-            return Answer(Page(best, total, more), began_unix_s, "scanned", reason, crawler.requests)
-
 
 def _check_same(session: Session, known: Knowledge) -> None:
     """Raises TooLarge if all was forgotten since: what was read before that is no part of what is known now."""
@@ -437,19 +324,3 @@ def _touches_every_live_task(query: Query) -> bool:
     return (
         query.methods is None and query.task_ids is None and query.created == (None, None) and query.updated[1] is None
     )
-
-
-async def _together(*works: Coroutine[None, None, None]) -> None:
-    """Carry out several things at once. The first that fails ends the others, and its error is raised.
-
-    As `asyncio.TaskGroup`, which in 3.11 leaves its errors, their frames and so a session's index in a cycle.
-    """
-    tasks = [asyncio.ensure_future(work) for work in works]
-    try:
-        done = (await asyncio.wait(tasks, return_when=asyncio.FIRST_EXCEPTION))[0] if tasks else ()
-        for task in done:
-            task.result()
-    finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)

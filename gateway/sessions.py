@@ -25,7 +25,8 @@ from gateway.core.knowledge import NEVER, Knowledge, Record
 from gateway.core.observe import Observation
 
 if TYPE_CHECKING:
-    from gateway.refresh import Ask
+    from gateway.asks import Ask
+    from gateway.scan import Scan
 
 _SESSION_OVERHEAD_BYTES: Final = 4096
 _SERVERS_MAX: Final = 100_000  # sessions of which is known what `initialize` said: some 30 MB
@@ -73,6 +74,7 @@ class Session(Record):
         self.key = key
         self.oversize = False  # the upstream lists more than an index may hold
         self.scanning = asyncio.Lock()
+        self.next_scan: Scan | None = None  # that queries may still join
         self.asks: dict[str | None, Ask] = {}  # what is being asked of the upstream: a task by its id, or None: pages
         self.answering: dict[bytes, list[asyncio.Future[None]]] = {}  # by raw request id, to be cancelled
         self.list_bytes = 0  # of JSON, in all pages of the last crawl

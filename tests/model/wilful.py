@@ -12,10 +12,11 @@ from unittest.mock import patch
 
 import msgspec
 
+from gateway.asks import Ask
 from gateway.core import freshness, observe
 from gateway.core.index import Index
 from gateway.core.task import Task
-from gateway.refresh import Ask, Refresher
+from gateway.refresh import Refresher
 from gateway.sessions import Session
 
 _plan, _live = freshness.plan, Index.live

@@ -590,3 +590,28 @@ async def test_max_age_of_zero_asks_every_time(gateways: Gateways) -> None:
                     assert economy.lists == 3 * number
     finally:
         await server.stop()
+
+
+async def test_queries_of_a_session_that_is_too_large_share_a_scan(gateways: Gateways) -> None:
+    """Those that come while one goes on wait for the next, all for the same: what they ask for may differ."""
+    server = LegacyServer(simulate=False, initial_tasks=200, notify=False)
+    url = await server.start()
+    try:
+        port = int(url.split(":")[2].partition("/")[0])
+        with gateways.process(port, index={"tasks_max": 100}) as gateway:
+            async with aiohttp.ClientSession() as http:
+                economy = Economy(server, gateway, http)
+                await economy.ask(call("initialize", protocolVersion="2025-11-25", capabilities={}, clientInfo={}))
+                await economy.ask(filtered(0))
+                server.counts.clear()
+                statuses = ("working", "completed", "failed", "cancelled", "input_required")
+                asked = [filtered(n, status=[statuses[n % 5]]) for n in range(50)]
+                answers = await asyncio.gather(*map(economy.ask, asked))
+                assert economy.lists <= 40
+                tasks = server.store().all()
+                for n, told in enumerate(answers):
+                    assert told["id"] == n
+                    total = sum(t["status"] == statuses[n % 5] for t in tasks)
+                    assert told["result"]["_meta"]["taskgate/total"] == total
+    finally:
+        await server.stop()

@@ -1,0 +1,103 @@
+"""What is being asked of the upstream, and who waits for it.
+
+In: queries that need the same. Out: the end of what they wait for, or the error that kept it from that.
+Always: an `Ask` belongs to the queries that wait for it, and ends with the last of them (DESIGN 3.6); a message on its
+streams goes to the first of them that is still there (DESIGN 5.7).
+"""
+
+import asyncio
+from collections.abc import Coroutine, Sequence
+from typing import Protocol
+
+import msgspec
+
+from gateway.core.index import Page
+from gateway.sessions import Session
+
+
+class Outbox(Protocol):
+    """Where one client is told what happens before its answer is there."""
+
+    async def forward(self, data: bytes) -> None:
+        """A message arrived on a stream of the crawler's."""
+
+    async def progress(self, tasks: int) -> None:
+        """So many tasks have been read, and more follow."""
+
+
+class Answer(msgspec.Struct):
+    """A page, as of when (seconds since 1970), how it was come by, and the upstream requests made for it."""
+
+    page: Page
+    as_of_unix_s: float
+    outcome: str
+    reason: str
+    requests: int
+
+
+class Ask:
+    """Something that is being asked of the upstream, and the queries that wait for it."""
+
+    def __init__(self, session: Session, keys: Sequence[str | None], began_at: float) -> None:
+        self._session = session
+        self._keys: list[str | None] = []
+        self.began_at = began_at
+        self.outboxes: list[Outbox] = []
+        self.task: asyncio.Task[None] | None = None
+        self.add(keys)
+
+    def add(self, keys: Sequence[str | None]) -> None:
+        """It asks for these too: task ids, or None for pages."""
+        self._keys += keys
+        self._session.asks.update(dict.fromkeys(keys, self))
+
+    async def forward(self, data: bytes) -> None:
+        """Pass on a message from one of the crawler's streams."""
+        if self.outboxes:
+            await self.outboxes[0].forward(data)
+
+    async def progress(self, tasks: int) -> None:
+        """Tell everyone who waits how far it is."""
+        for outbox in list(self.outboxes):
+            await outbox.progress(tasks)
+
+    async def join(self, outbox: Outbox) -> None:
+        """Wait for the end. Raises what the asking raised; the last one to stop waiting stops it."""
+        if (task := self.task) is None:
+            return
+        self.outboxes.append(outbox)
+        try:
+            await asyncio.wait({task})
+        finally:
+            self.outboxes.remove(outbox)
+            if not self.outboxes:
+                self.end()
+                task.cancel()
+        task.result()
+
+    async def over(self) -> None:
+        """Wait for the end, whatever it is."""
+        if self.task is not None:
+            await asyncio.wait({self.task})
+
+    def end(self) -> None:
+        """No query may join it any more."""
+        for key in self._keys:
+            if self._session.asks.get(key) is self:
+                del self._session.asks[key]
+
+
+async def together(*works: Coroutine[None, None, None]) -> None:
+    """Carry out several things at once. The first that fails ends the others, and its error is raised.
+
+    As `asyncio.TaskGroup`, which in 3.11 leaves its errors, their frames and so a session's index in a cycle.
+    """
+    tasks = [asyncio.ensure_future(work) for work in works]
+    try:
+        done = (await asyncio.wait(tasks, return_when=asyncio.FIRST_EXCEPTION))[0] if tasks else ()
+        for task in done:
+            task.result()
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
