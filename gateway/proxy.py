@@ -43,7 +43,6 @@ _LAST_REVISION: Final = b"2025-11-25"
 # The message endpoint of HTTP+SSE (2024-11-05) names its session in the query, as every SDK's server writes it.
 _HTTP_SSE_SESSION: Final = re.compile(rb"[?&]session_?id=", re.IGNORECASE)
 _HOST: Final = re.compile(r"([a-z0-9._~!$&'()*+,;=%-]{1,255}|\[[0-9a-f:.]{1,45}\])(?::[0-9]*)?")
-_ABSOLUTE: Final = re.compile(rb"[A-Za-z][A-Za-z0-9+.-]*://([^/?#]*)")
 _WELL_KNOWN: Final = re.compile(rb"/\.well-known/[^/?]+")
 _CLIENT_LEFT: Final = 499  # in metrics, where a client left before a response began; nginx counts it so
 _OF_ONE_VALUE: Final = (b"X-Forwarded-Proto", b"X-Forwarded-Host")
@@ -71,7 +70,7 @@ class Proxy:
         caller: Caller | None = None
         message: Message | None = None
         try:
-            self._door.check(exchange.target, exchange.headers)
+            self._door.check(exchange.headers)
             caller = self._caller(exchange)
             if not _may_carry_message(exchange, self._config.limits.inspected_body_bytes_max):
                 body, whole = exchange.body.take(), exchange.body.complete
@@ -305,15 +304,11 @@ class _Door:
         self._hosts |= {u.match.host.lower() for u in config.upstreams if u.match.host is not None}
         self._origins = {o.lower() for o in config.allowed_origins}
 
-    def check(self, target: bytes, headers: Headers) -> None:
+    def check(self, headers: Headers) -> None:
         """Raises Forbidden."""
         if not self._guarded:
             return
-        hosts = headers.all(b"host")
-        if not target.startswith(b"/"):
-            absolute = _ABSOLUTE.match(target)  # whose authority goes before Host (RFC 9112, 3.2.2)
-            hosts += [absolute[1]] if absolute is not None else []
-        for host in hosts:
+        for host in headers.all(b"host"):
             if not self._admits_host(host):
                 given = host.decode("latin-1")
                 raise Forbidden(f"Host {given!r} is neither a loopback name nor in allowed_hosts")

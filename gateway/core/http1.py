@@ -3,7 +3,8 @@
 In: bytes as they arrive, split anywhere. Out: a `Head`, pieces of the body, an `End`, and so on; a `Refused` is the
 last thing that comes of a connection.
 Always: method, target, names and values are the bytes that came, whatever they spell (DESIGN 3.1,
-3.2); a message has one framing, and one only (RFC 9112, 6 and 7.1); a head or a trailer has a limit in bytes.
+3.2), only that an authority in the target becomes the `Host`; a message has one framing, and one only (RFC 9112, 6 and
+7.1); a head or a trailer has a limit in bytes.
 
 Why not httptools here, which reads the upstream's responses: llhttp knows only registered methods and ASCII targets,
 takes the body of a request with `Upgrade` for another protocol, and calls back for every field. aiohttp 3.14.5
@@ -18,6 +19,7 @@ from gateway.core.headers import Headers
 
 _TOKEN: Final = rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+"
 _REQUEST_LINE: Final = re.compile(rb"(" + _TOKEN + rb") ([^\x00-\x20\x7f]+) HTTP/([0-9])\.([0-9])\r\n")
+_ABSOLUTE: Final = re.compile(rb"[A-Za-z][A-Za-z0-9+.-]*://([^/?#]*)")
 _FIELD: Final = re.compile(rb"(" + _TOKEN + rb"):[ \t]*+([^\x00-\x08\x0a-\x1f\x7f]*)\r\n")
 _FIELDS: Final = re.compile(rb"(?:" + _TOKEN + rb":[^\x00-\x08\x0a-\x1f\x7f]*\r\n)*+")
 _BARE_LF: Final = re.compile(rb"(?<!\r)\n")
@@ -123,6 +125,7 @@ class RequestParser:
             raise Refused(400, b"Bad Request", "HTTP/1.1 wants one Host (RFC 9112, 3.2)")
         self._state = self._framing(headers, int(minor))
         self._pending = data[end + 4 :]
+        target, headers = _in_origin_form(method, target, headers)
         events.append(Head(method, target, int(minor), headers))
         return True
 
@@ -224,6 +227,17 @@ class RequestParser:
         self._pending = data[end + 2 :]
         self._state = RequestParser._end
         return True
+
+
+def _in_origin_form(method: bytes, target: bytes, headers: Headers) -> tuple[bytes, Headers]:
+    """A target without its authority, which goes before `Host` wherever there is one (RFC 9112, 3.2.2)."""
+    absolute = _ABSOLUTE.match(target)
+    if absolute is None:
+        return target, headers
+    rest = target[absolute.end() :]
+    if not rest.startswith(b"/"):
+        rest = b"*" if method == b"OPTIONS" and not rest else b"/" + rest  # RFC 9112, 3.2.4
+    return rest, headers.with_value(b"host", absolute[1])
 
 
 def _fields(data: bytes, start: int, end: int) -> Headers:

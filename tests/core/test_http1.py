@@ -64,6 +64,32 @@ def test_several_requests_on_one_connection() -> None:
     ]
 
 
+ABSOLUTE = {
+    b"GET http://a:81/b?c": (b"/b?c", b"a:81"),
+    b"GET HTTPS://[::1]//b%2F?": (b"//b%2F?", b"[::1]"),
+    b"GET http://a": (b"/", b"a"),
+    b"GET http://a?b=://c/": (b"/?b=://c/", b"a"),
+    b"OPTIONS http://a:81": (b"*", b"a:81"),
+    b"OPTIONS http://a/": (b"/", b"a"),
+    b"GET /http://a/b": (b"/http://a/b", b"x"),
+    b"OPTIONS *": (b"*", b"x"),
+}
+
+
+@pytest.mark.parametrize("line", ABSOLUTE)
+def test_an_absolute_target_is_a_target_and_a_host(line: bytes) -> None:
+    """RFC 9112, 3.2.2 and 3.2.4: its authority counts, whatever `Host` says."""
+    target, host = ABSOLUTE[line]
+    fields = ((b"A", b"1"), (b"hOST", host), (b"B", b"2"))
+    assert read(line + b" HTTP/1.1\r\nA: 1\r\nhOST: x\r\nB: 2\r\n\r\n")[0] == (
+        *("head", line.partition(b" ")[0], target, 1, fields),
+    )
+
+
+def test_an_absolute_target_gives_a_request_of_http_1_0_its_host() -> None:
+    assert read(b"GET http://a/b HTTP/1.0\r\n\r\n")[0] == ("head", b"GET", b"/b", 0, ((b"Host", b"a"),))
+
+
 def test_a_trailer_never_becomes_a_field_of_the_next_request() -> None:
     """As it does in aiohttp 3.14.5."""
     following = read(SEVERAL)[3]

@@ -10,6 +10,7 @@ before it has arrived at the client, so what is held back is seen, and what is l
 
 import asyncio
 import contextlib
+import re
 import socket
 import struct
 import time
@@ -486,6 +487,7 @@ def differences(direct: Recording, relayed: Recording, authority: bytes) -> list
     3.2: hop-by-hop fields are removed, `Host` is changed, framing fields change where framing does.
     3.3: on a request whose response is observed, `Accept-Encoding` may be narrowed.
     RFC 9110, 2.5: a gateway sends its own HTTP version. 15.2: no 1xx to a client of HTTP/1.0.
+    RFC 9112, 3.2: an origin server is sent a path, without the authority that a target in absolute form has.
     """
     old_client = any(r.start.endswith(b"1.0") for r in direct.requests)
     answers = [r for r in direct.responses if r.is_final or not old_client]
@@ -527,7 +529,8 @@ def _as_upstream_sees(sent: Message, came: Message, authority: bytes) -> Message
     narrowed = came.values(b"accept-encoding")
     if _is_observed(sent) and narrowed and _members(narrowed) <= _members(sent.values(b"accept-encoding")):
         fields = tuple((n, narrowed[0] if n.lower() == b"accept-encoding" else v) for n, v in fields)
-    return replace(sent, start=sent.start[:-1] + b"1", fields=fields)
+    target = re.sub(rb"^http://[^/?]*", b"", sent.target)
+    return replace(sent, start=b"%b %b HTTP/1.1" % (sent.method, target), fields=fields)
 
 
 def _members(values: Iterable[bytes]) -> set[bytes]:

@@ -287,6 +287,8 @@ async def test_what_is_no_host_does_not_come_in(process_rig: Rig, host: bytes) -
 async def test_the_host_in_an_absolute_target_counts(process_rig: Rig) -> None:
     """RFC 9112, 3.2.2: a server must ignore the Host field then, so it must not be what opens the door."""
     assert (await process_rig.ask(request(target=b"http://evil.example/mcp"))).status == 403
+    process_rig.serve(_ok)
+    assert (await process_rig.ask(request(target=b"http://localhost:1/mcp", host=b"evil.example"))).status == 200
 
 
 ORIGINS = [

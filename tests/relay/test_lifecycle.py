@@ -609,6 +609,14 @@ async def test_an_upstream_is_chosen_by_host_and_by_prefix(several: Several) -> 
         assert asked.value(b"host") == hosts.get(name, own_authority)
 
 
+async def test_an_absolute_target_is_routed_as_its_path_at_its_host(several: Several) -> None:
+    """RFC 9112, 3.2.2: every server must take one, and its authority goes before `Host`."""
+    for target, host, name, seen in ROUTES:
+        found, asked = await several.asked(b"http://" + host + target, b"localhost")
+        assert (found, asked.target) == (name, seen), (target, host)
+        assert name != "hosted" or asked.value(b"host") == host
+
+
 async def test_no_upstream_for_a_path_is_404(gateways: Gateways) -> None:
     async with rig_with(gateways, upstream={"match": {"prefix": "/research"}}) as rig:
         for asked in (request(), post(call("ping", 7)), request(target=b"/researchers"), request(b"OPTIONS", b"*")):
