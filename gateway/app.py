@@ -130,7 +130,7 @@ class App:
         await self._listener.drain(self._config.limits.drain_timeout)
         if self._sweeper is not None:
             self._sweeper.cancel()
-        for pool in self._pools.values():
+        for pool in (*self._pools.values(), *self._retired):
             pool.close()
         if self._admin is not None:
             await self._admin.cleanup()

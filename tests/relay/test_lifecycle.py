@@ -339,6 +339,21 @@ def same_logging() -> Iterator[None]:
     root.handlers[:], ours.handlers[:], ours.propagate, ours.level = kept
 
 
+async def test_a_stop_closes_what_was_in_flight_at_a_reload_too(gateways: Gateways, same_logging: None) -> None:
+    """Its connection has gone back to the pool of before, and nobody closed that one."""
+    async with rig_with(gateways, upstream={"idle_timeout": "60s"}) as rig:
+        one = await rig.client(request())
+        peer = await rig.upstream.request()
+        app = rig.gateway.app
+        assert app is not None
+        other = settings(rig.gateway.port, rig.gateway.admin, 1)
+        app.reload(lambda: gateway_config.parse(json.dumps(other), "test.yaml"))
+        await peer.send(response())
+        assert (await one.response()).status == 200
+        await app.stop()
+        assert await peer.ends() == "fin"
+
+
 async def test_a_reload_frees_the_old_indexes_bit_by_bit(gateways: Gateways, same_logging: None) -> None:
     """C5: a million tasks freed at one go hold the loop; here are 20,000, some six blocks of memory each."""
     tasks = [task(f"t-{number}") for number in range(20_000)]
