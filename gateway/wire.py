@@ -163,14 +163,10 @@ class Body:
             self._error = error
             self._wake()
 
-    def discard(self) -> None:
-        """Nobody will read it: take in the rest and forget it."""
+    def end(self) -> None:
+        """Nobody will read it any more: what is held and what may follow is forgotten, and it refers to no one."""
         self._discarding = True
         self.take()
-
-    def end(self) -> None:
-        """Nobody will read it any more: it refers to no one."""
-        self.discard()
         self._error = None  # the frames that it was raised through refer to the body
 
     def take(self) -> bytes:
