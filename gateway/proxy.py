@@ -380,10 +380,8 @@ class _Route:
             headers = headers.with_value(b"host", self._sent_host)
         if self.upstream.add_headers:
             for name, value in _added(exchange, self.upstream, host):
-                if name in _OF_ONE_VALUE:
-                    headers = headers.with_value(
-                        name.lower(), value
-                    )  # what a client says of that is not to be believed
+                if name in _OF_ONE_VALUE:  # what a client says of it is not to be believed
+                    headers = headers.with_value(name.lower(), value)
                 else:
                     headers.add(name, value)
         return headers
