@@ -22,6 +22,7 @@ log = logging.getLogger("taskgate.listener")
 
 _LINGER_S: Final = 10.0
 _LINGER_BYTES_MAX: Final = 16 << 20
+TURNED_AWAY_MAX: Final = 100  # connections beyond `connections_max` that are told so; further ones are only closed
 _NEVER: Final = float("inf")
 CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
 
@@ -117,6 +118,7 @@ class Listener:
         self.handle = handle
         self.limits = limits
         self.connections: set[Connection] = set()
+        self.turned_away: set[Connection] = set()  # those of them that came when there were too many
         self.draining = False
 
     def connection(self) -> "Connection":
@@ -173,14 +175,20 @@ class Connection(Wire):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
-        self._listener.connections.add(self)
-        if len(self._listener.connections) > self._limits.connections_max:
+        connections, turned_away = self._listener.connections, self._listener.turned_away
+        connections.add(self)
+        if len(connections) - len(turned_away) > self._limits.connections_max:
+            turned_away.add(self)
+            if len(turned_away) > TURNED_AWAY_MAX:
+                self.close()
+                return
             message = f"more than {self._limits.connections_max} connections"
             self._refuse(http1.Refused(503, b"Service Unavailable", message))
 
     def connection_lost(self, exc: Exception | None) -> None:
         super().connection_lost(exc)
         self._listener.connections.discard(self)
+        self._listener.turned_away.discard(self)
         if self._receiving is not None:
             self._receiving.body.fail(ClientGone())
             self._receiving = None
@@ -368,11 +376,8 @@ class Connection(Wire):
             [(b"Content-Type", b"application/json"), (b"Content-Length", b"%d" % len(body)), (b"Connection", b"close")]
         )
         self.write(b"HTTP/1.1 %d %b\r\n%b\r\n%b" % (refused.status, refused.reason, fields.block(), body))
-        if self.transport is None or len(self._listener.connections) > self._limits.connections_max:
-            self.close()
-            return
         # Closing while the client still sends would reset the connection and lose the refusal on its way.
-        if self.transport.can_write_eof():
+        if self.transport is not None and self.transport.can_write_eof():
             self.transport.write_eof()
         self.deadline = self.loop.time() + min(_LINGER_S, self.stall_timeout_s)
 

@@ -6,10 +6,14 @@ reaches the upstream in two readings; what was sent behind it is not read as a r
 Source: RFC 9112, 2.2, 3.2, 5, 6, 7.1, 11.2; issue 3, "The door"; DESIGN 7.
 """
 
+import asyncio
+import socket
+
 import pytest
 
+from gateway.listener import TURNED_AWAY_MAX
 from tests.relay.conftest import SMALL_HEADER_BYTES
-from tests.relay.gateway import Gateways
+from tests.relay.gateway import Gateways, eventually
 from tests.relay.messages import LAST_CHUNK, call, chunk, chunked, filtered, post, request, response
 from tests.relay.rig import Rig, body, rig_with
 
@@ -453,14 +457,32 @@ async def test_connections_have_a_limit(gateways: Gateways) -> None:
     async with rig_with(gateways, limits={"connections_max": 3}) as rig:
         rig.serve(_ok)
         held = [await rig.client() for _ in range(3)]
-        above = await rig.client(request())
-        await above.ends()
-        assert not above.received or above.received.startswith(b"HTTP/1.1 503 ")
+        with socket.create_connection(("127.0.0.1", rig.gateway.port)) as above:
+            above.sendall(request())  # it is there before the gateway, on this loop, takes the connection
+            told = await asyncio.to_thread(lambda: b"".join(iter(lambda: above.recv(4096), b"")))
+        assert told.startswith(b"HTTP/1.1 503 "), "and no reset, which loses what the client has not read yet"
         await held[0].send(request())
         assert (await held[0].response()).status == 200
         held[1].finish()
         await held[1].ends()
-        assert (await rig.ask(request())).status == 200
+        assert (await rig.ask(request())).status == 200, "who was turned away and has yet to leave takes no place"
+
+
+async def test_who_is_turned_away_and_stays_has_a_limit_too(gateways: Gateways) -> None:
+    async with rig_with(gateways, limits={"connections_max": 1, "stall_timeout": "1s"}) as rig:
+        rig.serve(_ok)
+        held = await rig.client()
+        above = [await rig.client() for _ in range(TURNED_AWAY_MAX + 1)]
+        await above[-1].ends()
+        assert above[-1].received == b""
+        await asyncio.gather(*(one.hears(b"HTTP/1.1 503 ") for one in above[:-1]))
+        await held.send(request())
+        assert (await held.response()).status == 200
+
+        async def alone() -> bool:
+            return (await rig.gateway.metrics())["taskgate_connections", ()] == 1
+
+        await eventually(alone, "who has been told goes, be it by being cut")
 
 
 async def _ok(_request: object, _peer: object) -> bytes:
