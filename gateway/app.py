@@ -15,6 +15,8 @@ from aiohttp import web
 
 from gateway import admin, logs
 from gateway.config import Config, ConfigError, Tls
+from gateway.core.headers import Headers
+from gateway.door import Door
 from gateway.listener import Exchange, Listener
 from gateway.metrics import Metrics
 from gateway.proxy import Proxy
@@ -78,7 +80,7 @@ class App:
             raise StartError(f"cannot listen on {config.listen}: {error.strerror or error}") from None
         if config.admin is not None:
             try:
-                self._admin = await admin.serve(config.admin.listen, self._metrics, self._is_ready)
+                self._admin = await admin.serve(config.admin.listen, self._metrics, self._is_ready, self._admit)
             except OSError as error:
                 raise StartError(f"cannot listen on {config.admin.listen}: {error.strerror or error}") from None
         self._sweeper = asyncio.create_task(self._sweep())
@@ -88,6 +90,11 @@ class App:
 
     def _is_ready(self) -> bool:
         return not self._listener.draining
+
+    def _admit(self, headers: Headers) -> None:
+        """Let a request in at the admin listener. Raises Forbidden."""
+        assert self._config.admin is not None
+        Door(self._config.admin.listen, self._config).check(headers)
 
     async def _sweep(self) -> None:
         while True:

@@ -11,11 +11,9 @@ In: exchanges. Out: responses. Always: what fails becomes a response in one plac
 """
 
 import asyncio
-import ipaddress
 import logging
 import re
 from collections.abc import Sequence
-from functools import lru_cache
 from typing import Final
 
 from gateway import answer
@@ -28,7 +26,8 @@ from gateway.core.jsonrpc import Message
 from gateway.core.public import PublicUrl
 from gateway.core.query import BadQuery
 from gateway.crawler import Caller
-from gateway.errors import Forbidden, GatewayError, NoUpstream, UpstreamRefused
+from gateway.door import Door, host_name
+from gateway.errors import GatewayError, NoUpstream, UpstreamRefused
 from gateway.listener import Exchange
 from gateway.metrics import Metrics
 from gateway.refresh import Refresher
@@ -42,7 +41,6 @@ log = logging.getLogger("taskgate.request")
 _LAST_REVISION: Final = b"2025-11-25"
 # The message endpoint of HTTP+SSE (2024-11-05) names its session in the query, as every SDK's server writes it.
 _HTTP_SSE_SESSION: Final = re.compile(rb"[?&]session_?id=", re.IGNORECASE)
-_HOST: Final = re.compile(r"([a-z0-9._~!$&'()*+,;=%-]{1,255}|\[[0-9a-f:.]{1,45}\])(?::[0-9]*)?")
 _WELL_KNOWN: Final = re.compile(rb"/\.well-known/[^/?]+")
 _CLIENT_LEFT: Final = 499  # in metrics, where a client left before a response began; nginx counts it so
 _OF_ONE_VALUE: Final = (b"X-Forwarded-Proto", b"X-Forwarded-Host")
@@ -61,7 +59,7 @@ class Proxy:
         self._loop = asyncio.get_running_loop()
         refresher = Refresher(sessions, config, metrics, self._loop.time)
         self._answerer = answer.Answerer(sessions, refresher, metrics)
-        self._door = _Door(config)
+        self._door = Door(config.listen, config)
 
     async def handle(self, exchange: Exchange) -> None:
         """One request of a client, from its head to the end of its response."""
@@ -295,51 +293,6 @@ class _Watch:
         return edited
 
 
-class _Door:
-    """Against DNS rebinding: on a loopback listener `Host`, and `Origin` if present, must be loopback or listed."""
-
-    def __init__(self, config: Config) -> None:
-        self._guarded = _is_loopback(config.listen.host)
-        self._hosts = {h.lower() for h in config.allowed_hosts}
-        self._hosts |= {u.match.host.lower() for u in config.upstreams if u.match.host is not None}
-        self._origins = {o.lower() for o in config.allowed_origins}
-
-    def check(self, headers: Headers) -> None:
-        """Raises Forbidden."""
-        if not self._guarded:
-            return
-        for host in headers.all(b"host"):
-            if not self._admits_host(host):
-                given = host.decode("latin-1")
-                raise Forbidden(f"Host {given!r} is neither a loopback name nor in allowed_hosts")
-        for origin in headers.all(b"origin") if b"origin" in headers else ():
-            if not self._admits_origin(origin):
-                given = origin.decode("latin-1")
-                raise Forbidden(f"Origin {given!r} is neither a loopback origin nor in allowed_origins")
-
-    def _admits_host(self, value: bytes) -> bool:
-        name = _name(value.strip(b" \t").decode("latin-1"))
-        return _is_loopback(name) or name in self._hosts
-
-    def _admits_origin(self, value: bytes) -> bool:
-        text = value.strip(b" \t").decode("latin-1").lower()
-        return _is_loopback(_name(text.partition("://")[2])) or text in self._origins
-
-
-@lru_cache(maxsize=1024)
-def _is_loopback(name: str) -> bool:
-    try:
-        return name == "localhost" or ipaddress.ip_address(name.strip("[]")).is_loopback
-    except ValueError:
-        return False
-
-
-def _name(host: str) -> str:
-    """A `Host` value without its port; empty if it is none."""
-    found = _HOST.fullmatch(host.lower())
-    return found[1] if found is not None else ""
-
-
 def _by_precedence(upstreams: Sequence[Upstream]) -> list[Upstream]:
     """The more a match says, the earlier it is tried: host and prefix, prefix (the longer first), host, neither."""
     return sorted(upstreams, key=lambda u: (u.match.host is not None, len(u.match.prefix or "")), reverse=True)
@@ -361,7 +314,7 @@ class _Route:
 
     def target(self, host: str, target: bytes) -> bytes | None:
         """The request target towards the upstream, None if the request is not for it. Its bytes stay as they came."""
-        if self._host is not None and self._host != _name(host):
+        if self._host is not None and self._host != host_name(host):
             return None
         if not self.prefix:
             return target

@@ -8,12 +8,14 @@ Source: RFC 9112, 2.2, 3.2, 5, 6, 7.1, 11.2; issue 3, "The door"; DESIGN 7.
 
 import asyncio
 import socket
+from dataclasses import replace
 
 import pytest
 
 from gateway.listener import TURNED_AWAY_MAX
 from tests.relay.conftest import SMALL_HEADER_BYTES
-from tests.relay.gateway import Gateways, eventually
+from tests.relay.gateway import Gateway, Gateways, eventually, held_port, port_of
+from tests.relay.harness import Client
 from tests.relay.messages import LAST_CHUNK, call, chunk, chunked, filtered, post, request, response
 from tests.relay.rig import Rig, body, rig_with
 
@@ -348,6 +350,37 @@ async def test_what_is_listed_comes_in(gateways: Gateways) -> None:
         assert (await rig.ask(request(host=b"mcp.example.evil"))).status == 403
         for origin in (b"http://app.example", b"https://app.example:444", b"https://app.example.evil"):
             assert (await rig.ask(request(fields=[b"Origin: " + origin]))).status == 403
+
+
+async def _admin(gateway: Gateway, raw: bytes) -> int:
+    """The status of the admin listener's answer."""
+    one = await Client.connect(gateway.admin)
+    await one.send(raw)
+    try:
+        return (await one.response()).status
+    finally:
+        await one.close()
+
+
+@pytest.mark.parametrize("target", [b"/metrics", b"/healthz", b"/readyz", b"/nothing"])
+async def test_the_admin_listener_has_the_same_door(process_rig: Rig, target: bytes) -> None:
+    """DNS rebinding would let any page read the metrics of the machine that it is read on."""
+    gateway = process_rig.gateway
+    own = b"127.0.0.1:%d" % gateway.admin
+    for host in (b"evil.example", b"evil.example:%d" % gateway.admin):
+        assert await _admin(gateway, request(target=target, host=host)) == 403
+    assert await _admin(gateway, request(target=target, host=own, fields=[b"Origin: http://evil.example"])) == 403
+    for host in (own, b"localhost"):
+        assert await _admin(gateway, request(target=target, host=host)) == (404 if target == b"/nothing" else 200)
+
+
+async def test_the_admin_listener_lets_in_what_is_listed_and_elsewhere_anyone(gateways: Gateways) -> None:
+    asked = request(target=b"/metrics", host=b"mcp.example")
+    async with rig_with(gateways, allowed_hosts=["mcp.example"]) as rig:
+        assert await _admin(rig.gateway, asked) == 200
+    with held_port() as sock:
+        async with rig_with(gateways, admin={"listen": f"0.0.0.0:{port_of(sock)}"}) as rig:
+            assert await _admin(replace(rig.gateway, admin=port_of(sock)), asked) == 200
 
 
 # ---- limits ----
