@@ -182,7 +182,21 @@ class RequestParser:
         self._state = RequestParser._head
         return bool(self._pending)
 
+    def _take_chunks(self, events: list[Event]) -> None:
+        """Hand out the chunks that have come whole, as one piece: each alone costs a copy of what is behind it."""
+        data, at, pieces = self._pending, 0, []
+        while (line := _CHUNK_SIZE.match(data, at)) is not None and (size := int(line[1], 16)):
+            end = line.end() + size
+            if data[end : end + 2] != b"\r\n":
+                break
+            pieces.append(data[line.end() : end])
+            at = end + 2
+        if pieces:
+            events.append(b"".join(pieces))
+            self._pending = data[at:]
+
     def _chunk_size(self, events: list[Event]) -> bool:
+        self._take_chunks(events)
         end = self._pending.find(b"\n")
         if end < 0:
             if len(self._pending) > _CHUNK_LINE_BYTES_MAX:
