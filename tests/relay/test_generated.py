@@ -1,8 +1,8 @@
 """Traffic that nobody thought of: generated exchanges, directly and through the gateway, compared as the table's are.
 
-In: methods, targets, fields, framings, bodies, informational responses, and where each side's bytes are split. Always:
-what is generated is legal by RFC 9110 and 9112, so that there is one right way to pass it on. Both runs of a case are
-under way at once; RELAY_EXAMPLES says how many cases there are, 2,000 if nothing is said.
+In: methods, targets, versions, fields, framings, bodies, expectations, informational responses, and where each side's
+bytes are split. Always: what is generated is legal by RFC 9110 and 9112, so that there is one right way to pass it on.
+Both runs of a case are under way at once; RELAY_EXAMPLES says how many cases there are, 2,000 if nothing is said.
 """
 
 import asyncio
@@ -17,10 +17,21 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from gateway.core.headers import Headers
-from gateway.listener import Exchange
+from gateway.listener import CONTINUE, Exchange
 from gateway.relay import Request
 from tests.relay.gateway import Gateways, eventually, listening, port_of
-from tests.relay.harness import Case, Recording, differences, exchange, record, upstream_ends
+from tests.relay.harness import (
+    Case,
+    Recording,
+    Step,
+    begins,
+    client,
+    differences,
+    exchange,
+    record,
+    upstream,
+    upstream_ends,
+)
 from tests.relay.http1 import End, Reader
 from tests.relay.messages import call, chunk, dumps, event, notification, result, task
 from tests.relay.rig import Place, rig_at
@@ -40,6 +51,7 @@ _TARGET: Final = b"/%2F?&=+;:@!$'()*,~.-_aZ09{}|\\^`\"<>[]"
 _VALUE: Final = bytes([9, *range(0x20, 0x7F), *range(0x80, 0x100)])
 # How messages are framed: requests, responses, responses that others may follow, responses with a body.
 _UP: Final = ("none", "length", "chunked")
+_UP_OF_OLD: Final = _UP[:2]  # HTTP/1.0 knows no chunks
 _DOWN: Final = ("none", "length", "chunked", "close")
 _KEEPING: Final = _DOWN[:3]
 _BODIES: Final = _DOWN[1:]
@@ -53,14 +65,21 @@ def _of(alphabet: bytes, min_size: int = 0, max_size: int = 20) -> st.SearchStra
 names = _of(_TOKEN, 1, 12).filter(lambda name: name.lower() not in _OF_A_MEANING)
 values = _of(_VALUE)
 known = st.sampled_from(
-    [b"Accept: */*", b"mcp-session-id: s", b"Authorization: Bearer x", b"Set-Cookie: a=1", b"WWW-Authenticate: Bearer"]
+    [
+        *(b"Accept: */*", b"mcp-session-id: s", b"Authorization: Bearer x", b"Origin: http://localhost:6274"),
+        *(b"Set-Cookie: a=1", b"WWW-Authenticate: Bearer", b"Access-Control-Allow-Origin: *"),
+    ]
 )
 field = st.tuples(names, values).map(b": ".join)
 fields = st.lists(st.one_of(field, known), max_size=8)
 trailers = st.lists(field, max_size=2)
 extensions = st.sampled_from([b"", b";x", b';a="b c"'])
-targets = _of(_TARGET).map(lambda rest: b"/" + rest)
-methods = st.sampled_from([b"GET", b"POST", b"PUT", b"DELETE", b"PATCH", b"OPTIONS", b"PROPFIND", b"LOCK"])
+paths = _of(_TARGET).map(lambda rest: b"/" + rest)
+targets = st.one_of(paths, paths.map(lambda path: b"http://localhost:1" + path))
+_OF_A_BODY: Final = [b"GET", b"POST", b"PUT", b"DELETE", b"PATCH", b"OPTIONS", b"PROPFIND", b"LOCK"]  # in its answer
+methods_of_a_body = st.sampled_from(_OF_A_BODY)
+methods = st.sampled_from([*_OF_A_BODY, b"HEAD"])
+versions = st.sampled_from([b"HTTP/1.1", b"HTTP/1.1", b"HTTP/1.1", b"HTTP/1.0"])
 payloads = st.one_of(
     st.binary(max_size=300),
     st.sampled_from(
@@ -83,7 +102,7 @@ kinds = st.sampled_from([b"application/json", b"text/event-stream", b"text/plain
 
 cuts = st.lists(st.integers(0, CUT_PARTS), max_size=4).map(sorted)
 _some_of: Final[dict[tuple[str, ...], st.SearchStrategy[str]]] = {
-    framings: st.sampled_from(framings) for framings in (_UP, _DOWN, _KEEPING, _BODIES)
+    framings: st.sampled_from(framings) for framings in (_UP, _UP_OF_OLD, _DOWN, _KEEPING, _BODIES)
 }
 
 
@@ -109,6 +128,9 @@ def framed(draw: st.DrawFn, start: bytes, own: list[bytes], framings: tuple[str,
     if framing == "chunked":
         own = [*own, b"Transfer-Encoding: chunked"]
         payload = draw(chunks(payload))
+    if draw(st.booleans()):
+        named = [line.partition(b":")[0].swapcase() for line in draw(st.permutations(lines)) if draw(st.booleans())]
+        own = [*own, b"Connection: " + b" ,".join(named)]
     for line in own:  # what frames a message stands anywhere among the rest, which was drawn in any order
         lines.insert(draw(st.integers(0, len(lines))), line)
     return b"\r\n".join([start, *lines, b"", payload]), framing
@@ -122,19 +144,32 @@ def _cut(data: bytes, places: list[int]) -> list[bytes]:
 
 @st.composite
 def cases(draw: st.DrawFn) -> Case:
-    """A few exchanges on one connection."""
-    steps = []
+    """A few exchanges on one connection; one, for a client of HTTP/1.0."""
+    steps: list[Step] = []
     transcript = []
-    count = draw(counts)
+    version = draw(versions)
+    count = draw(counts) if version == b"HTTP/1.1" else 1
     for number in range(1, count + 1):
         method = draw(methods)
-        asked, _ = draw(framed(method + b" " + draw(targets) + b" HTTP/1.1", [b"Host: localhost"], _UP))
-        status = draw(statuses)
-        answered, framing = draw(framed(b"HTTP/1.1 " + status, [], _DOWN if number == count else _KEEPING))
+        ups = _UP if version == b"HTTP/1.1" else _UP_OF_OLD
+        asked, _ = draw(framed(b"%b %b %b" % (method, draw(targets), version), [b"Host: localhost"], ups))
+        answered, framing = draw(framed(b"HTTP/1.1 " + draw(statuses), [], _DOWN if number == count else _KEEPING))
         if framing == "none":
             answered = b"HTTP/1.1 204 No Content\r\n" + answered.partition(b"\r\n")[2]
+        if method == b"HEAD":  # which is answered as GET is, but for the body
+            answered = answered.partition(b"\r\n\r\n")[0] + b"\r\n\r\n"
         for hint in draw(hints):
             answered = b"HTTP/1.1 " + hint + b"\r\nLink: </a>\r\n\r\n" + answered
+        head, end, body = asked.partition(b"\r\n\r\n")
+        # A message is read before it goes up: the gateway asks for it, in its own time, and not the upstream.
+        expects = bool(body) and method != b"POST" and draw(st.booleans())
+        if expects:
+            head += b"\r\nExpect: 100-continue"
+        asked = head + end + body
+        if expects and version == b"HTTP/1.1" and draw(st.booleans()):
+            steps += [client(*_cut(head + end, draw(cuts))), begins(number), upstream(CONTINUE)]
+            transcript.append(f"client {head + end!r}\nupstream {CONTINUE!r}")
+            asked = body
         up, down = _cut(asked, draw(cuts)), _cut(answered, draw(cuts))
         steps += exchange(up, down, number)
         transcript.append(f"client {up!r}\nupstream {down!r}")
@@ -211,6 +246,18 @@ def _bare(self: Exchange, status: int, reason: bytes, _: Headers) -> None:
     self.connection.write(b"HTTP/1.1 %d %b\r\n\r\n" % (status, reason))
 
 
+def _to_anyone(self: Exchange, status: int, reason: bytes, headers: Headers) -> None:
+    self.connection.write(b"HTTP/1.1 %d %b\r\n%b\r\n" % (status, reason, headers.block()))
+
+
+def _with_the_named(self: Headers) -> Headers:
+    return self.without(b"connection")
+
+
+def _as_it_came(_: bytes, target: bytes, headers: Headers) -> tuple[bytes, Headers]:
+    return target, headers
+
+
 def _without_trailers(_: Headers) -> bytes:
     return b"0\r\n\r\n"
 
@@ -222,6 +269,17 @@ FAULTS: Final[dict[str, tuple[str, Callable[..., object], str]]] = {
     "two slashes become one": ("gateway.relay.Request.head", _tidied, "a request"),
     "trailers are dropped": ("gateway.relay._last_chunk", _without_trailers, "trailers"),
     "1xx responses lose their fields": ("gateway.listener.Exchange.write_informational", _bare, "a response"),
+    "1xx responses go to HTTP/1.0": (
+        "gateway.listener.Exchange.write_informational",
+        _to_anyone,
+        "number of responses",
+    ),
+    "what Connection names goes on": (
+        "gateway.core.headers.Headers.end_to_end",
+        _with_the_named,
+        "a re(quest|sponse):",
+    ),
+    "an absolute target goes up": ("gateway.core.http1._in_origin_form", _as_it_came, "a request"),
 }
 
 
@@ -257,7 +315,7 @@ def test_a_wilful_fault_is_found(fault: str, gateways: Gateways, monkeypatch: py
 @st.composite
 def dying(draw: st.DrawFn) -> tuple[bytes, bytes, End]:
     """A request, as much as comes of its answer, and how the upstream ends then."""
-    asked, _ = draw(framed(draw(methods) + b" /mcp HTTP/1.1", [b"Host: localhost"], _UP))
+    asked, _ = draw(framed(draw(methods_of_a_body) + b" /mcp HTTP/1.1", [b"Host: localhost"], _UP))
     answered, _ = draw(framed(b"HTTP/1.1 200 OK", [], _BODIES))
     return asked, answered[: draw(st.integers(0, len(answered)))], draw(st.sampled_from(["fin", "rst"]))
 
