@@ -219,13 +219,14 @@ def _head(exchange: Exchange, response: Response) -> tuple[bytes, Callable[[byte
     exchange.status = response.status
     exchange.keep_alive &= not exchange.connection.is_ending
     headers = response.headers.end_to_end()
+    if not exchange.minor:
+        headers = headers.without(b"transfer-encoding")  # HTTP/1.0 knows none (RFC 9112, 6.1)
     frame = _identity
     if response.framing == "chunked" and exchange.minor:
         frame = _chunk
     elif response.framing in ("chunked", "close"):
-        headers = headers.without(b"transfer-encoding")
         exchange.keep_alive = False
-        exchange.ends_with_connection = response.framing != "none"
+        exchange.ends_with_connection = True
     if not exchange.keep_alive:
         headers.add(b"Connection", b"close")
     return b"HTTP/1.1 %d %b\r\n%b\r\n" % (response.status, response.reason, headers.block()), frame

@@ -245,6 +245,8 @@ def bodies() -> Iterator[Case]:
         whole = _raw(b"200 OK", TEXT, body=b"until the end")
         steps = exchange(GET, [whole] if how == "in one piece" else _bytes(whole))
         yield Case(f"response body: until the connection ends, {how}", [*steps, upstream_ends("fin")])
+    coded = _raw(b"200 OK", b"Transfer-Encoding: gzip", body=gzip.compress(b"x", mtime=0))
+    yield Case("response body: a transfer coding, until the end", [*exchange(GET, coded), upstream_ends("fin")])
     yield Case(
         "response body: empty, until the connection ends", [*exchange(GET, _raw(b"200 OK")), upstream_ends("fin")]
     )
@@ -377,9 +379,9 @@ def versions() -> Iterator[Case]:
     )
     yield Case("HTTP/1.0 client: until the end", [*exchange(old, _raw(b"200 OK", body=b"x")), upstream_ends("fin")])
     yield Case("HTTP/1.0 client: 204", exchange(old, _raw(b"204 No Content")))
-    yield Case(
-        "HTTP/1.0 client: HEAD", exchange(request(b"HEAD", version=b"HTTP/1.0"), _raw(b"200 OK", b"Content-Length: 9"))
-    )
+    for name, field in (("length", b"Content-Length: 9"), ("chunked", CHUNKED)):
+        asked = request(b"HEAD", version=b"HTTP/1.0")
+        yield Case(f"HTTP/1.0 client: HEAD: {name}", exchange(asked, _raw(b"200 OK", field)))
     yield Case(
         "HTTP/1.0 client: an event stream",
         exchange(old, [stream(), chunk(event(b"1")), chunk(event(b"2")), LAST_CHUNK]),
