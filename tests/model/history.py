@@ -47,6 +47,7 @@ class Setting(_Shown):
     streams: bool = False  # answers with event streams, and puts notifications on them
     with_meta: bool = False  # results carry `_meta`
     skew_s: int = 0  # of its clock
+    coarse: bool = False  # its timestamps are of whole seconds
     delays: tuple[tuple[int, int], ...] = ()  # before a request is carried out, and until its answer is sent
     ids_collide: bool = False  # clients give every request the id 1
     listening: bool = False  # the clients have GET streams open from the beginning
@@ -184,7 +185,10 @@ def drawn(seed: int) -> History:
         setting = _worth_a_delta(rng, setting)
     kinds, weights = zip(*_KINDS, strict=True)
     count = rng.choice((rng.randrange(10), rng.randrange(EVENTS_MAX), rng.randrange(EVENTS_MAX)))
-    return History(sensible(setting), tuple(draw(rng) for draw in rng.choices(kinds, weights, k=count)))
+    events = tuple(draw(rng) for draw in rng.choices(kinds, weights, k=count))
+    if setting.coarse:
+        events = tuple(_hurried(rng, event) for event in events)
+    return History(sensible(setting), events)
 
 
 def sensible(setting: Setting) -> Setting:
@@ -217,6 +221,7 @@ def _setting(rng: random.Random) -> Setting:
         streams=pick((False, True)),
         with_meta=pick((False, True)),
         skew_s=pick((0, 0, 0, 3, -3, 86400)),
+        coarse=pick((False, False, False, True)),
         delays=tuple((pick(_DELAYS), pick(_DELAYS)) for _ in range(pick((0, 3, 6)))),
         ids_collide=pick((False, False, False, True)),
         listening=pick((False, True, True)),
@@ -301,6 +306,18 @@ def _get(rng: random.Random) -> Get:
 
 def _fault(rng: random.Random) -> Fault:
     return Fault(_s(rng), rng.choice(FAULTS), rng.choice((None, "tasks/list", "tasks/list", "tasks/get")))
+
+
+def _hurried(rng: random.Random, event: Event) -> Event:
+    """The event where much happens to few tasks within a second."""
+    match event:
+        case Wait() if rng.random() < 0.8:
+            return Wait(rng.choice((1, 2, 3, 5, 16)))
+        case Update():
+            return replace(event, which=event.which % 3, status=rng.choice((0, 0, 1, 1, 1, 2)))
+        case Get():
+            return replace(event, which=event.which % 3)
+    return event
 
 
 _KINDS: Final[tuple[tuple[Callable[[random.Random], Event], float], ...]] = (

@@ -87,10 +87,10 @@ class Truth:
     def is_live(self) -> bool:
         return self.gone is None and self.state.status not in TERMINAL
 
-    def change(self, status: str, now: int, at: Moment) -> None:
-        """A new state; its last update is later than that of the one before, by the server's least step at least."""
+    def change(self, status: str, now: int, at: Moment, step: int) -> None:
+        """A new state, last updated at `now`; later than the one before by `step` at least."""
         number = len(self.states)
-        updated = max(now, self.state.updated + 1) if self.states else now
+        updated = max(now, self.state.updated + step) if self.states else now
         members = {
             "taskId": self.id,
             "status": status,

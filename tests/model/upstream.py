@@ -102,9 +102,14 @@ class Upstream:
         """A protocol for one connection."""
         return Connection(self)
 
-    def clock(self) -> int:
+    def clock(self, ago_s: float = 0.0) -> int:
         """Microseconds since 1970, by this server's clock."""
-        return round((self.loop.unix_time() + self.setting.skew_s) * 1_000_000)
+        return round((self.loop.unix_time() - ago_s + self.setting.skew_s) * 1_000_000)
+
+    def timestamp(self, ago_s: float) -> int:
+        """The same, as it is written into a task."""
+        now = self.clock(ago_s)
+        return now - now % 1_000_000 if self.setting.coarse else now
 
     # ---- what happens to tasks ----
 
@@ -112,7 +117,7 @@ class Upstream:
         """A task is made; `ttl` is in eighths of a second."""
         now = self.moments.now()
         expires = None if ttl is None else now.time + ttl / 8
-        created = self.clock() - round(ago_s * 1_000_000)
+        created = self.timestamp(ago_s)
         born = Moment(now.time - ago_s, now.number)
         ttl_ms = None if ttl is None else ttl * 125
         truth = Truth(task_id(next(self._task_numbers)), method, created, born, ttl_ms, expires)
@@ -125,13 +130,11 @@ class Upstream:
     def update(self, session: ServerSession, truth: Truth, status: str, ago_s: float = 0.0) -> State:
         """A task changes."""
         now = self.moments.now()
-        self._change(
-            session, truth, status, self.clock() - round(ago_s * 1_000_000), Moment(now.time - ago_s, now.number)
-        )
+        self._change(session, truth, status, self.timestamp(ago_s), Moment(now.time - ago_s, now.number))
         return truth.state
 
     def _change(self, session: ServerSession, truth: Truth, status: str, now: int, at: Moment) -> None:
-        truth.change(status, now, at)
+        truth.change(status, now, at, 0 if self.setting.coarse else 1)
         self.raws[truth.state.raw] = (session, truth, truth.state)
         self.note("upstream: {} is {}, state {}", truth.id, status, truth.state.number)
 
