@@ -201,7 +201,7 @@ class Refresher:
         for start in range(0, len(page.tasks), TASKS_AT_ONCE):
             if start:
                 await asyncio.sleep(0)
-            new += session.listed(page.tasks[start : start + TASKS_AT_ONCE], page.asked_at)
+            new += session.listed(page.tasks[start : start + TASKS_AT_ONCE], page.asked_at, self._clock())
         self._sessions.check(session)
         self._sessions.keep(session)
         return new

@@ -3,7 +3,8 @@
 In: what passed, what was asked for, the pages of a crawl; each with the time of the request that it answers, if it
 answers one. Out: the index, and the times that `core/freshness.py` decides by. Always: pure; never backwards: a task
 that was found to be gone stays so until something that was asked for later shows it, and an answer that was on its way
-while a crawl went by is not believed until the task was asked for. Times are seconds of one monotonic clock.
+while a crawl went by is not believed until the task was asked for; nor is the later to come of two reports that no
+timestamp tells apart, unless it was asked for once the other was here. Times are seconds of one monotonic clock.
 """
 
 from collections.abc import Iterator, Sequence
@@ -37,8 +38,10 @@ class Knowledge(msgspec.Struct):
     live_at: float = NEVER  # every task that was live then was reported
     doubted_at: float = NEVER  # something passed that may have changed anything
     confirmed: dict[str, float] = {}  # single tasks were reported
+    told: dict[str, float] = {}  # when reports of single live tasks came, not on pages
+    listed_at: float = NEVER  # when the last page came
     gone: dict[str, float] = {}  # single tasks were found to be gone
-    suspect: dict[str, float] = {}  # since when single tasks may be gone
+    suspect: dict[str, float] = {}  # since when single tasks may be gone, or be in an earlier state
     unlisted: set[str] = set()  # tasks that no list has shown: only their own reports confirm them
     unlisted_at: float = NEVER  # the terminal ones of those were asked for
     listing: Listing = Listing.NEITHER
@@ -64,7 +67,7 @@ class Record:
     def size_bytes(self) -> int:
         """What all of it takes."""
         known = self.known
-        noted = len(known.confirmed) + len(known.gone) + len(known.suspect) + len(known.unlisted)
+        noted = len(known.confirmed) + len(known.told) + len(known.gone) + len(known.suspect) + len(known.unlisted)
         return self.index.size_bytes + _NOTE_BYTES * noted
 
     def take(self, observation: Observation, asked_at: float | None, now: float) -> None:
@@ -85,11 +88,16 @@ class Record:
         known, before = self.known, self.index.get(task.id)
         if before is None or before.crawl != self.crawl:
             known.unlisted.add(task.id)  # until a page shows it
+        unclear = _is_tie(before, task) and (
+            asked_at is None or asked_at < max(known.told.get(task.id, NEVER), known.listed_at)
+        )
         self.index.put(task)
         if asked_at is not None:
             known.confirmed[task.id] = max(asked_at, known.confirmed.get(task.id, NEVER))
+        if not task.is_terminal:
+            known.told[task.id] = now
         unseen = before is None and (asked_at is None or asked_at < known.crawled_at)
-        if unseen and (known.crawled_at != NEVER or not known.asks_by_id):
+        if unclear or (unseen and (known.crawled_at != NEVER or not known.asks_by_id)):
             known.suspect[task.id] = now  # a crawl has not shown it since, or one that cannot ask for it may not
         elif asked_at is not None and known.suspect.get(task.id, asked_at) <= asked_at:
             known.suspect.pop(task.id, None)
@@ -100,14 +108,19 @@ class Record:
         self.known.unlisted.discard(task_id)
         self.known.suspect.pop(task_id, None)
         self.known.confirmed.pop(task_id, None)
+        self.known.told.pop(task_id, None)
         if len(task_id) <= _NOTED_ID_CHARS_MAX:
             self.known.gone[task_id] = now
 
-    def listed(self, tasks: Sequence[Task], asked_at: float) -> list[Task]:
+    def listed(self, tasks: Sequence[Task], asked_at: float, now: float) -> list[Task]:
         """Take in tasks of a page that was asked for at `asked_at`; returns those that this crawl had not shown yet."""
-        there = [task for task in tasks if self.known.gone.get(task.id, NEVER) < asked_at]
+        known = self.known
+        known.listed_at = now
+        there = [task for task in tasks if known.gone.get(task.id, NEVER) < asked_at]
+        told_since = [task for task in there if known.told.get(task.id, NEVER) > asked_at] if known.told else ()
+        known.suspect.update({task.id: now for task in told_since if _is_tie(self.index.get(task.id), task)})
         self.index.put_all(there)
-        self.known.unlisted.difference_update([task.id for task in there])
+        known.unlisted.difference_update([task.id for task in there])
         return [task for task in there if self.index.mark(task.id, self.crawl)]
 
     def confirm(self, tasks: Sequence[Task], asked_at: float) -> None:
@@ -136,11 +149,22 @@ class Record:
         known.crawled_at = known.looked_at = began_at
         known.pages, known.cursors, known.listing = pages, cursors, listing
         known.confirmed = {i: at for i, at in known.confirmed.items() if at >= began_at or i in known.unlisted}
+        known.told = {i: at for i, at in known.told.items() if at >= began_at}
         known.gone = {i: at for i, at in known.gone.items() if at >= began_at}
         by_id = known.unlisted if known.asks_by_id else ()
         known.suspect = {i: at for i, at in known.suspect.items() if at >= began_at or i in by_id}
         if not known.unlisted:
             known.live_at = known.unlisted_at = began_at
+
+
+def _is_tie(before: Task | None, report: Task) -> bool:
+    """Whether no timestamp tells which of two reports is the later one: some servers' clocks count whole seconds."""
+    return (
+        before is not None
+        and before.updated.at == report.updated.at
+        and before.raw != report.raw
+        and not (before.is_terminal or report.is_terminal)
+    )
 
 
 class Order:

@@ -5,7 +5,21 @@ In: a history as `python -m tests.model` showed it. Out: nothing. Always: played
 
 import pytest
 
-from tests.model.history import Blink, Create, Delete, Fault, Get, History, Page, Query, Restart, Setting, Update, Wait
+from tests.model.history import (
+    Blink,
+    Create,
+    Delete,
+    Fault,
+    Get,
+    History,
+    Page,
+    Query,
+    Restart,
+    Setting,
+    Stream,
+    Update,
+    Wait,
+)
 from tests.model.play import play
 
 FOUND = {
@@ -121,6 +135,15 @@ FOUND = {
     "prepended: a list of one task has no order yet": History(
         Setting(order="prepends", per_page=1, always_next=True, delays=((16, 5), (70, 16))),
         (Create(), Query(), Wait(32), Update(), Wait(63), Create(elsewhere=True)),
+    ),
+    "a notification that comes late, of the second of a newer state": History(
+        Setting(coarse=True, tasks="w"),
+        (Update(status=0, notify=True, late=20), Update(status=0), Wait(2), Query(), Wait(5), Stream(), Wait(13)),
+    ),
+    "a page that comes late, of the second of a newer state": History(
+        Setting(max_age=0, order="random", coarse=True, delays=((1, 0), (0, 70), (1, 2)), tasks="ffwcww"),
+        (Update(which=2, status=0), Update(), Update(), Query(), Query(s=1), Wait(), Update(status=1),
+         Query(ids=(9, 5, 4))),
     ),
 }  # fmt: skip
 

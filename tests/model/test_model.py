@@ -3,7 +3,7 @@
 500 histories here, always the same ones where PYTHONHASHSEED is 0; `make fuzz` plays 20,000, and any number from any
 seed. A violation names its rule and shows the smallest history that breaks it, which `test_found.py` then keeps.
 
-That it can fail is proved by nine faults put into the gateway on purpose (`wilful.py`), each found by some history:
+That it can fail is proved by ten faults put into the gateway on purpose (`wilful.py`), each found by some history:
 
 | fault | rule |
 |---|---|
@@ -15,6 +15,7 @@ That it can fail is proved by nine faults put into the gateway on purpose (`wilf
 | full_crawl_interval is ignored | deleted |
 | notifications are not observed | missing |
 | a report replaces what is known, though it be older | backwards |
+| of two reports of one instant the one that came last is believed | backwards |
 | what several queries wait for ends with the first of them that leaves | failed |
 """
 

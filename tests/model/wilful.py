@@ -13,7 +13,7 @@ from unittest.mock import patch
 import msgspec
 
 from gateway.asks import Ask
-from gateway.core import freshness, observe
+from gateway.core import freshness, knowledge, observe
 from gateway.core.index import Index
 from gateway.core.task import Task
 from gateway.refresh import Refresher
@@ -90,6 +90,11 @@ def the_last_report_wins() -> AbstractContextManager[Any]:
     return patch.object(Task, "supersedes", lambda *_: True)
 
 
+def the_last_report_wins_a_tie() -> AbstractContextManager[Any]:
+    """Of two reports of one instant the one that came last is believed."""
+    return patch.object(knowledge, "_is_tie", lambda *_: False)
+
+
 @contextmanager
 def whoever_leaves_ends_it() -> Iterator[None]:
     """What several queries wait for ends with the first of them that leaves, not with the last."""
@@ -117,6 +122,7 @@ FAULTS: Final[dict[Callable[[], AbstractContextManager[Any]], str]] = {
     no_full_crawls: "deleted",
     deaf_to_notifications: "missing",
     the_last_report_wins: "backwards",
+    the_last_report_wins_a_tie: "backwards",
     whoever_leaves_ends_it: "failed",
 }
 """The faults, and the rule by which each shows."""
