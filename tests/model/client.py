@@ -14,8 +14,8 @@ import msgspec
 
 from tests.model import history as h
 from tests.model.oracle import Asked, Chain, Criteria, Oracle, Outcome, Place
-from tests.model.truth import GONE, Brief, Moment, Moments, ServerSession, Truth, Violation, instant
-from tests.model.upstream import INVALID_PARAMS, Upstream
+from tests.model.truth import ABSENT, GONE, Brief, Moment, Moments, ServerSession, Truth, Violation, instant
+from tests.model.upstream import INVALID_PARAMS, READ_BYTES_MAX, STATUS_NOTIFICATION, Upstream
 from tests.model.virtual import TICK_S, WIRE_S, VirtualLoop
 
 Json: TypeAlias = dict[str, Any]
@@ -31,6 +31,7 @@ class _Message(msgspec.Struct):
     params: Json = {}
     result: msgspec.Raw = msgspec.Raw(b"")
     error: Json | None = None
+    unread: bool = False  # by the gateway
 
 
 class Exchange(asyncio.Protocol):
@@ -94,6 +95,7 @@ class Exchange(asyncio.Protocol):
             if not self.done.done():
                 self.done.set_exception(Violation("content", f"no message, {error}: {data!r}"))
             return
+        message.unread = "content-encoding" in self.headers or len(data) > READ_BYTES_MAX
         self._on_message(message)
 
 
@@ -369,9 +371,9 @@ class Client:
         """A message has come that is no answer to a query: note what it tells of tasks."""
         at = self._moments.now()
         session.disturb(self._loop.time())
-        if message.method == "notifications/tasks/status":
+        if message.method == STATUS_NOTIFICATION:
             self._upstream.delivered(message.params["_meta"]["n"])
-            self._pass(session, message.params, at)
+            self._pass(session, message.params, at, message.unread)
         if request is None or message.method is not None:
             return
         method, params = request
@@ -383,12 +385,13 @@ class Client:
             return
         result = msgspec.json.decode(message.result)
         for told in result["tasks"] if method == "tasks/list" else [result.get("task", result)]:
-            truth = self._pass(session, told, at)
-            if truth is not None and "task" in params:
+            truth = self._pass(session, told, at, message.unread)
+            if truth is not None and "task" in params and not message.unread:
                 truth.answered_at = at
 
-    def _pass(self, session: ServerSession, told: Json, at: Moment) -> Truth | None:
+    def _pass(self, session: ServerSession, told: Json, at: Moment, unread: bool) -> Truth | None:
         truth = session.find(told.get("taskId"))
-        if truth is not None:
+        # What passes unread is found out by asking, and nobody can ask for a task that was not heard of.
+        if truth is not None and not (unread and truth.known_before(at) == ABSENT and not self._oracle.lists_all):
             truth.pass_through(int(told["statusMessage"].split()[1]), at)
         return truth

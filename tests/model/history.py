@@ -167,6 +167,10 @@ class History(_Shown):
 
 
 FAULTS: Final = ("drop", "unheard", "half", "500", "error", "expired", "hang")
+UNREAD: Final = (
+    Fault(kind="encoded"), Fault(kind="large"), Fault(kind="encoded", method="GET"),
+    Fault(kind="large", method="notifications/tasks/status"),
+)  # fmt: skip
 _TICKS: Final = (1, 2, 3, 5, 16, 16, 32, 32, 63, 64, 65, 65, 130, 130, 320, 640, 641)
 _DELAYS: Final = (0, 0, 1, 2, 5, 16, 70, 140)
 _MOMENTS: Final = (0, 1, 2, 4, 8, 16)
@@ -332,6 +336,7 @@ _KINDS: Final[tuple[tuple[Callable[[random.Random], Event], float], ...]] = (
     (lambda rng: Page(_s(rng), rng.randrange(1, 4)), 1),
     (lambda rng: Stream(_s(rng)), 0.7),
     (_fault, 1),
+    (lambda rng: replace(rng.choice(UNREAD), s=_s(rng)), 0.5),
     (lambda rng: Hangup(), 0.7),
     (lambda rng: Restart(_s(rng), rng.random() < 0.5), 0.3),
 )

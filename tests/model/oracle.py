@@ -170,8 +170,8 @@ class Oracle:
         self._max_age_s = setting.max_age * TICK_S
         self._interval_s = setting.full_crawl_interval * TICK_S
         # Whether a task that nobody told the gateway of is in every crawl of a list that it was in before.
-        self._lists_all = setting.order in ("appends", "prepends", "random") and setting.cursors != "offset"
-        self._appends = setting.order in ("appends", "prepends") and self._lists_all
+        self.lists_all = setting.order in ("appends", "prepends", "random") and setting.cursors != "offset"
+        self._appends = setting.order in ("appends", "prepends") and self.lists_all
         # A session that is larger than an index may be is answered from pages, and no page says who made a task.
         self._forgets_methods = setting.tasks_max < 1000
 
@@ -307,7 +307,7 @@ class Oracle:
         options: list[State | int] = []
         known = truth.known_before(asked.came)
         oldest_crawl = min(asked.came.time - self._interval_s, oldest)
-        if known == ABSENT and (truth.born.time >= oldest_crawl or not self._lists_all):
+        if known == ABSENT and (truth.born.time >= oldest_crawl or not self.lists_all):
             options.append(ABSENT)
         for state in truth.states:
             until = truth.until(state)

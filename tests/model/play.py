@@ -23,7 +23,7 @@ from tests.model import history as h
 from tests.model.client import GATEWAY_PORT, Client
 from tests.model.oracle import Oracle
 from tests.model.truth import Moments, Violation
-from tests.model.upstream import HANG_S, PORT, Upstream
+from tests.model.upstream import HANG_S, PORT, READ_BYTES_MAX, Upstream
 from tests.model.virtual import START_S, TICK_S, WIRE_S, Deadlock, VirtualLoop
 
 _LONG_AGO_S: Final = 5000.0  # that the tasks of a setting were made before the history begins
@@ -95,7 +95,8 @@ def _config(setting: h.Setting) -> config.Config:
         full_crawl_interval=setting.full_crawl_interval * TICK_S,
         tasks_max=setting.tasks_max,
     )
-    return msgspec.structs.replace(_BASE, admin=None, index=index)
+    limits = config.Limits(inspected_body_bytes_max=READ_BYTES_MAX, inspected_event_bytes_max=READ_BYTES_MAX)
+    return msgspec.structs.replace(_BASE, admin=None, index=index, limits=limits)
 
 
 class _World:

@@ -13,6 +13,8 @@ What may go wrong with a request (`Fault.kind`):
     error      a JSON-RPC error
     expired    `-32602 Invalid cursor`, of a `tasks/list` with a cursor
     hang       the answer comes after `HANG_S`, which is longer than the gateway waits
+    encoded    the response is in an encoding that the gateway cannot read; of a client's request
+    large      the message is larger than the gateway reads; in answer to a client's request, or a notification
 """
 
 import asyncio
@@ -37,6 +39,9 @@ HANG_S: Final = 45.0
 OWN: Final = "taskgate-"  # how the ids of the gateway's own requests begin
 INVALID_PARAMS: Final = -32602
 DROPS: Final = ("drop", "unheard", "half")
+READ_BYTES_MAX: Final = 8192  # of a message, by the gateway
+STATUS_NOTIFICATION: Final = "notifications/tasks/status"
+_ENCODED: Final = b"Content-Encoding: secret\r\n"
 _REASONS: Final = {200: b"OK", 202: b"Accepted", 404: b"Not Found", 500: b"Server Error"}
 
 
@@ -167,7 +172,9 @@ class Upstream:
             self.notified.append(0)
             params = state.raw[:-1] + b',"_meta":{"n":%d}}' % (len(self.notified) - 1)
             self.note("upstream: notifies {}", Brief(params))
-            streams[0].event(b'{"jsonrpc":"2.0","method":"notifications/tasks/status","params":%b}' % params)
+            message = b'{"jsonrpc":"2.0","method":"notifications/tasks/status","params":%b}' % params
+            fault = self._fault_of(session, {"method": STATUS_NOTIFICATION}) if streams[0].own is None else None
+            streams[0].event(_large(message) if fault is not None and fault.kind == "large" else message)
 
     def delivered(self, number: int) -> None:
         """A client got a notification."""
@@ -194,6 +201,9 @@ class Upstream:
             connection.respond(404, b"")
         elif request.method == "GET":
             assert session is not None
+            fault = self._fault_of(session, {"method": "GET"})
+            if fault is not None and fault.kind == "encoded":
+                connection.extra = _ENCODED
             connection.begin_stream()
             self.streams[session].insert(0, connection)
         elif request.method == "DELETE":
@@ -219,6 +229,8 @@ class Upstream:
         if fault == "unheard":
             connection.cut()
             return
+        if fault == "encoded":
+            connection.extra = _ENCODED
         if self.setting.streams and session is not None and fault != "500":
             connection.begin_stream()
             self.streams[session].append(connection)
@@ -243,7 +255,7 @@ class Upstream:
         if fault == "drop":
             connection.cut()
         else:
-            connection.send(body, half=fault == "half")
+            connection.send(_large(body) if fault == "large" else body, half=fault == "half")
 
     def _note_own(self, connection: "Connection", session: ServerSession, message: Json) -> Own:
         own = Own(connection, session, message["id"], message["method"], message["params"], self.moments.now())
@@ -256,9 +268,11 @@ class Upstream:
 
     def _fault_of(self, session: ServerSession | None, message: Json) -> Fault | None:
         for at, (of, fault) in enumerate(self.faults):
-            fits = of is session and fault.method in (None, message["method"])
+            fits = of is session and fault.method in (message["method"], None if "id" in message else ...)
             if fits and fault.kind == "expired":
                 fits = message["method"] == "tasks/list" and "cursor" in message["params"]
+            if fits and fault.kind in ("encoded", "large"):
+                fits = not str(message.get("id")).startswith(OWN)
             if fits:
                 of.disturb(self.loop.time())
                 return self.faults.pop(at)[1]
@@ -445,7 +459,8 @@ class Connection(asyncio.Protocol):
     def begin_stream(self) -> None:
         """Send the head of an event stream."""
         self._streaming = True
-        self._write(b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n")
+        head = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n%b\r\n"
+        self._write(head % self.extra)
 
     def event(self, data: bytes, half: bool = False) -> None:
         """Send an event, or half of it."""
@@ -474,6 +489,10 @@ class Connection(asyncio.Protocol):
     def _write(self, data: bytes) -> None:
         if self._transport is not None:
             self._transport.write(data)
+
+
+def _large(message: bytes) -> bytes:
+    return message + b" " * READ_BYTES_MAX
 
 
 async def _ticks(count_: int) -> None:
