@@ -189,9 +189,7 @@ class Order:
 
     @property
     def listing(self) -> Listing:
-        """What they let one expect of new tasks; a single task tells nothing."""
-        if self.count < 2:
+        """What they let one expect of new tasks; a single task tells nothing, nor do tasks of one instant."""
+        if self._rises == self._falls:
             return Listing.NEITHER
-        if self._rises:
-            return Listing.APPENDS
-        return Listing.PREPENDS if self._falls else Listing.NEITHER
+        return Listing.APPENDS if self._rises else Listing.PREPENDS

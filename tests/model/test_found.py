@@ -145,6 +145,11 @@ FOUND = {
         (Update(which=2, status=0), Update(), Update(), Query(), Query(s=1), Wait(), Update(status=1),
          Query(ids=(9, 5, 4))),
     ),
+    "prepended: tasks made at one instant have no order": History(
+        Setting(order="prepends", per_page=1, full_crawl_interval=3840),
+        (Create(elsewhere=True), Create(elsewhere=True), Update(), Update(), Query(), Wait(2), Create(elsewhere=True),
+         Wait(65), Query()),
+    ),
 }  # fmt: skip
 
 
