@@ -163,8 +163,7 @@ async def _respond(exchange: Exchange, response: Response, watch: Watch, limits:
     try:
         decode = decoder(response.headers, limits.inspected_body_bytes_max)
     except Unreadable:
-        watch.unread()
-        await _pump(exchange, response, _pass)
+        await _pump(exchange, response, _unread(watch))
         return
     if stream:
         tap = _EventTap(watch, decode, limits.inspected_event_bytes_max)
@@ -238,8 +237,7 @@ async def _edit_body(exchange: Exchange, response: Response, watch: Watch, decod
     while piece := await response.body.read():
         held += piece
         if len(held) > bytes_max:
-            watch.unread()
-            await _pump(exchange, response, _pass, begun=held)
+            await _pump(exchange, response, _unread(watch), begun=held)
             return
     try:
         plain = decode(held) + decode(b"")
@@ -271,6 +269,16 @@ def _reframed(response: Response) -> Response:
 
 def _pass(piece: bytes) -> bytes:
     return piece
+
+
+def _unread(watch: Watch) -> Callable[[bytes], bytes]:
+    """Passes what cannot be read; each piece of it may say something, however long after the one before."""
+
+    def through(piece: bytes) -> bytes:
+        watch.unread()
+        return piece
+
+    return through
 
 
 class Unreadable(Exception):
@@ -327,13 +335,15 @@ class _BodyTap:
         self._length = int(response.headers.get(b"content-length") or -1)
 
     def look(self, piece: bytes) -> bytes:
-        if self._copy is not None:
-            self._copy += piece
-            if len(self._copy) > self._bytes_max:
-                self._copy = None
-                self._watch.unread()
-            elif len(self._copy) == self._length:
-                self.end()
+        if self._copy is None:
+            self._watch.unread()
+            return piece
+        self._copy += piece
+        if len(self._copy) > self._bytes_max:
+            self._copy = None
+            self._watch.unread()
+        elif len(self._copy) == self._length:
+            self.end()
         return piece
 
     def end(self) -> bytes:
@@ -356,12 +366,14 @@ class _EventTap:
 
     def look(self, piece: bytes) -> bytes:
         """The piece as it came, once every event that it completes was looked at."""
-        if self._decode is not None:
-            try:
-                self._events(self._decode(piece))
-            except Unreadable:
-                self._decode = None
-                self._watch.unread()
+        if self._decode is None:
+            self._watch.unread()
+            return piece
+        try:
+            self._events(self._decode(piece))
+        except Unreadable:
+            self._decode = None
+            self._watch.unread()
         return piece
 
     def edit(self, piece: bytes) -> bytes:

@@ -150,6 +150,10 @@ FOUND = {
         (Create(elsewhere=True), Create(elsewhere=True), Update(), Update(), Query(), Wait(2), Create(elsewhere=True),
          Wait(65), Query()),
     ),
+    "a stream in an unknown encoding tells of a change long after it began": History(
+        Setting(tasks="w"),
+        (Fault(kind="encoded", method="GET"), Stream(), Wait(), Query(), Wait(), Query(), Update(notify=True)),
+    ),
 }  # fmt: skip
 
 
