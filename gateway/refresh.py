@@ -226,9 +226,9 @@ class Refresher:
             await asyncio.sleep(0)
 
     async def _recheck_unlisted(self, session: Session, crawler: Crawler, ask: Ask, began_at: float) -> None:
-        """Ask for the terminal tasks that no list shows, as often as all pages are read to find what was deleted."""
+        """Ask for the terminal tasks that no list shows, whenever all pages must be read to find what was deleted."""
         known = session.known
-        if known.unlisted_at >= began_at - self._ages.full_crawl_interval_s:
+        if known.unlisted_at >= max(began_at - self._ages.full_crawl_interval_s, known.doubted_at):
             return
         unlisted = list(known.unlisted)
         for start in range(0, len(unlisted), TASKS_AT_ONCE):

@@ -154,6 +154,11 @@ FOUND = {
         Setting(tasks="w"),
         (Fault(kind="encoded", method="GET"), Stream(), Wait(), Query(), Wait(), Query(), Update(notify=True)),
     ),
+    "that a task which no list shows is gone passes unread": History(
+        Setting(order="nothing"),
+        (Create(), Wait(2), Update(), Get(), Wait(2), Query(), Wait(2), Delete(),
+         Fault(kind="encoded", method="tasks/get"), Get(), Wait(2), Query()),
+    ),
 }  # fmt: skip
 
 
