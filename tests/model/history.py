@@ -155,8 +155,17 @@ class Restart(_Shown):
     by_client: bool = False
 
 
+@dataclass(frozen=True, repr=False)
+class Reload(_Shown):
+    """The gateway takes over other limits (SIGHUP)."""
+
+    max_age: int = 64
+    page_size: int = 100
+    tasks_max: int = 1000
+
+
 Event: TypeAlias = (
-    Wait | Blink | Create | Update | Delete | Get | Page | Query | Stream | Fault | Hangup | Restart
+    Wait | Blink | Create | Update | Delete | Get | Page | Query | Stream | Fault | Hangup | Restart | Reload
 )  # fmt: skip
 
 
@@ -271,6 +280,10 @@ def _bounds(rng: random.Random) -> tuple[int | None, int | None]:
     return low, high
 
 
+def _reload(rng: random.Random) -> Reload:
+    return Reload(rng.choice((64, 0, 16, 128)), rng.choice((100, 1, 2)), rng.choice((1000, 1000, 3, 6)))
+
+
 def _query(rng: random.Random) -> Query:
     return Query(
         s=_s(rng),
@@ -339,6 +352,7 @@ _KINDS: Final[tuple[tuple[Callable[[random.Random], Event], float], ...]] = (
     (lambda rng: replace(rng.choice(UNREAD), s=_s(rng)), 0.5),
     (lambda rng: Hangup(), 0.7),
     (lambda rng: Restart(_s(rng), rng.random() < 0.5), 0.3),
+    (_reload, 0.2),
 )
 
 

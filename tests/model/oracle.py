@@ -118,8 +118,14 @@ class Asked:
     after: Place | None = None
     sent: Moment = BEFORE_ALL
     came: Moment = BEFORE_ALL  # at the gateway
+    setting: Setting = field(default_factory=Setting)  # when it came
     alone: bool = True
     disturbed: int = 0  # of the session, when it came
+
+    @property
+    def oldest(self) -> float:
+        """Since when what it is answered by must be so."""
+        return self.came.time - self.setting.max_age * TICK_S
 
 
 @dataclass
@@ -165,19 +171,23 @@ class Oracle:
     """Judges answers."""
 
     def __init__(self, setting: Setting, upstream: Upstream) -> None:
-        self._setting = setting
         self._upstream = upstream
-        self._max_age_s = setting.max_age * TICK_S
         self._interval_s = setting.full_crawl_interval * TICK_S
         # Whether a task that nobody told the gateway of is in every crawl of a list that it was in before.
         self.lists_all = setting.order in ("appends", "prepends", "random") and setting.cursors != "offset"
         self._appends = setting.order in ("appends", "prepends") and self.lists_all
+        self._forgets_methods = False
+        self.reloaded(setting)
+
+    def reloaded(self, setting: Setting) -> None:
+        """The gateway has other limits from now on."""
+        self.setting = setting
         # A session that is larger than an index may be is answered from pages, and no page says who made a task.
-        self._forgets_methods = setting.tasks_max < 1000
+        self._forgets_methods |= setting.tasks_max < 1000
 
     def came(self, asked: Asked, moment: Moment) -> None:
         """A query has reached the gateway."""
-        asked.came = moment
+        asked.came, asked.setting = moment, self.setting
         session = asked.session
         asked.alone = session.asking == 0
         if not asked.alone:
@@ -251,10 +261,10 @@ class Oracle:
                 raise Violation("order", f"{one} before {other}")
         if places and asked.after is not None and not criteria.follows(places[0], asked.after):
             raise Violation("page", f"{places[0]} is not behind the cursor, {asked.after}")
-        if len(shown) > self._setting.page_size or (more and len(shown) < self._setting.page_size):
+        if len(shown) > asked.setting.page_size or (more and len(shown) < asked.setting.page_size):
             raise Violation("page", f"{len(shown)} tasks, more follow: {more}")
         last = places[-1] if more else None
-        oldest = asked.came.time - self._max_age_s
+        oldest = asked.oldest
         bounds = self._weigh(asked, at, [t for t, _ in shown], last, oldest)
         if more and not bounds.may_follow:
             raise Violation("page", "a nextCursor, and nothing can follow")
@@ -280,7 +290,7 @@ class Oracle:
             session, truth, state = found
             if session is not asked.session:
                 raise Violation("isolation", f"{truth.id} is of {session.id}, not of {asked.session.id}")
-            self._check_state(asked, at, truth, state, asked.came.time - self._max_age_s)
+            self._check_state(asked, at, truth, state, asked.oldest)
             if truth in asked.chain.shown:
                 raise Violation("repeats", f"{truth.id} was on an earlier page")
             if True not in self._match(asked, truth, state):
@@ -325,7 +335,7 @@ class Oracle:
             return {False}
         if criteria.methods is None or truth.method in criteria.methods:
             return {True}
-        if len(method_names(self._setting.methods)) == 1:
+        if len(method_names(self.setting.methods)) == 1:
             return {False}
         if truth.answered_at is not None and truth.answered_at < asked.came and not self._forgets_methods:
             return {False}
@@ -371,14 +381,14 @@ class Oracle:
         return asked.chain.first is not None and asked.chain.first.get(truth) != [state]
 
     def _is_late(self, asked: Asked, truth: Truth) -> bool:
-        return self._appends and truth.born.time < asked.came.time - self._max_age_s
+        return self._appends and truth.born.time < asked.oldest
 
     def _check_as_of(
         self, asked: Asked, at: Moment, result: _Result, shown: list[tuple[Truth, State]], last: Place | None
     ) -> None:
         text = result.meta["taskgate/asOf"]
         as_of = datetime.fromisoformat(text).timestamp() - UNIX_AT_START_S + START_S
-        oldest = asked.came.time - self._max_age_s
+        oldest = asked.oldest
         if not oldest - 0.001 <= as_of <= at.time:
             raise Violation("as of", f"{text}, which is {at.time - as_of:g} s before the answer")
         try:
@@ -402,15 +412,18 @@ class Oracle:
             session.first_cost = asked_for[0].at.time
         if not asked.alone or session.disturbed != asked.disturbed or any(t.ttl_ms is not None for t in session.truths):
             return
-        if session.refreshed is not None and self._setting.tasks_max >= 1000 and not self._is_crawl_due(session, asked):
+        if session.refreshed is not None and not self._forgets_methods and not self._is_crawl_due(session, asked):
             came, criteria, disturbed = session.refreshed
-            if asked.came.time <= came + self._max_age_s and (criteria, disturbed) == (asked.criteria, asked.disturbed):
+            if asked.came.time <= came + asked.setting.max_age * TICK_S and (criteria, disturbed) == (
+                asked.criteria,
+                asked.disturbed,
+            ):
                 if asked_for:
                     raise Violation("economy", f"{[(o.method, o.params) for o in asked_for]} for what is known")
                 return
         learned = [o for o in self._upstream.own if o.session is session and o.at < asked.came]
         since = max([session.disturbed_at, *(o.ended.time for o in learned if o.ended is not None)])
-        if asked_for and since < asked.came.time - self._max_age_s:
+        if asked_for and since < asked.oldest:
             session.refreshed = (asked.came.time, asked.criteria, asked.disturbed)
 
     def _is_crawl_due(self, session: ServerSession, asked: Asked) -> bool:

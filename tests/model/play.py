@@ -11,6 +11,7 @@ once more, which may cost nothing.
 import asyncio
 import logging
 from collections.abc import Coroutine
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 from unittest.mock import patch
@@ -42,7 +43,7 @@ def play(history: h.History) -> None:
     logger.addHandler(log)
     notes: _Notes = []
     try:
-        with patch("time.time", loop.unix_time):
+        with patch("time.time", loop.unix_time), patch("gateway.logs.set_up"):
             try:
                 loop.run_until_complete(_play(history, loop, notes))
             except Deadlock:
@@ -110,10 +111,11 @@ class _World:
         self._under_way: set[asyncio.Task[None]] = set()
         moments = Moments(loop)
         self._upstream = Upstream(setting, loop, moments, self._note, self._fail)
-        oracle = Oracle(setting, self._upstream)
+        self._oracle = Oracle(setting, self._upstream)
         self._clients = [
-            Client(number, setting, self._upstream, oracle, moments, self._note, self._spawn) for number in (0, 1)
+            Client(number, setting, self._upstream, self._oracle, moments, self._note, self._spawn) for number in (0, 1)
         ]
+        self._app: App
 
     def _note(self, text: str, *values: object) -> None:
         self._notes.append((self._loop.time(), text, values))
@@ -125,8 +127,8 @@ class _World:
     async def run(self, events: tuple[h.Event, ...]) -> None:
         """Play the events. Raises Violation."""
         await self._loop.create_server(self._upstream.connection, port=PORT)
-        app = App(_config(self._setting))
-        await app.start()
+        self._app = App(_config(self._setting))
+        await self._app.start()
         script = self._loop.create_task(self._play(events))
         await asyncio.wait({script, self._failed}, return_when=asyncio.FIRST_COMPLETED)
         if self._failed.done():
@@ -135,7 +137,7 @@ class _World:
         for client in self._clients:
             client.hang_up()
         await asyncio.sleep(1)
-        await app.stop()
+        await self._app.stop()
         await asyncio.sleep(1)
         if left := [task for task in asyncio.all_tasks() if _is_gateways(task)]:
             raise Violation("unanswered", f"still under way after all is closed: {left}")
@@ -202,8 +204,20 @@ class _World:
                     self._upstream.remove(truth, "deleted")
             case h.Restart(by_client=False):
                 self._upstream.end(self._clients[event.s].session)
+            case h.Reload():
+                await self._reload(event)
             case h.Create() | h.Get() | h.Page() | h.Query() | h.Restart():
                 self._spawn(self._clients[event.s].act(event))
+
+    async def _reload(self, event: h.Reload) -> None:
+        await asyncio.sleep(WIRE_S / 4)  # when nothing arrives
+        setting = replace(self._setting, max_age=event.max_age, page_size=event.page_size, tasks_max=event.tasks_max)
+        self._setting = h.sensible(setting)
+        self._app.reload(lambda: _config(self._setting))
+        self._oracle.reloaded(self._setting)
+        for client in self._clients:
+            client.session.disturb(self._loop.time())
+        await asyncio.sleep(WIRE_S * 3 / 4)
 
     def _update(self, event: h.Update) -> None:
         session = self._clients[event.s].session
