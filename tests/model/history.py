@@ -37,6 +37,9 @@ class Setting(_Shown):
     full_crawl_interval: int = 640
     page_size: int = 100
     tasks_max: int = 1000
+    sessions_max: int = 10_000
+    memory_bytes_max: int = 2**30
+    idle_timeout: int = 230_400
     order: str = "appends"  # prepends, updated (last first), random (another order in each crawl), nothing (FastMCP)
     cursors: str = "place"  # last (the last task's id, as in the SDKs), offset
     per_page: int = 2
@@ -52,6 +55,14 @@ class Setting(_Shown):
     ids_collide: bool = False  # clients give every request the id 1
     listening: bool = False  # the clients have GET streams open from the beginning
     tasks: str = ""  # that have been there for long: the first letter of the status of each, in session 0
+
+    @property
+    def evicts(self) -> bool:
+        """Whether indexes go before their sessions do."""
+        return any(getattr(self, name) != getattr(Setting, name) for name in _ROOM)
+
+
+_ROOM: Final = ("sessions_max", "memory_bytes_max", "idle_timeout")
 
 
 @dataclass(frozen=True, repr=False)
@@ -183,6 +194,10 @@ UNREAD: Final = (
 _TICKS: Final = (1, 2, 3, 5, 16, 16, 32, 32, 63, 64, 65, 65, 130, 130, 320, 640, 641)
 _DELAYS: Final = (0, 0, 1, 2, 5, 16, 70, 140)
 _MOMENTS: Final = (0, 1, 2, 4, 8, 16)
+_LIMITS: Final = (
+    ("sessions_max", 1), ("memory_bytes_max", 8000), ("memory_bytes_max", 12_000), ("memory_bytes_max", 16_000),
+    ("idle_timeout", 16), ("idle_timeout", 80),
+)  # fmt: skip
 
 T = TypeVar("T")
 
@@ -201,7 +216,10 @@ def drawn(seed: int) -> History:
     events = tuple(draw(rng) for draw in rng.choices(kinds, weights, k=count))
     if setting.coarse:
         events = tuple(_hurried(rng, event) for event in events)
-    return History(sensible(setting), events)
+    setting = sensible(setting)
+    if setting.evicts:
+        events = tuple(_of_either(rng, event) for event in events)
+    return History(setting, events)
 
 
 def sensible(setting: Setting) -> Setting:
@@ -213,13 +231,14 @@ def sensible(setting: Setting) -> Setting:
     """
     cursors = "place" if setting.order == "updated" and setting.cursors == "last" else setting.cursors
     leaves_out = setting.order in ("updated", "nothing") or cursors == "offset"
-    tasks_max = 1000 if leaves_out else setting.tasks_max
-    return replace(setting, cursors=cursors, tasks_max=tasks_max, knows_get=setting.knows_get or leaves_out)
+    room = ("tasks_max", *_ROOM) if leaves_out else ()
+    limits: dict[str, Any] = {name: getattr(Setting, name) for name in room}
+    return replace(setting, cursors=cursors, knows_get=setting.knows_get or leaves_out, **limits)
 
 
 def _setting(rng: random.Random) -> Setting:
     pick = rng.choice
-    return Setting(
+    setting = Setting(
         max_age=pick((64, 0, 1, 16, 64, 128)),
         full_crawl_interval=pick((640, 0, 64, 320, 640, 3840, 3840)),
         page_size=pick((100, 1, 2, 3, 100)),
@@ -240,6 +259,8 @@ def _setting(rng: random.Random) -> Setting:
         listening=pick((False, True, True)),
         tasks="".join(pick("wiccfx") for _ in range(rng.randrange(13))),
     )
+    limits: dict[str, Any] = dict([pick(_LIMITS)] if rng.random() < 0.2 else [])
+    return replace(setting, **limits)
 
 
 def _worth_a_delta(rng: random.Random, setting: Setting) -> Setting:
@@ -335,6 +356,12 @@ def _hurried(rng: random.Random, event: Event) -> Event:
         case Get():
             return replace(event, which=event.which % 3)
     return event
+
+
+def _of_either(rng: random.Random, event: Event) -> Event:
+    """The event where both sessions are as busy."""
+    s: dict[str, Any] = {"s": rng.randrange(2)}
+    return replace(event, **s) if hasattr(event, "s") else event
 
 
 _KINDS: Final[tuple[tuple[Callable[[random.Random], Event], float], ...]] = (

@@ -176,14 +176,15 @@ class Oracle:
         # Whether a task that nobody told the gateway of is in every crawl of a list that it was in before.
         self.lists_all = setting.order in ("appends", "prepends", "random") and setting.cursors != "offset"
         self._appends = setting.order in ("appends", "prepends") and self.lists_all
-        self._forgets_methods = False
+        self._forgets = False
         self.reloaded(setting)
 
     def reloaded(self, setting: Setting) -> None:
         """The gateway has other limits from now on."""
         self.setting = setting
-        # A session that is larger than an index may be is answered from pages, and no page says who made a task.
-        self._forgets_methods |= setting.tasks_max < 1000
+        # A session that is larger than an index may be, or whose index went, is answered from pages, and no page says
+        # who made a task.
+        self._forgets |= setting.tasks_max < 1000 or setting.evicts
 
     def came(self, asked: Asked, moment: Moment) -> None:
         """A query has reached the gateway."""
@@ -337,7 +338,7 @@ class Oracle:
             return {True}
         if len(method_names(self.setting.methods)) == 1:
             return {False}
-        if truth.answered_at is not None and truth.answered_at < asked.came and not self._forgets_methods:
+        if truth.answered_at is not None and truth.answered_at < asked.came and not self._forgets:
             return {False}
         return {True, False} if truth.asked_for else {True}
 
@@ -412,7 +413,7 @@ class Oracle:
             session.first_cost = asked_for[0].at.time
         if not asked.alone or session.disturbed != asked.disturbed or any(t.ttl_ms is not None for t in session.truths):
             return
-        if session.refreshed is not None and not self._forgets_methods and not self._is_crawl_due(session, asked):
+        if session.refreshed is not None and not self._forgets and not self._is_crawl_due(session, asked):
             came, criteria, disturbed = session.refreshed
             if asked.came.time <= came + asked.setting.max_age * TICK_S and (criteria, disturbed) == (
                 asked.criteria,

@@ -95,6 +95,9 @@ def _config(setting: h.Setting) -> config.Config:
         max_age=setting.max_age * TICK_S,
         full_crawl_interval=setting.full_crawl_interval * TICK_S,
         tasks_max=setting.tasks_max,
+        sessions_max=setting.sessions_max,
+        memory_bytes_max=setting.memory_bytes_max,
+        idle_timeout=setting.idle_timeout * TICK_S,
     )
     limits = config.Limits(inspected_body_bytes_max=READ_BYTES_MAX, inspected_event_bytes_max=READ_BYTES_MAX)
     return msgspec.structs.replace(_BASE, admin=None, index=index, limits=limits)
