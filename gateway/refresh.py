@@ -150,12 +150,12 @@ class Refresher:
             await work
         except TooLarge:
             session.oversize = True
-            session.clear()
+            session.clear(self._clock())
             raise
         except UpstreamRefused as refused:
             if refused.status in (401, 403, 404):
                 self._sessions.drop(session.key)
-                session.clear()
+                session.clear(self._clock())
             raise
         finally:
             ask.end()

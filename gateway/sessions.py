@@ -14,6 +14,7 @@ from collections.abc import Callable, Collection, Iterable
 from itertools import chain
 from operator import itemgetter
 from typing import TYPE_CHECKING, Final, NamedTuple
+from weakref import WeakValueDictionary
 
 from cachetools import TTLCache
 
@@ -83,9 +84,14 @@ class Session(Record):
     def size_bytes(self) -> int:
         return super().size_bytes + _SESSION_OVERHEAD_BYTES
 
-    def clear(self) -> None:
+    @property
+    def in_use(self) -> bool:
+        """Whether someone works with it."""
+        return bool(self.asks or self.answering)
+
+    def clear(self, now: float) -> None:
         """Forget all tasks."""
-        old, self.index, self.known = self.index, Index(), Knowledge()
+        old, self.index, self.known = self.index, Index(), Knowledge(believed_from=now)
         self.index.default_method = old.default_method
         _free(old)
 
@@ -105,24 +111,22 @@ def _free(*indexes: Index) -> None:
     free_some()
 
 
-def _retire(session: Session) -> None:
-    """The session is found no more. Who still works with it keeps it; else its index is freed."""
-    if not session.asks and not session.answering:
-        _free(session.index)
-
-
 class _Store(TTLCache[Key, Session]):
     """Sessions by use, by age and by size; one that has to go is retired."""
 
+    def __init__(self, limits: config.Index, clock: Callable[[], float], retire: Callable[[Session], None]) -> None:
+        self._retire = retire
+        super().__init__(limits.memory_bytes_max, limits.idle_timeout, timer=clock, getsizeof=lambda s: s.size_bytes)
+
     def popitem(self) -> tuple[Key, Session]:
         key, session = super().popitem()
-        _retire(session)
+        self._retire(session)
         return key, session
 
     def expire(self, time: float | None = None) -> list[tuple[Key, Session]]:
         expired = list(super().expire(time))
         for _, session in expired:
-            _retire(session)
+            self._retire(session)
         return expired
 
 
@@ -164,14 +168,19 @@ class Sessions:
         self.servers = servers
         self._limits = limits
         self._clock = clock
-        self._sessions = self._store()
-        self._ended: TTLCache[tuple[object, ...], float] = TTLCache(
+        self._sessions = _Store(limits, clock, self._retire)
+        self._lost: TTLCache[tuple[object, ...], float] = TTLCache(
             limits.sessions_max, limits.idle_timeout, timer=clock
-        )
+        )  # when what was known of sessions went
+        self._parting: WeakValueDictionary[Key, Session] = WeakValueDictionary()  # evicted, and in use
 
-    def _store(self) -> _Store:
-        limits = self._limits
-        return _Store(limits.memory_bytes_max, limits.idle_timeout, timer=self._clock, getsizeof=lambda s: s.size_bytes)
+    def _retire(self, session: Session) -> None:
+        """There is no room for the session. Who works with it keeps it, and it is found as long; else it is freed."""
+        self._lost[session.key] = self._clock()
+        if session.in_use:
+            self._parting[session.key] = session
+        else:
+            _free(session.index)
 
     def take_over(self, limits: config.Index, changed: Collection[str]) -> None:
         """Other limits hold from now on, and other servers are behind the names in `changed`.
@@ -179,16 +188,14 @@ class Sessions:
         The other indexes stay: nobody would tell again what exchanges that are under way have told, or will.
         """
         old, self._limits = self._sessions, limits
-        self._sessions = self._store()
-        gone = []
+        self._sessions = _Store(limits, self._clock, self._retire)
         for session in list(old.values()):
             if session.key.upstream in changed or session.size_bytes > limits.memory_bytes_max:
-                gone.append(session.index)
+                self._retire(session)
             else:
                 self._sessions[session.key] = session
         while len(self._sessions) > limits.sessions_max:
             self._sessions.popitem()
-        _free(*gone)
 
     def get(self, key: Key) -> Session | None:
         """The session of that key, if there is one; it then counts as used now."""
@@ -201,7 +208,12 @@ class Sessions:
         """The session of that key, made if there is none."""
         session = self.get(key)
         if session is None:
-            session = Session(key)
+            self._sessions.expire()
+            session = self._parting.pop(key, None)
+            if session is None or not session.in_use:
+                session = Session(key)
+                lost_at = max(self._lost.get(key, NEVER), self._lost.get((key.upstream, key.session), NEVER))
+                session.known.believed_from = lost_at
             while len(self._sessions) >= self._limits.sessions_max:
                 self._sessions.popitem()
             self._sessions[key] = session
@@ -225,9 +237,8 @@ class Sessions:
 
     def observe(self, key: Key, observation: Observation, asked_at: float | None = None) -> None:
         """Take in what passed in a session, in answer to a request made at `asked_at` or to none."""
-        ended_at = max(self._ended.get(key, NEVER), self._ended.get((key.upstream, key.session), NEVER))
-        if self.servers.filters_natively(key) or (asked_at is not None and asked_at < ended_at):
-            return  # an answer that was on its way when its session ended tells nothing of what is there now
+        if self.servers.filters_natively(key):
+            return
         session = self.open(key)
         if session.oversize:
             session.known.doubted_at = self._clock()
@@ -237,19 +248,20 @@ class Sessions:
             self.check(session)
         except TooLarge:
             session.oversize = True
-            session.clear()
+            session.clear(self._clock())
         self.keep(session)
 
     def drop(self, key: Key) -> None:
         """The upstream refused the session, or knows it no more."""
-        self._ended[key] = self._clock()
+        self._lost[key] = self._clock()
+        self._parting.pop(key, None)
         session = self._sessions.pop(key, None)
-        if session is not None:
-            _retire(session)
+        if session is not None and not session.in_use:
+            _free(session.index)
 
     def drop_all(self, upstream: str, session: bytes) -> None:
         """A session was ended: all that is known of it, for whoever asked, goes."""
-        self._ended[upstream, session] = self._clock()
+        self._lost[upstream, session] = self._clock()
         for key in [k for k in self._sessions if k.upstream == upstream and k.session == session]:
             self.drop(key)
 

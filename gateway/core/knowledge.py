@@ -33,6 +33,7 @@ class Listing(Enum):
 class Knowledge(msgspec.Struct):
     """When what is indexed was learned. A time is that of the request that it was learned by, or later."""
 
+    believed_from: float = NEVER  # what was asked for earlier may be older than what was known then
     crawled_at: float = NEVER  # all pages were read
     looked_at: float = NEVER  # the page where new tasks appear was read
     live_at: float = NEVER  # every task that was live then was reported
@@ -96,8 +97,8 @@ class Record:
             known.confirmed[task.id] = max(asked_at, known.confirmed.get(task.id, NEVER))
         if not task.is_terminal:
             known.told[task.id] = now
-        unseen = before is None and (asked_at is None or asked_at < known.crawled_at)
-        if unclear or (unseen and (known.crawled_at != NEVER or not known.asks_by_id)):
+        unseen = before is None and (asked_at is None or asked_at < known.believed_from)
+        if unclear or (unseen and (known.believed_from != NEVER or not known.asks_by_id)):
             known.suspect[task.id] = now  # a crawl has not shown it since, or one that cannot ask for it may not
         elif asked_at is not None and known.suspect.get(task.id, asked_at) <= asked_at:
             known.suspect.pop(task.id, None)
@@ -146,7 +147,7 @@ class Record:
     def crawled(self, began_at: float, pages: int, cursors: list[str | None], listing: Listing) -> None:
         """All pages were read, from `began_at` on: what was noted of single tasks before that is of no use any more."""
         known = self.known
-        known.crawled_at = known.looked_at = began_at
+        known.believed_from = known.crawled_at = known.looked_at = began_at
         known.pages, known.cursors, known.listing = pages, cursors, listing
         known.confirmed = {i: at for i, at in known.confirmed.items() if at >= began_at or i in known.unlisted}
         known.told = {i: at for i, at in known.told.items() if at >= began_at}

@@ -159,6 +159,19 @@ FOUND = {
         (Create(), Wait(2), Update(), Get(), Wait(2), Query(), Wait(2), Delete(),
          Fault(kind="encoded", method="tasks/get"), Get(), Wait(2), Query()),
     ),
+    "a response that was on its way when its index went brings back a task that has gone": History(
+        Setting(max_age=128, idle_timeout=16, delays=((2, 16), (2, 30), (2, 30), (2, 70)), tasks="w"),
+        (Get(), Wait(3), Delete(), Get()),
+    ),
+    "a response that was on its way when its index went brings back an earlier state": History(
+        Setting(max_age=128, sessions_max=1, delays=((1, 70),), listening=True, tasks="w"),
+        (Get(), Wait(30), Update(notify=True), Wait(30), Query(s=1), Wait(16), Query(ids=(0, 1))),
+    ),
+    "an index goes while a query works with it, which learns what the next index does not know": History(
+        Setting(memory_bytes_max=8000, order="random", delays=((1, 1), (0, 0), (0, 16), (0, 1)), tasks="w"),
+        (Create(), Query(), Page(), Page(), Create(elsewhere=True), Query(s=1), Wait(3), Query(), Query(s=1), Query(),
+         Wait(), Delete(which=1)),
+    ),
 }  # fmt: skip
 
 
