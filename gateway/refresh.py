@@ -190,7 +190,7 @@ class Refresher:
                         await ask.progress(order.count)
         await self._forget_unseen(session, began_at)
         _check_same(session, known)
-        session.crawled(began_at, pages, cursors, order.listing)
+        session.crawled(began_at, self._clock(), pages, cursors, order.listing)
         session.list_bytes = size_bytes
         if known.unlisted:
             await self._recheck_unlisted(session, crawler, ask, began_at)

@@ -144,10 +144,13 @@ class Record:
                 and not (known.asks_by_id and task.id in known.unlisted)
             ]
 
-    def crawled(self, began_at: float, pages: int, cursors: list[str | None], listing: Listing) -> None:
+    def crawled(
+        self, began_at: float, ended_at: float, pages: int, cursors: list[str | None], listing: Listing
+    ) -> None:
         """All pages were read, from `began_at` on: what was noted of single tasks before that is of no use any more."""
         known = self.known
-        known.believed_from = known.crawled_at = known.looked_at = began_at
+        known.believed_from = ended_at
+        known.crawled_at = known.looked_at = began_at
         known.pages, known.cursors, known.listing = pages, cursors, listing
         known.confirmed = {i: at for i, at in known.confirmed.items() if at >= began_at or i in known.unlisted}
         known.told = {i: at for i, at in known.told.items() if at >= began_at}

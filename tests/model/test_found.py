@@ -172,6 +172,10 @@ FOUND = {
         (Create(), Query(), Page(), Page(), Create(elsewhere=True), Query(s=1), Wait(3), Query(), Query(s=1), Query(),
          Wait(), Delete(which=1)),
     ),
+    "a page that was asked for during a crawl brings back a task that the crawl did not show": History(
+        Setting(order="random", delays=((1, 70), (2, 30), (1, 1), (0, 16)), tasks="wwww"),
+        (Query(), Wait(), Page(), Wait(3), Delete(which=1)),
+    ),
 }  # fmt: skip
 
 
