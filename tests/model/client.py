@@ -15,7 +15,7 @@ import msgspec
 from tests.model import history as h
 from tests.model.oracle import Asked, Chain, Criteria, Oracle, Outcome, Place
 from tests.model.truth import ABSENT, GONE, Brief, Moment, Moments, ServerSession, Truth, Violation, instant
-from tests.model.upstream import INVALID_PARAMS, READ_BYTES_MAX, STATUS_NOTIFICATION, Upstream
+from tests.model.upstream import INVALID_PARAMS, READ_BYTES_MAX, STATUS_NOTIFICATION, Upstream, authorization
 from tests.model.virtual import TICK_S, WIRE_S, VirtualLoop
 
 Json: TypeAlias = dict[str, Any]
@@ -128,12 +128,16 @@ class Client:
     # ---- what a client does ----
 
     async def initialize(self) -> None:
-        """Open a session."""
+        """Open a session, or take part in the one that another identity has opened."""
+        latest = self._upstream.latest.get(self._number)
+        if latest is not None and latest.ended is None:
+            self.session = latest
+            return
         params = {"protocolVersion": "2025-11-25", "capabilities": {}, "_meta": {"session": self._number}}
         for _ in range(_ATTEMPTS_MAX):
             exchange = await self._send(None, {"id": self._id(), "method": "initialize", "params": params})
             if "mcp-session-id" in exchange.headers:
-                self.session = self._upstream.sessions[exchange.headers["mcp-session-id"]]
+                self.session = self._upstream.latest[self._number]
                 return
         raise Violation("unanswered", f"initialize: {exchange.status}")
 
@@ -356,6 +360,7 @@ class Client:
 
     async def _write(self, session: ServerSession | None, exchange: Exchange, method: bytes, body: bytes) -> None:
         fields = [b"Host: localhost:%d" % GATEWAY_PORT, b"Content-Length: %d" % len(body)]
+        fields.append(b"Authorization: " + authorization(self._number).encode())
         if body:
             fields += [b"Content-Type: application/json", b"Accept: application/json, text/event-stream"]
         if method == b"GET":

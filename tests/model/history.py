@@ -52,6 +52,7 @@ class Setting(_Shown):
     skew_s: int = 0  # of its clock
     coarse: bool = False  # its timestamps are of whole seconds
     delays: tuple[tuple[int, int], ...] = ()  # before a request is carried out, and until its answer is sent
+    shared: bool = False  # the clients are two identities in one session, each with its own tasks
     ids_collide: bool = False  # clients give every request the id 1
     listening: bool = False  # the clients have GET streams open from the beginning
     tasks: str = ""  # that have been there for long: the first letter of the status of each, in session 0
@@ -217,7 +218,7 @@ def drawn(seed: int) -> History:
     if setting.coarse:
         events = tuple(_hurried(rng, event) for event in events)
     setting = sensible(setting)
-    if setting.evicts:
+    if setting.evicts or setting.shared:
         events = tuple(_of_either(rng, event) for event in events)
     return History(setting, events)
 
@@ -259,6 +260,7 @@ def _setting(rng: random.Random) -> Setting:
         listening=pick((False, True, True)),
         tasks="".join(pick("wiccfx") for _ in range(rng.randrange(13))),
     )
+    setting = replace(setting, shared=rng.random() < 0.2)
     limits: dict[str, Any] = dict([pick(_LIMITS)] if rng.random() < 0.2 else [])
     return replace(setting, **limits)
 

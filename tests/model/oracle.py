@@ -35,7 +35,7 @@ from tests.model.virtual import START_S, TICK_S, UNIX_AT_START_S, WIRE_S
 
 RULES: Final = {
     "content": "a task's JSON is what the upstream said, byte for byte (DESIGN 5.6)",
-    "isolation": "no other session's task (7)",
+    "isolation": "no task of another session, or of another identity in it (7)",
     "match": "no task that cannot belong: no permitted state of it matches (5.2, 5.3)",
     "missing": "none missing that must be there: all its permitted states match, and it is there throughout (6)",
     "late": "what a server appends is seen with the next refresh, not with the next full crawl (issue 4, 2)",

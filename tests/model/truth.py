@@ -118,7 +118,7 @@ class Truth:
 
 @dataclass(eq=False)
 class ServerSession:
-    """One session at the upstream, and what can be told of it.
+    """One session of one identity at the upstream, and what can be told of it.
 
     `disturbed` counts all but queries that the gateway may learn from, `disturbed_at` is when that last happened.
     """

@@ -90,7 +90,8 @@ class Upstream:
         self.moments = moments
         self.note = note
         self.fail = fail
-        self.sessions: dict[str, ServerSession] = {}
+        self.sessions: dict[tuple[str, str], ServerSession] = {}  # by id and `Authorization`
+        self.latest: dict[int, ServerSession] = {}  # of each client
         self.connections: list[Connection] = []
         self.streams: defaultdict[ServerSession, list[Connection]] = defaultdict(list)
         """Those that notifications can be sent on, GET streams first."""
@@ -150,13 +151,13 @@ class Upstream:
             self.note("upstream: {} is gone ({})", truth.id, why)
 
     def end(self, session: ServerSession) -> None:
-        """A session ends, and its tasks with it."""
-        if session.ended is None:
-            session.ended = self.moments.now()
-            session.disturb(self.loop.time())
-            for truth in list(session.alive()):
+        """A session ends for all who are in it, and its tasks with it."""
+        for of in [s for s in self.sessions.values() if s.id == session.id and s.ended is None]:
+            of.ended = self.moments.now()
+            of.disturb(self.loop.time())
+            for truth in list(of.alive()):
                 self.remove(truth, "the session ended")
-            for stream in list(self.streams[session]):
+            for stream in list(self.streams[of]):
                 stream.cut()
 
     def _expire(self, session: ServerSession) -> None:
@@ -186,7 +187,7 @@ class Upstream:
 
     async def serve(self, connection: "Connection", request: Request) -> None:
         """Carry out one request."""
-        session = self.sessions.get(request.headers.get("mcp-session-id", ""))
+        session = self.sessions.get((request.headers.get("mcp-session-id", ""), request.headers["authorization"]))
         message = msgspec.json.decode(request.body) if request.method == "POST" else {}
         method = message.get("method", request.method)
         own = None
@@ -330,9 +331,10 @@ class Upstream:
 
     def _initialize(self, params: Json, connection: "Connection") -> bytes:
         number = params["_meta"]["session"]
-        session = ServerSession(f"session-{number}-{next(self._session_numbers)}", number)
-        self.sessions[session.id] = session
-        connection.extra = b"Mcp-Session-Id: %b\r\n" % session.id.encode()
+        session_id = f"session-{number}-{next(self._session_numbers)}"
+        for n in (0, 1) if self.setting.shared else (number,):
+            self.latest[n] = self.sessions[session_id, authorization(n)] = ServerSession(session_id, n)
+        connection.extra = b"Mcp-Session-Id: %b\r\n" % session_id.encode()
         requests: dict[str, Json] = {}
         for name in method_names(self.setting.methods):
             group, _, verb = name.partition("/")
@@ -490,6 +492,11 @@ class Connection(asyncio.Protocol):
     def _write(self, data: bytes) -> None:
         if self._transport is not None:
             self._transport.write(data)
+
+
+def authorization(number: int) -> str:
+    """The header field by which the server knows a client."""
+    return f"Bearer {number}"
 
 
 def _large(message: bytes) -> bytes:
