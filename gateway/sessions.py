@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 _SESSION_OVERHEAD_BYTES: Final = 4096
 _SERVERS_MAX: Final = 100_000  # sessions of which is known what `initialize` said: some 30 MB
 _SERVERS_IDLE_S: Final = 24 * 3600.0
+_LOST_KEPT_S: Final = 3600.0  # when an index went: longer than a response is on its way
 
 # Fields that cannot carry an identity (DESIGN 7). Every other one counts: safe first.
 _NO_IDENTITY: Final = frozenset(
@@ -170,7 +171,7 @@ class Sessions:
         self._clock = clock
         self._sessions = _Store(limits, clock, self._retire)
         self._lost: TTLCache[tuple[object, ...], float] = TTLCache(
-            limits.sessions_max, limits.idle_timeout, timer=clock
+            limits.sessions_max, _LOST_KEPT_S, timer=clock
         )  # when what was known of sessions went
         self._parting: WeakValueDictionary[Key, Session] = WeakValueDictionary()  # evicted, and in use
 

@@ -176,6 +176,10 @@ FOUND = {
         Setting(order="random", delays=((1, 70), (2, 30), (1, 1), (0, 16)), tasks="wwww"),
         (Query(), Wait(), Page(), Wait(3), Delete(which=1)),
     ),
+    "a response that was on its way for longer than idle_timeout when its index went": History(
+        Setting(max_age=128, idle_timeout=16, delays=((0, 70), (2, 16), (0, 70)), tasks="w"),
+        (Page(), Wait(), Query(), Delete()),
+    ),
 }  # fmt: skip
 
 
