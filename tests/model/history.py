@@ -58,6 +58,11 @@ class Setting(_Shown):
     tasks: str = ""  # that have been there for long: the first letter of the status of each, in session 0
 
     @property
+    def lists_all(self) -> bool:
+        """Whether a task that nobody told the gateway of is in every crawl of a list that it was in before."""
+        return self.order in ("appends", "prepends", "random") and self.cursors != "offset"
+
+    @property
     def evicts(self) -> bool:
         """Whether indexes go before their sessions do."""
         return any(getattr(self, name) != getattr(Setting, name) for name in _ROOM)
@@ -187,7 +192,7 @@ class History(_Shown):
     events: tuple[Event, ...] = ()
 
 
-FAULTS: Final = ("drop", "unheard", "half", "500", "error", "expired", "hang")
+FAULTS: Final = ("drop", "unheard", "half", "401", "500", "error", "expired", "hang")
 UNREAD: Final = (
     Fault(kind="encoded"), Fault(kind="large"), Fault(kind="encoded", method="GET"),
     Fault(kind="large", method="notifications/tasks/status"),

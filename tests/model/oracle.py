@@ -173,8 +173,7 @@ class Oracle:
     def __init__(self, setting: Setting, upstream: Upstream) -> None:
         self._upstream = upstream
         self._interval_s = setting.full_crawl_interval * TICK_S
-        # Whether a task that nobody told the gateway of is in every crawl of a list that it was in before.
-        self.lists_all = setting.order in ("appends", "prepends", "random") and setting.cursors != "offset"
+        self.lists_all = setting.lists_all
         self._appends = setting.order in ("appends", "prepends") and self.lists_all
         self._forgets = False
         self.reloaded(setting)
@@ -239,9 +238,12 @@ class Oracle:
         status = outcome.status
         if status == 200 and outcome.error is not None:  # on a stream that had begun, what would have been a status
             told = outcome.error["message"].partition(":")[0]
-            status = {"Bad Gateway": 502, "Gateway Timeout": 504, "Server Error": 500}.get(told, 200)
+            status = {"Bad Gateway": 502, "Gateway Timeout": 504, "Server Error": 500, "Unauthorized": 401}.get(
+                told, 200
+            )
         dropped = {o.id for o in own if o.outcome in DROPS}
         explained = {
+            401: "401" in kinds,
             500: "500" in kinds,
             200: "error" in kinds and outcome.error == {"code": -32603, "message": "oh no"},
             502: any(sum(o.id == i and o.outcome in DROPS for o in self._upstream.own) > 1 for i in dropped),
@@ -338,7 +340,8 @@ class Oracle:
             return {True}
         if len(method_names(self.setting.methods)) == 1:
             return {False}
-        if truth.answered_at is not None and truth.answered_at < asked.came and not self._forgets:
+        forgets = self._forgets or asked.session.forgotten
+        if truth.answered_at is not None and truth.answered_at < asked.came and not forgets:
             return {False}
         return {True, False} if truth.asked_for else {True}
 

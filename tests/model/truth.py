@@ -129,6 +129,7 @@ class ServerSession:
     ended: Moment | None = None
     disturbed: int = 0
     disturbed_at: float = float("-inf")
+    forgotten: bool = False  # the gateway had to forget what it knew of it
     asking: int = 0  # queries under way
     cancelled: list[tuple[Moment, int]] = field(default_factory=list)  # ids of requests, and when that was sent
     first_cost: float | None = None  # when the gateway first asked for something

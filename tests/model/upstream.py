@@ -9,7 +9,7 @@ What may go wrong with a request (`Fault.kind`):
     drop       it is carried out, then the connection is cut
     unheard    the connection is cut at once
     half       the response breaks off
-    500        that status
+    401, 500   that status; 401 of servers that list what the gateway must forget then
     error      a JSON-RPC error
     expired    `-32602 Invalid cursor`, of a `tasks/list` with a cursor
     hang       the answer comes after `HANG_S`, which is longer than the gateway waits
@@ -42,7 +42,7 @@ DROPS: Final = ("drop", "unheard", "half")
 READ_BYTES_MAX: Final = 8192  # of a message, by the gateway
 STATUS_NOTIFICATION: Final = "notifications/tasks/status"
 _ENCODED: Final = b"Content-Encoding: secret\r\n"
-_REASONS: Final = {200: b"OK", 202: b"Accepted", 404: b"Not Found", 500: b"Server Error"}
+_REASONS: Final = {200: b"OK", 202: b"Accepted", 401: b"Unauthorized", 404: b"Not Found", 500: b"Server Error"}
 
 
 class Refusal(Exception):
@@ -232,12 +232,12 @@ class Upstream:
             return
         if fault == "encoded":
             connection.extra = _ENCODED
-        if self.setting.streams and session is not None and fault != "500":
+        if self.setting.streams and session is not None and fault not in ("401", "500"):
             connection.begin_stream()
             self.streams[session].append(connection)
         await _ticks(before)
-        if fault == "500":
-            connection.respond(500, b"oh no")
+        if fault in ("401", "500"):
+            connection.respond(int(fault), b"oh no")
             return
         try:
             if fault == "expired":
@@ -262,7 +262,7 @@ class Upstream:
         own = Own(connection, session, message["id"], message["method"], message["params"], self.moments.now())
         waiting = (o for o in self.own if o.ended is None and not o.connection.is_left)
         same = [o for o in waiting if o.session is session and o.method == own.method]
-        once = session.ended is None and not connection.is_left and not self.setting.evicts
+        once = session.ended is None and not connection.is_left and not (self.setting.evicts or session.forgotten)
         if once and any(o.params == own.params for o in same):
             self.fail(Violation("asked twice", f"{own.method} {own.params} is being asked already"))
         self.own.append(own)
@@ -275,6 +275,8 @@ class Upstream:
                 fits = message["method"] == "tasks/list" and "cursor" in message["params"]
             if fits and fault.kind in ("encoded", "large"):
                 fits = not str(message.get("id")).startswith(OWN)
+            if fits and fault.kind == "401":
+                fits = of.forgotten = self.setting.lists_all
             if fits:
                 of.disturb(self.loop.time())
                 return self.faults.pop(at)[1]
