@@ -113,7 +113,8 @@ class Scanner:
         limits = self._config.index
         session.oversize = len(seen) > limits.tasks_max or size_bytes > limits.memory_bytes_max
         session.known.pages, session.list_bytes = pages, list_bytes
-        session.known.doubted_at = self._clock()  # what is known of single tasks may be older than these answers
+        now = self._clock()
+        session.known.doubted_at = session.known.believed_from = now  # what is known may be older than these answers
         scan.requests, scan.began_unix_s = crawler.requests, began_unix_s
 
     async def _select(self, session: Session, scan: Scan, tasks: list[Task]) -> None:

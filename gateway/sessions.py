@@ -253,12 +253,16 @@ class Sessions:
         self.keep(session)
 
     def drop(self, key: Key) -> None:
-        """The upstream refused the session, or knows it no more."""
-        self._lost[key] = self._clock()
-        self._parting.pop(key, None)
-        session = self._sessions.pop(key, None)
-        if session is not None and not session.in_use:
-            _free(session.index)
+        """The upstream refused the session, or knows it no more. Who works with it goes on with nothing known."""
+        now = self._lost[key] = self._clock()
+        session = self._sessions.get(key) or self._parting.get(key)
+        if session is None:
+            return
+        session.clear(now)
+        if session.in_use:
+            self.keep(session)
+        else:
+            self._sessions.pop(key, None)
 
     def drop_all(self, upstream: str, session: bytes) -> None:
         """A session was ended: all that is known of it, for whoever asked, goes."""

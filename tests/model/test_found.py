@@ -180,6 +180,14 @@ FOUND = {
         Setting(max_age=128, idle_timeout=16, delays=((0, 70), (2, 16), (0, 70)), tasks="w"),
         (Page(), Wait(), Query(), Delete()),
     ),
+    "a 401 drops an index that a query works with, which learns what the next one does not know": History(
+        Setting(delays=((0, 0), (1, 30), (0, 1), (1, 70)), tasks="w"),
+        (Query(), Query(ids=(0, 1)), Fault(kind="401"), Wait(30), Get(), Get(), Wait(16), Get(), Wait(), Delete()),
+    ),
+    "a 401 drops an index that a query works with, which shows a task that the next one does not know": History(
+        Setting(max_age=128, delays=((1, 70),)),
+        (Query(), Fault(kind="401"), Query(ids=(0, 1)), Wait(16), Query(), Wait(2), Create(elsewhere=True)),
+    ),
 }  # fmt: skip
 
 
