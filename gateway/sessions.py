@@ -211,7 +211,7 @@ class Sessions:
         if session is None:
             self._sessions.expire()
             session = self._parting.pop(key, None)
-            if session is None or not session.in_use:
+            if session is None or not session.in_use or session.size_bytes > self._limits.memory_bytes_max:
                 session = Session(key)
                 lost_at = max(self._lost.get(key, NEVER), self._lost.get((key.upstream, key.session), NEVER))
                 session.known.believed_from = lost_at

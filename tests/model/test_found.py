@@ -188,6 +188,10 @@ FOUND = {
         Setting(max_age=128, delays=((1, 70),)),
         (Query(), Fault(kind="401"), Query(ids=(0, 1)), Wait(16), Query(), Wait(2), Create(elsewhere=True)),
     ),
+    "an index that went while in use is found again, larger than an index may be": History(
+        Setting(memory_bytes_max=8000, listening=True, tasks="wwww"),
+        (Get(), Query(ids=(1, 0, 3)), Create(s=1), Create()),
+    ),
 }  # fmt: skip
 
 
