@@ -85,9 +85,9 @@ class Reply:
             await self._exchange.drain()
 
     async def progress(self, tasks: int) -> None:
-        """Send `notifications/progress`, if the requestor asked for it, now and then."""
+        """Send `notifications/progress`, if the requestor asked for it, now and then; nobody waits for its reader."""
         now = self._exchange.connection.loop.time()
-        if not self._progress_token or now < self._progress_due_at:
+        if not self._progress_token or now < self._progress_due_at or self._exchange.connection.is_full:
             return
         self._progress_due_at = now + _PROGRESS_INTERVAL_S
         params = b'{"progressToken":%b,"progress":%d,"message":"tasks read"}' % (self._progress_token, tasks)

@@ -27,7 +27,7 @@ from gateway.crawler import TASKS_AT_ONCE, Caller, Crawler
 from gateway.errors import UpstreamBroken, UpstreamFailed, UpstreamRefused
 from gateway.metrics import Metrics
 from gateway.scan import Scanner
-from gateway.sessions import Session, Sessions, TooLarge
+from gateway.sessions import Forgotten, Session, Sessions, TooLarge
 
 _ASKED_AT_ONCE: Final = 8
 _SUSPECTS_MAX: Final = 100  # of the tasks that a crawl no longer shows: more are taken to be gone unasked
@@ -65,6 +65,8 @@ class Refresher:
         while True:
             try:
                 return await self._from_index(session, caller, outbox, position, came_at)
+            except Forgotten:
+                continue
             except TooLarge:
                 scanned = await self._scanner.answer(session, caller, outbox, position)
                 if scanned is not None:
@@ -181,8 +183,7 @@ class Refresher:
         with self._metrics.crawl_seconds.labels(session.key.upstream).time():
             async with aclosing(crawler.pages()) as reading:
                 async for page in reading:
-                    order.note(await self._take_page(session, page))
-                    _check_same(session, known)
+                    order.note(await self._take_page(session, page, known))
                     cursors = [*cursors, page.cursor][-_CURSORS_KEPT:]
                     pages += 1
                     size_bytes += page.size_bytes
@@ -195,12 +196,13 @@ class Refresher:
         if known.unlisted:
             await self._recheck_unlisted(session, crawler, ask, began_at)
 
-    async def _take_page(self, session: Session, page: crawling.Page) -> list[Task]:
+    async def _take_page(self, session: Session, page: crawling.Page, known: Knowledge) -> list[Task]:
         """Take in a page; returns the tasks that this crawl had not shown yet."""
         new = []
         for start in range(0, len(page.tasks), TASKS_AT_ONCE):
             if start:
                 await asyncio.sleep(0)
+            _check_same(session, known)
             new += session.listed(page.tasks[start : start + TASKS_AT_ONCE], page.asked_at, self._clock())
         self._sessions.check(session)
         self._sessions.keep(session)
@@ -216,6 +218,7 @@ class Refresher:
         for some in session.unseen(began_at):
             unseen += some
             await asyncio.sleep(0)
+            _check_same(session, known)
         if known.asks_by_id and len(unseen) <= _SUSPECTS_MAX:
             known.suspect.update(dict.fromkeys(unseen, self._clock()))
             return
@@ -224,6 +227,7 @@ class Refresher:
                 if known.confirmed.get(task_id, NEVER) < began_at:
                     session.forget(task_id, began_at)
             await asyncio.sleep(0)
+            _check_same(session, known)
 
     async def _recheck_unlisted(self, session: Session, crawler: Crawler, ask: Ask, began_at: float) -> None:
         """Ask for the terminal tasks that no list shows, whenever all pages must be read to find what was deleted."""
@@ -281,7 +285,7 @@ class Refresher:
             known.crawled_at = NEVER  # there is no way back to where new tasks appear
             return
         for page in reversed(pages):  # only now, and from what is known on: a look that fails leaves no gap behind it
-            await self._take_page(session, page)
+            await self._take_page(session, page, known)
             session.confirm(page.tasks, page.asked_at)
         known.looked_at = began_at
         known.cursors = cursors[-_CURSORS_KEPT:]
@@ -300,6 +304,7 @@ class Refresher:
         asked_at = self._clock()
         params = msgspec.json.encode({"taskId": task_id})
         request = jsonrpc.Message("2.0", id=msgspec.Raw(b"0"), method="tasks/get", params=msgspec.Raw(params))
+        since = session.index.get(task_id)
         response = await crawler.ask("tasks/get", {"taskId": task_id})
         if jsonrpc.error_code(response) == jsonrpc.METHOD_NOT_FOUND:
             session.known.asks_by_id = False
@@ -310,14 +315,14 @@ class Refresher:
             raise UpstreamFailed(bytes(response.error))
         if observation.doubt or any(task.id != task_id for task in observation.tasks):
             raise UpstreamBroken("the upstream's tasks/get does not return the task that was asked for")
-        session.take(observation, asked_at, self._clock())
+        session.take(observation, asked_at, self._clock(), since)
         self._sessions.check(session)
 
 
 def _check_same(session: Session, known: Knowledge) -> None:
-    """Raises TooLarge if all was forgotten since: what was read before that is no part of what is known now."""
+    """Raises Forgotten if all was forgotten since: what was read before that is no part of what is known now."""
     if session.known is not known:
-        raise TooLarge
+        raise Forgotten
 
 
 def _touches_every_live_task(query: Query) -> bool:

@@ -11,7 +11,7 @@ The request target counts because one origin may serve several MCP endpoints, ea
 import asyncio
 import hashlib
 from collections.abc import Callable, Collection, Iterable
-from itertools import chain
+from contextlib import suppress
 from operator import itemgetter
 from typing import TYPE_CHECKING, Final, NamedTuple
 from weakref import WeakValueDictionary
@@ -90,6 +90,10 @@ class Session(Record):
         """Whether someone works with it."""
         return bool(self.asks or self.answering)
 
+    def __del__(self) -> None:
+        with suppress(RuntimeError):  # without a loop nothing can be held up
+            _free(self.index)
+
     def clear(self, now: float) -> None:
         """Forget all tasks."""
         old, self.index, self.known = self.index, Index(), Knowledge(believed_from=now)
@@ -97,13 +101,17 @@ class Session(Record):
         _free(old)
 
 
+class Forgotten(Exception):
+    """All that was known of a session was forgotten while more was being asked for it."""
+
+
 class TooLarge(Exception):
     """A session has more tasks than an index may hold."""
 
 
-def _free(*indexes: Index) -> None:
-    """Let indexes go, one after the other, without holding up the event loop."""
-    rest, loop = chain.from_iterable(index.dismantle() for index in indexes), asyncio.get_running_loop()
+def _free(index: Index) -> None:
+    """Let an index go without holding up the event loop."""
+    loop, rest = asyncio.get_running_loop(), index.dismantle()
 
     def free_some() -> None:
         if next(rest, rest) is None:
@@ -173,15 +181,13 @@ class Sessions:
         self._lost: TTLCache[tuple[object, ...], float] = TTLCache(
             limits.sessions_max, _LOST_KEPT_S, timer=clock
         )  # when what was known of sessions went
-        self._parting: WeakValueDictionary[Key, Session] = WeakValueDictionary()  # evicted, and in use
+        self._parting: WeakValueDictionary[Key, Session] = WeakValueDictionary()  # no longer stored, and in use
 
     def _retire(self, session: Session) -> None:
-        """There is no room for the session. Who works with it keeps it, and it is found as long; else it is freed."""
+        """There is no room for the session. Who works with it keeps it, and it is found as long."""
         self._lost[session.key] = self._clock()
         if session.in_use:
             self._parting[session.key] = session
-        else:
-            _free(session.index)
 
     def take_over(self, limits: config.Index, changed: Collection[str]) -> None:
         """Other limits hold from now on, and other servers are behind the names in `changed`.
@@ -190,8 +196,13 @@ class Sessions:
         """
         old, self._limits = self._sessions, limits
         self._sessions = _Store(limits, self._clock, self._retire)
-        for session in list(old.values()):
-            if session.key.upstream in changed or session.size_bytes > limits.memory_bytes_max:
+        for session in (*self._parting.values(), *old.values()):
+            if session.key.upstream in changed:
+                self._lost[session.key] = self._clock()
+                self._parting.pop(session.key, None)
+                session.clear(self._clock())
+        for session in [session for key, session in old.items() if key.upstream not in changed]:
+            if session.size_bytes > limits.memory_bytes_max:
                 self._retire(session)
             else:
                 self._sessions[session.key] = session
@@ -200,9 +211,10 @@ class Sessions:
 
     def get(self, key: Key) -> Session | None:
         """The session of that key, if there is one; it then counts as used now."""
-        session: Session | None = self._sessions.get(key)
-        if session is not None:
-            self.keep(session)
+        with self._sessions.timer:
+            session: Session | None = self._sessions.get(key)
+            if session is not None:
+                self.keep(session)
         return session
 
     def open(self, key: Key) -> Session:
@@ -223,13 +235,14 @@ class Sessions:
         return session
 
     def keep(self, session: Session) -> None:
-        """Count a session's size anew, as used now, unless it was dropped. Others may have to go for it."""
-        if self._sessions.get(session.key) is not session:
-            return
-        try:
-            self._sessions[session.key] = session
-        except ValueError:
-            self._sessions.pop(session.key, None)
+        """Count a session's size anew, as used now, if it is stored. Others may have to go for it."""
+        with self._sessions.timer:
+            if self._sessions.get(session.key) is not session:
+                return
+            try:
+                self._sessions[session.key] = session
+            except ValueError:
+                self._retire(self._sessions.pop(session.key))
 
     def check(self, session: Session) -> None:
         """Raises TooLarge if a session has outgrown what an index may hold."""
@@ -267,7 +280,7 @@ class Sessions:
     def drop_all(self, upstream: str, session: bytes) -> None:
         """A session was ended: all that is known of it, for whoever asked, goes."""
         self._lost[upstream, session] = self._clock()
-        for key in [k for k in self._sessions if k.upstream == upstream and k.session == session]:
+        for key in [k for k in (*self._sessions, *self._parting) if k.upstream == upstream and k.session == session]:
             self.drop(key)
 
     def expire(self) -> None:

@@ -52,6 +52,11 @@ class Wire(asyncio.Protocol):
             self._drained.set_result(None)
         self._drained = None
 
+    @property
+    def is_full(self) -> bool:
+        """Whether the peer has yet to take so much that `drain` waits."""
+        return self._drained is not None
+
     async def drain(self) -> None:
         """Wait until the peer has taken enough of what was written."""
         if self._drained is not None:

@@ -79,8 +79,8 @@ def plan(known: Knowledge, index: Index, query: Query, came_at: float, ages: Age
     if not look and known.live_at >= oldest:
         return FRESH
     confirmed, by_pages = known.confirmed, known.crawled_at >= oldest
-    live = index.live(query, known.unlisted if by_pages else None)
-    due_ones = (i for some in live for i in some if confirmed.get(i, NEVER) < oldest)
+    among = [i for i in known.unlisted if confirmed.get(i, NEVER) < oldest] if by_pages else None
+    due_ones = (i for some in index.live(query, among) for i in some if confirmed.get(i, NEVER) < oldest)
     if by_pages:
         return Plan("only the tasks that no list shows", tasks=list(due_ones) if known.asks_by_id else ())
     due = list(islice(due_ones, known.pages))

@@ -187,7 +187,7 @@ class RequestParser:
         data, at, pieces = self._pending, 0, []
         while (line := _CHUNK_SIZE.match(data, at)) is not None and (size := int(line[1], 16)):
             end = line.end() + size
-            if data[end : end + 2] != b"\r\n":
+            if data[end : end + 2] != b"\r\n" or line.end() - at > _CHUNK_LINE_BYTES_MAX:
                 break
             pieces.append(data[line.end() : end])
             at = end + 2
@@ -198,9 +198,9 @@ class RequestParser:
     def _chunk_size(self, events: list[Event]) -> bool:
         self._take_chunks(events)
         end = self._pending.find(b"\n")
+        if (len(self._pending) if end < 0 else end) >= _CHUNK_LINE_BYTES_MAX:
+            raise Refused(400, b"Bad Request", f"a chunk's size line is larger than {_CHUNK_LINE_BYTES_MAX} bytes")
         if end < 0:
-            if len(self._pending) > _CHUNK_LINE_BYTES_MAX:
-                raise Refused(400, b"Bad Request", f"a chunk's size line is larger than {_CHUNK_LINE_BYTES_MAX} bytes")
             return False
         line = _CHUNK_SIZE.fullmatch(self._pending, 0, end + 1)
         if line is None:
@@ -244,10 +244,15 @@ class RequestParser:
 
 
 def _in_origin_form(method: bytes, target: bytes, headers: Headers) -> tuple[bytes, Headers]:
-    """A target without its authority, which goes before `Host` wherever there is one (RFC 9112, 3.2.2)."""
+    """A target without its authority, which goes before `Host` wherever there is one (RFC 9112, 3.2.2).
+
+    Raises Refused where it is none, or names a user (RFC 9110, 4.2.1 and 4.2.4).
+    """
     absolute = _ABSOLUTE.match(target)
     if absolute is None:
         return target, headers
+    if not absolute[1] or b"@" in absolute[1]:
+        raise Refused(400, b"Bad Request", "a target whose authority is no host")
     rest = target[absolute.end() :]
     if not rest.startswith(b"/"):
         rest = b"*" if method == b"OPTIONS" and not rest else b"/" + rest  # RFC 9112, 3.2.4

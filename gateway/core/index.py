@@ -80,7 +80,7 @@ class Index:
         for group, tasks in fresh.items():
             if tasks:
                 if group not in self._groups:
-                    self._groups[group] = Plane(self._created_of)
+                    self._groups[group] = Plane(self._tasks.created_of)
                 self._groups[group].add_all([(task.created, task.updated) for task in tasks.values()])
 
     def _latest(self, known: Task, report: Task, fresh: dict[_Group, dict[str, Task]]) -> Task | None:
@@ -155,9 +155,6 @@ class Index:
             keys = (key for key in keys if digest(key.id) not in shown)
         tasks = [self._tasks[key.id] for key in islice(keys, limit + 1)]
         return Page(tasks[:limit], total, len(tasks) > limit)
-
-    def _created_of(self, task_id: str) -> Key:
-        return self._tasks[task_id].created
 
 
 def page_of(query: Query, matching: list[Task], after: Key | None, limit: int, shown: frozenset[int]) -> Page:

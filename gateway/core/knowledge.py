@@ -71,12 +71,15 @@ class Record:
         noted = len(known.confirmed) + len(known.told) + len(known.gone) + len(known.suspect) + len(known.unlisted)
         return self.index.size_bytes + _NOTE_BYTES * noted
 
-    def take(self, observation: Observation, asked_at: float | None, now: float) -> None:
-        """Take in what passed. What answers a request made at `asked_at` is a state of that time or later."""
+    def take(self, observation: Observation, asked_at: float | None, now: float, since: Task | None = None) -> None:
+        """Take in what passed. What answers a request made at `asked_at` is a state of that time or later.
+
+        `since` is what was known of the task then, where one was asked for.
+        """
         for task in observation.tasks:
             gone_at = self.known.gone.get(task.id)
             if gone_at is None or (asked_at is not None and asked_at > gone_at):
-                self._report(task, asked_at, now)
+                self._report(task, asked_at, now, since)
         for task_id in observation.gone:
             self.forget(task_id, now)
         for task_id in observation.suspect:
@@ -85,12 +88,14 @@ class Record:
         if observation.doubt:
             self.known.doubted_at = now
 
-    def _report(self, task: Task, asked_at: float | None, now: float) -> None:
+    def _report(self, task: Task, asked_at: float | None, now: float, since: Task | None) -> None:
         known, before = self.known, self.index.get(task.id)
         if before is None or before.crawl != self.crawl:
             known.unlisted.add(task.id)  # until a page shows it
-        unclear = _is_tie(before, task) and (
-            asked_at is None or asked_at < max(known.told.get(task.id, NEVER), known.listed_at)
+        unclear = (
+            before is not since  # else nothing came between
+            and _is_tie(before, task)
+            and (asked_at is None or asked_at < max(known.told.get(task.id, NEVER), known.listed_at))
         )
         self.index.put(task)
         if asked_at is not None:

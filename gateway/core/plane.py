@@ -6,7 +6,7 @@ range of both, and those points in the order of either. Always: exact; an UNKNOW
 The points stand in blocks by creation, some thousand in each, and every block knows its points by last update too. A
 rectangle then costs two look-ups for each block that lies in the range of creation whole, and for the two at its ends
 a look at each point in one of the two ranges: about a millisecond for a million points, whatever the ranges are. What a
-query mostly asks, one range at the most in the order of that range, costs two look-ups in all.
+query mostly asks, no range of creation, costs two look-ups in all.
 """
 
 from bisect import insort

@@ -7,7 +7,7 @@ takes 50 ms to grow, and holds everything up meanwhile.
 from collections.abc import Iterator
 from typing import Final
 
-from gateway.core.task import Task
+from gateway.core.task import Key, Task
 
 _SHARDS: Final = 256  # a power of two
 _FREED_AT_ONCE: Final = 2
@@ -60,6 +60,10 @@ class Shards:
         """The task of that id, if it is here."""
         shards = self._shards
         return shards[hash(task_id) & (len(shards) - 1)].get(task_id)
+
+    def created_of(self, task_id: str) -> Key:
+        """When the task of that id, which is here, was created."""
+        return self[task_id].created
 
     def pop(self, task_id: str) -> Task | None:
         """Take out the task of that id, if it is here."""

@@ -55,8 +55,10 @@ def no_tombstones() -> AbstractContextManager[Any]:
 def reports_count_from_their_arrival() -> AbstractContextManager[Any]:
     """A report confirms a task from when it came, not from when it was asked for."""
 
-    def take(session: Session, observation: observe.Observation, asked_at: float | None, now: float) -> None:
-        _take(session, observation, None if asked_at is None else now, now)
+    def take(
+        session: Session, observation: observe.Observation, asked_at: float | None, now: float, *given: Any
+    ) -> None:
+        _take(session, observation, None if asked_at is None else now, now, *given)
 
     return patch.object(Session, "take", take)
 
