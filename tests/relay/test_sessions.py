@@ -3,6 +3,7 @@
 In: sessions whose indexes go, for every reason that there is. Out: the same answers as before.
 """
 
+import asyncio
 import signal
 
 import pytest
@@ -163,3 +164,33 @@ async def test_an_id_that_is_too_long_to_be_one_is_not_noted(gateways: Gateways)
             sizes.append((await rig.gateway.metrics())["taskgate_index_bytes", ()])
         assert sizes[0] < sizes[1] == sizes[2] == sizes[3]
         assert sizes[1] - sizes[0] > 256
+
+
+async def test_a_refusal_under_a_crawl_loses_nothing_that_comes_after_it(gateways: Gateways) -> None:
+    """The session is known anew then, not too large; a server whose list is empty tells of a task only once."""
+    asked_for, held = asyncio.Event(), asyncio.Event()
+    made = task("t-1")
+
+    async def script(asked: Message, _peer: Peer) -> bytes:
+        message = body(asked)
+        match message["method"]:
+            case "ping":
+                return b"HTTP/1.1 403 Forbidden\r\nContent-Length: 0\r\n\r\n"
+            case "tasks/list":
+                asked_for.set()
+                await held.wait()
+                return answer(result(message["id"], page([])))
+            case "tasks/get":
+                return answer(result(message["id"], made))
+        return answer(result(message["id"], {"task": made}))
+
+    async with own(gateways) as rig:
+        rig.serve(script)
+        session = Session(rig)
+        query = asyncio.create_task(session.ask(filtered()))
+        await asked_for.wait()
+        assert (await session.ask(call("ping"))).status == 403
+        await session.ask(call("tools/call", name="x", arguments={}, task={}))
+        held.set()
+        assert [t["taskId"] for t in final(await query)["result"]["tasks"]] == ["t-1"]
+        assert [t["taskId"] for t in final(await session.ask(filtered()))["result"]["tasks"]] == ["t-1"]
