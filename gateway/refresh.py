@@ -183,6 +183,8 @@ class Refresher:
         with self._metrics.crawl_seconds.labels(session.key.upstream).time():
             async with aclosing(crawler.pages()) as reading:
                 async for page in reading:
+                    if page.cursor is None:
+                        order.restart()  # once more, because a cursor has gone: newer tasks may come first by now
                     order.note(await self._take_page(session, page, known))
                     cursors = [*cursors, page.cursor][-_CURSORS_KEPT:]
                     pages += 1

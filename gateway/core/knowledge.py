@@ -180,9 +180,13 @@ class Order:
     """In which order of creation the pages of a crawl show their tasks."""
 
     def __init__(self) -> None:
+        self.count = 0
+        self.restart()
+
+    def restart(self) -> None:
+        """The pages are read from the first one on."""
         self._last: Instant | None = None
         self._rises = self._falls = True
-        self.count = 0
 
     def note(self, tasks: Sequence[Task]) -> None:
         """Further tasks were shown, each for the first time."""

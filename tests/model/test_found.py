@@ -132,6 +132,11 @@ FOUND = {
         (Query(), Wait(), Create(elsewhere=True), Fault(kind="500", method="tasks/get"), Create(), Wait(65), Query(),
          Wait()),
     ),
+    "prepended: a crawl that begins again shows a newer task behind an older one": History(
+        Setting(order="prepends", per_page=1, always_next=True, delays=((0, 70), (16, 140), (16, 70))),
+        (Query(), Create(s=1), Query(s=1), Wait(130), Query(s=1), Blink(count=8), Delete(s=1), Create(s=1), Wait(320),
+         Create(s=1, elsewhere=True)),
+    ),
     "prepended: a list of one task has no order yet": History(
         Setting(order="prepends", per_page=1, always_next=True, delays=((16, 5), (70, 16))),
         (Create(), Query(), Wait(32), Update(), Wait(63), Create(elsewhere=True)),
