@@ -133,7 +133,7 @@ FOUND = {
          Wait()),
     ),
     "prepended: a crawl that begins again shows a newer task behind an older one": History(
-        Setting(order="prepends", per_page=1, always_next=True, delays=((0, 70), (16, 140), (16, 70))),
+        Setting(order="prepends", cursors="last", per_page=1, always_next=True, delays=((0, 70), (16, 140), (16, 70))),
         (Query(), Create(s=1), Query(s=1), Wait(130), Query(s=1), Blink(count=8), Delete(s=1), Create(s=1), Wait(320),
          Create(s=1, elsewhere=True)),
     ),
