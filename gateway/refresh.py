@@ -176,7 +176,7 @@ class Refresher:
     async def _crawl(self, session: Session, crawler: Crawler, ask: Ask) -> None:
         """Read every page into the index, and take out what no page shows."""
         began_at, known = self._clock(), session.known
-        session.crawl += 1
+        session.crawls(began_at)
         order = Order()
         cursors: list[str | None] = []
         pages = size_bytes = 0
@@ -309,8 +309,7 @@ class Refresher:
         since = session.index.get(task_id)
         response = await crawler.ask("tasks/get", {"taskId": task_id})
         if jsonrpc.error_code(response) == jsonrpc.METHOD_NOT_FOUND:
-            session.known.asks_by_id = False
-            session.known.crawled_at = NEVER  # which left in what it did not list, to be asked for by id
+            session.asks_no_more_by_id(self._clock())
             return
         observation = observe.of_response(request, response)
         if observation is None:

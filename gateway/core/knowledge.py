@@ -134,6 +134,17 @@ class Record:
         confirmed = self.known.confirmed
         confirmed.update({task.id: max(asked_at, confirmed.get(task.id, NEVER)) for task in tasks})
 
+    def crawls(self, began_at: float) -> None:
+        """All pages are read from now on."""
+        self.crawl += 1
+        if not self.known.asks_by_id:
+            self.known.believed_from = began_at  # what is made meanwhile may be on pages that were read before
+
+    def asks_no_more_by_id(self, now: float) -> None:
+        """The upstream does not know `tasks/get`: what no page has shown is unknown until one may have."""
+        self.known.asks_by_id = False
+        self.known.suspect.update(dict.fromkeys(self.known.unlisted, now))
+
     def unseen(self, began_at: float) -> Iterator[list[str]]:
         """The tasks that once were listed, and that the crawl begun at `began_at` did not list; some at a time.
 

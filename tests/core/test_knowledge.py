@@ -1,9 +1,10 @@
-"""Which of two reports of a task is believed, where no timestamp tells which is the later one (DESIGN 6)."""
+"""Which of two reports of a task is believed, where no timestamp tells which is the later one; and what a crawl that
+does not show a task says of it (DESIGN 6)."""
 
 import pytest
 
 from gateway.core import task
-from gateway.core.knowledge import Record
+from gateway.core.knowledge import Listing, Record
 from gateway.core.observe import Observation
 from gateway.core.task import Task
 
@@ -39,3 +40,15 @@ def test_a_tie_is_asked_for_again_only_if_something_came_between(
     record.listed([reading("1")], 1, 1)
     asked(record, answer, between)
     assert ("t" in record.known.suspect) is is_suspect
+
+
+def test_a_task_made_while_a_crawl_reads_stays_though_the_upstream_turns_out_not_to_know_tasks_get() -> None:
+    record = Record()
+    record.crawls(began_at=2)
+    record.take(Observation(tasks=[reading("made")]), 1, 3)  # behind a page that was read by then
+    record.asks_no_more_by_id(4)
+    assert not any(record.unseen(2))
+    record.crawled(2, 5, 1, [None], Listing.NEITHER)
+    assert list(record.known.suspect) == ["t"]  # until the next crawl
+    record.crawls(began_at=6)
+    assert list(record.unseen(6)) == [["t"]]

@@ -197,6 +197,11 @@ FOUND = {
         Setting(memory_bytes_max=8000, listening=True, tasks="wwww"),
         (Get(), Query(ids=(1, 0, 3)), Create(s=1), Create()),
     ),
+    "no tasks/get: a crawl forgets a task that was made behind a page that it had read": History(
+        Setting(order="prepends", knows_get=False, delays=((0, 70), (0, 0), (16, 70), (0, 0), (5, 2), (0, 2)),
+                tasks="wwwww"),
+        (Query(), Create(ttl=80), Wait(32), Wait(63), Create(), Query(s=1), Query(), Wait(16), Query()),
+    ),
 }  # fmt: skip
 
 

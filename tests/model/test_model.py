@@ -3,15 +3,16 @@
 500 histories here, always the same ones where PYTHONHASHSEED is 0; `make fuzz` plays 20,000, and any number from any
 seed. A violation names its rule and shows the smallest history that breaks it, which `test_found.py` then keeps.
 
-That it can fail is proved by ten faults put into the gateway on purpose (`wilful.py`), each found by some history:
+That it can fail is proved by ten faults put into the gateway on purpose (`wilful.py`), each found by one of these
+histories or of those in `test_found.py`:
 
-| fault | rule |
+| fault | what it breaks most often |
 |---|---|
 | the page where new tasks appear is never looked at | late |
 | of the live tasks only those that work are asked for | stale |
 | what was found to be gone is not remembered as gone | failed |
-| a report confirms a task from when it came, not from when it was asked for | as of |
-| a crawl confirms all tasks from when it ended, not from when it began | stale |
+| a report confirms a task from when it came, not from when it was asked for | backwards |
+| a crawl confirms all tasks from when it ended, not from when it began | as of |
 | full_crawl_interval is ignored | deleted |
 | notifications are not observed | missing |
 | a report replaces what is known, though it be older | backwards |

@@ -5,7 +5,7 @@ one, of a line or two; everything else is the gateway as it is.
 """
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any, Final
 from unittest.mock import patch
@@ -115,16 +115,15 @@ def whoever_leaves_ends_it() -> Iterator[None]:
         yield
 
 
-FAULTS: Final[dict[Callable[[], AbstractContextManager[Any]], str]] = {
-    never_looks: "late",
-    input_required_is_settled: "stale",
-    no_tombstones: "failed",
-    reports_count_from_their_arrival: "as of",
-    crawls_count_from_their_end: "stale",
-    no_full_crawls: "deleted",
-    deaf_to_notifications: "missing",
-    the_last_report_wins: "backwards",
-    the_last_report_wins_a_tie: "backwards",
-    whoever_leaves_ends_it: "failed",
-}
-"""The faults, and the rule by which each shows."""
+FAULTS: Final = (
+    never_looks,
+    input_required_is_settled,
+    no_tombstones,
+    reports_count_from_their_arrival,
+    crawls_count_from_their_end,
+    no_full_crawls,
+    deaf_to_notifications,
+    the_last_report_wins,
+    the_last_report_wins_a_tie,
+    whoever_leaves_ends_it,
+)
