@@ -70,8 +70,8 @@ def plan(known: Knowledge, index: Index, query: Query, came_at: float, ages: Age
             return Plan("the upstream lists in no order of creation", crawl=True)
         if not known.asks_by_id:
             return Plan("the upstream does not know tasks/get", crawl=True)
-    if known.unlisted and known.unlisted_at < min(oldest, oldest_crawl):
-        return Plan("full_crawl_interval is over for tasks that no list shows", crawl=True)
+    if known.unlisted and known.unlisted_at < max(min(oldest, oldest_crawl), doubted_at):
+        return Plan("tasks that no list shows must be asked for again", crawl=True)
     if known.suspect:
         by_id = known.asks_by_id
         return Plan("tasks that may be gone", crawl=not by_id, tasks=list(known.suspect) if by_id else ())

@@ -124,6 +124,9 @@ TABLE: dict[str, Case] = {
     "finished tasks that no list shows, asked for too long ago": Case(
         crawled(RECENT, unlisted={"d1"}, unlisted_at=ANCIENT, confirmed={"d1": ANCIENT}), CRAWL
     ),
+    "finished tasks that no list shows, not asked for since a doubt": Case(
+        crawled(NOW, unlisted={"d1"}, unlisted_at=NOW - 0.7, confirmed={"d1": NOW - 0.7}, doubted_at=RECENT), CRAWL
+    ),
     # DESIGN 6: 0 makes every refresh a full crawl, and there is a refresh when max_age is over.
     "a crawl at each refresh, a task that no list shows, all asked a moment ago": Case(
         crawled(RECENT, unlisted={"d1"}, unlisted_at=RECENT, confirmed={"d1": RECENT}), FRESH, ages=Ages(1.0, 0.0)
@@ -241,7 +244,7 @@ def test_an_answer_without_asking_keeps_the_promise(
         if found.id in known.suspect and known.asks_by_id and may_match(found, query):
             pytest.fail("a task is shown that may be gone")
         if found.status in TERMINAL and found.id in known.unlisted and may_match(found, query):
-            assert max(known.confirmed_at(found.id), known.unlisted_at) >= oldest_crawl
+            assert max(known.confirmed_at(found.id), known.unlisted_at) >= max(oldest_crawl, known.doubted_at)
     # What was made or deleted elsewhere is seen in time.
     if query.task_ids is None or not known.asks_by_id:
         assert max(known.looked_at, known.crawled_at) >= oldest
@@ -320,7 +323,7 @@ def test_what_is_asked_is_enough_to_answer(
                 if task_id in gone and task_id not in known.unlisted:
                     index.remove(task_id)
             known.suspect = {i: at for i, at in known.suspect.items() if known.asks_by_id and i in known.unlisted}
-            if known.unlisted_at < NOW - allowed.full_crawl_interval_s:
+            if known.unlisted_at < max(NOW - allowed.full_crawl_interval_s, known.doubted_at):
                 ask_for([i for i in known.unlisted if (t := index.get(i)) is not None and t.is_terminal])
                 known.unlisted_at = NOW
         if plan.look:

@@ -202,6 +202,11 @@ FOUND = {
                 tasks="wwwww"),
         (Query(), Create(ttl=80), Wait(32), Wait(63), Create(), Query(s=1), Query(), Wait(16), Query()),
     ),
+    "a crawl after a doubt could not ask for what no list shows": History(
+        Setting(order="nothing"),
+        (Create(), Wait(5), Update(notify=True), Get(), Wait(5), Query(), Wait(5), Delete(), Fault(kind="encoded"),
+         Get(), Wait(5), Fault(kind="error", method="tasks/get"), Query(), Wait(5)),
+    ),
 }  # fmt: skip
 
 
