@@ -298,7 +298,8 @@ class Refresher:
 
         async def worker() -> None:
             for task_id in waiting:
-                await self._ask_for_one(session, crawler, task_id)
+                if session.known.asks_by_id:
+                    await self._ask_for_one(session, crawler, task_id)
 
         await together(*(worker() for _ in range(min(_ASKED_AT_ONCE, len(task_ids)))))
 

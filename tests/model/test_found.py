@@ -207,6 +207,9 @@ FOUND = {
         (Create(), Wait(5), Update(notify=True), Get(), Wait(5), Query(), Wait(5), Delete(), Fault(kind="encoded"),
          Get(), Wait(5), Fault(kind="error", method="tasks/get"), Query(), Wait(5)),
     ),
+    "no tasks/get: it is asked for over and over": History(
+        Setting(full_crawl_interval=0, knows_get=False, tasks="c"), (Page(), Wait(), Delete())
+    ),
 }  # fmt: skip
 
 
