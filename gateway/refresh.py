@@ -226,7 +226,7 @@ class Refresher:
             return
         for start in range(0, len(unseen), TASKS_AT_ONCE):
             for task_id in unseen[start : start + TASKS_AT_ONCE]:
-                if known.confirmed.get(task_id, NEVER) < began_at:
+                if known.reported_at(task_id) < began_at:
                     session.forget(task_id, began_at)
             await asyncio.sleep(0)
             _check_same(session, known)
@@ -241,7 +241,7 @@ class Refresher:
             some = unlisted[start : start + TASKS_AT_ONCE]
             while asked := next((session.asks[i] for i in some if i in session.asks), None):
                 await asked.over()
-            due = [i for i in some if i in known.unlisted and known.confirmed.get(i, NEVER) < began_at]
+            due = [i for i in some if known.unlisted.get(i, began_at) < began_at]
             due = [i for i in due if (task := session.index.get(i)) is not None and task.is_terminal]
             ask.add(due)
             await self._ask_for(session, crawler, due)

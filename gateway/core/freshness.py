@@ -10,7 +10,7 @@ asked for by its id; a server that lists in order of creation shows what is new 
 """
 
 from collections.abc import Iterable, Sequence
-from itertools import islice
+from itertools import chain, islice
 from typing import Final
 
 import msgspec
@@ -78,9 +78,9 @@ def plan(known: Knowledge, index: Index, query: Query, came_at: float, ages: Age
     look = max(known.looked_at, known.crawled_at) < oldest
     if not look and known.live_at >= oldest:
         return FRESH
-    confirmed, by_pages = known.confirmed, known.crawled_at >= oldest
-    among = [i for i in known.unlisted if confirmed.get(i, NEVER) < oldest] if by_pages else None
-    due_ones = (i for some in index.live(query, among) for i in some if confirmed.get(i, NEVER) < oldest)
+    by_pages = known.crawled_at >= oldest
+    live = chain.from_iterable(index.live(query, among=known.unlisted if by_pages else None))
+    due_ones = (i for i in live if known.reported_at(i) < oldest)
     if by_pages:
         return Plan("only the tasks that no list shows", tasks=list(due_ones) if known.asks_by_id else ())
     due = list(islice(due_ones, known.pages))

@@ -15,6 +15,7 @@ import msgspec
 
 from gateway.core.plane import Plane
 from gateway.core.query import Query
+from gateway.core.runs import OPEN
 from gateway.core.shards import Shards
 from gateway.core.task import TERMINAL, Key, Task, digest
 
@@ -125,18 +126,21 @@ class Index:
 
         Of those in `among`, if it is given.
         """
-        among = query.task_ids if among is None else among
-        if among is not None:
-            known = filter(None, map(self._tasks.get, among))
-            yield [task.id for task in known if query.may_match(task, self.default_method)]
+        groups = [
+            group
+            for (status, method), group in self._groups.items()
+            if status not in TERMINAL and query.accepts_method(method or self.default_method)
+        ]
+        named = [ids for ids in (query.task_ids, among) if ids is not None]
+        fewest = min(named, key=len, default=None)
+        if fewest is not None and len(fewest) < sum(group.count(OPEN, OPEN) for group in groups):
+            known = filter(None, map(self._tasks.get, fewest))
+            yield [t.id for t in known if query.may_match(t, self.default_method) and all(t.id in ids for ids in named)]
             return
-        latest = query.updated[1]
-        for (status, method), group in self._groups.items():
-            if status in TERMINAL or not query.accepts_method(method or self.default_method):
-                continue
-            keys = group.walk("createdAt", False, query.created, (None, latest), None)
+        for group in groups:
+            keys = group.walk("createdAt", False, query.created, (None, query.updated[1]), None)
             while some := [key.id for key in islice(keys, _AT_ONCE)]:
-                yield some
+                yield [i for i in some if all(i in ids for ids in named)] if named else some
 
     def select(self, query: Query, after: Key | None, limit: int, shown: frozenset[int] = frozenset()) -> Page:
         """The first `limit` tasks that match, behind the place `after`, without those whose digests are in `shown`."""

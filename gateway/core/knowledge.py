@@ -38,22 +38,32 @@ class Knowledge(msgspec.Struct):
     looked_at: float = NEVER  # the page where new tasks appear was read
     live_at: float = NEVER  # every task that was live then was reported
     doubted_at: float = NEVER  # something passed that may have changed anything
-    confirmed: dict[str, float] = {}  # single tasks were reported
+    confirmed: dict[str, float] = {}  # single tasks were reported that a list has shown
     told: dict[str, float] = {}  # when reports of single live tasks came, not on pages
     listed_at: float = NEVER  # when the last page came
     gone: dict[str, float] = {}  # single tasks were found to be gone
     suspect: dict[str, float] = {}  # since when single tasks may be gone, or be in an earlier state
-    unlisted: set[str] = set()  # tasks that no list has shown: only their own reports confirm them
+    unlisted: dict[str, float] = {}  # others were reported: as no list has shown them, nothing else confirms them
     unlisted_at: float = NEVER  # the terminal ones of those were asked for
     listing: Listing = Listing.NEITHER
     pages: int = 0  # that a crawl takes
     cursors: list[str | None] = []  # of the last pages, the very last one at the end
     asks_by_id: bool = True  # the upstream knows `tasks/get`
 
+    def confirm(self, task_id: str, at: float) -> None:
+        """A task was reported."""
+        reported = self.unlisted if task_id in self.unlisted else self.confirmed
+        reported[task_id] = max(at, reported.get(task_id, NEVER))
+
+    def reported_at(self, task_id: str) -> float:
+        """When a task was last reported alone."""
+        at = self.unlisted.get(task_id)
+        return self.confirmed.get(task_id, NEVER) if at is None else at
+
     def confirmed_at(self, task_id: str) -> float:
-        """When a task was last reported."""
-        at = self.confirmed.get(task_id, NEVER)
-        return at if task_id in self.unlisted else max(at, self.crawled_at)
+        """When a task was last reported, alone or by a crawl."""
+        at = self.unlisted.get(task_id)
+        return max(self.confirmed.get(task_id, NEVER), self.crawled_at) if at is None else at
 
 
 class Record:
@@ -91,7 +101,7 @@ class Record:
     def _report(self, task: Task, asked_at: float | None, now: float, since: Task | None) -> None:
         known, before = self.known, self.index.get(task.id)
         if before is None or before.crawl != self.crawl:
-            known.unlisted.add(task.id)  # until a page shows it
+            known.unlisted.setdefault(task.id, known.confirmed.pop(task.id, NEVER))  # until a page shows it
         unclear = (
             before is not since  # else nothing came between
             and _is_tie(before, task)
@@ -99,7 +109,7 @@ class Record:
         )
         self.index.put(task)
         if asked_at is not None:
-            known.confirmed[task.id] = max(asked_at, known.confirmed.get(task.id, NEVER))
+            known.confirm(task.id, asked_at)
         if not task.is_terminal:
             known.told[task.id] = now
         unseen = before is None and (asked_at is None or asked_at < known.believed_from)
@@ -111,7 +121,7 @@ class Record:
     def forget(self, task_id: str, now: float) -> None:
         """The task was found to be gone."""
         self.index.remove(task_id)
-        self.known.unlisted.discard(task_id)
+        self.known.unlisted.pop(task_id, None)
         self.known.suspect.pop(task_id, None)
         self.known.confirmed.pop(task_id, None)
         self.known.told.pop(task_id, None)
@@ -126,13 +136,15 @@ class Record:
         told_since = [task for task in there if known.told.get(task.id, NEVER) > asked_at] if known.told else ()
         known.suspect.update({task.id: now for task in told_since if _is_tie(self.index.get(task.id), task)})
         self.index.put_all(there)
-        known.unlisted.difference_update([task.id for task in there])
+        if known.unlisted:
+            found = [task.id for task in there if task.id in known.unlisted]
+            known.confirmed.update({task_id: known.unlisted.pop(task_id) for task_id in found})
         return [task for task in there if self.index.mark(task.id, self.crawl)]
 
     def confirm(self, tasks: Sequence[Task], asked_at: float) -> None:
         """These were listed by a page that no crawl asked for, at `asked_at`."""
-        confirmed = self.known.confirmed
-        confirmed.update({task.id: max(asked_at, confirmed.get(task.id, NEVER)) for task in tasks})
+        for task in tasks:
+            self.known.confirm(task.id, asked_at)
 
     def crawls(self, began_at: float) -> None:
         """All pages are read from now on."""
@@ -151,12 +163,14 @@ class Record:
         Without those that were reported since, and those that no list shows and that can be asked for by their ids.
         """
         known = self.known
+        if known.asks_by_id and len(known.unlisted) == len(self.index):
+            return  # as with a server whose list is always empty
         for tasks in self.index.parts():
             yield [
                 task.id
                 for task in tasks
                 if task.crawl != self.crawl
-                and max(known.confirmed.get(task.id, NEVER), known.suspect.get(task.id, NEVER)) < began_at
+                and max(known.reported_at(task.id), known.suspect.get(task.id, NEVER)) < began_at
                 and not (known.asks_by_id and task.id in known.unlisted)
             ]
 
@@ -168,7 +182,7 @@ class Record:
         known.believed_from = ended_at
         known.crawled_at = known.looked_at = began_at
         known.pages, known.cursors, known.listing = pages, cursors, listing
-        known.confirmed = {i: at for i, at in known.confirmed.items() if at >= began_at or i in known.unlisted}
+        known.confirmed = {i: at for i, at in known.confirmed.items() if at >= began_at}
         known.told = {i: at for i, at in known.told.items() if at >= began_at}
         known.gone = {i: at for i, at in known.gone.items() if at >= began_at}
         by_id = known.unlisted if known.asks_by_id else ()

@@ -113,23 +113,23 @@ TABLE: dict[str, Case] = {
         crawled(RECENT, suspect={"d1": RECENT}, asks_by_id=False), CRAWL
     ),
     "a live task that no list shows": Case(
-        crawled(RECENT, unlisted={"l2"}, unlisted_at=RECENT, live_at=NEVER), (False, False, {"l2"})
+        crawled(RECENT, unlisted={"l2": NEVER}, unlisted_at=RECENT, live_at=NEVER), (False, False, {"l2"})
     ),
     "a live task that no list shows, seen a moment ago": Case(
-        crawled(RECENT, unlisted={"l2"}, unlisted_at=RECENT, live_at=NEVER, confirmed={"l2": RECENT}), FRESH
+        crawled(RECENT, unlisted={"l2": RECENT}, unlisted_at=RECENT, live_at=NEVER), FRESH
     ),
     "finished tasks that no list shows, asked for exactly full_crawl_interval ago": Case(
-        crawled(RECENT, unlisted={"d1"}, unlisted_at=NOW - 60, confirmed={"d1": NOW - 60}), FRESH
+        crawled(RECENT, unlisted={"d1": NOW - 60}, unlisted_at=NOW - 60), FRESH
     ),
     "finished tasks that no list shows, asked for too long ago": Case(
-        crawled(RECENT, unlisted={"d1"}, unlisted_at=ANCIENT, confirmed={"d1": ANCIENT}), CRAWL
+        crawled(RECENT, unlisted={"d1": ANCIENT}, unlisted_at=ANCIENT), CRAWL
     ),
     "finished tasks that no list shows, not asked for since a doubt": Case(
-        crawled(NOW, unlisted={"d1"}, unlisted_at=NOW - 0.7, confirmed={"d1": NOW - 0.7}, doubted_at=RECENT), CRAWL
+        crawled(NOW, unlisted={"d1": NOW - 0.7}, unlisted_at=NOW - 0.7, doubted_at=RECENT), CRAWL
     ),
     # DESIGN 6: 0 makes every refresh a full crawl, and there is a refresh when max_age is over.
     "a crawl at each refresh, a task that no list shows, all asked a moment ago": Case(
-        crawled(RECENT, unlisted={"d1"}, unlisted_at=RECENT, confirmed={"d1": RECENT}), FRESH, ages=Ages(1.0, 0.0)
+        crawled(RECENT, unlisted={"d1": RECENT}, unlisted_at=RECENT), FRESH, ages=Ages(1.0, 0.0)
     ),
     "a finished task is named": Case(crawled(OLD), FRESH, query=Query(task_ids=frozenset({"d1"}))),
     "a finished task is named that was crawled too long ago": Case(
@@ -203,7 +203,7 @@ knowledge = st.builds(
     confirmed=by_id,
     gone=st.dictionaries(st.sampled_from([*plain.IDS, "nobody"]), times, max_size=3),
     suspect=st.just({}) | st.dictionaries(ids, times.filter(lambda at: at < NOW), max_size=2),
-    unlisted=st.just(set()) | st.sets(ids, max_size=3),
+    unlisted=st.just({}) | st.dictionaries(ids, st.just(NEVER) | times, max_size=3),
     unlisted_at=times,
     listing=st.sampled_from(Listing),
     pages=st.integers(1, 5),
@@ -263,9 +263,7 @@ def test_a_finished_task_that_no_list_shows_is_not_shown_for_longer_than_full_cr
 
     It was reported, and asked for, 100 s ago; all pages were read 59 s ago, too early to ask for it again.
     """
-    known = crawled(
-        NOW - 59, looked_at=NOW, live_at=NOW, unlisted={"d1"}, unlisted_at=NOW - 100, confirmed={"d1": NOW - 100}
-    )
+    known = crawled(NOW - 59, looked_at=NOW, live_at=NOW, unlisted={"d1": NOW - 100}, unlisted_at=NOW - 100)
     plan = freshness.plan(known, an_index(DONE[0]), Query(), NOW, AGES)
     assert plan.crawl or "d1" in plan.tasks
 
@@ -309,9 +307,9 @@ def test_what_is_asked_is_enough_to_answer(
             if task_id in gone or index.get(task_id) is None:
                 index.remove(task_id)
                 known.gone[task_id] = NOW
-                known.unlisted.discard(task_id)
+                known.unlisted.pop(task_id, None)
             else:
-                known.confirmed[task_id] = NOW
+                known.confirm(task_id, NOW)
 
     for _ in range(6):
         plan = freshness.plan(known, index, query, NOW, allowed)
@@ -336,12 +334,12 @@ def test_knowledge_is_not_shared() -> None:
     first, second = Knowledge(), Knowledge()
     first.confirmed["a"] = NOW
     first.suspect["a"] = NOW
-    first.unlisted.add("a")
+    first.unlisted["a"] = NOW
     assert second == Knowledge()
 
 
 def test_a_crawl_confirms_what_lists_show() -> None:
-    known = crawled(OLD, confirmed={"a": RECENT, "b": ANCIENT, "c": ANCIENT}, unlisted={"c", "d"})
+    known = crawled(OLD, confirmed={"a": RECENT, "b": ANCIENT}, unlisted={"c": ANCIENT, "d": NEVER})
     assert [known.confirmed_at(i) for i in "abcd"] == [RECENT, OLD, ANCIENT, NEVER]
     assert known.confirmed_at("e") == OLD
 

@@ -385,15 +385,16 @@ def test_what_is_known_already_changes_nothing() -> None:
 
 
 @thorough
-@given(steps, plain.queries, st.sampled_from(plain.METHODS), plain.instants)
+@given(steps, plain.queries, st.sampled_from(plain.METHODS), plain.instants, st.sets(st.sampled_from(plain.IDS)))
 def test_the_live_tasks_of_a_query_are_those_that_may_come_to_match(
-    drawn: list[Task | str], query: Query, default_method: str | None, later: Any
+    drawn: list[Task | str], query: Query, default_method: str | None, later: Any, among: set[str]
 ) -> None:
     """None may be missing that is not terminal and that some later report would put into the list."""
     index, model = filled(drawn)
     index.default_method = default_method
     found = list(chain.from_iterable(index.live(query)))
     assert len(found) == len(set(found))
+    assert sorted(chain.from_iterable(index.live(query, among))) == sorted(among.intersection(found))
     assert all(model[i].status not in TERMINAL for i in found)
     for known in model.values():
         if known.status in TERMINAL:
