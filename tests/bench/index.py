@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from tests.bench import proc
 from tests.bench.httpclient import Client, request_body
-from tests.bench.index_worker import PAGE, REPEATS, WARM_UP_TASKS
+from tests.bench.index_worker import LIVE, PAGE, REPEATS, WARM_UP_TASKS
 from tests.bench.options import Options
 from tests.bench.processes import BenchFailed, Child, child, gateway
 from tests.bench.questions import KINDS, PER_KIND, questions
@@ -40,15 +40,17 @@ IDLE_RUNS_MAX: Final = 100
 async def run(options: Options) -> list[Table]:
     """Measure, and make the tables."""
     sizes = (*SIZES, LARGE) if options.large else SIZES
-    straight, through, memory = {}, {}, {}
+    straight, through, memory, unlisted = {}, {}, {}, {}
     for count in sizes:
         progress(f"index: {count:,} tasks, straight")
         straight[count] = await _ask(proc.cores().measured, "queries", tasks=count)
         progress(f"index: {count:,} tasks, through the gateway")
         through[count] = await _through(count)
+        progress(f"index: {count:,} tasks that no list shows")
+        unlisted[count] = await _ask(proc.cores().measured, "unlisted", tasks=count)
         progress(f"index: {count:,} tasks, memory")
         memory[count] = await _memory_of(count)
-    return [_queries(straight, through), _pages(straight, through), _memory(memory, through)]
+    return [_queries(straight, through), _pages(straight, through), _unlisted(unlisted), _memory(memory, through)]
 
 
 async def _memory_of(count: int) -> list[dict[str, Any]]:
@@ -198,6 +200,18 @@ def _pages(straight: dict[int, Any], through: dict[int, Any]) -> Table:
             table.goals.append(Goal("to index a page, read included", LARGE_PAGE_US_GOAL, "us", goal_us))
             hold_us, _ = through[count]["slowest_pings_us"]
             table.goals.append(Goal("slowest ping while it is crawled", LARGE_HOLD_US_GOAL, "us", hold_us))
+    return table
+
+
+def _unlisted(unlisted: dict[int, Any]) -> Table:
+    table = Table(
+        "index, unlisted",
+        f"us of CPU where the upstream's list omits every task, as FastMCP's does; {LIVE} of them are live",
+        "tasks in the index",
+        [Column("plan of a query, median"), Column("end of a crawl, median")],
+    )
+    for count, figures in unlisted.items():
+        table.add(f"{count:,}", figures["plan_us"], figures["crawled_us"])
     return table
 
 

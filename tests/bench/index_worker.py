@@ -1,6 +1,7 @@
 """An index in a process of its own, so that its memory can be told from the rest, and its neighbours' from it.
 
     queries     microseconds of random queries of each kind, of taking in a page as a crawl does, of changing its tasks
+    unlisted    microseconds of a query's plan, and of a crawl's end, where no list shows any task and ten are live
     memory      bytes per task: growth of the resident set, or what tracemalloc saw allocated; and the index's estimate
 
 Tasks come as they do in the gateway: out of the bytes of a `tasks/list` result, a page of 100 at a time. Times are CPU
@@ -22,7 +23,12 @@ from typing import Any, Final
 import msgspec
 import orjson
 
+from gateway.core import freshness
+from gateway.core.freshness import Ages
 from gateway.core.index import TASK_OVERHEAD_BYTES, Index
+from gateway.core.knowledge import Listing, Record
+from gateway.core.observe import Observation
+from gateway.core.query import Query
 from gateway.core.task import Task
 from gateway.core.task import parse as parse_task
 from gateway.demo.simulation import history
@@ -32,7 +38,12 @@ from tests.bench.questions import KINDS, Question, questions
 
 PAGE: Final = 100
 PAGES_TIMED: Final = 50
+PLANS_TIMED: Final = 50
+LIVE: Final = 10
 REPEATS: Final = 2
+LIVE_TASK: Final = {
+    "status": "working", "createdAt": "2025-11-25T10:30:00Z", "lastUpdatedAt": "2025-11-25T10:30:00Z", "ttl": None
+}  # fmt: skip
 WARM_UP_TASKS: Final = 1_000
 SEED: Final = 1904
 
@@ -122,6 +133,31 @@ def _us(work: Callable[..., object], *arguments: object) -> float:
     return (thread_time_ns() - began_ns) / 1000
 
 
+def unlisted(count: int) -> dict[str, float]:
+    """What a query costs before it comes to the index, and a crawl's end, where an empty list is all that it saw."""
+    record = Record()
+    for page in pages(count, SEED, datetime.now(UTC)):
+        done = [task for task in parse(page) if task.is_terminal]
+        record.take(Observation(tasks=done), 0.0, 0.0)
+    live = [parse_task(orjson.dumps({**LIVE_TASK, "taskId": f"live-{number}"})) for number in range(LIVE)]
+    record.take(Observation(tasks=live), 0.0, 0.0)
+
+    def crawl(at: float) -> None:
+        record.crawls(at)
+        list(record.unseen(at))
+        record.crawled(at, at, 1, [None], Listing.NEITHER)
+        record.known.unlisted_at = at
+
+    crawls_us = [_us(crawl, float(at)) for at in range(1, PLANS_TIMED + 1)]
+
+    def plan() -> None:
+        asked = freshness.plan(record.known, record.index, Query(), PLANS_TIMED + 0.5, Ages(1.0, 3600.0))
+        assert sorted(asked.tasks) == sorted(task.id for task in live), asked
+
+    plans_us = [_us(plan) for _ in range(PLANS_TIMED)]
+    return {"plan_us": statistics.median(plans_us), "crawled_us": statistics.median(crawls_us)}
+
+
 def memory(count: int, copies: int, traced: bool) -> dict[str, float]:
     """Bytes per task of `copies` indexes of `count` tasks each."""
     until = datetime.now(UTC)
@@ -152,6 +188,8 @@ async def answer(command: dict[str, Any]) -> dict[str, Any]:
     """One measurement."""
     if command["do"] == "queries":
         return queries(command["tasks"])
+    if command["do"] == "unlisted":
+        return unlisted(command["tasks"])
     return memory(command["tasks"], command["copies"], command["traced"])
 
 
