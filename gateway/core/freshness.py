@@ -96,7 +96,7 @@ def _is_settled(known: Knowledge, index: Index, task_id: str, oldest: float, old
         return False
     if task is None:
         return max(known.gone.get(task_id, NEVER), known.crawled_at) >= oldest
-    terminal_since = max(oldest_crawl, min(oldest, known.doubted_at))
+    terminal_since = min(oldest, max(oldest_crawl, known.doubted_at))
     return known.confirmed_at(task_id) >= (terminal_since if task.is_terminal else oldest)
 
 

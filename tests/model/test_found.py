@@ -210,6 +210,9 @@ FOUND = {
     "no tasks/get: it is asked for over and over": History(
         Setting(full_crawl_interval=0, knows_get=False, tasks="c"), (Page(), Wait(), Delete())
     ),
+    "a finished task that is named is asked for again within max_age, where every refresh is a full crawl": History(
+        Setting(full_crawl_interval=0, page_size=1, tasks="wwwwwwwwwx"), (Query(ids=(1, 9), pages=2),)
+    ),
 }  # fmt: skip
 
 
