@@ -172,6 +172,7 @@ class Answerer:
             session.answering[raw_id].remove(cancelled)
             if not session.answering[raw_id]:
                 del session.answering[raw_id]
+            del work  # as in `Ask.join`
 
     def _note(self, session: Session, caller: Caller, answer: Answer) -> None:
         """Count what an answer cost, and what it saved its requestor."""

@@ -68,12 +68,13 @@ class Ask:
         self.outboxes.append(outbox)
         try:
             await asyncio.wait({task})
+            task.result()
         finally:
             self.outboxes.remove(outbox)
             if not self.outboxes:
                 self.end()
                 task.cancel()
-        task.result()
+            del task  # an error leads to this frame, which must not lead back to who holds the error
 
     async def over(self) -> None:
         """Wait for the end, whatever it is."""
@@ -92,12 +93,14 @@ async def together(*works: Coroutine[None, None, None]) -> None:
 
     As `asyncio.TaskGroup`, which in 3.11 leaves its errors, their frames and so a session's index in a cycle.
     """
+    if not works:
+        return
     tasks = [asyncio.ensure_future(work) for work in works]
     try:
-        done = (await asyncio.wait(tasks, return_when=asyncio.FIRST_EXCEPTION))[0] if tasks else ()
-        for task in done:
+        for task in (await asyncio.wait(tasks, return_when=asyncio.FIRST_EXCEPTION))[0]:
             task.result()
     finally:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+        del task, tasks  # as in `Ask.join`

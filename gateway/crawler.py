@@ -160,6 +160,7 @@ class Crawler:
             raise UpstreamBroken(f"the upstream's tasks/list has more than {self._config.index.pages_max} pages")
         finally:
             asking.cancel()
+            del asking  # as in `Ask.join`
 
     def _prefetch(self, cursor: str | None) -> "asyncio.Task[Page | None]":
         asking = asyncio.ensure_future(self.page(cursor))

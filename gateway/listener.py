@@ -194,6 +194,7 @@ class Connection(Wire):
             self._receiving = None
         if self.task is not None:
             self.task.cancel()
+            self.task = None  # which may not have begun, and then never takes itself out
         self._queue.clear()
 
     def eof_received(self) -> bool:

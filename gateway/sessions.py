@@ -10,7 +10,7 @@ The request target counts because one origin may serve several MCP endpoints, ea
 
 import asyncio
 import hashlib
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import suppress
 from operator import itemgetter
 from typing import TYPE_CHECKING, Final, NamedTuple
@@ -111,13 +111,12 @@ class TooLarge(Exception):
 
 def _free(index: Index) -> None:
     """Let an index go without holding up the event loop."""
-    loop, rest = asyncio.get_running_loop(), index.dismantle()
+    _free_some(asyncio.get_running_loop(), index.dismantle())
 
-    def free_some() -> None:
-        if next(rest, rest) is None:
-            loop.call_soon(free_some)
 
-    free_some()
+def _free_some(loop: asyncio.AbstractEventLoop, rest: Iterator[None]) -> None:
+    if next(rest, rest) is None:
+        loop.call_soon(_free_some, loop, rest)
 
 
 class _Store(TTLCache[Key, Session]):

@@ -1,17 +1,16 @@
 """Nothing that an exchange leaves behind is in a cycle of references, however it ends.
 
-In: exchanges of every kind, the collector turned off. Out: nothing of the gateway's for it to find. Always: the gateway
-puts full collections off, because they walk through every index (app.py); a cycle would be kept for ever.
+In: exchanges of every kind, the collector turned off. Out: nothing of the gateway's for it to find (`garbage.py`).
+Always: each exchange in a gateway of its own; tests/soak looks for the same in many at once.
 """
 
 import asyncio
-import gc
-from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable
 from typing import TypeAlias
 
 import pytest
 
+from tests.garbage import kept_garbage, left_in_cycles
 from tests.relay.gateway import Gateways, eventually
 from tests.relay.messages import (
     LAST_CHUNK,
@@ -174,26 +173,12 @@ HOW: list[How] = [
 ]
 
 
-@contextmanager
-def no_collection() -> Iterator[None]:
-    """Nothing is collected but by hand, and what is found is kept to be looked at."""
-    gc.collect()
-    gc.disable()
-    gc.set_debug(gc.DEBUG_SAVEALL)
-    try:
-        yield
-    finally:
-        gc.set_debug(0)
-        gc.garbage.clear()
-        gc.enable()
-
-
 @pytest.mark.parametrize("how", HOW, ids=lambda how: how.__name__)
 async def test_what_an_exchange_leaves_behind_is_in_no_cycle(gateways: Gateways, how: How) -> None:
     """A15: an upstream connection, its parser, and its response held one another."""
     async with rig_with(gateways, upstream={"idle_timeout": "0s"}) as rig:
         idle = asyncio.all_tasks()
-        with no_collection():
+        with kept_garbage():
             await how(rig)
             await rig.close()
 
@@ -203,6 +188,4 @@ async def test_what_an_exchange_leaves_behind_is_in_no_cycle(gateways: Gateways,
 
             await eventually(all_closed, "the end of every connection")
             await asyncio.sleep(1.1)  # for the sweep of the pool
-            gc.collect()
-            found = sorted({f"{type(o).__module__}.{type(o).__qualname__}" for o in gc.garbage})
-            assert not [name for name in found if name.startswith("gateway.")], found
+            assert not left_in_cycles()
