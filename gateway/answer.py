@@ -73,10 +73,16 @@ class Reply:
         token = bytes(meta.get("progressToken", jsonrpc.ABSENT))
         self._progress_token = token if token[:1] in _TOKEN_STARTS else b""
         self._progress_due_at = 0.0
+        self._progress = 0  # that was told
 
     @property
     def streaming(self) -> bool:
         return self._exchange.started
+
+    @property
+    def is_full(self) -> bool:
+        """Whether the client has yet to take so much that sending more waits."""
+        return self._exchange.connection.is_full
 
     async def forward(self, data: bytes) -> None:
         """Send a message that arrived on the crawler's stream, as long as the response has not been sent."""
@@ -87,9 +93,9 @@ class Reply:
     async def progress(self, tasks: int) -> None:
         """Send `notifications/progress`, if the requestor asked for it, now and then; nobody waits for its reader."""
         now = self._exchange.connection.loop.time()
-        if not self._progress_token or now < self._progress_due_at or self._exchange.connection.is_full:
+        if not self._progress_token or now < self._progress_due_at or tasks <= self._progress or self.is_full:
             return
-        self._progress_due_at = now + _PROGRESS_INTERVAL_S
+        self._progress_due_at, self._progress = now + _PROGRESS_INTERVAL_S, tasks
         params = b'{"progressToken":%b,"progress":%d,"message":"tasks read"}' % (self._progress_token, tasks)
         await self.forward(b'{"jsonrpc":"2.0","method":"notifications/progress","params":%b}' % params)
 

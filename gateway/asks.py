@@ -2,7 +2,7 @@
 
 In: queries that need the same. Out: the end of what they wait for, or the error that kept it from that.
 Always: an `Ask` belongs to the queries that wait for it, and ends with the last of them (DESIGN 3.6); a message on its
-streams goes to the first of them that is still there (DESIGN 5.7).
+streams goes to the first of them that is still there and reads what it gets (DESIGN 5.7).
 """
 
 import asyncio
@@ -17,6 +17,10 @@ from gateway.sessions import Session
 
 class Outbox(Protocol):
     """Where one client is told what happens before its answer is there."""
+
+    @property
+    def is_full(self) -> bool:
+        """Whether `forward` would wait for the client."""
 
     async def forward(self, data: bytes) -> None:
         """A message arrived on a stream of the crawler's."""
@@ -51,10 +55,15 @@ class Ask:
         self._keys += keys
         self._session.asks.update(dict.fromkeys(keys, self))
 
+    def answered(self, key: str) -> None:
+        """What it was asked about a task is known: who wants to know more need not wait for the rest."""
+        if self._session.asks.get(key) is self:
+            del self._session.asks[key]
+
     async def forward(self, data: bytes) -> None:
-        """Pass on a message from one of the crawler's streams."""
+        """Pass on a message from one of the crawler's streams. Who reads nothing holds up nobody but himself."""
         if self.outboxes:
-            await self.outboxes[0].forward(data)
+            await next((box for box in self.outboxes if not box.is_full), self.outboxes[0]).forward(data)
 
     async def progress(self, tasks: int) -> None:
         """Tell everyone who waits how far it is."""

@@ -132,7 +132,7 @@ class Proxy:
 
     def _cancel(self, caller: Caller, message: Message) -> None:
         """End the answer that a client has cancelled, if it is clear which one it is (DESIGN 5.7)."""
-        session = self._sessions.get(caller.key)
+        session = self._sessions.find(caller.key)
         request_id = jsonrpc.members(message.params).get("requestId")
         if session is None or request_id is None:
             return

@@ -30,7 +30,7 @@ from gateway.scan import Scanner
 from gateway.sessions import Forgotten, Session, Sessions, TooLarge
 
 _ASKED_AT_ONCE: Final = 8
-_SUSPECTS_MAX: Final = 100  # of the tasks that a crawl no longer shows: more are taken to be gone unasked
+_SUSPECTS_MAX: Final = 100  # of the tasks that a crawl no longer shows: of more not all may have to be asked for
 _CURSORS_KEPT: Final = 4  # of the last pages, to look there for new tasks
 _ROUNDS_MAX: Final = 100  # of planning for one query; each learns something
 
@@ -136,7 +136,7 @@ class Refresher:
             work = (
                 self._crawl(session, crawler, ask)
                 if plan.crawl
-                else self._delta(session, crawler, query, plan.look, new)
+                else self._delta(session, crawler, ask, query, plan.look, new)
             )
             ask.task = asyncio.create_task(self._run(session, ask, work))
             waits.add(ask)
@@ -191,7 +191,7 @@ class Refresher:
                     size_bytes += page.size_bytes
                     if page.following is not None:
                         await ask.progress(order.count)
-        await self._forget_unseen(session, began_at)
+        await self._forget_unseen(session, crawler, ask, began_at)
         _check_same(session, known)
         session.crawled(began_at, self._clock(), pages, cursors, order.listing)
         session.list_bytes = size_bytes
@@ -210,20 +210,25 @@ class Refresher:
         self._sessions.keep(session)
         return new
 
-    async def _forget_unseen(self, session: Session, began_at: float) -> None:
+    async def _forget_unseen(self, session: Session, crawler: Crawler, ask: Ask, began_at: float) -> None:
         """Take out the tasks that once were listed, and were neither listed nor reported since `began_at`.
 
-        Where they are few they are asked for first: a list whose cursors count places leaves out as many as vanish
-        while it is read.
+        They are asked for first, as a list whose cursors count places leaves out as many as vanish while it is read;
+        but where they are many, and all of some that are asked for have gone, so have the others.
         """
         known, unseen = session.known, list[str]()
         for some in session.unseen(began_at):
             unseen += some
             await asyncio.sleep(0)
             _check_same(session, known)
-        if known.asks_by_id and len(unseen) <= _SUSPECTS_MAX:
-            known.suspect.update(dict.fromkeys(unseen, self._clock()))
-            return
+        if known.asks_by_id:
+            if len(unseen) > _SUSPECTS_MAX:
+                asked = unseen[:: -(-len(unseen) // _SUSPECTS_MAX)]
+                await self._ask_along(session, crawler, ask, asked, began_at)
+                _check_same(session, known)
+            if len(unseen) <= _SUSPECTS_MAX or any(session.index.get(i) is not None for i in asked):
+                known.suspect.update(dict.fromkeys(unseen, self._clock()))
+                return
         for start in range(0, len(unseen), TASKS_AT_ONCE):
             for task_id in unseen[start : start + TASKS_AT_ONCE]:
                 if known.reported_at(task_id) < began_at:
@@ -232,30 +237,38 @@ class Refresher:
             _check_same(session, known)
 
     async def _recheck_unlisted(self, session: Session, crawler: Crawler, ask: Ask, began_at: float) -> None:
-        """Ask for the terminal tasks that no list shows, whenever all pages must be read to find what was deleted."""
-        known = session.known
-        if known.unlisted_at >= max(began_at - self._ages.full_crawl_interval_s, known.doubted_at):
-            return
-        unlisted = list(known.unlisted)
-        for start in range(0, len(unlisted), TASKS_AT_ONCE):
-            some = unlisted[start : start + TASKS_AT_ONCE]
-            while asked := next((session.asks[i] for i in some if i in session.asks), None):
+        """Ask for the tasks that no list shows, whenever all pages must be read to find what was deleted.
+
+        But for those that were reported half as long ago: what was asked for before a failure is not asked for again.
+        """
+        known, interval_s = session.known, self._ages.full_crawl_interval_s
+        if known.unlisted_at < max(began_at - interval_s, known.doubted_at):
+            since = max(began_at - interval_s / 2, known.doubted_at)
+            await self._ask_along(session, crawler, ask, list(known.unlisted), since)
+            known.unlisted_at = since
+
+    async def _ask_along(
+        self, session: Session, crawler: Crawler, ask: Ask, task_ids: Sequence[str], since: float
+    ) -> None:
+        """Ask for single tasks during a crawl, but for those that were reported since `since`."""
+        for start in range(0, len(task_ids), TASKS_AT_ONCE):
+            some = task_ids[start : start + TASKS_AT_ONCE]
+            while asked := next((other for i in some if (other := session.asks.get(i)) not in (None, ask)), None):
                 await asked.over()
-            due = [i for i in some if known.unlisted.get(i, began_at) < began_at]
-            due = [i for i in due if (task := session.index.get(i)) is not None and task.is_terminal]
+            known = session.known
+            due = [i for i in some if session.index.get(i) is not None and known.reported_at(i) < since]
             ask.add(due)
-            await self._ask_for(session, crawler, due)
+            await self._ask_for(session, crawler, ask, due)
             await asyncio.sleep(0)
-        known.unlisted_at = began_at
 
     async def _delta(
-        self, session: Session, crawler: Crawler, query: Query, look: bool, task_ids: Sequence[str]
+        self, session: Session, crawler: Crawler, ask: Ask, query: Query, look: bool, task_ids: Sequence[str]
     ) -> None:
         """Look where new tasks appear, and ask for single ones, at once."""
         began_at = self._clock()
-        asking = self._ask_for(session, crawler, task_ids)
+        asking = self._ask_for(session, crawler, ask, task_ids)
         await (together(self._look(session, crawler), asking) if look else asking)
-        if look and _touches_every_live_task(query):
+        if _touches_every_live_task(query):
             known = session.known
             live = chain.from_iterable(session.index.live(query))
             known.live_at = min(map(known.confirmed_at, live), default=began_at)
@@ -292,7 +305,7 @@ class Refresher:
         known.looked_at = began_at
         known.cursors = cursors[-_CURSORS_KEPT:]
 
-    async def _ask_for(self, session: Session, crawler: Crawler, task_ids: Sequence[str]) -> None:
+    async def _ask_for(self, session: Session, crawler: Crawler, ask: Ask, task_ids: Sequence[str]) -> None:
         """`tasks/get`, several at a time; what is not there is gone."""
         waiting = iter(task_ids)
 
@@ -300,6 +313,7 @@ class Refresher:
             for task_id in waiting:
                 if session.known.asks_by_id:
                     await self._ask_for_one(session, crawler, task_id)
+                ask.answered(task_id)
 
         await together(*(worker() for _ in range(min(_ASKED_AT_ONCE, len(task_ids)))))
 

@@ -111,7 +111,7 @@ class Scanner:
                 if read.following is not None:
                     await scan.progress(len(seen))
         limits = self._config.index
-        session.oversize = len(seen) > limits.tasks_max or size_bytes > limits.memory_bytes_max
+        session.oversize = len(seen) > limits.tasks_max or size_bytes + session.size_bytes > limits.memory_bytes_max
         session.known.pages, session.list_bytes = pages, list_bytes
         now = self._clock()
         session.known.doubted_at = session.known.believed_from = now  # what is known may be older than these answers

@@ -208,8 +208,13 @@ class Sessions:
         while len(self._sessions) > limits.sessions_max:
             self._sessions.popitem()
 
+    def find(self, key: Key) -> Session | None:
+        """The session of that key, if there is one: stored, or still in use."""
+        self._sessions.expire()  # into those in use
+        return self._sessions.get(key) or self._parting.get(key)
+
     def get(self, key: Key) -> Session | None:
-        """The session of that key, if there is one; it then counts as used now."""
+        """The session of that key, if it is stored; it then counts as used now."""
         with self._sessions.timer:
             session: Session | None = self._sessions.get(key)
             if session is not None:
@@ -267,7 +272,7 @@ class Sessions:
     def drop(self, key: Key) -> None:
         """The upstream refused the session, or knows it no more. Who works with it goes on with nothing known."""
         now = self._lost[key] = self._clock()
-        session = self._sessions.get(key) or self._parting.get(key)
+        session = self.find(key)
         if session is None:
             return
         session.clear(now)

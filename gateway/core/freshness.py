@@ -57,7 +57,7 @@ def plan(known: Knowledge, index: Index, query: Query, came_at: float, ages: Age
     oldest_crawl = came_at - ages.full_crawl_interval_s
     if query.task_ids is not None and known.asks_by_id:
         named = [i for i in query.task_ids if not _is_settled(known, index, i, oldest, oldest_crawl)]
-        if len(named) <= (known.pages or _COLD_IDS_MAX):
+        if known.omits or len(named) <= (known.pages or _COLD_IDS_MAX):
             return Plan("only the tasks that are named", tasks=named)
     if known.crawled_at == NEVER:
         return Plan("nothing is known yet", crawl=True)
@@ -95,7 +95,7 @@ def _is_settled(known: Knowledge, index: Index, task_id: str, oldest: float, old
     if task_id in known.suspect:
         return False
     if task is None:
-        return max(known.gone.get(task_id, NEVER), known.crawled_at) >= oldest
+        return max(known.gone.get(task_id, NEVER), NEVER if known.omits else known.crawled_at) >= oldest
     terminal_since = min(oldest, max(oldest_crawl, known.doubted_at))
     return known.confirmed_at(task_id) >= (terminal_since if task.is_terminal else oldest)
 

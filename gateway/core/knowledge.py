@@ -44,7 +44,8 @@ class Knowledge(msgspec.Struct):
     gone: dict[str, float] = {}  # single tasks were found to be gone
     suspect: dict[str, float] = {}  # since when single tasks may be gone, or be in an earlier state
     unlisted: dict[str, float] = {}  # others were reported: as no list has shown them, nothing else confirms them
-    unlisted_at: float = NEVER  # the terminal ones of those were asked for
+    unlisted_at: float = NEVER  # all of those were reported
+    omits: bool = False  # the last crawl did not show every task that is known, or none at all
     listing: Listing = Listing.NEITHER
     pages: int = 0  # that a crawl takes
     cursors: list[str | None] = []  # of the last pages, the very last one at the end
@@ -95,6 +96,10 @@ class Record:
         for task_id in observation.suspect:
             if len(task_id) <= _NOTED_ID_CHARS_MAX:
                 self.known.suspect[task_id] = now  # known or not: a page on its way may yet bring it, as of before
+        for task_id in observation.ended:
+            known = self.index.get(task_id)
+            if len(task_id) <= _NOTED_ID_CHARS_MAX and (known is None or not known.is_terminal):
+                self.known.suspect[task_id] = now
         if observation.doubt:
             self.known.doubted_at = now
 
@@ -148,9 +153,12 @@ class Record:
 
     def crawls(self, began_at: float) -> None:
         """All pages are read from now on."""
+        known = self.known
         self.crawl += 1
-        if not self.known.asks_by_id:
-            self.known.believed_from = began_at  # what is made meanwhile may be on pages that were read before
+        if known.listing is Listing.PREPENDS:
+            known.listing = Listing.NEITHER  # else what a crawl that breaks off has seen would hide what it has not
+        if not known.asks_by_id:
+            known.believed_from = began_at  # what is made meanwhile may be on pages that were read before
 
     def asks_no_more_by_id(self, now: float) -> None:
         """The upstream does not know `tasks/get`: what no page has shown is unknown until one may have."""
@@ -185,10 +193,14 @@ class Record:
         known.confirmed = {i: at for i, at in known.confirmed.items() if at >= began_at}
         known.told = {i: at for i, at in known.told.items() if at >= began_at}
         known.gone = {i: at for i, at in known.gone.items() if at >= began_at}
-        by_id = known.unlisted if known.asks_by_id else ()
-        known.suspect = {i: at for i, at in known.suspect.items() if at >= began_at or i in by_id}
+        known.suspect = {i: at for i, at in known.suspect.items() if at >= began_at or self._is_told_by_id(i)}
+        known.omits = bool(known.unlisted) or not self.index
         if not known.unlisted:
             known.live_at = known.unlisted_at = began_at
+
+    def _is_told_by_id(self, task_id: str) -> bool:
+        """Whether only `tasks/get` tells of a task."""
+        return self.known.asks_by_id and (task_id in self.known.unlisted or self.index.get(task_id) is None)
 
 
 def _is_tie(before: Task | None, report: Task) -> bool:

@@ -21,11 +21,12 @@ _TASKS_READ_MAX: Final = 500  # of one passing page; more would hold up the rela
 
 
 class Observation(msgspec.Struct):
-    """Tasks as they were reported; ids of tasks that are gone, or may be; whether anything may have changed."""
+    """Tasks as they were reported; ids of those that are gone, may be, or have ended; whether all is in doubt."""
 
     tasks: Sequence[Task] = ()
     gone: Sequence[str] = ()
     suspect: Sequence[str] = ()
+    ended: Sequence[str] = ()
     doubt: bool = False
 
 
@@ -40,6 +41,8 @@ def of_response(request: Message, response: Message) -> Observation | None:
     """What the response to `request` says."""
     if not is_observed(request):
         return None
+    if request.method == "tasks/result":
+        return _of_result(request, response)
     if bytes(response.error):
         return _of_error(request, response)
     try:
@@ -48,7 +51,7 @@ def of_response(request: Message, response: Message) -> Observation | None:
         if request.method == "tasks/list":
             raws, _ = parse_page(response)
             return Observation(doubt=True) if len(raws) > _TASKS_READ_MAX else Observation([*map(task.parse, raws)])
-        if request.method != "tasks/result" and (made := jsonrpc.members(response.result).get("task")):
+        if made := jsonrpc.members(response.result).get("task"):
             return Observation([task.parse(made, method=request.method)])
     except TaskError:
         return Observation(doubt=True)
@@ -86,16 +89,29 @@ def _makes_task(request: Message) -> bool:
     return "task" in jsonrpc.members(request.params)
 
 
+def _of_result(request: Message, response: Message) -> Observation | None:
+    """What `tasks/result` brings comes when the task has ended, its error too; -32602 may mean other things."""
+    task_id = _named(request)
+    if task_id is None:
+        return None
+    is_refused = jsonrpc.error_code(response) == jsonrpc.INVALID_PARAMS
+    return Observation(suspect=[task_id]) if is_refused else Observation(ended=[task_id])
+
+
 def _of_error(request: Message, response: Message) -> Observation | None:
+    task_id = _named(request)
+    if task_id is None or jsonrpc.error_code(response) != jsonrpc.INVALID_PARAMS:
+        return None
+    # Only `tasks/get` fails so for one reason alone: the task is not there. A terminal task refuses `tasks/cancel` with
+    # the same code.
+    return Observation(gone=[task_id]) if request.method == "tasks/get" else Observation(suspect=[task_id])
+
+
+def _named(request: Message) -> str | None:
     try:
-        task_id = msgspec.json.decode(request.params, type=_Named).taskId
+        return msgspec.json.decode(request.params, type=_Named).taskId
     except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError):
         return None
-    if jsonrpc.error_code(response) != jsonrpc.INVALID_PARAMS:
-        return None
-    # Of the three only `tasks/get` fails so for one reason alone: the task is not there. A terminal task refuses
-    # `tasks/cancel` with the same code, and a failed one relays its own error through `tasks/result`.
-    return Observation(gone=[task_id]) if request.method == "tasks/get" else Observation(suspect=[task_id])
 
 
 class _Named(msgspec.Struct):

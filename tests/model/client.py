@@ -21,6 +21,7 @@ from tests.model.virtual import TICK_S, WIRE_S, VirtualLoop
 Json: TypeAlias = dict[str, Any]
 
 GATEWAY_PORT: Final = 8080
+_CANCELLED_WITHIN_S: Final = 8 * WIRE_S
 _ATTEMPTS_MAX: Final = 3  # to open a session: the upstream may close an idle connection at that moment
 _RESULT_PATIENCE_TICKS: Final = 1280  # of a client that waits for a task to end
 
@@ -262,6 +263,9 @@ class Client:
         if len(answers) > 1:
             raise Violation("content", f"{len(answers)} answers to one request")
         at, answer = answers[0]
+        cancelled = [sent for sent, i in asked.session.cancelled if i == request_id and sent > asked.came]
+        if cancelled and not self._setting.ids_collide and at.time > cancelled[0].time + _CANCELLED_WITHIN_S:
+            raise Violation("cancelled", f"an answer {at.time - cancelled[0].time:g} s after it was cancelled")
         if bytes(answer.id) != msgspec.json.encode(request_id):
             raise Violation("content", f"an answer to {bytes(answer.id)!r} and not to {request_id}")
         return Outcome(exchange.status, at, bytes(answer.result) or None, answer.error)
@@ -387,6 +391,13 @@ class Client:
                 found = session.find(params["taskId"])
                 if found is not None:
                     found.pass_through(GONE, at)
+            return
+        if method == "tasks/result":
+            ended = session.find(params["taskId"])
+            if ended is not None:
+                self._pass(
+                    session, {"taskId": ended.id, "statusMessage": f"state {ended.state.number}"}, at, message.unread
+                )
             return
         result = msgspec.json.decode(message.result)
         for told in result["tasks"] if method == "tasks/list" else [result.get("task", result)]:

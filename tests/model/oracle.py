@@ -38,7 +38,7 @@ RULES: Final = {
     "isolation": "no task of another session, or of another identity in it (7)",
     "match": "no task that cannot belong: no permitted state of it matches (5.2, 5.3)",
     "missing": "none missing that must be there: all its permitted states match, and it is there throughout (6)",
-    "late": "what a server appends is seen with the next refresh, not with the next full crawl (issue 4, 2)",
+    "late": "what a server appends, or is named, is seen with the next refresh, not the next full crawl (issue 4)",
     "stale": "no state that ended more than max_age before the query came (6)",
     "deleted": "nothing that was deleted more than full_crawl_interval before the query came (6)",
     "backwards": "nothing older than what passed through before, or than an earlier answer (6)",
@@ -47,6 +47,7 @@ RULES: Final = {
     "page": "page_size tasks if more follow, at most so many if not, all behind the cursor (5.5)",
     "total": "taskgate/total is how many match (5.6)",
     "as of": "taskgate/asOf is no later than the oldest instant that the answer reflects (5.6)",
+    "cancelled": "notifications/cancelled ends the answer (5.7)",
     "failed": "a query fails only as the upstream failed it (5.8), and not for one dropped connection (6)",
     "unanswered": "every query gets an answer, unless it is cancelled",
     "asked twice": "nothing is asked twice at once (6)",
@@ -385,7 +386,9 @@ class Oracle:
         return asked.chain.first is not None and asked.chain.first.get(truth) != [state]
 
     def _is_late(self, asked: Asked, truth: Truth) -> bool:
-        return self._appends and truth.born.time < asked.oldest
+        """Whether no full crawl is needed to know of a task that was made so long ago."""
+        named = asked.criteria.ids is not None and self.setting.knows_get
+        return (self._appends or named) and truth.born.time < asked.oldest
 
     def _check_as_of(
         self, asked: Asked, at: Moment, result: _Result, shown: list[tuple[Truth, State]], last: Place | None

@@ -213,6 +213,37 @@ FOUND = {
     "a finished task that is named is asked for again within max_age, where every refresh is a full crawl": History(
         Setting(full_crawl_interval=0, page_size=1, tasks="wwwwwwwwwx"), (Query(ids=(1, 9), pages=2),)
     ),
+    "prepended: a crawl that breaks off leaves tasks behind those that it has shown": History(
+        Setting(order="prepends", per_page=1, delays=((16, 0),), tasks="wwwwww"),
+        (Query(), Wait(130), Create(elsewhere=True), Create(elsewhere=True), Query(leave=24), Wait(64),
+         Query(created=(7, None))),
+    ),
+    "more than a hundred tasks that a crawl missed are still there, by last update": History(
+        Setting(order="updated", per_page=10, page_size=1000, full_crawl_interval=3840, delays=((4, 0),),
+                tasks="w" * 121),
+        (Query(), Wait(640), Query(), Wait(6), *[Update(which=i, status=1) for i in range(101)], Wait(640)),
+    ),
+    "more than a hundred tasks that a crawl missed are still there, by place": History(
+        Setting(cursors="offset", per_page=10, page_size=1000, full_crawl_interval=320, delays=((2, 0),),
+                tasks="c" * 300),
+        (Query(), Wait(640), Query(), Wait(33), *[Delete(which=0) for _ in range(101)], Wait(640)),
+    ),
+    "a task that no list shows was asked for only where it had ended": History(
+        Setting(full_crawl_interval=64, listening=True),
+        (Create(), Wait(), Update(notify=True, late=70), Delete(), Wait(64), Query(created=(None, -640)), Wait(6)),
+    ),
+    "tasks/result has told that a task has ended": History(
+        Setting(full_crawl_interval=3840, tasks="w"),
+        (Query(), Wait(5), Update(), Wait(2), Get(which=0, method="tasks/result"), Wait(2), Query()),
+    ),
+    "a list that omits tasks: those that are named are there": History(
+        Setting(order="nothing"),
+        (Create(elsewhere=True), Create(elsewhere=True), Wait(700), Query(), Wait(10), Query(ids=(0,)), Wait(65),
+         Query(ids=(0, 1)), Wait(1000), Query(ids=(0, 1)), Wait(65), Query(ids=(0,))),
+    ),
+    "a query is cancelled whose index went meanwhile": History(
+        Setting(sessions_max=1, delays=((64, 0),), tasks="w"), (Get(s=1), Wait(60), Query(cancel=20), Wait(200))
+    ),
 }  # fmt: skip
 
 
