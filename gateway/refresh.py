@@ -227,7 +227,8 @@ class Refresher:
                 await self._ask_along(session, crawler, ask, asked, began_at)
                 _check_same(session, known)
             if len(unseen) <= _SUSPECTS_MAX or any(session.index.get(i) is not None for i in asked):
-                known.suspect.update(dict.fromkeys(unseen, self._clock()))
+                for task_id in unseen:
+                    known.suspects(task_id, NEVER, self._clock())
                 return
         for start in range(0, len(unseen), TASKS_AT_ONCE):
             for task_id in unseen[start : start + TASKS_AT_ONCE]:
@@ -245,7 +246,7 @@ class Refresher:
         if known.unlisted_at < max(began_at - interval_s, known.doubted_at):
             since = max(began_at - interval_s / 2, known.doubted_at)
             await self._ask_along(session, crawler, ask, list(known.unlisted), since)
-            known.unlisted_at = since
+            known.unlisted_at = min(known.unlisted.values(), default=began_at)
 
     async def _ask_along(
         self, session: Session, crawler: Crawler, ask: Ask, task_ids: Sequence[str], since: float

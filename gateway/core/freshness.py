@@ -56,7 +56,7 @@ def plan(known: Knowledge, index: Index, query: Query, came_at: float, ages: Age
     oldest, doubted_at = oldest_of(known, came_at, ages), min(known.doubted_at, came_at)
     oldest_crawl = came_at - ages.full_crawl_interval_s
     if query.task_ids is not None and known.asks_by_id:
-        named = [i for i in query.task_ids if not _is_settled(known, index, i, oldest, oldest_crawl)]
+        named = [i for i in query.task_ids if not _is_settled(known, index, i, came_at, oldest, oldest_crawl)]
         if known.omits or len(named) <= (known.pages or _COLD_IDS_MAX):
             return Plan("only the tasks that are named", tasks=named)
     if known.crawled_at == NEVER:
@@ -72,9 +72,9 @@ def plan(known: Knowledge, index: Index, query: Query, came_at: float, ages: Age
             return Plan("the upstream does not know tasks/get", crawl=True)
     if known.unlisted and known.unlisted_at < max(min(oldest, oldest_crawl), doubted_at):
         return Plan("tasks that no list shows must be asked for again", crawl=True)
-    if known.suspect:
+    if suspects := [i for i, suspicion in known.suspect.items() if suspicion.since <= came_at]:
         by_id = known.asks_by_id
-        return Plan("tasks that may be gone", crawl=not by_id, tasks=list(known.suspect) if by_id else ())
+        return Plan("tasks that may be gone", crawl=not by_id, tasks=suspects if by_id else ())
     look = max(known.looked_at, known.crawled_at) < oldest
     if not look and known.live_at >= oldest:
         return FRESH
@@ -89,10 +89,12 @@ def plan(known: Knowledge, index: Index, query: Query, came_at: float, ages: Age
     return Plan("only what can have changed", look=look, tasks=due)
 
 
-def _is_settled(known: Knowledge, index: Index, task_id: str, oldest: float, oldest_crawl: float) -> bool:
+def _is_settled(
+    known: Knowledge, index: Index, task_id: str, came_at: float, oldest: float, oldest_crawl: float
+) -> bool:
     """Whether a task's state, or that there is none, is known well enough."""
-    task = index.get(task_id)
-    if task_id in known.suspect:
+    task, suspicion = index.get(task_id), known.suspect.get(task_id)
+    if suspicion is not None and (task is None or suspicion.since <= came_at):
         return False
     if task is None:
         return max(known.gone.get(task_id, NEVER), NEVER if known.omits else known.crawled_at) >= oldest

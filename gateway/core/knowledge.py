@@ -30,6 +30,13 @@ class Listing(Enum):
     NEITHER = "neither"
 
 
+class Suspicion(msgspec.Struct):
+    """A task may be gone, or be in another state than what is indexed."""
+
+    since: float  # who asks from then on waits until it is settled
+    at: float  # what was asked for then or later settles it
+
+
 class Knowledge(msgspec.Struct):
     """When what is indexed was learned. A time is that of the request that it was learned by, or later."""
 
@@ -42,7 +49,7 @@ class Knowledge(msgspec.Struct):
     told: dict[str, float] = {}  # when reports of single live tasks came, not on pages
     listed_at: float = NEVER  # when the last page came
     gone: dict[str, float] = {}  # single tasks were found to be gone
-    suspect: dict[str, float] = {}  # since when single tasks may be gone, or be in an earlier state
+    suspect: dict[str, Suspicion] = {}
     unlisted: dict[str, float] = {}  # others were reported: as no list has shown them, nothing else confirms them
     unlisted_at: float = NEVER  # all of those were reported
     omits: bool = False  # the last crawl did not show every task that is known, or none at all
@@ -65,6 +72,19 @@ class Knowledge(msgspec.Struct):
         """When a task was last reported, alone or by a crawl."""
         at = self.unlisted.get(task_id)
         return max(self.confirmed.get(task_id, NEVER), self.crawled_at) if at is None else at
+
+    def suspects(self, task_id: str, since: float, now: float) -> None:
+        """Something hints at a task's being gone, or in another state; who asked before `since` need not know."""
+        before = self.suspect.get(task_id)
+        self.suspect[task_id] = Suspicion(since if before is None else min(since, before.since), now)
+
+    def settles(self, task_id: str, asked_at: float) -> None:
+        """What was asked for at `asked_at` has come: if something has hinted at more since, who asked before has it."""
+        suspicion = self.suspect.get(task_id)
+        if suspicion is not None and suspicion.at <= asked_at:
+            del self.suspect[task_id]
+        elif suspicion is not None:
+            suspicion.since = max(suspicion.since, asked_at)
 
 
 class Record:
@@ -95,39 +115,46 @@ class Record:
             self.forget(task_id, now)
         for task_id in observation.suspect:
             if len(task_id) <= _NOTED_ID_CHARS_MAX:
-                self.known.suspect[task_id] = now  # known or not: a page on its way may yet bring it, as of before
+                self.known.suspects(task_id, now, now)  # known or not: a page on its way may yet bring it, as of before
         for task_id in observation.ended:
             known = self.index.get(task_id)
             if len(task_id) <= _NOTED_ID_CHARS_MAX and (known is None or not known.is_terminal):
-                self.known.suspect[task_id] = now
+                self.known.suspects(task_id, now, now)
         if observation.doubt:
             self.known.doubted_at = now
 
     def _report(self, task: Task, asked_at: float | None, now: float, since: Task | None) -> None:
         known, before = self.known, self.index.get(task.id)
-        if before is None or before.crawl != self.crawl:
-            known.unlisted.setdefault(task.id, known.confirmed.pop(task.id, NEVER))  # until a page shows it
         unclear = (
             before is not since  # else nothing came between
             and _is_tie(before, task)
             and (asked_at is None or asked_at < max(known.told.get(task.id, NEVER), known.listed_at))
         )
-        self.index.put(task)
+        unseen = before is None and (asked_at is None or asked_at < known.believed_from)
+        hidden = unseen and (known.believed_from != NEVER or not known.asks_by_id)
+        if unclear or (hidden and asked_at is None):
+            known.suspects(task.id, now, now)
+        else:
+            if before is None or before.crawl != self.crawl:
+                # Until a page shows it.
+                known.unlisted.setdefault(task.id, NEVER if before is None else known.confirmed_at(task.id))
+                known.confirmed.pop(task.id, None)
+            self.index.put(task)
+            if asked_at is not None:
+                known.confirm(task.id, asked_at)
+                if hidden:  # a crawl has not shown it since, or one that cannot ask for it may not
+                    known.suspects(task.id, asked_at, now)
         if asked_at is not None:
-            known.confirm(task.id, asked_at)
+            known.settles(task.id, asked_at)
         if not task.is_terminal:
             known.told[task.id] = now
-        unseen = before is None and (asked_at is None or asked_at < known.believed_from)
-        if unclear or (unseen and (known.believed_from != NEVER or not known.asks_by_id)):
-            known.suspect[task.id] = now  # a crawl has not shown it since, or one that cannot ask for it may not
-        elif asked_at is not None and known.suspect.get(task.id, asked_at) <= asked_at:
-            known.suspect.pop(task.id, None)
 
     def forget(self, task_id: str, now: float) -> None:
-        """The task was found to be gone."""
+        """The task was found to be gone, at `now`."""
         self.index.remove(task_id)
         self.known.unlisted.pop(task_id, None)
-        self.known.suspect.pop(task_id, None)
+        if (suspicion := self.known.suspect.get(task_id)) is not None and suspicion.at < now:
+            del self.known.suspect[task_id]
         self.known.confirmed.pop(task_id, None)
         self.known.told.pop(task_id, None)
         if len(task_id) <= _NOTED_ID_CHARS_MAX:
@@ -138,9 +165,12 @@ class Record:
         known = self.known
         known.listed_at = now
         there = [task for task in tasks if known.gone.get(task.id, NEVER) < asked_at]
-        told_since = [task for task in there if known.told.get(task.id, NEVER) > asked_at] if known.told else ()
-        known.suspect.update({task.id: now for task in told_since if _is_tie(self.index.get(task.id), task)})
-        self.index.put_all(there)
+        told_since = [task.id for task in there if known.told.get(task.id, NEVER) > asked_at] if known.told else ()
+        unclear = {task.id for task in there if task.id in told_since and _is_tie(self.index.get(task.id), task)}
+        for task_id in unclear:
+            known.suspects(task_id, NEVER, now)
+        clear = [task for task in there if task.id not in unclear] if unclear else there
+        self.index.put_all(clear)
         if known.unlisted:
             found = [task.id for task in there if task.id in known.unlisted]
             known.confirmed.update({task_id: known.unlisted.pop(task_id) for task_id in found})
@@ -163,7 +193,8 @@ class Record:
     def asks_no_more_by_id(self, now: float) -> None:
         """The upstream does not know `tasks/get`: what no page has shown is unknown until one may have."""
         self.known.asks_by_id = False
-        self.known.suspect.update(dict.fromkeys(self.known.unlisted, now))
+        for task_id in self.known.unlisted:
+            self.known.suspects(task_id, NEVER, now)
 
     def unseen(self, began_at: float) -> Iterator[list[str]]:
         """The tasks that once were listed, and that the crawl begun at `began_at` did not list; some at a time.
@@ -178,7 +209,7 @@ class Record:
                 task.id
                 for task in tasks
                 if task.crawl != self.crawl
-                and max(known.reported_at(task.id), known.suspect.get(task.id, NEVER)) < began_at
+                and known.reported_at(task.id) < began_at
                 and not (known.asks_by_id and task.id in known.unlisted)
             ]
 
@@ -193,7 +224,10 @@ class Record:
         known.confirmed = {i: at for i, at in known.confirmed.items() if at >= began_at}
         known.told = {i: at for i, at in known.told.items() if at >= began_at}
         known.gone = {i: at for i, at in known.gone.items() if at >= began_at}
-        known.suspect = {i: at for i, at in known.suspect.items() if at >= began_at or self._is_told_by_id(i)}
+        known.suspect = {i: s for i, s in known.suspect.items() if s.at >= began_at or self._is_told_by_id(i)}
+        for suspicion in known.suspect.values():
+            if suspicion.since != NEVER and not known.asks_by_id:
+                suspicion.since = max(suspicion.since, began_at)
         known.omits = bool(known.unlisted) or not self.index
         if not known.unlisted:
             known.live_at = known.unlisted_at = began_at

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from gateway.core import freshness, task
 from gateway.core.freshness import Ages, Plan
 from gateway.core.index import Index
-from gateway.core.knowledge import NEVER, Knowledge, Listing
+from gateway.core.knowledge import NEVER, Knowledge, Listing, Suspicion
 from gateway.core.query import Query
 from gateway.core.task import TERMINAL, Key, Task
 from tests.core import plain
@@ -104,13 +104,14 @@ TABLE: dict[str, Case] = {
     "a crawl at each refresh, crawled a moment ago": Case(crawled(RECENT), FRESH, ages=Ages(1.0, 0.0)),
     "no age at all": Case(crawled(RECENT), (False, True, {"l1", "l2", "l3"}), ages=Ages(0.0, 60.0)),
     "no age at all, asked now": Case(crawled(NOW), FRESH, ages=Ages(0.0, 60.0)),
-    "a task that may be gone": Case(crawled(RECENT, suspect={"d1": RECENT}), (False, False, {"d1"})),
+    "a task that may be gone": Case(crawled(RECENT, suspect={"d1": Suspicion(RECENT, RECENT)}), (False, False, {"d1"})),
     # No page tells for sure whether they are: DESIGN 6, everything that passed before the request came in.
     "more tasks may be gone than there are pages": Case(
-        crawled(RECENT, pages=1, suspect={"d1": RECENT, "d2": OLD}), (False, False, {"d1", "d2"})
+        crawled(RECENT, pages=1, suspect={"d1": Suspicion(RECENT, RECENT), "d2": Suspicion(OLD, OLD)}),
+        (False, False, {"d1", "d2"}),
     ),
     "a task may be gone, and cannot be asked for": Case(
-        crawled(RECENT, suspect={"d1": RECENT}, asks_by_id=False), CRAWL
+        crawled(RECENT, suspect={"d1": Suspicion(RECENT, RECENT)}, asks_by_id=False), CRAWL
     ),
     "a live task that no list shows": Case(
         crawled(RECENT, unlisted={"l2": NEVER}, unlisted_at=RECENT, live_at=NEVER), (False, False, {"l2"})
@@ -147,10 +148,12 @@ TABLE: dict[str, Case] = {
         Knowledge(), (False, False, {"x"}), tasks=[], query=Query(task_ids=frozenset({"x"}))
     ),
     "a task is named that may be gone": Case(
-        crawled(RECENT, suspect={"d1": RECENT}), (False, False, {"d1"}), query=Query(task_ids=frozenset({"d1"}))
+        crawled(RECENT, suspect={"d1": Suspicion(RECENT, RECENT)}),
+        (False, False, {"d1"}),
+        query=Query(task_ids=frozenset({"d1"})),
     ),
     "another task is named than may be gone": Case(
-        crawled(RECENT, suspect={"d1": RECENT}), FRESH, query=Query(task_ids=frozenset({"d2"}))
+        crawled(RECENT, suspect={"d1": Suspicion(RECENT, RECENT)}), FRESH, query=Query(task_ids=frozenset({"d2"}))
     ),
     "more tasks are named than there are pages": Case(
         crawled(OLD, pages=2), CRAWL, query=Query(task_ids=frozenset({"l1", "l2", "l3"}))
@@ -194,6 +197,7 @@ def test_the_plans_that_ask_nothing() -> None:
 times = st.sampled_from([NEVER, NOW - 100, NOW - 60.1, NOW - 60, NOW - 30, NOW - 1.1, NOW - 1, NOW - 0.5, NOW])
 ids = st.sampled_from(plain.IDS)
 by_id = st.dictionaries(ids, times, max_size=4)
+before = times.filter(lambda at: at < NOW)
 knowledge = st.builds(
     Knowledge,
     crawled_at=times,
@@ -202,7 +206,7 @@ knowledge = st.builds(
     doubted_at=st.just(NEVER) | times,
     confirmed=by_id,
     gone=st.dictionaries(st.sampled_from([*plain.IDS, "nobody"]), times, max_size=3),
-    suspect=st.just({}) | st.dictionaries(ids, times.filter(lambda at: at < NOW), max_size=2),
+    suspect=st.just({}) | st.dictionaries(ids, st.builds(Suspicion, since=before, at=before), max_size=2),
     unlisted=st.just({}) | st.dictionaries(ids, st.just(NEVER) | times, max_size=3),
     unlisted_at=times,
     listing=st.sampled_from(Listing),
@@ -320,7 +324,7 @@ def test_what_is_asked_is_enough_to_answer(
             for task_id in list(index):
                 if task_id in gone and task_id not in known.unlisted:
                     index.remove(task_id)
-            known.suspect = {i: at for i, at in known.suspect.items() if known.asks_by_id and i in known.unlisted}
+            known.suspect = {i: s for i, s in known.suspect.items() if known.asks_by_id and i in known.unlisted}
             if known.unlisted_at < max(NOW - allowed.full_crawl_interval_s, known.doubted_at):
                 ask_for([i for i in known.unlisted if (t := index.get(i)) is not None and t.is_terminal])
                 known.unlisted_at = NOW
@@ -333,7 +337,7 @@ def test_what_is_asked_is_enough_to_answer(
 def test_knowledge_is_not_shared() -> None:
     first, second = Knowledge(), Knowledge()
     first.confirmed["a"] = NOW
-    first.suspect["a"] = NOW
+    first.suspects("a", NOW, NOW)
     first.unlisted["a"] = NOW
     assert second == Knowledge()
 

@@ -4,7 +4,7 @@ does not show a task says of it (DESIGN 6)."""
 import pytest
 
 from gateway.core import task
-from gateway.core.knowledge import Listing, Record
+from gateway.core.knowledge import NEVER, Listing, Record
 from gateway.core.observe import Observation
 from gateway.core.task import Task
 
@@ -42,13 +42,30 @@ def test_a_tie_is_asked_for_again_only_if_something_came_between(
     assert ("t" in record.known.suspect) is is_suspect
 
 
-def test_a_task_made_while_a_crawl_reads_stays_though_the_upstream_turns_out_not_to_know_tasks_get() -> None:
+def test_a_task_made_while_a_crawl_reads_is_looked_for_though_the_upstream_turns_out_not_to_know_tasks_get() -> None:
     record = Record()
     record.crawls(began_at=2)
     record.take(Observation(tasks=[reading("made")]), 1, 3)  # behind a page that was read by then
     record.asks_no_more_by_id(4)
-    assert not any(record.unseen(2))
+    for task_id in [i for some in record.unseen(2) for i in some]:
+        record.forget(task_id, 2)
     record.crawled(2, 5, 1, [None], Listing.NEITHER)
-    assert list(record.known.suspect) == ["t"]  # until the next crawl
+    assert record.known.suspect["t"].since == NEVER  # for whoever asks
     record.crawls(began_at=6)
-    assert list(record.unseen(6)) == [["t"]]
+    record.listed([reading("made")], 7, 8)
+    record.crawled(6, 9, 1, [None], Listing.NEITHER)
+    assert list(record.index) == ["t"]
+    assert not record.known.suspect
+
+
+def test_who_asked_before_something_hinted_at_a_task_does_not_wait_for_it() -> None:
+    record = Record()
+    record.listed([reading("1")], 1, 1)
+    record.crawled(1, 1, 1, [None], Listing.APPENDS)
+    for now in (3, 5):
+        record.take(Observation(suspect=["t"]), None, now)
+    assert [record.known.suspect["t"].since, record.known.suspect["t"].at] == [3, 5]
+    record.take(Observation(tasks=[reading("1")]), 4, 6)  # for who asked at 3 or 4 that is enough
+    assert record.known.suspect["t"].since == 4
+    record.take(Observation(tasks=[reading("1")]), 5, 7)
+    assert not record.known.suspect

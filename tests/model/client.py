@@ -263,9 +263,9 @@ class Client:
         if len(answers) > 1:
             raise Violation("content", f"{len(answers)} answers to one request")
         at, answer = answers[0]
-        cancelled = [sent for sent, i in asked.session.cancelled if i == request_id and sent > asked.came]
-        if cancelled and not self._setting.ids_collide and at.time > cancelled[0].time + _CANCELLED_WITHIN_S:
-            raise Violation("cancelled", f"an answer {at.time - cancelled[0].time:g} s after it was cancelled")
+        cancels = [sent.time for sent, i in asked.session.cancelled if i == request_id and sent > asked.came]
+        if cancels and not self._setting.ids_collide and at.time > cancels[0] + _CANCELLED_WITHIN_S:
+            raise Violation("cancelled", f"an answer {at.time - cancels[0]:g} s after it was cancelled")
         if bytes(answer.id) != msgspec.json.encode(request_id):
             raise Violation("content", f"an answer to {bytes(answer.id)!r} and not to {request_id}")
         return Outcome(exchange.status, at, bytes(answer.result) or None, answer.error)

@@ -244,6 +244,16 @@ FOUND = {
     "a query is cancelled whose index went meanwhile": History(
         Setting(sessions_max=1, delays=((64, 0),), tasks="w"), (Get(s=1), Wait(60), Query(cancel=20), Wait(200))
     ),
+    "tasks that are made, and told of, while a query waits": History(
+        Setting(page_size=1000, full_crawl_interval=38400, per_page=20, delays=((1, 1),), listening=True),
+        (Wait(30), Query(), Wait(70), Query(),
+         *[e for _ in range(300) for e in (Create(elsewhere=True), Update(which=-1, notify=True), Wait())], Wait(3)),
+    ),
+    "a task changes, and is told of, all the time while a query waits, at a server that counts whole seconds": History(
+        Setting(full_crawl_interval=38400, coarse=True, delays=((1, 1),), listening=True, tasks="w"),
+        (Wait(30), Query(), Wait(70), Query(),
+         *[e for _ in range(300) for e in (Update(status=0, notify=True), Wait())], Wait(3)),
+    ),
 }  # fmt: skip
 
 
