@@ -32,7 +32,7 @@ from tests.relay.messages import (
     stream,
     task,
 )
-from tests.relay.rig import Place, Rig, Server, Session, body, final, rig_at, told
+from tests.relay.rig import Place, Rig, Server, Session, body, final, rig_at, rig_with, told
 
 TASKS = [task(f"t-{n}", created=f"2026-01-01T00:00:{n:02}Z") for n in range(4)]
 TWO_PAGES = {None: page(TASKS[:2], "t-1"), "t-1": page(TASKS[2:])}
@@ -615,3 +615,44 @@ async def test_queries_of_a_session_that_is_too_large_share_a_scan(gateways: Gat
                     assert told["result"]["_meta"]["taskgate/total"] == total
     finally:
         await server.stop()
+
+
+# ---- who waits for what ----
+
+
+async def test_a_query_does_not_wait_for_what_only_others_need(gateways: Gateways) -> None:
+    """Two tasks are asked for, of which one is answered: who then names only that one asks for it, and has it."""
+    async with rig_with(gateways, index={"max_age": "0s"}) as rig:
+        both = await rig.client(rig.post(filtered(taskIds=["t-1", "t-2"])))
+        asked = {}
+        for number in (1, 2):
+            peer, asked_id = await crawl_id(rig, number)
+            asked[body(rig.upstream.requests[number - 1])["params"]["taskId"]] = peer, asked_id
+        peer, asked_id = asked["t-1"]
+        await peer.send(answer(result(asked_id, task("t-1"))))
+        await asyncio.sleep(0.1)  # for it to come
+        one = await rig.client(rig.post(filtered(taskIds=["t-1"])))
+        peer, asked_id = await crawl_id(rig, 3)
+        await peer.send(answer(result(asked_id, task("t-1"))))
+        assert ids(final(await one.response())) == ["t-1"]
+        peer, asked_id = asked["t-2"]
+        await peer.send(answer(result(asked_id, task("t-2"))))
+        await both.close()
+
+
+async def test_progress_never_goes_back(gateways: Gateways) -> None:
+    """Basic protocol, Progress: "The progress value MUST increase with each notification". A scan begins anew."""
+    pages = {None: page(TASKS[:2], "t-1"), "t-1": page(TASKS[2:], "t-3"), "t-3": page([task("t-5")])}
+    server = Server(pages)
+
+    async def slowly(asked: Message, peer: Peer) -> bytes | None:
+        await asyncio.sleep(0.25)  # longer than progress is not told again
+        return await server(asked, peer)
+
+    async with rig_with(gateways, index={"tasks_max": 3}) as rig:
+        rig.serve(slowly)
+        said = told(await rig.ask(rig.post(filtered(order="desc", _meta={"progressToken": "p"}))))
+    progress = [message["params"]["progress"] for message in said[:-1]]
+    assert progress == [2, 4]
+    assert len(said[-1]["result"]["tasks"]) == 5
+    assert len(rig.asked("tasks/list")) > len(pages)  # a crawl that grew too large, and the scan after it
