@@ -269,8 +269,8 @@ class Refresher:
         began_at = self._clock()
         asking = self._ask_for(session, crawler, ask, task_ids)
         await (together(self._look(session, crawler), asking) if look else asking)
-        if _touches_every_live_task(query):
-            known = session.known
+        known = session.known
+        if (look or known.live_at < began_at - self._ages.max_age_s) and _touches_every_live_task(query):
             live = chain.from_iterable(session.index.live(query))
             known.live_at = min(map(known.confirmed_at, live), default=began_at)
 

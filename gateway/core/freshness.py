@@ -57,7 +57,8 @@ def plan(known: Knowledge, index: Index, query: Query, came_at: float, ages: Age
     oldest_crawl = came_at - ages.full_crawl_interval_s
     if query.task_ids is not None and known.asks_by_id:
         named = [i for i in query.task_ids if not _is_settled(known, index, i, came_at, oldest, oldest_crawl)]
-        if known.omits or len(named) <= (known.pages or _COLD_IDS_MAX):
+        # Where there is one page, it tells more of a task that nobody here has seen: whether it is this session's.
+        if len(named) + any(index.get(i) is None for i in named) <= (known.pages or _COLD_IDS_MAX):
             return Plan("only the tasks that are named", tasks=named)
     if known.crawled_at == NEVER:
         return Plan("nothing is known yet", crawl=True)
@@ -97,7 +98,7 @@ def _is_settled(
     if suspicion is not None and (task is None or suspicion.since <= came_at):
         return False
     if task is None:
-        return max(known.gone.get(task_id, NEVER), NEVER if known.omits else known.crawled_at) >= oldest
+        return max(known.gone.get(task_id, NEVER), known.crawled_at) >= oldest
     terminal_since = min(oldest, max(oldest_crawl, known.doubted_at))
     return known.confirmed_at(task_id) >= (terminal_since if task.is_terminal else oldest)
 

@@ -52,7 +52,6 @@ class Knowledge(msgspec.Struct):
     suspect: dict[str, Suspicion] = {}
     unlisted: dict[str, float] = {}  # others were reported: as no list has shown them, nothing else confirms them
     unlisted_at: float = NEVER  # all of those were reported
-    omits: bool = False  # the last crawl did not show every task that is known, or none at all
     listing: Listing = Listing.NEITHER
     pages: int = 0  # that a crawl takes
     cursors: list[str | None] = []  # of the last pages, the very last one at the end
@@ -228,7 +227,6 @@ class Record:
         for suspicion in known.suspect.values():
             if suspicion.since != NEVER and not known.asks_by_id:
                 suspicion.since = max(suspicion.since, began_at)
-        known.omits = bool(known.unlisted) or not self.index
         if not known.unlisted:
             known.live_at = known.unlisted_at = began_at
 

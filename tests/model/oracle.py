@@ -387,7 +387,7 @@ class Oracle:
 
     def _is_late(self, asked: Asked, truth: Truth) -> bool:
         """Whether no full crawl is needed to know of a task that was made so long ago."""
-        named = asked.criteria.ids is not None and self.setting.knows_get
+        named = asked.criteria.ids is not None and self.setting.knows_get and self.setting.order != "nothing"
         return (self._appends or named) and truth.born.time < asked.oldest
 
     def _check_as_of(

@@ -236,11 +236,6 @@ FOUND = {
         Setting(full_crawl_interval=3840, tasks="w"),
         (Query(), Wait(5), Update(), Wait(2), Get(which=0, method="tasks/result"), Wait(2), Query()),
     ),
-    "a list that omits tasks: those that are named are there": History(
-        Setting(order="nothing"),
-        (Create(elsewhere=True), Create(elsewhere=True), Wait(700), Query(), Wait(10), Query(ids=(0,)), Wait(65),
-         Query(ids=(0, 1)), Wait(1000), Query(ids=(0, 1)), Wait(65), Query(ids=(0,))),
-    ),
     "a query is cancelled whose index went meanwhile": History(
         Setting(sessions_max=1, delays=((64, 0),), tasks="w"), (Get(s=1), Wait(60), Query(cancel=20), Wait(200))
     ),
