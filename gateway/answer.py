@@ -84,20 +84,23 @@ class Reply:
         """Whether the client has yet to take so much that sending more waits."""
         return self._exchange.connection.is_full
 
-    async def forward(self, data: bytes) -> None:
+    def forward(self, data: bytes) -> None:
         """Send a message that arrived on the crawler's stream, as long as the response has not been sent."""
         if not self._exchange.finished:
             self._event(data)
-            await self._exchange.drain()
 
-    async def progress(self, tasks: int) -> None:
+    async def drain(self) -> None:
+        """Wait until the client has taken enough of what was sent."""
+        await self._exchange.drain()
+
+    def progress(self, tasks: int) -> None:
         """Send `notifications/progress`, if the requestor asked for it, now and then; nobody waits for its reader."""
         now = self._exchange.connection.loop.time()
         if not self._progress_token or now < self._progress_due_at or tasks <= self._progress or self.is_full:
             return
         self._progress_due_at, self._progress = now + _PROGRESS_INTERVAL_S, tasks
         params = b'{"progressToken":%b,"progress":%d,"message":"tasks read"}' % (self._progress_token, tasks)
-        await self.forward(b'{"jsonrpc":"2.0","method":"notifications/progress","params":%b}' % params)
+        self.forward(b'{"jsonrpc":"2.0","method":"notifications/progress","params":%b}' % params)
 
     def send(self, data: bytes) -> None:
         """Send the response message, which ends the reply."""

@@ -20,12 +20,15 @@ class Outbox(Protocol):
 
     @property
     def is_full(self) -> bool:
-        """Whether `forward` would wait for the client."""
+        """Whether the client has yet to take so much that `drain` waits."""
 
-    async def forward(self, data: bytes) -> None:
+    def forward(self, data: bytes) -> None:
         """A message arrived on a stream of the crawler's."""
 
-    async def progress(self, tasks: int) -> None:
+    async def drain(self) -> None:
+        """Wait until the client has taken enough."""
+
+    def progress(self, tasks: int) -> None:
         """So many tasks have been read, and more follow."""
 
 
@@ -63,12 +66,15 @@ class Ask:
     async def forward(self, data: bytes) -> None:
         """Pass on a message from one of the crawler's streams. Who reads nothing holds up nobody but himself."""
         if self.outboxes:
-            await next((box for box in self.outboxes if not box.is_full), self.outboxes[0]).forward(data)
+            box = next((box for box in self.outboxes if not box.is_full), self.outboxes[0])
+            box.forward(data)
+            if all(each.is_full for each in self.outboxes):
+                await box.drain()
 
-    async def progress(self, tasks: int) -> None:
+    def progress(self, tasks: int) -> None:
         """Tell everyone who waits how far it is."""
-        for outbox in list(self.outboxes):
-            await outbox.progress(tasks)
+        for outbox in self.outboxes:
+            outbox.progress(tasks)
 
     async def join(self, outbox: Outbox) -> None:
         """Wait for the end. Raises what the asking raised; the last one to stop waiting stops it."""

@@ -190,7 +190,7 @@ class Refresher:
                     pages += 1
                     size_bytes += page.size_bytes
                     if page.following is not None:
-                        await ask.progress(order.count)
+                        ask.progress(order.count)
         await self._forget_unseen(session, crawler, ask, began_at)
         _check_same(session, known)
         session.crawled(began_at, self._clock(), pages, cursors, order.listing)
@@ -213,27 +213,29 @@ class Refresher:
     async def _forget_unseen(self, session: Session, crawler: Crawler, ask: Ask, began_at: float) -> None:
         """Take out the tasks that once were listed, and were neither listed nor reported since `began_at`.
 
-        They are asked for first, as a list whose cursors count places leaves out as many as vanish while it is read;
-        but where they are many, and all of some that are asked for have gone, so have the others.
+        They are asked for first: a list whose cursors count places leaves out as many as vanish while it is read, one
+        by last update those that change; but where they are many, and all of some have gone, so have the others.
         """
-        known, unseen = session.known, list[str]()
+        known, unseen, live = session.known, list[str](), list[str]()
         for some in session.unseen(began_at):
             unseen += some
+            live += [i for i in some if (task := session.index.get(i)) is not None and not task.is_terminal]
             await asyncio.sleep(0)
             _check_same(session, known)
-        if known.asks_by_id:
-            if len(unseen) > _SUSPECTS_MAX:
-                asked = unseen[:: -(-len(unseen) // _SUSPECTS_MAX)]
-                await self._ask_along(session, crawler, ask, asked, began_at)
-                _check_same(session, known)
-            if len(unseen) <= _SUSPECTS_MAX or any(session.index.get(i) is not None for i in asked):
-                for task_id in unseen:
-                    known.suspects(task_id, NEVER, self._clock())
-                return
+        may_be_there = known.asks_by_id
+        if known.asks_by_id and len(unseen) > _SUSPECTS_MAX:
+            sample = unseen[:: -(-len(unseen) // _SUSPECTS_MAX)]
+            await self._ask_along(session, crawler, ask, [*{*sample, *live[:_SUSPECTS_MAX]}], began_at)
+            _check_same(session, known)
+            may_be_there = any(session.index.get(i) is not None for i in sample)
         for start in range(0, len(unseen), TASKS_AT_ONCE):
             for task_id in unseen[start : start + TASKS_AT_ONCE]:
-                if known.reported_at(task_id) < began_at:
+                if known.reported_at(task_id) >= began_at or (known.asks_by_id and task_id in known.unlisted):
+                    continue  # something told of it meanwhile
+                if not may_be_there:
                     session.forget(task_id, began_at)
+                elif session.index.get(task_id) is not None:
+                    known.suspects(task_id, NEVER, self._clock())
             await asyncio.sleep(0)
             _check_same(session, known)
 

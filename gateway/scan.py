@@ -109,7 +109,7 @@ class Scanner:
                 list_bytes += read.size_bytes
                 size_bytes += sum(map(size_of, unique))
                 if read.following is not None:
-                    await scan.progress(len(seen))
+                    scan.progress(len(seen))
         limits = self._config.index
         session.oversize = len(seen) > limits.tasks_max or size_bytes + session.size_bytes > limits.memory_bytes_max
         session.known.pages, session.list_bytes = pages, list_bytes

@@ -16,7 +16,7 @@ from typing import Final
 import msgspec
 
 from gateway.core.index import Index
-from gateway.core.knowledge import NEVER, Knowledge, Listing
+from gateway.core.knowledge import NEVER, NOTED_ID_CHARS_MAX, Knowledge, Listing
 from gateway.core.query import Query
 from gateway.core.task import Task
 
@@ -55,7 +55,11 @@ def plan(known: Knowledge, index: Index, query: Query, came_at: float, ages: Age
     """What must be asked before `query`, which came at `came_at`, may be answered from `index`."""
     oldest, doubted_at = oldest_of(known, came_at, ages), min(known.doubted_at, came_at)
     oldest_crawl = came_at - ages.full_crawl_interval_s
-    if query.task_ids is not None and known.asks_by_id:
+    if (
+        query.task_ids is not None
+        and known.asks_by_id
+        and max(map(len, query.task_ids), default=0) <= NOTED_ID_CHARS_MAX
+    ):
         named = [i for i in query.task_ids if not _is_settled(known, index, i, came_at, oldest, oldest_crawl)]
         # Where there is one page, it tells more of a task that nobody here has seen: whether it is this session's.
         if len(named) + any(index.get(i) is None for i in named) <= (known.pages or _COLD_IDS_MAX):

@@ -19,7 +19,7 @@ from gateway.core.task import UNKNOWN, Instant, Task
 
 NEVER: Final = float("-inf")
 _NOTE_BYTES: Final = 300  # what is noted of a single task beside the index
-_NOTED_ID_CHARS_MAX: Final = 256  # anybody may ask for a longer id, and it is none
+NOTED_ID_CHARS_MAX: Final = 256  # anybody may ask for a longer id, and nothing is noted of it
 
 
 class Listing(Enum):
@@ -77,6 +77,10 @@ class Knowledge(msgspec.Struct):
         before = self.suspect.get(task_id)
         self.suspect[task_id] = Suspicion(since if before is None else min(since, before.since), now)
 
+    def is_unlisted_since(self, at: float) -> None:
+        """A task that no list shows was last reported at `at`."""
+        self.unlisted_at, self.live_at = min(self.unlisted_at, at), min(self.live_at, at)
+
     def settles(self, task_id: str, asked_at: float) -> None:
         """What was asked for at `asked_at` has come: if something has hinted at more since, who asked before has it."""
         suspicion = self.suspect.get(task_id)
@@ -113,11 +117,11 @@ class Record:
         for task_id in observation.gone:
             self.forget(task_id, now)
         for task_id in observation.suspect:
-            if len(task_id) <= _NOTED_ID_CHARS_MAX:
+            if len(task_id) <= NOTED_ID_CHARS_MAX:
                 self.known.suspects(task_id, now, now)  # known or not: a page on its way may yet bring it, as of before
         for task_id in observation.ended:
             known = self.index.get(task_id)
-            if len(task_id) <= _NOTED_ID_CHARS_MAX and (known is None or not known.is_terminal):
+            if len(task_id) <= NOTED_ID_CHARS_MAX and (known is None or not known.is_terminal):
                 self.known.suspects(task_id, now, now)
         if observation.doubt:
             self.known.doubted_at = now
@@ -143,8 +147,8 @@ class Record:
                 known.confirm(task.id, asked_at)
                 if hidden:  # a crawl has not shown it since, or one that cannot ask for it may not
                     known.suspects(task.id, asked_at, now)
-        if asked_at is not None:
-            known.settles(task.id, asked_at)
+                known.settles(task.id, asked_at)
+            known.is_unlisted_since(known.unlisted.get(task.id, now))
         if not task.is_terminal:
             known.told[task.id] = now
 
@@ -156,7 +160,7 @@ class Record:
             del self.known.suspect[task_id]
         self.known.confirmed.pop(task_id, None)
         self.known.told.pop(task_id, None)
-        if len(task_id) <= _NOTED_ID_CHARS_MAX:
+        if len(task_id) <= NOTED_ID_CHARS_MAX:
             self.known.gone[task_id] = now
 
     def listed(self, tasks: Sequence[Task], asked_at: float, now: float) -> list[Task]:
@@ -192,6 +196,7 @@ class Record:
     def asks_no_more_by_id(self, now: float) -> None:
         """The upstream does not know `tasks/get`: what no page has shown is unknown until one may have."""
         self.known.asks_by_id = False
+        self.known.believed_from = max(self.known.believed_from, now)
         for task_id in self.known.unlisted:
             self.known.suspects(task_id, NEVER, now)
 

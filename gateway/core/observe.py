@@ -41,10 +41,10 @@ def of_response(request: Message, response: Message) -> Observation | None:
     """What the response to `request` says."""
     if not is_observed(request):
         return None
-    if request.method == "tasks/result":
-        return _of_result(request, response)
     if bytes(response.error):
         return _of_error(request, response)
+    if request.method == "tasks/result":
+        return _of_result(request)
     try:
         if request.method in ("tasks/get", "tasks/cancel"):
             return Observation([task.parse(jsonrpc.without_meta(bytes(response.result)))])
@@ -89,21 +89,18 @@ def _makes_task(request: Message) -> bool:
     return "task" in jsonrpc.members(request.params)
 
 
-def _of_result(request: Message, response: Message) -> Observation | None:
-    """What `tasks/result` brings comes when the task has ended, its error too; -32602 may mean other things."""
+def _of_result(request: Message) -> Observation | None:
+    """What `tasks/result` brings comes when the task has ended."""
     task_id = _named(request)
-    if task_id is None:
-        return None
-    is_refused = jsonrpc.error_code(response) == jsonrpc.INVALID_PARAMS
-    return Observation(suspect=[task_id]) if is_refused else Observation(ended=[task_id])
+    return None if task_id is None else Observation(ended=[task_id])
 
 
 def _of_error(request: Message, response: Message) -> Observation | None:
     task_id = _named(request)
     if task_id is None or jsonrpc.error_code(response) != jsonrpc.INVALID_PARAMS:
         return None
-    # Only `tasks/get` fails so for one reason alone: the task is not there. A terminal task refuses `tasks/cancel` with
-    # the same code.
+    # Of the three only `tasks/get` fails so for one reason alone: the task is not there. A terminal task refuses
+    # `tasks/cancel` with the same code, and a failed one relays its own error through `tasks/result`.
     return Observation(gone=[task_id]) if request.method == "tasks/get" else Observation(suspect=[task_id])
 
 

@@ -132,6 +132,10 @@ TABLE: dict[str, Case] = {
     "a crawl at each refresh, a task that no list shows, all asked a moment ago": Case(
         crawled(RECENT, unlisted={"d1": RECENT}, unlisted_at=RECENT), FRESH, ages=Ages(1.0, 0.0)
     ),
+    "a name that is longer than is noted": Case(
+        Knowledge(), CRAWL, tasks=[], query=Query(task_ids=frozenset({"n" * 257}))
+    ),
+    "no task is named": Case(Knowledge(), FRESH, tasks=[], query=Query(task_ids=frozenset())),
     "a finished task is named": Case(crawled(OLD), FRESH, query=Query(task_ids=frozenset({"d1"}))),
     "a finished task is named that was crawled too long ago": Case(
         crawled(ANCIENT), (False, False, {"d1"}), query=Query(task_ids=frozenset({"d1"}))

@@ -249,6 +249,40 @@ FOUND = {
         (Wait(30), Query(), Wait(70), Query(),
          *[e for _ in range(300) for e in (Update(status=0, notify=True), Wait())], Wait(3)),
     ),
+    "more than a hundred tasks have gone, and one that changed was missed": History(
+        Setting(full_crawl_interval=320, page_size=1000, order="updated", per_page=10, delays=((4, 0),),
+                tasks="w" + "c" * 121),
+        (Query(), Wait(640), *[Delete(which=1)] * 101, Query(), Wait(6), Update(status=1)),
+    ),
+    "a task is told of while some of many that may have gone are asked for": History(
+        Setting(full_crawl_interval=320, page_size=1000, order="updated", per_page=10, delays=((4, 0),),
+                listening=True, tasks="w" + "c" * 270),
+        (Query(), Wait(640), *[Delete(which=1)] * 250, Query(), Wait(6), Update(status=1), Wait(24),
+         Update(status=1, notify=True), Wait(5), Query(), Wait(640)),
+    ),
+    "a notification makes a task one that no list shows, reported before the others of those": History(
+        Setting(max_age=16, full_crawl_interval=200, order="random", per_page=1, delays=((12, 0),), listening=True,
+                tasks="wcccc"),
+        (Query(), Wait(16), Update(notify=True, late=110), Wait(28), Delete(), Wait(3), Create(), Wait(31), Query(),
+         Wait(100), Query(), Wait(51), Query(), Wait(10), Query(), Wait(5), Query(), Wait(4), Query()),
+    ),
+    "no tasks/get: that is found out while a crawl reads and a task is being made": History(
+        Setting(max_age=128, full_crawl_interval=200, order="prepends", per_page=1, knows_get=False,
+                delays=((2, 2), (40, 40), (70, 0), (70, 0), (40, 2)), listening=True, tasks="ccccc"),
+        (Query(), Wait(300), Create(), Wait(), Query(), Wait(32), Query(ids=(99,)), Wait(65), Query(), Wait(5), Query(),
+         Wait(64)),
+    ),
+    "a slow answer brings a live task that no list has shown, as of before": History(
+        Setting(full_crawl_interval=3840, cursors="offset", per_page=1, delays=((2, 2), (2, 100), (2, 2), (0, 2)),
+                tasks="ccwccc"),
+        (Query(), Wait(90), Delete(), Wait(600), Get(which=2), Wait(10), Update(), Wait(32), Query(), Wait(32), Query(),
+         Wait(5), Query(), Wait(16), Query()),
+    ),
+    "a report that no timestamp tells from another settles nothing": History(
+        Setting(per_page=1, coarse=True, delays=((16, 5), (16, 140), (1, 5)), listening=True, tasks="wwww"),
+        (Stream(), Query(), Wait(67), Query(), Wait(91), Query(s=1), Wait(32), Fault(kind="500"), Wait(7), Stream(),
+         Update(status=1, notify=True, late=20), Update(status=1), Wait(3), Page()),
+    ),
 }  # fmt: skip
 
 

@@ -335,6 +335,21 @@ async def test_a_message_goes_to_one_of_two_queries_and_the_second_outlives_the_
     assert len(rig.asked("tasks/list")) == 2, "and no second crawl"
 
 
+async def test_a_client_that_reads_nothing_holds_up_nobody_who_shares_its_crawl(rig: Rig) -> None:
+    session = Session(rig)
+    slow = await session.client(filtered(1))
+    peer, asked_id = await crawl_id(rig)
+    slow.pause()
+    other = await session.client(filtered(2))
+    await _joined(rig, session)
+    large = chunk(event(notification("notifications/message", level="info", data="x" * 60_000)))
+    await peer.send(stream())
+    for _ in range(200):  # more than the connection to a client and the gateway's buffer hold
+        await peer.send(large)
+    await peer.send(chunk(event(result(asked_id, page(TASKS)))) + LAST_CHUNK)
+    assert ids(told(await other.response())[-1]) == ALL
+
+
 async def _resets(_asked: Message, peer: Peer) -> None:
     peer.reset()
 
