@@ -378,7 +378,10 @@ class Oracle:
             bounds.high += max(counts)
             bounds.may_follow |= may_follow
             bounds.counted_may_follow |= may_follow and min(counts) == 1
-            bounds.learned.append((truth, min(reasons)))
+            # In a state that does not match, a task is left out unasked; and max_age may be longer after a reload.
+            unasked = [s.number for s in truth.states if self._match(asked, truth, s) == {False}]
+            known = truth.known_before(asked.came)
+            bounds.learned.append((truth, min([*reasons, *(number for number in unasked if number >= known)])))
         return bounds
 
     def _has_moved(self, asked: Asked, truth: Truth, state: State) -> bool:

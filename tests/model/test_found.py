@@ -14,6 +14,7 @@ from tests.model.history import (
     History,
     Page,
     Query,
+    Reload,
     Restart,
     Setting,
     Stream,
@@ -282,6 +283,10 @@ FOUND = {
         Setting(per_page=1, coarse=True, delays=((16, 5), (16, 140), (1, 5)), listening=True, tasks="wwww"),
         (Stream(), Query(), Wait(67), Query(), Wait(91), Query(s=1), Wait(32), Fault(kind="500"), Wait(7), Stream(),
          Update(status=1, notify=True, late=20), Update(status=1), Wait(3), Page()),
+    ),
+    "max_age is longer after a reload: what was left out of an answer before it need not have been asked for": History(
+        Setting(max_age=16, tasks="www"),
+        (Query(), Wait(), Update(), Wait(16), Query(methods=(2,)), Wait(), Reload()),
     ),
 }  # fmt: skip
 
