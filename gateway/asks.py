@@ -58,10 +58,11 @@ class Ask:
         self._keys += keys
         self._session.asks.update(dict.fromkeys(keys, self))
 
-    def answered(self, key: str) -> None:
-        """What it was asked about a task is known: who wants to know more need not wait for the rest."""
-        if self._session.asks.get(key) is self:
-            del self._session.asks[key]
+    def release(self, *keys: str | None) -> None:
+        """It asks for these no more: who wants to know them anew need not wait for the rest."""
+        for key in keys:
+            if self._session.asks.get(key) is self:
+                del self._session.asks[key]
 
     async def forward(self, data: bytes) -> None:
         """Pass on a message from one of the crawler's streams. Who reads nothing holds up nobody but himself."""
@@ -98,9 +99,7 @@ class Ask:
 
     def end(self) -> None:
         """No query may join it any more."""
-        for key in self._keys:
-            if self._session.asks.get(key) is self:
-                del self._session.asks[key]
+        self.release(*self._keys)
 
 
 async def together(*works: Coroutine[None, None, None]) -> None:

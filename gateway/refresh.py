@@ -230,7 +230,7 @@ class Refresher:
             may_be_there = any(session.index.get(i) is not None for i in sample)
         for start in range(0, len(unseen), TASKS_AT_ONCE):
             for task_id in unseen[start : start + TASKS_AT_ONCE]:
-                if known.reported_at(task_id) >= began_at or (known.asks_by_id and task_id in known.unlisted):
+                if known.speaks_for(task_id, began_at):
                     continue  # something told of it meanwhile
                 if not may_be_there:
                     session.forget(task_id, began_at)
@@ -316,7 +316,7 @@ class Refresher:
             for task_id in waiting:
                 if session.known.asks_by_id:
                     await self._ask_for_one(session, crawler, task_id)
-                ask.answered(task_id)
+                ask.release(task_id)
 
         await together(*(worker() for _ in range(min(_ASKED_AT_ONCE, len(task_ids)))))
 

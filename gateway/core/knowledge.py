@@ -67,6 +67,10 @@ class Knowledge(msgspec.Struct):
         at = self.unlisted.get(task_id)
         return self.confirmed.get(task_id, NEVER) if at is None else at
 
+    def speaks_for(self, task_id: str, began_at: float) -> bool:
+        """Whether a task is there though a crawl begun at `began_at` does not list it: its own reports say so."""
+        return self.reported_at(task_id) >= began_at or (self.asks_by_id and task_id in self.unlisted)
+
     def confirmed_at(self, task_id: str) -> float:
         """When a task was last reported, alone or by a crawl."""
         at = self.unlisted.get(task_id)
@@ -168,8 +172,8 @@ class Record:
         known = self.known
         known.listed_at = now
         there = [task for task in tasks if known.gone.get(task.id, NEVER) < asked_at]
-        told_since = [task.id for task in there if known.told.get(task.id, NEVER) > asked_at] if known.told else ()
-        unclear = {task.id for task in there if task.id in told_since and _is_tie(self.index.get(task.id), task)}
+        told_since = [task for task in there if known.told.get(task.id, NEVER) > asked_at] if known.told else ()
+        unclear = {task.id for task in told_since if _is_tie(self.index.get(task.id), task)}
         for task_id in unclear:
             known.suspects(task_id, NEVER, now)
         clear = [task for task in there if task.id not in unclear] if unclear else there
@@ -209,13 +213,7 @@ class Record:
         if known.asks_by_id and len(known.unlisted) == len(self.index):
             return  # as with a server whose list is always empty
         for tasks in self.index.parts():
-            yield [
-                task.id
-                for task in tasks
-                if task.crawl != self.crawl
-                and known.reported_at(task.id) < began_at
-                and not (known.asks_by_id and task.id in known.unlisted)
-            ]
+            yield [task.id for task in tasks if task.crawl != self.crawl and not known.speaks_for(task.id, began_at)]
 
     def crawled(
         self, began_at: float, ended_at: float, pages: int, cursors: list[str | None], listing: Listing

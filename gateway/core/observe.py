@@ -1,8 +1,8 @@
 """What a passing message says about tasks.
 
 In: a response with the request that it answers, or a notification. Out: an `Observation`, or None if it says nothing.
-Always: an observation is certain. What only hints at a change is told as such: a task is suspect after an error that
-may mean several things, and everything is in doubt after what could not be read.
+Always: an observation is certain. What only hints at a change is told as such: after `tasks/result` a task has ended,
+somehow; after an error that may mean several things it is suspect; after what cannot be read all is in doubt.
 
 Source: DESIGN 6, "what is observed in passing"; tasks specification, Protocol Messages and Protocol Errors.
 """
