@@ -138,7 +138,7 @@ def _chunk(data: bytes) -> bytes:
 
 
 def _last_chunk(trailers: Headers) -> bytes:
-    return b"0\r\n%b\r\n" % trailers.block()
+    return b"0\r\n%b\r\n" % (trailers.passable_trailers().block() if trailers else b"")
 
 
 def _identity(data: bytes) -> bytes:

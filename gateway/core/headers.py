@@ -4,13 +4,25 @@ In: pairs of name and value. Out: pairs. Always: what is passed on keeps its ord
 A name that is looked up is given in lower case. What derives fields from fields makes new ones.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator
 from typing import Final, Self
 
 # RFC 9110, 7.6.1. Transfer-Encoding is not here: the relay frames each leg as the other is framed, and so keeps it.
 _HOP_BY_HOP: Final = frozenset({b"connection", b"keep-alive", b"proxy-connection", b"te", b"upgrade"})
 # Never removed because `Connection` names them: a message without these would not be the message that was sent.
 _ESSENTIAL: Final = frozenset({b"host", b"content-length", b"transfer-encoding"})
+# Never passed on as a trailer (RFC 9110, 6.5.1): what frames, routes, authenticates, modifies the request or describes
+# the content. A reader that merges trailers with the header fields would obey them: llhttp obeys `Connection: close`.
+_NEVER_TRAILERS: Final = frozenset(
+    b"content-length transfer-encoding trailer te connection keep-alive proxy-connection upgrade "
+    b"host location content-location forwarded via max-forwards origin referer "
+    b"authorization proxy-authorization www-authenticate proxy-authenticate cookie set-cookie "
+    b"expect range cache-control pragma if-match if-none-match if-modified-since if-unmodified-since if-range "
+    b"prefer accept accept-charset accept-encoding accept-language last-event-id "
+    b"content-encoding content-type content-range content-language content-disposition "
+    b"age date expires vary retry-after warning allow accept-ranges".split()
+)
+_NEVER_TRAILERS_BEGIN: Final = (b"mcp-", b"x-forwarded-", b"sec-", b"access-control-")
 # What the gateway can read on its way past (DESIGN 3.3).
 _READABLE: Final = frozenset({b"gzip", b"x-gzip", b"deflate", b"identity"})
 
@@ -83,6 +95,18 @@ class Headers:
         if b"connection" in self:
             removed = (_HOP_BY_HOP | set(self.tokens(b"connection"))) - _ESSENTIAL
         return self._of([field for field in self._fields if field[0] not in removed])
+
+    def passable_trailers(self, refused: Container[bytes] = ()) -> "Headers":
+        """Of trailer fields, those that may go on as such (RFC 9110, 6.5.1) and are not named in `refused`."""
+        return self._of(
+            [
+                field
+                for field in self._fields
+                if field[0] not in _NEVER_TRAILERS
+                and not field[0].startswith(_NEVER_TRAILERS_BEGIN)
+                and field[0] not in refused
+            ]
+        )
 
     def without(self, *names: bytes) -> "Headers":
         """The fields but those called one of `names`."""
