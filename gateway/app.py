@@ -14,6 +14,7 @@ from collections.abc import Callable
 from aiohttp import web
 
 from gateway import admin, logs
+from gateway.buffers import Buffers
 from gateway.config import Config, ConfigError, Tls
 from gateway.core.headers import Headers
 from gateway.door import Door
@@ -42,8 +43,9 @@ class App:
         self._retired: list[Pool] = []
         self._servers = Servers(self._loop.time)
         self._sessions = Sessions(config.index, self._servers, self._loop.time)
+        self._buffers = Buffers(config.limits.held_bytes_max)
         self._apply(config)
-        self._listener = Listener(self._handle, config.limits)
+        self._listener = Listener(self._handle, config.limits, self._buffers)
         self._metrics.gauges(self._gauges)
         self._tls: ssl.SSLContext | None = None
         self._server: asyncio.Server | None = None
@@ -52,7 +54,7 @@ class App:
 
     def _apply(self, config: Config) -> None:
         """Make what depends on the configuration."""
-        self._pools = {u.name: Pool(u, config.limits) for u in config.upstreams}
+        self._pools = {u.name: Pool(u, config.limits, self._buffers) for u in config.upstreams}
         self._proxy = Proxy(config, self._pools, self._sessions, self._metrics)
         self._config = config
 
@@ -61,7 +63,11 @@ class App:
 
     def _gauges(self) -> dict[str, tuple[str, float]]:
         connections = ("Connections of clients.", float(len(self._listener.connections)))
-        return {**self._sessions.gauges(), "connections": connections}
+        held = (
+            "Bytes held for clients and upstreams, as counted against limits.held_bytes_max.",
+            self._buffers.held_bytes,
+        )
+        return {**self._sessions.gauges(), "connections": connections, "held_bytes": held}
 
     async def start(self) -> None:
         """Listen. Raises StartError."""
@@ -127,6 +133,7 @@ class App:
         self._sessions.take_over(config.index, _changed(self._config, config, "url", "identity_headers"))
         self._apply(config)
         self._listener.limits = config.limits
+        self._buffers.bytes_max = config.limits.held_bytes_max
         log.info("reloaded", extra={"upstreams": [u.name for u in config.upstreams]})
 
     async def stop(self) -> None:

@@ -137,7 +137,7 @@ def _read_size(value: object) -> int:
 
 def _read_memory(value: object) -> int:
     if (size := _read_size(value)) < 2**20:
-        raise ValueError("a size of 1MiB or more: an index without a task takes some KiB")
+        raise ValueError("a size of 1MiB or more")
     return size
 
 
@@ -280,6 +280,7 @@ class Limits(Struct, frozen=True, kw_only=True):
 
     inspected_body_bytes_max: Size = 4 * 2**20
     inspected_event_bytes_max: Size = 4 * 2**20
+    held_bytes_max: Memory = 256 * 2**20
     header_bytes_max: Size = 64 * 2**10
     connections_max: Count = 10_000
     request_timeout: Duration = 30.0

@@ -2,17 +2,21 @@
 
 In: the bytes of requests, read by `core/http1.py`. Out: an `Exchange` for each, given to the handler in a task of its
 own, which writes the response's bytes. Always: an exchange that ends without a whole response cuts the connection
-(DESIGN 3.5); a client that leaves ends its handler at once (DESIGN 3.6); whatever a connection holds is bounded.
+(DESIGN 3.5); a client that leaves ends its handler at once (DESIGN 3.6); no reset destroys a response that was sent;
+whatever a connection holds is bounded.
 
-aiohttp's server is not used: measured here on one core it relays half as many requests, and keeps less of them.
+aiohttp's server is not used (DESIGN 10): its tasks, futures and readers for each request rule out what a relay saves,
+and 3.14.5 makes a chunked request's last trailer a field of the next request.
 """
 
 import asyncio
+import enum
 import logging
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Final
 
+from gateway.buffers import SMALL_BYTES_MAX, Account, Buffers
 from gateway.config import Limits
 from gateway.core import http1, jsonrpc
 from gateway.core.headers import Headers
@@ -22,6 +26,7 @@ log = logging.getLogger("taskgate.listener")
 
 _LINGER_S: Final = 10.0
 _LINGER_BYTES_MAX: Final = 16 << 20
+_QUEUED_BYTES: Final = 2048  # what a request that waits takes, beside its fields
 TURNED_AWAY_MAX: Final = 100  # connections beyond `connections_max` that are told so; further ones are only closed
 _NEVER: Final = float("inf")
 CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
@@ -34,8 +39,8 @@ class Exchange:
     """
 
     __slots__ = (
-        "body", "connection", "continued", "ends_with_connection", "finished", "headers", "keep_alive", "method",
-        "minor", "started", "status", "target",
+        "account", "body", "connection", "continued", "ends_with_connection", "finished", "headers", "keep_alive",
+        "method", "minor", "started", "status", "target",
     )  # fmt: skip
 
     def __init__(self, connection: "Connection", head: http1.Head) -> None:
@@ -45,7 +50,8 @@ class Exchange:
         self.minor = head.minor  # of the HTTP version: 1, or 0 for a client that knows neither chunks nor 1xx
         self.headers = head.headers
         self.body = Body(connection)
-        self.keep_alive = head.minor == 1 and b"close" not in head.headers.tokens(b"connection")
+        self.account = Account(connection.buffers)  # of the body as far as it was read to be inspected
+        self.keep_alive = head.keep_alive
         self.started = False  # something of the final response was written
         self.continued = False  # the client was told to go on and send its body
         self.finished = False
@@ -72,6 +78,11 @@ class Exchange:
         """The response is whole."""
         self.finished = True
 
+    def close(self) -> None:
+        """Nobody handles it any more: it holds nothing."""
+        self.body.end()
+        self.account.close()
+
     def respond(self, status: int, reason: bytes, headers: Iterable[tuple[bytes, bytes]], body: bytes) -> None:
         """Send a whole response of the gateway's own."""
         self.status = status
@@ -86,7 +97,11 @@ class Exchange:
         self.finish()
 
     async def read_body(self, bytes_max: int) -> tuple[bytes, bool]:
-        """The body, and True; or its beginning, and False, if it is larger than `bytes_max`."""
+        """The body, and True; or its beginning, and False, if it is larger than `bytes_max`. Raises Overloaded.
+
+        Beyond `SMALL_BYTES_MAX` it is read once there is room for all of it: bodies that each wait for the others to
+        make room would never end.
+        """
         if not self.body.complete and not self.continued and self.minor and self.expects_continue:
             self.continued = True
             self.connection.expect_body()
@@ -98,9 +113,15 @@ class Exchange:
         while piece := await self.body.read():
             pieces.append(piece)
             size += len(piece)
+            if size > SMALL_BYTES_MAX > self.account.held_bytes and not self.body.complete:
+                await self._reserve(max(size, min(bytes_max, int(self.headers.get(b"content-length") or bytes_max))))
             if size > bytes_max:
                 return b"".join(pieces), False
+        self.account.set(size)
         return b"".join(pieces), True
+
+    async def _reserve(self, size_bytes: int) -> None:
+        await self.account.reserve(size_bytes, self.connection.room_timeout_s)
 
     @property
     def expects_continue(self) -> bool:
@@ -114,9 +135,10 @@ class ClientGone(Exception):
 class Listener:
     """All connections of clients."""
 
-    def __init__(self, handle: Callable[[Exchange], Awaitable[None]], limits: Limits) -> None:
+    def __init__(self, handle: Callable[[Exchange], Awaitable[None]], limits: Limits, buffers: Buffers) -> None:
         self.handle = handle
         self.limits = limits
+        self.buffers = buffers
         self.connections: set[Connection] = set()
         self.turned_away: set[Connection] = set()  # those of them that came when there were too many
         self.draining = False
@@ -130,8 +152,8 @@ class Listener:
         for connection in list(self.connections):
             if now > connection.deadline:
                 connection.time_out()
-            elif connection.is_held and connection.has_left():
-                connection.abort()
+            elif connection.is_held:
+                connection.look_for_its_end()
 
     async def drain(self, timeout_s: float) -> None:
         """Let the answers in flight finish, for `timeout_s` at most, then close every connection."""
@@ -149,6 +171,31 @@ class Listener:
             task.cancel()
         if tasks:
             await asyncio.wait(tasks, timeout=1.0)
+        for connection in list(self.connections):
+            connection.close()
+
+
+class State(enum.Enum):
+    """The life of a client's connection.
+
+    IDLE       waits for a request, or for the rest of its head
+    SERVING    a handler runs; requests behind wait in the queue, or as bytes
+    SKIPPING   the response is out and the request is not in: the rest of its body is dropped
+    LINGERING  all has been said; what still comes is dropped, so that no reset destroys what was said
+    CLOSED     the connection is lost
+
+    IDLE      a request's head -> SERVING; refused or timed out -> LINGERING
+    SERVING   response and request whole -> SERVING (the next in the queue) or IDLE; response whole, request not ->
+              SKIPPING; the last response, or a cut -> LINGERING
+    SKIPPING  the request's end -> SERVING or IDLE; refused, timed out or the last -> LINGERING
+    any       connection lost -> CLOSED
+    """
+
+    IDLE = enum.auto()
+    SERVING = enum.auto()
+    SKIPPING = enum.auto()
+    LINGERING = enum.auto()
+    CLOSED = enum.auto()
 
 
 class Connection(Wire):
@@ -157,18 +204,20 @@ class Connection(Wire):
     def __init__(self, listener: Listener, loop: asyncio.AbstractEventLoop) -> None:
         self._listener = listener
         self._limits = listener.limits
-        super().__init__(loop, self._limits.stall_timeout)
-        self.deadline = loop.time() + listener.limits.request_timeout
+        super().__init__(loop, listener.buffers, self._limits.stall_timeout)
+        self.state = State.IDLE
+        self.deadline = loop.time() + self._limits.request_timeout
         self.task: asyncio.Task[None] | None = None
+        self._exchange: Exchange | None = None  # the one that `task` handles
         self.streaming = False  # the response in flight is an event stream, which has no end to wait for
-        self._queue: deque[Exchange] = deque()  # pipelined requests, of one read of the socket at most
+        self._queue: deque[Exchange] = deque()  # pipelined requests; as long as there is one, nothing is read
+        self._queued = Account(self.buffers)
         self._receiving: Exchange | None = None  # the request whose body is arriving
         self._body_began = False
-        self._closing = False
-        self._lingering = False
-        self._parser = http1.RequestParser(listener.limits.header_bytes_max)
-        self._in_head = False
+        self._last = False  # nothing is served behind what came already
         self._refused: http1.Refused | None = None  # what came behind the requests that are still to be answered
+        self._reader = http1.RequestReader(self._limits.header_bytes_max)
+        self._in_head = False
         self._dropped_bytes = 0
 
     # ---- the transport ----
@@ -187,6 +236,7 @@ class Connection(Wire):
 
     def connection_lost(self, exc: Exception | None) -> None:
         super().connection_lost(exc)
+        self.state = State.CLOSED
         self._listener.connections.discard(self)
         self._listener.turned_away.discard(self)
         if self._receiving is not None:
@@ -195,32 +245,67 @@ class Connection(Wire):
         if self.task is not None:
             self.task.cancel()
             self.task = None  # which may not have begun, and then never takes itself out
-        self._queue.clear()
+        if self._exchange is not None:
+            self._exchange.close()
+            self._exchange = None
+        self._forget_queue()
+        self._reader.close()
+
+    def _forget_queue(self) -> None:
+        for exchange in self._queue:
+            exchange.close()
+        if self._queue:
+            self._queue.clear()
+            self.release_reading()
+        self._queued.close()
 
     def eof_received(self) -> bool:
         # The end of what a client sends cannot be told from its leaving, which must end a stream at once.
+        if self._nothing_else_ends_it():
+            self.abort()  # or what came of the response would look whole
         return False
 
+    def _nothing_else_ends_it(self) -> bool:
+        """Whether a response is under way whose end is the connection's."""
+        exchange = self._exchange
+        return exchange is not None and exchange.started and exchange.ends_with_connection and not exchange.finished
+
     def data_received(self, data: bytes) -> None:
-        if self._closing and self._receiving is None:
+        if self.state is State.LINGERING:
             self._drop(len(data))
             return
-        for event in self._parser.feed(data):
-            if isinstance(event, http1.Head):
-                self._begin(event)
-            elif isinstance(event, http1.End):
-                self._complete(event)
-            elif isinstance(event, http1.Refused):
-                self._refuse(event)
-            elif self._receiving is not None:
-                self._body_began = True
-                self._receiving.body.feed(event)
-        if self._receiving is not None and not self._lingering:
+        self._reader.add(data)
+        self._read_on()
+
+    def _read_on(self) -> None:
+        """Read what has arrived, up to a request that must wait for its turn."""
+        reader = self._reader
+        while reader.pending_bytes and not self._queue and self.state is not State.LINGERING:
+            for event in reader.read():
+                self._take(event)
+        if self._queue:
+            heads = sum(exchange.headers.size_bytes() + _QUEUED_BYTES for exchange in self._queue)
+            self._queued.set(heads + reader.pending_bytes)
+        if self._receiving is not None and self.state is not State.SKIPPING:
             self.expect_body()
-        if self._parser.in_head != self._in_head:
-            self._in_head = self._parser.in_head
-            if self._in_head and self.task is None and not self._lingering:
+        in_head = reader.state is http1.State.HEAD
+        if in_head != self._in_head:
+            self._in_head = in_head
+            if in_head and self.state is State.IDLE:
                 self.deadline = self.loop.time() + self._limits.request_timeout
+
+    def _take(self, event: http1.Event) -> None:
+        if self.state is State.LINGERING:
+            return  # an event before this one was the last
+        if isinstance(event, http1.Head):
+            self._begin(event)
+        elif isinstance(event, http1.End):
+            self._complete(event)
+        elif isinstance(event, http1.Refused):
+            self._refuse(event)
+        elif self._receiving is not None:
+            self._body_began = True
+            self._receiving.body.feed(event)
 
     def expect_body(self) -> None:
         """More of the request's body must come in time, unless the client waits to be told to go on."""
@@ -229,28 +314,44 @@ class Connection(Wire):
             waits = exchange.expects_continue and not exchange.continued and not self._body_began
             self.deadline = _NEVER if waits else self.loop.time() + self.stall_timeout_s
 
+    @property
+    def room_timeout_s(self) -> float:
+        """How long a request waits for room in the buffers."""
+        return self._limits.request_timeout
+
     def time_out(self) -> None:
         """The deadline has passed: silently if the connection is idle, with a status if a request has begun."""
-        if self._receiving is not None and not self._lingering:
+        if self._receiving is not None and self.state is State.SERVING:
             if self.is_held or (self._receiving.started and not self._receiving.finished):
                 self.expect_body()  # who is not read cannot send, and who is being answered may wait for more of it
                 return
             missing = f"nothing more of the request's body for {self.stall_timeout_s:g} s"
-        elif self._parser.in_head:
+        elif self.state is State.IDLE and self._in_head:
             missing = f"no whole request head within {self._limits.request_timeout:g} s"
         else:
-            self.close()
+            self._hang_up() if self.state is State.SKIPPING else self.close()
             return
         self._refuse(http1.Refused(408, b"Request Timeout", missing))
+
+    def look_for_its_end(self) -> None:
+        """Notice that the client has left, which the loop does not see of a connection that is not read."""
+        left = self.has_left()
+        if left == "reset" or (left and self._nothing_else_ends_it()):
+            self.abort()
+        elif left:
+            self._hang_up()
+            if self.task is not None:
+                self.task.cancel()
 
     @property
     def is_ending(self) -> bool:
         """Whether the connection closes behind the response in flight."""
-        return self._closing and not self._queue and self._refused is None
+        return self._last and not self._queue and self._refused is None
 
     def close_when_idle(self) -> None:
-        self._closing = True
-        if self.task is None:
+        """Serve what has come, then close."""
+        self._last = True
+        if self.state is State.IDLE:
             self.close()
 
     # ---- exchanges ----
@@ -259,7 +360,7 @@ class Connection(Wire):
         exchange = Exchange(self, head)
         self._receiving = exchange
         self._body_began = False
-        if self.task is None and not self._lingering:
+        if self.state is State.IDLE:
             self._start(exchange)
         else:
             self._queue.append(exchange)
@@ -270,54 +371,51 @@ class Connection(Wire):
         if self._receiving is not None:
             self._receiving.body.finish(end.trailers)
             self._receiving = None
-        if self._lingering:
-            self._lingering = False
+        if self.state is State.SKIPPING:
             self._next()
         else:
             self.deadline = _NEVER
 
     def _start(self, exchange: Exchange) -> None:
+        self.state = State.SERVING
+        self._exchange = exchange
         self.deadline = _NEVER
         if exchange is self._receiving:
             self.expect_body()
         self.task = self.loop.create_task(self._run(exchange))
 
     async def _run(self, exchange: Exchange) -> None:
+        refused: http1.Refused | None = None
         try:
             await self._listener.handle(exchange)
         except ClientGone as gone:
             gone.__traceback__ = None  # whose frames refer to who still refers to the error
-            if self._refused is not None and not exchange.started:
-                self.task = None
-                exchange.body.end()
-                self._send_refusal(self._refused)
-                return
-            self._cut(exchange)
+            refused = None if exchange.started else self._refused
         except asyncio.CancelledError:
-            self._cut(exchange)
+            pass
         except Exception:
             path = exchange.target.partition(b"?")[0]  # a query may hold a token
             log.exception("a request could not be handled", extra={"target": path.decode("latin-1")})
-            self._cut(exchange)
-        self.task = None
+        self.task = self._exchange = None
         self.streaming = False
         self.limit_stalls(True)
-        exchange.body.end()  # what nobody read would hold up the next request
-        self._end(exchange)
+        exchange.close()  # what nobody read would hold up the next request
+        if self.state is State.SERVING:
+            self._end(exchange, refused)
 
-    def _end(self, exchange: Exchange) -> None:
-        if self.transport is None:
-            return
-        if not exchange.finished:
+    def _end(self, exchange: Exchange, refused: http1.Refused | None) -> None:
+        if refused is not None:
+            self._send_refusal(refused)
+        elif not exchange.finished:
             self._cut(exchange)
-        elif not exchange.keep_alive or self.is_ending:
-            self._close_gently(exchange)
-        elif not exchange.body.complete and self._refused is not None:
-            self.close()  # what is left of it is malformed
-        elif not exchange.body.complete:
-            self._linger()
-        else:
+        elif exchange.body.complete and exchange.keep_alive and not self.is_ending:
             self._next()
+        elif exchange.body.complete or self._refused is not None:
+            self._hang_up()  # what is left of the body, if anything is, is malformed
+        else:
+            self._last |= not exchange.keep_alive
+            self.state = State.SKIPPING
+            self.deadline = self.loop.time() + _LINGER_S
 
     def _cut(self, exchange: Exchange) -> None:
         """End the connection without the rest of a response, which must not look whole; what came of it goes out.
@@ -328,48 +426,60 @@ class Connection(Wire):
         if exchange.started and exchange.ends_with_connection:
             self.abort()
         else:
-            self.close()
+            self._hang_up()
 
-    def _linger(self) -> None:
-        """The response is out before the request was in: take in the rest, for a while, before the next one."""
-        self._lingering = True
-        self.deadline = self.loop.time() + _LINGER_S
+    def _hang_up(self) -> None:
+        """Say no more, and drop what still comes, until the client closes: a reset would destroy what was said.
 
-    def _close_gently(self, exchange: Exchange) -> None:
-        # Closing while the client still sends would reset the connection and lose the response on its way.
-        if exchange.body.complete:
-            self.close()
+        As nginx lingers. Behind TLS the transport itself waits for the client's close_notify.
+        """
+        self.state = State.LINGERING
+        self._reader.close()
+        self._forget_queue()
+        for exchange in (self._receiving, self._exchange):
+            if exchange is not None:
+                exchange.body.end()  # which may hold up reading
+        self._receiving = None
+        if self.transport is None or self.transport.is_closing():
+            return
+        if self.transport.can_write_eof():
+            self.transport.write_eof()
+            self.deadline = self.loop.time() + min(_LINGER_S, self.stall_timeout_s)
         else:
-            exchange.keep_alive = True
-            self._closing = True
-            self._linger()
+            self.close()
 
     def _next(self) -> None:
+        """Serve the request that waits, or what was refused behind them, or wait for one."""
+        self.state = State.IDLE
         if self._queue:
-            if len(self._queue) == 1:
+            exchange = self._queue.popleft()
+            if not self._queue:
+                self._queued.close()
                 self.release_reading()
-            self._start(self._queue.popleft())
+            self._start(exchange)
+            self._read_on()
         elif self._refused is not None:
             self._send_refusal(self._refused)
-        elif self._closing:
-            self.close()
+        elif self._last:
+            self._hang_up()
         else:
             self.deadline = self.loop.time() + self._limits.keepalive_timeout
+            self._read_on()
 
     def _refuse(self, refused: http1.Refused) -> None:
         """Answer what is no request once those before it are answered, and close."""
         log.info("refused a request", extra={"status": refused.status})  # never why: that may quote a token
-        if self._lingering:
-            self.close()  # its response is out
+        if self.state is State.SKIPPING:
+            self._hang_up()  # its response is out
             return
-        self._closing = True
+        self._last = True
         self.deadline = _NEVER
         if self._receiving is not None:
             self._receiving.body.fail(ClientGone())  # it will never be whole
             self._receiving = None
         self._refused = refused
-        if self.task is None:
-            self._next()
+        if self.state is State.IDLE:
+            self._send_refusal(refused)
 
     def _send_refusal(self, refused: http1.Refused) -> None:
         body = jsonrpc.error(b"", jsonrpc.INVALID_REQUEST, f"{refused.reason.decode()}: {refused}")
@@ -377,13 +487,10 @@ class Connection(Wire):
             [(b"Content-Type", b"application/json"), (b"Content-Length", b"%d" % len(body)), (b"Connection", b"close")]
         )
         self.write(b"HTTP/1.1 %d %b\r\n%b\r\n%b" % (refused.status, refused.reason, fields.block(), body))
-        # Closing while the client still sends would reset the connection and lose the refusal on its way.
-        if self.transport is not None and self.transport.can_write_eof():
-            self.transport.write_eof()
-        self.deadline = self.loop.time() + min(_LINGER_S, self.stall_timeout_s)
+        self._hang_up()
 
     def _drop(self, size_bytes: int) -> None:
-        """What comes behind a refusal is nothing to anybody; too much of it is not even taken."""
+        """What comes behind all that was said is nothing to anybody; too much of it is not even taken."""
         self._dropped_bytes += size_bytes
-        if self._dropped_bytes > _LINGER_BYTES_MAX and self.task is None:
+        if self._dropped_bytes > _LINGER_BYTES_MAX:
             self.close()

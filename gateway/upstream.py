@@ -16,6 +16,7 @@ from typing import Any, Final, Self
 
 import httptools
 
+from gateway.buffers import Buffers
 from gateway.config import Limits, Upstream
 from gateway.core.headers import Headers
 from gateway.errors import GatewayError, Overloaded, UpstreamBroken, UpstreamTimeout, UpstreamUnreachable
@@ -47,8 +48,8 @@ class Response:
 class _Connection(Wire):
     """One connection to the upstream."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, limits: Limits) -> None:
-        super().__init__(loop, limits.stall_timeout)
+    def __init__(self, loop: asyncio.AbstractEventLoop, buffers: Buffers, limits: Limits) -> None:
+        super().__init__(loop, buffers, limits.stall_timeout)
         self._head_bytes_max = limits.header_bytes_max
         self.idle_since = 0.0
         self.used = False  # it has served an exchange before
@@ -307,8 +308,9 @@ class Call:
 class Pool:
     """The connections to one upstream."""
 
-    def __init__(self, config: Upstream, limits: Limits) -> None:
+    def __init__(self, config: Upstream, limits: Limits, buffers: Buffers) -> None:
         self.config = config
+        self._buffers = buffers
         self._limits = limits
         self._loop = asyncio.get_running_loop()
         self._idle: list[_Connection] = []
@@ -351,7 +353,7 @@ class Pool:
         try:
             async with asyncio.timeout(self.config.connect_timeout):
                 _, connection = await self._loop.create_connection(
-                    lambda: _Connection(self._loop, self._limits), url.host, url.port, ssl=self._tls
+                    lambda: _Connection(self._loop, self._buffers, self._limits), url.host, url.port, ssl=self._tls
                 )
         except TimeoutError:
             raise UpstreamTimeout(f"no connection to the upstream within {self.config.connect_timeout:g} s") from None

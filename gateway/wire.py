@@ -2,7 +2,8 @@
 
 In: pieces of bytes as a transport delivers them. Out: the same pieces to one reader, in order.
 Always: no more than `HELD_BYTES_MAX` and one read of the socket is held for a body; then its transport is not read
-until the reader has caught up. What was held when the sender failed is still handed out before the failure is raised.
+until the reader has caught up. What is held for all peers together is counted (buffers.py); when that is at its limit,
+a body holds one small read. What was held when the sender failed is still handed out before the failure is raised.
 A peer that has vanished, or takes nothing of what is there for it, loses its connection after `stall_timeout`.
 """
 
@@ -12,11 +13,13 @@ import socket
 import struct
 from collections.abc import Sequence
 from socket import SO_KEEPALIVE, SO_LINGER, SOL_SOCKET
-from typing import Final
+from typing import Final, Literal
 
+from gateway.buffers import Account, Buffers
 from gateway.core.headers import Headers
 
-_LEFT: Final = select.POLLHUP | select.POLLERR | getattr(select, "POLLRDHUP", 0)
+_RESET_SEEN: Final = select.POLLHUP | select.POLLERR
+_END_SEEN: Final = getattr(select, "POLLRDHUP", 0)
 HELD_BYTES_MAX: Final = 256 * 1024
 _NO_TRAILERS: Final = Headers()
 _KEEPIDLE_MAX_S: Final = 32767  # what Linux takes
@@ -24,12 +27,14 @@ _USER_TIMEOUT_MAX_MS: Final = 2**31 - 1
 _RESET: Final = struct.pack("ii", 1, 0)  # on, for 0 seconds: what is not sent yet is dropped, and RST is sent
 
 
-class Wire(asyncio.Protocol):
+class Wire(asyncio.BufferedProtocol):
     """A connection: reading can be held up for several reasons at once, writing waits while the peer is slow."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, stall_timeout_s: float) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, buffers: Buffers, stall_timeout_s: float) -> None:
         self.loop = loop
+        self.buffers = buffers
         self.stall_timeout_s = stall_timeout_s
+        self._unsent = Account(buffers)  # what the transport holds, as long as that is too much
         self.transport: asyncio.Transport | None = None
         self._reading_held = 0
         self._stalls_limited = True
@@ -44,10 +49,23 @@ class Wire(asyncio.Protocol):
         self.transport = None
         self.resume_writing()
 
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return self.buffers.to_read_into
+
+    def buffer_updated(self, nbytes: int) -> None:
+        self.data_received(bytes(self.buffers.to_read_into[:nbytes]))
+
+    def data_received(self, data: bytes) -> None:
+        """Take in what arrived."""
+        raise NotImplementedError
+
     def pause_writing(self) -> None:
         self._drained = self.loop.create_future()
+        assert self.transport is not None
+        self._unsent.set(self.transport.get_write_buffer_size())
 
     def resume_writing(self) -> None:
+        self._unsent.close()
         if self._drained is not None and not self._drained.done():
             self._drained.set_result(None)
         self._drained = None
@@ -66,6 +84,8 @@ class Wire(asyncio.Protocol):
         """Send bytes; nothing happens if the connection has ended. Its reader is told of that, not its writer."""
         if self.transport is not None and not self.transport.is_closing():
             self.transport.write(data)
+            if self._drained is not None:
+                self._unsent.set(self.transport.get_write_buffer_size())
 
     @property
     def is_held(self) -> bool:
@@ -82,13 +102,14 @@ class Wire(asyncio.Protocol):
         if self._reading_held == 0 and self.transport is not None and not self.transport.is_closing():
             self.transport.resume_reading()
 
-    def has_left(self) -> bool:
-        """Whether the peer has closed or reset the connection: the loop does not see that of one that is not read."""
+    def has_left(self) -> "Literal['', 'end', 'reset']":
+        """How the peer has left, if it has: the loop does not see that of a connection that is not read."""
         if self.transport is None:
-            return True
+            return "reset"
         poll = select.poll()
-        poll.register(self.transport.get_extra_info("socket").fileno(), _LEFT)
-        return bool(poll.poll(0))
+        poll.register(self.transport.get_extra_info("socket").fileno(), _RESET_SEEN | _END_SEEN)
+        seen = poll.poll(0)
+        return "" if not seen else "reset" if seen[0][1] & _RESET_SEEN else "end"
 
     def limit_stalls(self, limited: bool) -> None:
         """Whether a peer that leaves no room for what is sent loses the connection after `stall_timeout`."""
@@ -149,8 +170,9 @@ class Body:
         if self._discarding:
             return
         self._pieces.append(data)
-        self._held += len(data)
-        if self._held > HELD_BYTES_MAX and not self._wire_held:
+        held = self._held + len(data)
+        self._account(held)
+        if held > (0 if self._wire.buffers.is_full else HELD_BYTES_MAX) and not self._wire_held:
             self._wire_held = True
             self._wire.hold_reading()
         self._wake()
@@ -180,11 +202,15 @@ class Body:
             return b""
         data = self._pieces[0] if len(self._pieces) == 1 else b"".join(self._pieces)
         self._pieces.clear()
-        self._held = 0
+        self._account(0)
         if self._wire_held:
             self._wire_held = False
             self._wire.release_reading()
         return data
+
+    def _account(self, held: int) -> None:
+        self._wire.buffers.change(held - self._held)
+        self._held = held
 
     async def read(self) -> bytes:
         """What has arrived since the last call, as soon as that is something; empty at the end.

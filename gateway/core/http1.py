@@ -1,32 +1,31 @@
-"""Requests of HTTP/1.x, read strictly: what could be read in two ways is refused, and everything else passes.
+"""Requests of HTTP/1.x, read by llhttp; what could be read in two ways is refused, and everything else passes.
 
 In: bytes as they arrive, split anywhere. Out: a `Head`, pieces of the body, an `End`, and so on; a `Refused` is the
 last thing that comes of a connection.
-Always: method, target, names and values are the bytes that came, whatever they spell (DESIGN 3.1,
-3.2), only that an authority in the target becomes the `Host`; a message has one framing, and one only (RFC 9112, 6 and
-7.1); a head or a trailer has a limit in bytes.
+Always: method, target, names and values are the bytes that came (DESIGN 3.1, 3.2), only that an authority in the
+target becomes the `Host`; a message has one framing, and one only (RFC 9112, 6 and 7.1); a head or a trailer has a
+limit in bytes; no more than a few requests are read from one `read`, however many have arrived.
 
-Why not httptools here, which reads the upstream's responses: llhttp knows only registered methods and ASCII targets,
-takes the body of a request with `Upgrade` for another protocol, and calls back for every field. aiohttp 3.14.5
-besides puts the last trailer in front of the next request's fields.
+llhttp refuses most of what is doubtful. Refused here besides: another version or protocol, a request line with more
+white space than it needs, a `Transfer-Encoding` other than one plain list that ends with `chunked`, no `Host` or two.
+llhttp knows only registered methods and ASCII targets: others get 400 (DESIGN 10).
 """
 
+import enum
 import re
-from collections.abc import Callable
-from typing import Final, TypeAlias
+from typing import Any, Final, TypeAlias
+
+import httptools
 
 from gateway.core.headers import Headers
 
-_TOKEN: Final = rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+"
-_REQUEST_LINE: Final = re.compile(rb"(" + _TOKEN + rb") ([^\x00-\x20\x7f]+) HTTP/([0-9])\.([0-9])\r\n")
 _ABSOLUTE: Final = re.compile(rb"[A-Za-z][A-Za-z0-9+.-]*://([^/?#]*)")
-_FIELD: Final = re.compile(rb"(" + _TOKEN + rb"):[ \t]*+([^\x00-\x08\x0a-\x1f\x7f]*)\r\n")
-_FIELDS: Final = re.compile(rb"(?:" + _TOKEN + rb":[^\x00-\x08\x0a-\x1f\x7f]*\r\n)*+")
-_BARE_LF: Final = re.compile(rb"(?<!\r)\n")
-_CHUNK_SIZE: Final = re.compile(rb"([0-9A-Fa-f]{1,15})(?:[ \t]*;[^\x00-\x08\x0a-\x1f\x7f]*)?\r\n")
-_LENGTH: Final = re.compile(rb"[0-9]{1,18}")
-_READ_AT_ONCE: Final = 16 * 1024
-_CHUNK_LINE_BYTES_MAX: Final = 4096
+_CODING: Final = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+_LENGTH_DIGITS_MAX: Final = 18
+_HEAD_AT_LEAST: Final = 1024  # bytes that are read at once, before the end of a head is looked for
+_HEAD_AT_ONCE: Final = 16 * 1024
+_CHUNKS_AT_ONCE: Final = 4 * 1024
+_CHUNKED: Final = -1  # in place of a body's length
 
 
 class Refused(Exception):
@@ -39,15 +38,16 @@ class Refused(Exception):
 
 
 class Head:
-    """A request's line and fields. `minor` is that of HTTP/1.0 or 1.1."""
+    """A request's line and fields. `minor` is that of HTTP/1.0 or 1.1; `keep_alive`: another request may follow."""
 
-    __slots__ = ("headers", "method", "minor", "target")
+    __slots__ = ("headers", "keep_alive", "method", "minor", "target")
 
     def __init__(self, method: bytes, target: bytes, minor: int, headers: Headers) -> None:
         self.method = method
         self.target = target
         self.minor = minor
         self.headers = headers
+        self.keep_alive = minor == 1 and b"close" not in headers.tokens(b"connection")
 
 
 class End:
@@ -62,185 +62,222 @@ class End:
 Event: TypeAlias = Head | bytes | End | Refused
 """A head, a piece of the body, or the end."""
 
-_State: TypeAlias = Callable[["RequestParser", list[Event]], bool]
+
+class State(enum.Enum):
+    """Where a reader is.
+
+    BETWEEN --first byte of a request line--> HEAD --empty line--> BODY --last byte--> BETWEEN, or OVER if the head
+    said that it is the last request; anything --Refused--> OVER. OVER is left by nothing.
+    """
+
+    BETWEEN = enum.auto()
+    HEAD = enum.auto()
+    BODY = enum.auto()
+    OVER = enum.auto()
 
 
-class RequestParser:
-    """Reads the requests of one connection."""
+class RequestReader:
+    """Reads the requests of one connection: `add` takes what arrived, `read` gives events of it.
+
+    The methods that begin with `on_` are llhttp's; nobody else calls them.
+    """
 
     def __init__(self, head_bytes_max: int) -> None:
         self._max = head_bytes_max
+        self.state = State.BETWEEN
+        self._pending = b""  # what arrived and was not read yet, from `_at` on
+        self._at = 0
+        self._events: list[Event] = []
+        self.on_body = self._events.append
+        self._target = b""
+        self._fields: list[tuple[bytes, bytes]] = []
+        self._data = b""  # what is being read
+        self._raw: bytes | bytearray = b""  # what was read since the head began, and perhaps some bytes before it
+        self._foreign_bytes_max = 0  # of those bytes before it
+        self._body_from = 0  # the place among `_events` of the first piece of this body
+        self._left = 0  # bytes of the body that are still to be read, or _CHUNKED
+        self._idle_bytes = 0  # of chunk sizes, extensions and trailers, since the last byte of a chunk
+        self._keep_alive = True
+        self._stops = False  # llhttp stops behind this head: it takes what follows for another protocol
+        self._muted = False
+        self._parser: Any = httptools.HttpRequestParser(self)
+
+    def close(self) -> None:
+        """Nothing more is read. The parser, which refers back, is let go."""
+        self.state = State.OVER
         self._pending = b""
-        self._state: _State = RequestParser._head  # a function, not a method: no cycle
-        self._searched = 0  # bytes of `_pending` in which the end was looked for
-        self._left = 0  # bytes of the body, or of the chunk, that are still to come
-        self._trailers: list[tuple[bytes, bytes]] = []
+        self._parser = self.on_body = None  # type: ignore[assignment]
+
+    def add(self, data: bytes) -> None:
+        """Take what arrived."""
+        if self.state is not State.OVER:
+            self._pending = self._pending[self._at :] + data if self.pending_bytes else data
+            self._at = 0
 
     @property
-    def in_head(self) -> bool:
-        """Whether a request has begun whose head is not whole."""
-        return bool(self._pending) and self._state is RequestParser._head
+    def pending_bytes(self) -> int:
+        """How much has arrived and was not read."""
+        return len(self._pending) - self._at
 
-    def feed(self, data: bytes) -> list[Event]:
-        """The events that `data` completes."""
-        events: list[Event] = []
+    def read(self) -> list[Event]:
+        """The events of the next bytes: of all that arrived, but for what may be requests behind others."""
+        data = self._slice()
         try:
-            for start in range(0, len(data), _READ_AT_ONCE):  # what is small costs a copy of what is behind it
-                self._pending += data[start : start + _READ_AT_ONCE]
-                while self._state(self, events):
-                    pass
+            self._read(data)
         except Refused as refused:
-            events.append(refused.with_traceback(None))  # whose frames hold the events
-            self._state = RequestParser._refused
+            refused.__traceback__ = refused.__context__ = None  # whose frames hold the events
+            self._events.append(refused)
+            self.state = State.OVER
+        if self.state is State.OVER:
+            self._pending, self._at = b"", 0
+        events = self._events[:]
+        self._events.clear()
         return events
 
-    def _refused(self, _: list[Event]) -> bool:
-        self._pending = b""
-        return False
+    def _slice(self) -> bytes:
+        """The next bytes to read. Of pipelined requests only a few, so that the others wait as bytes."""
+        data, start = self._pending, self._at
+        end = len(data)
+        if self.state is State.BODY:
+            end = min(end, start + (_CHUNKS_AT_ONCE if self._left == _CHUNKED else self._left))
+        elif end - start > _HEAD_AT_LEAST:
+            found = data.find(b"\r\n\r\n", start + _HEAD_AT_LEAST, start + _HEAD_AT_ONCE)
+            end = min(end, found + 4 if found >= 0 else start + _HEAD_AT_ONCE)
+        self._at = end
+        return data if not start and end == len(data) else data[start:end]
 
-    # Each state takes what it can from `_pending`, and says whether the next one may have something to do.
+    def _read(self, data: bytes) -> None:
+        """Raises Refused."""
+        self._data, self._body_from = data, 0
+        if self.state is State.HEAD:
+            self._raw = bytearray(self._raw) if type(self._raw) is bytes else self._raw
+            self._raw += data
+        try:
+            self._parser.feed_data(data)
+        except httptools.HttpParserUpgrade as upgrade:
+            self._at -= len(data) - upgrade.args[0]
+            self._read_on()
+        except httptools.HttpParserCallbackError as error:
+            raise error.__context__ or error from None
+        except httptools.HttpParserError as error:
+            if self.state is not State.OVER:  # llhttp complains of what comes behind `Connection: close`
+                raise _fault(error) from None
+        if self.state is State.HEAD:
+            self._check_head(len(self._raw) - self._foreign_bytes_max)
+        elif self.state is State.BODY and self._left == _CHUNKED:
+            self._check_idle(len(data) if len(self._events) == self._body_from else 0)
+        elif self.state is State.BODY:
+            self._left -= sum(map(len, self._events[self._body_from :]))  # type: ignore[arg-type]  # pieces of the body
 
-    def _head(self, events: list[Event]) -> bool:
-        data = self._pending
-        while data.startswith(b"\r\n"):  # RFC 9112, 2.2
-            data = data[2:]
-        self._pending = data
-        end = data.find(b"\r\n\r\n", max(0, self._searched - 3))
-        if end < 0:
-            self._check_partial(data)
-            return False
-        self._searched = 0
-        if end + 4 > self._max:
-            self._refuse_size(data)
-        line = _REQUEST_LINE.match(data)
-        if line is None:
-            raise Refused(400, b"Bad Request", _line_fault(data))
-        method, target, major, minor = line.groups()
-        if major != b"1" or minor not in b"01":
-            raise Refused(505, b"HTTP Version Not Supported", "HTTP/1.1 and HTTP/1.0 are supported")
+    def _read_on(self) -> None:
+        """Go on with a fresh parser where llhttp stopped: it is told how the body is framed, and nothing else."""
+        self._stops = False
+        self._parser = httptools.HttpRequestParser(self)
+        if not self._left:
+            self.on_message_complete()
+            return
+        framing = b"Transfer-Encoding: chunked" if self._left == _CHUNKED else b"Content-Length: %d" % self._left
+        self._muted = True
+        self._parser.feed_data(b"POST / HTTP/1.1\r\n%b\r\n\r\n" % framing)
+        self._muted = False
+
+    def _check_head(self, size_bytes: int) -> None:
+        if size_bytes > self._max:
+            message = f"the request's head is larger than {self._max} bytes"
+            if self._raw.find(b"\r\n", 0, self._max // 2) < 0:
+                raise Refused(414, b"URI Too Long", message)
+            raise Refused(431, b"Request Header Fields Too Large", message)
+
+    def _check_idle(self, size_bytes: int) -> None:
+        self._idle_bytes = self._idle_bytes + size_bytes if size_bytes else 0
+        if self._idle_bytes > self._max:
+            message = f"more than {self._max} bytes of chunk extensions or trailers"
+            raise Refused(431, b"Request Header Fields Too Large", message)
+
+    # ---- llhttp's ----
+
+    def on_message_begin(self) -> None:
+        if not self._muted:
+            self._foreign_bytes_max = len(self._data) if self._events or self.state is not State.BETWEEN else 0
+            self.state = State.HEAD
+            self._raw = self._data
+            self._target = b""
+            self._fields = []
+
+    def on_url(self, url: bytes) -> None:
+        self._target += url
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self._fields.append((name, value))
+
+    def on_headers_complete(self) -> None:
+        if self._muted:
+            self._fields = []
+            return
+        parser = self._parser
+        method, version = parser.get_method(), parser.get_http_version()
+        self._check_line(method, version)
+        minor, headers = int(version[-1]), Headers(self._fields)
+        if len(self._raw) > self._max:  # which may hold more than this head
+            self._check_head(len(method) + len(self._target) + 14 + headers.size_bytes())
+        if len(headers.all(b"host")) > 1 or (minor == 1 and b"host" not in headers):
+            raise Refused(400, b"Bad Request", "HTTP/1.1 wants one Host (RFC 9112, 3.2)")
+        self._left = _length(headers, minor)
+        target, headers = _in_origin_form(method, self._target, headers)
+        head = Head(method, target, minor, headers)
+        self._events.append(head)
+        self._fields, self._raw, self._idle_bytes = [], b"", 0
+        self._body_from = len(self._events)
+        self._keep_alive, self._stops = head.keep_alive, parser.should_upgrade()
+        self.state = State.BODY
+
+    def _check_line(self, method: bytes, version: str) -> None:
         if method == b"CONNECT":
             raise Refused(501, b"Not Implemented", "CONNECT asks for a tunnel, and this is a gateway")
-        headers = _fields(data, line.end(), end + 2)
-        if len(headers.all(b"host")) > 1 or (minor == b"1" and b"host" not in headers):
-            raise Refused(400, b"Bad Request", "HTTP/1.1 wants one Host (RFC 9112, 3.2)")
-        self._state = self._framing(headers, int(minor))
-        self._pending = data[end + 4 :]
-        target, headers = _in_origin_form(method, target, headers)
-        events.append(Head(method, target, int(minor), headers))
-        return True
+        if b"%b %b HTTP/%b\r\n" % (method, self._target, version.encode()) not in self._raw:
+            message = "a request line is a method, a target and HTTP/1.1, with one space between"
+            raise Refused(400, b"Bad Request", message)
+        if version not in ("1.1", "1.0"):
+            raise Refused(505, b"HTTP Version Not Supported", "HTTP/1.1 and HTTP/1.0 are supported")
 
-    def _check_partial(self, data: bytes) -> None:
-        if _BARE_LF.search(data, self._searched):
-            raise Refused(400, b"Bad Request", "a line that does not end with CRLF")
-        self._searched = len(data)
-        if len(data) > self._max:
-            self._refuse_size(data)
+    def on_message_complete(self) -> None:
+        if self._stops:
+            return  # only for llhttp
+        trailers = Headers(self._fields)
+        if trailers.size_bytes() > self._max:
+            raise Refused(431, b"Request Header Fields Too Large", f"trailers larger than {self._max} bytes")
+        self._events.append(End(self._fields))
+        self._fields = []
+        self.state = State.BETWEEN if self._keep_alive else State.OVER
 
-    def _refuse_size(self, data: bytes) -> None:
-        message = f"the request's head is larger than {self._max} bytes"
-        if data.find(b"\r\n", 0, self._max // 2) < 0:
-            raise Refused(414, b"URI Too Long", message)
-        raise Refused(431, b"Request Header Fields Too Large", message)
 
-    def _framing(self, headers: Headers, minor: int) -> _State:
-        lengths = headers.all(b"content-length")
-        if b"transfer-encoding" in headers:
-            codings = headers.tokens(b"transfer-encoding")
-            if lengths:
-                raise Refused(400, b"Bad Request", "both Transfer-Encoding and Content-Length")
-            if not minor or codings[-1:] != [b"chunked"] or codings.count(b"chunked") != 1:
-                raise Refused(400, b"Bad Request", "Transfer-Encoding must end with chunked, once, in HTTP/1.1")
-            return RequestParser._chunk_size
-        if not lengths:
-            return RequestParser._end
-        if len(lengths) > 1 or not _LENGTH.fullmatch(lengths[0].strip(b" \t")):
-            raise Refused(400, b"Bad Request", "Content-Length must be one number")
-        self._left = int(lengths[0])
-        return RequestParser._body if self._left else RequestParser._end
+def _length(headers: Headers, minor: int) -> int:
+    """How long the body is, or _CHUNKED. Raises Refused for a framing that two readers could read differently."""
+    codings = headers.all(b"transfer-encoding")
+    if codings:
+        names = [name.strip(b" \t").lower() for name in codings[0].split(b",")]
+        plain = len(codings) == 1 and all(map(_CODING.fullmatch, names)) and b"identity" not in names
+        if not minor or not plain or names[-1] != b"chunked" or names.count(b"chunked") > 1:
+            message = "Transfer-Encoding must be one list that ends with chunked, once, in HTTP/1.1"
+            raise Refused(400, b"Bad Request", message)
+        return _CHUNKED
+    length = headers.get(b"content-length")
+    if length is None:
+        return 0
+    if not length.isdigit() or len(length) > _LENGTH_DIGITS_MAX:
+        raise Refused(400, b"Bad Request", f"Content-Length must be one number of {_LENGTH_DIGITS_MAX} digits at most")
+    return int(length)
 
-    def _body(self, events: list[Event]) -> bool:
-        if not self._take(events):
-            return False
-        if not self._left:
-            self._state = RequestParser._end
-        return not self._left
 
-    def _take(self, events: list[Event]) -> bool:
-        """Hand out what has come of a body or chunk."""
-        data = self._pending
-        if not data:
-            return False
-        piece = data if len(data) <= self._left else data[: self._left]
-        self._pending = data[len(piece) :]
-        self._left -= len(piece)
-        events.append(piece)
-        return True
-
-    def _end(self, events: list[Event]) -> bool:
-        events.append(End(self._trailers))
-        self._trailers = []
-        self._state = RequestParser._head
-        return bool(self._pending)
-
-    def _take_chunks(self, events: list[Event]) -> None:
-        """Hand out the chunks that have come whole, as one piece: each alone costs a copy of what is behind it."""
-        data, at, pieces = self._pending, 0, []
-        while (line := _CHUNK_SIZE.match(data, at)) is not None and (size := int(line[1], 16)):
-            end = line.end() + size
-            if data[end : end + 2] != b"\r\n" or line.end() - at > _CHUNK_LINE_BYTES_MAX:
-                break
-            pieces.append(data[line.end() : end])
-            at = end + 2
-        if pieces:
-            events.append(b"".join(pieces))
-            self._pending = data[at:]
-
-    def _chunk_size(self, events: list[Event]) -> bool:
-        self._take_chunks(events)
-        end = self._pending.find(b"\n")
-        if (len(self._pending) if end < 0 else end) >= _CHUNK_LINE_BYTES_MAX:
-            raise Refused(400, b"Bad Request", f"a chunk's size line is larger than {_CHUNK_LINE_BYTES_MAX} bytes")
-        if end < 0:
-            return False
-        line = _CHUNK_SIZE.fullmatch(self._pending, 0, end + 1)
-        if line is None:
-            raise Refused(400, b"Bad Request", "a malformed chunk size")
-        self._pending = self._pending[end + 1 :]
-        self._left = int(line[1], 16)
-        self._state = RequestParser._chunk if self._left else RequestParser._trailer
-        return True
-
-    def _chunk(self, events: list[Event]) -> bool:
-        if not self._take(events):
-            return False
-        if not self._left:
-            self._state = RequestParser._chunk_end
-        return not self._left
-
-    def _chunk_end(self, events: list[Event]) -> bool:
-        if len(self._pending) < 2:
-            if self._pending not in (b"", b"\r"):
-                raise Refused(400, b"Bad Request", "a chunk that does not end where its size says")
-            return False
-        if not self._pending.startswith(b"\r\n"):
-            raise Refused(400, b"Bad Request", "a chunk that does not end where its size says")
-        self._pending = self._pending[2:]
-        self._state = RequestParser._chunk_size
-        return True
-
-    def _trailer(self, events: list[Event]) -> bool:
-        data = self._pending
-        end = 0 if data.startswith(b"\r\n") else data.find(b"\r\n\r\n", max(0, self._searched - 3)) + 2
-        if end < 2 and not data.startswith(b"\r\n"):
-            self._check_partial(data)
-            return False
-        self._searched = 0
-        if end > self._max:
-            self._refuse_size(data)
-        self._trailers = list(_fields(data, 0, end))
-        self._pending = data[end + 2 :]
-        self._state = RequestParser._end
-        return True
+def _fault(error: httptools.HttpParserError) -> Refused:
+    """What llhttp refuses, as a response says it."""
+    if isinstance(error, httptools.HttpParserInvalidMethodError):
+        return Refused(400, b"Bad Request", "the request line begins with no registered method (RFC 9110, 16.1)")
+    if isinstance(error, httptools.HttpParserInvalidURLError):
+        return Refused(400, b"Bad Request", f"the target is no origin or absolute form in ASCII: {error}")
+    if str(error) in ("Invalid HTTP version", "Pause on PRI/Upgrade"):
+        return Refused(505, b"HTTP Version Not Supported", "HTTP/1.1 and HTTP/1.0 are supported")
+    return Refused(400, b"Bad Request", f"not HTTP/1.1: {error}")
 
 
 def _in_origin_form(method: bytes, target: bytes, headers: Headers) -> tuple[bytes, Headers]:
@@ -257,23 +294,3 @@ def _in_origin_form(method: bytes, target: bytes, headers: Headers) -> tuple[byt
     if not rest.startswith(b"/"):
         rest = b"*" if method == b"OPTIONS" and not rest else b"/" + rest  # RFC 9112, 3.2.4
     return rest, headers.with_value(b"host", absolute[1])
-
-
-def _fields(data: bytes, start: int, end: int) -> Headers:
-    """The fields in the lines from `start` to `end`. Raises Refused."""
-    if _FIELDS.fullmatch(data, start, end) is None:
-        raise Refused(400, b"Bad Request", _field_fault(data[start:end]))
-    return Headers(_FIELD.findall(data, start, end))
-
-
-def _line_fault(data: bytes) -> str:
-    shown = data[: data.find(b"\r\n")][:100].decode("latin-1")
-    return f"{shown!r} is no request line (method, target and HTTP/1.1, one space between)"
-
-
-def _field_fault(block: bytes) -> str:
-    for line in block.split(b"\r\n"):
-        if _FIELDS.fullmatch(line + b"\r\n") is None:
-            name = line.partition(b":")[0][:40].decode("latin-1")
-            return f"the field that begins with {name!r} is malformed"
-    return "malformed fields"

@@ -9,6 +9,7 @@ from collections.abc import Callable
 
 import pytest
 
+from gateway.buffers import Buffers
 from gateway.config import Limits, Url
 from gateway.config import Upstream as Config
 from gateway.upstream import Pool
@@ -218,7 +219,7 @@ async def test_a_connection_goes_back_only_if_everything_on_it_was_read() -> Non
     """A1: reading was held up for a body that nobody took, and nothing would be read for the next exchange either."""
     with listening() as sock:
         upstream = Upstream(sock)
-        pool = Pool(Config(name="up", url=Url("http", "127.0.0.1", port_of(sock), "/")), Limits())
+        pool = Pool(Config(name="up", url=Url("http", "127.0.0.1", port_of(sock), "/")), Limits(), Buffers(1 << 20))
         asked = b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n"
         async with pool.call(b"GET") as call_:
             waiting = asyncio.create_task(call_.send_all(asked, None, again=False))

@@ -224,7 +224,7 @@ async def test_connect_is_refused(process_rig: Rig) -> None:
 
 async def test_a_trailer_is_no_field_of_the_next_request(rig: Rig) -> None:
     """aiohttp 3.14.5 put the last trailer of a chunked request in front of the next request's fields."""
-    stolen = [b"Authorization: Bearer stolen", b"Mcp-Session-Id: stolen", b"Host: evil.example", b"Content-Length: 9"]
+    stolen = [b"Authorization: Bearer stolen", b"Mcp-Session-Id: stolen", b"Host: evil.example"]
     rig.serve(_ok)
     one = await rig.client(_head(b"Transfer-Encoding: chunked") + chunked(b"x", trailers=stolen) + request() * 2)
     assert (await one.response(3)).status == 200

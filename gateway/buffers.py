@@ -1,0 +1,100 @@
+"""One count of all bytes that are held for clients and upstreams together, and its limit.
+
+In: what is held, by who holds it: bodies on their way, bodies and events that are inspected, requests that wait behind
+others, what peers have yet to take. Out: whether there is room for more.
+Always: beyond `limits.held_bytes_max` nobody's service stops (DESIGN 7). What is small (SMALL_BYTES_MAX) is still held;
+who needs more waits for room, first come, first served, and gets 503 where none comes free; what only would be looked
+at passes unread; and every connection is read a little at a time. So the process holds at most the limit, and for each
+connection SMALL_BYTES_MAX either way.
+"""
+
+import asyncio
+from collections import deque
+from typing import Final
+
+from gateway.errors import Overloaded
+
+SMALL_BYTES_MAX: Final = 64 * 1024
+_READ_BYTES_MAX: Final = 64 * 1024
+_READ_BYTES_MAX_WHEN_FULL: Final = 4 * 1024
+
+
+class Buffers:
+    """The count for one gateway. `bytes_max` may change while it runs."""
+
+    def __init__(self, bytes_max: int) -> None:
+        self.bytes_max = bytes_max
+        self.held_bytes = 0
+        self._waiters: deque[tuple[int, asyncio.Future[None]]] = deque()
+        scratch = memoryview(bytearray(_READ_BYTES_MAX))  # every read of a socket goes through it
+        self._scratch, self._scratch_when_full = scratch, scratch[:_READ_BYTES_MAX_WHEN_FULL]
+
+    @property
+    def is_full(self) -> bool:
+        """Whether the limit is reached."""
+        return self.held_bytes >= self.bytes_max
+
+    @property
+    def to_read_into(self) -> memoryview:
+        """Where the next read of a socket goes, before anything else is read."""
+        return self._scratch_when_full if self.is_full else self._scratch
+
+    def change(self, by_bytes: int) -> None:
+        """So much more is held, or less."""
+        self.held_bytes += by_bytes
+        while self._waiters and by_bytes < 0:
+            size, room = self._waiters[0]
+            if not room.done():
+                if self.held_bytes + size > self.bytes_max:
+                    break
+                self.held_bytes += size
+                room.set_result(None)
+            self._waiters.popleft()
+
+    async def reserve(self, size_bytes: int, timeout_s: float) -> None:
+        """Wait for so much room, and take it. Raises Overloaded if none is there within `timeout_s`."""
+        if not self._waiters and self.held_bytes + size_bytes <= self.bytes_max:
+            self.held_bytes += size_bytes
+            return
+        room = asyncio.get_running_loop().create_future()
+        self._waiters.append((size_bytes, room))
+        try:
+            async with asyncio.timeout(timeout_s):
+                await room
+        except BaseException as error:
+            if room.done() and not room.cancelled():
+                self.change(-size_bytes)  # it came as the wait ended
+            room.cancel()
+            if isinstance(error, TimeoutError):
+                text = f"{self.held_bytes} bytes are held for others; limits.held_bytes_max is {self.bytes_max}"
+                raise Overloaded(text) from None
+            raise
+
+
+class Account:
+    """What one holder holds. It must be closed."""
+
+    __slots__ = ("_buffers", "held_bytes")
+
+    def __init__(self, buffers: Buffers) -> None:
+        self._buffers = buffers
+        self.held_bytes = 0
+
+    def set(self, size_bytes: int) -> None:
+        """So much is held now, whatever the limit."""
+        self._buffers.change(size_bytes - self.held_bytes)
+        self.held_bytes = size_bytes
+
+    async def reserve(self, size_bytes: int, timeout_s: float) -> None:
+        """Hold so much in all, as soon as there is room for it. Raises Overloaded."""
+        if size_bytes > self.held_bytes:
+            await self._buffers.reserve(size_bytes - self.held_bytes, timeout_s)
+            self.held_bytes = size_bytes
+
+    def has_room(self, size_bytes: int) -> bool:
+        """Whether so much may be held in all by who does not wait."""
+        return size_bytes <= SMALL_BYTES_MAX or not self._buffers.is_full
+
+    def close(self) -> None:
+        """Nothing is held any more."""
+        self.set(0)
