@@ -10,6 +10,7 @@ import logging
 import signal
 import ssl
 from collections.abc import Callable
+from typing import Any
 
 from aiohttp import web
 
@@ -17,6 +18,7 @@ from gateway import admin, logs
 from gateway.buffers import Buffers
 from gateway.config import Config, ConfigError, Tls
 from gateway.core.headers import Headers
+from gateway.descriptors import connections_kept
 from gateway.door import Door
 from gateway.listener import Exchange, Listener
 from gateway.metrics import Metrics
@@ -45,7 +47,7 @@ class App:
         self._sessions = Sessions(config.index, self._servers, self._loop.time)
         self._buffers = Buffers(config.limits.held_bytes_max)
         self._apply(config)
-        self._listener = Listener(self._handle, config.limits, self._buffers)
+        self._listener = Listener(self._handle, config.limits, self._buffers, self._metrics.connection_refused)
         self._metrics.gauges(self._gauges)
         self._tls: ssl.SSLContext | None = None
         self._server: asyncio.Server | None = None
@@ -72,6 +74,7 @@ class App:
     async def start(self) -> None:
         """Listen. Raises StartError."""
         config = self._config
+        self._listener.connections_max = connections_kept(config.limits.connections_max)
         try:
             self._tls = tls_context(config.tls) if config.tls is not None else None
             self._server = await self._loop.create_server(
@@ -133,6 +136,7 @@ class App:
         self._sessions.take_over(config.index, _changed(self._config, config, "url", "identity_headers"))
         self._apply(config)
         self._listener.limits = config.limits
+        self._listener.connections_max = connections_kept(config.limits.connections_max)
         self._buffers.bytes_max = config.limits.held_bytes_max
         log.info("reloaded", extra={"upstreams": [u.name for u in config.upstreams]})
 
@@ -149,6 +153,13 @@ class App:
         if self._admin is not None:
             await self._admin.cleanup()
         log.info("stopped")
+
+    def not_caught(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        """What the event loop tells of what nobody caught."""
+        if "socket.accept()" in context["message"]:
+            self._listener.refused("accept")  # it tries again in a second
+        else:
+            loop.default_exception_handler(context)
 
 
 def tls_context(tls: Tls) -> ssl.SSLContext:
@@ -177,6 +188,7 @@ async def run(config: Config, read: Callable[[], Config] | None) -> None:
     gc.set_threshold(300, 1_000_000, 1_000_000)
     loop = asyncio.get_running_loop()
     app = App(config)
+    loop.set_exception_handler(app.not_caught)
     ended = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, ended.set)

@@ -66,9 +66,12 @@ class Buffers:
                 self.change(-size_bytes)  # it came as the wait ended
             room.cancel()
             if isinstance(error, TimeoutError):
-                text = f"{self.held_bytes} bytes are held for others; limits.held_bytes_max is {self.bytes_max}"
-                raise Overloaded(text) from None
+                raise self.overloaded() from None
             raise
+
+    def overloaded(self) -> Overloaded:
+        """What is told to who finds no room."""
+        return Overloaded(f"{self.held_bytes} bytes are held for others; limits.held_bytes_max is {self.bytes_max}")
 
 
 class Account:
@@ -94,6 +97,12 @@ class Account:
     def has_room(self, size_bytes: int) -> bool:
         """Whether so much may be held in all by who does not wait."""
         return size_bytes <= SMALL_BYTES_MAX or not self._buffers.is_full
+
+    def hold(self, size_bytes: int) -> None:
+        """Hold so much in all, at once. Raises Overloaded."""
+        if not self.has_room(size_bytes):
+            raise self._buffers.overloaded()
+        self.set(size_bytes)
 
     def close(self) -> None:
         """Nothing is held any more."""

@@ -18,6 +18,7 @@ from uuid import uuid4
 
 import msgspec
 
+from gateway.buffers import Account
 from gateway.config import Config, Upstream
 from gateway.core import jsonrpc, observe, sse, task
 from gateway.core.cors import Cors
@@ -85,6 +86,11 @@ class Caller:
         return Headers() if origin is None else self._cors.fields(origin, self.target)
 
     @property
+    def identity_headers(self) -> frozenset[bytes]:
+        """The names, in lower case, of the only fields that tell who asks; none where all may."""
+        return frozenset(name.lower().encode() for name in self.upstream.identity_headers or ())
+
+    @property
     def session_id(self) -> bytes:
         return self._original.get(b"mcp-session-id") or b""
 
@@ -97,7 +103,7 @@ class Caller:
 
     def key_with(self, session_id: bytes) -> Key:
         """The key of the caller's session of that id, which `initialize` has just given out."""
-        who = identity(self._original, self.upstream.identity_headers)
+        who = identity(self.headers, self.upstream.identity_headers)  # as the upstream sees them
         return Key(self.upstream.name, self.target, session_id, who)
 
 
@@ -218,7 +224,7 @@ class Crawler:
         for _ in range(_POLLS_MAX):
             async with AsyncExitStack() as leaving:
                 call = await leaving.enter_async_context(self._caller.pool.call(method))
-                response = await call.send_all(request, None, again=True)
+                response = await call.send_all(request, b"", None, again=True)
                 self._caller.note_cors(response)
                 await self._check(response, raw_id)
                 if response.headers.media_type() != EVENT_STREAM:
@@ -253,11 +259,15 @@ class Crawler:
 
     async def _whole(self, response: Response) -> bytes:
         bytes_max = self._config.limits.inspected_body_bytes_max
-        body = bytearray()
-        while piece := await response.body.read():
-            body += piece
-            if len(body) > bytes_max:
-                raise UpstreamBroken(f"a page of the upstream's is larger than {bytes_max} bytes")
+        account, body = Account(self._caller.pool.buffers), bytearray()
+        try:
+            while piece := await response.body.read():
+                body += piece
+                if len(body) > bytes_max:
+                    raise UpstreamBroken(f"a page of the upstream's is larger than {bytes_max} bytes")
+                account.hold(len(body))
+        finally:
+            account.close()
         return bytes(body)
 
     async def _read_stream(self, response: Response, raw_id: bytes, stream: "_Stream") -> Message | None:

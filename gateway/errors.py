@@ -1,6 +1,7 @@
 """Everything that can go wrong for a client, as one tree; each class knows its HTTP status and JSON-RPC code.
 
     GatewayError                502, -32603
+    ├── Ambiguous               400, -32600   it could be read in two ways
     ├── Forbidden               403, -32600   the door refuses it (DESIGN 7)
     ├── NoUpstream              404, -32600   no configured upstream is meant by it
     ├── Overloaded              503, -32603   a limit is reached; try again
@@ -33,6 +34,10 @@ class GatewayError(Exception):
     def message(self, raw_id: bytes) -> bytes:
         """The error as a JSON-RPC response to the request of that raw id, which is empty if it is not known."""
         return jsonrpc.error(raw_id, self.code, f"{self.reason.decode('latin-1')}: {self}")
+
+
+class Ambiguous(GatewayError):
+    status, reason, code = 400, b"Bad Request", INVALID_REQUEST
 
 
 class Forbidden(GatewayError):

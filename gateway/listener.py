@@ -28,6 +28,7 @@ _LINGER_S: Final = 10.0
 _LINGER_BYTES_MAX: Final = 16 << 20
 _QUEUED_BYTES: Final = 2048  # what a request that waits takes, beside its fields
 TURNED_AWAY_MAX: Final = 100  # connections beyond `connections_max` that are told so; further ones are only closed
+_COMPLAINT_INTERVAL_S: Final = 1.0
 _NEVER: Final = float("inf")
 CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
 
@@ -135,10 +136,19 @@ class ClientGone(Exception):
 class Listener:
     """All connections of clients."""
 
-    def __init__(self, handle: Callable[[Exchange], Awaitable[None]], limits: Limits, buffers: Buffers) -> None:
+    def __init__(
+        self,
+        handle: Callable[[Exchange], Awaitable[None]],
+        limits: Limits,
+        buffers: Buffers,
+        on_refused: Callable[[str], None],
+    ) -> None:
         self.handle = handle
         self.limits = limits
         self.buffers = buffers
+        self.connections_max = limits.connections_max  # that can be kept: file descriptors may be too few
+        self._on_refused = on_refused
+        self._next_complaint_at = -_NEVER
         self.connections: set[Connection] = set()
         self.turned_away: set[Connection] = set()  # those of them that came when there were too many
         self.draining = False
@@ -146,6 +156,15 @@ class Listener:
     def connection(self) -> "Connection":
         """A protocol for one connection: the factory that the event loop's server calls."""
         return Connection(self, asyncio.get_running_loop())
+
+    def refused(self, why: str) -> None:
+        """A connection could not be served: `why` is "connections_max", or "accept" for one that was not even taken."""
+        self._on_refused(why)
+        now = asyncio.get_running_loop().time()
+        if now >= self._next_complaint_at:
+            self._next_complaint_at = now + _COMPLAINT_INTERVAL_S
+            extra = {"why": why, "connections": len(self.connections), "connections_max": self.connections_max}
+            log.warning("connections of clients are refused", extra=extra)
 
     def sweep(self, now: float) -> None:
         """Close the connections that have been idle, or sending a request, for too long; notice who has left unread."""
@@ -226,12 +245,13 @@ class Connection(Wire):
         super().connection_made(transport)
         connections, turned_away = self._listener.connections, self._listener.turned_away
         connections.add(self)
-        if len(connections) - len(turned_away) > self._limits.connections_max:
+        if len(connections) - len(turned_away) > self._listener.connections_max:
             turned_away.add(self)
+            self._listener.refused("connections_max")
             if len(turned_away) > TURNED_AWAY_MAX:
                 self.close()
                 return
-            message = f"more than {self._limits.connections_max} connections"
+            message = f"more than {self._listener.connections_max} connections"
             self._refuse(http1.Refused(503, b"Service Unavailable", message))
 
     def connection_lost(self, exc: Exception | None) -> None:

@@ -51,6 +51,7 @@ class Metrics:
             "spared_bytes", "Bytes of task lists that clients did not have to fetch.", "upstream"
         )
         self._failures = self._counter("failures", "Requests that got an error of the gateway's.", "upstream", "kind")
+        self._refused = self._counter("connections_refused", "Connections of clients that were not served.", "why")
         self._known: dict[tuple[str, str, int], tuple[Counter, Histogram]] = {}  # looking labels up is not cheap
         self._methods: dict[tuple[str, str], Counter] = {}
 
@@ -82,6 +83,10 @@ class Metrics:
     def failure(self, upstream: str, kind: str) -> None:
         """A request got an error of the gateway's; `kind` is the error's class."""
         self._failures.labels(upstream, kind).inc()
+
+    def connection_refused(self, why: str) -> None:
+        """A client's connection was not served: connections_max is reached, or it could not be accepted."""
+        self._refused.labels(why).inc()
 
     def gauges(self, read: Callable[[], dict[str, tuple[str, float]]]) -> None:
         """Gauges that `read` gives when they are asked for: name to (help, value)."""

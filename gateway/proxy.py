@@ -27,7 +27,7 @@ from gateway.core.public import PublicUrl
 from gateway.core.query import BadQuery
 from gateway.crawler import Caller
 from gateway.door import Door, host_name
-from gateway.errors import GatewayError, NoUpstream, UpstreamRefused
+from gateway.errors import Ambiguous, GatewayError, NoUpstream, UpstreamRefused
 from gateway.listener import Exchange
 from gateway.metrics import Metrics
 from gateway.refresh import Refresher
@@ -42,6 +42,9 @@ _LAST_REVISION: Final = b"2025-11-25"
 # The message endpoint of HTTP+SSE (2024-11-05) names its session in the query, as every SDK's server writes it.
 _HTTP_SSE_SESSION: Final = re.compile(rb"[?&]session_?id=", re.IGNORECASE)
 _WELL_KNOWN: Final = re.compile(rb"/\.well-known/[^/?]+")
+# Who asks, and what is asked, must not go because `Connection` names it: somebody else's answer would come.
+_TELLS_WHO: Final = frozenset({b"authorization", b"proxy-authorization", b"cookie", b"origin", b"forwarded"})
+_TELLS_WHO_BEGIN: Final = (b"mcp-", b"x-forwarded-")
 _CLIENT_LEFT: Final = 499  # in metrics, where a client left before a response began; nginx counts it so
 _OF_ONE_VALUE: Final = (b"X-Forwarded-Proto", b"X-Forwarded-Host")
 _METHOD_SHOWN_MAX: Final = 100  # characters of a method in the log
@@ -124,7 +127,7 @@ class Proxy:
         headers = caller.headers
         if message is not None or exchange.method == b"GET":
             headers = headers.with_readable_encodings()
-        request = Request(exchange.method, caller.target, headers, body, whole)
+        request = Request(exchange.method, caller.target, headers, body, whole, caller.identity_headers)
         waits = exchange.method == b"GET" or method == "tasks/result"  # until there is something to say
         self._metrics.upstream_request(caller.upstream.name, method)
         timeout_s = None if waits else caller.upstream.response_timeout
@@ -142,7 +145,7 @@ class Proxy:
                 only.set_result(None)
 
     def _caller(self, exchange: Exchange) -> Caller:
-        """The upstream that a request is for, and the request's head as it goes there. Raises NoUpstream."""
+        """The upstream that a request is for, and the request's head as it goes there. Raises NoUpstream, Ambiguous."""
         host = (exchange.headers.get(b"host") or b"").decode("latin-1")
         for route in self._routes:
             target = route.target(host, exchange.target)
@@ -311,6 +314,7 @@ class _Route:
         self.prefix = (upstream.match.prefix or "").rstrip("/").encode()
         sent = {"upstream": upstream.url.authority, "preserve": None}.get(upstream.host, upstream.host)
         self._sent_host = sent.encode() if sent is not None else None
+        self._tells_who = _TELLS_WHO | {name.lower().encode() for name in upstream.identity_headers or ()}
 
     def target(self, host: str, target: bytes) -> bytes | None:
         """The request target towards the upstream, None if the request is not for it. Its bytes stay as they came."""
@@ -327,7 +331,11 @@ class _Route:
         return target[:at] + (rest if at or rest.startswith(b"/") else b"/" + rest)
 
     def headers(self, exchange: Exchange, host: str) -> Headers:
-        """The header fields as they go to the upstream."""
+        """The header fields as they go to the upstream. Raises Ambiguous where `Connection` would hide who asks."""
+        named = exchange.headers.tokens(b"connection")
+        for name in named:
+            if name in self._tells_who or name.startswith(_TELLS_WHO_BEGIN):
+                raise Ambiguous(f"Connection names {name.decode('latin-1')}, which is not of one connection")
         headers = exchange.headers.end_to_end()
         if self._sent_host is not None:
             headers = headers.with_value(b"host", self._sent_host)

@@ -8,9 +8,10 @@ on it, and only one that edits holds anything up.
 
 import asyncio
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from typing import Any, Final, Protocol
 
+from gateway.buffers import SMALL_BYTES_MAX, Account
 from gateway.config import Limits
 from gateway.core import sse
 from gateway.core.headers import Headers
@@ -52,14 +53,23 @@ class Watch(Protocol):
 class Request:
     """A request as it goes up: its target and header fields, and as much of its body as was read already."""
 
-    __slots__ = ("body", "headers", "method", "target", "whole")
+    __slots__ = ("body", "headers", "method", "refused_trailers", "target", "whole")
 
-    def __init__(self, method: bytes, target: bytes, headers: Headers, body: bytes, whole: bool) -> None:
+    def __init__(
+        self,
+        method: bytes,
+        target: bytes,
+        headers: Headers,
+        body: bytes,
+        whole: bool,
+        refused_trailers: Container[bytes] = (),
+    ) -> None:
         self.method = method
         self.target = target
         self.headers = headers
         self.body = body
         self.whole = whole
+        self.refused_trailers = refused_trailers  # in lower case, beside those that never go on
 
     def head(self) -> bytes:
         """The request line and header fields as bytes."""
@@ -81,16 +91,20 @@ async def relay(
     async with pool.call(request.method, exchange.write_informational) as call:
         if request.whole:
             again = request.method in SAFE_METHODS
-            response = await call.send_all(_whole(request, exchange), timeout_s, again)
+            response = await call.send_all(*_whole(request, exchange), timeout_s, again)
             await _respond(exchange, response, watch, limits)
         else:
             await _pass_while_sending(exchange, request, call, timeout_s, watch, limits)
 
 
-def _whole(request: Request, exchange: Exchange) -> bytes:
-    if not request.chunked:
-        return request.head() + request.body
-    return request.head() + _chunk(request.body) + _last_chunk(exchange.body.trailers)
+def _whole(request: Request, exchange: Exchange) -> tuple[bytes, bytes]:
+    """The bytes of a request, in two parts where joining them would copy much."""
+    if request.chunked:
+        last = _last_chunk(exchange.body.trailers, request.refused_trailers)
+        return request.head() + _chunk(request.body) + last, b""
+    if len(request.body) > SMALL_BYTES_MAX:
+        return request.head(), request.body
+    return request.head() + request.body, b""
 
 
 async def _pass_while_sending(
@@ -130,15 +144,16 @@ async def _send(exchange: Exchange, request: Request, call: Call) -> None:
         if call.is_lost:
             return  # whatever it has answered, it wants no more
         await call.send(frame(piece))
-    await call.send(_last_chunk(exchange.body.trailers) if request.chunked else b"", last=True)
+    last = _last_chunk(exchange.body.trailers, request.refused_trailers) if request.chunked else b""
+    await call.send(last, last=True)
 
 
 def _chunk(data: bytes) -> bytes:
     return b"%x\r\n%b\r\n" % (len(data), data) if data else b""
 
 
-def _last_chunk(trailers: Headers) -> bytes:
-    return b"0\r\n%b\r\n" % (trailers.passable_trailers().block() if trailers else b"")
+def _last_chunk(trailers: Headers, refused: Container[bytes] = ()) -> bytes:
+    return b"0\r\n%b\r\n" % (trailers.passable_trailers(refused).block() if trailers else b"")
 
 
 def _identity(data: bytes) -> bytes:
@@ -232,13 +247,24 @@ def _head(exchange: Exchange, response: Response) -> tuple[bytes, Callable[[byte
 
 
 async def _edit_body(exchange: Exchange, response: Response, watch: Watch, decode: "Decode", bytes_max: int) -> None:
-    """Hold a JSON body until it is whole, and send it as `watch` returns it; one that is too large passes unread."""
-    held = b""
-    while piece := await response.body.read():
-        held += piece
-        if len(held) > bytes_max:
-            await _pump(exchange, response, _unread(watch), begun=held)
-            return
+    """Hold a JSON body until it is whole, and send it as `watch` returns it; one that is too large passes unread.
+
+    Raises Overloaded where there is no room to hold it.
+    """
+    account, collected = Account(exchange.connection.buffers), bytearray()
+    try:
+        while piece := await response.body.read():
+            collected += piece
+            if len(collected) > bytes_max:
+                await _pump(exchange, response, _unread(watch), begun=bytes(collected))
+                return
+            account.hold(len(collected))
+        await _send_edited(exchange, response, watch, decode, bytes(collected))
+    finally:
+        account.close()
+
+
+async def _send_edited(exchange: Exchange, response: Response, watch: Watch, decode: "Decode", held: bytes) -> None:
     try:
         plain = decode(held) + decode(b"")
     except Unreadable:

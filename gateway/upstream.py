@@ -265,15 +265,15 @@ class Call:
         if not last:
             await connection.drain()
 
-    async def send_all(self, request: bytes, timeout_s: float | None, again: bool) -> Response:
-        """Send a whole request and wait for the response's head.
+    async def send_all(self, head: bytes, body: bytes, timeout_s: float | None, again: bool) -> Response:
+        """Send a whole request, the bytes of `head` and `body`, and wait for the response's head.
 
         Where the pooled connection turns out to be closed without a byte of an answer, a request that may be sent
         `again` goes out once more on a new one. Raises UpstreamBroken, UpstreamTimeout or UpstreamUnreachable.
         """
         connection = self._connection
         assert connection is not None
-        await self.send(request, last=True)
+        self._send_whole(head, body)
         try:
             return await connection.head(timeout_s)
         except UpstreamBroken:
@@ -282,9 +282,16 @@ class Call:
         self._pool.active.discard(connection)
         connection.end()
         await self._connect(fresh=True)
-        await self.send(request, last=True)
+        self._send_whole(head, body)
         assert self._connection is not None
         return await self._connection.head(timeout_s)
+
+    def _send_whole(self, head: bytes, body: bytes) -> None:
+        assert self._connection is not None
+        self._connection.write(head)
+        if body:
+            self._connection.write(body)
+        self._sent = True
 
     async def head(self, timeout_s: float | None) -> Response:
         """The response's head, once the request or enough of it has been sent."""
@@ -310,7 +317,7 @@ class Pool:
 
     def __init__(self, config: Upstream, limits: Limits, buffers: Buffers) -> None:
         self.config = config
-        self._buffers = buffers
+        self.buffers = buffers
         self._limits = limits
         self._loop = asyncio.get_running_loop()
         self._idle: list[_Connection] = []
@@ -353,7 +360,7 @@ class Pool:
         try:
             async with asyncio.timeout(self.config.connect_timeout):
                 _, connection = await self._loop.create_connection(
-                    lambda: _Connection(self._loop, self._buffers, self._limits), url.host, url.port, ssl=self._tls
+                    lambda: _Connection(self._loop, self.buffers, self._limits), url.host, url.port, ssl=self._tls
                 )
         except TimeoutError:
             raise UpstreamTimeout(f"no connection to the upstream within {self.config.connect_timeout:g} s") from None

@@ -180,8 +180,11 @@ class Gateways:
         self._count = 0
 
     @contextmanager
-    def process(self, upstream: int, /, **changed: Any) -> Iterator[Gateway]:
-        """The command, in front of the upstream on that port, ready; its end and its log are looked at."""
+    def process(self, upstream: int, /, descriptors: int | None = None, **changed: Any) -> Iterator[Gateway]:
+        """The command, in front of the upstream on that port, ready; its end and its log are looked at.
+
+        `descriptors` is how many the process may have open.
+        """
         self._count += 1
         file = self._directory / f"{self._count}.yaml"
         log = file.with_suffix(".log")
@@ -190,7 +193,7 @@ class Gateways:
             file.write_text(json.dumps(config))
             with log.open("wb") as out:
                 popen = subprocess.Popen(
-                    [sys.executable, "-W", "default", "-m", "gateway", "--config", str(file)],
+                    [*_limited(descriptors), sys.executable, "-W", "default", "-m", "gateway", "--config", str(file)],
                     cwd=ROOT,
                     stdin=subprocess.DEVNULL,
                     stdout=out,
@@ -220,6 +223,10 @@ class Gateways:
             finally:
                 await app.stop()
             await _only_left(before)
+
+
+def _limited(descriptors: int | None) -> list[str]:
+    return [] if descriptors is None else ["sh", "-c", f'ulimit -n {descriptors}; exec "$@"', "sh"]
 
 
 async def _only_left(allowed: "set[asyncio.Task[Any]]") -> None:

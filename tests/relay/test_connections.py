@@ -222,13 +222,13 @@ async def test_a_connection_goes_back_only_if_everything_on_it_was_read() -> Non
         pool = Pool(Config(name="up", url=Url("http", "127.0.0.1", port_of(sock), "/")), Limits(), Buffers(1 << 20))
         asked = b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n"
         async with pool.call(b"GET") as call_:
-            waiting = asyncio.create_task(call_.send_all(asked, None, again=False))
+            waiting = asyncio.create_task(call_.send_all(asked, b"", None, again=False))
             peer = await upstream.request()
             await peer.send(response(b"x" * (HELD_BYTES_MAX + 1)))
             unread = await waiting
             await until(lambda: unread.body.complete)
         async with pool.call(b"GET") as call_:
-            waiting = asyncio.create_task(call_.send_all(asked, None, again=False))
+            waiting = asyncio.create_task(call_.send_all(asked, b"", None, again=False))
             peer = await upstream.request(2)
             await peer.send(response(b"next"))
             async with asyncio.timeout(WAIT_S):

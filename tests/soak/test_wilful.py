@@ -88,10 +88,10 @@ def sends_again(patch: Patch) -> None:
     """A request is sent again that may have been received."""
     send_all = Call.send_all
 
-    async def always(self: Call, request: bytes, timeout_s: float | None, again: bool) -> object:
+    async def always(self: Call, head: bytes, body: bytes, timeout_s: float | None, again: bool) -> object:
         assert self._connection is not None
         self._connection.used = True
-        return await send_all(self, request, timeout_s, again=True)
+        return await send_all(self, head, body, timeout_s, again=True)
 
     patch.setattr(Call, "send_all", always)
 

@@ -1,0 +1,31 @@
+"""File descriptors: as many as the system gives, and how many connections of clients they suffice for.
+
+In: `limits.connections_max`. Out: the number that can be kept. Always: each client may need a connection to an
+upstream too, and some descriptors stay free for everything else; who comes beyond is told so with a 503.
+"""
+
+import logging
+from typing import Final
+
+log = logging.getLogger("taskgate")
+
+_OTHERS: Final = 64  # descriptors for listeners, the log, the admin listener, DNS
+
+
+def connections_kept(connections_max: int) -> int:
+    """Raise the limit of descriptors as far as it goes; returns how many connections of clients can be kept."""
+    try:
+        import resource
+    except ImportError:  # no Unix: there is no such limit to raise
+        return connections_max
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = 2 * connections_max + _OTHERS
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        soft = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    if soft == resource.RLIM_INFINITY or soft >= wanted:
+        return connections_max
+    kept = max(1, (soft - _OTHERS) // 2)
+    extra = {"connections_max": connections_max, "descriptors": soft, "kept": kept}
+    log.warning("limits.connections_max cannot be kept: too few file descriptors (ulimit -n, LimitNOFILE)", extra=extra)
+    return kept

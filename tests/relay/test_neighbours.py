@@ -1,0 +1,333 @@
+"""Nothing that one client does reaches a neighbour: buffers, closing, `Connection`, framing, descriptors.
+
+In: clients and servers that hold as much as they can, close when it hurts, and say what two readers read differently.
+Out: what was sent whole arrives whole, what was cut looks cut, and somebody else is served all the while.
+"""
+
+import asyncio
+import json
+import logging
+import resource
+import time
+
+import pytest
+
+from gateway.buffers import SMALL_BYTES_MAX
+from tests.relay.gateway import Gateways, eventually, logged
+from tests.relay.harness import Client, Peer
+from tests.relay.http1 import Message
+from tests.relay.messages import answer, call, chunk, chunked, filtered, page, post, request, response, result, stream
+from tests.relay.messages import task as a_task
+from tests.relay.rig import Rig, Session, body, final, own, rig_with
+
+MIB = 1 << 20
+CLOSE_DELIMITED = b"HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\n\r\n"
+
+
+async def ok(_request: Message, _peer: Peer) -> bytes:
+    return response(b"ok")
+
+
+async def a_ping_is_answered(rig: Rig) -> float:
+    """Seconds that a ping of somebody else takes."""
+    began_at = time.monotonic()
+    assert (await rig.ask(rig.post(call("ping")))).status == 200
+    return time.monotonic() - began_at
+
+
+# ---- 3: work in proportion to bytes ----
+
+
+async def test_empty_lines_before_a_request_mean_nothing(rig: Rig) -> None:
+    """RFC 9112, 2.2. They cost 13.8 ms of CPU per 64 KiB: each pair a copy of everything behind it."""
+    rig.serve(ok)
+    one = await rig.client(b"\r\n" * MIB, request())
+    assert (await one.response()).status == 200
+
+
+async def test_hundreds_of_pipelined_requests_are_answered_in_order(rig: Rig) -> None:
+    """They wait as bytes, a few at a time as requests; others get their turn between them."""
+    count = 300
+
+    async def echo(asked: Message, _peer: Peer) -> bytes:
+        return response(asked.target)
+
+    rig.serve(echo)
+    many = await rig.client()
+    sending = asyncio.create_task(many.send(b"".join(request(target=b"/%d" % number) for number in range(count))))
+    assert (await rig.ask(request(target=b"/other"))).body == b"/other"
+    last = await many.response(count)
+    await sending
+    assert last.body == b"/%d" % (count - 1)
+    assert [m.body for m in many.responses()] == [b"/%d" % number for number in range(count)]
+
+
+# ---- 4: one limit for all buffers ----
+
+
+async def test_bodies_beyond_the_limit_of_all_buffers_wait_or_get_503(gateways: Gateways) -> None:
+    limits = {"held_bytes_max": 4 * MIB, "request_timeout": "1s"}
+    async with rig_with(gateways, limits=limits) as rig:
+        rig.serve(ok)
+        large = rig.post({**call("tools/call"), "params": {"x": "y" * (3 * MIB)}})
+        first, second = await rig.client(large[:-1]), await rig.client(large[:-1])
+        answers = {one: asyncio.create_task(one.response()) for one in (first, second)}
+        done, waiting = await asyncio.wait(answers.values(), return_when=asyncio.FIRST_COMPLETED)
+        refused = done.pop().result()
+        assert refused.status == 503
+        assert "held_bytes_max" in json.loads(refused.body)["error"]["message"]
+        assert await a_ping_is_answered(rig) < 1
+        (other,) = (one for one, task in answers.items() if task in waiting)
+        await other.send(large[-1:])
+        assert (await waiting.pop()).status == 200
+
+        async def nothing_is_held() -> bool:
+            return (await rig.gateway.metrics())["taskgate_held_bytes", ()] == 0
+
+        await eventually(nothing_is_held, "nothing is held any more")
+
+
+async def test_a_body_that_waits_for_room_is_served_once_there_is_some(gateways: Gateways) -> None:
+    async with rig_with(gateways, limits={"held_bytes_max": 4 * MIB}) as rig:
+        rig.serve(ok)
+        large = rig.post({**call("tools/call"), "params": {"x": "y" * (3 * MIB)}})
+        first = await rig.client(large[:-1])
+        await eventually(lambda: _holds(rig, 3 * MIB), "the first has its room")
+        second = await rig.client(large)
+        await asyncio.sleep(0.2)
+        assert not second.responses()
+        await first.send(large[-1:])
+        assert (await first.response()).status == 200
+        assert (await second.response()).status == 200
+        assert all(m.body == large.partition(b"\r\n\r\n")[2] for m in rig.upstream.requests)
+
+
+async def _holds(rig: Rig, size_bytes: int) -> bool:
+    return (await rig.gateway.metrics())["taskgate_held_bytes", ()] >= size_bytes
+
+
+async def test_what_slow_readers_leave_is_counted_and_others_are_served(gateways: Gateways) -> None:
+    """Beyond the limit each body is read a little at a time: memory stays where it is, and nobody's service stops."""
+    async with own(gateways, limits={"held_bytes_max": "2MiB"}) as rig:
+
+        async def script(asked: Message, _peer: Peer) -> bytes:
+            return response(b"x" * (8 * MIB)) if asked.target == b"/large" else response(b"ok")
+
+        rig.serve(script)
+        slow = [await rig.client() for _ in range(20)]
+        for one in slow:
+            one.pause()
+            await one.send(request(target=b"/large"))
+        await eventually(lambda: _holds(rig, 2 * MIB), "the limit is reached")
+        await asyncio.sleep(0.3)
+        held = (await rig.gateway.metrics())["taskgate_held_bytes", ()]
+        assert held < 2 * MIB + len(slow) * 4 * SMALL_BYTES_MAX
+        assert await a_ping_is_answered(rig) < 1
+        for one in slow:
+            one.resume()
+        for one in slow:
+            assert len((await one.response()).body) == 8 * MIB
+
+
+# ---- 5: a cut that looks whole ----
+
+
+async def test_a_half_close_during_an_answer_without_length_is_a_cut(rig: Rig) -> None:
+    """The client got the first half and a clean end."""
+    one = await rig.client(request())
+    peer = await rig.upstream.request()
+    await peer.send(CLOSE_DELIMITED + b"first half")
+    await one.hears(b"first half")
+    one.finish()
+    assert await one.ends() == "rst"
+
+
+async def test_a_half_close_of_an_old_client_during_a_chunked_answer_is_a_cut(rig: Rig) -> None:
+    """HTTP/1.0 knows no chunks: the connection's end is the answer's."""
+    one = await rig.client(request(version=b"HTTP/1.0"))
+    peer = await rig.upstream.request()
+    await peer.send(stream() + chunk(b"data: 1\n\n"))
+    await one.hears(b"data: 1")
+    one.finish()
+    assert await one.ends() == "rst"
+
+
+# ---- 6: a whole answer destroyed ----
+
+
+@pytest.mark.parametrize("framed", ["by its length", "by the end"])
+async def test_a_request_behind_the_last_answer_does_not_destroy_it(rig: Rig, framed: str) -> None:
+    """Closing with bytes of the client's unread resets the connection, and what is on its way is lost: 16 of 20."""
+    whole = b"w" * MIB
+
+    async def script(_request: Message, _peer: Peer) -> bytes | None:
+        if framed == "by its length":
+            return response(whole, b"Connection: close")
+        await _peer.send(CLOSE_DELIMITED + whole)
+        _peer.finish()
+        return None
+
+    rig.serve(script)
+    for _ in range(10):
+        one = await rig.client()
+        one.pause()
+        fields = [b"Connection: close"] if framed == "by its length" else []
+        await one.send(request(fields=fields), request(target=b"/behind") * 20)
+        await asyncio.sleep(0.02)
+        one.resume()
+        assert await one.ends() == "fin"
+        assert (await one.response()).body == whole
+        await one.close()
+
+
+async def test_a_client_that_stays_after_the_last_answer_is_closed(gateways: Gateways) -> None:
+    async with rig_with(gateways, limits={"stall_timeout": "1s"}) as rig:
+        rig.serve(ok)
+        one = await rig.client(request(fields=[b"Connection: close"]))
+        assert (await one.response()).status == 200
+        assert await one.ends() == "fin"
+
+        async def gone() -> bool:
+            return (await rig.gateway.metrics())["taskgate_connections", ()] == 0
+
+        await eventually(gone, "the connection is given up")
+
+
+# ---- 8: `Connection` that names who asks ----
+
+WHO = [
+    *(b"Authorization", b"proxy-authorization", b"COOKIE", b"Origin", b"Mcp-Session-Id", b"mcp-protocol-version"),
+    *(b"X-Forwarded-For", b"x-forwarded-anything", b"Forwarded"),
+]
+
+
+@pytest.mark.parametrize("name", WHO)
+async def test_a_connection_field_that_names_who_asks_is_refused(rig: Rig, name: bytes) -> None:
+    rig.serve(ok)
+    refused = await rig.ask(request(fields=[b"Connection: keep-alive, " + name, name + b": http://localhost"]))
+    assert refused.status == 400
+    assert name.lower() in refused.body
+    await rig.canary()
+    assert [m.target for m in rig.upstream.requests] == [b"/canary"]
+
+
+async def test_a_connection_field_that_names_a_configured_identity_is_refused(gateways: Gateways) -> None:
+    async with rig_with(gateways, upstream={"identity_headers": ["X-Tenant"]}) as rig:
+        rig.serve(ok)
+        assert (await rig.ask(request(fields=[b"Connection: x-tenant", b"X-Tenant: a"]))).status == 400
+        assert (await rig.ask(request(fields=[b"Connection: x-other", b"X-Other: a"]))).status == 200
+        assert rig.upstream.requests[0].values(b"x-other") == []
+
+
+async def test_a_stripped_field_does_not_poison_the_index_of_who_sends_it(rig: Rig) -> None:
+    """The identity is what the server sees: who has `Connection: x-tenant` is nobody's tenant there."""
+
+    async def by_tenant(asked: Message, _peer: Peer) -> bytes:
+        tenant = (asked.value(b"x-tenant") or b"nobody").decode()
+        return answer(result(body(asked)["id"], page([a_task(f"of-{tenant}")])))
+
+    rig.serve(by_tenant)
+    session = Session(rig)
+    poisoned = post(filtered(), *session.fields(), b"X-Tenant: acme", b"Connection: X-Tenant")
+    assert [t["taskId"] for t in final(await rig.ask(poisoned))["result"]["tasks"]] == ["of-nobody"]
+    honest = post(filtered(), *session.fields(), b"X-Tenant: acme")
+    assert [t["taskId"] for t in final(await rig.ask(honest))["result"]["tasks"]] == ["of-acme"]
+
+
+async def test_a_trailer_that_names_a_configured_identity_stays_here(gateways: Gateways) -> None:
+    async with rig_with(gateways, upstream={"identity_headers": ["X-Tenant"]}) as rig:
+        rig.serve(ok)
+        head = request(b"POST", fields=[b"Transfer-Encoding: chunked"])
+        assert (await rig.ask(head + chunked(b"x", trailers=[b"X-Tenant: b", b"X-Sum: 1"]))).status == 200
+        assert rig.upstream.requests[0].trailers == ((b"X-Sum", b"1"),)
+
+
+# ---- 11: Transfer-Encoding, and 0: what llhttp stops at ----
+
+DOUBTFUL = {
+    "a comma behind": [b"Transfer-Encoding: chunked,"],
+    "a comma in front": [b"Transfer-Encoding: ,chunked"],
+    "identity in front": [b"Transfer-Encoding: identity, chunked"],
+    "an empty one behind": [b"Transfer-Encoding: chunked", b"Transfer-Encoding:"],
+    "an empty one in front": [b"Transfer-Encoding:", b"Transfer-Encoding: chunked"],
+    "two lines": [b"Transfer-Encoding: gzip", b"Transfer-Encoding: chunked"],
+    "twice": [b"Transfer-Encoding: chunked, chunked"],
+    "a parameter": [b"Transfer-Encoding: chunked;q=1"],
+    "a form feed": [b"Transfer-Encoding: \x0cchunked"],
+}
+
+
+@pytest.mark.parametrize("doubt", DOUBTFUL)
+async def test_a_transfer_encoding_that_two_read_differently_is_refused(rig: Rig, doubt: str) -> None:
+    rig.serve(ok)
+    assert (await rig.ask(request(b"POST", fields=DOUBTFUL[doubt]) + chunked(b"x"))).status == 400
+    await rig.canary()
+    assert [m.target for m in rig.upstream.requests] == [b"/canary"]
+
+
+UPGRADE = [b"Connection: Upgrade, HTTP2-Settings", b"Upgrade: h2c", b"HTTP2-Settings: AAMAAABkAAQAoAAAAAIAAAAA"]
+
+
+@pytest.mark.parametrize("framing", ["length", "chunked", "none"])
+async def test_a_request_that_asks_for_h2c_passes_with_its_body(rig: Rig, framing: str) -> None:
+    """Java's client asks so. llhttp takes the body for another protocol, and stops in front of it."""
+    rig.serve(ok)
+    payload = b"" if framing == "none" else b"GET /smuggled HTTP/1.1\r\nHost: localhost\r\n\r\n"
+    fields = {
+        "length": [b"Content-Length: %d" % len(payload)],
+        "chunked": [b"Transfer-Encoding: chunked"],
+        "none": [],
+    }
+    sent = request(b"POST", fields=[*UPGRADE, *fields[framing]])
+    sent += chunked(payload[:7], payload[7:]) if framing == "chunked" else payload
+    one = await rig.client(sent + sent + request(target=b"/after"))
+    assert (await one.response(3)).status == 200
+    two = await rig.client(*(sent[at : at + 5] for at in range(0, len(sent), 5)))
+    assert (await two.response()).status == 200
+    assert [(m.target, m.body) for m in rig.upstream.requests] == [
+        (b"/mcp", payload),
+        (b"/mcp", payload),
+        (b"/after", b""),
+        (b"/mcp", payload),
+    ]
+    assert not any(m.values(b"upgrade") for m in rig.upstream.requests)
+
+
+# ---- 12: file descriptors ----
+
+
+def test_descriptors_are_raised_as_far_as_they_go(caplog: pytest.LogCaptureFixture) -> None:
+    from gateway.descriptors import connections_kept
+
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (256, hard))
+        assert connections_kept(500) == 500
+        assert resource.getrlimit(resource.RLIMIT_NOFILE)[0] >= 1064
+        with caplog.at_level(logging.WARNING):
+            kept = connections_kept(10 * hard)
+        assert resource.getrlimit(resource.RLIMIT_NOFILE)[0] == hard
+        assert kept == (hard - 64) // 2
+        assert "connections_max cannot be kept" in caplog.text
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+async def test_more_clients_than_descriptors_get_a_503_and_are_counted(gateways: Gateways) -> None:
+    async with own(gateways, descriptors=120) as rig:
+        rig.serve(ok)
+        held: list[Client] = []
+        for _ in range(28):
+            one = await rig.client(request())
+            assert (await one.response()).status == 200
+            held.append(one)
+        assert (await rig.ask(request())).status == 503
+        await logged(rig.gateway, "connections of clients are refused")
+        samples = await rig.gateway.metrics()
+        assert samples["taskgate_connections_refused_total", (("why", "connections_max"),)] >= 1
+        await held[0].close()
+
+        async def served() -> bool:
+            return (await rig.ask(request())).status == 200
+
+        await eventually(served, "somebody is served again")
