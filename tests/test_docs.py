@@ -11,8 +11,6 @@ from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
-import pytest
-
 ROOT = Path(__file__).parent.parent
 DESIGN = ROOT / "docs" / "design.md"
 CITING = sorted(
@@ -20,7 +18,7 @@ CITING = sorted(
     for folder, pattern in (("gateway", "**/*"), ("tests", "**/*"), (".", "*.yaml"), ("deploy", "**/*"))
     for path in (ROOT / folder).glob(pattern)
     if path.is_file()
-    and path.suffix in (".py", ".mjs", ".yaml", ".md", ".service")
+    and path.suffix not in (".pyc", ".json")
     and "node_modules" not in path.parts
     and path != Path(__file__)
 )
@@ -88,7 +86,7 @@ def dead(path: Path, target: str) -> str | None:
 
 
 def test_every_form_of_a_citation_is_read() -> None:
-    text = "DESIGN 3.8, 3.9; (DESIGN 2 and 6), DESIGN 5.1 to 5.4. DESIGN 5.4, 5.8, 6).\n# DESIGN 3.1,\n# 3.2, only\nDESIGN 7"
+    text = "DESIGN 3.8, 3.9; (DESIGN 2 and 6), DESIGN 5.1 to 5.4. DESIGN 5.4, 5.8, 6).\n# DESIGN 3.1,\n# 3.2\nDESIGN 7"
     assert sorted(set(cited(text))) == ["2", "3.1", "3.2", "3.8", "3.9", "5.1", "5.2", "5.3", "5.4", "5.8", "6", "7"]
     assert list(cited("as the DESIGN says")) == [""]
 
@@ -97,19 +95,27 @@ def test_there_are_citations() -> None:
     assert sum(len(list(cited(path.read_text()))) for path in CITING) > 50
 
 
-@pytest.mark.parametrize("path", CITING, ids=lambda path: str(path.relative_to(ROOT)))
-def test_every_citation_resolves(path: Path) -> None:
-    unknown = sorted({number or "a citation without a number" for number in cited(path.read_text())} - rules().keys())
-    assert not unknown, f"docs/design.md has no line that begins with {unknown}"
+def test_every_citation_resolves() -> None:
+    unknown = [
+        f"{path.relative_to(ROOT)}: {number or 'no number'}"
+        for path in CITING
+        for number in cited(path.read_text())
+        if number not in rules()
+    ]
+    assert not unknown, "docs/design.md has no line that begins with these"
 
 
 def test_no_rule_stands_twice() -> None:
     assert [number for number, count in rules().items() if count > 1] == []
 
 
-@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
-def test_every_relative_link_resolves(path: Path) -> None:
-    assert [fault for target in relative_links(path) if (fault := dead(path, target))] == []
+def test_every_relative_link_resolves() -> None:
+    assert [
+        f"{path.relative_to(ROOT)}: {fault}"
+        for path in DOCUMENTS
+        for target in relative_links(path)
+        if (fault := dead(path, target))
+    ] == []
 
 
 def test_links_are_found() -> None:
