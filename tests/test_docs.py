@@ -1,0 +1,122 @@
+"""The documents keep up with the code: citations of the design resolve, and so do links.
+
+A citation is `DESIGN` and the number of a chapter or a rule. Several may stand together: "DESIGN 3.8, 3.9", "DESIGN 6
+and 7", "DESIGN 5.1 to 5.4". In `docs/design.md` the line of a rule begins with its number, that of a chapter is a
+heading.
+"""
+
+import re
+from collections import Counter
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent
+DESIGN = ROOT / "docs" / "design.md"
+CITING = sorted(
+    path
+    for folder, pattern in (("gateway", "**/*"), ("tests", "**/*"), (".", "*.yaml"), ("deploy", "**/*"))
+    for path in (ROOT / folder).glob(pattern)
+    if path.is_file()
+    and path.suffix not in (".pyc", ".json")
+    and "node_modules" not in path.parts
+    and path != Path(__file__)
+)
+DOCUMENTS = [
+    *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "SECURITY.md", "deploy/README.md")),
+    *sorted((ROOT / "docs").glob("**/*.md")),
+]
+
+NUMBER = r"[0-9]+(?:\.[0-9]+)*"
+BETWEEN = r"(?:,(?:\s+and)?|\s+and|\s+to)\s+(?:#\s+)?"  # a comment may go on in its next line
+CITATION = re.compile(rf"\bDESIGN\b(?:\s+(?:#\s+)?({NUMBER}(?:{BETWEEN}{NUMBER})*))?")
+RULE = re.compile(rf"(?:#+ )?({NUMBER})\. ")
+FENCE = re.compile(r"^(```|~~~).*?^\1[ \t]*$", re.MULTILINE | re.DOTALL)
+CODE = re.compile(r"`[^`\n]*`")
+LINK = re.compile(r"\]\(\s*<?([^)>\s]+)>?(?:\s+\"[^\"]*\")?\s*\)|^\[[^\]]+\]:\s+(\S+)", re.MULTILINE)
+HEADING = re.compile(r"^#{1,6} +(.+?)[ #]*$", re.MULTILINE)
+
+
+def cited(text: str) -> Iterator[str]:
+    """The numbers that a text cites, those between the ends of a range included; "" where `DESIGN` names none."""
+    for citation in CITATION.finditer(text):
+        if citation[1] is None:
+            yield ""
+            continue
+        yield from re.findall(NUMBER, citation[1])
+        for first, last in re.findall(rf"({NUMBER})\s+to\s+(?:#\s+)?({NUMBER})", citation[1]):
+            chapter, _, low = first.rpartition(".")
+            yield from (f"{chapter}.{n}".lstrip(".") for n in range(int(low), int(last.rpartition(".")[2])))
+
+
+@cache
+def rules() -> Counter[str]:
+    """The numbers that lines of the design begin with."""
+    lines = FENCE.sub("", DESIGN.read_text()).splitlines()
+    return Counter(found[1] for line in lines if (found := RULE.match(line)))
+
+
+@cache
+def anchors(path: Path) -> frozenset[str]:
+    """The anchors of a document's headings, as GitHub makes them."""
+    found: Counter[str] = Counter()
+    for heading in HEADING.findall(FENCE.sub("", path.read_text())):
+        text = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", heading).lower()
+        slug = re.sub(r"[^\w\- ]", "", text).replace(" ", "-")
+        found[slug] += 1
+    return frozenset(f"{slug}-{n}" if n else slug for slug, count in found.items() for n in range(count))
+
+
+def relative_links(path: Path) -> list[str]:
+    """The targets of a document's links that lead into the repository."""
+    text = CODE.sub("", FENCE.sub("", path.read_text()))
+    targets = [inline or reference for inline, reference in LINK.findall(text)]
+    return [target for target in targets if not re.match(r"[a-z][a-z0-9+.-]*:|//", target, re.IGNORECASE)]
+
+
+def dead(path: Path, target: str) -> str | None:
+    """What is wrong with a link in `path`; None if it leads somewhere."""
+    name, _, anchor = target.partition("#")
+    file = (path.parent / name).resolve() if name else path
+    if not file.is_relative_to(ROOT) or not file.exists():
+        return f"{target}: no such file"
+    if anchor and anchor not in anchors(file):
+        return f"{target}: no such heading"
+    return None
+
+
+def test_every_form_of_a_citation_is_read() -> None:
+    text = "DESIGN 3.8, 3.9; (DESIGN 2 and 6), DESIGN 5.1 to 5.4. DESIGN 5.4, 5.8, 6).\n# DESIGN 3.1,\n# 3.2\nDESIGN 7"
+    assert sorted(set(cited(text))) == ["2", "3.1", "3.2", "3.8", "3.9", "5.1", "5.2", "5.3", "5.4", "5.8", "6", "7"]
+    assert list(cited("as the DESIGN says")) == [""]
+
+
+def test_there_are_citations() -> None:
+    assert sum(len(list(cited(path.read_text()))) for path in CITING) > 50
+
+
+def test_every_citation_resolves() -> None:
+    unknown = [
+        f"{path.relative_to(ROOT)}: {number or 'no number'}"
+        for path in CITING
+        for number in cited(path.read_text())
+        if number not in rules()
+    ]
+    assert not unknown, "docs/design.md has no line that begins with these"
+
+
+def test_no_rule_stands_twice() -> None:
+    assert [number for number, count in rules().items() if count > 1] == []
+
+
+def test_every_relative_link_resolves() -> None:
+    assert [
+        f"{path.relative_to(ROOT)}: {fault}"
+        for path in DOCUMENTS
+        for target in relative_links(path)
+        if (fault := dead(path, target))
+    ] == []
+
+
+def test_links_are_found() -> None:
+    assert sum(len(relative_links(path)) for path in DOCUMENTS) > 10
