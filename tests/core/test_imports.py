@@ -28,6 +28,7 @@ ALLOWED = {
     "re",
     "typing",
     "zlib",
+    "httptools",
     "msgspec",
     "orjson",
 }
