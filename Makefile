@@ -3,7 +3,10 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 NODE   := tests/node
-STAMP  := $(VENV)/.installed
+# Stamps: what is in .venv.
+RUNS   := $(VENV)/.runs
+TESTS  := $(VENV)/.tests
+PIP    := $(BIN)/python -m pip --disable-pip-version-check install --constraint deploy/constraints.txt
 
 .DEFAULT_GOAL := help
 .PHONY: help install run test check fuzz bench lock clean
@@ -11,17 +14,23 @@ STAMP  := $(VENV)/.installed
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-9s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-install: $(STAMP)  ## make .venv with taskgate and all that its tests need
+install: $(TESTS)  ## make .venv with taskgate and all that its tests need
 
-$(STAMP): pyproject.toml deploy/constraints.txt
+$(RUNS): pyproject.toml deploy/constraints.txt
+	@echo "Once: installing taskgate, and only what it runs with, into $(VENV): 17 packages, about 10 MB."
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --constraint deploy/constraints.txt --editable '.[dev]'
+	$(PIP) --editable .
 	@touch $@
 
-run: $(STAMP)  ## the gateway before an embedded legacy server, a filtered list shown (ONCE=1: then exit)
-	@$(BIN)/python -m gateway.demo $(if $(ONCE),--once)
+$(TESTS): $(RUNS)
+	@echo "Once: installing what the tests need into $(VENV): 90 more packages. On a slow line that takes minutes."
+	$(PIP) --editable '.[dev]'
+	@touch $@
 
-test: $(STAMP) $(NODE)/node_modules/.installed  ## all tests, those against real servers included
+run: $(RUNS)  ## taskgate in front of a small server, and what a filtered list costs (ONCE=1: then exit)
+	@$(BIN)/taskgate demo $(if $(ONCE),--once)
+
+test: $(TESTS) $(NODE)/node_modules/.installed  ## all tests, those against real servers included
 	PYTHONHASHSEED=0 $(BIN)/python -m pytest $(ARGS)  # the order of sets is part of a history that is played
 
 # Without npm the tests that need Node say so: skipped by hand, failed in CI.
@@ -29,15 +38,15 @@ $(NODE)/node_modules/.installed: $(NODE)/package-lock.json
 	@if command -v npm >/dev/null; then cd $(NODE) && npm ci --silent --no-audit --no-fund && touch node_modules/.installed; \
 	else echo "npm is not installed: the tests against Node servers cannot run"; fi
 
-check: $(STAMP)  ## ruff and mypy --strict
+check: $(TESTS)  ## ruff and mypy --strict
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-fuzz: $(STAMP)  ## 20,000 random histories against the promise of the design (ARGS="--histories N --seed N")
+fuzz: $(TESTS)  ## 20,000 random histories against the promise of the design (ARGS="--histories N --seed N")
 	$(BIN)/python -m tests.model $(ARGS)
 
-bench: $(STAMP)  ## speed and memory, as ratios to peers measured in the same run
+bench: $(TESTS)  ## speed and memory, as ratios to peers measured in the same run
 	$(BIN)/python -m tests.bench $(ARGS)
 
 lock:  ## write deploy/constraints.txt anew from the ranges in pyproject.toml

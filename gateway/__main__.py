@@ -12,6 +12,10 @@ from pathlib import Path
 
 from gateway import app, config
 
+_USAGE = """\
+taskgate --upstream URL [--listen HOST:PORT] [--admin HOST:PORT] [--check]
+       taskgate --config FILE [--check]
+       taskgate demo [--once]"""
 _EXAMPLES = """\
 examples:
   taskgate --upstream http://127.0.0.1:3001/mcp
@@ -20,12 +24,15 @@ examples:
       with everything that config.example.yaml shows; SIGHUP reloads it, SIGTERM drains and ends
   taskgate --check --config config.yaml
       say whether a configuration is valid, and start nothing
+  taskgate demo
+      see what it does, in front of a small server of its own
 """
 
 
 def _arguments() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="taskgate",
+        usage=_USAGE,
         description="A reverse proxy that gives MCP servers of the 2025-11-25 era a filtered tasks/list (SEP-1904).",
         epilog=_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
@@ -40,6 +47,15 @@ def _arguments() -> argparse.ArgumentParser:
         "--check", action="store_true", help="check the configuration and exit: 0 if it is valid, 2 if not"
     )
     parser.add_argument("--version", action="version", version=f"taskgate {version('taskgate')}")
+    demo = parser.add_subparsers(prog="taskgate", dest="command", title="commands", metavar="").add_parser(
+        "demo",
+        help="see what it does: a filtered list, what it costs by hand and through taskgate",
+        description="Start a small MCP server that cannot filter its tasks, and taskgate in front of it. Ask for a "
+        "filtered list, show it, and show what it costs by hand and through taskgate. Then serve until Ctrl-C.",
+        epilog="Everything runs on 127.0.0.1. taskgate takes ports 8080 and 9090, or free ones if these are taken. "
+        "Exit status: 0 if taskgate's answers are those that filtering by hand finds; else 1.",
+    )
+    demo.add_argument("--once", action="store_true", help="exit once all is shown")
     return parser
 
 
@@ -47,6 +63,12 @@ def main() -> None:
     """Run the command with the process's arguments."""
     parser = _arguments()
     given = parser.parse_args()
+    if given.command == "demo":
+        if given.config or given.upstream or given.listen or given.admin or given.check:
+            parser.error("demo has its own configuration: it goes with none of the other flags")
+        from gateway.demo import show  # its HTTP client is no part of the gateway
+
+        raise SystemExit(show.run(given.once))
     if (given.config is None) == (given.upstream is None):
         parser.error("one of --config FILE and --upstream URL is needed")
     if given.config is not None and (given.listen or given.admin):

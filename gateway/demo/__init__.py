@@ -1,1 +1,4 @@
-"""`python -m gateway.demo`: the gateway in front of an embedded legacy server. See `legacy.py`."""
+"""`taskgate demo`: the gateway in front of an embedded server that cannot filter its tasks.
+
+`legacy` is that server, `show` starts both and prints what a filtered list costs. May know: the rest of the gateway.
+"""

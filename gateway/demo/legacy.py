@@ -1,435 +1,214 @@
-"""An MCP server of the 2025-11-25 era, embedded: it lists its tasks ten at a time and cannot filter them.
+"""An MCP server of the 2025-11-25 era: it lists its tasks ten at a time, and cannot filter them.
 
-In: Streamable HTTP on `/mcp` (JSON-RPC in POST, a stream of notifications for GET, DELETE to end a session).
-Out: the answers that the official SDKs' servers give with their in-memory task stores; `GET /counts` says
-how many messages of each method have come.
-
-Strategy: `store.py` keeps a session's tasks, `simulation.py` gives them a past and moves them, this module
-speaks the protocol. A request ends in a JSON-RPC message, or in a `_Refusal` of which `_handle` makes a
-response.
-
-Always: sessions do not see each other's tasks (with `sessions=False` all requestors share one set); filter
-and ordering parameters of `tasks/list` are ignored; nothing is written for a session that has ended.
+In: JSON-RPC messages by POST to `/mcp`; DELETE ends a session. Out: JSON, as the official SDKs' servers answer with
+their in-memory task stores. Sessions do not see each other's tasks. Criteria of `tasks/list` are ignored.
 """
 
 import asyncio
-import contextlib
 import random
+import time
 import uuid
 from collections import Counter
-from dataclasses import dataclass, field
-from typing import Any, Final
+from collections.abc import Iterable, Iterator
+from datetime import UTC, datetime
+from typing import Any, Final, TypeAlias
 
 import orjson
 from aiohttp import web
 
-from .simulation import Simulation
-from .store import PAGE_SIZE, TTL_MS, StoreError, Task, TaskStore, TerminalTask
+PAGE_SIZE: Final = 10  # tasks; what both SDKs use
+HISTORY_DAYS: Final = 5
+UNFINISHED: Final = ("working", "input_required")
 
-PROTOCOL_VERSIONS: Final = ("2025-11-25", "2025-06-18", "2025-03-26")  # the latest first
-SESSION_HEADER: Final = "Mcp-Session-Id"
-RELATED_TASK: Final = "io.modelcontextprotocol/related-task"
-
-PARSE_ERROR: Final = -32700
-INVALID_REQUEST: Final = -32600
-METHOD_NOT_FOUND: Final = -32601
-INVALID_PARAMS: Final = -32602
-SERVER_ERROR: Final = -32000  # what the TypeScript SDK says where HTTP is at fault
-SESSION_NOT_FOUND: Final = -32001
-
-SHUTDOWN_SECONDS: Final = 0.1  # for a tasks/result that waits for a task that nobody moves any more
-STREAM_EVENTS_MAX: Final = 1_000  # to a GET stream that does not read; further notifications are dropped
-
-_TOOL: Final = {
-    "name": "research",
-    "title": "Research",
-    "description": "Looks into a topic, which takes a while: call it as a task.",
-    "inputSchema": {"type": "object", "properties": {"topic": {"type": "string"}}},
-    "execution": {"taskSupport": "optional"},
+_TTL_MS: Final = 14 * 86_400_000
+_SESSIONS_MAX: Final = 100  # the oldest is forgotten
+_STOP_S: Final = 0.1  # for answers in flight
+_SESSION: Final = "Mcp-Session-Id"
+_STATUSES: Final = (*UNFINISHED, "completed", "failed", "cancelled")
+_WEIGHTS: Final = (8, 5, 70, 10, 7)
+_POLL_INTERVALS_MS: Final = (500, 1_000, 2_000, 5_000)
+_MESSAGES: Final = {
+    "working": (None, "Reading sources", "Comparing 14 papers", "Writing the summary"),
+    "input_required": ("Which region?", "May I use the paid archive?", "Two topics match: which one?"),
+    "completed": (None, "Report ready", "Report ready, 3 sources left out"),
+    "failed": ("The archive did not answer", "Not enough sources"),
+    "cancelled": ("The task was cancelled by request.",),
 }
 
-
-class _Refusal(Exception):
-    """The request is answered with this HTTP status and a JSON-RPC error without an id."""
-
-    def __init__(self, http_status: int, code: int, message: str, allow: str | None = None) -> None:
-        super().__init__(message)
-        self.http_status = http_status
-        self.code = code
-        self.allow = allow
+Task: TypeAlias = dict[str, Any]
+"""A task as it is on the wire; its members stand in the TypeScript SDK's order."""
 
 
-class _RpcError(Exception):
-    """The request is answered with a JSON-RPC error."""
+def timestamp(instant_ms: int) -> str:
+    """The instant as JavaScript's `toISOString` writes it: three digits of a second, and `Z`."""
+    # From whole seconds: a float of seconds and milliseconds can come out a millisecond short.
+    seconds, ms = divmod(instant_ms, 1000)
+    return f"{datetime.fromtimestamp(seconds, UTC).isoformat()[:19]}.{ms:03d}Z"
+
+
+def history(rng: random.Random, count: int, until_ms: int) -> Iterator[Task]:
+    """`count` tasks of the last `HISTORY_DAYS` before `until_ms`, in the order of their creation."""
+    span_ms = HISTORY_DAYS * 86_400_000
+    step_ms = span_ms / max(count, 1)
+    for number in range(count):
+        created_ms = until_ms - span_ms + int((number + rng.random()) * step_ms)
+        updated_ms = created_ms + int(rng.random() * (until_ms - created_ms) * 0.5)
+        status = rng.choices(_STATUSES, _WEIGHTS)[0]
+        task: Task = {
+            "taskId": f"{rng.getrandbits(128):032x}",
+            "status": status,
+            "ttl": _TTL_MS,
+            "createdAt": timestamp(created_ms),
+            "lastUpdatedAt": timestamp(updated_ms),
+            "pollInterval": rng.choice(_POLL_INTERVALS_MS),
+        }
+        message = rng.choice(_MESSAGES[status])
+        yield task if message is None else {**task, "statusMessage": message}
+
+
+class RpcError(Exception):
+    """The request is answered with a JSON-RPC error of this code."""
 
     def __init__(self, code: int, message: str) -> None:
         super().__init__(message)
         self.code = code
 
 
-@dataclass(eq=False)
-class _Session:
-    """One requestor's session; `session_id` is None for the one that all share without sessions."""
+class Tasks:
+    """The tasks of one session, in the order of their creation."""
 
-    session_id: str | None
-    store: TaskStore
-    simulation: Simulation
-    streams: set[asyncio.Queue[bytes | None]] = field(default_factory=set)
+    def __init__(self, page_size: int) -> None:
+        self.all: list[Task] = []
+        self._page_size = page_size
+        self._place: dict[str, int] = {}
 
-    def notify(self, task: Task) -> None:
-        """Tell the GET streams of a change. A stream that does not keep up misses it: it is optional."""
-        event = _event({"jsonrpc": "2.0", "method": "notifications/tasks/status", "params": task})
-        for stream in self.streams:
-            with contextlib.suppress(asyncio.QueueFull):
-                stream.put_nowait(event)
+    def add(self, tasks: Iterable[Task]) -> None:
+        """Put tasks at the end."""
+        for task in tasks:
+            self._place[task["taskId"]] = len(self.all)
+            self.all.append(task)
 
-    def close(self) -> None:
-        """End the streams, and every tasks/result that waits."""
-        for stream in self.streams:
-            while stream.full():
-                stream.get_nowait()
-            stream.put_nowait(None)
-        self.store.clear()
+    def page(self, cursor: object = None) -> dict[str, Any]:
+        """The result of `tasks/list`. A cursor is the id of the last task on the page before."""
+        start = 0 if cursor is None else self._find(cursor, "Invalid cursor") + 1
+        tasks = self.all[start : start + self._page_size]
+        more = start + self._page_size < len(self.all)
+        return {"tasks": tasks, "nextCursor": tasks[-1]["taskId"]} if more else {"tasks": tasks}
+
+    def get(self, task_id: object) -> Task:
+        """The task of that id. Raises RpcError."""
+        return self.all[self._find(task_id, "Task not found")]
+
+    def update(self, task_id: object, status: str, message: str) -> Task:
+        """Change a task that has not finished. Raises RpcError."""
+        task = self.get(task_id)
+        if task["status"] not in UNFINISHED:
+            raise RpcError(-32602, f"Cannot change a task in terminal status '{task['status']}'")
+        now = timestamp(time.time_ns() // 1_000_000)
+        task.update(status=status, lastUpdatedAt=now, statusMessage=message)
+        return task
+
+    def _find(self, task_id: object, otherwise: str) -> int:
+        if not isinstance(task_id, str) or task_id not in self._place:
+            raise RpcError(-32602, f"{otherwise}: {task_id}")
+        return self._place[task_id]
 
 
 class LegacyServer:
-    """The server. Make it, `await start()`, and look or meddle through `counts`, `store` and `load`.
+    """The server: make it, `start` it, `stop` it. `tasks` are those that a session has from the start."""
 
-    `page_size`      tasks on a page of `tasks/list`
-    `sessions`       False: no Mcp-Session-Id, all requestors share one set of tasks
-    `sse`            True: a POST is answered with `text/event-stream`, as the TypeScript SDK does by default
-    `simulate`       False: tasks change only when a requestor or `store` changes them; may be set at any time
-    `step_seconds`   time between two steps of the simulation
-    `initial_tasks`  tasks that a session has from the start
-    `seed`           the same seed gives the n-th session the same history, relative to the time it is opened
-    `notify`         False: no `notifications/tasks/status`, and GET is answered 405
-    `sessions_max`   sessions at once; `initialize` is answered 503 above
-    """
-
-    def __init__(
-        self,
-        *,
-        page_size: int = PAGE_SIZE,
-        sessions: bool = True,
-        sse: bool = False,
-        simulate: bool = True,
-        step_seconds: float = 0.3,
-        initial_tasks: int = 240,
-        seed: int = 1904,
-        notify: bool = True,
-        sessions_max: int = 1_000,
-    ) -> None:
-        self.counts: Counter[str] = Counter()
-        self.simulate = simulate
+    def __init__(self, tasks: int = 240, page_size: int = PAGE_SIZE) -> None:
+        self.counts: Counter[str] = Counter()  # messages by method
+        self.sessions: dict[str, Tasks] = {}  # the oldest first
+        self._tasks = tasks
         self._page_size = page_size
-        self._sse = sse
-        self._step_seconds = step_seconds
-        self._initial_tasks = initial_tasks
-        self._seed = seed
-        self._notify = notify
-        self._sessions_max = sessions_max
-        self._opened = 0
-        self._sessions: dict[str, _Session] = {}
-        self._shared = None if sessions else self._new_session(None)
-        self._runner: web.ServerRunner | None = None
-        self._stepping: asyncio.Task[None] | None = None
+        self._rng = random.Random(14)
+        # Cancellation: the answer ends with the client that waits for it.
+        server = web.Server(self.handle, handler_cancellation=True, access_log=None)
+        self._runner = web.ServerRunner(server, shutdown_timeout=_STOP_S)
 
-    async def start(self, host: str = "127.0.0.1", port: int = 0) -> str:
-        """Listen, on a free port for 0, and begin the simulation. The URL of the MCP endpoint."""
-        # Cancellation: a requestor that goes away must not leave its tasks/result or its stream behind.
-        server = web.Server(self._handle, handler_cancellation=True, access_log=None)
-        self._runner = web.ServerRunner(server, shutdown_timeout=SHUTDOWN_SECONDS)
+    async def start(self) -> str:
+        """Listen on a free port of 127.0.0.1. The URL of the MCP endpoint."""
         await self._runner.setup()
-        site = web.TCPSite(self._runner, host, port)
-        await site.start()
-        self._stepping = asyncio.create_task(self._step_forever())
-        name = f"[{host}]" if ":" in host else host
-        return f"http://{name}:{self._runner.addresses[0][1]}/mcp"
+        await web.TCPSite(self._runner, "127.0.0.1", 0).start()
+        return f"http://127.0.0.1:{self._runner.addresses[0][1]}/mcp"
 
     async def stop(self) -> None:
-        """Stop listening and end all sessions; their tasks are forgotten, as in-memory stores do."""
-        if self._stepping is not None:
-            self._stepping.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await self._stepping
-        for session in self._all_sessions():
-            session.close()
-        self._sessions.clear()
-        if self._runner is not None:
-            await self._runner.cleanup()
-
-    # Behind the requestors' backs
-
-    @property
-    def session_ids(self) -> list[str]:
-        """The open sessions, in the order in which they were opened."""
-        return list(self._sessions)
-
-    def store(self, session_id: str | None = None) -> TaskStore:
-        """A session's tasks, to read and to change. None: the shared set, or that of the only session."""
-        return self._session(session_id).store
+        """Stop listening."""
+        await self._runner.cleanup()
 
     def load(self, count: int, session_id: str | None = None) -> None:
-        """Add a history of `count` tasks, 100,000 in about a second; the simulation moves up to 1,000."""
-        self._session(session_id).simulation.load(count)
+        """Add a history of `count` tasks to a session, by default to the latest."""
+        tasks = self.sessions[session_id or list(self.sessions)[-1]]
+        tasks.add(history(self._rng, count, time.time_ns() // 1_000_000))
 
-    def _session(self, session_id: str | None) -> _Session:
-        if session_id is not None:
-            return self._sessions[session_id]
-        found = self._all_sessions()
-        if len(found) != 1:
-            raise LookupError(f"{len(found)} sessions are open: say which one is meant")
-        return found[0]
-
-    def _all_sessions(self) -> list[_Session]:
-        return [self._shared] if self._shared is not None else list(self._sessions.values())
-
-    def _new_session(self, session_id: str | None) -> _Session:
-        store = TaskStore(self._page_size)
-        simulation = Simulation(store, random.Random(f"{self._seed}/{self._opened}"))
-        simulation.load(self._initial_tasks)
-        session = _Session(session_id, store, simulation)
-        store.on_change = session.notify
-        self._opened += 1
-        return session
-
-    async def _step_forever(self) -> None:
+    async def keep_changing(self, every_s: float) -> None:
+        """Change a task of each session, again and again. Those that have finished stay as they are."""
         while True:
-            await asyncio.sleep(self._step_seconds)
-            for session in self._all_sessions() if self.simulate else ():
-                session.simulation.step()
+            await asyncio.sleep(every_s)
+            for tasks in self.sessions.values():
+                unfinished = [task for task in tasks.all if task["status"] in UNFINISHED]
+                if unfinished:
+                    self.change(tasks, self._rng.choice(unfinished))
 
-    # HTTP
+    def change(self, tasks: Tasks, task: Task) -> None:
+        """Let a task that works require input, or go on with its work."""
+        status = "working" if task["status"] == "input_required" else "input_required"
+        tasks.update(task["taskId"], status, self._rng.choice(_MESSAGES[status]) or "Starting again")
 
-    async def _handle(self, request: web.BaseRequest) -> web.StreamResponse:
+    async def handle(self, request: web.BaseRequest) -> web.Response:
+        """The response to any HTTP request."""
+        if request.path != "/mcp":
+            return web.Response(status=404)
+        if request.method == "DELETE":
+            known = self.sessions.pop(request.headers.get(_SESSION, ""), None)
+            return web.Response(status=404 if known is None else 200)
+        if request.method != "POST":
+            return web.Response(status=405, headers={"Allow": "POST, DELETE"})
         try:
-            match request.path, request.method:
-                case "/mcp", "POST":
-                    return await self._post(request)
-                case "/mcp", "GET" if self._notify:
-                    return await self._get(request)
-                case "/mcp", "DELETE" if self._shared is None:
-                    return self._delete(request)
-                case "/mcp", _:
-                    raise _Refusal(405, SERVER_ERROR, "Method not allowed.", allow=self._methods_allowed())
-                case "/counts", "GET":
-                    return _json_response(200, dict(self.counts))
-                case _:
-                    raise _Refusal(404, SERVER_ERROR, "Not found")
-        except _Refusal as refusal:
-            error = {"code": refusal.code, "message": str(refusal)}
-            response = _json_response(refusal.http_status, {"jsonrpc": "2.0", "error": error, "id": None})
-            if refusal.allow is not None:
-                response.headers["Allow"] = refusal.allow
-            return response
-
-    def _methods_allowed(self) -> str:
-        return ", ".join(
-            ["GET"] * self._notify + ["POST"] + ["DELETE"] * (self._shared is None),
-        )
-
-    async def _post(self, request: web.BaseRequest) -> web.StreamResponse:
-        _require_accept(request, "application/json", *["text/event-stream"] * self._sse)
-        message = _message(request, await request.read())
-        method = message.get("method")
-        if isinstance(method, str):
-            self.counts[method] += 1
-        session = self._open(request) if method == "initialize" else self._session_of(request)
-        if not isinstance(method, str) or "id" not in message:
-            return web.Response(status=202, headers=_session_headers(session))
-        if not self._sse:
-            return _json_response(200, await self._answer(session, message), _session_headers(session))
-        # As the TypeScript SDK: the stream is open before the answer is known, and ends with it.
-        response = await _open_stream(request, session)
-        await response.write(_event(await self._answer(session, message)))
-        await response.write_eof()
-        return response
-
-    async def _get(self, request: web.BaseRequest) -> web.StreamResponse:
-        _require_accept(request, "text/event-stream")
-        session = self._session_of(request)
-        if session.streams and session is not self._shared:
-            raise _Refusal(409, SERVER_ERROR, "Conflict: Only one SSE stream is allowed per session")
-        stream: asyncio.Queue[bytes | None] = asyncio.Queue(STREAM_EVENTS_MAX)
-        session.streams.add(stream)
+            message = orjson.loads(await request.read())
+            method, params = str(message["method"]), dict(message.get("params", {}))
+        except (ValueError, TypeError, KeyError):
+            return web.Response(status=400, text="a JSON-RPC request or notification is expected")
+        self.counts[method] += 1
+        session_id = self._open() if method == "initialize" else request.headers.get(_SESSION, "")
+        if session_id not in self.sessions:
+            return web.Response(status=404 if session_id else 400, text="this session does not exist")
+        headers = {_SESSION: session_id}
+        if "id" not in message:
+            return web.Response(status=202, headers=headers)
+        answer = {"jsonrpc": "2.0", "id": message["id"]}
         try:
-            response = await _open_stream(request, session)
-            while (event := await stream.get()) is not None:
-                await response.write(event)
-            await response.write_eof()
-        finally:
-            session.streams.discard(stream)
-        return response
+            answer["result"] = _result(self.sessions[session_id], method, params)
+        except RpcError as error:
+            answer["error"] = {"code": error.code, "message": str(error)}
+        return web.Response(body=orjson.dumps(answer), content_type="application/json", headers=headers)
 
-    def _delete(self, request: web.BaseRequest) -> web.StreamResponse:
-        session = self._session_of(request)
-        if session.session_id is not None:
-            del self._sessions[session.session_id]
-        session.close()
-        return web.Response(status=200)
-
-    def _open(self, request: web.BaseRequest) -> _Session:
-        """The session that an `initialize` opens."""
-        if self._shared is not None:
-            return self._shared
-        if SESSION_HEADER in request.headers:
-            self._session_of(request)
-            raise _Refusal(400, INVALID_REQUEST, "Invalid Request: Server already initialized")
-        if len(self._sessions) >= self._sessions_max:
-            raise _Refusal(503, SERVER_ERROR, f"{self._sessions_max} sessions are open already")
-        session_id = str(uuid.uuid4())
-        self._sessions[session_id] = session = self._new_session(session_id)
-        return session
-
-    def _session_of(self, request: web.BaseRequest) -> _Session:
-        """The session that any other request belongs to."""
-        version = request.headers.get("Mcp-Protocol-Version", PROTOCOL_VERSIONS[0])
-        if version not in PROTOCOL_VERSIONS:
-            supported = ", ".join(PROTOCOL_VERSIONS)
-            raise _Refusal(
-                400,
-                SERVER_ERROR,
-                f"Bad Request: Unsupported protocol version: {version} (supported versions: {supported})",
-            )
-        if self._shared is not None:
-            return self._shared
-        session_id = request.headers.get(SESSION_HEADER)
-        if session_id is None:
-            raise _Refusal(400, SERVER_ERROR, f"Bad Request: {SESSION_HEADER} header is required")
-        if session_id not in self._sessions:
-            raise _Refusal(404, SESSION_NOT_FOUND, "Session not found")
-        return self._sessions[session_id]
-
-    # JSON-RPC
-
-    async def _answer(self, session: _Session, message: dict[str, Any]) -> dict[str, Any]:
-        """The JSON-RPC response to a request."""
-        params = message.get("params", {})
-        try:
-            if not isinstance(params, dict):
-                raise _RpcError(INVALID_PARAMS, "params must be an object")
-            result = await self._result(session, message["method"], params)
-        except _RpcError as error:
-            return _error(message["id"], error.code, str(error))
-        except StoreError as error:
-            return _error(message["id"], INVALID_PARAMS, str(error))
-        return {"jsonrpc": "2.0", "id": message["id"], "result": result}
-
-    async def _result(self, session: _Session, method: str, params: dict[str, Any]) -> object:
-        match method:
-            case "initialize":
-                return _initialize(params)
-            case "ping":
-                return {}
-            case "tools/list":
-                return {"tools": [_TOOL]}
-            case "tools/call":
-                return _call_tool(session, params)
-            case "tasks/list":
-                tasks, cursor = session.store.page(_string(params, "cursor") if "cursor" in params else None)
-                return {"tasks": tasks, "nextCursor": cursor} if cursor is not None else {"tasks": tasks}
-            case "tasks/get":
-                return session.store.get(_string(params, "taskId"))
-            case "tasks/cancel":
-                return _cancel(session.store, _string(params, "taskId"))
-            case "tasks/result":
-                return _payload(await session.store.terminal(_string(params, "taskId")))
-            case _:
-                raise _RpcError(METHOD_NOT_FOUND, "Method not found")
+    def _open(self) -> str:
+        """The id of a new session."""
+        if len(self.sessions) == _SESSIONS_MAX:
+            del self.sessions[next(iter(self.sessions))]
+        session_id = uuid.uuid4().hex
+        self.sessions[session_id] = Tasks(self._page_size)
+        self.load(self._tasks, session_id)
+        return session_id
 
 
-def _initialize(params: dict[str, Any]) -> dict[str, Any]:
-    requested = params.get("protocolVersion")
-    return {
-        "protocolVersion": requested if requested in PROTOCOL_VERSIONS else PROTOCOL_VERSIONS[0],
-        "capabilities": {
-            "tools": {},
-            "tasks": {"list": {}, "cancel": {}, "requests": {"tools": {"call": {}}}},
-        },
-        "serverInfo": {"name": "legacy-research", "version": "1.0.0"},
-    }
-
-
-def _call_tool(session: _Session, params: dict[str, Any]) -> dict[str, Any]:
-    if params.get("name") != _TOOL["name"]:
-        raise _RpcError(INVALID_PARAMS, f"Tool {params.get('name')} not found")
-    if "task" not in params:
-        return {"content": [{"type": "text", "text": "A short answer; call me as a task for a long one."}]}
-    metadata = params["task"]
-    ttl_ms = metadata.get("ttl", TTL_MS) if isinstance(metadata, dict) else None
-    if not isinstance(ttl_ms, int) or not 0 < ttl_ms < 2**53:
-        raise _RpcError(INVALID_PARAMS, "task must be an object whose ttl, if present, is in milliseconds")
-    task = session.store.add(ttl_ms=ttl_ms)
-    session.simulation.adopt(task["taskId"])
-    return {"task": task}
-
-
-def _cancel(store: TaskStore, task_id: str) -> Task:
-    try:
-        return store.update(task_id, "cancelled", "The task was cancelled by request.")
-    except TerminalTask:
-        status = store.get(task_id)["status"]
-        raise _RpcError(INVALID_PARAMS, f"Cannot cancel task in terminal status: {status}") from None
-
-
-def _payload(task: Task) -> dict[str, Any]:
-    """What `tasks/result` gives for a task that has ended."""
-    if task["status"] == "cancelled":
-        raise _RpcError(INVALID_REQUEST, f"Task {task['taskId']} has no result: it was cancelled")
-    return {
-        "content": [{"type": "text", "text": task.get("statusMessage", "Done.")}],
-        "isError": task["status"] == "failed",
-        "_meta": {RELATED_TASK: {"taskId": task["taskId"]}},
-    }
-
-
-def _string(params: dict[str, Any], name: str) -> str:
-    value = params.get(name)
-    if not isinstance(value, str):
-        raise _RpcError(INVALID_PARAMS, f"{name} must be a string")
-    return value
-
-
-def _error(request_id: object, code: int, message: str) -> dict[str, Any]:
-    return {"jsonrpc": "2.0", "id": request_id, "error": {"code": code, "message": message}}
-
-
-def _message(request: web.BaseRequest, body: bytes) -> dict[str, Any]:
-    """The one JSON-RPC message in a POST; batches went out with 2025-06-18."""
-    if request.content_type != "application/json":
-        raise _Refusal(415, SERVER_ERROR, "Unsupported Media Type: Content-Type must be application/json")
-    try:
-        message = orjson.loads(body)
-    except orjson.JSONDecodeError:
-        raise _Refusal(400, PARSE_ERROR, "Parse error: Invalid JSON") from None
-    if not isinstance(message, dict) or message.get("jsonrpc") != "2.0":
-        raise _Refusal(400, INVALID_REQUEST, "Invalid Request: not one JSON-RPC 2.0 message")
-    return message
-
-
-def _require_accept(request: web.BaseRequest, *media_types: str) -> None:
-    accept = ",".join(request.headers.getall("Accept", []))
-    missing = [one for one in media_types if one not in accept and "*/*" not in accept]
-    if missing:
-        raise _Refusal(406, SERVER_ERROR, f"Not Acceptable: Client must accept {' and '.join(media_types)}")
-
-
-def _session_headers(session: _Session) -> dict[str, str]:
-    return {} if session.session_id is None else {SESSION_HEADER: session.session_id}
-
-
-def _json_response(http_status: int, value: object, headers: dict[str, str] | None = None) -> web.Response:
-    body = orjson.dumps(value)
-    return web.Response(status=http_status, body=body, content_type="application/json", headers=headers)
-
-
-async def _open_stream(request: web.BaseRequest, session: _Session) -> web.StreamResponse:
-    headers = {"Cache-Control": "no-cache, no-transform", **_session_headers(session)}
-    response = web.StreamResponse(headers=headers)
-    response.content_type = "text/event-stream"
-    await response.prepare(request)
-    return response
-
-
-def _event(message: dict[str, Any]) -> bytes:
-    return b"event: message\ndata: " + orjson.dumps(message) + b"\n\n"
+def _result(tasks: Tasks, method: str, params: dict[str, Any]) -> dict[str, Any]:
+    match method:
+        case "initialize":
+            return {
+                "protocolVersion": "2025-11-25",
+                "capabilities": {"tasks": {"list": {}, "cancel": {}}},
+                "serverInfo": {"name": "legacy-research", "version": "1.0.0"},
+            }
+        case "ping":
+            return {}
+        case "tasks/list":
+            return tasks.page(params.get("cursor"))
+        case "tasks/get":
+            return tasks.get(params.get("taskId"))
+        case "tasks/cancel":
+            return tasks.update(params.get("taskId"), "cancelled", _MESSAGES["cancelled"][0] or "")
+        case _:
+            raise RpcError(-32601, "Method not found")

@@ -31,8 +31,7 @@ from gateway.core.observe import Observation
 from gateway.core.query import Query
 from gateway.core.task import Task
 from gateway.core.task import parse as parse_task
-from gateway.demo.simulation import history
-from gateway.demo.store import timestamp
+from gateway.demo.legacy import history, timestamp
 from tests.bench import child, proc
 from tests.bench.questions import KINDS, Question, questions
 

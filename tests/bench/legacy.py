@@ -11,8 +11,7 @@ from typing import Any
 
 from aiohttp import web
 
-from gateway.demo.legacy import LegacyServer
-from gateway.demo.store import TERMINAL
+from gateway.demo.legacy import UNFINISHED, LegacyServer
 from tests.bench import child
 
 
@@ -21,23 +20,22 @@ class Counted(LegacyServer):
 
     answered_bytes = 0
 
-    async def _handle(self, request: web.BaseRequest) -> web.StreamResponse:
-        response = await super()._handle(request)
-        if isinstance(response, web.Response) and isinstance(response.body, bytes):
+    async def handle(self, request: web.BaseRequest) -> web.Response:
+        response = await super().handle(request)
+        if isinstance(response.body, bytes):
             self.answered_bytes += len(response.body)
         return response
 
     def fill(self, count: int, live: int | None) -> None:
         """Give the session opened last a history; `live` None leaves all that are not finished as they are."""
-        session_id = self.session_ids[-1]
-        self.load(count, session_id)
+        self.load(count)
         if live is not None:
-            store = self.store(session_id)
-            unfinished = [task["taskId"] for task in store.all() if task["status"] not in TERMINAL]
+            tasks = list(self.sessions.values())[-1]
+            unfinished = [task["taskId"] for task in tasks.all if task["status"] in UNFINISHED]
             for task_id in unfinished[: len(unfinished) - live]:
-                store.update(task_id, "completed")
+                tasks.update(task_id, "completed", "Report ready")
             for task_id in unfinished[len(unfinished) - live :]:
-                store.update(task_id, "working")
+                tasks.update(task_id, "working", "Reading sources")
 
     async def answer(self, command: dict[str, Any]) -> dict[str, Any]:
         """Do what a command says."""
@@ -49,7 +47,7 @@ class Counted(LegacyServer):
 
 async def main() -> None:
     """Serve until stdin ends."""
-    server = Counted(page_size=int(sys.argv[1]), simulate=False, initial_tasks=0, notify=False)
+    server = Counted(tasks=0, page_size=int(sys.argv[1]))
     await child.serve({"url": await server.start()}, server.answer)
 
 

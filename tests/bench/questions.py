@@ -17,7 +17,7 @@ from gateway.core import cursor, jsonrpc
 from gateway.core import query as criteria
 from gateway.core.query import Query
 from gateway.core.task import STATUSES, Key, parse_instant
-from gateway.demo.simulation import HISTORY_DAYS
+from gateway.demo.legacy import HISTORY_DAYS
 from tests.bench.processes import BenchFailed
 
 PER_KIND: Final = 200

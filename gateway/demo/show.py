@@ -1,0 +1,246 @@
+"""What `taskgate demo` shows: one question, its answer, and what the answer costs by hand and through the gateway.
+
+In: `once`. Out: text for a terminal of 80 columns; every figure of it is measured in this run. The gateway is the real
+one on real sockets, in this process. Exit status: 0 if its answers are those that filtering by hand finds; else 1.
+"""
+
+import asyncio
+import io
+import json
+import signal
+import socket
+import sys
+import time
+import urllib.request
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import AsyncExitStack, ExitStack, suppress
+from typing import Any, Final, NamedTuple
+
+import aiohttp
+
+from gateway import config
+from gateway.app import App, StartError
+from gateway.demo.legacy import PAGE_SIZE, UNFINISHED, LegacyServer, Task, timestamp
+
+ANSWER_S: Final = 30.0
+CHANGE_EVERY_S: Final = 2.0
+PORTS: Final = (8080, 9090)  # of the gateway and its admin listener, if they are free
+
+_DAY_MS: Final = 86_400_000
+_TASK: Final = "  {:<8} {:<14} {:<11}  {:<11}  {}"  # 80 columns with the longest message
+_COST: Final = "  {:<45} {:>8} {:>8} {:>11}"
+_INFO: Final = {"name": "taskgate-demo", "version": "1"}
+
+
+class DemoFailed(Exception):
+    """The demo could not be shown. The message says why."""
+
+
+class Client:
+    """An MCP client of one session. It counts its requests, and the bytes of the bodies that answered them."""
+
+    def __init__(self, http: aiohttp.ClientSession, url: str, session_id: str = "") -> None:
+        self.url = url
+        self.session_id = session_id
+        self.requests = 0
+        self.received_bytes = 0
+        self._http = http
+
+    async def ask(self, method: str, params: dict[str, Any]) -> dict[str, Any]:
+        """The result of a request. Raises DemoFailed."""
+        headers = {"Accept": "application/json, text/event-stream"}
+        if self.session_id:
+            headers["Mcp-Session-Id"] = self.session_id
+        self.requests += 1
+        message = _message(self.requests, method, params)
+        try:
+            async with self._http.post(self.url, json=message, headers=headers) as response:
+                body = await response.read()
+        except (aiohttp.ClientError, TimeoutError) as error:
+            raise DemoFailed(f"{method} to {self.url}: {error or type(error).__name__}") from error
+        self.received_bytes += len(body)
+        self.session_id = response.headers.get("Mcp-Session-Id", self.session_id)
+        answer = json.loads(body) if response.status == 200 else {}
+        if "result" not in answer:
+            raise DemoFailed(f"{method} to {self.url} was answered {response.status}: {body.decode(errors='replace')}")
+        result: dict[str, Any] = answer["result"]
+        return result
+
+
+class Cost(NamedTuple):
+    """An answer and what it took."""
+
+    tasks: list[Task]
+    requests: int
+    received_bytes: int
+    server_requests: int
+
+    def row(self, way: str) -> str:
+        """A line of the table."""
+        return _COST.format(way, f"{self.requests:,}", f"{self.received_bytes:,}", f"{self.server_requests:,}")
+
+
+class Session:
+    """One session with the server, by two ways: `direct`, and through the `gateway`."""
+
+    def __init__(self, legacy: LegacyServer, direct: Client, gateway: Client) -> None:
+        since = timestamp(time.time_ns() // 1_000_000 - _DAY_MS)
+        self.params: dict[str, Any] = {"status": list(UNFINISHED), "createdAfter": since}
+        self.gateway = gateway
+        self.tasks = legacy.sessions[gateway.session_id]
+        self._legacy = legacy
+        self._direct = direct
+
+    async def by_hand(self) -> Cost:
+        """All pages, filtered and ordered by the client."""
+        return await self._measured(self._direct, self._pages)
+
+    async def filtered(self) -> Cost:
+        """The gateway's answer."""
+        return await self._measured(self.gateway, self._filtered)
+
+    async def _measured(self, client: Client, ask: Callable[[], Awaitable[list[Task]]]) -> Cost:
+        before = client.requests, client.received_bytes, self._legacy.counts.total()
+        tasks = await ask()
+        after = client.requests, client.received_bytes, self._legacy.counts.total()
+        return Cost(tasks, *(now - then for now, then in zip(after, before, strict=True)))
+
+    async def _pages(self) -> list[Task]:
+        page = await self._direct.ask("tasks/list", {})
+        tasks = list(page["tasks"])
+        while "nextCursor" in page:
+            page = await self._direct.ask("tasks/list", {"cursor": page["nextCursor"]})
+            tasks += page["tasks"]
+        # The server writes all timestamps in one format, so that they can be compared as text.
+        found = [t for t in tasks if t["status"] in UNFINISHED and t["createdAt"] >= self.params["createdAfter"]]
+        return sorted(found, key=lambda t: (t["lastUpdatedAt"], t["taskId"]), reverse=True)
+
+    async def _filtered(self) -> list[Task]:
+        tasks: list[Task] = (await self.gateway.ask("tasks/list", self.params))["tasks"]
+        return tasks
+
+
+async def demo(once: bool) -> int:
+    """Start both servers and show what there is to see. The exit status. Raises DemoFailed, StartError."""
+    async with AsyncExitStack() as stack:
+        legacy = LegacyServer()
+        stack.push_async_callback(legacy.stop)
+        server_url = await legacy.start()
+        listen, admin = (f"127.0.0.1:{port}" for port in _free_ports())
+        settings = config.for_upstream(server_url, listen, admin)
+        app = App(settings)
+        stack.push_async_callback(app.stop)
+        await app.start()
+        timeout = aiohttp.ClientTimeout(total=ANSWER_S)
+        http = await stack.enter_async_context(aiohttp.ClientSession(timeout=timeout))
+        client = Client(http, f"http://{listen}/mcp")
+        await client.ask("initialize", {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": _INFO})
+        session = Session(legacy, Client(http, server_url, client.session_id), client)
+        right = await show(session, legacy, settings.index.max_age)
+        if not once:
+            _invite(session, server_url, f"http://{admin}/metrics")
+            with suppress(asyncio.CancelledError):
+                await legacy.keep_changing(CHANGE_EVERY_S)
+            print("\nStopped.")
+    return 0 if right else 1
+
+
+async def show(session: Session, legacy: LegacyServer, max_age_s: float) -> bool:
+    """Print question, answer and costs. Whether all answers were right."""
+    by_hand, first, second = await session.by_hand(), await session.filtered(), await session.filtered()
+    print(
+        f"\nAn MCP server has {len(session.tasks.all)} tasks. It lists {PAGE_SIZE} at a time, and cannot filter them.\n"
+        "Which tasks of the last 24 hours are not finished? Ask taskgate in front of it:\n"
+    )
+    print(_request(session, indent="  "))
+    print(f"\nThe answer has {len(first.tasks)} tasks, the latest change first:\n")
+    for line in _table(first.tasks):
+        print(line)
+    print("\nWhat it costs to know:\n")
+    print(_COST.format("", "requests", "bytes", "requests"))
+    print(_COST.format("", "you send", "you get", "server gets"))
+    print(by_hand.row("by hand: list all pages and filter, each time"))
+    print(first.row("with taskgate: the first time"))
+    print(second.row(f"with taskgate: again within {max_age_s:g} s"))
+    legacy.change(session.tasks, session.tasks.get(by_hand.tasks[0]["taskId"]))
+    await asyncio.sleep(max_age_s)
+    third = await session.filtered()
+    print(third.row("with taskgate: later, after a change"))
+    right = first.tasks == second.tasks == by_hand.tasks and third.tasks == (await session.by_hand()).tasks
+    print(f"\n{'Checked' if right else 'WRONG'}: taskgate's answers are {'' if right else 'not '}those found by hand.")
+    return right
+
+
+def _table(tasks: list[Task]) -> Iterator[str]:
+    yield _TASK.format("TASK", "STATUS", "CREATED", "CHANGED", "MESSAGE").rstrip()
+    for task in tasks:
+        created, changed = (task[name][5:16].replace("T", " ") for name in ("createdAt", "lastUpdatedAt"))
+        yield _TASK.format(task["taskId"][:8], task["status"], created, changed, task.get("statusMessage", "")).rstrip()
+
+
+def _message(number: int, method: str, params: dict[str, Any]) -> dict[str, Any]:
+    return {"jsonrpc": "2.0", "id": number, "method": method, "params": params}
+
+
+def _request(session: Session, indent: str) -> str:
+    """The request as JSON that fits 80 columns."""
+    head = json.dumps(_message(session.gateway.requests, "tasks/list", {})).removesuffix("}}")
+    members = [f"{json.dumps(name)}: {json.dumps(value)}" for name, value in session.params.items()]
+    return indent + head + f"\n{indent}  " + f",\n{indent}  ".join(members) + "}}"
+
+
+def _invite(session: Session, server_url: str, metrics_url: str) -> None:
+    """Print what to try by hand."""
+    # curl asks a proxy of the environment even for a loopback address.
+    direct = "--noproxy '*' " if urllib.request.getproxies() else ""
+    print(
+        f"\nNow a task changes every {CHANGE_EVERY_S:g} s. See it from another terminal:\n\n"
+        f"  curl -sS {session.gateway.url} -H 'Content-Type: application/json' \\\n"
+        f"    {direct}-H 'Mcp-Session-Id: {session.gateway.session_id}' -d '\n"
+        f"{_request(session, indent='    ')}' | python3 -m json.tool\n\n"
+        f"  taskgate    {session.gateway.url}\n"
+        f"  the server  {server_url}\n"
+        f"  metrics     {metrics_url}\n\n"
+        "Ctrl-C ends it."
+    )
+
+
+def _free_ports() -> list[int]:
+    """`PORTS`; where one is taken, a free one."""
+    with ExitStack() as held:  # all at once, so that no two are the same
+        found = []
+        for port in PORTS:
+            try:
+                sock = socket.create_server(("127.0.0.1", port))
+            except OSError:
+                sock = socket.create_server(("127.0.0.1", 0))
+            held.callback(sock.close)
+            found.append(int(sock.getsockname()[1]))
+        return found
+
+
+async def _until_signalled(once: bool) -> int:
+    """`demo`, which SIGINT and SIGTERM cancel. The first of them counts: tidying up is not interrupted."""
+    task = asyncio.current_task()
+    assert task is not None
+
+    def cancel() -> None:
+        if not task.cancelling():
+            task.cancel()
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        asyncio.get_running_loop().add_signal_handler(number, cancel)
+    try:
+        return await demo(once)
+    except asyncio.CancelledError:
+        return 1  # before there was anything to see
+    except (DemoFailed, StartError) as error:
+        print(f"taskgate demo: {error}", file=sys.stderr)
+        return 1
+
+
+def run(once: bool) -> int:
+    """The demo, until Ctrl-C or, with `once`, until all is shown. The exit status."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(line_buffering=True)
+    return asyncio.run(_until_signalled(once))

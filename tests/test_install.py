@@ -1,0 +1,85 @@
+"""What is installed for what: `make run` needs the gateway's own dependencies, and no more.
+
+In: pyproject.toml, deploy/constraints.txt, the Makefile, and the metadata of what is installed. Nothing is downloaded.
+"""
+
+import subprocess
+import tomllib
+from importlib.metadata import requires
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.utils import NormalizedName, canonicalize_name
+
+ROOT: Final = Path(__file__).parents[1]
+PROJECT: Final[dict[str, Any]] = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+RUNTIME: Final[list[str]] = PROJECT["dependencies"]
+DEV: Final[list[str]] = PROJECT["optional-dependencies"]["dev"]
+PINS: Final = {
+    canonicalize_name(pin.name): pin
+    for line in (ROOT / "deploy/constraints.txt").read_text().splitlines()
+    if not line.startswith("#")
+    for pin in [Requirement(line)]
+}
+
+
+def closure(given: list[str]) -> dict[NormalizedName, list[Requirement]]:
+    """Every package that these requirements lead to on this machine, and what is required of it."""
+    found: dict[NormalizedName, list[Requirement]] = {}
+    waiting = [(Requirement(text), "") for text in given]
+    seen: set[tuple[str, str]] = set()
+    while waiting:
+        requirement, extra = waiting.pop()
+        if requirement.marker is not None and not requirement.marker.evaluate({"extra": extra}):
+            continue
+        name = canonicalize_name(requirement.name)
+        found.setdefault(name, []).append(requirement)
+        for wanted in {"", *requirement.extras} - {known for one, known in seen if one == name}:
+            seen.add((name, wanted))
+            waiting += [(Requirement(text), wanted) for text in requires(name) or []]
+    return found
+
+
+def make(target: str, venv: Path) -> str:
+    """What `make` would do for a target in a fresh clone."""
+    command = ["make", "--no-print-directory", "--dry-run", "--directory", str(ROOT), target, f"VENV={venv}"]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout
+
+
+@pytest.mark.parametrize("given", [RUNTIME, [*RUNTIME, *DEV]], ids=["runtime", "all"])
+def test_every_package_has_an_exact_version_that_fits(given: list[str]) -> None:
+    for name, requirements in closure(given).items():
+        [exact] = PINS[name].specifier
+        assert exact.operator == "=="
+        for requirement in requirements:
+            assert requirement.specifier.contains(exact.version, prereleases=True), (requirement, exact)
+
+
+def test_running_needs_a_small_part_of_what_the_tests_need() -> None:
+    assert len(closure(RUNTIME)) < 25
+    assert not set(closure(RUNTIME)) & {"pytest", "mypy", "ruff", "hypothesis", "mcp", "fastmcp", "pydantic", "httpx"}
+
+
+def test_make_run_installs_what_running_needs_and_no_more(tmp_path: Path) -> None:
+    done = make("run", tmp_path / "venv")
+    assert "--editable ." in done
+    assert "[dev]" not in done
+    assert "npm" not in done
+    assert "taskgate demo" in done
+
+
+@pytest.mark.parametrize("target", ["install", "test", "check", "fuzz", "bench"])
+def test_other_targets_install_what_the_tests_need(target: str, tmp_path: Path) -> None:
+    done = make(target, tmp_path / "venv")
+    assert done.index("--editable .") < done.index("--editable '.[dev]'")
+
+
+def test_make_says_what_takes_long_before_it_does_it(tmp_path: Path) -> None:
+    lines = make("install", tmp_path / "venv").splitlines()
+    steps = [place for place, line in enumerate(lines) if " install " in line and "pip" in line]
+    assert len(steps) == 2
+    assert all("--quiet" not in lines[place] for place in steps), "pip shows what it downloads"
+    assert sum(line.startswith("echo ") for line in lines[: steps[1]]) == 2
+    assert f"{len(closure(RUNTIME))} packages" in lines[0]
