@@ -20,28 +20,30 @@ _READ_BYTES_MAX_WHEN_FULL: Final = 4 * 1024
 
 
 class Buffers:
-    """The count for one gateway. `bytes_max` may change while it runs."""
+    """The count for one gateway. `bytes_max` may change while it runs.
+
+    `to_read_into` is where the next read of a socket goes, before anything else is read.
+    """
 
     def __init__(self, bytes_max: int) -> None:
         self.bytes_max = bytes_max
         self.held_bytes = 0
         self._waiters: deque[tuple[int, asyncio.Future[None]]] = deque()
-        scratch = memoryview(bytearray(_READ_BYTES_MAX))  # every read of a socket goes through it
-        self._scratch, self._scratch_when_full = scratch, scratch[:_READ_BYTES_MAX_WHEN_FULL]
+        self._scratch = memoryview(bytearray(_READ_BYTES_MAX))  # every read of a socket goes through it
+        self.to_read_into = self._scratch
 
     @property
     def is_full(self) -> bool:
         """Whether the limit is reached."""
         return self.held_bytes >= self.bytes_max
 
-    @property
-    def to_read_into(self) -> memoryview:
-        """Where the next read of a socket goes, before anything else is read."""
-        return self._scratch_when_full if self.is_full else self._scratch
-
     def change(self, by_bytes: int) -> None:
         """So much more is held, or less."""
         self.held_bytes += by_bytes
+        self._admit(by_bytes)
+        self.to_read_into = self._scratch[:_READ_BYTES_MAX_WHEN_FULL] if self.is_full else self._scratch
+
+    def _admit(self, by_bytes: int) -> None:
         while self._waiters and by_bytes < 0:
             size, room = self._waiters[0]
             if not room.done():

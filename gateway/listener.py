@@ -51,7 +51,7 @@ class Exchange:
         self.minor = head.minor  # of the HTTP version: 1, or 0 for a client that knows neither chunks nor 1xx
         self.headers = head.headers
         self.body = Body(connection)
-        self.account = Account(connection.buffers)  # of the body as far as it was read to be inspected
+        self.account: Account | None = None  # of a body that is read to be inspected, where that is large
         self.keep_alive = head.keep_alive
         self.started = False  # something of the final response was written
         self.continued = False  # the client was told to go on and send its body
@@ -82,7 +82,8 @@ class Exchange:
     def close(self) -> None:
         """Nobody handles it any more: it holds nothing."""
         self.body.end()
-        self.account.close()
+        if self.account is not None:
+            self.account.close()
 
     def respond(self, status: int, reason: bytes, headers: Iterable[tuple[bytes, bytes]], body: bytes) -> None:
         """Send a whole response of the gateway's own."""
@@ -114,14 +115,16 @@ class Exchange:
         while piece := await self.body.read():
             pieces.append(piece)
             size += len(piece)
-            if size > SMALL_BYTES_MAX > self.account.held_bytes and not self.body.complete:
+            if size > SMALL_BYTES_MAX and self.account is None and not self.body.complete:
                 await self._reserve(max(size, min(bytes_max, int(self.headers.get(b"content-length") or bytes_max))))
             if size > bytes_max:
                 return b"".join(pieces), False
-        self.account.set(size)
+        if self.account is not None:
+            self.account.set(size)
         return b"".join(pieces), True
 
     async def _reserve(self, size_bytes: int) -> None:
+        self.account = Account(self.connection.buffers)
         await self.account.reserve(size_bytes, self.connection.room_timeout_s)
 
     @property

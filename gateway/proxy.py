@@ -127,7 +127,8 @@ class Proxy:
         headers = caller.headers
         if message is not None or exchange.method == b"GET":
             headers = headers.with_readable_encodings()
-        request = Request(exchange.method, caller.target, headers, body, whole, caller.identity_headers)
+        refused_trailers = caller.identity_headers if b"transfer-encoding" in headers else ()
+        request = Request(exchange.method, caller.target, headers, body, whole, refused_trailers)
         waits = exchange.method == b"GET" or method == "tasks/result"  # until there is something to say
         self._metrics.upstream_request(caller.upstream.name, method)
         timeout_s = None if waits else caller.upstream.response_timeout
@@ -332,8 +333,7 @@ class _Route:
 
     def headers(self, exchange: Exchange, host: str) -> Headers:
         """The header fields as they go to the upstream. Raises Ambiguous where `Connection` would hide who asks."""
-        named = exchange.headers.tokens(b"connection")
-        for name in named:
+        for name in exchange.headers.tokens(b"connection"):
             if name in self._tells_who or name.startswith(_TELLS_WHO_BEGIN):
                 raise Ambiguous(f"Connection names {name.decode('latin-1')}, which is not of one connection")
         headers = exchange.headers.end_to_end()

@@ -222,7 +222,7 @@ class _Connection(Wire):
 
     def _complete(self) -> None:
         assert self._response is not None
-        self._response.body.finish(self._trailers)
+        self._response.body.finish(Headers(self._trailers))
         self.reusable = self._keep
 
 

@@ -11,7 +11,6 @@ import asyncio
 import select
 import socket
 import struct
-from collections.abc import Sequence
 from socket import SO_KEEPALIVE, SO_LINGER, SOL_SOCKET
 from typing import Final, Literal
 
@@ -21,6 +20,7 @@ from gateway.core.headers import Headers
 _RESET_SEEN: Final = select.POLLHUP | select.POLLERR
 _END_SEEN: Final = getattr(select, "POLLRDHUP", 0)
 HELD_BYTES_MAX: Final = 256 * 1024
+UNCOUNTED_BYTES_MAX: Final = 4 * 1024  # of a body: most messages are taken at once, and counting costs
 _NO_TRAILERS: Final = Headers()
 _KEEPIDLE_MAX_S: Final = 32767  # what Linux takes
 _USER_TIMEOUT_MAX_MS: Final = 2**31 - 1
@@ -152,14 +152,17 @@ def _end_stalls(sock: socket.socket, timeout_s: float, limited: bool = True) -> 
 class Body:
     """The body of one message between the wire that it comes from and the one who reads it."""
 
-    __slots__ = ("_discarding", "_error", "_held", "_pieces", "_waiter", "_wire", "_wire_held", "complete", "trailers")
+    __slots__ = (
+        "_counted", "_discarding", "_error", "_held", "_pieces", "_waiter", "_wire", "_wire_held", "complete",
+        "trailers",
+    )  # fmt: skip
 
     def __init__(self, wire: Wire) -> None:
         self.complete = False
         self.trailers = _NO_TRAILERS
         self._wire = wire
         self._pieces: list[bytes] = []
-        self._held = 0
+        self._held = self._counted = 0
         self._wire_held = False
         self._discarding = False
         self._error: Exception | None = None
@@ -170,18 +173,15 @@ class Body:
         if self._discarding:
             return
         self._pieces.append(data)
-        held = self._held + len(data)
-        self._account(held)
-        if held > (0 if self._wire.buffers.is_full else HELD_BYTES_MAX) and not self._wire_held:
-            self._wire_held = True
-            self._wire.hold_reading()
+        self._held += len(data)
+        if self._held > UNCOUNTED_BYTES_MAX:
+            self._count()
         self._wake()
 
-    def finish(self, trailers: Sequence[tuple[bytes, bytes]] = ()) -> None:
+    def finish(self, trailers: Headers = _NO_TRAILERS) -> None:
         """All has arrived."""
         self.complete = True
-        if trailers:
-            self.trailers = Headers(trailers)
+        self.trailers = trailers
         self._wake()
 
     def fail(self, error: Exception) -> None:
@@ -202,15 +202,23 @@ class Body:
             return b""
         data = self._pieces[0] if len(self._pieces) == 1 else b"".join(self._pieces)
         self._pieces.clear()
-        self._account(0)
+        self._held = 0
+        if self._counted:
+            self._wire.buffers.change(-self._counted)
+            self._counted = 0
         if self._wire_held:
             self._wire_held = False
             self._wire.release_reading()
         return data
 
-    def _account(self, held: int) -> None:
-        self._wire.buffers.change(held - self._held)
-        self._held = held
+    def _count(self) -> None:
+        """Count what is held, and hold up reading where that is enough."""
+        buffers = self._wire.buffers
+        buffers.change(self._held - self._counted)
+        self._counted = self._held
+        if (buffers.is_full or self._held > HELD_BYTES_MAX) and not self._wire_held:
+            self._wire_held = True
+            self._wire.hold_reading()
 
     async def read(self) -> bytes:
         """What has arrived since the last call, as soon as that is something; empty at the end.

@@ -37,7 +37,8 @@ class Headers:
         self._first: dict[bytes, bytes] | None = None
 
     @classmethod
-    def _of(cls, fields: list[tuple[bytes, bytes, bytes]]) -> Self:
+    def of(cls, fields: list[tuple[bytes, bytes, bytes]]) -> Self:
+        """The fields in a list of (name in lower case, name, value), which becomes theirs."""
         headers = cls()
         headers._fields = fields
         return headers
@@ -70,6 +71,10 @@ class Headers:
         """The values of all fields called `name`."""
         return [value for lower, _, value in self._fields if lower == name]
 
+    def repeats(self, name: bytes) -> bool:
+        """Whether there is more than one field called `name`."""
+        return len(self._lookup()) < len(self._fields) and len(self.all(name)) > 1
+
     def tokens(self, name: bytes) -> list[bytes]:
         """The members, in lower case, of the comma-separated lists in all fields called `name`."""
         if name not in self:
@@ -94,11 +99,11 @@ class Headers:
         removed: frozenset[bytes] | set[bytes] = _HOP_BY_HOP
         if b"connection" in self:
             removed = (_HOP_BY_HOP | set(self.tokens(b"connection"))) - _ESSENTIAL
-        return self._of([field for field in self._fields if field[0] not in removed])
+        return self.of([field for field in self._fields if field[0] not in removed])
 
     def passable_trailers(self, refused: Container[bytes] = ()) -> "Headers":
         """Of trailer fields, those that may go on as such (RFC 9110, 6.5.1) and are not named in `refused`."""
-        return self._of(
+        return self.of(
             [
                 field
                 for field in self._fields
@@ -110,7 +115,7 @@ class Headers:
 
     def without(self, *names: bytes) -> "Headers":
         """The fields but those called one of `names`."""
-        return self._of([field for field in self._fields if field[0] not in names])
+        return self.of([field for field in self._fields if field[0] not in names])
 
     def with_value(self, name: bytes, value: bytes) -> "Headers":
         """The fields, with the first one called `name` given `value` and its further ones dropped.
@@ -127,7 +132,7 @@ class Headers:
                 found = True
         if not found:
             out.append((name, b"-".join(part.capitalize() for part in name.split(b"-")), value))
-        return self._of(out)
+        return self.of(out)
 
     def with_readable_encodings(self) -> "Headers":
         """The fields with `Accept-Encoding` narrowed to what the gateway can read; these ones if it names no other."""

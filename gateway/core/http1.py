@@ -55,8 +55,11 @@ class End:
 
     __slots__ = ("trailers",)
 
-    def __init__(self, trailers: list[tuple[bytes, bytes]]) -> None:
+    def __init__(self, trailers: Headers) -> None:
         self.trailers = trailers
+
+
+_END: Final = End(Headers())  # of a request without trailers, as nearly all are
 
 
 Event: TypeAlias = Head | bytes | End | Refused
@@ -90,7 +93,7 @@ class RequestReader:
         self._events: list[Event] = []
         self.on_body = self._events.append
         self._target = b""
-        self._fields: list[tuple[bytes, bytes]] = []
+        self._fields: list[tuple[bytes, bytes, bytes]] = []
         self._data = b""  # what is being read
         self._raw: bytes | bytearray = b""  # what was read since the head began, and perhaps some bytes before it
         self._foreign_bytes_max = 0  # of those bytes before it
@@ -208,7 +211,7 @@ class RequestReader:
         self._target += url
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        self._fields.append((name, value))
+        self._fields.append((name.lower(), name, value))
 
     def on_headers_complete(self) -> None:
         if self._muted:
@@ -217,10 +220,10 @@ class RequestReader:
         parser = self._parser
         method, version = parser.get_method(), parser.get_http_version()
         self._check_line(method, version)
-        minor, headers = int(version[-1]), Headers(self._fields)
+        minor, headers = int(version[-1]), Headers.of(self._fields)
         if len(self._raw) > self._max:  # which may hold more than this head
             self._check_head(len(method) + len(self._target) + 14 + headers.size_bytes())
-        if len(headers.all(b"host")) > 1 or (minor == 1 and b"host" not in headers):
+        if (minor == 1 and b"host" not in headers) or headers.repeats(b"host"):
             raise Refused(400, b"Bad Request", "HTTP/1.1 wants one Host (RFC 9112, 3.2)")
         self._left = _length(headers, minor)
         target, headers = _in_origin_form(method, self._target, headers)
@@ -243,18 +246,20 @@ class RequestReader:
     def on_message_complete(self) -> None:
         if self._stops:
             return  # only for llhttp
-        trailers = Headers(self._fields)
-        if trailers.size_bytes() > self._max:
-            raise Refused(431, b"Request Header Fields Too Large", f"trailers larger than {self._max} bytes")
-        self._events.append(End(self._fields))
-        self._fields = []
+        if self._fields:
+            trailers, self._fields = Headers.of(self._fields), []
+            if trailers.size_bytes() > self._max:
+                raise Refused(431, b"Request Header Fields Too Large", f"trailers larger than {self._max} bytes")
+            self._events.append(End(trailers))
+        else:
+            self._events.append(_END)
         self.state = State.BETWEEN if self._keep_alive else State.OVER
 
 
 def _length(headers: Headers, minor: int) -> int:
     """How long the body is, or _CHUNKED. Raises Refused for a framing that two readers could read differently."""
-    codings = headers.all(b"transfer-encoding")
-    if codings:
+    if b"transfer-encoding" in headers:
+        codings = headers.all(b"transfer-encoding")
         names = [name.strip(b" \t").lower() for name in codings[0].split(b",")]
         plain = len(codings) == 1 and all(map(_CODING.fullmatch, names)) and b"identity" not in names
         if not minor or not plain or names[-1] != b"chunked" or names.count(b"chunked") > 1:
