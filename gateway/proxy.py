@@ -226,6 +226,7 @@ class _Watch:
         self.edits = self._initializes or self._resumed or self._moves
         asks_of_tasks = self._request is not None and observe.is_observed(self._request)
         self.reads_json = self._initializes or asks_of_tasks or batch
+        self._held = sessions.hold(caller.key) if asks_of_tasks else None
         self._session_id: bytes | None = None
         self._asked_at = exchange.connection.loop.time()
 

@@ -156,7 +156,7 @@ async def _respond(exchange: Exchange, response: Response, watch: Watch, limits:
     exchange.connection.streaming = stream and exchange.method == b"GET"
     if stream:
         exchange.connection.limit_stalls(False)  # no time limit on a stream that is open (DESIGN 3.4)
-    looked_at = stream or (watch.reads_json and kind == JSON and response.status < 400)
+    looked_at = response.status < 400 and (stream or (watch.reads_json and kind == JSON))
     if not looked_at or response.framing == "none":
         await _pump(exchange, response, _pass)
         return
