@@ -6,6 +6,7 @@
         `initialize`                              the capability is put in, the server noted
         what names a task, and every stream       observed
         401, 403, 404, and a DELETE that succeeds     the session's index is dropped
+        a status of 400 or above                  nothing of what it says is observed
 
 In: exchanges. Out: responses. Always: what fails becomes a response in one place, `_fail`.
 """

@@ -26,7 +26,7 @@ _INFLATED_AT_ONCE: Final = 16 * 1024  # what is behind a member is copied
 
 
 class Watch(Protocol):
-    """Who looks at the messages of one response."""
+    """Who looks at the messages of one response; of one of 400 or above, at its head alone."""
 
     reads_json: bool
     """Whether a JSON body is of interest; event streams always are."""
