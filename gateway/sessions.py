@@ -75,7 +75,7 @@ class Life(Enum):
     """Where a session stands. What leads from one state to the next (`-`: cannot be; `Sessions` makes each step):
 
                     its caller asks   he is answered   no room, or idle   he is refused   nobody works with it
-        (none)      PROVISIONAL       -                -                  (none)          -
+        (none)      PROVISIONAL       STORED           -                  (none)          -
         PROVISIONAL PROVISIONAL       STORED           -                  PROVISIONAL     (none)
         STORED      STORED            STORED           PARTING            PROVISIONAL     STORED
         PARTING     STORED            STORED           -                  PROVISIONAL     (none)
