@@ -77,7 +77,8 @@ class Caller:
     def note_cors(self, response: Response, preflight: bool = False) -> None:
         """A response of the upstream's to this caller: what it says of CORS will be on the gateway's own."""
         if (origin := self._original.get(b"origin")) is not None:
-            self._cors.note(origin, self.target, response.status, response.headers, preflight)
+            who = None if preflight else self.key.identity
+            self._cors.note(origin, self.target, who, response.status, response.headers)
 
     @property
     def cors(self) -> Headers:

@@ -6,6 +6,7 @@
         `initialize`                              the capability is put in, the server noted
         what names a task, and every stream       observed
         401, 403, 404, and a DELETE that succeeds     the session's index is dropped
+        a status of 400 or above                  nothing of what it says is observed
 
 In: exchanges. Out: responses. Always: what fails becomes a response in one place, `_fail`.
 """
@@ -230,6 +231,7 @@ class _Watch:
         self.edits = self._initializes or self._resumed or self._moves
         asks_of_tasks = self._request is not None and observe.is_observed(self._request)
         self.reads_json = self._initializes or asks_of_tasks or batch
+        self._held = sessions.hold(caller.key) if asks_of_tasks else None
         self._session_id: bytes | None = None
         self._asked_at = exchange.connection.loop.time()
 

@@ -201,6 +201,8 @@ class Refresher:
     async def _take_page(self, session: Session, page: crawling.Page, known: Knowledge) -> list[Task]:
         """Take in a page; returns the tasks that this crawl had not shown yet."""
         new = []
+        _check_same(session, known)
+        self._sessions.admit(session)
         for start in range(0, len(page.tasks), TASKS_AT_ONCE):
             if start:
                 await asyncio.sleep(0)
@@ -334,6 +336,7 @@ class Refresher:
             raise UpstreamFailed(bytes(response.error))
         if observation.doubt or any(task.id != task_id for task in observation.tasks):
             raise UpstreamBroken("the upstream's tasks/get does not return the task that was asked for")
+        self._sessions.admit(session)
         session.take(observation, asked_at, self._clock(), since)
         self._sessions.check(session)
 

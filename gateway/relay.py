@@ -27,7 +27,7 @@ _INFLATED_AT_ONCE: Final = 16 * 1024  # what is behind a member is copied
 
 
 class Watch(Protocol):
-    """Who looks at the messages of one response."""
+    """Who looks at the messages of one response; of one of 400 or above, at its head alone."""
 
     reads_json: bool
     """Whether a JSON body is of interest; event streams always are."""
@@ -171,7 +171,7 @@ async def _respond(exchange: Exchange, response: Response, watch: Watch, limits:
     exchange.connection.streaming = stream and exchange.method == b"GET"
     if stream:
         exchange.connection.limit_stalls(False)  # no time limit on a stream that is open (DESIGN 3.4)
-    looked_at = stream or (watch.reads_json and kind == JSON and response.status < 400)
+    looked_at = response.status < 400 and (stream or (watch.reads_json and kind == JSON))
     if not looked_at or response.framing == "none":
         await _pump(exchange, response, _pass)
         return

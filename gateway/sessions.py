@@ -2,8 +2,10 @@
 
 In: keys of callers, observations of tasks. Out: `Session`s. Always: a session belongs to one upstream, one request
 target, one `Mcp-Session-Id` and one identity, and is found by all four (DESIGN 7); together they hold no more than
-`memory_bytes_max`, the least recently used going first; one that is idle for `idle_timeout` goes. What `initialize`
-said of the server is no memory of tasks, which could be asked for again: it is kept apart, for whoever has the session.
+`memory_bytes_max`, the least recently used going first; one that is idle for `idle_timeout` goes. Who is refused holds
+nothing: a caller has a place, or a note of any kind, once the upstream has answered him with a status below 400 and
+there is something to keep (`Life`). What `initialize` said of the server is no memory of tasks, which could be asked
+for again: it is kept apart, for whoever has the session.
 
 The request target counts because one origin may serve several MCP endpoints, each with its own tasks.
 """
@@ -12,9 +14,10 @@ import asyncio
 import hashlib
 from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import suppress
+from enum import Enum
 from operator import itemgetter
 from typing import TYPE_CHECKING, Final, NamedTuple
-from weakref import WeakValueDictionary
+from weakref import WeakSet, WeakValueDictionary
 
 from cachetools import TTLCache
 
@@ -68,12 +71,33 @@ def identity(headers: Headers, only: Iterable[str] | None) -> bytes:
     return digest.digest()
 
 
+class Life(Enum):
+    """Where a session stands. What leads from one state to the next (`-`: cannot be; `Sessions` makes each step):
+
+                    its caller asks   he is answered   no room, or idle   he is refused   nobody works with it
+        (none)      PROVISIONAL       STORED           -                  (none)          -
+        PROVISIONAL PROVISIONAL       STORED           -                  PROVISIONAL     (none)
+        STORED      STORED            STORED           PARTING            PROVISIONAL     STORED
+        PARTING     STORED            STORED           -                  PROVISIONAL     (none)
+
+    Answered is who gets a status below 400 and something to keep with it; refused who gets 401, 403 or 404, which
+    empties the session. Only what is stored has a place, and counts against the limits; the others are found as long
+    as requests of their callers are under way. Of what was stored and has gone there is a note of when it went.
+    """
+
+    PROVISIONAL = "provisional"
+    STORED = "stored"
+    PARTING = "parting"
+
+
 class Session(Record):
     """What is known of the tasks of one session of one identity, and who is asking for what."""
 
     def __init__(self, key: Key) -> None:
         super().__init__()
         self.key = key
+        self.life = Life.PROVISIONAL
+        self.of_one: WeakSet[Session] | None = None  # those of one `Mcp-Session-Id`
         self.oversize = False  # the upstream lists more than an index may hold
         self.scanning = asyncio.Lock()
         self.next_scan: Scan | None = None  # that queries may still join
@@ -177,16 +201,18 @@ class Sessions:
         self._limits = limits
         self._clock = clock
         self._sessions = _Store(limits, clock, self._retire)
-        self._lost: TTLCache[tuple[object, ...], float] = TTLCache(
-            limits.sessions_max, _LOST_KEPT_S, timer=clock
-        )  # when what was known of sessions went
-        self._parting: WeakValueDictionary[Key, Session] = WeakValueDictionary()  # no longer stored, and in use
+        self._lost: TTLCache[Key, float] = TTLCache(limits.sessions_max, _LOST_KEPT_S, timer=clock)
+        """When what was known of sessions went, and it was something."""
+        self._in_use: WeakValueDictionary[Key, Session] = WeakValueDictionary()  # provisional or parting
+        self._of_one: WeakValueDictionary[tuple[str, bytes], WeakSet[Session]] = WeakValueDictionary()
+        """Those of one upstream and one `Mcp-Session-Id`, which end together."""
 
     def _retire(self, session: Session) -> None:
         """There is no room for the session. Who works with it keeps it, and it is found as long."""
         self._lost[session.key] = self._clock()
+        session.life = Life.PARTING
         if session.in_use:
-            self._parting[session.key] = session
+            self._in_use[session.key] = session
 
     def take_over(self, limits: config.Index, changed: Collection[str]) -> None:
         """Other limits hold from now on, and other servers are behind the names in `changed`.
@@ -195,58 +221,80 @@ class Sessions:
         """
         old, self._limits = self._sessions, limits
         self._sessions = _Store(limits, self._clock, self._retire)
-        for session in (*self._parting.values(), *old.values()):
+        for session in (*self._in_use.values(), *old.values()):
             if session.key.upstream in changed:
-                self._lost[session.key] = self._clock()
-                self._parting.pop(session.key, None)
+                self._lost[session.key] = self._clock()  # provisional or not: the old server may be about to answer
+                self._in_use.pop(session.key, None)
                 session.clear(self._clock())
         for session in [session for key, session in old.items() if key.upstream not in changed]:
-            if session.size_bytes > limits.memory_bytes_max:
-                self._retire(session)
-            else:
-                self._sessions[session.key] = session
-        while len(self._sessions) > limits.sessions_max:
-            self._sessions.popitem()
+            self._store(session)
 
     def find(self, key: Key) -> Session | None:
         """The session of that key, if there is one: stored, or still in use."""
         self._sessions.expire()  # into those in use
-        return self._sessions.get(key) or self._parting.get(key)
-
-    def get(self, key: Key) -> Session | None:
-        """The session of that key, if it is stored; it then counts as used now."""
-        with self._sessions.timer:
-            session: Session | None = self._sessions.get(key)
-            if session is not None:
-                self.keep(session)
-        return session
+        return self._sessions.get(key) or self._in_use.get(key)
 
     def open(self, key: Key) -> Session:
-        """The session of that key, made if there is none."""
-        session = self.get(key)
-        if session is None:
-            self._sessions.expire()
-            session = self._parting.pop(key, None)
-            if session is None or not session.in_use or session.size_bytes > self._limits.memory_bytes_max:
-                session = Session(key)
-                lost_at = max(self._lost.get(key, NEVER), self._lost.get((key.upstream, key.session), NEVER))
-                session.known.believed_from = lost_at
-            while len(self._sessions) >= self._limits.sessions_max:
-                self._sessions.popitem()
-            self._sessions[key] = session
+        """The session of that key: provisional if there is none; one that had a place has it again, as used now."""
+        with self._sessions.timer:
+            session = self.find(key)
+            if session is None or self._is_left(session):
+                session = self._begin(key)
+            elif session.life is not Life.PROVISIONAL:
+                self._store(session)
         if (server := self.servers.get(key)) is not None:
             session.index.default_method = server.default_method
         return session
 
+    def _is_left(self, session: Session) -> bool:
+        """Whether a session that has lost its place cannot have it again."""
+        too_large = session.size_bytes > self._limits.memory_bytes_max
+        return session.life is Life.PARTING and (too_large or not session.in_use)
+
+    def _begin(self, key: Key) -> Session:
+        session = self._in_use[key] = Session(key)
+        session.known.believed_from = self._lost.get(key, NEVER)
+        session.of_one = self._of_one.setdefault((key.upstream, key.session), WeakSet())
+        session.of_one.add(session)
+        return session
+
+    def hold(self, key: Key) -> Session | None:
+        """The provisional session of a caller, if he has none else: for a request to refer to until it is answered.
+
+        So what passes meanwhile, such as a refusal, is known when the answer comes, which may be older.
+        """
+        if key in self._sessions or self.servers.filters_natively(key):
+            return None
+        session = self.open(key)
+        return session if session.life is Life.PROVISIONAL else None
+
+    def admit(self, session: Session) -> None:
+        """The upstream has answered the session's caller, and there is something to keep: it has a place from now on.
+
+        But not one that is found no more: another has taken its place.
+        """
+        with self._sessions.timer:
+            if self.find(session.key) is session:
+                self._store(session)
+
+    def _store(self, session: Session) -> None:
+        """Give a session a place, as used now. Others may have to go for it; one that is too large goes itself."""
+        while session.key not in self._sessions and len(self._sessions) >= self._limits.sessions_max:
+            self._sessions.popitem()
+        try:
+            self._sessions[session.key] = session
+        except ValueError:
+            self._sessions.pop(session.key, None)
+            self._retire(session)
+        else:
+            session.life = Life.STORED
+            self._in_use.pop(session.key, None)
+
     def keep(self, session: Session) -> None:
         """Count a session's size anew, as used now, if it is stored. Others may have to go for it."""
         with self._sessions.timer:
-            if self._sessions.get(session.key) is not session:
-                return
-            try:
-                self._sessions[session.key] = session
-            except ValueError:
-                self._retire(self._sessions.pop(session.key))
+            if self._sessions.get(session.key) is session:
+                self._store(session)
 
     def check(self, session: Session) -> None:
         """Raises TooLarge if a session has outgrown what an index may hold."""
@@ -257,7 +305,12 @@ class Sessions:
         """Take in what passed in a session, in answer to a request made at `asked_at` or to none."""
         if self.servers.filters_natively(key):
             return
+        if not observation.names_a_task:
+            if observation.doubt and (doubted := self.find(key)) is not None:
+                doubted.known.doubted_at = self._clock()
+            return
         session = self.open(key)
+        self.admit(session)
         if session.oversize:
             session.known.doubted_at = self._clock()
             return
@@ -270,22 +323,23 @@ class Sessions:
         self.keep(session)
 
     def drop(self, key: Key) -> None:
-        """The upstream refused the session, or knows it no more. Who works with it goes on with nothing known."""
-        now = self._lost[key] = self._clock()
+        """The upstream refused the caller, or knows the session no more. Who works with it goes on, nothing known."""
         session = self.find(key)
         if session is None:
             return
-        session.clear(now)
-        if session.in_use:
-            self.keep(session)
-        else:
+        now = self._clock()
+        if session.life is not Life.PROVISIONAL:
+            self._lost[key] = now
             self._sessions.pop(key, None)
+            session.life = Life.PROVISIONAL
+            if session.in_use:
+                self._in_use[key] = session
+        session.clear(now)
 
-    def drop_all(self, upstream: str, session: bytes) -> None:
+    def drop_all(self, upstream: str, session_id: bytes) -> None:
         """A session was ended: all that is known of it, for whoever asked, goes."""
-        self._lost[upstream, session] = self._clock()
-        for key in [k for k in (*self._sessions, *self._parting) if k.upstream == upstream and k.session == session]:
-            self.drop(key)
+        for session in list(self._of_one.get((upstream, session_id), ())):
+            self.drop(session.key)
 
     def expire(self) -> None:
         """Let the sessions go that nobody used for `idle_timeout`."""

@@ -1,4 +1,4 @@
-"""Sessions that have to go while someone works with them: who finds what afterwards, and what is freed.
+"""The life of a session: who gets a place, who finds what when it has to go while someone works with it, what is freed.
 
 In: the store of sessions, on a clock of the test's. Out: nothing. Always: no gateway and no socket: each test puts a
 query under way by hand, as `answer.py` does.
@@ -15,7 +15,7 @@ from gateway import config
 from gateway.core import task
 from gateway.core.knowledge import NEVER, Suspicion
 from gateway.core.observe import Observation
-from gateway.sessions import Key, Servers, Session, Sessions
+from gateway.sessions import Key, Life, Servers, Session, Sessions
 from tests.core import plain
 
 KEY = Key("research", b"/mcp", b"0f8c", b"who")
@@ -41,6 +41,18 @@ def sessions(clock: Clock, **limits: Any) -> Sessions:
     return Sessions(config.Index(**limits), Servers(clock), clock)
 
 
+def stored(store: Sessions, key: Key) -> Session:
+    """The session of a caller whom the upstream has answered."""
+    session = store.open(key)
+    store.admit(session)
+    return session
+
+
+def places(store: Sessions) -> float:
+    """How many sessions are stored."""
+    return store.gauges()["index_sessions"][1]
+
+
 def in_use(store: Sessions, key: Key) -> Session:
     """A session of one task, which a query works with."""
     store.observe(key, told("t-1"))
@@ -54,7 +66,7 @@ async def test_a_reload_to_another_server_leaves_it_nothing_of_the_old_ones(evic
     store = sessions(Clock(), sessions_max=1)
     session = in_use(store, KEY)
     if evicted:
-        store.open(OTHER)
+        stored(store, OTHER)
     store.take_over(config.Index(), {"research"})
     assert not list(session.index)
     assert store.open(KEY) is not session
@@ -63,7 +75,7 @@ async def test_a_reload_to_another_server_leaves_it_nothing_of_the_old_ones(evic
 async def test_a_session_that_ended_is_forgotten_where_it_was_evicted_too() -> None:
     store = sessions(Clock(), sessions_max=1)
     session = in_use(store, KEY)
-    store.open(OTHER)
+    stored(store, OTHER)
     store.drop_all("research", b"0f8c")
     assert not list(session.index)
     assert not list(store.open(KEY).index)
@@ -72,9 +84,9 @@ async def test_a_session_that_ended_is_forgotten_where_it_was_evicted_too() -> N
 async def test_an_evicted_session_is_found_while_someone_works_with_it_and_freed_after() -> None:
     store = sessions(Clock(), sessions_max=1)
     session = in_use(store, KEY)
-    store.open(OTHER)
+    stored(store, OTHER)
     assert store.open(KEY) is session
-    store.open(OTHER)
+    stored(store, OTHER)
     index = weakref.ref(session.index)
     gc.disable()
     try:
@@ -90,7 +102,7 @@ async def test_an_evicted_session_is_found_while_someone_works_with_it_and_freed
 async def test_a_session_that_outgrew_its_limit_unseen_is_known_to_have_gone() -> None:
     clock = Clock()
     store = sessions(clock, memory_bytes_max=2**20)
-    store.open(KEY).known.suspect = {str(number): Suspicion(1.0, 1.0) for number in range(4000)}
+    stored(store, KEY).known.suspect = {str(number): Suspicion(1.0, 1.0) for number in range(4000)}
     store.keep(store.open(KEY))
     assert store.open(KEY).known.believed_from == clock.now
     assert store.open(OTHER).known.believed_from == NEVER
@@ -108,3 +120,120 @@ async def test_a_session_that_expires_between_two_looks_at_the_clock_is_whole() 
                 await asyncio.sleep(0)
         session = store.open(KEY)
         assert "t-5" in {*session.index, *session.known.suspect}  # or it is asked for, as what was known has gone
+
+
+# ---- who is refused holds nothing ----
+
+
+def strangers(count: int) -> list[Key]:
+    """Callers whom nobody knows, each of an identity and a session of his own."""
+    return [Key("research", b"/mcp", b"%d" % number, b"stranger-%d" % number) for number in range(count)]
+
+
+async def test_a_caller_has_no_place_before_the_upstream_has_answered_him() -> None:
+    store = sessions(Clock(), sessions_max=1)
+    store.observe(KEY, told("t-1"))
+    for stranger in strangers(3):
+        asking = store.open(stranger)
+        assert store.open(stranger) is asking is store.find(stranger)  # who asks at the same time asks once
+        del asking
+        assert store.find(stranger) is None
+    assert list(store.open(KEY).index) == ["t-1"]
+    assert places(store) == 1
+
+
+async def test_a_refused_caller_leaves_no_note_in_place_of_anothers() -> None:
+    """Of a session that had to go is known when: what was asked for before is not believed unseen."""
+    clock = Clock()
+    store = sessions(clock, sessions_max=2)
+    store.observe(KEY, told("t-1"))
+    store.drop(KEY)
+    lost_at = clock.now
+    clock.now += 1
+    for stranger in strangers(10):
+        asking = store.open(stranger)
+        asking.answering[b"1"] = [asyncio.get_running_loop().create_future()]
+        store.drop(stranger)
+        asking.answering.clear()
+        del asking
+        store.drop(stranger)
+        store.drop_all(stranger.upstream, stranger.session)
+        assert store.open(stranger).known.believed_from == NEVER
+    assert store.open(KEY).known.believed_from == lost_at
+
+
+async def test_a_caller_who_was_answered_and_is_refused_has_no_place_while_he_is_at_work() -> None:
+    clock = Clock()
+    store = sessions(clock)
+    session = in_use(store, KEY)
+    assert session.life is Life.STORED
+    store.drop(KEY)
+    assert (session.life, places(store), list(session.index)) == (Life.PROVISIONAL, 0, [])
+    assert store.open(KEY) is session  # what he goes on with
+    store.admit(session)
+    assert (session.life, places(store)) == (Life.STORED, 1)
+    store.drop(KEY)
+    session.answering.clear()
+    del session
+    assert store.find(KEY) is None
+    assert store.open(KEY).known.believed_from == clock.now
+
+
+async def test_an_evicted_session_gets_its_place_back_when_it_is_answered() -> None:
+    store = sessions(Clock(), sessions_max=1)
+    session = in_use(store, KEY)
+    other = stored(store, OTHER)
+    assert (session.life, other.life) == (Life.PARTING, Life.STORED)
+    store.admit(session)
+    assert session.life is Life.STORED
+    assert store.find(OTHER) is None
+
+
+async def test_a_session_that_another_has_replaced_gets_no_place() -> None:
+    """As after a reload to another server: what a crawl that began before brings is the old one's."""
+    store = sessions(Clock())
+    session = in_use(store, KEY)
+    store.take_over(config.Index(), {"research"})
+    other = store.open(KEY)
+    store.admit(session)
+    assert places(store) == 0
+    assert store.find(KEY) is other
+
+
+@pytest.mark.parametrize("how", ["refused", "ended", "unread"])
+async def test_what_passes_before_the_first_answer_of_a_caller_is_not_lost_on_it(how: str) -> None:
+    """What was asked for before is on its way: it is old when it comes, though nothing was known of the caller yet."""
+    clock = Clock()
+    store = sessions(clock)
+    asked_at = clock.now
+    held = store.hold(KEY)
+    clock.now += 1
+    match how:
+        case "refused":
+            store.drop(KEY)
+        case "ended":
+            store.drop_all(KEY.upstream, KEY.session)
+        case "unread":
+            store.observe(KEY, Observation(doubt=True))
+    assert places(store) == 0
+    store.observe(KEY, told("t-1"), asked_at)
+    session = store.open(KEY)
+    assert session is held
+    assert "t-1" in session.known.suspect if how != "unread" else session.known.doubted_at == clock.now
+    assert places(store) == 1
+
+
+async def test_what_only_casts_doubt_opens_no_session() -> None:
+    store = sessions(Clock())
+    store.observe(KEY, Observation(doubt=True))
+    assert store.find(KEY) is None
+
+
+async def test_a_session_that_ended_goes_for_everyone_in_it_and_for_nobody_else() -> None:
+    store = sessions(Clock())
+    token, renewed = KEY, Key("research", b"/mcp", b"0f8c", b"renewed")
+    elsewhere = Key("other", b"/mcp", b"0f8c", b"who")
+    for key in (token, renewed, elsewhere, OTHER):
+        store.observe(key, told("t-1"))
+    store.drop_all("research", b"0f8c")
+    assert [key for key in (token, renewed, elsewhere, OTHER) if store.find(key) is not None] == [elsewhere, OTHER]

@@ -29,6 +29,11 @@ class Observation(msgspec.Struct):
     ended: Sequence[str] = ()
     doubt: bool = False
 
+    @property
+    def names_a_task(self) -> bool:
+        """Whether there is something to keep of it: a doubt alone, or an empty page, is of use to what is known."""
+        return bool(self.tasks or self.gone or self.suspect or self.ended)
+
 
 def is_observed(request: Message) -> bool:
     """Whether the response to `request` may say something about a task."""

@@ -159,6 +159,8 @@ class Client:
                 await self._query(event)
             case h.Restart():
                 await self._end()
+            case h.Flood():
+                await asyncio.gather(*(self._guess(self.session, number) for number in range(event.count)))
 
     def toggle_stream(self) -> None:
         """Open a GET stream, or close the one that is open."""
@@ -196,6 +198,15 @@ class Client:
         await self._write(session, exchange, b"DELETE", b"")
         await exchange.done
         await self._lost(session, exchange)
+
+    async def _guess(self, session: ServerSession, number: int) -> None:
+        """Another asks for a filtered list in the session, with a token that the upstream does not know."""
+        exchange = Exchange(lambda _: None)
+        body = {"jsonrpc": "2.0", "id": number, "method": "tasks/list", "params": {"order": "asc"}}
+        await self._write(session, exchange, b"POST", msgspec.json.encode(body), f"Bearer guess-{number}")
+        await exchange.done
+        if exchange.status < 400:
+            raise Violation("isolation", f"{exchange.status} for a caller whom the upstream does not know")
 
     async def _lost(self, session: ServerSession, exchange: Exchange) -> None:
         """The session is gone, if the response says so: know it, and open another."""
@@ -362,9 +373,11 @@ class Client:
         await exchange.done
         return exchange
 
-    async def _write(self, session: ServerSession | None, exchange: Exchange, method: bytes, body: bytes) -> None:
+    async def _write(
+        self, session: ServerSession | None, exchange: Exchange, method: bytes, body: bytes, who: str | None = None
+    ) -> None:
         fields = [b"Host: localhost:%d" % GATEWAY_PORT, b"Content-Length: %d" % len(body)]
-        fields.append(b"Authorization: " + authorization(self._number).encode())
+        fields.append(b"Authorization: " + (who or authorization(self._number)).encode())
         if body:
             fields += [b"Content-Type: application/json", b"Accept: application/json, text/event-stream"]
         if method == b"GET":

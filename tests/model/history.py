@@ -15,6 +15,7 @@ from dataclasses import dataclass, fields, replace
 from typing import Any, Final, TypeAlias, TypeVar
 
 EVENTS_MAX: Final = 70
+ROOM: Final = 20  # indexes: enough for every session of a history, not for those whom a flood is of
 NOBODY: Final = 99  # as a task's number: an id that no task ever had
 
 STATUSES: Final = ("working", "input_required", "completed", "failed", "cancelled")
@@ -37,7 +38,7 @@ class Setting(_Shown):
     full_crawl_interval: int = 640
     page_size: int = 100
     tasks_max: int = 1000
-    sessions_max: int = 10_000
+    sessions_max: int = ROOM
     memory_bytes_max: int = 2**30
     idle_timeout: int = 230_400
     order: str = "appends"  # prepends, updated (last first), random (another order in each crawl), nothing (FastMCP)
@@ -173,6 +174,14 @@ class Restart(_Shown):
 
 
 @dataclass(frozen=True, repr=False)
+class Flood(_Shown):
+    """So many callers whom the upstream does not know ask for a filtered list in a client's session, at once: 401."""
+
+    s: int = 0
+    count: int = ROOM + 1
+
+
+@dataclass(frozen=True, repr=False)
 class Reload(_Shown):
     """The gateway takes over other limits (SIGHUP)."""
 
@@ -182,7 +191,7 @@ class Reload(_Shown):
 
 
 Event: TypeAlias = (
-    Wait | Blink | Create | Update | Delete | Get | Page | Query | Stream | Fault | Hangup | Restart | Reload
+    Wait | Blink | Create | Update | Delete | Get | Page | Query | Stream | Fault | Hangup | Restart | Reload | Flood
 )  # fmt: skip
 
 
@@ -197,6 +206,7 @@ UNREAD: Final = (
     Fault(kind="encoded"), Fault(kind="large"), Fault(kind="encoded", method="GET"),
     Fault(kind="large", method="notifications/tasks/status"),
 )  # fmt: skip
+_FLOODED: Final = 0.1  # of all histories
 _TICKS: Final = (1, 2, 3, 5, 16, 16, 32, 32, 63, 64, 65, 65, 130, 130, 320, 640, 641)
 _DELAYS: Final = (0, 0, 1, 2, 5, 16, 70, 140)
 _MOMENTS: Final = (0, 1, 2, 4, 8, 16)
@@ -225,6 +235,9 @@ def drawn(seed: int) -> History:
     setting = sensible(setting)
     if setting.evicts or setting.shared:
         events = tuple(_of_either(rng, event) for event in events)
+    if rng.random() < _FLOODED:
+        at = rng.randrange(len(events) + 1)
+        events = (*events[:at], *_flood(rng), *events[at:])
     return History(setting, events)
 
 
@@ -351,6 +364,12 @@ def _get(rng: random.Random) -> Get:
 
 def _fault(rng: random.Random) -> Fault:
     return Fault(_s(rng), rng.choice(FAULTS), rng.choice((None, "tasks/list", "tasks/list", "tasks/get")))
+
+
+def _flood(rng: random.Random) -> tuple[Event, ...]:
+    """A flood between two queries, the second of which costs nothing."""
+    query = Query(_s(rng))
+    return Wait(rng.choice(_TICKS)), query, Wait(rng.choice(_TICKS)), Flood(_s(rng)), Wait(), query
 
 
 def _hurried(rng: random.Random, event: Event) -> Event:

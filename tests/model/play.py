@@ -209,7 +209,7 @@ class _World:
                 self._upstream.end(self._clients[event.s].session)
             case h.Reload():
                 await self._reload(event)
-            case h.Create() | h.Get() | h.Page() | h.Query() | h.Restart():
+            case h.Create() | h.Get() | h.Page() | h.Query() | h.Restart() | h.Flood():
                 self._spawn(self._clients[event.s].act(event))
 
     async def _reload(self, event: h.Reload) -> None:

@@ -10,6 +10,7 @@ from tests.model.history import (
     Create,
     Delete,
     Fault,
+    Flood,
     Get,
     History,
     Page,
@@ -287,6 +288,9 @@ FOUND = {
     "max_age is longer after a reload: what was left out of an answer before it need not have been asked for": History(
         Setting(max_age=16, tasks="www"),
         (Query(), Wait(), Update(), Wait(16), Query(methods=(2,)), Wait(), Reload()),
+    ),
+    "callers whom the upstream refuses push an index out": History(
+        Setting(order="nothing"), (Create(), Wait(), Query(), Wait(), Flood(), Wait(), Query()),
     ),
 }  # fmt: skip
 

@@ -3,7 +3,7 @@
 500 histories here, always the same ones where PYTHONHASHSEED is 0; `make fuzz` plays 20,000, and any number from any
 seed. A violation names its rule and shows the smallest history that breaks it, which `test_found.py` then keeps.
 
-That it can fail is proved by ten faults put into the gateway on purpose (`wilful.py`), each found by one of these
+That it can fail is proved by eleven faults put into the gateway on purpose (`wilful.py`), each found by one of these
 histories or of those in `test_found.py`:
 
 | fault | what it breaks most often |
@@ -18,6 +18,7 @@ histories or of those in `test_found.py`:
 | a report replaces what is known, though it be older | backwards |
 | of two reports of one instant the one that came last is believed | backwards |
 | what several queries wait for ends with the first of them that leaves | failed |
+| a session has a place before its caller was answered, and keeps it when he is refused | missing |
 """
 
 import pytest

@@ -195,7 +195,9 @@ class Upstream:
             own = connection.own = self._note_own(connection, session, message)
             if connection.lost:
                 own.ended = own.at
-        if method != "initialize" and (session is None or session.ended is not None):
+        if request.headers["authorization"] not in map(authorization, (0, 1)):
+            connection.respond(401, b"")
+        elif method != "initialize" and (session is None or session.ended is not None):
             self.note("upstream: asked {}, of a session that has ended", method)
             if own is not None:
                 own.outcome = "404"

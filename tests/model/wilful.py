@@ -17,10 +17,10 @@ from gateway.core import freshness, knowledge, observe
 from gateway.core.index import Index
 from gateway.core.task import Task
 from gateway.refresh import Refresher
-from gateway.sessions import Session
+from gateway.sessions import Key, Life, Session, Sessions
 
 _plan, _live = freshness.plan, Index.live
-_forget, _take, _crawl = Session.forget, Session.take, Refresher._crawl
+_forget, _take, _crawl, _open = Session.forget, Session.take, Refresher._crawl, Sessions.open
 
 
 def never_looks() -> AbstractContextManager[Any]:
@@ -115,6 +115,24 @@ def whoever_leaves_ends_it() -> Iterator[None]:
         yield
 
 
+@contextmanager
+def a_refused_caller_keeps_a_place() -> Iterator[None]:
+    """A session has a place from when its caller asks, and when he is refused it is emptied, and stays."""
+
+    def open_stored(sessions: Sessions, key: Key) -> Session:
+        session = _open(sessions, key)
+        if session.life is Life.PROVISIONAL:
+            sessions.admit(session)
+        return session
+
+    def drop(sessions: Sessions, key: Key) -> None:
+        if (session := sessions.find(key)) is not None:
+            session.clear(asyncio.get_running_loop().time())
+
+    with patch.object(Sessions, "open", open_stored), patch.object(Sessions, "drop", drop):
+        yield
+
+
 FAULTS: Final = (
     never_looks,
     input_required_is_settled,
@@ -126,4 +144,5 @@ FAULTS: Final = (
     the_last_report_wins,
     the_last_report_wins_a_tie,
     whoever_leaves_ends_it,
+    a_refused_caller_keeps_a_place,
 )

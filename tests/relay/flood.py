@@ -1,0 +1,155 @@
+"""Callers whom the upstream refuses, in numbers: a server that knows one token, and clients that guess.
+
+In: how the server tells of its tasks, how many lists are asked for. Out: what a query of the one whom it knows costs.
+Always: raw bytes, keep-alive both ways, since the gateway is to be the slow part.
+"""
+
+import asyncio
+import json
+import socket
+from collections import Counter
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Final
+
+from tests.relay.messages import answer, call, fault, filtered, page, post, result, task
+
+TOKEN: Final = b"Authorization: Bearer victim"
+SESSION: Final = b"Mcp-Session-Id: 0f8c"
+REFUSED: Final = answer({"error": "invalid_token"}, b"WWW-Authenticate: Bearer", status=b"401 Unauthorized")
+CONNECTIONS: Final = 16
+TASKS: Final = 20
+_PER_PAGE: Final = 2
+
+
+@dataclass
+class Guarded:
+    """A server of 20 tasks, all completed, for one token; everybody else gets 401.
+
+    `lists` is whether its `tasks/list` shows them, two at a time in order of creation; FastMCP's is always empty.
+    """
+
+    lists: bool = True
+    asked: Counter[str] = field(default_factory=Counter)  # by the one whom it knows, by method
+    refused: int = 0
+
+    @asynccontextmanager
+    async def on(self, sock: socket.socket) -> AsyncIterator[None]:
+        """Serve on that socket."""
+        server = await asyncio.get_running_loop().create_server(lambda: _Served(self), sock=sock)
+        try:
+            yield
+        finally:
+            server.close()
+
+    def answer(self, head: bytes, body: bytes) -> bytes:
+        """The response to a request."""
+        if TOKEN not in head:
+            self.refused += 1
+            return REFUSED
+        message = json.loads(body)
+        self.asked[message["method"]] += 1
+        return answer(self._answer(message))
+
+    def _answer(self, message: dict[str, object]) -> object:
+        params = message.get("params")
+        assert isinstance(params, dict)
+        tasks = {f"t-{n}": task(f"t-{n}", "completed", f"2026-01-01T00:00:{n:02}Z") for n in range(TASKS)}
+        match message["method"]:
+            case "tasks/list" if self.lists:
+                start = int(params.get("cursor", 0))
+                end = start + _PER_PAGE
+                shown = list(tasks.values())[start:end]
+                return result(message["id"], page(shown, str(end) if end < TASKS else None))
+            case "tasks/list":
+                return result(message["id"], page([]))
+            case "tasks/get" if params["taskId"] in tasks:
+                return result(message["id"], tasks[params["taskId"]])
+        return fault(message["id"], -32602, "no such task")
+
+
+class _Served(asyncio.Protocol):
+    """One connection to the server."""
+
+    def __init__(self, server: Guarded) -> None:
+        self._server = server
+        self._held = b""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+
+    def data_received(self, data: bytes) -> None:
+        self._held += data
+        while b"\r\n\r\n" in self._held:
+            head, _, rest = self._held.partition(b"\r\n\r\n")
+            length = _length(head)
+            if len(rest) < length:
+                return
+            self._held = rest[length:]
+            self._transport.write(self._server.answer(head, rest[:length]))
+
+
+@dataclass
+class Caller:
+    """The one whom the server knows, on a connection to the gateway."""
+
+    upstream: Guarded
+    reader: asyncio.StreamReader
+    writer: asyncio.StreamWriter
+
+    async def learn(self) -> None:
+        """Have the gateway hear of every task, as it passes."""
+        for number in range(TASKS):
+            await self._ask(call("tasks/get", taskId=f"t-{number}"))
+
+    async def cost(self) -> int:
+        """What a query for all tasks costs the upstream, in requests. Raises AssertionError if one is missing."""
+        before = self.upstream.asked.total()
+        answered = await self._ask(filtered(status=["completed"]))
+        assert answered["result"]["_meta"]["taskgate/total"] == TASKS, answered
+        return self.upstream.asked.total() - before
+
+    async def _ask(self, message: object) -> dict[str, dict[str, dict[str, object]]]:
+        self.writer.write(post(message, TOKEN, SESSION))
+        told: dict[str, dict[str, dict[str, object]]] = json.loads(await _response(self.reader, b" 200 "))
+        return told
+
+
+@asynccontextmanager
+async def caller(port: int, upstream: Guarded) -> AsyncIterator[Caller]:
+    """The one whom the server knows, at the gateway on that port."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    yield Caller(upstream, reader, writer)
+    writer.close()
+    await writer.wait_closed()
+
+
+async def flood(port: int, lists: int, first: int = 0) -> None:
+    """Ask for so many filtered lists, each with a token and a session of its own, none of which the server knows."""
+    numbers = iter(range(first, first + lists))
+
+    async def client() -> None:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        for number in numbers:
+            guess = b"Authorization: Bearer guess-%d" % number, b"Mcp-Session-Id: guess-%d" % number
+            writer.write(post(filtered(number), *guess))
+            await _response(reader, b" 401 ")
+        writer.close()
+        await writer.wait_closed()
+
+    await asyncio.gather(*(client() for _ in range(CONNECTIONS)))
+
+
+async def _response(reader: asyncio.StreamReader, status: bytes) -> bytes:
+    """The body of a response of that status."""
+    head = await reader.readuntil(b"\r\n\r\n")
+    body = await reader.readexactly(_length(head))
+    assert status in head.partition(b"\r\n")[0], (head, body)
+    return body
+
+
+def _length(head: bytes) -> int:
+    """The `Content-Length` of a message, 0 if it has none."""
+    return int(head.lower().partition(b"content-length: ")[2].partition(b"\r\n")[0] or 0)

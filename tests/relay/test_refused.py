@@ -1,0 +1,297 @@
+"""Who is refused holds nothing: an index, a place in a store, a note of any kind, is of callers who were answered.
+
+In: callers whom the upstream answers with a status of 400 or above, or not at all, or with nothing to keep, in every
+kind of request and response. Out: nothing that is kept, and neighbours who see nothing of it.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import Any, TypeAlias
+
+import pytest
+
+from tests.relay.flood import TASKS, Caller, Guarded, caller, flood
+from tests.relay.gateway import Gateways, eventually, listening, port_of
+from tests.relay.harness import Peer
+from tests.relay.http1 import Message
+from tests.relay.messages import (
+    LAST_CHUNK,
+    answer,
+    call,
+    chunk,
+    event,
+    fault,
+    filtered,
+    initialized,
+    notification,
+    page,
+    post,
+    request,
+    response,
+    result,
+    task,
+)
+from tests.relay.rig import Rig, Script, Session, body, final, rig_with
+
+FLOOD = 2000
+SESSIONS_MAX = 10
+PAGE = b"Origin: http://localhost:6274"
+CORS = b"Access-Control-Allow-Origin: http://localhost:6274"
+
+
+@asynccontextmanager
+async def besieged(gateways: Gateways, upstream: Guarded) -> AsyncIterator[tuple[Caller, int]]:
+    """A caller whom the upstream knows, and the port of a gateway that has room for ten."""
+    asyncio.get_running_loop().set_debug(False)
+    index = {"sessions_max": SESSIONS_MAX, "max_age": 0, "full_crawl_interval": "1h"}
+    with listening() as sock, gateways.process(port_of(sock), index=index, log={"level": "error"}) as gateway:
+        async with upstream.on(sock), caller(gateway.port, upstream) as known:
+            yield known, gateway.port
+
+
+async def test_a_flood_of_refused_callers_costs_the_one_who_is_known_nothing(gateways: Gateways) -> None:
+    async with besieged(gateways, Guarded()) as (known, port):
+        assert await known.cost() == TASKS / 2  # all pages
+        usual = await known.cost()
+        assert usual == 1
+        await flood(port, FLOOD)
+        assert known.upstream.refused == FLOOD
+        assert await known.cost() == usual
+
+
+async def test_a_flood_of_refused_callers_loses_no_task_that_the_list_never_shows(gateways: Gateways) -> None:
+    """As with FastMCP, whose list is always empty: what was heard of once is nowhere else."""
+    async with besieged(gateways, Guarded(lists=False)) as (known, port):
+        await known.learn()
+        await known.cost()
+        usual = await known.cost()
+        await flood(port, FLOOD)
+        assert await known.cost() == usual
+
+
+# ---- each way of being refused, and of being told nothing ----
+
+
+def kept(rig: Rig) -> dict[str, Any]:
+    """What the gateway keeps of its callers."""
+    app = rig.gateway.app
+    assert app is not None
+    sessions = app._sessions
+    notes = {
+        "stored": list(sessions._sessions),
+        "in use": list(sessions._in_use),
+        "lost": list(sessions._lost),
+        "of one session": list(sessions._of_one),
+        "servers": list(sessions.servers._servers),
+        "cors": [key for route in app._proxy._routes for key in (*route.cors._told, *route.cors._preflights)],
+    }
+    return {name: held for name, held in notes.items() if held}
+
+
+TASK = task("t-1")
+STATUSES = [b"400 Bad Request", b"401 Unauthorized", b"403 Forbidden", b"404 Not Found", b"429 Slow", b"500 Oh"]
+
+
+def as_json(status: bytes, message: object) -> bytes:
+    """A refusal that says as much as an answer."""
+    return answer(message, CORS, b"Mcp-Session-Id: given", status=status)
+
+
+def as_stream(status: bytes, message: object) -> bytes:
+    """The same on an event stream, with a notification in front."""
+    fields = [b"Content-Type: text/event-stream", CORS, b"Mcp-Session-Id: given", b"Transfer-Encoding: chunked"]
+    head = b"\r\n".join([b"HTTP/1.1 " + status, *fields, b"", b""])
+    told = event(notification("notifications/tasks/status", **TASK)) + event(message)
+    return head + chunk(told) + LAST_CHUNK
+
+
+def as_a_secret(status: bytes, message: object) -> bytes:
+    """The same, in an encoding that the gateway cannot read."""
+    fields = [b"Content-Type: text/event-stream", b"Content-Encoding: secret", CORS]
+    return response(event(message), *fields, status=status)
+
+
+def refusing(how: Callable[[bytes, object], bytes], status: bytes) -> Script:
+    """A server that answers everything as it should, but for its status."""
+
+    async def script(asked: Message, _peer: Peer) -> bytes:
+        message = body(asked)
+        if not isinstance(message, dict):
+            return how(status, [result(1, {"task": TASK})])
+        told = {
+            "initialize": initialized(),
+            "tasks/list": page([TASK]),
+            "tasks/get": TASK,
+            "tools/call": {"task": TASK},
+            "tasks/result": {"content": []},
+        }.get(message["method"], {})
+        return how(status, result(message["id"], told))
+
+    return script
+
+
+ASKED: dict[str, bytes] = {
+    "a filtered list": post(filtered()),
+    "tasks that are named": post(filtered(taskIds=["t-1"])),
+    "initialize": post(call("initialize")),
+    "tasks/get": post(call("tasks/get", taskId="t-1")),
+    "tasks/result": post(call("tasks/result", taskId="t-1")),
+    "tasks/list": post(call("tasks/list")),
+    "a task": post(call("tools/call", name="x", task={})),
+    "a batch": post([call("tasks/get", taskId="t-1")]),
+    "a stream": request(fields=[b"Accept: text/event-stream"]),
+    "a stream that goes on": request(fields=[b"Accept: text/event-stream", b"Last-Event-ID: 7"]),
+    "the end of the session": request(b"DELETE"),
+    "a preflight": request(b"OPTIONS", fields=[b"Access-Control-Request-Method: POST"]),
+}
+
+
+def as_a_stranger(asked: bytes) -> bytes:
+    """A request of a caller whom nobody knows, from a page."""
+    return asked.replace(b"\r\n", b"\r\nAuthorization: Bearer guess\r\nMcp-Session-Id: guess\r\n" + PAGE + b"\r\n", 1)
+
+
+@pytest.mark.parametrize("how", [as_json, as_stream, as_a_secret], ids=lambda how: how.__name__)
+async def test_nothing_is_kept_of_what_was_refused(gateways: Gateways, how: Callable[[bytes, object], bytes]) -> None:
+    for status in STATUSES:
+        async with rig_with(gateways) as rig:
+            rig.serve(refusing(how, status))
+            for name, asked in ASKED.items():
+                got = await rig.ask(as_a_stranger(asked))
+                assert got.status == int(status[:3]), (name, got)
+                assert got.whole
+                assert kept(rig) == {}, (name, status)
+
+
+Way: TypeAlias = Callable[[Rig], Awaitable[None]]
+STRANGERS_LIST = as_a_stranger(ASKED["a filtered list"])
+
+
+async def cut(rig: Rig) -> None:
+    async def script(_asked: Message, peer: Peer) -> None:
+        peer.reset()
+
+    rig.serve(script)
+    assert (await rig.ask(STRANGERS_LIST)).status == 502
+
+
+async def too_late(rig: Rig) -> None:
+    assert (await rig.ask(STRANGERS_LIST)).status == 504
+
+
+async def no_list_of_tasks(rig: Rig) -> None:
+    async def script(asked: Message, _peer: Peer) -> bytes:
+        return answer(result(body(asked)["id"], {"tasks": [7]}))
+
+    rig.serve(script)
+    assert (await rig.ask(STRANGERS_LIST)).status == 502
+
+
+async def an_error(rig: Rig) -> None:
+    async def script(asked: Message, _peer: Peer) -> bytes:
+        return answer(fault(body(asked)["id"], -32001, "Unauthorized"))
+
+    rig.serve(script)
+    for asked in ("a filtered list", "tasks that are named", "initialize", "tasks/get", "a task", "tasks/list"):
+        assert final(await rig.ask(as_a_stranger(ASKED[asked])))["error"]["code"] == -32001
+
+
+async def left(rig: Rig) -> None:
+    one = await rig.client(STRANGERS_LIST)
+    peer = await rig.upstream.request()
+    one.reset()
+    await peer.ends()
+
+
+async def cancelled(rig: Rig) -> None:
+    one = await rig.client(STRANGERS_LIST)
+    await rig.upstream.request()
+    other = await rig.client(as_a_stranger(post(notification("notifications/cancelled", requestId=1))))
+    await one.response()
+    await (await rig.upstream.request(2)).send(response(b"", status=b"401 Unauthorized"))
+    await other.response()
+
+
+async def a_bad_query(rig: Rig) -> None:
+    for wrong in (
+        filtered(status=7),
+        filtered(status=["working"], cursor="nobody gave it out"),
+        filtered(createdAfter="yesterday"),
+    ):
+        assert final(await rig.ask(as_a_stranger(post(wrong))))["error"]["code"] == -32602
+
+
+async def sessions_ended_that_nobody_has(rig: Rig) -> None:
+    async def script(_asked: Message, _peer: Peer) -> bytes:
+        return b"HTTP/1.1 204 No Content\r\n\r\n"
+
+    rig.serve(script)
+    for number in range(20):
+        ended = request(b"DELETE", fields=[b"Mcp-Session-Id: %d" % number, b"Authorization: Bearer %d" % number])
+        assert (await rig.ask(ended)).status == 204
+
+
+WAYS: list[Way] = [
+    cut,
+    too_late,
+    no_list_of_tasks,
+    an_error,
+    left,
+    cancelled,
+    a_bad_query,
+    sessions_ended_that_nobody_has,
+]
+
+
+@pytest.mark.parametrize("way", WAYS, ids=lambda way: way.__name__)
+async def test_nothing_is_kept_of_who_was_told_nothing(gateways: Gateways, way: Way) -> None:
+    async with rig_with(gateways, index={"crawl_timeout": "1s"}) as rig:
+        await way(rig)
+
+        async def nothing() -> bool:
+            return kept(rig) == {}
+
+        await eventually(nothing, f"nothing kept: {kept(rig)}")
+
+
+async def test_what_is_asked_by_a_caller_who_is_not_known_yet_is_asked_once(gateways: Gateways) -> None:
+    """Who is refused is refused with all who wait for the same."""
+    held = asyncio.Event()
+
+    async def script(_asked: Message, _peer: Peer) -> bytes:
+        await held.wait()
+        return response(b"", status=b"401 Unauthorized")
+
+    async with rig_with(gateways) as rig:
+        rig.serve(script)
+        asking = [asyncio.create_task(rig.ask(STRANGERS_LIST)) for _ in range(3)]
+        await rig.upstream.request()
+
+        async def all_wait() -> bool:
+            app = rig.gateway.app
+            assert app is not None
+            return [len(w) for one in app._sessions._in_use.values() for w in one.answering.values()] == [3]
+
+        await eventually(all_wait, "three who wait")
+        held.set()
+        assert [got.status for got in await asyncio.gather(*asking)] == [401] * 3
+        assert len(rig.asked("tasks/list")) == 1
+        assert kept(rig) == {}
+
+
+async def test_a_refused_page_takes_nothing_from_the_page_of_another(gateways: Gateways) -> None:
+    """Its origin is easily said. What the upstream told the page stands until it tells that caller otherwise."""
+    async with rig_with(gateways) as rig:
+
+        async def script(asked: Message, _peer: Peer) -> bytes:
+            if b"t0ken" not in (asked.value(b"authorization") or b""):
+                return response(b"", status=b"401 Unauthorized")
+            return answer(result(body(asked)["id"], {}), CORS)
+
+        rig.serve(script)
+        session = Session(rig)
+        ping, wrong = (post(m, *session.fields(), PAGE) for m in (call("ping"), filtered(status=7)))
+        await rig.ask(ping)
+        assert (await rig.ask(as_a_stranger(post(call("ping"))))).status == 401
+        assert (await rig.ask(wrong)).value(b"access-control-allow-origin") is not None
