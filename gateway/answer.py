@@ -103,8 +103,9 @@ class Reply:
         self.forward(b'{"jsonrpc":"2.0","method":"notifications/progress","params":%b}' % params)
 
     def send(self, data: bytes) -> None:
-        """Send the response message, which ends the reply."""
+        """Send the response message, which ends the reply. Raises Overloaded where there is no room to hold it."""
         if not self.streaming:
+            self._exchange.connection.buffers.check(len(data))
             self._exchange.respond(200, b"OK", [(b"Content-Type", b"application/json"), *self._caller.cors], data)
         else:
             self._event(data)

@@ -68,11 +68,19 @@ class Buffers:
                 self.change(-size_bytes)  # it came as the wait ended
             room.cancel()
             if isinstance(error, TimeoutError):
-                raise self.overloaded() from None
+                raise self._overloaded() from None
             raise
 
-    def overloaded(self) -> Overloaded:
-        """What is told to who finds no room."""
+    def has_room(self, size_bytes: int) -> bool:
+        """Whether so much may be held in all by a holder that does not wait."""
+        return size_bytes <= SMALL_BYTES_MAX or not self.is_full
+
+    def check(self, size_bytes: int) -> None:
+        """Raises Overloaded if so much may not be held by a holder that does not wait."""
+        if not self.has_room(size_bytes):
+            raise self._overloaded()
+
+    def _overloaded(self) -> Overloaded:
         return Overloaded(f"{self.held_bytes} bytes are held for others; limits.held_bytes_max is {self.bytes_max}")
 
 
@@ -96,14 +104,9 @@ class Account:
             await self._buffers.reserve(size_bytes - self.held_bytes, timeout_s)
             self.held_bytes = size_bytes
 
-    def has_room(self, size_bytes: int) -> bool:
-        """Whether so much may be held in all by who does not wait."""
-        return size_bytes <= SMALL_BYTES_MAX or not self._buffers.is_full
-
     def hold(self, size_bytes: int) -> None:
         """Hold so much in all, at once. Raises Overloaded."""
-        if not self.has_room(size_bytes):
-            raise self._buffers.overloaded()
+        self._buffers.check(size_bytes)
         self.set(size_bytes)
 
     def close(self) -> None:

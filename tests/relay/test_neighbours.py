@@ -129,6 +129,27 @@ async def test_what_slow_readers_leave_is_counted_and_others_are_served(gateways
             assert len((await one.response()).body) == 8 * MIB
 
 
+async def test_a_large_list_gets_503_beyond_the_limit_and_a_small_one_its_answer(gateways: Gateways) -> None:
+    async with rig_with(gateways, limits={"held_bytes_max": MIB}, index={"max_age": "1h"}) as rig:
+        tasks = [a_task("large", "failed", statusMessage="x" * 100_000), a_task("small")]
+
+        async def script(asked: Message, _peer: Peer) -> bytes:
+            message = body(asked)
+            return response(b"x" * (8 * MIB)) if message is None else answer(result(message["id"], page(tasks)))
+
+        rig.serve(script)
+        session = Session(rig)
+        large, small = filtered(status=["failed"]), filtered(status=["working"])
+        assert final(await session.ask(large))["result"]["tasks"] == tasks[:1]
+        for _ in range(8):
+            slow = await rig.client()
+            slow.pause()
+            await slow.send(request())
+        await eventually(lambda: _holds(rig, MIB), "the limit is reached")
+        assert (await session.ask(large)).status == 503
+        assert final(await session.ask(small))["result"]["tasks"] == tasks[1:]
+
+
 # ---- 5: a cut that looks whole ----
 
 
