@@ -52,6 +52,7 @@ class App:
         self._tls: ssl.SSLContext | None = None
         self._server: asyncio.Server | None = None
         self._admin: web.AppRunner | None = None
+        self._raises_descriptors = False
         self._sweeper: asyncio.Task[None] | None = None
 
     def _apply(self, config: Config) -> None:
@@ -74,7 +75,6 @@ class App:
     async def start(self) -> None:
         """Listen. Raises StartError."""
         config = self._config
-        self._listener.connections_max = connections_kept(config.limits.connections_max)
         try:
             self._tls = tls_context(config.tls) if config.tls is not None else None
             self._server = await self._loop.create_server(
@@ -136,8 +136,10 @@ class App:
         self._sessions.take_over(config.index, _changed(self._config, config, "url", "identity_headers"))
         self._apply(config)
         self._listener.limits = config.limits
-        self._listener.connections_max = connections_kept(config.limits.connections_max)
+        self._listener.connections_max = config.limits.connections_max
         self._buffers.bytes_max = config.limits.held_bytes_max
+        if self._raises_descriptors:
+            self.raise_descriptors()
         log.info("reloaded", extra={"upstreams": [u.name for u in config.upstreams]})
 
     async def stop(self) -> None:
@@ -153,6 +155,11 @@ class App:
         if self._admin is not None:
             await self._admin.cleanup()
         log.info("stopped")
+
+    def raise_descriptors(self) -> None:
+        """Have the process open as many files as its connections need, now and after each reload."""
+        self._raises_descriptors = True
+        self._listener.connections_max = connections_kept(self._config.limits.connections_max)
 
     def not_caught(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         """What the event loop tells of what nobody caught."""
@@ -189,6 +196,7 @@ async def run(config: Config, read: Callable[[], Config] | None) -> None:
     loop = asyncio.get_running_loop()
     app = App(config)
     loop.set_exception_handler(app.not_caught)
+    app.raise_descriptors()
     ended = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, ended.set)

@@ -25,6 +25,8 @@ _LENGTH_DIGITS_MAX: Final = 18
 _HEAD_AT_LEAST: Final = 1024  # bytes that are read at once, before the end of a head is looked for
 _HEAD_AT_ONCE: Final = 16 * 1024
 _CHUNKS_AT_ONCE: Final = 4 * 1024
+_SHOWN_BYTES_MAX: Final = 100
+_CONNECTIONS: Final = frozenset({b"connection", b"upgrade"})  # llhttp obeys them in trailers
 _CHUNKED: Final = -1  # in place of a body's length
 
 
@@ -164,13 +166,20 @@ class RequestReader:
             raise error.__context__ or error from None
         except httptools.HttpParserError as error:
             if self.state is not State.OVER:  # llhttp complains of what comes behind `Connection: close`
-                raise _fault(error) from None
+                raise _fault(error, self._shown()) from None
         if self.state is State.HEAD:
             self._check_head(len(self._raw) - self._foreign_bytes_max)
         elif self.state is State.BODY and self._left == _CHUNKED:
             self._check_idle(len(data) if len(self._events) == self._body_from else 0)
         elif self.state is State.BODY:
             self._left -= sum(map(len, self._events[self._body_from :]))  # type: ignore[arg-type]  # pieces of the body
+
+    def _shown(self) -> str:
+        """What was given, as an error repeats it: the first line of a head, as far as that is sensible."""
+        if self.state is not State.HEAD:
+            return ""
+        line = bytes(self._raw[:_SHOWN_BYTES_MAX]).splitlines()[:1]
+        return f": {line[0].decode('latin-1')!r}" if line else ""
 
     def _read_on(self) -> None:
         """Go on with a fresh parser where llhttp stopped: it is told how the body is framed, and nothing else."""
@@ -211,7 +220,10 @@ class RequestReader:
         self._target += url
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        self._fields.append((name.lower(), name, value))
+        lower = name.lower()
+        if lower in _CONNECTIONS and self.state is State.BODY:
+            raise Refused(400, b"Bad Request", f"a trailer is not called {lower.decode()} (RFC 9110, 6.5.1)")
+        self._fields.append((lower, name, value))
 
     def on_headers_complete(self) -> None:
         if self._muted:
@@ -239,7 +251,7 @@ class RequestReader:
             raise Refused(501, b"Not Implemented", "CONNECT asks for a tunnel, and this is a gateway")
         if b"%b %b HTTP/%b\r\n" % (method, self._target, version.encode()) not in self._raw:
             message = "a request line is a method, a target and HTTP/1.1, with one space between"
-            raise Refused(400, b"Bad Request", message)
+            raise Refused(400, b"Bad Request", message + self._shown())
         if version not in ("1.1", "1.0"):
             raise Refused(505, b"HTTP Version Not Supported", "HTTP/1.1 and HTTP/1.0 are supported")
 
@@ -261,7 +273,8 @@ def _length(headers: Headers, minor: int) -> int:
     if b"transfer-encoding" in headers:
         codings = headers.all(b"transfer-encoding")
         names = [name.strip(b" \t").lower() for name in codings[0].split(b",")]
-        plain = len(codings) == 1 and all(map(_CODING.fullmatch, names)) and b"identity" not in names
+        plain = len(codings) == 1 and codings[0] == codings[0].strip(b" \t")
+        plain = plain and all(map(_CODING.fullmatch, names)) and b"identity" not in names
         if not minor or not plain or names[-1] != b"chunked" or names.count(b"chunked") > 1:
             message = "Transfer-Encoding must be one list that ends with chunked, once, in HTTP/1.1"
             raise Refused(400, b"Bad Request", message)
@@ -274,15 +287,15 @@ def _length(headers: Headers, minor: int) -> int:
     return int(length)
 
 
-def _fault(error: httptools.HttpParserError) -> Refused:
-    """What llhttp refuses, as a response says it."""
+def _fault(error: httptools.HttpParserError, shown: str) -> Refused:
+    """What llhttp refuses, as a response says it; `shown` is what was given."""
     if isinstance(error, httptools.HttpParserInvalidMethodError):
-        return Refused(400, b"Bad Request", "the request line begins with no registered method (RFC 9110, 16.1)")
+        return Refused(400, b"Bad Request", f"a request line begins with a registered method (RFC 9110, 16.1){shown}")
     if isinstance(error, httptools.HttpParserInvalidURLError):
-        return Refused(400, b"Bad Request", f"the target is no origin or absolute form in ASCII: {error}")
+        return Refused(400, b"Bad Request", f"a target is in origin or absolute form, in ASCII{shown}")
     if str(error) in ("Invalid HTTP version", "Pause on PRI/Upgrade"):
         return Refused(505, b"HTTP Version Not Supported", "HTTP/1.1 and HTTP/1.0 are supported")
-    return Refused(400, b"Bad Request", f"not HTTP/1.1: {error}")
+    return Refused(400, b"Bad Request", f"not HTTP/1.1: {error}{shown}")
 
 
 def _in_origin_form(method: bytes, target: bytes, headers: Headers) -> tuple[bytes, Headers]:

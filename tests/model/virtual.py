@@ -44,19 +44,27 @@ class Transport(asyncio.Transport):
         super().__init__({"socket": _SOCKET, "peername": ("127.0.0.1", 1)})
         self._loop = loop
         self._protocol = protocol
-        self._closing = self._lost = self._paused = False
+        self._closing = self._lost = self._paused = self._ended = False
         self._on_its_way: deque[Callable[[], None]] = deque()  # from the peer, in order
         self.peer: Transport
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
-        if not self._closing:
+        if not (self._closing or self._ended):
             self.peer._send(partial(self.peer._protocol.data_received, bytes(data)))
 
     def close(self) -> None:
         if not self._closing:
+            self.write_eof()
             self._closing = True
-            self.peer._send(self.peer._end)
             self._loop.call_soon(self._lose, None)
+
+    def can_write_eof(self) -> bool:
+        return True
+
+    def write_eof(self) -> None:
+        if not self._ended:
+            self._ended = True
+            self.peer._send(self.peer._end)
 
     def abort(self) -> None:
         if not self._lost:
