@@ -1,11 +1,11 @@
 """One gateway, the upstream behind it, and rows that are played before them with victims before, beside and behind.
 
 In: a row. Out: what was wrong, one line for each; nothing is right. Always: each row begins with two connections to the
-upstream in the gateway's pool, both of which victims have used; victims use every pooled connection when the row is
-over; then all connections are closed, so that one row cannot hurt the next.
+upstream in the gateway's pool, both of which victims have used, and ends with victims on the connections that it has
+used itself. Where something was wrong all connections are closed, so that one row cannot hurt the next.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable
 from itertools import count
 from typing import Final
 
@@ -13,10 +13,13 @@ from tests.attack.client import Client
 from tests.attack.judge import Scene, judge_request, judge_response
 from tests.attack.readers import responses_by_h11, responses_by_llhttp
 from tests.attack.rows import Outcome, Pieces, Request, Response
-from tests.attack.upstream import HOSTILE, Upstream
-from tests.attack.victim import TARGET, Victim
+from tests.attack.upstream import Upstream
+from tests.attack.victim import Victim
 
 PATIENCE_S: Final = 3.0
+BRIEFLY_S: Final = 0.02  # for bytes that perhaps nobody answers
+POOLED_MIN: Final = 2
+_GOES_ON: Final = (200, 403)  # answers behind which a connection may serve another request
 
 
 class Stage:
@@ -29,87 +32,108 @@ class Stage:
         self._numbers = count(1)
         self._clients: list[Client] = []
         self._victims: list[Victim] = []
-        self.patience_s = PATIENCE_S
+        self._clean = False
 
     # ---- rows ----
 
-    async def request(self, row: Request, followed: bool) -> list[str]:
+    async def request(self, row: Request, followed: bool = False, with_victims: bool = True) -> list[str]:
         """Play a row of the table of requests; `followed`: another request stands behind it on its own connection."""
+        await self._begin()
         behind = self._victim() if followed else None
         answers = max(_answers(outcome, followed) for outcome in row.may)
         methods = [seen.method for seen in max((outcome.seen for outcome in row.may), key=len)] + [b"POST"] * 2
 
-        def whole() -> bool:
-            reading = responses_by_llhttp(bytes(hostile.received), methods, hostile.end == "fin")
-            return hostile.end != "open" or len(reading.finals) >= answers or bool(reading.fault)
+        def whole(received: bytes) -> bool:
+            finals = responses_by_llhttp(received, methods, False).finals
+            if finals and finals[-1].status not in _GOES_ON:
+                return False  # it must end
+            return len(finals) >= answers
 
-        found = await self.pair()
-        beside = await self._beside()
-        hostile = await self._client()
-        await hostile.send((*row.sent, behind.request) if behind is not None else row.sent, row.then)
-        in_time = row.then == "rst" or await hostile.until(whole, self.patience_s)
-        if all(outcome.refused and not outcome.keeps and outcome.code is None for outcome in row.may):
-            await hostile.until(lambda: hostile.end != "open", self.patience_s)
-        found += await beside.released()
-        found += await self.pair()
+        pieces = (*row.sent, behind.request) if behind is not None else row.sent
+        hostile, found = await self._play(pieces, row.then, whole, with_victims)
         scene = self._scene(hostile, behind)
         found += scene.common()
         found += judge_request(row, scene)
-        found += [] if in_time else [f"nothing happened for {self.patience_s:g} s"] if found else []
-        await self.clear()
+        await self._end(found)
         return found
 
     async def response(self, row: Response) -> list[str]:
         """Play a row of the table of responses."""
-        method = bytes(row.ask[0] if isinstance(row.ask[0], bytes) else b"").partition(b" ")[0]
+        await self._begin()
+        method = method_of(row.ask)
         self._upstream.hostile, self._upstream.early = (row.sent, row.then), row.early
 
-        def whole() -> bool:
-            reading = responses_by_llhttp(bytes(hostile.received), [method], hostile.end == "fin")
-            return hostile.end != "open" or bool(reading.finals) or bool(reading.fault)
+        def whole(received: bytes) -> bool:
+            return any(read(received, [method], False).finals for read in (responses_by_llhttp, responses_by_h11))
 
-        found = await self.pair()
-        beside = await self._beside()
-        hostile = await self._client()
-        await hostile.send(row.ask)
-        in_time = await hostile.until(whole, self.patience_s)
-        await self._upstream.played()
-        found += await beside.released()
-        found += await self.pair()
+        hostile, found = await self._play(row.ask, "open", whole)
         scene = self._scene(hostile, None)
         found += scene.common()
         found += judge_response(row, method, scene)
-        found += [] if in_time else [f"nothing happened for {self.patience_s:g} s"] if found else []
-        await self.clear()
+        await self._end(found)
         return found
 
-    async def anything(self, sent: Pieces, answered: tuple[Pieces, str] | None, wait_s: float) -> list[str]:
-        """Play bytes of which nothing is known: victims are untouched, and the readers of either side agree."""
+    async def anything(self, sent: Pieces, answered: tuple[Pieces, str] | None = None) -> list[str]:
+        """Play bytes of which nothing is known: victims are untouched, and the upstream's readers agree."""
+        await self._begin()
         self._upstream.hostile = answered
+        methods = [method_of(sent)]
 
-        def whole() -> bool:
-            reading = responses_by_llhttp(bytes(hostile.received), [method] * 9, hostile.end == "fin")
-            return hostile.end != "open" or bool(reading.finals) or bool(reading.fault)
+        def whole(received: bytes) -> bool:
+            return bool(responses_by_llhttp(received, methods, False).finals)
 
-        method = b"".join(piece for piece in sent if isinstance(piece, bytes)).lstrip(b"\r\n").partition(b" ")[0]
-        found = await self.pair()
-        beside = await self._beside()
-        hostile = await self._client()
-        await hostile.send(sent)
-        await hostile.until(whole, wait_s)
-        await self._upstream.played()
-        found += await beside.released()
-        found += await self.pair()
+        hostile, found = await self._play(sent, "open", whole, briefly=True)
         found += self._scene(hostile, None).common()
-        await self.clear()
+        await self._end(found)
         return found
+
+    async def _play(
+        self, sent: Pieces, then: str, whole: Callable[[bytes], bool], with_victims: bool = True, briefly: bool = False
+    ) -> tuple[Client, list[str]]:
+        """Send the hostile bytes with a victim beside them and two behind.
+
+        Wait until what came is `whole` or the connection has ended; `briefly`: perhaps nobody answers, and the hostile
+        client leaves.
+        """
+        found: list[str] = []
+        beside = await self._beside() if with_victims else None
+        hostile = await self._client()
+        await hostile.send(sent, then)
+        ended = await hostile.until(
+            lambda: hostile.end != "open" or whole(bytes(hostile.received)), BRIEFLY_S if briefly else PATIENCE_S
+        )
+        if briefly:
+            hostile.close()
+        elif not ended:
+            found.append(f"nothing happened for {PATIENCE_S:g} s")
+        await self._upstream.played()
+        if beside is not None:
+            found += await beside.released()
+            found += await self.pair()
+        await self._upstream.settled(PATIENCE_S)
+        return hostile, found
+
+    async def _begin(self) -> None:
+        """Have two connections in the pool that victims have used: the last row's, where nothing was wrong with it."""
+        for link in self._upstream.links:
+            link.forget()
+        self._upstream.links = [link for link in self._upstream.links if not link.left.done()]
+        self._upstream.arrivals.clear()
+        if not self._clean or len(self._upstream.links) < POOLED_MIN:
+            await self.clear()
+            assert not await self.pair(), "a victim is not served, though nobody is hostile"
+
+    async def _end(self, found: list[str]) -> None:
+        for client in self._clients:
+            client.close()
+        self._clients, self._victims = [], []
+        self._upstream.hostile, self._upstream.early = None, False
+        self._clean = not found
 
     async def clear(self) -> None:
         """Close everything, so that nothing of this row is left for the next."""
-        for client in self._clients:
-            client.close()
+        await self._end([])
         await self._upstream.reset()
-        self._clients, self._victims = [], []
 
     # ---- victims ----
 
@@ -126,7 +150,7 @@ class Stage:
     async def _beside(self) -> "Beside":
         victim = self._victim()
         self._victims.append(victim)
-        beside = Beside(victim, await self._client(), self._upstream, self.patience_s)
+        beside = Beside(victim, await self._client(), self._upstream, PATIENCE_S)
         await beside.begin()
         return beside
 
@@ -174,11 +198,6 @@ def _answers(outcome: Outcome, followed: bool) -> int:
     return len(outcome.seen) + bool(outcome.refused) + (followed and goes_on)
 
 
-def is_victims(target: bytes) -> bool:
-    """Whether a request is a victim's."""
-    return target.startswith(TARGET)
-
-
-def targets_of(arrived: Sequence[bytes]) -> list[bytes]:
-    """The targets that are neither a victim's nor that of the hostile answer."""
-    return [target for target in arrived if not is_victims(target) and target != HOSTILE]
+def method_of(sent: Pieces) -> bytes:
+    """The method of the first request, as far as there is one."""
+    return next((p for p in sent if isinstance(p, bytes) and p), b"").lstrip(b"\r\n").partition(b" ")[0]

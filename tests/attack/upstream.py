@@ -5,6 +5,7 @@ answered with 400 and the end of the connection; what no script names is told it
 """
 
 import asyncio
+import contextlib
 import socket
 import struct
 from typing import Final
@@ -23,8 +24,9 @@ _LEAVE_S: Final = 2.0
 def cut(transport: asyncio.BaseTransport) -> None:
     """End a connection with a reset."""
     assert isinstance(transport, asyncio.Transport)
-    transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
-    transport.abort()
+    if not transport.is_closing():
+        transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
+        transport.abort()
 
 
 class Link(asyncio.Protocol):
@@ -71,6 +73,18 @@ class Link(asyncio.Protocol):
         if not self.left.done():
             self.left.set_result(None)
 
+    @property
+    def is_half(self) -> bool:
+        """Whether a request has begun that is not whole."""
+        return self._reader.reading.rest
+
+    def forget(self) -> None:
+        """Let go of what was received, up to the message under way."""
+        if not self._reader.reading.rest and not self._reader.reading.fault:
+            self.received.clear()
+            self._reader.reading.messages.clear()
+            self._read = 0
+
     def write(self, data: bytes) -> None:
         """Send bytes, unless the connection has ended."""
         if not self.transport.is_closing():
@@ -115,7 +129,8 @@ class Upstream:
             else:
                 link.write(piece)
         if then == "fin" and not link.transport.is_closing():
-            link.transport.write_eof()
+            with contextlib.suppress(OSError):  # the gateway has reset it
+                link.transport.write_eof()
         elif then == "rst":
             await asyncio.sleep(0.002)  # what was sent is read before the reset
             cut(link.transport)
@@ -146,12 +161,19 @@ class Upstream:
         if link is not None:
             link.write(self.answers[target])
 
+    async def settled(self, wait_s: float) -> None:
+        """Return once the gateway has left the connections that hold half a request, or after that time."""
+        halves = [link.left for link in self.links if link.is_half and not link.left.done()]
+        if halves:
+            await asyncio.wait(halves, timeout=wait_s)
+
     async def reset(self) -> None:
         """Leave every connection, once the gateway has left it too, and forget everything."""
         await self.played()
         for link in self.links:
             if not link.transport.is_closing() and not link.left.done():
-                link.transport.write_eof()
+                with contextlib.suppress(OSError):
+                    link.transport.write_eof()
         if self.links:
             await asyncio.wait([link.left for link in self.links], timeout=_LEAVE_S)
         for link in self.links:

@@ -16,7 +16,7 @@ _GOOD: Final = {
     "extension-that-looks-like-a-size": b"3;5=5\r\nabc\r\n" + _END,
     "extensions": b"3;a=b;c=d\r\nabc\r\n" + _END,
     "extension-of-the-last": b"3\r\nabc\r\n0;a=b\r\n\r\n",
-    "sum-in-upper-case-hex": b"3\r\nabc\r\n" + _END,
+    "size-in-upper-case": b"A\r\n0123456789\r\n" + _END,
 }
 _MAYBE: Final = {
     "space-before-extension": b"3 ;a=b\r\nabc\r\n" + _END,
@@ -27,6 +27,7 @@ _MAYBE: Final = {
     "extension-with-an-escape": b'3;a="\\"\r\nabc\r\n' + _END,
     "extension-of-bad-characters": b"3;(a)\r\nabc\r\n" + _END,
     "extension-latin-1": b"3;\xe9=\xff\r\nabc\r\n" + _END,
+    "extension-quoted-line-end": b'3;a="b\r\n";c\r\n' + _END,  # no quoted string goes over a line's end
     "twenty-zeros": b"3\r\nabc\r\n" + b"0" * 20 + b"\r\n\r\n",
     "eighteen-digits": b"0" * 17 + b"3\r\nabc\r\n" + _END,
     "thousand-extensions": b"3" + b";a" * 1000 + b"\r\nabc\r\n" + _END,
@@ -66,21 +67,20 @@ _BAD: Final = {
     "extension-with-cr": b"3;a\rb\r\nabc\r\n" + _END,
     "extension-with-nul": b"3;a\0b\r\nabc\r\n" + _END,
     "extension-ends-with-lf": b"3;a\nabc\r\n" + _END,
-    "extension-quoted-line-end": b'3;a="b\r\n";c\r\nabc\r\n' + _END,
     "last-chunk-ends-with-lf": b"3\r\nabc\r\n0\n\r\n",
     "end-is-lf": b"3\r\nabc\r\n0\r\n\n\r\n\r\n",
     "end-is-cr": b"3\r\nabc\r\n0\r\n\rx\r\n\r\n",
     "last-chunk-minus-zero": b"3\r\nabc\r\n-0\r\n\r\n",
     "last-chunk-with-a-space": b"3\r\nabc\r\n0 \r\n\r\n",
-    "no-chunk-at-all": b"abc\r\n\r\n",
+    "no-chunk-at-all": b"xyz\r\n\r\n",
     "request-as-size": b"GET /smuggled HTTP/1.1\r\nHost: localhost\r\n\r\n",
 }
-_GOOD["sum-in-upper-case-hex"] = b"A\r\n0123456789\r\n" + _END
+_OTHER_BODIES: Final = {"size-in-upper-case": b"0123456789", "extension-quoted-line-end": b'";c'}
 _ENDLESS: Final = b"3;" + b"a" * 40_000 + b"\r\nabc\r\n" + _END
 
 
 def _seen(method: bytes, name: str) -> Seen:
-    return Seen(method, body=b"0123456789" if name.endswith("hex") else b"abc")
+    return Seen(method, body=_OTHER_BODIES.get(name, b"abc"))
 
 
 ROWS: Final[list[Request]] = [

@@ -55,7 +55,7 @@ ROWS: Final[list[Request]] = [
     *(refused(f"method-{m.decode()}", raw(m + _REST), 400, 501) for m in _NOT_REGISTERED),
     refused("method-of-8000-bytes", raw(b"G" * 8000 + _REST), 400, 501),
     either("method-SOURCE-of-ice", get(method=b"SOURCE"), Seen(b"SOURCE"), statuses=_UNUSUAL),
-    either("method-PRI", get(method=b"PRI"), Seen(b"PRI"), statuses=_UNUSUAL),
+    refused("method-PRI", get(method=b"PRI"), *_UNUSUAL),
     *(refused(name, raw(start), 400, 505) for name, start in _SPACED.items()),
     *(refused(name, data, 400, 405, 501, 505) for name, data in _FOREIGN.items()),
     passes("one-empty-line-in-front", b"\r\n" + get()),

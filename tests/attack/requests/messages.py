@@ -24,7 +24,7 @@ _PASSED: Final = {
     "lone-surrogate": b'{"jsonrpc":"2.0","id":1,"method":"\\ud800"}',
     "nul-in-a-string": b'{"jsonrpc":"2.0","id":1,"method":"a\\u0000b"}',
     "bare-nul": b'{"jsonrpc":"2.0","id":1,"method":"a\0b"}',
-    "two-methods": b'{"jsonrpc":"2.0","id":1,"method":"ping","method":"tasks/list","params":{"status":["working"]}}'[:60] + b'"}',
+    "two-methods": b'{"jsonrpc":"2.0","id":1,"method":"tasks/list","method":"ping","params":{"status":["x"]}}',
     "number-of-10000-digits": b'{"jsonrpc":"2.0","id":' + b"9" * 10_000 + b',"method":"ping"}',
     "id-of-an-object": b'{"jsonrpc":"2.0","id":{"a":1},"method":"ping"}',
     "nan": b'{"jsonrpc":"2.0","id":NaN,"method":"ping"}',
@@ -79,7 +79,6 @@ _CRITERIA: Final[dict[str, dict[str, Any]]] = {
     "bounds-crossed": {"createdAfter": "2026-01-02T00:00:00Z", "createdBefore": "2026-01-01T00:00:00Z"},
     "order-unknown": {"order": "sideways"},
     "filter-a-list": {"filter": [1]},
-    "filter-of-unknowns": {"filter": {f"a{n}": 1 for n in range(500)}},
     "method-with-lines": {"methods": ["a\r\nb"]},
 }
 

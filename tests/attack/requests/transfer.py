@@ -6,7 +6,7 @@ is `identity`; anything else is 400.
 
 from typing import Final
 
-from tests.attack.rows import WAYS, Request, Seen, get, passes, refused, streamed
+from tests.attack.rows import WAYS, Request, Seen, either, get, passes, refused, streamed
 
 _BODY: Final = b"3\r\nabc\r\n0\r\n\r\n"
 _SMUGGLED: Final = b"0\r\n\r\nGET /smuggled HTTP/1.1\r\nHost: localhost\r\nX: "
@@ -83,7 +83,7 @@ _CONFLICTS: Final = {
     "length-named-by-connection": (b"Content-Length: 6", b"Transfer-Encoding: chunked", b"Connection: content-length"),
     "coding-named-by-connection": (b"Content-Length: 6", b"Transfer-Encoding: chunked", b"Connection: transfer-encoding"),
 }  # fmt: skip
-_GOOD: Final = {"plain": b" chunked", "upper-case": b" CHUNKED", "mixed": b"\t ChUnKeD \t", "no-space": b"chunked"}
+_GOOD: Final = {"plain": b" chunked", "upper-case": b" CHUNKED", "mixed": b"  ChUnKeD", "no-space": b"chunked"}
 
 ROWS: Final[list[Request]] = [
     *(
@@ -112,6 +112,10 @@ ROWS: Final[list[Request]] = [
         "not-the-name",
         streamed(b"Content-Length: 3", b"Transfer_Encoding: chunked", b"X-Transfer-Encoding: chunked", body=b"abc"),
         Seen(b"PUT", body=b"abc"),
+    ),
+    *(
+        either(f"space-{name}", streamed(b"Transfer-Encoding:" + value, body=_BODY), Seen(b"PUT", body=b"abc"))
+        for name, value in {"behind": b"chunked ", "tab-behind": b"chunked\t", "tab-before": b"\tchunked"}.items()
     ),
     passes("te-is-dropped", get(b"TE: trailers, chunked"), Seen(lacks=(b"te", b"transfer-encoding"))),
     passes("trailer-without-chunks", get(b"Trailer: X-T"), Seen()),
