@@ -208,8 +208,8 @@ def judge_response(row: Response, method: bytes, scene: Scene) -> list[str]:
     one, other = scene.responses([method])
     found = min((_got(may, one, other, scene) for may in row.may), key=len)
     asked = [message for message in scene.attacks if message.target == HOSTILE]
-    times = 1 if row.posts is None and method == b"POST" else row.posts
-    if times is not None and len(asked) != times:
+    once = method == b"POST" and not row.crawled
+    if once and len(asked) != 1:
         found.append(f"it reached the upstream {len(asked)} times")
     if row.alone:
         links = [link for link, message in scene.upstream.arrivals if message.target == HOSTILE]

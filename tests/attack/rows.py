@@ -157,6 +157,7 @@ class Response:
     """A hostile answer: what the upstream sends, and how its connection ends then.
 
     `alone`: no other exchange may follow on that connection. `early`: it is sent before the request is whole.
+    `crawled`: the gateway asks in its own name, as often as it needs to.
     """
 
     id: str
@@ -166,7 +167,7 @@ class Response:
     then: str = "open"
     alone: bool = False
     early: bool = False
-    posts: int | None = None  # how often the request may reach the upstream; None: as its method allows
+    crawled: bool = False
 
 
 def answer(start: bytes, *fields: bytes, body: bytes = b"") -> bytes:

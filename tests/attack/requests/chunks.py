@@ -6,7 +6,7 @@ from tests.attack.rows import WAYS, Request, Seen, either, passes, refused
 
 _CHUNKED: Final = b"Transfer-Encoding: chunked"
 _END: Final = b"0\r\n\r\n"
-_GOOD: Final = {
+GOOD: Final = {
     "leading-zeros": b"0003\r\nabc\r\n" + _END,
     "several-zeros-at-the-end": b"3\r\nabc\r\n000\r\n\r\n",
     "one-byte-each": b"1\r\na\r\n1\r\nb\r\n1\r\nc\r\n" + _END,
@@ -18,7 +18,7 @@ _GOOD: Final = {
     "extension-of-the-last": b"3\r\nabc\r\n0;a=b\r\n\r\n",
     "size-in-upper-case": b"A\r\n0123456789\r\n" + _END,
 }
-_MAYBE: Final = {
+MAYBE: Final = {
     "space-before-extension": b"3 ;a=b\r\nabc\r\n" + _END,
     "tab-before-extension": b"3\t;a=b\r\nabc\r\n" + _END,
     "space-behind-semicolon": b"3; a=b\r\nabc\r\n" + _END,
@@ -33,7 +33,7 @@ _MAYBE: Final = {
     "thousand-extensions": b"3" + b";a" * 1000 + b"\r\nabc\r\n" + _END,
     "large-extension": b"3;" + b"a" * 3000 + b"\r\nabc\r\n" + _END,
 }
-_BAD: Final = {
+BAD: Final = {
     "size-hexadecimal-prefix": b"0x3\r\nabc\r\n" + _END,
     "size-minus": b"-3\r\nabc\r\n" + _END,
     "size-plus": b"+3\r\nabc\r\n" + _END,
@@ -79,17 +79,22 @@ _OTHER_BODIES: Final = {"size-in-upper-case": b"0123456789", "extension-quoted-l
 _ENDLESS: Final = b"3;" + b"a" * 40_000 + b"\r\nabc\r\n" + _END
 
 
+def body_of(name: str) -> bytes:
+    """What the chunks of that name hold."""
+    return _OTHER_BODIES.get(name, b"abc")
+
+
 def _seen(method: bytes, name: str) -> Seen:
-    return Seen(method, body=_OTHER_BODIES.get(name, b"abc"))
+    return Seen(method, body=body_of(name))
 
 
 ROWS: Final[list[Request]] = [
     row
     for way, (send, method) in WAYS.items()
     for row in (
-        *(passes(f"{way}-{n}", send(_CHUNKED, body=data), _seen(method, n)) for n, data in _GOOD.items()),
-        *(either(f"{way}-{n}", send(_CHUNKED, body=data), _seen(method, n), cut=True) for n, data in _MAYBE.items()),
-        *(refused(f"{way}-{n}", send(_CHUNKED, body=data), cut=way == "streamed") for n, data in _BAD.items()),
+        *(passes(f"{way}-{n}", send(_CHUNKED, body=data), _seen(method, n)) for n, data in GOOD.items()),
+        *(either(f"{way}-{n}", send(_CHUNKED, body=data), _seen(method, n), cut=True) for n, data in MAYBE.items()),
+        *(refused(f"{way}-{n}", send(_CHUNKED, body=data), cut=way == "streamed") for n, data in BAD.items()),
         refused(f"{way}-extension-of-40000-bytes", send(_CHUNKED, body=_ENDLESS), 400, 413, 431, cut=way == "streamed"),
     )
 ]

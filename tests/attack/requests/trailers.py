@@ -6,7 +6,7 @@ from tests.attack.judge import NEVER_TRAILERS
 from tests.attack.rows import WAYS, Outcome, Pairs, Request, Seen, either, passes, refused
 
 _CHUNKED: Final = b"Transfer-Encoding: chunked"
-_VALUES: Final = {
+VALUES: Final = {
     b"connection": b"close",
     b"content-length": b"5",
     b"transfer-encoding": b"chunked",
@@ -15,7 +15,7 @@ _VALUES: Final = {
     b"upgrade": b"h2c",
     b"expect": b"100-continue",
 }
-_PASSABLE: Final[dict[str, Pairs]] = {
+PASSABLE: Final[dict[str, Pairs]] = {
     "digest": ((b"digest", b"sha-256=x"),),
     "server-timing": ((b"server-timing", b"a;dur=1"),),
     "empty-value": ((b"x-t", b""),),
@@ -24,7 +24,7 @@ _PASSABLE: Final[dict[str, Pairs]] = {
     "request-in-a-value": ((b"x-t", b"GET /smuggled HTTP/1.1"),),
     "fifty": tuple((b"x-%d" % n, b"a") for n in range(50)),
 }
-_BAD: Final = {
+BAD: Final = {
     "space-before-colon": b"X : a",
     "no-colon": b"X",
     "empty-name": b": a",
@@ -42,13 +42,14 @@ _BAD: Final = {
 _REFUSED_MAYBE: Final = (b"content-length", b"transfer-encoding")
 
 
-def _with(*lines: bytes) -> bytes:
+def with_trailers(*lines: bytes) -> bytes:
+    """A body in chunks with these lines behind it."""
     return b"3\r\nabc\r\n" + b"\r\n".join([b"0", *lines, b"", b""])
 
 
 def _never(way: str, name: bytes) -> Request:
     send, method = WAYS[way]
-    data = send(_CHUNKED, b"Trailer: " + name, body=_with(b"X-Before: 1", name + b": " + _VALUES.get(name, b"x"), b"X-Behind: 2"))
+    data = send(_CHUNKED, b"Trailer: " + name, body=with_trailers(b"X-Before: 1", name + b": " + VALUES.get(name, b"x"), b"X-Behind: 2"))
     seen = Seen(method, body=b"abc", trailers=((b"x-before", b"1"), (b"x-behind", b"2")))
     if name in _REFUSED_MAYBE:
         return either(f"{way}-never-{name.decode()}", data, seen, cut=way == "streamed")
@@ -64,36 +65,36 @@ ROWS: Final[list[Request]] = [
     *(
         passes(
             f"{way}-passes-{name}",
-            send(_CHUNKED, body=_with(*(key + b": " + value for key, value in pairs))),
+            send(_CHUNKED, body=with_trailers(*(key + b": " + value for key, value in pairs))),
             Seen(method, body=b"abc", trailers=pairs),
         )
         for way, (send, method) in WAYS.items()
-        for name, pairs in _PASSABLE.items()
+        for name, pairs in PASSABLE.items()
     ),
     *(
-        refused(f"{way}-{name}", send(_CHUNKED, body=_with(line)), cut=way == "streamed")
+        refused(f"{way}-{name}", send(_CHUNKED, body=with_trailers(line)), cut=way == "streamed")
         for way, (send, _) in WAYS.items()
-        for name, line in _BAD.items()
+        for name, line in BAD.items()
     ),
     *(
         passes(
             f"{way}-upper-case-connection",
-            send(_CHUNKED, body=_with(b"CONNECTION: CLOSE", b"X-T: 1")),
+            send(_CHUNKED, body=with_trailers(b"CONNECTION: CLOSE", b"X-T: 1")),
             Seen(method, body=b"abc", trailers=((b"x-t", b"1"),)),
         )
         for way, (send, method) in WAYS.items()
     ),
     *(
-        refused(f"{way}-too-large", send(_CHUNKED, body=_with(b"X: " + b"a" * 20_000)), 400, 413, 431, cut=way == "streamed")
+        refused(f"{way}-too-large", send(_CHUNKED, body=with_trailers(b"X: " + b"a" * 20_000)), 400, 413, 431, cut=way == "streamed")
         for way, (send, _) in WAYS.items()
     ),
     *(
-        refused(f"{way}-too-many", send(_CHUNKED, body=_with(*[b"X: a"] * 4000)), 400, 413, 431, cut=way == "streamed")
+        refused(f"{way}-too-many", send(_CHUNKED, body=with_trailers(*[b"X: a"] * 4000)), 400, 413, 431, cut=way == "streamed")
         for way, (send, _) in WAYS.items()
     ),
     Request(
         "named-by-connection",
-        (WAYS["held"][0](_CHUNKED, b"Connection: x-t", body=_with(b"X-T: 1")),),
+        (WAYS["held"][0](_CHUNKED, b"Connection: x-t", body=with_trailers(b"X-T: 1")),),
         (Outcome((Seen(b"POST", body=b"abc"),)),),
     ),
 ]  # fmt: skip
