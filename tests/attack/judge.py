@@ -5,7 +5,6 @@ Always: both readers of each side must read the same; the bytes must also be HTT
 one that the tests of the relay compare with.
 """
 
-import json
 from collections.abc import Sequence
 from typing import Final
 
@@ -60,26 +59,28 @@ class Scene:
     def common(self) -> list[str]:
         """What is wrong whatever the row allows."""
         found = [fault for victim in self._victims for fault in victim.wrongs_above(self.arrived)]
-        for victim in self._victims:
-            if victim.secret in self.received:
-                found.append("the hostile client got a victim's bytes")
+        if any(victim.secret in self.received for victim in self._victims):
+            found.append("the hostile client got a victim's bytes")
         allowed = {victim.target for victim in self._victims} | {self.behind.target if self.behind else b""}
         for message in self.arrived:
             found += self._well_formed(message)
             if message.target.startswith(TARGET) and message.target not in allowed:
                 found.append(f"a victim's request of another row came: {message}")
-        for message in self.attacks:
-            if SECRET in message.body or any(SECRET in value for _, value in message.fields + message.trailers):
-                if self.behind is None or self.behind.secret not in message.body:
-                    found.append(f"a victim's bytes are in {message}")
+        found += [f"a victim's bytes are in {message}" for message in self.attacks if self._holds_a_secret(message)]
         for link, one, other in self.readings:
             found += self._of_link(link, one, other)
         return found
 
+    def _holds_a_secret(self, message: Message) -> bool:
+        """Whether bytes of a victim's are in a request that is not its own; its own connection may be the attacker's."""
+        parts = [message.body, *(value for _, value in message.fields + message.trailers)]
+        if self.behind is not None and any(self.behind.secret in part for part in parts):
+            return False
+        return any(SECRET in part for part in parts)
+
     def _of_link(self, link: Link, one: Reading, other: Reading) -> list[str]:
-        found = []
-        if not any(b"transfer-encoding" in dict(m.fields) and m.values(b"transfer-encoding") != [b"chunked"] for m in one.messages):
-            found = [f"at the upstream: {text}" for text in differences(one, other)]
+        codings = {value.lower() for m in one.messages for value in m.values(b"transfer-encoding")}
+        found = [f"at the upstream: {text}" for text in differences(one, other, bool(codings - {b"chunked"}))]
         try:
             strict = Reader()
             strict.feed(bytes(link.received))
@@ -142,7 +143,9 @@ def _reached(outcome: Outcome, scene: Scene) -> list[str]:
         found += _seen(seen, message)
         if seen.alone:
             link = next(link for link, arrived in scene.upstream.arrivals if arrived is message)
-            after = [m for at, m in scene.upstream.arrivals[_place(scene, message) :] if at is link and m is not message]
+            after = [
+                m for at, m in scene.upstream.arrivals[_place(scene, message) :] if at is link and m is not message
+            ]
             found += ["another client's request followed on its connection"] if after else []
     if any(one.rest for _, one, _ in scene.readings) and not outcome.cut:
         found.append("a part of what is refused reached the upstream")
@@ -224,7 +227,7 @@ def _got(may: Got, one: Reading, other: Reading, scene: Scene) -> list[str]:
         if scene.hostile.end == "open":
             return ["it is not cut"]
         return ["it looks whole"] if one.finals or other.finals else []
-    found = [f"at the client: {text}" for text in differences(one, other)]
+    found = [f"at the client: {text}" for text in differences(one, other, may.h11_may_refuse)]
     if len(one.finals) != 1:
         return [*found, f"{len(one.finals)} answers came, the connection is {scene.hostile.end}"]
     got = one.finals[0]
@@ -240,8 +243,6 @@ def _got(may: Got, one: Reading, other: Reading, scene: Scene) -> list[str]:
     informational = tuple(message.status for message in one.messages if message.status < 200)
     if may.before is not None and informational != may.before:
         found.append(f"the 1xx before it became {informational}")
-    if may.json is not None and json.loads(got.body) != may.json:
-        found.append(f"another value: {got.body[:200]!r}")
-    if may.error and not isinstance(json.loads(got.body).get("error"), dict):
+    if may.error and b'"error":{"code":' not in got.body:
         found.append(f"no JSON-RPC error: {got.body[:200]!r}")
     return found

@@ -3,7 +3,7 @@
 In: nothing. Out: the kinds of rows. Always: a row is data; whatever it allows is in it, and nothing else is allowed.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Final, TypeAlias
 
@@ -132,8 +132,8 @@ def _pieces(sent: bytes | Pieces) -> Pieces:
 class Got:
     """One answer that the client may get: a status and, unless it is None, the very body.
 
-    `reason` None: any. `has` and `lacks` as in `Seen`. `before`: the statuses of the 1xx responses before it, None: any.
-    `json`: the body is this value. `code`: it is a JSON-RPC error of one of these codes.
+    `reason` None: any. `has` and `lacks` as in `Seen`. `before`: the statuses of the 1xx responses before it,
+    None: any. `error`: the body is a JSON-RPC error. `h11_may_refuse` as in `Seen`.
     """
 
     status: int
@@ -143,8 +143,8 @@ class Got:
     lacks: tuple[bytes, ...] = ()
     trailers: Pairs | None = None
     before: tuple[int, ...] | None = None
-    json: object = None
     error: bool = False
+    h11_may_refuse: bool = False
 
 
 CUT: Final = Got(0)
@@ -180,12 +180,13 @@ def ok(*fields: bytes, body: bytes = b"") -> bytes:
     return answer(b"HTTP/1.1 200 OK", *fields, body=body)
 
 
-def ask(message: object, method: bytes = b"POST") -> Pieces:
-    """A request for the hostile answer that carries a message."""
-    data = message if isinstance(message, bytes) else dumps(message)
-    accept = b"Accept: application/json, text/event-stream"
-    fields = (JSON, accept, b"Content-Length: %d" % len(data))
-    return (raw(method + b" /hostile HTTP/1.1", *fields, body=data),)
+def ask(message: object, session: str = "") -> Pieces:
+    """A POST for the hostile answer that carries a message."""
+    data = dumps(message)
+    fields = [JSON, b"Accept: application/json, text/event-stream", b"Content-Length: %d" % len(data)]
+    if session:
+        fields.append(b"Mcp-Session-Id: " + session.encode())
+    return (raw(b"POST /hostile HTTP/1.1", *fields, body=data),)
 
 
 def asked(method: bytes) -> Pieces:
@@ -196,8 +197,3 @@ def asked(method: bytes) -> Pieces:
 def gives(name: str, sent: bytes | Pieces, *may: Got, **more: object) -> Response:
     """A row."""
     return Response(name, _pieces(sent), may, **more)  # type: ignore[arg-type]
-
-
-def fin(rows: Sequence[Response]) -> list[Response]:
-    """The rows, each with the end of its connection behind it."""
-    return [replace(row, then="fin") for row in rows]

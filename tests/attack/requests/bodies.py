@@ -45,7 +45,9 @@ ROWS: Final[list[Request]] = [
         for name, data in _CONTENTS.items()
     ),
     *(
-        passes(f"{way}-chunked-{name}", send(b"Transfer-Encoding: chunked", body=_in_chunks(data)), Seen(method, body=data))
+        passes(
+            f"{way}-chunked-{name}", send(b"Transfer-Encoding: chunked", body=_in_chunks(data)), Seen(method, body=data)
+        )
         for way, (send, method) in WAYS.items()
         for name, data in _CONTENTS.items()
     ),
@@ -54,20 +56,37 @@ ROWS: Final[list[Request]] = [
         for way, (send, method) in WAYS.items()
     ),
     *(
-        passes(f"{way}-expect-later", (send(_EXPECT, b"Content-Length: 3", body=b""), 0.01, b"abc"), Seen(method, body=b"abc"))
+        passes(
+            f"{way}-expect-later",
+            (send(_EXPECT, b"Content-Length: 3", body=b""), 0.01, b"abc"),
+            Seen(method, body=b"abc"),
+        )
         for way, (send, method) in WAYS.items()
     ),
     *(
-        passes(f"{way}-expect-chunked", send(_EXPECT, b"Transfer-Encoding: chunked", body=_in_chunks(b"abc")), Seen(method, body=b"abc"))
+        passes(
+            f"{way}-expect-chunked",
+            send(_EXPECT, b"Transfer-Encoding: chunked", body=_in_chunks(b"abc")),
+            Seen(method, body=b"abc"),
+        )
         for way, (send, method) in WAYS.items()
     ),
     *(
-        either(f"expect-{name}", get(line, b"Content-Length: 3", method=b"PUT", body=b"abc"), Seen(b"PUT", body=b"abc"), statuses=(400, 417))
+        either(
+            f"expect-{name}",
+            get(line, b"Content-Length: 3", method=b"PUT", body=b"abc"),
+            Seen(b"PUT", body=b"abc"),
+            statuses=(400, 417),
+        )
         for name, line in _EXPECTATIONS.items()
     ),
     passes("expect-without-a-body", get(_EXPECT)),
-    either("expect-twice", get(_EXPECT, _EXPECT, b"Content-Length: 3", method=b"PUT", body=b"abc"), Seen(b"PUT", body=b"abc")),
+    either(
+        "expect-twice",
+        get(_EXPECT, _EXPECT, b"Content-Length: 3", method=b"PUT", body=b"abc"),
+        Seen(b"PUT", body=b"abc"),
+    ),
     passes("byte-by-byte", _split(_BOTH, 1), Seen(b"POST", body=b"abc"), Seen(target=b"/b")),
     passes("seven-by-seven", _split(_BOTH, 7), Seen(b"POST", body=b"abc"), Seen(target=b"/b")),
     refused("bad-head-byte-by-byte", _split(get(b"X : a"), 1)),
-]  # fmt: skip
+]

@@ -46,7 +46,7 @@ BAD: Final = {
     "size-quoted": b'"3"\r\nabc\r\n' + _END,
     "size-comma": b"3,\r\nabc\r\n" + _END,
     "size-underscore": b"0_3\r\nabc\r\n" + _END,
-    "size-fullwidth": "３".encode() + b"\r\nabc\r\n" + _END,
+    "size-fullwidth": "\uff13".encode() + b"\r\nabc\r\n" + _END,
     "size-17-digits": b"10000000000000003\r\nabc\r\n" + _END,
     "size-20-digits": b"f" * 20 + b"\r\nabc\r\n" + _END,
     "size-32-bits-and-3": b"fffffffffffffffff00000003\r\nabc\r\n" + _END,

@@ -28,13 +28,18 @@ _KEPT: Final = {"host": b"Host", "all": b"host, content-length, transfer-encodin
 
 ROWS: Final[list[Request]] = [
     *(refused(f"names-{n.decode()}", get(n + b": " + _VALUES.get(n, b"x"), b"Connection: " + n)) for n in _REFUSED),
-    *(refused(f"names-absent-{n.decode()}", get(b"Connection: " + n)) for n in (b"Authorization", b"X-Tenant", b"Cookie")),
+    *(
+        refused(f"names-absent-{n.decode()}", get(b"Connection: " + n))
+        for n in (b"Authorization", b"X-Tenant", b"Cookie")
+    ),
     *(refused(f"written-{name}", get(b"Authorization: x", line)) for name, line in _WRITTEN.items()),
     refused("written-in-two-fields", get(b"Authorization: x", b"Connection: keep-alive", b"Connection: authorization")),
     refused("of-a-held-body", held(b"Cookie: x", b"Connection: cookie", b"Content-Length: 3", body=b"abc")),
     refused("of-a-streamed-body", streamed(b"Cookie: x", b"Connection: cookie", b"Content-Length: 3", body=b"abc")),
     *(
-        passes(f"drops-{n.decode()}", get(n + b": x", n.lower() + b": y", b"Connection: " + n), Seen(lacks=(n.lower(),)))
+        passes(
+            f"drops-{n.decode()}", get(n + b": x", n.lower() + b": y", b"Connection: " + n), Seen(lacks=(n.lower(),))
+        )
         for n in _DROPPED
     ),
     passes("drops-several", get(b"X-A: 1", b"X-B: 2", b"Connection: x-a ,X-B"), Seen(lacks=(b"x-a", b"x-b"))),
@@ -49,7 +54,9 @@ ROWS: Final[list[Request]] = [
         get(b"Authorization: x", b"Proxy-Connection: authorization"),
         Seen(has=((b"authorization", b"x"),), lacks=(b"proxy-connection",)),
     ),
-    passes("a-name-like-it", get(b"X-Authorization: x", b"Connection: x-authorization"), Seen(lacks=(b"x-authorization",))),
+    passes(
+        "a-name-like-it", get(b"X-Authorization: x", b"Connection: x-authorization"), Seen(lacks=(b"x-authorization",))
+    ),
     *(either(f"names-{name}-of-get", get(b"Connection: " + value)) for name, value in _KEPT.items()),
     *(
         either(
@@ -73,4 +80,4 @@ ROWS: Final[list[Request]] = [
     passes("ntlm", get(b"Authorization: NTLM TlRMTVNTUAAB"), Seen(alone=True)),
     passes("negotiate", get(b"Authorization: Negotiate YIIB"), Seen(alone=True)),
     passes("negotiate-in-lower-case", get(JSON, b"authorization: negotiate YIIB"), Seen(alone=True)),
-]  # fmt: skip
+]

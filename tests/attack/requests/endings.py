@@ -44,12 +44,16 @@ _STREAMED: Final = {
 
 ROWS: Final[list[Request]] = [
     *(stops(f"{then}-{name}", data, then=then) for then in ("fin", "rst") for name, data in _CUTS.items()),
-    *(stops(f"{then}-{name}", data, then=then, cut=True) for then in ("fin", "rst") for name, data in _STREAMED.items()),
-    *(stops(f"{then}-behind-a-request", get(), Seen(), then=then, cut=True) for then in ("fin", "rst")),
-    *(stops(f"{then}-behind-a-post", _LENGTH, Seen(b"POST", body=PING), then=then, cut=True) for then in ("fin", "rst")),
-    *(stops(f"{then}-one-and-a-half", get() + _LENGTH[:-1], Seen(), then=then, cut=True) for then in ("fin", "rst")),
     *(
-        stops(f"{then}-and-a-bad-head", get() + get(b"X : a"), Seen(), then=then, cut=True)
+        stops(f"{then}-{name}", data, then=then, cut=True)
+        for then in ("fin", "rst")
+        for name, data in _STREAMED.items()
+    ),
+    *(stops(f"{then}-behind-a-request", get(), Seen(), then=then, cut=True) for then in ("fin", "rst")),
+    *(
+        stops(f"{then}-behind-a-post", _LENGTH, Seen(b"POST", body=PING), then=then, cut=True)
         for then in ("fin", "rst")
     ),
-]  # fmt: skip
+    *(stops(f"{then}-one-and-a-half", get() + _LENGTH[:-1], Seen(), then=then, cut=True) for then in ("fin", "rst")),
+    *(stops(f"{then}-and-a-bad-head", get() + get(b"X : a"), Seen(), then=then, cut=True) for then in ("fin", "rst")),
+]

@@ -61,10 +61,13 @@ _GOOD_LINES: Final = {
 
 ROWS: Final[list[Request]] = [
     *(refused(name, get(line)) for name, line in _BAD_LINES.items()),
-    *(refused(f"first-is-{name}", get(line).replace(b"Host: localhost\r\n" + line, line + b"\r\nHost: localhost"))
-      for name, line in _BAD_LINES.items() if name in ("space-before-colon", "no-colon", "only-spaces", "a-request-line")),
+    *(
+        refused(f"first-is-{name}", get(line).replace(b"Host: localhost\r\n" + line, line + b"\r\nHost: localhost"))
+        for name, line in _BAD_LINES.items()
+        if name in ("space-before-colon", "no-colon", "only-spaces", "a-request-line")
+    ),
     *(refused(f"name-with-{chr(byte)}", get(b"X%cY: a" % byte)) for byte in _DELIMITERS),
     *(passes(name, get(line), Seen(has=(pair,))) for name, (line, pair) in _GOOD_LINES.items()),
     passes("repeated", get(b"X: a", b"x: b", b"X: a"), Seen(has=((b"x", b"a"), (b"x", b"b")))),
     passes("authorization-twice", get(b"Authorization: a", b"Authorization: b"), Seen(has=((b"authorization", b"b"),))),
-]  # fmt: skip
+]

@@ -7,7 +7,15 @@ from tests.attack.rows import Request, either, get, passes, raw, refused
 _LINE: Final = b"GET /mcp HTTP/1.1"
 _GOOD: Final = [b"localhost", b"LOCALHOST", b"localhost:1", b"localhost:", b"127.0.0.1", b"[::1]:80", b"127.9.9.9"]
 _EVIL: Final = [
-    *(b"evil", b"evil:80", b"evil.localhost", b"localhost.evil", b"localhost, evil", b"evil, localhost", b"localhost evil"),
+    *(
+        b"evil",
+        b"evil:80",
+        b"evil.localhost",
+        b"localhost.evil",
+        b"localhost, evil",
+        b"evil, localhost",
+        b"localhost evil",
+    ),
     *(b"user@localhost", b"localhost@evil", b"localhost:80@evil", b"localhost/evil", b"localhost?x", b"localhost#x"),
     *(b"http://localhost", b"[::1", b"::1", b"[evil]", b"0.0.0.0", b"127.1", b"2130706433", b"0x7f.1", b"\xe9", b""),
     *(b"localhost:80x", b"localhost:-1", b"localhost\\evil", b"%6cocalhost", b'"localhost"', b"127.0.0.1.evil"),

@@ -49,16 +49,37 @@ ROWS: Final[list[Request]] = [
     refused("spaces-without-end", b"GET /mcp HTTP/1.1\r\nHost: localhost\r\nX:" + b" " * 100_000, 431),
     refused("name-without-end", b"GET /mcp HTTP/1.1\r\nHost: localhost\r\n" + b"X" * 100_000, 400, 431),
     either("20000-empty-lines-in-front", b"\r\n" * 20_000 + get(), statuses=_TOO_LARGE),
-    either("1000-empty-lines-between", get(target=b"/a") + b"\r\n" * 1000 + get(target=b"/b"), Seen(target=b"/a"), Seen(target=b"/b")),
+    either(
+        "1000-empty-lines-between",
+        get(target=b"/a") + b"\r\n" * 1000 + get(target=b"/b"),
+        Seen(target=b"/a"),
+        Seen(target=b"/b"),
+    ),
     stops("only-empty-lines", b"\r\n" * 20_000),
-    *(passes(f"held-{size}", _post(size)[0], Seen(b"POST", body=_post(size)[1])) for size in (BODY_BYTES_MAX - 1, BODY_BYTES_MAX, BODY_BYTES_MAX + 1, 300_000)),
-    *(passes(f"held-chunks-{size}", _chunks(size, 1000)[0], Seen(b"POST", body=_chunks(size, 1000)[1])) for size in (BODY_BYTES_MAX - 1, BODY_BYTES_MAX, BODY_BYTES_MAX + 1, 300_000)),
+    *(
+        passes(f"held-{size}", _post(size)[0], Seen(b"POST", body=_post(size)[1]))
+        for size in (BODY_BYTES_MAX - 1, BODY_BYTES_MAX, BODY_BYTES_MAX + 1, 300_000)
+    ),
+    *(
+        passes(f"held-chunks-{size}", _chunks(size, 1000)[0], Seen(b"POST", body=_chunks(size, 1000)[1]))
+        for size in (BODY_BYTES_MAX - 1, BODY_BYTES_MAX, BODY_BYTES_MAX + 1, 300_000)
+    ),
     passes("5000-tiny-chunks", _chunks(5000, 1)[0], Seen(b"POST", body=b"x" * 5000)),
-    passes("streamed-300000", streamed(b"Content-Length: 300000", body=b"x" * 300_000), Seen(b"PUT", body=b"x" * 300_000)),
-    passes("held-as-bytes-of-another-kind", raw(b"POST /mcp HTTP/1.1", b"Content-Type: text/plain", b"Content-Length: 3", body=b"abc"), Seen(b"POST", body=b"abc")),
-    passes("held-encoded", raw(b"POST /mcp HTTP/1.1", JSON, b"Content-Encoding: gzip", b"Content-Length: 3", body=b"abc"), Seen(b"POST", body=b"abc")),
+    passes(
+        "streamed-300000", streamed(b"Content-Length: 300000", body=b"x" * 300_000), Seen(b"PUT", body=b"x" * 300_000)
+    ),
+    passes(
+        "held-as-bytes-of-another-kind",
+        raw(b"POST /mcp HTTP/1.1", b"Content-Type: text/plain", b"Content-Length: 3", body=b"abc"),
+        Seen(b"POST", body=b"abc"),
+    ),
+    passes(
+        "held-encoded",
+        raw(b"POST /mcp HTTP/1.1", JSON, b"Content-Encoding: gzip", b"Content-Length: 3", body=b"abc"),
+        Seen(b"POST", body=b"abc"),
+    ),
     stops("length-of-a-petabyte", streamed(b"Content-Length: 1000000000000000", body=b"abc"), cut=True),
     stops("length-of-a-petabyte-held", held(b"Content-Length: 1000000000000000", body=b"abc"), cut=True),
     stops("chunk-of-a-petabyte", streamed(b"Transfer-Encoding: chunked", body=b"38d7ea4c68000\r\nabc"), cut=True),
     stops("chunk-of-a-petabyte-held", held(b"Transfer-Encoding: chunked", body=b"38d7ea4c68000\r\nabc"), cut=True),
-]  # fmt: skip
+]

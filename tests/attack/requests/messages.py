@@ -1,4 +1,4 @@
-"""JSON that is none, or too much of it, and forged cursors: passed on as it is, or answered as an error (DESIGN 5.4)."""
+"""JSON that is none, or too much of it, and forged cursors: passed on, or answered as an error (DESIGN 5.4)."""
 
 import zlib
 from base64 import urlsafe_b64encode
@@ -34,9 +34,13 @@ _PASSED: Final = {
     "two-messages": dumps(call("ping")) + dumps(call("ping")),
     "message-and-garbage": dumps(call("ping")) + b"}",
     "batch-of-2000": b"[" + b",".join([b"{}"] * 2000) + b"]",
-    "unknown-members": b'{"jsonrpc":"2.0","id":1,"method":"tasks/list","params":{' + b",".join(b'"a%d":1' % n for n in range(1500)) + b"}}",
-    "cancels-a-monster": dumps({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": "x" * 5000}}),
-}  # fmt: skip
+    "unknown-members": b'{"jsonrpc":"2.0","id":1,"method":"tasks/list","params":{'
+    + b",".join(b'"a%d":1' % n for n in range(1500))
+    + b"}}",
+    "cancels-a-monster": dumps(
+        {"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": "x" * 5000}}
+    ),
+}
 
 
 def _list(**params: Any) -> bytes:
@@ -92,6 +96,9 @@ def _error(name: str, data: bytes) -> Request:
 ROWS: Final[list[Request]] = [
     *(passes(name, held(b"Content-Length: %d" % len(b), body=b), Seen(b"POST", body=b)) for name, b in _PASSED.items()),
     *(_error(f"cursor-{name}", _list(cursor=cursor)) for name, cursor in _CURSORS.items()),
-    *(_error(f"cursor-{name}-and-criteria", _list(cursor=_CURSORS[name], status=["working"])) for name in ("garbage", "cut", "huge-bounds")),
+    *(
+        _error(f"cursor-{name}-and-criteria", _list(cursor=_CURSORS[name], status=["working"]))
+        for name in ("garbage", "cut", "huge-bounds")
+    ),
     *(_error(f"criteria-{name}", _list(**params)) for name, params in _CRITERIA.items()),
-]  # fmt: skip
+]

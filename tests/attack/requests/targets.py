@@ -20,7 +20,7 @@ _KEPT: Final = {
     "colon": b"/a:80/b",
     "at": b"//user@evil/mcp",
     "backslash": b"/\\evil\\mcp",
-    "delimiters": b"/\"<>[]^`{|}",
+    "delimiters": b'/"<>[]^`{|}',
     "only-slash": b"/",
     "overlong-utf-8": b"/%c0%af%c0%ae",
     "starts-like-absolute": b"/http://evil/mcp",
@@ -36,7 +36,7 @@ _BAD: Final = {
     "utf-8": "/mcpé".encode(),
     "latin-1": b"/mcp\xe9",
     "utf-8-in-query": "/mcp?ü".encode(),
-    "fullwidth-slash": "/．．／mcp".encode(),
+    "fullwidth-slash": "/\uff0e\uff0e\uff0fmcp".encode(),
     "only-fragment": b"#a",
     "scheme-only": b"http:",
     "scheme-one-slash": b"http:/mcp",
@@ -76,7 +76,9 @@ ROWS: Final[list[Request]] = [
     *(passes(name, get(target=given), Seen(target=kept)) for name, (given, kept) in _ABSOLUTE.items()),
     *(refused(name, get(target=target), 400, 403) for name, target in _FOREIGN.items()),
     either("fragment", get(target=b"/mcp#a"), Seen(target=b"/mcp#a")),
-    either("absolute-fragment", get(target=b"http://localhost#@evil/mcp"), Seen(target=b"/#@evil/mcp"), statuses=(400, 403)),
+    either(
+        "absolute-fragment", get(target=b"http://localhost#@evil/mcp"), Seen(target=b"/#@evil/mcp"), statuses=(400, 403)
+    ),
     either("absolute-ftp", get(target=b"ftp:" + _LOCAL + b"/mcp"), statuses=(400, 403, 421)),
     either("absolute-websocket", get(target=b"ws:" + _LOCAL + b"/mcp"), statuses=(400, 403, 421)),
     passes("asterisk-of-options", get(target=b"*", method=b"OPTIONS"), Seen(b"OPTIONS", b"*")),
@@ -84,7 +86,11 @@ ROWS: Final[list[Request]] = [
     passes("absolute-options-slash", get(target=b"http://localhost/", method=b"OPTIONS"), Seen(b"OPTIONS", b"/")),
     either("asterisk-of-get", get(target=b"*"), Seen(target=b"*")),
     refused("asterisk-and-more", get(target=b"*x", method=b"OPTIONS")),
-
-    either("absolute-host-is-evil", raw(b"GET http://localhost/m HTTP/1.1", host=b"evil"), Seen(target=b"/m"), statuses=(400, 403)),
+    either(
+        "absolute-host-is-evil",
+        raw(b"GET http://localhost/m HTTP/1.1", host=b"evil"),
+        Seen(target=b"/m"),
+        statuses=(400, 403),
+    ),
     refused("absolute-without-host", raw(b"GET http://localhost/mcp HTTP/1.1", host=None)),
 ]

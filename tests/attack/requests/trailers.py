@@ -49,7 +49,11 @@ def with_trailers(*lines: bytes) -> bytes:
 
 def _never(way: str, name: bytes) -> Request:
     send, method = WAYS[way]
-    data = send(_CHUNKED, b"Trailer: " + name, body=with_trailers(b"X-Before: 1", name + b": " + VALUES.get(name, b"x"), b"X-Behind: 2"))
+    data = send(
+        _CHUNKED,
+        b"Trailer: " + name,
+        body=with_trailers(b"X-Before: 1", name + b": " + VALUES.get(name, b"x"), b"X-Behind: 2"),
+    )
     seen = Seen(method, body=b"abc", trailers=((b"x-before", b"1"), (b"x-behind", b"2")))
     if name in _REFUSED_MAYBE:
         return either(f"{way}-never-{name.decode()}", data, seen, cut=way == "streamed")
@@ -57,7 +61,15 @@ def _never(way: str, name: bytes) -> Request:
 
 
 # The names that a reader of trailers may obey, on either way; the rest of the list on one.
-_BOTH_WAYS: Final = (b"connection", b"content-length", b"transfer-encoding", b"host", b"authorization", b"upgrade", b"expect")
+_BOTH_WAYS: Final = (
+    b"connection",
+    b"content-length",
+    b"transfer-encoding",
+    b"host",
+    b"authorization",
+    b"upgrade",
+    b"expect",
+)
 
 ROWS: Final[list[Request]] = [
     *(_never("held", name) for name in NEVER_TRAILERS),
@@ -85,11 +97,25 @@ ROWS: Final[list[Request]] = [
         for way, (send, method) in WAYS.items()
     ),
     *(
-        refused(f"{way}-too-large", send(_CHUNKED, body=with_trailers(b"X: " + b"a" * 20_000)), 400, 413, 431, cut=way == "streamed")
+        refused(
+            f"{way}-too-large",
+            send(_CHUNKED, body=with_trailers(b"X: " + b"a" * 20_000)),
+            400,
+            413,
+            431,
+            cut=way == "streamed",
+        )
         for way, (send, _) in WAYS.items()
     ),
     *(
-        refused(f"{way}-too-many", send(_CHUNKED, body=with_trailers(*[b"X: a"] * 4000)), 400, 413, 431, cut=way == "streamed")
+        refused(
+            f"{way}-too-many",
+            send(_CHUNKED, body=with_trailers(*[b"X: a"] * 4000)),
+            400,
+            413,
+            431,
+            cut=way == "streamed",
+        )
         for way, (send, _) in WAYS.items()
     ),
     Request(
@@ -97,4 +123,4 @@ ROWS: Final[list[Request]] = [
         (WAYS["held"][0](_CHUNKED, b"Connection: x-t", body=with_trailers(b"X-T: 1")),),
         (Outcome((Seen(b"POST", body=b"abc"),)),),
     ),
-]  # fmt: skip
+]

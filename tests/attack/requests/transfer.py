@@ -81,8 +81,12 @@ _CONFLICTS: Final = {
     "length-and-gzip-chunked": (b"Content-Length: 6", b"Transfer-Encoding: gzip, chunked"),
     "length-and-upper-case": (b"Content-Length: 6", b"TRANSFER-ENCODING: CHUNKED"),
     "length-named-by-connection": (b"Content-Length: 6", b"Transfer-Encoding: chunked", b"Connection: content-length"),
-    "coding-named-by-connection": (b"Content-Length: 6", b"Transfer-Encoding: chunked", b"Connection: transfer-encoding"),
-}  # fmt: skip
+    "coding-named-by-connection": (
+        b"Content-Length: 6",
+        b"Transfer-Encoding: chunked",
+        b"Connection: transfer-encoding",
+    ),
+}
 _GOOD: Final = {"plain": b" chunked", "upper-case": b" CHUNKED", "mixed": b"  ChUnKeD", "no-space": b"chunked"}
 
 ROWS: Final[list[Request]] = [

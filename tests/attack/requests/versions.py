@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from tests.attack.rows import PING, JSON, Outcome, Request, Seen, either, get, passes, raw, refused
+from tests.attack.rows import JSON, PING, Outcome, Request, Seen, either, get, passes, raw, refused
 
 _OTHERS: Final = [
     *(b"HTTP/2.0", b"HTTP/2", b"HTTP/3.0", b"HTTP/0.9", b"HTTP/1.2", b"HTTP/1.9", b"HTTP/0.0", b"HTTP/9.9"),
@@ -38,7 +38,9 @@ ROWS: Final[list[Request]] = [
     _old("1.0-keep-alive", raw(b"GET" + _OLD, b"Connection: keep-alive", b"Keep-Alive: timeout=5")),
     refused("1.0-chunked", raw(b"POST" + _OLD, JSON, _CHUNKED, body=b"0\r\n\r\n")),
     refused("1.0-chunked-and-length", raw(b"POST" + _OLD, JSON, _CHUNKED, b"Content-Length: 5", body=b"0\r\n\r\n")),
-    refused("1.0-chunked-and-keep-alive", raw(b"POST" + _OLD, JSON, _CHUNKED, b"Connection: keep-alive", body=b"0\r\n\r\n")),
+    refused(
+        "1.0-chunked-and-keep-alive", raw(b"POST" + _OLD, JSON, _CHUNKED, b"Connection: keep-alive", body=b"0\r\n\r\n")
+    ),
     refused("1.0-two-hosts", raw(b"GET" + _OLD, b"Host: localhost")),
     Request("1.1-close", (get(b"Connection: close") + get(target=b"/smuggled"),), (Outcome((Seen(),)),), whole=False),
     Request(

@@ -5,6 +5,7 @@ from types import ModuleType
 from typing import Final
 
 from tests.attack.responses import (
+    bodiless,
     chunks,
     encodings,
     endings,
@@ -14,7 +15,6 @@ from tests.attack.responses import (
     framing,
     informational,
     messages,
-    bodiless,
     status,
     trailers,
 )

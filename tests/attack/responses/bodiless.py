@@ -21,13 +21,22 @@ _BEHIND: Final = {
 _HEAD: Final = asked(b"HEAD")
 
 ROWS: Final[list[Response]] = [
-    *(gives(f"head-{name}", ok(line, body=body), Got(200, b""), BROKEN, CUT, ask=_HEAD) for name, (line, body) in _BEHIND.items()),
+    *(
+        gives(f"head-{name}", ok(line, body=body), Got(200, b""), BROKEN, CUT, ask=_HEAD)
+        for name, (line, body) in _BEHIND.items()
+    ),
     *(
         gives(f"{status}-{name}", answer(b"HTTP/1.1 %d None" % status, line, body=body), Got(status, b""), BROKEN, CUT)
         for status in (204, 304)
         for name, (line, body) in _BEHIND.items()
     ),
-    gives("205-with-a-body", answer(b"HTTP/1.1 205 Reset", b"Content-Length: 2", body=b"ok"), Got(205, b"ok"), Got(205, b""), BROKEN),
+    gives(
+        "205-with-a-body",
+        answer(b"HTTP/1.1 205 Reset", b"Content-Length: 2", body=b"ok"),
+        Got(205, b"ok"),
+        Got(205, b""),
+        BROKEN,
+    ),
     gives("head-404", answer(b"HTTP/1.1 404 No", b"Content-Length: 10"), Got(404, b""), ask=_HEAD),
     gives("head-204", answer(b"HTTP/1.1 204 No"), Got(204, b""), ask=_HEAD),
     gives("head-until-the-end", ok(b"Connection: close"), Got(200, b""), ask=_HEAD, then="fin"),
@@ -36,4 +45,4 @@ ROWS: Final[list[Response]] = [
     gives("204-body-later", (answer(b"HTTP/1.1 204 None"), 0.003, b"POISON"), Got(204, b"")),
     gives("304-response-later", (answer(b"HTTP/1.1 304 None"), 0.003, _POISON), Got(304, b"")),
     gives("head-response-later", (ok(b"Content-Length: 6"), 0.003, _POISON), Got(200, b""), ask=_HEAD),
-]  # fmt: skip
+]

@@ -11,7 +11,10 @@ _LATE: Final = ("size-letter", "chunk-too-long", "chunk-without-an-end", "size-2
 
 ROWS: Final[list[Response]] = [
     *(gives(name, ok(_CHUNKED, body=data), Got(200, body_of(name))) for name, data in GOOD.items()),
-    *(gives(name, ok(_CHUNKED, body=data), Got(200, body_of(name)), BROKEN, CUT, then="fin") for name, data in MAYBE.items()),
+    *(
+        gives(name, ok(_CHUNKED, body=data), Got(200, body_of(name)), BROKEN, CUT, then="fin")
+        for name, data in MAYBE.items()
+    ),
     *(gives(name, ok(_CHUNKED, body=data), BROKEN, CUT, then="fin") for name, data in BAD.items()),
     *(gives(f"late-{name}", (ok(_CHUNKED), 0.002, BAD[name]), BROKEN, CUT) for name in _LATE),
 ]

@@ -34,9 +34,14 @@ ROWS: Final[list[Response]] = [
         for then in ("fin", "rst")
         for name, data in _PLACES.items()
     ),
-    *(gives(f"initialize-{then}", _EDITED[:-1], BROKEN, CUT, ask=ask(call("initialize")), then=then) for then in ("fin", "rst")),
+    *(
+        gives(f"initialize-{then}", _EDITED[:-1], BROKEN, CUT, ask=ask(call("initialize")), then=then)
+        for then in ("fin", "rst")
+    ),
     gives("initialize-whole-and-fin", _EDITED, Got(200), ask=ask(call("initialize")), then="fin"),
-    gives("slowly", tuple(x for n in range(0, len(_LENGTH), 9) for x in (_LENGTH[n : n + 9], 0.0005)), Got(200, b"abcdef")),
+    gives(
+        "slowly", tuple(x for n in range(0, len(_LENGTH), 9) for x in (_LENGTH[n : n + 9], 0.0005)), Got(200, b"abcdef")
+    ),
     gives("large-and-a-reset", (ok(b"Content-Length: 300001", body=b"x" * 300_000), 0.01), CUT, BROKEN, then="rst"),
     gives("large", ok(b"Content-Length: 300000", body=b"x" * 300_000), Got(200, b"x" * 300_000)),
-]  # fmt: skip
+]

@@ -51,11 +51,24 @@ _ASKS: Final[dict[str, Pieces]] = {
     "initialize": ask(call("initialize")),
     "resumed": (raw(b"GET /hostile HTTP/1.1", b"Last-Event-ID: 1", b"Mcp-Session-Id: s"),),
 }
-_BRIEF: Final = ("bom", "only-cr", "line-without-end", "event-beyond-the-limit", "mixed-line-ends", "cr-at-the-end", "nuls")
+_BRIEF: Final = (
+    "bom",
+    "only-cr",
+    "line-without-end",
+    "event-beyond-the-limit",
+    "mixed-line-ends",
+    "cr-at-the-end",
+    "nuls",
+)
 
 ROWS: Final[list[Response]] = [
     *(
-        gives(f"{way}-{name}", ok(_EVENTS, _CHUNKED, body=chunked(body) if body else b"0\r\n\r\n"), Got(200, body), ask=asks)
+        gives(
+            f"{way}-{name}",
+            ok(_EVENTS, _CHUNKED, body=chunked(body) if body else b"0\r\n\r\n"),
+            Got(200, body),
+            ask=asks,
+        )
         for way, asks in _ASKS.items()
         for name, body in _STREAMS.items()
         if way != "resumed" or name in _BRIEF
@@ -65,7 +78,17 @@ ROWS: Final[list[Response]] = [
     gives("until-the-end-cut", ok(_EVENTS, body=event(_STATUS)[:-5]), Got(200, event(_STATUS)[:-5]), then="fin"),
     gives("chunked-cut", ok(_EVENTS, _CHUNKED, body=b"5\r\ndata:\r\n"), CUT, then="fin"),
     gives("initialize-cut", ok(_EVENTS, _CHUNKED, body=b"5\r\ndata:\r\n"), CUT, ask=_ASKS["initialize"], then="fin"),
-    gives("bytes-in-chunks-of-one", ok(_EVENTS, _CHUNKED, body=chunked(*(b"%c" % c for c in event(_STATUS)))), Got(200, event(_STATUS))),
-    gives("parameters", ok(b"Content-Type: TEXT/EVENT-STREAM ;charset=latin-1;x", _CHUNKED, body=chunked(b"data: x\n\n")), Got(200, b"data: x\n\n")),
-    gives("two-types", ok(_EVENTS, b"Content-Type: application/json", b"Content-Length: 2", body=b"{}"), Got(200, b"{}")),
-]  # fmt: skip
+    gives(
+        "bytes-in-chunks-of-one",
+        ok(_EVENTS, _CHUNKED, body=chunked(*(b"%c" % c for c in event(_STATUS)))),
+        Got(200, event(_STATUS)),
+    ),
+    gives(
+        "parameters",
+        ok(b"Content-Type: TEXT/EVENT-STREAM ;charset=latin-1;x", _CHUNKED, body=chunked(b"data: x\n\n")),
+        Got(200, b"data: x\n\n"),
+    ),
+    gives(
+        "two-types", ok(_EVENTS, b"Content-Type: application/json", b"Content-Length: 2", body=b"{}"), Got(200, b"{}")
+    ),
+]

@@ -38,8 +38,17 @@ ROWS: Final[list[Response]] = [
     *(gives(f"later-{name}", (_FIRSTS["length"], 0.002, data), _OK) for name, data in _BEHIND.items()),
     *(gives(f"at-once-behind-{name}", first + _POISON, _OK, BROKEN, CUT) for name, first in list(_FIRSTS.items())[1:]),
     *(gives(f"later-behind-{name}", (first, 0.002, _POISON), _OK) for name, first in list(_FIRSTS.items())[1:]),
-    *(gives(f"{gap * 1000:g}-ms-later", (_FIRSTS["length"], gap, _POISON), _OK) for gap in (0.0005, 0.001, 0.003, 0.03)),
-    gives("behind-an-error", answer(b"HTTP/1.1 404 No", b"Content-Length: 2", body=b"no") + _POISON, Got(404, b"no"), BROKEN, CUT),
+    *(
+        gives(f"{gap * 1000:g}-ms-later", (_FIRSTS["length"], gap, _POISON), _OK)
+        for gap in (0.0005, 0.001, 0.003, 0.03)
+    ),
+    gives(
+        "behind-an-error",
+        answer(b"HTTP/1.1 404 No", b"Content-Length: 2", body=b"no") + _POISON,
+        Got(404, b"no"),
+        BROKEN,
+        CUT,
+    ),
     gives("behind-a-post", (_FIRSTS["length"], 0.002, _POISON), _OK, ask=ask(call("tools/call"))),
     gives("and-the-end", (_FIRSTS["length"], 0.002, _POISON), _OK, then="fin"),
     gives("and-a-reset", (_FIRSTS["length"], 0.002, _POISON), _OK, then="rst"),
@@ -48,6 +57,15 @@ ROWS: Final[list[Response]] = [
     gives("early", _FIRSTS["length"], _OK, ask=_LATER, early=True),
     gives("early-and-another", (_FIRSTS["length"], 0.02, _POISON), _OK, ask=_LATER, early=True),
     gives("early-chunked", _FIRSTS["chunked"], _OK, ask=_LATER_CHUNKED, early=True),
-    gives("early-413-and-the-end", answer(b"HTTP/1.1 413 No", b"Connection: close", b"Content-Length: 0"), Got(413, b""), BROKEN, CUT, ask=_LATER, then="fin", early=True),
+    gives(
+        "early-413-and-the-end",
+        answer(b"HTTP/1.1 413 No", b"Connection: close", b"Content-Length: 0"),
+        Got(413, b""),
+        BROKEN,
+        CUT,
+        ask=_LATER,
+        then="fin",
+        early=True,
+    ),
     gives("early-401", answer(b"HTTP/1.1 401 No", b"Content-Length: 0"), Got(401, b""), ask=_LATER, early=True),
-]  # fmt: skip
+]

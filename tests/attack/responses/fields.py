@@ -2,8 +2,8 @@
 
 from typing import Final
 
-from tests.attack.rows import BROKEN, Got, Response, answer, gives, ok
 from tests.attack.requests.limits import HEAD_BYTES_MAX
+from tests.attack.rows import BROKEN, Got, Response, answer, gives, ok
 
 _TWO: Final = b"Content-Length: 2"
 _OK: Final = Got(200, b"ok")
@@ -46,7 +46,10 @@ _GOOD: Final = {
     "token-name": (b"!#$%&'*+-.^_`|~: a", (b"!#$%&'*+-.^_`|~", b"a")),
     "underscores": (b"Content_Length: 9", (b"content_length", b"9")),
     "set-cookie-monster": (b"Set-Cookie: " + b"a" * 4000, (b"set-cookie", b"a" * 4000)),
-    "challenge": (b'WWW-Authenticate: Bearer realm="a, b", Basic', (b"www-authenticate", b'Bearer realm="a, b", Basic')),
+    "challenge": (
+        b'WWW-Authenticate: Bearer realm="a, b", Basic',
+        (b"www-authenticate", b'Bearer realm="a, b", Basic'),
+    ),
 }
 _HOP_BY_HOP: Final = {
     "connection": (b"Connection: x-a", b"X-A: 1"),
@@ -93,4 +96,4 @@ ROWS: Final[list[Response]] = [
     ),
     gives("challenge-Bearer", _challenge(b"Bearer"), Got(401, b"no")),
     gives("two-answers-of-negotiate", _with(b"WWW-Authenticate: Negotiate YIIB"), _OK, alone=True),
-]  # fmt: skip
+]

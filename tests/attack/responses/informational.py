@@ -56,4 +56,4 @@ ROWS: Final[list[Response]] = [
     gives("before-204", _hint() + answer(b"HTTP/1.1 204 None"), Got(204, b"", before=(103,))),
     gives("before-until-the-end", _hint() + ok(body=b"ok"), Got(200, b"ok", before=(103,)), then="fin"),
     gives("slowly", (_hint()[:9], 0.002, _hint()[9:] + _FINAL[:9], 0.002, _FINAL[9:]), Got(200, b"ok", before=(103,))),
-]  # fmt: skip
+]

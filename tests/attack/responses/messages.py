@@ -41,7 +41,15 @@ _ASKS: Final[dict[str, Pieces]] = {
     "list": ask(call("tasks/list")),
     "call": ask(call("tools/call", name="x")),
 }
-_BRIEF: Final = ("not-json", "open-brackets", "deep-result", "not-utf-8", "number-of-10000-digits", "result-a-list", "batch")
+_BRIEF: Final = (
+    "not-json",
+    "open-brackets",
+    "deep-result",
+    "not-utf-8",
+    "number-of-10000-digits",
+    "result-a-list",
+    "batch",
+)
 _TASKS: Final = {
     "tasks-a-number": dumps(result(1, {"tasks": 1})),
     "tasks-of-numbers": dumps(result(1, {"tasks": [1, 2]})),
@@ -63,6 +71,11 @@ def _body(body: bytes) -> bytes:
     return ok(_JSON, b"Content-Length: %d" % len(body), body=body)
 
 
+def _filtered(name: str, sent: bytes, *may: Got, then: str = "open") -> Response:
+    """A row that answers the crawl of a filtered list, in a session of its own."""
+    return gives(f"filtered-{name}", sent, *may, ask=ask(filtered(), f"filtered-{name}"), then=then, crawled=True)
+
+
 ROWS: Final[list[Response]] = [
     *(
         gives(f"{way}-{name}", _body(body), Got(200, body), ask=asks)
@@ -70,16 +83,13 @@ ROWS: Final[list[Response]] = [
         for name, body in _BODIES.items()
         if way == "initialize" or name in _BRIEF
     ),
-    *(
-        gives(f"filtered-{name}", _body(body), *_FAILED, ask=ask(filtered()), crawled=True)
-        for name, body in _TASKS.items()
-    ),
-    gives("filtered-error", _body(dumps(fault(1, -32000, "no"))), Got(200, error=True), ask=ask(filtered()), crawled=True),
-    gives("filtered-401", answer(b"HTTP/1.1 401 No", b"Content-Length: 2", body=b"no"), Got(401, b"no"), ask=ask(filtered()), crawled=True),
-    gives("filtered-204", answer(b"HTTP/1.1 204 None"), *_FAILED, ask=ask(filtered()), crawled=True),
-    gives("filtered-202", answer(b"HTTP/1.1 202 Accepted", b"Content-Length: 0"), *_FAILED, ask=ask(filtered()), crawled=True),
-    gives("filtered-cut", ok(_JSON, b"Content-Length: 99", body=b"{"), *_FAILED, ask=ask(filtered()), then="fin", crawled=True),
-    gives("filtered-bad-chunk", ok(_JSON, b"Transfer-Encoding: chunked", body=b"x\r\n"), *_FAILED, ask=ask(filtered()), crawled=True),
-    gives("filtered-no-http", b"garbage\r\n\r\n", BROKEN, ask=ask(filtered()), crawled=True),
-    gives("filtered-extra", _body(dumps(result(1, page([task("a")])))) * 2, Got(200), BROKEN, ask=ask(filtered()), crawled=True),
-]  # fmt: skip
+    *(_filtered(name, _body(body), *_FAILED) for name, body in _TASKS.items()),
+    _filtered("error", _body(dumps(fault(1, -32000, "no"))), *_FAILED),
+    _filtered("401", answer(b"HTTP/1.1 401 No", b"Content-Length: 2", body=b"no"), Got(401, b"no")),
+    _filtered("204", answer(b"HTTP/1.1 204 None"), *_FAILED),
+    _filtered("202", answer(b"HTTP/1.1 202 Accepted", b"Content-Length: 0"), *_FAILED),
+    _filtered("cut", ok(_JSON, b"Content-Length: 99", body=b"{"), *_FAILED, then="fin"),
+    _filtered("bad-chunk", ok(_JSON, b"Transfer-Encoding: chunked", body=b"x\r\n"), *_FAILED),
+    _filtered("no-http", b"garbage\r\n\r\n", BROKEN),
+    _filtered("extra", _body(dumps(result(1, page([task("a")])))) * 2, Got(200), BROKEN),
+]
