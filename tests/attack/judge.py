@@ -72,7 +72,7 @@ class Scene:
         return found
 
     def _holds_a_secret(self, message: Message) -> bool:
-        """Whether bytes of a victim's are in a request that is not its own; its own connection may be the attacker's."""
+        """Whether bytes of a victim's are in a request that is not its own, but for the one behind the hostile one."""
         parts = [message.body, *(value for _, value in message.fields + message.trailers)]
         if self.behind is not None and any(self.behind.secret in part for part in parts):
             return False

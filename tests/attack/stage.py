@@ -122,6 +122,7 @@ class Stage:
         if not self._clean or len(self._upstream.links) < POOLED_MIN:
             await self.clear()
             assert not await self.pair(), "a victim is not served, though nobody is hostile"
+        self._clean = False  # until the row has ended
 
     async def _end(self, found: list[str]) -> None:
         for client in self._clients:

@@ -2,7 +2,7 @@
 
 In: a row, and what is done to its bytes. Always: victims' exchanges are untouched, both readers of what the upstream
 received agree, and the strictest reader with them. What becomes of the hostile exchange itself is not said here.
-ATTACK_EXAMPLES says how many there are of either kind, 400 if nothing is said.
+ATTACK_EXAMPLES says how many there are of either kind, 500 if nothing is said.
 """
 
 import asyncio
@@ -18,7 +18,7 @@ from tests.attack.responses import ROWS as RESPONSES
 from tests.attack.rows import Pieces
 from tests.attack.stage import Stage
 
-EXAMPLES: Final = int(os.environ.get("ATTACK_EXAMPLES", "400"))
+EXAMPLES: Final = int(os.environ.get("ATTACK_EXAMPLES", "500"))
 BYTES_MAX: Final = 20_000  # of a row that is mutated: larger ones say nothing more
 PARTS: Final = 1 << 12  # places are drawn in parts of the whole
 

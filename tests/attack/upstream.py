@@ -38,6 +38,7 @@ class Link(asyncio.Protocol):
         self.left = asyncio.get_running_loop().create_future()  # the gateway has closed it
         self._reader = Llhttp(httptools.HttpRequestParser, self._head)
         self._read = 0
+        self._finished = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
@@ -89,8 +90,15 @@ class Link(asyncio.Protocol):
 
     def write(self, data: bytes) -> None:
         """Send bytes, unless the connection has ended."""
-        if not self.transport.is_closing():
+        if not self._finished and not self.transport.is_closing():
             self.transport.write(data)
+
+    def finish(self) -> None:
+        """Send FIN, unless the connection has ended."""
+        if not self._finished and not self.transport.is_closing():
+            self._finished = True
+            with contextlib.suppress(OSError):  # the gateway has reset it
+                self.transport.write_eof()
 
 
 class Upstream:
@@ -130,9 +138,8 @@ class Upstream:
                 await asyncio.sleep(piece)
             else:
                 link.write(piece)
-        if then == "fin" and not link.transport.is_closing():
-            with contextlib.suppress(OSError):  # the gateway has reset it
-                link.transport.write_eof()
+        if then == "fin":
+            link.finish()
         elif then == "rst":
             await asyncio.sleep(0.002)  # what was sent is read before the reset
             cut(link.transport)
@@ -173,9 +180,7 @@ class Upstream:
         """Leave every connection, once the gateway has left it too, and forget everything."""
         await self.played()
         for link in self.links:
-            if not link.transport.is_closing() and not link.left.done():
-                with contextlib.suppress(OSError):
-                    link.transport.write_eof()
+            link.finish()
         if self.links:
             await asyncio.wait([link.left for link in self.links], timeout=_LEAVE_S)
         for link in self.links:
