@@ -57,7 +57,9 @@ class Reading:
 
 
 def _plain(fields: Sequence[tuple[bytes, bytes]]) -> Fields:
-    return tuple((name.lower(), value.strip(b" \t")) for name, value in fields)
+    pairs = [(name.lower(), value.strip(b" \t")) for name, value in fields]
+    # h11 gives this one value in lower case, whose case means nothing (RFC 9112, 7).
+    return tuple((name, value.lower() if name == b"transfer-encoding" else value) for name, value in pairs)
 
 
 # ---- llhttp ----

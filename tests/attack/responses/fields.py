@@ -95,5 +95,5 @@ ROWS: Final[list[Response]] = [
         alone=True,
     ),
     gives("challenge-Bearer", _challenge(b"Bearer"), Got(401, b"no")),
-    gives("two-answers-of-negotiate", _with(b"WWW-Authenticate: Negotiate YIIB"), _OK, alone=True),
+    gives("negotiate-succeeds", _with(b"WWW-Authenticate: Negotiate YIIB"), _OK, alone=True),
 ]
