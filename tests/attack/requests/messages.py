@@ -65,7 +65,7 @@ _CURSORS: Final = {
     "cut": _forged(None, None, ["working"], _NONE, "createdAt", True, ("0", "a"), "")[:-1],
     "too-few-members": _forged(None, None, None),
     "no-list": _forged(),
-    "huge-bounds": _forged(None, None, None, (_HUGE,) * 4, "createdAt", True, (_HUGE, "a"), "00"),
+    "huge-bounds": _forged(None, None, None, (_HUGE,) * 4, "createdAt", True, (_HUGE, "a"), ""),
     "huge-place": _forged(None, None, ["working"], _NONE, "createdAt", True, (_HUGE + "x", "a"), ""),
     "negative-zero": _forged(None, None, ["working"], _NONE, "createdAt", True, ("-0", "a"), ""),
     "division-by-zero": _forged(None, None, ["working"], _NONE, "createdAt", True, ("1/0", "a"), ""),
