@@ -198,6 +198,8 @@ def _refusal(outcome: Outcome, scene: Scene, rest: list[Message]) -> list[str]:
         found.append(f"refused with {rest[0].status}, allowed {sorted(outcome.refused)}")
     if outcome.code is not None and f'"code":{outcome.code}'.encode() not in rest[0].body.replace(b": ", b":"):
         found.append(f"no error {outcome.code}: {rest[0].body[:200]!r}")
+    if len(rest) > 1 and not (scene.behind is not None and len(rest) == 2 and scene.behind.is_answer(rest[1])):
+        found.append(f"behind the refusal: {rest[1:]}")
     if not outcome.keeps and (len(rest) > 1 or scene.hostile.end == "open"):
         found.append("the connection goes on behind a refusal")
     return found

@@ -104,6 +104,11 @@ def refused(name: str, sent: bytes | Pieces, *statuses: int, cut: bool = False, 
     return Request(name, _pieces(sent), (outcome,), whole=whole)
 
 
+def forbidden(name: str, sent: bytes) -> Request:
+    """A row that is answered with 400 though every reader reads it alike: the connection may go on."""
+    return Request(name, (sent,), (Outcome(refused=BAD, keeps=True),))
+
+
 def passes(name: str, sent: bytes | Pieces, *seen: Seen, whole: bool = True) -> Request:
     """A row that must reach the upstream as `seen`, which is a plain GET unless it is given."""
     return Request(name, _pieces(sent), (Outcome(seen or (Seen(),)),), whole=whole)

@@ -43,10 +43,12 @@ class Stage:
         answers = max(_answers(outcome, followed) for outcome in row.may)
         methods = [seen.method for seen in max((outcome.seen for outcome in row.may), key=len)] + [b"POST"] * 2
 
+        must_end = not any(outcome.keeps for outcome in row.may)
+
         def whole(received: bytes) -> bool:
             finals = responses_by_llhttp(received, methods, False).finals
-            if finals and finals[-1].status not in _GOES_ON:
-                return False  # it must end
+            if must_end and finals and finals[-1].status not in _GOES_ON:
+                return False
             return len(finals) >= answers
 
         pieces = (*row.sent, behind.request) if behind is not None else row.sent

@@ -5,7 +5,7 @@ And connections that are authenticated themselves, which no other client may use
 
 from typing import Final
 
-from tests.attack.rows import JSON, PING, Request, Seen, either, get, held, passes, refused, streamed
+from tests.attack.rows import JSON, PING, Request, Seen, either, forbidden, get, held, passes, streamed
 
 # Who asks, from where, and what for; `X-Tenant` is one of the gateway's `identity_headers`.
 _REFUSED: Final = [
@@ -27,15 +27,17 @@ _DROPPED: Final = [b"X-Foo", b"Accept", b"User-Agent", b"Accept-Language", b"Las
 _KEPT: Final = {"host": b"Host", "all": b"host, content-length, transfer-encoding"}
 
 ROWS: Final[list[Request]] = [
-    *(refused(f"names-{n.decode()}", get(n + b": " + _VALUES.get(n, b"x"), b"Connection: " + n)) for n in _REFUSED),
+    *(forbidden(f"names-{n.decode()}", get(n + b": " + _VALUES.get(n, b"x"), b"Connection: " + n)) for n in _REFUSED),
     *(
-        refused(f"names-absent-{n.decode()}", get(b"Connection: " + n))
+        forbidden(f"names-absent-{n.decode()}", get(b"Connection: " + n))
         for n in (b"Authorization", b"X-Tenant", b"Cookie")
     ),
-    *(refused(f"written-{name}", get(b"Authorization: x", line)) for name, line in _WRITTEN.items()),
-    refused("written-in-two-fields", get(b"Authorization: x", b"Connection: keep-alive", b"Connection: authorization")),
-    refused("of-a-held-body", held(b"Cookie: x", b"Connection: cookie", b"Content-Length: 3", body=b"abc")),
-    refused("of-a-streamed-body", streamed(b"Cookie: x", b"Connection: cookie", b"Content-Length: 3", body=b"abc")),
+    *(forbidden(f"written-{name}", get(b"Authorization: x", line)) for name, line in _WRITTEN.items()),
+    forbidden(
+        "written-in-two-fields", get(b"Authorization: x", b"Connection: keep-alive", b"Connection: authorization")
+    ),
+    forbidden("of-a-held-body", held(b"Cookie: x", b"Connection: cookie", b"Content-Length: 3", body=b"abc")),
+    forbidden("of-a-streamed-body", streamed(b"Cookie: x", b"Connection: cookie", b"Content-Length: 3", body=b"abc")),
     *(
         passes(
             f"drops-{n.decode()}", get(n + b": x", n.lower() + b": y", b"Connection: " + n), Seen(lacks=(n.lower(),))

@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from tests.attack.rows import BAD, PING, Outcome, Request, Seen, get, held, passes, raw, refused, streamed
+from tests.attack.rows import BAD, PING, Outcome, Request, Seen, forbidden, get, held, passes, raw, refused, streamed
 
 _CHUNKED: Final = b"Transfer-Encoding: chunked"
 _LENGTH: Final = b"Content-Length: %d" % len(PING)
@@ -92,7 +92,9 @@ ROWS: Final[list[Request]] = [
     refused("h2c-bad-chunk", streamed(*_H2C, _CHUNKED, body=b"x\r\nabc\r\n0\r\n\r\n"), cut=True),
     refused("h2c-bad-chunk-held", held(*_H2C, _CHUNKED, body=b"3\r\nabcd\r\n0\r\n\r\n")),
     refused("h2c-bad-trailer", streamed(*_H2C, _CHUNKED, body=b"0\r\nX : 1\r\n\r\n"), cut=True),
-    refused("h2c-and-authorization", get(b"Connection: upgrade, authorization", b"Upgrade: h2c", b"Authorization: x")),
+    forbidden(
+        "h2c-and-authorization", get(b"Connection: upgrade, authorization", b"Upgrade: h2c", b"Authorization: x")
+    ),
     refused("connect", raw(b"CONNECT localhost:80 HTTP/1.1"), *_NO_TUNNEL),
     refused("connect-a-path", raw(b"CONNECT /mcp HTTP/1.1"), *_NO_TUNNEL),
     refused("connect-absolute", raw(b"CONNECT http://localhost/mcp HTTP/1.1"), *_NO_TUNNEL),
