@@ -1,0 +1,250 @@
+"""What became of a row, and whether the row allows it.
+
+In: every byte that the upstream and the hostile client received. Out: what is wrong, one line for each.
+Always: both readers of each side must read the same; the bytes must also be HTTP as the strictest reader has it, the
+one that the tests of the relay compare with.
+"""
+
+from collections.abc import Sequence
+from typing import Final
+
+from tests.attack.client import Client
+from tests.attack.readers import (
+    Message,
+    Reading,
+    differences,
+    requests_by_h11,
+    requests_by_llhttp,
+    responses_by_h11,
+    responses_by_llhttp,
+)
+from tests.attack.rows import Got, Outcome, Request, Response, Seen
+from tests.attack.upstream import HOSTILE, Link, Upstream
+from tests.attack.victim import SECRET, TARGET, Victim
+from tests.relay.http1 import Malformed, Reader
+
+# RFC 9110, 7.6.1: they are of one connection, and end at the gateway.
+_HOP_BY_HOP: Final = (b"connection", b"keep-alive", b"proxy-connection", b"te", b"upgrade")
+# RFC 9110, 6.5.1: what frames, routes, authenticates, modifies the request or describes the content.
+NEVER_TRAILERS: Final = (
+    *(b"connection", b"content-length", b"transfer-encoding", b"keep-alive", b"upgrade", b"te", b"trailer", b"host"),
+    *(b"authorization", b"proxy-authorization", b"cookie", b"set-cookie", b"origin", b"forwarded", b"expect", b"range"),
+    *(b"content-type", b"content-encoding", b"content-range", b"cache-control", b"if-match", b"location"),
+    *(b"mcp-session-id", b"mcp-method", b"x-forwarded-for", b"www-authenticate", b"age", b"vary", b"date"),
+    *(b"proxy-connection", b"accept-encoding", b"last-event-id", b"access-control-allow-origin", b"x-tenant"),
+)
+
+
+class Scene:
+    """The bytes of one row, and what both readers make of them."""
+
+    def __init__(
+        self, upstream: Upstream, authority: bytes, hostile: Client, victims: Sequence[Victim], behind: Victim | None
+    ) -> None:
+        self.upstream = upstream
+        self.hostile = hostile
+        self.received = bytes(hostile.received)
+        self.behind = behind
+        self._authority = authority
+        self._victims = victims
+        self.arrived = [message for _, message in upstream.arrivals]
+        self.attacks = [m for m in self.arrived if not m.target.startswith(TARGET)]
+        self.readings = [
+            (link, requests_by_llhttp(bytes(link.received)), requests_by_h11(bytes(link.received)))
+            for link in upstream.links
+        ]
+
+    # ---- what holds for every row ----
+
+    def common(self) -> list[str]:
+        """What is wrong whatever the row allows."""
+        found = [fault for victim in self._victims for fault in victim.wrongs_above(self.arrived)]
+        if any(victim.secret in self.received for victim in self._victims):
+            found.append("the hostile client got a victim's bytes")
+        allowed = {victim.target for victim in self._victims} | {self.behind.target if self.behind else b""}
+        for message in self.arrived:
+            found += self._well_formed(message)
+            if message.target.startswith(TARGET) and message.target not in allowed:
+                found.append(f"a victim's request of another row came: {message}")
+        found += [f"a victim's bytes are in {message}" for message in self.attacks if self._holds_a_secret(message)]
+        for link, one, other in self.readings:
+            found += self._of_link(link, one, other)
+        return found
+
+    def _holds_a_secret(self, message: Message) -> bool:
+        """Whether bytes of a victim's are in a request that is not its own, but for the one behind the hostile one."""
+        parts = [message.body, *(value for _, value in message.fields + message.trailers)]
+        if self.behind is not None and any(self.behind.secret in part for part in parts):
+            return False
+        return any(SECRET in part for part in parts)
+
+    def _of_link(self, link: Link, one: Reading, other: Reading) -> list[str]:
+        codings = {value.lower() for m in one.messages for value in m.values(b"transfer-encoding")}
+        found = [f"at the upstream: {text}" for text in differences(one, other, bool(codings - {b"chunked"}))]
+        try:
+            strict = Reader()
+            strict.feed(bytes(link.received))
+            count = len([message for message in strict.requests() if message.whole])
+        except Malformed as malformed:
+            return [*found, f"at the upstream: malformed: {malformed}"]
+        if count != len(one.messages):
+            found.append(f"at the upstream: {count} requests for the strictest reader, {len(one.messages)} for llhttp")
+        if one.rest and not link.left.done():
+            found.append("at the upstream: half a request on a connection that stays open")
+        return found
+
+    def _well_formed(self, message: Message) -> list[str]:
+        names = [name for name, _ in message.fields]
+        found = [f"at the upstream: {name!r} is hop-by-hop" for name in _HOP_BY_HOP if name in names]
+        if message.values(b"host") != [self._authority]:
+            found.append(f"at the upstream: Host {message.values(b'host')}")
+        if names.count(b"content-length") + names.count(b"transfer-encoding") > 1:
+            found.append(f"at the upstream: two framings in {message.fields}")
+        bad = [name for name, _ in message.trailers if name in NEVER_TRAILERS]
+        return found + [f"at the upstream: {name!r} as a trailer" for name in bad]
+
+    def responses(self, methods: Sequence[bytes]) -> tuple[Reading, Reading]:
+        """What the hostile client got, by either reader."""
+        ended = self.hostile.end == "fin"
+        return responses_by_llhttp(self.received, methods, ended), responses_by_h11(self.received, methods, ended)
+
+
+# ---- requests ----
+
+
+def judge_request(row: Request, scene: Scene) -> list[str]:
+    """What is wrong with what became of a row, by the outcome that is nearest."""
+    return min((_against(outcome, scene) for outcome in row.may), key=len)
+
+
+def _against(outcome: Outcome, scene: Scene) -> list[str]:
+    behind = scene.behind
+    found = _reached(outcome, scene)
+    came = behind is not None and any(m.target == behind.target for m in scene.arrived)
+    if behind is not None and not outcome.refused:
+        found += behind.wrongs_above(scene.arrived)
+    elif came and not outcome.keeps:
+        found.append("what stands behind a request that was refused reached the upstream")
+    methods = [seen.method for seen in outcome.seen] + [b"POST"] * (bool(outcome.refused) + (behind is not None))
+    one, other = scene.responses(methods)
+    if outcome.unanswered and len(one.finals) < len(outcome.seen):
+        return found
+    found += [f"at the client: {text}" for text in differences(one, other)]
+    return found + _told(outcome, scene, one)
+
+
+def _reached(outcome: Outcome, scene: Scene) -> list[str]:
+    """What is wrong with what the upstream got."""
+    found: list[str] = []
+    if len(scene.attacks) != len(outcome.seen):
+        got = [message.start for message in scene.attacks]
+        found.append(f"{len(scene.attacks)} requests reached the upstream, {len(outcome.seen)} should: {got}")
+    for seen, message in zip(outcome.seen, scene.attacks, strict=False):
+        found += _seen(seen, message)
+        if seen.alone:
+            link = next(link for link, arrived in scene.upstream.arrivals if arrived is message)
+            after = [
+                m for at, m in scene.upstream.arrivals[_place(scene, message) :] if at is link and m is not message
+            ]
+            found += ["another client's request followed on its connection"] if after else []
+    if any(one.rest for _, one, _ in scene.readings) and not outcome.cut:
+        found.append("a part of what is refused reached the upstream")
+    return found
+
+
+def _place(scene: Scene, message: Message) -> int:
+    return next(at for at, (_, arrived) in enumerate(scene.upstream.arrivals) if arrived is message)
+
+
+def _seen(seen: Seen, got: Message) -> list[str]:
+    """What is wrong with one request at the upstream."""
+    found = []
+    if got.start != (seen.method, seen.target):
+        found.append(f"{(seen.method, seen.target)} became {got.start}")
+    if got.body != seen.body:
+        found.append(f"its body became {got.body[:200]!r}")
+    found += [f"{pair} is not there" for pair in seen.has if pair not in got.fields]
+    found += [f"{name!r} is still there" for name in seen.lacks if got.values(name)]
+    if seen.trailers is not None and got.trailers != seen.trailers:
+        found.append(f"its trailers became {got.trailers}")
+    return found
+
+
+def _told(outcome: Outcome, scene: Scene, got: Reading) -> list[str]:
+    """What is wrong with what the client got."""
+    found: list[str] = []
+    finals = got.finals
+    for seen, response in zip(outcome.seen, finals, strict=False):
+        said = b"" if seen.method == b"HEAD" else b"you asked %b %b" % (seen.method, seen.target)
+        if (response.status, response.body) != (200, said):
+            found.append(f"instead of {said!r}: {response.start} {response.body[:200]!r}")
+    rest = finals[len(outcome.seen) :]
+    if len(finals) < len(outcome.seen):
+        return [*found, f"{len(finals)} of {len(outcome.seen)} answers came"]
+    if not outcome.refused:
+        if scene.behind is not None and not (len(rest) == 1 and scene.behind.is_answer(rest[0])):
+            found.append(f"the request behind it got {rest}")
+        elif scene.behind is None and rest:
+            found.append(f"more answers than requests: {rest}")
+        return found
+    return found + _refusal(outcome, scene, rest)
+
+
+def _refusal(outcome: Outcome, scene: Scene, rest: list[Message]) -> list[str]:
+    if not rest:
+        return [] if outcome.silent and scene.hostile.end != "open" else ["no refusal came"]
+    found = []
+    if rest[0].status not in outcome.refused:
+        found.append(f"refused with {rest[0].status}, allowed {sorted(outcome.refused)}")
+    if outcome.code is not None and f'"code":{outcome.code}'.encode() not in rest[0].body.replace(b": ", b":"):
+        found.append(f"no error {outcome.code}: {rest[0].body[:200]!r}")
+    if len(rest) > 1 and not (scene.behind is not None and len(rest) == 2 and scene.behind.is_answer(rest[1])):
+        found.append(f"behind the refusal: {rest[1:]}")
+    if not outcome.keeps and (len(rest) > 1 or scene.hostile.end == "open"):
+        found.append("the connection goes on behind a refusal")
+    return found
+
+
+# ---- responses ----
+
+
+def judge_response(row: Response, method: bytes, scene: Scene) -> list[str]:
+    """What is wrong with what the client got of a hostile answer, by what it may get that is nearest."""
+    one, other = scene.responses([method])
+    found = min((_got(may, one, other, scene) for may in row.may), key=len)
+    asked = [message for message in scene.attacks if message.target == HOSTILE]
+    once = method == b"POST" and not row.crawled
+    if once and len(asked) != 1:
+        found.append(f"it reached the upstream {len(asked)} times")
+    if row.alone:
+        links = [link for link, message in scene.upstream.arrivals if message.target == HOSTILE]
+        first = next(at for at, (_, m) in enumerate(scene.upstream.arrivals) if m.target == HOSTILE)
+        after = [m for link, m in scene.upstream.arrivals[first:] if link in links and m.target != HOSTILE]
+        found += ["another client's request followed on its connection"] if after else []
+    return found
+
+
+def _got(may: Got, one: Reading, other: Reading, scene: Scene) -> list[str]:
+    if may.status == 0:
+        if scene.hostile.end == "open":
+            return ["it is not cut"]
+        return ["it looks whole"] if one.finals or other.finals else []
+    found = [f"at the client: {text}" for text in differences(one, other, may.h11_may_refuse)]
+    if len(one.finals) != 1:
+        return [*found, f"{len(one.finals)} answers came, the connection is {scene.hostile.end}"]
+    got = one.finals[0]
+    if got.status != may.status:
+        return [*found, f"status {got.status}, not {may.status}: {got.body[:200]!r}"]
+    found += ["another reason"] if may.reason is not None and got.start[1] != may.reason else []
+    found += [f"another body: {got.body[:200]!r}"] if may.body is not None and got.body != may.body else []
+    found += [f"{pair} is not there" for pair in may.has if pair not in got.fields]
+    found += [f"{name!r} is still there" for name in may.lacks if got.values(name)]
+    found += [f"{name!r} as a trailer" for name, _ in got.trailers if name in NEVER_TRAILERS]
+    if may.trailers is not None and got.trailers != may.trailers:
+        found.append(f"its trailers became {got.trailers}")
+    informational = tuple(message.status for message in one.messages if message.status < 200)
+    if may.before is not None and informational != may.before:
+        found.append(f"the 1xx before it became {informational}")
+    if may.error and b'"error":{"code":' not in got.body:
+        found.append(f"no JSON-RPC error: {got.body[:200]!r}")
+    return found

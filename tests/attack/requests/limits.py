@@ -1,0 +1,85 @@
+"""Heads, bodies and lines at the gateway's limits, and beyond (DESIGN 7)."""
+
+from typing import Final
+
+from tests.attack.rows import JSON, Request, Seen, either, get, held, passes, raw, refused, stops, streamed
+
+HEAD_BYTES_MAX: Final = 8192
+BODY_BYTES_MAX: Final = 16384
+_TOO_LARGE: Final = (400, 413, 414, 431)
+
+
+def _padded(size_bytes: int) -> bytes:
+    """A GET whose head has that size."""
+    empty = get(b"X: ")
+    return get(b"X: " + b"a" * (size_bytes - len(empty)))
+
+
+def _of_fields(size_bytes: int) -> bytes:
+    return get(*[b"X:a"] * ((size_bytes - len(get())) // 5))
+
+
+def _post(size_bytes: int) -> tuple[bytes, bytes]:
+    body = b'"' + b"x" * (size_bytes - 2) + b'"'
+    return held(b"Content-Length: %d" % size_bytes, body=body), body
+
+
+def _chunks(size_bytes: int, each: int) -> tuple[bytes, bytes]:
+    body = b"x" * size_bytes
+    pieces = [b"%x\r\n%b\r\n" % (len(body[n : n + each]), body[n : n + each]) for n in range(0, size_bytes, each)]
+    return held(b"Transfer-Encoding: chunked", body=b"".join(pieces) + b"0\r\n\r\n"), body
+
+
+_LONG: Final = b"/" + b"a" * 7000
+
+ROWS: Final[list[Request]] = [
+    passes("head-at-the-limit", _padded(HEAD_BYTES_MAX)),
+    refused("head-beyond-the-limit", _padded(HEAD_BYTES_MAX + 1), 431),
+    refused("head-far-beyond-the-limit", _padded(10 * HEAD_BYTES_MAX), 431),
+    passes("many-fields", _of_fields(HEAD_BYTES_MAX)),
+    refused("too-many-fields", _of_fields(HEAD_BYTES_MAX + 100), 431),
+    passes("name-of-7000-bytes", get(b"X" * 7000 + b": a"), Seen(has=((b"x" * 7000, b"a"),))),
+    refused("name-of-9000-bytes", get(b"X" * 9000 + b": a"), 431),
+    passes("target-of-7000-bytes", get(target=_LONG), Seen(target=_LONG)),
+    passes("query-of-7000-bytes", get(target=b"/?" + _LONG), Seen(target=b"/?" + _LONG)),
+    refused("target-of-9000-bytes", get(target=b"/" + b"a" * 9000), 414, 431),
+    refused("target-of-100000-bytes", get(target=b"/" + b"a" * 100_000), 414, 431),
+    refused("method-without-end", raw(b"A" * 100_000), *_TOO_LARGE, 501),
+    refused("line-without-end", b"GET /mcp HTTP/1.1\r\nHost: localhost\r\nX: " + b"a" * 100_000, 431),
+    refused("spaces-without-end", b"GET /mcp HTTP/1.1\r\nHost: localhost\r\nX:" + b" " * 100_000, 431),
+    refused("name-without-end", b"GET /mcp HTTP/1.1\r\nHost: localhost\r\n" + b"X" * 100_000, 400, 431),
+    either("20000-empty-lines-in-front", b"\r\n" * 20_000 + get(), statuses=_TOO_LARGE),
+    either(
+        "1000-empty-lines-between",
+        get(target=b"/a") + b"\r\n" * 1000 + get(target=b"/b"),
+        Seen(target=b"/a"),
+        Seen(target=b"/b"),
+    ),
+    stops("only-empty-lines", b"\r\n" * 20_000),
+    *(
+        passes(f"held-{size}", _post(size)[0], Seen(b"POST", body=_post(size)[1]))
+        for size in (BODY_BYTES_MAX - 1, BODY_BYTES_MAX, BODY_BYTES_MAX + 1, 300_000)
+    ),
+    *(
+        passes(f"held-chunks-{size}", _chunks(size, 1000)[0], Seen(b"POST", body=_chunks(size, 1000)[1]))
+        for size in (BODY_BYTES_MAX - 1, BODY_BYTES_MAX, BODY_BYTES_MAX + 1, 300_000)
+    ),
+    passes("5000-tiny-chunks", _chunks(5000, 1)[0], Seen(b"POST", body=b"x" * 5000)),
+    passes(
+        "streamed-300000", streamed(b"Content-Length: 300000", body=b"x" * 300_000), Seen(b"PUT", body=b"x" * 300_000)
+    ),
+    passes(
+        "held-as-bytes-of-another-kind",
+        raw(b"POST /mcp HTTP/1.1", b"Content-Type: text/plain", b"Content-Length: 3", body=b"abc"),
+        Seen(b"POST", body=b"abc"),
+    ),
+    passes(
+        "held-encoded",
+        raw(b"POST /mcp HTTP/1.1", JSON, b"Content-Encoding: gzip", b"Content-Length: 3", body=b"abc"),
+        Seen(b"POST", body=b"abc"),
+    ),
+    stops("length-of-a-petabyte", streamed(b"Content-Length: 1000000000000000", body=b"abc"), cut=True),
+    stops("length-of-a-petabyte-held", held(b"Content-Length: 1000000000000000", body=b"abc"), cut=True),
+    stops("chunk-of-a-petabyte", streamed(b"Transfer-Encoding: chunked", body=b"38d7ea4c68000\r\nabc"), cut=True),
+    stops("chunk-of-a-petabyte-held", held(b"Transfer-Encoding: chunked", body=b"38d7ea4c68000\r\nabc"), cut=True),
+]

@@ -1,0 +1,126 @@
+"""Trailers: what may stand there goes on, what frames, routes or authenticates does not (RFC 9110, 6.5.1)."""
+
+from typing import Final
+
+from tests.attack.judge import NEVER_TRAILERS
+from tests.attack.rows import WAYS, Outcome, Pairs, Request, Seen, either, passes, refused
+
+_CHUNKED: Final = b"Transfer-Encoding: chunked"
+VALUES: Final = {
+    b"connection": b"close",
+    b"content-length": b"5",
+    b"transfer-encoding": b"chunked",
+    b"host": b"evil",
+    b"authorization": b"Bearer stolen",
+    b"upgrade": b"h2c",
+    b"expect": b"100-continue",
+}
+PASSABLE: Final[dict[str, Pairs]] = {
+    "digest": ((b"digest", b"sha-256=x"),),
+    "server-timing": ((b"server-timing", b"a;dur=1"),),
+    "empty-value": ((b"x-t", b""),),
+    "repeated": ((b"x-t", b"1"), (b"x-t", b"2")),
+    "latin-1": ((b"x-t", b"\xe9"),),
+    "request-in-a-value": ((b"x-t", b"GET /smuggled HTTP/1.1"),),
+    "fifty": tuple((b"x-%d" % n, b"a") for n in range(50)),
+}
+BAD: Final = {
+    "space-before-colon": b"X : a",
+    "no-colon": b"X",
+    "empty-name": b": a",
+    "a-request": b"GET /smuggled HTTP/1.1\r\nHost: localhost",
+    "nul": b"X: a\0",
+    "bare-lf": b"X: a\nY: b",
+    "bare-cr": b"X: a\rY: b",
+    "folded": b"X: a\r\n b",
+    "folded-first": b" X: a",
+    "control": b"X: a\x01",
+    "space-in-name": b"X Y: a",
+    "bad-name": b"X(: a",
+    "ends-with-lf": b"X: a\n\r\n",
+}
+_REFUSED_MAYBE: Final = (b"content-length", b"transfer-encoding")
+
+
+def with_trailers(*lines: bytes) -> bytes:
+    """A body in chunks with these lines behind it."""
+    return b"3\r\nabc\r\n" + b"\r\n".join([b"0", *lines, b"", b""])
+
+
+def _never(way: str, name: bytes) -> Request:
+    send, method = WAYS[way]
+    data = send(
+        _CHUNKED,
+        b"Trailer: " + name,
+        body=with_trailers(b"X-Before: 1", name + b": " + VALUES.get(name, b"x"), b"X-Behind: 2"),
+    )
+    seen = Seen(method, body=b"abc", trailers=((b"x-before", b"1"), (b"x-behind", b"2")))
+    if name in _REFUSED_MAYBE:
+        return either(f"{way}-never-{name.decode()}", data, seen, cut=way == "streamed")
+    return passes(f"{way}-never-{name.decode()}", data, seen)
+
+
+# The names that a reader of trailers may obey, on either way; the rest of the list on one.
+_BOTH_WAYS: Final = (
+    b"connection",
+    b"content-length",
+    b"transfer-encoding",
+    b"host",
+    b"authorization",
+    b"upgrade",
+    b"expect",
+)
+
+ROWS: Final[list[Request]] = [
+    *(_never("held", name) for name in NEVER_TRAILERS),
+    *(_never("streamed", name) for name in _BOTH_WAYS),
+    *(
+        passes(
+            f"{way}-passes-{name}",
+            send(_CHUNKED, body=with_trailers(*(key + b": " + value for key, value in pairs))),
+            Seen(method, body=b"abc", trailers=pairs),
+        )
+        for way, (send, method) in WAYS.items()
+        for name, pairs in PASSABLE.items()
+    ),
+    *(
+        refused(f"{way}-{name}", send(_CHUNKED, body=with_trailers(line)), cut=way == "streamed")
+        for way, (send, _) in WAYS.items()
+        for name, line in BAD.items()
+    ),
+    *(
+        passes(
+            f"{way}-upper-case-connection",
+            send(_CHUNKED, body=with_trailers(b"CONNECTION: CLOSE", b"X-T: 1")),
+            Seen(method, body=b"abc", trailers=((b"x-t", b"1"),)),
+        )
+        for way, (send, method) in WAYS.items()
+    ),
+    *(
+        refused(
+            f"{way}-too-large",
+            send(_CHUNKED, body=with_trailers(b"X: " + b"a" * 20_000)),
+            400,
+            413,
+            431,
+            cut=way == "streamed",
+        )
+        for way, (send, _) in WAYS.items()
+    ),
+    *(
+        refused(
+            f"{way}-too-many",
+            send(_CHUNKED, body=with_trailers(*[b"X: a"] * 4000)),
+            400,
+            413,
+            431,
+            cut=way == "streamed",
+        )
+        for way, (send, _) in WAYS.items()
+    ),
+    Request(
+        "named-by-connection",
+        (WAYS["held"][0](_CHUNKED, b"Connection: x-t", body=with_trailers(b"X-T: 1")),),
+        (Outcome((Seen(b"POST", body=b"abc"),)),),
+    ),
+]

@@ -1,0 +1,99 @@
+"""Fields of responses: what no reader may see, and what each must (RFC 9112, 5)."""
+
+from typing import Final
+
+from tests.attack.requests.limits import HEAD_BYTES_MAX
+from tests.attack.rows import BROKEN, Got, Response, answer, gives, ok
+
+_TWO: Final = b"Content-Length: 2"
+_OK: Final = Got(200, b"ok")
+_BAD: Final = {
+    "space-before-colon": b"X : a",
+    "tab-before-colon": b"X\t: a",
+    "space-in-name": b"X Y: a",
+    "empty-name": b": a",
+    "no-colon": b"X",
+    "a-status-line": b"HTTP/1.1 200 OK",
+    "utf-8-name": "Xé: a".encode(),
+    "nul-in-name": b"X\0: a",
+    "nul-in-value": b"X: a\0b",
+    "nul-behind-value": b"X: a\0",
+    "cr-in-value": b"X: a\rb",
+    "cr-and-a-field": b"X: a\rSet-Cookie: a=b",
+    "cr-cr-lf": b"X: a\r",
+    "soh-in-value": b"X: a\1b",
+    "vt-in-value": b"X: a\x0bb",
+    "vt-behind-value": b"X: a\x0b",
+    "del-in-value": b"X: a\x7fb",
+    "paren-in-name": b"X(: a",
+    "slash-in-name": b"X/Y: a",
+}
+# RFC 9112, 5.2 has a proxy discard such a response or mend it.
+_MENDED: Final = {
+    "folded": b"X: a\r\n b",
+    "folded-by-tab": b"X: a\r\n\tb",
+    "folded-by-nothing": b"X: a\r\n ",
+    "folded-field": b"X: a\r\n Set-Cookie: a=b",
+    "first-is-folded": b" X: a",
+    "lf-and-a-field": b"X: a\nY: b",
+    "lf-at-the-end": b"X: a\n",
+}
+_GOOD: Final = {
+    "latin-1": (b"X: \xe9\xff", (b"x", b"\xe9\xff")),
+    "empty": (b"X:", (b"x", b"")),
+    "spaces": (b"X: \t a \t ", (b"x", b"a")),
+    "encoded-line-end": (b"X: a%0d%0aSet-Cookie: a=b", (b"x", b"a%0d%0aSet-Cookie: a=b")),
+    "token-name": (b"!#$%&'*+-.^_`|~: a", (b"!#$%&'*+-.^_`|~", b"a")),
+    "underscores": (b"Content_Length: 9", (b"content_length", b"9")),
+    "set-cookie-monster": (b"Set-Cookie: " + b"a" * 4000, (b"set-cookie", b"a" * 4000)),
+    "challenge": (
+        b'WWW-Authenticate: Bearer realm="a, b", Basic',
+        (b"www-authenticate", b'Bearer realm="a, b", Basic'),
+    ),
+}
+_HOP_BY_HOP: Final = {
+    "connection": (b"Connection: x-a", b"X-A: 1"),
+    "connection-twice": (b"Connection: keep-alive", b"Connection: X-A", b"X-A: 1"),
+    "keep-alive": (b"Keep-Alive: timeout=5, max=100",),
+    "proxy-connection": (b"Proxy-Connection: keep-alive",),
+    "te": (b"TE: trailers",),
+    "upgrade": (b"Upgrade: h2c",),
+}
+_NAMED: Final = [b"Content-Length", b"Content-Type", b"Host", b"Set-Cookie", b"close, close", b";", b""]
+_LACKS: Final = (b"x-a", b"keep-alive", b"proxy-connection", b"te", b"upgrade")
+
+
+def _with(*lines: bytes) -> bytes:
+    return ok(_TWO, *lines, body=b"ok")
+
+
+def _challenge(scheme: bytes) -> bytes:
+    return answer(b"HTTP/1.1 401 Unauthorized", b"WWW-Authenticate: " + scheme, _TWO, body=b"no")
+
+
+ROWS: Final[list[Response]] = [
+    *(gives(name, _with(line), BROKEN) for name, line in _BAD.items()),
+    *(gives(f"first-is-{name}", ok(line, _TWO, body=b"ok"), BROKEN) for name, line in list(_BAD.items())[:6]),
+    *(gives(name, ok(line, _TWO, body=b"ok"), BROKEN, _OK) for name, line in _MENDED.items()),
+    *(gives(name, _with(line), Got(200, b"ok", has=(pair,))) for name, (line, pair) in _GOOD.items()),
+    *(gives(f"hop-by-hop-{name}", _with(*lines), Got(200, b"ok", lacks=_LACKS)) for name, lines in _HOP_BY_HOP.items()),
+    *(gives(f"connection-names-{n.decode()}", _with(b"Connection: " + n), _OK, BROKEN) for n in _NAMED),
+    gives("head-at-the-limit", _with(b"X: " + b"a" * (HEAD_BYTES_MAX - 100)), _OK),
+    gives("head-beyond-the-limit", _with(b"X: " + b"a" * HEAD_BYTES_MAX), BROKEN),
+    gives("head-of-tiny-fields", _with(*[b"X: a"] * HEAD_BYTES_MAX), BROKEN),
+    gives("line-without-end", ok()[:-2] + b"X: " + b"a" * 100_000, BROKEN),
+    gives("name-without-end", ok()[:-2] + b"X" * 100_000, BROKEN),
+    gives("head-without-end", b"HTTP/1.1 200 OK\r\n" + b"X: a\r\n" * 20_000, BROKEN),
+    *(
+        gives(f"challenge-{scheme.decode()}", _challenge(scheme), Got(401, b"no"), alone=True)
+        for scheme in (b"NTLM", b"Negotiate", b"NTLM TlRMTVNTUAACAAAA", b"negotiate YIIB", b"Basic, Negotiate")
+    ),
+    gives(
+        "challenge-in-two-fields",
+        answer(b"HTTP/1.1 401 No", b"WWW-Authenticate: Bearer", b"WWW-Authenticate: NTLM", _TWO, body=b"no"),
+        Got(401, b"no"),
+        alone=True,
+    ),
+    gives("challenge-Bearer", _challenge(b"Bearer"), Got(401, b"no")),
+    gives("negotiate-succeeds", _with(b"WWW-Authenticate: Negotiate YIIB"), _OK, alone=True),
+]

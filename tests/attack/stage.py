@@ -1,0 +1,206 @@
+"""One gateway, the upstream behind it, and rows that are played before them with victims before, beside and behind.
+
+In: a row. Out: what was wrong, one line for each; nothing is right. Always: each row begins with two connections to the
+upstream in the gateway's pool, both of which victims have used, and ends with victims on the connections that it has
+used itself. Where something was wrong all connections are closed, so that one row cannot hurt the next.
+"""
+
+from collections.abc import Callable
+from itertools import count
+from typing import Final
+
+from tests.attack.client import Client
+from tests.attack.judge import Scene, judge_request, judge_response
+from tests.attack.readers import responses_by_h11, responses_by_llhttp
+from tests.attack.rows import Outcome, Pieces, Request, Response
+from tests.attack.upstream import Upstream
+from tests.attack.victim import Victim
+
+PATIENCE_S: Final = 3.0
+BRIEFLY_S: Final = 0.02  # for bytes that perhaps nobody answers
+POOLED_MIN: Final = 2
+_GOES_ON: Final = (200, 403)  # answers behind which a connection may serve another request
+
+
+class Stage:
+    """Where rows are played. `authority`: what the gateway sends as `Host`."""
+
+    def __init__(self, port: int, upstream: Upstream, authority: bytes) -> None:
+        self._port = port
+        self._upstream = upstream
+        self._authority = authority
+        self._numbers = count(1)
+        self._clients: list[Client] = []
+        self._victims: list[Victim] = []
+        self._clean = False
+
+    # ---- rows ----
+
+    async def request(self, row: Request, followed: bool = False, with_victims: bool = True) -> list[str]:
+        """Play a row of the table of requests; `followed`: another request stands behind it on its own connection."""
+        await self._begin()
+        behind = self._victim() if followed else None
+        answers = max(_answers(outcome, followed) for outcome in row.may)
+        methods = [seen.method for seen in max((outcome.seen for outcome in row.may), key=len)] + [b"POST"] * 2
+
+        must_end = not any(outcome.keeps for outcome in row.may)
+
+        def whole(received: bytes) -> bool:
+            finals = responses_by_llhttp(received, methods, False).finals
+            if must_end and finals and finals[-1].status not in _GOES_ON:
+                return False
+            return len(finals) >= answers
+
+        pieces = (*row.sent, behind.request) if behind is not None else row.sent
+        hostile, found = await self._play(pieces, row.then, whole, with_victims)
+        scene = self._scene(hostile, behind)
+        found += scene.common()
+        found += judge_request(row, scene)
+        await self._end(found)
+        return found
+
+    async def response(self, row: Response) -> list[str]:
+        """Play a row of the table of responses."""
+        await self._begin()
+        method = method_of(row.ask)
+        self._upstream.hostile, self._upstream.early = (row.sent, row.then), row.early
+
+        def whole(received: bytes) -> bool:
+            return any(read(received, [method], False).finals for read in (responses_by_llhttp, responses_by_h11))
+
+        hostile, found = await self._play(row.ask, "open", whole)
+        scene = self._scene(hostile, None)
+        found += scene.common()
+        found += judge_response(row, method, scene)
+        await self._end(found)
+        return found
+
+    async def anything(self, sent: Pieces, answered: tuple[Pieces, str] | None = None) -> list[str]:
+        """Play bytes of which nothing is known: victims are untouched, and the upstream's readers agree."""
+        await self._begin()
+        self._upstream.hostile = answered
+        methods = [method_of(sent)]
+
+        def whole(received: bytes) -> bool:
+            return bool(responses_by_llhttp(received, methods, False).finals)
+
+        hostile, found = await self._play(sent, "open", whole, briefly=True)
+        found += self._scene(hostile, None).common()
+        await self._end(found)
+        return found
+
+    async def _play(
+        self, sent: Pieces, then: str, whole: Callable[[bytes], bool], with_victims: bool = True, briefly: bool = False
+    ) -> tuple[Client, list[str]]:
+        """Send the hostile bytes with a victim beside them and two behind.
+
+        Wait until what came is `whole` or the connection has ended; `briefly`: perhaps nobody answers, and the hostile
+        client leaves.
+        """
+        found: list[str] = []
+        beside = await self._beside() if with_victims else None
+        hostile = await self._client()
+        await hostile.send(sent, then)
+        ended = await hostile.until(
+            lambda: hostile.end != "open" or whole(bytes(hostile.received)), BRIEFLY_S if briefly else PATIENCE_S
+        )
+        if briefly:
+            hostile.close()
+        elif not ended:
+            found.append(f"nothing happened for {PATIENCE_S:g} s")
+        await self._upstream.played()
+        if beside is not None:
+            found += await beside.released()
+            found += await self.pair()
+        await self._upstream.settled(PATIENCE_S)
+        return hostile, found
+
+    async def _begin(self) -> None:
+        """Have two connections in the pool that victims have used: the last row's, where nothing was wrong with it."""
+        for link in self._upstream.links:
+            link.forget()
+        self._upstream.links = [link for link in self._upstream.links if not link.left.done()]
+        self._upstream.arrivals.clear()
+        if not self._clean or len(self._upstream.links) < POOLED_MIN:
+            await self.clear()
+            assert not await self.pair(), "a victim is not served, though nobody is hostile"
+        self._clean = False  # until the row has ended
+
+    async def _end(self, found: list[str]) -> None:
+        for client in self._clients:
+            client.close()
+        self._clients, self._victims = [], []
+        self._upstream.hostile, self._upstream.early = None, False
+        self._clean = not found
+
+    async def clear(self) -> None:
+        """Close everything, so that nothing of this row is left for the next."""
+        await self._end([])
+        await self._upstream.reset()
+
+    # ---- victims ----
+
+    def _victim(self) -> Victim:
+        victim = Victim(next(self._numbers))
+        self._upstream.answers[victim.target] = victim.answer
+        return victim
+
+    async def _client(self) -> Client:
+        client = await Client.connect(self._port)
+        self._clients.append(client)
+        return client
+
+    async def _beside(self) -> "Beside":
+        victim = self._victim()
+        self._victims.append(victim)
+        beside = Beside(victim, await self._client(), self._upstream, PATIENCE_S)
+        await beside.begin()
+        return beside
+
+    async def pair(self) -> list[str]:
+        """Two victims at once, so that each takes a connection to the upstream of its own: what is wrong with them."""
+        first, second = await self._beside(), await self._beside()
+        return await first.released() + await second.released()
+
+    def _scene(self, hostile: Client, behind: Victim | None) -> Scene:
+        return Scene(self._upstream, self._authority, hostile, self._victims, behind)
+
+
+class Beside:
+    """A victim whose answer the upstream holds."""
+
+    def __init__(self, victim: Victim, client: Client, upstream: Upstream, wait_s: float) -> None:
+        self._victim = victim
+        self._client = client
+        self._upstream = upstream
+        self._wait_s = wait_s
+        self._arrived = False
+
+    async def begin(self) -> None:
+        """Send the request, and wait until it is at the upstream."""
+        self._upstream.hold(self._victim.target)
+        await self._client.send((self._victim.request,))
+        self._arrived = await self._upstream.has(self._victim.target, self._wait_s)
+
+    async def released(self) -> list[str]:
+        """Have it answered: what is wrong with the answer."""
+        self._upstream.release(self._victim.target)
+        client, methods = self._client, [self._victim.method]
+        await client.until(
+            lambda: client.end != "open" or bool(responses_by_llhttp(bytes(client.received), methods, False).finals),
+            self._wait_s if self._arrived else 0,
+        )
+        data, ended = bytes(client.received), client.end == "fin"
+        readings = [read(data, methods, ended) for read in (responses_by_llhttp, responses_by_h11)]
+        return self._victim.wrongs_below(readings)
+
+
+def _answers(outcome: Outcome, followed: bool) -> int:
+    """How many answers an outcome has."""
+    goes_on = not outcome.refused or outcome.keeps
+    return len(outcome.seen) + bool(outcome.refused) + (followed and goes_on)
+
+
+def method_of(sent: Pieces) -> bytes:
+    """The method of the first request, as far as there is one."""
+    return next((p for p in sent if isinstance(p, bytes) and p), b"").lstrip(b"\r\n").partition(b" ")[0]

@@ -1,0 +1,24 @@
+"""Hostile requests: each is refused, or reaches the upstream as what it was meant to be, and hurts no neighbour."""
+
+import asyncio
+
+import pytest
+
+from tests.attack.requests import ROWS
+from tests.attack.rows import Request
+from tests.attack.stage import Stage
+
+ROWS_MIN = 300
+
+
+def test_the_table_is_large_enough() -> None:
+    assert len(ROWS) >= ROWS_MIN
+    assert len({row.id for row in ROWS}) == len({(row.sent, row.then) for row in ROWS}) == len(ROWS)
+
+
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: row.id)
+def test_a_hostile_request(stage: Stage, runner: asyncio.Runner, row: Request) -> None:
+    """With a victim's request behind it on the same connection, where it is whole, and then with nothing behind it."""
+    assert not runner.run(stage.request(row, followed=row.whole))
+    if row.whole:
+        assert not runner.run(stage.request(row, with_victims=False))

@@ -1,0 +1,21 @@
+"""Hostile responses: each reaches the client as it came, or as 502, or is cut, and hurts no neighbour."""
+
+import asyncio
+
+import pytest
+
+from tests.attack.responses import ROWS
+from tests.attack.rows import Response
+from tests.attack.stage import Stage
+
+ROWS_MIN = 150
+
+
+def test_the_table_is_large_enough() -> None:
+    assert len(ROWS) >= ROWS_MIN
+    assert len({row.id for row in ROWS}) == len(ROWS)
+
+
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: row.id)
+def test_a_hostile_response(stage: Stage, runner: asyncio.Runner, row: Response) -> None:
+    assert not runner.run(stage.response(row))
