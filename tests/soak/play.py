@@ -89,8 +89,6 @@ class Player:
             asking.cancel()
             await asyncio.gather(asking, return_exceptions=True)
             if departure is not None and departure.how == "rst":
-                client.pause()
-                await asyncio.sleep(0)  # the loop has to forget the descriptor before another connection is given it
                 client.reset()
             elif departure is not None:
                 client.finish()
