@@ -168,6 +168,7 @@ class Process:
         """What is held once the idle connections to the upstream are closed."""
         await self._upstream.deserted()
         samples = await self._gateway.metrics()
+        await asyncio.sleep(BEGIN_S)  # until that connection is closed too
         objects = {n: int(samples[f"taskgate_{n}", ()]) for n in ("connections", "index_sessions", "index_bytes")}
         status = (self._proc / "status").read_text().splitlines()
         [rss] = [int(line.split()[1]) * 1024 for line in status if line.startswith("VmRSS:")]

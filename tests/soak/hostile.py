@@ -100,6 +100,17 @@ def _headed(dice: Dice) -> bytes:
     return b"HTTP/1.1 200 OK\r\nX-Number: %d\r\nContent-Length: %d\r\n\r\n" % (dice.number, dice.random.randrange(9999))
 
 
+def _much(dice: Dice) -> Made:
+    head = response(b"", _OCTETS).replace(b"Content-Length: 0\r\n", b"")
+    return {"asked": dice.get(b"Connection: close"), "answered": head + dice.payload(1_500_000)}
+
+
+def _old_client(dice: Dice) -> Made:
+    head = response(b"", _OCTETS, _CHUNKED).replace(b"Content-Length: 0\r\n", b"")
+    body = b"".join(map(chunk, dice.pieces(dice.payload(50_000)))) + LAST_CHUNK
+    return {"asked": request(fields=dice.own, version=b"HTTP/1.0"), "answered": head + body}
+
+
 KINDS: Final[dict[str, Callable[[Dice], dict[str, Any]]]] = {
     "hostile request": _hostile_request,
     "hostile response": _hostile_response,
@@ -107,5 +118,7 @@ KINDS: Final[dict[str, Callable[[Dice], dict[str, Any]]]] = {
     "trailers down": _trailers_down,
     "trailers up": _trailers_up,
     "HEAD": _head,
+    "HTTP/1.0": _old_client,
+    "much, until the end": _much,
 }
 BEHIND: Final = (b"garbage\r\n\r\n", b"\x16\x03\x01\x02\x00\x01\x00", b"GET /half HT", b"\r\n\r\n\r\n")

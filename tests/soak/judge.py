@@ -114,10 +114,10 @@ def _whole(exchange: Exchange, response: Message, weather: Weather) -> str | Non
     trailers = tuple(field for field in expected.trailers if field[0].lower() not in NOT_IN_TRAILERS)
     if (response.body, response.trailers) == (expected.body, trailers):
         return None
-    if exchange.kind == "until the end" and expected.body.startswith(response.body):
+    if response.framing == "close" and expected.body.startswith(response.body):
         death = exchange.death
         may_end = weather.cut_short or (death is not None and death.how == "fin" and death.at == "response")
-        return None if may_end else "cut, and ended cleanly"
+        return None if may_end and expected.framing == "close" else "cut, and ended cleanly"
     return "complete and wrong"
 
 

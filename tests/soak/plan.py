@@ -130,8 +130,13 @@ class Exchange:
         return self.asked.partition(b" ")[0]
 
     @property
+    def is_closing(self) -> bool:
+        """Whether the end of the connection ends the response."""
+        return self.kind.endswith("until the end")
+
+    @property
     def is_safe(self) -> bool:
-        return self.method == b"GET"
+        return self.method in (b"GET", b"HEAD")
 
 
 @dataclass
@@ -392,7 +397,8 @@ def conversation(source: random.Random, exchanges: list[Exchange], departures: f
 
 
 def _ends(exchange: Exchange) -> bool:
-    return exchange.stays_open or exchange.is_hostile or exchange.kind == "until the end"
+    closes = exchange.is_closing or b" HTTP/1.0\r\n" in exchange.asked[:100]
+    return closes or exchange.stays_open or exchange.is_hostile
 
 
 def parsed(message: bytes) -> Any:

@@ -30,12 +30,12 @@ DEATHS: Final = 0.12
 DEPARTURES: Final = 0.15
 HALF: Final = 0.3  # of departures
 SLOW: Final = 0.1
-BEHIND: Final = 0.05
+BEHIND: Final = 0.1
 GROWTH_BYTES_MAX: Final = 16_000_000
 EXAMPLES: Final = 3  # of each kind of finding
 STORM_SETTINGS: Final[Json] = {**SETTINGS, "upstream": {**SETTINGS["upstream"], "requests_max": 1000}}
 _KINDS: Final = {**plan.KINDS, **hostile.KINDS}
-_SMALL: Final = tuple(kind for kind in _KINDS if kind not in ("upload", "download"))
+_SMALL: Final = tuple(kind for kind in _KINDS if kind not in ("upload", "download", "much, until the end"))
 _NAMES: Final = (*_KINDS, *_SMALL, *_SMALL, *["filtered"] * 8)
 _WEATHER: Final = Weather(disturbed=True, cut_short=False, crawls_fail=True)
 # What a finding is called, by what it says; the first that fits.

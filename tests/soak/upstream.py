@@ -88,7 +88,8 @@ class Line(asyncio.Protocol):
                 return
         if request.whole:
             self._upstream.came(self._exchange, request)
-            if self._death is None or (self._death.at == "behind" and self._death.how == "fin"):
+            is_whole = self._death is None or (self._death.at == "behind" and self._death.how == "fin")
+            if is_whole and self._exchange.tasks is None:
                 self._upstream.promised.add(self._exchange.number)
             data = self._upstream.response(self._exchange, request)
             self._answering = asyncio.create_task(self._answer(self._exchange, data))
@@ -102,7 +103,7 @@ class Line(asyncio.Protocol):
             self.transport.write(data[start:end] + (exchange.behind if end == len(data) else b""))
         if death is not None:
             self.die(death.how)
-        elif exchange.kind == "until the end" or exchange.is_hostile:
+        elif exchange.is_closing or exchange.is_hostile:
             self.transport.close()
         elif exchange.stays_open:
             await asyncio.get_running_loop().create_future()  # until the connection ends
