@@ -20,7 +20,7 @@ from typing import Any, Final
 import orjson
 import uvloop
 
-from tests.bench import crawl, index, proc, relay, streams
+from tests.bench import crawl, hostile, index, proc, relay, streams
 from tests.bench.options import Options
 from tests.bench.processes import BenchFailed
 from tests.bench.report import Table, progress
@@ -30,6 +30,7 @@ SECTIONS: Final[dict[str, Callable[[Options], Awaitable[list[Table]]]]] = {
     "index": index.run,
     "crawl": crawl.run,
     "streams": streams.run,
+    "hostile": hostile.run,
 }
 ROUNDS: Final = 5
 ROUNDS_MAX: Final = 101
@@ -40,6 +41,7 @@ sections (all, if none is named):
   index    a filtered page out of 1,000, 10,000 and 100,000 tasks: the index, and through the gateway; memory
   crawl    what a filtered query costs the upstream, beside a client that pages by hand
   streams  memory per open event stream, delay of events on 500 streams (2 minutes), and 100 MB up and down
+  hostile  the worst streams beside plain bodies, and 500 connections that hold all they may (3 minutes)
 
 examples:
   make bench

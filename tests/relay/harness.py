@@ -48,7 +48,7 @@ class Peer:
         self._news = news
         self._changed = asyncio.Event()
         self._loop = asyncio.get_running_loop()
-        self._reading = asyncio.create_task(self._read())
+        self.resume()
 
     @property
     def received(self) -> bytearray:
@@ -60,15 +60,22 @@ class Peer:
         """Every byte that was sent."""
         return self.outgoing.data
 
-    async def _read(self) -> None:
+    def _receive(self) -> None:
+        """Take in all that is there. No task does this: one that is cancelled loses what it has just received."""
         try:
-            while data := await self._loop.sock_recv(self.sock, RECEIVE_BYTES):
+            while data := self.sock.recv(RECEIVE_BYTES):
                 self.incoming.feed(data)
                 self.arrivals.append((time.monotonic(), len(self.received)))
                 self._tell()
-            self.end = "fin"
+            self._end("fin")
+        except (BlockingIOError, InterruptedError):
+            pass
         except OSError:
-            self.end = "rst"
+            self._end("rst")
+
+    def _end(self, how: End) -> None:
+        self.end = how
+        self.pause()
         self._tell()
 
     def _tell(self) -> None:
@@ -109,11 +116,12 @@ class Peer:
 
     def pause(self) -> None:
         """Read no more: a slow reader, whose window fills."""
-        self._reading.cancel()
+        self._loop.remove_reader(self.sock)
 
     def resume(self) -> None:
         """Read on."""
-        self._reading = asyncio.create_task(self._read())
+        if self.end == "open":
+            self._loop.add_reader(self.sock, self._receive)
 
     def finish(self) -> None:
         """Say that no more will be sent: FIN."""
@@ -122,18 +130,19 @@ class Peer:
 
     def reset(self) -> None:
         """Cut the connection: RST."""
-        self._reading.cancel()
-        self.closed = True
         self.sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-        # Else the loop still watches the descriptor, which may be another connection's by then.
-        asyncio.get_running_loop().remove_reader(self.sock)
-        self.sock.close()
+        self._let_go()
 
     async def close(self) -> None:
         """Let go of the connection."""
+        if not self.closed:
+            self._let_go()
+
+    def _let_go(self) -> None:
         self.closed = True
-        self._reading.cancel()
-        await asyncio.gather(self._reading, return_exceptions=True)
+        # Else the loop still watches the descriptor, which may be another connection's by then.
+        self._loop.remove_reader(self.sock)
+        self._loop.remove_writer(self.sock)
         self.sock.close()
 
 

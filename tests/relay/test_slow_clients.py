@@ -107,7 +107,7 @@ async def test_the_reader_of_a_stream_may_pause(gateways: Gateways) -> None:
         one.pause()
         events = [event(b"%d" % number + b"x" * 10_000) for number in range(1000)]
         sending = asyncio.create_task(peer.send(*map(chunk, events)))
-        await asyncio.sleep(4 * STALL_S)
+        await asyncio.sleep(3 * STALL_S)  # `send` waits for 5 s at most
         one.resume()
         await sending
         await peer.send(LAST_CHUNK)

@@ -1,30 +1,67 @@
 """`python -m tests.soak SEED [TIMES]`: play again the round that a failure has named, on asyncio's loop.
 
-In: its seed, and how often (20 times unless said), since what happens at once need not happen in the same order. Out:
-the round, and at the first failure what was wrong; the exit status says whether there was one.
+`python -m tests.soak --storm EXCHANGES [--seed SEED]`: a storm (storm.py) on the command as a process.
+
+In: a seed, and how often (20 times unless said), since what happens at once need not happen in the same order. Out:
+what was wrong: of a round the first failure, of a storm all of them by kind; the exit status says whether there was
+one.
 """
 
+import argparse
 import asyncio
 import sys
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Final
 
-from tests.soak.census import in_process
+from tests.relay import harness
+from tests.relay.gateway import Gateways
+from tests.soak import storm
+from tests.soak.census import in_process, process
 from tests.soak.plan import draw
 from tests.soak.play import Player
 from tests.soak.upstream import Upstream
 
+WARM_UP: Final = 2000  # exchanges, after which all that is made once has been made
+PATIENCE_S: Final = 20.0  # of a client: so many at once are slow on a busy machine
 
-async def main(seed: int, times: int) -> None:
-    """Play it."""
+
+async def play(seed: int, times: int) -> None:
+    """Play a round."""
     print(draw(seed))
     async with Upstream() as upstream, in_process(upstream) as gate:
         await Player(gate.port, upstream, gate.left).play([seed] * times)
     print(f"{times} times without a fault")
 
 
-if __name__ == "__main__":
-    if len(sys.argv) not in (2, 3):
-        sys.exit(__doc__)
+async def blow(seed: int, exchanges: int, directory: Path) -> None:
+    """Play a storm."""
+    async with Upstream() as upstream, process(Gateways(directory), upstream, storm.STORM_SETTINGS) as gate:
+        blown = await storm.blow(gate, upstream, seed, exchanges, WARM_UP)
+    print(blown)
+    assert not blown.findings, f"{len(blown.findings)} findings"
+
+
+def main() -> None:
+    """Run the command with the process's arguments."""
+    parser = argparse.ArgumentParser(prog="python -m tests.soak")
+    parser.add_argument("seed", type=int, nargs="?", help="of the round to play again")
+    parser.add_argument("times", type=int, nargs="?", default=20)
+    parser.add_argument("--storm", type=int, metavar="EXCHANGES", help="a storm of so many")
+    parser.add_argument("--seed", type=int, default=1, dest="first", help="of the storm's first conversation (1)")
+    given = parser.parse_args()
+    if (given.storm is None) == (given.seed is None):
+        parser.error("one of SEED and --storm EXCHANGES is needed")
     try:
-        asyncio.run(main(int(sys.argv[1]), int(sys.argv[2]) if len(sys.argv) == 3 else 20))
+        if given.storm is None:
+            asyncio.run(play(given.seed, given.times))
+            return
+        harness.WAIT_S = PATIENCE_S  # type: ignore[misc]
+        with TemporaryDirectory(prefix="taskgate-storm-") as directory:
+            asyncio.run(blow(given.first, given.storm, Path(directory)))
     except AssertionError as found:
         sys.exit(str(found))
+
+
+if __name__ == "__main__":
+    main()

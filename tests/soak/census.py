@@ -20,11 +20,12 @@ from typing import Any, Final
 from gateway import config
 from gateway.app import App
 from tests.relay.gateway import Gateway, Gateways, held_port, port_of, settings
+from tests.relay.messages import Json
 from tests.soak.play import Player
 from tests.soak.upstream import Upstream
 
 # Few places, so that one that is not given back is missed; a list is never fresh, so that every query asks.
-SETTINGS: Final[dict[str, Any]] = {
+SETTINGS: Final[Json] = {
     "upstream": {"requests_max": 30, "idle_timeout": "300ms", "response_timeout": "20s"},
     "index": {"max_age": "0s"},
     "log": {"level": "info"},
@@ -114,10 +115,10 @@ class _Errors(logging.Handler):
 
 
 @asynccontextmanager
-async def in_process(upstream: Upstream) -> AsyncIterator[InProcess]:
+async def in_process(upstream: Upstream, changed: Json = SETTINGS) -> AsyncIterator[InProcess]:
     """Run the App in front of an upstream."""
     with held_port() as listen, held_port() as admin:
-        text = json.dumps(settings(port_of(listen), port_of(admin), upstream.port, SETTINGS))
+        text = json.dumps(settings(port_of(listen), port_of(admin), upstream.port, changed))
         app = App(config.parse(text, "soak.yaml"))
         await app.start()
         gate = InProcess(app, port_of(listen), upstream)
@@ -167,6 +168,7 @@ class Process:
         """What is held once the idle connections to the upstream are closed."""
         await self._upstream.deserted()
         samples = await self._gateway.metrics()
+        await asyncio.sleep(BEGIN_S)  # until that connection is closed too
         objects = {n: int(samples[f"taskgate_{n}", ()]) for n in ("connections", "index_sessions", "index_bytes")}
         status = (self._proc / "status").read_text().splitlines()
         [rss] = [int(line.split()[1]) * 1024 for line in status if line.startswith("VmRSS:")]
@@ -174,9 +176,9 @@ class Process:
 
 
 @asynccontextmanager
-async def process(gateways: Gateways, upstream: Upstream) -> AsyncIterator[Process]:
+async def process(gateways: Gateways, upstream: Upstream, changed: Json = SETTINGS) -> AsyncIterator[Process]:
     """Run the command in front of an upstream."""
-    with gateways.process(upstream.port, **SETTINGS) as gateway:
+    with gateways.process(upstream.port, **changed) as gateway:
         gate = Process(gateway, upstream)
         await gate.begin()
         yield gate

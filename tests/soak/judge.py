@@ -7,13 +7,14 @@ nothing in it that is wrong, and looks cut.
 
 import json
 import re
+from collections.abc import Container
 from dataclasses import dataclass, replace
 from typing import Final
 
 from tests.relay.http1 import End, Fields, Malformed, Message, Reader
 from tests.relay.messages import Json
 from tests.relay.rig import body, told
-from tests.soak.plan import EXACT, Exchange, Round
+from tests.soak.plan import EXACT, MARK, NOT_IN_TRAILERS, Exchange, Round
 
 _OF_ONE_HOP: Final = (b"connection", b"transfer-encoding", b"content-length")
 _FILTER: Final = re.compile(rb'"filter":')
@@ -47,18 +48,32 @@ class Weather:
 
 
 def faults(
-    exchanges: list[Exchange], received: bytes, end: End, left: bool, weather: Weather, asked: list[bytes]
+    exchanges: list[Exchange],
+    received: bytes,
+    end: End,
+    left: bool,
+    weather: Weather,
+    asked: list[bytes],
+    promised: Container[int] = (),
 ) -> list[str]:
-    """What is wrong with what came. `left`: the client went away before; `asked`: the methods it sent until then."""
+    """What is wrong with what came.
+
+    `left`: the client went away before; `asked`: the methods it sent until then; `promised`: the numbers of those that
+    the upstream has answered whole, or is about to.
+    """
     reader = Reader()
     reader.feed(received)
     try:
-        came = reader.responses(asked, end)
+        came = [response for response in reader.responses(asked, end) if response.is_final]
     except Malformed as error:
         return [f"malformed: {error}"]
     found = []
     for exchange, response in zip(exchanges, came, strict=False):
-        why = _whole(exchange, response, weather) if response.whole else _part(exchange, response, weather, left)
+        why = _foreign(exchange, response)
+        if why is None and not exchange.is_hostile:
+            why = _whole(exchange, response, weather) if response.whole else _part(exchange, response, weather, left)
+            if exchange.number in promised and not left and (response.status == 502 or not response.whole):
+                why = f"whole at the upstream, and lost ({why})"
         if why:
             shown = bytes(response.body[:300])
             found.append(f"{exchange.number} {exchange.kind}: {why}: {response.start!r} {response.fields} {shown!r}")
@@ -66,6 +81,12 @@ def faults(
     if len(came) < len(exchanges) and not left and not has_end:
         found.append(f"{exchanges[len(came)].number} {exchanges[len(came)].kind}: no response; connection {end}")
     return found
+
+
+def _foreign(exchange: Exchange, response: Message) -> str | None:
+    """Whether it is the response to another exchange; the gateway's own have no mark."""
+    marks = [mark for mark in response.values(MARK) if mark != b"%d" % exchange.number]
+    return f"foreign, of {marks}" if marks else None
 
 
 def right(exchange: Exchange) -> Message:
@@ -79,8 +100,8 @@ def _whole(exchange: Exchange, response: Message, weather: Weather) -> str | Non
     if response.status == 502:
         if not weather.may_fail(exchange):
             return "502, and the upstream had not failed"
-        error = body(response)
-        return None if _is_failure(exchange, error) else "502 that says something else"
+        said = exchange.method == b"HEAD" or _is_failure(exchange, body(response))
+        return None if said else "502 that says something else"
     if exchange.tasks is not None:
         return _list(exchange, response, weather)
     expected = right(exchange)
@@ -88,12 +109,15 @@ def _whole(exchange: Exchange, response: Message, weather: Weather) -> str | Non
         return "another head"
     if exchange.is_edited:
         return _edited(response.body, expected.body)
-    if (response.body, response.trailers) == (expected.body, expected.trailers):
+    if framing := [name for name, _ in response.trailers if name.lower() in NOT_IN_TRAILERS]:
+        return f"trailers that frame: {framing}"
+    trailers = tuple(field for field in expected.trailers if field[0].lower() not in NOT_IN_TRAILERS)
+    if (response.body, response.trailers) == (expected.body, trailers):
         return None
-    if exchange.kind == "until the end" and expected.body.startswith(response.body):
+    if response.framing == "close" and expected.body.startswith(response.body):
         death = exchange.death
         may_end = weather.cut_short or (death is not None and death.how == "fin" and death.at == "response")
-        return None if may_end else "cut, and ended cleanly"
+        return None if may_end and expected.framing == "close" else "cut, and ended cleanly"
     return "complete and wrong"
 
 
@@ -127,6 +151,8 @@ def _list(exchange: Exchange, response: Message, weather: Weather) -> str | None
         return "no list"
     assert exchange.tasks is not None
     tasks, total = last["result"]["tasks"], last["result"]["_meta"]["taskgate/total"]
+    if others_tasks := [t["taskId"] for t in tasks if not t["taskId"].startswith(exchange.session)]:
+        return f"foreign tasks: {others_tasks}"
     return None if (tasks, total) == (exchange.tasks, len(exchange.tasks)) else f"another list, {total} in all"
 
 

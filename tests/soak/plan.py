@@ -9,7 +9,7 @@ import gzip
 import itertools
 import json
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
@@ -45,6 +45,8 @@ OUTAGES: Final = 0.06  # of rounds
 BODY_BYTES_MAX: Final = 600_000
 EXACT: Final = b'"exact":123456789012345678901234567890.10'  # which no parser of numbers keeps
 STATUSES: Final = ("working", "completed", "failed", "input_required", "cancelled")
+MARK: Final = b"X-Exchange"
+NOT_IN_TRAILERS: Final = (b"content-length", b"transfer-encoding", b"connection", b"authorization", b"mcp-session-id")
 _OCTETS: Final = b"Content-Type: application/octet-stream"
 _SSE: Final = b"Content-Type: text/event-stream"
 _CHUNKED: Final = b"Transfer-Encoding: chunked"
@@ -69,6 +71,12 @@ def page_at(session: str, cursor: str | None) -> Json:
     return page(shown, shown[-1]["taskId"] if start + PAGE_SIZE < len(tasks) else None)
 
 
+def identity(session: str) -> list[bytes]:
+    """The fields that say who asks: two callers share each session's id, and nothing else."""
+    shared = SESSIONS.index(session) // 2
+    return [b"Mcp-Session-Id: soak-%d" % shared, b"Authorization: Bearer " + session.encode()]
+
+
 @dataclass(frozen=True)
 class Death:
     """The upstream ends a connection: in a request, in its response, or behind it, when it is idle.
@@ -90,11 +98,15 @@ class Death:
 
 @dataclass(frozen=True)
 class Departure:
-    """The client leaves: when so much of its requests is sent, or so much of all answers has come."""
+    """The client leaves: when so much of its requests is sent, or so much of all answers has come.
+
+    `half`: it only says that it sends no more, by FIN, and reads what there is to read.
+    """
 
     at: str
     share: float
     how: End
+    half: bool = False
 
 
 @dataclass
@@ -110,24 +122,36 @@ class Exchange:
     is_edited: bool = False
     stays_open: bool = False
     death: Death | None = None
+    behind: bytes = b""  # what the upstream sends with the end of its response, and nobody asked for
+    is_hostile: bool = False  # the request or the response can be read in no way, or in two: all but another's is right
 
     @property
     def method(self) -> bytes:
         return self.asked.partition(b" ")[0]
 
     @property
+    def is_closing(self) -> bool:
+        """Whether the end of the connection ends the response."""
+        return self.kind.endswith("until the end")
+
+    @property
     def is_safe(self) -> bool:
-        return self.method == b"GET"
+        return self.method in (b"GET", b"HEAD")
 
 
 @dataclass
 class Conversation:
-    """Exchanges on one connection of a client's, one by one or pipelined; `cuts` split what is sent."""
+    """Exchanges on one connection of a client's, one by one or pipelined; `cuts` split what is sent.
+
+    A slow client pauses while it is answered. `behind` is what it sends behind its requests.
+    """
 
     exchanges: list[Exchange]
     pipelined: bool
     cuts: list[float]
     departure: Departure | None
+    is_slow: bool = False
+    behind: bytes = b""
 
 
 @dataclass(frozen=True)
@@ -171,14 +195,14 @@ Made = dict[str, Any]
 """What a kind makes of an exchange: its fields."""
 
 
-class _Dice:
+class Dice:
     """Draws what an exchange is made of."""
 
     def __init__(self, source: random.Random, number: int) -> None:
         self.random = source
         self.number = number
         self.session = source.choice(SESSIONS)
-        self.own = [b"Mcp-Session-Id: " + self.session.encode(), b"X-Request-Id: %d" % number]
+        self.own = [*identity(self.session), b"X-Request-Id: %d" % number]
 
     def payload(self, bytes_max: int = 2000) -> bytes:
         """Bytes whose every place can be told from the next."""
@@ -211,31 +235,31 @@ class _Dice:
         return stream(*fields) + b"".join(map(chunk, self.pieces(body))) + LAST_CHUNK
 
 
-def _json(dice: _Dice) -> Made:
+def _json(dice: Dice) -> Made:
     text = dice.payload(3000).decode("latin-1")
     message = dumps(result(dice.number, {"content": [{"type": "text", "text": text}]}))
     return {"asked": dice.post(call("tools/call", dice.number, name="x")), "answered": dice.framed(message)}
 
 
-def _events(dice: _Dice) -> Made:
+def _events(dice: Dice) -> Made:
     events = [event(notification("notifications/progress", progress=n), b"id: %d" % n) for n in range(4)]
     events.append(event(result(dice.number, {"content": dice.number})))
     body = stream() + b"".join(chunk(piece) for e in events for piece in dice.pieces(e)) + LAST_CHUNK
     return {"asked": dice.post(call("tools/call", dice.number, name="x")), "answered": body}
 
 
-def _chunks(dice: _Dice) -> Made:
+def _chunks(dice: Dice) -> Made:
     head = response(b"", _OCTETS, _CHUNKED).replace(b"Content-Length: 0\r\n", b"")
     body = b"".join(map(chunk, dice.pieces(dice.payload(20_000)))) + b"0\r\nX-Sum: %d\r\n\r\n" % dice.number
     return {"asked": dice.get(), "answered": head + body}
 
 
-def _until_the_end(dice: _Dice) -> Made:
+def _until_the_end(dice: Dice) -> Made:
     head = response(b"", _OCTETS).replace(b"Content-Length: 0\r\n", b"")
     return {"asked": dice.get(), "answered": head + dice.payload(20_000)}
 
 
-def _upload(dice: _Dice) -> Made:
+def _upload(dice: Dice) -> Made:
     body = dice.payload(BODY_BYTES_MAX)
     if dice.random.random() < 0.5:
         asked = request(b"PUT", fields=[*dice.own, _OCTETS], body=body)
@@ -245,11 +269,11 @@ def _upload(dice: _Dice) -> Made:
     return {"asked": asked, "answered": response(b"taken %d" % dice.number)}
 
 
-def _download(dice: _Dice) -> Made:
+def _download(dice: Dice) -> Made:
     return {"asked": dice.get(), "answered": response(dice.payload(BODY_BYTES_MAX), _OCTETS)}
 
 
-def _stream(dice: _Dice) -> Made:
+def _stream(dice: Dice) -> Made:
     """A GET stream: it ends after some events, or stays open until somebody leaves."""
     notices = [notification("notifications/tasks/status", **t) for t in TASKS[dice.session][:3]]
     body = stream() + b"".join(chunk(event(n, b"id: %d" % i)) for i, n in enumerate(notices))
@@ -258,44 +282,44 @@ def _stream(dice: _Dice) -> Made:
     return {"asked": asked, "answered": body if stays_open else body + LAST_CHUNK, "stays_open": stays_open}
 
 
-def _encoded(dice: _Dice) -> Made:
+def _encoded(dice: Dice) -> Made:
     text = dice.payload(4000).decode("latin-1")
     packed = gzip.compress(dumps(result(dice.number, {"text": text})), mtime=0)
     asked = dice.post(call("prompts/get", dice.number)).replace(b"Accept:", b"Accept-Encoding: gzip\r\nAccept:", 1)
     return {"asked": asked, "answered": answer(packed, b"Content-Encoding: gzip")}
 
 
-def _initialize(dice: _Dice) -> Made:
+def _initialize(dice: Dice) -> Made:
     message = dumps(result(dice.number, initialized()))
     message = message.replace(b'"serverInfo":{', b'"serverInfo":{' + EXACT + b",")
-    given = b"Mcp-Session-Id: " + dice.session.encode()
+    given = identity(dice.session)[0]
     asked = dice.post(call("initialize", dice.number, protocolVersion="2025-11-25"))
     return {"asked": asked, "answered": dice.told(message, given), "is_edited": True}
 
 
-def _filtered(dice: _Dice) -> Made:
+def _filtered(dice: Dice) -> Made:
     wanted = dice.random.sample(STATUSES, dice.random.randint(1, 3))
     tasks = [t for t in reversed(TASKS[dice.session]) if t["status"] in wanted]
     return {"asked": dice.post(filtered(dice.number, status=wanted)), "tasks": tasks}
 
 
-def _listed(dice: _Dice) -> Made:
+def _listed(dice: Dice) -> Made:
     message = dumps(result(dice.number, page_at(dice.session, None)))
     return {"asked": dice.post(call("tasks/list", dice.number)), "answered": dice.told(message)}
 
 
-def _got(dice: _Dice) -> Made:
+def _got(dice: Dice) -> Made:
     one = dice.random.choice(TASKS[dice.session])
     asked = dice.post(call("tasks/get", dice.number, taskId=one["taskId"]))
     return {"asked": asked, "answered": dice.told(dumps(result(dice.number, one)))}
 
 
-def _ended(dice: _Dice) -> Made:
+def _ended(dice: Dice) -> Made:
     gone = b"HTTP/1.1 204 No Content\r\nX-Number: %d\r\n\r\n" % dice.number
     return {"asked": request(b"DELETE", fields=dice.own), "answered": gone}
 
 
-KINDS: Final[dict[str, Callable[[_Dice], Made]]] = {
+KINDS: Final[dict[str, Callable[[Dice], Made]]] = {
     "JSON": _json,
     "events": _events,
     "chunks": _chunks,
@@ -322,31 +346,45 @@ def draw(seed: int, kinds: Sequence[str] = (*KINDS, *_OFTEN)) -> Round:
     numbers = itertools.count(seed * 100)
     conversations = []
     for _ in range(source.randint(1, CONVERSATIONS_MAX)):
-        exchanges = [_exchange(source, next(numbers), kinds) for _ in range(source.randint(1, EXCHANGES_MAX))]
-        # What stays open is the last of its connection, and what the end of the connection ends too.
-        until = next((i for i, e in enumerate(exchanges) if e.stays_open or e.kind == "until the end"), len(exchanges))
-        conversations.append(_conversation(source, exchanges[: until + 1]))
+        exchanges = [exchange(source, next(numbers), kinds) for _ in range(source.randint(1, EXCHANGES_MAX))]
+        conversations.append(conversation(source, exchanges))
     outage = None
     if source.random() < OUTAGES:
         outage = Outage(source.uniform(0, 0.01), source.uniform(0, 0.02), source.choice(["fin", "rst"]))
     return Round(seed, conversations, outage, source)
 
 
-def _exchange(source: random.Random, number: int, kinds: Sequence[str]) -> Exchange:
-    kind = source.choice(kinds)
-    dice = _Dice(source, number)
-    made = KINDS[kind](dice)
+def exchange(
+    source: random.Random,
+    number: int,
+    names: Sequence[str],
+    deaths: float = DEATHS,
+    kinds: Mapping[str, Callable[[Dice], Made]] = KINDS,
+) -> Exchange:
+    """An exchange of one of the kinds of these names; such a share of them meets a death."""
+    kind = source.choice(names)
+    dice = Dice(source, number)
+    made = kinds[kind](dice)
     death = None
-    if source.random() < DEATHS:
+    if source.random() < deaths:
         at = source.choices(["request", "response", "behind"], [2, 6, 1])[0]
         nth = source.randint(1, 6) if kind == "filtered" else 1
         death = Death(at, source.random(), source.choice(["fin", "rst"]), nth, source.random() < 0.7)
+    made["answered"] = marked(made.get("answered", b""), number)
     return Exchange(number, kind, dice.session, death=death, **made)
 
 
-def _conversation(source: random.Random, exchanges: list[Exchange]) -> Conversation:
+def marked(response: bytes, number: int) -> bytes:
+    """A response that says of which exchange it is."""
+    return response.replace(b"\r\n", b"\r\n%b: %d\r\n" % (MARK, number), 1)
+
+
+def conversation(source: random.Random, exchanges: list[Exchange], departures: float = DEPARTURES) -> Conversation:
+    """These exchanges on one connection, as far as it can carry them; such a share of clients leaves too early."""
+    # What stays open is the last of its connection, and what the end of the connection ends too.
+    exchanges = exchanges[: next((i for i, e in enumerate(exchanges, 1) if _ends(e)), None)]
     departure = None
-    if source.random() < DEPARTURES:
+    if source.random() < departures:
         departure = Departure(source.choice(["asking", "hearing"]), source.random(), source.choice(["fin", "rst"]))
     last = exchanges[-1]
     if last.stays_open and last.death is not None and last.death.at == "request":
@@ -356,6 +394,11 @@ def _conversation(source: random.Random, exchanges: list[Exchange]) -> Conversat
         departure = Departure("hearing", 1.0, source.choice(["fin", "rst"]))
     cuts = [source.random() for _ in range(source.randrange(4))]
     return Conversation(exchanges, source.random() < 0.4, sorted(cuts), departure)
+
+
+def _ends(exchange: Exchange) -> bool:
+    closes = exchange.is_closing or b" HTTP/1.0\r\n" in exchange.asked[:100]
+    return closes or exchange.stays_open or exchange.is_hostile
 
 
 def parsed(message: bytes) -> Any:

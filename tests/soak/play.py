@@ -6,19 +6,46 @@ round ends when every client has left and all that it caused is over; nothing go
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Container, Iterable
 from itertools import pairwise
 from typing import Final
 
 from tests.relay.harness import Client
+from tests.relay.messages import request, response
 from tests.soak import judge
 from tests.soak.judge import Weather
-from tests.soak.plan import SESSIONS, Conversation, Exchange, Round, draw
+from tests.soak.plan import SESSIONS, Conversation, Exchange, Round, draw, identity, marked
 from tests.soak.upstream import Upstream
 
 SETTLE_S: Final = 5.0
 POLL_S: Final = 0.001
+READS_S: Final = 0.001  # a slow client
+PAUSES_S: Final = 0.01
 _LIST_BYTES: Final = 1500  # about, of what the gateway answers
+
+
+async def converse(port: int, conversation: Conversation, weather: Weather, promised: Container[int] = ()) -> list[str]:
+    """One connection of a client's; what was wrong with what came (judge.py)."""
+    client = await Client.connect(port)
+    departure = conversation.departure
+    asking = asyncio.create_task(_ask(client, conversation))
+    dawdling = asyncio.create_task(_dawdle(client)) if conversation.is_slow else None
+    try:
+        left = await _until_departure(client, conversation, asking)
+        if left and departure is not None and departure.half:
+            client.finish()
+            await client.ends()
+        methods, received, end = client.outgoing.methods(), bytes(client.received), client.end
+    finally:
+        for task in filter(None, (asking, dawdling)):
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+        if departure is not None and departure.how == "rst":
+            client.reset()
+        elif departure is not None:
+            client.finish()
+        await client.close()
+    return judge.faults(conversation.exchanges, received, end, left, weather, methods, promised)
 
 
 class Player:
@@ -50,11 +77,11 @@ class Player:
         outage = asyncio.create_task(self._outage(played))
         found: list[str] = []
         for ended in await asyncio.gather(
-            *(self._converse(c, weather) for c in played.conversations), return_exceptions=True
+            *(converse(self._port, c, weather) for c in played.conversations), return_exceptions=True
         ):
             found += [f"{type(ended).__name__}: {ended}"] if isinstance(ended, BaseException) else ended
         await outage
-        found += self._upstream.faults or await self._settled()
+        found += self._upstream.faults or await settled(self._upstream, self._left)
         assert not found, "\n".join([*found, str(played)])
 
     async def _outage(self, played: Round) -> None:
@@ -64,38 +91,19 @@ class Player:
             await asyncio.sleep(played.outage.for_s)
             await self._upstream.start()
 
-    async def _settled(self) -> list[str]:
-        """What is left of a round when it has had time to end."""
-        deadline = time.monotonic() + SETTLE_S
-        quiet = 0
-        while quiet < 2:  # looks in a row: what is cancelled may still have a last word
-            busy = sum(not line.is_idle for line in self._upstream.lines)
-            left = f"{busy} requests at the upstream that nobody waits for" if busy else await self._left()
-            quiet = 0 if left else quiet + 1
-            if left and time.monotonic() > deadline:
-                return [f"left behind: {left}"]
-            await asyncio.sleep(POLL_S)
-        return []
 
-    async def _converse(self, conversation: Conversation, weather: Weather) -> list[str]:
-        """One connection of a client's; what was wrong with what came."""
-        client = await Client.connect(self._port)
-        departure = conversation.departure
-        asking = asyncio.create_task(_ask(client, conversation))
-        try:
-            left = await _until_departure(client, conversation, asking)
-            methods, received, end = client.outgoing.methods(), bytes(client.received), client.end
-        finally:
-            asking.cancel()
-            await asyncio.gather(asking, return_exceptions=True)
-            if departure is not None and departure.how == "rst":
-                client.pause()
-                await asyncio.sleep(0)  # the loop has to forget the descriptor before another connection is given it
-                client.reset()
-            elif departure is not None:
-                client.finish()
-            await client.close()
-        return judge.faults(conversation.exchanges, received, end, left, weather, methods)
+async def settled(upstream: Upstream, left: Callable[[], Awaitable[str]]) -> list[str]:
+    """What is left behind when everything has had time to end."""
+    deadline = time.monotonic() + SETTLE_S
+    quiet = 0
+    while quiet < 2:  # looks in a row: what is cancelled may still have a last word
+        busy = sum(not line.is_idle for line in upstream.lines)
+        remains = f"{busy} requests at the upstream that nobody waits for" if busy else await left()
+        quiet = 0 if remains else quiet + 1
+        if remains and time.monotonic() > deadline:
+            return [f"left behind: {remains}"]
+        await asyncio.sleep(POLL_S)
+    return []
 
 
 async def _until_departure(client: Client, conversation: Conversation, asking: "asyncio.Task[None]") -> bool:
@@ -128,6 +136,8 @@ async def _ask(client: Client, conversation: Conversation) -> None:
     wanted = 0
     for group in groups:
         data = b"".join(e.asked for e in group)[:allowed]
+        if group[-1] is exchanges[-1]:
+            data += conversation.behind
         allowed -= len(data)
         await client.send(*_split(data, conversation.cuts))
         wanted += len(group)
@@ -136,6 +146,15 @@ async def _ask(client: Client, conversation: Conversation) -> None:
         await _responses(client, wanted, group[-1])
         if client.end != "open":
             return
+
+
+async def _dawdle(client: Client) -> None:
+    """Read only now and then."""
+    while True:
+        await asyncio.sleep(READS_S)
+        client.pause()
+        await asyncio.sleep(PAUSES_S)
+        client.resume()
 
 
 async def _responses(client: Client, wanted: int, last: Exchange) -> None:
@@ -158,7 +177,5 @@ def _split(data: bytes, cuts: list[float]) -> list[bytes]:
 
 def _ending(number: int, session: str) -> Exchange:
     """A DELETE of a session."""
-    asked = b"DELETE /mcp HTTP/1.1\r\nHost: localhost\r\nMcp-Session-Id: %b\r\nX-Request-Id: %d\r\n\r\n"
-    return Exchange(
-        number, "DELETE", session, asked % (session.encode(), number), b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n"
-    )
+    asked = request(b"DELETE", fields=[*identity(session), b"X-Request-Id: %d" % number])
+    return Exchange(number, "DELETE", session, asked, marked(response(b""), number))

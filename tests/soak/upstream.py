@@ -12,13 +12,14 @@ import random
 import socket
 import struct
 from collections import Counter
+from collections.abc import Iterable
 from itertools import pairwise
 from typing import Final, Self
 
 from tests.relay.gateway import held_port, port_of
 from tests.relay.http1 import End, Malformed, Message, Reader
 from tests.relay.messages import LAST_CHUNK, Json, answer, chunk, dumps, event, fault, notification, result, stream
-from tests.soak.plan import TASKS, Death, Exchange, Round, page_at
+from tests.soak.plan import NOT_IN_TRAILERS, TASKS, Death, Exchange, Round, page_at
 
 DESERTED_S: Final = 10.0
 _PAUSE_MAX_S: Final = 0.001
@@ -87,6 +88,9 @@ class Line(asyncio.Protocol):
                 return
         if request.whole:
             self._upstream.came(self._exchange, request)
+            is_whole = self._death is None or (self._death.at == "behind" and self._death.how == "fin")
+            if is_whole and self._exchange.tasks is None:
+                self._upstream.promised.add(self._exchange.number)
             data = self._upstream.response(self._exchange, request)
             self._answering = asyncio.create_task(self._answer(self._exchange, data))
 
@@ -96,10 +100,10 @@ class Line(asyncio.Protocol):
         cuts = sorted({0, ends, *(dice.randrange(ends + 1) for _ in range(dice.randrange(3)))})
         for start, end in pairwise(cuts):
             await asyncio.sleep(dice.uniform(0, _PAUSE_MAX_S) if dice.random() < _PAUSES else 0)
-            self.transport.write(data[start:end])
+            self.transport.write(data[start:end] + (exchange.behind if end == len(data) else b""))
         if death is not None:
             self.die(death.how)
-        elif exchange.kind == "until the end":
+        elif exchange.is_closing or exchange.is_hostile:
             self.transport.close()
         elif exchange.stays_open:
             await asyncio.get_running_loop().create_future()  # until the connection ends
@@ -129,6 +133,8 @@ class Upstream:
         self._server: asyncio.Server | None = None
         self._exchanges: dict[int, Exchange] = {}
         self._count: Counter[int] = Counter()  # of requests that came, by exchange
+        self.promised: set[int] = set()  # the exchanges whose response is whole, or will be in a moment
+        self._gone: set[int] = set()  # exchanges whose client is no more
         self._polls: dict[bytes, Json] = {}  # messages whose response is to be had by polling, by Last-Event-ID
 
     async def __aenter__(self) -> Self:
@@ -166,7 +172,20 @@ class Upstream:
         self.faults.clear()
         self._count.clear()
         self._polls.clear()
-        self._exchanges = {e.number: e for e in played.exchanges}
+        self._exchanges.clear()
+        self.promised.clear()
+        self.expect(played.exchanges)
+
+    def expect(self, exchanges: Iterable[Exchange]) -> None:
+        """Know these exchanges too."""
+        self._exchanges.update((e.number, e) for e in exchanges)
+
+    def forget(self, exchanges: Iterable[Exchange]) -> None:
+        """Their client is no more: what still comes of them is not answered."""
+        for exchange in exchanges:
+            self._exchanges.pop(exchange.number)
+            self.promised.discard(exchange.number)
+            self._gone.add(exchange.number)
 
     # ---- what comes ----
 
@@ -174,7 +193,7 @@ class Upstream:
         """The exchange that a request belongs to."""
         number = request.value(b"x-request-id")
         exchange = self._exchanges.get(int(number)) if number is not None else None
-        if exchange is None:
+        if exchange is None and (number is None or int(number) not in self._gone):
             self.faults.append(f"a request of no exchange in this round: {request.start!r}, {number!r}")
         return exchange
 
@@ -188,13 +207,17 @@ class Upstream:
         """Check a request that came whole: it is what the client sent, whole, and came once."""
         if exchange.tasks is not None:
             return  # the gateway's own requests, of which it knows best
+        if framing := [name for name, _ in request.trailers if name.lower() in NOT_IN_TRAILERS]:
+            self.faults.append(f"exchange {exchange.number} came with trailers that frame: {framing}")
+        if self._count[exchange.number] > 1 and not exchange.is_safe:
+            self.faults.append(f"exchange {exchange.number}, {exchange.kind}, came twice")
+        if exchange.is_hostile:
+            return  # perhaps there is no telling what was sent
         reader = Reader()
         reader.feed(exchange.asked)
         [sent] = reader.requests()
         if (request.method, request.target, request.body) != (sent.method, sent.target, sent.body):
             self.faults.append(f"exchange {exchange.number} came as another: {request.start!r}")
-        if self._count[exchange.number] > 1 and not exchange.is_safe:
-            self.faults.append(f"exchange {exchange.number}, {exchange.kind}, came twice")
 
     def response(self, exchange: Exchange, request: Message) -> bytes:
         """What is answered to a request."""

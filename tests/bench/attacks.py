@@ -1,0 +1,198 @@
+"""The hostile streams that section `hostile` measures: what a client sends, or an upstream answers, to cost the most.
+
+In: nothing. Out: `ATTACKS`; the load sends `asked` of one to the target `/attack?N`, N its place in the table, and the
+upstream answers there with its `answered`. Always: the bytes of one side are the attack, those of the other are few.
+
+Source: issue 9, 3.
+"""
+
+import functools
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final, Literal, TypeAlias
+
+import orjson
+
+from gateway.core import cursor
+from gateway.core.cursor import Position
+from gateway.core.query import Query
+from gateway.core.task import Key
+
+MIB: Final = 1 << 20
+PIECE_BYTES: Final = 64 * 1024
+SEGMENTS: Final = 32 * 1024
+REQUESTS: Final = 10_000
+HEADS: Final = 32
+FORGED_IDS: Final = 110_000
+_BODY_BYTES: Final = 4 * MIB - 4096  # a little less than is inspected
+
+Side: TypeAlias = Literal["up", "down"]
+
+
+@dataclass(frozen=True)
+class Attack:
+    """`make` gives the hostile bytes: a whole request, or a whole response.
+
+    `units` says of how many requests, events or chunks they are, where that is what costs; `answers` how many responses
+    there are; `piece_bytes` how much is sent at once; `asks` what a client sends to get a hostile response.
+    """
+
+    name: str
+    side: Side
+    make: Callable[[], bytes]
+    units: int | None = None
+    answers: int = 1
+    piece_bytes: int = PIECE_BYTES
+    asks: bytes = b""
+
+
+def request(start: bytes, *fields: bytes, body: bytes = b"") -> bytes:
+    """A request to `start`'s target on a loopback gateway."""
+    return b"\r\n".join([start + b" HTTP/1.1", b"Host: localhost", *fields, b"", body])
+
+
+def post(target: bytes, message: bytes) -> bytes:
+    """A POST of a JSON-RPC message."""
+    kind, accept = b"Content-Type: application/json", b"Accept: application/json, text/event-stream"
+    return request(b"POST " + target, kind, accept, b"Content-Length: %d" % len(message), body=message)
+
+
+def response(body: bytes, kind: bytes = b"application/octet-stream") -> bytes:
+    """A response framed by its length."""
+    return b"HTTP/1.1 200 OK\r\nContent-Type: %b\r\nContent-Length: %d\r\n\r\n%b" % (kind, len(body), body)
+
+
+def chunk(data: bytes) -> bytes:
+    """One chunk."""
+    return b"%x\r\n%b\r\n" % (len(data), data)
+
+
+def in_chunks(body: bytes) -> bytes:
+    """A body in chunks, without the last one."""
+    return b"".join(chunk(bytes(piece)) for piece in pieces(body, PIECE_BYTES))
+
+
+LAST_CHUNK: Final = b"0\r\n\r\n"
+STREAM: Final = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
+TARGET: Final = b"/attack?%d"
+INITIALIZE: Final = orjson.dumps({"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": {}})
+
+
+# ---- from clients; %d in a request is the attack's place ----
+
+
+def _leading() -> bytes:
+    return b"\r\n" * (2 * MIB) + request(b"GET " + TARGET)
+
+
+def _members() -> bytes:
+    members = b"".join(b',"%x":1' % n for n in range(350_000))
+    return post(TARGET, b'{"jsonrpc":"2.0","id":1,"method":"tasks/list","params":{"status":["working"]%b}}' % members)
+
+
+def _forged() -> bytes:
+    """A cursor as an attacker can make it: ours, of as many ids as one may have or a few more."""
+    ids = frozenset(f"{n:05x}" for n in range(FORGED_IDS))
+    text = cursor.encode(Position(Query(task_ids=ids), Key(0, "00000"))).encode()
+    return post(TARGET, b'{"jsonrpc":"2.0","id":1,"method":"tasks/list","params":{"cursor":"%b"}}' % text)
+
+
+def _pipelined() -> bytes:
+    return request(b"GET " + TARGET) * REQUESTS
+
+
+def _strangers() -> bytes:
+    return b"GET / HTTP/1.1\r\nHost: x\r\n\r\n" * REQUESTS
+
+
+def _heads() -> bytes:
+    return request(b"GET " + TARGET, *[b"a:"] * 15_000) * HEADS
+
+
+def _chunks_up() -> bytes:
+    kind, coding = b"Content-Type: application/octet-stream", b"Transfer-Encoding: chunked"
+    return request(b"PUT " + TARGET, kind, coding, body=b"1\r\nx\r\n" * (2 * MIB // 6) + LAST_CHUNK)
+
+
+def _segments_up() -> bytes:
+    kind, length = b"Content-Type: application/octet-stream", b"Content-Length: %d" % SEGMENTS
+    return request(b"PUT " + TARGET, kind, length, body=b"x" * SEGMENTS)
+
+
+# ---- from upstreams ----
+
+
+def _tokens(token: bytes) -> bytes:
+    start, end = b'{"jsonrpc":"2.0","id":1,"result":{"x":[', b'],"capabilities":{"tasks":{"list":{}}}}}'
+    many = b",".join([token] * (_BODY_BYTES // (len(token) + 1)))
+    return response(start + many + end, b"application/json")
+
+
+def _streamed(body: bytes) -> bytes:
+    return STREAM + in_chunks(body) + LAST_CHUNK
+
+
+def _lines() -> bytes:
+    return _streamed(b"data:\n" * (_BODY_BYTES // 6) + b"data: tasks/status\n\n")
+
+
+def _chunks_down() -> bytes:
+    head = b"HTTP/1.1 200 OK\r\nContent-Type: application/octet-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
+    return head + b"1\r\nx\r\n" * (2 * MIB // 6) + LAST_CHUNK
+
+
+def _interim() -> bytes:
+    return b"HTTP/1.1 102 Processing\r\n\r\n" * REQUESTS + response(b"")
+
+
+def pieces(data: bytes, piece_bytes: int) -> Iterator[memoryview]:
+    """The data, in pieces that are no copies."""
+    view = memoryview(data)
+    return (view[at : at + piece_bytes] for at in range(0, len(data), piece_bytes))
+
+
+def _repeated(line: bytes, size_bytes: int) -> Callable[[], bytes]:
+    return lambda: _streamed(line * (size_bytes // len(line)))
+
+
+_INITIALIZE: Final = post(TARGET, INITIALIZE)
+ATTACKS: Final[Sequence[Attack]] = (
+    Attack("CRLFs before a request", "up", _leading),
+    Attack("tasks/list of 350,000 members", "up", _members),
+    Attack("a forged cursor of 110,000 ids", "up", _forged),
+    Attack("pipelined tiny requests", "up", _pipelined, REQUESTS, REQUESTS),
+    Attack("pipelined, of a stranger's host", "up", _strangers, REQUESTS, REQUESTS),
+    Attack("pipelined heads of 15,000 fields", "up", _heads, HEADS, HEADS),
+    Attack("chunks of one byte, up", "up", _chunks_up, 2 * MIB // 6),
+    Attack("segments of one byte, up", "up", _segments_up, SEGMENTS, piece_bytes=1),
+    Attack("initialize of numbers", "down", functools.partial(_tokens, b"0"), asks=_INITIALIZE),
+    Attack("initialize of objects", "down", functools.partial(_tokens, b"{}"), asks=_INITIALIZE),
+    Attack("initialize of pairs", "down", functools.partial(_tokens, b'{"":""}'), asks=_INITIALIZE),
+    Attack("20 MB of LF, as events", "down", _repeated(b"\n", 20 * 10**6)),
+    Attack("8 MB of CR, as events", "down", _repeated(b"\r", 8 * 10**6)),
+    Attack("8 MB of CRLF, as events", "down", _repeated(b"\r\n", 8 * 10**6)),
+    Attack("8 MB of LF, as an initialize", "down", _repeated(b"\n", 8 * 10**6), asks=_INITIALIZE),
+    Attack("an event of short lines", "down", _lines),
+    Attack("the same, as an initialize", "down", _lines, asks=_INITIALIZE),
+    Attack("tiny events", "down", _repeated(b"data:1\n\n", 4 * MIB), 4 * MIB // 8),
+    Attack("tiny events, as an initialize", "down", _repeated(b"data:1\n\n", 4 * MIB), 4 * MIB // 8, asks=_INITIALIZE),
+    Attack("chunks of one byte, down", "down", _chunks_down, 2 * MIB // 6),
+    Attack("segments of one byte, down", "down", lambda: response(b"x" * SEGMENTS), SEGMENTS, piece_bytes=1),
+    Attack("1xx before a response", "down", _interim, REQUESTS),
+)
+
+
+@functools.cache
+def asked(number: int) -> bytes:
+    """What the client sends in the attack of that place."""
+    attack = ATTACKS[number]
+    default = request(b"GET " + TARGET, b"Accept: text/event-stream")
+    data = attack.make() if attack.side == "up" else (attack.asks or default)
+    return data.replace(TARGET, TARGET % number)
+
+
+@functools.cache
+def answered(number: int) -> bytes:
+    """What the upstream answers in it."""
+    attack = ATTACKS[number]
+    return attack.make() if attack.side == "down" else response(b"ok")

@@ -1,0 +1,305 @@
+"""Section `hostile`: what the worst streams cost, and what the gateway holds for those that ask for all they may.
+
+How: each stream of attacks.py goes through the gateway on a connection of its own, while another connection pings every
+2 ms. One that is quick then passes again and again without pings; from a long one the CPU time of the pings, whose
+price is known from an idle second, is taken off. What is left stands beside the CPU time of a plain body of as many
+bytes, the same way through the same gateway. A stream that takes more than `LIMIT_S` is left there, and figures are
+for what has passed. How long the loop was held is measured by a probe inside (probed.py) in CPU time, which other
+processes do not lengthen, and seen from outside by the slowest ping, which they do.
+
+Then 500 connections hold as much as they are allowed to, of one kind after the other, each before a gateway of its own;
+memory is the growth over the same 500 connections when they hold nothing.
+"""
+
+import asyncio
+import math
+import time
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, Final
+
+import orjson
+
+from gateway.config import Limits
+from tests.bench import proc
+from tests.bench.attacks import ATTACKS, MIB, Attack, Side
+from tests.bench.options import Options
+from tests.bench.processes import BenchFailed, Child, child, free_address
+from tests.bench.report import Column, Goal, Table, progress
+
+RATIO_GOAL: Final = 20
+HELD_MS_GOAL: Final = 20
+PING_MS_GOAL: Final = 50
+ENOUGH_S: Final = 0.4  # of repetitions of one stream
+IDLE_S: Final = 1.0
+CALM_S: Final = 30.0
+CALM_MS: Final = 10.0
+PLAIN_BYTES_MIN: Final = 1024
+HOLDERS: Final = 500
+FILL_S: Final = 10.0
+HOLD_S: Final = 1.5
+SAMPLE_S: Final = 0.25
+UNREAD_BYTES: Final = 8 * MIB
+# The kinds of holders, as the load knows them, and of how many bytes each is; of one of them there is more than fits.
+HOLDING: Final = {
+    "bodies that lack a byte": ("body", Limits().inspected_body_bytes_max - 1),
+    "pipelined requests": ("pipelined", MIB),
+    "responses that are not read": ("unread", UNREAD_BYTES),
+    "events that do not end": ("event", Limits().inspected_event_bytes_max - 1),
+    "messages that lack a byte": ("result", Limits().inspected_body_bytes_max - 1),
+}
+
+
+@dataclass
+class Rig:
+    """The processes, what a ping costs the gateway and takes when nothing else is going on, and plain bodies so far."""
+
+    gate: Child
+    attacker: Child
+    pinger: Child
+    ping_cpu_s: float = 0.0
+    idle_ms: float = 0.0
+    plain: dict[tuple[Side, int], float] = field(default_factory=dict)  # CPU seconds for each byte, by size
+
+
+@asynccontextmanager
+async def _rig(upstream: Child, calm: Child) -> AsyncIterator[Rig]:
+    """A gateway in front of the hostile upstream and a calm one, with a probe in it, and its clients."""
+    others = proc.cores().others
+    with TemporaryDirectory(prefix="taskgate-bench-") as folder:
+        async with (
+            child(proc.cores().measured, "probed", _config(Path(folder), upstream, calm)) as gate,
+            child(others, "hostile_load") as attacker,
+            child(others, "hostile_load") as pinger,
+        ):
+            rig = Rig(gate, attacker, pinger)
+            await _idle(rig)
+            yield rig
+
+
+def _config(folder: Path, upstream: Child, calm: Child) -> str:
+    """A file of configuration; its name."""
+    path = folder / "config.yaml"
+    config = {
+        "listen": free_address(),
+        "admin": {"listen": free_address()},
+        "log": {"level": "error"},
+        "upstreams": [
+            {"name": "hostile", "url": upstream.url},
+            {"name": "calm", "url": calm.url, "match": {"prefix": "/ping"}},
+        ],
+    }
+    path.write_bytes(orjson.dumps(config))  # JSON is YAML too
+    return str(path)
+
+
+async def _idle(rig: Rig) -> None:
+    await rig.pinger.ask("ping", url=rig.gate.url)
+    await asyncio.sleep(IDLE_S / 4)
+    await rig.pinger.ask("pinged")
+    before_s = proc.cpu_seconds(rig.gate.pid)
+    await rig.pinger.ask("ping", url=rig.gate.url)
+    await asyncio.sleep(IDLE_S)
+    pings = await rig.pinger.ask("pinged")
+    rig.ping_cpu_s = (proc.cpu_seconds(rig.gate.pid) - before_s) / pings["count"]
+    rig.idle_ms = pings["median_ms"]
+
+
+async def _calm(rig: Rig) -> None:
+    """Return when pings are quick: what an attack that was left has begun is over."""
+    deadline = time.monotonic() + CALM_S
+    while time.monotonic() < deadline:
+        await rig.pinger.ask("ping", url=rig.gate.url)
+        await asyncio.sleep(0.05)
+        if (await rig.pinger.ask("pinged"))["slowest_ms"] < rig.idle_ms + CALM_MS:
+            return
+
+
+async def run(options: Options) -> list[Table]:
+    """Measure, and make the tables."""
+    others = proc.cores().others
+    async with child(others, "hostile_upstream") as upstream, child(others, "upstream") as calm:
+        async with _rig(upstream, calm) as rig:
+            streams = await _streams(rig, upstream)
+        return [streams, await _holders(upstream, calm)]
+
+
+# ---- streams ----
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What one stream has cost. `how` it ended: whole, cut, or too long."""
+
+    bytes: int
+    cpu_s: float
+    held_ms: float
+    ping_ms: float
+    refused: int
+    how: str
+
+
+async def _cost(rig: Rig, attack: Attack, number: int) -> Cost:
+    """The cost of one stream."""
+    await rig.gate.ask("held")
+    await rig.pinger.ask("ping", url=rig.gate.url)
+    began_at = time.monotonic()
+    cpu_s, passed_bytes, done = await _passed(rig, attack.side, number=number)
+    is_quick = time.monotonic() - began_at < ENOUGH_S
+    pings = await rig.pinger.ask("pinged")
+    held_ms = (await rig.gate.ask("held"))["held_ms"]
+    if is_quick and done["how"] == "whole":
+        cpu_s, passed_bytes = await _repeated(rig, attack.side, number=number)
+    else:
+        cpu_s = max(cpu_s - pings["count"] * rig.ping_cpu_s, 0.0)
+    return Cost(passed_bytes, cpu_s, held_ms, pings["slowest_ms"], done["refused"], done["how"])
+
+
+async def _passed(rig: Rig, side: Side, **stream: Any) -> tuple[float, int, dict[str, Any]]:
+    """The gateway's CPU time while a stream passes, its bytes, and what the load says of it."""
+    before_s = proc.cpu_seconds(rig.gate.pid)
+    done = await rig.attacker.ask("attack", url=rig.gate.url, side=side, **stream)
+    return proc.cpu_seconds(rig.gate.pid) - before_s, done["sent" if side == "up" else "received"], done
+
+
+async def _repeated(rig: Rig, side: Side, **stream: Any) -> tuple[float, int]:
+    """The mean of the CPU time and of the bytes of one stream, passed again and again."""
+    cpu_s, passed_bytes, count, began_at = 0.0, 0, 0, time.monotonic()
+    while not count or time.monotonic() - began_at < ENOUGH_S:
+        one_s, one_bytes, done = await _passed(rig, side, **stream)
+        if done["how"] != "whole":
+            raise BenchFailed(f"{stream}, {side}: {done['how']}")
+        cpu_s, passed_bytes, count = cpu_s + one_s, passed_bytes + one_bytes, count + 1
+    return cpu_s / count, passed_bytes // count
+
+
+async def _plain(rig: Rig, side: Side, size_bytes: int) -> float:
+    """What a byte of a plain body of about that size costs, in CPU seconds."""
+    rounded = max(PLAIN_BYTES_MIN, 2 ** round(math.log2(size_bytes)))
+    if (side, rounded) not in rig.plain:
+        cpu_s, _ = await _repeated(rig, side, plain=rounded)
+        rig.plain[side, rounded] = cpu_s / rounded
+    return rig.plain[side, rounded]
+
+
+async def _streams(rig: Rig, upstream: Child) -> Table:
+    table = Table(
+        "hostile, streams",
+        "Hostile streams: CPU time beside a plain body of as many bytes, and the longest hold of the loop",
+        "stream",
+        [
+            Column("MiB", 2),
+            Column("CPU ms/MiB", 1),
+            Column("x plain", 1),
+            Column(f"at most {RATIO_GOAL} x"),
+            Column("us a unit", 1),
+            Column("held ms", 1),
+            Column(f"at most {HELD_MS_GOAL} ms"),
+            Column("slowest ping ms more", 1),
+            Column("ended"),
+        ],
+    )
+    worst_ratio = worst_held_ms = 0.0
+    for number, attack in enumerate(ATTACKS):
+        progress(f"hostile: {attack.name}")
+        for one in (upstream, rig.attacker):
+            await one.ask("make", number=number)
+        cost = await _cost(rig, attack, number)
+        await _calm(rig)
+        size_bytes = cost.bytes or 1
+        ratio = cost.cpu_s / size_bytes / await _plain(rig, attack.side, size_bytes)
+        table.add(attack.name, *_figures(rig, attack, cost, ratio))
+        worst_ratio, worst_held_ms = max(worst_ratio, ratio), max(worst_held_ms, cost.held_ms)
+    table.goals.append(Goal("CPU beside a plain body, the worst", RATIO_GOAL, "x", worst_ratio, at_most=True))
+    table.goals.append(Goal("hold of the loop, the longest", HELD_MS_GOAL, "ms", worst_held_ms, at_most=True))
+    costs = ", ".join(
+        f"{side} {2**20 * s * 1e3:.1f} at {n / MIB:.2g} MiB" for (side, n), s in sorted(rig.plain.items())
+    )
+    ping_us = rig.ping_cpu_s * 1e6
+    table.notes.append(f"a unit: a request, head, chunk, segment, event or 1xx; a ping costs {ping_us:.0f} us")
+    table.notes.append(f"plain bodies, CPU ms/MiB: {costs}")
+    return table
+
+
+def _figures(rig: Rig, attack: Attack, cost: Cost, ratio: float) -> list[float | str | None]:
+    share = min(1.0, cost.bytes / len_of(attack)) if attack.units else 0.0
+    units = (attack.units or 0) * share
+    return [
+        cost.bytes / MIB,
+        cost.cpu_s * 1e3 / (max(cost.bytes, 1) / MIB),
+        ratio,
+        _verdict(ratio <= RATIO_GOAL),
+        cost.cpu_s * 1e6 / units if units else None,
+        cost.held_ms,
+        _verdict(cost.held_ms <= HELD_MS_GOAL),
+        max(0.0, cost.ping_ms - rig.idle_ms),
+        cost.how if not cost.refused else f"{cost.how}, refused",
+    ]
+
+
+def len_of(attack: Attack) -> int:
+    """How many bytes an attack has."""
+    return len(attack.make())
+
+
+def _verdict(met: bool) -> str:
+    return "met" if met else "MISSED"
+
+
+# ---- holders ----
+
+
+async def _holders(upstream: Child, calm: Child) -> Table:
+    limit_bytes = getattr(Limits(), "held_bytes_max", None)
+    named = f"held_bytes_max is {limit_bytes / 1e6:.0f} MB" if limit_bytes else "no limit for all of it has a name yet"
+    table = Table(
+        "hostile, holders",
+        f"{HOLDERS} connections that each hold as much as they are allowed to; {named}",
+        "what they hold",
+        [
+            Column("base MB", 1),
+            Column("grown MB", 1),
+            Column("of the limit %"),
+            Column("median ping ms", 2),
+            Column("slowest ping ms", 1),
+            Column(f"under {PING_MS_GOAL} ms"),
+            Column("refused or cut"),
+        ],
+    )
+    for name, (kind, size_bytes) in HOLDING.items():
+        progress(f"hostile: {HOLDERS} connections: {name}")
+        async with AsyncExitStack() as stack:
+            rig = await stack.enter_async_context(_rig(upstream, calm))
+            held = await _hold(rig, kind, size_bytes)
+        share = held["grown"] / limit_bytes * 100 if limit_bytes else None
+        pings = (held["median_ms"], held["slowest_ms"], _verdict(held["slowest_ms"] < PING_MS_GOAL))
+        table.add(name, held["base"] / 1e6, held["grown"] / 1e6, share, *pings, held["refused"])
+        table.goals.append(Goal(f"a ping, {name}", PING_MS_GOAL, "ms", held["slowest_ms"]))
+        if limit_bytes:
+            goal = Goal(f"memory over the base, {name}", limit_bytes // 10**6, "MB", held["grown"] / 1e6, at_most=True)
+            table.goals.append(goal)
+    table.notes.append(
+        f"base: {HOLDERS} idle connections, each answered a ping; grown: the largest resident set over that"
+    )
+    return table
+
+
+async def _hold(rig: Rig, kind: str, size_bytes: int) -> dict[str, Any]:
+    """Memory before and while they hold, and how long pings take meanwhile."""
+    await rig.attacker.ask("connect", url=rig.gate.url, count=HOLDERS)
+    await asyncio.sleep(SAMPLE_S)
+    base_bytes = largest_bytes = proc.rss_bytes(rig.gate.pid)
+    await rig.pinger.ask("ping", url=rig.gate.url)
+    await rig.attacker.ask("fill", kind=kind, bytes=size_bytes)
+    began_at = grew_at = time.monotonic()
+    while time.monotonic() < min(began_at + FILL_S, grew_at + HOLD_S):
+        await asyncio.sleep(SAMPLE_S)
+        now_bytes = proc.rss_bytes(rig.gate.pid)
+        if now_bytes > largest_bytes + MIB:
+            grew_at, largest_bytes = time.monotonic(), now_bytes
+    pings = await rig.pinger.ask("pinged")
+    released = await rig.attacker.ask("release")
+    return {"base": base_bytes, "grown": largest_bytes - base_bytes, **pings, **released}

@@ -1,0 +1,68 @@
+"""The gateway, and a probe on its loop: how long was the loop held, at most?
+
+In: `python -m tests.bench.probed CONFIG_FILE`, then commands (child.py). Out: for each the longest time, in
+milliseconds, that passed on the main thread's CPU between two turns of the loop since the last command. CPU time
+leaves out what other processes do to this one. Always: the gateway is the command's own, started as it starts.
+"""
+
+import asyncio
+import sys
+import time
+from pathlib import Path
+from typing import Any, Final
+
+from gateway import app, config
+from tests.bench import child
+
+PERIOD_S: Final = 0.001
+LISTEN_S: Final = 20.0
+
+
+class Probe:
+    """A timer that is due every millisecond."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._longest_ns = 0
+        self._turned_at_ns = time.thread_time_ns()
+        self._turn()
+
+    def _turn(self) -> None:
+        now_ns = time.thread_time_ns()
+        self._longest_ns = max(self._longest_ns, now_ns - self._turned_at_ns)
+        self._turned_at_ns = now_ns
+        self._loop.call_later(PERIOD_S, self._turn)
+
+    async def answer(self, _: dict[str, Any]) -> dict[str, Any]:
+        """The longest hold since the last command."""
+        await asyncio.sleep(2 * PERIOD_S)  # the turn that this command waited for counts
+        longest_ns, self._longest_ns = self._longest_ns, 0
+        return {"held_ms": longest_ns / 1e6}
+
+
+async def _listens(address: config.Address) -> None:
+    async with asyncio.timeout(LISTEN_S):
+        while True:
+            try:
+                _, writer = await asyncio.open_connection(address.host, address.port)
+            except OSError:
+                await asyncio.sleep(0.02)
+            else:
+                writer.close()
+                return
+
+
+async def main() -> None:
+    """Serve until stdin ends, or the gateway does."""
+    settings = config.load(Path(sys.argv[1]))
+    serving = asyncio.create_task(app.run(settings, None))
+    await _listens(settings.listen)
+    answering = asyncio.create_task(child.serve({"url": f"http://{settings.listen}/mcp"}, Probe().answer))
+    await asyncio.wait({serving, answering}, return_when=asyncio.FIRST_COMPLETED)
+    for task in (serving, answering):
+        task.cancel()
+    await asyncio.gather(serving, answering, return_exceptions=True)
+
+
+if __name__ == "__main__":
+    child.run(main())

@@ -1,0 +1,162 @@
+"""A storm: many clients at once, each exchange of a random kind, faults on both sides, and no rest between.
+
+In: a gateway's port, a seed, a number of exchanges. Out: what was found, each finding with the seed of its
+conversation. Always: every request and response carries the number of its exchange; what the upstream answers whole,
+without a fault of its own, must arrive whole where the client has not left; in the end nothing is left.
+"""
+
+import asyncio
+import itertools
+import random
+import re
+import time
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from typing import Final
+
+from tests.relay.http1 import Malformed
+from tests.relay.messages import Json
+from tests.soak import hostile, plan
+from tests.soak.census import SETTINGS, Census, InProcess, Process
+from tests.soak.judge import Weather
+from tests.soak.plan import Conversation, Departure
+from tests.soak.play import Player, converse, settled
+from tests.soak.upstream import Upstream
+
+CLIENTS: Final = 64
+EXCHANGES_MAX: Final = 5  # on a connection
+DEATHS: Final = 0.12
+DEPARTURES: Final = 0.15
+HALF: Final = 0.3  # of departures
+SLOW: Final = 0.1
+BEHIND: Final = 0.1
+GROWTH_BYTES_MAX: Final = 16_000_000
+EXAMPLES: Final = 3  # of each kind of finding
+STORM_SETTINGS: Final[Json] = {**SETTINGS, "upstream": {**SETTINGS["upstream"], "requests_max": 1000}}
+_KINDS: Final = {**plan.KINDS, **hostile.KINDS}
+_SMALL: Final = tuple(kind for kind in _KINDS if kind not in ("upload", "download", "much, until the end"))
+_NAMES: Final = (*_KINDS, *_SMALL, *_SMALL, *["filtered"] * 8)
+_WEATHER: Final = Weather(disturbed=True, cut_short=False, crawls_fail=True)
+# What a finding is called, by what it says; the first that fits.
+_CALLED: Final = {
+    "foreign": r"foreign|no exchange in this round",
+    "trailers that frame": r"trailers that frame",
+    "whole, and lost": r"and lost|no response",
+    "a cut that looks whole": r"ended cleanly",
+    "whole and wrong": r"complete and wrong|another head|another list|no list|edited|capability|502 that says",
+    "no HTTP": r"[Mm]alformed",
+    "not in time": r"not within|Timeout",
+    "sent twice": r"came twice",
+}
+
+
+@dataclass
+class Report:
+    """What a storm was, and what it found."""
+
+    exchanges: int = 0
+    seconds: float = 0.0
+    promised: int = 0
+    grown_bytes: int = 0
+    findings: list[str] = field(default_factory=list)
+
+    def __str__(self) -> str:
+        rate = self.exchanges / self.seconds
+        lines = [
+            f"{self.exchanges} exchanges in {self.seconds:.1f} s, {rate:.0f}/s; {self.promised} answered whole; "
+            f"memory grown by {self.grown_bytes / 1e6:.1f} MB; {len(self.findings)} findings"
+        ]
+        kinds = Counter(map(called, self.findings))
+        for kind, count in kinds.most_common():
+            lines.append(f"{count} {kind}:")
+            shown = [finding for finding in self.findings if called(finding) == kind][:EXAMPLES]
+            lines += [f"  {finding[:1200]}" for finding in shown]
+        return "\n".join(lines)
+
+
+def called(finding: str) -> str:
+    """The kind of a finding."""
+    return next((name for name, words in _CALLED.items() if re.search(words, finding)), "other")
+
+
+def draw(seed: int) -> Conversation:
+    """The conversation of a seed."""
+    source = random.Random(seed)
+    numbers = itertools.count(seed * 100)
+    exchanges = [
+        plan.exchange(source, next(numbers), _NAMES, DEATHS, _KINDS) for _ in range(source.randint(1, EXCHANGES_MAX))
+    ]
+    for one in exchanges:
+        if one.is_hostile or one.behind:
+            one.death = None
+    made = plan.conversation(source, exchanges, DEPARTURES)
+    if made.departure is not None and source.random() < HALF:
+        made.departure = Departure(made.departure.at, made.departure.share, "fin", half=True)
+    made.is_slow = source.random() < SLOW
+    if made.departure is None and source.random() < BEHIND:
+        made.behind = source.choice(hostile.BEHIND)
+    return made
+
+
+async def blow(gate: InProcess | Process, upstream: Upstream, seed: int, exchanges: int, warm_up: int) -> Report:
+    """A storm behind another one that warms up. What is held then and was not before is among the findings."""
+    storm = Storm(gate.port, upstream, gate.left)
+    warming = await storm.play(seed, warm_up)
+    before = await _calm(gate, upstream)
+    report = await storm.play(seed + warm_up, exchanges)
+    after = await _calm(gate, upstream)
+    try:
+        after.check(before, GROWTH_BYTES_MAX)
+    except AssertionError as more:
+        report.findings.append(f"left: {more}")
+    report.findings += warming.findings
+    report.grown_bytes = after.memory_bytes - before.memory_bytes
+    return report
+
+
+async def _calm(gate: InProcess | Process, upstream: Upstream) -> Census:
+    """What is held when the connections that a storm may have spoilt are gone, and the clients end their sessions."""
+    await upstream.deserted()
+    await Player(gate.port, upstream, gate.left).forget_sessions()
+    return await gate.count()
+
+
+class Storm:
+    """Plays conversations, `CLIENTS` at once, until so many exchanges were asked for."""
+
+    def __init__(self, port: int, upstream: Upstream, left: Callable[[], Awaitable[str]]) -> None:
+        self._port = port
+        self._upstream = upstream
+        self._left = left
+
+    async def play(self, seed: int, exchanges: int) -> Report:
+        """Play a storm."""
+        report, began_at = Report(), time.monotonic()
+        seeds = itertools.count(seed)
+        self._upstream.random = random.Random(seed)
+        self._upstream.faults.clear()
+
+        async def client() -> None:
+            while report.exchanges < exchanges:
+                await self._converse(next(seeds), report)
+
+        await asyncio.gather(*(client() for _ in range(CLIENTS)))
+        report.seconds = time.monotonic() - began_at
+        report.findings += self._upstream.faults
+        report.findings += await settled(self._upstream, self._left)
+        return report
+
+    async def _converse(self, seed: int, report: Report) -> None:
+        conversation = draw(seed)
+        report.exchanges += len(conversation.exchanges)
+        self._upstream.expect(conversation.exchanges)
+        try:
+            found = await converse(self._port, conversation, _WEATHER, self._upstream.promised)
+        except (AssertionError, OSError, Malformed) as error:
+            found = [f"{type(error).__name__}: {error}"]
+        report.promised += sum(e.number in self._upstream.promised for e in conversation.exchanges)
+        self._upstream.forget(conversation.exchanges)
+        kinds = ", ".join(e.kind for e in conversation.exchanges)
+        how = f"{conversation.departure}, behind {conversation.behind!r}, slow {conversation.is_slow}"
+        report.findings += [f"seed {seed} ({kinds}; {how}): {one}" for one in found]

@@ -1,0 +1,48 @@
+"""A short storm; a long one is played by hand: `python -m tests.soak --storm 50000` (issue 9, "Prove it").
+
+In: always the same seeds; STORM_EXCHANGES plays more. Out: nothing foreign, nothing whole and wrong, nothing whole
+lost; connections, descriptors and memory as they were. Always: on the loop of the command; with a fault put in on
+purpose, on the loop of the test.
+"""
+
+import asyncio
+import os
+from collections.abc import Callable
+from typing import Final
+
+import pytest
+
+from tests.relay.gateway import Gateways
+from tests.soak import storm
+from tests.soak.census import in_process, process
+from tests.soak.test_wilful import Patch, ends_what_was_cut, serves_two_at_once
+from tests.soak.upstream import Upstream
+
+EXCHANGES: Final = int(os.environ.get("STORM_EXCHANGES", "1000"))
+WARM_UP: Final = 400
+WILFUL: Final[dict[Callable[[Patch], None], str]] = {
+    serves_two_at_once: "foreign",
+    ends_what_was_cut: "whole and wrong",
+}
+
+
+async def test_a_storm_leaves_everything_as_it_was(tmp_path_factory: pytest.TempPathFactory) -> None:
+    asyncio.get_running_loop().set_debug(False)
+    gateways = Gateways(tmp_path_factory.mktemp("storm"))
+    async with Upstream() as upstream, process(gateways, upstream, storm.STORM_SETTINGS) as gate:
+        report = await storm.blow(gate, upstream, 1, EXCHANGES, WARM_UP)
+    assert report.promised > EXCHANGES / 2
+    assert not report.findings, str(report)
+
+
+@pytest.mark.parametrize("fault", WILFUL, ids=lambda fault: fault.__name__)
+async def test_a_wilful_fault_is_found_in_a_storm(fault: Callable[[Patch], None], monkeypatch: Patch) -> None:
+    asyncio.get_running_loop().set_debug(False)
+    monkeypatch.setattr("tests.soak.play.SETTLE_S", 0.3)
+    monkeypatch.setattr("tests.relay.harness.WAIT_S", 1.0)
+    async with Upstream() as upstream, in_process(upstream, storm.STORM_SETTINGS) as gate:
+        with monkeypatch.context() as patch:
+            fault(patch)
+            report = await storm.Storm(gate.port, upstream, gate.left).play(1, 120)
+        upstream.go_down("rst")
+    assert WILFUL[fault] in map(storm.called, report.findings), str(report)
