@@ -160,6 +160,7 @@ class Connection(Wire):
         super().__init__(loop, self._limits.stall_timeout)
         self.deadline = loop.time() + listener.limits.request_timeout
         self.task: asyncio.Task[None] | None = None
+        self.pinned: dict[object, Wire | None] = {}  # by pool, the upstream connection that serves this one alone
         self.streaming = False  # the response in flight is an event stream, which has no end to wait for
         self._queue: deque[Exchange] = deque()  # pipelined requests, of one read of the socket at most
         self._receiving: Exchange | None = None  # the request whose body is arriving
@@ -196,6 +197,8 @@ class Connection(Wire):
             self.task.cancel()
             self.task = None  # which may not have begun, and then never takes itself out
         self._queue.clear()
+        for wire in filter(None, self.pinned.values()):
+            wire.close()
 
     def eof_received(self) -> bool:
         # The end of what a client sends cannot be told from its leaving, which must end a stream at once.
