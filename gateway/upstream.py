@@ -35,9 +35,11 @@ _TURNS: Final = 2  # of the loop, within which it reads what has arrived
 # and the next client would take it for its answer; a new connection costs a fraction of a millisecond. It ends, because
 # some servers send 408 to who is idle.
 _DISTRUST_S: Final = 3600.0
+_HEADS_AT_ONCE: Final = 100  # of 1xx responses, before others get their turn
 _PROTOCOL: Final = b"HTTP/1."
 _STATUS_LINE: Final = re.compile(rb"HTTP/1\.[01] [1-5][0-9]{2}(?: [\t\x20-\x7e\x80-\xff]*)?\r\n")  # RFC 9112, 4
 _HEAD_END: Final = b"\r\n\r\n"
+_OF_CONNECTION: Final = (b"connection", b"proxy-connection")
 _CHUNKED: Final = [b"chunked"]
 _CODINGS: Final = frozenset({b"gzip", b"x-gzip", b"deflate", b"compress", b"x-compress"})  # RFC 9112, 7
 # Schemes that authenticate a connection, and not a request (RFC 4559, 6), and where they are named.
@@ -154,7 +156,7 @@ class _Connection(Wire):
         self.answered = True
         try:
             if self._response is None:
-                data = self._read_head(data)
+                data = self._read_heads(data)
             if self._response is not None and data:
                 self._read_body(data)
         except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
@@ -162,34 +164,50 @@ class _Connection(Wire):
                 log.exception("a response could not be read")
             self._break(f"it is not HTTP: {error}")
 
-    def _read_head(self, data: bytes) -> bytes:
-        """Read a head once it is whole; returns what is behind that of the response, 1xx ones are read over."""
-        known = len(self._begun)
-        begun = self._begun + data
-        end = begun.find(_HEAD_END, max(0, known - 3))
-        size = end + len(_HEAD_END) if end >= 0 else len(begun)
-        if not begun.startswith(_PROTOCOL[: len(begun)]) or (end >= 0 and _STATUS_LINE.match(begun) is None):
-            self._break("it is not HTTP/1.1")
-        elif size > self._head_bytes_max:
-            self._break(f"its head is larger than {self._head_bytes_max} bytes")
-        elif end < 0:
-            self._begun = begun
-        else:
-            self._begun = b""
-            self._parser.feed_data(begun[:size])
+    def _read_heads(self, data: bytes) -> bytes:
+        """Read heads up to that of the response; returns what is behind that."""
+        searched = max(0, len(self._begun) - len(_HEAD_END) + 1)
+        data, self._begun, at = self._begun + data, b"", 0
+        for _ in range(_HEADS_AT_ONCE):
+            end = data.find(_HEAD_END, max(at, searched)) + len(_HEAD_END)
+            if not self._is_head(data, at, end):
+                return b""
+            if end < len(_HEAD_END):
+                self._begun = data[at:]
+                return b""
+            self._parser.feed_data(data[at:end])
+            at = end
             if self._response is not None:
-                return begun[size:]
-            if not self.lost:
-                self.hold_reading()
-                self._pacing = self.loop.create_task(self._pace(begun[size:]))
+                return data[at:]
+            if self.lost or self._client_is_full or at == len(data):
+                break
+        if not self.lost and (self._client_is_full or at < len(data)):
+            self.hold_reading()
+            self._pacing = self.loop.create_task(self._pace(data[at:]))
         return b""
 
+    def _is_head(self, data: bytes, at: int, end: int) -> bool:
+        """Whether `data` from `at` on is a head of HTTP/1.1, or begins one; `end` is behind it where it is whole."""
+        whole = end >= len(_HEAD_END)
+        is_plain = _STATUS_LINE.match(data, at) if whole else data.count(b"\n", at) == data.count(b"\r\n", at)
+        if not is_plain or not data.startswith(_PROTOCOL[: len(data) - at], at):
+            self._break("it is not HTTP/1.1")
+        elif (end if whole else len(data)) - at > self._head_bytes_max:
+            self._break(f"its head is larger than {self._head_bytes_max} bytes")
+        else:
+            return True
+        return False
+
+    @property
+    def _client_is_full(self) -> bool:
+        return self._client is not None and self._client.connection.is_full
+
     async def _pace(self, behind: bytes) -> None:
-        """Read on behind a 1xx response when the client has taken it: a flood of them is as fast as its reader."""
+        """Read on behind 1xx responses when the client has taken them: a flood of them is as fast as its reader."""
         try:
             if self._client is not None:
                 await self._client.drain()
-            await asyncio.sleep(0)  # others get their turn
+            await asyncio.sleep(0)
         finally:
             self.release_reading()
         self._pacing = None
@@ -274,11 +292,10 @@ class _Connection(Wire):
         if not _is_plain(headers):
             self._break("readers do not agree on its Transfer-Encoding")
             return
-        if status < 200 or status == 204:
-            headers = headers.without(b"content-length", b"transfer-encoding")  # RFC 9110, 8.6 and RFC 9112, 6.1
         if status < 200:
             if self._client is not None:
-                self._client.write_informational(status, reason, headers.end_to_end())
+                passed = headers.end_to_end().without(b"content-length", b"transfer-encoding")  # RFC 9110, 8.6
+                self._client.write_informational(status, reason, passed)
             return
         self.private = self.private or authenticates_connection(headers)
         framing = self._framing(status, headers)
@@ -312,8 +329,9 @@ class _Connection(Wire):
 
     def on_message_complete(self) -> None:
         if self._response is not None and not self._response.body.complete:
-            # A trailer that says `Connection: close` ends the connection; none keeps it.
-            self._keep = self._keep and self._parser.should_keep_alive()
+            # What a trailer says of the connection can end it, and never keep it.
+            says = any(name.lower() in _OF_CONNECTION for name, _ in self._trailers)
+            self._keep = self._keep and self._parser.should_keep_alive() and not says
             self._parser_is_clean = not self._trailers
             self._complete()
 
