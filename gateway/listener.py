@@ -231,6 +231,7 @@ class Connection(Wire):
         self.deadline = loop.time() + self._limits.request_timeout
         self.task: asyncio.Task[None] | None = None
         self._exchange: Exchange | None = None  # the one that `task` handles
+        self.pinned: dict[object, Wire | None] = {}  # by pool, the upstream connection that serves this one alone
         self.streaming = False  # the response in flight is an event stream, which has no end to wait for
         self._queue: deque[Exchange] = deque()  # pipelined requests; as long as there is one, nothing is read
         self._queued = Account(self.buffers)
@@ -273,6 +274,8 @@ class Connection(Wire):
             self._exchange = None
         self._forget_queue()
         self._reader.close()
+        for wire in filter(None, self.pinned.values()):
+            wire.close()
 
     def _forget_queue(self) -> None:
         for exchange in self._queue:

@@ -34,7 +34,7 @@ from gateway.metrics import Metrics
 from gateway.refresh import Refresher
 from gateway.relay import JSON, Request, Watch, relay
 from gateway.sessions import Sessions
-from gateway.upstream import Pool, Response
+from gateway.upstream import Pool, Response, authenticates_connection
 
 log = logging.getLogger("taskgate.request")
 
@@ -74,6 +74,8 @@ class Proxy:
         try:
             self._door.check(exchange.headers)
             caller = self._caller(exchange)
+            if authenticates_connection(exchange.headers):
+                exchange.connection.pinned.setdefault(caller.pool, None)
             if not _may_carry_message(exchange, self._config.limits.inspected_body_bytes_max):
                 body, whole = exchange.body.take(), exchange.body.complete
             else:
@@ -81,7 +83,7 @@ class Proxy:
                 message = jsonrpc.parse(body) if whole else None
                 if message is not None and message.method is not None:
                     method = message.method
-            request = self._filtered(message, caller) if message is not None else None
+            request = self._filtered(message, caller, exchange) if message is not None else None
             if request is not None and message is not None:
                 kind = "answered"
                 await self._answerer.answer(exchange, caller, message, request)
@@ -108,8 +110,10 @@ class Proxy:
             extra = {"upstream": upstream, "kind": kind, "method": shown, "status": status, "seconds": seconds}
             log.debug("request", extra=extra)
 
-    def _filtered(self, message: Message, caller: Caller) -> Position | None:
+    def _filtered(self, message: Message, caller: Caller, exchange: Exchange) -> Position | None:
         """The filtered `tasks/list` in a message, if the gateway is to answer it. Raises BadQuery."""
+        if caller.pool in exchange.connection.pinned:  # the header fields do not tell who asks
+            return None
         if message.method != "tasks/list" or not message.is_request or _of_another_era(caller, message):
             return None
         if self._sessions.servers.filters_natively(caller.key):
@@ -119,7 +123,7 @@ class Proxy:
     async def _relay(
         self, exchange: Exchange, caller: Caller, message: Message | None, method: str, body: bytes, whole: bool
     ) -> None:
-        if message is not None and message.method == _CANCELLED:
+        if message is not None and message.method == _CANCELLED and caller.pool not in exchange.connection.pinned:
             self._cancel(caller, message)
         batch = message is None and body.lstrip().startswith(b"[")
         watch: Watch = _Watch(self._sessions, caller, exchange, message, batch)
@@ -221,6 +225,7 @@ class _Watch:
     ) -> None:
         self._sessions = sessions
         self._caller = caller
+        self._pinned = exchange.connection.pinned
         self._method = exchange.method
         self._request = message if message is not None and message.is_request else None
         self._initializes = self._request is not None and self._request.method == "initialize"
@@ -235,6 +240,11 @@ class _Watch:
         self._session_id: bytes | None = None
         self._asked_at = exchange.connection.loop.time()
 
+    @property
+    def _is_blind(self) -> bool:
+        """Whether the server knows the client by its connection: what is said to it is noted for nobody."""
+        return self._caller.pool in self._pinned
+
     def head(self, response: Response) -> None:
         """Drop what the response's status says is no more; note the session that `initialize` opens."""
         self._caller.note_cors(response, self._method == b"OPTIONS")
@@ -244,6 +254,8 @@ class _Watch:
                 response.headers = self._caller.public.challenges(response.headers)
         elif self._method == b"DELETE" and 200 <= response.status < 300 and self._caller.session_id:
             self._sessions.drop_all(self._caller.upstream.name, self._caller.session_id)
+        if self._is_blind:
+            self.reads_json, self.edits = False, self._moves
         if self._initializes:
             self._session_id = response.headers.get(b"mcp-session-id")
 
@@ -262,6 +274,8 @@ class _Watch:
 
     def message(self, data: bytes) -> bytes:
         """Look at one message; the result of `initialize` is edited."""
+        if self._is_blind:
+            return data
         message = jsonrpc.parse(data)
         if message is None:
             if data.lstrip().startswith(b"["):
@@ -289,7 +303,8 @@ class _Watch:
 
     def unread(self) -> None:
         """Something passed that may have said anything: what is indexed may be old."""
-        self._sessions.observe(self._caller.key, observe.Observation(doubt=True))
+        if not self._is_blind:
+            self._sessions.observe(self._caller.key, observe.Observation(doubt=True))
 
     def _initialized(self, data: bytes, message: Message) -> bytes:
         edited, server = capabilities.advertise(data, message)

@@ -88,7 +88,7 @@ async def relay(
     Raises GatewayError if the upstream fails; where something was written to the client by then, the exchange is left
     unfinished, which cuts the client's connection.
     """
-    async with pool.call(request.method, exchange.write_informational) as call:
+    async with pool.call(request.method, exchange) as call:
         if request.whole:
             again = request.method in SAFE_METHODS
             response = await call.send_all(*_whole(request, exchange), timeout_s, again)

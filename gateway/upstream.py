@@ -3,11 +3,15 @@
 In: the bytes of a request, whole or as they come. Out: the head of the response as soon as it is there, then its body
 as it comes. Always: a connection serves one exchange at a time, goes back to the pool only when both messages are
 whole, and is closed at once when an exchange is left before that (DESIGN 3.6); one that was idle for
-`idle_timeout` is not used again, because Node and uvicorn close theirs after 5 s (DESIGN 2).
+`idle_timeout` is not used again, because Node and uvicorn close theirs after 5 s (DESIGN 2). A connection that a
+server authenticates serves one client alone; a server that sends what nobody asked for serves one exchange with each.
+
+An answer to nobody that arrives once the next request is out cannot be told from the answer to that request.
 """
 
 import asyncio
 import logging
+import re
 import select
 import ssl
 from collections.abc import Callable
@@ -20,13 +24,36 @@ from gateway.buffers import Buffers
 from gateway.config import Limits, Upstream
 from gateway.core.headers import Headers
 from gateway.errors import GatewayError, Overloaded, UpstreamBroken, UpstreamTimeout, UpstreamUnreachable
+from gateway.listener import Exchange
 from gateway.wire import Body, Wire
 
 log = logging.getLogger("taskgate.upstream")
 
 _BODILESS: Final = (204, 304)
 _NEVER: Final = float("inf")
-_FRESH_S: Final = 0.05  # a connection idle for less has had no time to be closed by a server that tires of it
+_TURNS: Final = 2  # of the loop, within which it reads what has arrived
+# No connection is used twice for so long after a server has sent what nobody asked for. It may do so again at any time,
+# and the next client would take it for its answer; a new connection costs a fraction of a millisecond. It ends, because
+# some servers send 408 to who is idle.
+_DISTRUST_S: Final = 3600.0
+_HEADS_AT_ONCE: Final = 100  # of 1xx responses, before others get their turn
+_PROTOCOL: Final = b"HTTP/1."
+_STATUS_LINE: Final = re.compile(rb"HTTP/1\.[01] [1-5][0-9]{2}(?: [\t\x20-\x7e\x80-\xff]*)?\r\n")  # RFC 9112, 4
+_HEAD_END: Final = b"\r\n\r\n"
+_OF_CONNECTION: Final = (b"connection", b"proxy-connection")
+_CHUNKED: Final = [b"chunked"]
+_CODINGS: Final = frozenset({b"gzip", b"x-gzip", b"deflate", b"compress", b"x-compress"})  # RFC 9112, 7
+# Schemes that authenticate a connection, and not a request (RFC 4559, 6), and where they are named.
+_OF_CONNECTIONS: Final = frozenset({b"ntlm", b"negotiate"})
+_SCHEMES: Final = (b"authorization", b"proxy-authorization", b"www-authenticate", b"proxy-authenticate")
+
+
+def authenticates_connection(headers: Headers) -> bool:
+    """Whether a request or a response is part of the authentication of its connection."""
+    if b"persistent-auth" in headers:  # MS-NTHT, 2.2.2
+        return True
+    named = [token for name in _SCHEMES if name in headers for token in headers.tokens(name)]
+    return any(token.split(None, 1)[0] in _OF_CONNECTIONS for token in named)
 
 
 class Response:
@@ -46,24 +73,30 @@ class Response:
 
 
 class _Connection(Wire):
-    """One connection to the upstream."""
+    """One connection to the upstream. `on_unasked` is told when something arrives on it that nobody asked for."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, buffers: Buffers, limits: Limits) -> None:
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, buffers: Buffers, limits: Limits, on_unasked: Callable[[], None]
+    ) -> None:
         super().__init__(loop, buffers, limits.stall_timeout)
         self._head_bytes_max = limits.header_bytes_max
+        self._on_unasked = on_unasked
         self.idle_since = 0.0
         self.used = False  # it has served an exchange before
         self.lost = False
+        self.private = False  # it serves one client alone: the server has authenticated it, or may have
+        self._asked = False  # something of a request has gone out
         self._parser_is_clean = False  # it has read a message to its end, and expects another
         self._poll: select.poll | None = None
         self._head: asyncio.Future[Response] | None = None
         self._response: Response | None = None
         self._parser: Any = None
+        self._pacing: asyncio.Task[None] | None = None
 
-    def begin(self, method: bytes, on_informational: Callable[[int, bytes, Headers], None] | None) -> None:
-        """Be ready for the response to a request of `method`."""
+    def begin(self, method: bytes, client: Exchange | None) -> None:
+        """Be ready for the response to a request of `method`; `client` gets the 1xx responses before it."""
         self._method = method
-        self._on_informational = on_informational
+        self._client = client
         if not self._parser_is_clean:
             self._parser = httptools.HttpResponseParser(self)
         self._parser_is_clean = False
@@ -72,10 +105,16 @@ class _Connection(Wire):
         self.deadline = _NEVER
         self.answered = False  # some byte of a response has arrived
         self.reusable = False
+        self._begun = b""  # of a head that is not whole yet
         self._reason = b""
         self._headers: list[tuple[bytes, bytes]] = []
         self._trailers: list[tuple[bytes, bytes]] = []
-        self._head_bytes = self._unread_bytes = 0
+        self._trailer_bytes = self._silent_bytes = 0
+
+    def write(self, data: bytes) -> None:
+        """Send bytes of a request: what arrives from now on is its answer."""
+        self._asked = True
+        super().write(data)
 
     async def head(self, timeout_s: float | None) -> Response:
         """The response's head. Raises UpstreamBroken, or UpstreamTimeout within a second after `timeout_s`."""
@@ -88,22 +127,24 @@ class _Connection(Wire):
         """The exchange is over. What nobody read of it holds nothing up, and nothing refers back to the connection."""
         if self._response is not None:
             self._response.body.end()
-        self._head = self._response = self._on_informational = None
+        if self._pacing is not None:
+            self._pacing.cancel()
+        self._head = self._response = self._client = self._pacing = None
+        self._asked = False
+        self.used = True
 
     def time_out(self) -> None:
         """The deadline for the response's head has passed."""
         self._fail(UpstreamTimeout(f"no answer from the upstream within {self._timeout_s:g} s"))
         self.abort()
 
-    def is_stale(self, look: bool) -> bool:
+    def is_stale(self) -> bool:
         """Whether the upstream has closed the connection, or sent what nobody asked for, since it was idle.
 
-        With `look` the socket is asked: the loop may not have come round to what arrived there.
+        The socket is asked: the loop may not have come round to what arrived there.
         """
         if self.lost or self.transport is None or self.transport.is_closing():
             return True
-        if not look:
-            return False
         if self._poll is None:
             self._poll = select.poll()
             self._poll.register(self.transport.get_extra_info("socket").fileno(), select.POLLIN | select.POLLHUP)
@@ -112,29 +153,94 @@ class _Connection(Wire):
     # ---- the transport ----
 
     def data_received(self, data: bytes) -> None:
-        if self._head is None or (self._response is not None and self._response.body.complete):
-            self.reusable = False
-            self.lost = True
-            self.close()  # what nobody asked for cannot be told from the answer to the next request
+        if not self._asked or (self._response is not None and self._response.body.complete):
+            self._unasked()
             return
         self.answered = True
         try:
-            self._parser.feed_data(data)
+            if self._response is None:
+                data = self._read_heads(data)
+            if self._response is not None and data:
+                self._read_body(data)
         except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
             if isinstance(error, httptools.HttpParserCallbackError):
                 log.exception("a response could not be read")
-            self._fail(UpstreamBroken(f"the upstream's answer is not HTTP: {error}"))
-            self.abort()
+            self._break(f"it is not HTTP: {error}")
+
+    def _read_heads(self, data: bytes) -> bytes:
+        """Read heads up to that of the response; returns what is behind that."""
+        searched = max(0, len(self._begun) - len(_HEAD_END) + 1)
+        data, self._begun, at = self._begun + data, b"", 0
+        for _ in range(_HEADS_AT_ONCE):
+            end = data.find(_HEAD_END, max(at, searched)) + len(_HEAD_END)
+            if not self._is_head(data, at, end):
+                return b""
+            if end < len(_HEAD_END):
+                self._begun = data[at:]
+                return b""
+            self._parser.feed_data(data[at:end])
+            at = end
+            if self._response is not None:
+                return data[at:]
+            if self.lost or self._client_is_full or at == len(data):
+                break
+        if not self.lost and (self._client_is_full or at < len(data)):
+            self.hold_reading()
+            self._pacing = self.loop.create_task(self._pace(data[at:]))
+        return b""
+
+    def _is_head(self, data: bytes, at: int, end: int) -> bool:
+        """Whether `data` from `at` on is a head of HTTP/1.1, or begins one; `end` is behind it where it is whole."""
+        whole = end >= len(_HEAD_END)
+        is_plain = _STATUS_LINE.match(data, at) if whole else data.count(b"\n", at) == data.count(b"\r\n", at)
+        if not is_plain or not data.startswith(_PROTOCOL[: len(data) - at], at):
+            self._break("it is not HTTP/1.1")
+        elif (end if whole else len(data)) - at > self._head_bytes_max:
+            self._break(f"its head is larger than {self._head_bytes_max} bytes")
+        else:
+            return True
+        return False
+
+    @property
+    def _client_is_full(self) -> bool:
+        return self._client is not None and self._client.connection.is_full
+
+    async def _pace(self, behind: bytes) -> None:
+        """Read on behind 1xx responses when the client has taken them: a flood of them is as fast as its reader."""
+        try:
+            if self._client is not None:
+                await self._client.drain()
+            await asyncio.sleep(0)
+        finally:
+            self.release_reading()
+        self._pacing = None
+        if behind and not self.lost:
+            self.data_received(behind)
+
+    def _read_body(self, data: bytes) -> None:
+        assert self._response is not None
+        if self._response.body.complete:  # the head was all
+            self._unasked()
             return
-        if self._response is None:
-            self._unread_bytes += len(data)
-            if self._unread_bytes > 2 * self._head_bytes_max:  # one endless field
-                self._break(f"its head is larger than {self._head_bytes_max} bytes")
+        self._heard = False
+        self._parser.feed_data(data)
+        self._silent_bytes = 0 if self._heard else self._silent_bytes + len(data)
+        if self._silent_bytes > self._head_bytes_max:  # one endless field of a trailer, or extension of a chunk
+            self._break(f"its trailer is larger than {self._head_bytes_max} bytes")
+
+    def _unasked(self) -> None:
+        """Something arrived that nobody asked for: it cannot be told from the answer to the next request."""
+        self.reusable = False
+        self.lost = True
+        self._on_unasked()
+        self._fail(UpstreamBroken("the upstream sent something before it was asked"))
+        self.close()
 
     def _break(self, fault: str) -> None:
         """Give up the exchange: what the upstream answers cannot be passed on."""
         self._fail(UpstreamBroken(f"the upstream's answer cannot be passed on: {fault}"))
         self.reusable = False
+        self.lost = True
         self.abort()
 
     def eof_received(self) -> bool:
@@ -162,16 +268,20 @@ class _Connection(Wire):
 
     def on_message_begin(self) -> None:
         if self._response is not None and self._response.body.complete:
-            self._break("there is more behind it")  # which must never answer the next request
+            self._unasked()  # there is more behind it
 
     def on_status(self, reason: bytes) -> None:
         self._reason += reason
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        (self._headers if self._response is None else self._trailers).append((name, value))
-        self._head_bytes += len(name) + len(value) + 4
-        if self._head_bytes > self._head_bytes_max:
-            self._break(f"its head or trailer is larger than {self._head_bytes_max} bytes")
+        if self._response is None:
+            self._headers.append((name, value))
+            return
+        self._heard = True
+        self._trailers.append((name, value))
+        self._trailer_bytes += len(name) + len(value) + 4
+        if self._trailer_bytes > self._head_bytes_max:
+            self._break(f"its trailer is larger than {self._head_bytes_max} bytes")
 
     def on_headers_complete(self) -> None:
         if self._response is not None:
@@ -179,23 +289,23 @@ class _Connection(Wire):
         status = self._parser.get_status_code()
         headers, self._headers = Headers(self._headers), []
         reason, self._reason = self._reason, b""
-        if status == 101 or not self._parser.get_http_version().startswith("1."):
-            self._break(f"it is of HTTP/{self._parser.get_http_version()}, with status {status}")
+        if status == 101:
+            self._break("it switches protocols, with status 101")
+            return
+        if not _is_plain(headers):
+            self._break("readers do not agree on its Transfer-Encoding")
             return
         if status < 200:
-            self._head_bytes = self._unread_bytes = 0
-            if self._on_informational is not None:
-                self._on_informational(status, reason, headers.end_to_end())
+            if self._client is not None:
+                passed = headers.end_to_end().without(b"content-length", b"transfer-encoding")  # RFC 9110, 8.6
+                self._client.write_informational(status, reason, passed)
             return
+        self.private = self.private or authenticates_connection(headers)
         framing = self._framing(status, headers)
-        self._head_bytes = 0
         self._response = Response(status, reason, headers, framing, Body(self))
-        self._keep = self._parser.should_keep_alive()
+        self._keep = self._keeps_alive(framing, headers)
         if framing == "none":
-            # The parser still waits for a body that the method or the status forbids.
-            version = self._parser.get_http_version()
-            self._keep = version == "1.1" and b"close" not in headers.tokens(b"connection")
-            self._complete()
+            self._complete()  # the parser still waits for a body that the method or the status forbids
         assert self._head is not None
         self.deadline = _NEVER
         if not self._head.done():
@@ -205,19 +315,27 @@ class _Connection(Wire):
         if self._method == b"HEAD" or status in _BODILESS:
             return "none"
         if b"transfer-encoding" in headers:
-            chunked = headers.tokens(b"transfer-encoding")[-1:] == [b"chunked"]
-            return "chunked" if chunked else "close"
+            return "chunked" if headers.tokens(b"transfer-encoding")[-1:] == _CHUNKED else "close"
         return "length" if b"content-length" in headers else "close"
 
+    def _keeps_alive(self, framing: str, headers: Headers) -> bool:
+        """Whether the upstream says that it will take another request."""
+        is_old = self._parser.get_http_version() == "1.0"
+        if b"close" in headers.tokens(b"connection") or (is_old and framing in ("chunked", "none")):
+            return False  # RFC 9112, 6.1: in HTTP/1.0 chunks are faulty framing
+        return framing == "none" or self._parser.should_keep_alive()
+
     def on_body(self, data: bytes) -> None:
-        if self._response is None or self._response.framing == "none":
-            self.reusable = False  # a body where there must be none
-        elif not self._response.body.complete:
+        self._heard = True
+        if self._response is not None and not self._response.body.complete:
             self._response.body.feed(data)
 
     def on_message_complete(self) -> None:
         if self._response is not None and not self._response.body.complete:
-            self._parser_is_clean = True
+            # What a trailer says of the connection can end it, and never keep it.
+            says = any(name.lower() in _OF_CONNECTION for name, _ in self._trailers)
+            self._keep = self._keep and self._parser.should_keep_alive() and not says
+            self._parser_is_clean = not self._trailers
             self._complete()
 
     def _complete(self) -> None:
@@ -226,13 +344,24 @@ class _Connection(Wire):
         self.reusable = self._keep
 
 
-class Call:
-    """One exchange with the upstream, as a context: leaving it before both messages are whole closes the connection."""
+def _is_plain(headers: Headers) -> bool:
+    """Whether every reader finds the same end in a message with such a `Transfer-Encoding`, if it has one."""
+    if b"transfer-encoding" not in headers:
+        return True
+    codings = [c.strip(b" ").lower() for value in headers.all(b"transfer-encoding") for c in value.split(b",")]
+    return _CODINGS.issuperset(codings[:-1] if codings[-1:] == _CHUNKED else codings)
 
-    def __init__(self, pool: "Pool", method: bytes, on_informational: Callable[[int, bytes, Headers], None] | None):
+
+class Call:
+    """One exchange with the upstream, as a context: leaving it before both messages are whole closes the connection.
+
+    `client` is the exchange that it is made for; None for one of the gateway's own.
+    """
+
+    def __init__(self, pool: "Pool", method: bytes, client: Exchange | None) -> None:
         self._pool = pool
         self._method = method
-        self._on_informational = on_informational
+        self._client = client
         self._connection: _Connection | None = None
         self._sent = False  # the request has gone out whole
 
@@ -246,8 +375,15 @@ class Call:
         return self
 
     async def _connect(self, fresh: bool) -> None:
-        connection = await self._pool.connection(fresh)
-        connection.begin(self._method, self._on_informational)
+        pinned = self._client.connection.pinned if self._client is not None else {}
+        is_private = self._pool in pinned
+        connection = pinned.get(self._pool)
+        if not isinstance(connection, _Connection) or fresh or connection.is_stale():
+            if connection is not None:
+                connection.close()
+            connection = await self._pool.connection(fresh or is_private)
+        connection.private = is_private
+        connection.begin(self._method, self._client)
         self._connection = connection
         self._pool.active.add(connection)
 
@@ -275,7 +411,7 @@ class Call:
         assert connection is not None
         self._send_whole(head, body)
         try:
-            return await connection.head(timeout_s)
+            return await self.head(timeout_s)
         except UpstreamBroken:
             if not again or connection.answered or not connection.used:
                 raise
@@ -283,8 +419,7 @@ class Call:
         connection.end()
         await self._connect(fresh=True)
         self._send_whole(head, body)
-        assert self._connection is not None
-        return await self._connection.head(timeout_s)
+        return await self.head(timeout_s)
 
     def _send_whole(self, head: bytes, body: bytes) -> None:
         assert self._connection is not None
@@ -295,8 +430,12 @@ class Call:
 
     async def head(self, timeout_s: float | None) -> Response:
         """The response's head, once the request or enough of it has been sent."""
-        assert self._connection is not None
-        return await self._connection.head(timeout_s)
+        connection = self._connection
+        assert connection is not None
+        response = await connection.head(timeout_s)
+        if connection.private and self._client is not None:
+            self._client.connection.pinned[self._pool] = connection
+        return response
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -305,10 +444,12 @@ class Call:
         if self._connection is not None:
             connection, self._connection = self._connection, None
             self._pool.active.discard(connection)
-            if self._sent and connection.reusable and not connection.lost:
-                self._pool.put(connection)
-            else:
+            if not self._sent or not connection.reusable or connection.lost:
                 connection.abort()
+            elif not connection.private:
+                self._pool.put(connection)
+            elif self._client is None or self._client.connection.transport is None:
+                connection.close()  # else the client's connection keeps it, and closes it
             connection.end()
 
 
@@ -321,13 +462,14 @@ class Pool:
         self._limits = limits
         self._loop = asyncio.get_running_loop()
         self._idle: list[_Connection] = []
+        self._distrusted_until = 0.0
         self.active: set[_Connection] = set()
         self._slots = asyncio.Semaphore(config.requests_max)
         self._tls = ssl.create_default_context() if config.url.scheme == "https" else None
 
-    def call(self, method: bytes, on_informational: Callable[[int, bytes, Headers], None] | None = None) -> Call:
+    def call(self, method: bytes, client: Exchange | None = None) -> Call:
         """An exchange, to be entered. Raises Overloaded or UpstreamUnreachable on entering."""
-        return Call(self, method, on_informational)
+        return Call(self, method, client)
 
     async def enter(self) -> None:
         """Take one of the `requests_max` places."""
@@ -353,14 +495,21 @@ class Pool:
         while self._idle and not fresh:
             connection = self._idle.pop()
             idle_s = self._loop.time() - connection.idle_since
-            if idle_s < self.config.idle_timeout and not connection.is_stale(look=idle_s > _FRESH_S):
+            if idle_s < self.config.idle_timeout and not connection.is_stale():
                 return connection
-            connection.close()
+            try:
+                for _ in range(_TURNS):  # what is there may be no end, but something that nobody asked for
+                    await asyncio.sleep(0)
+            finally:
+                connection.close()
         url = self.config.url
         try:
             async with asyncio.timeout(self.config.connect_timeout):
                 _, connection = await self._loop.create_connection(
-                    lambda: _Connection(self._loop, self.buffers, self._limits), url.host, url.port, ssl=self._tls
+                    lambda: _Connection(self._loop, self.buffers, self._limits, self.distrust),
+                    url.host,
+                    url.port,
+                    ssl=self._tls,
                 )
         except TimeoutError:
             raise UpstreamTimeout(f"no connection to the upstream within {self.config.connect_timeout:g} s") from None
@@ -370,9 +519,19 @@ class Pool:
 
     def put(self, connection: _Connection) -> None:
         """Take back a connection whose exchange is complete."""
-        connection.used = True
         connection.idle_since = self._loop.time()
-        self._idle.append(connection)
+        if connection.idle_since < self._distrusted_until:
+            connection.close()
+        else:
+            self._idle.append(connection)
+
+    def distrust(self) -> None:
+        """The upstream has sent what nobody asked for: no connection to it serves two exchanges for a while."""
+        now = self._loop.time()
+        if now >= self._distrusted_until:
+            log.warning("the upstream sent what nobody asked for", extra={"upstream": self.config.name})
+        self._distrusted_until = now + _DISTRUST_S
+        self.close()
 
     def sweep(self, now: float) -> None:
         """Time out the exchanges that are past their deadline, and close connections that were idle for too long."""

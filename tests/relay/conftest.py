@@ -1,11 +1,12 @@
 """What the tests of the relay share: gateways that are started once, and the sockets of their upstreams."""
 
 import asyncio
+import signal
 from collections.abc import AsyncIterator, Iterator
 
 import pytest
 
-from tests.relay.gateway import Gateways, listening, port_of
+from tests.relay.gateway import Gateway, Gateways, eventually, listening, port_of
 from tests.relay.rig import Place, Rig, rig_at
 
 SMALL_BODY_BYTES = 4096
@@ -70,6 +71,30 @@ async def rig(place: Place) -> AsyncIterator[Rig]:
     """An upstream and clients about a gateway with the defaults, once on each event loop."""
     async with rig_at(place) as one:
         yield one
+
+
+@pytest.fixture
+async def spoilt_rig(place: Place) -> AsyncIterator[Rig]:
+    """The same for an upstream that sends what nobody asked for: the gateway has forgotten it before the next test."""
+    async with rig_at(place) as one:
+        yield one
+    if place.gateway.popen is not None:
+        await reloaded(place.gateway)
+
+
+async def reloaded(gateway: Gateway) -> None:
+    """Have a process read its configuration anew."""
+
+    def times() -> int:
+        return sum(line["message"] == "reloaded" for line in gateway.lines())
+
+    before = times()
+    gateway.signal(signal.SIGHUP)
+
+    async def done() -> bool:
+        return times() > before
+
+    await eventually(done, "a reload")
 
 
 @pytest.fixture

@@ -154,13 +154,13 @@ async def test_an_idle_connection_is_closed_in_time(hasty_rig: Rig) -> None:
     assert await peer.ends() == "fin"
 
 
-async def test_what_nobody_asked_for_is_not_the_next_answer(rig: Rig) -> None:
+async def test_what_nobody_asked_for_is_not_the_next_answer(spoilt_rig: Rig) -> None:
     """Bytes on an idle connection, such as Node's 408 before it closes, are nobody's answer."""
-    one, peer = await once(rig)
+    one, peer = await once(spoilt_rig)
     await peer.send(response(b"stale", status=b"408 Request Timeout"))
     await peer.ends()
     await one.send(request())
-    fresh = await rig.upstream.request(2)
+    fresh = await spoilt_rig.upstream.request(2)
     assert fresh is not peer
     await fresh.send(response(b"mine"))
     assert (await one.response(2)).body == b"mine"
@@ -175,40 +175,40 @@ EXTRA = {
 
 
 @pytest.mark.parametrize("name", EXTRA)
-async def test_more_than_was_asked_for_poisons_no_connection(rig: Rig, name: str) -> None:
-    one = await rig.client(request())
-    peer = await rig.upstream.request()
+async def test_more_than_was_asked_for_poisons_no_connection(spoilt_rig: Rig, name: str) -> None:
+    one = await spoilt_rig.client(request())
+    peer = await spoilt_rig.upstream.request()
     await peer.send(EXTRA[name])
     assert b"poison" not in (await one.response()).body
     await one.send(request())
-    fresh = await rig.upstream.request(2)
+    fresh = await spoilt_rig.upstream.request(2)
     assert fresh is not peer
     await fresh.send(response(b"mine"))
     assert (await one.response(2)).body == b"mine"
     assert b"poison" not in one.received
 
 
-async def test_half_of_what_nobody_asked_for_does_not_spoil_the_next_answer(rig: Rig) -> None:
+async def test_half_of_what_nobody_asked_for_does_not_spoil_the_next_answer(spoilt_rig: Rig) -> None:
     """The other half would be read as the beginning of an answer to whoever gets the connection next."""
-    one = await rig.client(request())
-    peer = await rig.upstream.request()
+    one = await spoilt_rig.client(request())
+    peer = await spoilt_rig.upstream.request()
     await peer.send(response(b"first") + b"HTTP/1.1 200 OK\r\nX-Poison: HTTP/1.1 ")
     await one.response()
     await one.send(request())
-    fresh = await rig.upstream.request(2)
+    fresh = await spoilt_rig.upstream.request(2)
     await peer.send(b"200 OK\r\nContent-Length: 6\r\n\r\npoison")
     await fresh.send(response(b"mine"))
     got = await one.response(2)
     assert (got.status, got.body) == (200, b"mine")
 
 
-async def test_a_body_behind_head_is_not_passed(rig: Rig) -> None:
-    one = await rig.client(request(b"HEAD"))
-    peer = await rig.upstream.request()
+async def test_a_body_behind_head_is_not_passed(spoilt_rig: Rig) -> None:
+    one = await spoilt_rig.client(request(b"HEAD"))
+    peer = await spoilt_rig.upstream.request()
     await peer.send(response(b"poison"))
     await one.response()
     await one.send(request())
-    fresh = await rig.upstream.request(2)
+    fresh = await spoilt_rig.upstream.request(2)
     assert fresh is not peer
     await fresh.send(response(b"mine"))
     assert (await one.response(2)).body == b"mine"

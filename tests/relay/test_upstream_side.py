@@ -1,0 +1,694 @@
+"""What one exchange with an upstream could do to another (issue 9, points 1, 9, 10 and 11).
+
+In: upstreams that answer twice, authenticate connections, flood, or frame so that readers differ. Out: what their own
+client and the next one get. Always: the next client gets its own answer, and a connection whose state is in doubt
+serves nobody.
+"""
+
+import asyncio
+import random
+import socket
+from collections.abc import AsyncIterator
+
+import pytest
+
+from gateway.buffers import Buffers
+from gateway.config import Limits, Url
+from gateway.config import Upstream as Config
+from gateway.core.headers import Headers
+from gateway.errors import UpstreamBroken
+from gateway.upstream import Pool, authenticates_connection
+from tests.relay.conftest import SMALL_HEADER_BYTES
+from tests.relay.gateway import Gateways, listening, logged, port_of
+from tests.relay.harness import Client, Peer, Upstream
+from tests.relay.http1 import Message
+from tests.relay.messages import (
+    answer,
+    call,
+    chunk,
+    chunked,
+    fault,
+    filtered,
+    initialized,
+    page,
+    request,
+    response,
+    result,
+    task,
+)
+from tests.relay.rig import Rig, Server, body, final, own, rig_with
+
+TEXT = b"Content-Type: text/plain"
+OK = b"Content-Length: 2\r\n\r\nok"
+CLOSE = b"Connection: close"
+KEEP = b"Connection: keep-alive"
+CHUNKS = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
+GET = b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n"
+
+
+async def next_is_fresh(rig: Rig, one: Client, peer: Peer, number: int = 2) -> None:
+    """The next request of a client goes out on another connection, and gets its own answer."""
+    await one.send(request())
+    fresh = await rig.upstream.request(number)
+    assert fresh is not peer, "the connection serves another exchange"
+    await fresh.send(response(b"mine"))
+    assert (await one.response(number)).body == b"mine"
+
+
+async def next_is_same(rig: Rig, one: Client, peer: Peer, number: int = 2) -> None:
+    """The next request goes out on the same connection."""
+    await one.send(request())
+    assert await rig.upstream.request(number) is peer
+    await peer.send(response(b"mine"))
+    assert (await one.response(number)).body == b"mine"
+
+
+# ---- what nobody asked for (point 9) ----
+
+
+async def test_a_server_that_answers_twice_is_not_given_a_second_request(gateways: Gateways) -> None:
+    """The second answer comes 0.5 to 3 ms after the first, and the next request at once: only time could tell.
+
+    So the first such answer may reach a stranger; from then on each exchange has a connection of its own.
+    """
+    chance = random.Random(9)
+
+    async def twice(asked: Message, peer: Peer) -> None:
+        if asked.target != b"/twice":
+            await asyncio.sleep(0.002)
+            await peer.send(response(b"mine"))
+            return
+        await peer.send(response(b"first"))
+        await asyncio.sleep(chance.uniform(0.0005, 0.003))
+        await peer.send(response(b"poison"))
+
+    foreign = 0
+    async with rig_with(gateways) as rig:
+        rig.serve(twice)
+        for _ in range(40):
+            one, other = await rig.client(), await rig.client()
+            await one.send(request(target=b"/twice"))
+            assert (await one.response()).body == b"first"
+            await other.send(request())
+            foreign += (await other.response()).body != b"mine"
+            await one.close()
+            await other.close()
+        assert foreign <= 1
+
+
+async def test_after_what_nobody_asked_for_each_exchange_has_its_own_connection(gateways: Gateways) -> None:
+    async with own(gateways) as rig:
+        one = await rig.client(request())
+        peer = await rig.upstream.request()
+        await peer.send(response(b"first"))
+        await one.response()
+        await peer.send(response(b"poison"))
+        await peer.ends()
+        assert (await logged(rig.gateway, "nobody asked for"))["upstream"] == "up"
+        for number in (2, 3, 4):
+            await one.send(request())
+            peer = await rig.upstream.request(number)
+            await peer.send(response(b"mine"))
+            assert (await one.response(number)).body == b"mine"
+            await peer.ends()
+        assert len(rig.upstream.connections) == 4
+
+
+class Direct:
+    """A pool on the test's own loop, so that a connection can be used again without a turn of the loop."""
+
+    def __init__(self, listening: socket.socket) -> None:
+        self.upstream = Upstream(listening)
+        self.pool = Pool(
+            Config(name="up", url=Url("http", "127.0.0.1", port_of(listening), "/")), Limits(), Buffers(1 << 20)
+        )
+
+    async def ask(self, said: bytes) -> tuple[Peer, bytes]:
+        """One exchange, answered with `said`: the server's side of its connection, and the body."""
+        known = len(self.upstream.requests)
+        async with self.pool.call(b"GET") as exchange:
+            waiting = asyncio.create_task(exchange.send_all(GET, b"", None, again=False))
+            peer = await self.upstream.request(known + 1)
+            await peer.send(said)
+            return peer, await (await waiting).body.read()
+
+
+@pytest.fixture
+async def direct() -> AsyncIterator[Direct]:
+    with listening() as sock:
+        one = Direct(sock)
+        yield one
+        one.pool.close()
+        await one.upstream.close()
+
+
+async def test_the_socket_is_looked_at_however_short_it_was_idle(direct: Direct) -> None:
+    first, _ = await direct.ask(response(b"first"))
+    assert (await direct.ask(response(b"second")))[0] is first, "it is used again"
+    first.sock.send(response(b"poison"))  # and the loop has had no turn to read it
+    other, got = await direct.ask(response(b"mine"))
+    assert other is not first
+    assert got == b"mine"
+    third, _ = await direct.ask(response(b"mine"))
+    assert third is not other, "what was in the socket was seen for what it is"
+
+
+async def test_an_end_of_an_idle_connection_is_nothing_that_nobody_asked_for(direct: Direct) -> None:
+    first, _ = await direct.ask(response(b"first"))
+    first.finish()  # as Node does after 5 s
+    second, _ = await direct.ask(response(b"second"))
+    assert second is not first
+    assert (await direct.ask(response(b"third")))[0] is second, "its connections are used again"
+
+
+async def test_an_answer_that_comes_before_the_request_is_none(direct: Direct) -> None:
+    first, _ = await direct.ask(response(b"first"))
+    async with direct.pool.call(b"PUT") as exchange:  # it has its connection before anything goes out
+        await first.send(response(b"poison"))
+        await asyncio.sleep(0.05)
+        with pytest.raises(UpstreamBroken):
+            await exchange.send_all(GET, b"", None, again=False)
+
+
+BEHIND = {
+    "HEAD and a chunk's beginning": (
+        b"HEAD",
+        CHUNKS + b"2",
+        b"3\r\nHTTP/1.1 200 OK\r\nContent-Length: 6\r\n\r\npoison",
+    ),
+    "HEAD and a whole chunk's head": (
+        b"HEAD",
+        CHUNKS + b"2\r\n",
+        b"ok\r\n",
+    ),
+    "HEAD and a body": (b"HEAD", response(b"ok"), b""),
+    "HEAD and part of the body": (b"HEAD", b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nab", response(b"poison")),
+    "HEAD without a length and a body": (b"HEAD", b"HTTP/1.1 200 OK\r\n\r\nab", response(b"poison")),
+    "204 and a letter": (
+        b"GET",
+        b"HTTP/1.1 204 No Content\r\n\r\nH",
+        b"TTP/1.1 200 OK\r\nContent-Length: 6\r\n\r\npoison",
+    ),
+    "204 with chunks": (b"GET", b"HTTP/1.1 204 No Content\r\nTransfer-Encoding: chunked\r\n\r\n" + chunked(b"x"), b""),
+    "304 with a length and a body": (b"GET", b"HTTP/1.1 304 x\r\nContent-Length: 6\r\n\r\npoison", b""),
+    "an empty body and a letter": (b"GET", b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\nH", b"TTP/1.1 200 OK\r\n\r\n"),
+    "a chunked body and a letter": (
+        b"GET",
+        CHUNKS + chunked(b"ok") + b"H",
+        b"TTP/1.1 200 OK\r\nContent-Length: 6\r\n\r\npoison",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", BEHIND)
+async def test_a_byte_behind_the_end_ends_the_connection(spoilt_rig: Rig, name: str) -> None:
+    method, said, later = BEHIND[name]
+    one = await spoilt_rig.client(request(method))
+    peer = await spoilt_rig.upstream.request()
+    await peer.send(said)
+    await one.response()
+    await one.send(request())
+    fresh = await spoilt_rig.upstream.request(2)
+    assert fresh is not peer
+    if later:
+        await peer.send(later)
+    await fresh.send(response(b"mine"))
+    assert (await one.response(2)).body == b"mine"
+    assert b"poison" not in one.received
+
+
+# ---- who is asked again, and who is not ----
+
+KEPT = {
+    "HTTP/1.1": response(),
+    "HEAD": b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\n",
+    "HEAD of chunks": CHUNKS,
+    "204": b"HTTP/1.1 204 No Content\r\n\r\n",
+    "304 with a length": b"HTTP/1.1 304 Not Modified\r\nContent-Length: 6\r\n\r\n",
+    "HTTP/1.0 that keeps": b"HTTP/1.0 200 OK\r\nConnection: keep-alive\r\nContent-Length: 2\r\n\r\nok",
+    "chunked, and a trailer": CHUNKS + chunked(b"x", trailers=[b"A: b"]),
+    "1xx before it": b"HTTP/1.1 103 Early Hints\r\nLink: x\r\n\r\n" * 3 + response(),
+    "1xx that has a length": b"HTTP/1.1 102 x\r\nContent-Length: 9\r\n\r\n" + response(),
+    "an offer of another protocol": response(b"ok", b"Upgrade: h2c", b"Connection: upgrade"),
+}
+
+
+@pytest.mark.parametrize("name", KEPT)
+async def test_a_connection_that_is_whole_is_kept(rig: Rig, name: str) -> None:
+    one = await rig.client(request(b"HEAD" if name.startswith("HEAD") else b"GET"))
+    peer = await rig.upstream.request()
+    await peer.send(KEPT[name])
+    assert (await one.response()).whole
+    await next_is_same(rig, one, peer)
+
+
+LEFT = {
+    "close": response(b"ok", CLOSE),
+    "close twice": response(b"ok", CLOSE, CLOSE),
+    "close in a list": response(b"ok", b"Connection: keep-alive, Close"),
+    "close, then keep": response(b"ok", CLOSE, KEEP),
+    "keep, then close": response(b"ok", KEEP, CLOSE),
+    "HTTP/1.0": b"HTTP/1.0 200 OK\r\nContent-Length: 2\r\n\r\nok",
+    "HTTP/1.0 that keeps and closes": b"HTTP/1.0 200 OK\r\n" + KEEP + b", close\r\n" + OK,
+    "HTTP/1.0 in chunks": b"HTTP/1.0 200 OK\r\nConnection: keep-alive\r\nTransfer-Encoding: chunked\r\n\r\n"
+    + chunked(b"ok"),
+    "204 of HTTP/1.0": b"HTTP/1.0 204 No Content\r\nConnection: keep-alive\r\n\r\n",
+}
+
+
+@pytest.mark.parametrize("name", LEFT)
+async def test_a_connection_that_the_server_will_close_is_not_kept(rig: Rig, name: str) -> None:
+    one = await rig.client(request())
+    peer = await rig.upstream.request()
+    await peer.send(LEFT[name])
+    assert (await one.response()).whole
+    await next_is_fresh(rig, one, peer)
+
+
+TRAILERS_THAT_END = [
+    [CLOSE],
+    [b"connection: x, Close"],
+    [b"Proxy-Connection: close"],
+    [b"X: y", CLOSE, KEEP],
+]
+
+
+@pytest.mark.parametrize("trailers", TRAILERS_THAT_END)
+@pytest.mark.parametrize("closes", [True, False])
+async def test_close_as_a_trailer_ends_the_connection(rig: Rig, trailers: list[bytes], closes: bool) -> None:
+    """Point 1: 20 tries, and no client gets a connection that the server has closed or will."""
+    for number in range(1, 41, 2):
+        one = await rig.client(request())
+        peer = await rig.upstream.request(number)
+        await peer.send(CHUNKS + chunked(b"x", trailers=trailers))
+        got = await one.response()
+        assert (got.whole, got.body) == (True, b"x")
+        assert b"lose" not in b"".join(value for _, value in got.trailers)
+        other = await rig.client(request(b"PUT", fields=[TEXT], body=b"x"))
+        fresh = await rig.upstream.request(number + 1)
+        assert fresh is not peer
+        if closes:
+            peer.finish()
+        await fresh.send(response(b"mine", CLOSE))
+        assert (await other.response()).body == b"mine"
+
+
+@pytest.mark.parametrize("trailer", [KEEP, b"Keep-Alive: timeout=5", b"Upgrade: x"])
+async def test_a_trailer_keeps_no_connection(rig: Rig, trailer: bytes) -> None:
+    one = await rig.client(request())
+    peer = await rig.upstream.request()
+    head = b"HTTP/1.1 200 OK\r\nConnection: close\r\nTransfer-Encoding: chunked\r\n\r\n"
+    await peer.send(head + chunked(b"x", trailers=[trailer]))
+    assert (await one.response()).whole
+    await next_is_fresh(rig, one, peer)
+
+
+async def test_a_trailer_that_llhttp_obeys_does_not_reach_the_next_answer(rig: Rig) -> None:
+    """llhttp keeps a `Transfer-Encoding` of a trailer among its flags: a fresh parser reads what follows."""
+    one = await rig.client(request())
+    for number in (1, 2):
+        peer = await rig.upstream.request(number)
+        await peer.send(CHUNKS + chunked(b"x", trailers=[b"Transfer-Encoding: chunked", b"Upgrade: a"]))
+        assert (await one.response(number)).whole
+        await one.send(request())
+    await (await rig.upstream.request(3)).send(response(b"mine"))
+    assert (await one.response(3)).body == b"mine"
+
+
+async def test_an_answer_before_the_request_was_whole_ends_the_connection(rig: Rig) -> None:
+    one = await rig.client(request(b"PUT", fields=[TEXT, b"Content-Length: 10"]), b"01234")
+    peer = await rig.upstream.head()
+    await peer.send(response(b"enough"))
+    assert (await one.response()).body == b"enough"
+    await one.close()  # the rest never comes
+    await peer.ends()
+    other = await rig.client(request())
+    fresh = await rig.upstream.request(2)
+    assert fresh is not peer
+    await fresh.send(response(b"mine"))
+    assert (await other.response()).body == b"mine"
+
+
+# ---- answers that are none (point 11) ----
+
+CODED = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: %b\r\n\r\n2\r\nok\r\n0\r\n\r\n"
+NO_ANSWER = {
+    **{
+        f"status {status.decode()}": b"HTTP/1.1 %b x\r\n" % status + OK
+        for status in (b"000", b"099", b"600", b"999", b"+20", b" 200", b"2 0")
+    },
+    **{
+        f"reason with {octet}": b"HTTP/1.1 200 a%cb\r\n" % octet + OK
+        for octet in (*range(9), 0x0B, 0x0C, *range(0x0E, 0x20), 0x7F)
+    },
+    **{f"field with {octet}": b"HTTP/1.1 200 OK\r\nX: a%cb\r\n" % octet + OK for octet in (0, 1, 0x0B, 0x1F, 0x7F)},
+    **{
+        f"protocol {line.decode()}": line + b" 200 OK\r\n" + OK
+        for line in (
+            b"HTTP/2.0", b"HTTP/2", b"HTTP/0.9", b"HTTP/1.2", b"HTTP/1", b"HTTP/01.1", b"http/1.1",
+            b"RTSP/1.0", b"ICY", b"ICE/1.0", b"SIP/2.0", b"HTTPS/1.1",
+        )
+    },
+    "RTSP behind 1xx": b"HTTP/1.1 103 x\r\n\r\nRTSP/1.0 200 OK\r\n" + OK,
+    "bare LF": b"HTTP/1.1 200 OK\nContent-Length: 2\n\nok",
+    "bare LF at the end of the head": b"HTTP/1.1 200 OK\r\nContent-Length: 2\n\nok\r\n\r\n",
+    **{
+        f"coding {coding!r}": CODED % coding
+        for coding in (
+            b"chunked,", b",chunked", b", chunked", b"identity, chunked", b"chunked, chunked", b"chunked, identity",
+            b"identity", b"chunked, gzip", b"xchunked", b"chunked;x=1", b'"chunked"', b"chunked\t", b"gzip,,chunked",
+            b"", b",", b"chunked\r\nTransfer-Encoding: ", b"\r\nTransfer-Encoding: chunked",
+            b"chunked\r\nTransfer-Encoding: chunked", b"identity\r\nTransfer-Encoding: chunked",
+            b"chunked\r\nContent-Length: 2", b"gzip\r\nContent-Length: 2",
+        )
+    },
+    "a length before chunks": b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+    **{
+        f"length {length!r}": b"HTTP/1.1 200 OK\r\nContent-Length: %b\r\n\r\nok" % length
+        for length in (
+            b"+5", b"-2", b"2, 2", b"2,2", b"0x2", b"", b"2 2", b"2\r\nContent-Length: 2", b"2\r\nContent-Length: ",
+            b"99999999999999999999999",
+        )
+    },
+    "101": b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: x\r\nConnection: upgrade\r\n\r\n",
+    "101 behind 1xx": b"HTTP/1.1 100 x\r\n\r\nHTTP/1.1 101 x\r\n\r\n",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", NO_ANSWER)
+@pytest.mark.parametrize("pieces", [1, 3])
+async def test_what_readers_could_read_differently_is_502(rig: Rig, name: str, pieces: int) -> None:
+    said = NO_ANSWER[name]
+    one = await rig.client(rig.post(call("ping", 7)))
+    peer = await rig.upstream.request()
+    size = -(-len(said) // pieces)
+    await peer.send(*(said[at : at + size] for at in range(0, len(said), size)))
+    got = await one.response()
+    assert (got.status, body(got)["id"]) == (502, 7)
+    assert await peer.ends() in ("fin", "rst")
+    await next_is_fresh(rig, one, peer)
+
+
+@pytest.mark.parametrize("coding", [b"Chunked", b"chunked ", b"gzip, chunked", b"gzip\r\nTransfer-Encoding: chunked"])
+async def test_codings_that_all_readers_know_pass(rig: Rig, coding: bytes) -> None:
+    one = await rig.client(request())
+    await (await rig.upstream.request()).send(CODED % coding)
+    got = await one.response()
+    assert (got.status, got.whole, got.body) == (200, True, b"ok")
+
+
+async def test_a_head_in_single_bytes_is_read(rig: Rig) -> None:
+    one = await rig.client(request())
+    peer = await rig.upstream.request()
+    said = b"HTTP/1.1 103 x\r\nLink: y\r\n\r\n" + response(b"ok")
+    await peer.send(*(said[at : at + 1] for at in range(len(said))))
+    got = await one.response()
+    assert (got.status, got.body) == (200, b"ok")
+    assert [m.status for m in one.responses()] == [103, 200]
+    await next_is_same(rig, one, peer)
+
+
+@pytest.mark.parametrize("begins", [b"0\r\nX: ", b"2;", b"2\r\nok\r\n0\r\nX: "], ids=["trailer", "extension", "behind"])
+async def test_a_trailer_or_an_extension_without_end_is_cut(small_rig: Rig, begins: bytes) -> None:
+    """One endless field is no event of llhttp's; what is held for it has a limit nevertheless."""
+    one = await small_rig.client(request())
+    peer = await small_rig.upstream.request()
+    await peer.send(CHUNKS + begins)
+    sent = 0
+    while peer.end == "open" and sent < 200 * SMALL_HEADER_BYTES:
+        await peer.send(b"x" * SMALL_HEADER_BYTES)
+        await asyncio.sleep(0.005)
+        sent += SMALL_HEADER_BYTES
+    assert peer.end != "open"
+    assert not (await one.response()).whole
+
+
+async def test_a_flood_of_1xx_is_as_fast_as_its_reader(process_rig: Rig) -> None:
+    """What the client has not taken is not read from the upstream: 64 MiB do not fit in between."""
+    one = await process_rig.client(request())
+    peer = await process_rig.upstream.request()
+    one.pause()
+    piece = b"HTTP/1.1 103 Early Hints\r\nLink: %b\r\n\r\n" % (b"x" * 1000) * 1000
+    total, sent = 64, 0
+
+    async def pour() -> None:
+        nonlocal sent
+        while sent < total:
+            await peer.send(piece)
+            sent += 1
+
+    pouring = asyncio.create_task(pour())
+    stalled_at = -1
+    while stalled_at != sent:  # ends when nothing has moved for a while
+        stalled_at = sent
+        await asyncio.sleep(0.5)
+    assert sent < total // 2, f"{sent} MB of 1xx responses taken from the upstream, and none by the client"
+    pouring.cancel()
+    await asyncio.gather(pouring, return_exceptions=True)
+    await one.close()
+    await peer.ends()
+
+
+async def test_the_answer_behind_a_flood_of_1xx_comes(process_rig: Rig) -> None:
+    """And others are served meanwhile."""
+    one = await process_rig.client(request())
+    peer = await process_rig.upstream.request()
+    one.pause()
+    flood = b"HTTP/1.1 103 Early Hints\r\nLink: %b\r\n\r\n" % (b"x" * 1000) * 8000
+
+    async def pour() -> None:
+        await peer.send(flood)
+        await peer.send(response(b"mine"))
+
+    pouring = asyncio.create_task(pour())
+    await asyncio.sleep(0.3)
+    other = await process_rig.client(request())
+    await (await process_rig.upstream.request(2)).send(response(b"other"))
+    assert (await other.response()).body == b"other"
+    one.resume()
+    await pouring
+    await one.hears(b"mine")
+    assert one.received.count(b" 103 ") == 8000
+
+
+# ---- connections that a server authenticates (point 10) ----
+
+CHALLENGES = {
+    "NTLM": [b"WWW-Authenticate: NTLM"],
+    "Negotiate": [b"WWW-Authenticate: Negotiate"],
+    "in lower case": [b"www-authenticate: negotiate"],
+    "with a token": [b"WWW-Authenticate: NTLM TlRMTVNTUAACAAAA"],
+    "the second of a list": [b"WWW-Authenticate: Bearer, Negotiate"],
+    "the second field": [b'WWW-Authenticate: Bearer realm="a, b"', b"WWW-Authenticate: NTLM"],
+    "in a list behind parameters": [b'WWW-Authenticate: Basic realm="x", charset="UTF-8" ,\tNTLM, Digest a=b'],
+    "a proxy's": [b"Proxy-Authenticate: Negotiate"],
+    "said to last": [b"Persistent-Auth: true"],
+}
+
+
+@pytest.mark.parametrize("name", CHALLENGES)
+async def test_a_connection_that_was_challenged_is_its_clients_alone(rig: Rig, name: str) -> None:
+    one = await rig.client(request())
+    peer = await rig.upstream.request()
+    await peer.send(response(b"who?", *CHALLENGES[name], status=b"401 Unauthorized"))
+    await one.response()
+    other = await rig.client(request())
+    fresh = await rig.upstream.request(2)
+    assert fresh is not peer
+    await fresh.send(response(b"other"))
+    assert (await other.response()).body == b"other"
+    await one.send(request())
+    assert await rig.upstream.request(3) is peer, "it is still the client's own"
+    await peer.send(response(b"mine"))
+    assert (await one.response(2)).body == b"mine"
+    await one.close()
+    await peer.ends()
+
+
+@pytest.mark.parametrize(
+    "field", [b"Authorization: NTLM a", b"authorization: Negotiate a", b"Proxy-Authorization: nTLM a"]
+)
+async def test_a_connection_that_carried_credentials_for_it_is_its_clients_alone(rig: Rig, field: bytes) -> None:
+    """Though its answer says nothing of it."""
+    one = await rig.client(request(fields=[field]))
+    peer = await rig.upstream.request()
+    await peer.send(response(b"welcome"))
+    await one.response()
+    other = await rig.client(request())
+    fresh = await rig.upstream.request(2)
+    assert fresh is not peer
+    await fresh.send(response(b"other"))
+    await other.response()
+    await one.send(request())
+    assert await rig.upstream.request(3) is peer
+    await peer.send(response(b"mine"))
+    await one.response(2)
+    await one.close()
+    await peer.ends()
+
+
+class Ntlm:
+    """A server that knows who asks by the connection: three legs, then every request on it is that user's."""
+
+    def __init__(self) -> None:
+        self.users: dict[Peer, bytes] = {}
+        self.half: set[Peer] = set()
+
+    async def __call__(self, asked: Message, peer: Peer) -> bytes:
+        """Answer a request."""
+        given = asked.value(b"authorization")
+        if given == b"NTLM negotiate":
+            self.half.add(peer)
+            return response(b"", b"WWW-Authenticate: NTLM challenge", status=b"401 Unauthorized")
+        if given is not None and given.startswith(b"NTLM user="):
+            if peer not in self.half:
+                return response(b"", b"WWW-Authenticate: NTLM", status=b"401 Unauthorized")
+            self.users[peer] = given.removeprefix(b"NTLM user=")
+        if peer not in self.users:
+            return response(b"", b"WWW-Authenticate: NTLM", status=b"401 Unauthorized")
+        user = self.users[peer].decode()
+        message = body(asked)
+        if message is None:
+            return response(user.encode())
+        if message["method"] == "tasks/list":
+            return answer(result(message["id"], page([task(f"of-{user}"), task(f"done-{user}", "completed")])))
+        if message["method"] == "initialize":
+            return answer(result(message["id"], initialized()))
+        return answer(fault(message["id"], -32601, user))
+
+
+async def login(rig: Rig, one: Client, user: bytes, leg: int = 1) -> None:
+    """The three legs of NTLM; the last one asks for something already."""
+    await one.send(request())
+    assert (await one.response(leg)).status == 401
+    await one.send(request(fields=[b"Authorization: NTLM negotiate"]))
+    assert (await one.response(leg + 1)).status == 401
+    await one.send(request(fields=[b"Authorization: NTLM user=" + user]))
+    got = await one.response(leg + 2)
+    assert (got.status, got.body) == (200, user)
+
+
+async def test_ntlm_works_and_nobody_is_taken_for_another(rig: Rig) -> None:
+    """Point 10: a client without credentials was answered as another."""
+    rig.serve(Ntlm())
+    alice, bob = await rig.client(), await rig.client()
+    await login(rig, alice, b"alice")
+    await login(rig, bob, b"bob")
+    for round_number in range(4, 14):
+        for one, name in ((alice, b"alice"), (bob, b"bob")):
+            await one.send(request())
+            assert (await one.response(round_number)).body == name
+        assert (await rig.ask(request())).status == 401
+    await alice.close()
+    await bob.close()
+    assert (await rig.ask(request())).status == 401
+    await asyncio.gather(*(peer.ends() for peer in rig.upstream.connections))
+
+
+async def test_lists_of_authenticated_connections_are_the_servers_own(rig: Rig) -> None:
+    """The header fields do not tell such clients apart: nothing is answered from an index, nothing noted in one."""
+    rig.serve(Ntlm())
+    alice, bob = await rig.client(), await rig.client()
+    await login(rig, alice, b"alice")
+    await login(rig, bob, b"bob")
+    for number in (4, 5, 6):
+        for one, name in ((alice, "alice"), (bob, "bob")):
+            await one.send(rig.post(filtered(number)))
+            got = final(await one.response(number))["result"]
+            assert [t["taskId"] for t in got["tasks"]] == [f"of-{name}", f"done-{name}"]
+            assert "_meta" not in got
+    await alice.send(rig.post(call("initialize", 7)))
+    offered = final(await alice.response(7))["result"]["capabilities"]["tasks"]["list"]
+    assert "filter" not in offered, "what is not answered is not offered"
+    got = await rig.ask(rig.post(filtered(8)))
+    assert got.status == 401
+    assert b"of-" not in got.body
+    lists = [m for m in rig.asked("tasks/list") if "cursor" in m["params"]]
+    assert lists == []
+
+
+async def test_a_crawl_never_uses_a_connection_that_was_challenged(rig: Rig) -> None:
+    """Neither one that is a client's, nor one on which a crawl was challenged itself."""
+    challenged: list[Peer] = []
+
+    async def challenge(asked: Message, peer: Peer) -> bytes:
+        assert peer not in challenged, "a connection that was challenged serves another exchange"
+        challenged.append(peer)
+        return response(b"who?", b"WWW-Authenticate: Negotiate", status=b"401 Unauthorized")
+
+    rig.serve(challenge)
+    pinned = await rig.client(request())
+    assert (await pinned.response()).status == 401
+    for _ in range(3):
+        got = await rig.ask(rig.post(filtered()))
+        assert (got.status, got.value(b"www-authenticate")) == (401, b"Negotiate")
+    assert len(challenged) == 4
+    assert challenged[0].end == "open", "it is the client's that is still there"
+    await asyncio.gather(*(peer.ends() for peer in challenged[1:]))
+
+
+async def test_another_clients_index_stays_when_one_is_authenticated_by_connection(rig: Rig) -> None:
+    server = Server({None: page([task("t-1")])})
+    rig.serve(server)
+    token = b"Authorization: Bearer a"
+    assert len(final(await rig.ask(rig.post(filtered(), token)))["result"]["tasks"]) == 1
+    one = await rig.client(rig.post(filtered(2), b"Authorization: Negotiate abc"))
+    assert "_meta" not in final(await one.response())["result"], "the server's own answer"
+    asked = len(rig.upstream.requests)
+    got = final(await rig.ask(rig.post(filtered(3), token)))["result"]
+    assert got["_meta"]["taskgate/total"] == 1
+    assert len(rig.upstream.requests) - asked <= 1
+
+
+async def test_a_pinned_connection_that_the_server_closed_is_replaced_by_a_new_one(rig: Rig) -> None:
+    """Never by one of the pool's, on which others are or were."""
+    one = await rig.client(request(fields=[b"Authorization: NTLM a"]))
+    peer = await rig.upstream.request()
+    await peer.send(response(b"welcome"))
+    await one.response()
+    other = await rig.client(request())
+    pooled = await rig.upstream.request(2)
+    await pooled.send(response())
+    await other.response()
+    peer.finish()
+    await peer.ends()
+    await one.send(request())
+    fresh = await rig.upstream.request(3)
+    assert fresh not in (peer, pooled)
+    await fresh.send(response(b"again"))
+    assert (await one.response(2)).body == b"again"
+    await other.send(request())
+    assert await rig.upstream.request(4) is pooled
+    await pooled.send(response())
+    await one.close()
+    await fresh.ends()
+
+
+async def test_a_client_that_leaves_in_the_middle_leaves_no_connection(rig: Rig) -> None:
+    one = await rig.client(request(fields=[b"Authorization: NTLM a"]))
+    peer = await rig.upstream.request()
+    await one.close()
+    await peer.ends()
+    one = await rig.client(request())
+    peer = await rig.upstream.request(2)
+    await peer.send(b"HTTP/1.1 401 x\r\nWWW-Authenticate: NTLM\r\nTransfer-Encoding: chunked\r\n\r\n" + chunk(b"x"))
+    await one.hears(b"NTLM")
+    await one.close()
+    await peer.ends()
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "expected"),
+    [
+        (b"Authorization", b"Bearer NTLM", False),
+        (b"Authorization", b"NTLMv3 a", False),
+        (b"Authorization", b"Bearer abc", False),
+        (b"WWW-Authenticate", b'Bearer realm="negotiate"', False),
+        (b"WWW-Authenticate", b"Digest negotiate=1", False),
+        (b"X-Authenticate", b"NTLM", False),
+        (b"WWW-AUTHENTICATE", b",,NEGOTIATE", True),
+        (b"Authorization", b"negotiate\tabc", True),
+    ],
+)
+def test_which_schemes_authenticate_a_connection(name: bytes, value: bytes, expected: bool) -> None:
+    assert authenticates_connection(Headers([(name, value)])) is expected
