@@ -60,9 +60,10 @@ ROWS: Final[list[Request]] = [
     *(refused(name, data, 400, 405, 501, 505) for name, data in _FOREIGN.items()),
     passes("one-empty-line-in-front", b"\r\n" + get()),
     either("ten-empty-lines-in-front", b"\r\n" * 10 + get()),
-    refused("bare-lf-in-front", b"\n" + get()),
-    refused("bare-cr-in-front", b"\r" + get()),
-    refused("cr-cr-lf-in-front", b"\r\r\n" + get()),
+    # llhttp skips any line end in front of a request; every reader finds one request behind it.
+    either("bare-lf-in-front", b"\n" + get()),
+    either("bare-cr-in-front", b"\r" + get()),
+    either("cr-cr-lf-in-front", b"\r\r\n" + get()),
     refused("a-field-in-front", b"X: y\r\n" + get()),
     refused("a-space-and-an-empty-line-in-front", b" \r\n" + get()),
     refused("all-lines-end-with-lf", get().replace(b"\r\n", b"\n")),
