@@ -8,7 +8,7 @@ on it, and only one that edits holds anything up.
 
 import asyncio
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Final, Protocol
 
 from gateway.config import Limits
@@ -23,6 +23,7 @@ EVENT_STREAM: Final = b"text/event-stream"
 JSON: Final = b"application/json"
 _GZIP_OR_ZLIB: Final = zlib.MAX_WBITS | 32  # told by the first bytes
 _INFLATED_AT_ONCE: Final = 16 * 1024  # what is behind a member is copied
+_INFLATED_RATIO_MAX: Final = 32  # bytes unpacked from one, of a stream without end; JSON gives 5 to 20
 
 
 class Watch(Protocol):
@@ -32,12 +33,11 @@ class Watch(Protocol):
     """Whether a JSON body is of interest; event streams always are."""
     edits: bool
     """Whether `message` may return other bytes than it was given."""
+    marks: Sequence[bytes]
+    """One of these is in every event of a stream that may hold a message of interest."""
 
     def head(self, response: Response) -> None:
         """The response's head has come."""
-
-    def wants(self, event: bytes) -> bool:
-        """Whether an event of a stream, given raw, may hold a message that is of interest."""
 
     def message(self, data: bytes) -> bytes:
         """One message; returns it as the client is to see it."""
@@ -291,6 +291,7 @@ Decode = Callable[[bytes], bytes]
 def decoder(headers: Headers, bytes_max: int) -> Decode:
     """What takes the `Content-Encoding` off a body, piece by piece; an empty piece says that this was all.
 
+    A piece gives `bytes_max` at most, and all of them that and `_INFLATED_RATIO_MAX` times their own bytes.
     It and its result raise Unreadable, at the end too if what was encoded stops short.
     """
     encoding = (headers.get(b"content-encoding") or b"identity").lower()
@@ -299,26 +300,29 @@ def decoder(headers: Headers, bytes_max: int) -> Decode:
     if encoding not in (b"gzip", b"x-gzip", b"deflate"):
         raise Unreadable(encoding)
     inflate = zlib.decompressobj(_GZIP_OR_ZLIB)
-    begun = False
+    begun, room = False, bytes_max
 
     def decode(piece: bytes) -> bytes:
-        nonlocal inflate, begun
+        nonlocal inflate, begun, room
         if not piece and begun and not inflate.eof:
             raise Unreadable("it stops short")
         begun = begun or bool(piece)
         plain = bytearray()
+        room += len(piece) * _INFLATED_RATIO_MAX
+        most = min(room, bytes_max)
         for start in range(0, len(piece), _INFLATED_AT_ONCE):
             packed = piece[start : start + _INFLATED_AT_ONCE]
             while packed:
                 if inflate.eof:  # a stream may be of several members (RFC 1952, 2.2)
                     inflate = zlib.decompressobj(_GZIP_OR_ZLIB)
                 try:
-                    plain += inflate.decompress(packed, bytes_max + 1 - len(plain))
+                    plain += inflate.decompress(packed, most + 1 - len(plain))
                 except zlib.error as error:
                     raise Unreadable(str(error)) from None
-                if len(plain) > bytes_max:
-                    raise Unreadable(f"more than {bytes_max} bytes unpacked from {len(piece)}")
+                if len(plain) > most:
+                    raise Unreadable(f"more than {most} bytes unpacked from {len(piece)}")
                 packed = inflate.unused_data
+        room -= len(plain)
         return bytes(plain)
 
     return decode
@@ -362,7 +366,7 @@ class _EventTap:
     def __init__(self, watch: Watch, decode: Decode, event_bytes_max: int) -> None:
         self._watch = watch
         self._decode: Decode | None = decode
-        self._parser = sse.Parser(event_bytes_max)
+        self._parser = sse.Parser(event_bytes_max, watch.marks)
 
     def look(self, piece: bytes) -> bytes:
         """The piece as it came, once every event that it completes was looked at."""
@@ -393,13 +397,18 @@ class _EventTap:
     def _events(self, plain: bytes) -> bytes:
         out = []
         for event in self._parser.feed(plain):
-            data = event.data if event.whole and self._watch.wants(event.raw) else None
-            seen = data
-            if data is not None and event.is_message:
-                seen = self._watch.message(data)
-            elif data is not None and event.is_endpoint:
-                seen = self._watch.endpoint(data)
-            elif not event.whole:
+            if not event.whole:
                 self._watch.unread()
-            out.append(event.raw if seen is None or seen is data else event.with_data(seen))
+            out.append(self._seen(event) if event.whole and event.marked else event.raw)
         return b"".join(out)
+
+    def _seen(self, event: sse.Event) -> bytes:
+        """The event as the watch returns it."""
+        if (data := event.data) is None:
+            return event.raw
+        seen = data
+        if event.is_message:
+            seen = self._watch.message(data)
+        elif event.is_endpoint:
+            seen = self._watch.endpoint(data)
+        return event.raw if seen is data else event.with_data(seen)
