@@ -27,7 +27,7 @@ _RETRY_MS_MAX: Final = 10**15  # longer than anybody waits
 
 LINES_MAX: Final = 10_000  # of an event that is read
 EVERY: Final = (b"",)  # what every event has in it
-_MARKED_BYTES_MIN: Final = 512  # a marked event for each so many bytes of a piece is read, and
+_MARKED_BYTES_MIN: Final = 320  # a marked event for each so many bytes of a piece is read, and
 _MARKED_MIN: Final = 32  # so many of a small one
 _LOOKED_AT_ONCE: Final = 16 * 1024  # bytes of an event that has not ended
 
