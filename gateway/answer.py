@@ -8,6 +8,7 @@ Always: a failure is told as one, never as an empty list (DESIGN 5.8).
 import asyncio
 import logging
 from datetime import UTC, datetime
+from functools import cached_property
 from typing import Final
 
 import msgspec
@@ -19,7 +20,7 @@ from gateway.core import query as criteria
 from gateway.core.cursor import Position
 from gateway.core.headers import Headers
 from gateway.core.jsonrpc import INVALID_PARAMS, Message
-from gateway.core.query import BadQuery, Fault
+from gateway.core.query import BadQuery, Fault, Params
 from gateway.crawler import Caller
 from gateway.errors import GatewayError
 from gateway.listener import Exchange
@@ -31,24 +32,21 @@ log = logging.getLogger("taskgate.answer")
 
 _PROGRESS_INTERVAL_S: Final = 0.2
 _TOKEN_STARTS: Final = tuple(b"%c" % c for c in b'"-0123456789')  # a progress token is a string or a number
-_CURSOR_ALLOWED: Final = "a nextCursor that this list gave out, with the criteria that it was given out for"
 
 
-def read(message: Message) -> Position | None:
+def read(params: Params) -> Position | None:
     """The page that a `tasks/list` asks for; None if it names no criterion and no cursor of ours. Raises BadQuery."""
-    top = jsonrpc.members(message.params)
-    query = criteria.read(top)
-    raw = top.get("cursor")
-    if raw is None or bytes(raw) == b"null":
+    query = criteria.read(params)
+    if bytes(params.cursor) in (b"", b"null"):
         return None if query is None else Position(query)
-    given = _text(raw)
+    given = _text(params.cursor)
     position = None if given is None else cursor.decode(given)
     if position is None:
         if query is None:
             return None
-        raise BadQuery([Fault("cursor", _shown(raw), _CURSOR_ALLOWED)])
+        raise BadQuery([criteria.fault("cursor", bytes(params.cursor), cursor.ALLOWED)])
     if query is not None and query != position.query:
-        raise BadQuery([Fault("cursor", "a cursor of a list with other criteria", _CURSOR_ALLOWED)])
+        raise BadQuery([Fault("cursor", "a cursor of a list with other criteria", cursor.ALLOWED)])
     return position
 
 
@@ -59,19 +57,13 @@ def _text(raw: msgspec.Raw) -> str | None:
         return None
 
 
-def _shown(raw: msgspec.Raw) -> str:
-    return bytes(raw)[:200].decode("utf-8", "replace")
-
-
 class Reply:
     """The response to one filtered `tasks/list`: one JSON message, or a stream that others come first on."""
 
     def __init__(self, exchange: Exchange, caller: Caller, message: Message) -> None:
         self._exchange = exchange
         self._caller = caller
-        meta = jsonrpc.members(jsonrpc.members(message.params).get("_meta", jsonrpc.ABSENT))
-        token = bytes(meta.get("progressToken", jsonrpc.ABSENT))
-        self._progress_token = token if token[:1] in _TOKEN_STARTS else b""
+        self._message = message
         self._progress_due_at = 0.0
         self._progress = 0  # that was told
 
@@ -83,6 +75,12 @@ class Reply:
     def is_full(self) -> bool:
         """Whether the client has yet to take so much that sending more waits."""
         return self._exchange.connection.is_full
+
+    @cached_property
+    def _progress_token(self) -> bytes:
+        """The raw progress token, empty if there is none; looked for at the first progress, not while all is read."""
+        token = bytes(jsonrpc.member(jsonrpc.member(self._message.params, "_meta"), "progressToken"))
+        return token if token[:1] in _TOKEN_STARTS else b""
 
     def forward(self, data: bytes) -> None:
         """Send a message that arrived on the crawler's stream, as long as the response has not been sent."""

@@ -15,6 +15,7 @@ from typing import Final
 from gateway.errors import Overloaded
 
 SMALL_BYTES_MAX: Final = 64 * 1024
+_UNLIMITED: Final = float("inf")
 _READ_BYTES_MAX: Final = 64 * 1024
 _READ_BYTES_MAX_WHEN_FULL: Final = 4 * 1024
 
@@ -103,6 +104,15 @@ class Account:
         if size_bytes > self.held_bytes:
             await self._buffers.reserve(size_bytes - self.held_bytes, timeout_s)
             self.held_bytes = size_bytes
+
+    def has_room(self, size_bytes: int) -> bool:
+        """Whether so much may be held in all by a holder that does not wait."""
+        return self._buffers.has_room(size_bytes)
+
+    @property
+    def room_bytes(self) -> float:
+        """How much may be held in all by a holder that does not wait."""
+        return SMALL_BYTES_MAX if self._buffers.is_full else _UNLIMITED
 
     def hold(self, size_bytes: int) -> None:
         """Hold so much in all, at once. Raises Overloaded."""

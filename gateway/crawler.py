@@ -324,7 +324,8 @@ class _Stream:
     def _note(self, event: sse.Event) -> bytes | None:
         """The event's data, if it carries a message."""
         if not event.whole:
-            raise UpstreamBroken(f"an event of the upstream's is larger than {self._event_bytes_max} bytes")
+            what = f"is larger than {self._event_bytes_max} bytes, or has more than {sse.LINES_MAX} lines"
+            raise UpstreamBroken(f"an event of the upstream's {what}")
         if event.id is not None:
             self.last_id = event.id or None
         if event.retry_ms is not None:

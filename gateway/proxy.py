@@ -17,9 +17,12 @@ import re
 from collections.abc import Sequence
 from typing import Final
 
+import msgspec
+
 from gateway import answer
 from gateway.config import Config, Upstream
 from gateway.core import capabilities, jsonrpc, observe
+from gateway.core import query as criteria
 from gateway.core.cors import Cors
 from gateway.core.cursor import Position
 from gateway.core.headers import Headers
@@ -50,6 +53,10 @@ _CLIENT_LEFT: Final = 499  # in metrics, where a client left before a response b
 _OF_ONE_VALUE: Final = (b"X-Forwarded-Proto", b"X-Forwarded-Host")
 _METHOD_SHOWN_MAX: Final = 100  # characters of a method in the log
 _CANCELLED: Final = "notifications/cancelled"
+# What stands in an event of interest; with escapes a name may be written in many ways.
+_MARKS: Final = (b"tasks/status", b"\\u", b"\\/", b"data: [", b"data:[")
+_OF_RESPONSES: Final = (b'"result"', b'"error"')
+_OF_ENDPOINTS: Final = (b"endpoint",)
 
 
 class Proxy:
@@ -114,11 +121,12 @@ class Proxy:
         """The filtered `tasks/list` in a message, if the gateway is to answer it. Raises BadQuery."""
         if caller.pool in exchange.connection.pinned:  # the header fields do not tell who asks
             return None
-        if message.method != "tasks/list" or not message.is_request or _of_another_era(caller, message):
+        if message.method != "tasks/list" or not message.is_request:
             return None
-        if self._sessions.servers.filters_natively(caller.key):
+        params = criteria.params(message.params)
+        if _of_another_era(caller, params.meta) or self._sessions.servers.filters_natively(caller.key):
             return None
-        return answer.read(message)
+        return answer.read(params)
 
     async def _relay(
         self, exchange: Exchange, caller: Caller, message: Message | None, method: str, body: bytes, whole: bool
@@ -142,11 +150,11 @@ class Proxy:
     def _cancel(self, caller: Caller, message: Message) -> None:
         """End the answer that a client has cancelled, if it is clear which one it is (DESIGN 5.7)."""
         session = self._sessions.find(caller.key)
-        request_id = jsonrpc.members(message.params).get("requestId")
-        if session is None or request_id is None:
+        request_id = bytes(jsonrpc.member(message.params, "requestId"))
+        if session is None or not request_id:
             return
         # Some hosts give every request the same id (DESIGN 2): then nobody can tell whose answer is meant.
-        match session.answering.get(bytes(request_id)):
+        match session.answering.get(request_id):
             case [only] if not only.done():
                 only.set_result(None)
 
@@ -197,15 +205,13 @@ class _Moved:
     """An authorization document on its way, whose addresses are moved (core/public.py)."""
 
     edits = reads_json = True
+    marks: Sequence[bytes] = ()
 
     def __init__(self, public: PublicUrl) -> None:
         self._public = public
 
     def head(self, response: Response) -> None:
         response.headers = self._public.challenges(response.headers)
-
-    def wants(self, event: bytes) -> bool:
-        return False
 
     def message(self, data: bytes) -> bytes:
         return self._public.document(data)
@@ -237,6 +243,9 @@ class _Watch:
         asks_of_tasks = self._request is not None and observe.is_observed(self._request)
         self.reads_json = self._initializes or asks_of_tasks or batch
         self._held = sessions.hold(caller.key) if asks_of_tasks else None
+        # Where nobody waits for a response here, only status notifications and batches are of interest.
+        awaited = self.reads_json or self._resumed
+        self.marks: Sequence[bytes] = _MARKS + _OF_RESPONSES * awaited + _OF_ENDPOINTS * self._moves
         self._session_id: bytes | None = None
         self._asked_at = exchange.connection.loop.time()
 
@@ -258,19 +267,6 @@ class _Watch:
             self.reads_json, self.edits = False, self._moves
         if self._initializes:
             self._session_id = response.headers.get(b"mcp-session-id")
-
-    def wants(self, event: bytes) -> bool:
-        """Of a response that nobody waits for here, only status notifications and batches; however JSON writes them."""
-        return (
-            self.reads_json
-            or self._resumed
-            or b"tasks/status" in event
-            or b"\\u" in event
-            or b"\\/" in event
-            or b"data: [" in event
-            or b"data:[" in event
-            or (self._moves and b"endpoint" in event)
-        )
 
     def message(self, data: bytes) -> bytes:
         """Look at one message; the result of `initialize` is edited."""
@@ -307,7 +303,12 @@ class _Watch:
             self._sessions.observe(self._caller.key, observe.Observation(doubt=True))
 
     def _initialized(self, data: bytes, message: Message) -> bytes:
-        edited, server = capabilities.advertise(data, message)
+        try:
+            edited, server = capabilities.advertise(data, message)
+        except capabilities.NotAdvertised as why:
+            if self._initializes:  # of a stream that is resumed nobody knows which response it is
+                log.warning("not advertised", extra={"upstream": self._caller.upstream.name, "why": str(why)})
+            return data
         if server is not None:
             session_id = self._session_id or self._caller.session_id
             self._sessions.servers.note(self._caller.key_with(session_id), server)
@@ -391,13 +392,12 @@ def _may_carry_message(exchange: Exchange, bytes_max: int) -> bool:
     return int(headers.get(b"content-length") or 0) <= bytes_max
 
 
-def _of_another_era(caller: Caller, message: Message) -> bool:
-    """Whether a `tasks/list` is not of the revision that is answered here, or not of its transport (DESIGN 3.9)."""
+def _of_another_era(caller: Caller, meta: msgspec.Raw) -> bool:
+    """Whether a `tasks/list` is of a revision that is not answered here, or of another transport (DESIGN 3.9)."""
     if _HTTP_SSE_SESSION.search(caller.target) and b"text/event-stream" not in caller.headers.tokens(b"accept"):
         return True  # its response goes out on a stream that the client opened before
     version = caller.headers.get(b"mcp-protocol-version")
     if version is not None and version > _LAST_REVISION:
         return True
-    meta = jsonrpc.members(jsonrpc.members(message.params).get("_meta", jsonrpc.ABSENT))
-    stated = meta.get("io.modelcontextprotocol/protocolVersion")
-    return stated is not None and bytes(stated).strip(b'"') > _LAST_REVISION
+    stated = bytes(jsonrpc.member(meta, "io.modelcontextprotocol/protocolVersion"))
+    return stated.strip(b'"') > _LAST_REVISION

@@ -8,7 +8,7 @@ on it, and only one that edits holds anything up.
 
 import asyncio
 import zlib
-from collections.abc import Callable, Container
+from collections.abc import Callable, Container, Sequence
 from typing import Any, Final, Protocol
 
 from gateway.buffers import SMALL_BYTES_MAX, Account
@@ -24,6 +24,7 @@ EVENT_STREAM: Final = b"text/event-stream"
 JSON: Final = b"application/json"
 _GZIP_OR_ZLIB: Final = zlib.MAX_WBITS | 32  # told by the first bytes
 _INFLATED_AT_ONCE: Final = 16 * 1024  # what is behind a member is copied
+_INFLATED_RATIO_MAX: Final = 32  # bytes unpacked from one, of a stream without end; JSON gives 5 to 20
 
 
 class Watch(Protocol):
@@ -33,12 +34,11 @@ class Watch(Protocol):
     """Whether a JSON body is of interest; event streams always are."""
     edits: bool
     """Whether `message` may return other bytes than it was given."""
+    marks: Sequence[bytes]
+    """One of these is in every event of a stream that may hold a message of interest."""
 
     def head(self, response: Response) -> None:
         """The response's head has come."""
-
-    def wants(self, event: bytes) -> bool:
-        """Whether an event of a stream, given raw, may hold a message that is of interest."""
 
     def message(self, data: bytes) -> bytes:
         """One message; returns it as the client is to see it."""
@@ -180,17 +180,21 @@ async def _respond(exchange: Exchange, response: Response, watch: Watch, limits:
     except Unreadable:
         await _pump(exchange, response, _unread(watch))
         return
-    if stream:
-        tap = _EventTap(watch, decode, limits.inspected_event_bytes_max)
-        if watch.edits:
-            await _pump(exchange, _reframed(response), tap.edit, tap.rest)
+    account = Account(exchange.connection.buffers)
+    try:
+        if stream:
+            tap = _EventTap(watch, decode, limits.inspected_event_bytes_max, account)
+            if watch.edits:
+                await _pump(exchange, _reframed(response), tap.edit, tap.rest)
+            else:
+                await _pump(exchange, response, tap.look)
+        elif watch.edits:
+            await _edit_body(exchange, response, watch, decode, limits.inspected_body_bytes_max, account)
         else:
-            await _pump(exchange, response, tap.look)
-    elif watch.edits:
-        await _edit_body(exchange, response, watch, decode, limits.inspected_body_bytes_max)
-    else:
-        copy = _BodyTap(watch, decode, limits.inspected_body_bytes_max, response)
-        await _pump(exchange, response, copy.look, copy.end)
+            copy = _BodyTap(watch, decode, limits.inspected_body_bytes_max, account, response)
+            await _pump(exchange, response, copy.look, copy.end)
+    finally:
+        account.close()
 
 
 async def _pump(
@@ -246,22 +250,21 @@ def _head(exchange: Exchange, response: Response) -> tuple[bytes, Callable[[byte
     return b"HTTP/1.1 %d %b\r\n%b\r\n" % (response.status, response.reason, headers.block()), frame
 
 
-async def _edit_body(exchange: Exchange, response: Response, watch: Watch, decode: "Decode", bytes_max: int) -> None:
+async def _edit_body(
+    exchange: Exchange, response: Response, watch: Watch, decode: "Decode", bytes_max: int, account: Account
+) -> None:
     """Hold a JSON body until it is whole, and send it as `watch` returns it; one that is too large passes unread.
 
     Raises Overloaded where there is no room to hold it.
     """
-    account, collected = Account(exchange.connection.buffers), bytearray()
-    try:
-        while piece := await response.body.read():
-            collected += piece
-            if len(collected) > bytes_max:
-                await _pump(exchange, response, _unread(watch), begun=bytes(collected))
-                return
-            account.hold(len(collected))
-        await _send_edited(exchange, response, watch, decode, bytes(collected))
-    finally:
-        account.close()
+    held = bytearray()
+    while piece := await response.body.read():
+        held += piece
+        if len(held) > bytes_max:
+            await _pump(exchange, response, _unread(watch), begun=bytes(held))
+            return
+        account.hold(len(held))
+    await _send_edited(exchange, response, watch, decode, bytes(held))
 
 
 async def _send_edited(exchange: Exchange, response: Response, watch: Watch, decode: "Decode", held: bytes) -> None:
@@ -317,6 +320,7 @@ Decode = Callable[[bytes], bytes]
 def decoder(headers: Headers, bytes_max: int) -> Decode:
     """What takes the `Content-Encoding` off a body, piece by piece; an empty piece says that this was all.
 
+    A piece gives `bytes_max` at most, and all of them that and `_INFLATED_RATIO_MAX` times their own bytes.
     It and its result raise Unreadable, at the end too if what was encoded stops short.
     """
     encoding = (headers.get(b"content-encoding") or b"identity").lower()
@@ -325,26 +329,29 @@ def decoder(headers: Headers, bytes_max: int) -> Decode:
     if encoding not in (b"gzip", b"x-gzip", b"deflate"):
         raise Unreadable(encoding)
     inflate = zlib.decompressobj(_GZIP_OR_ZLIB)
-    begun = False
+    begun, room = False, bytes_max
 
     def decode(piece: bytes) -> bytes:
-        nonlocal inflate, begun
+        nonlocal inflate, begun, room
         if not piece and begun and not inflate.eof:
             raise Unreadable("it stops short")
         begun = begun or bool(piece)
         plain = bytearray()
+        room += len(piece) * _INFLATED_RATIO_MAX
+        most = min(room, bytes_max)
         for start in range(0, len(piece), _INFLATED_AT_ONCE):
             packed = piece[start : start + _INFLATED_AT_ONCE]
             while packed:
                 if inflate.eof:  # a stream may be of several members (RFC 1952, 2.2)
                     inflate = zlib.decompressobj(_GZIP_OR_ZLIB)
                 try:
-                    plain += inflate.decompress(packed, bytes_max + 1 - len(plain))
+                    plain += inflate.decompress(packed, most + 1 - len(plain))
                 except zlib.error as error:
                     raise Unreadable(str(error)) from None
-                if len(plain) > bytes_max:
-                    raise Unreadable(f"more than {bytes_max} bytes unpacked from {len(piece)}")
+                if len(plain) > most:
+                    raise Unreadable(f"more than {most} bytes unpacked from {len(piece)}")
                 packed = inflate.unused_data
+        room -= len(plain)
         return bytes(plain)
 
     return decode
@@ -353,10 +360,11 @@ def decoder(headers: Headers, bytes_max: int) -> Decode:
 class _BodyTap:
     """Looks at a copy of a JSON body: as soon as its last byte has come, before that byte is passed on."""
 
-    def __init__(self, watch: Watch, decode: Decode, bytes_max: int, response: Response) -> None:
+    def __init__(self, watch: Watch, decode: Decode, bytes_max: int, account: Account, response: Response) -> None:
         self._watch = watch
         self._decode = decode
         self._bytes_max = bytes_max
+        self._account = account
         self._copy: bytearray | None = bytearray()
         self._length = int(response.headers.get(b"content-length") or -1)
 
@@ -365,10 +373,14 @@ class _BodyTap:
             self._watch.unread()
             return piece
         self._copy += piece
-        if len(self._copy) > self._bytes_max:
+        if len(self._copy) > self._bytes_max or not self._account.has_room(len(self._copy)):
             self._copy = None
+            self._account.close()
             self._watch.unread()
-        elif len(self._copy) == self._length:
+            return piece
+        if len(self._copy) > SMALL_BYTES_MAX:
+            self._account.set(len(self._copy))
+        if len(self._copy) == self._length:
             self.end()
         return piece
 
@@ -385,10 +397,12 @@ class _BodyTap:
 class _EventTap:
     """Looks at the events of a stream, and edits them if its watch does."""
 
-    def __init__(self, watch: Watch, decode: Decode, event_bytes_max: int) -> None:
+    def __init__(self, watch: Watch, decode: Decode, event_bytes_max: int, account: Account) -> None:
         self._watch = watch
         self._decode: Decode | None = decode
-        self._parser = sse.Parser(event_bytes_max)
+        self._parser = sse.Parser(event_bytes_max, watch.marks)
+        self._event_bytes_max = event_bytes_max
+        self._account = account
 
     def look(self, piece: bytes) -> bytes:
         """The piece as it came, once every event that it completes was looked at."""
@@ -417,15 +431,21 @@ class _EventTap:
         return self.edit(b"") + self._parser.rest()
 
     def _events(self, plain: bytes) -> bytes:
-        out = []
-        for event in self._parser.feed(plain):
-            data = event.data if event.whole and self._watch.wants(event.raw) else None
+        out, unread, parser = [], False, self._parser
+        parser.event_bytes_max = min(self._event_bytes_max, self._account.room_bytes)
+        events = parser.feed(plain)
+        if parser.pending_bytes > SMALL_BYTES_MAX or self._account.held_bytes:
+            self._account.set(parser.pending_bytes)
+        for event in events:
+            data = event.data if event.whole and event.marked else None
             seen = data
-            if data is not None and event.is_message:
+            if not event.whole or (data is not None and data.lstrip().startswith(b"[")):
+                unread = True  # too much to read, or a batch (2025-03-26), which may have done anything
+            elif data is not None and event.is_message:
                 seen = self._watch.message(data)
             elif data is not None and event.is_endpoint:
                 seen = self._watch.endpoint(data)
-            elif not event.whole:
-                self._watch.unread()
             out.append(event.raw if seen is None or seen is data else event.with_data(seen))
+        if unread:
+            self._watch.unread()  # once, however many there were
         return b"".join(out)

@@ -1,7 +1,8 @@
 """The one change to the result of `initialize`: the capability `tasks.list.filter` is put in.
 
 In: the bytes of the response message. Out: the same bytes with one member more, and what a session needs to know of
-its server. Always: a server that filters natively, or lists no tasks, is left as it is (DESIGN 4).
+its server. Always: a server that filters natively, or lists no tasks, is left as it is (DESIGN 4); so is a response
+that is too large to be edited while others wait.
 
 Source: SEP-1904, Server capabilities; DESIGN 4.
 """
@@ -13,7 +14,9 @@ import orjson
 
 from gateway.core import jsonrpc
 
-_LIST: Final = ("result", "capabilities", "tasks", "list")
+_TASKS: Final = ("result", "capabilities", "tasks")
+RESPONSE_BYTES_MAX: Final = 1 << 20  # it is read some times over
+TASKS_BYTES_MAX: Final = 64 * 1024  # of the capabilities of tasks, whose methods are kept and repeated
 
 
 class Server(msgspec.Struct, frozen=True):
@@ -31,27 +34,37 @@ class Server(msgspec.Struct, frozen=True):
         return self.methods[0] if len(self.methods) == 1 else None
 
 
+class NotAdvertised(Exception):
+    """The response is too large to be edited: it says what is, and how large it may be."""
+
+
 def advertise(data: bytes, message: jsonrpc.Message) -> tuple[bytes, Server | None]:
     """The response `data` to an `initialize` as the client is to see it, and the server it describes.
 
     The server is None, and the bytes are as they were, if it lists no tasks or the message is no such result.
+    Raises NotAdvertised.
     """
-    tasks = _inside(message.result, "capabilities", "tasks")
-    listing = tasks.get("list", jsonrpc.ABSENT)
-    if not bytes(listing).startswith(b"{"):
+    if not bytes(message.result):
         return data, None
-    methods = _methods(tasks.get("requests", jsonrpc.ABSENT))
-    if "filter" in jsonrpc.members(listing):
+    _check(data, "a response to initialize", RESPONSE_BYTES_MAX)
+    span = jsonrpc.find(data, *_TASKS)
+    if span is None:
+        return data, None
+    tasks = data[slice(*span)]
+    _check(tasks, "the capability of tasks", TASKS_BYTES_MAX)
+    listing = bytes(jsonrpc.member(tasks, "list"))
+    if not listing.startswith(b"{"):
+        return data, None
+    methods = _methods(jsonrpc.member(tasks, "requests"))
+    if bytes(jsonrpc.member(listing, "filter")):
         return data, Server(False, methods)
-    return jsonrpc.insert(data, _LIST, "filter", _filter(methods)), Server(True, methods)
+    edited = jsonrpc.insert(tasks, ("list",), "filter", _filter(methods))
+    return data[: span[0]] + edited + data[span[1] :], Server(True, methods)
 
 
-def _inside(value: msgspec.Raw, *path: str) -> dict[str, msgspec.Raw]:
-    """The members of the object at `path`; none if there is no such object."""
-    found = jsonrpc.members(value)
-    for name in path:
-        found = jsonrpc.members(found.get(name, jsonrpc.ABSENT))
-    return found
+def _check(data: bytes, what: str, bytes_max: int) -> None:
+    if len(data) > bytes_max:
+        raise NotAdvertised(f"{what} has {len(data)} bytes; one of no more than {bytes_max} is edited")
 
 
 def _methods(requests: msgspec.Raw) -> tuple[str, ...]:

@@ -2,31 +2,38 @@
 
 In: a `Position` in the list of a query. Out: a string; and back.
 Always: a cursor is self-contained, so it needs no memory here, outlives a restart and works on another replica
-(DESIGN 5.5). Whatever is not a cursor of ours, or was changed, reads as None: it may be the upstream's.
+(DESIGN 5.5). It is recognised by how it begins: what begins otherwise may be the upstream's, and reads as None; what
+begins like ours and was changed, cut or lengthened anywhere is an error (DESIGN 5.4). Limits come before work.
+
+    taskgate2.<base64url of compressed JSON>.<checksum of all that is before it, in hexadecimal>
 
 A cursor tells its holder nothing but what the holder asked for, and is worth no more than asking again; it is
-therefore not signed, only checksummed.
+therefore not signed, only checksummed. What it says is checked as what a stranger says.
 """
 
+import hashlib
 import re
 import zlib
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections.abc import Sequence
 from fractions import Fraction
-from itertools import islice
-from operator import lt
-from typing import Any, Final, Literal
+from typing import Annotated, Final, Literal, NoReturn, TypeAlias
 
 import msgspec
 
-from gateway.core.query import Query
-from gateway.core.task import Instant, Key, Task, digest
+from gateway.core.query import CRITERIA_BYTES_MAX, LIST_ITEMS_MAX, BadQuery, Query, fault
+from gateway.core.runs import Bounds
+from gateway.core.task import EARLIEST, FRACTION_DIGITS_MAX, ID_CHARS_MAX, LATEST, UNKNOWN, Instant, Key, Task, digest
 
-_PREFIX: Final = "taskgate1."
-_SHOWN_MAX: Final = 20_000  # live tasks on earlier pages; beyond, one that changes may be met again
-# Unpacked. Every cursor that is handed out is smaller: criteria have CRITERIA_BYTES_MAX, the digests of those shown 320
-# KB, an id ID_CHARS_MAX and at most six bytes for each, six numbers 7 KB each.
-_BYTES_MAX: Final = 1 << 20
+ALLOWED: Final = "a nextCursor that this list gave out, with the criteria that it was given out for"
+
+_PREFIX: Final = "taskgate2."
+_OURS: Final = re.compile(r"taskgate[0-9]+\.")  # of any version
+_SHOWN_MAX: Final = 8_000  # live tasks on earlier pages; beyond, one that changes may be met again
+_NUMBER_DIGITS_MAX: Final = FRACTION_DIGITS_MAX + 20  # of a numerator and of a denominator
+# Unpacked: the criteria, the digests in base64, an id in JSON of at most six bytes a character, five numbers, the rest.
+_BYTES_MAX: Final = CRITERIA_BYTES_MAX + 11 * _SHOWN_MAX + 6 * ID_CHARS_MAX + 10 * _NUMBER_DIGITS_MAX + 1024
+_CHARS_MAX: Final = 4 * _BYTES_MAX // 3 + 1024  # of the cursor, even if nothing of it can be compressed
 
 
 class Position(msgspec.Struct, frozen=True):
@@ -50,96 +57,98 @@ def following(position: Position, tasks: Sequence[Task]) -> Position:
     return Position(query, query.place(tasks[-1]), shown if len(shown) <= _SHOWN_MAX else frozenset())
 
 
+_Names: TypeAlias = Annotated[frozenset[str], msgspec.Meta(max_length=LIST_ITEMS_MAX)] | None
+
+
 class _Wire(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
-    methods: list[str] | None
-    task_ids: list[str] | None
-    status: list[str] | None
+    methods: _Names
+    task_ids: _Names
+    status: _Names
     bounds: tuple[str | None, str | None, str | None, str | None]
     by: Literal["createdAt", "lastUpdatedAt"]
     descending: bool
-    after: tuple[str, str]
-    shown: str  # 16 hexadecimal digits each
+    after: tuple[str, Annotated[str, msgspec.Meta(max_length=ID_CHARS_MAX)]]
+    shown: Annotated[bytes, msgspec.Meta(max_length=8 * _SHOWN_MAX)]  # digests of eight bytes
 
 
 _wire = msgspec.json.Decoder(_Wire)
+_json = msgspec.json.Encoder(order="deterministic")
 
 
 def encode(position: Position) -> str:
     """The cursor of a page that is not the first one."""
     query, after = position.query, position.after
     assert after is not None
-    methods, task_ids, status = (
-        sorted(names) if names is not None else None for names in (query.methods, query.task_ids, query.status)
-    )
     low, high, first, last = (_pack(at) if at is not None else None for at in (*query.created, *query.updated))
     return _text(
         _Wire(
-            methods,
-            task_ids,
-            status,
+            query.methods,
+            query.task_ids,
+            query.status,
             (low, high, first, last),
             query.by,
             query.descending,
             (_pack(after.at), after.id),
-            "".join(f"{one:016x}" for one in sorted(position.shown)),
+            b"".join([one.to_bytes(8) for one in sorted(position.shown)]),
         )
     )
 
 
 def _text(wire: _Wire) -> str:
-    body = zlib.compress(msgspec.json.encode(wire), level=1)
-    return _PREFIX + urlsafe_b64encode(zlib.crc32(body).to_bytes(4, "big") + body).decode()
+    body = _PREFIX + urlsafe_b64encode(zlib.compress(_json.encode(wire), level=1)).decode()
+    return f"{body}.{_checksum(body)}"
+
+
+def _checksum(body: str) -> str:
+    return hashlib.blake2b(body.encode("utf-8", "surrogatepass"), digest_size=8).hexdigest()
 
 
 def decode(text: str) -> Position | None:
-    """The position that `text` stands for; None if it is no cursor of ours."""
-    if not text.startswith(_PREFIX) or not text.isascii() or len(text) > 2 * _BYTES_MAX:
+    """The position that `text` stands for; None if it does not begin like a cursor of ours. Raises BadQuery."""
+    if _OURS.match(text) is None:
         return None
+    if len(text) > _CHARS_MAX:
+        _refuse(f"a cursor of {len(text)} characters", f"one of no more than {_CHARS_MAX} characters")
+    if not text.startswith(_PREFIX):
+        _refuse(text, ALLOWED + ", of this version")
+    body, _, checksum = text.rpartition(".")
+    if checksum != _checksum(body):
+        _refuse(text, ALLOWED + ", unchanged")
     try:
-        packed = urlsafe_b64decode(text[len(_PREFIX) :])
-        if zlib.crc32(packed[4:]).to_bytes(4, "big") != packed[:4]:
-            return None
-        wire = _wire.decode(zlib.decompressobj().decompress(packed[4:], _BYTES_MAX))
-        position = _position(wire)
-        return position if _text(wire) == text else None
-    except (ValueError, zlib.error, ZeroDivisionError):
-        return None
+        packed = urlsafe_b64decode(body.removeprefix(_PREFIX))
+        wire = _wire.decode(zlib.decompressobj().decompress(packed, _BYTES_MAX))
+    except (ValueError, zlib.error):  # msgspec's errors are of the former
+        _refuse(text, ALLOWED)
+    return _position(wire)
+
+
+def _refuse(given: str, allowed: str) -> NoReturn:
+    raise BadQuery([fault("cursor", given.encode("utf-8", "backslashreplace"), allowed)])
 
 
 def _position(wire: _Wire) -> Position:
-    """What a cursor says. Raises ValueError or ZeroDivisionError for what `encode` would have said in another way."""
-    low, high, first, last = (_unpack(bound) if bound is not None else None for bound in wire.bounds)
+    """What a cursor says. Raises BadQuery."""
     query = Query(
-        methods=_names(wire.methods),
-        task_ids=_names(wire.task_ids),
-        status=_names(wire.status),
-        created=(low, high),
-        updated=(first, last),
+        methods=wire.methods,
+        task_ids=wire.task_ids,
+        status=wire.status,
+        created=_bounds(*wire.bounds[:2]),
+        updated=_bounds(*wire.bounds[2:]),
         by=wire.by,
         descending=wire.descending,
     )
-    digests = bytes.fromhex(wire.shown)
-    shown = [int.from_bytes(digests[at : at + 8]) for at in range(0, len(digests), 8)]
-    if not _rises(shown) or len(digests) % 8 or wire.shown != digests.hex():
-        raise ValueError("shown")
-    return Position(query, Key(_unpack(wire.after[0]), wire.after[1]), frozenset(shown))
+    at = UNKNOWN if wire.after[0] == _UNKNOWN else _unpack(wire.after[0])
+    digests = range(0, len(wire.shown), 8)
+    return Position(query, Key(at, wire.after[1]), frozenset(int.from_bytes(wire.shown[i : i + 8]) for i in digests))
 
 
-def _rises(values: Sequence[Any]) -> bool:
-    """Whether they are in order, and none is there twice: quicker seen than by sorting them anew."""
-    return all(map(lt, values, islice(values, 1, None)))
+def _bounds(low: str | None, high: str | None) -> Bounds:
+    return _unpack(low) if low is not None else None, _unpack(high) if high is not None else None
 
 
-def _names(names: list[str] | None) -> frozenset[str] | None:
-    if names is None:
-        return None
-    if not _rises(names):
-        raise ValueError("names")
-    return frozenset(names)
-
-
-# Hexadecimal, because numbers of any length can be written and read so at once; Python refuses long decimal ones.
-_NUMBER: Final = re.compile(r"(-?[0-9a-f]{1,3500})(?:/([0-9a-f]{1,3500}))?")
+_NUMBER: Final = re.compile(
+    rf"(-?[0-9a-f]{{1,{_NUMBER_DIGITS_MAX}}})(?:/(0*[1-9a-f][0-9a-f]{{0,{_NUMBER_DIGITS_MAX - 1}}}))?"
+)
 
 
 def _pack(instant: Instant) -> str:
@@ -148,11 +157,15 @@ def _pack(instant: Instant) -> str:
     return f"{instant:x}"
 
 
+_UNKNOWN: Final = _pack(UNKNOWN)
+
+
 def _unpack(text: str) -> Instant:
+    """The instant that a number stands for. Raises BadQuery if no timestamp has it, which nothing could reckon with."""
     number = _NUMBER.fullmatch(text)
     if number is None:
-        raise ValueError(text)
+        _refuse(text, f"numbers of no more than {_NUMBER_DIGITS_MAX} hexadecimal digits")
     instant = int(number[1], 16) if number[2] is None else Fraction(int(number[1], 16), int(number[2], 16))
-    if _pack(instant) != text:
-        raise ValueError(text)
+    if not EARLIEST <= instant <= LATEST:
+        _refuse(text, "instants of the years 0000 to 9999")
     return instant

@@ -56,7 +56,7 @@ def of_response(request: Message, response: Message) -> Observation | None:
         if request.method == "tasks/list":
             raws, _ = parse_page(response)
             return Observation(doubt=True) if len(raws) > _TASKS_READ_MAX else Observation([*map(task.parse, raws)])
-        if made := jsonrpc.members(response.result).get("task"):
+        if bytes(made := jsonrpc.member(response.result, "task")):
             return Observation([task.parse(made, method=request.method)])
     except TaskError:
         return Observation(doubt=True)
@@ -91,7 +91,7 @@ _page = msgspec.json.Decoder(_Page)
 
 
 def _makes_task(request: Message) -> bool:
-    return "task" in jsonrpc.members(request.params)
+    return bool(bytes(jsonrpc.member(request.params, "task")))
 
 
 def _of_result(request: Message) -> Observation | None:

@@ -1,14 +1,16 @@
 """The criteria of a `tasks/list`: read from the request's parameters, checked, matched, ordered.
 
-In: the members of the raw `params` of a request. Out: a `Query`; or None where they name no criterion, and the
-request goes to the upstream untouched; or `BadQuery`, with one entry for every fault (DESIGN 5.4).
+In: the raw `params` of a request. Out: a `Query`; or None where they name no criterion, and the request goes to the
+upstream untouched; or `BadQuery`, with one entry for every fault (DESIGN 5.4).
 Always: bounds are inclusive, an empty list or null is as good as absent, and all criteria must hold (DESIGN 5.2).
+Members that are no criteria cost no more than their bytes. The limits are such that reading and answering the largest
+query takes some milliseconds, since everybody else waits meanwhile.
 
 Source: SEP-1904, Filter Parameters; DESIGN 5.1 to 5.4.
 """
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -19,7 +21,8 @@ from gateway.core.runs import OPEN, within
 from gateway.core.task import Instant, Task
 
 _METHOD: Final = re.compile(r"[A-Za-z0-9_.$-]+(/[A-Za-z0-9_.$-]+)*")
-CRITERIA_BYTES_MAX: Final = 512 * 1024  # of JSON, together: a cursor repeats them, and is itself limited
+CRITERIA_BYTES_MAX: Final = 128 * 1024  # of JSON, together: a cursor repeats them, and is itself limited
+LIST_ITEMS_MAX: Final = 2_000  # of one criterion
 _FAULTS_MAX: Final = 10  # that are told of one list
 _GIVEN_SHOWN_MAX: Final = 200  # characters of a wrong value that an error repeats
 
@@ -88,7 +91,47 @@ class Query(msgspec.Struct, frozen=True):
         return candidate.created if self.by == "createdAt" else candidate.updated
 
 
-def read(top: dict[str, msgspec.Raw]) -> Query | None:
+class Criteria(msgspec.Struct):
+    """The members of an object that are criteria, raw; of one that is given twice the last counts."""
+
+    methods: msgspec.Raw = jsonrpc.ABSENT
+    requestTypes: msgspec.Raw = jsonrpc.ABSENT
+    taskIds: msgspec.Raw = jsonrpc.ABSENT
+    status: msgspec.Raw = jsonrpc.ABSENT
+    createdAfter: msgspec.Raw = jsonrpc.ABSENT
+    createdBefore: msgspec.Raw = jsonrpc.ABSENT
+    lastUpdatedAfter: msgspec.Raw = jsonrpc.ABSENT
+    lastUpdatedBefore: msgspec.Raw = jsonrpc.ABSENT
+    orderBy: msgspec.Raw = jsonrpc.ABSENT
+    order: msgspec.Raw = jsonrpc.ABSENT
+
+    def raw(self, name: str) -> bytes:
+        """The criterion of that name; empty if it is absent or null."""
+        value = bytes(getattr(self, name))
+        return b"" if value == b"null" else value
+
+
+class Params(Criteria):
+    """The members of the `params` of a `tasks/list` that are read here, raw."""
+
+    filter: msgspec.Raw = jsonrpc.ABSENT
+    cursor: msgspec.Raw = jsonrpc.ABSENT
+    meta: msgspec.Raw = msgspec.field(default=jsonrpc.ABSENT, name="_meta")
+
+
+_params = msgspec.json.Decoder(Params)
+_criteria = msgspec.json.Decoder(Criteria)
+
+
+def params(raw: msgspec.Raw | bytes) -> Params:
+    """What is read of the params of a `tasks/list`; nothing if they are no object."""
+    try:
+        return _params.decode(raw)
+    except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError):
+        return Params()
+
+
+def read(top: Params) -> Query | None:
     """The query in the params of a `tasks/list`; None if they name no criterion. Raises BadQuery."""
     faults: list[Fault] = []
     given = _collect(top, faults)
@@ -97,7 +140,7 @@ def read(top: dict[str, msgspec.Raw]) -> Query | None:
     for low, high in (("createdAfter", "createdBefore"), ("lastUpdatedAfter", "lastUpdatedBefore")):
         first, last = given.get(low), given.get(high)
         if first is not None and last is not None and first.value > last.value:
-            faults.append(_fault(first.parameter, first.raw, f"an instant not later than `{high}`"))
+            faults.append(fault(first.parameter, first.raw, f"an instant not later than `{high}`"))
     if faults:
         raise BadQuery(faults)
 
@@ -119,44 +162,44 @@ class _Given(msgspec.Struct):
     """A criterion as it was given: where, how, and what it says."""
 
     parameter: str
-    raw: msgspec.Raw
+    raw: bytes
     value: Any
 
 
-def _collect(top: dict[str, msgspec.Raw], faults: list[Fault]) -> dict[str, _Given]:
+def _collect(top: Params, faults: list[Fault]) -> dict[str, _Given]:
     """Every criterion that is given, by its name; faults are added to `faults`."""
     given: dict[str, _Given] = {}
-    nested: dict[str, msgspec.Raw] = {}
-    if "filter" in top and bytes(top["filter"]) != b"null":
-        nested = jsonrpc.members(top["filter"])
-        if not bytes(top["filter"]).lstrip().startswith(b"{"):
-            faults.append(_fault("filter", top["filter"], "an object that holds criteria"))
+    nested = Criteria()
+    if bytes(top.filter) not in (b"", b"null"):
+        try:
+            nested = _criteria.decode(top.filter)
+        except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError):
+            faults.append(fault("filter", bytes(top.filter), "an object that holds criteria"))
     _check_size(top, nested)
     for prefix, values in (("", top), ("filter.", nested)):
         for name, (criterion, read_value) in _CRITERIA.items():
-            raw = values.get(name)
-            if raw is None or bytes(raw) == b"null":
+            raw = values.raw(name)
+            if not raw:
                 continue
             try:
                 value = read_value(raw)
             except _Refused as refused:
-                wrong = (refused.raws or [raw])[:_FAULTS_MAX]
-                faults += [_fault(prefix + name, one, refused.allowed) for one in wrong]
+                faults += [fault(prefix + name, one, refused.allowed) for one in refused.given or [raw]]
                 continue
             if value is None:
                 continue
             if criterion in given and given[criterion].value != value:
-                faults.append(_fault(prefix + name, raw, f"the same value as the other `{criterion}`"))
+                faults.append(fault(prefix + name, raw, f"the same value as the other `{criterion}`"))
             given[criterion] = _Given(prefix + name, raw, value)
     return given
 
 
-def _check_size(top: dict[str, msgspec.Raw], nested: dict[str, msgspec.Raw]) -> None:
+def _check_size(top: Criteria, nested: Criteria) -> None:
     """Raises BadQuery for criteria whose list might have pages without a cursor that leads there."""
     sizes = {
-        prefix + name: len(bytes(values[name]))
+        prefix + name: len(bytes(getattr(values, name)))
         for prefix, values in (("", top), ("filter.", nested))
-        for name in _CRITERIA.keys() & values.keys()
+        for name in _CRITERIA
     }
     if (total := sum(sizes.values())) > CRITERIA_BYTES_MAX:
         allowed = f"no more than {CRITERIA_BYTES_MAX} bytes of criteria in one request"
@@ -164,53 +207,57 @@ def _check_size(top: dict[str, msgspec.Raw], nested: dict[str, msgspec.Raw]) -> 
 
 
 class _Refused(Exception):
-    """A value that is not allowed, or the items of a list that are not."""
+    """A value that is not allowed; `given` is what of it is not, where that is not all of it."""
 
-    def __init__(self, allowed: str, raws: list[msgspec.Raw] | None = None) -> None:
-        self.allowed, self.raws = allowed, raws
+    def __init__(self, allowed: str, given: Sequence[bytes] = ()) -> None:
+        self.allowed, self.given = allowed, given
 
 
-def _fault(parameter: str, raw: msgspec.Raw, allowed: str) -> Fault:
-    given = bytes(raw).decode("utf-8", "replace")
+def fault(parameter: str, raw: bytes, allowed: str) -> Fault:
+    """What is wrong with a value, raw or in words, of which no more is told than may be read."""
+    given = raw[: 4 * _GIVEN_SHOWN_MAX + 4].decode("utf-8", "replace")
     if len(given) > _GIVEN_SHOWN_MAX:
         given = given[:_GIVEN_SHOWN_MAX] + "..."
     return Fault(parameter, given, allowed)
 
 
-def _strings(what: str, accept: Callable[[str], object]) -> Callable[[msgspec.Raw], frozenset[str] | None]:
+def _strings(what: str, accept: Callable[[str], object]) -> Callable[[bytes], frozenset[str] | None]:
     """A reader of a list of strings, each of which `accept` must find true; None for an empty list."""
 
-    def read_list(raw: msgspec.Raw) -> frozenset[str] | None:
+    def read_list(raw: bytes) -> frozenset[str] | None:
         try:
             items = msgspec.json.decode(raw, type=list[msgspec.Raw])
         except (msgspec.MsgspecError, RecursionError):
             raise _Refused(f"an array of {what}") from None
+        if len(items) > LIST_ITEMS_MAX:
+            raise _Refused(f"an array of no more than {LIST_ITEMS_MAX} {what}", [b"%d of them" % len(items)])
         texts = [_string(item) for item in items]
-        wrong = [item for item, text in zip(items, texts, strict=True) if text is None or not accept(text)]
+        wrong = [bytes(item) for item, text in zip(items, texts, strict=True) if text is None or not accept(text)]
         if wrong:
-            raise _Refused(f"an array of {what}", wrong)
+            raise _Refused(f"an array of {what}", wrong[:_FAULTS_MAX])
         return frozenset(text for text in texts if text is not None) or None
 
     return read_list
 
 
-def _string(raw: msgspec.Raw) -> str | None:
+def _string(raw: msgspec.Raw | bytes) -> str | None:
     try:
         return msgspec.json.decode(raw, type=str)
     except (msgspec.MsgspecError, UnicodeDecodeError):
         return None
 
 
-def _instant(raw: msgspec.Raw) -> Instant:
+def _instant(raw: bytes) -> Instant:
     text = _string(raw)
     instant = None if text is None else task.parse_instant(text)
     if instant is None:
-        raise _Refused('an RFC 3339 timestamp with its offset, such as "2025-11-25T10:30:00Z"')
+        what = 'an RFC 3339 timestamp with its offset, such as "2025-11-25T10:30:00Z"'
+        raise _Refused(f"{what}, of no more than {task.FRACTION_DIGITS_MAX} digits behind the point")
     return instant
 
 
-def _one_of(*allowed: str) -> Callable[[msgspec.Raw], str]:
-    def read_choice(raw: msgspec.Raw) -> str:
+def _one_of(*allowed: str) -> Callable[[bytes], str]:
+    def read_choice(raw: bytes) -> str:
         value = _string(raw)
         if value not in allowed:
             raise _Refused(" or ".join(f'"{a}"' for a in allowed))
@@ -221,7 +268,7 @@ def _one_of(*allowed: str) -> Callable[[msgspec.Raw], str]:
 
 _BOUNDS: Final = ("createdAfter", "createdBefore", "lastUpdatedAfter", "lastUpdatedBefore")
 _methods = _strings('request methods, such as "tools/call"', _METHOD.fullmatch)
-_CRITERIA: Final[dict[str, tuple[str, Callable[[msgspec.Raw], Any]]]] = {
+_CRITERIA: Final[dict[str, tuple[str, Callable[[bytes], Any]]]] = {
     "methods": ("methods", _methods),
     "requestTypes": ("methods", _methods),  # the name in an earlier draft
     "taskIds": ("taskIds", _strings("task ids (strings)", lambda _: True)),

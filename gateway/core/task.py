@@ -23,7 +23,7 @@ Instant: TypeAlias = int | Fraction
 Counted from 2020 an int of our days takes 32 bytes; from 1970 it would take 48, twice in every task.
 """
 
-_FRACTION_DIGITS_MAX: Final = 4000
+FRACTION_DIGITS_MAX: Final = 100  # longer ones are compared slowly, and every task is, many times
 ID_CHARS_MAX: Final = 16_384  # a page that ends with the task must have a cursor
 
 UNKNOWN: Final = -(1 << 80)
@@ -31,7 +31,7 @@ UNKNOWN: Final = -(1 << 80)
 
 _RFC3339: Final = re.compile(
     r"([0-9]{4}-[0-9]{2}-[0-9]{2})T([01][0-9]|2[0-3]):([0-5][0-9]):([0-6][0-9])"
-    rf"(?:\.([0-9]{{1,{_FRACTION_DIGITS_MAX}}}))?(Z|[+-][0-9]{{2}}:[0-5][0-9])",
+    rf"(?:\.([0-9]{{1,{FRACTION_DIGITS_MAX}}}))?(Z|[+-][0-9]{{2}}:[0-5][0-9])",
 )
 _EPOCH: Final = date(2020, 1, 1)
 _EPOCH_UTC: Final = datetime(2020, 1, 1, tzinfo=UTC)
@@ -39,6 +39,10 @@ _EPOCH_UNIX_S: Final = 1_577_836_800
 _SECOND: Final = 10**9
 _DAY: Final = 24 * 60 * 60 * _SECOND
 _GREGORIAN_CYCLE: Final = 146_097 * _DAY  # 400 years
+
+EARLIEST: Final = (date(1, 1, 1) - _EPOCH).days * _DAY - 367 * _DAY
+LATEST: Final = (date(9999, 12, 31) - _EPOCH).days * _DAY + 2 * _DAY
+"""No timestamp is outside: the years 0000 to 9999, and a day for offsets."""
 
 
 class TaskError(ValueError):
@@ -180,7 +184,7 @@ def _reported_instant(text: str) -> Instant:
 def parse_instant(text: str) -> Instant | None:
     """The instant of an RFC 3339 timestamp, None if `text` is none. A leap second is the second after it.
 
-    A fraction may have up to `_FRACTION_DIGITS_MAX` digits.
+    A fraction may have up to `FRACTION_DIGITS_MAX` digits.
     """
     # As JavaScript and Python write it: datetime reads that in a third of the time, but week dates and 24:00 too.
     if len(text) in (24, 27) and text[10::9] == "T." and text[-1] == "Z" and text[5] != "W" and text[11:13] != "24":

@@ -13,7 +13,7 @@ from typing import Any, Final, TypeAlias
 
 import orjson
 
-from gateway.core import cursor, jsonrpc
+from gateway.core import cursor
 from gateway.core import query as criteria
 from gateway.core.query import Query
 from gateway.core.task import STATUSES, Key, parse_instant
@@ -41,7 +41,7 @@ def questions(kind: str, until: datetime, seed: int = 1904) -> list[Question]:
 
 
 def _question(rng: random.Random, params: _Params, until: datetime, behind: bool) -> Question:
-    query = criteria.read(jsonrpc.members(orjson.dumps(params)))
+    query = criteria.read(criteria.params(orjson.dumps(params)))
     if query is None:
         raise BenchFailed(f"{params} name no criterion")
     if not behind:

@@ -1,26 +1,35 @@
-"""Opaque cursors: what goes in comes out, nothing else comes out, and nothing raises."""
+"""Opaque cursors: what goes in comes out, nothing else does, and what was made of a cursor is told to be wrong."""
 
 import base64
+import hashlib
+import re
 import string
 import subprocess
 import sys
 import zlib
+from fractions import Fraction
+from itertools import product
 
 import orjson
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gateway.core import cursor, jsonrpc, task
+from gateway.core import cursor, task
 from gateway.core import query as criteria
 from gateway.core.cursor import Position
-from gateway.core.query import CRITERIA_BYTES_MAX, BadQuery, Query
-from gateway.core.task import UNKNOWN, Key
+from gateway.core.index import Index
+from gateway.core.query import CRITERIA_BYTES_MAX, LIST_ITEMS_MAX, BadQuery, Fault, Query
+from gateway.core.task import EARLIEST, LATEST, UNKNOWN, Instant, Key
 from tests.core import documents, plain
 
 thorough = settings(max_examples=100, deadline=None)
 
-instants = plain.instants | st.integers(-(10**21), 10**21) | st.fractions().map(lambda f: f + 1) | st.just(UNKNOWN)
+instants: st.SearchStrategy[Instant] = (
+    plain.instants
+    | st.integers(EARLIEST, LATEST)
+    | st.fractions(EARLIEST, LATEST, max_denominator=10**30).map(lambda f: int(f) if f.denominator == 1 else f)
+)
 bounds = st.tuples(st.none() | plain.instants, st.none() | instants)
 strings = st.none() | st.frozensets(st.text(max_size=4), min_size=1, max_size=3)
 queries = st.builds(
@@ -33,13 +42,39 @@ queries = st.builds(
     by=st.sampled_from(["createdAt", "lastUpdatedAt"]),
     descending=st.booleans(),
 )
-keys = st.builds(Key, instants, st.text(max_size=8))
+keys = st.builds(Key, instants | st.just(UNKNOWN), st.text(max_size=8))
 shown = st.frozensets(st.integers(0, 2**64 - 1), max_size=3)
 
 
 def check_there_and_back(position: Position) -> None:
     assert position.after is not None
     assert cursor.decode(cursor.encode(position)) == position
+
+
+def refused(text: str) -> Fault:
+    """What is said of a cursor that begins like ours and cannot be read (DESIGN 5.4)."""
+    with pytest.raises(BadQuery) as caught:
+        cursor.decode(text)
+    (fault,) = caught.value.faults
+    assert fault.parameter == "cursor"
+    assert len(fault.given) <= 203
+    assert fault.allowed
+    return fault
+
+
+def is_ours(text: str) -> bool:
+    """Whether it is to be read, whatever comes of it."""
+    return re.match(r"taskgate[0-9]+\.", text) is not None
+
+
+def check_no_misreading(text: str, *expected: Position) -> None:
+    """It is one of these positions, or told to be wrong, or no cursor of ours."""
+    if not is_ours(text):
+        assert cursor.decode(text) is None
+    elif text != CURSOR:
+        refused(text)
+    else:
+        assert cursor.decode(text) in expected
 
 
 @thorough
@@ -79,10 +114,10 @@ def test_a_task_whose_timestamp_nobody_can_read_may_be_the_last_of_a_page() -> N
         "9999-12-31T23:59:59.999999999Z",
         "9999-12-31T23:59:59-23:59",
         "2025-11-25T10:30:00." + "1" * 100 + "Z",
-        "2025-11-25T10:30:00." + "1" * 4000 + "Z",
-        "2025-11-25T10:30:00." + "9" * 4000 + "Z",
-        "0000-01-01T00:00:00." + "9" * 4000 + "+23:59",
-        "9999-12-31T23:59:59." + "9" * 4000 + "-23:59",
+        "2025-11-25T10:30:00." + "9" * 100 + "Z",
+        "0000-01-01T00:00:00+23:59",
+        "0000-01-01T00:00:00." + "9" * 100 + "+23:59",
+        "9999-12-31T23:59:59." + "9" * 100 + "-23:59",
     ],
     ids=lambda text: text[:40],
 )
@@ -92,33 +127,33 @@ def test_every_instant_may_bound_a_query(bound: str) -> None:
     check_there_and_back(Position(query, Key(instant, "a")))
 
 
-@pytest.mark.parametrize("digits", [3990, 3999, 4000, 4001, 4290, 4294, 4297, 4300, 4301, 10_000])
+@pytest.mark.parametrize("digits", [9, 10, 90, 99, 100, 101, 4000, 4301, 10_000])
 def test_an_instant_that_is_read_can_be_written(digits: int) -> None:
-    """Python refuses to write integers of more than 4300 digits: nothing may be read that cannot be handed on."""
+    """Nothing may be read that cannot be handed on."""
     instant = task.parse_instant("2025-11-25T10:30:00." + "7" * digits + "Z")
-    assert (instant is not None) is (digits <= 4000)
+    assert (instant is not None) is (digits <= task.FRACTION_DIGITS_MAX)
     if instant is not None:
         check_there_and_back(Position(Query(created=(instant, None)), Key(instant, "a")))
 
 
 def test_a_cursor_of_many_task_ids() -> None:
-    query = Query(task_ids=frozenset(f"786512e2-9e0d-44bd-8f29-{number:012}" for number in range(13_000)))
+    ids = frozenset(f"786512e2-9e0d-44bd-8f29-{number:012}" for number in range(LIST_ITEMS_MAX))
     last = Key(plain.instant("2025-11-25T10:30:00Z"), "a")
-    check_there_and_back(Position(query, last))
+    check_there_and_back(Position(Query(task_ids=ids), last))
 
 
 @pytest.mark.parametrize("filler", ["\x01", "\U0001f600", "x"])
 def test_the_largest_cursor_that_can_be_handed_out_can_be_read(filler: str) -> None:
     """A4: what a cursor unpacks to is limited, and so is everything that goes into it."""
-    fraction = "." + "7" * 4000
+    fraction = "." + "7" * 100
     bounds = {name: f"2025-11-2{day}T10:30:00{fraction}Z" for day, name in enumerate(NAMES)}
     room = CRITERIA_BYTES_MAX - len(orjson.dumps([*bounds.values(), [""]]))
     width = len(orjson.dumps(filler)) - 2
     raw = orjson.dumps({**bounds, "taskIds": [filler * (room // width)], "order": "asc"})
-    longest = criteria.read(jsonrpc.members(raw))
+    longest = criteria.read(criteria.params(raw))
     assert longest is not None
     last = Key(longest.updated[1], filler * task.ID_CHARS_MAX)
-    check_there_and_back(Position(longest, last, frozenset(range(20_000))))
+    check_there_and_back(Position(longest, last, frozenset(range(2**64 - 8_000, 2**64))))
 
 
 NAMES = ["createdAfter", "createdBefore", "lastUpdatedAfter", "lastUpdatedBefore"]
@@ -127,15 +162,25 @@ NAMES = ["createdAfter", "createdBefore", "lastUpdatedAfter", "lastUpdatedBefore
 def test_criteria_that_no_cursor_could_repeat_are_refused_at_once() -> None:
     raw = orjson.dumps({"filter": {"taskIds": ["x" * CRITERIA_BYTES_MAX]}, "status": ["working"]})
     with pytest.raises(BadQuery) as caught:
-        criteria.read(jsonrpc.members(raw))
-    assert caught.value.faults[0].parameter == "filter.taskIds"
+        criteria.read(criteria.params(raw))
+    (fault,) = caught.value.faults
+    assert fault.parameter == "filter.taskIds"
+    assert str(CRITERIA_BYTES_MAX) in fault.allowed
 
 
 def test_a_cursor_that_unpacks_to_more_than_any_that_is_handed_out_is_refused() -> None:
-    """A4: sixteen MiB of task ids took five seconds to read."""
+    """A4: sixteen MiB of task ids took five seconds to read; issue 9: 110,000 ids 0.4 s."""
     names = sorted(f"{number:x}" for number in range(200_000))
     assert cursor.decode(like_ours(((TASK_IDS,), names[:1000]))) is not None
-    assert cursor.decode(like_ours(((TASK_IDS,), names))) is None
+    for too_many in (LIST_ITEMS_MAX + 1, 110_000, 200_000):
+        refused(like_ours(((TASK_IDS,), names[:too_many])))
+
+
+def test_a_cursor_that_is_longer_than_any_that_is_handed_out_is_not_read() -> None:
+    """Issue 9: limits before work. The error says what was given and what is allowed."""
+    fault = refused(CURSOR + "A" * 4_000_000)
+    assert str(len(CURSOR) + 4_000_000) in fault.given
+    assert re.search("no more than [0-9]+ characters", fault.allowed)
 
 
 def test_only_what_may_move_ahead_is_carried_along() -> None:
@@ -151,7 +196,7 @@ def test_only_what_may_move_ahead_is_carried_along() -> None:
 
 
 def test_a_cursor_has_room_for_very_many_live_tasks_but_not_for_any_number() -> None:
-    position = Position(Query(descending=False), LAST, frozenset(map(task.digest, map(str, range(20_000)))))
+    position = Position(Query(descending=False), LAST, frozenset(map(task.digest, map(str, range(8_000)))))
     check_there_and_back(position)
     live = task.parse(plain.raw_task("a", "working", "2025-11-25T10:30:00Z", "2025-11-25T10:30:00Z"))
     assert not cursor.following(position, [live]).shown
@@ -192,15 +237,14 @@ def changes(draw: st.DrawFn) -> str:
 
 @thorough
 @given(changes())
-def test_a_cursor_that_was_changed_is_never_misread(text: str) -> None:
-    assert cursor.decode(text) in (None, POSITION)
-
-
-@thorough
-@given(changes())
 def test_a_cursor_that_was_changed_is_refused(text: str) -> None:
-    if text != CURSOR:
-        assert cursor.decode(text) is None
+    check_no_misreading(text, POSITION)
+
+
+def test_a_cursor_is_recognised_by_what_it_says_and_not_by_how_it_was_packed() -> None:
+    """Issue 9: another build of zlib, or another level, packs otherwise; the list then came back from its beginning."""
+    for level in (0, 1, 6, 9):
+        assert cursor.decode(sealed(zlib.compress(SAID, level))) == POSITION
 
 
 @pytest.mark.parametrize(
@@ -212,22 +256,32 @@ def test_a_cursor_that_was_changed_is_refused(text: str) -> None:
         CURSOR + "====",
         CURSOR + "AAAA",
         CURSOR + " ",
-        " " + CURSOR,
+        CURSOR + ".",
         CURSOR[:20] + "\n" + CURSOR[20:],
         CURSOR[:20] + "!" + CURSOR[20:],
+        CURSOR[:20] + "=" + CURSOR[20:],
         CURSOR[:20] + "\u00e9" + CURSOR[20:],
-        CURSOR.replace("taskgate1.", "taskgate2."),
-        CURSOR.replace("taskgate1.", "TASKGATE1."),
-        CURSOR.removeprefix("taskgate1."),
+        CURSOR.replace("taskgate2.", "taskgate1."),
+        CURSOR.replace("taskgate2.", "taskgate3."),
+        CURSOR.replace("taskgate2.", "taskgate2.."),
+        CURSOR.replace("taskgate2.", "taskgate22."),
+        CURSOR[:-17] + "=" + CURSOR[-17:],
+        CURSOR[:-16] + CURSOR[-16:].upper(),
     ],
 )
 def test_what_was_added_to_or_cut_off_is_refused(text: str) -> None:
+    """Issue 9: a change anywhere is an error, be it one that a decoder of base64 passes over."""
+    refused(text)
+
+
+@pytest.mark.parametrize("text", [" " + CURSOR, CURSOR.upper(), CURSOR.removeprefix("taskgate2."), "x" + CURSOR])
+def test_what_begins_otherwise_is_another_s(text: str) -> None:
     assert cursor.decode(text) is None
 
 
 def test_no_part_of_a_cursor_is_one() -> None:
     for at in range(1, len(CURSOR)):
-        assert cursor.decode(CURSOR[:at]) is None
+        check_no_misreading(CURSOR[:at])
         assert cursor.decode(CURSOR[at:]) is None
 
 
@@ -235,11 +289,13 @@ def test_every_bit_of_a_cursor_counts() -> None:
     """The last character before the padding has bits that a careless decoder drops."""
     for last in (Key(LAST.at, LAST.id + "x" * length) for length in range(6)):
         text = cursor.encode(Position(QUERY, last))
-        for at in range(len(text)):
+        for padded in {text.replace("=", ""), text.replace("=", "=="), text[:-17] + "\n" + text[-17:]} - {text}:
+            refused(padded)
+        for at in range(len("taskgate2."), len(text)):
             for character in string.ascii_letters + string.digits + "-_":
                 changed = text[:at] + character + text[at + 1 :]
                 if changed != text:
-                    assert cursor.decode(changed) is None, changed
+                    refused(changed)
 
 
 FOREIGN = [
@@ -250,17 +306,14 @@ FOREIGN = [
     "next-page-cursor",
     "786512e2-9e0d-44bd-8f29-789f320fe840",
     "eyJvZmZzZXQiOjEwfQ==",
+    "taskgate",
+    "taskgate.",
     "taskgate1",
-    "taskgate1.",
-    "taskgate1.A",
-    "taskgate1.AAAA",
-    "taskgate1.AAAAAA==",
-    "taskgate1.====",
-    "taskgate1.\u00e9",
-    "taskgate1.\ud800",
+    "taskgate-1.A",
+    "my-taskgate2.AAAA",
     "\ud800",
     "\0",
-    "taskgate1." + "A" * 100_000,
+    "A" * 1_000_000,
 ]
 
 
@@ -269,29 +322,53 @@ def test_a_foreign_string_is_no_cursor_of_ours(text: str) -> None:
     assert cursor.decode(text) is None
 
 
+UNREADABLE = [
+    "taskgate2.",
+    "taskgate2..",
+    "taskgate2.A",
+    "taskgate2.AAAA",
+    "taskgate2.AAAAAA==",
+    "taskgate2.====",
+    "taskgate2.\u00e9",
+    "taskgate2.\ud800",
+    "taskgate2." + "A" * 100_000,
+    "taskgate1.AAAA",
+    "taskgate0.",
+    "taskgate12345678901234567890.x",
+]
+
+
+@pytest.mark.parametrize("text", UNREADABLE, ids=lambda text: ascii(text[:20]))
+def test_what_begins_like_a_cursor_of_ours_is_ours_to_refuse(text: str) -> None:
+    """Issue 9: given to the upstream, it would bring the whole list back, or an error that means nothing here."""
+    refused(text)
+
+
 @thorough
 @given(
     st.text()
-    | st.text().map("taskgate1.".__add__)
-    | st.binary().map(lambda b: "taskgate1." + base64.b64encode(b).decode())
+    | st.text().map("taskgate2.".__add__)
+    | st.binary().map(lambda b: "taskgate2." + base64.b64encode(b).decode())
+    | st.binary().map(lambda b: sealed(b))
 )
-def test_no_string_raises(text: str) -> None:
-    assert cursor.decode(text) is None
+def test_no_string_is_read_that_nobody_was_given(text: str) -> None:
+    check_no_misreading(text)
 
 
-def forged(body: bytes) -> str:
+def sealed(packed: bytes) -> str:
     """A cursor whose checksum is right, which anybody can make: it is not signed."""
-    return "taskgate1." + base64.urlsafe_b64encode(zlib.crc32(body).to_bytes(4, "big") + body).decode()
+    body = "taskgate2." + base64.urlsafe_b64encode(packed).decode()
+    return f"{body}.{hashlib.blake2b(body.encode(), digest_size=8).hexdigest()}"
 
 
 def packed(values: bytes) -> str:
     """A cursor that is ours in all but what it says."""
-    return forged(zlib.compress(values, level=1))
+    return sealed(zlib.compress(values, level=1))
 
 
 # Methods, task ids, status; the four bounds; by, descending; the place behind which the page begins; what was shown.
 METHODS, TASK_IDS, STATUS, BOUNDS, BY, DESCENDING, AFTER, SHOWN = range(8)
-SAID: bytes = zlib.decompress(base64.urlsafe_b64decode(CURSOR.removeprefix("taskgate1."))[4:])
+SAID: bytes = zlib.decompress(base64.urlsafe_b64decode(CURSOR.split(".")[1]))
 
 
 def values_with(*changed: tuple[tuple[int, ...], object]) -> bytes:
@@ -322,26 +399,57 @@ def test_these_tests_forge_well() -> None:
 NUMBERS_AT = [*((BOUNDS, at) for at in range(4)), (AFTER, 0)]
 
 
-# Numbers are hexadecimal, "n" or "n/d" in lowest terms. Reading 1e999999999 as others do would take all time and
-# memory, and so would a number as long as the cursor may be.
+# Numbers are hexadecimal, "n" or "n/d". Reading 1e999999999 as others do would take all time and memory, and so would
+# a number as long as the cursor may be.
 @pytest.mark.parametrize(
     "number",
     [
-        *("1E400", "-1E400", "1e+400", "1e-400", "1p400", "0x1", "1.5", "1/0", "0/0", "1/-3", "-1/-3", "2/4", "0/5"),
-        *("nan", "inf", "-inf", "", "-", "/", "x", "1/x", "1/", "/3", "1/3/5", "+1", "--1", "-0", "00", "01", "1/03"),
-        *(" 1", "1 ", "1\n", "1_0", "A", "\u0661", "\uff11", "1" * 3501, "1/" + "3" * 3501, "f" * 100_000),
+        *("1E400", "-1E400", "1e+400", "1e-400", "1p400", "0x1", "1.5", "1/0", "0/0", "1/00", "1/-3", "-1/-3"),
+        *("nan", "inf", "-inf", "", "-", "/", "x", "1/x", "1/", "/3", "1/3/5", "+1", "--1"),
+        *(" 1", "1 ", "1\n", "1_0", "A", "\u0661", "\uff11", "1" * 121, "1/" + "3" * 121, "f" * 100_000),
     ],
     ids=lambda text: ascii(text[:12]),
 )
 def test_a_number_that_the_gateway_does_not_write_is_refused(number: str) -> None:
     for path in NUMBERS_AT:
-        assert cursor.decode(like_ours((path, number))) is None
+        assert "hexadecimal digits" in refused(like_ours((path, number))).allowed
+
+
+@pytest.mark.parametrize(
+    "number",
+    [
+        *(10**30, -(10**30), 2**400, -(2**400), 2**479, LATEST + 1, EARLIEST - 1),
+        *(Fraction(2 * LATEST * 7 + 1, 7), Fraction(2**479, 3), Fraction(-(2**479), 3)),
+    ],
+)
+def test_a_bound_that_no_timestamp_has_is_refused(number: Instant) -> None:
+    """Issue 9: the largest ones are no floats; the client got a cut connection, and the log a traceback."""
+    text = f"{number:x}" if isinstance(number, int) else f"{number.numerator:x}/{number.denominator:x}"
+    for path in NUMBERS_AT:
+        assert "0000 to 9999" in refused(like_ours((path, text))).allowed
+
+
+@pytest.mark.parametrize("number", [EARLIEST, LATEST, 0, -1, Fraction(LATEST * 7 - 1, 7), Fraction(1, 2**470 + 1)])
+def test_any_bound_that_can_be_read_leads_to_a_page(number: Instant) -> None:
+    """Nothing that is made of a forged cursor raises, and its page has a next one."""
+    index, text = Index(), f"{number.numerator:x}/{number.denominator:x}"
+    index.put_all(task.parse(plain.raw_task(i, "working", f"{y}-01-01T00:00:00Z", None)) for i, y in YEARS.items())
+    for by, descending in product(("createdAt", "lastUpdatedAt"), (True, False)):
+        for path in NUMBERS_AT:
+            position = cursor.decode(like_ours((path, text), ((BY,), by), ((DESCENDING,), descending)))
+            assert position is not None
+            page = index.select(position.query, position.after, 1, position.shown)
+            if page.tasks:
+                check_there_and_back(cursor.following(position, page.tasks))
+
+
+YEARS = {"a": "0000", "b": "2025", "c": "9999", "d": "what"}
 
 
 @pytest.mark.parametrize("number", [0, 5, -5, 1.5, 10**18, True, [], {}, ["1"]])
 def test_a_number_that_is_no_text_is_refused(number: object) -> None:
     for path in NUMBERS_AT:
-        assert cursor.decode(like_ours((path, number))) is None
+        refused(like_ours((path, number)))
 
 
 @pytest.mark.parametrize(
@@ -366,11 +474,9 @@ def test_a_number_that_is_no_text_is_refused(number: object) -> None:
         like_ours(((SHOWN,), False)),
         like_ours(((SHOWN,), None)),
         like_ours(((SHOWN,), "1")),
-        like_ours(((SHOWN,), "0" * 15 + "g")),
-        like_ours(((SHOWN,), "0" * 15 + "A")),
-        like_ours(((SHOWN,), "0" * 15 + "2" + "0" * 15 + "1")),
-        like_ours(((SHOWN,), "0" * 15 + "1" + "0" * 15 + "1")),
-        like_ours(((SHOWN,), "-" + "0" * 14 + "1")),
+        like_ours(((SHOWN,), "AAAAAAA!")),
+        like_ours(((SHOWN,), base64.b64encode(bytes(8 * 8_001)).decode())),
+        like_ours(((AFTER, 1), "x" * (task.ID_CHARS_MAX + 1))),
         like_ours(((BOUNDS,), None)),
         like_ours(((BOUNDS,), [])),
         like_ours(((BOUNDS,), [None] * 3)),
@@ -380,22 +486,13 @@ def test_a_number_that_is_no_text_is_refused(number: object) -> None:
         like_ours(((METHODS,), {})),
         like_ours(((TASK_IDS,), "a")),
         like_ours(((STATUS,), [None])),
-        # what `encode` would write in another way
-        like_ours(((STATUS,), ["working", "failed"])),
-        like_ours(((STATUS,), ["failed", "failed"])),
-        like_ours(((TASK_IDS,), ["b", "a"])),
-        packed(SAID.replace(b",", b", ")),
-        packed(SAID + b" "),
-        packed(SAID.replace(b"working", b"\\u0077orking")),
         packed(SAID[:-1] + b",null]"),
         packed(SAID[:-1] + b",1]"),
         packed(orjson.dumps(orjson.loads(SAID)[:-1])),
-        forged(zlib.compress(SAID, level=0)),
-        forged(zlib.compress(SAID, level=1) + b"x"),
-        forged(zlib.compress(SAID, level=1)[:-2]),
+        sealed(zlib.compress(SAID)[:-20]),
         # nothing like it
-        forged(b""),
-        forged(b"x"),
+        sealed(b""),
+        sealed(b"x"),
         packed(b""),
         packed(b"[]"),
         packed(b"{}"),
@@ -415,7 +512,21 @@ def test_a_number_that_is_no_text_is_refused(number: object) -> None:
     ids=lambda text: text[10:20],
 )
 def test_a_forged_cursor_is_refused(text: str) -> None:
-    assert cursor.decode(text) is None
+    refused(text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        like_ours(((STATUS,), ["working", "failed"])),
+        like_ours(((STATUS,), ["failed", "working", "failed"])),
+        packed(SAID.replace(b",", b", ")),
+        packed(SAID.replace(b"working", b"\\u0077orking")),
+        sealed(zlib.compress(SAID) + b"x"),
+    ],
+)
+def test_a_cursor_that_says_the_same_in_another_way_says_the_same(text: str) -> None:
+    assert cursor.decode(text) == POSITION
 
 
 simple = st.none() | st.booleans() | documents.numbers | documents.strings | st.lists(documents.strings, max_size=2)
@@ -434,22 +545,24 @@ nearly = st.tuples(
 @given(
     st.lists(documents.documents(simple), max_size=9).map(lambda v: b"[%b]" % b",".join(v)) | nearly.map(orjson.dumps)
 )
-def test_a_forged_cursor_does_not_raise_nor_does_what_is_made_of_it(values: bytes) -> None:
-    text = packed(values)
-    found = cursor.decode(text)
-    if found is not None:
-        assert cursor.encode(found) == text
-        check_there_and_back(found)
+def test_of_a_forged_cursor_comes_a_position_or_what_is_wrong_with_it(values: bytes) -> None:
+    try:
+        found = cursor.decode(packed(values))
+    except BadQuery:
+        return
+    assert found is not None
+    check_there_and_back(found)
 
 
-@pytest.mark.parametrize("power", [62, 63, 64, 100, 1000, 13_000, 13_999, 14_000, 20_000])
+@pytest.mark.parametrize("power", [60, 62, 63, 64, 67, 68, 80, 100, 1000, 14_000, 20_000])
 def test_a_place_that_can_be_read_can_be_written(power: int) -> None:
     """A page that begins at a forged place has a next one."""
     for path in NUMBERS_AT:
         for number in (2**power, -(2**power) - 1):
             text = like_ours((path, f"{number:x}"))
-            found = cursor.decode(text)
-            assert (found is not None) is (power < 14_000)
-            if found is not None:
-                assert cursor.encode(found) == text
+            if EARLIEST <= number <= LATEST:
+                found = cursor.decode(text)
+                assert found is not None
                 check_there_and_back(found)
+            else:
+                refused(text)

@@ -372,7 +372,7 @@ def test_when_a_task_may_vanish(created: str, ttl: bytes, expires_unix_s: float 
 
 
 @pytest.mark.parametrize(
-    "created", ["0000-01-01T00:00:00Z", "9999-12-31T23:59:59Z", "2025-11-25T10:30:00." + "3" * 4000 + "Z"]
+    "created", ["0000-01-01T00:00:00Z", "9999-12-31T23:59:59Z", "2025-11-25T10:30:00." + "3" * 100 + "Z"]
 )
 def test_any_instant_of_creation_has_an_end(created: str) -> None:
     raw = b'{"taskId":"a","status":"working","createdAt":"%b","ttl":1000}' % created.encode()

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gateway.core import jsonrpc, query, task
+from gateway.core import query, task
 from gateway.core.query import BadQuery, Fault, Query
 from tests.core import documents, plain
 
@@ -16,7 +16,7 @@ thorough = settings(max_examples=100, deadline=None)
 
 
 def read(params: object) -> Query | None:
-    return query.read(jsonrpc.members(json.dumps(params).encode()))
+    return query.read(query.params(json.dumps(params).encode()))
 
 
 def asked(params: object) -> Query:
@@ -146,7 +146,7 @@ def test_the_order_is_last_update_descending_unless_given() -> None:
 
 def test_names_and_values_may_be_escaped_and_members_given_twice() -> None:
     params = rb'{"st\u0061tus":["working"],"status" : [ "f\u0061iled" ] , "filter":{"order":"asc"}, "filter":{}}'
-    assert query.read(jsonrpc.members(params)) == Query(status=frozenset({"failed"}))
+    assert query.read(query.params(params)) == Query(status=frozenset({"failed"}))
 
 
 @pytest.mark.parametrize("offset", ["2025-11-25T11:30:00+01:00", "2025-11-25T10:30:00.000Z", "2025-11-25t10:30:00z"])
@@ -318,7 +318,7 @@ raw_params = documents.documents(
 @given(raw_params)
 def test_whatever_is_given_is_a_query_or_none_or_told_to_be_wrong(params: bytes) -> None:
     try:
-        found = query.read(jsonrpc.members(params))
+        found = query.read(query.params(params))
     except BadQuery as bad:
         assert bad.faults
     else:

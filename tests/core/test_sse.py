@@ -165,6 +165,23 @@ def test_no_split_of_any_bytes_loses_one(stream: bytes, where: list[int]) -> Non
         fed([stream[i : i + 1] for i in range(len(stream))], event_bytes_max)
 
 
+@thorough
+@given(streams(), places, st.lists(st.sampled_from([b"data: x", b"id", b":", b"y", BOM, b"hello"]), max_size=3))
+def test_events_with_a_mark_are_read_and_the_others_pass_as_they_came(
+    stream: bytes, where: list[int], marks: list[bytes]
+) -> None:
+    """Whatever the split is; what has no mark is not told apart, and none of its bytes is lost (issue 9, 3)."""
+    expected = [told(e) for e in fed([stream]) if any(mark in e.raw for mark in marks) and told(e) != Heard()]
+    for pieces in ([stream], cut(stream, where), [stream[i : i + 1] for i in range(len(stream))]):
+        parser, events = Parser(UNLIMITED, marks), list[Event]()
+        for piece in pieces:
+            events += parser.feed(piece)
+        assert b"".join(e.raw for e in events) + parser.rest() == stream
+        assert all(e.whole for e in events)
+        assert heard([e for e in events if e.marked]) == expected
+        assert not [e for e in events if not e.marked and any(mark in e.raw for mark in marks)]
+
+
 @pytest.mark.parametrize("end", ENDS)
 def test_every_split_in_two_and_in_three(end: bytes) -> None:
     stream = end.join([BOM + b": hello", b"id: 1", b"data: a", b"data: b", b"", b"retry: 5", b"", b"data: c", b"", b""])
@@ -309,6 +326,16 @@ def test_one_event_over_the_limit_among_others(end: bytes, size: int) -> None:
     assert b"".join(e.raw for e in events) + parser.rest() == stream
     assert [e.data for e in events if e.whole and e.data is not None] == [b"x", b"x"]
     assert b"".join(e.raw for e in events if not e.whole).strip(b"\r\n") == large.strip(b"\r\n")
+
+
+def test_beyond_so_many_marked_events_of_one_piece_the_rest_passes_unread() -> None:
+    """Each is as large as no message is; what they may say is in doubt, as of a page of very many tasks."""
+    stream = b"data:[\n\n" * 10_000
+    events = Parser(UNLIMITED, [b"data:["]).feed(stream)
+    assert b"".join(e.raw for e in events) == stream
+    assert [e.whole for e in events] == [True] * (len(events) - 1) + [False]
+    messages = b'data: {"jsonrpc":"2.0","method":"notifications/tasks/status","params":%b}\n\n' % (b"1" * 450)
+    assert all(e.whole for e in Parser(UNLIMITED, [b"tasks/status"]).feed(messages * 1000))
 
 
 def test_a_piece_of_an_event_too_large_tells_nothing() -> None:

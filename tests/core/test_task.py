@@ -87,14 +87,14 @@ def test_an_instant(text: str, expected: Fraction) -> None:
     assert read(text) == expected
 
 
-@pytest.mark.parametrize("digits", [9, 10, 41, 1000, 3999, 4000])
-def test_a_fraction_of_up_to_4000_digits_is_read(digits: int) -> None:
+@pytest.mark.parametrize("digits", [9, 10, 41, 99, 100])
+def test_a_fraction_of_up_to_100_digits_is_read(digits: int) -> None:
     """DESIGN 5.2: any fraction; and 7, everything has a limit. Every digit of it counts."""
     earlier, later = ("2025-11-25T10:30:00." + "3" * (digits - 1) + last + "Z" for last in "34")
     assert read(later) - read(earlier) == Fraction(1, 10**digits)
 
 
-@pytest.mark.parametrize("digits", [4001, 4200, 4290, 4294, 4300, 4301, 5000, 20_000, 1_000_000])
+@pytest.mark.parametrize("digits", [101, 4001, 4200, 4290, 4294, 4300, 4301, 5000, 20_000, 1_000_000])
 def test_a_longer_fraction_is_refused_and_loses_no_task(digits: int) -> None:
     """Python's own limit is on reading and writing integers of more than 4300 digits: nothing may raise there."""
     text = "2025-11-25T10:30:00." + "3" * digits + "Z"

@@ -5,11 +5,15 @@ a failure is never an empty list, and never a success.
 """
 
 import asyncio
+import base64
+import hashlib
 import time
+import zlib
 from collections.abc import AsyncIterator, Callable
 
 import pytest
 
+from gateway.core.query import CRITERIA_BYTES_MAX, LIST_ITEMS_MAX
 from tests.relay.gateway import Gateways, held_port, listening, port_of
 from tests.relay.harness import Peer
 from tests.relay.http1 import Message
@@ -23,6 +27,7 @@ from tests.relay.messages import (
     event,
     fault,
     filtered,
+    initialized,
     page,
     post,
     request,
@@ -117,10 +122,68 @@ async def test_a_cursor_of_ours_with_other_criteria_is_refused(process_rig: Rig)
     assert len(final(await process_rig.ask(process_rig.post(filtered(3, cursor=cursor))))["result"]["tasks"]) == 50
 
 
+CHANGES: dict[str, Callable[[str], str]] = {
+    "a character changed": lambda cursor: cursor[:30] + ("A" if cursor[30] != "A" else "B") + cursor[31:],
+    "cut": lambda cursor: cursor[:-1],
+    "cut in the middle": lambda cursor: cursor[: len(cursor) // 2],
+    "lengthened": lambda cursor: cursor + "=",
+    "a line end put in": lambda cursor: cursor[:30] + "\n" + cursor[30:],
+    "of another version": lambda cursor: cursor.replace("taskgate2.", "taskgate1."),
+}
+
+
+@pytest.mark.parametrize("name", CHANGES)
+async def test_a_cursor_of_ours_that_was_changed_is_refused_with_criteria_and_without(rig: Rig, name: str) -> None:
+    """Issue 9, 7: given to the upstream it brought the whole list back."""
+    rig.serve(Server({None: page([task(f"t-{n:03}") for n in range(150)])}))
+    cursor = final(await rig.ask(rig.post(filtered(status=["working"]))))["result"]["nextCursor"]
+    asked = len(rig.upstream.requests)
+    changed = CHANGES[name](cursor)
+    for message in (call("tasks/list", 2, cursor=changed), filtered(3, status=["working"], cursor=changed)):
+        told = final(await rig.ask(rig.post(message)))
+        assert told["error"]["code"] == -32602
+        assert [e["parameter"] for e in told["error"]["data"]["errors"]] == ["cursor"]
+    assert len(rig.upstream.requests) == asked
+    assert len(final(await rig.ask(rig.post(call("tasks/list", 4, cursor=cursor))))["result"]["tasks"]) == 50
+
+
+async def test_a_forged_cursor_of_a_bound_that_no_timestamp_has_is_refused(rig: Rig) -> None:
+    """Issue 9, 7: it was a traceback and a cut connection."""
+    said = [None, None, ["working"], [f"{10**40:x}", None, None, None], "createdAt", True, ["1", "a"], ""]
+    body = "taskgate2." + base64.urlsafe_b64encode(zlib.compress(dumps(said))).decode()
+    forged = f"{body}.{hashlib.blake2b(body.encode(), digest_size=8).hexdigest()}"
+    one = await rig.client(rig.post(call("tasks/list", 1, cursor=forged)))
+    told = final(await one.response())
+    assert told["error"]["code"] == -32602
+    assert "0000 to 9999" in told["error"]["message"]
+
+
+async def test_more_task_ids_than_are_looked_up_are_told_so(process_rig: Rig) -> None:
+    ids = [f"t-{n}" for n in range(LIST_ITEMS_MAX + 1)]
+    told = final(await process_rig.ask(process_rig.post(filtered(taskIds=ids))))
+    assert told["error"]["code"] == -32602
+    assert str(LIST_ITEMS_MAX) in told["error"]["data"]["errors"][0]["allowed"]
+
+
+async def test_a_list_with_very_many_unknown_members_is_answered(rig: Rig) -> None:
+    """Issue 9, 3: they are no errors (DESIGN 5.4), and cost their bytes."""
+    rig.serve(Server({None: page(TASKS)}))
+    unknown = {f"m{number:06}": 1 for number in range(200_000)}
+    assert ids(final(await rig.ask(rig.post(filtered(1, status=["working"], **unknown))))) == ALL
+
+
+async def test_an_initialize_result_too_large_to_edit_passes_as_it_came(rig: Rig) -> None:
+    """Issue 9, 3: reading it held everybody up; nothing is advertised, and the log says so."""
+    told = dumps(result(1, {**initialized(), "instructions": ["x"] * 300_000}))
+    one = await rig.client(rig.post(call("initialize")))
+    await (await rig.upstream.request()).send(answer(told))
+    assert (await one.response()).body == told
+
+
 async def test_criteria_that_are_too_long_are_told_so_at_the_first_request(rig: Rig) -> None:
     """A4: a cursor repeats them, and has a limit; a list whose next page cannot be named would lose it."""
     rig.serve(Server({None: page([task(f"t-{n:03}") for n in range(150)])}))
-    longest = [f"t-{n:03}" for n in range(150)] + ["x" * (512 * 1024 - 1300)]
+    longest = [f"t-{n:03}" for n in range(150)] + ["x" * (CRITERIA_BYTES_MAX - 1300)]
     first = final(await rig.ask(rig.post(filtered(1, taskIds=longest))))
     second = final(await rig.ask(rig.post(filtered(2, cursor=first["result"]["nextCursor"]))))
     assert len(first["result"]["tasks"]) + len(second["result"]["tasks"]) == 150

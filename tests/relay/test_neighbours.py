@@ -129,6 +129,20 @@ async def test_what_slow_readers_leave_is_counted_and_others_are_served(gateways
             assert len((await one.response()).body) == 8 * MIB
 
 
+async def test_events_that_never_end_are_held_up_to_the_limit_and_pass(gateways: Gateways) -> None:
+    """Beyond it an event is not held to be read: it passes unread, as one does that is too large."""
+    async with rig_with(gateways, limits={"held_bytes_max": 4 * MIB}) as rig:
+        for number in range(1, 7):
+            one = await rig.client(request())
+            peer = await rig.upstream.request(number)
+            await peer.send(stream() + chunk(b"data: " + b"x" * (3 * MIB)))
+            await one.until(lambda one=one: len(one.received) > 3 * MIB, "3 MiB of an event")  # type: ignore[misc]
+        held = (await rig.gateway.metrics())["taskgate_held_bytes", ()]
+        assert 3 * MIB < held < 8 * MIB
+        rig.serve(ok)
+        assert await a_ping_is_answered(rig) < 1
+
+
 async def test_a_large_list_gets_503_beyond_the_limit_and_a_small_one_its_answer(gateways: Gateways) -> None:
     async with rig_with(gateways, limits={"held_bytes_max": MIB}, index={"max_age": "1h"}) as rig:
         tasks = [a_task("large", "failed", statusMessage="x" * 100_000), a_task("small")]
