@@ -170,7 +170,7 @@ class RequestReader:
         if self.state is State.HEAD:
             self._check_head(len(self._raw) - self._foreign_bytes_max)
         elif self.state is State.BODY and self._left == _CHUNKED:
-            self._check_idle(len(data) if len(self._events) == self._body_from else 0)
+            self._check_idle(0 if self._events else len(data))
         elif self.state is State.BODY:
             self._left -= sum(map(len, self._events[self._body_from :]))  # type: ignore[arg-type]  # pieces of the body
 
