@@ -70,6 +70,10 @@ class Headers:
         """The values of all fields called `name`."""
         return [value for lower, _, value in self._fields if lower == name]
 
+    def of(self, names: Container[bytes]) -> list[tuple[bytes, bytes]]:
+        """The fields called one of `names`, in order: lower-case name and value."""
+        return [(lower, value) for lower, _, value in self._fields if lower in names]
+
     def tokens(self, name: bytes) -> list[bytes]:
         """The members, in lower case, of the comma-separated lists in all fields called `name`."""
         if name not in self:
