@@ -14,7 +14,6 @@ import logging
 import re
 import select
 import ssl
-from collections.abc import Callable
 from types import TracebackType
 from typing import Any, Final, Self
 
@@ -38,22 +37,29 @@ _TURNS: Final = 2  # of the loop, within which it reads what has arrived
 _DISTRUST_S: Final = 3600.0
 _HEADS_AT_ONCE: Final = 100  # of 1xx responses, before others get their turn
 _PROTOCOL: Final = b"HTTP/1."
-_STATUS_LINE: Final = re.compile(rb"HTTP/1\.[01] [1-5][0-9]{2}(?: [\t\x20-\x7e\x80-\xff]*)?\r\n")  # RFC 9112, 4
+_STATUS_LINE: Final = re.compile(rb"HTTP/1\.([01]) ([1-5][0-9]{2})(?: ([\t\x20-\x7e\x80-\xff]*))?\r\n")  # RFC 9112, 4
 _HEAD_END: Final = b"\r\n\r\n"
 _OF_CONNECTION: Final = (b"connection", b"proxy-connection")
 _CHUNKED: Final = [b"chunked"]
 _CODINGS: Final = frozenset({b"gzip", b"x-gzip", b"deflate", b"compress", b"x-compress"})  # RFC 9112, 7
 # Schemes that authenticate a connection, and not a request (RFC 4559, 6), and where they are named.
-_OF_CONNECTIONS: Final = frozenset({b"ntlm", b"negotiate"})
-_SCHEMES: Final = (b"authorization", b"proxy-authorization", b"www-authenticate", b"proxy-authenticate")
+_OF_CONNECTIONS: Final = (b"ntlm", b"negotiate")
+_SCHEMES: Final = (b"authorization", b"www-authenticate", b"proxy-authorization", b"proxy-authenticate")
+_PERSISTENT: Final = b"persistent-auth"  # MS-NTHT, 2.2.2
+_TELLING: Final = frozenset({*_SCHEMES, _PERSISTENT})
 
 
 def authenticates_connection(headers: Headers) -> bool:
     """Whether a request or a response is part of the authentication of its connection."""
-    if b"persistent-auth" in headers:  # MS-NTHT, 2.2.2
-        return True
-    named = [token for name in _SCHEMES if name in headers for token in headers.tokens(name)]
-    return any(token.split(None, 1)[0] in _OF_CONNECTIONS for token in named)
+    for name, value in headers.named(_TELLING):
+        told = value.lower()
+        if name == _PERSISTENT:
+            return True
+        if b"ntlm" in told or b"negotiate" in told:
+            members = [member.split(None, 1) for member in told.split(b",")]
+            if any(member and member[0] in _OF_CONNECTIONS for member in members):
+                return True
+    return False
 
 
 class Response:
@@ -73,19 +79,17 @@ class Response:
 
 
 class _Connection(Wire):
-    """One connection to the upstream. `on_unasked` is told when something arrives on it that nobody asked for."""
+    """One connection to the upstream of `pool`."""
 
-    def __init__(
-        self, loop: asyncio.AbstractEventLoop, buffers: Buffers, limits: Limits, on_unasked: Callable[[], None]
-    ) -> None:
-        super().__init__(loop, buffers, limits.stall_timeout)
+    def __init__(self, pool: "Pool", loop: asyncio.AbstractEventLoop, limits: Limits) -> None:
+        super().__init__(loop, pool.buffers, limits.stall_timeout)
+        self._pool = pool
         self._head_bytes_max = limits.header_bytes_max
-        self._on_unasked = on_unasked
         self.idle_since = 0.0
         self.used = False  # it has served an exchange before
         self.lost = False
         self.private = False  # it serves one client alone: the server has authenticated it, or may have
-        self._asked = False  # something of a request has gone out
+        self.asked = False  # something of a request has gone out
         self._parser_is_clean = False  # it has read a message to its end, and expects another
         self._poll: select.poll | None = None
         self._head: asyncio.Future[Response] | None = None
@@ -106,15 +110,9 @@ class _Connection(Wire):
         self.answered = False  # some byte of a response has arrived
         self.reusable = False
         self._begun = b""  # of a head that is not whole yet
-        self._reason = b""
         self._headers: list[tuple[bytes, bytes]] = []
         self._trailers: list[tuple[bytes, bytes]] = []
         self._trailer_bytes = self._silent_bytes = 0
-
-    def write(self, data: bytes) -> None:
-        """Send bytes of a request: what arrives from now on is its answer."""
-        self._asked = True
-        super().write(data)
 
     async def head(self, timeout_s: float | None) -> Response:
         """The response's head. Raises UpstreamBroken, or UpstreamTimeout within a second after `timeout_s`."""
@@ -130,7 +128,7 @@ class _Connection(Wire):
         if self._pacing is not None:
             self._pacing.cancel()
         self._head = self._response = self._client = self._pacing = None
-        self._asked = False
+        self.asked = False
         self.used = True
 
     def time_out(self) -> None:
@@ -153,53 +151,57 @@ class _Connection(Wire):
     # ---- the transport ----
 
     def data_received(self, data: bytes) -> None:
-        if not self._asked or (self._response is not None and self._response.body.complete):
+        if not self.asked or (self._response is not None and self._response.body.complete):
             self._unasked()
             return
         self.answered = True
         try:
-            if self._response is None:
-                data = self._read_heads(data)
-            if self._response is not None and data:
+            if self._response is not None:
                 self._read_body(data)
+            elif self._read_heads(data) and not self.lost:
+                self._unasked()
         except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
             if isinstance(error, httptools.HttpParserCallbackError):
                 log.exception("a response could not be read")
             self._break(f"it is not HTTP: {error}")
 
     def _read_heads(self, data: bytes) -> bytes:
-        """Read heads up to that of the response; returns what is behind that."""
+        """Read heads up to that of the response, and its body; returns what is behind a response that has none."""
         searched = max(0, len(self._begun) - len(_HEAD_END) + 1)
         data, self._begun, at = self._begun + data, b"", 0
         for _ in range(_HEADS_AT_ONCE):
             end = data.find(_HEAD_END, max(at, searched)) + len(_HEAD_END)
-            if not self._is_head(data, at, end):
-                return b""
             if end < len(_HEAD_END):
-                self._begun = data[at:]
+                self._keep_begun(data[at:])
+                return b""
+            line = _STATUS_LINE.match(data, at)
+            if line is None or end - at > self._head_bytes_max:
+                self._break("it is no HTTP/1.1" if line is None else "its head is too large")
+                return b""
+            self._minor, self._status, self._reason = line[1], int(line[2]), line[3] or b""
+            self._bodiless = self._method == b"HEAD" or self._status in _BODILESS
+            if self._status >= 200 and not self._bodiless:
+                self._parser.feed_data(data[at:])
                 return b""
             self._parser.feed_data(data[at:end])
             at = end
-            if self._response is not None:
+            if self._response is not None or self.lost:
                 return data[at:]
-            if self.lost or self._client_is_full or at == len(data):
+            if self._client_is_full or at == len(data):
                 break
-        if not self.lost and (self._client_is_full or at < len(data)):
+        if self._client_is_full or at < len(data):
             self.hold_reading()
             self._pacing = self.loop.create_task(self._pace(data[at:]))
         return b""
 
-    def _is_head(self, data: bytes, at: int, end: int) -> bool:
-        """Whether `data` from `at` on is a head of HTTP/1.1, or begins one; `end` is behind it where it is whole."""
-        whole = end >= len(_HEAD_END)
-        is_plain = _STATUS_LINE.match(data, at) if whole else data.count(b"\n", at) == data.count(b"\r\n", at)
-        if not is_plain or not data.startswith(_PROTOCOL[: len(data) - at], at):
-            self._break("it is not HTTP/1.1")
-        elif (end if whole else len(data)) - at > self._head_bytes_max:
-            self._break(f"its head is larger than {self._head_bytes_max} bytes")
+    def _keep_begun(self, begun: bytes) -> None:
+        """Wait for the rest of a head, unless it can be none."""
+        if not begun.startswith(_PROTOCOL[: len(begun)]) or begun.count(b"\n") != begun.count(b"\r\n"):
+            self._break("it is no HTTP/1.1")
+        elif len(begun) > self._head_bytes_max:
+            self._break("its head is too large")
         else:
-            return True
-        return False
+            self._begun = begun
 
     @property
     def _client_is_full(self) -> bool:
@@ -218,10 +220,6 @@ class _Connection(Wire):
             self.data_received(behind)
 
     def _read_body(self, data: bytes) -> None:
-        assert self._response is not None
-        if self._response.body.complete:  # the head was all
-            self._unasked()
-            return
         self._heard = False
         self._parser.feed_data(data)
         self._silent_bytes = 0 if self._heard else self._silent_bytes + len(data)
@@ -232,7 +230,7 @@ class _Connection(Wire):
         """Something arrived that nobody asked for: it cannot be told from the answer to the next request."""
         self.reusable = False
         self.lost = True
-        self._on_unasked()
+        self._pool.distrust()
         self._fail(UpstreamBroken("the upstream sent something before it was asked"))
         self.close()
 
@@ -270,9 +268,6 @@ class _Connection(Wire):
         if self._response is not None and self._response.body.complete:
             self._unasked()  # there is more behind it
 
-    def on_status(self, reason: bytes) -> None:
-        self._reason += reason
-
     def on_header(self, name: bytes, value: bytes) -> None:
         if self._response is None:
             self._headers.append((name, value))
@@ -286,9 +281,8 @@ class _Connection(Wire):
     def on_headers_complete(self) -> None:
         if self._response is not None:
             return
-        status = self._parser.get_status_code()
+        status, reason = self._status, self._reason
         headers, self._headers = Headers(self._headers), []
-        reason, self._reason = self._reason, b""
         if status == 101:
             self._break("it switches protocols, with status 101")
             return
@@ -301,7 +295,9 @@ class _Connection(Wire):
                 self._client.write_informational(status, reason, passed)
             return
         self.private = self.private or authenticates_connection(headers)
-        framing = self._framing(status, headers)
+        if self.private and self._client is not None:
+            self._client.connection.pinned[self._pool] = self
+        framing = self._framing(headers)
         self._response = Response(status, reason, headers, framing, Body(self))
         self._keep = self._keeps_alive(framing, headers)
         if framing == "none":
@@ -311,8 +307,8 @@ class _Connection(Wire):
         if not self._head.done():
             self._head.set_result(self._response)
 
-    def _framing(self, status: int, headers: Headers) -> str:
-        if self._method == b"HEAD" or status in _BODILESS:
+    def _framing(self, headers: Headers) -> str:
+        if self._bodiless:
             return "none"
         if b"transfer-encoding" in headers:
             return "chunked" if headers.tokens(b"transfer-encoding")[-1:] == _CHUNKED else "close"
@@ -320,10 +316,13 @@ class _Connection(Wire):
 
     def _keeps_alive(self, framing: str, headers: Headers) -> bool:
         """Whether the upstream says that it will take another request."""
-        is_old = self._parser.get_http_version() == "1.0"
-        if b"close" in headers.tokens(b"connection") or (is_old and framing in ("chunked", "none")):
-            return False  # RFC 9112, 6.1: in HTTP/1.0 chunks are faulty framing
-        return framing == "none" or self._parser.should_keep_alive()
+        if b"close" in headers.tokens(b"connection"):
+            return False
+        if framing == "none":  # the parser may wait for a body
+            return self._minor == b"1"
+        if framing == "chunked" and self._minor == b"0":
+            return False  # faulty framing (RFC 9112, 6.1)
+        return bool(self._parser.should_keep_alive())
 
     def on_body(self, data: bytes) -> None:
         self._heard = True
@@ -333,8 +332,9 @@ class _Connection(Wire):
     def on_message_complete(self) -> None:
         if self._response is not None and not self._response.body.complete:
             # What a trailer says of the connection can end it, and never keep it.
-            says = any(name.lower() in _OF_CONNECTION for name, _ in self._trailers)
-            self._keep = self._keep and self._parser.should_keep_alive() and not says
+            self._keep = self._keep and self._parser.should_keep_alive()
+            if self._trailers:
+                self._keep = self._keep and not any(name.lower() in _OF_CONNECTION for name, _ in self._trailers)
             self._parser_is_clean = not self._trailers
             self._complete()
 
@@ -396,6 +396,7 @@ class Call:
         """Send bytes of the request; `last` says that it is whole with them."""
         connection = self._connection
         assert connection is not None
+        connection.asked = True  # what arrives from now on is the answer
         connection.write(data)
         self._sent = last
         if not last:
@@ -411,7 +412,7 @@ class Call:
         assert connection is not None
         self._send_whole(head, body)
         try:
-            return await self.head(timeout_s)
+            return await connection.head(timeout_s)
         except UpstreamBroken:
             if not again or connection.answered or not connection.used:
                 raise
@@ -430,12 +431,8 @@ class Call:
 
     async def head(self, timeout_s: float | None) -> Response:
         """The response's head, once the request or enough of it has been sent."""
-        connection = self._connection
-        assert connection is not None
-        response = await connection.head(timeout_s)
-        if connection.private and self._client is not None:
-            self._client.connection.pinned[self._pool] = connection
-        return response
+        assert self._connection is not None
+        return await self._connection.head(timeout_s)
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -506,10 +503,7 @@ class Pool:
         try:
             async with asyncio.timeout(self.config.connect_timeout):
                 _, connection = await self._loop.create_connection(
-                    lambda: _Connection(self._loop, self.buffers, self._limits, self.distrust),
-                    url.host,
-                    url.port,
-                    ssl=self._tls,
+                    lambda: _Connection(self, self._loop, self._limits), url.host, url.port, ssl=self._tls
                 )
         except TimeoutError:
             raise UpstreamTimeout(f"no connection to the upstream within {self.config.connect_timeout:g} s") from None

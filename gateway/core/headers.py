@@ -75,6 +75,10 @@ class Headers:
         """Whether there is more than one field called `name`."""
         return len(self._lookup()) < len(self._fields) and len(self.all(name)) > 1
 
+    def named(self, names: Container[bytes]) -> list[tuple[bytes, bytes]]:
+        """The fields called one of `names`, in order: lower-case name and value."""
+        return [(lower, value) for lower, _, value in self._fields if lower in names]
+
     def tokens(self, name: bytes) -> list[bytes]:
         """The members, in lower case, of the comma-separated lists in all fields called `name`."""
         if name not in self:
