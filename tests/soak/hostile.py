@@ -124,3 +124,4 @@ KINDS: Final[dict[str, Callable[[Dice], dict[str, Any]]]] = {
     "much, until the end": _much,
 }
 BEHIND: Final = (b"garbage\r\n\r\n", b"\x16\x03\x01\x02\x00\x01\x00", b"GET /half HT", b"\r\n\r\n\r\n")
+WHOLE: Final = request(host=b"elsewhere.example")  # which the door refuses, should its turn come
