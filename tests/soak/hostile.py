@@ -14,7 +14,8 @@ from tests.soak.plan import MARK, Dice, Made
 _OCTETS: Final = b"Content-Type: application/octet-stream"
 _CHUNKED: Final = b"Transfer-Encoding: chunked"
 _SMUGGLED: Final = b"GET /smuggled HTTP/1.1\r\nHost: localhost\r\n\r\n"
-_FRAMING_TRAILERS: Final = (b"Content-Length: 3", b"Connection: close", _CHUNKED, b"Authorization: Bearer soak-1")
+_LENGTH: Final = b"Content-Length: 3"  # llhttp refuses the whole message for it
+_FRAMING_TRAILERS: Final = (_LENGTH, b"Connection: close", _CHUNKED, b"Authorization: Bearer soak-1")
 
 # Heads and bodies that a reader must refuse, or could read in two ways; %b is for the fields of who asks.
 _REQUESTS: Final = (
@@ -78,14 +79,15 @@ def _more_than_asked(dice: Dice) -> Made:
 
 
 def _trailers_down(dice: Dice) -> Made:
-    head = response(b"", _OCTETS, _CHUNKED).replace(b"Content-Length: 0\r\n", b"")
-    return {"asked": dice.get(), "answered": head + chunked(dice.payload(), trailers=_trailers(dice.random))}
+    head, trailers = response(b"", _OCTETS, _CHUNKED).replace(b"Content-Length: 0\r\n", b""), _trailers(dice.random)
+    answered = head + chunked(dice.payload(), trailers=trailers)
+    return {"asked": dice.get(), "answered": answered, "is_hostile": _LENGTH in trailers}
 
 
 def _trailers_up(dice: Dice) -> Made:
-    asked = request(b"PUT", fields=[*dice.own, _OCTETS, _CHUNKED])
-    asked += chunked(dice.payload(), trailers=_trailers(dice.random))
-    return {"asked": asked, "answered": response(b"taken %d" % dice.number)}
+    trailers = _trailers(dice.random)
+    asked = request(b"PUT", fields=[*dice.own, _OCTETS, _CHUNKED]) + chunked(dice.payload(), trailers=trailers)
+    return {"asked": asked, "answered": response(b"taken %d" % dice.number), "is_hostile": _LENGTH in trailers}
 
 
 def _trailers(source: random.Random) -> list[bytes]:
@@ -122,3 +124,4 @@ KINDS: Final[dict[str, Callable[[Dice], dict[str, Any]]]] = {
     "much, until the end": _much,
 }
 BEHIND: Final = (b"garbage\r\n\r\n", b"\x16\x03\x01\x02\x00\x01\x00", b"GET /half HT", b"\r\n\r\n\r\n")
+WHOLE: Final = request(host=b"elsewhere.example")  # which the door refuses, should its turn come

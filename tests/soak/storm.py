@@ -31,6 +31,7 @@ DEPARTURES: Final = 0.15
 HALF: Final = 0.3  # of departures
 SLOW: Final = 0.1
 BEHIND: Final = 0.1
+BEHIND_LAST: Final = 0.5
 GROWTH_BYTES_MAX: Final = 16_000_000
 EXAMPLES: Final = 3  # of each kind of finding
 STORM_SETTINGS: Final[Json] = {**SETTINGS, "upstream": {**SETTINGS["upstream"], "requests_max": 1000}}
@@ -94,8 +95,9 @@ def draw(seed: int) -> Conversation:
     if made.departure is not None and source.random() < HALF:
         made.departure = Departure(made.departure.at, made.departure.share, "fin", half=True)
     made.is_slow = source.random() < SLOW
-    if made.departure is None and source.random() < BEHIND:
-        made.behind = source.choice(hostile.BEHIND)
+    is_last = made.exchanges[-1].is_closing  # then what is behind it is not answered, but where it failed
+    if made.departure is None and source.random() < (BEHIND_LAST if is_last else BEHIND):
+        made.behind = hostile.WHOLE if is_last else source.choice(hostile.BEHIND)
     return made
 
 
