@@ -41,7 +41,6 @@ _PROTOCOL: Final = b"HTTP/1."
 _STATUS_LINE: Final = re.compile(rb"HTTP/1\.([01]) ([1-5][0-9]{2})(?: ([\t\x20-\x7e\x80-\xff]*))?\r\n")  # RFC 9112, 4
 _HEAD_END: Final = b"\r\n\r\n"
 _OF_CONNECTION: Final = (b"connection", b"proxy-connection")
-_CHUNKED: Final = [b"chunked"]
 _CODINGS: Final = frozenset({b"gzip", b"x-gzip", b"deflate", b"compress", b"x-compress"})  # RFC 9112, 7
 # Schemes that authenticate a connection, and not a request (RFC 4559, 6), and where they are named.
 _OF_CONNECTIONS: Final = (b"ntlm", b"negotiate")
@@ -279,7 +278,8 @@ class _Connection(Wire):
         if status == 101:
             self._break("it switches protocols, with status 101")
             return
-        if not _is_plain(headers):
+        coding = _coding(headers) if b"transfer-encoding" in headers else ""
+        if coding is None:
             self._break("readers do not agree on its Transfer-Encoding")
             return
         if status < 200:
@@ -290,7 +290,7 @@ class _Connection(Wire):
         self.private = self.private or authenticates_connection(headers)
         if self.private and self._client is not None:
             self._client.connection.pinned[self._pool] = self
-        framing = "none" if self._bodiless else _framing(headers)
+        framing = "none" if self._bodiless else coding or ("length" if b"content-length" in headers else "close")
         self._response = Response(status, reason, headers, framing, Body(self))
         self._keep = self._keeps_alive(framing, headers)
         if framing == "none":
@@ -335,18 +335,12 @@ def _may_begin(begun: bytes) -> bool:
     return begun.startswith(_PROTOCOL[: len(begun)]) and begun.count(b"\n") == begun.count(b"\r\n")
 
 
-def _framing(headers: Headers) -> str:
-    if b"transfer-encoding" in headers:
-        return "chunked" if headers.tokens(b"transfer-encoding")[-1:] == _CHUNKED else "close"
-    return "length" if b"content-length" in headers else "close"
-
-
-def _is_plain(headers: Headers) -> bool:
-    """Whether every reader finds the same end in a message with such a `Transfer-Encoding`, if it has one."""
-    if b"transfer-encoding" not in headers:
-        return True
+def _coding(headers: Headers) -> str | None:
+    """The framing that `Transfer-Encoding` says: "chunked" or "close"; None where readers could differ."""
     codings = [c.strip(b" ").lower() for value in headers.all(b"transfer-encoding") for c in value.split(b",")]
-    return _CODINGS.issuperset(codings[:-1] if codings[-1:] == _CHUNKED else codings)
+    if codings[-1] == b"chunked":
+        return "chunked" if _CODINGS.issuperset(codings[:-1]) else None
+    return "close" if _CODINGS.issuperset(codings) else None
 
 
 class Call:
