@@ -89,7 +89,7 @@ class _Connection(Wire):
         self.used = False  # it has served an exchange before
         self.lost = False
         self.private = False  # it serves one client alone: the server has authenticated it, or may have
-        self.asked = False  # something of a request has gone out
+        self._asked = False  # something of a request has gone out
         self._parser_is_clean = False  # it has read a message to its end, and expects another
         self._poll: select.poll | None = None
         self._head: asyncio.Future[Response] | None = None
@@ -114,6 +114,11 @@ class _Connection(Wire):
         self._trailers: list[tuple[bytes, bytes]] = []
         self._trailer_bytes = self._silent_bytes = self._informed = 0
 
+    def write(self, data: bytes) -> None:
+        """Send bytes of a request: what arrives from now on is the answer."""
+        self._asked = True
+        super().write(data)
+
     async def head(self, timeout_s: float | None) -> Response:
         """The response's head. Raises UpstreamBroken, or UpstreamTimeout within a second after `timeout_s`."""
         assert self._head is not None
@@ -128,7 +133,7 @@ class _Connection(Wire):
         if self._pacing is not None:
             self._pacing.cancel()
         self._head = self._response = self._client = self._pacing = None
-        self.asked = False
+        self._asked = False
         self.used = True
 
     def time_out(self) -> None:
@@ -151,7 +156,7 @@ class _Connection(Wire):
     # ---- the transport ----
 
     def data_received(self, data: bytes) -> None:
-        if not self.asked or (self._response is not None and self._response.body.complete):
+        if not self._asked or (self._response is not None and self._response.body.complete):
             self._unasked()
             return
         self.answered = True
@@ -387,7 +392,6 @@ class Call:
         """Send bytes of the request; `last` says that it is whole with them."""
         connection = self._connection
         assert connection is not None
-        connection.asked = True  # what arrives from now on is the answer
         connection.write(data)
         self._sent = last
         if not last:
