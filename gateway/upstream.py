@@ -280,12 +280,9 @@ class _Connection(Wire):
             return
         status, reason = self._status, self._reason
         headers, self._headers = Headers(self._headers), []
-        if status == 101:
-            self._break("it switches protocols, with status 101")
-            return
         coding = _coding(headers) if b"transfer-encoding" in headers else ""
-        if coding is None:
-            self._break("readers do not agree on its Transfer-Encoding")
+        if status == 101 or coding is None:
+            self._break("it is 101" if status == 101 else "readers do not agree on its Transfer-Encoding")
             return
         if status < 200:
             if self._client is not None:
@@ -307,12 +304,11 @@ class _Connection(Wire):
 
     def _keeps_alive(self, framing: str, headers: Headers) -> bool:
         """Whether the upstream says that it will take another request."""
-        if b"close" in headers.tokens(b"connection"):
+        faulty = framing == "chunked" and self._minor == b"0"  # RFC 9112, 6.1
+        if faulty or b"close" in headers.tokens(b"connection"):
             return False
-        if framing == "none":  # the parser may wait for a body
-            return self._minor == b"1"
-        if framing == "chunked" and self._minor == b"0":
-            return False  # faulty framing (RFC 9112, 6.1)
+        if framing == "none":
+            return self._minor == b"1"  # the parser may wait for a body
         return bool(self._parser.should_keep_alive())
 
     def on_body(self, data: bytes) -> None:
@@ -322,11 +318,10 @@ class _Connection(Wire):
 
     def on_message_complete(self) -> None:
         if self._response is not None and not self._response.body.complete:
-            # What a trailer says of the connection can end it, and never keep it.
-            self._keep = self._keep and self._parser.should_keep_alive()
-            if self._trailers:
-                self._keep = self._keep and not any(name.lower() in _OF_CONNECTION for name, _ in self._trailers)
             self._parser_is_clean = not self._trailers
+            if self._trailers:  # what they say of the connection can end it, and never keep it
+                told = any(name.lower() in _OF_CONNECTION for name, _ in self._trailers)
+                self._keep = self._keep and not told and self._parser.should_keep_alive()
             self._complete()
 
     def _complete(self) -> None:
