@@ -35,12 +35,13 @@ _TURNS: Final = 2  # of the loop, within which it reads what has arrived
 # and the next client would take it for its answer; a new connection costs a fraction of a millisecond. It ends, because
 # some servers send 408 to who is idle.
 _DISTRUST_S: Final = 3600.0
-_HEADS_AT_ONCE: Final = 100  # of 1xx responses, before others get their turn
+# After so many 1xx responses of an exchange the upstream is not read for so long: one costs a hundred times its bytes.
+_INFORMED_AT_ONCE: Final = 100
+_INFORMED_REST_S: Final = 0.02
 _PROTOCOL: Final = b"HTTP/1."
 _STATUS_LINE: Final = re.compile(rb"HTTP/1\.([01]) ([1-5][0-9]{2})(?: ([\t\x20-\x7e\x80-\xff]*))?\r\n")  # RFC 9112, 4
 _HEAD_END: Final = b"\r\n\r\n"
 _OF_CONNECTION: Final = (b"connection", b"proxy-connection")
-_CHUNKED: Final = [b"chunked"]
 _CODINGS: Final = frozenset({b"gzip", b"x-gzip", b"deflate", b"compress", b"x-compress"})  # RFC 9112, 7
 # Schemes that authenticate a connection, and not a request (RFC 4559, 6), and where they are named.
 _OF_CONNECTIONS: Final = (b"ntlm", b"negotiate")
@@ -89,7 +90,7 @@ class _Connection(Wire):
         self.used = False  # it has served an exchange before
         self.lost = False
         self.private = False  # it serves one client alone: the server has authenticated it, or may have
-        self.asked = False  # something of a request has gone out
+        self._asked = False  # something of a request has gone out
         self._parser_is_clean = False  # it has read a message to its end, and expects another
         self._poll: select.poll | None = None
         self._head: asyncio.Future[Response] | None = None
@@ -112,7 +113,12 @@ class _Connection(Wire):
         self._begun = b""  # of a head that is not whole yet
         self._headers: list[tuple[bytes, bytes]] = []
         self._trailers: list[tuple[bytes, bytes]] = []
-        self._trailer_bytes = self._silent_bytes = 0
+        self._trailer_bytes = self._silent_bytes = self._informed = 0
+
+    def write(self, data: bytes) -> None:
+        """Send bytes of a request: what arrives from now on is the answer."""
+        self._asked = True
+        super().write(data)
 
     async def head(self, timeout_s: float | None) -> Response:
         """The response's head. Raises UpstreamBroken, or UpstreamTimeout within a second after `timeout_s`."""
@@ -128,7 +134,7 @@ class _Connection(Wire):
         if self._pacing is not None:
             self._pacing.cancel()
         self._head = self._response = self._client = self._pacing = None
-        self.asked = False
+        self._asked = False
         self.used = True
 
     def time_out(self) -> None:
@@ -151,13 +157,13 @@ class _Connection(Wire):
     # ---- the transport ----
 
     def data_received(self, data: bytes) -> None:
-        if not self.asked or (self._response is not None and self._response.body.complete):
+        if not self._asked or (self._response is not None and self._response.body.complete):
             self._unasked()
             return
         self.answered = True
         try:
             if self._response is not None:
-                self._read_body(data)
+                self._read_on(data)
             elif self._read_heads(data) and not self.lost:
                 self._unasked()
         except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
@@ -169,57 +175,49 @@ class _Connection(Wire):
         """Read heads up to that of the response, and its body; returns what is behind a response that has none."""
         searched = max(0, len(self._begun) - len(_HEAD_END) + 1)
         data, self._begun, at = self._begun + data, b"", 0
-        for _ in range(_HEADS_AT_ONCE):
+        while at < len(data):
             end = data.find(_HEAD_END, max(at, searched)) + len(_HEAD_END)
-            if end < len(_HEAD_END):
-                self._keep_begun(data[at:])
-                return b""
+            whole = end >= len(_HEAD_END)
             line = _STATUS_LINE.match(data, at)
-            if line is None or end - at > self._head_bytes_max:
-                self._break("it is no HTTP/1.1" if line is None else "its head is too large")
-                return b""
+            if (end if whole else len(data)) - at > self._head_bytes_max:
+                self._break(f"its head is larger than {self._head_bytes_max} bytes")
+                break
+            if not whole and _may_begin(data[at:]):
+                self._begun = data[at:]
+                break
+            if line is None or not whole:
+                self._break("it is not HTTP/1.1")
+                break
             self._minor, self._status, self._reason = line[1], int(line[2]), line[3] or b""
             self._bodiless = self._method == b"HEAD" or self._status in _BODILESS
             if self._status >= 200 and not self._bodiless:
                 self._parser.feed_data(data[at:])
-                return b""
+                break
             self._parser.feed_data(data[at:end])
             at = end
             if self._response is not None or self.lost:
                 return data[at:]
-            if self._client_is_full or at == len(data):
+            self._informed += 1
+            is_full = self._client is not None and self._client.connection.is_full
+            if is_full or self._informed % _INFORMED_AT_ONCE == 0:
+                self.hold_reading()
+                self._pacing = self.loop.create_task(self._pace(data[at:]))
                 break
-        if self._client_is_full or at < len(data):
-            self.hold_reading()
-            self._pacing = self.loop.create_task(self._pace(data[at:]))
         return b""
-
-    def _keep_begun(self, begun: bytes) -> None:
-        """Wait for the rest of a head, unless it can be none."""
-        if not begun.startswith(_PROTOCOL[: len(begun)]) or begun.count(b"\n") != begun.count(b"\r\n"):
-            self._break("it is no HTTP/1.1")
-        elif len(begun) > self._head_bytes_max:
-            self._break("its head is too large")
-        else:
-            self._begun = begun
-
-    @property
-    def _client_is_full(self) -> bool:
-        return self._client is not None and self._client.connection.is_full
 
     async def _pace(self, behind: bytes) -> None:
         """Read on behind 1xx responses when the client has taken them: a flood of them is as fast as its reader."""
         try:
             if self._client is not None:
                 await self._client.drain()
-            await asyncio.sleep(0)
+            await asyncio.sleep(_INFORMED_REST_S)
         finally:
             self.release_reading()
         self._pacing = None
         if behind and not self.lost:
             self.data_received(behind)
 
-    def _read_body(self, data: bytes) -> None:
+    def _read_on(self, data: bytes) -> None:
         self._heard = False
         self._parser.feed_data(data)
         self._silent_bytes = 0 if self._heard else self._silent_bytes + len(data)
@@ -283,11 +281,9 @@ class _Connection(Wire):
             return
         status, reason = self._status, self._reason
         headers, self._headers = Headers(self._headers), []
-        if status == 101:
-            self._break("it switches protocols, with status 101")
-            return
-        if not _is_plain(headers):
-            self._break("readers do not agree on its Transfer-Encoding")
+        coding = _coding(headers) if b"transfer-encoding" in headers else ""
+        if status == 101 or coding is None:
+            self._break("it is 101" if status == 101 else "readers do not agree on its Transfer-Encoding")
             return
         if status < 200:
             if self._client is not None:
@@ -297,7 +293,7 @@ class _Connection(Wire):
         self.private = self.private or authenticates_connection(headers)
         if self.private and self._client is not None:
             self._client.connection.pinned[self._pool] = self
-        framing = self._framing(headers)
+        framing = "none" if self._bodiless else coding or ("length" if b"content-length" in headers else "close")
         self._response = Response(status, reason, headers, framing, Body(self))
         self._keep = self._keeps_alive(framing, headers)
         if framing == "none":
@@ -307,21 +303,13 @@ class _Connection(Wire):
         if not self._head.done():
             self._head.set_result(self._response)
 
-    def _framing(self, headers: Headers) -> str:
-        if self._bodiless:
-            return "none"
-        if b"transfer-encoding" in headers:
-            return "chunked" if headers.tokens(b"transfer-encoding")[-1:] == _CHUNKED else "close"
-        return "length" if b"content-length" in headers else "close"
-
     def _keeps_alive(self, framing: str, headers: Headers) -> bool:
         """Whether the upstream says that it will take another request."""
-        if b"close" in headers.tokens(b"connection"):
+        faulty = framing == "chunked" and self._minor == b"0"  # RFC 9112, 6.1
+        if faulty or b"close" in headers.tokens(b"connection"):
             return False
-        if framing == "none":  # the parser may wait for a body
-            return self._minor == b"1"
-        if framing == "chunked" and self._minor == b"0":
-            return False  # faulty framing (RFC 9112, 6.1)
+        if framing == "none":
+            return self._minor == b"1"  # the parser may wait for a body
         return bool(self._parser.should_keep_alive())
 
     def on_body(self, data: bytes) -> None:
@@ -331,11 +319,10 @@ class _Connection(Wire):
 
     def on_message_complete(self) -> None:
         if self._response is not None and not self._response.body.complete:
-            # What a trailer says of the connection can end it, and never keep it.
-            self._keep = self._keep and self._parser.should_keep_alive()
-            if self._trailers:
-                self._keep = self._keep and not any(name.lower() in _OF_CONNECTION for name, _ in self._trailers)
             self._parser_is_clean = not self._trailers
+            if self._trailers:  # what they say of the connection can end it, and never keep it
+                told = any(name.lower() in _OF_CONNECTION for name, _ in self._trailers)
+                self._keep = self._keep and not told and self._parser.should_keep_alive()
             self._complete()
 
     def _complete(self) -> None:
@@ -344,12 +331,17 @@ class _Connection(Wire):
         self.reusable = self._keep
 
 
-def _is_plain(headers: Headers) -> bool:
-    """Whether every reader finds the same end in a message with such a `Transfer-Encoding`, if it has one."""
-    if b"transfer-encoding" not in headers:
-        return True
+def _may_begin(begun: bytes) -> bool:
+    """Whether a head of HTTP/1.1 may begin so: without the end of a line that only some readers take for one."""
+    return begun.startswith(_PROTOCOL[: len(begun)]) and begun.count(b"\n") == begun.count(b"\r\n")
+
+
+def _coding(headers: Headers) -> str | None:
+    """The framing that `Transfer-Encoding` says: "chunked" or "close"; None where readers could differ."""
     codings = [c.strip(b" ").lower() for value in headers.all(b"transfer-encoding") for c in value.split(b",")]
-    return _CODINGS.issuperset(codings[:-1] if codings[-1:] == _CHUNKED else codings)
+    if codings[-1] == b"chunked":
+        return "chunked" if _CODINGS.issuperset(codings[:-1]) else None
+    return "close" if _CODINGS.issuperset(codings) else None
 
 
 class Call:
@@ -396,7 +388,6 @@ class Call:
         """Send bytes of the request; `last` says that it is whole with them."""
         connection = self._connection
         assert connection is not None
-        connection.asked = True  # what arrives from now on is the answer
         connection.write(data)
         self._sent = last
         if not last:
