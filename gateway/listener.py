@@ -468,10 +468,10 @@ class Connection(Wire):
         self._receiving = None
         if self.transport is None or self.transport.is_closing():
             return
-        if self.transport.can_write_eof():
+        self.deadline = self.loop.time() + min(_LINGER_S, self.stall_timeout_s)
+        try:
             self.transport.write_eof()
-            self.deadline = self.loop.time() + min(_LINGER_S, self.stall_timeout_s)
-        else:
+        except (NotImplementedError, OSError):  # TLS, or the client has left
             self.close()
 
     def _next(self) -> None:

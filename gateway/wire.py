@@ -179,7 +179,9 @@ class Body:
         self._wake()
 
     def finish(self, trailers: Headers = _NO_TRAILERS) -> None:
-        """All has arrived."""
+        """All has arrived, unless `fail` said otherwise before."""
+        if self._error is not None:
+            return
         self.complete = True
         self.trailers = trailers
         self._wake()

@@ -31,6 +31,7 @@ SETTINGS: Final[Json] = {
     "log": {"level": "info"},
 }
 BEGIN_S: Final = 0.2
+SEEN_S: Final = 0.005  # until the gateway sees that a client has closed, for which it waits
 _STEPS: Final = 1000
 _OURS: Final = "gateway."
 # What `initialize` said, and of whom, is kept when a session's index goes.
@@ -163,6 +164,7 @@ class Process:
         assert b" 403 " in await reader.read()
         writer.close()
         await writer.wait_closed()
+        await asyncio.sleep(SEEN_S)
 
     async def count(self) -> Census:
         """What is held once the idle connections to the upstream are closed."""
