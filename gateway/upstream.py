@@ -318,7 +318,7 @@ class _Connection(Wire):
             self._response.body.feed(data)
 
     def on_message_complete(self) -> None:
-        if self._response is not None and not self._response.body.complete:
+        if self._response is not None and not self._response.body.complete and not self.lost:
             self._parser_is_clean = not self._trailers
             if self._trailers:  # what they say of the connection can end it, and never keep it
                 told = any(name.lower() in _OF_CONNECTION for name, _ in self._trailers)

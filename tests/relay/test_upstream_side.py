@@ -423,6 +423,15 @@ async def test_a_trailer_or_an_extension_without_end_is_cut(small_rig: Rig, begi
     assert not (await one.response()).whole
 
 
+async def test_a_trailer_that_is_too_large_is_no_end(small_rig: Rig) -> None:
+    """Though it comes whole, and in one piece with the rest."""
+    one = await small_rig.client(request())
+    peer = await small_rig.upstream.request()
+    await peer.send(CHUNKS + chunked(b"x", trailers=[b"X: " + b"x" * SMALL_HEADER_BYTES]))
+    got = await one.response()
+    assert got.status == 502 or not got.whole
+
+
 async def test_a_flood_of_1xx_is_as_fast_as_its_reader(process_rig: Rig) -> None:
     """What the client has not taken is not read from the upstream: 64 MiB do not fit in between."""
     one = await process_rig.client(request())
