@@ -4,12 +4,16 @@ In: what happened. Out: Prometheus metrics, `taskgate_<noun>_<unit>`. Always: a 
 beforehand; no session id, no task id, no token is ever one.
 """
 
+from bisect import bisect_left
+from collections import defaultdict
 from collections.abc import Callable, Iterator
+from itertools import accumulate
 from typing import Final
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
-from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
+from prometheus_client.utils import floatToGoString
 
 _SECONDS: Final = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300)
 
@@ -31,11 +35,8 @@ class Metrics:
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
-        self._requests = self._counter("requests", "Requests of clients.", "upstream", "kind", "status")
-        self._seconds = self._histogram(
-            "request_duration_seconds", "Time until a response was whole.", "upstream", "kind"
-        )
-        self._upstream = self._counter("upstream_requests", "Requests made upstream.", "upstream", "method")
+        self._tallies = _Tallies()
+        self.registry.register(self._tallies)
         self.queries = self._counter(
             "queries",
             "Filtered tasks/list: served from the index, refreshed, coalesced, scanned.",
@@ -52,8 +53,6 @@ class Metrics:
         )
         self._failures = self._counter("failures", "Requests that got an error of the gateway's.", "upstream", "kind")
         self._refused = self._counter("connections_refused", "Connections of clients that were not served.", "why")
-        self._known: dict[tuple[str, str, int], tuple[Counter, Histogram]] = {}  # looking labels up is not cheap
-        self._methods: dict[tuple[str, str], Counter] = {}
 
     def _counter(self, name: str, text: str, *labels: str) -> Counter:
         return Counter(f"taskgate_{name}", text, labels, registry=self.registry)
@@ -63,22 +62,14 @@ class Metrics:
 
     def request(self, upstream: str, kind: str, status: int, seconds: float) -> None:
         """A client's request has ended; `kind` is relayed, answered or refused."""
-        known = self._known.get((upstream, kind, status))
-        if known is None:
-            known = self._requests.labels(upstream, kind, str(status)), self._seconds.labels(upstream, kind)
-            self._known[upstream, kind, status] = known
-        known[0].inc()
-        known[1].observe(seconds)
+        self._tallies.requests[upstream, kind, status] += 1
+        durations = self._tallies.durations[upstream, kind]
+        durations.seconds += seconds
+        durations.counts[bisect_left(_SECONDS, seconds)] += 1
 
     def upstream_request(self, upstream: str, method: str) -> None:
         """A request goes out; `method` is its JSON-RPC method, or its HTTP method if it carries no message."""
-        counter = self._methods.get((upstream, method))
-        if counter is None:
-            label = method if method in _METHODS else "other"
-            counter = self._upstream.labels(upstream, label)
-            if label == method:
-                self._methods[upstream, method] = counter
-        counter.inc()
+        self._tallies.upstream_requests[upstream, method if method in _METHODS else "other"] += 1
 
     def failure(self, upstream: str, kind: str) -> None:
         """A request got an error of the gateway's; `kind` is the error's class."""
@@ -95,6 +86,47 @@ class Metrics:
     def exposition(self) -> bytes:
         """The text that Prometheus scrapes."""
         return generate_latest(self.registry)
+
+
+class _Durations:
+    """How many took how long: counts by bucket, the last one beyond them all, and the sum in seconds."""
+
+    __slots__ = ("counts", "seconds")
+
+    def __init__(self) -> None:
+        self.counts = [0] * (len(_SECONDS) + 1)
+        self.seconds = 0.0
+
+
+class _Tallies(Collector):
+    """What every request counts, as plain numbers: they become metrics when they are scraped."""
+
+    def __init__(self) -> None:
+        self.requests: defaultdict[tuple[str, str, int], int] = defaultdict(int)
+        self.durations: defaultdict[tuple[str, str], _Durations] = defaultdict(_Durations)
+        self.upstream_requests: defaultdict[tuple[str, str], int] = defaultdict(int)
+
+    def collect(self) -> Iterator[Metric]:
+        requests = CounterMetricFamily(
+            "taskgate_requests", "Requests of clients.", labels=["upstream", "kind", "status"]
+        )
+        for (upstream, kind, status), count in self.requests.items():
+            requests.add_metric([upstream, kind, str(status)], count)
+        yield requests
+        seconds = HistogramMetricFamily(
+            "taskgate_request_duration_seconds", "Time until a response was whole.", labels=["upstream", "kind"]
+        )
+        for labels, durations in self.durations.items():
+            bounds = [*map(floatToGoString, _SECONDS), "+Inf"]
+            buckets = list(zip(bounds, accumulate(durations.counts), strict=True))
+            seconds.add_metric(labels, buckets, durations.seconds)
+        yield seconds
+        made = CounterMetricFamily(
+            "taskgate_upstream_requests", "Requests made upstream.", labels=["upstream", "method"]
+        )
+        for labels, count in self.upstream_requests.items():
+            made.add_metric(labels, count)
+        yield made
 
 
 class _Gauges(Collector):

@@ -24,7 +24,7 @@ from gateway.config import Limits, Upstream
 from gateway.core.headers import Headers
 from gateway.errors import GatewayError, Overloaded, UpstreamBroken, UpstreamTimeout, UpstreamUnreachable
 from gateway.listener import Exchange
-from gateway.wire import Body, Wire
+from gateway.wire import NO_TRAILERS, Body, Wire
 
 log = logging.getLogger("taskgate.upstream")
 
@@ -111,7 +111,7 @@ class _Connection(Wire):
         self.answered = False  # some byte of a response has arrived
         self.reusable = False
         self._begun = b""  # of a head that is not whole yet
-        self._headers: list[tuple[bytes, bytes]] = []
+        self._headers: list[tuple[bytes, bytes, bytes]] = []
         self._trailers: list[tuple[bytes, bytes]] = []
         self._trailer_bytes = self._silent_bytes = self._informed = 0
 
@@ -268,7 +268,7 @@ class _Connection(Wire):
 
     def on_header(self, name: bytes, value: bytes) -> None:
         if self._response is None:
-            self._headers.append((name, value))
+            self._headers.append((name.lower(), name, value))
             return
         self._heard = True
         self._trailers.append((name, value))
@@ -280,7 +280,7 @@ class _Connection(Wire):
         if self._response is not None:
             return
         status, reason = self._status, self._reason
-        headers, self._headers = Headers(self._headers), []
+        headers, self._headers = Headers.of(self._headers), []
         coding = _coding(headers) if b"transfer-encoding" in headers else ""
         if status == 101 or coding is None:
             self._break("it is 101" if status == 101 else "readers do not agree on its Transfer-Encoding")
@@ -327,7 +327,7 @@ class _Connection(Wire):
 
     def _complete(self) -> None:
         assert self._response is not None
-        self._response.body.finish(Headers(self._trailers))
+        self._response.body.finish(Headers(self._trailers) if self._trailers else NO_TRAILERS)
         self.reusable = self._keep
 
 

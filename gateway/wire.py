@@ -21,7 +21,7 @@ _RESET_SEEN: Final = select.POLLHUP | select.POLLERR
 _END_SEEN: Final = getattr(select, "POLLRDHUP", 0)
 HELD_BYTES_MAX: Final = 256 * 1024
 UNCOUNTED_BYTES_MAX: Final = 4 * 1024  # of a body: most messages are taken at once, and counting costs
-_NO_TRAILERS: Final = Headers()
+NO_TRAILERS: Final = Headers()
 _KEEPIDLE_MAX_S: Final = 32767  # what Linux takes
 _USER_TIMEOUT_MAX_MS: Final = 2**31 - 1
 _RESET: Final = struct.pack("ii", 1, 0)  # on, for 0 seconds: what is not sent yet is dropped, and RST is sent
@@ -159,7 +159,7 @@ class Body:
 
     def __init__(self, wire: Wire) -> None:
         self.complete = False
-        self.trailers = _NO_TRAILERS
+        self.trailers = NO_TRAILERS
         self._wire = wire
         self._pieces: list[bytes] = []
         self._held = self._counted = 0
@@ -178,7 +178,7 @@ class Body:
             self._count()
         self._wake()
 
-    def finish(self, trailers: Headers = _NO_TRAILERS) -> None:
+    def finish(self, trailers: Headers = NO_TRAILERS) -> None:
         """All has arrived, unless `fail` said otherwise before."""
         if self._error is not None:
             return

@@ -47,7 +47,8 @@ class Headers:
         return ((name, value) for _, name, value in self._fields)
 
     def __contains__(self, name: bytes) -> bool:
-        return name in self._lookup()
+        first = self._first
+        return name in (self._lookup() if first is None else first)
 
     def __bool__(self) -> bool:
         return bool(self._fields)
@@ -75,8 +76,10 @@ class Headers:
         """Whether there is more than one field called `name`."""
         return len(self._lookup()) < len(self._fields) and len(self.all(name)) > 1
 
-    def named(self, names: Container[bytes]) -> list[tuple[bytes, bytes]]:
+    def named(self, names: frozenset[bytes]) -> list[tuple[bytes, bytes]]:
         """The fields called one of `names`, in order: lower-case name and value."""
+        if names.isdisjoint(self._lookup()):
+            return []
         return [(lower, value) for lower, _, value in self._fields if lower in names]
 
     def tokens(self, name: bytes) -> list[bytes]:
