@@ -9,10 +9,10 @@ TESTS  := $(VENV)/.tests
 PIP    := $(BIN)/python -m pip --disable-pip-version-check install --constraint deploy/constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help install run test check fuzz bench lock clean
+.PHONY: help install run test test-quick check fuzz bench lock clean
 
 help:  ## list the targets
-	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-9s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 install: $(TESTS)  ## make .venv with taskgate and all that its tests need
 
@@ -30,8 +30,14 @@ $(TESTS): $(RUNS)
 run: $(RUNS)  ## taskgate in front of a small server, and what a filtered list costs (ONCE=1: then exit)
 	@$(BIN)/taskgate demo $(if $(ONCE),--once)
 
-test: $(TESTS) $(NODE)/node_modules/.installed  ## all tests, those against real servers included
-	PYTHONHASHSEED=0 $(BIN)/python -m pytest $(ARGS)  # the order of sets is part of a history that is played
+# The order of sets is part of a history that is played. Many tests wait: four of them at once fill two cores.
+PYTEST := PYTHONHASHSEED=0 $(BIN)/python -m pytest
+
+test: $(TESTS) $(NODE)/node_modules/.installed  ## all tests, those against real servers included (ARGS="..." chooses)
+	$(PYTEST) $(or $(ARGS),-q -n 4 --dist worksteal)
+
+test-quick: $(TESTS)  ## the rules alone, without sockets and processes: under 30 seconds
+	$(PYTEST) -q -n 2 tests/core tests/test_config.py tests/test_sessions.py tests/test_docs.py
 
 # Without npm the tests that need Node say so: skipped by hand, failed in CI.
 $(NODE)/node_modules/.installed: $(NODE)/package-lock.json

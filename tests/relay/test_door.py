@@ -219,6 +219,23 @@ async def test_connect_is_refused(process_rig: Rig) -> None:
     assert [r.target for r in process_rig.upstream.requests] == [b"/canary"]
 
 
+# What llhttp does not read, and no client of MCP sends (DESIGN 10).
+GIVEN_UP = {
+    "a method of no list": b"BREW /mcp",
+    "a method in lower case": b"get /mcp",
+    "a target beyond ASCII": "GET /gruß".encode(),
+}
+
+
+@pytest.mark.parametrize("what", GIVEN_UP)
+async def test_what_llhttp_does_not_read_gets_400_and_a_word(process_rig: Rig, what: str) -> None:
+    answered = await process_rig.ask(GIVEN_UP[what] + b" HTTP/1.1\r\nHost: localhost\r\n\r\n")
+    assert answered.status == 400
+    assert GIVEN_UP[what].split()[0].decode() in body(answered)["error"]["message"]
+    await process_rig.canary()
+    assert [r.target for r in process_rig.upstream.requests] == [b"/canary"]
+
+
 # ---- trailers ----
 
 
