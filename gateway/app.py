@@ -18,7 +18,7 @@ from gateway import admin, logs
 from gateway.buffers import Buffers
 from gateway.config import Config, ConfigError, Tls
 from gateway.core.headers import Headers
-from gateway.descriptors import connections_kept
+from gateway.descriptors import are_exhausted, connections_kept
 from gateway.door import Door
 from gateway.listener import Exchange, Listener
 from gateway.metrics import Metrics
@@ -111,6 +111,8 @@ class App:
             now = self._loop.time()
             self._listener.sweep(now)
             self._sessions.expire()
+            if are_exhausted():  # uvloop closes the connections that it cannot take without a word
+                self._listener.refused("descriptors")
             self._retired = [pool for pool in self._retired if not pool.is_empty]
             for pool in (*self._pools.values(), *self._retired):
                 pool.sweep(now)
@@ -164,7 +166,7 @@ class App:
     def not_caught(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         """What the event loop tells of what nobody caught."""
         if "socket.accept()" in context["message"]:
-            self._listener.refused("accept")  # it tries again in a second
+            self._listener.refused("descriptors")
         else:
             loop.default_exception_handler(context)
 

@@ -27,28 +27,39 @@ class Buffers:
     """
 
     def __init__(self, bytes_max: int) -> None:
-        self.bytes_max = bytes_max
+        self._bytes_max = bytes_max
         self.held_bytes = 0
         self._waiters: deque[tuple[int, asyncio.Future[None]]] = deque()
         self._scratch = memoryview(bytearray(_READ_BYTES_MAX))  # every read of a socket goes through it
         self.to_read_into = self._scratch
 
     @property
+    def bytes_max(self) -> int:
+        return self._bytes_max
+
+    @bytes_max.setter
+    def bytes_max(self, bytes_max: int) -> None:
+        self._bytes_max = bytes_max
+        self.change(0)
+
+    @property
     def is_full(self) -> bool:
         """Whether the limit is reached."""
-        return self.held_bytes >= self.bytes_max
+        return self.held_bytes >= self._bytes_max
 
     def change(self, by_bytes: int) -> None:
         """So much more is held, or less."""
         self.held_bytes += by_bytes
-        self._admit(by_bytes)
+        if by_bytes <= 0:
+            self._admit()
         self.to_read_into = self._scratch[:_READ_BYTES_MAX_WHEN_FULL] if self.is_full else self._scratch
 
-    def _admit(self, by_bytes: int) -> None:
-        while self._waiters and by_bytes < 0:
+    def _admit(self) -> None:
+        """Give room to those who wait, in their order, as far as there is some."""
+        while self._waiters:
             size, room = self._waiters[0]
             if not room.done():
-                if self.held_bytes + size > self.bytes_max:
+                if self.held_bytes + size > self._bytes_max:
                     break
                 self.held_bytes += size
                 room.set_result(None)
@@ -56,8 +67,8 @@ class Buffers:
 
     async def reserve(self, size_bytes: int, timeout_s: float) -> None:
         """Wait for so much room, and take it. Raises Overloaded if none is there within `timeout_s`."""
-        if not self._waiters and self.held_bytes + size_bytes <= self.bytes_max:
-            self.held_bytes += size_bytes
+        if not self._waiters and self.held_bytes + size_bytes <= self._bytes_max:
+            self.change(size_bytes)
             return
         room = asyncio.get_running_loop().create_future()
         self._waiters.append((size_bytes, room))
@@ -65,9 +76,9 @@ class Buffers:
             async with asyncio.timeout(timeout_s):
                 await room
         except BaseException as error:
-            if room.done() and not room.cancelled():
-                self.change(-size_bytes)  # it came as the wait ended
+            came = room.done() and not room.cancelled()  # as the wait ended
             room.cancel()
+            self.change(-size_bytes if came else 0)  # who waits behind may have room now
             if isinstance(error, TimeoutError):
                 raise self._overloaded() from None
             raise

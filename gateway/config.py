@@ -458,6 +458,13 @@ def _clashes(config: Config) -> Iterator[tuple[tuple[str, ...], str]]:
     """What is wrong only together with something else: the paths to blame, best first, and the problem."""
     if config.admin and config.admin.listen == config.listen and config.listen.port:
         yield ("admin.listen", "listen"), f"given {config.listen}; expected an admin.listen other than listen"
+    limits = config.limits
+    if limits.held_bytes_max < limits.inspected_body_bytes_max:
+        yield (
+            ("limits.held_bytes_max", "limits.inspected_body_bytes_max"),
+            f"given {limits.held_bytes_max} bytes; expected at least inspected_body_bytes_max, "
+            f"{limits.inspected_body_bytes_max} bytes: one body must find room",
+        )
     names: dict[str, int] = {}
     matches: dict[Match, int] = {}
     for at, upstream in enumerate(config.upstreams):

@@ -5,11 +5,15 @@ upstream too, and some descriptors stay free for everything else; who comes beyo
 """
 
 import logging
+import os
 from typing import Final
+
+from gateway.listener import TURNED_AWAY_MAX
 
 log = logging.getLogger("taskgate")
 
 _OTHERS: Final = 64  # descriptors for listeners, the log, the admin listener, DNS
+_RESERVED: Final = _OTHERS + TURNED_AWAY_MAX
 
 
 def connections_kept(connections_max: int) -> int:
@@ -19,13 +23,22 @@ def connections_kept(connections_max: int) -> int:
     except ImportError:  # no Unix: there is no such limit to raise
         return connections_max
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = 2 * connections_max + _OTHERS
+    wanted = 2 * connections_max + _RESERVED
     if soft != resource.RLIM_INFINITY and soft < wanted:
         soft = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
     if soft == resource.RLIM_INFINITY or soft >= wanted:
         return connections_max
-    kept = max(1, (soft - _OTHERS) // 2)
+    kept = max(1, (soft - _RESERVED) // 2)
     extra = {"connections_max": connections_max, "descriptors": soft, "kept": kept}
     log.warning("limits.connections_max cannot be kept: too few file descriptors (ulimit -n, LimitNOFILE)", extra=extra)
     return kept
+
+
+def are_exhausted() -> bool:
+    """Whether the process can open no file now, and so take no connection."""
+    try:
+        os.close(os.open(os.devnull, os.O_RDONLY))
+    except OSError:
+        return True
+    return False

@@ -14,6 +14,7 @@ import enum
 import logging
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable
+from contextlib import suppress
 from typing import Final
 
 from gateway.buffers import SMALL_BYTES_MAX, Account, Buffers
@@ -41,7 +42,7 @@ class Exchange:
 
     __slots__ = (
         "account", "body", "connection", "continued", "ends_with_connection", "finished", "headers", "keep_alive",
-        "method", "minor", "started", "status", "target",
+        "method", "minor", "started", "status", "taken", "target",
     )  # fmt: skip
 
     def __init__(self, connection: "Connection", head: http1.Head) -> None:
@@ -52,6 +53,7 @@ class Exchange:
         self.headers = head.headers
         self.body = Body(connection)
         self.account: Account | None = None  # of a body that is read to be inspected, where that is large
+        self.taken = b""  # what was read of the body before it goes up
         self.keep_alive = head.keep_alive
         self.started = False  # something of the final response was written
         self.continued = False  # the client was told to go on and send its body
@@ -79,11 +81,15 @@ class Exchange:
         """The response is whole."""
         self.finished = True
 
+    def release(self) -> None:
+        """What was read of the body has gone up, and is held no more."""
+        if self.account is not None:
+            self.account.close()
+
     def close(self) -> None:
         """Nobody handles it any more: it holds nothing."""
         self.body.end()
-        if self.account is not None:
-            self.account.close()
+        self.release()
 
     def respond(self, status: int, reason: bytes, headers: Iterable[tuple[bytes, bytes]], body: bytes) -> None:
         """Send a whole response of the gateway's own."""
@@ -98,8 +104,8 @@ class Exchange:
         self.write(head if self.method == b"HEAD" else head + body)
         self.finish()
 
-    async def read_body(self, bytes_max: int) -> tuple[bytes, bool]:
-        """The body, and True; or its beginning, and False, if it is larger than `bytes_max`. Raises Overloaded.
+    async def read_body(self, bytes_max: int) -> bool:
+        """Read the body into `taken`; False if that is only its beginning, larger than `bytes_max`. Raises Overloaded.
 
         Beyond `SMALL_BYTES_MAX` it is read once there is room for all of it: bodies that each wait for the others to
         make room would never end.
@@ -109,8 +115,11 @@ class Exchange:
             self.connection.expect_body()
             self.connection.write(CONTINUE)
         if self.body.complete:
-            data = self.body.take()
-            return data, len(data) <= bytes_max
+            self.taken = self.body.take()
+            if len(self.taken) > SMALL_BYTES_MAX:
+                self.account = Account(self.connection.buffers)
+                self.account.set(len(self.taken))
+            return len(self.taken) <= bytes_max
         pieces, size = [], 0
         while piece := await self.body.read():
             pieces.append(piece)
@@ -118,10 +127,16 @@ class Exchange:
             if size > SMALL_BYTES_MAX and self.account is None and not self.body.complete:
                 await self._reserve(max(size, min(bytes_max, int(self.headers.get(b"content-length") or bytes_max))))
             if size > bytes_max:
-                return b"".join(pieces), False
+                break
         if self.account is not None:
             self.account.set(size)
-        return b"".join(pieces), True
+        self.taken = b"".join(pieces)
+        return size <= bytes_max
+
+    def take(self) -> bytes:
+        """What was read of the body, which is then the caller's."""
+        data, self.taken = self.taken, b""
+        return data
 
     async def _reserve(self, size_bytes: int) -> None:
         self.account = Account(self.connection.buffers)
@@ -129,7 +144,7 @@ class Exchange:
 
     @property
     def expects_continue(self) -> bool:
-        return b"100-continue" in self.headers.tokens(b"expect")
+        return b"100-continue" in self.headers.tokens(b"expect")  # HTTP/1.0 is told nothing (RFC 9110, 10.1.1)
 
 
 class ClientGone(Exception):
@@ -155,13 +170,14 @@ class Listener:
         self.connections: set[Connection] = set()
         self.turned_away: set[Connection] = set()  # those of them that came when there were too many
         self.draining = False
+        self.one_lost = asyncio.Event()
 
     def connection(self) -> "Connection":
         """A protocol for one connection: the factory that the event loop's server calls."""
         return Connection(self, asyncio.get_running_loop())
 
     def refused(self, why: str) -> None:
-        """A connection could not be served: `why` is "connections_max", or "accept" for one that was not even taken."""
+        """Connections cannot be served: `why` is "connections_max", or "descriptors" where the system has none left."""
         self._on_refused(why)
         now = asyncio.get_running_loop().time()
         if now >= self._next_complaint_at:
@@ -178,16 +194,18 @@ class Listener:
                 connection.look_for_its_end()
 
     async def drain(self, timeout_s: float) -> None:
-        """Let the answers in flight finish, for `timeout_s` at most, then close every connection."""
+        """Let what has come be answered, and be read, for `timeout_s` at most; then close every connection."""
         self.draining = True
         for connection in list(self.connections):
             connection.close_when_idle()
-        tasks = [c.task for c in self.connections if c.task is not None and not c.streaming]
-        if tasks:
-            await asyncio.wait(tasks, timeout=timeout_s)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(timeout_s):
+                while any(connection.is_busy for connection in self.connections):
+                    self.one_lost.clear()
+                    await self.one_lost.wait()
         for connection in list(self.connections):
             if connection.task is None or connection.streaming:
-                connection.close()  # the others are cut as their tasks end, so that no answer looks whole
+                connection.end()  # the others are cut as their tasks end, so that no answer looks whole
         tasks = [c.task for c in self.connections if c.task is not None]
         for task in tasks:
             task.cancel()
@@ -240,6 +258,7 @@ class Connection(Wire):
         self._last = False  # nothing is served behind what came already
         self._refused: http1.Refused | None = None  # what came behind the requests that are still to be answered
         self._reader = http1.RequestReader(self._limits.header_bytes_max)
+        self._reading = False  # events are being taken
         self._in_head = False
         self._dropped_bytes = 0
 
@@ -263,6 +282,7 @@ class Connection(Wire):
         self.state = State.CLOSED
         self._listener.connections.discard(self)
         self._listener.turned_away.discard(self)
+        self._listener.one_lost.set()
         if self._receiving is not None:
             self._receiving.body.fail(ClientGone())
             self._receiving = None
@@ -305,10 +325,15 @@ class Connection(Wire):
 
     def _read_on(self) -> None:
         """Read what has arrived, up to a request that must wait for its turn."""
-        reader = self._reader
-        while reader.pending_bytes and not self._queue and self.state is not State.LINGERING:
-            for event in reader.read():
-                self._take(event)
+        if self._reading:
+            return  # an event that is being taken leads here: what comes behind it is read when all with it are taken
+        self._reading, reader = True, self._reader
+        try:
+            while reader.pending_bytes and not self._queue and self.state is not State.LINGERING:
+                for event in reader.read():
+                    self._take(event)
+        finally:
+            self._reading = False
         if self._queue:
             heads = sum(exchange.headers.size_bytes() + _QUEUED_BYTES for exchange in self._queue)
             self._queued.set(heads + reader.pending_bytes)
@@ -334,11 +359,9 @@ class Connection(Wire):
             self._receiving.body.feed(event)
 
     def expect_body(self) -> None:
-        """More of the request's body must come in time, unless the client waits to be told to go on."""
-        exchange = self._receiving
-        if exchange is not None:
-            waits = exchange.expects_continue and not exchange.continued and not self._body_began
-            self.deadline = _NEVER if waits else self.loop.time() + self.stall_timeout_s
+        """More of the request's body must come in time."""
+        if self._receiving is not None:
+            self.deadline = self.loop.time() + self.stall_timeout_s
 
     @property
     def room_timeout_s(self) -> float:
@@ -355,7 +378,10 @@ class Connection(Wire):
         elif self.state is State.IDLE and self._in_head:
             missing = f"no whole request head within {self._limits.request_timeout:g} s"
         else:
-            self._hang_up() if self.state is State.SKIPPING else self.close()
+            if self.state is State.SKIPPING:
+                self._hang_up()
+            else:
+                self.close()
             return
         self._refuse(http1.Refused(408, b"Request Timeout", missing))
 
@@ -373,6 +399,18 @@ class Connection(Wire):
     def is_ending(self) -> bool:
         """Whether the connection closes behind the response in flight."""
         return self._last and not self._queue and self._refused is None
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether a drain waits for it: for the end of an answer, or for its reader, but for no end of a stream."""
+        return self.state in (State.SERVING, State.SKIPPING, State.LINGERING) and not self.streaming
+
+    def end(self) -> None:
+        """End it now; a response whose end is the connection's must not look whole."""
+        if self._nothing_else_ends_it():
+            self.abort()
+        else:
+            self.close()
 
     def close_when_idle(self) -> None:
         """Serve what has come, then close."""

@@ -76,7 +76,7 @@ class Metrics:
         self._failures.labels(upstream, kind).inc()
 
     def connection_refused(self, why: str) -> None:
-        """A client's connection was not served: connections_max is reached, or it could not be accepted."""
+        """Connections of clients are not served: `connections_max` is reached, or no file descriptors are left."""
         self._refused.labels(why).inc()
 
     def gauges(self, read: Callable[[], dict[str, tuple[str, float]]]) -> None:

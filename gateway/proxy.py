@@ -20,6 +20,7 @@ from typing import Final
 import msgspec
 
 from gateway import answer
+from gateway.buffers import SMALL_BYTES_MAX
 from gateway.config import Config, Upstream
 from gateway.core import capabilities, jsonrpc, observe
 from gateway.core import query as criteria
@@ -84,10 +85,10 @@ class Proxy:
             if authenticates_connection(exchange.headers):
                 exchange.connection.pinned.setdefault(caller.pool, None)
             if not _may_carry_message(exchange, self._config.limits.inspected_body_bytes_max):
-                body, whole = exchange.body.take(), exchange.body.complete
+                exchange.taken, whole = exchange.body.take(), exchange.body.complete
             else:
-                body, whole = await exchange.read_body(self._config.limits.inspected_body_bytes_max)
-                message = jsonrpc.parse(body) if whole else None
+                whole = await exchange.read_body(self._config.limits.inspected_body_bytes_max)
+                message = jsonrpc.parse(exchange.taken) if whole else None
                 if message is not None and message.method is not None:
                     method = message.method
             request = self._filtered(message, caller, exchange) if message is not None else None
@@ -96,7 +97,9 @@ class Proxy:
                 await self._answerer.answer(exchange, caller, message, request)
             else:
                 kind = "relayed"
-                await self._relay(exchange, caller, message, method, body, whole)
+                if message is not None and len(exchange.taken) > SMALL_BYTES_MAX and not observe.is_observed(message):
+                    message = message.without_params()  # which would keep the whole body for as long as the answer
+                await self._relay(exchange, caller, message, method, whole)
         except BadQuery as bad:
             kind = "answered"
             assert message is not None and caller is not None
@@ -129,11 +132,11 @@ class Proxy:
         return answer.read(params)
 
     async def _relay(
-        self, exchange: Exchange, caller: Caller, message: Message | None, method: str, body: bytes, whole: bool
+        self, exchange: Exchange, caller: Caller, message: Message | None, method: str, whole: bool
     ) -> None:
         if message is not None and message.method == _CANCELLED and caller.pool not in exchange.connection.pinned:
             self._cancel(caller, message)
-        batch = message is None and body.lstrip().startswith(b"[")
+        batch = message is None and exchange.taken.lstrip().startswith(b"[")
         watch: Watch = _Watch(self._sessions, caller, exchange, message, batch)
         if caller.public is not None and caller.public.is_document(caller.target):
             watch = _Moved(caller.public)
@@ -141,7 +144,7 @@ class Proxy:
         if message is not None or exchange.method == b"GET":
             headers = headers.with_readable_encodings()
         refused_trailers = caller.identity_headers if b"transfer-encoding" in headers else ()
-        request = Request(exchange.method, caller.target, headers, body, whole, refused_trailers)
+        request = Request(exchange.method, caller.target, headers, exchange.take(), whole, refused_trailers)
         waits = exchange.method == b"GET" or method == "tasks/result"  # until there is something to say
         self._metrics.upstream_request(caller.upstream.name, method)
         timeout_s = None if waits else caller.upstream.response_timeout

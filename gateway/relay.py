@@ -92,6 +92,8 @@ async def relay(
         if request.whole:
             again = request.method in SAFE_METHODS
             response = await call.send_all(*_whole(request, exchange), timeout_s, again)
+            request.body = b""
+            exchange.release()
             await _respond(exchange, response, watch, limits)
         else:
             await _pass_while_sending(exchange, request, call, timeout_s, watch, limits)
@@ -140,6 +142,8 @@ async def _pass_while_sending(
 async def _send(exchange: Exchange, request: Request, call: Call) -> None:
     frame = _chunk if request.chunked else _identity
     await call.send(request.head() + frame(request.body + exchange.body.take()))
+    request.body = b""
+    exchange.release()
     while piece := await exchange.body.read():
         if call.is_lost:
             return  # whatever it has answered, it wants no more

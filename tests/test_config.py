@@ -419,8 +419,14 @@ def test_durations(text: str, seconds: float) -> None:
     ],
 )
 def test_sizes(text: str, size: int) -> None:
-    config = parse(MINIMAL + f"limits: {{inspected_body_bytes_max: {text}}}\n", "gate.yaml")
-    assert config.limits.inspected_body_bytes_max == size
+    config = parse(MINIMAL + f"limits: {{inspected_event_bytes_max: {text}}}\n", "gate.yaml")
+    assert config.limits.inspected_event_bytes_max == size
+
+
+def test_all_buffers_together_have_room_for_one_body() -> None:
+    with pytest.raises(ConfigError) as caught:
+        parse(MINIMAL + "limits: {held_bytes_max: 2MiB}\n", "gate.yaml")
+    assert "limits.held_bytes_max" in str(caught.value) and "inspected_body_bytes_max" in str(caught.value)
 
 
 @pytest.mark.parametrize(

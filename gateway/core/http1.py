@@ -4,7 +4,7 @@ In: bytes as they arrive, split anywhere. Out: a `Head`, pieces of the body, an 
 last thing that comes of a connection.
 Always: method, target, names and values are the bytes that came (DESIGN 3.1, 3.2), only that an authority in the
 target becomes the `Host`; a message has one framing, and one only (RFC 9112, 6 and 7.1); a head or a trailer has a
-limit in bytes; no more than a few requests are read from one `read`, however many have arrived.
+limit in bytes; one `read` gives one request, or a few behind chunks, however many have arrived.
 
 llhttp refuses most of what is doubtful. Refused here besides: another version or protocol, a request line with more
 white space than it needs, a `Transfer-Encoding` other than one plain list that ends with `chunked`, no `Host` or two.
@@ -22,11 +22,11 @@ from gateway.core.headers import Headers
 _ABSOLUTE: Final = re.compile(rb"[A-Za-z][A-Za-z0-9+.-]*://([^/?#]*)")
 _CODING: Final = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _LENGTH_DIGITS_MAX: Final = 18
-_HEAD_AT_LEAST: Final = 1024  # bytes that are read at once, before the end of a head is looked for
 _HEAD_AT_ONCE: Final = 16 * 1024
 _CHUNKS_AT_ONCE: Final = 4 * 1024
 _SHOWN_BYTES_MAX: Final = 100
-_CONNECTIONS: Final = frozenset({b"connection", b"upgrade"})  # llhttp obeys them in trailers
+_OF_CONNECTION: Final = (b"connection", b"proxy-connection")  # llhttp obeys both
+_NO_TRAILERS: Final = frozenset({*_OF_CONNECTION, b"upgrade"})  # where llhttp obeys them too
 _CHUNKED: Final = -1  # in place of a body's length
 
 
@@ -39,6 +39,10 @@ class Refused(Exception):
         self.reason = reason
 
 
+class _Over(Exception):
+    """Something came behind the last request, which means nothing."""
+
+
 class Head:
     """A request's line and fields. `minor` is that of HTTP/1.0 or 1.1; `keep_alive`: another request may follow."""
 
@@ -49,7 +53,7 @@ class Head:
         self.target = target
         self.minor = minor
         self.headers = headers
-        self.keep_alive = minor == 1 and b"close" not in headers.tokens(b"connection")
+        self.keep_alive = minor == 1 and not any(b"close" in headers.tokens(name) for name in _OF_CONNECTION)
 
 
 class End:
@@ -110,7 +114,7 @@ class RequestReader:
     def close(self) -> None:
         """Nothing more is read. The parser, which refers back, is let go."""
         self.state = State.OVER
-        self._pending = b""
+        self._pending, self._at = b"", 0
         self._parser = self.on_body = None  # type: ignore[assignment]
 
     def add(self, data: bytes) -> None:
@@ -140,13 +144,13 @@ class RequestReader:
         return events
 
     def _slice(self) -> bytes:
-        """The next bytes to read. Of pipelined requests only a few, so that the others wait as bytes."""
+        """The next bytes to read: a head, a body, or some chunks. So pipelined requests wait as bytes."""
         data, start = self._pending, self._at
         end = len(data)
         if self.state is State.BODY:
             end = min(end, start + (_CHUNKS_AT_ONCE if self._left == _CHUNKED else self._left))
-        elif end - start > _HEAD_AT_LEAST:
-            found = data.find(b"\r\n\r\n", start + _HEAD_AT_LEAST, start + _HEAD_AT_ONCE)
+        else:
+            found = data.find(b"\r\n\r\n", start, start + _HEAD_AT_ONCE)
             end = min(end, found + 4 if found >= 0 else start + _HEAD_AT_ONCE)
         self._at = end
         return data if not start and end == len(data) else data[start:end]
@@ -163,7 +167,8 @@ class RequestReader:
             self._at -= len(data) - upgrade.args[0]
             self._read_on()
         except httptools.HttpParserCallbackError as error:
-            raise error.__context__ or error from None
+            if not isinstance(error.__context__, _Over):
+                raise error.__context__ or error from None
         except httptools.HttpParserError as error:
             if self.state is not State.OVER:  # llhttp complains of what comes behind `Connection: close`
                 raise _fault(error, self._shown()) from None
@@ -209,6 +214,8 @@ class RequestReader:
     # ---- llhttp's ----
 
     def on_message_begin(self) -> None:
+        if self.state is State.OVER:
+            raise _Over
         if not self._muted:
             self._foreign_bytes_max = len(self._data) if self._events or self.state is not State.BETWEEN else 0
             self.state = State.HEAD
@@ -221,7 +228,7 @@ class RequestReader:
 
     def on_header(self, name: bytes, value: bytes) -> None:
         lower = name.lower()
-        if lower in _CONNECTIONS and self.state is State.BODY:
+        if lower in _NO_TRAILERS and self.state is State.BODY:
             raise Refused(400, b"Bad Request", f"a trailer is not called {lower.decode()} (RFC 9110, 6.5.1)")
         self._fields.append((lower, name, value))
 
@@ -249,7 +256,8 @@ class RequestReader:
     def _check_line(self, method: bytes, version: str) -> None:
         if method == b"CONNECT":
             raise Refused(501, b"Not Implemented", "CONNECT asks for a tunnel, and this is a gateway")
-        if b"%b %b HTTP/%b\r\n" % (method, self._target, version.encode()) not in self._raw:
+        line = b"%b %b HTTP/%b\r\n" % (method, self._target, version.encode())
+        if not (line in self._raw if self._foreign_bytes_max else self._raw.lstrip(b"\r\n").startswith(line)):
             message = "a request line is a method, a target and HTTP/1.1, with one space between"
             raise Refused(400, b"Bad Request", message + self._shown())
         if version not in ("1.1", "1.0"):

@@ -31,6 +31,10 @@ class Message(msgspec.Struct):
     result: msgspec.Raw = ABSENT
     error: msgspec.Raw = ABSENT
 
+    def without_params(self) -> "Message":
+        """The message without its params, and without the bytes that it was read from."""
+        return Message(self.jsonrpc, id=msgspec.Raw(bytes(self.id)), method=self.method)
+
     @property
     def is_request(self) -> bool:
         """A method and an id: somebody waits for a response."""

@@ -292,7 +292,9 @@ async def test_trailers_that_would_be_obeyed_stay_here(rig: Rig) -> None:
     assert [b": ".join(f) for f in came.trailers] == _TRAILERS_THAT_PASS
 
 
-@pytest.mark.parametrize("name", [b"Connection", b"UPGRADE", b"Content-Length", b"Transfer-Encoding"])
+@pytest.mark.parametrize(
+    "name", [b"Connection", b"Proxy-Connection", b"UPGRADE", b"Content-Length", b"Transfer-Encoding"]
+)
 async def test_a_trailer_that_llhttp_obeys_is_refused(rig: Rig, name: bytes) -> None:
     """`Connection: close` as a trailer: the server's connection was pooled dead, and the next client's POST got 400."""
     rig.serve(_ok)
