@@ -17,7 +17,7 @@ from gateway.errors import Overloaded
 SMALL_BYTES_MAX: Final = 64 * 1024
 _UNLIMITED: Final = float("inf")
 _READ_BYTES_MAX: Final = 64 * 1024
-_READ_BYTES_MAX_WHEN_FULL: Final = 4 * 1024
+_READ_BYTES_MAX_WHEN_FULL: Final = 16 * 1024
 
 
 class Buffers:

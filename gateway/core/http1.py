@@ -13,6 +13,7 @@ llhttp knows only registered methods and ASCII targets: others get 400 (DESIGN 1
 
 import enum
 import re
+from contextlib import suppress
 from typing import Any, Final, TypeAlias
 
 import httptools
@@ -20,10 +21,12 @@ import httptools
 from gateway.core.headers import Headers
 
 _ABSOLUTE: Final = re.compile(rb"[A-Za-z][A-Za-z0-9+.-]*://([^/?#]*)")
+_EMPTY_LINES: Final = re.compile(rb"[\r\n]*+")
 _CODING: Final = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _LENGTH_DIGITS_MAX: Final = 18
 _HEAD_AT_ONCE: Final = 16 * 1024
 _CHUNKS_AT_ONCE: Final = 4 * 1024
+_JOINED_FROM: Final = 8  # pieces of a body
 _SHOWN_BYTES_MAX: Final = 100
 _OF_CONNECTION: Final = (b"connection", b"proxy-connection")  # llhttp obeys both
 _NO_TRAILERS: Final = frozenset({*_OF_CONNECTION, b"upgrade"})  # where llhttp obeys them too
@@ -141,6 +144,9 @@ class RequestReader:
             self._pending, self._at = b"", 0
         events = self._events[:]
         self._events.clear()
+        if len(events) > _JOINED_FROM:
+            with suppress(TypeError):  # other events are among them
+                return [b"".join(events)]  # type: ignore[arg-type]
         return events
 
     def _slice(self) -> bytes:
@@ -150,8 +156,9 @@ class RequestReader:
         if self.state is State.BODY:
             end = min(end, start + (_CHUNKS_AT_ONCE if self._left == _CHUNKED else self._left))
         else:
-            found = data.find(b"\r\n\r\n", start, start + _HEAD_AT_ONCE)
-            end = min(end, found + 4 if found >= 0 else start + _HEAD_AT_ONCE)
+            begun = start if self.state is State.HEAD else _EMPTY_LINES.match(data, start).end()  # type: ignore[union-attr]
+            found = data.find(b"\r\n\r\n", begun, begun + _HEAD_AT_ONCE)
+            end = min(end, found + 4 if found >= 0 else begun + _HEAD_AT_ONCE)
         self._at = end
         return data if not start and end == len(data) else data[start:end]
 

@@ -17,6 +17,7 @@ ALLOWED = {
     "base64",
     "bisect",
     "collections.abc",
+    "contextlib",
     "datetime",
     "enum",
     "fractions",

@@ -39,7 +39,13 @@ BAD: Final = {
     "bad-name": b"X(: a",
     "ends-with-lf": b"X: a\n\r\n",
 }
-_REFUSED_MAYBE: Final = (b"content-length", b"transfer-encoding", b"connection", b"proxy-connection", b"upgrade")  # llhttp obeys them
+_REFUSED_MAYBE: Final = (
+    b"content-length",
+    b"transfer-encoding",
+    b"connection",
+    b"proxy-connection",
+    b"upgrade",
+)  # llhttp obeys them
 
 
 def with_trailers(*lines: bytes) -> bytes:
