@@ -262,7 +262,7 @@ class _Watch:
             if self._caller.public is not None:
                 response.headers = self._caller.public.challenges(response.headers)
         elif self._method == b"DELETE" and 200 <= response.status < 300 and self._caller.session_id:
-            self._sessions.drop_all(self._caller.upstream.name, self._caller.session_id)
+            self._sessions.drop_all(self._caller.key)
         if self._is_blind:
             self.reads_json, self.edits = False, self._moves
         if self._initializes:
