@@ -81,8 +81,7 @@ class Proxy:
         try:
             self._door.check(exchange.headers)
             caller = self._caller(exchange)
-            if authenticates_connection(exchange.headers):
-                exchange.connection.pinned.setdefault(caller.pool, None)
+            exchange.authenticates = authenticates_connection(exchange.headers)
             if not _may_carry_message(exchange, self._config.limits.inspected_body_bytes_max):
                 body, whole = exchange.body.take(), exchange.body.complete
             else:
@@ -119,7 +118,7 @@ class Proxy:
 
     def _filtered(self, message: Message, caller: Caller, exchange: Exchange) -> Position | None:
         """The filtered `tasks/list` in a message, if the gateway is to answer it. Raises BadQuery."""
-        if caller.pool in exchange.connection.pinned:  # the header fields do not tell who asks
+        if caller.pool.knows_by_connection(exchange):
             return None
         if message.method != "tasks/list" or not message.is_request:
             return None
@@ -131,7 +130,7 @@ class Proxy:
     async def _relay(
         self, exchange: Exchange, caller: Caller, message: Message | None, method: str, body: bytes, whole: bool
     ) -> None:
-        if message is not None and message.method == _CANCELLED and caller.pool not in exchange.connection.pinned:
+        if message is not None and message.method == _CANCELLED and not caller.pool.knows_by_connection(exchange):
             self._cancel(caller, message)
         batch = message is None and body.lstrip().startswith(b"[")
         watch: Watch = _Watch(self._sessions, caller, exchange, message, batch)
@@ -231,7 +230,7 @@ class _Watch:
     ) -> None:
         self._sessions = sessions
         self._caller = caller
-        self._pinned = exchange.connection.pinned
+        self._exchange = exchange
         self._method = exchange.method
         self._request = message if message is not None and message.is_request else None
         self._initializes = self._request is not None and self._request.method == "initialize"
@@ -252,7 +251,7 @@ class _Watch:
     @property
     def _is_blind(self) -> bool:
         """Whether the server knows the client by its connection: what is said to it is noted for nobody."""
-        return self._caller.pool in self._pinned
+        return self._caller.pool.knows_by_connection(self._exchange)
 
     def head(self, response: Response) -> None:
         """Drop what the response's status says is no more; note the session that `initialize` opens."""

@@ -7,6 +7,7 @@ serves nobody.
 
 import asyncio
 import random
+import signal
 import socket
 from collections.abc import AsyncIterator
 
@@ -19,7 +20,7 @@ from gateway.core.headers import Headers
 from gateway.errors import UpstreamBroken
 from gateway.upstream import Pool, authenticates_connection
 from tests.relay.conftest import SMALL_HEADER_BYTES
-from tests.relay.gateway import Gateways, listening, logged, port_of
+from tests.relay.gateway import Gateway, Gateways, eventually, listening, logged, port_of, settings
 from tests.relay.harness import Client, Peer, Upstream
 from tests.relay.http1 import Message
 from tests.relay.messages import (
@@ -36,7 +37,7 @@ from tests.relay.messages import (
     result,
     task,
 )
-from tests.relay.rig import Rig, Server, body, final, own, rig_with
+from tests.relay.rig import Place, Rig, Server, body, final, own, rig_at, rig_with
 
 TEXT = b"Content-Type: text/plain"
 OK = b"Content-Length: 2\r\n\r\nok"
@@ -517,23 +518,76 @@ async def test_a_connection_that_was_challenged_is_its_clients_alone(rig: Rig, n
 @pytest.mark.parametrize(
     "field", [b"Authorization: NTLM a", b"authorization: Negotiate a", b"Proxy-Authorization: nTLM a"]
 )
-async def test_a_connection_that_carried_credentials_for_it_is_its_clients_alone(rig: Rig, field: bytes) -> None:
-    """Though its answer says nothing of it."""
+async def test_credentials_alone_keep_no_connection(rig: Rig, field: bytes) -> None:
+    """Anybody can send them: who is refused holds nothing, and nobody else gets a connection that carried them."""
+    pooled = (await rig.client(request()), await rig.upstream.request())
+    await pooled[1].send(response())
+    await pooled[0].response()
     one = await rig.client(request(fields=[field]))
-    peer = await rig.upstream.request()
-    await peer.send(response(b"welcome"))
+    peer = await rig.upstream.request(2)
+    assert peer is not pooled[1]
+    await peer.send(response(b"no", status=b"401 Unauthorized"))
     await one.response()
-    other = await rig.client(request())
-    fresh = await rig.upstream.request(2)
-    assert fresh is not peer
-    await fresh.send(response(b"other"))
-    await other.response()
-    await one.send(request())
-    assert await rig.upstream.request(3) is peer
-    await peer.send(response(b"mine"))
-    await one.response(2)
-    await one.close()
     await peer.ends()
+    await one.send(request())
+    assert await rig.upstream.request(3) is pooled[1], "it is a client as any other"
+    await pooled[1].send(response(b"mine"))
+    assert (await one.response(2)).body == b"mine"
+
+
+async def challenged(rig: Rig, one: Client, target: bytes = b"/mcp", number: int = 1) -> Peer:
+    """The upstream connection on which a request of the client was challenged, and which is its own from now on."""
+    known = len(rig.upstream.requests)
+    await one.send(request(target=target))
+    peer = await rig.upstream.request(known + 1)
+    await peer.send(response(b"who?", b"WWW-Authenticate: NTLM", status=b"401 Unauthorized"))
+    assert (await one.response(number)).status == 401
+    return peer
+
+
+async def test_a_client_has_one_connection_of_its_own_at_most(gateways: Gateways) -> None:
+    """One upstream connection for each of a client's is what the descriptors are reckoned for (descriptors.py)."""
+    with listening() as sock:
+        url = f"http://127.0.0.1:{port_of(sock)}/"
+        upstreams = [{"name": name, "url": url, "match": {"prefix": f"/{name}"}} for name in ("a", "b", "c")]
+        async with (
+            gateways.in_process(port_of(sock), upstreams=upstreams) as gateway,
+            rig_at(Place(gateway, sock)) as rig,
+        ):
+            one = await rig.client()
+            before = await challenged(rig, one, b"/a/mcp")
+            for number, name in enumerate((b"b", b"c", b"a"), 2):
+                peer = await challenged(rig, one, b"/%b/mcp" % name, number)
+                assert peer is not before
+                await before.ends()
+                before = peer
+            await one.close()
+            await before.ends()
+
+
+async def test_reloads_add_no_connection_to_a_client(gateways: Gateways) -> None:
+    async with own(gateways) as rig:
+        one = await rig.client()
+        before = await challenged(rig, one)
+        for number in (2, 3):
+            gateway = rig.gateway
+            changed = {"index": {"page_size": number}}
+            gateway.reconfigure(settings(gateway.port, gateway.admin, port_of(rig.place.listening), changed))
+            gateway.signal(signal.SIGHUP)
+            await reloads(gateway, number - 1)
+            peer = await challenged(rig, one, number=number)
+            assert peer is not before
+            await before.ends()
+            before = peer
+
+
+async def reloads(gateway: Gateway, count: int) -> None:
+    """Return when the gateway has told of so many reloads."""
+
+    async def told() -> bool:
+        return ["reloaded" in line.values() for line in gateway.lines()].count(True) >= count
+
+    await eventually(told, f"{count} reloads")
 
 
 class Ntlm:
@@ -651,10 +705,8 @@ async def test_another_clients_index_stays_when_one_is_authenticated_by_connecti
 
 async def test_a_pinned_connection_that_the_server_closed_is_replaced_by_a_new_one(rig: Rig) -> None:
     """Never by one of the pool's, on which others are or were."""
-    one = await rig.client(request(fields=[b"Authorization: NTLM a"]))
-    peer = await rig.upstream.request()
-    await peer.send(response(b"welcome"))
-    await one.response()
+    one = await rig.client()
+    peer = await challenged(rig, one)
     other = await rig.client(request())
     pooled = await rig.upstream.request(2)
     await pooled.send(response())
