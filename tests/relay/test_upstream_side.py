@@ -9,7 +9,7 @@ import asyncio
 import random
 import signal
 import socket
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 
 import pytest
 
@@ -17,8 +17,10 @@ from gateway.buffers import Buffers
 from gateway.config import Limits, Url
 from gateway.config import Upstream as Config
 from gateway.core.headers import Headers
-from gateway.errors import UpstreamBroken
-from gateway.upstream import Pool, authenticates_connection
+from gateway.errors import GatewayError, UpstreamBroken
+from gateway.listener import Exchange, Listener
+from gateway.relay import Request, relay
+from gateway.upstream import Pool, Response, authenticates_connection
 from tests.relay.conftest import SMALL_HEADER_BYTES
 from tests.relay.gateway import Gateway, Gateways, eventually, listening, logged, port_of, settings
 from tests.relay.harness import Client, Peer, Upstream
@@ -479,6 +481,60 @@ async def test_the_answer_behind_a_flood_of_1xx_comes(process_rig: Rig) -> None:
     await pouring
     await one.hears(b"mine")
     assert one.received.count(b" 103 ") == 8000
+
+
+# ---- a body that is not as long as its head says ----
+
+
+class Blind:
+    """A watch that looks at nothing."""
+
+    reads_json = edits = False
+    marks: Sequence[bytes] = ()
+
+    def head(self, response: Response) -> None: ...
+
+    def message(self, data: bytes) -> bytes:
+        return data
+
+    endpoint = message
+
+    def unread(self) -> None: ...
+
+
+@pytest.mark.parametrize("whole", [True, False])
+@pytest.mark.parametrize(("stated", "sent"), [(10, b"abc"), (2, b"abc"), (0, b"abc")])
+async def test_a_body_that_is_not_of_its_length_leaves_nothing_to_the_next_client(
+    direct: Direct, whole: bool, stated: int, sent: bytes
+) -> None:
+    """The second lock: whatever took it for complete, the server takes the next client's request for the rest."""
+    failed = asyncio.get_running_loop().create_future()
+
+    async def handle(exchange: Exchange) -> None:
+        headers = exchange.headers.with_value(b"content-length", b"%d" % stated)
+        got = await exchange.body.read()
+        asked = Request(b"PUT", b"/", headers, got if whole else b"", whole)
+        if not whole:
+            exchange.body.feed(got)
+        try:
+            await relay(exchange, asked, direct.pool, None, Blind(), Limits())
+        except GatewayError as error:
+            failed.set_result(error)
+            exchange.respond(error.status, error.reason, [], b"")
+
+    listener = Listener(handle, Limits(), Buffers(1 << 20), lambda why: None)
+    with listening() as sock:
+        server = await asyncio.get_running_loop().create_server(listener.connection, sock=sock)
+        one = await Client.connect(port_of(sock))
+        await one.send(b"PUT / HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n%b" % (len(sent), sent))
+        async with asyncio.timeout(5):
+            assert "Content-Length" in str(await failed)
+        assert (await one.response()).status == 502
+        assert direct.pool.is_empty
+        await asyncio.gather(*(peer.ends() for peer in direct.upstream.connections))
+        await one.close()
+        server.close()
+        await server.wait_closed()
 
 
 # ---- connections that a server authenticates (point 10) ----
