@@ -105,7 +105,7 @@ class Caller:
     def key_with(self, session_id: bytes) -> Key:
         """The key of the caller's session of that id, which `initialize` has just given out."""
         who = identity(self.headers, self.upstream.identity_headers)  # as the upstream sees them
-        return Key(self.upstream.name, self.target, session_id, who)
+        return Key.of(self.upstream.name, self.target, session_id, who)
 
 
 class Page(msgspec.Struct):

@@ -41,8 +41,8 @@ class Exchange:
     """
 
     __slots__ = (
-        "account", "body", "connection", "continued", "ends_with_connection", "finished", "headers", "keep_alive",
-        "method", "minor", "started", "status", "taken", "target",
+        "account", "authenticates", "body", "connection", "continued", "ends_with_connection", "finished", "headers",
+        "keep_alive", "method", "minor", "started", "status", "taken", "target",
     )  # fmt: skip
 
     def __init__(self, connection: "Connection", head: http1.Head) -> None:
@@ -54,6 +54,7 @@ class Exchange:
         self.body = Body(connection)
         self.account: Account | None = None  # of a body that is read to be inspected, where that is large
         self.taken = b""  # what was read of the body before it goes up
+        self.authenticates = False  # the request carries credentials that are for its connection (upstream.py)
         self.keep_alive = head.keep_alive
         self.started = False  # something of the final response was written
         self.continued = False  # the client was told to go on and send its body
@@ -249,7 +250,7 @@ class Connection(Wire):
         self.deadline = loop.time() + self._limits.request_timeout
         self.task: asyncio.Task[None] | None = None
         self._exchange: Exchange | None = None  # the one that `task` handles
-        self.pinned: dict[object, Wire | None] = {}  # by pool, the upstream connection that serves this one alone
+        self.pinned: Wire | None = None  # the upstream connection that serves this one alone
         self.streaming = False  # the response in flight is an event stream, which has no end to wait for
         self._queue: deque[Exchange] = deque()  # pipelined requests; as long as there is one, nothing is read
         self._queued = Account(self.buffers)
@@ -294,8 +295,14 @@ class Connection(Wire):
             self._exchange = None
         self._forget_queue()
         self._reader.close()
-        for wire in filter(None, self.pinned.values()):
-            wire.close()
+        if self.pinned is not None:
+            self.pinned.close()
+
+    def pin(self, wire: Wire) -> None:
+        """Keep an upstream connection that serves this one alone, in place of the one before."""
+        if self.pinned is not None and self.pinned is not wire:
+            self.pinned.close()
+        self.pinned = wire
 
     def _forget_queue(self) -> None:
         for exchange in self._queue:

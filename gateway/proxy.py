@@ -82,8 +82,7 @@ class Proxy:
         try:
             self._door.check(exchange.headers)
             caller = self._caller(exchange)
-            if authenticates_connection(exchange.headers):
-                exchange.connection.pinned.setdefault(caller.pool, None)
+            exchange.authenticates = authenticates_connection(exchange.headers)
             if not _may_carry_message(exchange, self._config.limits.inspected_body_bytes_max):
                 exchange.taken, whole = exchange.body.take(), exchange.body.complete
             else:
@@ -122,7 +121,7 @@ class Proxy:
 
     def _filtered(self, message: Message, caller: Caller, exchange: Exchange) -> Position | None:
         """The filtered `tasks/list` in a message, if the gateway is to answer it. Raises BadQuery."""
-        if caller.pool in exchange.connection.pinned:  # the header fields do not tell who asks
+        if caller.pool.knows_by_connection(exchange):
             return None
         if message.method != "tasks/list" or not message.is_request:
             return None
@@ -134,7 +133,7 @@ class Proxy:
     async def _relay(
         self, exchange: Exchange, caller: Caller, message: Message | None, method: str, whole: bool
     ) -> None:
-        if message is not None and message.method == _CANCELLED and caller.pool not in exchange.connection.pinned:
+        if message is not None and message.method == _CANCELLED and not caller.pool.knows_by_connection(exchange):
             self._cancel(caller, message)
         batch = message is None and exchange.taken.lstrip().startswith(b"[")
         watch: Watch = _Watch(self._sessions, caller, exchange, message, batch)
@@ -234,7 +233,7 @@ class _Watch:
     ) -> None:
         self._sessions = sessions
         self._caller = caller
-        self._pinned = exchange.connection.pinned
+        self._exchange = exchange
         self._method = exchange.method
         self._request = message if message is not None and message.is_request else None
         self._initializes = self._request is not None and self._request.method == "initialize"
@@ -255,7 +254,7 @@ class _Watch:
     @property
     def _is_blind(self) -> bool:
         """Whether the server knows the client by its connection: what is said to it is noted for nobody."""
-        return self._caller.pool in self._pinned
+        return self._caller.pool.knows_by_connection(self._exchange)
 
     def head(self, response: Response) -> None:
         """Drop what the response's status says is no more; note the session that `initialize` opens."""
@@ -265,7 +264,7 @@ class _Watch:
             if self._caller.public is not None:
                 response.headers = self._caller.public.challenges(response.headers)
         elif self._method == b"DELETE" and 200 <= response.status < 300 and self._caller.session_id:
-            self._sessions.drop_all(self._caller.upstream.name, self._caller.session_id)
+            self._sessions.drop_all(self._caller.key)
         if self._is_blind:
             self.reads_json, self.edits = False, self._moves
         if self._initializes:

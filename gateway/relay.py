@@ -7,6 +7,7 @@ on it, and only one that edits holds anything up.
 """
 
 import asyncio
+import logging
 import zlib
 from collections.abc import Callable, Container, Sequence
 from typing import Any, Final, Protocol
@@ -15,9 +16,11 @@ from gateway.buffers import SMALL_BYTES_MAX, Account
 from gateway.config import Limits
 from gateway.core import sse
 from gateway.core.headers import Headers
-from gateway.errors import UpstreamBroken, UpstreamTimeout
+from gateway.errors import GatewayError, UpstreamBroken, UpstreamTimeout
 from gateway.listener import Exchange
 from gateway.upstream import Call, Pool, Response
+
+log = logging.getLogger("taskgate.relay")
 
 SAFE_METHODS: Final = frozenset({b"GET", b"HEAD", b"OPTIONS", b"TRACE"})
 EVENT_STREAM: Final = b"text/event-stream"
@@ -79,6 +82,16 @@ class Request:
     def chunked(self) -> bool:
         return b"transfer-encoding" in self.headers
 
+    def check_length(self, sent_bytes: int) -> None:
+        """Raise GatewayError if a body of so many bytes is not what the head says.
+
+        That would be a fault of this gateway's: a server takes what is missing from the next client's request.
+        """
+        stated_bytes = int(self.headers.get(b"content-length") or 0)
+        if not self.chunked and sent_bytes != stated_bytes:
+            log.error("a body is not of its length", extra={"bytes": sent_bytes, "content_length": stated_bytes})
+            raise GatewayError(f"the body has {sent_bytes} bytes, its Content-Length says {stated_bytes}")
+
 
 async def relay(
     exchange: Exchange, request: Request, pool: Pool, timeout_s: float | None, watch: Watch, limits: Limits
@@ -90,6 +103,7 @@ async def relay(
     """
     async with pool.call(request.method, exchange) as call:
         if request.whole:
+            request.check_length(len(request.body))
             again = request.method in SAFE_METHODS
             response = await call.send_all(*_whole(request, exchange), timeout_s, again)
             request.body = b""
@@ -141,13 +155,17 @@ async def _pass_while_sending(
 
 async def _send(exchange: Exchange, request: Request, call: Call) -> None:
     frame = _chunk if request.chunked else _identity
-    await call.send(request.head() + frame(request.body + exchange.body.take()))
-    request.body = b""
+    begun = request.body + exchange.body.take()
+    sent_bytes = len(begun)
+    await call.send(request.head() + frame(begun))
+    begun = request.body = b""
     exchange.release()
     while piece := await exchange.body.read():
         if call.is_lost:
             return  # whatever it has answered, it wants no more
+        sent_bytes += len(piece)
         await call.send(frame(piece))
+    request.check_length(sent_bytes)
     last = _last_chunk(exchange.body.trailers, request.refused_trailers) if request.chunked else b""
     await call.send(last, last=True)
 

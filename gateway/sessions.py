@@ -33,7 +33,8 @@ if TYPE_CHECKING:
     from gateway.scan import Scan
 
 _SESSION_OVERHEAD_BYTES: Final = 4096
-_SERVERS_MAX: Final = 100_000  # sessions of which is known what `initialize` said: some 30 MB
+_SERVERS_MAX: Final = 100_000  # sessions of which is known what `initialize` said: 730 bytes each, 73 MB in all
+_METHOD_CHARS_MAX: Final = 50  # of the one that is kept of each; twice as long as any that there is
 _SERVERS_IDLE_S: Final = 24 * 3600.0
 _LOST_KEPT_S: Final = 3600.0  # when an index went: longer than a response is on its way
 
@@ -50,12 +51,26 @@ _NO_IDENTITY: Final = frozenset(
 
 
 class Key(NamedTuple):
-    """Whose index it is."""
+    """Whose index it is. Digests stand for what clients and servers make as long as they like."""
 
     upstream: str
     target: bytes
-    session: bytes
+    session: bytes  # empty where there is no `Mcp-Session-Id`
     identity: bytes
+
+    @classmethod
+    def of(cls, upstream: str, target: bytes, session_id: bytes, identity: bytes) -> "Key":
+        """The key of a caller of that identity, itself a digest."""
+        return cls(upstream, _digest(target), session_id and _digest(session_id), identity)
+
+    @property
+    def of_all(self) -> tuple[str, bytes, bytes]:
+        """The session's own, whoever asks."""
+        return self[:3]
+
+
+def _digest(data: bytes) -> bytes:
+    return hashlib.blake2b(data, digest_size=16).digest()
 
 
 def identity(headers: Headers, only: Iterable[str] | None) -> bytes:
@@ -173,13 +188,15 @@ class Servers:
 
     def note(self, key: Key, server: Server) -> None:
         """Take in what `initialize` said in a session."""
-        self._servers[key[:3]] = server
+        # the task methods can take 64 KiB, and all that is asked of them is whether it is one
+        methods = server.methods if len(server.default_method or "") <= _METHOD_CHARS_MAX else ()
+        self._servers[key.of_all] = Server(server.filtered_here, methods if len(methods) == 1 else ())
 
     def get(self, key: Key) -> Server | None:
         """The server of a session, which then counts as used now; None where its `initialize` was not seen."""
-        server: Server | None = self._servers.get(key[:3])
+        server: Server | None = self._servers.get(key.of_all)
         if server is not None:
-            self.note(key, server)
+            self._servers[key.of_all] = server
         return server
 
     def filters_natively(self, key: Key) -> bool:
@@ -204,8 +221,8 @@ class Sessions:
         self._lost: TTLCache[Key, float] = TTLCache(limits.sessions_max, _LOST_KEPT_S, timer=clock)
         """When what was known of sessions went, and it was something."""
         self._in_use: WeakValueDictionary[Key, Session] = WeakValueDictionary()  # provisional or parting
-        self._of_one: WeakValueDictionary[tuple[str, bytes], WeakSet[Session]] = WeakValueDictionary()
-        """Those of one upstream and one `Mcp-Session-Id`, which end together."""
+        self._of_one: WeakValueDictionary[tuple[str, bytes, bytes], WeakSet[Session]] = WeakValueDictionary()
+        """Those of one upstream, one target and one `Mcp-Session-Id`, which end together."""
 
     def _retire(self, session: Session) -> None:
         """There is no room for the session. Who works with it keeps it, and it is found as long."""
@@ -254,7 +271,7 @@ class Sessions:
     def _begin(self, key: Key) -> Session:
         session = self._in_use[key] = Session(key)
         session.known.believed_from = self._lost.get(key, NEVER)
-        session.of_one = self._of_one.setdefault((key.upstream, key.session), WeakSet())
+        session.of_one = self._of_one.setdefault(key.of_all, WeakSet())
         session.of_one.add(session)
         return session
 
@@ -336,9 +353,9 @@ class Sessions:
                 self._in_use[key] = session
         session.clear(now)
 
-    def drop_all(self, upstream: str, session_id: bytes) -> None:
+    def drop_all(self, key: Key) -> None:
         """A session was ended: all that is known of it, for whoever asked, goes."""
-        for session in list(self._of_one.get((upstream, session_id), ())):
+        for session in list(self._of_one.get(key.of_all, ())):
             self.drop(session.key)
 
     def expire(self) -> None:

@@ -84,12 +84,12 @@ class _Connection(Wire):
 
     def __init__(self, pool: "Pool", loop: asyncio.AbstractEventLoop, limits: Limits) -> None:
         super().__init__(loop, pool.buffers, limits.stall_timeout)
-        self._pool = pool
+        self.pool = pool
         self._head_bytes_max = limits.header_bytes_max
         self.idle_since = 0.0
         self.used = False  # it has served an exchange before
         self.lost = False
-        self.private = False  # it serves one client alone: the server has authenticated it, or may have
+        self.authenticates = False  # the server may know its client by it: it serves no other
         self._asked = False  # something of a request has gone out
         self._parser_is_clean = False  # it has read a message to its end, and expects another
         self._poll: select.poll | None = None
@@ -136,6 +136,12 @@ class _Connection(Wire):
         self._head = self._response = self._client = self._pacing = None
         self._asked = False
         self.used = True
+
+    def pin(self, client: Exchange | None) -> None:
+        """Serve the client of this exchange alone from now on, and as long as it stays."""
+        self.authenticates = True
+        if client is not None:
+            client.connection.pin(self)
 
     def time_out(self) -> None:
         """The deadline for the response's head has passed."""
@@ -228,7 +234,7 @@ class _Connection(Wire):
         """Something arrived that nobody asked for: it cannot be told from the answer to the next request."""
         self.reusable = False
         self.lost = True
-        self._pool.distrust()
+        self.pool.distrust()
         self._fail(UpstreamBroken("the upstream sent something before it was asked"))
         self.close()
 
@@ -290,9 +296,8 @@ class _Connection(Wire):
                 passed = headers.end_to_end().without(b"content-length", b"transfer-encoding")  # RFC 9110, 8.6
                 self._client.write_informational(status, reason, passed)
             return
-        self.private = self.private or authenticates_connection(headers)
-        if self.private and self._client is not None:
-            self._client.connection.pinned[self._pool] = self
+        if authenticates_connection(headers):
+            self.pin(self._client)
         framing = "none" if self._bodiless else coding or ("length" if b"content-length" in headers else "close")
         self._response = Response(status, reason, headers, framing, Body(self))
         self._keep = self._keeps_alive(framing, headers)
@@ -367,14 +372,12 @@ class Call:
         return self
 
     async def _connect(self, fresh: bool) -> None:
-        pinned = self._client.connection.pinned if self._client is not None else {}
-        is_private = self._pool in pinned
-        connection = pinned.get(self._pool)
-        if not isinstance(connection, _Connection) or fresh or connection.is_stale():
-            if connection is not None:
-                connection.close()
-            connection = await self._pool.connection(fresh or is_private)
-        connection.private = is_private
+        connection = pinned = self._pool.pinned(self._client)
+        if connection is None or fresh or connection.is_stale():
+            fresh = fresh or self._pool.knows_by_connection(self._client)
+            connection = await self._pool.connection(fresh)
+            if pinned is not None:
+                connection.pin(self._client)
         connection.begin(self._method, self._client)
         self._connection = connection
         self._pool.active.add(connection)
@@ -430,13 +433,13 @@ class Call:
     ) -> None:
         self._pool.leave()
         if self._connection is not None:
-            connection, self._connection = self._connection, None
+            connection, self._connection, client = self._connection, None, self._client
             self._pool.active.discard(connection)
             if not self._sent or not connection.reusable or connection.lost:
                 connection.abort()
-            elif not connection.private:
+            elif not (connection.authenticates or (client is not None and client.authenticates)):
                 self._pool.put(connection)
-            elif self._client is None or self._client.connection.transport is None:
+            elif client is None or client.connection.pinned is not connection or client.connection.transport is None:
                 connection.close()  # else the client's connection keeps it, and closes it
             connection.end()
 
@@ -477,6 +480,15 @@ class Pool:
     def is_full(self) -> bool:
         """Whether all `requests_max` places are taken."""
         return self._slots.locked()
+
+    def pinned(self, client: Exchange | None) -> _Connection | None:
+        """The connection that serves a client alone, open or not."""
+        wire = client.connection.pinned if client is not None else None
+        return wire if isinstance(wire, _Connection) and wire.pool is self else None
+
+    def knows_by_connection(self, client: Exchange | None) -> bool:
+        """Whether the server knows a client by its connection, or may: header fields do not tell who asks."""
+        return client is not None and (client.authenticates or self.pinned(client) is not None)
 
     async def connection(self, fresh: bool) -> _Connection:
         """A connection that nobody uses: the one idle for the shortest time, or a new one."""

@@ -13,6 +13,7 @@ import pytest
 
 from gateway import config
 from gateway.core import task
+from gateway.core.capabilities import Server
 from gateway.core.knowledge import NEVER, Suspicion
 from gateway.core.observe import Observation
 from gateway.sessions import Key, Life, Servers, Session, Sessions
@@ -76,7 +77,7 @@ async def test_a_session_that_ended_is_forgotten_where_it_was_evicted_too() -> N
     store = sessions(Clock(), sessions_max=1)
     session = in_use(store, KEY)
     stored(store, OTHER)
-    store.drop_all("research", b"0f8c")
+    store.drop_all(KEY)
     assert not list(session.index)
     assert not list(store.open(KEY).index)
 
@@ -157,7 +158,7 @@ async def test_a_refused_caller_leaves_no_note_in_place_of_anothers() -> None:
         asking.answering.clear()
         del asking
         store.drop(stranger)
-        store.drop_all(stranger.upstream, stranger.session)
+        store.drop_all(stranger)
         assert store.open(stranger).known.believed_from == NEVER
     assert store.open(KEY).known.believed_from == lost_at
 
@@ -212,7 +213,7 @@ async def test_what_passes_before_the_first_answer_of_a_caller_is_not_lost_on_it
         case "refused":
             store.drop(KEY)
         case "ended":
-            store.drop_all(KEY.upstream, KEY.session)
+            store.drop_all(KEY)
         case "unread":
             store.observe(KEY, Observation(doubt=True))
     assert places(store) == 0
@@ -232,8 +233,36 @@ async def test_what_only_casts_doubt_opens_no_session() -> None:
 async def test_a_session_that_ended_goes_for_everyone_in_it_and_for_nobody_else() -> None:
     store = sessions(Clock())
     token, renewed = KEY, Key("research", b"/mcp", b"0f8c", b"renewed")
-    elsewhere = Key("other", b"/mcp", b"0f8c", b"who")
-    for key in (token, renewed, elsewhere, OTHER):
+    others = [Key("other", b"/mcp", b"0f8c", b"who"), Key("research", b"/another", b"0f8c", b"who"), OTHER]
+    for key in (token, renewed, *others):
         store.observe(key, told("t-1"))
-    store.drop_all("research", b"0f8c")
-    assert [key for key in (token, renewed, elsewhere, OTHER) if store.find(key) is not None] == [elsewhere, OTHER]
+    store.drop_all(KEY)
+    assert [key for key in (token, renewed, *others) if store.find(key) is not None] == others
+
+
+# ---- what is kept of each has a size ----
+
+
+def test_a_key_is_short_however_long_what_it_tells_apart() -> None:
+    long = b"x" * 60_000
+    keys = [Key.of("research", target, session, b"who") for target in (b"/", long) for session in (b"", b"0f8c", long)]
+    assert len(set(keys)) == len(keys)
+    assert all(len(key.target) + len(key.session) <= 32 for key in keys)
+    assert [key.session for key in keys if not key.session] == [b"", b""]
+
+
+@pytest.mark.parametrize(
+    ("methods", "kept"),
+    [
+        (("tools/call",), ("tools/call",)),
+        (("tools/call", "sampling/createMessage"), ()),
+        (tuple(f"a/{number}" for number in range(5000)), ()),
+        (("a/" + "x" * 60_000,), ()),
+    ],
+)
+def test_of_what_initialize_said_little_is_kept(methods: tuple[str, ...], kept: tuple[str, ...]) -> None:
+    servers = Servers(Clock())
+    servers.note(KEY, Server(True, methods))
+    assert servers.get(KEY) == Server(True, kept)
+    servers.note(KEY, Server(False, methods))
+    assert servers.filters_natively(KEY)

@@ -7,8 +7,9 @@ serves nobody.
 
 import asyncio
 import random
+import signal
 import socket
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 
 import pytest
 
@@ -16,10 +17,12 @@ from gateway.buffers import Buffers
 from gateway.config import Limits, Url
 from gateway.config import Upstream as Config
 from gateway.core.headers import Headers
-from gateway.errors import UpstreamBroken
-from gateway.upstream import Pool, authenticates_connection
+from gateway.errors import GatewayError, UpstreamBroken
+from gateway.listener import Exchange, Listener
+from gateway.relay import Request, relay
+from gateway.upstream import Pool, Response, authenticates_connection
 from tests.relay.conftest import SMALL_HEADER_BYTES
-from tests.relay.gateway import Gateways, listening, logged, port_of
+from tests.relay.gateway import Gateway, Gateways, eventually, listening, logged, port_of, settings
 from tests.relay.harness import Client, Peer, Upstream
 from tests.relay.http1 import Message
 from tests.relay.messages import (
@@ -36,7 +39,7 @@ from tests.relay.messages import (
     result,
     task,
 )
-from tests.relay.rig import Rig, Server, body, final, own, rig_with
+from tests.relay.rig import Place, Rig, Server, body, final, own, rig_at, rig_with
 
 TEXT = b"Content-Type: text/plain"
 OK = b"Content-Length: 2\r\n\r\nok"
@@ -480,6 +483,60 @@ async def test_the_answer_behind_a_flood_of_1xx_comes(process_rig: Rig) -> None:
     assert one.received.count(b" 103 ") == 8000
 
 
+# ---- a body that is not as long as its head says ----
+
+
+class Blind:
+    """A watch that looks at nothing."""
+
+    reads_json = edits = False
+    marks: Sequence[bytes] = ()
+
+    def head(self, response: Response) -> None: ...
+
+    def message(self, data: bytes) -> bytes:
+        return data
+
+    endpoint = message
+
+    def unread(self) -> None: ...
+
+
+@pytest.mark.parametrize("whole", [True, False])
+@pytest.mark.parametrize(("stated", "sent"), [(10, b"abc"), (2, b"abc"), (0, b"abc")])
+async def test_a_body_that_is_not_of_its_length_leaves_nothing_to_the_next_client(
+    direct: Direct, whole: bool, stated: int, sent: bytes
+) -> None:
+    """The second lock: whatever took it for complete, the server takes the next client's request for the rest."""
+    failed = asyncio.get_running_loop().create_future()
+
+    async def handle(exchange: Exchange) -> None:
+        headers = exchange.headers.with_value(b"content-length", b"%d" % stated)
+        got = await exchange.body.read()
+        asked = Request(b"PUT", b"/", headers, got if whole else b"", whole)
+        if not whole:
+            exchange.body.feed(got)
+        try:
+            await relay(exchange, asked, direct.pool, None, Blind(), Limits())
+        except GatewayError as error:
+            failed.set_result(error)
+            exchange.respond(error.status, error.reason, [], b"")
+
+    listener = Listener(handle, Limits(), Buffers(1 << 20), lambda why: None)
+    with listening() as sock:
+        server = await asyncio.get_running_loop().create_server(listener.connection, sock=sock)
+        one = await Client.connect(port_of(sock))
+        await one.send(b"PUT / HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n%b" % (len(sent), sent))
+        async with asyncio.timeout(5):
+            assert "Content-Length" in str(await failed)
+        assert (await one.response()).status == 502
+        assert direct.pool.is_empty
+        await asyncio.gather(*(peer.ends() for peer in direct.upstream.connections))
+        await one.close()
+        server.close()
+        await server.wait_closed()
+
+
 # ---- connections that a server authenticates (point 10) ----
 
 CHALLENGES = {
@@ -517,23 +574,76 @@ async def test_a_connection_that_was_challenged_is_its_clients_alone(rig: Rig, n
 @pytest.mark.parametrize(
     "field", [b"Authorization: NTLM a", b"authorization: Negotiate a", b"Proxy-Authorization: nTLM a"]
 )
-async def test_a_connection_that_carried_credentials_for_it_is_its_clients_alone(rig: Rig, field: bytes) -> None:
-    """Though its answer says nothing of it."""
+async def test_credentials_alone_keep_no_connection(rig: Rig, field: bytes) -> None:
+    """Anybody can send them: who is refused holds nothing, and nobody else gets a connection that carried them."""
+    pooled = (await rig.client(request()), await rig.upstream.request())
+    await pooled[1].send(response())
+    await pooled[0].response()
     one = await rig.client(request(fields=[field]))
-    peer = await rig.upstream.request()
-    await peer.send(response(b"welcome"))
+    peer = await rig.upstream.request(2)
+    assert peer is not pooled[1]
+    await peer.send(response(b"no", status=b"401 Unauthorized"))
     await one.response()
-    other = await rig.client(request())
-    fresh = await rig.upstream.request(2)
-    assert fresh is not peer
-    await fresh.send(response(b"other"))
-    await other.response()
-    await one.send(request())
-    assert await rig.upstream.request(3) is peer
-    await peer.send(response(b"mine"))
-    await one.response(2)
-    await one.close()
     await peer.ends()
+    await one.send(request())
+    assert await rig.upstream.request(3) is pooled[1], "it is a client as any other"
+    await pooled[1].send(response(b"mine"))
+    assert (await one.response(2)).body == b"mine"
+
+
+async def challenged(rig: Rig, one: Client, target: bytes = b"/mcp", number: int = 1) -> Peer:
+    """The upstream connection on which a request of the client was challenged, and which is its own from now on."""
+    known = len(rig.upstream.requests)
+    await one.send(request(target=target))
+    peer = await rig.upstream.request(known + 1)
+    await peer.send(response(b"who?", b"WWW-Authenticate: NTLM", status=b"401 Unauthorized"))
+    assert (await one.response(number)).status == 401
+    return peer
+
+
+async def test_a_client_has_one_connection_of_its_own_at_most(gateways: Gateways) -> None:
+    """One upstream connection for each of a client's is what the descriptors are reckoned for (descriptors.py)."""
+    with listening() as sock:
+        url = f"http://127.0.0.1:{port_of(sock)}/"
+        upstreams = [{"name": name, "url": url, "match": {"prefix": f"/{name}"}} for name in ("a", "b", "c")]
+        async with (
+            gateways.in_process(port_of(sock), upstreams=upstreams) as gateway,
+            rig_at(Place(gateway, sock)) as rig,
+        ):
+            one = await rig.client()
+            before = await challenged(rig, one, b"/a/mcp")
+            for number, name in enumerate((b"b", b"c", b"a"), 2):
+                peer = await challenged(rig, one, b"/%b/mcp" % name, number)
+                assert peer is not before
+                await before.ends()
+                before = peer
+            await one.close()
+            await before.ends()
+
+
+async def test_reloads_add_no_connection_to_a_client(gateways: Gateways) -> None:
+    async with own(gateways) as rig:
+        one = await rig.client()
+        before = await challenged(rig, one)
+        for number in (2, 3):
+            gateway = rig.gateway
+            changed = {"index": {"page_size": number}}
+            gateway.reconfigure(settings(gateway.port, gateway.admin, port_of(rig.place.listening), changed))
+            gateway.signal(signal.SIGHUP)
+            await reloads(gateway, number - 1)
+            peer = await challenged(rig, one, number=number)
+            assert peer is not before
+            await before.ends()
+            before = peer
+
+
+async def reloads(gateway: Gateway, count: int) -> None:
+    """Return when the gateway has told of so many reloads."""
+
+    async def told() -> bool:
+        return ["reloaded" in line.values() for line in gateway.lines()].count(True) >= count
+
+    await eventually(told, f"{count} reloads")
 
 
 class Ntlm:
@@ -651,10 +761,8 @@ async def test_another_clients_index_stays_when_one_is_authenticated_by_connecti
 
 async def test_a_pinned_connection_that_the_server_closed_is_replaced_by_a_new_one(rig: Rig) -> None:
     """Never by one of the pool's, on which others are or were."""
-    one = await rig.client(request(fields=[b"Authorization: NTLM a"]))
-    peer = await rig.upstream.request()
-    await peer.send(response(b"welcome"))
-    await one.response()
+    one = await rig.client()
+    peer = await challenged(rig, one)
     other = await rig.client(request())
     pooled = await rig.upstream.request(2)
     await pooled.send(response())

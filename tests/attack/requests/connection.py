@@ -79,7 +79,7 @@ ROWS: Final[list[Request]] = [
     either("of-bad-tokens", get(b"Connection: ;, a b, (x)")),
     either("empty", get(b"Connection:")),
     either("of-a-thousand-names", get(b"Connection: " + b"x," * 1000 + b"x")),
-    # What follows on the client's own connection is the same client's.
+    # Its connection serves no other request, or the same client's.
     passes("ntlm", get(b"Authorization: NTLM TlRMTVNTUAAB"), Seen(alone=True), whole=False),
     passes("negotiate", get(b"Authorization: Negotiate YIIB"), Seen(alone=True), whole=False),
     passes("negotiate-in-lower-case", get(JSON, b"authorization: negotiate YIIB"), Seen(alone=True), whole=False),
