@@ -49,6 +49,7 @@ _LONE: Final = re.compile(
     rb"\\u[dD](?:[89abAB][0-9a-fA-F]{2}(?!\\u[dD][c-fC-F][0-9a-fA-F]{2})"
     rb"|(?<!\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD])[c-fC-F][0-9a-fA-F]{2})"
 )
+_LONE_MAX: Final = 10_000  # in one message: each costs
 _NO_UTF_8: Final = b"\xff\xff"
 
 _message = msgspec.json.Decoder(Message)
@@ -85,10 +86,13 @@ def _parse_legible(data: bytes) -> Message | None:
 
 
 def legible(data: bytes) -> bytes:
-    """The JSON `data` with each lone surrogate escape, which no decoder takes, as that of U+FFFD; of the same size."""
+    """The JSON `data` with each lone surrogate escape, which no decoder takes, as that of U+FFFD; of the same size.
+
+    The first `_LONE_MAX` of them, so that what has more is legible to nobody.
+    """
     if b"\\ud" not in data and b"\\uD" not in data:
         return data
-    return _LONE.sub(rb"\\ufffd", data.replace(rb"\\", _NO_UTF_8)).replace(_NO_UTF_8, rb"\\")
+    return _LONE.sub(rb"\\ufffd", data.replace(rb"\\", _NO_UTF_8), _LONE_MAX).replace(_NO_UTF_8, rb"\\")
 
 
 def member(value: msgspec.Raw | bytes | bytearray, name: str) -> msgspec.Raw:

@@ -254,6 +254,9 @@ def test_a_page_of_what_is_no_task_is_refused_before_it_is_taken_apart(item: byt
 def test_many_lone_surrogates_cost_their_bytes() -> None:
     data = b'{"jsonrpc":"2.0","id":1,"result":"%b"}' % (rb"\\\n\ud83d\u0041\ud83d\ude00\ude00" * (SIZE // 36))
     assert lines_run(lambda: parsed(data)) < 500
+    for count in (10_000, 10_001):
+        found = jsonrpc.parse(b'{"jsonrpc":"2.0","id":1,"result":"%b"}' % (rb"\ud83d" * count))
+        assert (found is not None) == (count == 10_000), "700,000 of them took 0.25 s"
 
 
 GZIP = Headers([(b"Content-Encoding", b"gzip")])
