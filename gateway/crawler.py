@@ -38,6 +38,10 @@ _POLLS_MAX: Final = 100  # of a stream that closes and asks to be polled
 _RETRY_DEFAULT_S: Final = 1.0
 _READ_ON_S: Final = 3.0  # behind the response, for the end of its stream
 _READ_ON_MAX: Final = 8  # streams at once
+OTHERS_MAX: Final = 10_000  # other events than the response, on the streams of one request
+_EVENTS_AT_ONCE: Final = 100  # before others get their turn
+_BYTES_AT_ONCE: Final = 4096  # of a stream, in which very small events are not too many
+_MARKS: Final = (b"data", b"id", b"retry")  # the fields that are read: comments and empty lines cost nothing
 TASKS_AT_ONCE: Final = 200  # handled before others get their turn
 
 _ids = count()
@@ -255,7 +259,7 @@ class Crawler:
             raise UpstreamRefused(response.status, response.reason, response.headers, body, raw_id)
         if not 200 <= response.status < 300:
             raise UpstreamBroken(f"the upstream answered {response.status} to a request of the gateway's")
-        if response.headers.get(b"content-encoding") not in (None, b"identity"):
+        if response.headers.tokens(b"content-encoding") not in ([], [b"identity"]):
             raise UpstreamBroken("the upstream encodes what was asked for as it is (Accept-Encoding: identity)")
 
     async def _whole(self, response: Response) -> bytes:
@@ -274,17 +278,24 @@ class Crawler:
     async def _read_stream(self, response: Response, raw_id: bytes, stream: "_Stream") -> Message | None:
         """The response of that id, once everything that came with it was passed on; None if the stream ends first."""
         answer = None
-        try:
-            while answer is None and (piece := await response.body.read()):
-                for data in stream.feed(piece):
-                    message = jsonrpc.parse(data)
-                    if message is not None and message.is_response and jsonrpc.same_id(message.id, raw_id):
-                        answer = message
-                    else:
-                        await self._on_message(data)
-        except UpstreamBroken:
-            if stream.last_id is None:
-                raise  # nothing to resume from
+        while answer is None:
+            try:
+                piece = await response.body.read()
+            except UpstreamBroken:
+                if stream.last_id is None:
+                    raise  # nothing to resume from
+                return None
+            if not piece:
+                return None
+            for data in stream.feed(piece):
+                if data is None:
+                    await asyncio.sleep(0)
+                    continue
+                message = jsonrpc.parse(data)
+                if message is not None and message.is_response and jsonrpc.same_id(message.id, raw_id):
+                    answer = message
+                elif message is not None or data.lstrip().startswith(b"["):  # a batch (2025-03-26)
+                    await self._on_message(data)
         return answer
 
     def _read_on(self, leaving: AsyncExitStack, response: Response, stream: "_Stream") -> None:
@@ -308,24 +319,37 @@ class _Stream:
 
     def __init__(self, event_bytes_max: int) -> None:
         self._event_bytes_max = event_bytes_max
+        self._events = 0
         self.last_id: bytes | None = None
         self.retry_s = _RETRY_DEFAULT_S
 
     def begin(self) -> None:
         """Its events come from the beginning of another response."""
-        self._parser = sse.Parser(self._event_bytes_max)
+        self._parser = sse.Parser(self._event_bytes_max, _MARKS, reads_all=True)
 
-    def feed(self, piece: bytes) -> Iterator[bytes]:
-        """The messages that a piece completes. Raises UpstreamBroken at an event that is too large."""
-        for event in self._parser.feed(piece):
-            if (data := self._note(event)) is not None:
-                yield data
+    def feed(self, piece: bytes) -> Iterator[bytes | None]:
+        """The data that a piece completes; None where others should get their turn.
+
+        Raises UpstreamBroken at an event that is too large, and when there were more than `OTHERS_MAX`.
+        """
+        for start in range(0, len(piece), _BYTES_AT_ONCE):
+            for event in self._parser.feed(piece[start : start + _BYTES_AT_ONCE]):
+                if not event.marked:
+                    continue
+                data = self._note(event)
+                if data is not None:
+                    yield data
+                self._events += 1
+                if self._events % _EVENTS_AT_ONCE == 0:
+                    yield None
 
     def _note(self, event: sse.Event) -> bytes | None:
         """The event's data, if it carries a message."""
         if not event.whole:
             what = f"is larger than {self._event_bytes_max} bytes, or has more than {sse.LINES_MAX} lines"
             raise UpstreamBroken(f"an event of the upstream's {what}")
+        if self._events > OTHERS_MAX:
+            raise UpstreamBroken(f"more than {OTHERS_MAX} events of the upstream's that are no response")
         if event.id is not None:
             self.last_id = event.id or None
         if event.retry_ms is not None:

@@ -342,14 +342,15 @@ Decode = Callable[[bytes], bytes]
 def decoder(headers: Headers, bytes_max: int) -> Decode:
     """What takes the `Content-Encoding` off a body, piece by piece; an empty piece says that this was all.
 
+    One coding is taken off, and no more: `gzip, gzip` is Unreadable, in one header line or in two.
     A piece gives `bytes_max` at most, and all of them that and `_INFLATED_RATIO_MAX` times their own bytes.
     It and its result raise Unreadable, at the end too if what was encoded stops short.
     """
-    encoding = (headers.get(b"content-encoding") or b"identity").lower()
-    if encoding == b"identity":
+    codings = headers.tokens(b"content-encoding") or [b"identity"]
+    if codings == [b"identity"]:
         return _pass
-    if encoding not in (b"gzip", b"x-gzip", b"deflate"):
-        raise Unreadable(encoding)
+    if len(codings) > 1 or codings[0] not in (b"gzip", b"x-gzip", b"deflate"):
+        raise Unreadable(b", ".join(codings))
     inflate = zlib.decompressobj(_GZIP_OR_ZLIB)
     begun, room = False, bytes_max
 

@@ -50,7 +50,7 @@ def advertise(data: bytes, message: jsonrpc.Message) -> tuple[bytes, Server | No
     span = jsonrpc.find(data, *_TASKS)
     if span is None:
         return data, None
-    tasks = data[slice(*span)]
+    tasks = jsonrpc.legible(data[slice(*span)])
     _check(tasks, "the capability of tasks", TASKS_BYTES_MAX)
     listing = bytes(jsonrpc.member(tasks, "list"))
     if not listing.startswith(b"{"):
@@ -58,7 +58,7 @@ def advertise(data: bytes, message: jsonrpc.Message) -> tuple[bytes, Server | No
     methods = _methods(jsonrpc.member(tasks, "requests"))
     if bytes(jsonrpc.member(listing, "filter")):
         return data, Server(False, methods)
-    edited = jsonrpc.insert(tasks, ("list",), "filter", _filter(methods))
+    edited = jsonrpc.insert(data[slice(*span)], ("list",), "filter", _filter(methods))
     return data[: span[0]] + edited + data[span[1] :], Server(True, methods)
 
 

@@ -3,10 +3,12 @@
 In: the bytes of a body or of an event. Out: a `Message` whose members are the very bytes that came, or None for
 whatever is not one JSON-RPC object (a batch, other JSON, no JSON), which is passed on unread (DESIGN 3.8, 3.9).
 Always: an edit changes the bytes it names and no other, so numbers beyond 64 bits, unknown members, escapes and
-white space survive (DESIGN 4); `1` and `"1"` are different ids, because an id is its bytes. Work is in proportion to
-bytes: no Python is run for each token, and no object made for each member, of what a stranger has written.
+white space survive (DESIGN 4); `1` and `"1"` are different ids, because an id is its bytes; half of a surrogate pair,
+an escape that is no text, is read as U+FFFD. Work is in proportion to bytes: no Python is run for each token, and no
+object made for each member, of what a stranger has written.
 """
 
+import re
 from functools import lru_cache
 from typing import Any, Final, Literal, Protocol
 
@@ -46,19 +48,55 @@ class Message(msgspec.Struct):
         return self.method is None and bool(bytes(self.id)) and bool(bytes(self.result) or bytes(self.error))
 
 
+# Where no escaped backslash is left: half of a surrogate pair, without its other half beside it.
+_LONE: Final = re.compile(
+    rb"\\u[dD](?:[89abAB][0-9a-fA-F]{2}(?!\\u[dD][c-fC-F][0-9a-fA-F]{2})"
+    rb"|(?<!\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD])[c-fC-F][0-9a-fA-F]{2})"
+)
+_LONE_MAX: Final = 10_000  # in one message: each costs
+_NO_UTF_8: Final = b"\xff\xff"
+
 _message = msgspec.json.Decoder(Message)
 _members = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _key = msgspec.json.Decoder(str)
 
 
 def parse(data: bytes) -> Message | None:
-    """The message in `data`, or None if it is anything but one JSON-RPC 2.0 object."""
+    """The message in `data`, or None if it is anything but one JSON-RPC 2.0 object.
+
+    Lone surrogates in its members are U+FFFD, but in its id, which is repeated to who sent it.
+    """
     try:
         if not data.isascii():
             str(data, "utf-8")  # msgspec does not look at what it does not read
         return _message.decode(data)
+    except msgspec.DecodeError:
+        return _parse_legible(data)
+    except (RecursionError, UnicodeDecodeError):
+        return None
+
+
+def _parse_legible(data: bytes) -> Message | None:
+    copy = legible(data)
+    if copy == data:
+        return None
+    try:
+        message = _message.decode(copy)
     except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError):
         return None
+    if b"\\ufffd" in bytes(message.id) and (span := find(copy, "id")):
+        message.id = msgspec.Raw(data[slice(*span)])
+    return message
+
+
+def legible(data: bytes) -> bytes:
+    """The JSON `data` with each lone surrogate escape, which no decoder takes, as that of U+FFFD; of the same size.
+
+    The first `_LONE_MAX` of them, so that what has more is legible to nobody.
+    """
+    if b"\\ud" not in data and b"\\uD" not in data:
+        return data
+    return _LONE.sub(rb"\\ufffd", data.replace(rb"\\", _NO_UTF_8), _LONE_MAX).replace(_NO_UTF_8, rb"\\")
 
 
 def member(value: msgspec.Raw | bytes | bytearray, name: str) -> msgspec.Raw:
@@ -127,7 +165,7 @@ def find(data: bytes, *path: str) -> tuple[int, int] | None:
 
     Of a member that is given twice the last one counts, as it does for those who will read the message.
     """
-    copy = bytearray(data)
+    copy = bytearray(legible(data))
     value: msgspec.Raw | bytearray = copy
     for name in path:
         value = member(value, name)

@@ -18,6 +18,8 @@ from gateway.core.task import Task, TaskError
 
 STATUS_NOTIFICATION: Final = "notifications/tasks/status"
 _TASKS_READ_MAX: Final = 500  # of one passing page; more would hold up the relay, and are left to a refresh
+_SMALL_PAGE_BYTES: Final = 64 * 1024  # in which there are not so many items that it matters what they are
+_PAGE_OBJECTS_MAX: Final = 100_000  # of a larger page: what they take is in proportion to their number
 
 
 class Observation(msgspec.Struct):
@@ -75,8 +77,13 @@ def of_notification(message: Message) -> Observation | None:
 
 def parse_page(response: Message) -> tuple[list[msgspec.Raw], str | None]:
     """The raw tasks and the next cursor in the result of a `tasks/list`. Raises TaskError if it is no such result."""
+    data = bytes(response.result)
+    if len(data) > _SMALL_PAGE_BYTES and data.count(b"{") > _PAGE_OBJECTS_MAX:
+        raise TaskError(f"a page of more than {_PAGE_OBJECTS_MAX} objects")
     try:
-        page = _page.decode(response.result)
+        if len(data) > _SMALL_PAGE_BYTES:
+            _entries.decode(data)  # ends at the first that is no task, of which there may be millions
+        page = _page.decode(data)
     except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as error:
         raise TaskError(str(error)) from None
     return page.tasks, page.nextCursor or None
@@ -87,7 +94,16 @@ class _Page(msgspec.Struct):
     nextCursor: str | None = None
 
 
+class _Entry(msgspec.Struct, gc=False):
+    taskId: str
+
+
+class _Entries(msgspec.Struct):
+    tasks: list[_Entry]
+
+
 _page = msgspec.json.Decoder(_Page)
+_entries = msgspec.json.Decoder(_Entries)
 
 
 def _makes_task(request: Message) -> bool:

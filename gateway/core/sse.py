@@ -28,7 +28,8 @@ _RETRY_MS_MAX: Final = 10**15  # longer than anybody waits
 LINES_MAX: Final = 10_000  # of an event that is read
 EVERY: Final = (b"",)  # what every event has in it
 _MARKED_BYTES_MIN: Final = 320  # a marked event for each so many bytes of a piece is read, and
-_MARKED_MIN: Final = 32  # so many of a small one
+_MARKED_MIN: Final = 32  # so many of a small one, but
+_MARKED_MAX: Final = 250  # no more of one that is very large, as what was unpacked may be
 _LOOKED_AT_ONCE: Final = 16 * 1024  # bytes of an event that has not ended
 
 
@@ -100,16 +101,19 @@ class Event(msgspec.Struct):
 class Parser:
     """Splits a stream of server-sent events. One parser for one stream; `event_bytes_max` may change on the way.
 
-    `marks` are bytes without a line end, one of which an event of interest has in it. Where they are not EVERY, so many
-    marked events of one piece are read as it has room for of the size that messages have; the rest comes unread.
+    `marks` are bytes without a line end, one of which an event of interest has in it. Where they are not EVERY, and not
+    all are to be read, so many marked events of one piece are as it has room for of the size that messages have, and no
+    more than `_MARKED_MAX`; the rest comes unread.
     """
 
-    def __init__(self, event_bytes_max: int, marks: Sequence[bytes] = EVERY) -> None:
+    def __init__(self, event_bytes_max: int, marks: Sequence[bytes] = EVERY, reads_all: bool = False) -> None:
         self.event_bytes_max: float = event_bytes_max
         self._marks = marks
+        self._reads_all = reads_all or marks is EVERY
         self._pending = bytearray()
         self._unmarked = 0  # bytes of what is pending in which no mark begins, unless
         self._has_mark = False
+        self._has_cr = False  # in what is pending
         self._line_ended = False  # in what was fed last
         self._skipping = False
         self._first = True  # nothing of the stream was handed out yet
@@ -120,7 +124,8 @@ class Parser:
         searched = max(0, len(pending) - 1)  # a blank line may have begun before
         self._line_ended = b"\n" in data or b"\r" in data
         pending += data
-        only_lf = b"\r" not in pending  # most streams: then looking is ten times faster
+        self._has_cr = self._has_cr or b"\r" in data
+        only_lf = not self._has_cr  # most streams: then looking is ten times faster
         if self._skipping and (end := _first_end(pending, searched, only_lf)) >= 0:
             self._skipping, searched = False, 0
             events.append(Event(self._take(end), whole=False))
@@ -151,12 +156,13 @@ class Parser:
         taken = bytes(self._pending[:end])
         del self._pending[:end]
         self._unmarked, self._has_mark = 0, False
+        self._has_cr = self._has_cr and b"\r" in self._pending
         return taken
 
     def _split(self, block: bytes, marked: Iterable[tuple[int, int]]) -> list[Event]:
         """The events in a block of whole ones, of which those at `marked` have a mark."""
         events: list[Event] = []
-        room = len(block) if self._marks is EVERY else _MARKED_MIN + len(block) // _MARKED_BYTES_MIN
+        room = len(block) if self._reads_all else min(_MARKED_MAX, _MARKED_MIN + len(block) // _MARKED_BYTES_MIN)
         behind = 0
         for start, end in marked:
             if start > behind:

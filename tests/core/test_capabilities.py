@@ -238,3 +238,16 @@ def test_in_a_stream_only_the_data_of_that_event_changes(end: str) -> None:
     assert event.data == text.encode()
     edited, _ = advertised(event.data)
     assert event.with_data(edited) == end.join(lines).encode().replace(text.encode(), edited)
+
+
+def test_a_result_with_a_lone_surrogate_is_edited_where_it_should_be() -> None:
+    """Every other byte stays, the half of a pair too."""
+    for where in (b'"x":"\\ud83d",', b'"serverInfo":{"name":"\\\\\\udc00"},'):
+        form = b'{"jsonrpc":"2.0","id":1,"result":{%b"capabilities":{"tasks":{"\\ud83d":1,"list":{%b}}}}}'
+        data = form % (where, b"")
+        message = jsonrpc.parse(data)
+        assert message is not None
+        edited, server = capabilities.advertise(data, message)
+        assert server is not None and server.filtered_here
+        head, tail = (form % (where, b"|")).split(b"|")
+        assert edited.startswith(head + b'"filter":') and edited.endswith(tail)

@@ -125,11 +125,6 @@ NO_MESSAGE = {
     "control character in a string": CALL % b'"a\nb"',
     "unknown escape": CALL % b'"\\x41"',
     "brackets that cross": CALL % b'[{"a":1]}',
-    "lone surrogate in the method": b'{"jsonrpc":"2.0","id":1,"method":"\\ud800"}',
-    "lone surrogate in the id": b'{"jsonrpc":"2.0","id":"\\udc00","method":"a"}',
-    "lone surrogate in the params": CALL % b'{"x":"\\ud83d"}',
-    "lone surrogate before a letter": CALL % b'"\\ud83d\\u0041"',
-    "lone surrogate in a name": CALL % b'{"\\ud83d":1}',
     "surrogate in UTF-8": CALL % b'"\xed\xa0\x80"',
     "invalid UTF-8 in the method": b'{"jsonrpc":"2.0","id":1,"method":"\xff"}',
     "invalid UTF-8 in the id": b'{"jsonrpc":"2.0","id":"\xff","method":"a"}',
@@ -143,6 +138,42 @@ NO_MESSAGE = {
     "opened 100,000 times": b"[" * 100_000,
     "opened 100,000 times in a result": b'{"jsonrpc":"2.0","id":1,"result":' + b'{"a":[' * 100_000,
 }
+
+
+LONE = {  # as it is written, and as it is read
+    "high": (b"\\ud83d", "\ufffd"),
+    "low": (b"\\uDE00", "\ufffd"),
+    "pair": (b"\\uD83D\\ude00", "\U0001f600"),
+    "pair in upper case": (b"\\uDBFF\\uDFFF", "\U0010ffff"),
+    "high, high, low": (b"\\ud83d\\ud83d\\ude00", "\ufffd\U0001f600"),
+    "high, low, low": (b"\\ud83d\\ude00\\ude00", "\U0001f600\ufffd"),
+    "low, high": (b"\\ude00\\ud83d", "\ufffd\ufffd"),
+    "high before a letter": (b"\\ud83d\\u0041", "\ufffdA"),
+    "behind an escaped backslash": (b"\\\\ud83d", "\\ud83d"),
+    "behind an escaped backslash and its own": (b"\\\\\\ud83d", "\\\ufffd"),
+    "low behind what is no high": (b"\\\\ud83d\\ude00", "\\ud83d\ufffd"),
+    "high before what is no low": (b"\\ud83d\\\\ude00", "\ufffd\\ude00"),
+}
+
+
+@pytest.mark.parametrize(("written", "read"), LONE.values(), ids=LONE.keys())
+def test_a_lone_surrogate_is_read_as_the_replacement_character(written: bytes, read: str) -> None:
+    """A message with half an emoji was none: a list went up unfiltered, and one task's made every list fail."""
+    data = b'{"jsonrpc":"2.0","id":"%b","params":{"%b":"\\ud83d\\\\","b":"%b"},"method":"%b"}' % ((written,) * 4)
+    message = jsonrpc.parse(data)
+    assert message is not None
+    assert bytes(message.id) == b'"%b"' % written, "it is repeated to who sent it"
+    assert message.method == read
+    assert json.loads(bytes(message.params)) == {read: "\ufffd\\", "b": read}
+    assert len(jsonrpc.legible(data)) == len(data)
+    start, end = jsonrpc.find(data, "params", "b") or (0, 0)
+    assert data[start:end] == b'"%b"' % written
+    assert jsonrpc.replace(data, ("id",), b"7") == data.replace(b'"id":"%b"' % written, b'"id":7')
+
+
+@pytest.mark.parametrize("rest", [b',"x":}', b',"x":"\xff"}', b',"x":"\xff\xff"}', b',"x":"\0"}', b',"x":"\\ud8"}'])
+def test_a_lone_surrogate_makes_no_message_of_what_is_none(rest: bytes) -> None:
+    assert jsonrpc.parse(b'{"jsonrpc":"2.0","id":1,"method":"\\ud83d"%b' % rest) is None
 
 
 @pytest.mark.parametrize("data", NO_MESSAGE.values(), ids=NO_MESSAGE.keys())

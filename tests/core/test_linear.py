@@ -17,6 +17,7 @@ from gateway.core import capabilities, jsonrpc, observe, query, sse
 from gateway.core.headers import Headers
 from gateway.core.jsonrpc import Message
 from gateway.core.query import LIST_ITEMS_MAX, BadQuery, Query
+from gateway.core.task import TaskError
 from gateway.relay import Unreadable, decoder
 
 SIZE = 64 * 1024
@@ -208,6 +209,54 @@ def test_an_event_that_grows_is_looked_through_once(marks: tuple[bytes, ...]) ->
     few = lines_run(lambda: [parser.feed(b"a\n" * 2048) for _ in range(8)])
     many = lines_run(lambda: [parser.feed(b"a\n" * 2048) for _ in range(64)])
     assert many < 9 * few
+
+
+class _Searched(bytearray):
+    """Bytes that count how many of them are searched for a byte."""
+
+    searched = 0
+
+    def __contains__(self, what: object) -> bool:
+        self.searched += len(self)
+        return super().__contains__(what)  # type: ignore[operator]
+
+
+@pytest.mark.parametrize("line", [b"data:%b" % (b"a" * 251), b"data:%b\n" % (b"a" * 250), b"data:%b\r" % (b"a" * 250)])
+def test_an_event_that_grows_is_searched_for_cr_once(line: bytes) -> None:
+    """All of it was at each piece: an event of 4 MB in pieces of 256 bytes took a second."""
+    parser = sse.Parser(1 << 20)
+    parser._pending = pending = _Searched()
+    for _ in range(1000):
+        assert parser.feed(line) == []
+    assert pending.searched <= len(pending)
+    (event,) = parser.feed(b"\n\n")
+    assert event.raw == line * 1000 + b"\n\n"
+
+
+BAD_PAGES = {
+    "numbers": b"0,",
+    "empty objects": b"{},",
+    "no tasks behind one": b'{"taskId":"a","status":"working"},0,',
+    "ids alone": b'{"taskId":""},',
+}
+
+
+@pytest.mark.parametrize("item", BAD_PAGES.values(), ids=BAD_PAGES.keys())
+def test_a_page_of_what_is_no_task_is_refused_before_it_is_taken_apart(item: bytes) -> None:
+    """4 MiB of zeros took 150 MB and 128 ms."""
+    data = b'{"jsonrpc":"2.0","id":1,"result":{"tasks":[%b]}}' % (item * ((4 << 20) // len(item)))[:-1]
+    answer = parsed(data)
+    with bytes_taken_at_most(4 * len(data)), pytest.raises(TaskError):
+        observe.parse_page(answer)
+    assert observe.of_response(call("tasks/list", b"{}"), answer) == observe.Observation(doubt=True)
+
+
+def test_many_lone_surrogates_cost_their_bytes() -> None:
+    data = b'{"jsonrpc":"2.0","id":1,"result":"%b"}' % (rb"\\\n\ud83d\u0041\ud83d\ude00\ude00" * (SIZE // 36))
+    assert lines_run(lambda: parsed(data)) < 500
+    for count in (10_000, 10_001):
+        found = jsonrpc.parse(b'{"jsonrpc":"2.0","id":1,"result":"%b"}' % (rb"\ud83d" * count))
+        assert (found is not None) == (count == 10_000), "700,000 of them took 0.25 s"
 
 
 GZIP = Headers([(b"Content-Encoding", b"gzip")])

@@ -445,6 +445,25 @@ async def test_a_gzipped_event_stream_is_edited_or_whole(rig: Rig) -> None:
     assert json.loads(unpacked.partition(b"data: ")[2])["result"]["capabilities"]["tasks"]["list"] == {"filter": FILTER}
 
 
+@pytest.mark.parametrize("fields", [[b"gzip", b"gzip"], [b"gzip, gzip"], [b"identity", b"gzip"]], ids=str)
+@pytest.mark.parametrize("streamed", [True, False])
+async def test_what_is_encoded_twice_passes_as_it_came(rig: Rig, fields: list[bytes], streamed: bool) -> None:
+    """Of two lines the first was read alone: one coding was taken off, and both lines dropped."""
+    plain = event(result(1, initialized())) if streamed else dumps(result(1, initialized()))
+    packed = gzip.compress(gzip.compress(plain))
+    lines = [b"Content-Encoding: " + value for value in fields]
+    one = await rig.client(post(call("initialize"), b"Accept-Encoding: gzip"))
+    peer = await rig.upstream.request()
+    if streamed:
+        await peer.send(stream(*lines) + chunk(packed) + LAST_CHUNK)
+    else:
+        await peer.send(response(packed, b"Content-Type: application/json", *lines))
+    got = await one.response()
+    assert got.whole
+    assert got.body == packed
+    assert got.values(b"content-encoding") == fields
+
+
 async def test_an_encoded_answer_to_a_crawl_is_an_error_or_right(rig: Rig) -> None:
     async def encode(asked: Message, _peer: Peer) -> bytes:
         packed = gzip.compress(dumps(result(body(asked)["id"], page(TASKS))))

@@ -6,11 +6,16 @@ and what the client got and when.
 
 import asyncio
 import json
+import sys
+from collections.abc import Awaitable, Callable
+from types import FrameType
+from typing import Any
 
 import aiohttp
 import pytest
 from aiohttp import web
 
+from gateway.crawler import OTHERS_MAX
 from gateway.demo.legacy import LegacyServer
 from tests.relay.gateway import Gateway, Gateways, eventually, listening, port_of
 from tests.relay.harness import Peer
@@ -202,6 +207,32 @@ async def test_a_refusal_without_cors_admits_a_page_no_more(rig: Rig, status: by
     assert cors_of(await rig.ask(rig.post(filtered(7, status=7), PAGE))) == []
 
 
+# ---- half of a surrogate pair ----
+
+
+async def test_a_list_with_a_lone_surrogate_in_a_task_is_answered(rig: Rig) -> None:
+    """One task whose message was cut inside an emoji made every filtered list 502."""
+
+    async def script(asked: Message, _peer: Peer) -> bytes:
+        pages = dumps(result(body(asked)["id"], page([{**TASKS[0], "statusMessage": "cut: half"}, TASKS[1]])))
+        return answer(pages.replace(b"half", b"\\ud83d"))
+
+    rig.serve(script)
+    got = final(await rig.ask(rig.post(filtered(7, status=["working"]))))
+    assert ids(got) == ["t-1", "t-0"]
+    assert got["result"]["tasks"][1]["statusMessage"] == "cut: \ufffd"
+
+
+@pytest.mark.parametrize("params", [b'{"taskIds":["\\ud83d"]}', b'{"status":["completed"],"x":"\\ud83d"}'])
+async def test_a_query_with_a_lone_surrogate_is_answered_and_not_relayed(rig: Rig, params: bytes) -> None:
+    """It went up unread, and the whole list came back."""
+    rig.serve(Server(TWO_PAGES))
+    asked = b'{"jsonrpc":"2.0","id":"\\udc00","method":"tasks/list","params":%b}' % params
+    got = await rig.ask(request(b"POST", body=asked, fields=[b"Content-Type: application/json"]))
+    assert b'"id":"\\udc00"' in got.body
+    assert ids(final(got)) == []
+
+
 # ---- what arrives on the crawler's streams (DESIGN 5.7) ----
 
 
@@ -299,6 +330,72 @@ async def test_what_carries_no_message_is_not_forwarded(rig: Rig) -> None:
     got = await one.response()
     assert got.value(b"content-type") == b"application/json"
     assert ids(final(got)) == ALL
+
+
+NO_MESSAGES = b"data:1\n\nid:\n\n: idle\n\n"
+
+
+def _streamed(data: bytes) -> Callable[[Message, Peer], Awaitable[bytes]]:
+    """An upstream that says this on each stream before its response."""
+
+    async def script(asked: Message, _peer: Peer) -> bytes:
+        return stream() + chunk(data + event(result(body(asked)["id"], page(TASKS)))) + LAST_CHUNK
+
+    return script
+
+
+async def test_what_is_no_message_of_json_rpc_is_not_forwarded(rig: Rig) -> None:
+    rig.serve(_streamed(NO_MESSAGES * 1000))
+    got = await rig.ask(rig.post(filtered(7)))
+    assert got.value(b"content-type") == b"application/json"
+    assert ids(final(got)) == ALL
+
+
+async def test_a_batch_on_the_crawlers_stream_is_forwarded(rig: Rig) -> None:
+    rig.serve(_streamed(event([LOG, LOG])))
+    got = await rig.ask(rig.post(filtered(7)))
+    assert dumps([LOG, LOG]) in got.body
+
+
+async def test_a_stream_of_more_events_than_anybody_sends_is_502(rig: Rig) -> None:
+    rig.serve(_streamed(b"data:1\n\n" * (OTHERS_MAX + 2)))
+    assert (await rig.ask(rig.post(filtered(7)))).status == 502
+
+
+async def test_comments_and_empty_events_are_no_events(rig: Rig) -> None:
+    rig.serve(_streamed(b": beat\n\n\n" * (2 * OTHERS_MAX)))
+    assert ids(final(await rig.ask(rig.post(filtered(7))))) == ALL
+
+
+@pytest.mark.parametrize("place", ["in_process"], indirect=True)
+async def test_others_get_their_turn_while_a_crawlers_stream_is_read(rig: Rig) -> None:
+    """All events of a piece were read in one: neighbours waited 0.9 s. Lines of Python are counted."""
+    rig.serve(_streamed(b"data:1\n\n" * 8000))
+    count = most = 0
+
+    def trace(frame: FrameType, kind: str, _arg: object) -> Any:
+        nonlocal count
+        if "gateway" not in frame.f_code.co_filename:
+            return None
+        count += kind == "line"
+        return trace
+
+    async def tick() -> None:
+        nonlocal count, most
+        while True:
+            await asyncio.sleep(0)
+            most, count = max(most, count), 0
+
+    ticking = asyncio.create_task(tick())
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        got = await rig.ask(rig.post(filtered(7)))
+    finally:
+        sys.settrace(before)
+        ticking.cancel()
+    assert ids(final(got)) == ALL
+    assert 100 < most < 30_000
 
 
 async def test_a_failure_after_messages_were_forwarded_is_told_as_one(rig: Rig) -> None:
