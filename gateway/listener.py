@@ -64,7 +64,10 @@ class Exchange:
 
     def write(self, data: bytes) -> None:
         """Send bytes of the response."""
-        self.started = True
+        if not self.started:
+            self.started = True
+            if not self.body.complete:
+                self.connection.expect_body()
         self.connection.write(data)
 
     def write_informational(self, status: int, reason: bytes, headers: Headers) -> None:
@@ -142,6 +145,11 @@ class Exchange:
     async def _reserve(self, size_bytes: int) -> None:
         self.account = Account(self.connection.buffers)
         await self.account.reserve(size_bytes, self.connection.room_timeout_s)
+
+    @property
+    def waits(self) -> bool:
+        """Whether the client may be waiting to be told to go on and send its body (RFC 9110, 10.1.1)."""
+        return bool(self.minor) and self.expects_continue and not (self.continued or self.connection.body_began)
 
     @property
     def expects_continue(self) -> bool:
@@ -366,9 +374,16 @@ class Connection(Wire):
             self._receiving.body.feed(event)
 
     def expect_body(self) -> None:
-        """More of the request's body must come in time."""
-        if self._receiving is not None:
-            self.deadline = self.loop.time() + self.stall_timeout_s
+        """More of the request's body must come in time, unless the client waits to be told to go on."""
+        exchange = self._receiving
+        if exchange is not None:
+            waits = exchange.waits and not exchange.started
+            self.deadline = _NEVER if waits else self.loop.time() + self.stall_timeout_s
+
+    @property
+    def body_began(self) -> bool:
+        """Whether something of the body has come of the request whose body is arriving."""
+        return self._body_began
 
     @property
     def room_timeout_s(self) -> float:

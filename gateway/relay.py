@@ -131,7 +131,12 @@ async def _pass_while_sending(
     head = asyncio.ensure_future(call.head(None))
     tasks: list[asyncio.Future[Any]] = [sending, head]
     try:
-        await asyncio.wait({sending, head}, return_when=asyncio.FIRST_COMPLETED)
+        first: float | None = timeout_s if exchange.waits and timeout_s else None
+        await asyncio.wait({sending, head}, timeout=first, return_when=asyncio.FIRST_COMPLETED)
+        if first and exchange.waits and not head.done():
+            raise UpstreamTimeout(f"no word from the upstream within {timeout_s:g} s")
+        if not (head.done() or sending.done()):
+            await asyncio.wait({sending, head}, return_when=asyncio.FIRST_COMPLETED)
         if not head.done():
             sending.result()
             await asyncio.wait({head}, timeout=timeout_s or None)

@@ -91,6 +91,8 @@ class _Connection(Wire):
         self.lost = False
         self.authenticates = False  # the server may know its client by it: it serves no other
         self._asked = False  # something of a request has gone out
+        self._pieces: list[bytes] = []  # of the body, as the parser finds them in what it is given
+        self.on_body = self._pieces.append
         self._parser_is_clean = False  # it has read a message to its end, and expects another
         self._poll: select.poll | None = None
         self._head: asyncio.Future[Response] | None = None
@@ -173,6 +175,7 @@ class _Connection(Wire):
             elif self._read_heads(data) and not self.lost:
                 self._unasked()
         except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
+            self._hand_over()
             if isinstance(error, httptools.HttpParserCallbackError):
                 log.exception("a response could not be read")
             self._break(f"it is not HTTP: {error}")
@@ -198,6 +201,7 @@ class _Connection(Wire):
             self._bodiless = self._method == b"HEAD" or self._status in _BODILESS
             if self._status >= 200 and not self._bodiless:
                 self._parser.feed_data(data[at:])
+                self._hand_over()
                 break
             self._parser.feed_data(data[at:end])
             at = end
@@ -226,6 +230,7 @@ class _Connection(Wire):
     def _read_on(self, data: bytes) -> None:
         self._heard = False
         self._parser.feed_data(data)
+        self._hand_over()
         self._silent_bytes = 0 if self._heard else self._silent_bytes + len(data)
         if self._silent_bytes > self._head_bytes_max:  # one endless field of a trailer, or extension of a chunk
             self._break(f"its trailer is larger than {self._head_bytes_max} bytes")
@@ -317,12 +322,18 @@ class _Connection(Wire):
             return self._minor == b"1"  # the parser may wait for a body
         return bool(self._parser.should_keep_alive())
 
-    def on_body(self, data: bytes) -> None:
+    def _hand_over(self) -> None:
+        """Give what has come of the body to its reader, in one piece: chunks may be of a byte each."""
+        if not self._pieces:
+            return
+        data = self._pieces[0] if len(self._pieces) == 1 else b"".join(self._pieces)
+        self._pieces.clear()
         self._heard = True
         if self._response is not None and not self._response.body.complete:
             self._response.body.feed(data)
 
     def on_message_complete(self) -> None:
+        self._hand_over()
         if self._response is not None and not self._response.body.complete and not self.lost:
             self._parser_is_clean = not self._trailers
             if self._trailers:  # what they say of the connection can end it, and never keep it
