@@ -39,8 +39,8 @@ class Headers:
     @classmethod
     def of(cls, fields: list[tuple[bytes, bytes, bytes]]) -> Self:
         """The fields in a list of (name in lower case, name, value), which becomes theirs."""
-        headers = cls()
-        headers._fields = fields
+        headers = cls.__new__(cls)
+        headers._fields, headers._first = fields, None
         return headers
 
     def __iter__(self) -> Iterator[tuple[bytes, bytes]]:

@@ -21,6 +21,7 @@ import httptools
 from gateway.core.headers import Headers
 
 _ABSOLUTE: Final = re.compile(rb"[A-Za-z][A-Za-z0-9+.-]*://([^/?#]*)")
+_HEAD_END: Final = b"\r\n\r\n"
 _EMPTY_LINES: Final = re.compile(rb"[\r\n]*+")
 _CODING: Final = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _LENGTH_DIGITS_MAX: Final = 18
@@ -156,9 +157,14 @@ class RequestReader:
         if self.state is State.BODY:
             end = min(end, start + (_CHUNKS_AT_ONCE if self._left == _CHUNKED else self._left))
         else:
-            begun = start if self.state is State.HEAD else _EMPTY_LINES.match(data, start).end()  # type: ignore[union-attr]
-            found = data.find(b"\r\n\r\n", begun, begun + _HEAD_AT_ONCE)
-            end = min(end, found + 4 if found >= 0 else begun + _HEAD_AT_ONCE)
+            begun = start
+            if data[start] in b"\r\n" and self.state is State.BETWEEN:
+                begun = _EMPTY_LINES.match(data, start).end()  # type: ignore[union-attr]  # it always matches
+            most = begun + _HEAD_AT_ONCE
+            found = data.find(_HEAD_END, begun, most)
+            # Where there is one head, what is behind it can be read with it.
+            is_last = found < 0 or data.find(_HEAD_END, found + len(_HEAD_END), most) < 0
+            end = min(end, most if is_last else found + len(_HEAD_END))
         self._at = end
         return data if not start and end == len(data) else data[start:end]
 
