@@ -254,7 +254,8 @@ class RequestReader:
         self._check_line(method, version)
         minor, headers = int(version[-1]), Headers.of(self._fields)
         if len(self._raw) > self._max:  # which may hold more than this head
-            self._check_head(len(method) + len(self._target) + 14 + headers.size_bytes())
+            # A field takes its name, a colon, its value and CRLF at least.
+            self._check_head(len(method) + len(self._target) + 14 + headers.size_bytes() - len(self._fields))
         if (minor == 1 and b"host" not in headers) or headers.repeats(b"host"):
             raise Refused(400, b"Bad Request", "HTTP/1.1 wants one Host (RFC 9112, 3.2)")
         self._left = _length(headers, minor)
