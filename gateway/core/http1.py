@@ -254,8 +254,7 @@ class RequestReader:
         self._check_line(method, version)
         minor, headers = int(version[-1]), Headers.of(self._fields)
         if len(self._raw) > self._max:  # which may hold more than this head
-            # A field takes its name, a colon, its value and CRLF at least.
-            self._check_head(len(method) + len(self._target) + 14 + headers.size_bytes() - len(self._fields))
+            self._check_head(self._head_bytes(method, headers))
         if (minor == 1 and b"host" not in headers) or headers.repeats(b"host"):
             raise Refused(400, b"Bad Request", "HTTP/1.1 wants one Host (RFC 9112, 3.2)")
         self._left = _length(headers, minor)
@@ -266,6 +265,13 @@ class RequestReader:
         self._body_from = len(self._events)
         self._keep_alive, self._stops = head.keep_alive, parser.should_upgrade()
         self.state = State.BODY
+
+    def _head_bytes(self, method: bytes, headers: Headers) -> int:
+        """How large the head is that has just been read; a little less where something else was read before it."""
+        if not self._foreign_bytes_max:
+            return len(self._raw) - len(self._raw.partition(_HEAD_END)[2])
+        # A field takes its name, a colon, its value and CRLF at least.
+        return len(method) + len(self._target) + 14 + headers.size_bytes() - len(self._fields)
 
     def _check_line(self, method: bytes, version: str) -> None:
         if method == b"CONNECT":
