@@ -78,13 +78,17 @@ class Ask:
             outbox.progress(tasks)
 
     async def join(self, outbox: Outbox) -> None:
-        """Wait for the end. Raises what the asking raised; the last one to stop waiting stops it."""
+        """Wait for the end. Raises what the asking raised; the last one to stop waiting stops it.
+
+        It also returns if the last one who waited before has stopped it just now: then it must be asked anew.
+        """
         if (task := self.task) is None:
             return
         self.outboxes.append(outbox)
         try:
             await asyncio.wait({task})
-            task.result()
+            if not task.cancelled():
+                task.result()
         finally:
             self.outboxes.remove(outbox)
             if not self.outboxes:

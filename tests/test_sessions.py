@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from gateway import config
+from gateway.asks import Ask
 from gateway.core import task
 from gateway.core.capabilities import Server
 from gateway.core.knowledge import NEVER, Suspicion
@@ -266,3 +267,30 @@ def test_of_what_initialize_said_little_is_kept(methods: tuple[str, ...], kept: 
     assert servers.get(KEY) == Server(True, kept)
     servers.note(KEY, Server(False, methods))
     assert servers.filters_natively(KEY)
+
+
+class _Reader:
+    """A client that takes whatever it is told."""
+
+    is_full = False
+
+    def forward(self, data: bytes) -> None:
+        pass
+
+    async def drain(self) -> None:
+        pass
+
+    def progress(self, tasks: int) -> None:
+        pass
+
+
+async def test_who_joins_what_its_last_reader_has_just_given_up_asks_anew() -> None:
+    """The cancellation of what was asked was taken for the cancellation of the query: no answer, and the end."""
+    ask = Ask(Session(KEY), ["t-1"], 0.0)
+    ask.task = asyncio.create_task(asyncio.sleep(60))
+    leaving = asyncio.create_task(ask.join(_Reader()))
+    await asyncio.sleep(0)
+    leaving.cancel()
+    await asyncio.sleep(0)
+    await ask.join(_Reader())
+    assert ask.task.cancelled()

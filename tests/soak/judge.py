@@ -117,7 +117,9 @@ def _whole(exchange: Exchange, response: Message, weather: Weather) -> str | Non
     if response.framing == "close" and expected.body.startswith(response.body):
         death = exchange.death
         may_end = weather.cut_short or (death is not None and death.how == "fin" and death.at == "response")
-        return None if may_end and expected.framing == "close" else "cut, and ended cleanly"
+        if may_end and expected.framing == "close":
+            return None
+        return f"cut, and ended cleanly, after {len(response.body)} of {len(expected.body)} bytes"
     return "complete and wrong"
 
 
