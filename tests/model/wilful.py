@@ -16,6 +16,7 @@ from gateway.asks import Ask
 from gateway.core import freshness, knowledge, observe
 from gateway.core.index import Index
 from gateway.core.task import Task
+from gateway.errors import UpstreamBroken
 from gateway.refresh import Refresher
 from gateway.sessions import Key, Life, Session, Sessions
 
@@ -103,6 +104,7 @@ def whoever_leaves_ends_it() -> Iterator[None]:
     join = Ask.join
 
     async def join_alone(ask: Ask, outbox: Any) -> None:
+        task = ask.task
         try:
             await join(ask, outbox)
         except asyncio.CancelledError:
@@ -110,6 +112,8 @@ def whoever_leaves_ends_it() -> Iterator[None]:
             ask.end()
             ask.task.cancel()
             raise
+        if task is not None and task.cancelled():
+            raise UpstreamBroken("it ended with the one who left")
 
     with patch.object(Ask, "join", join_alone):
         yield
