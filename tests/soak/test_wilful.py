@@ -144,8 +144,8 @@ FAULTS: Final[dict[Callable[[Patch], None], str]] = {
     lets_the_connection_lie: "left behind: .* requests at the upstream",
     keeps_its_place: "503|not within|left behind",
     sends_again: "came twice",
-    serves_two_at_once: "under way|before the last one was answered|the upstream had not failed|not within|another head|"
-    "complete and wrong",
+    serves_two_at_once: "under way|before the last one was answered|the upstream had not failed|not within|"
+    "another head|complete and wrong",
 }
 
 
