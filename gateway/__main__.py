@@ -1,20 +1,25 @@
 """The command `taskgate`, which is also `python -m gateway`.
 
-Exit status: 0 after SIGTERM, SIGINT or a successful --check; 1 if an address cannot be had; 2 for a configuration
-or flags that are wrong, a file that cannot be read included.
+Exit status: 0 after SIGTERM or SIGINT, and for a valid configuration after --check; 1 if the gateway cannot listen on
+an address; 2 for a wrong configuration or wrong flags, and for a file that cannot be read. `taskgate stdio` ends as the
+server that it started.
 """
 
 import argparse
 import asyncio
 import sys
-from importlib.metadata import version
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING, NoReturn
 
-from gateway import app, config
+if TYPE_CHECKING:
+    from gateway import config
 
 _USAGE = """\
-taskgate --upstream URL [--listen HOST:PORT] [--admin HOST:PORT] [--check]
-       taskgate --config FILE [--check]
+taskgate --upstream URL [--listen HOST:PORT] [--admin HOST:PORT] [--log-level LEVEL] [--check]
+       taskgate --config FILE [--log-level LEVEL] [--check [--against FILE]]
+       taskgate stdio [--config FILE] [--admin HOST:PORT] -- COMMAND [ARG...]
        taskgate demo [--once]"""
 _EXAMPLES = """\
 examples:
@@ -23,13 +28,21 @@ examples:
   taskgate --config /etc/taskgate/config.yaml
       with everything that config.example.yaml shows; SIGHUP reloads it, SIGTERM drains and ends
   taskgate --check --config config.yaml
-      say whether a configuration is valid, and start nothing
+      say whether a configuration is valid, and where each server will be found; start nothing
+  taskgate --check --config config.yaml --against /run/taskgate/config.yaml
+      say as well whether a gateway that runs with the second file can take over the first
+  taskgate stdio -- npx -y some-mcp-server
+      in front of a server that speaks over standard input and output, in the place of its own command
   taskgate demo
       see what it does, in front of a small server of its own
 """
 
 
 def _arguments() -> argparse.ArgumentParser:
+    from importlib.metadata import version  # stdio has no time for it
+
+    from gateway import config
+
     parser = argparse.ArgumentParser(
         prog="taskgate",
         usage=_USAGE,
@@ -38,16 +51,22 @@ def _arguments() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument(
-        "--config", type=Path, metavar="FILE", help="the configuration, as config.example.yaml shows it"
+        "--config", type=Path, metavar="FILE", help="the configuration, as config.example.yaml shows it; - is stdin"
     )
     parser.add_argument("--upstream", metavar="URL", help="the server to stand in front of; needs no file")
     parser.add_argument("--listen", metavar="HOST:PORT", help="with --upstream: where clients connect (127.0.0.1:8080)")
     parser.add_argument("--admin", metavar="HOST:PORT", help="with --upstream: /metrics and health (127.0.0.1:9090)")
+    parser.add_argument("--log-level", choices=config.LEVELS, help="goes before log.level of the configuration")
+    parser.add_argument(
+        "--against", type=Path, metavar="FILE", help="with --check: the configuration of the gateway that runs"
+    )
     parser.add_argument(
         "--check", action="store_true", help="check the configuration and exit: 0 if it is valid, 2 if not"
     )
     parser.add_argument("--version", action="version", version=f"taskgate {version('taskgate')}")
-    demo = parser.add_subparsers(prog="taskgate", dest="command", title="commands", metavar="").add_parser(
+    commands = parser.add_subparsers(prog="taskgate", dest="command", title="commands", metavar="")
+    commands.add_parser("stdio", help="start a server that speaks over standard input and output, in front of it")
+    demo = commands.add_parser(
         "demo",
         help="see what it does: a filtered list, what it costs by hand and through taskgate",
         description="Start a small MCP server that cannot filter its tasks, and taskgate in front of it. Ask for a "
@@ -61,10 +80,14 @@ def _arguments() -> argparse.ArgumentParser:
 
 def main() -> None:
     """Run the command with the process's arguments."""
+    if sys.argv[1:2] == ["stdio"]:
+        _stdio(sys.argv[2:])
+    from gateway import app, config  # not before the server of stdio has been started
+
     parser = _arguments()
     given = parser.parse_args()
     if given.command == "demo":
-        if given.config or given.upstream or given.listen or given.admin or given.check:
+        if any(value for name, value in vars(given).items() if name not in ("command", "once")):
             parser.error("demo has its own configuration: it goes with none of the other flags")
         from gateway.demo import show  # its HTTP client is no part of the gateway
 
@@ -73,29 +96,122 @@ def main() -> None:
         parser.error("one of --config FILE and --upstream URL is needed")
     if given.config is not None and (given.listen or given.admin):
         parser.error("--listen and --admin go with --upstream; a file has its own listen and admin.listen")
-
-    def read() -> config.Config:
-        if given.config is not None:
-            return config.load(given.config)
-        return config.for_upstream(given.upstream, given.listen, given.admin)
-
+    if given.against is not None and (given.config is None or not given.check):
+        parser.error("--against goes with --check and --config")
     try:
-        settings = read()
-        if settings.tls is not None:
-            app.tls_context(settings.tls)
+        settings = _checked(given)
     except (config.ConfigError, app.StartError) as error:
         print(f"taskgate: {error}", file=sys.stderr)
         raise SystemExit(2) from None
     if given.check:
-        print(f"{given.config or 'the flags'}: valid; upstreams: {', '.join(u.name for u in settings.upstreams)}")
+        from gateway.transport.routes import address
+
+        print(f"{given.config or 'the flags'}: valid")
+        for upstream in settings.upstreams:
+            at = address(upstream, settings.listen, settings.tls is not None)
+            print(f"  {at} leads to {upstream.url} ({upstream.name})")
         return
-    serve = app.run(settings, read if given.config is not None else None)
+    has_file = given.config is not None and str(given.config) != "-"
+    _serve(settings, partial(_read, given) if has_file else None)
+
+
+def _checked(given: argparse.Namespace) -> "config.Config":
+    """The configuration that the command starts with. Raises ConfigError or StartError."""
+    from gateway import app, config
+
+    in_force = None
+    if given.against is not None:  # a copy kept elsewhere: its relative names start from the original's folder
+        in_force = config.load(given.against, folder=given.config.parent)
+    settings = _read(given, in_force)
+    app.check_tls(settings)
+    return settings
+
+
+def _read(given: argparse.Namespace, in_force: "config.Config | None") -> "config.Config":
+    """The configuration of the flags. Raises ConfigError."""
+    import msgspec
+
+    from gateway import config
+
+    if given.config is not None:
+        settings = config.load(given.config, in_force)
+    else:
+        settings = config.for_upstream(given.upstream, given.listen, given.admin)
+    if given.log_level is None:
+        return settings
+    return msgspec.structs.replace(settings, log=msgspec.structs.replace(settings.log, level=given.log_level))
+
+
+def _serve(settings: "config.Config", read: "Callable[[config.Config], config.Config] | None") -> None:
+    """Run the gateway until a signal ends it."""
+    from gateway import app
+
     try:
         with asyncio.Runner(loop_factory=_loop_factory()) as runner:
-            runner.run(serve)
+            runner.run(app.run(settings, read))
     except app.StartError as error:
         print(f"taskgate: {error}", file=sys.stderr)
         raise SystemExit(1) from None
+
+
+def _stdio(arguments: list[str]) -> NoReturn:
+    """Start a server, stand in front of it, and end as it does."""
+    parser = argparse.ArgumentParser(
+        prog="taskgate stdio",
+        usage="taskgate stdio [--config FILE] [--admin HOST:PORT] -- COMMAND [ARG...]",
+        description="Start COMMAND, an MCP server that speaks over standard input and output, and stand in front of "
+        "it: every line passes either way, and filtered lists of tasks are answered.",
+        epilog="Exit status: the server's; a signal that ends the server ends taskgate too. 127 if there is no such "
+        "command, 126 if it cannot be started, 2 for wrong flags or a wrong configuration, 1 if --admin cannot listen.",
+    )
+    parser.add_argument("--config", type=Path, metavar="FILE", help="a configuration of log, index and limits")
+    parser.add_argument("--admin", metavar="HOST:PORT", help="where /metrics and health are; without it, nowhere")
+    flags, command = _split(arguments)
+    given = parser.parse_args(flags)
+    if not command:
+        parser.error("the command that starts the server is needed, behind --")
+    from gateway.transport import child
+
+    settings, admin = _of_stdio(given) if given.config or given.admin else (None, None)
+    try:
+        server = child.Child(command)
+    except child.NotStarted as error:
+        print(f"taskgate: {error}", file=sys.stderr)
+        raise SystemExit(error.status) from None
+    from gateway import config, stdio  # while the server starts
+
+    try:
+        status = stdio.run(server, settings or config.StdioConfig(), admin)
+    except stdio.NoListener as error:
+        print(f"taskgate: {error}", file=sys.stderr)
+        server.terminate()
+        status = 1
+    child.end_as(status)
+
+
+def _split(arguments: list[str]) -> tuple[list[str], list[str]]:
+    """The flags, and the command: behind the first `--`, or from the first word that is neither a flag nor its value.
+
+    The form without `--` is for launchers that keep `--` for themselves, such as the Inspector's command line.
+    """
+    at = 0
+    while at < len(arguments) and arguments[at].startswith("-"):
+        if arguments[at] == "--":
+            return arguments[:at], arguments[at + 1 :]
+        at += 2 if arguments[at] in ("--config", "--admin") else 1
+    return arguments[:at], arguments[at:]
+
+
+def _of_stdio(given: argparse.Namespace) -> "tuple[config.StdioConfig, config.Address | None]":
+    """The configuration that flags name, and the address of the admin listener."""
+    from gateway import config
+
+    try:
+        settings = config.load_stdio(given.config) if given.config is not None else config.StdioConfig()
+        return settings, config.admin_address(given.admin) if given.admin is not None else None
+    except config.ConfigError as error:
+        print(f"taskgate: {error}", file=sys.stderr)
+        raise SystemExit(2) from None
 
 
 def _loop_factory() -> "type[asyncio.AbstractEventLoop] | None":

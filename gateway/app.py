@@ -1,34 +1,42 @@
 """One gateway: its parts put together, started, reloaded and ended.
 
-In: a `Config`, and the means to read it anew. Out: a process that serves until SIGTERM or SIGINT, exit status 0.
+In: a `Config`, and a way to read it again. Out: a process that serves until SIGTERM or SIGINT, exit status 0.
 Always: SIGTERM drains (DESIGN 8); SIGHUP takes over a new configuration whole, or changes nothing and says why.
 """
 
 import asyncio
+import errno
 import gc
 import logging
+import os
 import signal
+import socket
 import ssl
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from aiohttp import web
 
-from gateway import admin, logs
-from gateway.buffers import Buffers
-from gateway.config import Config, ConfigError, Tls
-from gateway.core.headers import Headers
-from gateway.descriptors import are_exhausted, connections_kept
-from gateway.door import Door
-from gateway.listener import Exchange, Listener
-from gateway.metrics import Metrics
+from gateway.config import Address, Config, ConfigError, Tls
+from gateway.operate import admin, logs, page
+from gateway.operate.metrics import Gauge, Metrics
 from gateway.proxy import Proxy
-from gateway.sessions import Servers, Sessions
-from gateway.upstream import Pool
+from gateway.tasks.sessions import Servers, Sessions
+from gateway.transport import dial, health
+from gateway.transport.buffers import Buffers
+from gateway.transport.descriptors import are_exhausted, connections_kept
+from gateway.transport.door import Door
+from gateway.transport.exchange import Exchange
+from gateway.transport.headers import Headers
+from gateway.transport.listener import Listener
+from gateway.transport.pool import Pool
+from gateway.transport.routes import address
+from gateway.transport.wire import Links
 
 log = logging.getLogger("taskgate")
 
 _SWEEP_S = 1.0
+_BACKLOG = 1024  # connections that wait to be accepted
 
 
 class StartError(Exception):
@@ -42,9 +50,11 @@ class App:
         self._config = config
         self._loop = asyncio.get_running_loop()
         self._metrics = Metrics()
+        self._pools: dict[str, Pool] = {}
         self._retired: list[Pool] = []
         self._servers = Servers(self._loop.time)
         self._sessions = Sessions(config.index, self._servers, self._loop.time)
+        self._links = Links()
         self._buffers = Buffers(config.limits.held_bytes_max)
         self._apply(config)
         self._listener = Listener(self._handle, config.limits, self._buffers, self._metrics.connection_refused)
@@ -53,57 +63,120 @@ class App:
         self._server: asyncio.Server | None = None
         self._admin: web.AppRunner | None = None
         self._raises_descriptors = False
+        self._stopping = False
+        self._checks: list[asyncio.Task[None]] = []
         self._sweeper: asyncio.Task[None] | None = None
 
     def _apply(self, config: Config) -> None:
-        """Make what depends on the configuration."""
-        self._pools = {u.name: Pool(u, config.limits, self._buffers) for u in config.upstreams}
-        self._proxy = Proxy(config, self._pools, self._sessions, self._metrics)
+        """Make the parts that depend on the configuration."""
+        self._metrics.serves(u.name for u in config.upstreams)
+        before, changed = self._pools, _changed(self._config, config, "url", "socket")
+        self._pools = {
+            u.name: Pool(u, config.limits, self._buffers, self._links, self._metrics.responses(u.name))
+            for u in config.upstreams
+        }
+        for name, pool in self._pools.items():
+            pool.up = name not in before or name in changed or before[name].up
+        self._proxy = Proxy(config, self._pools, self._links, self._sessions, self._metrics)
         self._config = config
 
     async def _handle(self, exchange: Exchange) -> None:
         await self._proxy.handle(exchange)
 
-    def _gauges(self) -> dict[str, tuple[str, float]]:
-        connections = ("Connections of clients.", float(len(self._listener.connections)))
-        held = (
-            "Bytes held for clients and upstreams, as counted against limits.held_bytes_max.",
-            self._buffers.held_bytes,
-        )
-        return {**self._sessions.gauges(), "connections": connections, "held_bytes": held}
+    def _gauges(self) -> dict[str, Gauge]:
+        """The gauges: what is in use now, and its limits."""
+        config, pools = self._config, self._pools
+        clients, active = dict.fromkeys(pools, 0.0), dict.fromkeys(pools, 0.0)
+        for pool in (*pools.values(), *self._retired):
+            if pool.config.name in pools:
+                clients[pool.config.name] += pool.clients
+                active[pool.config.name] += len(pool.active)
+        return {
+            **self._sessions.gauges(),
+            "index_sessions_max": ("Limit of index_sessions.", config.index.sessions_max),
+            "index_bytes_max": ("Limit of index_bytes.", config.index.memory_bytes_max),
+            "connections": ("Connections of clients.", len(self._listener.connections)),
+            "connections_max": ("Limit of connections: those that can be kept.", self._listener.connections_max),
+            "held_bytes": ("Bytes held for clients and upstreams.", self._buffers.held_bytes),
+            "held_bytes_max": ("Limit of held_bytes.", config.limits.held_bytes_max),
+            "upstream_up": (
+                "1 if the last exchange with the upstream, or the last check, was answered, or there was none.",
+                {name: float(pool.up) for name, pool in pools.items()},
+            ),
+            "requests_in_flight": ("Requests of clients that have not ended; an open stream is one.", clients),
+            "upstream_requests_in_flight": ("Requests to the upstream that have not ended.", active),
+            "upstream_requests_max": (
+                "Limit of upstream_requests_in_flight.",
+                {u.name: float(u.requests_max) for u in config.upstreams},
+            ),
+        }
 
     async def start(self) -> None:
         """Listen. Raises StartError."""
         config = self._config
         try:
             self._tls = tls_context(config.tls) if config.tls is not None else None
-            self._server = await self._loop.create_server(
-                self._listener.connection,
-                config.listen.host,
-                config.listen.port,
-                ssl=self._tls,
-                ssl_handshake_timeout=config.limits.request_timeout or None if self._tls is not None else None,
-                backlog=1024,
-            )
+            self._server = await self._listen(config)
         except OSError as error:
             raise StartError(f"cannot listen on {config.listen}: {error.strerror or error}") from None
         if config.admin is not None:
             try:
-                self._admin = await admin.serve(config.admin.listen, self._metrics, self._is_ready, self._admit)
+                if config.admin.listen.path:
+                    _check_unused(config.admin.listen.path)
+                self._admin = await admin.serve(
+                    config.admin.listen, self._metrics, self._is_ready, self._admit, self._status
+                )
             except OSError as error:
                 raise StartError(f"cannot listen on {config.admin.listen}: {error.strerror or error}") from None
         self._sweeper = asyncio.create_task(self._sweep())
+        self._check_health(config)
+        listen = config.listen
+        if not listen.path:
+            listen = Address(listen.host, self._server.sockets[0].getsockname()[1])
         for upstream in config.upstreams:
-            address = f"{'https' if config.tls else 'http'}://{config.listen}{upstream.url.path}"
-            log.info("serving", extra={"address": address, "upstream": upstream.name})
+            at = address(upstream, listen, config.tls is not None)
+            log.info("serving", extra={"address": at, "upstream": upstream.name})
+
+    async def _listen(self, config: Config) -> asyncio.Server:
+        """The listener of clients. Raises OSError."""
+        listen, protocol, loop = config.listen, self._listener.connection, self._loop
+        limit_s = config.limits.request_timeout or None if self._tls is not None else None
+        if listen.path:
+            _check_unused(listen.path)
+            return await loop.create_unix_server(
+                protocol, listen.path, ssl=self._tls, ssl_handshake_timeout=limit_s, backlog=_BACKLOG
+            )
+        if listen.host == "::":
+            both = socket.create_server(("::", listen.port), family=socket.AF_INET6, dualstack_ipv6=True)
+            return await loop.create_server(
+                protocol, sock=both, ssl=self._tls, ssl_handshake_timeout=limit_s, backlog=_BACKLOG
+            )
+        return await loop.create_server(
+            protocol, listen.host, listen.port, ssl=self._tls, ssl_handshake_timeout=limit_s, backlog=_BACKLOG
+        )
+
+    def _check_health(self, config: Config) -> None:
+        """Start the health checks of this configuration, in place of those before."""
+        for task in self._checks:
+            task.cancel()
+        self._checks = [
+            asyncio.create_task(health.watch(self._pools[u.name], u.health_check))
+            for u in config.upstreams
+            if u.health_check is not None
+        ]
+
+    def _status(self) -> dict[str, Any]:
+        """What the page shows."""
+        urls = {u.name: str(u.url) for u in self._config.upstreams}
+        return page.status(self._metrics, self._gauges(), urls, self._is_ready())
 
     def _is_ready(self) -> bool:
-        return not self._listener.draining
+        return not self._stopping
 
-    def _admit(self, headers: Headers) -> None:
+    def _admit(self, fields: Iterable[tuple[bytes, bytes]]) -> None:
         """Let a request in at the admin listener. Raises Forbidden."""
         assert self._config.admin is not None
-        Door(self._config.admin.listen, self._config).check(headers)
+        Door(self._config.admin.listen, self._config).check(Headers(fields))
 
     async def _sweep(self) -> None:
         while True:
@@ -111,60 +184,64 @@ class App:
             now = self._loop.time()
             self._listener.sweep(now)
             self._sessions.expire()
-            if are_exhausted():  # uvloop closes the connections that it cannot take without a word
+            if are_exhausted():  # uvloop closes connections that it cannot take, and reports nothing
                 self._listener.refused("descriptors")
             self._retired = [pool for pool in self._retired if not pool.is_empty]
             for pool in (*self._pools.values(), *self._retired):
                 pool.sweep(now)
 
-    def reload(self, read: Callable[[], Config]) -> None:
-        """Take over the configuration that `read` gives; a bad one changes nothing."""
+    def reload(self, read: Callable[[Config], Config]) -> None:
+        """Take over the configuration that `read` returns; it gets the one in force. A bad one changes nothing."""
         try:
-            config = read()
-            fixed = [n for n in ("listen", "admin", "tls") if getattr(config, n) != getattr(self._config, n)]
-            if fixed:
-                raise ConfigError(*(f"{name} cannot change while the gateway runs" for name in fixed))
+            config = read(self._config)
+            check_tls(config)
             if config.tls is not None and self._tls is not None:
-                tls_context(config.tls)  # what cannot be used must not be half taken over
                 self._tls.load_cert_chain(config.tls.certificate, config.tls.key)  # renewed, under the same names
         except (ConfigError, StartError, OSError) as error:
+            self._metrics.reloaded(succeeded=False)
             log.error("reload refused, nothing has changed", extra={"why": str(error)})
             return
-        logs.set_up(config.log.level)
+        logs.set_up(config.log)
         for pool in self._pools.values():
             pool.close()
         self._retired += self._pools.values()  # until their requests in flight have ended
-        self._servers.forget(_changed(self._config, config, "url"))
-        self._sessions.take_over(config.index, _changed(self._config, config, "url", "identity_headers"))
+        self._servers.forget(_changed(self._config, config, "url", "socket"))
+        self._sessions.take_over(config.index, _changed(self._config, config, "url", "socket", "identity_headers"))
         self._apply(config)
         self._listener.limits = config.limits
         self._listener.connections_max = config.limits.connections_max
         self._buffers.bytes_max = config.limits.held_bytes_max
         if self._raises_descriptors:
             self.raise_descriptors()
+        self._check_health(config)
+        self._metrics.reloaded(succeeded=True)
         log.info("reloaded", extra={"upstreams": [u.name for u in config.upstreams]})
 
     async def stop(self) -> None:
-        """Take no new connections, let the answers in flight finish, close everything."""
+        """Be no longer ready, wait for `shutdown_delay`, take no new connections, let answers end, close all."""
+        self._stopping = True
         log.info("draining", extra={"connections": len(self._listener.connections)})
+        if self._server is not None and self._config.limits.shutdown_delay:
+            await asyncio.sleep(self._config.limits.shutdown_delay)
         if self._server is not None:
             self._server.close()
         await self._listener.drain(self._config.limits.drain_timeout)
-        if self._sweeper is not None:
-            self._sweeper.cancel()
+        for task in (self._sweeper, *self._checks):
+            if task is not None:
+                task.cancel()
         for pool in (*self._pools.values(), *self._retired):
-            pool.close()
+            pool.stop()
         if self._admin is not None:
             await self._admin.cleanup()
         log.info("stopped")
 
     def raise_descriptors(self) -> None:
-        """Have the process open as many files as its connections need, now and after each reload."""
+        """Raise the process's limit of open files to what its connections need, now and after each reload."""
         self._raises_descriptors = True
         self._listener.connections_max = connections_kept(self._config.limits.connections_max)
 
     def not_caught(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-        """What the event loop tells of what nobody caught."""
+        """The event loop reports an exception that nobody caught."""
         if "socket.accept()" in context["message"]:
             self._listener.refused("descriptors")
         else:
@@ -172,28 +249,52 @@ class App:
 
 
 def tls_context(tls: Tls) -> ssl.SSLContext:
-    """The context of the listener's certificate and key. Raises StartError that names the file."""
+    """The context of the listener's certificate and key. Raises StartError."""
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     context.set_alpn_protocols(["http/1.1"])
     try:
         context.load_cert_chain(tls.certificate, tls.key)
     except (OSError, ssl.SSLError) as error:
-        raise StartError(f"tls: {tls.certificate} and {tls.key} cannot be used: {error}") from None
+        raise StartError(f"tls.certificate and tls.key cannot be used: {error}") from None
     return context
 
 
+def check_tls(config: Config) -> None:
+    """Raise StartError unless every certificate and key of the configuration can be used."""
+    if config.tls is not None:
+        tls_context(config.tls)
+    for at, upstream in enumerate(config.upstreams):
+        try:
+            dial.tls_context(upstream)
+        except OSError as error:
+            raise StartError(f"upstreams[{at}].tls: its files cannot be used: {error}") from None
+
+
+def _check_unused(path: str) -> None:
+    """Raise OSError if a process listens on a Unix socket: the loop would replace that socket, used or not."""
+    with socket.socket(socket.AF_UNIX) as probe:
+        try:
+            probe.connect(path)
+        except OSError:
+            return
+    raise OSError(errno.EADDRINUSE, os.strerror(errno.EADDRINUSE))
+
+
 def _changed(before: Config, after: Config, *attributes: str) -> set[str]:
-    """The names of upstreams that are there no more, or of which one of some attributes is another."""
+    """The names of upstreams that are gone, or that differ in one of these attributes."""
     kept = {(u.name, *(getattr(u, a) for a in attributes)) for u in after.upstreams}
     return {u.name for u in before.upstreams if (u.name, *(getattr(u, a) for a in attributes)) not in kept}
 
 
-async def run(config: Config, read: Callable[[], Config] | None) -> None:
-    """Serve until SIGTERM or SIGINT; SIGHUP reloads with `read`. Raises StartError."""
-    logs.set_up(config.log.level)
-    # A collection walks through every list of an index that it meets: 150 ms for a million tasks in a full one, 60 in
-    # one of what has come since the last. So what is young is collected often, what has outlived that never: what an
-    # exchange leaves behind is in no cycle (tests/relay/test_cycles.py).
+def _nothing_to_reload() -> None:
+    log.info("SIGHUP does nothing: there is no configuration file to read again")
+
+
+async def run(config: Config, read: Callable[[Config], Config] | None) -> None:
+    """Serve until SIGTERM or SIGINT. SIGHUP reloads with `read`; without `read` it does nothing. Raises StartError."""
+    logs.set_up(config.log)
+    # A collection visits every list of an index: 150 ms for a million tasks. So young objects are collected often, and
+    # those that survive never are: an exchange leaves no reference cycle behind (tests/relay/test_cycles.py).
     gc.set_threshold(300, 1_000_000, 1_000_000)
     loop = asyncio.get_running_loop()
     app = App(config)
@@ -204,6 +305,8 @@ async def run(config: Config, read: Callable[[], Config] | None) -> None:
         loop.add_signal_handler(number, ended.set)
     if read is not None:
         loop.add_signal_handler(signal.SIGHUP, app.reload, read)
+    else:
+        loop.add_signal_handler(signal.SIGHUP, _nothing_to_reload)
     try:
         await app.start()
         await ended.wait()

@@ -1,32 +1,41 @@
 """The configuration.
 
-In: YAML text, or the command line's flags. Out: frozen structs with every default filled in, or one
-`ConfigError` with a line for each fault: the file and line (or the flag), the key, what was given, what is
-allowed. What always holds: nothing half-read is returned, and no I/O happens but the reading of the file.
+In: YAML text and the environment, or the command line's flags. Out: frozen structs with every default filled in, or
+one `ConfigError` with a line for each fault: the file and line (or the flag), the key, what was given, what is
+allowed. Always: all faults are told at once. No error shows the value of a variable. The only I/O is to read the file,
+and to check that the files it names can be read, or written.
 
-The structs are the specification. Where text must be read or checked, a field's type carries its reader;
-`_learn` collects keys and readers from the structs, `_Document` applies them and remembers where each value
-stands, msgspec does the rest of the typing, and `_clashes` compares what only the whole shows.
+The structs are the specification. The type of a field carries the reader of its values. `_Document` walks the YAML and
+the structs together, and remembers the place of each value. `_clashes` finds values that are wrong only together.
 """
 
 import difflib
 import ipaddress
+import os
 import re
-from collections.abc import Callable, Iterator
+import sys
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from types import NoneType
-from typing import Annotated, Any, NoReturn, get_args, get_origin
+from typing import Annotated, Any, Final, NoReturn, TypeAlias, TypeVar, get_args, get_origin
 
 import msgspec
 import yaml
-from msgspec import Meta, Struct
+from msgspec import Struct
 
-VALUES_MAX = 10_000  # with aliases a few lines can stand for billions of values
-GIVEN_CHARS_MAX = 80  # of a value that an error repeats
+VALUES_MAX: Final = 10_000  # aliases can make billions of values from a few lines
+GIVEN_CHARS_MAX: Final = 80  # of a value that an error repeats
+COUNT_MAX: Final = 1_000_000_000
+RATE_MAX: Final = 1_000_000
+LEVELS: Final = ("debug", "info", "warning", "error")
+FIXED: Final = ("listen", "tls", "admin")  # keys that a reload cannot change
 
-_PORTS = {"http": 80, "https": 443}
-_SECONDS = {"ms": 0.001, "s": 1, "m": 60, "h": 3600}
-_BYTES = {"B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30}
+ANY_ADDRESS: Final = ("0.0.0.0", "::")  # all of this machine's
+_LOOPBACK: Final = ("localhost", "127.0.0.1", "::1")
+_VARIABLE: Final = re.compile(r"\$\{(?:([A-Za-z_][A-Za-z0-9_]*)(:-[^}]*)?\})?")
+_PORTS: Final = {"http": 80, "https": 443}
+_SECONDS: Final = {"ms": 0.001, "s": 1, "m": 60, "h": 3600}
+_BYTES: Final = {"B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30}
 
 
 class ConfigError(Exception):
@@ -37,19 +46,25 @@ class ConfigError(Exception):
 
 
 class Address(Struct, frozen=True):
-    """Where to listen: a lower-case name or an IP address (IPv6 without brackets), a port (0 is any)."""
+    """Where to listen: a lower-case name or an IP address (IPv6 without brackets), and a port (0 is any); or a path.
+
+    The host `::` is every address, of IPv4 too. `path` is that of a Unix socket; the host is then empty, the port 0.
+    """
 
     host: str
     port: int
+    path: str = ""
 
     def __str__(self) -> str:
-        return f"{_bracketed(self.host)}:{self.port}"
+        if self.path:
+            return f"unix:{self.path}"
+        return f"{bracketed(self.host)}:{self.port}"
 
 
 class Url(Struct, frozen=True):
     """An upstream: `http` or `https`, a host as in `Address`, a port (1 to 65535), the MCP endpoint's path.
 
-    The path is for printing addresses only: requests keep the path that they came with.
+    The path is for printing addresses only: requests keep their own paths.
     """
 
     scheme: str
@@ -60,13 +75,17 @@ class Url(Struct, frozen=True):
     @property
     def authority(self) -> str:
         """`host[:port]` as in a `Host` header: IPv6 in brackets, no port where it is the scheme's own."""
-        return _bracketed(self.host) + ("" if self.port == _PORTS[self.scheme] else f":{self.port}")
+        return bracketed(self.host) + ("" if self.port == _PORTS[self.scheme] else f":{self.port}")
+
+    def __str__(self) -> str:
+        return f"{self.scheme}://{self.authority}{self.path}"
 
 
-# Readers: a YAML value in, the value of the field out; a ValueError says what is allowed.
+# Readers: a YAML value in, the value of the field out. A ValueError says what is allowed.
 
 
-def _bracketed(host: str) -> str:
+def bracketed(host: str) -> str:
+    """A host as in a URL."""
     return f"[{host}]" if ":" in host else host
 
 
@@ -75,8 +94,8 @@ def _match(pattern: str, value: object) -> re.Match[str] | None:
 
 
 def _host_port(value: object) -> tuple[str | None, int | None]:
-    """`HOST` or `HOST:PORT`, the host in lower case, IPv6 without brackets; None if anything is wrong."""
-    # No `%`: a zone is no part of a Host.
+    """`HOST` or `HOST:PORT`, the host in lower case, IPv6 without brackets. The host is None if anything is wrong."""
+    # No `%`: a `Host` has no zone.
     found = _match(r"(?:\[([^%]+)\]|([A-Za-z0-9._-]+))(?::([0-9]{1,5}))?", value)
     if not found or int(found[3] or 0) > 65535:
         return None, None
@@ -92,9 +111,11 @@ def _host_port(value: object) -> tuple[str | None, int | None]:
 
 
 def _read_address(value: object) -> Address:
+    if found := _match(r"unix:(/[^\0]{1,106})", value):  # sun_path has 108 bytes
+        return Address("", 0, found[1])
     host, port = _host_port(value)
     if host is None or port is None:
-        raise ValueError("HOST:PORT such as 127.0.0.1:8080 or [::1]:8080, the port from 0 (any) to 65535")
+        raise ValueError("HOST:PORT such as 127.0.0.1:8080 or [::1]:8080, the port from 0 to 65535; or unix:/PATH")
     return Address(host, port)
 
 
@@ -111,7 +132,19 @@ def _read_host_name(value: object) -> str:
     host, port = _host_port(value)
     if host is None or port is not None:
         raise ValueError("a Host name such as mcp.example.com, 10.0.0.1 or [::1], without a port")
-    return _bracketed(host)
+    return bracketed(host)
+
+
+def _read_public_url(value: object) -> object:
+    if value is False or value == "off":  # a bare `off` is YAML's false
+        return "off"
+    authority = r"([A-Za-z0-9._-]+|\[[0-9A-Fa-f:]+\])(:[0-9]{1,5})?"
+    if not _match(rf"https?://{authority}(/[A-Za-z0-9._~!$&'()*+,;=:@%-]+)*", value):
+        raise ValueError(
+            "the gateway's own address as its clients use it, such as https://mcp.example or "
+            "https://mcp.example/research; or off"
+        )
+    return value
 
 
 def _read_host_rule(value: object) -> object:
@@ -157,8 +190,26 @@ def _read_positive(value: object) -> float:
 
 def _read_stall(value: object) -> float:
     if (seconds := _read_duration(value)) < 1:
-        raise ValueError("a duration of 1s or more: less is no sign that a peer has stopped")
+        raise ValueError("a duration of 1s or more: a shorter stall does not show that a peer has stopped")
     return seconds
+
+
+def _read_count(value: object) -> int:
+    if type(value) is not int or not 1 <= value <= COUNT_MAX:
+        raise ValueError(f"a whole number from 1 to {COUNT_MAX}")
+    return value
+
+
+def _read_rate(value: object) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= RATE_MAX:
+        raise ValueError(f"a number of more than 0, such as 0.5 or 10, at most {RATE_MAX}")
+    return float(value)
+
+
+def _read_switch(value: object) -> bool:
+    if not isinstance(value, bool):
+        raise ValueError("true or false")
+    return value
 
 
 def _matching(pattern: str, allowed: str) -> Callable[[object], object]:
@@ -175,19 +226,27 @@ def _one_of(*choices: str) -> Callable[[object], object]:
 
 
 # The types of fields.
+_T = TypeVar("_T")
+AtLeastOne: TypeAlias = Annotated[tuple[_T, ...], "at least one"]
 Listen = Annotated[Address, _read_address]
 Duration = Annotated[float, _read_positive]  # seconds
 DurationOrZero = Annotated[float, _read_duration]  # seconds
 Stall = Annotated[float, _read_stall]  # seconds
 Size = Annotated[int, _read_size]  # bytes
 Memory = Annotated[int, _read_memory]  # bytes
-Count = Annotated[int, Meta(ge=1, le=1_000_000_000)]
+Count = Annotated[int, _read_count]
+Rate = Annotated[float, _read_rate]  # a second
+Switch = Annotated[bool, _read_switch]
 File = Annotated[Path, _read_file]
+LogFile = Annotated[str, _matching(r"[^\0]+", "the name of a file")]  # which may have yet to be made
+Socket = Annotated[str, _matching(r"/[^\0]{1,106}", "the path of a Unix socket, from / on, of at most 107 characters")]
+Target = Annotated[str, _matching(r"/[!-\"$-~]*", "a path such as /healthz, perhaps with a query")]
 HostName = Annotated[str, _read_host_name]  # as in a Host header: lower case, IPv6 in brackets, no port
 HostRule = Annotated[str, _read_host_rule]
 Name = Annotated[str, _matching("[a-z0-9][a-z0-9_-]*", "text like [a-z0-9][a-z0-9_-]* (a number in quotes)")]
 HeaderName = Annotated[str, _matching(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+", "a header's name such as X-Org")]
-Level = Annotated[str, _one_of("debug", "info", "warning", "error")]
+Level = Annotated[str, _one_of(*LEVELS)]
+Format = Annotated[str, _one_of("json", "text")]
 Added = Annotated[str, _one_of("x-forwarded", "forwarded", "via")]
 Prefix = Annotated[
     str,
@@ -203,65 +262,84 @@ Origin = Annotated[
         "an Origin as browsers send it, such as https://app.example: lower case, no path, no default port",
     ),
 ]
-PublicUrl = Annotated[
-    str,
-    _matching(
-        r"https?://([A-Za-z0-9._-]+|\[[0-9A-Fa-f:]+\])(:[0-9]{1,5})?(/[A-Za-z0-9._~!$&'()*+,;=:@%-]+)*",
-        "the gateway's own address as its clients use it, such as https://mcp.example or https://mcp.example/research",
-    ),
-]
+PublicUrl = Annotated[str, _read_public_url]
 
 
 # The sections. config.example.yaml says what each key means.
 
 
 class Tls(Struct, frozen=True):
-    """Files of the listener, relative ones already resolved against the file's folder; not yet opened."""
+    """The certificate of the listener. The configuration's folder is already in front of relative names."""
 
     certificate: File
     key: File
 
 
 class Admin(Struct, frozen=True):
-    """The listener of /metrics, /healthz and /readyz."""
+    """The listener for operators."""
 
     listen: Listen = Address("127.0.0.1", 9090)
 
 
 class Log(Struct, frozen=True):
-    """What is logged."""
+    """What is logged, and how."""
 
     level: Level = "info"
+    format: Format = "json"
+    access: Switch = False
+    audit: Switch = False
 
 
 class Match(Struct, frozen=True):
-    """Which requests: both must hold, None holds always. A prefix ends at a `/` or at the path's end.
+    """The requests of an upstream: those to this host, with this prefix. None stands for every host, every path.
 
-    Of several that hold, one with a host goes before one without, then the longer prefix goes first.
-    No two upstreams have the same pair, so this order decides every request.
+    A prefix ends at a `/` or at the end of the path. If a request matches several upstreams, a host goes before none,
+    then the longer prefix goes first. No two upstreams have the same pair, so this decides every request.
     """
 
     host: HostName | None = None
     prefix: Prefix | None = None
 
 
+class UpstreamTls(Struct, frozen=True, kw_only=True):
+    """TLS with an https upstream. None means: the system's authorities (`ca`); no certificate of the gateway's; the
+    host of `url` (`server_name`).
+    """
+
+    ca: File | None = None
+    certificate: File | None = None
+    key: File | None = None
+    server_name: HostName | None = None
+
+
+class HealthCheck(Struct, frozen=True, kw_only=True):
+    """A GET to the upstream, at intervals."""
+
+    path: Target
+    interval: Duration = 10.0
+    timeout: Duration = 5.0
+
+
 class Upstream(Struct, frozen=True, kw_only=True):
-    """One MCP server. `host` is "upstream" (send `url.authority`), "preserve" or the very value to send."""
+    """One MCP server. `host` is the `Host` to send: "upstream" is `url.authority`, "preserve" is the client's."""
 
     name: Name
     url: Annotated[Url, _read_url]
+    socket: Socket | None = None
+    tls: UpstreamTls = UpstreamTls()
+    health_check: HealthCheck | None = None
     host: HostRule = "upstream"
     match: Match = Match()
     public_url: PublicUrl | None = None
-    identity_headers: Annotated[tuple[HeaderName, ...], Meta(min_length=1)] | None = None
+    identity_headers: AtLeastOne[HeaderName] | None = None
     add_headers: tuple[Added, ...] = ()
     connect_timeout: Duration = 5.0
-    response_timeout: DurationOrZero = 600.0  # 0: none
+    response_timeout: DurationOrZero = 600.0  # 0: no limit
     idle_timeout: DurationOrZero = 4.0
     requests_max: Count = 10_000
 
 
-class Index(Struct, frozen=True, kw_only=True):
+class IndexLimits(Struct, frozen=True, kw_only=True):
     """Limits and freshness of the task indexes (DESIGN 6 and 7)."""
 
     page_size: Count = 100
@@ -286,11 +364,21 @@ class Limits(Struct, frozen=True, kw_only=True):
     request_timeout: Duration = 30.0
     stall_timeout: Stall = 60.0
     keepalive_timeout: DurationOrZero = 75.0
+    shutdown_delay: DurationOrZero = 0.0
     drain_timeout: DurationOrZero = 10.0
 
 
+class GuardLimits(Struct, frozen=True, kw_only=True):
+    """Limits of what clients may ask of tasks. None: no limit."""
+
+    task_operations_per_second: Rate | None = None
+    task_operations_burst: Count = 20
+    task_ttl_max: Duration | None = None
+    identities_max: Count = 10_000
+
+
 class Config(Struct, frozen=True, kw_only=True):
-    """All of it. At least one upstream, their names and matches unique."""
+    """The configuration. Names of upstreams are unique, and so are their matches."""
 
     listen: Listen = Address("127.0.0.1", 8080)
     tls: Tls | None = None
@@ -298,47 +386,41 @@ class Config(Struct, frozen=True, kw_only=True):
     allowed_origins: tuple[Origin, ...] = ()
     admin: Admin | None = Admin()
     log: Log = Log()
-    upstreams: Annotated[tuple[Upstream, ...], Meta(min_length=1)]
-    index: Index = Index()
+    upstreams: AtLeastOne[Upstream]
+    index: IndexLimits = IndexLimits()
+    limits: Limits = Limits()
+    guards: GuardLimits = GuardLimits()
+
+
+class StdioLog(Struct, frozen=True):
+    """What is logged for a server on stdio, how, and where: to a file, or on standard error."""
+
+    level: Level = "warning"
+    format: Format = "json"
+    file: LogFile | None = None
+
+
+class StdioConfig(Struct, frozen=True, kw_only=True):
+    """The configuration of `taskgate stdio`."""
+
+    log: StdioLog = StdioLog()
+    index: IndexLimits = IndexLimits()
     limits: Limits = Limits()
 
 
-# What the structs say, by key path without list positions: `upstreams[].url`. Of a list, no keys.
-_KEYS: dict[str, tuple[str, ...]] = {}
-_READERS: dict[str, Callable[[object], object]] = {}
-_NULLABLE: set[str] = set()
+Clash: TypeAlias = tuple[tuple[str, ...], str]
+"""Values that are wrong only together: the paths to blame, best first, and the problem."""
 
-
-def _learn(kind: Any, path: str) -> None:
-    arguments = get_args(kind)
-    if get_origin(kind) is Annotated and callable(arguments[1]):
-        _READERS[path] = arguments[1]
-    elif get_origin(kind) is tuple:
-        _KEYS[path] = ()
-        _learn(arguments[0], path + "[]")
-    elif isinstance(kind, type) and issubclass(kind, Struct):
-        _KEYS[path] = kind.__struct_fields__
-        for field in msgspec.structs.fields(kind):
-            _learn(field.type, f"{path}.{field.name}".removeprefix("."))
-    elif kind is NoneType:
-        _NULLABLE.add(path)
-    else:  # a union, or annotated with a Meta, which is msgspec's
-        for argument in arguments:
-            _learn(argument, path)
-
-
-def _shape(path: str) -> str:
-    return re.sub(r"\[[0-9]+\]", "[]", path)
-
-
-_learn(Config, "")
+_FAULTY: Final = object()  # stands for a value with a fault; the fault is noted
 
 
 class _Document:
-    """Values on their way to a `Config`: where each stands, how it was given, and what is wrong."""
+    """A YAML document on its way to a `Config`: the place of each value, how it was given, and all faults."""
 
-    def __init__(self, source: str) -> None:
+    def __init__(self, source: str, folder: Path, opens: bool) -> None:
         self.source = source
+        self.folder = folder
+        self.opens = opens  # whether the files that it names must be readable
         self.places: dict[str, str] = {}
         self.given: dict[str, str] = {}
         self.faults: list[str] = []
@@ -346,183 +428,344 @@ class _Document:
     def place(self, line: int, path: str = "") -> str:
         return f"{self.source}:{line}: {path}".removesuffix(": ")
 
-    def fault(self, place: str, problem: str) -> None:
+    def fault(self, place: str, problem: str) -> object:
         text = f"{place}: {problem}"
         self.faults.append(text if text.isprintable() else repr(text)[1:-1])
+        return _FAULTY
 
     def fail(self, place: str, problem: str) -> NoReturn:
         self.fault(place, problem)
         raise ConfigError(*self.faults)
 
-    def compose(self, text: str) -> yaml.MappingNode:
-        """The root node of a YAML text."""
+    def compose(self, text: str, least: str = "") -> yaml.MappingNode:
+        """The root node of a YAML text, which must be a mapping. `least` ends the error for an empty text."""
         try:
             root = yaml.compose(text, Loader=yaml.SafeLoader)
-        except (yaml.YAMLError, ValueError, OverflowError, RecursionError) as error:  # "\UFFFFFFFF", [[[[...
+        except RecursionError:
+            self.fail(self.place(1), "not YAML: nested too deeply")
+        except (yaml.YAMLError, ValueError, OverflowError) as error:  # a ValueError: the escape "\\UFFFFFFFF"
             mark = getattr(error, "problem_mark", None)
             line = mark.line if mark else text.count("\n", 0, getattr(error, "position", 0))
             words = getattr(error, "problem", None) or str(error).partition("\n")[0]
             self.fail(self.place(line + 1), f"not YAML: {words}")
         if root is None or root.value == "":
-            self.fail(self.place(1), "the file is empty; expected a mapping with at least the key upstreams")
+            self.fail(self.place(1), f"the file is empty; expected a mapping{least}")
         if not isinstance(root, yaml.MappingNode):
-            self.fail(self.place(root.start_mark.line + 1), f"expected a mapping, given {_given(root)}")
+            self.fail(self.place(root.start_mark.line + 1), f"expected a mapping; given {_given(root)}")
         return root
 
-    def value(self, node: yaml.Node, path: str, line: int) -> object:
-        """What a node stands for, as its field has it; faults are noted.
+    def value(self, kind: Any, node: yaml.Node, path: str, line: int) -> object:
+        """The value of a field of type `kind`; `_FAULTY` if it has a fault, which is noted.
 
-        Collections are entered only where the structs have one, so that an alias of its own parent ends.
+        The types have no cycle. So an alias that contains itself ends where they do.
         """
-        place, keys = self.place(line, path), _KEYS.get(_shape(path))
-        if len(self.places) >= VALUES_MAX:
+        place = self.place(line, path)
+        self.places[path], self.given[path] = place, _given(node)
+        if len(self.places) > VALUES_MAX:
             self.fail(place, f"more than {VALUES_MAX} values, those of aliases counted each time")
         if node.tag not in yaml.SafeLoader.yaml_constructors:
-            self.fault(place, f"expected no tag, given the tag {node.tag}")
+            return self.fault(place, f"expected no tag; given the tag {node.tag}")
+        kind, reader, nullable, least = _parts(kind)
+        if nullable and isinstance(node, yaml.ScalarNode) and node.tag.endswith(":null"):
             return None
-        value: object
-        if isinstance(node, yaml.MappingNode):
-            value = self.mapping(node, path, keys) if keys else {}
-        elif isinstance(node, yaml.SequenceNode):
-            items = enumerate(node.value if keys == () else [])
-            value = [self.value(item, f"{path}[{at}]", item.start_mark.line + 1) for at, item in items]
-        else:
-            try:
-                value = yaml.constructor.SafeConstructor().construct_object(node, deep=True)
-            except Exception:  # many kinds, on `!!int x`, a 13th month, thousands of digits
-                value = node.value
-        return self.read(value, path, place, _given(node))
+        if reader is not None:
+            return self.read(reader, node, path, nullable)
+        if get_origin(kind) is tuple:
+            return self.sequence(get_args(kind)[0], node, path, least)
+        if not isinstance(node, yaml.MappingNode):
+            return self.fault(place, f"expected a mapping; given {_given(node)}")
+        return self.mapping(kind, node, path)
 
-    def mapping(self, node: yaml.MappingNode, path: str, allowed: tuple[str, ...]) -> dict[str, object]:
+    def sequence(self, kind: Any, node: yaml.Node, path: str, least: bool) -> object:
+        if not isinstance(node, yaml.SequenceNode) or (least and not node.value):
+            return self.fault(self.places[path], f"expected a list{' of at least one' * least}; given {_given(node)}")
+        items = [
+            self.value(kind, item, f"{path}[{at}]", item.start_mark.line + 1) for at, item in enumerate(node.value)
+        ]
+        return _FAULTY if _FAULTY in items else tuple(items)
+
+    def mapping(self, kind: Any, node: yaml.MappingNode, path: str) -> object:
+        fields = {field.name: field for field in msgspec.structs.fields(kind)}
         lines: dict[str, int] = {}
-        values: dict[str, object] = {}
+        values: dict[str, Any] = {}
         for key_node, value_node in node.value:
             key, line = key_node.value, key_node.start_mark.line + 1
             inner = f"{path}.{key}".removeprefix(".")
             if not isinstance(key_node, yaml.ScalarNode):
-                self.fault(self.place(line, path), f"expected text as a key, given {_given(key_node)}")
+                self.fault(self.place(line, path), f"expected text as a key; given {_given(key_node)}")
             elif key in lines:
                 self.fault(self.place(line, inner), f"given twice, first in line {lines[key]}")
-            elif key not in allowed:
-                near = [f"did you mean {each}?" for each in difflib.get_close_matches(key, allowed, 1)]
-                words = ["unknown key;", *near, "allowed:", ", ".join(allowed)]
+            elif key not in fields:
+                near = [f"did you mean {each}?" for each in difflib.get_close_matches(key, fields, 1)]
+                words = ["unknown key;", *near, "allowed:", ", ".join(fields)]
                 self.fault(self.place(line, inner), " ".join(words))
             else:
                 lines[key] = line
-                values[key] = self.value(value_node, inner, line)
-        return values
+                values[key] = self.value(fields[key].type, value_node, inner, line)
+        missing = [name for name, field in fields.items() if field.required and name not in values]
+        for name in missing:
+            self.fault(self.places[path], f"the required key {name} is missing")
+        known = {name: value for name, value in values.items() if value is not _FAULTY}
+        if kind is Config:
+            return Config(**{"upstreams": (), **known})  # for `_clashes`, which tells its faults beside those so far
+        return kind(**known) if len(known) == len(values) and not missing else _FAULTY
 
-    def read(self, value: object, path: str, place: str, given: str) -> object:
-        """The value as its field has it: by the field's reader, if it has one."""
-        self.places[path], self.given[path] = place, given
-        reader = _READERS.get(_shape(path))
-        if reader and not (value is None and _shape(path) in _NULLABLE):
+    def read(self, reader: Callable[[object], object], node: yaml.Node, path: str, nullable: bool) -> object:
+        """A scalar, by its reader. Text with variables is read as text, and if that fails as YAML would read it."""
+        tries: list[object]
+        if isinstance(node, yaml.ScalarNode) and "${" in node.value:
+            text = self.expanded(node.value, path)
+            if text is None:
+                return _FAULTY
+            tries = [text, _plain(text)]
+        else:
+            tries = [_constructed(node)]
+        allowed = ""
+        for value in tries:
+            if value is None and nullable:
+                return None
             try:
-                return reader(value)
+                found = reader(value)
             except ValueError as error:
-                self.fault(place, f"expected {error}; given {given}")
+                allowed = str(error)
+            else:
+                return self.file(found, path) if isinstance(found, Path) else found
+        return self.fault(self.places[path], f"expected {allowed}; given {self.given[path]}")
+
+    def file(self, name: Path, path: str) -> object:
+        """The path of a file that the configuration names; `_FAULTY` if the file cannot be read."""
+        file = self.folder / name
+        try:
+            if self.opens:
+                file.open("rb").close()
+        except OSError as error:
+            problem = f"expected a file that can be read; given {self.given[path]}: {error.strerror}"
+            return self.fault(self.places[path], problem)
+        return file
+
+    def expanded(self, text: str, path: str) -> str | None:
+        """Text with the values of its variables. None if one has no value; that fault is noted."""
+        faults = []
+
+        def value_of(found: re.Match[str]) -> str:
+            name, default = found[1], found[2]
+            if name is None:
+                faults.append("${NAME} or ${NAME:-default}, the name of letters, digits and _")
+                return ""
+            value = os.environ.get(name)
+            if value is None and default is None:
+                faults.append(f"{name} in the environment, or a default as in ${{{name}:-default}}")
+            return default[2:] if default is not None and not value else value or ""
+
+        expanded = _VARIABLE.sub(value_of, text)
+        for fault in faults:
+            self.fault(self.places[path], f"expected {fault}; given {self.given[path]}")
+        return None if faults else expanded
+
+    def config(self, value: object, in_force: Config | None = None) -> Config:
+        """The configuration. Raises ConfigError for all faults, clashes between values included."""
+        assert isinstance(value, Config)
+        self.check([*_clashes(value, self.given), *_changes(value, in_force, self.given)])
         return value
 
-    def config(self, values: object) -> Config:
-        """All values together; raises for the faults so far, and for those that only the whole shows."""
+    def check(self, clashes: Iterable[Clash]) -> None:
+        """Raises ConfigError for all faults, these clashes among them."""
+        told = list(self.faults)
+        for paths, problem in clashes:
+            place = next((self.places[path] for path in paths if path in self.places), self.place(1, paths[0]))
+            if not any(fault.startswith(place) for fault in told):  # else a default stands for the faulty value
+                self.fault(place, problem)
         if self.faults:
             raise ConfigError(*self.faults)
-        try:
-            config = msgspec.convert(values, Config)
-        except msgspec.ValidationError as error:  # "Expected `int`, got `str` - at `$.index.page_size`"
-            words, _, path = str(error).partition(" - at `$")
-            path = path.removeprefix(".").removesuffix("`")
-            words = words.replace("Object missing required field", "missing the required key")
-            words = re.sub(r"\bobject\b", "mapping", words).replace("array", "list").replace("Exp", "exp")
-            self.fail(self.places[path], f"{words}; given {self.given[path]}")
-        for paths, problem in _clashes(config):
-            self.fault(next(self.places[path] for path in paths if path in self.places), problem)
-        if self.faults:
-            raise ConfigError(*self.faults)
-        return config
+
+
+def _parts(kind: Any) -> tuple[Any, Callable[[object], object] | None, bool, bool]:
+    """The parts of a field's type: plain type, reader, whether null is allowed, whether a list needs an item."""
+    nullable = least = False
+    arguments = get_args(kind)
+    if NoneType in arguments:
+        nullable = True
+        [kind] = [each for each in arguments if each is not NoneType]
+    if get_origin(kind) is Annotated:
+        kind, noted = get_args(kind)[:2]
+        if callable(noted):
+            return kind, noted, nullable, False
+        least = True
+    return kind, None, nullable, least
+
+
+def _plain(text: str) -> object:
+    """The value of text without quotes in YAML."""
+    tag = yaml.SafeLoader("").resolve(yaml.ScalarNode, text, (True, False))  # type: ignore[no-untyped-call]
+    return _constructed(yaml.ScalarNode(tag, text))
+
+
+def _constructed(node: yaml.Node) -> object:
+    """The value of a scalar in YAML. For a mapping or a list, a value that every reader refuses."""
+    if not isinstance(node, yaml.ScalarNode):
+        return _FAULTY
+    try:
+        return yaml.constructor.SafeConstructor().construct_object(node)
+    except Exception:  # there are many kinds: `!!int x`, a 13th month, thousands of digits
+        return node.value
 
 
 def _given(node: yaml.Node) -> str:
     if not isinstance(node, yaml.ScalarNode):
-        return "a mapping" if isinstance(node, yaml.MappingNode) else "a list"
+        return "a mapping" if isinstance(node, yaml.MappingNode) else "a list" if node.value else "an empty list"
     return "null" if node.tag.endswith(":null") else _quoted(node.value)
 
 
 def _quoted(text: str) -> str:
-    """Text as an error repeats it: on one line, not too long, without what may be a secret in a URL."""
+    """Text as an error repeats it: on one line, not too long, without the parts of a URL that may be secret."""
     text = re.sub(r"(?s)(?<=//).*@|(?<=\?).*", "...", text)
     return repr(text if len(text) <= GIVEN_CHARS_MAX else text[:GIVEN_CHARS_MAX] + "...")
 
 
-def _clashes(config: Config) -> Iterator[tuple[tuple[str, ...], str]]:
-    """What is wrong only together with something else: the paths to blame, best first, and the problem."""
-    if config.admin and config.admin.listen == config.listen and config.listen.port:
-        yield ("admin.listen", "listen"), f"given {config.listen}; expected an admin.listen other than listen"
-    limits = config.limits
+def _is_reached_by(url: Url, listen: Address) -> bool:
+    """Whether a URL leads to a listener, as far as that shows without looking up names."""
+    is_loopback = url.host in _LOOPBACK or url.host.startswith("127.")
+    same = url.host == listen.host or (listen.host in ANY_ADDRESS and (is_loopback or url.host in ANY_ADDRESS))
+    either = "localhost" in (url.host, listen.host) and is_loopback and listen.host in _LOOPBACK
+    return url.port == listen.port and (same or either)
+
+
+def _limits_clashes(limits: Limits, given: dict[str, str]) -> Iterator[Clash]:
     if limits.held_bytes_max < limits.inspected_body_bytes_max:
-        yield (
-            ("limits.held_bytes_max", "limits.inspected_body_bytes_max"),
-            f"given {limits.held_bytes_max} bytes; expected at least inspected_body_bytes_max, "
-            f"{limits.inspected_body_bytes_max} bytes: one body must find room",
-        )
+        paths = ("limits.held_bytes_max", "limits.inspected_body_bytes_max")
+        shown = " and ".join(given.get(path, "the default") for path in paths)
+        yield paths, f"expected held_bytes_max of at least inspected_body_bytes_max, room for one body; given {shown}"
+
+
+def _clashes(config: Config, given: dict[str, str]) -> Iterator[Clash]:
+    """Values that are wrong only together. Each: the paths to blame, best first, and the problem."""
+    if config.admin and config.admin.listen == config.listen and (config.listen.port or config.listen.path):
+        shown = given.get("admin.listen") or given.get("listen")
+        yield ("admin.listen", "listen"), f"expected an admin.listen other than listen; given {shown}"
+    for at, upstream in enumerate(config.upstreams):
+        yield from _upstream_clashes(upstream, f"upstreams[{at}]", config, given)
+    yield from _limits_clashes(config.limits, given)
     names: dict[str, int] = {}
     matches: dict[Match, int] = {}
     for at, upstream in enumerate(config.upstreams):
         path, match = f"upstreams[{at}]", upstream.match
         if (first := names.setdefault(upstream.name, at)) != at:
-            yield (
-                (path + ".name",),
-                f"given {upstream.name!r}, the name of upstreams[{first}]; expected another",
-            )
+            shown = given.get(f"{path}.name", upstream.name)
+            yield (f"{path}.name",), f"expected another name than that of upstreams[{first}]; given {shown}"
         if (first := matches.setdefault(match, at)) != at:
-            pair = f"host {match.host!r} and prefix {match.prefix!r}"
+            parts = ", ".join(f"{k} {given.get(f'{path}.match.{k}', 'null')}" for k in ("host", "prefix"))
             yield (
-                (path + ".match", path),
-                f"given {pair}: the same requests as upstreams[{first}]; expected others",
+                (f"{path}.match", path),
+                f"expected other requests than those of upstreams[{first}]; given the same requests: {parts}",
             )
 
 
-def parse(text: str, source: str) -> Config:
-    """The configuration in a YAML text; `source` is its path, for errors and for relative file names.
+def _upstream_clashes(upstream: Upstream, path: str, config: Config, given: dict[str, str]) -> Iterator[Clash]:
+    """Values of an upstream that clash with each other or with the listener."""
+    own = "where the gateway itself listens"
+    if upstream.socket is not None and upstream.socket == config.listen.path:
+        shown = given.get(f"{path}.socket")
+        yield (f"{path}.socket",), f"expected the socket of an MCP server; given {shown}, {own}"
+    elif upstream.socket is None and _is_reached_by(upstream.url, config.listen):
+        shown = given.get(f"{path}.url")
+        yield (f"{path}.url",), f"expected the address of an MCP server; given {shown}, {own}"
+    tls = upstream.tls
+    if upstream.url.scheme != "https" and tls != UpstreamTls():
+        yield (f"{path}.tls",), f"expected an https url beside it; given {given.get(f'{path}.url')}"
+    if (tls.certificate is None) != (tls.key is None):
+        there, missing = ("certificate", "key") if tls.key is None else ("key", "certificate")
+        yield (f"{path}.tls.{there}",), f"expected a {missing} beside it; given none"
 
-    Raises `ConfigError`, each line of it starting with `source:line: key.path: `.
+
+def _changes(config: Config, in_force: Config | None, given: dict[str, str]) -> Iterator[Clash]:
+    """Changes to the configuration in force that a reload cannot make."""
+    for name in () if in_force is None else FIXED:
+        if getattr(config, name) != getattr(in_force, name):
+            shown = given.get(name, "nothing, which is the default")
+            yield (name,), f"{name} cannot change while the gateway runs; expected what is in force; given {shown}"
+
+
+def parse(
+    text: str, source: str, folder: Path | None = None, in_force: Config | None = None, opens: bool = False
+) -> Config:
+    """The configuration in a YAML text. Raises `ConfigError`, each line of it starting with `source:line: key.path: `.
+
+    File names in it are relative to `folder`, by default the folder of `source`. With `opens` files must be readable.
+    With `in_force`, the configuration that runs, values that a reload cannot change must be the same.
     """
-    document = _Document(source)
-    root = document.compose(text)
-    config = document.config(document.value(root, "", root.start_mark.line + 1))
-    if config.tls is None:
-        return config
-    folder = Path(source).parent
-    tls = Tls(certificate=folder / config.tls.certificate, key=folder / config.tls.key)
-    return msgspec.structs.replace(config, tls=tls)
+    document = _Document(source, Path(source).parent if folder is None else folder, opens)
+    root = document.compose(text, " with at least the key upstreams")
+    return document.config(document.value(Config, root, "", root.start_mark.line + 1), in_force)
 
 
-def load(path: Path) -> Config:
-    """The configuration in a file, UTF-8. Raises `ConfigError`, also if the file cannot be read."""
+def load(path: Path, in_force: Config | None = None, folder: Path | None = None) -> Config:
+    """The configuration in a file of UTF-8, or on standard input if the path is `-`. The rest is as for `parse`.
+
+    Raises `ConfigError`, also if the file cannot be read.
+    """
+    source, folder = ("standard input", Path()) if str(path) == "-" else (str(path), folder)
+    return parse(_text(path, source), source, folder, in_force, opens=True)
+
+
+def _text(path: Path, source: str) -> str:
+    """The text of a file, or of standard input. Raises ConfigError."""
     try:
-        data = path.read_bytes()
-        return parse(data.decode("utf-8"), str(path))
+        data = sys.stdin.buffer.read() if str(path) == "-" else path.read_bytes()
+        return data.decode("utf-8")
     except OSError as error:
-        raise ConfigError(f"{path}: cannot be read: {error.strerror}") from error
+        raise ConfigError(f"{source}: cannot be read: {error.strerror}") from error
     except UnicodeDecodeError as error:
         line = data.count(b"\n", 0, error.start) + 1
-        raise ConfigError(f"{path}:{line}: expected UTF-8, given the byte {data[error.start]:#x}") from error
+        raise ConfigError(f"{source}:{line}: expected UTF-8; given the byte {data[error.start]:#x}") from error
+
+
+def load_stdio(path: Path) -> StdioConfig:
+    """The configuration in a file, for a server on stdio. `log.file` is relative to its folder. Raises ConfigError."""
+    document = _Document(str(path), path.parent, opens=True)
+    root = document.compose(_text(path, str(path)))
+    value = document.value(StdioConfig, root, "", root.start_mark.line + 1)
+    document.check(_limits_clashes(value.limits, document.given) if isinstance(value, StdioConfig) else ())
+    assert isinstance(value, StdioConfig)
+    if value.log.file is None:
+        return value
+    file = path.parent / value.log.file
+    try:
+        file.open("ab").close()
+    except OSError as error:
+        given = document.given["log.file"]
+        problem = f"expected a file that can be written; given {given}: {error.strerror}"
+        document.check([(("log.file",), problem)])
+    return msgspec.structs.replace(value, log=msgspec.structs.replace(value.log, file=str(file)))
+
+
+def admin_address(text: str) -> Address:
+    """The address that the flag --admin names. Raises ConfigError."""
+    try:
+        return _read_address(text)
+    except ValueError as error:
+        raise ConfigError(f"--admin: expected {error}; given {_quoted(text)}") from None
 
 
 def for_upstream(url: str, listen: str | None, admin: str | None) -> Config:
     """The configuration of the flags --upstream, --listen and --admin: one upstream, named "upstream".
 
-    None leaves the default. Raises `ConfigError`, each line of it starting with the flag.
+    None stands for the default. Raises `ConfigError`, each line of it starting with the flag.
     """
-    document = _Document("")
+    document = _Document("", Path(), opens=False)
 
-    def read(flag: str, text: str, path: str) -> object:
-        return document.read(text, path, flag, _quoted(text))
+    def read(flag: str, text: str, path: str, reader: Callable[[str], Any]) -> Any:
+        document.places[path], document.given[path] = flag, _quoted(text)
+        try:
+            return reader(text)
+        except ValueError as error:
+            return document.fault(flag, f"expected {error}; given {_quoted(text)}")
 
-    upstream = {"name": "upstream", "url": read("--upstream", url, "upstreams[0].url")}
-    values: dict[str, object] = {"upstreams": [upstream]}
+    values: dict[str, Any] = {}
+    server = read("--upstream", url, "upstreams[0].url", _read_url)
     if listen is not None:
-        values["listen"] = read("--listen", listen, "listen")
+        values["listen"] = read("--listen", listen, "listen", _read_address)
     if admin is not None:
-        values["admin"] = {"listen": read("--admin", admin, "admin.listen")}
-    return document.config(values)
+        values["admin"] = Admin(listen=read("--admin", admin, "admin.listen", _read_address))
+    if document.faults:
+        raise ConfigError(*document.faults)
+    return document.config(Config(upstreams=(Upstream(name="upstream", url=server),), **values))

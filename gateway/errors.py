@@ -1,30 +1,39 @@
-"""Everything that can go wrong for a client, as one tree; each class knows its HTTP status and JSON-RPC code.
+"""The errors of requests, as one tree. Each class has its HTTP status and JSON-RPC code.
 
     GatewayError                502, -32603
-    ├── Ambiguous               400, -32600   it could be read in two ways
-    ├── Forbidden               403, -32600   the door refuses it (DESIGN 7)
-    ├── NoUpstream              404, -32600   no configured upstream is meant by it
-    ├── Overloaded              503, -32603   a limit is reached; try again
+    ├── Ambiguous               400, -32600   the request can be read in two ways
+    ├── Forbidden               403, -32600   `Host` or `Origin` is refused (DESIGN 7)
+    ├── Loop                    508, -32600   an upstream's address leads back to the gateway
+    ├── NoUpstream              404, -32600   no upstream is configured for the host and path
+    ├── RateLimited             429, -32600   too many task operations of one identity, with Retry-After
+    ├── Overloaded              503, -32603   a limit is reached; a later try may succeed
     ├── UpstreamUnreachable     502, -32603   no connection
-    ├── UpstreamBroken          502, -32603   the answer broke off or is none
+    ├── UpstreamBroken          502, -32603   the answer broke off, or is no valid answer
     ├── UpstreamTimeout         504, -32603   no answer in time
-    ├── UpstreamRefused         as upstream   a crawl was answered with a status of 400 or above
-    └── UpstreamFailed          200, as upstream   a crawl was answered with a JSON-RPC error
+    ├── UpstreamRefused         as upstream   a request of the gateway's got a status of 300 or above
+    └── UpstreamFailed          200, as upstream   a request of the gateway's got a JSON-RPC error
 
-One function (`proxy.Proxy._fail`) makes responses of them.
+`proxy.Proxy._fail` makes HTTP responses of them. Requests that cannot be read get a `Refusal` of
+`transport/http1.py` instead.
 """
 
-from gateway.core import jsonrpc
-from gateway.core.headers import Headers
-from gateway.core.jsonrpc import INTERNAL_ERROR, INVALID_REQUEST
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+from gateway.mcp import jsonrpc
+from gateway.mcp.jsonrpc import INTERNAL_ERROR, INVALID_REQUEST
+
+DENIALS: Final = (401, 403, 404)  # statuses that mean: no access, or no such session
 
 
 class GatewayError(Exception):
-    """What the gateway has to tell a client instead of an answer."""
+    """An error that a client gets in place of an answer."""
 
     status = 502
     reason = b"Bad Gateway"
     code = INTERNAL_ERROR
+    fields: Sequence[tuple[bytes, bytes]] = ()
+    """Header fields of the response, beside the fields of every error."""
 
     @property
     def kind(self) -> str:
@@ -32,7 +41,7 @@ class GatewayError(Exception):
         return type(self).__name__
 
     def message(self, raw_id: bytes) -> bytes:
-        """The error as a JSON-RPC response to the request of that raw id, which is empty if it is not known."""
+        """The error as a JSON-RPC response. `raw_id` is the id of the request, empty if it is unknown."""
         return jsonrpc.error(raw_id, self.code, f"{self.reason.decode('latin-1')}: {self}")
 
 
@@ -46,6 +55,20 @@ class Forbidden(GatewayError):
 
 class NoUpstream(GatewayError):
     status, reason, code = 404, b"Not Found", INVALID_REQUEST
+
+
+class Loop(GatewayError):
+    status, reason, code = 508, b"Loop Detected", INVALID_REQUEST
+
+
+class RateLimited(GatewayError):
+    """Too many task operations of one identity."""
+
+    status, reason, code = 429, b"Too Many Requests", INVALID_REQUEST
+
+    def __init__(self, retry_after_s: int) -> None:
+        super().__init__(f"too many task operations; try again in {retry_after_s} s")
+        self.fields = [(b"Retry-After", b"%d" % retry_after_s)]
 
 
 class Overloaded(GatewayError):
@@ -65,21 +88,29 @@ class UpstreamTimeout(GatewayError):
 
 
 class UpstreamRefused(GatewayError):
-    """The upstream answered a request of the crawler's with an HTTP error, which the client gets (DESIGN 5.8)."""
+    """The upstream answered the crawler with an HTTP error or a redirect. The client gets it (DESIGN 5.8)."""
 
-    def __init__(self, status: int, reason: bytes, headers: Headers, body: bytes, crawl_id: bytes) -> None:
+    def __init__(
+        self, status: int, reason: bytes, headers: Iterable[tuple[bytes, bytes]], body: bytes, crawl_id: bytes
+    ) -> None:
         super().__init__(f"the upstream answered {status}")
         self.status, self.reason, self.headers, self.body, self.crawl_id = status, reason, headers, body, crawl_id
 
+    @property
+    def denies(self) -> bool:
+        """Whether the caller has no access, or its session is no more."""
+        return self.status in DENIALS
+
 
 class UpstreamFailed(GatewayError):
-    """The upstream answered a request of the crawler's with a JSON-RPC error, which the client gets (DESIGN 5.8)."""
+    """The upstream answered the crawler with a JSON-RPC error. The client gets that error (DESIGN 5.8)."""
 
     status, reason = 200, b"OK"
 
     def __init__(self, error: bytes) -> None:
         super().__init__("the upstream answered with a JSON-RPC error")
         self.error = error
+        self.code = jsonrpc.code_of(error) or INTERNAL_ERROR
 
     def message(self, raw_id: bytes) -> bytes:
         return b'{"jsonrpc":"2.0","id":%b,"error":%b}' % (raw_id, self.error)

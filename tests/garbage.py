@@ -1,7 +1,7 @@
-"""What is left in cycles of references: the gateway puts full collections off (app.py), so it would be kept for ever.
+"""Garbage in reference cycles. The gateway puts off full collections (app.py), so it would keep such garbage for ever.
 
-In: what is done while nothing is collected. Out: the classes of the gateway's that only a collection would free.
-Always: objects of other packages that hold one another are none of the gateway's business, unless they hold its own.
+In: work during which nothing is collected. Out: the gateway's classes among what only a collection would free.
+Always: cycles of other packages count only if they hold an object of the gateway's.
 """
 
 import gc

@@ -1,4 +1,4 @@
-"""The configuration: what is accepted and what it becomes, what is refused and in which words."""
+"""The configuration: what is accepted and what it becomes; what is refused, and in which words."""
 
 import re
 from pathlib import Path
@@ -14,7 +14,7 @@ from gateway.config import (
     Address,
     Config,
     ConfigError,
-    Index,
+    IndexLimits,
     Limits,
     Match,
     Tls,
@@ -63,7 +63,7 @@ BAD: dict[str, tuple[str, list[str]]] = {
     "alias of itself": ("upstreams: &a\n  - *a\n", ["gate.yaml:1:", "upstreams[0]", "mapping", "a list"]),
     "alias of its mapping": ("log: &a\n  level: *a\n", ["gate.yaml:2:", "log.level", "one of", "a mapping"]),
     "alias of the whole": ("&a\nlog: *a\n", ["gate.yaml:2:", "log.log", "unknown key"]),
-    "nested deeply": ("[" * 5000, ["gate.yaml:1:", "recursion depth"]),
+    "nested deeply": ("[" * 5000, ["gate.yaml:1:", "nested too deeply"]),
     "many values by alias": (
         two(f", identity_headers: &a [{'A, ' * 6000}]", ", identity_headers: *a"),
         ["gate.yaml:2:", "upstreams[1].identity_headers", "more than 10000 values"],
@@ -98,8 +98,8 @@ BAD: dict[str, tuple[str, list[str]]] = {
         ["gate.yaml:6:", "index.page_size", "twice", "line 5"],
     ),
     # shapes
-    "no upstreams": ("listen: 127.0.0.1:1\n", ["gate.yaml:1: ", "required key `upstreams`;"]),
-    "upstreams empty": ("\nupstreams: []\n", ["gate.yaml:2:", "upstreams", "length >= 1", "a list"]),
+    "no upstreams": ("listen: 127.0.0.1:1\n", ["gate.yaml:1: ", "the required key upstreams is missing"]),
+    "upstreams empty": ("\nupstreams: []\n", ["gate.yaml:2:", "upstreams", "a list of at least one", "an empty list"]),
     "upstreams null": ("\nupstreams:\n", ["gate.yaml:2:", "upstreams", "list", "null"]),
     "upstreams a mapping": ("upstreams: {name: a}\n", ["gate.yaml:1:", "upstreams", "list", "a mapping"]),
     "upstream a word": ("upstreams:\n- a\n", ["gate.yaml:2:", "upstreams[0]", "mapping", "'a'"]),
@@ -127,6 +127,19 @@ BAD: dict[str, tuple[str, list[str]]] = {
     "listen null": (MINIMAL + "listen: null\n", ["gate.yaml:4:", "listen", "HOST:PORT", "null"]),
     "listen sexagesimal": (MINIMAL + "listen: 1:30\n", ["gate.yaml:4:", "listen", "HOST:PORT", "'1:30'"]),
     "admin port 70000": (MINIMAL + "admin: {listen: 'a:70000'}\n", ["gate.yaml:4:", "admin.listen", "65535"]),
+    "switch of another word": (
+        MINIMAL + "log: {access: on the whole}\n",
+        ["gate.yaml:4:", "log.access", "true or false", "'on the whole'"],
+    ),
+    "format unknown": (MINIMAL + "log: {format: xml}\n", ["gate.yaml:4:", "log.format", "json, text", "'xml'"]),
+    "its own listener": (
+        MINIMAL.replace("3001", "8080"),
+        ["gate.yaml:3:", "upstreams[0].url", "where the gateway itself listens", "'http://127.0.0.1:8080/mcp'"],
+    ),
+    "its own listener by name": (
+        "listen: 0.0.0.0:80\n" + MINIMAL.replace("127.0.0.1:3001", "localhost"),
+        ["gate.yaml:4:", "upstreams[0].url", "where the gateway itself listens"],
+    ),
     "admin is listen": (
         MINIMAL + "listen: a:1\nadmin:\n  listen: a:1\n",
         ["gate.yaml:6:", "admin.listen", "a:1", "other than", "listen"],
@@ -215,27 +228,27 @@ BAD: dict[str, tuple[str, list[str]]] = {
         upstream("identity_headers: ['a b']"),
         ["gate.yaml:4:", "identity_headers[0]", "'a b'"],
     ),
-    "identity of nothing": (upstream("identity_headers: []"), ["gate.yaml:4:", "identity_headers", ">= 1"]),
+    "identity of nothing": (upstream("identity_headers: []"), ["gate.yaml:4:", "identity_headers", "at least one"]),
     "added header": (
         upstream("add_headers: [via, x]"),
         ["gate.yaml:4:", "add_headers[1]", "x-forwarded, forwarded, via", "'x'"],
     ),
     # numbers
-    "page_size 0": (MINIMAL + "index:\n  page_size: 0\n", ["gate.yaml:5:", "index.page_size", ">= 1", "'0'"]),
+    "page_size 0": (MINIMAL + "index:\n  page_size: 0\n", ["gate.yaml:5:", "index.page_size", "from 1 to", "'0'"]),
     "page_size text": (
         MINIMAL + "index: {page_size: x}\n",
-        ["gate.yaml:4:", "index.page_size", "`int`", "'x'"],
+        ["gate.yaml:4:", "index.page_size", "a whole number", "'x'"],
     ),
-    "page_size true": (MINIMAL + "index: {page_size: yes}\n", ["gate.yaml:4:", "`int`", "`bool`", "'yes'"]),
-    "page_size fraction": (MINIMAL + "index: {page_size: 1.5}\n", ["gate.yaml:4:", "`int`", "'1.5'"]),
-    "page_size huge": (MINIMAL + f"index: {{page_size: {'9' * 99}}}\n", ["gate.yaml:4:", "<= 1000000000"]),
+    "page_size true": (MINIMAL + "index: {page_size: yes}\n", ["gate.yaml:4:", "a whole number", "'yes'"]),
+    "page_size fraction": (MINIMAL + "index: {page_size: 1.5}\n", ["gate.yaml:4:", "a whole number", "'1.5'"]),
+    "page_size huge": (MINIMAL + f"index: {{page_size: {'9' * 99}}}\n", ["gate.yaml:4:", "to 1000000000"]),
     "page_size endless": (
         MINIMAL + f"index: {{page_size: {'9' * 5000}}}\n",
         ["gate.yaml:4:", "index.page_size"],
     ),
     "requests_max 0": (
         upstream("requests_max: 0"),
-        ["gate.yaml:4:", "upstreams[0].requests_max", ">= 1", "'0'"],
+        ["gate.yaml:4:", "upstreams[0].requests_max", "from 1", "'0'"],
     ),
     "connections_max": (
         MINIMAL + "limits: {connections_max: -1}\n",
@@ -265,7 +278,7 @@ BAD: dict[str, tuple[str, list[str]]] = {
         ["gate.yaml:4:", "B, KB, MB, GB", "KiB", "'4M'"],
     ),
     "size fraction": (MINIMAL + "limits: {header_bytes_max: 1.5}\n", ["gate.yaml:4:", "64KiB", "'1.5'"]),
-    # A16: with less than that nothing could be relayed, or any peer would be taken for one that has stopped
+    # With less, nothing could be relayed, or every peer would seem to have stopped.
     "memory that holds no index": (
         MINIMAL + "index: {memory_bytes_max: 4095}\n",
         ["gate.yaml:4:", "index.memory_bytes_max", "1MiB or more", "'4095'"],
@@ -327,13 +340,142 @@ def test_a_secret_in_a_url_is_not_repeated() -> None:
             assert "https://" in message
 
 
-def test_every_faulty_value_is_reported_at_once() -> None:
-    message = refusal("listen: 1\nindx: {}\nindex:\n  max_age: 1\n")
-    assert [line.split(": ")[:2] for line in message.splitlines()] == [
-        ["gate.yaml:1", "listen"],
-        ["gate.yaml:2", "indx"],
-        ["gate.yaml:4", "index.max_age"],
+def places(message: str) -> list[tuple[str, str]]:
+    """The place and the key of each fault."""
+    return [(line.split(": ")[0], line.split(": ")[1]) for line in message.splitlines()]
+
+
+def test_every_fault_is_told_at_once() -> None:
+    """Text that no reader takes, wrong types, shapes, keys, what is missing, and what clashes."""
+    faulty = (
+        "listen: 1\nindx: {}\nindex:\n  max_age: 1\n  page_size: many\n  pages_max: 0\n"
+        "upstreams:\n- name: a\n- {name: b, url: 'http://b/', host: [], match: x}\nallowed_hosts: a\n"
+        "limits: {connections_max: true, held_bytes_max: 1MiB}\nadmin: {listen: 127.0.0.1:8080}\n"
+    )
+    assert places(refusal(faulty)) == [
+        ("gate.yaml:1", "listen"),
+        ("gate.yaml:2", "indx"),
+        ("gate.yaml:4", "index.max_age"),
+        ("gate.yaml:5", "index.page_size"),
+        ("gate.yaml:6", "index.pages_max"),
+        ("gate.yaml:8", "upstreams[0]"),
+        ("gate.yaml:9", "upstreams[1].host"),
+        ("gate.yaml:9", "upstreams[1].match"),
+        ("gate.yaml:10", "allowed_hosts"),
+        ("gate.yaml:11", "limits.connections_max"),
+        ("gate.yaml:12", "admin.listen"),
     ]
+
+
+def test_a_clash_is_told_beside_other_faults() -> None:
+    twice = "upstreams:\n- {name: a, url: 'http://a/'}\n- {name: a, url: 'http://a/'}\nzzz: 1\n"
+    assert places(refusal(twice)) == [
+        ("gate.yaml:4", "zzz"),
+        ("gate.yaml:3", "upstreams[1].name"),
+        ("gate.yaml:3", "upstreams[1]"),
+    ]
+
+
+def test_a_faulty_value_clashes_with_nothing() -> None:
+    """Its default stands for it meanwhile, which nobody has given."""
+    assert places(refusal(MINIMAL + "listen: 127.0.0.1:9090\nadmin: {listen: x}\n")) == [
+        ("gate.yaml:5", "admin.listen")
+    ]
+
+
+# ---- variables ----
+
+
+@pytest.fixture
+def environment(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
+    for name in ("GATE_HOST", "GATE_PORT", "GATE_NAME", "GATE_SIZE"):
+        monkeypatch.delenv(name, raising=False)
+    return monkeypatch
+
+
+def test_a_variable_has_the_type_of_its_key(environment: pytest.MonkeyPatch) -> None:
+    environment.setenv("GATE_HOST", "a.example")
+    environment.setenv("GATE_PORT", "81")
+    environment.setenv("GATE_NAME", "123")
+    environment.setenv("GATE_SIZE", "4096")
+    text = (
+        "upstreams: [{name: '${GATE_NAME}', url: 'http://${GATE_HOST}:${GATE_PORT}/'}]\n"
+        "index:\n  page_size: ${GATE_PORT}\n  tasks_max: '${GATE_PORT}0'\n"
+        "limits:\n  header_bytes_max: ${GATE_SIZE}\n  drain_timeout: ${GATE_GONE:-3s}\n"
+        "log:\n  access: ${GATE_GONE:-true}\nallowed_hosts:\n- ${GATE_HOST}\n"
+        "admin:\n  listen: ${GATE_GONE:-[::1]:0}\n"
+    )
+    config = parse(text, "gate.yaml")
+    assert (config.upstreams[0].name, config.upstreams[0].url) == ("123", Url("http", "a.example", 81, "/"))
+    assert (config.index.page_size, config.index.tasks_max) == (81, 810)
+    assert (config.limits.header_bytes_max, config.limits.drain_timeout) == (4096, 3.0)
+    assert (config.log.access, config.allowed_hosts) == (True, ("a.example",))
+    assert config.admin is not None and config.admin.listen == Address("::1", 0)
+
+
+def test_a_variable_that_is_set_goes_before_its_default(environment: pytest.MonkeyPatch) -> None:
+    environment.setenv("GATE_PORT", "7")
+    assert parse(MINIMAL + "index:\n  page_size: ${GATE_PORT:-8}\n", "gate.yaml").index.page_size == 7
+    environment.setenv("GATE_PORT", "")
+    assert parse(MINIMAL + "index:\n  page_size: ${GATE_PORT:-8}\n", "gate.yaml").index.page_size == 8
+
+
+def test_a_variable_stands_for_text_and_never_for_yaml(environment: pytest.MonkeyPatch) -> None:
+    environment.setenv("GATE_NAME", "x, url: 'http://b/'}, {name: y")
+    message = refusal("upstreams: [{name: '${GATE_NAME}', url: 'http://a/'}]")
+    assert places(message) == [("gate.yaml:1", "upstreams[0].name")]
+
+
+@pytest.mark.parametrize(
+    ("text", "parts"),
+    [
+        ("${GATE_HOST}", ["GATE_HOST in the environment", "${GATE_HOST:-default}", "given '${GATE_HOST}'"]),
+        ("a${", ["${NAME} or ${NAME:-default}", "given 'a${'"]),
+        ("${1A}", ["${NAME} or ${NAME:-default}", "given '${1A}'"]),
+        ("${GATE_HOST-x}", ["${NAME} or ${NAME:-default}"]),
+    ],
+)
+def test_a_variable_without_a_value_is_an_error(environment: pytest.MonkeyPatch, text: str, parts: list[str]) -> None:
+    message = refusal(MINIMAL + f"listen: '{text}'\n")
+    assert places(message) == [("gate.yaml:4", "listen")]
+    assert [part for part in parts if part not in message] == []
+
+
+def test_no_error_shows_the_value_of_a_variable(environment: pytest.MonkeyPatch) -> None:
+    """Whether the value is wrong by itself, or beside another."""
+    environment.setenv("GATE_HOST", "hunter2")
+    environment.setenv("GATE_NAME", "127.0.0.1:7777")
+    faulty = (
+        "listen: '${GATE_NAME}'\nadmin: {listen: '${GATE_NAME}'}\nlog: {level: '${GATE_HOST}'}\n"
+        "index: {page_size: '${GATE_HOST}'}\n"
+        "upstreams: [{name: '${GATE_HOST}', url: 'http://a/'}, {name: '${GATE_HOST}', url: 'http://${GATE_NAME}/'}]\n"
+    )
+    message = refusal(faulty)
+    assert "hunter2" not in message and "7777" not in message
+    assert message.count("given '${GATE_HOST}'") == 3 and "'http://${GATE_NAME}/'" in message
+
+
+# ---- what a reload cannot change ----
+
+
+def test_what_a_reload_cannot_change_is_told_with_its_line() -> None:
+    running = parse(MINIMAL, "running.yaml")
+    with pytest.raises(ConfigError) as caught:
+        parse(MINIMAL + "admin: null\nlisten: 127.0.0.1:1\nindex: {page_size: 0}\n", "gate.yaml", in_force=running)
+    assert places(str(caught.value)) == [
+        ("gate.yaml:6", "index.page_size"),
+        ("gate.yaml:5", "listen"),
+        ("gate.yaml:4", "admin"),
+    ]
+    assert "cannot change while the gateway runs" in str(caught.value)
+    changed = parse(MINIMAL + "index: {page_size: 1}\n", "gate.yaml", in_force=running)
+    assert changed.index.page_size == 1
+
+
+def test_a_key_that_is_gone_is_a_change_too() -> None:
+    running = parse(MINIMAL + "listen: 127.0.0.1:1\n", "running.yaml")
+    with pytest.raises(ConfigError, match=r"gate\.yaml:1: listen: .*the default"):
+        parse(MINIMAL, "gate.yaml", in_force=running)
 
 
 def test_a_long_value_is_cut_short() -> None:
@@ -488,7 +630,7 @@ def test_sections_may_be_empty_or_off() -> None:
     config = parse(MINIMAL + "admin: null\nlog: {}\nindex: {}\nlimits: {}\ntls: null\n", "gate.yaml")
     assert config.admin is None
     assert config.tls is None
-    assert (config.index, config.limits) == (Index(), Limits())
+    assert (config.index, config.limits) == (IndexLimits(), Limits())
 
 
 def test_one_port_0_for_both_listeners_is_two_ports() -> None:
@@ -519,8 +661,16 @@ def test_a_configuration_cannot_be_changed() -> None:
 
 def test_load_resolves_tls_paths_against_the_file(tmp_path: Path) -> None:
     path = tmp_path / "gate.yaml"
-    path.write_text("\ufeff" + MINIMAL + "tls: {certificate: tls/cert.pem, key: /etc/key.pem}\n", "utf-8")
-    assert load(path).tls == Tls(certificate=tmp_path / "tls" / "cert.pem", key=Path("/etc/key.pem"))
+    key = tmp_path / "key.pem"
+    path.write_text("\ufeff" + MINIMAL + f"tls: {{certificate: tls/cert.pem, key: {key}}}\n", "utf-8")
+    with pytest.raises(ConfigError) as caught:
+        load(path)
+    assert places(str(caught.value)) == [(f"{path}:4", "tls.certificate"), (f"{path}:4", "tls.key")]
+    assert "expected a file that can be read; given 'tls/cert.pem': No such file" in str(caught.value)
+    (tmp_path / "tls").mkdir()
+    (tmp_path / "tls" / "cert.pem").touch()
+    key.touch()
+    assert load(path).tls == Tls(certificate=tmp_path / "tls" / "cert.pem", key=key)
 
 
 def test_load_names_what_it_cannot_read(tmp_path: Path) -> None:

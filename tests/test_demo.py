@@ -20,7 +20,8 @@ import aiohttp
 import pytest
 
 from gateway.demo.legacy import UNFINISHED, LegacyServer, history, timestamp
-from gateway.demo.show import PORTS, Client, DemoFailed, Session, show
+from gateway.demo.show import PORTS, Client, Comparison, DemoFailed, show
+from tests.launch import command
 
 DEMO_S = 60  # on a busy machine
 COLUMNS = 80
@@ -178,7 +179,7 @@ async def test_only_what_has_not_finished_keeps_changing() -> None:
 async def test_answers_that_are_not_those_found_by_hand_are_wrong(capsys: pytest.CaptureFixture[str]) -> None:
     """The server stands where the gateway should: it does not filter."""
     async with serving(240) as (server, client):
-        assert not await show(Session(server, client, client), server, 0.0)
+        assert not await show(Comparison(server, client, client), server, 0.0)
     assert "WRONG: taskgate's answers are not those found by hand." in capsys.readouterr().out
 
 
@@ -195,22 +196,6 @@ async def test_a_failure_says_what_was_asked_and_answered() -> None:
 
 
 # The command
-
-
-@asynccontextmanager
-async def command(*arguments: str) -> AsyncIterator[asyncio.subprocess.Process]:
-    """`taskgate` with these arguments, ended in any case."""
-    process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-W", "error", "-m", "gateway", *arguments),
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.STDOUT,
-    )
-    try:
-        yield process
-    finally:
-        if process.returncode is None:
-            process.kill()
-        await process.wait()
 
 
 async def ended(process: asyncio.subprocess.Process) -> tuple[int | None, str]:

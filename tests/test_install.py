@@ -26,7 +26,7 @@ PINS: Final = {
 
 
 def closure(given: list[str]) -> dict[NormalizedName, list[Requirement]]:
-    """Every package that these requirements lead to on this machine, and what is required of it."""
+    """Every package that these requirements need on this machine, with all requirements for it."""
     found: dict[NormalizedName, list[Requirement]] = {}
     waiting = [(Requirement(text), "") for text in given]
     seen: set[tuple[str, str]] = set()
@@ -70,7 +70,7 @@ def test_make_run_installs_what_running_needs_and_no_more(tmp_path: Path) -> Non
     assert "taskgate demo" in done
 
 
-@pytest.mark.parametrize("target", ["install", "test", "check", "fuzz", "bench"])
+@pytest.mark.parametrize("target", ["install", "test", "check", "fuzz", "bench", "dist", "try-image"])
 def test_other_targets_install_what_the_tests_need(target: str, tmp_path: Path) -> None:
     done = make(target, tmp_path / "venv")
     assert done.index("--editable .") < done.index("--editable '.[dev]'")

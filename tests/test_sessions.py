@@ -1,4 +1,4 @@
-"""The life of a session: who gets a place, who finds what when it has to go while someone works with it, what is freed.
+"""The life of a session: who gets a place, what is found when a session in use is evicted, and what is freed.
 
 In: the store of sessions, on a clock of the test's. Out: nothing. Always: no gateway and no socket: each test puts a
 query under way by hand, as `answer.py` does.
@@ -12,13 +12,15 @@ from typing import Any
 import pytest
 
 from gateway import config
-from gateway.asks import Ask
-from gateway.core import task
-from gateway.core.capabilities import Server
-from gateway.core.knowledge import NEVER, Suspicion
-from gateway.core.observe import Observation
-from gateway.sessions import Key, Life, Servers, Session, Sessions
-from tests.core import plain
+from gateway.identity import Key
+from gateway.mcp import task
+from gateway.mcp.capabilities import Server
+from gateway.mcp.jsonrpc import Message
+from gateway.mcp.observe import Observation
+from gateway.tasks.asks import Ask, Outbox
+from gateway.tasks.notes import NEVER
+from gateway.tasks.sessions import Life, Servers, Session, Sessions
+from tests.rules import plain
 
 KEY = Key("research", b"/mcp", b"0f8c", b"who")
 OTHER = Key("research", b"/mcp", b"other", b"who")
@@ -40,11 +42,11 @@ def told(*task_ids: str) -> Observation:
 
 
 def sessions(clock: Clock, **limits: Any) -> Sessions:
-    return Sessions(config.Index(**limits), Servers(clock), clock)
+    return Sessions(config.IndexLimits(**limits), Servers(clock), clock)
 
 
 def stored(store: Sessions, key: Key) -> Session:
-    """The session of a caller whom the upstream has answered."""
+    """The session of a caller that the upstream has answered."""
     session = store.open(key)
     store.admit(session)
     return session
@@ -59,7 +61,7 @@ def in_use(store: Sessions, key: Key) -> Session:
     """A session of one task, which a query works with."""
     store.observe(key, told("t-1"))
     session = store.open(key)
-    session.answering[b"1"] = [asyncio.get_running_loop().create_future()]
+    session.asks.answering[b"1"] = [asyncio.get_running_loop().create_future()]
     return session
 
 
@@ -69,7 +71,7 @@ async def test_a_reload_to_another_server_leaves_it_nothing_of_the_old_ones(evic
     session = in_use(store, KEY)
     if evicted:
         stored(store, OTHER)
-    store.take_over(config.Index(), {"research"})
+    store.take_over(config.IndexLimits(), {"research"})
     assert not list(session.index)
     assert store.open(KEY) is not session
 
@@ -92,7 +94,7 @@ async def test_an_evicted_session_is_found_while_someone_works_with_it_and_freed
     index = weakref.ref(session.index)
     gc.disable()
     try:
-        session.answering.clear()
+        session.asks.answering.clear()
         del session
         for _ in range(10):
             await asyncio.sleep(0)
@@ -104,10 +106,10 @@ async def test_an_evicted_session_is_found_while_someone_works_with_it_and_freed
 async def test_a_session_that_outgrew_its_limit_unseen_is_known_to_have_gone() -> None:
     clock = Clock()
     store = sessions(clock, memory_bytes_max=2**20)
-    stored(store, KEY).known.suspect = {str(number): Suspicion(1.0, 1.0) for number in range(4000)}
+    stored(store, KEY).take(Observation(suspect=[str(number) for number in range(5000)]), None, 1.0)
     store.keep(store.open(KEY))
-    assert store.open(KEY).known.believed_from == clock.now
-    assert store.open(OTHER).known.believed_from == NEVER
+    assert store.open(KEY).known.newcomers_from == clock.now
+    assert store.open(OTHER).known.newcomers_from == NEVER
 
 
 async def test_a_session_that_expires_between_two_looks_at_the_clock_is_whole() -> None:
@@ -121,14 +123,15 @@ async def test_a_session_that_expires_between_two_looks_at_the_clock_is_whole() 
             for _ in range(10):
                 await asyncio.sleep(0)
         session = store.open(KEY)
-        assert "t-5" in {*session.index, *session.known.suspect}  # or it is asked for, as what was known has gone
+        known_of = {*session.index, *session.known.notes.suspects(clock.now)}
+        assert "t-5" in known_of  # if what was known has gone, the task is asked for
 
 
 # ---- who is refused holds nothing ----
 
 
 def strangers(count: int) -> list[Key]:
-    """Callers whom nobody knows, each of an identity and a session of his own."""
+    """Unknown callers, each with an identity and a session of its own."""
     return [Key("research", b"/mcp", b"%d" % number, b"stranger-%d" % number) for number in range(count)]
 
 
@@ -145,7 +148,7 @@ async def test_a_caller_has_no_place_before_the_upstream_has_answered_him() -> N
 
 
 async def test_a_refused_caller_leaves_no_note_in_place_of_anothers() -> None:
-    """Of a session that had to go is known when: what was asked for before is not believed unseen."""
+    """The time of a session's eviction is known, so an earlier request's answer is not believed unseen."""
     clock = Clock()
     store = sessions(clock, sessions_max=2)
     store.observe(KEY, told("t-1"))
@@ -154,14 +157,14 @@ async def test_a_refused_caller_leaves_no_note_in_place_of_anothers() -> None:
     clock.now += 1
     for stranger in strangers(10):
         asking = store.open(stranger)
-        asking.answering[b"1"] = [asyncio.get_running_loop().create_future()]
+        asking.asks.answering[b"1"] = [asyncio.get_running_loop().create_future()]
         store.drop(stranger)
-        asking.answering.clear()
+        asking.asks.answering.clear()
         del asking
         store.drop(stranger)
         store.drop_all(stranger)
-        assert store.open(stranger).known.believed_from == NEVER
-    assert store.open(KEY).known.believed_from == lost_at
+        assert store.open(stranger).known.newcomers_from == NEVER
+    assert store.open(KEY).known.newcomers_from == lost_at
 
 
 async def test_a_caller_who_was_answered_and_is_refused_has_no_place_while_he_is_at_work() -> None:
@@ -175,10 +178,10 @@ async def test_a_caller_who_was_answered_and_is_refused_has_no_place_while_he_is
     store.admit(session)
     assert (session.life, places(store)) == (Life.STORED, 1)
     store.drop(KEY)
-    session.answering.clear()
+    session.asks.answering.clear()
     del session
     assert store.find(KEY) is None
-    assert store.open(KEY).known.believed_from == clock.now
+    assert store.open(KEY).known.newcomers_from == clock.now
 
 
 async def test_an_evicted_session_gets_its_place_back_when_it_is_answered() -> None:
@@ -192,10 +195,10 @@ async def test_an_evicted_session_gets_its_place_back_when_it_is_answered() -> N
 
 
 async def test_a_session_that_another_has_replaced_gets_no_place() -> None:
-    """As after a reload to another server: what a crawl that began before brings is the old one's."""
+    """As after a reload to another server: an earlier crawl brings tasks of the old one."""
     store = sessions(Clock())
     session = in_use(store, KEY)
-    store.take_over(config.Index(), {"research"})
+    store.take_over(config.IndexLimits(), {"research"})
     other = store.open(KEY)
     store.admit(session)
     assert places(store) == 0
@@ -204,7 +207,7 @@ async def test_a_session_that_another_has_replaced_gets_no_place() -> None:
 
 @pytest.mark.parametrize("how", ["refused", "ended", "unread"])
 async def test_what_passes_before_the_first_answer_of_a_caller_is_not_lost_on_it(how: str) -> None:
-    """What was asked for before is on its way: it is old when it comes, though nothing was known of the caller yet."""
+    """An earlier request's answer is on its way. It is old when it comes, though the caller was unknown."""
     clock = Clock()
     store = sessions(clock)
     asked_at = clock.now
@@ -221,7 +224,10 @@ async def test_what_passes_before_the_first_answer_of_a_caller_is_not_lost_on_it
     store.observe(KEY, told("t-1"), asked_at)
     session = store.open(KEY)
     assert session is held
-    assert "t-1" in session.known.suspect if how != "unread" else session.known.doubted_at == clock.now
+    if how == "unread":
+        assert session.known.doubted_at == clock.now
+    else:
+        assert session.known.notes.suspects(clock.now) == ["t-1"]
     assert places(store) == 1
 
 
@@ -270,9 +276,9 @@ def test_of_what_initialize_said_little_is_kept(methods: tuple[str, ...], kept: 
 
 
 class _Reader:
-    """A client that takes whatever it is told."""
+    """A client that accepts everything."""
 
-    is_full = False
+    streaming = is_full = False
 
     def forward(self, data: bytes) -> None:
         pass
@@ -280,17 +286,24 @@ class _Reader:
     async def drain(self) -> None:
         pass
 
-    def progress(self, tasks: int) -> None:
+    def send(self, data: bytes) -> None:
+        pass
+
+    def end(self) -> None:
         pass
 
 
+def _outbox() -> Outbox:
+    return Outbox(_Reader(), Message("2.0"), Clock())
+
+
 async def test_who_joins_what_its_last_reader_has_just_given_up_asks_anew() -> None:
-    """The cancellation of what was asked was taken for the cancellation of the query: no answer, and the end."""
-    ask = Ask(Session(KEY), ["t-1"], 0.0)
+    """The cancelled request was once taken for a cancelled query, which got no answer."""
+    ask = Ask(Session(KEY).asks, ["t-1"], 0.0)
     ask.task = asyncio.create_task(asyncio.sleep(60))
-    leaving = asyncio.create_task(ask.join(_Reader()))
+    leaving = asyncio.create_task(ask.join(_outbox()))
     await asyncio.sleep(0)
     leaving.cancel()
     await asyncio.sleep(0)
-    await ask.join(_Reader())
+    await ask.join(_outbox())
     assert ask.task.cancelled()

@@ -1,4 +1,4 @@
-"""An MCP server of the 2025-11-25 era: it lists its tasks ten at a time, and cannot filter them.
+"""An MCP server of revision 2025-11-25. It lists its tasks ten at a time, and cannot filter them.
 
 In: JSON-RPC messages by POST to `/mcp`; DELETE ends a session. Out: JSON, as the official SDKs' servers answer with
 their in-memory task stores. Sessions do not see each other's tasks. Criteria of `tasks/list` are ignored.
@@ -16,13 +16,13 @@ from typing import Any, Final, TypeAlias
 import orjson
 from aiohttp import web
 
-PAGE_SIZE: Final = 10  # tasks; what both SDKs use
+PAGE_SIZE: Final = 10  # tasks, as in both SDKs
 HISTORY_DAYS: Final = 5
 UNFINISHED: Final = ("working", "input_required")
 
 _TTL_MS: Final = 14 * 86_400_000
-_SESSIONS_MAX: Final = 100  # the oldest is forgotten
-_STOP_S: Final = 0.1  # for answers in flight
+_SESSIONS_MAX: Final = 100  # beyond it the oldest is forgotten
+_STOP_S: Final = 0.1  # to finish answers in flight
 _SESSION: Final = "Mcp-Session-Id"
 _STATUSES: Final = (*UNFINISHED, "completed", "failed", "cancelled")
 _WEIGHTS: Final = (8, 5, 70, 10, 7)
@@ -36,12 +36,12 @@ _MESSAGES: Final = {
 }
 
 Task: TypeAlias = dict[str, Any]
-"""A task as it is on the wire; its members stand in the TypeScript SDK's order."""
+"""A task as it is on the wire. Its members are in the TypeScript SDK's order."""
 
 
 def timestamp(instant_ms: int) -> str:
     """The instant as JavaScript's `toISOString` writes it: three digits of a second, and `Z`."""
-    # From whole seconds: a float of seconds and milliseconds can come out a millisecond short.
+    # Milliseconds are added as text: a float of seconds and milliseconds can come out a millisecond short.
     seconds, ms = divmod(instant_ms, 1000)
     return f"{datetime.fromtimestamp(seconds, UTC).isoformat()[:19]}.{ms:03d}Z"
 
@@ -115,7 +115,7 @@ class Tasks:
 
 
 class LegacyServer:
-    """The server: make it, `start` it, `stop` it. `tasks` are those that a session has from the start."""
+    """The server: make it, `start` it, `stop` it. `tasks` is the number of tasks in a new session."""
 
     def __init__(self, tasks: int = 240, page_size: int = PAGE_SIZE) -> None:
         self.counts: Counter[str] = Counter()  # messages by method
@@ -123,12 +123,12 @@ class LegacyServer:
         self._tasks = tasks
         self._page_size = page_size
         self._rng = random.Random(14)
-        # Cancellation: the answer ends with the client that waits for it.
+        # With cancellation an answer ends when its client leaves.
         server = web.Server(self.handle, handler_cancellation=True, access_log=None)
         self._runner = web.ServerRunner(server, shutdown_timeout=_STOP_S)
 
     async def start(self) -> str:
-        """Listen on a free port of 127.0.0.1. The URL of the MCP endpoint."""
+        """Listen on a free port of 127.0.0.1. Returns the URL of the MCP endpoint."""
         await self._runner.setup()
         await web.TCPSite(self._runner, "127.0.0.1", 0).start()
         return f"http://127.0.0.1:{self._runner.addresses[0][1]}/mcp"
@@ -143,7 +143,7 @@ class LegacyServer:
         tasks.add(history(self._rng, count, time.time_ns() // 1_000_000))
 
     async def keep_changing(self, every_s: float) -> None:
-        """Change a task of each session, again and again. Those that have finished stay as they are."""
+        """Change an unfinished task of each session, again and again."""
         while True:
             await asyncio.sleep(every_s)
             for tasks in self.sessions.values():
@@ -152,7 +152,7 @@ class LegacyServer:
                     self.change(tasks, self._rng.choice(unfinished))
 
     def change(self, tasks: Tasks, task: Task) -> None:
-        """Let a task that works require input, or go on with its work."""
+        """Let a working task ask for input, or a task that has asked for input work again."""
         status = "working" if task["status"] == "input_required" else "input_required"
         tasks.update(task["taskId"], status, self._rng.choice(_MESSAGES[status]) or "Starting again")
 
@@ -185,7 +185,7 @@ class LegacyServer:
         return web.Response(body=orjson.dumps(answer), content_type="application/json", headers=headers)
 
     def _open(self) -> str:
-        """The id of a new session."""
+        """Open a session. Returns its id."""
         if len(self.sessions) == _SESSIONS_MAX:
             del self.sessions[next(iter(self.sessions))]
         session_id = uuid.uuid4().hex

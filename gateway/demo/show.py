@@ -1,7 +1,7 @@
 """What `taskgate demo` shows: one question, its answer, and what the answer costs by hand and through the gateway.
 
-In: `once`. Out: text for a terminal of 80 columns; every figure of it is measured in this run. The gateway is the real
-one on real sockets, in this process. Exit status: 0 if its answers are those that filtering by hand finds; else 1.
+In: `once`. Out: text for a terminal of 80 columns; every figure in it is measured in this run. The gateway is the real
+one on real sockets, in this process. Exit status: 0 if its answers are those found by hand; else 1.
 """
 
 import asyncio
@@ -68,7 +68,7 @@ class Client:
 
 
 class Cost(NamedTuple):
-    """An answer and what it took."""
+    """An answer, and what it cost."""
 
     tasks: list[Task]
     requests: int
@@ -76,11 +76,11 @@ class Cost(NamedTuple):
     server_requests: int
 
     def row(self, way: str) -> str:
-        """A line of the table."""
+        """A line of the table. `way` says how the answer was found."""
         return _COST.format(way, f"{self.requests:,}", f"{self.received_bytes:,}", f"{self.server_requests:,}")
 
 
-class Session:
+class Comparison:
     """One session with the server, by two ways: `direct`, and through the `gateway`."""
 
     def __init__(self, legacy: LegacyServer, direct: Client, gateway: Client) -> None:
@@ -111,7 +111,7 @@ class Session:
         while "nextCursor" in page:
             page = await self._direct.ask("tasks/list", {"cursor": page["nextCursor"]})
             tasks += page["tasks"]
-        # The server writes all timestamps in one format, so that they can be compared as text.
+        # The server writes all timestamps in one format, so they can be compared as text.
         found = [t for t in tasks if t["status"] in UNFINISHED and t["createdAt"] >= self.params["createdAfter"]]
         return sorted(found, key=lambda t: (t["lastUpdatedAt"], t["taskId"]), reverse=True)
 
@@ -121,7 +121,7 @@ class Session:
 
 
 async def demo(once: bool) -> int:
-    """Start both servers and show what there is to see. The exit status. Raises DemoFailed, StartError."""
+    """Start both servers and show the comparison. Returns the exit status. Raises DemoFailed, StartError."""
     async with AsyncExitStack() as stack:
         legacy = LegacyServer()
         stack.push_async_callback(legacy.stop)
@@ -135,7 +135,7 @@ async def demo(once: bool) -> int:
         http = await stack.enter_async_context(aiohttp.ClientSession(timeout=timeout))
         client = Client(http, f"http://{listen}/mcp")
         await client.ask("initialize", {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": _INFO})
-        session = Session(legacy, Client(http, server_url, client.session_id), client)
+        session = Comparison(legacy, Client(http, server_url, client.session_id), client)
         right = await show(session, legacy, settings.index.max_age)
         if not once:
             _invite(session, server_url, f"http://{admin}/metrics")
@@ -145,8 +145,8 @@ async def demo(once: bool) -> int:
     return 0 if right else 1
 
 
-async def show(session: Session, legacy: LegacyServer, max_age_s: float) -> bool:
-    """Print question, answer and costs. Whether all answers were right."""
+async def show(session: Comparison, legacy: LegacyServer, max_age_s: float) -> bool:
+    """Print question, answer and costs. Returns whether all answers were right."""
     by_hand, first, second = await session.by_hand(), await session.filtered(), await session.filtered()
     print(
         f"\nAn MCP server has {len(session.tasks.all)} tasks. It lists {PAGE_SIZE} at a time, and cannot filter them.\n"
@@ -182,14 +182,14 @@ def _message(number: int, method: str, params: dict[str, Any]) -> dict[str, Any]
     return {"jsonrpc": "2.0", "id": number, "method": method, "params": params}
 
 
-def _request(session: Session, indent: str) -> str:
+def _request(session: Comparison, indent: str) -> str:
     """The request as JSON that fits 80 columns."""
     head = json.dumps(_message(session.gateway.requests, "tasks/list", {})).removesuffix("}}")
     members = [f"{json.dumps(name)}: {json.dumps(value)}" for name, value in session.params.items()]
     return indent + head + f"\n{indent}  " + f",\n{indent}  ".join(members) + "}}"
 
 
-def _invite(session: Session, server_url: str, metrics_url: str) -> None:
+def _invite(session: Comparison, server_url: str, metrics_url: str) -> None:
     """Print what to try by hand."""
     # curl asks a proxy of the environment even for a loopback address.
     direct = "--noproxy '*' " if urllib.request.getproxies() else ""
@@ -206,7 +206,7 @@ def _invite(session: Session, server_url: str, metrics_url: str) -> None:
 
 
 def _free_ports() -> list[int]:
-    """`PORTS`; where one is taken, a free one."""
+    """`PORTS`; in place of a port that is taken, a free one."""
     with ExitStack() as held:  # all at once, so that no two are the same
         found = []
         for port in PORTS:
@@ -220,7 +220,7 @@ def _free_ports() -> list[int]:
 
 
 async def _until_signalled(once: bool) -> int:
-    """`demo`, which SIGINT and SIGTERM cancel. The first of them counts: tidying up is not interrupted."""
+    """Run `demo`, until SIGINT or SIGTERM cancels it. Only the first signal counts: nothing interrupts tidying up."""
     task = asyncio.current_task()
     assert task is not None
 
@@ -233,14 +233,14 @@ async def _until_signalled(once: bool) -> int:
     try:
         return await demo(once)
     except asyncio.CancelledError:
-        return 1  # before there was anything to see
+        return 1  # cancelled before all was shown
     except (DemoFailed, StartError) as error:
         print(f"taskgate demo: {error}", file=sys.stderr)
         return 1
 
 
 def run(once: bool) -> int:
-    """The demo, until Ctrl-C or, with `once`, until all is shown. The exit status."""
+    """Run the demo until Ctrl-C or, with `once`, until all is shown. Returns the exit status."""
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(line_buffering=True)
     return asyncio.run(_until_signalled(once))

@@ -1,1 +1,1 @@
-"""Hostile requests and hostile responses, as data, and what they may do to a neighbour: nothing (issue 9)."""
+"""Hostile requests and responses, as data. They must do nothing to a neighbour."""

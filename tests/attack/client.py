@@ -4,59 +4,33 @@ In: bytes. Out: bytes, and how the connection ended. Always: every wait has an e
 """
 
 import asyncio
-import contextlib
 from collections.abc import Callable
 
+from tests import peer
 from tests.attack.rows import Pieces
-from tests.attack.upstream import cut
 
 
-class Client(asyncio.Protocol):
-    """One connection. `end` is "open", "fin" or "rst"."""
+class Client(peer.Client):
+    """One connection. Its end is "rst", too, where this side has cut it."""
 
-    def __init__(self) -> None:
-        self.received = bytearray()
-        self.end = "open"
-        self._changed = asyncio.Event()
-
-    @classmethod
-    async def connect(cls, port: int) -> "Client":
-        """A connection to 127.0.0.1."""
-        _, client = await asyncio.get_running_loop().create_connection(cls, "127.0.0.1", port)
-        return client
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self.transport = transport
-
-    def data_received(self, data: bytes) -> None:
-        self.received += data
-        self._changed.set()
-
-    def eof_received(self) -> bool:
-        self.end = "fin"
-        self._changed.set()
-        return True
-
-    def connection_lost(self, exc: Exception | None) -> None:
+    def on_close(self) -> None:
         if self.end == "open":
             self.end = "rst"
-        self._changed.set()
+            self._tell()
 
-    async def send(self, pieces: Pieces, then: str = "open") -> None:
+    async def play(self, pieces: Pieces, then: str = "open") -> None:
         """Send the pieces, each as a segment of its own, and then FIN or RST."""
         for piece in pieces:
             if isinstance(piece, float):
                 await asyncio.sleep(piece)
-            elif not self.transport.is_closing():
-                self.transport.write(piece)
-        if then == "fin" and not self.transport.is_closing():
-            with contextlib.suppress(OSError):  # the gateway has reset it
-                self.transport.write_eof()
+            else:
+                self.write(piece)
+        if then == "fin":
+            self.finish()
         elif then == "rst":
-            self.close()
+            self.cut()
 
-    async def until(self, condition: Callable[[], bool], wait_s: float) -> bool:
+    async def within(self, wait_s: float, condition: Callable[[], bool]) -> bool:
         """Whether `condition`, which is looked at whenever something comes, holds in that time."""
         try:
             async with asyncio.timeout(wait_s):
@@ -67,6 +41,7 @@ class Client(asyncio.Protocol):
             return False
         return True
 
-    def close(self) -> None:
+    def cut(self) -> None:
         """Cut the connection: a port that is free again at once."""
-        cut(self.transport)
+        if not self.closed:
+            self.reset()

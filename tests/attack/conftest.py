@@ -1,4 +1,4 @@
-"""One gateway for all rows, a process with small limits, and the loop on which everything else runs."""
+"""One gateway with small limits for all rows, and the event loop of everything else."""
 
 import asyncio
 from collections.abc import Iterator
@@ -7,8 +7,8 @@ import pytest
 
 from tests.attack.requests.limits import BODY_BYTES_MAX, HEAD_BYTES_MAX
 from tests.attack.stage import Stage
-from tests.attack.upstream import Link, Upstream
-from tests.relay.gateway import Gateways, listening, port_of
+from tests.attack.upstream import Upstream
+from tests.launch import Gateways, listening, port_of
 
 LIMITS = {
     "header_bytes_max": HEAD_BYTES_MAX,
@@ -23,16 +23,20 @@ def runner() -> Iterator[asyncio.Runner]:
         yield one
 
 
+async def begin(upstream: Upstream) -> None:
+    """Take connections, on the running loop."""
+    upstream.open()
+
+
 @pytest.fixture(scope="session")
 def stage(runner: asyncio.Runner, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
     """The process, and an upstream that stays; identity is narrowed, so that a header of it can be named."""
     gateways = Gateways(tmp_path_factory.mktemp("attack"))
     identity = {"identity_headers": ["Authorization", "X-Tenant"]}
     with listening() as sock, gateways.process(port_of(sock), limits=LIMITS, upstream=identity) as gateway:
-        upstream = Upstream()
-        loop = runner.get_loop()
-        server = runner.run(loop.create_server(lambda: Link(upstream), sock=sock))
+        upstream = Upstream(sock)
+        runner.run(begin(upstream))
         one = Stage(gateway.port, upstream, b"127.0.0.1:%d" % port_of(sock))
         yield one
         runner.run(one.clear())
-        server.close()
+        upstream.shut()

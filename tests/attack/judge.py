@@ -1,8 +1,7 @@
 """What became of a row, and whether the row allows it.
 
-In: every byte that the upstream and the hostile client received. Out: what is wrong, one line for each.
-Always: both readers of each side must read the same; the bytes must also be HTTP as the strictest reader has it, the
-one that the tests of the relay compare with.
+In: every byte that the upstream and the hostile client received. Out: the faults, one line each.
+Always: both readers of each side agree, and the strictest reader, that of tests/relay, accepts the bytes.
 """
 
 from collections.abc import Sequence
@@ -57,7 +56,7 @@ class Scene:
     # ---- what holds for every row ----
 
     def common(self) -> list[str]:
-        """What is wrong whatever the row allows."""
+        """The faults that no row allows."""
         found = [fault for victim in self._victims for fault in victim.wrongs_above(self.arrived)]
         if any(victim.secret in self.received for victim in self._victims):
             found.append("the hostile client got a victim's bytes")
@@ -72,7 +71,7 @@ class Scene:
         return found
 
     def _holds_a_secret(self, message: Message) -> bool:
-        """Whether bytes of a victim's are in a request that is not its own, but for the one behind the hostile one."""
+        """Whether a victim's bytes are in a foreign request, other than the one behind the hostile request."""
         parts = [message.body, *(value for _, value in message.fields + message.trailers)]
         if self.behind is not None and any(self.behind.secret in part for part in parts):
             return False
@@ -113,7 +112,7 @@ class Scene:
 
 
 def judge_request(row: Request, scene: Scene) -> list[str]:
-    """What is wrong with what became of a row, by the outcome that is nearest."""
+    """The faults of a request's outcome, by the nearest allowed one."""
     return min((_against(outcome, scene) for outcome in row.may), key=len)
 
 
@@ -134,7 +133,7 @@ def _against(outcome: Outcome, scene: Scene) -> list[str]:
 
 
 def _reached(outcome: Outcome, scene: Scene) -> list[str]:
-    """What is wrong with what the upstream got."""
+    """The faults in what the upstream got."""
     found: list[str] = []
     if len(scene.attacks) != len(outcome.seen):
         got = [message.start for message in scene.attacks]
@@ -171,7 +170,7 @@ def _seen(seen: Seen, got: Message) -> list[str]:
 
 
 def _told(outcome: Outcome, scene: Scene, got: Reading) -> list[str]:
-    """What is wrong with what the client got."""
+    """The faults in what the client got."""
     found: list[str] = []
     finals = got.finals
     for seen, response in zip(outcome.seen, finals, strict=False):
@@ -209,7 +208,7 @@ def _refusal(outcome: Outcome, scene: Scene, rest: list[Message]) -> list[str]:
 
 
 def judge_response(row: Response, method: bytes, scene: Scene) -> list[str]:
-    """What is wrong with what the client got of a hostile answer, by what it may get that is nearest."""
+    """The faults in what the client got of a hostile answer, by the nearest allowed one."""
     one, other = scene.responses([method])
     found = min((_got(may, one, other, scene) for may in row.may), key=len)
     asked = [message for message in scene.attacks if message.target == HOSTILE]

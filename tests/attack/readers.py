@@ -1,8 +1,8 @@
-"""Two readers of HTTP/1.1 that are not the gateway's: llhttp by way of httptools, and h11.
+"""Two readers of HTTP/1.1 besides the gateway's: llhttp, by way of httptools, and h11.
 
-In: every byte of one direction of a connection. Out: a `Reading`: the messages that are whole, and what else is there.
-Always: neither forgives more than its own defaults, so that a message which only one of them understands, or which they
-understand differently, is seen.
+In: every byte of one direction of a connection. Out: a `Reading`: the whole messages, and what else is there.
+Always: each forgives what its defaults forgive, so a message that only one understands is seen, and one that they read
+differently.
 """
 
 import re

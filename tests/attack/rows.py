@@ -1,6 +1,6 @@
-"""What a row of the tables says: bytes, and what they may do.
+"""A row of the tables: bytes, and what they may do.
 
-In: nothing. Out: the kinds of rows. Always: a row is data; whatever it allows is in it, and nothing else is allowed.
+In: nothing. Out: the kinds of rows. Always: a row is data, and allows only what it states.
 """
 
 from collections.abc import Iterable
@@ -90,7 +90,7 @@ def held(*fields: bytes, body: bytes) -> bytes:
 
 
 def streamed(*fields: bytes, body: bytes) -> bytes:
-    """A PUT, of which the gateway passes each piece as it comes; framed as the fields say."""
+    """A PUT whose pieces the gateway passes as they come; framed as the fields say."""
     return get(*fields, method=b"PUT", body=body)
 
 
@@ -99,7 +99,7 @@ WAYS: Final = {"held": (held, b"POST"), "streamed": (streamed, b"PUT")}
 
 
 def refused(name: str, sent: bytes | Pieces, *statuses: int, cut: bool = False, whole: bool = True) -> Request:
-    """A row that is answered with one of these statuses, 400 if none is given, and reaches nobody."""
+    """A row that gets one of these statuses, by default 400, and does not reach the upstream."""
     outcome = Outcome(refused=frozenset(statuses) or BAD, cut=cut, keeps=403 in statuses)
     return Request(name, _pieces(sent), (outcome,), whole=whole)
 

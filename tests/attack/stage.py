@@ -1,8 +1,8 @@
-"""One gateway, the upstream behind it, and rows that are played before them with victims before, beside and behind.
+"""Plays rows: one gateway, the upstream behind it, and victims before, beside and behind each row.
 
-In: a row. Out: what was wrong, one line for each; nothing is right. Always: each row begins with two connections to the
-upstream in the gateway's pool, both of which victims have used, and ends with victims on the connections that it has
-used itself. Where something was wrong all connections are closed, so that one row cannot hurt the next.
+In: a row. Out: the faults, one line each. Always: a row begins with two upstream connections in the pool, both used
+by victims, and ends with victims on the connections that it used. After a fault all connections are closed, so
+that one row cannot harm the next.
 """
 
 from collections.abc import Callable
@@ -76,7 +76,7 @@ class Stage:
         return found
 
     async def anything(self, sent: Pieces, answered: tuple[Pieces, str] | None = None) -> list[str]:
-        """Play bytes of which nothing is known: victims are untouched, and the upstream's readers agree."""
+        """Play any bytes. Victims are untouched, and the upstream's readers agree."""
         await self._begin()
         self._upstream.hostile = answered
         methods = [method_of(sent)]
@@ -100,12 +100,12 @@ class Stage:
         found: list[str] = []
         beside = await self._beside() if with_victims else None
         hostile = await self._client()
-        await hostile.send(sent, then)
-        ended = await hostile.until(
-            lambda: hostile.end != "open" or whole(bytes(hostile.received)), BRIEFLY_S if briefly else PATIENCE_S
+        await hostile.play(sent, then)
+        ended = await hostile.within(
+            BRIEFLY_S if briefly else PATIENCE_S, lambda: hostile.end != "open" or whole(bytes(hostile.received))
         )
         if briefly:
-            hostile.close()
+            hostile.cut()
         elif not ended:
             found.append(f"nothing happened for {PATIENCE_S:g} s")
         await self._upstream.played()
@@ -128,7 +128,7 @@ class Stage:
 
     async def _end(self, found: list[str]) -> None:
         for client in self._clients:
-            client.close()
+            client.cut()
         self._clients, self._victims = [], []
         self._upstream.hostile, self._upstream.early = None, False
         self._clean = not found
@@ -158,7 +158,7 @@ class Stage:
         return beside
 
     async def pair(self) -> list[str]:
-        """Two victims at once, so that each takes a connection to the upstream of its own: what is wrong with them."""
+        """The faults of two victims at once, so that each takes its own upstream connection."""
         first, second = await self._beside(), await self._beside()
         return await first.released() + await second.released()
 
@@ -179,16 +179,16 @@ class Beside:
     async def begin(self) -> None:
         """Send the request, and wait until it is at the upstream."""
         self._upstream.hold(self._victim.target)
-        await self._client.send((self._victim.request,))
+        await self._client.play((self._victim.request,))
         self._arrived = await self._upstream.has(self._victim.target, self._wait_s)
 
     async def released(self) -> list[str]:
-        """Have it answered: what is wrong with the answer."""
+        """Have it answered; the faults in the answer."""
         self._upstream.release(self._victim.target)
         client, methods = self._client, [self._victim.method]
-        await client.until(
-            lambda: client.end != "open" or bool(responses_by_llhttp(bytes(client.received), methods, False).finals),
+        await client.within(
             self._wait_s if self._arrived else 0,
+            lambda: client.end != "open" or bool(responses_by_llhttp(bytes(client.received), methods, False).finals),
         )
         data, ended = bytes(client.received), client.end == "fin"
         readings = [read(data, methods, ended) for read in (responses_by_llhttp, responses_by_h11)]

@@ -1,8 +1,8 @@
-"""Neighbours of what nobody thought of: rows of both tables, mutated, with victims beside and behind them.
+"""Random mutations of the rows of both tables, with victims beside and behind them.
 
-In: a row, and what is done to its bytes. Always: victims' exchanges are untouched, both readers of what the upstream
-received agree, and the strictest reader with them. What becomes of the hostile exchange itself is not said here.
-ATTACK_EXAMPLES says how many there are of either kind, 500 if nothing is said.
+In: a row, and a change to its bytes. Out: the victims' exchanges are untouched; both readers agree on what the upstream
+received, and the strictest reader accepts it. The fate of the hostile exchange itself is left open.
+ATTACK_EXAMPLES sets the number of mutations of each table; the default is 500.
 """
 
 import asyncio

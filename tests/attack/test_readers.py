@@ -1,4 +1,4 @@
-"""The readers tell what they are there to tell: where two of them differ, what is not whole, what nobody asked for."""
+"""The readers notice what they must: a difference between them, a message that is not whole, an unasked answer."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Hostile requests: each is refused, or reaches the upstream as what it was meant to be, and hurts no neighbour."""
+"""Each hostile request is refused, or reaches the upstream as it was meant, and harms no neighbour."""
 
 import asyncio
 

@@ -1,4 +1,4 @@
-"""Hostile responses: each reaches the client as it came, or as 502, or is cut, and hurts no neighbour."""
+"""Each hostile response reaches the client unchanged, or becomes a 502, or is cut, and harms no neighbour."""
 
 import asyncio
 

@@ -1,54 +1,36 @@
-"""The upstream behind the gateway: a scripted server of raw bytes, which reads requests as Node does.
+"""The script of the upstream: it reads requests with llhttp, as Node does, and answers them with the row's bytes.
 
-In: scripts by request target. Out: every byte that each connection received. Always: what llhttp cannot read is
-answered with 400 and the end of the connection; what no script names is told its own method and target.
+In: answers by request target. Out: every byte that each connection received. Always: a request that llhttp cannot read
+gets 400 and the end of its connection; a request without an answer of its own gets its method and target back.
 """
 
 import asyncio
-import contextlib
 import socket
-import struct
 from typing import Final
 
 import httptools
 
 from tests.attack.readers import Fields, Llhttp, Message
 from tests.attack.rows import Pieces
+from tests.peer import Peer
+from tests.upstream import Listener
 
 CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
 HOSTILE: Final = b"/hostile"
-_RESET: Final = struct.pack("ii", 1, 0)
 _LEAVE_S: Final = 2.0
 
 
-def cut(transport: asyncio.BaseTransport) -> None:
-    """End a connection with a reset."""
-    assert isinstance(transport, asyncio.Transport)
-    if not transport.is_closing():
-        transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
-        transport.abort()
-
-
-class Link(asyncio.Protocol):
+class Link(Peer):
     """One connection of the gateway's."""
 
-    def __init__(self, upstream: "Upstream") -> None:
+    def __init__(self, sock: socket.socket, upstream: "Upstream") -> None:
+        super().__init__(sock)
         self._upstream = upstream
-        self.received = bytearray()
         self.left = asyncio.get_running_loop().create_future()  # the gateway has closed it
         self._reader = Llhttp(httptools.HttpRequestParser, self._head)
         self._read = 0
-        self._finished = False
 
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self.transport = transport
-        # asyncio does it for sockets of a known protocol only; else what comes later would wait for an acknowledgement.
-        transport.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self._upstream.links.append(self)
-
-    def data_received(self, data: bytes) -> None:
-        self.received += data
+    def on_bytes(self, data: bytes) -> None:
         broken = bool(self._reader.reading.fault)
         self._reader.feed(data)
         messages = self._reader.reading.messages
@@ -57,7 +39,7 @@ class Link(asyncio.Protocol):
             self._upstream.arrived(self, messages[self._read - 1])
         if self._reader.reading.fault and not broken:
             self.write(b"HTTP/1.1 400 Bad Request\r\nConnection: close\r\n\r\n")
-            self.transport.close()
+            self.leave()
 
     def _head(self, fields: Fields) -> None:
         if self._upstream.early and self._reader.url == HOSTILE:
@@ -65,14 +47,11 @@ class Link(asyncio.Protocol):
         elif (b"expect", b"100-continue") in [(name, value.lower()) for name, value in fields]:
             self.write(CONTINUE)
 
-    def eof_received(self) -> bool:
-        self._gone()
-        return False
+    def on_end(self) -> None:
+        self.on_close()
+        self.leave()
 
-    def connection_lost(self, exc: Exception | None) -> None:
-        self._gone()
-
-    def _gone(self) -> None:
+    def on_close(self) -> None:
         if not self.left.done():
             self.left.set_result(None)
 
@@ -85,26 +64,16 @@ class Link(asyncio.Protocol):
         """Let go of what was received, up to the message under way."""
         if not self._reader.reading.rest and not self._reader.reading.fault:
             self.received.clear()
+            self.sent.clear()
             self._reader.reading.messages.clear()
             self._read = 0
 
-    def write(self, data: bytes) -> None:
-        """Send bytes, unless the connection has ended."""
-        if not self._finished and not self.transport.is_closing():
-            self.transport.write(data)
 
-    def finish(self) -> None:
-        """Send FIN, unless the connection has ended."""
-        if not self._finished and not self.transport.is_closing():
-            self._finished = True
-            with contextlib.suppress(OSError):  # the gateway has reset it
-                self.transport.write_eof()
+class Upstream(Listener):
+    """All connections since the last `reset`, and their answers."""
 
-
-class Upstream:
-    """All connections since the last `reset`, and what is to be answered."""
-
-    def __init__(self) -> None:
+    def __init__(self, listening: socket.socket) -> None:
+        super().__init__(listening)
         self.links: list[Link] = []
         self.arrivals: list[tuple[Link, Message]] = []
         self.answers: dict[bytes, bytes] = {}  # by target
@@ -113,6 +82,9 @@ class Upstream:
         self._held: dict[bytes, Link | None] = {}
         self._changed = asyncio.Event()
         self._playing: list[asyncio.Task[None]] = []
+
+    def connected(self, sock: socket.socket) -> None:
+        self.links.append(Link(sock, self))
 
     def arrived(self, link: Link, request: Message) -> None:
         """A request is whole."""
@@ -142,7 +114,8 @@ class Upstream:
             link.finish()
         elif then == "rst":
             await asyncio.sleep(0.002)  # what was sent is read before the reset
-            cut(link.transport)
+            if not link.closed:
+                link.reset()
 
     async def played(self) -> None:
         """Return once every hostile answer is out."""
@@ -184,13 +157,13 @@ class Upstream:
         if self.links:
             await asyncio.wait([link.left for link in self.links], timeout=_LEAVE_S)
         for link in self.links:
-            link.transport.abort()
+            await link.close()
         self.links, self.arrivals, self.answers, self._held = [], [], {}, {}
         self.hostile, self.early = None, False
 
 
 def echo(request: Message) -> bytes:
-    """The answer that says what was asked."""
+    """An answer that repeats the request line."""
     body = b"you asked %b %b" % request.start
     head = b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(body)
     return head if request.start[0] == b"HEAD" else head + body

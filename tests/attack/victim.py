@@ -1,6 +1,6 @@
-"""A neighbour: an exchange with a secret in every part of it, which must pass untouched whatever stands beside it.
+"""A victim: an exchange with a secret in every part of it. It must pass untouched, whatever is beside it.
 
-In: a number. Out: the bytes that it sends and the answer it must get, and what is wrong with what became of them.
+In: a number. Out: its request, its answer, and the faults in what became of them.
 """
 
 from typing import Final
@@ -35,7 +35,7 @@ class Victim:
         return b"\r\n".join([*lines, b"", chunked(body) if in_chunks else body])
 
     def wrongs_above(self, arrived: list[Message]) -> list[str]:
-        """What is wrong with what the upstream got of it: once, and as it was sent."""
+        """The faults in what the upstream got of it. It must come once, as it was sent."""
         mine = [message for message in arrived if message.target == self.target]
         if len(mine) != 1:
             return [f"a victim's request reached the upstream {len(mine)} times"]
@@ -44,7 +44,7 @@ class Victim:
         return [] if same and set(self.fields) <= set(got.fields) else [f"a victim's request became {got}"]
 
     def wrongs_below(self, readings: list[Reading]) -> list[str]:
-        """What is wrong with what it got: its own answer, and nothing else."""
+        """The faults in what it got. It must be its own answer, and nothing else."""
         for reading in readings:
             if len(reading.messages) != 1 or not self.is_answer(reading.messages[0]) or reading.rest or reading.fault:
                 return [f"a victim got {reading}"]

@@ -20,7 +20,7 @@ from typing import Any, Final
 import orjson
 import uvloop
 
-from tests.bench import crawl, hostile, index, proc, relay, streams
+from tests.bench import crawl, guard, hostile, index, proc, relay, stdio, streams
 from tests.bench.options import Options
 from tests.bench.processes import BenchFailed
 from tests.bench.report import Table, progress
@@ -31,22 +31,28 @@ SECTIONS: Final[dict[str, Callable[[Options], Awaitable[list[Table]]]]] = {
     "crawl": crawl.run,
     "streams": streams.run,
     "hostile": hostile.run,
+    "stdio": stdio.run,
+    "guard": guard.run,
 }
+NAMED_ONLY: Final = frozenset({"guard"})
 ROUNDS: Final = 5
 ROUNDS_MAX: Final = 101
 
 _SECTIONS_HELP: Final = """\
-sections (all, if none is named):
-  relay    requests per second and latency of a relayed ping: directly, plain aiohttp proxy, taskgate
+sections (all but guard, if none is named):
+  relay    requests per second and latency of a relayed ping: directly, plain aiohttp proxy, Envoy, taskgate
   index    a filtered page out of 1,000, 10,000 and 100,000 tasks: the index, and through the gateway; memory
   crawl    what a filtered query costs the upstream, beside a client that pages by hand
   streams  memory per open event stream, delay of events on 500 streams (2 minutes), and 100 MB up and down
   hostile  the worst streams beside plain bodies, and 500 connections that hold all they may (3 minutes)
+  stdio    what a server that a host starts takes longer to its first byte, to a ping, to a large line
+  guard    CPU of a relayed ping in this tree against another commit; 10 % more fails
 
 examples:
   make bench
   make bench ARGS="relay index --rounds 9"
   make bench ARGS="index --large --json figures.json"
+  make bench ARGS="guard --against main"
 """
 
 
@@ -61,6 +67,7 @@ def _options(given: list[str]) -> Options:
     parser.add_argument("--large", action="store_true", help="an index of 1,000,000 tasks too; takes minutes more")
     parser.add_argument("--rounds", type=int, default=ROUNDS, metavar="N", help=f"of what is interleaved ({ROUNDS})")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the same figures to FILE")
+    parser.add_argument("--against", default="HEAD", metavar="COMMIT", help="what guard compares with (HEAD)")
     arguments = parser.parse_args(given)
     if unknown := [name for name in arguments.sections if name not in SECTIONS]:
         parser.error(f"no section {unknown[0]!r}; there are {', '.join(SECTIONS)}")
@@ -68,8 +75,8 @@ def _options(given: list[str]) -> Options:
         parser.error(f"--rounds: from 1 to {ROUNDS_MAX}")
     if arguments.json is not None and not arguments.json.parent.is_dir():
         parser.error(f"--json: there is no folder {arguments.json.parent}")
-    sections = tuple(dict.fromkeys(arguments.sections)) or tuple(SECTIONS)
-    return Options(sections, arguments.rounds, arguments.large, arguments.json)
+    sections = tuple(dict.fromkeys(arguments.sections)) or tuple(s for s in SECTIONS if s not in NAMED_ONLY)
+    return Options(sections, arguments.rounds, arguments.large, arguments.json, arguments.against)
 
 
 def _machine() -> dict[str, Any]:

@@ -1,9 +1,7 @@
-"""The hostile streams that section `hostile` measures: what a client sends, or an upstream answers, to cost the most.
+"""The hostile streams of section `hostile`: what a client sends, or an upstream answers, to cost the most.
 
-In: nothing. Out: `ATTACKS`; the load sends `asked` of one to the target `/attack?N`, N its place in the table, and the
-upstream answers there with its `answered`. Always: the bytes of one side are the attack, those of the other are few.
-
-Source: issue 9, 3.
+In: nothing. Out: `ATTACKS`. The load sends the `asked` of an attack to `/attack?N`, N being its place in the table, and
+the upstream answers with its `answered`. Always: one side is the attack, and the other has few bytes.
 """
 
 import functools
@@ -13,10 +11,10 @@ from typing import Final, Literal, TypeAlias
 
 import orjson
 
-from gateway.core import cursor
-from gateway.core.cursor import Position
-from gateway.core.query import Query
-from gateway.core.task import Key
+from gateway.mcp.task import SortKey
+from gateway.tasks import cursor
+from gateway.tasks.criteria import Query
+from gateway.tasks.cursor import Position
 
 MIB: Final = 1 << 20
 PIECE_BYTES: Final = 64 * 1024
@@ -93,7 +91,7 @@ def _members() -> bytes:
 def _forged() -> bytes:
     """A cursor as an attacker can make it: ours, of as many ids as one may have or a few more."""
     ids = frozenset(f"{n:05x}" for n in range(FORGED_IDS))
-    text = cursor.encode(Position(Query(task_ids=ids), Key(0, "00000"))).encode()
+    text = cursor.encode(Position(Query(taskIds=ids), SortKey(0, "00000"))).encode()
     return post(TARGET, b'{"jsonrpc":"2.0","id":1,"method":"tasks/list","params":{"cursor":"%b"}}' % text)
 
 

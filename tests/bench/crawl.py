@@ -26,7 +26,7 @@ from typing import Any, Final, NamedTuple, TypeAlias
 from tests.bench import proc
 from tests.bench.httpclient import Client
 from tests.bench.options import Options
-from tests.bench.processes import BenchFailed, Child, child, gateway
+from tests.bench.processes import BenchFailed, Child, Served, child, gateway
 from tests.bench.report import Column, Goal, Table, progress, ratio
 
 PAGE: Final = 10
@@ -53,7 +53,7 @@ _Params: TypeAlias = dict[str, Any]
 class Scenario:
     """A session of `tasks`, `live` of them not finished, and what is asked of it, which may name some of its tasks.
 
-    `goals` are issue 4's: a way, and how many requests it may cost the server.
+    `goals`: a way, and how many requests it may cost the server.
     """
 
     name: str
@@ -123,9 +123,9 @@ class Gateways(NamedTuple):
     """The server, and gateways in front of it that differ in their configuration."""
 
     legacy: Child
-    warm: Child
-    stale: Child
-    crawling: Child
+    warm: Served
+    stale: Served
+    crawling: Served
 
 
 @asynccontextmanager
@@ -253,7 +253,7 @@ class _Round:
         return client, await client.another(self._gateways.legacy.url)
 
     async def _measured(self, way: str, clients: list[Client], ask: Callable[[], Any]) -> _Tasks:
-        """What `ask` finds; what it cost is noted under `way`."""
+        """The answer to `ask`. Its cost is noted under `way`."""
         before = await self._gateways.legacy.ask("counts")
         client_bytes = sum(client.body_bytes for client in clients)
         began_at = perf_counter()
@@ -287,7 +287,7 @@ async def _filtered(client: Client, params: _Params) -> _Tasks:
 
 
 def _agree(way: str, answered: _Tasks, everything: _Tasks, params: _Params) -> None:
-    """Raises BenchFailed if an answer is not what its criteria mean."""
+    """Raises BenchFailed if an answer does not match its criteria."""
     right = {task["taskId"]: task for task in everything if _matches(task, params)}
     if not right or {task["taskId"]: task for task in answered} != right:
         raise BenchFailed(

@@ -8,7 +8,10 @@ for what has passed. How long the loop was held is measured by a probe inside (p
 processes do not lengthen, and seen from outside by the slowest ping, which they do.
 
 Then 500 connections hold as much as they are allowed to, of one kind after the other, each before a gateway of its own;
-memory is the growth over the same 500 connections when they hold nothing.
+memory is the growth over the same 500 connections when they hold nothing. Load and upstream move 2 GB on the other core
+meanwhile, and delay every ping. So a control pings the calm upstream directly, at the same moments, from a process like
+the pinger; the probe tells how long the gateway held its loop at most; and the system tells how long the gateway waited
+for its core, beside the time that it ran.
 """
 
 import asyncio
@@ -39,8 +42,8 @@ CALM_S: Final = 30.0
 CALM_MS: Final = 10.0
 PLAIN_BYTES_MIN: Final = 1024
 HOLDERS: Final = 500
-FILL_S: Final = 10.0
-HOLD_S: Final = 1.5
+FILL_S: Final = 25.0
+HOLD_S: Final = 4.0
 SAMPLE_S: Final = 0.25
 UNREAD_BYTES: Final = 8 * MIB
 # The kinds of holders, as the load knows them, and of how many bytes each is; of one of them there is more than fits.
@@ -55,11 +58,13 @@ HOLDING: Final = {
 
 @dataclass
 class Rig:
-    """The processes, what a ping costs the gateway and takes when nothing else is going on, and plain bodies so far."""
+    """The processes, the cost and time of a ping when nothing else goes on, and the plain bodies so far."""
 
     gate: Child
     attacker: Child
     pinger: Child
+    control: Child  # pings the calm upstream directly
+    calm_url: str
     ping_cpu_s: float = 0.0
     idle_ms: float = 0.0
     plain: dict[tuple[Side, int], float] = field(default_factory=dict)  # CPU seconds for each byte, by size
@@ -74,8 +79,9 @@ async def _rig(upstream: Child, calm: Child) -> AsyncIterator[Rig]:
             child(proc.cores().measured, "probed", _config(Path(folder), upstream, calm)) as gate,
             child(others, "hostile_load") as attacker,
             child(others, "hostile_load") as pinger,
+            child(others, "hostile_load") as control,
         ):
-            rig = Rig(gate, attacker, pinger)
+            rig = Rig(gate, attacker, pinger, control, calm.url)
             await _idle(rig)
             yield rig
 
@@ -109,7 +115,7 @@ async def _idle(rig: Rig) -> None:
 
 
 async def _calm(rig: Rig) -> None:
-    """Return when pings are quick: what an attack that was left has begun is over."""
+    """Return when pings are quick: the work of an abandoned attack is over."""
     deadline = time.monotonic() + CALM_S
     while time.monotonic() < deadline:
         await rig.pinger.ask("ping", url=rig.gate.url)
@@ -159,7 +165,7 @@ async def _cost(rig: Rig, attack: Attack, number: int) -> Cost:
 
 
 async def _passed(rig: Rig, side: Side, **stream: Any) -> tuple[float, int, dict[str, Any]]:
-    """The gateway's CPU time while a stream passes, its bytes, and what the load says of it."""
+    """The gateway's CPU time while a stream passes, its bytes, and the load's report."""
     before_s = proc.cpu_seconds(rig.gate.pid)
     done = await rig.attacker.ask("attack", url=rig.gate.url, side=side, **stream)
     return proc.cpu_seconds(rig.gate.pid) - before_s, done["sent" if side == "up" else "received"], done
@@ -266,6 +272,10 @@ async def _holders(upstream: Child, calm: Child) -> Table:
             Column("median ping ms", 2),
             Column("slowest ping ms", 1),
             Column(f"under {PING_MS_GOAL} ms"),
+            Column("control's median ms", 2),
+            Column("control's slowest ms", 1),
+            Column("held ms", 1),
+            Column("waited for its core %"),
             Column("refused or cut"),
         ],
     )
@@ -276,13 +286,17 @@ async def _holders(upstream: Child, calm: Child) -> Table:
             held = await _hold(rig, kind, size_bytes)
         share = held["grown"] / limit_bytes * 100 if limit_bytes else None
         pings = (held["median_ms"], held["slowest_ms"], _verdict(held["slowest_ms"] < PING_MS_GOAL))
-        table.add(name, held["base"] / 1e6, held["grown"] / 1e6, share, *pings, held["refused"])
+        beside = (held["control"]["median_ms"], held["control"]["slowest_ms"], held["held_ms"], held["waited"])
+        table.add(name, held["base"] / 1e6, held["grown"] / 1e6, share, *pings, *beside, held["refused"])
         table.goals.append(Goal(f"a ping, {name}", PING_MS_GOAL, "ms", held["slowest_ms"]))
+        table.goals.append(Goal(f"hold of the loop, {name}", PING_MS_GOAL, "ms", held["held_ms"]))
         if limit_bytes:
             goal = Goal(f"memory over the base, {name}", limit_bytes // 10**6, "MB", held["grown"] / 1e6, at_most=True)
             table.goals.append(goal)
     table.notes.append(
-        f"base: {HOLDERS} idle connections, each answered a ping; grown: the largest resident set over that"
+        f"base: {HOLDERS} idle connections, each answered a ping; grown: the largest resident set over that; "
+        "control: the same ping to the upstream directly, at the same moments; held: the longest hold of the loop, in "
+        "the gateway's CPU time; waited: of the time in which it could have run, what other processes had"
     )
     return table
 
@@ -292,7 +306,10 @@ async def _hold(rig: Rig, kind: str, size_bytes: int) -> dict[str, Any]:
     await rig.attacker.ask("connect", url=rig.gate.url, count=HOLDERS)
     await asyncio.sleep(SAMPLE_S)
     base_bytes = largest_bytes = proc.rss_bytes(rig.gate.pid)
+    await rig.gate.ask("held")
+    ran_s, waited_s = proc.cpu_seconds(rig.gate.pid), proc.waited_seconds(rig.gate.pid)
     await rig.pinger.ask("ping", url=rig.gate.url)
+    await rig.control.ask("ping", url=rig.calm_url)
     await rig.attacker.ask("fill", kind=kind, bytes=size_bytes)
     began_at = grew_at = time.monotonic()
     while time.monotonic() < min(began_at + FILL_S, grew_at + HOLD_S):
@@ -300,6 +317,9 @@ async def _hold(rig: Rig, kind: str, size_bytes: int) -> dict[str, Any]:
         now_bytes = proc.rss_bytes(rig.gate.pid)
         if now_bytes > largest_bytes + MIB:
             grew_at, largest_bytes = time.monotonic(), now_bytes
-    pings = await rig.pinger.ask("pinged")
+    pings, control = await rig.pinger.ask("pinged"), await rig.control.ask("pinged")
+    held = await rig.gate.ask("held")
+    ran_s, waited_s = proc.cpu_seconds(rig.gate.pid) - ran_s, proc.waited_seconds(rig.gate.pid) - waited_s
+    held["waited"] = 100 * waited_s / (ran_s + waited_s)
     released = await rig.attacker.ask("release")
-    return {"base": base_bytes, "grown": largest_bytes - base_bytes, **pings, **released}
+    return {"base": base_bytes, "grown": largest_bytes - base_bytes, "control": control, **pings, **held, **released}

@@ -81,7 +81,7 @@ class Connection(asyncio.Protocol):
             await asyncio.sleep(0)  # else the loop writes small pieces as one
 
     async def answers(self, count: int) -> None:
-        """Return when so many responses have come, or the connection has ended."""
+        """Return when that many responses have come, or the connection has ended."""
         while self.answered < count and not self.is_cut:
             self.changed.clear()
             await self.changed.wait()
@@ -159,7 +159,7 @@ class Pinger:
 
 
 class Holders:
-    """Connections that hold what they may."""
+    """Connections that hold as much as they may."""
 
     def __init__(self) -> None:
         self._connections: list[Connection] = []

@@ -17,7 +17,7 @@ from tests.bench import proc
 from tests.bench.httpclient import Client, request_body
 from tests.bench.index_worker import LIVE, PAGE, REPEATS, WARM_UP_TASKS
 from tests.bench.options import Options
-from tests.bench.processes import BenchFailed, Child, child, gateway
+from tests.bench.processes import BenchFailed, Child, Served, child, gateway
 from tests.bench.questions import KINDS, PER_KIND, questions
 from tests.bench.report import Column, Goal, Table, progress, ratio
 
@@ -69,7 +69,7 @@ async def _ask(core: int | None, do: str, **arguments: Any) -> dict[str, Any]:
 
 
 async def _through(count: int) -> dict[str, Any]:
-    """The same queries through a gateway, after one crawl; and what that crawl cost it."""
+    """The same queries through a gateway, after one crawl, and the cost of that crawl."""
     cores = proc.cores()
     async with (
         child(cores.others, "legacy", str(CRAWLED_PAGE)) as legacy,
@@ -93,7 +93,7 @@ async def _through(count: int) -> dict[str, Any]:
     return figures
 
 
-async def _session(taskgate: Child, legacy: Child, count: int) -> Client:
+async def _session(taskgate: Served, legacy: Child, count: int) -> Client:
     """A client whose session holds `count` tasks that the gateway does not know yet."""
     client = await Client.connect(taskgate.url)
     await client.initialize()
@@ -109,7 +109,7 @@ async def _indexed(client: Client, count: int) -> None:
 
 
 async def _slowest_pings_us(
-    load: Child, taskgate: Child, client: Client, crawling: asyncio.Task[None]
+    load: Child, taskgate: Served, client: Client, crawling: asyncio.Task[None]
 ) -> tuple[float, float]:
     """The slowest relayed ping while the gateway crawls, and the slowest of as many (within limits) when it does not.
 
@@ -129,7 +129,7 @@ async def _slowest_pings_us(
     return max(busy), max(idle)
 
 
-async def _times(load: Child, taskgate: Child, client: Client, bodies: list[bytes]) -> dict[str, float]:
+async def _times(load: Child, taskgate: Served, client: Client, bodies: list[bytes]) -> dict[str, float]:
     if b'"result"' not in await client.post(bodies[0]):
         raise BenchFailed(f"an error for {bodies[0].decode()}")
     requests = [client.request(body).decode() for body in bodies]

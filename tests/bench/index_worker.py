@@ -23,15 +23,15 @@ from typing import Any, Final
 import msgspec
 import orjson
 
-from gateway.core import freshness
-from gateway.core.freshness import Ages
-from gateway.core.index import TASK_OVERHEAD_BYTES, Index
-from gateway.core.knowledge import Listing, Record
-from gateway.core.observe import Observation
-from gateway.core.query import Query
-from gateway.core.task import Task
-from gateway.core.task import parse as parse_task
 from gateway.demo.legacy import history, timestamp
+from gateway.mcp.observe import Observation
+from gateway.mcp.task import Task
+from gateway.mcp.task import parse as parse_task
+from gateway.tasks import freshness
+from gateway.tasks.criteria import Query
+from gateway.tasks.freshness import Ages
+from gateway.tasks.index import TASK_OVERHEAD_BYTES, Index
+from gateway.tasks.knowledge import Listing, Record
 from tests.bench import child, proc
 from tests.bench.questions import KINDS, Question, questions
 
@@ -142,10 +142,10 @@ def unlisted(count: int) -> dict[str, float]:
     record.take(Observation(tasks=live), 0.0, 0.0)
 
     def crawl(at: float) -> None:
-        record.crawls(at)
+        record.begin_crawl(at)
         list(record.unseen(at))
-        record.crawled(at, at, 1, [None], Listing.NEITHER)
-        record.known.unlisted_at = at
+        record.known.end_crawl(at, at, 1, [None], Listing.NEITHER)
+        record.known.unlisted_as_of = at  # as if all had been asked for
 
     crawls_us = [_us(crawl, float(at)) for at in range(1, PLANS_TIMED + 1)]
 

@@ -6,9 +6,10 @@ from pathlib import Path
 
 @dataclass(frozen=True)
 class Options:
-    """`sections` in the order in which they run; `rounds` of each interleaved measurement."""
+    """`sections` in the order in which they run; `rounds` of each interleaved figure; `against`: guard's commit."""
 
     sections: tuple[str, ...]
     rounds: int
     large: bool
     json: Path | None
+    against: str

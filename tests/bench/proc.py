@@ -14,7 +14,7 @@ HAS_PROC: Final = Path("/proc/self/status").exists()
 
 
 class Cores(NamedTuple):
-    """Where processes run: what is measured on one core, load and upstream on another."""
+    """The cores: one for the measured process, another for load and upstream."""
 
     measured: int | None
     others: int | None
@@ -34,10 +34,11 @@ def cores() -> Cores:
 
 
 def pin(pid: int, core: int | None) -> None:
-    """Keep a process, 0 for this one, on a core, if the system lets us."""
+    """Keep all threads of a process, 0 for this one, on a core, if the system lets us."""
     if core is not None:
-        with contextlib.suppress(OSError):
-            os.sched_setaffinity(pid, {core})
+        for thread in Path(f"/proc/{pid or 'self'}/task").iterdir():
+            with contextlib.suppress(OSError):
+                os.sched_setaffinity(int(thread.name), {core})
 
 
 def rss_bytes(pid: int) -> int:
@@ -57,8 +58,15 @@ def reset_peak(pid: int) -> None:
 
 
 def cpu_seconds(pid: int) -> float:
-    """The CPU time that the main thread of a process has used."""
-    return int(Path(f"/proc/{pid}/schedstat").read_text().split()[0]) / 1e9
+    """The CPU time that all threads of a process have used."""
+    threads = Path(f"/proc/{pid}/task").iterdir()
+    return sum(int((thread / "schedstat").read_text().split()[0]) for thread in threads) / 1e9
+
+
+def waited_seconds(pid: int) -> float:
+    """How long all threads of a process were ready to run, while their core ran something else."""
+    threads = Path(f"/proc/{pid}/task").iterdir()
+    return sum(int((thread / "schedstat").read_text().split()[1]) for thread in threads) / 1e9
 
 
 def _status_bytes(pid: int, field: str) -> int:

@@ -9,8 +9,9 @@ import contextlib
 import socket
 import sys
 import tempfile
-from asyncio.subprocess import DEVNULL, PIPE, Process
+from asyncio.subprocess import PIPE, Process
 from collections.abc import AsyncIterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlsplit
@@ -19,25 +20,31 @@ import orjson
 
 from tests.bench import proc
 from tests.bench.child import COMMAND_BYTES_MAX
+from tests.launch import ROOT, Gateways, ports
 
 READY_SECONDS: Final = 30.0
 ANSWER_SECONDS: Final = 600.0
 STOP_SECONDS: Final = 15.0  # more than the gateway takes to drain
-POLL_SECONDS: Final = 0.02
-LAST_WORDS_BYTES: Final = 4_000
 
 
 class BenchFailed(Exception):
     """Something could not be measured; a figure for it would be a lie."""
 
 
-class Child:
-    """A process that runs: its id, its URL if it serves one, and the commands that it answers."""
+@dataclass
+class Served:
+    """A process that runs: its id, and its URL if it serves one."""
+
+    pid: int
+    url: str
+
+
+class Child(Served):
+    """A process of the bench's own, and the commands that it answers."""
 
     def __init__(self, process: Process, url: str) -> None:
+        super().__init__(process.pid, url)
         self._process = process
-        self.pid = process.pid
-        self.url = url
 
     async def ask(self, do: str, **arguments: Any) -> dict[str, Any]:
         """The answer to a command."""
@@ -64,47 +71,46 @@ async def child(core: int | None, module: str, *arguments: str) -> AsyncIterator
         hello = await _line(process, READY_SECONDS)
         yield Child(process, hello.get("url", ""))
     finally:
-        await _stop(process)
+        await stop(process)
 
 
 @contextlib.asynccontextmanager
-async def gateway(core: int | None, upstream: str, index: dict[str, Any] | None = None) -> AsyncIterator[Child]:
-    """Run the gateway in front of `upstream`, with what `index` sets of the configuration's section of that name."""
-    with tempfile.TemporaryDirectory(prefix="taskgate-bench-") as folder:
-        listen, flags = _gateway_flags(upstream, index, Path(folder))
-        log = Path(folder, "stderr")
-        process = await _gateway_process(flags, log)
-        try:
-            proc.pin(process.pid, core)
-            await _listening(process, listen, log)
-            yield Child(process, f"http://{listen}{urlsplit(upstream).path}")
-            if process.returncode is not None:
-                raise BenchFailed(f"the gateway ended with status {process.returncode}:\n{_last_words(log)}")
-        finally:
-            await _stop(process)
+async def gateway(
+    core: int | None, upstream: str, index: dict[str, Any] | None = None, tree: Path = ROOT
+) -> AsyncIterator[Served]:
+    """Run the gateway of a source tree in front of `upstream`. `index` is the configuration's section of that name."""
+    with tempfile.TemporaryDirectory(prefix="taskgate-bench-") as folder, ports() as (listen, admin):
+        config: dict[str, Any] = {
+            "listen": f"127.0.0.1:{listen}",
+            "admin": {"listen": f"127.0.0.1:{admin}"},
+            "upstreams": [{"name": "bench", "url": upstream}],
+            **({} if index is None else {"index": index}),
+        }
+        with Gateways(Path(folder)).starting(config, by_flags=index is None, tree=tree) as running:
+            pid = running.running.popen.pid
+            proc.pin(pid, core)
+            try:
+                url = f"{running.wait()}{urlsplit(upstream).path}"
+            except AssertionError as error:
+                raise BenchFailed(str(error)) from None
+            yield Served(pid, url)
+            if running.running.popen.poll() is not None:
+                raise BenchFailed(f"the gateway ended:\n{running.running.tail()}")
 
 
-def _gateway_flags(upstream: str, index: dict[str, Any] | None, folder: Path) -> tuple[str, list[str]]:
-    """Where a gateway is to listen, and its flags."""
-    listen, admin = free_address(), free_address()
-    if index is None:
-        return listen, ["--upstream", upstream, "--listen", listen, "--admin", admin]
-    upstreams = [{"name": "bench", "url": upstream}]
-    config = {"listen": listen, "admin": {"listen": admin}, "upstreams": upstreams, "index": index}
-    path = folder / "config.yaml"
-    path.write_bytes(orjson.dumps(config))  # JSON is YAML too
-    return listen, ["--config", str(path)]
-
-
-async def _gateway_process(flags: list[str], log: Path) -> Process:
-    with log.open("wb") as stderr:  # nothing is measured yet
-        return await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "gateway", *flags),
-            stdin=DEVNULL,
-            stdout=DEVNULL,
-            stderr=stderr,
-            start_new_session=True,
-        )
+async def listening(name: str, address: str) -> None:
+    """Wait until something listens on a loopback address. Raises BenchFailed."""
+    host, _, port = address.rpartition(":")
+    try:
+        async with asyncio.timeout(READY_SECONDS):
+            while True:
+                with contextlib.suppress(OSError):
+                    _, writer = await asyncio.open_connection(host, int(port))
+                    writer.close()
+                    return
+                await asyncio.sleep(0.05)
+    except TimeoutError:
+        raise BenchFailed(f"{name} does not listen after {READY_SECONDS:.0f} s") from None
 
 
 def free_address() -> str:
@@ -112,25 +118,6 @@ def free_address() -> str:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return f"127.0.0.1:{probe.getsockname()[1]}"
-
-
-async def _listening(process: Process, address: str, log: Path) -> None:
-    host, port = address.split(":")
-    for _ in range(int(READY_SECONDS / POLL_SECONDS)):
-        if process.returncode is not None:
-            break
-        try:
-            _, writer = await asyncio.open_connection(host, int(port))
-        except OSError:
-            await asyncio.sleep(POLL_SECONDS)
-        else:
-            writer.close()
-            return
-    raise BenchFailed(f"the gateway does not listen on {address}:\n{_last_words(log)}")
-
-
-def _last_words(log: Path) -> str:
-    return log.read_bytes()[-LAST_WORDS_BYTES:].decode(errors="replace")
 
 
 async def _line(process: Process, seconds: float) -> dict[str, Any]:
@@ -145,7 +132,8 @@ async def _line(process: Process, seconds: float) -> dict[str, Any]:
     return answer
 
 
-async def _stop(process: Process) -> None:
+async def stop(process: Process) -> None:
+    """End a process that this bench started, by its own id."""
     if process.returncode is None:
         with contextlib.suppress(ProcessLookupError):
             process.terminate()

@@ -13,11 +13,10 @@ from typing import Any, Final, TypeAlias
 
 import orjson
 
-from gateway.core import cursor
-from gateway.core import query as criteria
-from gateway.core.query import Query
-from gateway.core.task import STATUSES, Key, parse_instant
 from gateway.demo.legacy import HISTORY_DAYS
+from gateway.mcp.task import STATUSES, SortKey, parse_instant
+from gateway.tasks import criteria, cursor
+from gateway.tasks.criteria import Query
 from tests.bench.processes import BenchFailed
 
 PER_KIND: Final = 200
@@ -30,7 +29,7 @@ class Question:
     """A query, the place that its page follows, and the parameters that say the same."""
 
     query: Query
-    after: Key | None
+    after: SortKey | None
     params: _Params
 
 
@@ -46,7 +45,7 @@ def _question(rng: random.Random, params: _Params, until: datetime, behind: bool
         raise BenchFailed(f"{params} name no criterion")
     if not behind:
         return Question(query, None, params)
-    after = Key(parse_instant(_text(_instant(rng, until))), "")
+    after = SortKey(parse_instant(_text(_instant(rng, until))), "")
     return Question(query, after, {**params, "cursor": cursor.encode(cursor.Position(query, after))})
 
 

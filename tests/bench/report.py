@@ -32,7 +32,7 @@ class Column:
 
 @dataclass(frozen=True)
 class Goal:
-    """A limit from the issues, and what was measured: it is met below the limit, or at it with `at_most`."""
+    """A limit, and the measured figure. The goal is met below the limit, and with `at_most` also at it."""
 
     what: str
     limit: float
@@ -102,7 +102,7 @@ def _row(cells: Sequence[str], widths: Sequence[int]) -> str:
 
 
 def progress(text: str) -> None:
-    """Say on stderr what is going on, and when."""
+    """Report progress on stderr, with the time."""
     print(f"bench: {monotonic() - _BEGAN_AT:4.0f} s  {text}", file=sys.stderr, flush=True)
 
 
@@ -112,5 +112,5 @@ def ratio(value: float, base: float) -> float | None:
 
 
 def spread_percent(values: Sequence[float]) -> float:
-    """How far the rounds lie apart, in percent of their median: what of a figure may be the machine's noise."""
+    """The distance between the rounds, in percent of their median: the machine's noise may be as large."""
     return 100 * (max(values) - min(values)) / statistics.median(values)

@@ -71,7 +71,7 @@ async def run(options: Options) -> list[Table]:
 
 
 async def _transfer(load: Child, way: Way, kind: Kind) -> dict[str, float]:
-    """One body: seconds, and by how many bytes the proxy's peak memory lay above what it held before."""
+    """One body: its seconds, and the proxy's peak memory above that before, in bytes."""
     before_bytes = 0
     if way.pid is not None:
         proc.reset_peak(way.pid)

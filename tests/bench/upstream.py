@@ -7,7 +7,7 @@
     GET  /events?N           N bytes of event stream or a little more, in events of 10,000 bytes
     GET  /ticks?S,N,P,O      stream S: N events, one every P ms, the first after O ms; each says when it was sent
 
-It answers from prepared bytes, so that what a round measures is the proxy and not this.
+It answers from prepared bytes, so that a round measures the proxy. For that it is apart from tests/upstream.py.
 """
 
 import asyncio
@@ -115,7 +115,7 @@ class Upstream(asyncio.Protocol):
             self.transport.write(piece)
 
     async def _tick(self, stream: int, events: int, period_ms: int, offset_ms: int) -> None:
-        """Write an event at each of its times; one that is late makes none of the others late."""
+        """Write an event at each of its times. A late event makes no other late."""
         loop = asyncio.get_running_loop()
         began_at = loop.time() + offset_ms / 1000
         self.transport.write(_STREAM)

@@ -1,7 +1,7 @@
 """The clients of the gateway: one for each session, which does many things at once.
 
-In: events that clients cause. Out: requests on connections of the virtual loop, and what their answers tell: to the
-oracle the answers to queries, to `truth.py` whatever else passes. Always: a client whose session is gone opens another.
+In: the events that clients cause. Out: requests on connections of the virtual loop. Answers to queries go to the
+oracle, everything else that passes goes to `truth.py`. Always: a client whose session has gone opens another.
 """
 
 import asyncio
@@ -23,7 +23,7 @@ Json: TypeAlias = dict[str, Any]
 GATEWAY_PORT: Final = 8080
 _CANCELLED_WITHIN_S: Final = 8 * WIRE_S
 _ATTEMPTS_MAX: Final = 3  # to open a session: the upstream may close an idle connection at that moment
-_RESULT_PATIENCE_TICKS: Final = 1280  # of a client that waits for a task to end
+RESULT_PATIENCE_TICKS: Final = 1280  # of a client that waits for a task to end
 
 
 class _Message(msgspec.Struct):
@@ -143,7 +143,7 @@ class Client:
         raise Violation("unanswered", f"initialize: {exchange.status}")
 
     async def act(self, event: h.Event) -> None:
-        """Do what an event says."""
+        """Carry out an event."""
         match event:
             case h.Create():
                 task = {} if event.ttl is None else {"ttl": event.ttl}
@@ -151,7 +151,7 @@ class Client:
                 await self._relay(h.METHODS[event.method % self._setting.methods], params, event.leave)
             case h.Get():
                 truth = None if event.which == h.NOBODY else self.session.pick(event.which)
-                patience = _RESULT_PATIENCE_TICKS if event.method == "tasks/result" else None
+                patience = RESULT_PATIENCE_TICKS if event.method == "tasks/result" else None
                 await self._relay(event.method, {"taskId": "nobody" if truth is None else truth.id}, patience)
             case h.Page():
                 await self._page(event.pages)
@@ -390,7 +390,7 @@ class Client:
     # ---- what passes ----
 
     def _deliver(self, session: ServerSession, request: tuple[str, Json] | None, message: _Message) -> None:
-        """A message has come that is no answer to a query: note what it tells of tasks."""
+        """A message other than the answer to a query has come: note what it says of tasks."""
         at = self._moments.now()
         session.disturb(self._loop.time())
         if message.method == STATUS_NOTIFICATION:

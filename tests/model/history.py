@@ -1,12 +1,12 @@
-"""What happens: a setting and events, as plain data, drawn at random and made smaller again.
+"""A history: a setting and events, as plain data, drawn at random and reduced.
 
-In: a seed. Out: a `History`, whose repr is the code that makes it again. Always: every event means something in every
-history (a task is named by a number that is taken modulo those there are), so that any of them may be left out.
+In: a seed. Out: a `History`, whose repr is the code that makes it again. Always: every event has a meaning in every
+history, so any event may be left out: a task is named by a number, taken modulo the number of tasks.
 
-Durations are ticks (`virtual.TICK_S`, 1/64 s). `s` says which of the two sessions is meant.
+Durations are ticks (`virtual.TICK_S`, 1/64 s). `s` is the number of one of the two sessions.
 
-Not drawn with hypothesis: that took as long as playing the history, and its shrinker needed minutes to leave a dozen
-needless events, because it knows choices and not events. `reduced` knows events: seconds, and none is left over.
+Hypothesis does not draw them: that took as long as playing them, and its shrinker needed minutes and left a dozen
+needless events, because it knows choices and not events. `reduced` takes seconds, and leaves none.
 """
 
 import random
@@ -32,7 +32,7 @@ class _Shown:
 
 @dataclass(frozen=True, repr=False)
 class Setting(_Shown):
-    """How the gateway is configured, and what kind of server stands behind it."""
+    """The gateway's configuration, and the kind of server behind it."""
 
     max_age: int = 64
     full_crawl_interval: int = 640
@@ -60,7 +60,7 @@ class Setting(_Shown):
 
     @property
     def lists_all(self) -> bool:
-        """Whether a task that nobody told the gateway of is in every crawl of a list that it was in before."""
+        """Whether every crawl lists a task that was listed before, though the gateway was not told of it."""
         return self.order in ("appends", "prepends", "random") and self.cursors != "offset"
 
     @property
@@ -79,7 +79,7 @@ class Wait(_Shown):
 
 @dataclass(frozen=True, repr=False)
 class Blink(_Shown):
-    """Hardly any time passes: what is on its way over a wire comes so many wires further."""
+    """Hardly any time passes: bytes on their way advance by that many wires."""
 
     count: int = 1
 
@@ -119,7 +119,7 @@ class Get(_Shown):
 
 @dataclass(frozen=True, repr=False)
 class Page(_Shown):
-    """A client reads so many pages of the upstream's own list."""
+    """A client reads that many pages of the upstream's own list."""
 
     s: int = 0
     pages: int = 1
@@ -175,7 +175,7 @@ class Restart(_Shown):
 
 @dataclass(frozen=True, repr=False)
 class Flood(_Shown):
-    """So many callers whom the upstream does not know ask for a filtered list in a client's session, at once: 401."""
+    """That many unknown callers ask at once for a filtered list in a client's session: 401."""
 
     s: int = 0
     count: int = ROOM + 1

@@ -1,13 +1,13 @@
 """The promise of DESIGN 6, held against every answer.
 
 In: what really happened (`truth.py`), a query, its answer. Out: nothing, or a `Violation`. Always: exact. An answer is
-right if for every task one of its states can be chosen, out of those that it had at some instant from `max_age` before
-the query came until it was answered, none older than what had passed through the gateway before the query came, so that
-the answer is what those states make: its tasks, their order, its total, whether more follow. States may be chosen for
-each task alone, since what a task adds to an answer is fixed by its own state and the bounds of the page.
+right if one state can be chosen for each task so that the chosen states make the answer: its tasks, their order, its
+total, and whether more follow. The states to choose from are those that the task had between `max_age` before the query
+and the answer, and none older than what had passed through the gateway before the query. Each task's state can be
+chosen alone: what a task adds to an answer depends on its own state and the bounds of the page.
 
-"Passed through" is what a client was handed: a task in a response or a notification, an error that says that it is
-gone, a 404 for its session, and what an earlier answer leaves as the only explanations of itself (never backwards).
+"Passed through" is what a client was given: a task in a response or a notification, an error that says that it is
+gone, a 404 for its session, and what must be so if an earlier answer was right (never backwards).
 """
 
 from dataclasses import dataclass, field
@@ -38,7 +38,7 @@ RULES: Final = {
     "isolation": "no task of another session, or of another identity in it (7)",
     "match": "no task that cannot belong: no permitted state of it matches (5.2, 5.3)",
     "missing": "none missing that must be there: all its permitted states match, and it is there throughout (6)",
-    "late": "what a server appends, or is named, is seen with the next refresh, not the next full crawl (issue 4)",
+    "late": "what a server appends, or is named, is seen with the next refresh, not the next full crawl",
     "stale": "no state that ended more than max_age before the query came (6)",
     "deleted": "nothing that was deleted more than full_crawl_interval before the query came (6)",
     "backwards": "nothing older than what passed through before, or than an earlier answer (6)",
@@ -51,7 +51,7 @@ RULES: Final = {
     "failed": "a query fails only as the upstream failed it (5.8), and not for one dropped connection (6)",
     "unanswered": "every query gets an answer, unless it is cancelled",
     "asked twice": "nothing is asked twice at once (6)",
-    "economy": "nothing is asked within max_age of a refresh, if nothing has passed since (issue 4)",
+    "economy": "nothing is asked within max_age of a refresh, if nothing has passed since",
     "repeated": "a message on a stream of the crawler's reaches one client, once (5.7)",
     "unhandled": "no exception that nobody handles, nothing logged as a fault",
 }  # fmt: skip
@@ -125,7 +125,7 @@ class Asked:
 
     @property
     def oldest(self) -> float:
-        """Since when what it is answered by must be so."""
+        """The earliest time at which the states of its answer may have held."""
         return self.came.time - self.setting.max_age * TICK_S
 
 

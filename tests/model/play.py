@@ -1,11 +1,10 @@
-"""A history played: the real gateway between clients and an upstream, on the virtual loop.
+"""Plays a history: the real gateway between clients and an upstream, on the virtual loop.
 
 In: a `History`. Out: nothing, or a `Violation` whose text has the history and all that happened. Always: the gateway is
-the real `App`, from its listener to its pool of connections; nothing of it is replaced but the loop that it runs on,
-and the time of day.
+the real `App`, from its listener to its pool of connections. Only its event loop and the time of day are replaced.
 
-When the events are over, three queries for everything follow: at once; when all that can be known must be known; and
-once more, which may cost nothing.
+After the events come three queries for everything: at once; when everything must be known; and once more, which may
+cost nothing.
 """
 
 import asyncio
@@ -32,20 +31,20 @@ _PATIENCE_S: Final = 4000.0  # for what is under way when the events are over
 _BASE: Final = config.for_upstream(f"http://127.0.0.1:{PORT}/mcp", f"127.0.0.1:{GATEWAY_PORT}", None)
 _GATEWAY: Final = str(Path(config.__file__).parent)
 
-_Notes = list[tuple[float, str, tuple[Any, ...]]]
+Notes = list[tuple[float, str, tuple[Any, ...]]]
 
 
-def play(history: h.History) -> None:
-    """Play a history. Raises Violation."""
+def play(history: h.History, world: "type[World] | None" = None) -> None:
+    """Play a history, over HTTP if no other world is given. Raises Violation."""
     loop = VirtualLoop()
     log = _Log()
     logger = logging.getLogger("taskgate")
     logger.addHandler(log)
-    notes: _Notes = []
+    notes: Notes = []
     try:
-        with patch("time.time", loop.unix_time), patch("gateway.logs.set_up"):
+        with patch("time.time", loop.unix_time), patch("gateway.operate.logs.set_up"):
             try:
-                loop.run_until_complete(_play(history, loop, notes))
+                loop.run_until_complete(_play(history, loop, notes, world or World))
             except Deadlock:
                 raise Violation("unanswered", "everything waits, and nothing will ever happen") from None
             finally:
@@ -60,7 +59,7 @@ def play(history: h.History) -> None:
 
 
 def _close(loop: VirtualLoop) -> None:
-    """End what a violation left under way."""
+    """End the work that a violation left under way."""
     while left := asyncio.all_tasks(loop):
         for task in left:
             task.cancel()
@@ -69,8 +68,8 @@ def _close(loop: VirtualLoop) -> None:
     loop.close()
 
 
-async def _play(history: h.History, loop: VirtualLoop, notes: _Notes) -> None:
-    await _World(history.setting, loop, notes).run(history.events)
+async def _play(history: h.History, loop: VirtualLoop, notes: Notes, world: "type[World]") -> None:
+    await world(history.setting, loop, notes).run(history.events)
 
 
 def _is_gateways(task: "asyncio.Task[Any]") -> bool:
@@ -89,8 +88,8 @@ class _Log(logging.Handler):
         self.records.append(logging.Formatter().format(record))
 
 
-def _config(setting: h.Setting) -> config.Config:
-    index = config.Index(
+def config_of(setting: h.Setting) -> config.Config:
+    index = config.IndexLimits(
         page_size=setting.page_size,
         max_age=setting.max_age * TICK_S,
         full_crawl_interval=setting.full_crawl_interval * TICK_S,
@@ -103,10 +102,12 @@ def _config(setting: h.Setting) -> config.Config:
     return msgspec.structs.replace(_BASE, admin=None, index=index, limits=limits)
 
 
-class _World:
-    """The parts of one history."""
+class World:
+    """The parts of one history, over HTTP."""
 
-    def __init__(self, setting: h.Setting, loop: VirtualLoop, notes: _Notes) -> None:
+    client: type[Client] = Client
+
+    def __init__(self, setting: h.Setting, loop: VirtualLoop, notes: Notes) -> None:
         self._setting = setting
         self._loop = loop
         self._notes = notes
@@ -116,9 +117,20 @@ class _World:
         self._upstream = Upstream(setting, loop, moments, self._note, self._fail)
         self._oracle = Oracle(setting, self._upstream)
         self._clients = [
-            Client(number, setting, self._upstream, self._oracle, moments, self._note, self._spawn) for number in (0, 1)
+            self.client(number, setting, self._upstream, self._oracle, moments, self._note, self._spawn)
+            for number in (0, 1)
         ]
         self._app: App
+
+    async def start(self) -> None:
+        """Start what stands between the clients and the upstream."""
+        await self._loop.create_server(self._upstream.connection, port=PORT)
+        self._app = App(config_of(self._setting))
+        await self._app.start()
+
+    async def stop(self) -> None:
+        """End it."""
+        await self._app.stop()
 
     def _note(self, text: str, *values: object) -> None:
         self._notes.append((self._loop.time(), text, values))
@@ -129,9 +141,7 @@ class _World:
 
     async def run(self, events: tuple[h.Event, ...]) -> None:
         """Play the events. Raises Violation."""
-        await self._loop.create_server(self._upstream.connection, port=PORT)
-        self._app = App(_config(self._setting))
-        await self._app.start()
+        await self.start()
         script = self._loop.create_task(self._play(events))
         await asyncio.wait({script, self._failed}, return_when=asyncio.FIRST_COMPLETED)
         if self._failed.done():
@@ -140,7 +150,7 @@ class _World:
         for client in self._clients:
             client.hang_up()
         await asyncio.sleep(1)
-        await self._app.stop()
+        await self.stop()
         await asyncio.sleep(1)
         if left := [task for task in asyncio.all_tasks() if _is_gateways(task)]:
             raise Violation("unanswered", f"still under way after all is closed: {left}")
@@ -216,7 +226,7 @@ class _World:
         await asyncio.sleep(WIRE_S / 4)  # when nothing arrives
         setting = replace(self._setting, max_age=event.max_age, page_size=event.page_size, tasks_max=event.tasks_max)
         self._setting = h.sensible(setting)
-        self._app.reload(lambda: _config(self._setting))
+        self._app.reload(lambda _: config_of(self._setting))
         self._oracle.reloaded(self._setting)
         for client in self._clients:
             client.session.disturb(self._loop.time())

@@ -10,29 +10,29 @@ from collections import defaultdict
 from typing import Final
 
 from tests.model.history import History, drawn, reduced
-from tests.model.play import play
+from tests.model.play import World, play
 from tests.model.truth import Violation
 
 _CHUNK: Final = 50
 
 
-def broken(history: History) -> Violation | None:
+def broken(history: History, world: type[World] | None = None) -> Violation | None:
     """The violation that a history ends in, if it does."""
     try:
-        play(history)
+        play(history, world)
     except Violation as violation:
         return violation
     return None
 
 
-def smallest(history: History, rule: str) -> Violation:
+def smallest(history: History, rule: str, world: type[World] | None = None) -> Violation:
     """The violation of the smallest history that breaks the same rule."""
 
     def fails(smaller: History) -> bool:
-        violation = broken(smaller)
+        violation = broken(smaller, world)
         return violation is not None and violation.rule == rule
 
-    violation = broken(reduced(history, fails))
+    violation = broken(reduced(history, fails), world)
     assert violation is not None
     return violation
 

@@ -1,4 +1,4 @@
-"""The model finds the faults that `wilful.py` puts into the gateway: a test that cannot fail proves nothing."""
+"""The model finds the faults that `wilful.py` puts into the gateway. A test that cannot fail proves nothing."""
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager

@@ -1,7 +1,7 @@
-"""What really happened: every task of every session with all its states, and what of it passed through the gateway.
+"""What really happened: all states of every task of every session, and which of them passed through the gateway.
 
-In: what the upstream does. Out: the same, to be held against answers. Always: a moment is a time and a number, so that
-of two things at one time it is known which came first.
+In: the acts of the upstream. Out: the same, to compare answers with. Always: a moment is a time and a number, so that
+two events at one time have an order.
 """
 
 import re
@@ -174,5 +174,5 @@ def instant(microseconds: int) -> str:
 
 
 def method_names(count_: int) -> tuple[str, ...]:
-    """The requests that a server of so many kinds of tasks names."""
+    """The requests that a server of that many kinds of tasks names."""
     return METHODS[:count_]

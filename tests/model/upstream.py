@@ -1,20 +1,22 @@
 """A server of the 2025-11-25 era behind the gateway: real HTTP, on connections of the virtual loop.
 
-In: requests, and what a history does to its tasks. Out: responses, late or failing as the history has it. Always: what
-it says is what is true at that moment; it notes every request of the gateway's own, and whether the same was being
+It is apart from tests/upstream.py because it lives on a virtual clock, without sockets.
+
+In: requests, and what a history does to its tasks. Out: responses, late or failing as the history has it. Always: its
+answers are true at the moment of sending. It notes every request of the gateway's own, and whether the same was being
 asked already.
 
 What may go wrong with a request (`Fault.kind`):
 
-    drop       it is carried out, then the connection is cut
+    drop       the request is carried out, then the connection is cut
     unheard    the connection is cut at once
     half       the response breaks off
     401, 500   that status; 401 of servers that list what the gateway must forget then
     error      a JSON-RPC error
     expired    `-32602 Invalid cursor`, of a `tasks/list` with a cursor
     hang       the answer comes after `HANG_S`, which is longer than the gateway waits
-    encoded    the response is in an encoding that the gateway cannot read; of a client's request
-    large      the message is larger than the gateway reads; in answer to a client's request, or a notification
+    encoded    the response to a client's request is in an encoding that the gateway cannot read
+    large      the message is larger than the gateway reads: the response to a client's request, or a notification
 """
 
 import asyncio
@@ -151,7 +153,7 @@ class Upstream:
             self.note("upstream: {} is gone ({})", truth.id, why)
 
     def end(self, session: ServerSession) -> None:
-        """A session ends for all who are in it, and its tasks with it."""
+        """A session ends for all its callers, and its tasks with it."""
         for of in [s for s in self.sessions.values() if s.id == session.id and s.ended is None]:
             of.ended = self.moments.now()
             of.disturb(self.loop.time())
@@ -166,7 +168,7 @@ class Upstream:
                 self.remove(truth, "expired, and looked for")
 
     def notify(self, session: ServerSession, state: State) -> None:
-        """Tell a client, on the stream that was opened first, what a task was when that happened."""
+        """Tell a client, on its first open stream, of a task's state at that moment."""
         streams = self.streams[session]
         if streams:
             session.disturb(self.loop.time())

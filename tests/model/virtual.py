@@ -1,13 +1,14 @@
-"""An event loop in which no real time passes, and connections that are pairs of objects inside it.
+"""An event loop on a virtual clock. Its connections are pairs of objects.
 
-In: coroutines, and servers and connections by port. Out: the same as on asyncio's own loop, but a timer costs nothing:
-when nothing is left to do, the clock stands at the next one at once. Always: one run is like the next, for nothing here
-asks the machine for anything; bytes take `WIRE_S` from one end of a connection to the other, and arrive in order; times
-are exact, being multiples of a power of two, so that a bound that is just met can be told from one just missed.
+In: coroutines, and servers and connections by port. Out: the same as on asyncio's own loop, but timers cost nothing:
+when nothing is left to do, the clock jumps to the next timer. Always: runs repeat exactly, because nothing here asks
+the machine for anything. Bytes take `WIRE_S` from one end of a connection to the other, and arrive in order. Times are
+exact multiples of a power of two, so that a bound that is just met differs from one that is just missed.
 """
 
 import asyncio
 import os
+import socket
 from collections import deque
 from collections.abc import Callable
 from functools import partial
@@ -26,6 +27,8 @@ class Deadlock(Exception):
 
 class _Socket:
     """As much of a socket as is asked for: one that nothing ever arrives at unseen."""
+
+    family = socket.AF_INET
 
     def fileno(self) -> int:
         return _QUIET_FD
@@ -106,7 +109,19 @@ class Transport(asyncio.Transport):
 _Factory: TypeAlias = Callable[[], asyncio.Protocol]
 
 
+class _Listening:
+    def __init__(self, port: int) -> None:
+        self._port = port
+
+    def getsockname(self) -> tuple[str, int]:
+        """The address that is listened on."""
+        return "127.0.0.1", self._port
+
+
 class _Server:
+    def __init__(self, port: int) -> None:
+        self.sockets = [_Listening(port)]
+
     def close(self) -> None:
         pass
 
@@ -148,7 +163,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
     ) -> _Server:
         """Listen on a port of this loop's."""
         self._servers[port] = protocol_factory
-        return _Server()
+        return _Server(port)
 
     async def create_connection(  # type: ignore[override]
         self, protocol_factory: _Factory, host: object = None, port: int = 0, **_: object

@@ -12,16 +12,20 @@ from unittest.mock import patch
 
 import msgspec
 
-from gateway.asks import Ask
-from gateway.core import freshness, knowledge, observe
-from gateway.core.index import Index
-from gateway.core.task import Task
 from gateway.errors import UpstreamBroken
-from gateway.refresh import Refresher
-from gateway.sessions import Key, Life, Session, Sessions
+from gateway.identity import Key
+from gateway.mcp import observe
+from gateway.mcp.task import Task
+from gateway.tasks import freshness, knowledge
+from gateway.tasks import notes as noting
+from gateway.tasks.asks import Ask
+from gateway.tasks.index import Index
+from gateway.tasks.notes import Notes
+from gateway.tasks.refreshes import Crawl
+from gateway.tasks.sessions import Life, Session, Sessions
 
 _plan, _live = freshness.plan, Index.live
-_forget, _take, _crawl, _open = Session.forget, Session.take, Refresher._crawl, Sessions.open
+_find_gone, _take, _crawl, _open = Notes.find_gone, Session.take, Crawl._ask_all, Sessions.open
 
 
 def never_looks() -> AbstractContextManager[Any]:
@@ -46,11 +50,11 @@ def input_required_is_settled() -> AbstractContextManager[Any]:
 def no_tombstones() -> AbstractContextManager[Any]:
     """What was found to be gone is not remembered as gone."""
 
-    def forget(session: Session, task_id: str, now: float) -> None:
-        _forget(session, task_id, now)
-        session.known.gone.pop(task_id, None)
+    def find_gone(notes: Notes, task_id: str, now: float) -> None:
+        with patch.object(noting, "NOTED_ID_CHARS_MAX", -1):
+            _find_gone(notes, task_id, now)
 
-    return patch.object(Session, "forget", forget)
+    return patch.object(Notes, "find_gone", find_gone)
 
 
 def reports_count_from_their_arrival() -> AbstractContextManager[Any]:
@@ -67,11 +71,12 @@ def reports_count_from_their_arrival() -> AbstractContextManager[Any]:
 def crawls_count_from_their_end() -> AbstractContextManager[Any]:
     """A crawl confirms all tasks from when it ended, not from when it began."""
 
-    async def crawl(refresher: Refresher, session: Session, *given: Any) -> None:
-        await _crawl(refresher, session, *given)
-        session.known.crawled_at = session.known.live_at = asyncio.get_running_loop().time()
+    async def crawl(refresh: Crawl) -> None:
+        await _crawl(refresh)
+        known = refresh._session.known
+        known.pages_as_of = known.new_as_of = known.live_as_of = asyncio.get_running_loop().time()
 
-    return patch.object(Refresher, "_crawl", crawl)
+    return patch.object(Crawl, "_ask_all", crawl)
 
 
 def no_full_crawls() -> AbstractContextManager[Any]:
@@ -89,7 +94,7 @@ def deaf_to_notifications() -> AbstractContextManager[Any]:
 
 
 def the_last_report_wins() -> AbstractContextManager[Any]:
-    """A report replaces what is known, though it be older."""
+    """A report replaces what is known, even if it is older."""
     return patch.object(Task, "supersedes", lambda *_: True)
 
 
@@ -121,7 +126,7 @@ def whoever_leaves_ends_it() -> Iterator[None]:
 
 @contextmanager
 def a_refused_caller_keeps_a_place() -> Iterator[None]:
-    """A session has a place from when its caller asks, and when he is refused it is emptied, and stays."""
+    """A session has a place as soon as its caller asks. After a refusal it is emptied, and stays."""
 
     def open_stored(sessions: Sessions, key: Key) -> Session:
         session = _open(sessions, key)

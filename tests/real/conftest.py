@@ -17,17 +17,15 @@ import os
 import random
 import re
 import shutil
-import signal
 import socket
 import subprocess
 import sys
 import time
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, asynccontextmanager, contextmanager
+from contextlib import AbstractContextManager, ExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta
-from http.client import HTTPConnection
+from datetime import UTC, datetime, timedelta
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Literal, TypeVar
@@ -35,6 +33,9 @@ from typing import Any, Literal, TypeVar
 import httpx
 import pytest
 from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
 from mcp import ClientSession, types
 from mcp.client.session import ElicitationFnT
 from mcp.client.sse import sse_client
@@ -42,6 +43,8 @@ from mcp.client.streamable_http import streamable_http_client
 from mcp.shared.message import SessionMessage
 from mcp.shared.session import RequestResponder
 from pydantic import ConfigDict
+
+from tests.launch import ROOT, Gateways, Process, ports, started
 
 if find_spec("sniffio") is None:
     # httpcore tries to import it at every lock, and each time all of sys.path is searched: a fifth of all our time.
@@ -51,10 +54,7 @@ Json = dict[str, Any]
 Steps = dict[str, Json]
 T = TypeVar("T")
 
-ROOT = Path(__file__).parents[2]
-NODE = ROOT / "tests" / "node"
-START_SECONDS = 30
-STOP_SECONDS = 15
+NODE = Path(__file__).parents[1] / "node"
 SCRIPT_SECONDS = 60
 WAIT_SECONDS = 10
 PAGE_SIZE_SMALL = 5
@@ -69,54 +69,29 @@ FILTER_CAPABILITY: Json = {
 }
 
 
+@pytest.hookimpl
+def pytest_terminal_summary(terminalreporter: Any) -> None:
+    """Print the tables that tests have made."""
+    for report in (each for outcome in ("passed", "failed") for each in terminalreporter.stats.get(outcome, [])):
+        for name, value in getattr(report, "user_properties", ()):
+            if name == "table":
+                terminalreporter.write_line(f"\n{value}")
+
+
 # Processes
 
 
-@dataclass(frozen=True)
-class Process:
-    """A process that was started here: its log, and whether it serves yet."""
-
-    name: str
-    popen: subprocess.Popen[bytes]
-    log: Path
-    origin: str
-    serves: Callable[[], bool]
-
-    def wait(self) -> str:
-        """Return the origin once it is served; fail, with the log's end, when that takes too long."""
-        deadline = time.monotonic() + START_SECONDS
-        while not self.serves():
-            if self.popen.poll() is not None:
-                pytest.fail(f"{self.name} ended with {self.popen.returncode}:\n{self.tail()}")
-            if time.monotonic() > deadline:
-                pytest.fail(f"{self.name} does not serve after {START_SECONDS} s:\n{self.tail()}")
-            time.sleep(0.02)
-        return self.origin
-
-    def stop(self) -> int:
-        """Ask the process to end, and return its exit status."""
-        self.popen.send_signal(signal.SIGTERM)
-        try:
-            return self.popen.wait(STOP_SECONDS)
-        except subprocess.TimeoutExpired:
-            self.popen.kill()
-            self.popen.wait()
-            pytest.fail(f"{self.name} still ran {STOP_SECONDS} s after SIGTERM:\n{self.tail()}")
-
-    def tail(self) -> str:
-        return "\n".join(self.log.read_text(errors="replace").splitlines()[-40:])
-
-
-def free_port() -> int:
-    """A port nobody listens on, below the range from which the kernel takes ports for clients."""
+def free_port(count: int = 1) -> int:
+    """The first of `count` free ports in a row, below the range from which the kernel takes ports for clients."""
     while True:
-        port = random.randrange(20000, 32000)
-        with socket.socket() as probe:
+        first = random.randrange(20000, 32000 - count)
+        with ExitStack() as probes:
             try:
-                probe.bind(("127.0.0.1", port))
+                for port in range(first, first + count):
+                    probes.enter_context(socket.socket()).bind(("127.0.0.1", port))
             except OSError:
                 continue
-        return port
+        return first
 
 
 def listening(port: int) -> bool:
@@ -124,51 +99,37 @@ def listening(port: int) -> bool:
         return probe.connect_ex(("127.0.0.1", port)) == 0
 
 
-def ready(admin: int) -> bool:
-    connection = HTTPConnection("127.0.0.1", admin, timeout=WAIT_SECONDS)
-    try:
-        connection.request("GET", "/readyz")
-        return connection.getresponse().status == 200
-    except OSError:
-        return False
-    finally:
-        connection.close()
-
-
 class Runner:
     """Starts servers and gateways, their logs in one directory. What it gives may still be starting: see wait."""
 
     def __init__(self, logs: Path) -> None:
         self._logs = logs
+        self._gateways = Gateways(logs)
 
-    @contextmanager
-    def _process(
-        self, name: str, command: Sequence[str], port: int, serves: Callable[[], bool], env: Mapping[str, str]
-    ) -> Iterator[Process]:
+    def _server(
+        self, name: str, command: Sequence[str], port: int, env: Mapping[str, str] | None = None
+    ) -> AbstractContextManager[Process]:
         log = self._logs / f"{name}-{port}.log"
-        with log.open("ab") as out:
-            popen = subprocess.Popen(
-                command, cwd=ROOT, env=os.environ | env, stdin=subprocess.DEVNULL, stdout=out, stderr=out
-            )
-        process = Process(name, popen, log, f"http://127.0.0.1:{port}", serves)
-        try:
-            yield process
-        finally:
-            if popen.poll() is None:
-                process.stop()
+        return started(name, command, log, f"http://127.0.0.1:{port}", lambda: listening(port), env)
 
     @contextmanager
     def server(self, name: str, *options: str, port: int | None = None) -> Iterator[Process]:
         """One of servers/, on a port of its own unless told."""
         port = port or free_port()
         command = [sys.executable, "-m", f"tests.real.servers.{name}", "--port", str(port), *options]
-        with self._process(name, command, port, lambda: listening(port), {}) as process:
+        with self._server(name, command, port) as process:
+            yield process
+
+    @contextmanager
+    def command(self, name: str, command: Sequence[str], port: int) -> Iterator[Process]:
+        """Any program that listens on this port."""
+        with self._server(name, command, port) as process:
             yield process
 
     @contextmanager
     def _node(self, name: str, *command: str) -> Iterator[Process]:
         port = free_port()
-        with self._process(name, [node(), *command], port, lambda: listening(port), {"PORT": str(port)}) as process:
+        with self._server(name, [node(), *command], port, {"PORT": str(port)}) as process:
             yield process
 
     @contextmanager
@@ -186,32 +147,45 @@ class Runner:
 
     @contextmanager
     def gateway(
-        self, upstream: Process, index: Json | None = None, port: int | None = None, public_path: str | None = None
+        self,
+        upstream: Process,
+        index: Json | None = None,
+        port: int | None = None,
+        public_path: str | None = None,
+        public_url: str | None = None,
     ) -> Iterator[Process]:
         """The gateway before a server's /mcp, started without a file unless something is configured.
 
         With a `public_path` ("" for the root) it is configured with its own address as the public one, and serves the
         server under that path.
         """
-        port, admin = port or free_port(), free_port()
-        addresses = f"127.0.0.1:{port}", f"127.0.0.1:{admin}"
-        real: Json = {"name": "real", "url": f"{upstream.origin}/mcp"}
-        if public_path is not None:
-            real |= {"public_url": f"http://{addresses[0]}{public_path}", "match": {"prefix": public_path or None}}
-        if index is None and public_path is None:
-            options = ["--upstream", real["url"], "--listen", addresses[0], "--admin", addresses[1]]
-        else:
-            listen = {"listen": addresses[0], "admin": {"listen": addresses[1]}}
-            file = self._logs / f"gateway-{port}.yaml"
-            file.write_text(json.dumps({**listen, "upstreams": [real], "index": index or {}}))  # JSON is YAML
-            options = ["--config", str(file)]
-        command = [sys.executable, "-m", "gateway", *options]
-        with self._process("gateway", command, port, lambda: ready(admin), {}) as process:
-            yield process
-            assert process.popen.poll() is None, f"the gateway ended by itself:\n{process.tail()}"
-            status = process.stop()
-            assert status == 0, f"the gateway ended with {status}:\n{process.tail()}"
-            assert "Traceback" not in process.log.read_text(), process.tail()
+        with ports(port) as (listen, admin):
+            real: Json = {"name": "real", "url": f"{upstream.origin}/mcp"}
+            addresses = {"listen": f"127.0.0.1:{listen}", "admin": {"listen": f"127.0.0.1:{admin}"}}
+            if public_path is not None:
+                real |= {
+                    "public_url": f"http://{addresses['listen']}{public_path}",
+                    "match": {"prefix": public_path or None},
+                }
+            if public_url is not None:
+                real["public_url"] = public_url
+            config = {**addresses, "upstreams": [real], **({} if index is None else {"index": index})}
+            with self._serving(config, by_flags=index is None and len(real) == 2) as process:
+                yield process
+
+    @contextmanager
+    def configured(self, **settings: Any) -> Iterator[Process]:
+        """A gateway with these settings, and listeners of its own."""
+        with ports() as (listen, admin):
+            addresses = {"listen": f"127.0.0.1:{listen}", "admin": {"listen": f"127.0.0.1:{admin}"}}
+            with self._serving({**addresses, **settings}) as process:
+                yield process
+
+    @contextmanager
+    def _serving(self, config: Json, by_flags: bool = False) -> Iterator[Process]:
+        with self._gateways.starting(config, by_flags) as gateway:
+            yield gateway.running
+            assert gateway.running.popen.poll() is None, f"the gateway ended:\n{gateway.running.tail()}"
 
     @contextmanager
     def place(self, name: str, *options: str, replicas: bool = False) -> Iterator["Place"]:
@@ -237,6 +211,41 @@ def node() -> str:
     if os.environ.get("CI") == "true":
         pytest.fail(missing)
     pytest.skip(missing)
+
+
+def second() -> str:
+    """The Python of the environment whose packages go with no others: mcp 2.x, FastMCP 4 (tests/real/second.txt)."""
+    path = ROOT / ".venv-2/bin/python"
+    if path.exists():
+        return str(path)
+    missing = "the environment of tests/real/second.txt is missing: run `make .venv-2/.installed`, or `make test`"
+    if os.environ.get("CI") == "true":
+        pytest.fail(missing)
+    pytest.skip(missing)
+
+
+def certified(folder: Path) -> tuple[Path, Path]:
+    """Files of a certificate for localhost, which is its own authority, and of its key."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "localhost")])
+    now = datetime.now(UTC)
+    certificate = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - timedelta(days=1))
+        .not_valid_after(now + timedelta(days=2))
+        .add_extension(x509.SubjectAlternativeName([x509.DNSName("localhost")]), critical=False)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
+        .sign(key, hashes.SHA256())
+    )
+    pem, private = folder / "certificate.pem", folder / "key.pem"
+    pem.write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
+    encoding, kind = serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8
+    private.write_bytes(key.private_bytes(encoding, kind, serialization.NoEncryption()))
+    return pem, private
 
 
 @dataclass(frozen=True)
@@ -305,7 +314,7 @@ def finish(*scripts: subprocess.Popen[str]) -> list[Steps]:
 
 
 def blurred(step: Json) -> str:
-    """A step without what differs from run to run: the ids of tasks, and times."""
+    """A step without the ids of tasks and the times, which differ from run to run."""
     text = json.dumps(step, sort_keys=True)
     text = re.sub(r"\b[0-9a-f]{32}\b", "<task id>", text)
     return re.sub(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z", "<time>", text)
@@ -375,7 +384,7 @@ class FilteredRequest(types.ClientRequest):
 
 
 def bare_http(headers: Mapping[str, str] | None = None) -> httpx.AsyncClient:
-    """An HTTP client that does not spend 20 ms on reading certificates which nobody here has."""
+    """An HTTP client that spends no 20 ms on reading certificates."""
     timeout = httpx.Timeout(WAIT_SECONDS, read=6 * WAIT_SECONDS)
     return httpx.AsyncClient(headers=headers, timeout=timeout, verify=False)
 
@@ -596,7 +605,7 @@ class Wire:
 
 @dataclass(frozen=True)
 class Exact:
-    """One HTTP answer to the byte, but for the fields that belong to a connection or a moment."""
+    """One HTTP answer to the byte, without the fields of its connection or moment."""
 
     status: int
     reason: bytes

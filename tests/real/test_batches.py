@@ -1,8 +1,8 @@
-"""JSON-RPC batches of revision 2025-03-26 pass, whatever is in them (DESIGN 3.9).
+"""JSON-RPC batches of revision 2025-03-26 pass unchanged (DESIGN 3.9).
 
-A batch is never opened: a filtered `tasks/list` in one is the server's to answer. The server of these tests writes
-into each answer the bytes that it received, so that one comparison proves both directions; the TypeScript SDK's server
-takes batches too.
+The gateway opens no batch: the server answers a filtered `tasks/list` in one. The server of these tests repeats in each
+answer the bytes that it received, so that one comparison proves both directions. The TypeScript SDK's server takes
+batches, too.
 """
 
 import json
@@ -12,7 +12,8 @@ from collections.abc import Iterator
 import httpx
 import pytest
 
-from tests.real.conftest import FILTER_CAPABILITY, Exact, Json, Place, Process, Runner, Wire, exact, ids_of
+from tests.launch import Process
+from tests.real.conftest import FILTER_CAPABILITY, Exact, Json, Place, Runner, Wire, exact, ids_of
 
 REVISION = "2025-03-26"
 

@@ -1,9 +1,10 @@
 """Logins through the gateway: the official OAuth clients, and an authorization server that knows its own address only.
 
-A client checks what it is told against the address it uses (RFC 9728, 3.3; RFC 8414, 3.3), so a gateway that passed
-everything on could not be logged in through. `public_url` puts its address in the place of the upstream's, in the
+A client compares what it is told with the address that it uses (RFC 9728, 3.3; RFC 8414, 3.3), so a login fails if the
+gateway passes everything unchanged. The gateway replaces the upstream's address by its own, in redirects and in the
 documents and challenges of authorization and nowhere else. The server (tests/real/servers/login.py) is made of the
-Python SDK's own parts; its gateways are one without a public address, one at its root, and one under a prefix.
+Python SDK's own parts. Its gateways are one with `public_url: off`, a `bare` one with no configuration at all, and two
+with a `public_url`, at the root and under a prefix. Every kind of client and server: test_table_of_clients.py.
 """
 
 import json
@@ -19,12 +20,12 @@ from mcp.client.auth import OAuthClientProvider, OAuthFlowError, TokenStorage
 from mcp.shared.auth import OAuthClientInformationFull, OAuthClientMetadata, OAuthToken
 from pydantic import AnyUrl
 
+from tests.launch import Process
 from tests.real.conftest import (
     FILTER_CAPABILITY,
     Client,
     Exact,
     Json,
-    Process,
     Runner,
     Wire,
     bare_http,
@@ -46,14 +47,17 @@ DOCUMENTS = {
     "/.well-known/oauth-authorization-server": "issuer",
 }
 FILTERED: Json = {"status": ["working"]}
+MOVED = ("bare", "root", "research")
+PLACES = ("off", *MOVED)
 
 
 @dataclass(frozen=True)
 class Places:
-    """Where the server is: its own origin, a gateway's that has no public address, and two public addresses."""
+    """Where the server is: its own origin, and those of its gateways."""
 
     own: str
-    plain: str
+    off: str
+    bare: str
     root: str
     research: str
     server: Process
@@ -67,11 +71,12 @@ class Places:
 def places(runner: Runner) -> Iterator[Places]:
     with (
         runner.server("login") as server,
-        runner.gateway(server) as plain,
+        runner.gateway(server, public_url="off") as off,
+        runner.gateway(server) as bare,
         runner.gateway(server, public_path="") as root,
         runner.gateway(server, public_path="/research") as research,
     ):
-        yield Places(server.wait(), plain.wait(), root.wait(), f"{research.wait()}/research", server)
+        yield Places(server.wait(), off.wait(), bare.wait(), root.wait(), f"{research.wait()}/research", server)
 
 
 class Kept(TokenStorage):
@@ -154,7 +159,7 @@ def moved(answer: Exact, own: str, public: str) -> Exact:
 
 async def at_all(http: httpx.AsyncClient, places: Places, path: str) -> dict[str, Exact]:
     """The answer to a GET of this path at each place, by the place's name."""
-    names = ("own", "plain", "root", "research")
+    names = ("own", *PLACES)
     return {name: await exact(http, places.public(name) + path) for name in names}
 
 
@@ -189,7 +194,7 @@ async def test_the_python_client_logs_in_under_a_prefix_and_filters_tasks(places
     assert all(origin in address for address in login.asked)
 
 
-@pytest.mark.parametrize(("place", "prefix"), [("root", ""), ("research", "/research")])
+@pytest.mark.parametrize(("place", "prefix"), [("bare", ""), ("root", ""), ("research", "/research")])
 async def test_the_python_client_finds_the_metadata_of_a_resource_whose_challenge_does_not_say_where_it_is(
     places: Places, place: str, prefix: str
 ) -> None:
@@ -247,9 +252,9 @@ async def test_an_authorization_server_elsewhere_is_used_where_it_is(
         assert not any(own in address for address in login.asked)
 
 
-async def test_without_a_public_address_a_client_that_checks_the_resource_refuses(places: Places) -> None:
-    login = Login(f"{places.plain}/mcp")
-    with pytest.raises(OAuthFlowError, match=f"{places.own}/mcp does not match expected {places.plain}/mcp"):
+async def test_where_addresses_stay_a_client_that_checks_the_resource_refuses(places: Places) -> None:
+    login = Login(f"{places.off}/mcp")
+    with pytest.raises(OAuthFlowError, match=f"{places.own}/mcp does not match expected {places.off}/mcp"):
         async with login.connected():
             pass
 
@@ -263,7 +268,7 @@ async def test_only_the_servers_own_addresses_are_moved_in_a_document(
 ) -> None:
     answers = await at_all(http, places, path)
     assert answers["own"].status == 200
-    for place in ("root", "research"):
+    for place in MOVED:
         public = places.public(place)
         assert answers[place] == moved(answers["own"], places.own, public)
         assert json.loads(answers[place].body)[DOCUMENTS[path]].startswith(public)
@@ -294,11 +299,11 @@ async def test_a_document_that_is_compressed_is_moved_all_the_same(
 
 
 @pytest.mark.parametrize("path", DOCUMENTS)
-async def test_without_a_public_address_a_document_passes_to_the_byte(
+async def test_where_addresses_stay_a_document_passes_to_the_byte(
     places: Places, http: httpx.AsyncClient, path: str
 ) -> None:
     answers = await at_all(http, places, path)
-    assert answers["plain"] == answers["own"]
+    assert answers["off"] == answers["own"]
 
 
 def near(own: str) -> list[str]:
@@ -311,7 +316,7 @@ def near(own: str) -> list[str]:
         f"http://127.0.0.1:{port}@login.example/mcp",
         f"http://127.0.0.1/{port}",
         f"https://127.0.0.1:{port}/mcp",
-        f"http://localhost:{port}/mcp",
+        f"http://127.0.0.2:{port}/mcp",
         "https://login.example/",
     ]
 
@@ -319,7 +324,7 @@ def near(own: str) -> list[str]:
 async def test_what_is_not_of_the_servers_origin_stays_in_a_document(places: Places, http: httpx.AsyncClient) -> None:
     body = json.dumps({"near": near(places.own), "number": 12345678901234567890, "text": "127.0.0.1 \u00e9\u2028"})
     answers = await at_all(http, places, f"/.well-known/oauth-said?{urlencode({'body': body})}")
-    for place in ("plain", "root", "research"):
+    for place in PLACES:
         assert answers[place] == answers["own"], place
 
 
@@ -330,7 +335,7 @@ async def test_every_way_to_write_the_servers_own_address_is_moved_in_a_document
     written = [f'"{places.own}"', f'"{places.own}/"', f'"HTTP://{host}/a?b#c"', f'"http:\\/\\/{host}\\/mcp"']
     query = urlencode({"body": f"[{', '.join(written)}]"})
     answers = await at_all(http, places, f"/.well-known/oauth-said?{query}")
-    for place in ("root", "research"):
+    for place in MOVED:
         public = places.public(place)
         expected = [public, f"{public}/", f"{public}/a?b#c", f"{public}/mcp"]
         assert json.loads(answers[place].body) == expected
@@ -341,7 +346,7 @@ async def test_an_address_of_another_scheme_that_ends_like_the_servers_stays(
 ) -> None:
     body = json.dumps([f"ws+{places.own}/mcp"])
     answers = await at_all(http, places, f"/.well-known/oauth-said?{urlencode({'body': body})}")
-    for place in ("plain", "root", "research"):
+    for place in PLACES:
         assert answers[place] == answers["own"], place
 
 
@@ -350,8 +355,84 @@ async def test_an_address_in_any_other_document_stays(places: Places, http: http
     body = json.dumps({"resource": f"{places.own}/mcp"})
     answers = await at_all(http, places, f"{path}?{urlencode({'body': body})}")
     assert body.encode() == answers["own"].body
-    for place in ("plain", "root", "research"):
+    for place in PLACES:
         assert answers[place] == answers["own"], place
+
+
+@pytest.mark.parametrize("path", ["/said", "/.well-known/said", "/.well-known/openid-configuration"])
+async def test_the_metadata_of_a_resource_is_moved_wherever_it_stands(
+    places: Places, http: httpx.AsyncClient, path: str
+) -> None:
+    document = {"resource": f"{places.own}/mcp", "authorization_servers": [places.own], "n": 12345678901234567890}
+    answers = await at_all(http, places, f"{path}?{urlencode({'body': json.dumps(document)})}")
+    assert answers["off"] == answers["own"]
+    for place in MOVED:
+        assert answers[place] == moved(answers["own"], places.own, places.public(place))
+
+
+async def test_metadata_of_more_than_64_kib_at_a_path_of_its_own_passes_as_it_came(
+    places: Places, http: httpx.AsyncClient
+) -> None:
+    answers = await at_all(http, places, "/large")
+    assert len(answers["own"].body) > 65536
+    for place in PLACES:
+        assert answers[place] == answers["own"]
+
+
+@pytest.mark.parametrize("name", ["localhost", "127.0.0.1", "[::1]"])
+async def test_all_names_of_this_machine_are_the_servers(places: Places, http: httpx.AsyncClient, name: str) -> None:
+    said = places.own.replace("127.0.0.1", name)
+    body = json.dumps({"resource": f"{said}/mcp"})
+    answers = await at_all(http, places, f"/.well-known/oauth-said?{urlencode({'body': body})}")
+    for place in MOVED:
+        assert json.loads(answers[place].body)["resource"] == f"{places.public(place)}/mcp"
+
+
+# Redirects
+
+
+@pytest.mark.parametrize("field", ["location", "content-location"])
+async def test_a_redirect_to_the_server_leads_to_the_gateway(
+    places: Places, http: httpx.AsyncClient, field: str
+) -> None:
+    origin = places.research.removesuffix("/research")
+    port = places.own.rpartition(":")[2]
+    for said, expected in (
+        (f"{places.own}/mcp/?a=b#c", "{public}/mcp/?a=b#c"),
+        (f"http://localhost:{port}", "{public}"),
+        ("/mcp/", "{path}/mcp/"),
+        ("mcp/", "mcp/"),
+        ("//elsewhere.example/mcp", "//elsewhere.example/mcp"),
+        *((address, address) for address in near(places.own)),
+    ):
+        answers = await at_all(http, places, f"/said?{urlencode({'status': 201, field: said})}")
+        assert answers["own"].values(field) == [said] == answers["off"].values(field)
+        for place in MOVED:
+            public = places.public(place)
+            path = public.removeprefix(origin) if place == "research" else ""
+            assert answers[place].values(field) == [expected.format(public=public, path=path)]
+
+
+async def test_the_issuer_in_a_redirect_to_the_client_moves(places: Places, http: httpx.AsyncClient) -> None:
+    for issuer, is_own in ((places.own, True), (f"{places.own}/", True), ("https://login.example", False)):
+        back = f"{CALLBACK}?{urlencode({'code': '1', 'iss': issuer, 'state': '&iss=x'})}"
+        answers = await at_all(http, places, f"/said?{urlencode({'status': 302, 'location': back})}")
+        for place in MOVED:
+            [location] = answers[place].values("location")
+            expected = issuer.replace(places.own, places.public(place)) if is_own else issuer
+            assert dict(httpx.URL(location).params) == {"code": "1", "iss": expected, "state": "&iss=x"}
+
+
+async def test_a_filtered_list_where_the_server_redirects_is_redirected(
+    places: Places, http: httpx.AsyncClient
+) -> None:
+    body = json.dumps({"jsonrpc": "2.0", "id": 1, "method": "tasks/list", "params": FILTERED}).encode()
+    for place in MOVED:
+        answer = await exact(http, f"{places.public(place)}/moved", body, {"Content-Type": "application/json"})
+        assert (answer.status, answer.values("location")) == (307, [f"{places.public(place)}/mcp"])
+
+
+# Messages
 
 
 async def test_an_address_in_a_message_stays(places: Places, http: httpx.AsyncClient) -> None:
@@ -381,8 +462,8 @@ async def test_a_challenge_keeps_every_parameter_but_moves_the_servers_own_addre
     query = urlencode({"status": status, "challenge": challenges, "body": "{}"}, doseq=True)
     answers = await at_all(http, places, f"/said?{query}")
     assert answers["own"].values("www-authenticate") == challenges
-    assert answers["plain"] == answers["own"]
-    for place in ("root", "research"):
+    assert answers["off"] == answers["own"]
+    for place in MOVED:
         assert answers[place] == moved(answers["own"], places.own, places.public(place))
 
 
@@ -390,7 +471,7 @@ async def test_what_is_not_of_the_servers_origin_stays_in_a_challenge(places: Pl
     challenges = [f'Bearer resource_metadata="{address}"' for address in near(places.own)]
     query = urlencode({"status": 401, "challenge": challenges, "body": "{}"}, doseq=True)
     answers = await at_all(http, places, f"/said?{query}")
-    for place in ("plain", "root", "research"):
+    for place in PLACES:
         assert answers[place] == answers["own"], place
 
 
@@ -411,7 +492,7 @@ def refused_tokens() -> dict[str, tuple[int, str | None]]:
 
 
 @pytest.mark.parametrize("name", refused_tokens())
-@pytest.mark.parametrize("place", ["plain", "root", "research"])
+@pytest.mark.parametrize("place", PLACES)
 async def test_a_filtered_list_without_a_good_token_gets_the_servers_own_challenge(
     places: Places, http: httpx.AsyncClient, place: str, name: str
 ) -> None:
@@ -427,7 +508,7 @@ async def test_a_filtered_list_without_a_good_token_gets_the_servers_own_challen
     body = json.dumps({"jsonrpc": "2.0", "id": "its id", "method": "tasks/list", "params": FILTERED}).encode()
     direct = await exact(http, f"{places.own}/mcp", body, headers)
     through = await exact(http, f"{places.public(place)}/mcp", body, headers)
-    expected = direct if place == "plain" else moved(direct, places.own, places.public(place))
+    expected = direct if place == "off" else moved(direct, places.own, places.public(place))
     assert (through.status, through.reason, through.body) == (status, direct.reason, direct.body)
     assert unframed(through) == unframed(expected)
     assert through.values("www-authenticate") == expected.values("www-authenticate") != []

@@ -9,6 +9,7 @@ import time
 from contextlib import AsyncExitStack, ExitStack
 from datetime import UTC, datetime, timedelta, timezone
 from typing import Any
+from urllib.parse import quote
 
 import httpx
 import pytest
@@ -132,6 +133,21 @@ async def test_criteria_beside_and_inside_filter_hold_together(python_sdk: Place
         tasks = await populate(client)
         criteria = {"filter": {"status": ["completed", "failed"]}, "orderBy": "createdAt", "order": "asc"}
         assert ids_of(await client.tasks(criteria)) == selected(tasks, criteria)
+
+
+async def test_the_method_of_the_sdk_filters_by_a_cursor_that_spells_the_criteria(python_sdk: Place) -> None:
+    """DESIGN 5.1: the SDK as it is, in one line, with cursors followed by the same method."""
+    async with connected(python_sdk.small) as client:
+        tasks = await populate(client)
+        for criteria in each_criterion(tasks):
+            spelled = {name: ",".join(map(quote, v)) if isinstance(v, list) else v for name, v in criteria.items()}
+            cursor: str | None = "taskgate:?" + "&".join(f"{name}={value}" for name, value in spelled.items())
+            found = []
+            while cursor is not None:
+                page = await client.session.experimental.list_tasks(cursor=cursor)
+                found += [task.taskId for task in page.tasks]
+                cursor = page.nextCursor
+            assert found == selected(tasks, criteria)
 
 
 async def test_tasks_are_what_the_server_says_member_by_member(python_sdk: Place) -> None:

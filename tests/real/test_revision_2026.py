@@ -1,9 +1,9 @@
-"""Revision 2026-07-28 passes (DESIGN 3.9): the official 2.x TypeScript client and server, straight and through.
+"""Revision 2026-07-28 passes (DESIGN 3.9): the official 2.x TypeScript client and server, directly and through.
 
-Both conversations (tests/node/revision_2026.mjs) run at once, each with a server of its own, because what changes at
-one is told to all who subscribed there. The server of these packages checks the headers that only this revision has:
-a step that succeeds had all of them. It speaks 2025-11-25 too, and what is filtered for a client of that revision is
-left alone for one of 2026-07-28.
+Both conversations (tests/node/revision_2026.mjs) run at once, each with its own server, because a server tells all its
+subscribers of a change. The server of these packages checks the headers that only this revision has, so a step that
+succeeds had them all. It also speaks 2025-11-25: the gateway filters for a client of that revision, and not for one of
+2026-07-28.
 """
 
 import json

@@ -1,7 +1,7 @@
-"""What a real server may do with its connections: let its answer be fetched, speak before it answers, tire of waiting.
+"""What a real server may do with its connections: close and be polled, speak before it answers, close idle ones.
 
-The gateway's own requests meet all of that too, and must neither fail by it nor keep from the client what was meant
-for it (DESIGN 5.7, and 2 and 6 on streams that are polled and connections that idle).
+The gateway's own requests meet all of that, too. They must not fail by it, nor keep from the client what was meant for
+it (DESIGN 5.7, and 2 and 6 on streams that are polled and idle connections).
 """
 
 import asyncio

@@ -1,1 +1,1 @@
-"""The relay beside the server itself: the same traffic directly and through the gateway, compared by the byte."""
+"""The same traffic directly and through the gateway, compared byte by byte."""

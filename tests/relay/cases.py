@@ -1,7 +1,6 @@
 """The table: traffic that must be the same through the gateway as directly, but for what DESIGN 3 lists.
 
-Each case is a transcript (harness.py). What cannot happen directly, such as an answer of the gateway's own, is not here
-but in the tests by subject.
+Each case is a transcript (harness.py). The gateway's own answers, which cannot come directly, have tests by subject.
 """
 
 import gzip
@@ -341,6 +340,11 @@ def informational() -> Iterator[Case]:
     yield Case(
         "Expect: 100-continue, and the body without waiting",
         exchange(expecting + b"body", OK) + exchange(GET, OK, 2),
+    )
+    in_chunks = request(b"PUT", fields=[TEXT, CHUNKED, b"Expect: 100-continue"])
+    yield Case(  # it was answered 504 at once
+        "Expect: 100-continue, and an empty body without waiting",
+        [client(in_chunks), begins(), client(LAST_CHUNK), arrives(), upstream(OK)],
     )
     for status in (b"417 Expectation Failed", b"401 Unauthorized", b"413 Content Too Large"):
         refusal = response(b"no", b"Connection: close", status=status)

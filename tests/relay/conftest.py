@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Iterator
 
 import pytest
 
-from tests.relay.gateway import Gateway, Gateways, eventually, listening, port_of
+from tests.launch import Gateway, Gateways, eventually, listening, port_of
 from tests.relay.rig import Place, Rig, rig_at
 
 SMALL_BODY_BYTES = 4096
@@ -75,10 +75,10 @@ async def rig(place: Place) -> AsyncIterator[Rig]:
 
 @pytest.fixture
 async def spoilt_rig(place: Place) -> AsyncIterator[Rig]:
-    """The same for an upstream that sends what nobody asked for: the gateway has forgotten it before the next test."""
+    """The same for an upstream that sends unasked bytes. The gateway forgets that before the next test."""
     async with rig_at(place) as one:
         yield one
-    if place.gateway.popen is not None:
+    if place.gateway.process is not None:
         await reloaded(place.gateway)
 
 
@@ -99,7 +99,7 @@ async def reloaded(gateway: Gateway) -> None:
 
 @pytest.fixture
 async def process_rig(plain_place: Place, harness_alone: None) -> AsyncIterator[Rig]:
-    """The same about the process alone: for what takes long, or is of the process."""
+    """The same with the process alone: for long tests, and for what only a process has."""
     async with rig_at(plain_place) as one:
         yield one
 

@@ -1,7 +1,9 @@
-"""Callers whom the upstream refuses, in numbers: a server that knows one token, and clients that guess.
+"""A flood of refused callers: a server that knows one token, and clients that guess.
 
-In: how the server tells of its tasks, how many lists are asked for. Out: what a query of the one whom it knows costs.
-Always: raw bytes, keep-alive both ways, since the gateway is to be the slow part.
+It is apart from tests/upstream.py because it must cost little: the gateway is to be the slow part.
+
+In: whether the server lists its tasks, and the number of lists. Out: what a query of the known caller costs.
+Always: raw bytes, keep-alive on both sides.
 """
 
 import asyncio
@@ -93,7 +95,7 @@ class _Served(asyncio.Protocol):
 
 @dataclass
 class Caller:
-    """The one whom the server knows, on a connection to the gateway."""
+    """The known caller, on a connection to the gateway."""
 
     upstream: Guarded
     reader: asyncio.StreamReader
@@ -119,7 +121,7 @@ class Caller:
 
 @asynccontextmanager
 async def caller(port: int, upstream: Guarded) -> AsyncIterator[Caller]:
-    """The one whom the server knows, at the gateway on that port."""
+    """The known caller, at the gateway on that port."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     yield Caller(upstream, reader, writer)
     writer.close()
@@ -127,7 +129,7 @@ async def caller(port: int, upstream: Guarded) -> AsyncIterator[Caller]:
 
 
 async def flood(port: int, lists: int, first: int = 0) -> None:
-    """Ask for so many filtered lists, each with a token and a session of its own, none of which the server knows."""
+    """Ask for that many filtered lists, each with an unknown token and an unknown session of its own."""
     numbers = iter(range(first, first + lists))
 
     async def client() -> None:

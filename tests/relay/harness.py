@@ -1,280 +1,26 @@
 """The comparison: one case, run directly and through the gateway, and what may differ between the two recordings.
 
-In: a `Case`, which is a transcript: what the client and the upstream send, byte for byte, in which order, and what each
-waits for. Out: a `Recording` of each run: what the upstream received, what the client received, how it ended, how long
-each piece took. `differences` compares them; what it permits is what DESIGN 3 lists, and nothing else.
+In: a `Case`, which is a transcript: the bytes that the client and the upstream send, their order, and what each waits
+for. Out: a `Recording` of each run: what the upstream received, what the client received, how it ended, and how long
+each piece took. `differences` compares them. It permits what DESIGN 3 lists, and nothing else.
 
-Always: real sockets; every wait is for a condition and has an end; an upstream's piece is sent only when the piece
-before it has arrived at the client, so what is held back is seen, and what is late is measured.
+Always: real sockets; every wait is for a condition and has an end. The upstream sends a piece when the one before it
+has arrived at the client, so that a piece held back is seen, and a late one is measured.
 """
 
-import asyncio
 import contextlib
 import re
 import socket
-import struct
 import time
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final, TypeAlias
 
-from tests.relay.http1 import End, Fields, Malformed, Message, Reader
+from tests.peer import Client, NotInTime, Peer
+from tests.relay.http1 import End, Fields, Message
+from tests.upstream import Upstream
 
-WAIT_S: Final = 5.0  # for what must happen: long, because a machine may be busy; a test fails when it is over
 LAG_MAX_S: Final = 0.8  # how much later than directly a piece may arrive through the gateway on a busy machine
-GAP_S: Final = 0.001  # between two pieces of one sender, so that they arrive as two
-RECEIVE_BYTES: Final = 1 << 18
-
-
-class NotInTime(AssertionError):
-    """What had to happen did not, within WAIT_S."""
-
-
-# ---- the two ends ----
-
-
-class Peer:
-    """One end of a connection: sends the bytes it is told to, records what arrives, when, and how it ended."""
-
-    def __init__(self, sock: socket.socket, news: "Callable[[Peer], None] | None" = None) -> None:
-        sock.setblocking(False)
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self.incoming = Reader()
-        self.outgoing = Reader()
-        self.arrivals: list[tuple[float, int]] = []  # monotonic time, bytes received by then
-        self.end: End = "open"
-        self.closed = False  # by us
-        self.sock = sock
-        self._news = news
-        self._changed = asyncio.Event()
-        self._loop = asyncio.get_running_loop()
-        self.resume()
-
-    @property
-    def received(self) -> bytearray:
-        """Every byte that has arrived."""
-        return self.incoming.data
-
-    @property
-    def sent(self) -> bytearray:
-        """Every byte that was sent."""
-        return self.outgoing.data
-
-    def _receive(self) -> None:
-        """Take in all that is there. No task does this: one that is cancelled loses what it has just received."""
-        try:
-            while data := self.sock.recv(RECEIVE_BYTES):
-                self.incoming.feed(data)
-                self.arrivals.append((time.monotonic(), len(self.received)))
-                self._tell()
-            self._end("fin")
-        except (BlockingIOError, InterruptedError):
-            pass
-        except OSError:
-            self._end("rst")
-
-    def _end(self, how: End) -> None:
-        self.end = how
-        self.pause()
-        self._tell()
-
-    def _tell(self) -> None:
-        if self._news is not None:
-            self._news(self)
-        self._changed.set()
-
-    async def send(self, *pieces: bytes) -> None:
-        """Send the pieces, one segment each. A connection that the other side has cut takes no more: that is all."""
-        for at, piece in enumerate(pieces):
-            if at:
-                await asyncio.sleep(GAP_S)
-            self.outgoing.feed(piece)
-            with contextlib.suppress(ConnectionError):
-                async with asyncio.timeout(WAIT_S):
-                    await self._loop.sock_sendall(self.sock, piece)
-
-    async def until(self, condition: Callable[[], bool], what: str) -> None:
-        """Return once `condition` holds, which is looked at whenever something arrives or the connection ends."""
-        deadline = time.monotonic() + WAIT_S
-        while not condition():
-            self._changed.clear()
-            try:
-                async with asyncio.timeout(deadline - time.monotonic()):
-                    await self._changed.wait()
-            except TimeoutError:
-                shown = bytes(self.received[-600:])
-                raise NotInTime(f"{what}: not within {WAIT_S:g} s; connection {self.end}, received {shown!r}") from None
-
-    async def hears(self, data: bytes, times: int = 1) -> None:
-        """Return once `data` has arrived, so many times."""
-        await self.until(lambda: self.received.count(data) >= times, f"{data[:200]!r}")
-
-    async def ends(self) -> End:
-        """Return once the other side has left: how."""
-        await self.until(lambda: self.end != "open", "the end of the connection")
-        return self.end
-
-    def pause(self) -> None:
-        """Read no more: a slow reader, whose window fills."""
-        self._loop.remove_reader(self.sock)
-
-    def resume(self) -> None:
-        """Read on."""
-        if self.end == "open":
-            self._loop.add_reader(self.sock, self._receive)
-
-    def finish(self) -> None:
-        """Say that no more will be sent: FIN."""
-        with contextlib.suppress(OSError):
-            self.sock.shutdown(socket.SHUT_WR)
-
-    def reset(self) -> None:
-        """Cut the connection: RST."""
-        self.sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-        self._let_go()
-
-    async def close(self) -> None:
-        """Let go of the connection."""
-        if not self.closed:
-            self._let_go()
-
-    def _let_go(self) -> None:
-        self.closed = True
-        # Else the loop still watches the descriptor, which may be another connection's by then.
-        self._loop.remove_reader(self.sock)
-        self._loop.remove_writer(self.sock)
-        self.sock.close()
-
-
-class Client(Peer):
-    """A raw client."""
-
-    @classmethod
-    async def connect(cls, port: int) -> "Client":
-        """A connection to 127.0.0.1."""
-        sock = socket.socket()
-        sock.setblocking(False)
-        async with asyncio.timeout(WAIT_S):
-            await asyncio.get_running_loop().sock_connect(sock, ("127.0.0.1", port))
-        return cls(sock)
-
-    def responses(self) -> list[Message]:
-        """What has been answered so far to what was sent, 1xx included; the last one may not be whole."""
-        return self.incoming.responses(self.outgoing.methods(), self.end)
-
-    async def response(self, number: int = 1) -> Message:
-        """The final response of that number, once it is whole or the connection has ended."""
-
-        def finals() -> list[Message]:
-            return [m for m in self.responses() if m.is_final]
-
-        await self.until(
-            lambda: self.end != "open" or (len(finals()) >= number and finals()[number - 1].whole),
-            f"response {number}",
-        )
-        if len(finals()) < number:
-            raise AssertionError(f"no response {number}; connection {self.end}, received {bytes(self.received)!r}")
-        return finals()[number - 1]
-
-
-class Upstream:
-    """A scripted upstream: takes connections on a socket that listens already, and knows every request on them."""
-
-    def __init__(self, listening: socket.socket) -> None:
-        self.listening = listening
-        self.connections: list[Peer] = []
-        self._order: list[tuple[Peer, int]] = []  # connection, and place on it, of each request whose head has come
-        self._heads: dict[Peer, int] = {}
-        self._changed = asyncio.Event()
-        self._forget_backlog()
-        self._accepting: asyncio.Task[None] | None = None
-        if listening.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
-            self.open()
-
-    @property
-    def port(self) -> int:
-        port: int = self.listening.getsockname()[1]
-        return port
-
-    def open(self) -> None:
-        """Take connections, on a socket that did not listen before or does."""
-        self.listening.listen(128)
-        self._accepting = asyncio.create_task(self._accept())
-
-    def _forget_backlog(self) -> None:
-        self.listening.setblocking(False)
-        with contextlib.suppress(OSError):  # nobody is there, or it does not listen yet
-            while True:
-                self.listening.accept()[0].close()
-
-    async def _accept(self) -> None:
-        loop = asyncio.get_running_loop()
-        while True:
-            sock, _ = await loop.sock_accept(self.listening)
-            self.connections.append(Peer(sock, self._arrived))
-            self._changed.set()
-
-    def _arrived(self, peer: Peer) -> None:
-        with contextlib.suppress(Malformed):
-            known = self._heads.get(peer, 0)
-            self._heads[peer] = peer.incoming.count()
-            self._order += [(peer, place) for place in range(known, self._heads[peer])]
-        self._changed.set()
-
-    @property
-    def requests(self) -> list[Message]:
-        """Every request whose head has come, in the order of arrival; the last on a connection may not be whole."""
-        return [peer.incoming.requests()[place] for peer, place in self._order]
-
-    def _is_whole(self, number: int) -> bool:
-        if len(self._order) < number:
-            return False
-        peer, place = self._order[number - 1]
-        return peer.incoming.requests()[place].whole
-
-    async def until(self, condition: Callable[[], bool], what: str, wait_s: float = WAIT_S) -> None:
-        """Return once `condition` holds, which is looked at whenever something happens on any connection."""
-        deadline = time.monotonic() + wait_s
-        while not condition():
-            self._changed.clear()
-            try:
-                async with asyncio.timeout(deadline - time.monotonic()):
-                    await self._changed.wait()
-            except TimeoutError:
-                got = [bytes(peer.received[-400:]) for peer in self.connections]
-                raise NotInTime(f"{what}: not within {wait_s:g} s; the upstream received {got!r}") from None
-
-    async def head(self, number: int = 1) -> Peer:
-        """The connection of the request of that number, once its head has come."""
-        await self.until(lambda: len(self._order) >= number, f"the head of request {number} at the upstream")
-        return self._order[number - 1][0]
-
-    async def request(self, number: int = 1, wait_s: float = WAIT_S) -> Peer:
-        """The connection of the request of that number, once it is whole."""
-        await self.until(lambda: self._is_whole(number), f"the whole of request {number} at the upstream", wait_s)
-        return self._order[number - 1][0]
-
-    async def refuse(self) -> None:
-        """Listen no more, for good, and cut the connections that are there."""
-        if self._accepting is not None:
-            self._accepting.cancel()
-            await asyncio.gather(self._accepting, return_exceptions=True)
-        self.listening.close()
-        for peer in self.connections:
-            if not peer.closed:
-                peer.reset()
-
-    async def close(self) -> None:
-        """Leave every connection, and see that the other side has too: nothing of one test is left for the next."""
-        if self._accepting is not None:
-            self._accepting.cancel()
-        left = [peer for peer in self.connections if not peer.closed]
-        for peer in left:
-            peer.finish()
-        for peer in left:
-            with contextlib.suppress(NotInTime):
-                await peer.ends()
-            await peer.close()
 
 
 # ---- transcripts ----
@@ -360,7 +106,7 @@ def begins(number: int = 1) -> Step:
 
 
 def upstream_hears(data: bytes) -> Step:
-    """These bytes of the body arrive at the upstream: what the client sends is passed on as it comes."""
+    """These bytes of the body arrive at the upstream, before the rest is sent."""
 
     async def step(run: Run) -> None:
         began = time.monotonic()
@@ -373,7 +119,7 @@ def upstream_hears(data: bytes) -> Step:
 
 
 def upstream(*pieces: bytes) -> Step:
-    """The upstream sends these pieces, each when what was before it has reached the client."""
+    """The upstream sends these pieces, each after the one before it has reached the client."""
 
     async def step(run: Run) -> None:
         assert run.speaking is not None

@@ -1,8 +1,8 @@
 """HTTP/1.1 as the harness reads it: the messages in the bytes that one end of a connection received.
 
-In: bytes as they come, and how the connection ended. Out: `Message`s, the last one possibly not whole.
-Always: nothing is forgiven. What RFC 9112 does not allow is `Malformed`: the parser is no part of the gateway, and
-stricter than the one there, so that a fault in what the gateway writes cannot be read over.
+In: bytes as they come, and how the connection ended. Out: `Message`s, of which the last may not be whole.
+Always: nothing is forgiven. What RFC 9112 forbids is `Malformed`. This reader is no part of the gateway and is stricter
+than the gateway's, so that it sees every fault in what the gateway writes.
 """
 
 import contextlib
@@ -98,7 +98,7 @@ class Reader:
         return len(self._done) + 1 if len(self.data) < self._whole_at else len(self.requests())
 
     def methods(self) -> list[bytes]:
-        """The methods of the requests, and one more where something follows that is none: it may be refused."""
+        """The methods of the requests, and one more for bytes behind them that are no request: they may be refused."""
         with contextlib.suppress(Malformed):
             heads = self.requests()
             if self._at == len(self.data) or len(heads) > len(self._done):

@@ -1,7 +1,7 @@
-"""A gateway, an upstream behind it and clients in front: for tests that say more than that two recordings agree.
+"""A gateway, an upstream behind it and clients in front, for tests that say more than that two recordings agree.
 
-In: a place, and perhaps a script of what the upstream does with each request. Out: responses, and what the upstream
-received. Always: everything is closed when the rig is left, and a script that failed fails the test.
+In: a place, and perhaps a script of the upstream's answers. Out: responses, and what the upstream received. Always:
+leaving the rig closes everything; a script that failed fails the test.
 """
 
 import asyncio
@@ -15,10 +15,11 @@ from dataclasses import dataclass, field
 from typing import Any, Final, TypeAlias
 from uuid import uuid4
 
-from tests.relay.gateway import Gateway, Gateways, listening, port_of
-from tests.relay.harness import Client, Peer, Upstream
+from tests.launch import Gateway, Gateways, listening, port_of
+from tests.peer import Client, Peer
 from tests.relay.http1 import Message
 from tests.relay.messages import Json, answer, fault, post, result
+from tests.upstream import Upstream
 
 Script: TypeAlias = Callable[[Message, Peer], Awaitable[bytes | None]]
 """What the upstream does with a request: the bytes it answers with, or None if it does all itself, or nothing."""

@@ -1,7 +1,7 @@
-"""Requests that must not be answered twice or lost, and upstreams that do not speak HTTP as they should.
+"""Requests must not be lost or answered twice, also where upstreams break HTTP.
 
-In: upstream connections that die at the worst moment, and answers that are none. Out: one answer for one request, or an
-honest 502. Always: a POST is sent again only if it cannot have been received (issue 3.4, RFC 9110, 9.2.2).
+In: upstream connections that die at the worst moment, and answers that are none. Out: one answer for one request, or a
+502. Always: a POST is sent again only if it cannot have been received (RFC 9110, 9.2.2).
 """
 
 import asyncio
@@ -9,14 +9,14 @@ from collections.abc import Callable
 
 import pytest
 
-from gateway.buffers import Buffers
 from gateway.config import Limits, Url
 from gateway.config import Upstream as Config
-from gateway.upstream import Pool
-from gateway.wire import HELD_BYTES_MAX
+from gateway.transport.buffers import Buffers
+from gateway.transport.pool import Pool
+from gateway.transport.wire import HELD_BYTES_MAX
+from tests.launch import Gateways, listening, port_of
+from tests.peer import WAIT_S, Client, Peer
 from tests.relay.conftest import SMALL_HEADER_BYTES
-from tests.relay.gateway import Gateways, listening, port_of
-from tests.relay.harness import WAIT_S, Client, Peer, Upstream
 from tests.relay.messages import (
     LAST_CHUNK,
     Json,
@@ -37,6 +37,7 @@ from tests.relay.messages import (
     task,
 )
 from tests.relay.rig import Rig, Server, body, final, rig_with
+from tests.upstream import Upstream
 
 JSON = b"Content-Type: application/json"
 TEXT = b"Content-Type: text/plain"
@@ -81,8 +82,8 @@ async def test_a_connection_that_the_upstream_closed_while_idle_costs_nothing(ri
 
 
 async def test_closing_races_with_requests_and_none_is_lost(process_rig: Rig) -> None:
-    """A hundred times: the FIN goes out as the request comes in. What is received is answered; what is not, is asked
-    again where that is safe, and else told as 502."""
+    """A hundred times the FIN goes out as the request comes in. A received request is answered. Any other is sent
+    again if that is safe, and else gets a 502."""
     lost = 0
     for number in range(100):
         one, peer = await once_again(process_rig, number)
@@ -114,7 +115,7 @@ async def once_again(rig: Rig, number: int) -> tuple[Client, Peer]:
 @pytest.mark.parametrize("how", ["fin", "rst"])
 @pytest.mark.parametrize("message", [call("tools/call", 7), filtered(7)], ids=["relayed", "PATCH"])
 async def test_a_post_that_was_received_is_not_sent_again(rig: Rig, how: str, message: Json) -> None:
-    """The connection dies without a byte of an answer, after the request was read: nobody knows what was done."""
+    """The connection dies after the request was read, before any answer: its effect is unknown."""
     one, peer = await once(rig)
     asked = post(call("tools/call", 7)) if message["method"] == "tools/call" else request(b"PATCH", body=b"x")
     await one.send(asked)
@@ -155,7 +156,7 @@ async def test_an_idle_connection_is_closed_in_time(hasty_rig: Rig) -> None:
 
 
 async def test_what_nobody_asked_for_is_not_the_next_answer(spoilt_rig: Rig) -> None:
-    """Bytes on an idle connection, such as Node's 408 before it closes, are nobody's answer."""
+    """Bytes on an idle connection, such as Node's 408 before it closes, answer no request."""
     one, peer = await once(spoilt_rig)
     await peer.send(response(b"stale", status=b"408 Request Timeout"))
     await peer.ends()
@@ -189,7 +190,7 @@ async def test_more_than_was_asked_for_poisons_no_connection(spoilt_rig: Rig, na
 
 
 async def test_half_of_what_nobody_asked_for_does_not_spoil_the_next_answer(spoilt_rig: Rig) -> None:
-    """The other half would be read as the beginning of an answer to whoever gets the connection next."""
+    """The other half would be read as the beginning of the next answer on that connection."""
     one = await spoilt_rig.client(request())
     peer = await spoilt_rig.upstream.request()
     await peer.send(response(b"first") + b"HTTP/1.1 200 OK\r\nX-Poison: HTTP/1.1 ")
@@ -216,7 +217,7 @@ async def test_a_body_behind_head_is_not_passed(spoilt_rig: Rig) -> None:
 
 
 async def test_a_connection_goes_back_only_if_everything_on_it_was_read() -> None:
-    """A1: reading was held up for a body that nobody took, and nothing would be read for the next exchange either."""
+    """An unread body pauses reading. The next exchange on that connection would never be read."""
     with listening() as sock:
         upstream = Upstream(sock)
         pool = Pool(Config(name="up", url=Url("http", "127.0.0.1", port_of(sock), "/")), Limits(), Buffers(1 << 20))
@@ -408,7 +409,7 @@ async def test_a_client_that_stops_in_the_middle_of_a_message_reaches_nobody(rig
 
 
 async def test_a_body_that_nobody_read_does_not_hold_up_the_next_request(gateways: Gateways) -> None:
-    """A2: it has arrived whole, more of it than is held without pausing, when the answer to it is one of our own."""
+    """The body has arrived whole and has paused reading when the gateway answers the request itself."""
     async with rig_with(gateways, upstream={"requests_max": 1, "connect_timeout": "1s"}) as rig:
         first = await rig.client(post(call("tools/call")))
         peer = await rig.upstream.request()

@@ -1,7 +1,7 @@
-"""The gateway's own requests: whose they are, what they cost, what arrives on their streams (DESIGN 5.7, 6, 3.7).
+"""The gateway's own requests: in whose name, at what cost, and what arrives on their streams (DESIGN 5.7, 6, 3.7).
 
-In: filtered queries, and an upstream that answers page by page when the test says so. Out: what the upstream received,
-and what the client got and when.
+In: filtered queries, and an upstream that answers page by page as the test says. Out: what the upstream received; what
+the client got, and when.
 """
 
 import asyncio
@@ -15,10 +15,10 @@ import aiohttp
 import pytest
 from aiohttp import web
 
-from gateway.crawler import OTHERS_MAX
 from gateway.demo.legacy import LegacyServer
-from tests.relay.gateway import Gateway, Gateways, eventually, listening, port_of
-from tests.relay.harness import Peer
+from gateway.transport.channel import OTHERS_MAX
+from tests.launch import Gateway, Gateways, eventually, listening, port_of
+from tests.peer import Peer
 from tests.relay.http1 import Message
 from tests.relay.messages import (
     LAST_CHUNK,
@@ -138,7 +138,7 @@ def cors_of(message: Message) -> list[bytes]:
 
 
 async def test_a_browser_may_read_a_streamed_answer(rig: Rig) -> None:
-    """C1: what the upstream says of CORS was on JSON alone."""
+    """The upstream's CORS fields once stood on JSON answers only."""
     one = await rig.client(rig.post(filtered(7), PAGE))
     peer, first_id = await crawl_id(rig)
     await peer.send(stream(*CORS) + chunk(event(LOG) + event(result(first_id, page(TASKS)))) + LAST_CHUNK)
@@ -152,7 +152,7 @@ PREFLIGHT = request(b"OPTIONS", fields=[PAGE, b"Access-Control-Request-Method: P
 
 @pytest.mark.parametrize("asked_before", ["preflight", "ping"])
 async def test_a_browser_may_read_what_is_wrong(gateways: Gateways, asked_before: str) -> None:
-    """C1: on -32602, and on 502 of an upstream that is not there any more, as the upstream last said to that page."""
+    """Errors have the CORS fields that the upstream last gave that page: a -32602, and the 502 after it has gone."""
     sock = listening()
     async with gateways.in_process(port_of(sock)) as gateway, rig_at(Place(gateway, sock)) as rig:
         one = await rig.client(rig.post(call("ping"), PAGE) if asked_before == "ping" else PREFLIGHT)
@@ -181,7 +181,7 @@ async def test_a_page_that_the_upstream_admits_no_more_may_read_nothing(rig: Rig
 
 
 async def test_what_another_path_says_of_cors_admits_nobody_here(rig: Rig) -> None:
-    """M6: a `*` on a public document made the gateway's own answers readable; so did not its lack revoke anything."""
+    """A `*` on a public document once made the gateway's own answers readable, and its absence revoked nothing."""
     one = await rig.client(request(target=b"/.well-known/x", fields=[PAGE]))
     await (await rig.upstream.request()).send(response(b"", *CORS))
     await one.response()
@@ -197,7 +197,7 @@ async def test_what_another_path_says_of_cors_admits_nobody_here(rig: Rig) -> No
 
 @pytest.mark.parametrize("status", [b"401 Unauthorized", b"403 Forbidden"])
 async def test_a_refusal_without_cors_admits_a_page_no_more(rig: Rig, status: bytes) -> None:
-    """M6: only a 2xx did."""
+    """Once only a 2xx did."""
     one = await rig.client(rig.post(call("ping"), PAGE))
     await (await rig.upstream.request()).send(response(b"", *CORS))
     await one.response()
@@ -274,7 +274,7 @@ async def test_a_task_status_on_the_crawlers_stream_is_forwarded_and_counts(rig:
 
 
 async def test_what_comes_with_the_response_but_behind_it_is_forwarded(rig: Rig) -> None:
-    """A14: it was dropped."""
+    """It was once dropped."""
     one = await rig.client(rig.post(filtered(7)))
     peer, first_id = await crawl_id(rig)
     await peer.send(stream() + chunk(event(result(first_id, page(TASKS))) + event(LOG)) + LAST_CHUNK)
@@ -412,7 +412,7 @@ async def test_a_failure_after_messages_were_forwarded_is_told_as_one(rig: Rig) 
 
 
 async def test_a_message_goes_to_one_of_two_queries_and_the_second_outlives_the_first(rig: Rig) -> None:
-    """One refresh for both; when the first client has left, the second is told what comes, and gets the list."""
+    """One refresh serves both. When the first client has left, the second gets the messages and the list."""
     session = Session(rig)
     first = await session.client(filtered(1))
     peer, first_id = await crawl_id(rig)
@@ -665,7 +665,7 @@ class Streaming(LegacyServer):
 
 @pytest.mark.parametrize("kind", [LegacyServer, Streaming], ids=["json", "stream"])
 async def test_a_thousand_tasks_cost_a_hundred_lists_once(gateways: Gateways, kind: type[LegacyServer]) -> None:
-    """Issue 2, "Done when": 100 list requests, within `max_age` none, fifty at once no more than one crawl."""
+    """100 list requests; within `max_age` none; for fifty queries at once no more than one crawl."""
     server = kind(tasks=0)
     url = await server.start()
     try:
@@ -724,7 +724,7 @@ async def test_max_age_of_zero_asks_every_time(gateways: Gateways) -> None:
 
 
 async def test_queries_of_a_session_that_is_too_large_share_a_scan(gateways: Gateways) -> None:
-    """Those that come while one goes on wait for the next, all for the same: what they ask for may differ."""
+    """Queries during a scan wait together for the next one. They may ask for different tasks."""
     server = LegacyServer(tasks=200)
     url = await server.start()
     try:
@@ -752,7 +752,7 @@ async def test_queries_of_a_session_that_is_too_large_share_a_scan(gateways: Gat
 
 
 async def test_a_query_does_not_wait_for_what_only_others_need(gateways: Gateways) -> None:
-    """Two tasks are asked for, of which one is answered: who then names only that one asks for it, and has it."""
+    """Two tasks are asked for, and one is answered. A query that names only that one asks for it, and has it."""
     async with rig_with(gateways, index={"max_age": "0s"}) as rig:
         both = await rig.client(rig.post(filtered(taskIds=["t-1", "t-2"])))
         asked = {}

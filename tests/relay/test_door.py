@@ -1,9 +1,9 @@
-"""What does not come in: smuggled requests, foreign hosts and origins, heads that are too large or too slow.
+"""What is turned away: smuggled requests, foreign hosts and origins, heads that are too large or too slow.
 
-In: bytes that are no honest request. Out: a refusal with the right status, at once. Always: nothing of what was refused
-reaches the upstream in two readings; what was sent behind it is not read as a request.
+In: bytes that no honest client sends. Out: a refusal with the right status, at once. Always: nothing refused reaches
+the upstream in two readings; nothing behind it is read as a request.
 
-Source: RFC 9112, 2.2, 3.2, 5, 6, 7.1, 11.2; issue 3, "The door"; DESIGN 7.
+Source: RFC 9112, 2.2, 3.2, 5, 6, 7.1, 11.2; DESIGN 7.
 """
 
 import asyncio
@@ -12,10 +12,10 @@ from dataclasses import replace
 
 import pytest
 
-from gateway.listener import TURNED_AWAY_MAX
+from gateway.transport.listener import TURNED_AWAY_MAX
+from tests.launch import Gateway, Gateways, eventually, held_port, port_of
+from tests.peer import Client
 from tests.relay.conftest import SMALL_HEADER_BYTES
-from tests.relay.gateway import Gateway, Gateways, eventually, held_port, port_of
-from tests.relay.harness import Client
 from tests.relay.messages import LAST_CHUNK, call, chunk, chunked, filtered, post, request, response
 from tests.relay.rig import Rig, body, rig_with
 
@@ -89,7 +89,7 @@ HEADS = FRAMING | LINES
 
 
 async def refused(rig: Rig, raw: bytes, cut_at: int, statuses: set[int]) -> None:
-    """Send `raw` and a request behind it, in two pieces: it is refused, and neither reaches the upstream."""
+    """Send `raw` and a request behind it, in two pieces. `raw` is refused, and neither reaches the upstream."""
     one = await rig.client(*filter(None, (raw[:cut_at], raw[cut_at:] + BEHIND)))
     answered = await one.response()
     assert answered.status in statuses, answered
@@ -203,7 +203,7 @@ async def test_a_bad_chunk_after_the_answer_has_begun_cuts_it(process_rig: Rig) 
 
 
 async def test_what_is_refused_does_not_cost_the_request_before_it_its_answer(process_rig: Rig) -> None:
-    """RFC 9112, 9.3.2: a pipelined request's response is its own; what follows on the connection does not undo it."""
+    """The requests behind a pipelined request do not change its response (RFC 9112, 9.3.2)."""
     one = await process_rig.client(request() + LINES["a space before a colon"])
     peer = await process_rig.upstream.request()
     await peer.send(response(b"first"))
@@ -339,7 +339,7 @@ async def test_what_is_no_host_does_not_come_in(process_rig: Rig, host: bytes) -
 
 
 async def test_the_host_in_an_absolute_target_counts(process_rig: Rig) -> None:
-    """RFC 9112, 3.2.2: a server must ignore the Host field then, so it must not be what opens the door."""
+    """A server must then ignore the Host field (RFC 9112, 3.2.2), so the field must not open the door."""
     assert (await process_rig.ask(request(target=b"http://evil.example/mcp"))).status == 403
     process_rig.serve(_ok)
     assert (await process_rig.ask(request(target=b"http://localhost:1/mcp", host=b"evil.example"))).status == 200
@@ -412,7 +412,7 @@ async def _admin(gateway: Gateway, raw: bytes) -> int:
 
 @pytest.mark.parametrize("target", [b"/metrics", b"/healthz", b"/readyz", b"/nothing"])
 async def test_the_admin_listener_has_the_same_door(process_rig: Rig, target: bytes) -> None:
-    """DNS rebinding would let any page read the metrics of the machine that it is read on."""
+    """DNS rebinding would let any page read the metrics of its reader's machine."""
     gateway = process_rig.gateway
     own = b"127.0.0.1:%d" % gateway.admin
     for host in (b"evil.example", b"evil.example:%d" % gateway.admin):
@@ -469,7 +469,7 @@ async def test_a_head_that_never_ends_is_refused_when_it_is_too_large(small_rig:
 
 @pytest.mark.parametrize("kind", [JSON, TEXT])
 async def test_trailers_have_a_limit_as_fields_have(small_rig: Rig, kind: bytes) -> None:
-    """DESIGN 7: everything has a limit; `header_bytes_max` is that of what a request says beside its body."""
+    """Everything has a limit (DESIGN 7). `header_bytes_max` limits everything of a request but its body."""
     one = await small_rig.client(_head(b"Transfer-Encoding: chunked", kind=kind) + b"0\r\n")
     for _ in range(20):
         await one.send(b"X-Trailer: 1\r\n" * 100)
@@ -550,7 +550,7 @@ async def test_connections_have_a_limit(gateways: Gateways) -> None:
 
 
 async def test_who_is_turned_away_and_stays_has_a_limit_too(gateways: Gateways) -> None:
-    async with rig_with(gateways, limits={"connections_max": 1, "stall_timeout": "1s"}) as rig:
+    async with rig_with(gateways, limits={"connections_max": 1, "stall_timeout": "3s"}) as rig:
         rig.serve(_ok)
         held = await rig.client()
         above = [await rig.client() for _ in range(TURNED_AWAY_MAX + 1)]

@@ -1,7 +1,7 @@
-"""Each wrong thing gets its clear error, and breaks nothing (issue 2, "Done when"; DESIGN 5.4, 5.8, 6).
+"""Each failure gets its clear error, and breaks nothing else (DESIGN 5.4, 5.8, 6).
 
-In: requests that are wrong, upstreams that fail. Out: the error that the rule names, with the client's own id. Always:
-a failure is never an empty list, and never a success.
+In: wrong requests, and failing upstreams. Out: the error that the rule names, with the client's own id. Always: a
+failure is never an empty list, and never a success.
 """
 
 import asyncio
@@ -13,9 +13,10 @@ from collections.abc import AsyncIterator, Callable
 
 import pytest
 
-from gateway.core.query import CRITERIA_BYTES_MAX, LIST_ITEMS_MAX
-from tests.relay.gateway import Gateways, held_port, listening, port_of
-from tests.relay.harness import Peer
+from gateway.tasks.criteria import CRITERIA_BYTES_MAX
+from gateway.tasks.values import LIST_ITEMS_MAX
+from tests.launch import Gateways, held_port, listening, port_of
+from tests.peer import Peer
 from tests.relay.http1 import Message
 from tests.relay.messages import (
     LAST_CHUNK,
@@ -128,13 +129,13 @@ CHANGES: dict[str, Callable[[str], str]] = {
     "cut in the middle": lambda cursor: cursor[: len(cursor) // 2],
     "lengthened": lambda cursor: cursor + "=",
     "a line end put in": lambda cursor: cursor[:30] + "\n" + cursor[30:],
-    "of another version": lambda cursor: cursor.replace("taskgate2.", "taskgate1."),
+    "of another version": lambda cursor: cursor.replace("taskgate3.", "taskgate1."),
 }
 
 
 @pytest.mark.parametrize("name", CHANGES)
 async def test_a_cursor_of_ours_that_was_changed_is_refused_with_criteria_and_without(rig: Rig, name: str) -> None:
-    """Issue 9, 7: given to the upstream it brought the whole list back."""
+    """Relayed to the upstream, it once brought the whole list back."""
     rig.serve(Server({None: page([task(f"t-{n:03}") for n in range(150)])}))
     cursor = final(await rig.ask(rig.post(filtered(status=["working"]))))["result"]["nextCursor"]
     asked = len(rig.upstream.requests)
@@ -148,7 +149,7 @@ async def test_a_cursor_of_ours_that_was_changed_is_refused_with_criteria_and_wi
 
 
 async def test_a_forged_cursor_of_a_bound_that_no_timestamp_has_is_refused(rig: Rig) -> None:
-    """Issue 9, 7: it was a traceback and a cut connection."""
+    """It was once a traceback and a cut connection."""
     said = [None, None, ["working"], [f"{10**40:x}", None, None, None], "createdAt", True, ["1", "a"], ""]
     body = "taskgate2." + base64.urlsafe_b64encode(zlib.compress(dumps(said))).decode()
     forged = f"{body}.{hashlib.blake2b(body.encode(), digest_size=8).hexdigest()}"
@@ -166,14 +167,14 @@ async def test_more_task_ids_than_are_looked_up_are_told_so(process_rig: Rig) ->
 
 
 async def test_a_list_with_very_many_unknown_members_is_answered(rig: Rig) -> None:
-    """Issue 9, 3: they are no errors (DESIGN 5.4), and cost their bytes."""
+    """They are no errors (DESIGN 5.4), and cost as much as their bytes."""
     rig.serve(Server({None: page(TASKS)}))
     unknown = {f"m{number:06}": 1 for number in range(200_000)}
     assert ids(final(await rig.ask(rig.post(filtered(1, status=["working"], **unknown))))) == ALL
 
 
 async def test_an_initialize_result_too_large_to_edit_passes_as_it_came(rig: Rig) -> None:
-    """Issue 9, 3: reading it held everybody up; nothing is advertised, and the log says so."""
+    """Reading it once held up everybody. Nothing is advertised, and the log says so."""
     told = dumps(result(1, {**initialized(), "instructions": ["x"] * 300_000}))
     one = await rig.client(rig.post(call("initialize")))
     await (await rig.upstream.request()).send(answer(told))
@@ -181,7 +182,7 @@ async def test_an_initialize_result_too_large_to_edit_passes_as_it_came(rig: Rig
 
 
 async def test_criteria_that_are_too_long_are_told_so_at_the_first_request(rig: Rig) -> None:
-    """A4: a cursor repeats them, and has a limit; a list whose next page cannot be named would lose it."""
+    """A cursor repeats the criteria, and its length has a limit. Without a cursor the next page would be lost."""
     rig.serve(Server({None: page([task(f"t-{n:03}") for n in range(150)])}))
     longest = [f"t-{n:03}" for n in range(150)] + ["x" * (CRITERIA_BYTES_MAX - 1300)]
     first = final(await rig.ask(rig.post(filtered(1, taskIds=longest))))
@@ -465,7 +466,6 @@ NO_LIST: dict[str, Callable[[object], bytes]] = {
     "an empty body": lambda i: answer(b""),
     "202": lambda i: response(b"", status=b"202 Accepted"),
     "204": lambda i: b"HTTP/1.1 204 No Content\r\n\r\n",
-    "a redirect": lambda i: response(b"", b"Location: /elsewhere", status=b"302 Found"),
     "a stream that ends without an answer": lambda i: (
         stream() + chunk(event({"jsonrpc": "2.0", "method": "x"})) + LAST_CHUNK
     ),

@@ -1,4 +1,4 @@
-"""The harness finds what it is there to find: a proxy that does one thing wrong, on purpose, fails the comparison.
+"""The harness finds what it must: a proxy with one wilful fault fails the comparison.
 
 In: a plain byte proxy with one fault. Out: the difference, named. Always: without the fault the same proxy passes.
 """
@@ -13,8 +13,9 @@ from dataclasses import dataclass, replace
 
 import pytest
 
-from tests.relay.gateway import listening, port_of
-from tests.relay.harness import Case, Peer, Step, client_leaves, compare, exchange, upstream_ends
+from tests.launch import listening, port_of
+from tests.peer import Peer
+from tests.relay.harness import Case, Step, client_leaves, compare, exchange, upstream_ends
 from tests.relay.messages import LAST_CHUNK, call, chunk, event, post, request, response, stream
 
 pytestmark = pytest.mark.usefixtures("harness_alone")
@@ -142,7 +143,7 @@ FAULTY: dict[str, tuple[Case, Faults, str]] = {
 @pytest.mark.parametrize("fault", FAULTY)
 async def test_a_wilful_fault_is_found(fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
     case, faults, found = FAULTY[fault]
-    monkeypatch.setattr("tests.relay.harness.WAIT_S", 1.5)  # what never comes need not be waited for at length
+    monkeypatch.setattr("tests.peer.WAIT_S", 1.5)  # what never comes need not be waited for at length
     with listening() as sock:
         async with byte_proxy(port_of(sock), faults) as port:
             with pytest.raises(AssertionError, match=found):
@@ -151,7 +152,7 @@ async def test_a_wilful_fault_is_found(fault: str, monkeypatch: pytest.MonkeyPat
 
 @pytest.mark.parametrize("steps", range(5))
 async def test_a_reader_that_pauses_loses_nothing(steps: int) -> None:
-    """Issue 9, 13: it pauses so many steps of the loop behind the arrival of a byte."""
+    """It pauses so many steps of the loop after the arrival of a byte."""
     with listening() as sock, socket.create_connection(sock.getsockname()) as sender:
         peer = Peer(sock.accept()[0])
         for _ in range(10):

@@ -1,7 +1,7 @@
 """Nothing that one client does reaches a neighbour: buffers, closing, `Connection`, framing, descriptors.
 
-In: clients and servers that hold as much as they can, close when it hurts, and say what two readers read differently.
-Out: what was sent whole arrives whole, what was cut looks cut, and somebody else is served all the while.
+In: clients and servers that hold as much as they can, close at the worst moment, and send what two readers read
+differently. Out: what was sent whole arrives whole, what was cut looks cut, and others are served meanwhile.
 """
 
 import asyncio
@@ -13,11 +13,11 @@ import time
 
 import pytest
 
-from gateway.buffers import SMALL_BYTES_MAX, Buffers
 from gateway.errors import Overloaded
-from gateway.listener import TURNED_AWAY_MAX
-from tests.relay.gateway import Gateways, eventually, logged
-from tests.relay.harness import Client, Peer
+from gateway.transport.buffers import SMALL_BYTES_MAX, Buffers
+from gateway.transport.listener import TURNED_AWAY_MAX
+from tests.launch import Gateways, eventually, logged
+from tests.peer import Client, Peer
 from tests.relay.http1 import Message
 from tests.relay.messages import answer, call, chunk, chunked, filtered, page, post, request, response, result, stream
 from tests.relay.messages import task as a_task
@@ -131,7 +131,7 @@ async def _holds(rig: Rig, size_bytes: int) -> bool:
 
 
 async def test_what_slow_readers_leave_is_counted_and_others_are_served(gateways: Gateways) -> None:
-    """Beyond the limit each body is read a little at a time: memory stays where it is, and nobody's service stops."""
+    """Beyond the limit each body is read a little at a time. Memory stays the same, and everybody is served."""
     async with own(gateways, limits={"held_bytes_max": "2MiB", "inspected_body_bytes_max": "1MiB"}) as rig:
 
         async def script(asked: Message, _peer: Peer) -> bytes:
@@ -246,7 +246,7 @@ async def test_a_half_close_of_an_old_client_during_a_chunked_answer_is_a_cut(ri
 
 @pytest.mark.parametrize("framed", ["by its length", "by the end"])
 async def test_a_request_behind_the_last_answer_does_not_destroy_it(rig: Rig, framed: str) -> None:
-    """Closing with bytes of the client's unread resets the connection, and what is on its way is lost: 16 of 20."""
+    """A close with unread bytes resets the connection, and the answer on its way is lost: 16 of 20 were."""
     whole = b"w" * MIB
 
     async def script(_request: Message, _peer: Peer) -> bytes | None:
@@ -287,6 +287,7 @@ async def test_a_drain_waits_for_who_still_reads_a_whole_answer(gateways: Gatewa
         await asyncio.sleep(0.3)
         one.resume()
         assert (await one.response()).body == whole
+        await one.close()
         assert await rig.gateway.exits() == 0
 
 
@@ -351,7 +352,7 @@ async def test_a_connection_field_that_names_a_configured_identity_is_refused(ga
 
 
 async def test_a_stripped_field_does_not_poison_the_index_of_who_sends_it(rig: Rig) -> None:
-    """The identity is what the server sees: who has `Connection: x-tenant` is nobody's tenant there."""
+    """The identity is the one that the server sees. A caller with `Connection: x-tenant` has no tenant there."""
 
     async def by_tenant(asked: Message, _peer: Peer) -> bytes:
         tenant = (asked.value(b"x-tenant") or b"nobody").decode()
@@ -428,7 +429,7 @@ async def test_a_request_that_asks_for_h2c_passes_with_its_body(rig: Rig, framin
 
 
 def test_descriptors_are_raised_as_far_as_they_go(caplog: pytest.LogCaptureFixture) -> None:
-    from gateway.descriptors import connections_kept
+    from gateway.transport.descriptors import connections_kept
 
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     try:

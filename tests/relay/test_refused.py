@@ -1,7 +1,7 @@
-"""Who is refused holds nothing: an index, a place in a store, a note of any kind, is of callers who were answered.
+"""A refused caller holds nothing. Indexes, places in a store and notes of any kind are for callers that were answered.
 
-In: callers whom the upstream answers with a status of 400 or above, or not at all, or with nothing to keep, in every
-kind of request and response. Out: nothing that is kept, and neighbours who see nothing of it.
+In: callers to whom the upstream answers a status of 400 or above, or nothing, or nothing to keep, in every kind of
+request and response. Out: nothing is kept, and neighbours notice nothing.
 """
 
 import asyncio
@@ -11,9 +11,9 @@ from typing import Any, TypeAlias
 
 import pytest
 
+from tests.launch import Gateways, eventually, listening, port_of
+from tests.peer import Peer
 from tests.relay.flood import TASKS, Caller, Guarded, caller, flood
-from tests.relay.gateway import Gateways, eventually, listening, port_of
-from tests.relay.harness import Peer
 from tests.relay.http1 import Message
 from tests.relay.messages import (
     LAST_CHUNK,
@@ -42,7 +42,7 @@ CORS = b"Access-Control-Allow-Origin: http://localhost:6274"
 
 @asynccontextmanager
 async def besieged(gateways: Gateways, upstream: Guarded) -> AsyncIterator[tuple[Caller, int]]:
-    """A caller whom the upstream knows, and the port of a gateway that has room for ten."""
+    """A known caller, and the port of a gateway with room for ten."""
     asyncio.get_running_loop().set_debug(False)
     index = {"sessions_max": SESSIONS_MAX, "max_age": 0, "full_crawl_interval": "1h"}
     with listening() as sock, gateways.process(port_of(sock), index=index, log={"level": "error"}) as gateway:
@@ -61,7 +61,7 @@ async def test_a_flood_of_refused_callers_costs_the_one_who_is_known_nothing(gat
 
 
 async def test_a_flood_of_refused_callers_loses_no_task_that_the_list_never_shows(gateways: Gateways) -> None:
-    """As with FastMCP, whose list is always empty: what was heard of once is nowhere else."""
+    """As with FastMCP, whose list is always empty: a task that passed once is known from nowhere else."""
     async with besieged(gateways, Guarded(lists=False)) as (known, port):
         await known.learn()
         await known.cost()
@@ -84,7 +84,7 @@ def kept(rig: Rig) -> dict[str, Any]:
         "lost": list(sessions._lost),
         "of one session": list(sessions._of_one),
         "servers": list(sessions.servers._servers),
-        "cors": [key for route in app._proxy._routes for key in (*route.cors._told, *route.cors._preflights)],
+        "cors": [key for route in app._proxy._callers._routes for key in (*route.cors._told, *route.cors._preflights)],
     }
     return {name: held for name, held in notes.items() if held}
 
@@ -113,7 +113,7 @@ def as_a_secret(status: bytes, message: object) -> bytes:
 
 
 def refusing(how: Callable[[bytes, object], bytes], status: bytes) -> Script:
-    """A server that answers everything as it should, but for its status."""
+    """A server whose answers are right, except for their status."""
 
     async def script(asked: Message, _peer: Peer) -> bytes:
         message = body(asked)
@@ -148,7 +148,7 @@ ASKED: dict[str, bytes] = {
 
 
 def as_a_stranger(asked: bytes) -> bytes:
-    """A request of a caller whom nobody knows, from a page."""
+    """A request of an unknown caller, from a page."""
     return asked.replace(b"\r\n", b"\r\nAuthorization: Bearer guess\r\nMcp-Session-Id: guess\r\n" + PAGE + b"\r\n", 1)
 
 
@@ -256,7 +256,7 @@ async def test_nothing_is_kept_of_who_was_told_nothing(gateways: Gateways, way: 
 
 
 async def test_what_is_asked_by_a_caller_who_is_not_known_yet_is_asked_once(gateways: Gateways) -> None:
-    """Who is refused is refused with all who wait for the same."""
+    """A refusal is for all callers that wait for the same."""
     held = asyncio.Event()
 
     async def script(_asked: Message, _peer: Peer) -> bytes:
@@ -271,7 +271,7 @@ async def test_what_is_asked_by_a_caller_who_is_not_known_yet_is_asked_once(gate
         async def all_wait() -> bool:
             app = rig.gateway.app
             assert app is not None
-            return [len(w) for one in app._sessions._in_use.values() for w in one.answering.values()] == [3]
+            return [len(w) for one in app._sessions._in_use.values() for w in one.asks.answering.values()] == [3]
 
         await eventually(all_wait, "three who wait")
         held.set()

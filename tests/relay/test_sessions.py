@@ -1,6 +1,6 @@
-"""What is remembered of a session, apart from its tasks: what `initialize` said of its server, and who is who.
+"""What is remembered of a session besides its tasks: what `initialize` said of its server, and the caller's identity.
 
-In: sessions whose indexes go, for every reason that there is. Out: the same answers as before.
+In: sessions whose indexes are evicted or dropped, for every reason. Out: the same answers as before.
 """
 
 import asyncio
@@ -8,8 +8,8 @@ import signal
 
 import pytest
 
-from tests.relay.gateway import Gateways, logged, port_of, settings
-from tests.relay.harness import Peer
+from tests.launch import Gateways, logged, port_of, settings
+from tests.peer import Peer
 from tests.relay.http1 import Message
 from tests.relay.messages import Json, answer, call, fault, filtered, initialized, page, result, task
 from tests.relay.rig import Rig, Script, Session, body, final, own, rig_with
@@ -69,7 +69,7 @@ async def test_a_server_that_filters_natively_does_so_when_the_index_has_gone(ga
 
 @pytest.mark.parametrize("how", HOW)
 async def test_the_method_of_tasks_is_known_when_the_index_has_gone(gateways: Gateways, how: str) -> None:
-    """DESIGN 5.3: where one request alone makes tasks, its method is that of a task that nobody saw being made."""
+    """Where only one request makes tasks, its method is that of every task whose making was not seen (DESIGN 5.3)."""
     refuses: list[str] = []
     async with own(gateways, index={"sessions_max": 1}) as rig:
         rig.serve(serving(OURS, refuses))
@@ -104,7 +104,7 @@ async def test_a_native_filter_keeps_no_index(gateways: Gateways) -> None:
 
 
 async def test_the_least_of_every_limit_still_relays_and_answers(gateways: Gateways) -> None:
-    """A16: an index may be too large to be kept, and no limit that is accepted breaks what passes."""
+    """An index may be too large to keep. No accepted limit breaks what is relayed."""
     index = dict.fromkeys(("page_size", "tasks_max", "sessions_max"), 1)
     sizes = dict.fromkeys(("inspected_body_bytes_max", "inspected_event_bytes_max", "header_bytes_max"), "1KiB")
     limits = {**sizes, "connections_max": 1, "keepalive_timeout": 0, "stall_timeout": "1s"}
@@ -135,7 +135,7 @@ async def crawls_for(gateways: Gateways, *callers: list[bytes]) -> int:
 
 
 async def test_a_tracing_header_is_nobodys_identity(gateways: Gateways) -> None:
-    """B2: it is another one with every request, so that each would get an index of its own."""
+    """A tracing header differs with every request. As an identity it would give each request its own index."""
     traces = [[b"%b: %d" % (name, number) for name in NOBODY] for number in range(3)]
     assert await crawls_for(gateways, *traces) == 1
     assert await crawls_for(gateways, [b"X-Unknown: 1"], [b"X-Unknown: 2"]) == 2
@@ -144,14 +144,14 @@ async def test_a_tracing_header_is_nobodys_identity(gateways: Gateways) -> None:
 async def test_the_order_of_repeated_fields_is_part_of_an_identity_and_that_of_others_is_not(
     gateways: Gateways,
 ) -> None:
-    """B3: of two tokens a server may take the first."""
+    """A server may take the first of two tokens."""
     one, other, tenant = b"X-Token: one", b"X-Token: other", b"X-Tenant: 1"
     assert await crawls_for(gateways, [one, other], [other, one]) == 2
     assert await crawls_for(gateways, [tenant, one, other], [one, tenant, other], [one, other, tenant]) == 1
 
 
 async def test_an_id_that_is_too_long_to_be_one_is_not_noted(gateways: Gateways) -> None:
-    """A5: anybody can ask for any number of tasks that are not there, with ids of any length."""
+    """Anybody can ask for any number of unknown tasks, with ids of any length."""
     async with rig_with(gateways) as rig:
 
         async def script(asked: Message, _peer: Peer) -> bytes:

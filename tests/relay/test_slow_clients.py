@@ -1,12 +1,12 @@
-"""Clients that are slow to read, slow to send, or leave unseen: what a healthy upstream gave them is not destroyed.
+"""Clients that read slowly, send slowly, or leave unseen: they lose nothing that a healthy upstream sent.
 
-In: connections on which something is still to be taken when the other side ends, waits or has left. Out: all of it, and
-nothing left of who has gone. Always: the gateway is no quicker to give up than the server would be.
+In: connections with bytes still to be read when the other side ends, waits or has left. Out: all of those bytes, and
+nothing left of a client that has gone. Always: the gateway gives up no sooner than the server would.
 """
 
 import asyncio
 
-from tests.relay.gateway import Gateways, eventually
+from tests.launch import Gateways, eventually
 from tests.relay.messages import LAST_CHUNK, chunk, event, request, response, stream
 from tests.relay.rig import Rig, rig_with
 
@@ -55,7 +55,7 @@ async def test_a_whole_answer_is_not_lost_with_the_next_one(rig: Rig) -> None:
 
 
 async def test_a_client_with_another_request_behind_is_seen_to_leave(rig: Rig) -> None:
-    """It is not read meanwhile, and the loop does not look at who is not read."""
+    """Its connection is not read meanwhile, and the loop sees no end of an unread connection."""
     for _ in range(3):
         one = await rig.client(request(target=b"/quiet") + request(target=b"/next"))
         peer = await rig.upstream.request(len(rig.upstream.requests) + 1)

@@ -1,7 +1,7 @@
-"""Peers that stop in the middle: clients that send half, who takes nothing, who has vanished.
+"""Peers that stop in the middle: clients that send half a request, peers that read nothing, peers that have vanished.
 
-In: connections that stand still with something to pass on. Out: their end, after `limits.stall_timeout`, and nothing
-left of them. Always: whoever goes on slowly, and a stream that is open and quiet, are left alone.
+In: connections that stand still with something to pass on. Out: their end, after `limits.stall_timeout`, with nothing
+left of them. Always: slow but steady peers, and open streams that are quiet, are left alone.
 """
 
 import asyncio
@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.relay.gateway import Gateways, eventually
+from tests.launch import Gateways, eventually
 from tests.relay.messages import chunk, event, filtered, page, request, response, stream, task
 from tests.relay.rig import Rig, Server, rig_with
 
@@ -25,7 +25,7 @@ TEXT = b"Content-Type: text/plain"
 
 @asynccontextmanager
 async def impatient(gateways: Gateways, stall_timeout: str = "1s") -> AsyncIterator[Rig]:
-    """A gateway that waits long for everything but for who stops in the middle."""
+    """A gateway that is patient, except with peers that stop in the middle."""
     async with rig_with(gateways, limits={"stall_timeout": stall_timeout}) as rig:
         yield rig
 
@@ -43,7 +43,7 @@ async def nobody_is_connected(rig: Rig) -> None:
 @pytest.mark.parametrize("kind", [JSON, TEXT], ids=["a message", "text"])
 @pytest.mark.parametrize("framing", ["length", "chunked"])
 async def test_half_a_body_does_not_hold_its_connection_for_ever(gateways: Gateways, kind: bytes, framing: str) -> None:
-    """A10: no deadline held while a body was read."""
+    """A body's arrival once had no deadline."""
     async with impatient(gateways) as rig:
         how = b"Content-Length: 100" if framing == "length" else b"Transfer-Encoding: chunked"
         half = b"0123456789" if framing == "length" else chunk(b"0123456789")
@@ -93,7 +93,7 @@ async def test_a_client_is_not_to_blame_for_what_the_upstream_takes_slowly(gatew
 
 
 async def test_an_upload_that_the_upstream_stops_reading_is_504(gateways: Gateways) -> None:
-    """A9: nothing ended the wait for the upstream to take more."""
+    """The wait for the upstream to read more once had no end."""
     async with impatient(gateways) as rig:
         one = await rig.client()
         pieces = [b"x" * (1 << 20)] * 64
@@ -112,7 +112,7 @@ async def test_an_upload_that_the_upstream_stops_reading_is_504(gateways: Gatewa
 
 @pytest.mark.parametrize("last", [b"", b"Connection: close"], ids=["keep-alive", "close"])
 async def test_a_client_that_never_reads_its_finished_answer_is_cut(gateways: Gateways, last: bytes) -> None:
-    """A11: its connection, closed or not, waited for ever for the answer to go out."""
+    """Its connection once waited for ever for the answer to go out, whether closing or not."""
     pages = {None: "a", "a": "b", "b": "c", "c": "d", "d": "e", "e": None}
     big = {at: page([task(f"t-{at}", statusMessage="x" * (3 << 20))], following) for at, following in pages.items()}
     async with impatient(gateways) as rig:
@@ -175,7 +175,7 @@ async def test_a_quiet_stream_has_no_limit(gateways: Gateways) -> None:
 
 
 async def test_both_sides_sockets_ask_whether_their_peer_is_there(gateways: Gateways) -> None:
-    """F: of a peer that vanishes without FIN nothing else tells. The options are those of the real sockets."""
+    """Nothing else shows that a peer has vanished without FIN. The options are those of the real sockets."""
     async with rig_with(gateways, limits={"stall_timeout": "60s"}) as rig:
         one = await rig.client(request())
         peer = await rig.upstream.request()
@@ -207,7 +207,7 @@ def other_end(sock: socket.socket) -> socket.socket:
 
 @pytest.mark.parametrize("size", [100_000, 5_000_000])
 async def test_a_refused_head_of_any_size_gets_its_refusal(gateways: Gateways, size: int) -> None:
-    """A17: closing while the client still sends resets the connection, and the 431 is lost on its way."""
+    """A close while the client still sends resets the connection, and the 431 would be lost on its way."""
     async with rig_with(gateways) as rig:
         one = await rig.client()
         one.outgoing.feed(request())
@@ -218,7 +218,7 @@ async def test_a_refused_head_of_any_size_gets_its_refusal(gateways: Gateways, s
 
 
 async def test_what_follows_a_refusal_has_a_limit(gateways: Gateways) -> None:
-    """Nobody is listened to for ever because of what was refused."""
+    """The gateway does not read for ever behind a refusal."""
     async with rig_with(gateways) as rig:
         one = await rig.client(b"\0\r\n\r\n")
         assert (await one.response()).status == 400

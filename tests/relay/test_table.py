@@ -1,10 +1,10 @@
-"""Every case of the table, directly and through the gateway: the recordings agree but for what DESIGN 3 lists."""
+"""Every case of the table, directly and through the gateway. The recordings agree but for what DESIGN 3 lists."""
 
 import pytest
 
+from tests.launch import Gateways, listening, port_of
 from tests.relay.cases import about_the_limit, all_cases, timed_cases
 from tests.relay.conftest import SMALL_BODY_BYTES
-from tests.relay.gateway import Gateways, listening, port_of
 from tests.relay.harness import Case, Recording, compare
 from tests.relay.rig import Place
 

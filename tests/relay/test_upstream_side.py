@@ -1,8 +1,7 @@
-"""What one exchange with an upstream could do to another (issue 9, points 1, 9, 10 and 11).
+"""What one exchange with an upstream could do to another.
 
 In: upstreams that answer twice, authenticate connections, flood, or frame so that readers differ. Out: what their own
-client and the next one get. Always: the next client gets its own answer, and a connection whose state is in doubt
-serves nobody.
+client and the next one get. Always: the next client gets its own answer. A connection in doubt serves nobody.
 """
 
 import asyncio
@@ -13,17 +12,20 @@ from collections.abc import AsyncIterator, Sequence
 
 import pytest
 
-from gateway.buffers import Buffers
 from gateway.config import Limits, Url
 from gateway.config import Upstream as Config
-from gateway.core.headers import Headers
 from gateway.errors import GatewayError, UpstreamBroken
-from gateway.listener import Exchange, Listener
-from gateway.relay import Request, relay
-from gateway.upstream import Pool, Response, authenticates_connection
+from gateway.transport.buffers import Buffers
+from gateway.transport.exchange import Exchange
+from gateway.transport.headers import Headers
+from gateway.transport.listener import Listener
+from gateway.transport.pool import Pool
+from gateway.transport.relay import Request, relay
+from gateway.transport.taps import Hold
+from gateway.transport.upstream import Response, authenticates_connection
+from tests.launch import Gateway, Gateways, eventually, listening, logged, port_of, settings
+from tests.peer import Client, Peer
 from tests.relay.conftest import SMALL_HEADER_BYTES
-from tests.relay.gateway import Gateway, Gateways, eventually, listening, logged, port_of, settings
-from tests.relay.harness import Client, Peer, Upstream
 from tests.relay.http1 import Message
 from tests.relay.messages import (
     answer,
@@ -40,6 +42,7 @@ from tests.relay.messages import (
     task,
 )
 from tests.relay.rig import Place, Rig, Server, body, final, own, rig_at, rig_with
+from tests.upstream import Upstream
 
 TEXT = b"Content-Type: text/plain"
 OK = b"Content-Length: 2\r\n\r\nok"
@@ -66,7 +69,7 @@ async def next_is_same(rig: Rig, one: Client, peer: Peer, number: int = 2) -> No
     assert (await one.response(number)).body == b"mine"
 
 
-# ---- what nobody asked for (point 9) ----
+# ---- what nobody asked for ----
 
 
 async def test_a_server_that_answers_twice_is_not_given_a_second_request(gateways: Gateways) -> None:
@@ -75,15 +78,21 @@ async def test_a_server_that_answers_twice_is_not_given_a_second_request(gateway
     So the first such answer may reach a stranger; from then on each exchange has a connection of its own.
     """
     chance = random.Random(9)
+    answered = 0  # requests, to the end
 
     async def twice(asked: Message, peer: Peer) -> None:
+        nonlocal answered
         if asked.target != b"/twice":
             await asyncio.sleep(0.002)
             await peer.send(response(b"mine"))
-            return
-        await peer.send(response(b"first"))
-        await asyncio.sleep(chance.uniform(0.0005, 0.003))
-        await peer.send(response(b"poison"))
+        else:
+            await peer.send(response(b"first"))
+            await asyncio.sleep(chance.uniform(0.0005, 0.003))
+            await peer.send(response(b"poison"))
+        answered += 1
+
+    async def is_quiet() -> bool:
+        return answered == len(rig.upstream.requests)
 
     foreign = 0
     async with rig_with(gateways) as rig:
@@ -94,6 +103,7 @@ async def test_a_server_that_answers_twice_is_not_given_a_second_request(gateway
             assert (await one.response()).body == b"first"
             await other.send(request())
             foreign += (await other.response()).body != b"mine"
+            await eventually(is_quiet, "the end of all answers")  # or a stranger may get the answer to `other`, too
             await one.close()
             await other.close()
         assert foreign <= 1
@@ -332,7 +342,7 @@ async def test_an_answer_before_the_request_was_whole_ends_the_connection(rig: R
     assert (await other.response()).body == b"mine"
 
 
-# ---- answers that are none (point 11) ----
+# ---- answers that are none ----
 
 CODED = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: %b\r\n\r\n2\r\nok\r\n0\r\n\r\n"
 NO_ANSWER = {
@@ -413,7 +423,7 @@ async def test_a_head_in_single_bytes_is_read(rig: Rig) -> None:
 
 @pytest.mark.parametrize("begins", [b"0\r\nX: ", b"2;", b"2\r\nok\r\n0\r\nX: "], ids=["trailer", "extension", "behind"])
 async def test_a_trailer_or_an_extension_without_end_is_cut(small_rig: Rig, begins: bytes) -> None:
-    """One endless field is no event of llhttp's; what is held for it has a limit nevertheless."""
+    """llhttp reports no endless field. What is held of one has a limit all the same."""
     one = await small_rig.client(request())
     peer = await small_rig.upstream.request()
     await peer.send(CHUNKS + begins)
@@ -490,6 +500,7 @@ class Blind:
     """A watch that looks at nothing."""
 
     reads_json = edits = False
+    hold = Hold()
     marks: Sequence[bytes] = ()
 
     def head(self, response: Response) -> None: ...
@@ -507,7 +518,7 @@ class Blind:
 async def test_a_body_that_is_not_of_its_length_leaves_nothing_to_the_next_client(
     direct: Direct, whole: bool, stated: int, sent: bytes
 ) -> None:
-    """The second lock: whatever took it for complete, the server takes the next client's request for the rest."""
+    """A second guard: the server would read the next client's request as the rest of the body."""
     failed = asyncio.get_running_loop().create_future()
 
     async def handle(exchange: Exchange) -> None:
@@ -537,7 +548,7 @@ async def test_a_body_that_is_not_of_its_length_leaves_nothing_to_the_next_clien
         await server.wait_closed()
 
 
-# ---- connections that a server authenticates (point 10) ----
+# ---- connections that a server authenticates ----
 
 CHALLENGES = {
     "NTLM": [b"WWW-Authenticate: NTLM"],
@@ -575,7 +586,7 @@ async def test_a_connection_that_was_challenged_is_its_clients_alone(rig: Rig, n
     "field", [b"Authorization: NTLM a", b"authorization: Negotiate a", b"Proxy-Authorization: nTLM a"]
 )
 async def test_credentials_alone_keep_no_connection(rig: Rig, field: bytes) -> None:
-    """Anybody can send them: who is refused holds nothing, and nobody else gets a connection that carried them."""
+    """Anybody can send them. A refused caller holds nothing, and others get no connection that carried them."""
     pooled = (await rig.client(request()), await rig.upstream.request())
     await pooled[1].send(response())
     await pooled[0].response()
@@ -602,7 +613,7 @@ async def challenged(rig: Rig, one: Client, target: bytes = b"/mcp", number: int
 
 
 async def test_a_client_has_one_connection_of_its_own_at_most(gateways: Gateways) -> None:
-    """One upstream connection for each of a client's is what the descriptors are reckoned for (descriptors.py)."""
+    """descriptors.py counts one upstream connection for each client connection."""
     with listening() as sock:
         url = f"http://127.0.0.1:{port_of(sock)}/"
         upstreams = [{"name": name, "url": url, "match": {"prefix": f"/{name}"}} for name in ("a", "b", "c")]
@@ -638,7 +649,7 @@ async def test_reloads_add_no_connection_to_a_client(gateways: Gateways) -> None
 
 
 async def reloads(gateway: Gateway, count: int) -> None:
-    """Return when the gateway has told of so many reloads."""
+    """Return when the gateway has logged that many reloads."""
 
     async def told() -> bool:
         return ["reloaded" in line.values() for line in gateway.lines()].count(True) >= count
@@ -647,7 +658,7 @@ async def reloads(gateway: Gateway, count: int) -> None:
 
 
 class Ntlm:
-    """A server that knows who asks by the connection: three legs, then every request on it is that user's."""
+    """A server that authenticates connections: after three legs every request on one is that user's."""
 
     def __init__(self) -> None:
         self.users: dict[Peer, bytes] = {}
@@ -705,7 +716,7 @@ async def test_ntlm_works_and_nobody_is_taken_for_another(rig: Rig) -> None:
 
 
 async def test_lists_of_authenticated_connections_are_the_servers_own(rig: Rig) -> None:
-    """The header fields do not tell such clients apart: nothing is answered from an index, nothing noted in one."""
+    """Header fields do not tell such clients apart, so indexes neither answer them nor learn from them."""
     rig.serve(Ntlm())
     alice, bob = await rig.client(), await rig.client()
     await login(rig, alice, b"alice")

@@ -1,1 +1,1 @@
-"""A thousand random exchanges, each perhaps ended too early: nothing whole and wrong, nothing left behind."""
+"""A thousand random exchanges, each perhaps cut short: no whole answer is wrong, and nothing is left behind."""

@@ -14,8 +14,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Final
 
-from tests.relay import harness
-from tests.relay.gateway import Gateways
+from tests import peer
+from tests.launch import Gateways
 from tests.soak import storm
 from tests.soak.census import in_process, process
 from tests.soak.plan import draw
@@ -56,7 +56,7 @@ def main() -> None:
         if given.storm is None:
             asyncio.run(play(given.seed, given.times))
             return
-        harness.WAIT_S = PATIENCE_S  # type: ignore[misc]
+        peer.WAIT_S = PATIENCE_S  # type: ignore[misc]
         with TemporaryDirectory(prefix="taskgate-storm-") as directory:
             asyncio.run(blow(given.first, given.storm, Path(directory)))
     except AssertionError as found:

@@ -1,13 +1,12 @@
-"""What a gateway holds, counted: before and after, nothing of an exchange that is over may be left.
+"""Counts what a gateway holds. After an exchange nothing of it may be left.
 
-In: the App on the running loop, or the command as a process. Out: what is left of a round, in words, and a `Census` to
-compare with another. Always: what is counted is what Python and Linux count (tasks, objects, descriptors, memory), and
-not what the gateway says it holds.
+In: the App on the running loop, or the command as a process. Out: the remains of a round, in words, and a `Census` to
+compare with another. Always: the counts are Python's and Linux's (tasks, objects, descriptors, memory), not the
+gateway's own.
 """
 
 import asyncio
 import gc
-import json
 import logging
 import tracemalloc
 from collections import Counter
@@ -17,9 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from gateway import config
 from gateway.app import App
-from tests.relay.gateway import Gateway, Gateways, held_port, port_of, settings
+from tests.launch import Gateway, Gateways, app_before
 from tests.relay.messages import Json
 from tests.soak.play import Player
 from tests.soak.upstream import Upstream
@@ -34,8 +32,9 @@ BEGIN_S: Final = 0.2
 SEEN_S: Final = 0.005  # until the gateway sees that a client has closed, for which it waits
 _STEPS: Final = 1000
 _OURS: Final = "gateway."
-# What `initialize` said, and of whom, is kept when a session's index goes.
-_STAYS: Final = ("gateway.core.capabilities.Server", "gateway.sessions.Key")
+# Kept when a session's index goes: what `initialize` said and of whom; durations by upstream, kind and method, each of
+# a few values.
+_STAYS: Final = ("gateway.mcp.capabilities.Server", "gateway.identity.Key", "gateway.operate.metrics._Durations")
 
 
 @dataclass(frozen=True)
@@ -47,7 +46,7 @@ class Census:
     memory_bytes: int
 
     def check(self, before: "Census", growth_bytes_max: int) -> None:
-        """Raises AssertionError if more is held than before, but for so much memory."""
+        """Raises AssertionError if more is held than before. Memory may grow by `growth_bytes_max`."""
         more = {k: (before.objects.get(k, 0), n) for k, n in self.objects.items() if n != before.objects.get(k, 0)}
         assert not more, f"objects before and after: {more}"
         assert self.descriptors == before.descriptors, f"descriptors: {before.descriptors}, then {self.descriptors}"
@@ -93,6 +92,9 @@ class InProcess:
     async def count(self) -> Census:
         """What is held once the idle connections to the upstream are closed."""
         await self._upstream.deserted()
+        recent = self._app._metrics.recent
+        for rows in (recent.requests, recent.failures, recent.queries):
+            rows.clear()  # a fixed number, which the rounds fill
         gc.collect()
         for _ in range(_STEPS):  # indexes are freed bit by bit
             await asyncio.sleep(0)
@@ -105,7 +107,7 @@ class InProcess:
 
 
 class _Errors(logging.Handler):
-    """Keeps what is logged as an error."""
+    """Keeps the errors in the log."""
 
     def __init__(self, kept: list[str]) -> None:
         super().__init__(logging.ERROR)
@@ -118,11 +120,9 @@ class _Errors(logging.Handler):
 @asynccontextmanager
 async def in_process(upstream: Upstream, changed: Json = SETTINGS) -> AsyncIterator[InProcess]:
     """Run the App in front of an upstream."""
-    with held_port() as listen, held_port() as admin:
-        text = json.dumps(settings(port_of(listen), port_of(admin), upstream.port, changed))
-        app = App(config.parse(text, "soak.yaml"))
-        await app.start()
-        gate = InProcess(app, port_of(listen), upstream)
+    async with app_before(upstream.port, changed) as gateway:
+        assert gateway.app is not None
+        gate = InProcess(gateway.app, gateway.port, upstream)
         gate.note_tasks()
         asyncio.get_running_loop().set_exception_handler(lambda _, context: gate.unhandled.append(str(context)))
         logged = _Errors(gate.unhandled)
@@ -132,7 +132,6 @@ async def in_process(upstream: Upstream, changed: Json = SETTINGS) -> AsyncItera
         finally:
             logging.getLogger().removeHandler(logged)
             tracemalloc.stop()
-            await app.stop()
 
 
 class Process:
@@ -142,12 +141,11 @@ class Process:
         self.port = gateway.port
         self._gateway = gateway
         self._upstream = upstream
-        assert gateway.popen is not None
-        self._proc = Path("/proc", str(gateway.popen.pid))
+        self._proc = Path("/proc", str(gateway.running.popen.pid))
         self._idle = 0
 
     async def begin(self) -> None:
-        """The descriptors that are there now, once whoever asked whether it is ready has left, are those that may."""
+        """Note the descriptors that may be open: those of now, when the readiness check has left."""
         await asyncio.sleep(BEGIN_S)
         self._idle = _descriptors(self._proc)
 
@@ -158,7 +156,7 @@ class Process:
         return f"{more} descriptors more than the connections to the upstream" if more else ""
 
     async def _turn(self) -> None:
-        """Return when the gateway has taken every connection that was made before, be its client gone since."""
+        """Return when the gateway has taken every earlier connection, even if its client has gone."""
         reader, writer = await asyncio.open_connection("127.0.0.1", self.port)
         writer.write(b"GET / HTTP/1.1\r\nHost: elsewhere.example\r\nConnection: close\r\n\r\n")
         assert b" 403 " in await reader.read()
@@ -187,7 +185,7 @@ async def process(gateways: Gateways, upstream: Upstream, changed: Json = SETTIN
 
 
 async def traced(player: Player, gate: InProcess, seeds: Iterable[int]) -> Census:
-    """Play rounds, the clients' sessions ended in the end, and count what is held then, memory included."""
+    """Play rounds, end the clients' sessions, and count what is held then, memory included."""
     if not tracemalloc.is_tracing():
         tracemalloc.start()
     await player.play(seeds)

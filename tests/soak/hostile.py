@@ -1,7 +1,7 @@
-"""What is added in a storm: requests and responses that are no HTTP, or could be read in two ways, and what frames.
+"""What a storm adds: requests and responses that are no HTTP, or have two readings, and trailers that frame.
 
-In: the dice of an exchange. Out: the fields of that exchange, as the kinds of plan.py give them. Always: whatever the
-gateway makes of it, the exchange ends; and nothing of it reaches another.
+In: the dice of an exchange. Out: the fields of that exchange, as the kinds of plan.py give them. Always: the exchange
+ends, whatever the gateway makes of it, and nothing of it reaches another.
 """
 
 import random
@@ -71,7 +71,7 @@ def _hostile_response(dice: Dice) -> Made:
 
 
 def _more_than_asked(dice: Dice) -> Made:
-    """A whole response, and something behind it that nobody asked for."""
+    """A whole response, and unasked bytes behind it."""
     foreign = response(b"behind %d" % dice.number, MARK + b": behind-%d" % dice.number)
     behind = dice.random.choice([foreign, foreign * 3, b"\r\n", b"garbage", dice.random.randbytes(200), foreign[:20]])
     body = dice.payload()

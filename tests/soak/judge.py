@@ -1,8 +1,8 @@
-"""What a client may have received: the judgement of one conversation.
+"""The judgement of one conversation: what its client may have received.
 
-In: the exchanges of a conversation, what came in answer, how the connection ended. Out: faults. Always: a response that
-is complete is the right one to the byte, or an honest 502 where the upstream had failed; one that is not complete has
-nothing in it that is wrong, and looks cut.
+In: the exchanges of a conversation, the bytes that came in answer, and how the connection ended. Out: faults. Always: a
+complete response is the right one to the byte, or a 502 where the upstream had failed. An incomplete one has nothing
+wrong in it, and looks cut.
 """
 
 import json
@@ -56,7 +56,7 @@ def faults(
     asked: list[bytes],
     promised: Container[int] = (),
 ) -> list[str]:
-    """What is wrong with what came.
+    """The faults in what came.
 
     `left`: the client went away before; `asked`: the methods it sent until then; `promised`: the numbers of those that
     the upstream has answered whole, or is about to.

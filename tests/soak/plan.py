@@ -1,8 +1,8 @@
 """What happens in one round, drawn from its seed: who asks what, what the upstream answers, and who leaves when.
 
-In: a seed. Out: a `Round`: conversations that go on at once, each some exchanges on one connection, and the ends that
-come too early. Always: the same seed gives the same round; every request says in `X-Request-Id`, which is no part of
-an identity (DESIGN 7), which exchange it belongs to, so that the upstream knows what to do with the crawler's too.
+In: a seed. Out: a `Round`: conversations that go on at once, each some exchanges on one connection, and their early
+ends. Always: the same seed gives the same round. Every request names its exchange in `X-Request-Id`, which is no part
+of an identity (DESIGN 7), so that the upstream knows the exchange of the crawler's requests, too.
 """
 
 import gzip
@@ -72,7 +72,7 @@ def page_at(session: str, cursor: str | None) -> Json:
 
 
 def identity(session: str) -> list[bytes]:
-    """The fields that say who asks: two callers share each session's id, and nothing else."""
+    """The fields that identify a caller. Two callers share each session's id, and nothing else."""
     shared = SESSIONS.index(session) // 2
     return [b"Mcp-Session-Id: soak-%d" % shared, b"Authorization: Bearer " + session.encode()]
 
@@ -361,7 +361,7 @@ def exchange(
     deaths: float = DEATHS,
     kinds: Mapping[str, Callable[[Dice], Made]] = KINDS,
 ) -> Exchange:
-    """An exchange of one of the kinds of these names; such a share of them meets a death."""
+    """An exchange of one of these kinds. `deaths`: the share that meets a death."""
     kind = source.choice(names)
     dice = Dice(source, number)
     made = kinds[kind](dice)
@@ -375,12 +375,12 @@ def exchange(
 
 
 def marked(response: bytes, number: int) -> bytes:
-    """A response that says of which exchange it is."""
+    """A response with the number of its exchange."""
     return response.replace(b"\r\n", b"\r\n%b: %d\r\n" % (MARK, number), 1)
 
 
 def conversation(source: random.Random, exchanges: list[Exchange], departures: float = DEPARTURES) -> Conversation:
-    """These exchanges on one connection, as far as it can carry them; such a share of clients leaves too early."""
+    """These exchanges on one connection, as far as it can carry them. `departures`: the share of early leavers."""
     # What stays open is the last of its connection, and what the end of the connection ends too.
     exchanges = exchanges[: next((i for i, e in enumerate(exchanges, 1) if _ends(e)), None)]
     departure = None

@@ -1,7 +1,7 @@
-"""Rounds, played: clients in front of a gateway, the upstream behind it, and what must be so after each.
+"""Plays rounds: clients in front of a gateway, the upstream behind it, and the checks after each.
 
-In: a gateway's port, and seeds. Out: an AssertionError that names the seed, the round and what was wrong. Always: a
-round ends when every client has left and all that it caused is over; nothing goes on into the next.
+In: a gateway's port, and seeds. Out: an AssertionError that names the seed, the round and the fault. Always: a round
+ends when every client has left and everything that it caused is over.
 """
 
 import asyncio
@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, Container, Iterable
 from itertools import pairwise
 from typing import Final
 
-from tests.relay.harness import Client
+from tests.peer import Client
 from tests.relay.messages import request, response
 from tests.soak import judge
 from tests.soak.judge import Weather
@@ -25,7 +25,7 @@ _LIST_BYTES: Final = 1500  # about, of what the gateway answers
 
 
 async def converse(port: int, conversation: Conversation, weather: Weather, promised: Container[int] = ()) -> list[str]:
-    """One connection of a client's; what was wrong with what came (judge.py)."""
+    """One connection of a client's; the faults in what came (judge.py)."""
     client = await Client.connect(port)
     departure = conversation.departure
     asking = asyncio.create_task(_ask(client, conversation))

@@ -1,10 +1,10 @@
-"""`python -m tests.soak.refused [LISTS]`: filtered lists of callers whom the upstream refuses; 100,000 unless said.
+"""`python -m tests.soak.refused [LISTS]`: filtered lists of refused callers; 100,000 by default.
 
-In: how many. Out: what a query of the one caller whom the upstream knows costs it, before and after, with a server that
-lists its tasks and with one whose list is always empty; the memory of the gateway's process (RSS), and how many indexes
-it has. The exit status is 1 if a query costs more than before, a task is missing, or memory has grown by more than
-`GROWTH_BYTES_MAX`. Always: the command as a process with its defaults, but for how old an answer may be; connections
-that are kept, on 127.0.0.1.
+In: the number of lists. Out: what a query of the one known caller costs the upstream, before and after, with a server
+that lists its tasks and with one whose list is always empty; the memory of the gateway's process (RSS), and the number
+of its indexes. The exit status is 1 if a query costs more than before, a task is missing, or memory has grown by more
+than `GROWTH_BYTES_MAX`. Always: the command as a process with its defaults, except `max_age`; kept connections, on
+127.0.0.1.
 """
 
 import asyncio
@@ -14,8 +14,8 @@ import time
 from pathlib import Path
 from typing import Final
 
+from tests.launch import Gateway, Gateways, listening, port_of
 from tests.relay.flood import Guarded, caller, flood
-from tests.relay.gateway import Gateway, Gateways, listening, port_of
 
 LISTS: Final = 100_000
 WARM_UP: Final = 2000  # what the first requests take is not given back
@@ -25,8 +25,7 @@ _INDEX: Final = {"max_age": 0, "full_crawl_interval": "1h"}
 
 def _rss(gateway: Gateway) -> int:
     """The bytes of the process in memory."""
-    assert gateway.popen is not None
-    status = Path("/proc", str(gateway.popen.pid), "status").read_text().splitlines()
+    status = Path("/proc", str(gateway.running.popen.pid), "status").read_text().splitlines()
     [rss] = [int(line.split()[1]) * 1024 for line in status if line.startswith("VmRSS:")]
     return rss
 

@@ -1,8 +1,8 @@
-"""A storm: many clients at once, each exchange of a random kind, faults on both sides, and no rest between.
+"""A storm: many clients at once, each exchange of a random kind, faults on both sides, and no pause.
 
-In: a gateway's port, a seed, a number of exchanges. Out: what was found, each finding with the seed of its
-conversation. Always: every request and response carries the number of its exchange; what the upstream answers whole,
-without a fault of its own, must arrive whole where the client has not left; in the end nothing is left.
+In: a gateway's port, a seed, a number of exchanges. Out: the findings, each with the seed of its conversation. Always:
+every request and response has the number of its exchange. What a faultless upstream answers must arrive whole at a
+client that has not left. In the end nothing is left.
 """
 
 import asyncio

@@ -1,8 +1,8 @@
-"""A thousand rounds, in each an upstream that dies or a client that leaves at a random byte (issue 3, "Done when").
+"""A thousand rounds. In each an upstream dies or a client leaves, at a random byte.
 
-In: seeds, which are always the same: SOAK_FIRST and SOAK_ROUNDS play others or more, `python -m tests.soak SEED` one
-again. Out: nothing whole and wrong, no task, no connection, no memory left behind, on asyncio's loop in the test's own
-process, and on the loop of the command. Always: what is there after WARM_UP rounds is all that is there in the end.
+In: always the same seeds; SOAK_FIRST and SOAK_ROUNDS choose others or more, `python -m tests.soak SEED` repeats one.
+Out: no whole answer is wrong, and no task, connection or memory is left behind: on asyncio's loop in the test's own
+process, and on the loop of the command. Always: what is held after WARM_UP rounds is all that is held in the end.
 """
 
 import asyncio
@@ -12,7 +12,7 @@ from typing import Final
 import pytest
 
 from tests.garbage import kept_garbage, left_in_cycles
-from tests.relay.gateway import Gateways
+from tests.launch import Gateways
 from tests.soak.census import in_process, process, traced
 from tests.soak.play import Player
 from tests.soak.upstream import Upstream
@@ -73,5 +73,6 @@ async def test_an_idle_connection_to_the_upstream_holds_nothing_of_its_last_exch
     async with Upstream() as upstream, in_process(upstream) as gate:
         await Player(gate.port, upstream, gate.left).forget_sessions()
         objects = gate.objects()
-        assert objects["gateway.upstream._Connection"] == len(upstream.lines) > 0
-        assert not {"gateway.listener.Exchange", "gateway.listener.Connection"} & set(objects)
+        assert objects["gateway.transport.upstream.UpstreamConnection"] == len(upstream.lines) > 0
+        of_clients = {"gateway.transport.exchange.Exchange", "gateway.transport.connection.ClientConnection"}
+        assert not of_clients & set(objects)

@@ -1,8 +1,8 @@
-"""A short storm; a long one is played by hand: `python -m tests.soak --storm 50000` (issue 9, "Prove it").
+"""A short storm; `python -m tests.soak --storm 50000` plays a long one.
 
-In: always the same seeds; STORM_EXCHANGES plays more. Out: nothing foreign, nothing whole and wrong, nothing whole
-lost; connections, descriptors and memory as they were. Always: on the loop of the command; with a fault put in on
-purpose, on the loop of the test.
+In: always the same seeds; STORM_EXCHANGES sets their number. Out: no foreign answer, no whole answer wrong or lost;
+connections, descriptors and memory as before. Always: on the loop of the command; with a wilful fault, on the loop of
+the test.
 """
 
 import asyncio
@@ -12,7 +12,7 @@ from typing import Final
 
 import pytest
 
-from tests.relay.gateway import Gateways
+from tests.launch import Gateways
 from tests.soak import storm
 from tests.soak.census import in_process, process
 from tests.soak.test_wilful import Patch, ends_what_was_cut, serves_two_at_once
@@ -39,7 +39,7 @@ async def test_a_storm_leaves_everything_as_it_was(tmp_path_factory: pytest.Temp
 async def test_a_wilful_fault_is_found_in_a_storm(fault: Callable[[Patch], None], monkeypatch: Patch) -> None:
     asyncio.get_running_loop().set_debug(False)
     monkeypatch.setattr("tests.soak.play.SETTLE_S", 0.3)
-    monkeypatch.setattr("tests.relay.harness.WAIT_S", 1.0)
+    monkeypatch.setattr("tests.peer.WAIT_S", 1.0)
     async with Upstream() as upstream, in_process(upstream, storm.STORM_SETTINGS) as gate:
         with monkeypatch.context() as patch:
             fault(patch)

@@ -1,7 +1,7 @@
-"""The soak finds what it is there to find: the gateway with one fault put in, on purpose, does not get through.
+"""The soak finds what it must: the gateway with one wilful fault does not pass.
 
-In: a fault. Out: the round that shows it, and in which words. Always: it is the real gateway but for that fault, and
-the same seeds pass without it (test_soak.py).
+In: a fault. Out: the round that shows it, and the words. Always: everything else is the real gateway, and the same
+seeds pass without the fault (test_soak.py).
 """
 
 import asyncio
@@ -11,9 +11,10 @@ from typing import Any, Final
 import pytest
 
 from gateway.errors import GatewayError
-from gateway.listener import Connection
-from gateway.relay import Request
-from gateway.upstream import Call, Pool, _Connection
+from gateway.transport.connection import ClientConnection
+from gateway.transport.pool import Call, Pool
+from gateway.transport.relay import Request
+from gateway.transport.upstream import UpstreamConnection
 from tests.soak.census import in_process, traced
 from tests.soak.play import Player
 from tests.soak.test_soak import ROUND_BYTES_MAX
@@ -26,13 +27,13 @@ Patch = pytest.MonkeyPatch
 def ends_what_was_cut(patch: Patch) -> None:
     """A body that the upstream broke off is ended as if it were whole."""
 
-    def fail(self: _Connection, error: GatewayError) -> None:
+    def fail(self: UpstreamConnection, error: GatewayError) -> None:
         if self._response is not None:
             self._response.body.finish()
         elif self._head is not None and not self._head.done():
             self._head.set_exception(error)
 
-    patch.setattr(_Connection, "_fail", fail)
+    patch.setattr(UpstreamConnection, "_fail", fail)
 
 
 def takes_back_what_was_half_read(patch: Patch) -> None:
@@ -52,24 +53,24 @@ def takes_back_what_was_half_read(patch: Patch) -> None:
 
 def forgets_to_cancel(patch: Patch) -> None:
     """The exchange of a client that has left goes on."""
-    lost = Connection.connection_lost
+    lost = ClientConnection.connection_lost
 
-    def connection_lost(self: Connection, exc: Exception | None) -> None:
+    def connection_lost(self: ClientConnection, exc: Exception | None) -> None:
         self.task = None
         lost(self, exc)
 
-    patch.setattr(Connection, "connection_lost", connection_lost)
+    patch.setattr(ClientConnection, "connection_lost", connection_lost)
 
 
 def lets_the_connection_lie(patch: Patch) -> None:
     """The upstream's connection is neither closed nor taken back when an exchange is left."""
-    abort = _Connection.abort
+    abort = UpstreamConnection.abort
 
-    def sometimes(self: _Connection) -> None:
+    def sometimes(self: UpstreamConnection) -> None:
         if self._response is None:
             abort(self)
 
-    patch.setattr(_Connection, "abort", sometimes)
+    patch.setattr(UpstreamConnection, "abort", sometimes)
 
 
 def keeps_its_place(patch: Patch) -> None:
@@ -100,7 +101,7 @@ def serves_two_at_once(patch: Patch) -> None:
     """A connection is given to two exchanges."""
     put = Pool.put
 
-    def putting(self: Pool, connection: _Connection) -> None:
+    def putting(self: Pool, connection: UpstreamConnection) -> None:
         put(self, connection)
         self._idle.append(connection)
 
@@ -109,14 +110,14 @@ def serves_two_at_once(patch: Patch) -> None:
 
 def remembers_connections(patch: Patch) -> None:
     """A closed connection of a client's is still remembered somewhere."""
-    kept: list[Connection] = []
-    lost = Connection.connection_lost
+    kept: list[ClientConnection] = []
+    lost = ClientConnection.connection_lost
 
-    def keeping(self: Connection, exc: Exception | None) -> None:
+    def keeping(self: ClientConnection, exc: Exception | None) -> None:
         kept.append(self)
         lost(self, exc)
 
-    patch.setattr(Connection, "connection_lost", keeping)
+    patch.setattr(ClientConnection, "connection_lost", keeping)
 
 
 def remembers_bytes(patch: Patch) -> None:
@@ -133,7 +134,7 @@ def remembers_bytes(patch: Patch) -> None:
 
 # Each leak, and in which count it shows.
 LEAKS: Final[dict[Callable[[Patch], None], str]] = {
-    remembers_connections: "gateway.listener.Connection",
+    remembers_connections: "gateway.transport.connection.ClientConnection",
     remembers_bytes: "memory has grown",
 }
 # Each fault, and what is said of the round in which it shows.
@@ -152,8 +153,8 @@ FAULTS: Final[dict[Callable[[Patch], None], str]] = {
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.__name__)
 async def test_a_wilful_fault_is_found(fault: Callable[[Patch], None], monkeypatch: Patch) -> None:
     asyncio.get_running_loop().set_debug(False)
-    monkeypatch.setattr("tests.soak.play.SETTLE_S", 0.3)
-    monkeypatch.setattr("tests.relay.harness.WAIT_S", 1.0)  # what never comes need not be waited for at length
+    monkeypatch.setattr("tests.soak.play.SETTLE_S", 1.0)
+    monkeypatch.setattr("tests.peer.WAIT_S", 2.0)  # what never comes need not be waited for at length
     async with Upstream() as upstream, in_process(upstream) as gate:
         with monkeypatch.context() as patch, pytest.raises(AssertionError, match=FAULTS[fault]) as found:
             fault(patch)

@@ -1,25 +1,25 @@
-"""The upstream of the soak: it answers what the round says, and dies when the round says.
+"""The script of the soak's upstream: it answers as the round says, and dies as the round says.
 
-In: a `Round`, and connections on a port. Out: faults, where a request that came whole is not one that a client sent, or
-came twice. Always: it dies as processes do, by FIN or RST, at a byte of a request or a response, or with its listener
-and all its connections at once; what it still does for a connection that has ended, it stops.
+In: a `Round`, and connections on a port. Out: faults: a request that no client sent, or that came twice. Always: it
+dies as processes do, by FIN or RST, at a byte of a request or a response, or with its listener and all connections at
+once. Work for a connection that has ended is stopped.
 """
 
 import asyncio
-import contextlib
 import json
 import random
 import socket
-import struct
 from collections import Counter
 from collections.abc import Iterable
 from itertools import pairwise
 from typing import Final, Self
 
-from tests.relay.gateway import held_port, port_of
+from tests.launch import held_port, port_of
+from tests.peer import Peer
 from tests.relay.http1 import End, Malformed, Message, Reader
 from tests.relay.messages import LAST_CHUNK, Json, answer, chunk, dumps, event, fault, notification, result, stream
 from tests.soak.plan import NOT_IN_TRAILERS, TASKS, Death, Exchange, Round, page_at
+from tests.upstream import Listener
 
 DESERTED_S: Final = 10.0
 _PAUSE_MAX_S: Final = 0.001
@@ -27,14 +27,12 @@ _PAUSES: Final = 0.25  # before a piece of a response
 _CRAWLER: Final = "taskgate-"  # what the ids of the gateway's own requests begin with
 
 
-class Line(asyncio.Protocol):
+class Line(Peer):
     """One connection."""
 
-    transport: asyncio.Transport
-
-    def __init__(self, upstream: "Upstream") -> None:
+    def __init__(self, sock: socket.socket, upstream: "Upstream") -> None:
+        super().__init__(sock)
         self._upstream = upstream
-        self._reader = Reader()
         self._exchange: Exchange | None = None  # whose request is arriving, or was answered last
         self._death: Death | None = None  # that this request or its response meets
         self._answering: asyncio.Task[None] | None = None
@@ -42,29 +40,26 @@ class Line(asyncio.Protocol):
     @property
     def is_idle(self) -> bool:
         """Whether nothing is under way on it."""
-        return self._answering is None and not self._reader.data
+        return self._answering is None and not self.received
 
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self.transport = transport
-        self._upstream.lines.add(self)
+    def on_end(self) -> None:
+        self.leave()
 
-    def connection_lost(self, exc: Exception | None) -> None:
+    def on_close(self) -> None:
         self._upstream.lines.discard(self)
         if self._answering is not None:
             self._answering.cancel()
 
-    def data_received(self, data: bytes) -> None:
-        if self.transport.is_closing():
+    def on_bytes(self, data: bytes) -> None:
+        if self.is_ending:
             return
-        self._reader.feed(data)
         if self._answering is not None:
             self._upstream.faults.append(f"{data[:80]!r} on a connection whose response is under way")
             return
         try:
-            heads = self._reader.requests()
+            heads = self.incoming.requests()
         except Malformed as error:
-            self._upstream.faults.append(f"malformed: {error}: {bytes(self._reader.data[:200])!r}")
+            self._upstream.faults.append(f"malformed: {error}: {bytes(self.received[:200])!r}")
             self.die("rst")
             return
         if len(heads) > 1:
@@ -81,8 +76,8 @@ class Line(asyncio.Protocol):
                 return
             self._death = self._upstream.death_of(self._exchange)
         if self._death is not None and self._death.at == "request":
-            head_bytes = len(self._reader.data) - len(request.body)
-            so_far = len(self._reader.data) - head_bytes
+            head_bytes = len(self.received) - len(request.body)
+            so_far = len(self.received) - head_bytes
             if request.whole or so_far >= self._death.share * (len(self._exchange.asked) - head_bytes):
                 self.die(self._death.how)
                 return
@@ -100,37 +95,33 @@ class Line(asyncio.Protocol):
         cuts = sorted({0, ends, *(dice.randrange(ends + 1) for _ in range(dice.randrange(3)))})
         for start, end in pairwise(cuts):
             await asyncio.sleep(dice.uniform(0, _PAUSE_MAX_S) if dice.random() < _PAUSES else 0)
-            self.transport.write(data[start:end] + (exchange.behind if end == len(data) else b""))
+            self.write(data[start:end] + (exchange.behind if end == len(data) else b""))
         if death is not None:
             self.die(death.how)
         elif exchange.is_closing or exchange.is_hostile:
-            self.transport.close()
+            self.leave()
         elif exchange.stays_open:
             await asyncio.get_running_loop().create_future()  # until the connection ends
         self._answering = self._exchange = self._death = None
-        self._reader = Reader()
+        self.incoming = Reader()
 
     def die(self, how: End) -> None:
         """End the connection."""
-        if how == "rst":
-            linger = struct.pack("ii", 1, 0)
-            with contextlib.suppress(OSError):
-                self.transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
-            self.transport.abort()
-        else:
-            self.transport.close()
+        if how == "fin":
+            self.leave()
+        elif not self.closed:
+            self.reset()
 
 
-class Upstream:
+class Upstream(Listener):
     """All connections, and the round that is played."""
 
     def __init__(self) -> None:
         self._held = held_port()
-        self.port = port_of(self._held)
+        super().__init__(self._held)
         self.lines: set[Line] = set()
         self.faults: list[str] = []
         self.random = random.Random(0)
-        self._server: asyncio.Server | None = None
         self._exchanges: dict[int, Exchange] = {}
         self._count: Counter[int] = Counter()  # of requests that came, by exchange
         self.promised: set[int] = set()  # the exchanges whose response is whole, or will be in a moment
@@ -145,14 +136,22 @@ class Upstream:
         self.go_down("fin")
         self._held.close()
 
+    @property
+    def port(self) -> int:
+        return port_of(self._held)
+
     async def start(self) -> None:
         """Listen."""
-        self._server = await asyncio.get_running_loop().create_server(lambda: Line(self), "127.0.0.1", self.port)
+        self.listening = held_port(self.port)
+        self.open()
+
+    def connected(self, sock: socket.socket) -> None:
+        self.lines.add(Line(sock, self))
 
     def go_down(self, how: End) -> None:
         """End the listener and every connection, as a process that is killed does."""
-        assert self._server is not None
-        self._server.close()
+        self.shut()
+        self.listening.close()
         for line in list(self.lines):
             line.die(how)
 

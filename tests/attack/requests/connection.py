@@ -1,6 +1,6 @@
-"""What `Connection` names: who asks cannot be taken out, what frames the message stays, the rest goes (issue 9, 8).
+"""`Connection` may not name the fields that identify the caller or frame the message. It removes others.
 
-And connections that are authenticated themselves, which no other client may use (issue 9, 10).
+Also connections that are authenticated themselves: no other client may use them.
 """
 
 from typing import Final

@@ -1,4 +1,4 @@
-"""Trailers: what may stand there goes on, what frames, routes or authenticates does not (RFC 9110, 6.5.1)."""
+"""Trailers: those that frame, route or authenticate are removed, others pass (RFC 9110, 6.5.1)."""
 
 from typing import Final
 

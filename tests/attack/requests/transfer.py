@@ -1,7 +1,7 @@
 """`Transfer-Encoding`: one field that every reader reads alike, and never beside a length (RFC 9112, 6.1 and 6.3).
 
-Decided for issue 9, 11: the members of its list are non-empty tokens, the last one and only that is `chunked`, and none
-is `identity`; anything else is 400.
+Decided here: the members of its list are non-empty tokens; the last one, and only that, is `chunked`; none is
+`identity`. Anything else is 400.
 """
 
 from typing import Final

@@ -1,4 +1,4 @@
-"""Answers that have no body by their status or their request, and come with one (RFC 9112, 6.3)."""
+"""Answers that cannot have a body, by their status or their request, and have one (RFC 9112, 6.3)."""
 
 from typing import Final
 

@@ -1,4 +1,4 @@
-"""Bodies that are not encoded as they say: the very bytes pass, or the stream is cut, and nothing is made up."""
+"""Bodies whose encoding is not the stated one: the bytes pass unchanged, or the stream is cut."""
 
 import gzip
 import zlib

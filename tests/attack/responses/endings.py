@@ -1,4 +1,4 @@
-"""Upstreams that die anywhere: what was not whole never looks whole, and a POST is not delivered twice (DESIGN 3.5)."""
+"""Upstreams that die anywhere: half an answer never looks whole, and no POST is delivered twice (DESIGN 3.5)."""
 
 from typing import Final
 

@@ -1,4 +1,4 @@
-"""What nobody asked for: bytes and responses behind an answer, at once or later, and answers that come too early."""
+"""Unasked bytes and responses behind an answer, at once or later, and answers that come too early."""
 
 from typing import Final
 

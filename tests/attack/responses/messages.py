@@ -1,4 +1,4 @@
-"""JSON that is none, or is not what was asked for: the very bytes pass; a filtered list tells a failure as one."""
+"""Answers that are no JSON, or the wrong JSON: the bytes pass unchanged. A filtered list reports a failure as one."""
 
 from typing import Final
 

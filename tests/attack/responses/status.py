@@ -1,4 +1,4 @@
-"""Status lines: protocols, versions, statuses and reasons (RFC 9112, 4; issue 9, 11)."""
+"""Status lines: protocols, versions, statuses and reasons (RFC 9112, 4)."""
 
 from typing import Final
 

@@ -1,4 +1,4 @@
-"""Trailers of responses: those that a reader may obey do not go on (RFC 9110, 6.5.1; issue 9, 1)."""
+"""Trailers of responses: those that a reader may obey are removed (RFC 9110, 6.5.1)."""
 
 from typing import Final
 

@@ -1,6 +1,6 @@
 """A FastMCP server with background tasks, their queue in its own memory.
 
-    python -m tests.real.servers.fastmcp_tasks --port 3001
+    python -m tests.real.servers.fastmcp_tasks (--port 3001 | --stdio)
 
 The endpoint is /mcp. FastMCP knows its tasks in tasks/get alone: its tasks/list is always empty. A tool, a prompt and
 a resource can each be asked for as a task. `work` lasts until `release` is called with the same name, `fail` fails.
@@ -49,12 +49,17 @@ async def notes() -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser()
-    parser.add_argument("--port", type=int, required=True)
+    parser.add_argument("--port", type=int)
+    parser.add_argument("--stdio", action="store_true")
+    options = parser.parse_args()
+    if options.stdio:
+        server.run("stdio", show_banner=False, log_level="warning")
+        return
     server.run(
         "http",
         show_banner=False,
         host="127.0.0.1",
-        port=parser.parse_args().port,
+        port=options.port,
         path="/mcp",
         log_level="warning",
         uvicorn_config={"timeout_graceful_shutdown": 1},

@@ -5,7 +5,8 @@
 The tasks are those of python_sdk, with JSON. /mcp is a resource whose challenges say where its metadata is,
 /quiet/mcp one whose challenges do not. Every address that it tells is its own, 127.0.0.1 and its port; with --authority
 its tokens come from that other server. Who asks for a login gets it: there is nobody to ask. Everything is compressed
-for who accepts that. /said, /.well-known/said and /.well-known/oauth-said answer what the query says.
+for who accepts that. /said and some paths of /.well-known answer what the query says, /large is the metadata of a
+resource in a large document, and /moved redirects to /mcp.
 
 A token is its own proof, so that any of these servers knows those of all others: `token` makes one.
 """
@@ -43,7 +44,7 @@ from starlette.middleware import Middleware
 from starlette.middleware.authentication import AuthenticationMiddleware
 from starlette.middleware.gzip import GZipMiddleware
 from starlette.requests import Request
-from starlette.responses import Response
+from starlette.responses import RedirectResponse, Response
 from starlette.routing import BaseRoute, Mount, Route
 
 from tests.real.servers import python_sdk
@@ -136,11 +137,14 @@ class Authority(OAuthAuthorizationServerProvider[AuthorizationCode, RefreshToken
 
 
 async def said(request: Request) -> Response:
-    """What the query says: its `status`, its `body`, a JSON document, and a field for each `challenge`."""
+    """What the query says: its `status`, its `body`, a JSON document, a field for each `challenge`, and where to go."""
     query = request.query_params
     response = Response(query.get("body", ""), int(query.get("status", 200)), media_type="application/json")
     for challenge in query.getlist("challenge"):
         response.headers.append("WWW-Authenticate", challenge)
+    for name in ("location", "content-location"):
+        if name in query:
+            response.headers[name] = query[name]
     return response
 
 
@@ -165,6 +169,16 @@ def application(origin: str, authority: str | None) -> Starlette:
         registration = ClientRegistrationOptions(enabled=True, valid_scopes=[SCOPE], default_scopes=[SCOPE])
         routes += create_auth_routes(provider, AnyHttpUrl(origin), client_registration_options=registration)
     routes += [Route(path, said) for path in ("/said", "/.well-known/said", "/.well-known/oauth-said")]
+    routes.append(Route("/.well-known/openid-configuration", said))
+
+    async def large(_: Request) -> Response:
+        resource = {"resource": f"{origin}/mcp", "authorization_servers": [origin], "padding": "0" * 65536}
+        return Response(json.dumps(resource), media_type="application/json")
+
+    async def elsewhere(_: Request) -> Response:
+        return RedirectResponse(f"{origin}/mcp", 307)
+
+    routes += [Route("/large", large), Route("/moved", elsewhere, methods=["POST"])]
 
     def lifespan(_: Starlette) -> AbstractAsyncContextManager[None]:
         return tasks.router.lifespan_context(tasks)  # type: ignore[return-value]  # whose type is wider than its values

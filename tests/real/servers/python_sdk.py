@@ -1,6 +1,7 @@
 """The Python SDK's low-level server with tasks, as anybody would build one.
 
     python -m tests.real.servers.python_sdk --port 3001 [--json] [--auth] [--polling] [--chatty]
+    python -m tests.real.servers.python_sdk --stdio [--chatty]
 
 The endpoint is /mcp, and /sse for clients of the deprecated HTTP+SSE transport. Answers are event streams, with --json
 JSON; with --auth every request to /mcp needs a bearer token, and the token's own text is the user. Three tools:
@@ -31,6 +32,7 @@ from mcp.server.auth.routes import create_protected_resource_routes
 from mcp.server.experimental.task_context import ServerTaskContext
 from mcp.server.lowlevel import Server
 from mcp.server.sse import SseServerTransport
+from mcp.server.stdio import stdio_server
 from mcp.server.streamable_http import EventCallback, EventId, EventMessage, EventStore, StreamId
 from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
 from mcp.shared.experimental.tasks.helpers import is_terminal
@@ -170,9 +172,32 @@ def text(words: str) -> types.CallToolResult:
     return types.CallToolResult(content=[types.TextContent(type="text", text=words)])
 
 
-def application(options: argparse.Namespace) -> Starlette:
+def with_tasks() -> Server[object]:
     server: Server[object] = Server("python-sdk", version="1", instructions="Work, and release.")
     server.experimental.enable_tasks()
+    return server
+
+
+def add_tools(server: Server[object], group: TaskGroup) -> None:
+    work = Work(server, group)
+    server.request_handlers[types.ListToolsRequest] = work.list_tools
+    server.request_handlers[types.CallToolRequest] = work.call_tool
+
+
+async def over_stdio(options: argparse.Namespace) -> None:
+    server = with_tasks()
+    if options.chatty:
+        server.request_handlers[types.ListTasksRequest] = chatty(
+            server, server.request_handlers[types.ListTasksRequest]
+        )
+    async with stdio_server() as (read, write), anyio.create_task_group() as group:
+        add_tools(server, group)
+        await server.run(read, write, server.create_initialization_options())
+        group.cancel_scope.cancel()
+
+
+def application(options: argparse.Namespace) -> Starlette:
+    server = with_tasks()
     list_tasks = server.request_handlers[types.ListTasksRequest]
     if options.polling:
         server.request_handlers[types.ListTasksRequest] = polling(server, list_tasks)
@@ -187,9 +212,7 @@ def application(options: argparse.Namespace) -> Starlette:
     @asynccontextmanager
     async def lifespan(_: Starlette) -> AsyncIterator[None]:
         async with manager.run(), anyio.create_task_group() as group:
-            work = Work(server, group)
-            server.request_handlers[types.ListToolsRequest] = work.list_tools
-            server.request_handlers[types.CallToolRequest] = work.call_tool
+            add_tools(server, group)
             yield
             group.cancel_scope.cancel()
 
@@ -228,14 +251,17 @@ class Endpoint:
 
 def parser() -> argparse.ArgumentParser:
     options = argparse.ArgumentParser()
-    options.add_argument("--port", type=int, required=True)
-    for flag in ("--json", "--auth", "--polling", "--chatty"):
+    options.add_argument("--port", type=int)
+    for flag in ("--stdio", "--json", "--auth", "--polling", "--chatty"):
         options.add_argument(flag, action="store_true")
     return options
 
 
 def main() -> None:
     options = parser().parse_args()
+    if options.stdio:
+        anyio.run(over_stdio, options)
+        return
     app = application(options)
     # SIGTERM ends open streams, not the other way round.
     uvicorn.run(app, port=options.port, log_level="warning", timeout_graceful_shutdown=1)

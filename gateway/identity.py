@@ -1,0 +1,58 @@
+"""The identity of a caller, and the key of its session (DESIGN 7).
+
+In: the header fields of a request, its upstream, target and session. Out: digests.
+Always: two callers share a key only if upstream, target, session and identity are the same. `tasks` and `transport` may
+know this file; it knows no room.
+"""
+
+import hashlib
+from collections.abc import Iterable
+from operator import itemgetter
+from typing import Final, NamedTuple
+
+# Fields that cannot carry an identity (DESIGN 7.2). Every other field counts: that is the safe choice.
+_NO_IDENTITY: Final = frozenset(
+    b"accept accept-charset accept-encoding accept-language content-type content-length content-encoding "
+    b"content-language user-agent mcp-protocol-version mcp-session-id mcp-method mcp-name last-event-id "
+    b"traceparent tracestate baggage b3 x-b3-traceid x-b3-spanid x-b3-parentspanid x-b3-sampled x-request-id "
+    b"x-b3-flags x-amzn-trace-id x-cloud-trace-context sentry-trace uber-trace-id x-datadog-trace-id "
+    b"x-datadog-parent-id x-datadog-sampling-priority x-correlation-id "
+    b"connection keep-alive proxy-connection te trailer transfer-encoding upgrade expect "
+    b"cache-control pragma date priority".split()
+)
+
+
+class Key(NamedTuple):
+    """The key of a session. It has digests, because clients and servers choose the length of the values."""
+
+    upstream: str
+    target: bytes
+    session: bytes  # empty where there is no `Mcp-Session-Id`
+    identity: bytes
+
+    @classmethod
+    def of(cls, upstream: str, target: bytes, session_id: bytes, identity: bytes) -> "Key":
+        """The key of a caller's session. `identity` is a digest already."""
+        return cls(upstream, _digest(target), session_id and _digest(session_id), identity)
+
+    @property
+    def of_all(self) -> tuple[str, bytes, bytes]:
+        """The part of the key that all identities share."""
+        return self[:3]
+
+
+def _digest(data: bytes) -> bytes:
+    return hashlib.blake2b(data, digest_size=16).digest()
+
+
+def identity(headers: Iterable[tuple[bytes, bytes]], only: Iterable[str] | None) -> bytes:
+    """A digest of the header fields that can carry an identity: those named in `only`, else all but `_NO_IDENTITY`."""
+    if only is not None:
+        named = {name.lower().encode() for name in only}
+        chosen = [(name.lower(), value) for name, value in headers if name.lower() in named]
+    else:
+        chosen = [(low, value) for name, value in headers if (low := name.lower()) not in _NO_IDENTITY]
+    digest = hashlib.blake2b(digest_size=16)
+    for name, value in sorted(chosen, key=itemgetter(0)):  # the order of repeated fields may matter
+        digest.update(b"%d:%b%d:%b" % (len(name), name, len(value), value))
+    return digest.digest()

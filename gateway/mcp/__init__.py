@@ -1,0 +1,8 @@
+"""Messages of MCP, and what they say. It knows no other room, no transport and no clock.
+
+jsonrpc        one message: reading it, editing it, making one
+sse            event streams
+task           one task
+capabilities   the result of `initialize`
+observe        what a message says about tasks
+"""

@@ -1,0 +1,82 @@
+"""The one change to the result of `initialize`: the capability `tasks.list.filter` is inserted.
+
+In: the bytes of the response message. Out: the same bytes with one more member, and what a session needs to know of
+its server. Always: the response of a server that filters natively, or lists no tasks, stays as it is (DESIGN 4). So
+does a response above the limits below: other clients would wait while it is edited.
+
+Source: SEP-1904, Server capabilities; DESIGN 4.
+"""
+
+from collections.abc import Callable
+from typing import Final
+
+import msgspec
+
+from gateway.mcp import jsonrpc
+
+LAST_REVISION: Final = b"2025-11-25"  # later revisions have tasks of their own (DESIGN 3.9)
+_TASKS: Final = ("result", "capabilities", "tasks")
+RESPONSE_BYTES_MAX: Final = 1 << 20  # of a response that is edited: it is read several times
+TASKS_BYTES_MAX: Final = 64 * 1024  # of its capability `tasks`: the methods in it are repeated in `filter`
+
+
+class Server(msgspec.Struct, frozen=True):
+    """What `initialize` tells about a server: whether the gateway filters for it, and the methods that make tasks.
+
+    `methods` come from its `tasks.requests`, such as ("tools/call",). By the specification no other method makes tasks.
+    """
+
+    filtered_here: bool
+    methods: tuple[str, ...] = ()
+
+    @property
+    def default_method(self) -> str | None:
+        """The method of a task whose request did not pass here, if there is only one method (DESIGN 5.3)."""
+        return self.methods[0] if len(self.methods) == 1 else None
+
+
+class NotAdvertised(Exception):
+    """Something is too large to be edited. The text says what, its size, and the limit."""
+
+
+def advertise(
+    data: bytes, message: jsonrpc.Message, capability: Callable[[tuple[str, ...]], bytes]
+) -> tuple[bytes, Server | None]:
+    """The response `data` to an `initialize` as the client gets it, and the server that it describes.
+
+    `capability` makes the raw value of `filter` from the server's methods.
+
+    If the server lists no tasks, or the message is no result: the bytes as they came, and None.
+    Raises NotAdvertised.
+    """
+    if not bytes(message.result):
+        return data, None
+    _check(data, "a response to initialize", RESPONSE_BYTES_MAX)
+    span = jsonrpc.find(data, *_TASKS)
+    if span is None:
+        return data, None
+    tasks = jsonrpc.legible(data[slice(*span)])
+    _check(tasks, "the capability of tasks", TASKS_BYTES_MAX)
+    listing = bytes(jsonrpc.member(tasks, "list"))
+    if not listing.startswith(b"{"):
+        return data, None
+    methods = _methods(jsonrpc.member(tasks, "requests"))
+    if bytes(jsonrpc.member(listing, "filter")):
+        return data, Server(False, methods)
+    edited = jsonrpc.insert(data[slice(*span)], ("list",), "filter", capability(methods))
+    return data[: span[0]] + edited + data[span[1] :], Server(True, methods)
+
+
+def _check(data: bytes, what: str, bytes_max: int) -> None:
+    if len(data) > bytes_max:
+        raise NotAdvertised(f"{what} has {len(data)} bytes; no more than {bytes_max} are edited")
+
+
+def _methods(requests: msgspec.Raw) -> tuple[str, ...]:
+    """`{"tools": {"call": {}}}` as ("tools/call",). In place of `{}`, false and null mean "not supported"."""
+    return tuple(
+        f"{group}/{name}"
+        for group, names in jsonrpc.members(requests).items()
+        for name, supported in jsonrpc.members(names).items()
+        if bytes(supported) not in (b"false", b"null")
+    )

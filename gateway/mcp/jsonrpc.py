@@ -1,0 +1,255 @@
+"""One JSON-RPC message: read, and edited in place.
+
+In: the bytes of a body or of an event. Out: a `Message` whose members are the very bytes that came. Or None for all
+else (a batch, other JSON, no JSON): that is relayed unread (DESIGN 3.8, 3.9).
+Always: an edit changes the bytes it names and no others, so numbers beyond 64 bits, unknown members, escapes and white
+space survive (DESIGN 4). `1` and `"1"` are different ids. A lone surrogate, which is half of a pair and no text, is
+read as U+FFFD. Work is in proportion to bytes: no Python code runs for each token of a
+client's message, and no object is made for each of its members.
+"""
+
+import re
+from contextlib import suppress
+from functools import lru_cache
+from typing import Any, Final, Literal, Protocol, TypeAlias
+
+import msgspec
+import orjson
+
+INVALID_REQUEST: Final = -32600
+METHOD_NOT_FOUND: Final = -32601
+INVALID_PARAMS: Final = -32602
+INTERNAL_ERROR: Final = -32603
+
+ABSENT: Final = msgspec.Raw(b"")
+
+
+class Message(msgspec.Struct):
+    """A JSON-RPC 2.0 message. Members are raw JSON, empty if absent. `method` is None if absent."""
+
+    jsonrpc: Literal["2.0"]
+    id: msgspec.Raw = ABSENT
+    method: str | None = None
+    params: msgspec.Raw = ABSENT
+    result: msgspec.Raw = ABSENT
+    error: msgspec.Raw = ABSENT
+
+    def without_params(self) -> "Message":
+        """A copy without the params. Raw members keep the whole body in memory; those of the copy do not."""
+        return Message(self.jsonrpc, id=msgspec.Raw(bytes(self.id)), method=self.method)
+
+    @property
+    def is_request(self) -> bool:
+        """Whether it has a method and an id: its sender waits for a response."""
+        return self.method is not None and bool(bytes(self.id))
+
+    @property
+    def is_response(self) -> bool:
+        """Whether it has no method, but an id and a result or an error."""
+        return self.method is None and bool(bytes(self.id)) and bool(bytes(self.result) or bytes(self.error))
+
+
+# The escape of a lone surrogate: half of a pair, without the other half beside it. Replace escaped backslashes first.
+_LONE: Final = re.compile(
+    rb"\\u[dD](?:[89abAB][0-9a-fA-F]{2}(?!\\u[dD][c-fC-F][0-9a-fA-F]{2})"
+    rb"|(?<!\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD])[c-fC-F][0-9a-fA-F]{2})"
+)
+_LONE_MAX: Final = 10_000  # replacements in one message: each takes time
+_NO_UTF_8: Final = b"\xff\xff"  # stands for an escaped backslash meanwhile
+
+_message = msgspec.json.Decoder(Message)
+_members = msgspec.json.Decoder(dict[str, msgspec.Raw])
+_key = msgspec.json.Decoder(str)
+
+
+def parse(data: bytes) -> Message | None:
+    """The message in `data`; None if `data` is not one JSON-RPC 2.0 object.
+
+    Lone surrogates in its members become U+FFFD. Its id keeps them, because the response repeats it.
+    """
+    try:
+        if not data.isascii():
+            str(data, "utf-8")  # msgspec does not check members that it skips
+        return _message.decode(data)
+    except msgspec.DecodeError:
+        return _parse_legible(data)
+    except (RecursionError, UnicodeDecodeError):
+        return None
+
+
+def _parse_legible(data: bytes) -> Message | None:
+    copy = legible(data)
+    if copy == data:
+        return None
+    try:
+        message = _message.decode(copy)
+    except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError):
+        return None
+    if b"\\ufffd" in bytes(message.id) and (span := find(copy, "id")):
+        message.id = msgspec.Raw(data[slice(*span)])
+    return message
+
+
+def legible(data: bytes) -> bytes:
+    """The JSON `data`, each lone surrogate replaced by the escape of U+FFFD. The size stays.
+
+    Decoders refuse lone surrogates. Only the first `_LONE_MAX` are replaced. JSON that has more stays unreadable.
+    """
+    if b"\\ud" not in data and b"\\uD" not in data:
+        return data
+    return _LONE.sub(rb"\\ufffd", data.replace(rb"\\", _NO_UTF_8), _LONE_MAX).replace(_NO_UTF_8, rb"\\")
+
+
+def member(value: msgspec.Raw | bytes | bytearray, name: str) -> msgspec.Raw:
+    """The member `name` of raw JSON; ABSENT if it has none, or is no object. Other members take no memory.
+
+    The name must have no quotes, backslashes or control characters.
+    """
+    try:
+        return _only(name).decode(value).value
+    except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError):
+        return ABSENT
+
+
+class _Only(Protocol):
+    """An object with one member."""
+
+    value: msgspec.Raw
+
+
+@lru_cache
+def _only(name: str) -> msgspec.json.Decoder[_Only]:
+    fields = [("value", msgspec.Raw, ABSENT)]
+    return msgspec.json.Decoder(msgspec.defstruct("_Only", fields, rename={"value": name}))
+
+
+def members(value: msgspec.Raw | bytes) -> dict[str, msgspec.Raw]:
+    """The members of a small raw JSON object, by name; none if it is no object."""
+    try:
+        return _members.decode(value)
+    except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError):
+        return {}
+
+
+def same_id(one: msgspec.Raw | bytes, other: msgspec.Raw | bytes) -> bool:
+    """Whether two raw ids are the same. `1` and `"1"` are not; two spellings of one string are."""
+    return bytes(one) == bytes(other) or id_of(one) == id_of(other)
+
+
+Id: TypeAlias = str | bytes
+"""An id to look up by: the text of a string, the bytes of anything else. So `1` and `"1"` are two."""
+
+
+def id_of(raw: msgspec.Raw | bytes) -> Id:
+    """The id to look up by, of a raw id."""
+    data = bytes(raw)
+    if data.startswith(b'"'):
+        with suppress(msgspec.MsgspecError, UnicodeDecodeError):
+            return _key.decode(data)
+    return data
+
+
+def request(message_id: str, method: str, params: dict[str, Any]) -> bytes:
+    """The bytes of a request."""
+    return orjson.dumps({"jsonrpc": "2.0", "id": message_id, "method": method, "params": params})
+
+
+def result(message_id: bytes, value: bytes) -> bytes:
+    """The bytes of a response with the raw JSON `value` to the request with the raw id `message_id`."""
+    return b'{"jsonrpc":"2.0","id":%b,"result":%b}' % (message_id, value)
+
+
+def error(message_id: bytes, code: int, message: str, data: object = None) -> bytes:
+    """The bytes of an error response. `message_id` is raw JSON, empty if the id of the request is unknown."""
+    fault: dict[str, object] = {"code": code, "message": message}
+    if data is not None:
+        fault["data"] = data
+    return b'{"jsonrpc":"2.0","id":%b,"error":%b}' % (message_id or b"null", orjson.dumps(fault))
+
+
+def find(data: bytes, *path: str) -> tuple[int, int] | None:
+    """The (start, end) of the value at `path` in the JSON `data`; None if there is none. `path` has at least one name.
+
+    If a member is given twice, the last one counts, as most readers of JSON have it.
+    """
+    copy = bytearray(legible(data))
+    value: msgspec.Raw | bytearray = copy
+    for name in path:
+        value = member(value, name)
+    view = memoryview(value)
+    if not view:
+        return None
+    start = _start(view, copy)
+    return start, start + len(view)
+
+
+def _start(view: memoryview, buffer: bytearray) -> int:
+    """Where in `buffer` a view of it begins. The buffer is overwritten.
+
+    A binary search: half of the remaining bytes are marked, and the view shows whether it begins among them. This is
+    exact and fast for any bytes. A search for the text of the value is neither, if a hostile document repeats the text.
+    """
+    low, high = 0, len(buffer)
+    buffer[:] = bytes(high)
+    while high - low > 1:
+        middle = (low + high) // 2
+        buffer[low:middle] = b"\1" * (middle - low)
+        if view[0]:
+            buffer[low:middle] = bytes(middle - low)
+            high = middle
+        else:
+            low = middle
+    return low
+
+
+def insert(data: bytes, path: tuple[str, ...], name: str, value: bytes) -> bytes:
+    """`data` with the member `name` inserted first into the object at `path`. Every other byte stays.
+
+    Raises LookupError if there is no object at `path`.
+    """
+    span = find(data, *path)
+    if span is None or data[span[0] : span[0] + 1] != b"{":
+        raise LookupError("/".join(path))
+    at = span[0] + 1
+    comma = b"" if data[at : span[1]].lstrip().startswith(b"}") else b","
+    return b'%b"%b":%b%b%b' % (data[:at], name.encode(), value, comma, data[at:])
+
+
+def without_meta(data: bytes) -> bytes:
+    """A result or params without the member `_meta`. That belongs to the message, not to the object in it."""
+    if not bytes(member(data, "_meta")) or (span := find(data, "_meta")) is None:
+        return data
+    name_end = data.rindex(b'"', 0, span[0])
+    name_at = data.rindex(b'"', 0, name_end)  # no spelling of this name has a quote in it
+    before, behind = data[:name_at].rstrip(), data[span[1] :].lstrip()
+    if behind.startswith(b","):
+        return before + behind[1:]
+    return before.removesuffix(b",") + behind
+
+
+def replace(data: bytes, path: tuple[str, ...], value: bytes) -> bytes:
+    """`data` with the value at `path` replaced. Every other byte stays. Raises LookupError if there is no value."""
+    span = find(data, *path)
+    if span is None:
+        raise LookupError("/".join(path))
+    return data[: span[0]] + value + data[span[1] :]
+
+
+class _Error(msgspec.Struct):
+    code: int
+
+
+_error = msgspec.json.Decoder(_Error)
+
+
+def error_code(response: Message) -> int | None:
+    """The code of an error response; None for any other message."""
+    return code_of(response.error)
+
+
+def code_of(error: msgspec.Raw | bytes) -> int | None:
+    """The code of a raw JSON-RPC error; None if it has none."""
+    try:
+        return _error.decode(error).code
+    except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError):
+        return None

@@ -1,0 +1,151 @@
+"""What a passing message says about tasks.
+
+In: a response with the request that it answers, or a notification. Out: an `Observation`, or None if it says nothing.
+Always: reports are certain, and hints are marked as hints. After `tasks/result` the task has ended, in an unknown
+state. After an error with several possible reasons the task is suspect. After an unreadable message all is in doubt.
+
+Source: DESIGN 6.4, 6.5; tasks specification, Protocol Messages and Protocol Errors.
+"""
+
+from collections.abc import Sequence
+from typing import Final
+
+import msgspec
+
+from gateway.mcp import jsonrpc, task
+from gateway.mcp.jsonrpc import Message
+from gateway.mcp.task import Task, TaskError
+
+STATUS_NOTIFICATION: Final = "notifications/tasks/status"
+_TASKS_READ_MAX: Final = 500  # of one passing page; reading a larger one would delay the relay: a refresh does it
+_SMALL_PAGE_BYTES: Final = 64 * 1024  # a page up to this size is read quickly, whatever its items are
+_NAMED_BYTES_MAX: Final = 4096  # of a task's id that is kept until its request is answered
+_PAGE_OBJECTS_MAX: Final = 100_000  # on a page above that size: each takes time and memory
+
+
+class Observation(msgspec.Struct):
+    """Reported tasks; the ids of tasks that are gone, are suspect, or have ended; whether all is in doubt."""
+
+    tasks: Sequence[Task] = ()
+    gone: Sequence[str] = ()
+    suspect: Sequence[str] = ()
+    ended: Sequence[str] = ()
+    doubt: bool = False
+
+    @property
+    def names_a_task(self) -> bool:
+        """Whether it says something of a single task. A doubt alone, or an empty page, does not."""
+        return bool(self.tasks or self.gone or self.suspect or self.ended)
+
+
+def is_observed(request: Message) -> bool:
+    """Whether the response to `request` may say something about a task."""
+    return request.is_request and (
+        request.method in ("tasks/get", "tasks/cancel", "tasks/list", "tasks/result") or _makes_task(request)
+    )
+
+
+def essence(request: Message) -> Message:
+    """The request with only what `of_response` reads. It does not keep the whole body in memory."""
+    if not is_observed(request):
+        return request.without_params()
+    named, makes = bytes(jsonrpc.member(request.params, "taskId")), _makes_task(request)
+    kept = [b'"taskId":%b' % named] * (0 < len(named) <= _NAMED_BYTES_MAX) + [b'"task":{}'] * makes
+    return Message(
+        request.jsonrpc,
+        id=msgspec.Raw(bytes(request.id)),
+        method=request.method,
+        params=msgspec.Raw(b"{%b}" % b",".join(kept)),
+    )
+
+
+def of_response(request: Message, response: Message) -> Observation | None:
+    """What the response to `request` says."""
+    if not is_observed(request):
+        return None
+    if bytes(response.error):
+        return _of_error(request, response)
+    if request.method == "tasks/result":
+        return _of_result(request)
+    try:
+        if request.method in ("tasks/get", "tasks/cancel"):
+            return Observation([task.parse(jsonrpc.without_meta(bytes(response.result)))])
+        if request.method == "tasks/list":
+            raws, _ = parse_page(response)
+            return Observation(doubt=True) if len(raws) > _TASKS_READ_MAX else Observation([*map(task.parse, raws)])
+        if bytes(made := jsonrpc.member(response.result, "task")):
+            return Observation([task.parse(made, method=request.method)])
+    except TaskError:
+        return Observation(doubt=True)
+    return None
+
+
+def of_notification(message: Message) -> Observation | None:
+    """What a message other than a response says."""
+    if message.method != STATUS_NOTIFICATION or message.is_request:
+        return None
+    try:
+        return Observation([task.parse(jsonrpc.without_meta(bytes(message.params)))])
+    except TaskError:
+        return Observation(doubt=True)
+
+
+def parse_page(response: Message) -> tuple[list[msgspec.Raw], str | None]:
+    """The raw tasks and the next cursor in the result of a `tasks/list`. Raises TaskError if it is no list of tasks."""
+    data = bytes(response.result)
+    if len(data) > _SMALL_PAGE_BYTES and data.count(b"{") > _PAGE_OBJECTS_MAX:
+        raise TaskError(f"a page of more than {_PAGE_OBJECTS_MAX} objects")
+    try:
+        if len(data) > _SMALL_PAGE_BYTES:
+            _entries.decode(data)  # stops at the first item that is no task: there may be millions
+        page = _page.decode(data)
+    except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as error:
+        raise TaskError(str(error)) from None
+    return page.tasks, page.nextCursor or None
+
+
+class _ListResult(msgspec.Struct):
+    tasks: list[msgspec.Raw]
+    nextCursor: str | None = None
+
+
+class _Entry(msgspec.Struct, gc=False):
+    taskId: str
+
+
+class _Entries(msgspec.Struct):
+    tasks: list[_Entry]
+
+
+_page = msgspec.json.Decoder(_ListResult)
+_entries = msgspec.json.Decoder(_Entries)
+
+
+def _makes_task(request: Message) -> bool:
+    return bool(bytes(jsonrpc.member(request.params, "task")))
+
+
+def _of_result(request: Message) -> Observation | None:
+    """A response to `tasks/result` comes when the task has ended."""
+    task_id = _named(request)
+    return None if task_id is None else Observation(ended=[task_id])
+
+
+def _of_error(request: Message, response: Message) -> Observation | None:
+    task_id = _named(request)
+    if task_id is None or jsonrpc.error_code(response) != jsonrpc.INVALID_PARAMS:
+        return None
+    # This code has one meaning for `tasks/get`: there is no such task. For `tasks/cancel` the task may be terminal. For
+    # `tasks/result` it may be the error of the task itself.
+    return Observation(gone=[task_id]) if request.method == "tasks/get" else Observation(suspect=[task_id])
+
+
+def _named(request: Message) -> str | None:
+    try:
+        return msgspec.json.decode(request.params, type=_Named).taskId
+    except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError):
+        return None
+
+
+class _Named(msgspec.Struct):
+    taskId: str

@@ -1,0 +1,236 @@
+"""A task: the fields that queries need, and the raw JSON that answers contain.
+
+In: the raw JSON of one task object, as the upstream wrote it. Out: a `Task`.
+Always: `raw` is what the upstream said, byte for byte (DESIGN 5.6); an instant is exact, whatever its offset and
+fraction (DESIGN 5.2); an unreadable timestamp is `UNKNOWN`, and its task is kept.
+"""
+
+import hashlib
+import re
+from datetime import UTC, date, datetime
+from fractions import Fraction
+from functools import lru_cache
+from typing import Any, Final, TypeAlias
+
+import msgspec
+
+STATUSES: Final = ("working", "input_required", "completed", "failed", "cancelled")
+TERMINAL: Final = frozenset({"completed", "failed", "cancelled"})
+
+Instant: TypeAlias = int | Fraction
+"""Nanoseconds since 2020-01-01T00:00:00Z: an int, or a Fraction for a timestamp that is finer.
+
+Counted from 2020, an instant of these years takes 32 bytes; from 1970 it would take 48. Every task has two.
+"""
+
+FRACTION_DIGITS_MAX: Final = 100  # of a second; more would make every comparison slow
+ID_CHARS_MAX: Final = 16_384  # of a task id: cursors have it in them
+
+UNKNOWN: Final = -(1 << 80)
+"""The instant of an unreadable timestamp: before all others, and inside every range."""
+
+_RFC3339: Final = re.compile(
+    r"([0-9]{4}-[0-9]{2}-[0-9]{2})T([01][0-9]|2[0-3]):([0-5][0-9]):([0-6][0-9])"
+    rf"(?:\.([0-9]{{1,{FRACTION_DIGITS_MAX}}}))?(Z|[+-][0-9]{{2}}:[0-5][0-9])",
+)
+_EPOCH: Final = date(2020, 1, 1)
+_EPOCH_UTC: Final = datetime(2020, 1, 1, tzinfo=UTC)
+_EPOCH_UNIX_S: Final = 1_577_836_800
+_SECOND: Final = 10**9
+_DAY: Final = 24 * 60 * 60 * _SECOND
+_GREGORIAN_CYCLE: Final = 146_097 * _DAY  # 400 years
+
+EARLIEST: Final = (date(1, 1, 1) - _EPOCH).days * _DAY - 367 * _DAY
+LATEST: Final = (date(9999, 12, 31) - _EPOCH).days * _DAY + 2 * _DAY
+"""All timestamps lie between these two: the years 0000 to 9999, and a day for offsets."""
+
+
+class TaskError(ValueError):
+    """Not a task: no object, no `taskId` or `status` in it, an id that is too long. Of a page: not a list of tasks."""
+
+
+class SortKey(msgspec.Struct, order=True, frozen=True, gc=False):
+    """The key to sort tasks by: an instant, then the task's id, so that no two keys are equal."""
+
+    at: Any  # Instant; msgspec has no type for Fraction
+    id: Any  # str, or TOP
+
+
+class _Top:
+    """Greater than every id."""
+
+    def __gt__(self, other: object) -> bool:
+        return True
+
+    def __lt__(self, other: object) -> bool:
+        return False
+
+
+TOP: Final = _Top()
+
+
+def digest(task_id: str) -> int:
+    """64 bits that stand for a task id in cursors."""
+    return int.from_bytes(hashlib.blake2b(task_id.encode("utf-8", "surrogatepass"), digest_size=8).digest())
+
+
+class Task(msgspec.Struct, gc=False):
+    """A task as last reported.
+
+    `method` is the method of the request that made the task, None if it is unknown (DESIGN 5.3).
+    """
+
+    id: str
+    status: str
+    created: SortKey
+    updated: SortKey
+    raw: bytes
+    method: str | None = None
+    crawl: int = 0  # the number of the last crawl that listed it
+
+    @property
+    def is_terminal(self) -> bool:
+        """Whether the task never changes again. It can only disappear (tasks specification, Task Status Lifecycle)."""
+        return self.status in TERMINAL
+
+    @property
+    def expires_unix_s(self) -> float | None:
+        """`createdAt + ttl` in seconds since 1970: from then on the task may disappear. None if there is none."""
+        try:
+            ttl_ms = _ttl.decode(self.raw).ttl
+        except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError):
+            return None
+        if ttl_ms is None or self.created.at == UNKNOWN:
+            return None
+        return _EPOCH_UNIX_S + float(self.created.at) / _SECOND + ttl_ms / 1000
+
+    def supersedes(self, other: "Task") -> bool:
+        """Whether this report replaces `other`, which came before it, of the same task (DESIGN 6.9)."""
+        if other.is_terminal and self.status != other.status:
+            return False
+        return bool(self.updated.at >= other.updated.at) or self.is_terminal > other.is_terminal
+
+
+class _Plain(msgspec.Struct):
+    """The fields of nearly all tasks."""
+
+    taskId: str
+    status: str
+    createdAt: str
+    lastUpdatedAt: str
+
+
+class _Any(msgspec.Struct):
+    taskId: str
+    status: str
+    createdAt: msgspec.Raw = msgspec.Raw(b"")
+    lastUpdatedAt: msgspec.Raw = msgspec.Raw(b"")
+
+
+class _Ttl(msgspec.Struct):
+    ttl: float | None = None
+
+
+_plain = msgspec.json.Decoder(_Plain)
+_any = msgspec.json.Decoder(_Any)
+_text = msgspec.json.Decoder(str)
+_ttl = msgspec.json.Decoder(_Ttl)
+
+
+def parse(raw: bytes | msgspec.Raw, method: str | None = None) -> Task:
+    """The task in `raw`. Raises TaskError, which says what is wrong."""
+    try:
+        wire = _read(raw)
+    except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as error:
+        raise TaskError(str(error)) from None
+    task_id = wire.taskId
+    if len(task_id) > ID_CHARS_MAX:
+        raise TaskError(f"a `taskId` of more than {ID_CHARS_MAX} characters")
+    created, updated = _reported_instant(wire.createdAt), _reported_instant(wire.lastUpdatedAt)
+    created_key = SortKey(created, task_id)
+    updated_key = created_key if updated == created else SortKey(updated, task_id)
+    return Task(task_id, _KNOWN.get(wire.status, wire.status), created_key, updated_key, bytes(raw), method)
+
+
+_KNOWN: Final = {status: status for status in STATUSES}  # one string for a million tasks
+
+
+def _read(raw: bytes | msgspec.Raw) -> _Plain:
+    """The fields of a task. A timestamp that is no string is ""; a missing `lastUpdatedAt` is `createdAt`."""
+    try:
+        return _plain.decode(raw)
+    except msgspec.ValidationError:
+        wire = _any.decode(raw)
+        created = _text_of(wire.createdAt)
+        updated = _text_of(wire.lastUpdatedAt) if bytes(wire.lastUpdatedAt) else created
+        return _Plain(wire.taskId, wire.status, created, updated)
+
+
+def _text_of(raw: msgspec.Raw) -> str:
+    try:
+        return _text.decode(raw)
+    except (msgspec.MsgspecError, UnicodeDecodeError):
+        return ""
+
+
+def _reported_instant(text: str) -> Instant:
+    """The instant of an upstream's RFC 3339 timestamp, in UTC if it has no offset; UNKNOWN if it is no timestamp."""
+    instant = parse_instant(text)
+    if instant is None:
+        instant = parse_instant(text + "Z")
+    return UNKNOWN if instant is None else instant
+
+
+def parse_instant(text: str) -> Instant | None:
+    """The instant of an RFC 3339 timestamp; None if `text` is no timestamp.
+
+    A leap second counts as the second after it. A fraction may have up to `FRACTION_DIGITS_MAX` digits.
+    """
+    # The form that JavaScript and Python write. datetime reads it three times as fast; week dates and 24:00, which it
+    # would read too, are left out.
+    if len(text) in (24, 27) and text[10::9] == "T." and text[-1] == "Z" and text[5] != "W" and text[11:13] != "24":
+        try:
+            since = datetime.fromisoformat(text) - _EPOCH_UTC
+        except ValueError:
+            return _parse_instant(text)
+        return ((since.days * 86400 + since.seconds) * 1_000_000 + since.microseconds) * 1000
+    return _parse_instant(text)
+
+
+def _parse_instant(text: str) -> Instant | None:
+    parts = _RFC3339.fullmatch(text.upper())
+    if parts is None:
+        return None
+    day_text, hour, minute, second, fraction, offset = parts.groups()
+    day = _day(day_text)
+    if day is None or second > "60":
+        return None
+    instant: Instant = day + (int(hour) * 3600 + int(minute) * 60 + int(second)) * _SECOND
+    if offset != "Z":
+        away = (int(offset[1:3]) * 3600 + int(offset[4:]) * 60) * _SECOND
+        if away >= _DAY:
+            return None
+        instant += away if offset[0] == "-" else -away
+    if second == "60" and instant % _DAY:
+        return None  # leap seconds come at the end of a UTC day
+    return instant + _nanoseconds(fraction) if fraction else instant
+
+
+@lru_cache(maxsize=4096)
+def _day(text: str) -> int | None:
+    """The instant at which a day begins in UTC; None if there is no such day."""
+    year, month, day = int(text[:4]), int(text[5:7]), int(text[8:])
+    try:
+        # datetime has no year 0000. 400 years later the calendar is the same.
+        return (date(year or 400, month, day) - _EPOCH).days * _DAY - (0 if year else _GREGORIAN_CYCLE)
+    except ValueError:
+        return None
+
+
+def _nanoseconds(fraction: str) -> Instant:
+    if len(fraction) <= 9:
+        return int(fraction.ljust(9, "0"))
+    digits = fraction.rstrip("0")
+    if len(digits) <= 9:
+        return int(digits.ljust(9, "0"))
+    return Fraction(int(digits), 10 ** (len(digits) - 9))

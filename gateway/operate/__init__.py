@@ -1,0 +1,10 @@
+"""For operators: what they see of the gateway. It knows `mcp`, `config` and `errors`.
+
+journal   the record of each request: metrics, a line of the log and of the audit, a row of the page
+audit     the line for each operation on tasks that changes something
+metrics   what is counted
+logs      how log lines are written
+admin     the listener for health checks, metrics and the page
+page      the page for people, and what it shows
+recent    the last requests, failures and queries, for the page
+"""

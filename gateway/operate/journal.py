@@ -1,0 +1,149 @@
+"""The record of each request that has ended: metrics, a line of the log, a line of the audit, a row of the page.
+
+    a failure of the gateway's             failed, at info: what failed, and why
+    an upstream's status of 500 or above   failed, at info
+    a JSON-RPC error                       failed, at info: its code
+    the client left before the answer      failed, at info
+    anything else                          request, at info with `log.access`, else at debug
+
+In: a request, its response, its error. Out: one line, with the fields that find the request in other logs.
+Always: no token, query string or body; no id of a session or a task.
+"""
+
+import logging
+from typing import Final, Protocol
+
+from gateway.config import Log
+from gateway.errors import GatewayError, UpstreamRefused
+from gateway.mcp.jsonrpc import Message
+from gateway.operate import audit
+from gateway.operate.metrics import Metrics, named
+
+log = logging.getLogger("taskgate.request")
+
+CLIENT_LEFT: Final = 499  # the status of a request whose client left before a response began, as nginx has it
+_METHOD_CHARS_MAX: Final = 100
+_PATH_CHARS_MAX: Final = 200
+_ID_CHARS_MAX: Final = 128
+
+
+class LoggedFields(Protocol):
+    """The header fields of a request."""
+
+    def get(self, name: bytes) -> bytes | None:
+        """The value of the field of that name, in lower case."""
+
+
+class LoggedWire(Protocol):
+    """The connection of a request."""
+
+    @property
+    def address(self) -> str:
+        """The client's address."""
+
+
+class LoggedUpstream(Protocol):
+    """The upstream of a request."""
+
+    @property
+    def name(self) -> str: ...
+
+
+class LoggedCaller(audit.AuditedCaller, Protocol):
+    """The caller of a request, and its upstream."""
+
+    @property
+    def upstream(self) -> LoggedUpstream: ...
+
+
+class LoggedRequest(Protocol):
+    """A client's request that has ended."""
+
+    method: bytes
+    target: bytes
+    status: int
+    error_code: int | None
+    task_id: str | None
+
+    @property
+    def headers(self) -> LoggedFields: ...
+
+    @property
+    def connection(self) -> LoggedWire: ...
+
+
+class Journal:
+    """Records requests that have ended."""
+
+    def __init__(self, metrics: Metrics, config: Log) -> None:
+        self._metrics = metrics
+        self._level = logging.INFO if config.access else logging.DEBUG
+        self._audits = config.audit
+
+    def ended(
+        self,
+        request: LoggedRequest,
+        caller: LoggedCaller | None,
+        kind: str,
+        message: Message | None,
+        seconds: float,
+        error: GatewayError | None,
+    ) -> None:
+        """A request has ended. `kind` is relayed, answered or refused; `message` is the message in its body."""
+        upstream = caller.upstream.name if caller is not None else ""
+        status = request.status or CLIENT_LEFT
+        code = request.error_code
+        if error is not None:
+            self._metrics.failure(upstream, error.kind)
+            code = None if isinstance(error, UpstreamRefused) else error.code
+        method = message.method if message is not None else None
+        self._metrics.request(upstream, kind, method or request.method.decode(), status, seconds)
+        if code is not None:
+            self._metrics.rpc_error(upstream, code)
+        failed = error is not None or code is not None or status >= 499
+        if failed or self._metrics.recent.is_watched:
+            self._metrics.recent.request(
+                failed,
+                upstream=upstream,
+                kind=kind,
+                method=named(method or request.method.decode()),
+                status=status,
+                seconds=seconds,
+                why=_why(error, code, status).get("why", ""),
+            )
+        level = logging.INFO if failed else self._level
+        did = audit.action(message) if self._audits and caller is not None else None
+        if did is None and not log.isEnabledFor(level):
+            return
+        said = _said(request, upstream, kind, method, status, seconds)
+        said |= _why(error, code, status)
+        log.log(level, "failed" if failed else "request", extra=said)
+        if did is not None and caller is not None and message is not None:
+            audit.write(did, caller, audit.task_of(message, request.task_id), said)
+
+
+def _why(error: GatewayError | None, code: int | None, status: int) -> dict[str, object]:
+    """Why a request failed; empty if it did not."""
+    said: dict[str, object] = {} if code is None else {"code": code}
+    if error is not None:
+        return {**said, "failure": error.kind, "why": str(error)}
+    if code is not None:
+        return {**said, "failure": "JsonRpcError", "why": f"the answer is the JSON-RPC error {code}"}
+    if status == CLIENT_LEFT:
+        return {"failure": "ClientLeft", "why": "the client left before a response began"}
+    return {"failure": "UpstreamStatus", "why": f"the upstream answered {status}"} if status >= 500 else {}
+
+
+def _said(
+    request: LoggedRequest, upstream: str, kind: str, method: str | None, status: int, seconds: float
+) -> dict[str, object]:
+    """The fields of a request's line: those that find it in other logs, and its outcome."""
+    said: dict[str, object] = {"upstream": upstream, "kind": kind, "http_method": request.method.decode("latin-1")}
+    if method is not None:
+        said["method"] = method[:_METHOD_CHARS_MAX]
+    said["path"] = request.target.partition(b"?")[0].decode("latin-1")[:_PATH_CHARS_MAX]
+    said["client"] = request.connection.address
+    given = request.headers.get(b"x-request-id") or request.headers.get(b"traceparent")
+    if given is not None:
+        said["request_id"] = given.decode("latin-1")[:_ID_CHARS_MAX]
+    return {**said, "status": status, "seconds": round(seconds, 6)}

@@ -1,0 +1,72 @@
+"""Structured logs on standard error: one line a record, as JSON or as text.
+
+In: records of the `taskgate` loggers, with their fields as `extra`. Out: lines that a log collector reads.
+Always: a record is one line. No logger ever gets a token, a query string or a body (DESIGN 8.7).
+"""
+
+import logging
+import re
+import sys
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from typing import Final
+
+import orjson
+
+from gateway.config import Log, StdioLog
+
+_STANDARD: Final = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
+_BARE: Final = re.compile(r"[!#-<>-~]+")  # a value that text shows without quotes
+
+
+def _time(record: logging.LogRecord) -> str:
+    return datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")
+
+
+def _fields(record: logging.LogRecord) -> Iterator[tuple[str, object]]:
+    """The fields that a record got as `extra`."""
+    return ((name, value) for name, value in vars(record).items() if name not in _STANDARD)
+
+
+class JsonLines(logging.Formatter):
+    """A record as one line of JSON: time, level, logger, message, and its fields."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        line: dict[str, object] = {
+            "time": _time(record),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": record.getMessage(),
+            **dict(_fields(record)),
+        }
+        if record.exc_info:
+            line["exception"] = self.formatException(record.exc_info)
+        return orjson.dumps(line, default=str).decode()
+
+
+class TextLines(logging.Formatter):
+    """A record as one line for people: time, level, message, then name=value for each field."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        words = [_time(record), f"{record.levelname.lower():<7}", record.getMessage()]
+        words += [f"{name}={_plain(value)}" for name, value in _fields(record)]
+        if record.exc_info:
+            words.append(f"exception={_plain(self.formatException(record.exc_info))}")
+        return " ".join(words)
+
+
+def _plain(value: object) -> str:
+    text = value if isinstance(value, str) else orjson.dumps(value, default=str).decode()
+    return text if _BARE.fullmatch(text) else orjson.dumps(text).decode()
+
+
+def set_up(config: Log | StdioLog) -> None:
+    """Log as configured: on standard error, or to a file."""
+    file = config.file if isinstance(config, StdioLog) else None
+    handler = logging.StreamHandler(sys.stderr) if file is None else logging.FileHandler(file, encoding="utf-8")
+    handler.setFormatter(TextLines() if config.format == "text" else JsonLines())
+    logger = logging.getLogger("taskgate")
+    logger.handlers[:] = [handler]
+    logger.propagate = False
+    logger.setLevel(config.level.upper())
+    logging.getLogger().handlers[:] = [handler]  # libraries log from warning up

@@ -1,0 +1,296 @@
+"""What an operator can see on `/metrics`.
+
+In: what happened. Out: Prometheus metrics, `taskgate_<noun>_<unit>`.
+Always: the values of a label come from a list that cannot grow. No session id, task id or token is a value.
+
+Counts are plain numbers until they are scraped, because each relayed request adds to several of them.
+"""
+
+import platform
+from bisect import bisect_left
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from importlib.metadata import version
+from itertools import accumulate
+from time import time
+from typing import Final, TypeAlias
+
+from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
+from prometheus_client.registry import Collector
+from prometheus_client.utils import floatToGoString
+
+from gateway.errors import GatewayError
+from gateway.operate.recent import Recent
+
+# A relayed ping takes 0.2 ms, a crawl minutes.
+_SECONDS: Final = (
+    0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300,
+)  # fmt: skip
+_OUTCOMES: Final = ("index", "refreshed", "coalesced", "scanned", "failed")
+_REFUSALS: Final = ("connections_max", "descriptors")
+
+# A client may send any method. Only these become values of the label; all others are `other`.
+_METHODS: Final = frozenset(
+    {
+        *("initialize", "ping", "tools/list", "tools/call", "prompts/list", "prompts/get", "completion/complete"),
+        *("resources/list", "resources/read", "resources/templates/list", "resources/subscribe"),
+        *("resources/unsubscribe", "logging/setLevel", "server/discover", "subscriptions/listen"),
+        *("tasks/list", "tasks/get", "tasks/cancel", "tasks/result"),
+        *("notifications/initialized", "notifications/cancelled", "notifications/progress"),
+        *("GET", "POST", "DELETE", "HEAD", "OPTIONS", "PUT", "PATCH"),
+    }
+)
+
+# The codes that JSON-RPC and MCP name: parse error, invalid request, method not found, invalid params, internal error;
+# resource not found, URL elicitation required. Only these become values of the label; all others are `other`.
+_CODES: Final = frozenset({-32700, -32600, -32601, -32602, -32603, -32002, -32042})
+
+Gauge: TypeAlias = tuple[str, float | Mapping[str, float]]
+"""A help text, and a value; or values by upstream."""
+
+
+def named(method: str) -> str:
+    """The value of the label for a method."""
+    return method if method in _METHODS else "other"
+
+
+class Metrics:
+    """All metrics of one gateway, in a registry of their own."""
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+        ProcessCollector(registry=self.registry)
+        self._tables = _Tables()
+        self.registry.register(self._tables)
+        self.recent = Recent(time)
+        self.version = version("taskgate")
+        self._reload_succeeded, self._reloaded_at = True, time()
+        self._counters()
+        self._durations = self._tables.histogram(
+            "request_duration_seconds", "Time until a response was whole.", "upstream", "kind", "method"
+        )
+        self._response_seconds = self._tables.histogram(
+            "upstream_response_seconds",
+            "Time until the head of an upstream's response; without GET and tasks/result, which wait for news.",
+            "upstream",
+        )
+        self._crawl_seconds = self._tables.histogram("crawl_duration_seconds", "Time that a crawl took.", "upstream")
+        self.gauges(self._own_gauges)
+
+    def _counters(self) -> None:
+        counter = self._tables.counter
+        self._requests = counter("requests", "Requests of clients.", "upstream", "kind", "method", "status")
+        self._made = counter("upstream_requests", "Requests made upstream.", "upstream", "method")
+        self._queries = counter(
+            "queries",
+            "Filtered tasks/list: served from the index, refreshed, coalesced, scanned, failed.",
+            "upstream",
+            "outcome",
+        )
+        self._pages = counter("crawl_pages", "Pages of tasks/list that crawls read.", "upstream")
+        self._spared_requests = counter(
+            "spared_requests", "Requests that paging by hand would have cost beyond those made.", "upstream"
+        )
+        self._spared_bytes = counter(
+            "spared_bytes", "Bytes of task lists that clients did not have to fetch.", "upstream"
+        )
+        self._failures = counter("failures", "Requests that got an error of the gateway's.", "upstream", "kind")
+        self._rpc_errors = counter(
+            "jsonrpc_errors", "JSON-RPC errors that clients got, the gateway's own included.", "upstream", "code"
+        )
+        self._refused = counter("connections_refused", "Connections of clients that were not served.", "why")
+        for why in _REFUSALS:
+            self._refused[(why,)] = 0
+
+    def serves(self, upstreams: Iterable[str]) -> None:
+        """Show these upstreams from now on, with counts of 0."""
+        kinds = [kind.__name__ for kind in GatewayError.__subclasses__()]
+        for name in upstreams:  # a counter that begins at 1 hides its first event from `rate`
+            for counts in (self._pages, self._spared_requests, self._spared_bytes):
+                counts.setdefault((name,), 0)
+            for outcome in _OUTCOMES:
+                self._queries.setdefault((name, outcome), 0)
+            for kind in kinds:
+                self._failures.setdefault((name, kind), 0)
+
+    def request(self, upstream: str, kind: str, method: str, status: int, seconds: float) -> None:
+        """A client's request has ended; `kind` is relayed, answered or refused."""
+        method = method if method in _METHODS else "other"  # as `named` has it, without the cost of a call
+        self._requests[upstream, kind, method, status] += 1
+        durations = self._durations[upstream, kind, method]
+        durations.seconds += seconds
+        durations.counts[bisect_left(_SECONDS, seconds)] += 1
+
+    def upstream_request(self, upstream: str, method: str) -> None:
+        """A request goes out; `method` is its JSON-RPC method, or its HTTP method if it carries no message."""
+        self._made[upstream, method if method in _METHODS else "other"] += 1
+
+    def responses(self, upstream: str) -> Callable[[float], None]:
+        """A function to call with the seconds after which a response of the upstream began."""
+        return self._response_seconds[(upstream,)].add
+
+    def crawl_page(self, upstream: str) -> None:
+        """A crawl has read a page."""
+        self._pages[(upstream,)] += 1
+
+    def crawl(self, upstream: str, seconds: float) -> None:
+        """A crawl has ended, well or not."""
+        self._crawl_seconds[(upstream,)].add(seconds)
+
+    def query(
+        self,
+        upstream: str,
+        outcome: str,
+        spared_requests: int,
+        spared_bytes: int,
+        reason: str,
+        requests: int = 0,
+        tasks: int = 0,
+        total: int = 0,
+    ) -> None:
+        """A query was answered, or failed, as `tasks/ports.py` has it."""
+        self._queries[upstream, outcome] += 1
+        if outcome != "failed":
+            self._spared_requests[(upstream,)] += spared_requests
+            self._spared_bytes[(upstream,)] += spared_bytes
+        self.recent.query(
+            upstream=upstream,
+            outcome=outcome,
+            reason=reason,
+            asked=requests,
+            spared=spared_requests,
+            tasks=tasks,
+            total=total,
+        )
+
+    def failure(self, upstream: str, kind: str) -> None:
+        """A request got an error of the gateway's; `kind` is the error's class."""
+        self._failures[upstream, kind] += 1
+
+    def rpc_error(self, upstream: str, code: int) -> None:
+        """A client got a JSON-RPC error."""
+        self._rpc_errors[upstream, str(code) if code in _CODES else "other"] += 1
+
+    def connection_refused(self, why: str) -> None:
+        """Connections of clients are not served: `connections_max` is reached, or no file descriptors are left."""
+        self._refused[(why,)] += 1
+
+    def saved(self) -> dict[str, int]:
+        """What queries have spared, at all upstreams together."""
+        answered = dict.fromkeys(_OUTCOMES, 0)
+        for (_, outcome), queries in self._queries.items():
+            answered[str(outcome)] += queries
+        return {
+            "requests": sum(self._spared_requests.values()),
+            "bytes": sum(self._spared_bytes.values()),
+            "queries": sum(answered.values()) - answered["failed"],
+            "at_once": answered["index"],
+        }
+
+    def traffic(self, upstream: str) -> dict[str, float | None]:
+        """An upstream's requests, those with an error of the gateway's, and the mean time until a response began."""
+        answers = self._response_seconds[(upstream,)]
+        count = sum(answers.counts)
+        return {
+            "requests": sum(n for labels, n in self._requests.items() if labels[0] == upstream),
+            "failures": sum(n for labels, n in self._failures.items() if labels[0] == upstream),
+            "mean_seconds": answers.seconds / count if count else None,
+        }
+
+    def reloaded(self, succeeded: bool) -> None:
+        """The configuration was read anew: it is in force, or was refused."""
+        self._reload_succeeded = succeeded
+        if succeeded:
+            self._reloaded_at = time()
+
+    def gauges(self, read: Callable[[], dict[str, Gauge]]) -> None:
+        """Add gauges: at each scrape `read` returns them by name."""
+        self.registry.register(_Gauges(read))
+
+    def _own_gauges(self) -> dict[str, Gauge]:
+        return {
+            "config_last_reload_successful": (
+                "1 if the last reload is in force, or there was none.",
+                float(self._reload_succeeded),
+            ),
+            "config_last_reload_success_timestamp_seconds": (
+                "When the configuration in force was read.",
+                self._reloaded_at,
+            ),
+        }
+
+    def exposition(self) -> bytes:
+        """The text that Prometheus scrapes."""
+        return generate_latest(self.registry)
+
+
+class _Durations:
+    """How many took how long: counts by bucket, the last one for what is beyond all buckets, and the sum in seconds."""
+
+    __slots__ = ("counts", "seconds")
+
+    def __init__(self) -> None:
+        self.counts = [0] * (len(_SECONDS) + 1)
+        self.seconds = 0.0
+
+    def add(self, seconds: float) -> None:
+        """Count one more."""
+        self.seconds += seconds
+        self.counts[bisect_left(_SECONDS, seconds)] += 1
+
+
+_Counts: TypeAlias = defaultdict[tuple[str | int, ...], int]
+_Histogram: TypeAlias = defaultdict[tuple[str, ...], _Durations]
+
+
+class _Tables(Collector):
+    """Counters and histograms as tables by the values of their labels."""
+
+    def __init__(self) -> None:
+        self._counters: list[tuple[str, str, tuple[str, ...], _Counts]] = []
+        self._histograms: list[tuple[str, str, tuple[str, ...], _Histogram]] = []
+        self._version = version("taskgate")
+
+    def counter(self, name: str, text: str, *labels: str) -> _Counts:
+        """A new counter: the table to count in."""
+        counts: _Counts = defaultdict(int)
+        self._counters.append((name, text, labels, counts))
+        return counts
+
+    def histogram(self, name: str, text: str, *labels: str) -> _Histogram:
+        """A new histogram of seconds: the table to add to."""
+        durations: _Histogram = defaultdict(_Durations)
+        self._histograms.append((name, text, labels, durations))
+        return durations
+
+    def collect(self) -> Iterator[Metric]:
+        for name, text, labels, counts in self._counters:
+            counter = CounterMetricFamily(f"taskgate_{name}", text, labels=labels)
+            for values, count in counts.items():
+                counter.add_metric([str(value) for value in values], count)
+            yield counter
+        bounds = [*map(floatToGoString, _SECONDS), "+Inf"]
+        for name, text, labels, durations in self._histograms:
+            histogram = HistogramMetricFamily(f"taskgate_{name}", text, labels=labels)
+            for given, each in durations.items():
+                histogram.add_metric(given, list(zip(bounds, accumulate(each.counts), strict=True)), each.seconds)
+            yield histogram
+        build = GaugeMetricFamily("taskgate_build_info", "What runs; always 1.", labels=["version", "python"])
+        build.add_metric([self._version, platform.python_version()], 1.0)
+        yield build
+
+
+class _Gauges(Collector):
+    def __init__(self, read: Callable[[], dict[str, Gauge]]) -> None:
+        self._read = read
+
+    def collect(self) -> Iterator[Metric]:
+        for name, (text, given) in self._read().items():
+            if not isinstance(given, Mapping):
+                yield GaugeMetricFamily(f"taskgate_{name}", text, given)
+                continue
+            gauge = GaugeMetricFamily(f"taskgate_{name}", text, labels=["upstream"])
+            for upstream, value in given.items():
+                gauge.add_metric([upstream], value)
+            yield gauge

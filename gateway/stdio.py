@@ -1,0 +1,409 @@
+"""The entry over stdio: what happens to each line between a client and the server that it started.
+
+    from the client   a filtered `tasks/list`                        answered               tasks/answer.py
+                      `notifications/cancelled` of one               passed, and the answer ends
+                      everything else                                passed
+    from the server   a response to a request of the gateway's own   stays here             transport/stdio.py
+                      the result of `initialize`                     edited, and passed     tasks/passing.py
+                      everything else                                observed, and passed
+
+In: the lines of both sides. Out: the same lines, with answers between them. Always: one process is one session; a line
+that is no JSON, or too large to be read, passes as well (DESIGN 11.1, 11.3).
+"""
+
+import asyncio
+import gc
+import logging
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+from gateway.config import Address, Config, StdioConfig
+from gateway.errors import GatewayError, Overloaded
+from gateway.mcp import jsonrpc, observe
+from gateway.mcp.jsonrpc import Id, Message
+from gateway.operate import logs
+from gateway.tasks import answer
+from gateway.tasks.criteria import BadQuery
+from gateway.tasks.cursor import Position
+from gateway.tasks.passing import Passing
+from gateway.tasks.ports import Counts
+from gateway.tasks.refresh import Refresher
+from gateway.tasks.sessions import Servers, Sessions
+from gateway.transport.buffers import Account, Buffers
+from gateway.transport.child import Child, Streams
+from gateway.transport.lines import Line, LineParser
+from gateway.transport.pipes import PipeSink, PipeSource
+from gateway.transport.stdio import (
+    KEY,
+    UNANSWERED_MAX,
+    Fate,
+    LargeLine,
+    Outlet,
+    Passed,
+    Sink,
+    Source,
+    StdioCaller,
+    StdioChannel,
+    StdioReply,
+    Unanswered,
+)
+
+if TYPE_CHECKING:
+    from gateway.operate.metrics import Gauge
+
+log = logging.getLogger("taskgate.request")
+
+_LINES_AT_ONCE: Final = 100  # before other tasks get their turn
+_SWEEP_S: Final = 1.0
+_SILENCE_S: Final = 0.5  # after the server's end: other processes may hold its output open
+
+
+class StdioCounts(Counts, Protocol):
+    """What is counted for the operator, requests of the client included."""
+
+    def request(self, upstream: str, kind: str, method: str, status: int, seconds: float) -> None:
+        """A client's request was answered; `kind` is relayed or answered."""
+
+
+class StdioProxy:
+    """Handles the lines of one client and one server."""
+
+    def __init__(
+        self,
+        config: StdioConfig,
+        client: Sink,
+        server: Sink,
+        sessions: Sessions,
+        buffers: Buffers,
+        counts: StdioCounts,
+        clock: Callable[[], float],
+    ) -> None:
+        self._limits = config.limits
+        self._buffers = buffers
+        self._sessions = sessions
+        self._counts = counts
+        self._clock = clock
+        self._to_client = Outlet(client, buffers)
+        self._to_server = Outlet(server, buffers)
+        self._channel = StdioChannel(self._to_server)
+        self._passing = Passing(sessions, KEY)
+        self._answerer = answer.Answerer(sessions, Refresher(sessions, config.index, counts, clock), counts, clock)
+        self._unanswered = Unanswered()
+        self._answering: set[asyncio.Task[None]] = set()
+
+    async def _lines(self, source: Source, outlet: Outlet) -> AsyncIterator[Line]:
+        """The lines of a side, no faster than the other side takes them. The last one may have no end."""
+        parser, account = LineParser(self._limits.inspected_body_bytes_max), Account(self._buffers)
+        try:
+            while piece := await source.read():
+                for number, line in enumerate(parser.feed(piece), 1):
+                    yield line
+                    if number % _LINES_AT_ONCE == 0:
+                        await asyncio.sleep(0)
+                account.set(parser.pending_bytes)
+                await outlet.sink.drain()
+        finally:
+            account.close()
+        if (rest := parser.rest()) is not None:
+            yield rest
+
+    # ---- from the client ----
+
+    async def serve_client(self, source: Source) -> None:
+        """Carry all of the client's lines to the server, then let the answers under way end."""
+        last: Line | None = None
+        async for line in self._lines(source, self._to_server):
+            if line.whole and not line.ended:
+                last = line
+            else:
+                await self._from_client(line)
+        if last is not None and not await self._is_answered(last):
+            # Only now: requests of the gateway's own must not stand behind half a line.
+            await self._answers()
+            self._to_server.pass_on(last)
+        await self._answers()
+
+    async def _answers(self) -> None:
+        """Wait for the answers under way, `drain_timeout` at most."""
+        if self._answering:
+            await asyncio.wait(self._answering, timeout=self._limits.drain_timeout)
+
+    async def _from_client(self, line: Line) -> None:
+        """A line of the client's passes, unless it is answered here."""
+        if not await self._is_answered(line):
+            self._to_server.pass_on(line)
+
+    async def _is_answered(self, line: Line) -> bool:
+        """Whether a line is answered here. What passes is noted."""
+        message = jsonrpc.parse(line.raw) if line.whole else None
+        if message is None:
+            return False
+        try:
+            position = self._answerer.position(KEY, message)
+        except BadQuery as bad:
+            with suppress(Overloaded):
+                self._to_client.insert(answer.bad_query(message, bad))
+            return True
+        if position is not None:
+            await self._begin(message, position, len(line.raw))
+            return True
+        if message.method == answer.CANCELLED:
+            self._answerer.cancel(KEY, message)
+        if message.is_request:
+            held = self._sessions.hold(KEY) if observe.is_observed(message) else None
+            self._unanswered.note(Passed(observe.essence(message), self._clock(), held))
+            self._counts.upstream_request(KEY.upstream, message.method or "")
+        return False
+
+    async def _begin(self, message: Message, position: Position, size_bytes: int) -> None:
+        """Answer a query in the background. A client that takes no answers is not read beyond its next query."""
+        await self._to_client.sink.drain()
+        work = asyncio.create_task(self._answer(message, position, size_bytes))
+        self._answering.add(work)
+        work.add_done_callback(self._answering.discard)
+        await asyncio.sleep(0)  # a cancellation that follows finds it under way
+
+    async def _answer(self, message: Message, position: Position, size_bytes: int) -> None:
+        reply, account, began_at = StdioReply(self._to_client), Account(self._buffers), self._clock()
+        try:
+            if len(self._answering) > self._limits.connections_max:
+                raise Overloaded(f"{self._limits.connections_max} queries are under way (limits.connections_max)")
+            account.hold(size_bytes)
+            await self._answerer.answer(reply, StdioCaller(self._channel), message, position)
+        except GatewayError as error:
+            log.info("failed", extra={"upstream": KEY.upstream, "failure": error.kind, "why": str(error)})
+            with suppress(Overloaded):
+                reply.send(error.message(bytes(message.id)))
+            error.__traceback__ = error.__context__ = None  # break the reference cycle: its frames hold the error
+        finally:
+            account.close()
+            self._count("answered", message.method, began_at)
+
+    # ---- from the server ----
+
+    async def serve_server(self, source: Source) -> None:
+        """Carry all of the server's lines to the client. Then fail the gateway's requests that are unanswered."""
+        large: LargeLine | None = None
+        async for line in self._lines(source, self._to_client):
+            if line.whole:
+                self._from_server(line)
+                continue
+            large = large or LargeLine(line.raw, self._channel, self._buffers)
+            for piece in large.feed(line):
+                self._to_client.pass_on(piece)
+            if line.ended:
+                if large.fate is Fate.PASSES:
+                    self._large_passed(large.id)
+                large = None
+        for piece in large.close() if large is not None else ():
+            self._to_client.pass_on(piece)
+        self._channel.end()
+        await self._answers()
+
+    def _from_server(self, line: Line) -> None:
+        """A line of the server's passes, unless it answers a request of the gateway's."""
+        message = jsonrpc.parse(line.raw)
+        if message is None:
+            if line.raw.lstrip().startswith(b"["):
+                self._passing.unread()  # a batch (2025-03-26) may have done anything
+        elif not message.is_response:
+            self._passing.notification(message)
+        elif self._channel.asked(message_id := jsonrpc.id_of(message.id)):
+            self._channel.answer(message_id, message)
+            return
+        elif (passed := self._unanswered.take(message_id)) is None:
+            self._passing.unread()  # the request is unknown, so the response may tell of any change
+        else:
+            self._count("relayed", passed.request.method, passed.at)
+            if passed.request.method == "initialize":
+                line.raw = self._passing.initialized(line.raw, message)
+            else:
+                self._passing.response(passed.request, message, passed.at)
+        self._to_client.pass_on(line)
+
+    def _count(self, kind: str, method: str | None, began_at: float) -> None:
+        self._counts.request(KEY.upstream, kind, method or "", 200, self._clock() - began_at)
+
+    @property
+    def waiting(self) -> int:
+        """How many requests of the client have yet to be answered."""
+        return len(self._unanswered) + len(self._answering)
+
+    @property
+    def out(self) -> int:
+        """How many requests to the server have yet to be answered."""
+        return len(self._unanswered) + len(self._channel)
+
+    def _large_passed(self, message_id: Id | None) -> None:
+        """A line too large to be read has passed. `message_id` is the id of the response in it, None if unknown."""
+        passed = None if message_id is None else self._unanswered.take(message_id)
+        if passed is not None and passed.request.method == "initialize":
+            why = f"a response to initialize is larger than {self._limits.inspected_body_bytes_max} bytes"
+            log.warning("not advertised", extra={"upstream": KEY.upstream, "why": why})
+        elif passed is None or observe.is_observed(passed.request):
+            self._passing.unread()
+
+
+class NoCounts:
+    """Nothing is counted: no listener would show it."""
+
+    def request(self, upstream: str, kind: str, method: str, status: int, seconds: float) -> None:
+        pass
+
+    def upstream_request(self, upstream: str, method: str) -> None:
+        pass
+
+    def crawl_page(self, upstream: str) -> None:
+        pass
+
+    def crawl(self, upstream: str, seconds: float) -> None:
+        pass
+
+    def query(
+        self,
+        upstream: str,
+        outcome: str,
+        spared_requests: int,
+        spared_bytes: int,
+        reason: str,
+        requests: int = 0,
+        tasks: int = 0,
+        total: int = 0,
+    ) -> None:
+        pass
+
+
+class Wrapped:
+    """The gateway between two pairs of streams, until the server's process ends."""
+
+    def __init__(self, streams: Streams, config: StdioConfig, counts: StdioCounts) -> None:
+        loop = asyncio.get_running_loop()
+        buffers = self._buffers = Buffers(config.limits.held_bytes_max)
+        self._config = config
+        self._drain_timeout = config.limits.drain_timeout
+        self._sessions = Sessions(config.index, Servers(loop.time), loop.time)
+        self._client, self._server = PipeSink(streams.to_client, buffers), PipeSink(streams.to_server, buffers)
+        self._from_client, self._from_server = PipeSource(streams.from_client), PipeSource(streams.from_server)
+        self._proxy = StdioProxy(config, self._client, self._server, self._sessions, buffers, counts, loop.time)
+
+    async def run(self, ended: "asyncio.Future[int]") -> int:
+        """Serve until the server has ended and the client has all its lines. Returns how the server ended."""
+        down = asyncio.create_task(self._down())
+        works: set[asyncio.Future[Any]] = {ended, down}
+        works |= {asyncio.create_task(work) for work in (self._up(), self._sweep(), *self._breaks())}
+        while not ended.done():
+            done, works = await asyncio.wait(works, return_when=asyncio.FIRST_COMPLETED)
+            for work in done:
+                work.result()  # raises: a fault in the gateway ends the gateway
+        with suppress(TimeoutError):
+            async with asyncio.timeout(self._drain_timeout):
+                await self._rest(down)
+        for work in works:
+            work.cancel()
+        await asyncio.gather(*works, return_exceptions=True)
+        return ended.result()
+
+    def gauges(self) -> "dict[str, Gauge]":
+        """The gauges: what is in use now, and its limits."""
+        config, name = self._config, KEY.upstream
+        return {
+            **self._sessions.gauges(),
+            "index_sessions_max": ("Limit of index_sessions.", config.index.sessions_max),
+            "index_bytes_max": ("Limit of index_bytes.", config.index.memory_bytes_max),
+            "connections": ("Clients.", 1),
+            "connections_max": ("Limit of queries at once.", config.limits.connections_max),
+            "held_bytes": ("Bytes held for the client and the server.", self._buffers.held_bytes),
+            "held_bytes_max": ("Limit of held_bytes.", config.limits.held_bytes_max),
+            "upstream_up": ("1: the server runs.", {name: 1.0}),
+            "requests_in_flight": ("Requests of the client that have not been answered.", {name: self._proxy.waiting}),
+            "upstream_requests_in_flight": ("Requests to the server that have not ended.", {name: self._proxy.out}),
+            "upstream_requests_max": ("Limit of upstream_requests_in_flight.", {name: float(UNANSWERED_MAX)}),
+        }
+
+    async def _up(self) -> None:
+        await self._proxy.serve_client(self._from_client)
+        await self._server.close()
+
+    async def _down(self) -> None:
+        await self._proxy.serve_server(self._from_server)
+        await self._client.close()
+
+    async def _rest(self, down: "asyncio.Task[None]") -> None:
+        """Wait until the client has all the server's lines; or until its output is silent, held open by others."""
+        pieces = -1
+        while not down.done() and (self._client.is_full or pieces != self._from_server.pieces):
+            pieces = self._from_server.pieces
+            await asyncio.wait({down}, timeout=_SILENCE_S)
+        self._from_server.stop()
+        await asyncio.wait({down})
+
+    def _breaks(self) -> tuple[Coroutine[None, None, None], ...]:
+        """If one side takes no more, stop reading the other: its writes then fail, as they would without a gateway."""
+
+        async def carry(broken: asyncio.Event, source: PipeSource) -> None:
+            await broken.wait()
+            source.stop()
+
+        return carry(self._client.broken, self._from_server), carry(self._server.broken, self._from_client)
+
+    async def _sweep(self) -> None:
+        while True:
+            await asyncio.sleep(_SWEEP_S)
+            self._sessions.expire()
+
+
+class NoListener(Exception):
+    """The admin listener cannot have its address."""
+
+
+def run(child: Child, config: StdioConfig, admin: Address | None) -> int:
+    """Stand between the client and the server until the server ends. Returns how it ended. Raises NoListener."""
+    logs.set_up(config.log)
+    gc.set_threshold(300, 1_000_000, 1_000_000)  # as in app.run
+    return asyncio.run(_serve(child, config) if admin is None else _serve_and_tell(child, config, admin))
+
+
+def _end_of(child: Child) -> "asyncio.Future[int]":
+    loop = asyncio.get_running_loop()
+    ended: asyncio.Future[int] = loop.create_future()
+
+    def told(status: int) -> None:
+        with suppress(RuntimeError):  # the loop is closed
+            loop.call_soon_threadsafe(ended.set_result, status)
+
+    child.on_end(told)
+    return ended
+
+
+async def _serve(child: Child, config: StdioConfig) -> int:
+    return await Wrapped(child.streams, config, NoCounts()).run(_end_of(child))
+
+
+async def _serve_and_tell(child: Child, config: StdioConfig, address: Address) -> int:
+    """Serve, with an admin listener. Its modules are imported here: that takes longer than all else together."""
+    from gateway.operate import admin, page
+    from gateway.operate.metrics import Metrics
+    from gateway.transport.door import Door
+    from gateway.transport.headers import Headers
+
+    metrics, ended = Metrics(), _end_of(child)
+    metrics.serves([KEY.upstream])
+    wrapped = Wrapped(child.streams, config, metrics)
+    metrics.gauges(wrapped.gauges)
+    door = Door(address, Config(upstreams=()))
+
+    def admit(fields: Iterable[tuple[bytes, bytes]]) -> None:
+        door.check(Headers(fields))
+
+    def status() -> dict[str, Any]:
+        return page.status(metrics, wrapped.gauges(), {KEY.upstream: child.name}, True)
+
+    try:
+        runner = await admin.serve(address, metrics, lambda: True, admit, status)
+    except OSError as error:
+        raise NoListener(f"cannot listen on {address}: {error.strerror or error}") from None
+    try:
+        return await wrapped.run(ended)
+    finally:
+        await runner.cleanup()

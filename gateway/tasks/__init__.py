@@ -1,0 +1,37 @@
+"""A filtered `tasks/list`, from its parameters to its result. It knows no HTTP.
+
+It knows `mcp`, `config`, `errors` and `identity`. A transport gives it what `ports` names.
+
+What is asked:
+
+    criteria    the filter and the order of a query
+    values      ... the kinds of values that criteria have
+    spelled     ... the query strings that spell criteria
+    cursor      the cursors of the gateway
+
+What is known:
+
+    index       the tasks of one session, ordered
+    plane       ... by two timestamps at once
+    runs        ... in sorted runs, with ranges over them
+    shards      ... by one timestamp
+    knowledge   as of when it is known
+    notes       ... and the states of single tasks
+    sessions    the indexes of all sessions: whose they are, how much they hold, when they go
+
+What must be asked of the upstream, and which queries wait for it:
+
+    freshness   the plan: as little as can have changed
+    refresh     from plan to plan, until the index is fresh enough
+    refreshes   carry a plan out: a crawl, or a delta
+    asks        what is being asked, and the queries that wait for it
+    crawler     requests of the gateway's own, and pages
+    scan        sessions that are too large for an index
+
+Towards a transport:
+
+    answer      the answer to one query
+    passing     what passing messages say of tasks, and the edit of `initialize`
+    guards      limits on what clients may ask of tasks, off unless configured
+    ports       what the room needs of its surroundings: the caller, the ways to the server and back, counts
+"""

@@ -1,0 +1,183 @@
+"""The answer to one filtered `tasks/list`, start to end: from the parameters to the result.
+
+In: a caller, its request, and the way back to it. Out: one response message; ahead of it the messages that the upstream
+sent meanwhile (DESIGN 5.7). Always: a failure is an error, never an empty list (DESIGN 5.8).
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Final
+
+import msgspec
+import orjson
+
+from gateway.errors import GatewayError
+from gateway.identity import Key
+from gateway.mcp import jsonrpc
+from gateway.mcp.capabilities import LAST_REVISION
+from gateway.mcp.jsonrpc import INVALID_PARAMS, Message
+from gateway.tasks import criteria, cursor
+from gateway.tasks.asks import Answer, Outbox
+from gateway.tasks.criteria import BadQuery, Fault, Params
+from gateway.tasks.cursor import Position
+from gateway.tasks.ports import Caller, Counts, Reply
+from gateway.tasks.refresh import Refresher
+from gateway.tasks.sessions import Session, Sessions
+
+log = logging.getLogger("taskgate.answer")
+
+CANCELLED: Final = "notifications/cancelled"
+
+
+def read(params: Params) -> Position | None:
+    """The page that a `tasks/list` asks for; None if it names no criterion and no cursor of ours. Raises BadQuery."""
+    query = criteria.read(params)
+    if bytes(params.cursor) in (b"", b"null"):
+        return None if query is None else Position(query)
+    given = _text(params.cursor)
+    position = None if given is None else cursor.decode(given)
+    if position is None:
+        if query is None:
+            return None
+        raise BadQuery([criteria.fault("cursor", bytes(params.cursor), cursor.ALLOWED)])
+    if query is not None and given is not None and cursor.is_spelled(given):
+        raise BadQuery([criteria.fault("cursor", bytes(params.cursor), "criteria in a cursor or beside it, not both")])
+    if query is not None and query != position.query:
+        raise BadQuery([Fault("cursor", "a cursor of a list with other criteria", cursor.ALLOWED)])
+    return position
+
+
+def _text(raw: msgspec.Raw) -> str | None:
+    try:
+        return msgspec.json.decode(raw, type=str)
+    except (msgspec.MsgspecError, UnicodeDecodeError):
+        return None
+
+
+class Answerer:
+    """Answers filtered `tasks/list` requests."""
+
+    def __init__(self, sessions: Sessions, refresher: Refresher, counts: Counts, clock: Callable[[], float]) -> None:
+        self._sessions = sessions
+        self._refresher = refresher
+        self._counts = counts
+        self._clock = clock
+
+    def position(self, key: Key, message: Message) -> Position | None:
+        """The page that a message asks for; None if it is no filtered `tasks/list`, and passes. Raises BadQuery.
+
+        A message of a later revision passes too (DESIGN 3.9), and one to a server that filters natively.
+        """
+        if message.method != "tasks/list" or not message.is_request:
+            return None
+        params = criteria.params(message.params)
+        revision = bytes(jsonrpc.member(params.meta, "io.modelcontextprotocol/protocolVersion"))
+        if revision.strip(b'"') > LAST_REVISION or self._sessions.servers.filters_natively(key):
+            return None
+        return read(params)
+
+    def cancel(self, key: Key, message: Message) -> None:
+        """End the answer that a `notifications/cancelled` names, if no other has the same id (DESIGN 5.7)."""
+        session = self._sessions.find(key)
+        request_id = bytes(jsonrpc.member(message.params, "requestId"))
+        if session is None or not request_id:
+            return
+        # Some hosts give every request the same id (DESIGN 2). Which answer is meant is then unknown.
+        match session.asks.answering.get(request_id):
+            case [only] if not only.done():
+                only.set_result(None)
+
+    async def answer(self, reply: Reply, caller: Caller, message: Message, position: Position) -> None:
+        """Answer with the page at `position`. Raises GatewayError; a stream that has begun gets the error first."""
+        session = self._sessions.open(caller.key)
+        raw_id = bytes(message.id)
+        answer = None if caller.asks_first else self._refresher.at_once(session, position)
+        if answer is None:
+            try:
+                outbox = Outbox(reply, message, self._clock)
+                answer = await self._answer_unless_cancelled(session, caller, outbox, raw_id, position)
+            except GatewayError as error:
+                self._counts.query(caller.key.upstream, "failed", 0, 0, str(error))
+                if reply.streaming:
+                    reply.send(error.message(raw_id))
+                raise
+        if answer is None:
+            reply.end()
+            return
+        self._note(session, caller, answer)
+        reply.send(jsonrpc.result(raw_id, _result(answer, position, criteria.ignored(message.params))))
+
+    async def _answer_unless_cancelled(
+        self, session: Session, caller: Caller, outbox: Outbox, raw_id: bytes, position: Position
+    ) -> Answer | None:
+        """The answer; None if `notifications/cancelled` named the request first."""
+        cancelled = asyncio.get_running_loop().create_future()
+        session.asks.answering.setdefault(raw_id, []).append(cancelled)
+        work = asyncio.ensure_future(self._answer(session, caller, outbox, position))
+        try:
+            await asyncio.wait({work, cancelled}, return_when=asyncio.FIRST_COMPLETED)
+            return work.result() if work.done() else None
+        finally:
+            work.cancel()
+            session.asks.answering[raw_id].remove(cancelled)
+            if not session.asks.answering[raw_id]:
+                del session.asks.answering[raw_id]
+            del work  # as in `Ask.join`
+
+    async def _answer(self, session: Session, caller: Caller, outbox: Outbox, position: Position) -> Answer:
+        if caller.asks_first:
+            await self._refresher.ask_first(session, caller, outbox)
+        return await self._refresher.answer(session, caller, outbox, position)
+
+    def _note(self, session: Session, caller: Caller, answer: Answer) -> None:
+        """Count what an answer cost, and what it spared its requestor."""
+        name = caller.key.upstream
+        answered_bytes = sum(len(t.raw) for t in answer.page.tasks)
+        spared_requests = max(0, session.known.pages - answer.requests)
+        spared_bytes, page = max(0, session.list_bytes - answered_bytes), answer.page
+        self._counts.query(
+            name,
+            answer.outcome,
+            spared_requests,
+            spared_bytes,
+            answer.reason,
+            answer.requests,
+            len(page.tasks),
+            page.total,
+        )
+        log.debug(
+            "query",
+            extra={
+                "upstream": name,
+                "outcome": answer.outcome,
+                "reason": answer.reason,
+                "upstream_requests": answer.requests,
+                "spared_requests": spared_requests,
+                "tasks": len(answer.page.tasks),
+                "total": answer.page.total,
+            },
+        )
+
+
+def _result(answer: Answer, position: Position, ignored: list[str]) -> bytes:
+    """The raw `ListTasksResult`. `ignored` has the names of unread parameters (DESIGN 5.4)."""
+    page = answer.page
+    as_of = datetime.fromtimestamp(answer.as_of_unix_s, UTC).isoformat(timespec="milliseconds")
+    following = b""
+    if page.more:
+        following = b'"nextCursor":%b,' % orjson.dumps(cursor.encode(cursor.following(position, page.tasks)))
+    return b'{"tasks":[%b],%b"_meta":{"taskgate/total":%d,"taskgate/asOf":"%b"%b}}' % (
+        b",".join([t.raw for t in page.tasks]),
+        following,
+        page.total,
+        as_of.replace("+00:00", "Z").encode(),
+        b',"taskgate/ignored":%b' % orjson.dumps(ignored) if ignored else b"",
+    )
+
+
+def bad_query(message: Message, error: BadQuery) -> bytes:
+    """The error response to a request whose parameters are wrong (DESIGN 5.4)."""
+    faults = [{"parameter": f.parameter, "given": f.given, "allowed": f.allowed} for f in error.faults]
+    return jsonrpc.error(bytes(message.id), INVALID_PARAMS, str(error), {"errors": faults})

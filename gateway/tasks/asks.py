@@ -1,0 +1,167 @@
+"""What is being asked of the upstream, and the queries that wait for it.
+
+In: queries that need the same from the upstream. Out: for each of them, the end of one shared `Ask`, or its error
+(single flight). Always: an `Ask` ends with the last query that waits for it (DESIGN 3.6). A message on its streams goes
+to the first waiting query whose client keeps reading (DESIGN 5.7).
+"""
+
+import asyncio
+from collections.abc import Callable, Coroutine, Sequence
+from functools import cached_property
+from typing import Final
+
+import msgspec
+
+from gateway.mcp import jsonrpc
+from gateway.mcp.jsonrpc import Message
+from gateway.tasks.index import QueryPage
+from gateway.tasks.ports import Reply
+
+_PROGRESS_INTERVAL_S: Final = 0.2
+_TOKEN_STARTS: Final = tuple(b"%c" % c for c in b'"-0123456789')  # a progress token is a string or a number
+
+
+class Outbox:
+    """The way to one requestor for messages ahead of its answer."""
+
+    def __init__(self, reply: Reply, message: Message, clock: Callable[[], float]) -> None:
+        self._reply = reply
+        self._message = message
+        self._clock = clock
+        self._progress_due_at = 0.0
+        self._progress = 0  # the number of tasks last told
+
+    @property
+    def is_full(self) -> bool:
+        """Whether `drain` waits: the requestor has too much yet to take."""
+        return self._reply.is_full
+
+    def forward(self, data: bytes) -> None:
+        """Pass on a message that came with the responses to the crawler's requests."""
+        self._reply.forward(data)
+
+    async def drain(self) -> None:
+        """Wait until the requestor has taken enough."""
+        await self._reply.drain()
+
+    @cached_property
+    def _progress_token(self) -> bytes:
+        """The raw progress token, empty if there is none. It is looked up at the first progress."""
+        token = bytes(jsonrpc.member(jsonrpc.member(self._message.params, "_meta"), "progressToken"))
+        return token if token[:1] in _TOKEN_STARTS else b""
+
+    def progress(self, tasks: int) -> None:
+        """Tell how many tasks have been read so far, at intervals, if the requestor asked for progress."""
+        now = self._clock()
+        if not self._progress_token or now < self._progress_due_at or tasks <= self._progress or self.is_full:
+            return
+        self._progress_due_at, self._progress = now + _PROGRESS_INTERVAL_S, tasks
+        params = b'{"progressToken":%b,"progress":%d,"message":"tasks read"}' % (self._progress_token, tasks)
+        self.forward(b'{"jsonrpc":"2.0","method":"notifications/progress","params":%b}' % params)
+
+
+class Answer(msgspec.Struct):
+    """A page; the instant it reflects, in seconds since 1970; its outcome, reason and cost in upstream requests."""
+
+    page: QueryPage
+    as_of_unix_s: float
+    outcome: str
+    reason: str
+    requests: int
+
+
+class Ask:
+    """Requests to the upstream that are under way, and the queries that wait for them."""
+
+    def __init__(self, asks: "Asks", keys: Sequence[str | None], began_at: float) -> None:
+        self._asks = asks
+        self._keys: list[str | None] = []
+        self.began_at = began_at
+        self.outboxes: list[Outbox] = []
+        self.task: asyncio.Task[None] | None = None
+        self.add(keys)
+
+    def add(self, keys: Sequence[str | None]) -> None:
+        """Ask for these too: task ids, or None for pages."""
+        self._keys += keys
+        self._asks.update(dict.fromkeys(keys, self))
+
+    def release(self, *keys: str | None) -> None:
+        """These are answered. Queries that need them again ask anew, and wait no longer for the rest."""
+        for key in keys:
+            if self._asks.get(key) is self:
+                del self._asks[key]
+
+    async def forward(self, data: bytes) -> None:
+        """Pass on a message from one of the crawler's streams. A client that reads nothing delays only itself."""
+        if self.outboxes:
+            box = next((box for box in self.outboxes if not box.is_full), self.outboxes[0])
+            box.forward(data)
+            if all(each.is_full for each in self.outboxes):
+                await box.drain()
+
+    def progress(self, tasks: int) -> None:
+        """Tell every waiting query how many tasks have been read."""
+        for outbox in self.outboxes:
+            outbox.progress(tasks)
+
+    async def join(self, outbox: Outbox) -> None:
+        """Wait for the end. Raises the error of the ask. When the last waiting query is cancelled, so is the ask.
+
+        If the ask was cancelled just before, it returns early: the query then asks anew.
+        """
+        if (task := self.task) is None:
+            return
+        self.outboxes.append(outbox)
+        try:
+            await asyncio.wait({task})
+            if not task.cancelled():
+                task.result()
+        finally:
+            self.outboxes.remove(outbox)
+            if not self.outboxes:
+                self.end()
+                task.cancel()
+            del task  # break the reference cycle: the error's traceback holds this frame
+
+    async def over(self) -> None:
+        """Wait for the end, good or bad."""
+        if self.task is not None:
+            await asyncio.wait({self.task})
+
+    def end(self) -> None:
+        """Let no further query join."""
+        self.release(*self._keys)
+
+
+class Asks(dict[str | None, Ask]):
+    """What is being asked for one session: a task under its id, pages under None. Also the queries being answered."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.answering: dict[bytes, list[asyncio.Future[None]]] = {}  # by raw request id, to be cancelled
+        self.scanning = asyncio.Lock()
+        self.next_scan: Ask | None = None  # a scan that queries may still join
+
+    @property
+    def in_use(self) -> bool:
+        """Whether anything is being asked or answered."""
+        return bool(self or self.answering)
+
+
+async def together(*works: Coroutine[None, None, None]) -> None:
+    """Run several works at once. The first that fails ends the others, and its error is raised.
+
+    `asyncio.TaskGroup` of 3.11 does the same, but leaves errors, frames and a session's index in a reference cycle.
+    """
+    if not works:
+        return
+    tasks = [asyncio.ensure_future(work) for work in works]
+    try:
+        for task in (await asyncio.wait(tasks, return_when=asyncio.FIRST_EXCEPTION))[0]:
+            task.result()
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        del task, tasks  # as in `Ask.join`

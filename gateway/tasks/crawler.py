@@ -1,0 +1,136 @@
+"""Requests of the gateway's own, in the name of a client whose query needs them: `tasks/list` page by page, others.
+
+In: a caller, whose channel takes the requests. Out: JSON-RPC responses, and pages of tasks.
+Always: the id of a request is unlike any client's. A crawl ends: a repeated cursor is an error; pages, and recoveries
+from expired cursors, have limits (DESIGN 6).
+"""
+
+import asyncio
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from itertools import count
+from typing import Any, Final
+from uuid import uuid4
+
+import msgspec
+
+from gateway.config import IndexLimits
+from gateway.errors import UpstreamBroken, UpstreamFailed, UpstreamTimeout
+from gateway.mcp import jsonrpc, observe, task
+from gateway.mcp.jsonrpc import Message
+from gateway.mcp.task import Task, TaskError
+from gateway.tasks.ports import Caller, Counts
+
+_RECOVERIES_MAX: Final = 10  # from expired cursors, in one crawl
+_DROPS_MAX: Final = 1  # lost connections, for one request
+TASKS_AT_ONCE: Final = 200  # handled before others get their turn
+
+_ids = count()
+_PREFIX: Final = f"taskgate-{uuid4().hex}"
+
+
+class ListPage(msgspec.Struct):
+    """One page of the upstream's `tasks/list`: its cursor, the next one, when it was asked for, its size in bytes."""
+
+    tasks: list[Task]
+    cursor: str | None
+    following: str | None
+    asked_at: float
+    size_bytes: int
+
+
+class Crawler:
+    """Asks the upstream in the name of one caller. `requests` is the number of requests made."""
+
+    def __init__(
+        self,
+        caller: Caller,
+        limits: IndexLimits,
+        counts: Counts,
+        on_message: Callable[[bytes], Awaitable[None]],
+        as_it_came: bool = False,
+    ) -> None:
+        self._caller = caller
+        self._channel = caller.channel(on_message, as_it_came)
+        self._limits = limits
+        self._counts = counts
+        self._loop = asyncio.get_running_loop()
+        self.requests = 0
+
+    async def pages(self) -> AsyncGenerator[ListPage, None]:
+        """Every page of the upstream's `tasks/list`, from the first to the last. Raises GatewayError.
+
+        The next page is asked for before this one is handed out: the upstream works meanwhile.
+        """
+        trail: list[str | None] = [None]  # the cursors of the pages read; the last one is the next page's
+        seen: set[str] = set()
+        recoveries, went_back = 0, False
+        asking = self._prefetch(None)
+        try:
+            for _ in range(self._limits.pages_max):
+                page = await asking
+                if page is None:
+                    recoveries += 1
+                    if recoveries > _RECOVERIES_MAX:
+                        raise UpstreamBroken(f"cursors of the upstream's tasks/list expired {recoveries} times")
+                    # The task that the cursor names has gone. The page before may give a fresh cursor; else start anew.
+                    trail = [None] if went_back else trail[:-1]
+                    seen = {following for following in trail if following is not None}
+                    went_back = not went_back
+                    asking = self._prefetch(trail[-1])
+                    continue
+                went_back = False
+                if page.following in seen:
+                    raise UpstreamBroken("the upstream's tasks/list repeats a cursor: its pages have no end")
+                if page.following is not None:
+                    seen.add(page.following)
+                    trail.append(page.following)
+                    asking = self._prefetch(page.following)
+                yield page
+                if page.following is None:
+                    return
+            raise UpstreamBroken(f"the upstream's tasks/list has more than {self._limits.pages_max} pages")
+        finally:
+            asking.cancel()
+            del asking  # as in `Ask.join`
+
+    def _prefetch(self, cursor: str | None) -> "asyncio.Task[ListPage | None]":
+        asking = asyncio.ensure_future(self.page(cursor))
+        asking.add_done_callback(lambda done: done.cancelled() or done.exception())  # seen, even if its reader has left
+        return asking
+
+    async def page(self, cursor: str | None) -> ListPage | None:
+        """The page at `cursor`; None if the cursor is no longer valid. Raises GatewayError."""
+        asked_at = self._loop.time()
+        response = await self.ask("tasks/list", {} if cursor is None else {"cursor": cursor})
+        if bytes(response.error):
+            if cursor is not None and jsonrpc.error_code(response) == jsonrpc.INVALID_PARAMS:
+                return None
+            raise UpstreamFailed(bytes(response.error))
+        tasks: list[Task] = []
+        try:
+            raws, following = observe.parse_page(response)
+            for start in range(0, len(raws), TASKS_AT_ONCE):
+                tasks += map(task.parse, raws[start : start + TASKS_AT_ONCE])
+                await asyncio.sleep(0)
+        except TaskError as error:
+            raise UpstreamBroken(f"the upstream's tasks/list is no list of tasks: {error}") from None
+        self._counts.crawl_page(self._caller.key.upstream)
+        return ListPage(tasks, cursor, following, asked_at, len(bytes(response.result)))
+
+    async def ask(self, method: str, params: dict[str, Any]) -> Message:
+        """The response to one request. Raises GatewayError; a JSON-RPC error is a response."""
+        message_id = f"{_PREFIX}-{next(_ids)}"
+        request, raw_id = jsonrpc.request(message_id, method, params), b'"%b"' % message_id.encode()
+        timeout_s = self._limits.crawl_timeout
+        for attempt in range(_DROPS_MAX + 1):
+            self._counts.upstream_request(self._caller.key.upstream, method)
+            self.requests += 1
+            try:
+                async with asyncio.timeout(timeout_s or None):
+                    return await self._channel.ask(request, raw_id)
+            except TimeoutError:
+                raise UpstreamTimeout(f"no answer to {method} from the upstream within {timeout_s:g} s") from None
+            except UpstreamBroken:
+                if attempt == _DROPS_MAX:
+                    raise
+        raise AssertionError("unreachable")

@@ -1,0 +1,385 @@
+"""The criteria of a `tasks/list`: declared, read from the request's parameters, checked, matched, ordered.
+
+In: the raw `params` of a request. Out: a `Query`; or None if they name no criterion, so that the request goes to the
+upstream untouched; or `BadQuery`, with one entry for each fault (DESIGN 5.4).
+Always: `CRITERIA` declares each criterion once. Reading, matching, cursors, the index and the capability follow it.
+Bounds are inclusive, an empty list or null is as good as absent, and all criteria must hold (DESIGN 5.2).
+The cost of a member that is no criterion is that of its bytes. Other clients wait while a query is read and answered:
+the limits keep that to some milliseconds for the largest query.
+
+Source: SEP-1904, Filter Parameters and Server capabilities; DESIGN 4.2, 5.1 to 5.4.
+"""
+
+import difflib
+import re
+from collections.abc import Callable, Iterator, Mapping
+from functools import cache, partial
+from itertools import islice
+from typing import Any, Final, Literal, NamedTuple, TypeAlias
+
+import msgspec
+import orjson
+
+from gateway.mcp import jsonrpc, task
+from gateway.mcp.task import Instant, SortKey, Task
+from gateway.tasks.plane import OrderBy
+from gateway.tasks.runs import OPEN, Bounds, within
+from gateway.tasks.values import FAULTS_MAX, INSTANT, Kind, NotAllowed, choice, strings
+
+CRITERIA_BYTES_MAX: Final = 128 * 1024  # of JSON, together: a cursor repeats them, and has a limit of its own
+_METHOD: Final = re.compile(r"[A-Za-z0-9_.$-]+(/[A-Za-z0-9_.$-]+)*")
+_GIVEN_SHOWN_MAX: Final = 200  # characters of a wrong value that an error repeats
+_NAME_SHOWN_MAX: Final = 64  # characters of an unknown name
+_UNKNOWN_READ_MAX: Final = 1_000  # colons in unknown members: each member has at least one
+
+Part: TypeAlias = Literal[
+    "ids", "method", "status", "createdFrom", "createdTo", "updatedFrom", "updatedTo", "task", "orderBy", "direction"
+]
+"""The part that a criterion has in a query. It decides how the index finds the tasks that match:
+
+ids                        each id is looked up
+method                     `holds(value, method)` is asked once for all tasks of a method
+status                     `holds(value, status)` is asked once for all tasks of a status
+createdFrom, createdTo     bounds of `createdAt`: the range is looked up
+updatedFrom, updatedTo     bounds of `lastUpdatedAt`: the range is looked up
+task                       `holds(value, task)` is asked for each task that matches all else
+orderBy, direction         the order, which excludes no task
+
+Several criteria may have the part `method`, `status` or `task`; each other part has one criterion. While a task is
+live, its id, method and creation stay, its `lastUpdatedAt` only grows, and all else may change.
+"""
+
+
+class Criterion(msgspec.Struct, frozen=True):
+    """All that the gateway knows of one criterion.
+
+    `capability` is the path of its member in `tasks.list.filter`. The value there is the list of choices, if it has
+    choices; the methods of the server, for a criterion on the method; else true.
+    """
+
+    name: str
+    kind: Kind
+    part: Part
+    capability: tuple[str, ...]
+    aliases: tuple[str, ...] = ()
+    default: Any = None
+    holds: Callable[[Any, Any], bool] = lambda value, of: True
+
+
+def _one_of_methods(value: frozenset[str], method: str | None) -> bool:
+    return method is None or method in value  # a task of unknown method matches all (DESIGN 5.3)
+
+
+_METHODS: Final = strings('request methods, such as "tools/call"', _METHOD.fullmatch)
+_STATUSES: Final = strings("statuses: " + ", ".join(task.STATUSES), task.STATUSES.__contains__)
+
+CRITERIA: Final = {
+    criterion.name: criterion
+    for criterion in (
+        # `requestTypes` is the name in an earlier draft.
+        Criterion("methods", _METHODS, "method", ("methods",), ("requestTypes",), holds=_one_of_methods),
+        Criterion("taskIds", strings("task ids (strings)", lambda _: True), "ids", ("taskIds",)),
+        Criterion("status", _STATUSES, "status", ("status",), holds=frozenset.__contains__),
+        Criterion("createdBefore", INSTANT, "createdTo", ("createdAt", "before")),
+        Criterion("createdAfter", INSTANT, "createdFrom", ("createdAt", "after")),
+        Criterion("lastUpdatedBefore", INSTANT, "updatedTo", ("lastUpdatedAt", "before")),
+        Criterion("lastUpdatedAfter", INSTANT, "updatedFrom", ("lastUpdatedAt", "after")),
+        Criterion("orderBy", choice("createdAt", "lastUpdatedAt"), "orderBy", ("order", "by"), default="lastUpdatedAt"),
+        Criterion("order", choice("asc", "desc"), "direction", ("order", "direction"), default="desc"),
+    )
+}
+_RANGES: Final[tuple[tuple[Part, Part], ...]] = (("createdFrom", "createdTo"), ("updatedFrom", "updatedTo"))
+
+
+@cache
+def names() -> Mapping[str, Criterion]:
+    """The criteria by all their names, aliases included."""
+    return {name: criterion for criterion in CRITERIA.values() for name in (criterion.name, *criterion.aliases)}
+
+
+@cache
+def defaults() -> dict[str, Any]:
+    """The values of the criteria that always have one."""
+    return {name: criterion.default for name, criterion in CRITERIA.items() if criterion.default is not None}
+
+
+def capability(methods: tuple[str, ...]) -> bytes:
+    """The raw value of `tasks.list.filter`, at a server whose `methods` make tasks (SEP-1904, Server capabilities)."""
+    whole: dict[str, Any] = {}
+    for criterion in CRITERIA.values():
+        inner, (*path, last) = whole, criterion.capability
+        for name in path:
+            inner = inner.setdefault(name, {})
+        inner[last] = methods if criterion.part == "method" else criterion.kind.choices or True
+    return orjson.dumps(whole)
+
+
+_Test: TypeAlias = Callable[[Any], bool]
+
+
+def _all_of(tests: list[_Test]) -> _Test | None:
+    if len(tests) < 2:
+        return tests[0] if tests else None
+    return lambda of: all(test(of) for test in tests)
+
+
+def _bounds(low: Instant | None, high: Instant | None) -> Bounds:
+    return OPEN if low is None and high is None else (low, high)
+
+
+class Query:
+    """What a requestor asks for: the value of each criterion, by its name. It never changes.
+
+    `method_test` tells whether all criteria on the method hold for a method; likewise `status_test` and `task_test`.
+    Each is None if there is no such criterion.
+    """
+
+    __slots__ = (
+        *("by", "created", "descending", "task_ids", "updated", "values"),
+        *("method_test", "status_test", "task_test"),
+    )
+
+    def __init__(self, **given: Any) -> None:
+        """`given` are values by the names of their criteria. None stands for a criterion that is not given."""
+        self.values = defaults() | {name: value for name, value in given.items() if value is not None}
+        parts: dict[Part, Any] = {}
+        tests: dict[Part, list[_Test]] = {"method": [], "status": [], "task": []}
+        for name, value in self.values.items():
+            criterion = CRITERIA[name]
+            parts[criterion.part] = value
+            if criterion.part in tests:
+                tests[criterion.part].append(partial(criterion.holds, value))
+        self.method_test, self.status_test, self.task_test = map(_all_of, tests.values())
+        self.task_ids: frozenset[str] | None = parts.get("ids")
+        self.created = _bounds(parts.get("createdFrom"), parts.get("createdTo"))
+        self.updated = _bounds(parts.get("updatedFrom"), parts.get("updatedTo"))
+        self.by: OrderBy = parts["orderBy"]
+        self.descending = parts["direction"] == "desc"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Query) and self.values == other.values
+
+    def __repr__(self) -> str:
+        return f"Query({', '.join(f'{name}={value!r}' for name, value in self.values.items())})"
+
+    def matches(self, candidate: Task, default_method: str | None = None) -> bool:
+        """Whether all criteria hold for a task. `default_method` stands in for an unknown method."""
+        return (
+            (self.task_ids is None or candidate.id in self.task_ids)
+            and (self.status_test is None or self.status_test(candidate.status))
+            and (self.method_test is None or self.method_test(candidate.method or default_method))
+            and (self.created is OPEN or within(self.created, candidate.created.at))
+            and (self.updated is OPEN or within(self.updated, candidate.updated.at))
+            and (self.task_test is None or self.task_test(candidate))
+        )
+
+    def may_match(self, candidate: Task, default_method: str | None = None) -> bool:
+        """Whether a task is live, and may match now or after a change."""
+        return (
+            not candidate.is_terminal
+            and (self.task_ids is None or candidate.id in self.task_ids)
+            and (self.method_test is None or self.method_test(candidate.method or default_method))
+            and within(self.created, candidate.created.at)
+            and within((None, self.updated[1]), candidate.updated.at)
+        )
+
+    @property
+    def may_match_all_live(self) -> bool:
+        """Whether `may_match` holds for every live task."""
+        return self.method_test is None and self.task_ids is None and self.created is OPEN and self.updated[1] is None
+
+    @property
+    def moves_ahead(self) -> bool:
+        """Whether a task that changes moves to a part of the list that is still to be read."""
+        return self.by == "lastUpdatedAt" and not self.descending
+
+    def sort_key(self, candidate: Task) -> SortKey:
+        """The place of a task in the order, ascending."""
+        return candidate.created if self.by == "createdAt" else candidate.updated
+
+
+class Fault(msgspec.Struct):
+    """One thing wrong with a request: where, what was given (as JSON), what is allowed."""
+
+    parameter: str
+    given: str
+    allowed: str
+
+    def __str__(self) -> str:
+        return f"{self.parameter}: given {self.given}, allowed is {self.allowed}"
+
+
+class BadQuery(ValueError):
+    """The parameters of a filtered `tasks/list` are wrong: JSON-RPC -32602, all faults in `data.errors`."""
+
+    def __init__(self, faults: list[Fault]) -> None:
+        super().__init__("Invalid params: " + "; ".join(map(str, faults)))
+        self.faults = faults
+
+
+def fault(parameter: str, raw: bytes, allowed: str) -> Fault:
+    """The fault of a value. `raw` is its JSON, or words for it; if it is long, it is cut."""
+    given = raw[: 4 * _GIVEN_SHOWN_MAX + 4].decode("utf-8", "replace")
+    if len(given) > _GIVEN_SHOWN_MAX:
+        given = given[:_GIVEN_SHOWN_MAX] + "..."
+    return Fault(parameter, given, allowed)
+
+
+class Params(msgspec.Struct):
+    """The params of a `tasks/list` as far as they are read, raw: these members, and one for each criterion."""
+
+    filter: msgspec.Raw = jsonrpc.ABSENT
+    cursor: msgspec.Raw = jsonrpc.ABSENT
+    meta: msgspec.Raw = msgspec.field(default=jsonrpc.ABSENT, name="_meta")
+
+
+class _Decoders(NamedTuple):
+    """If a member is given twice, the last one counts. The decoders with `_only` refuse all members but those read."""
+
+    params: msgspec.json.Decoder[Params]
+    params_only: msgspec.json.Decoder[Params]
+    filter: msgspec.json.Decoder[msgspec.Struct]
+    filter_only: msgspec.json.Decoder[msgspec.Struct]
+
+
+@cache
+def _decoders() -> _Decoders:
+    fields = [(name, msgspec.Raw, jsonrpc.ABSENT) for name in names()]
+
+    def decoder(base: type[msgspec.Struct], only: bool) -> msgspec.json.Decoder[Any]:
+        return msgspec.json.Decoder(msgspec.defstruct("_Read", fields, bases=(base,), forbid_unknown_fields=only))
+
+    return _Decoders(
+        decoder(Params, False), decoder(Params, True), decoder(msgspec.Struct, False), decoder(msgspec.Struct, True)
+    )
+
+
+def params(raw: msgspec.Raw | bytes) -> Params:
+    """The params of a `tasks/list` as far as they are read; empty if they are no object."""
+    try:
+        return _decoders().params.decode(raw)
+    except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError):
+        return _decoders().params.decode(b"{}")
+
+
+def ignored(raw: msgspec.Raw | bytes) -> list[str]:
+    """The names of unread members in the params of a `tasks/list`: some of them, then "..." if there are more."""
+    try:
+        _decoders().params_only.decode(raw)
+    except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError):
+        some, more = _unknown(bytes(raw), params(raw))
+        return [*some, "..."] if more else list(some)
+    return []
+
+
+def _unknown(raw: bytes, known: msgspec.Struct) -> tuple[dict[str, bytes], bool]:
+    """Some of the unknown members of a raw object, by name, and whether there are more. Long names are cut.
+
+    `known` has the known members. Each unknown one takes time and memory to read, so their colons are counted first.
+    """
+    colons = raw.count(b":") - sum(bytes(getattr(known, name)).count(b":") for name in known.__struct_fields__)
+    if colons > _UNKNOWN_READ_MAX:
+        return {}, True
+    others = {name: value for name, value in jsonrpc.members(raw).items() if name not in known.__struct_encode_fields__}
+    some = {_short(name): bytes(value) for name, value in islice(others.items(), FAULTS_MAX)}
+    return some, len(others) > FAULTS_MAX
+
+
+def _short(name: str) -> str:
+    return name if len(name) <= _NAME_SHOWN_MAX else name[:_NAME_SHOWN_MAX] + "..."
+
+
+Given: TypeAlias = tuple[str, Criterion, bytes]
+"""A criterion as it was given: the name of its parameter, the criterion, its raw JSON."""
+
+
+def read(top: Params) -> Query | None:
+    """The query in the params of a `tasks/list`; None if they name no criterion. Raises BadQuery."""
+    faults: list[Fault] = []
+    return query_of([*_present("", top), *_in_filter(bytes(top.filter), faults)], faults)
+
+
+def _present(prefix: str, members: msgspec.Struct) -> list[Given]:
+    """The criteria that are present and not null."""
+    found = []
+    for name, criterion in names().items():
+        raw = getattr(members, name)
+        if raw is not jsonrpc.ABSENT and bytes(raw) != b"null":
+            found.append((prefix + name, criterion, bytes(raw)))
+    return found
+
+
+def _in_filter(raw: bytes, faults: list[Fault]) -> list[Given]:
+    """The criteria in `params.filter`. Its faults go to `faults`."""
+    if raw in (b"", b"null"):
+        return []
+    decoders = _decoders()
+    try:
+        return _present("filter.", decoders.filter_only.decode(raw))
+    except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError):
+        pass  # it has other members, or is no object
+    try:
+        members = decoders.filter.decode(raw)
+    except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError):
+        faults.append(fault("filter", raw, "an object that holds criteria"))
+        return []
+    some, more = _unknown(raw, members)
+    faults += [no_criterion("filter.", name, value) for name, value in some.items()]
+    if more:
+        faults.append(fault("filter", raw, "an object that holds criteria, and nothing else"))
+    return _present("filter.", members)
+
+
+def no_criterion(prefix: str, name: str, raw: bytes) -> Fault:
+    """The fault of a member that is no criterion. It tells the nearest name."""
+    name = _short(name)
+    near = difflib.get_close_matches(name, names(), 1)
+    which = f"did you mean `{near[0]}`?" if near else "one of " + ", ".join(f"`{one}`" for one in names())
+    return fault(prefix + name, raw, f"the name of a criterion: {which}")
+
+
+class _Value(msgspec.Struct):
+    """A criterion as it was read: its parameter, its raw JSON, its value."""
+
+    parameter: str
+    raw: bytes
+    value: Any
+
+
+def query_of(given: list[Given], faults: list[Fault]) -> Query | None:
+    """The query of some criteria; None if there are none. Raises BadQuery for their faults and those in `faults`."""
+    _check_size(given)
+    values: dict[str, _Value] = {}
+    for parameter, criterion, raw in given:
+        try:
+            value = criterion.kind.read(raw)
+        except NotAllowed as refused:
+            faults += [fault(parameter, one, refused.allowed) for one in refused.given or [raw]]
+            continue
+        if value is None:
+            continue
+        other = values.get(criterion.name)
+        if other is not None and other.value != value:
+            faults.append(fault(parameter, raw, f"the same value as the other `{criterion.name}`"))
+        values[criterion.name] = _Value(parameter, raw, value)
+    faults += _reversed_ranges(values)
+    if faults:
+        raise BadQuery(faults)
+    return Query(**{name: one.value for name, one in values.items()}) if values else None
+
+
+def _reversed_ranges(values: dict[str, _Value]) -> Iterator[Fault]:
+    parts = {CRITERIA[name].part: (name, one) for name, one in values.items()}
+    for low, high in _RANGES:
+        if low in parts and high in parts:
+            (_, first), (name, last) = parts[low], parts[high]
+            if first.value > last.value:
+                yield fault(first.parameter, first.raw, f"an instant not later than `{name}`")
+
+
+def _check_size(given: list[Given]) -> None:
+    """Raises BadQuery for criteria that are too large for a cursor."""
+    if (total := sum(len(raw) for _, _, raw in given)) > CRITERIA_BYTES_MAX:
+        largest, _, _ = max(given, key=lambda one: len(one[2]))
+        allowed = f"no more than {CRITERIA_BYTES_MAX} bytes of criteria in one request"
+        raise BadQuery([Fault(largest, f"{total} bytes of criteria", allowed)])

@@ -1,0 +1,192 @@
+"""Opaque cursors: where the next page of a filtered list begins, and of which list.
+
+In: a `Position` in the list of a query. Out: a string; and back.
+Always: a cursor is self-contained, so it needs no memory here, outlives a restart and works on another replica
+(DESIGN 5.5). Its beginning tells that it is ours. A string with another beginning may be the upstream's cursor, and
+reads as None. A cursor of ours that was changed, cut or lengthened is an error (DESIGN 5.4). Limits come before work.
+
+    taskgate3.<base64url of compressed JSON>.<checksum of all that is before it, in hexadecimal>
+
+The JSON is an array: the criteria by their names, the place of the last task, the digests of `Position.shown`.
+
+A client may also write the cursor of a first page itself: `tasks/spelled.py` reads it.
+
+A cursor tells its holder only what the holder has asked for, and a forged one gets only what a new query gets. So a
+checksum is enough, without a signature. Its content is checked like all else that a client sends.
+"""
+
+import hashlib
+import re
+import zlib
+from base64 import urlsafe_b64decode, urlsafe_b64encode
+from collections.abc import Mapping, Sequence
+from functools import cache
+from typing import Annotated, Any, Final, Literal, NoReturn, Protocol, TypeAlias
+
+import msgspec
+
+from gateway.mcp.task import ID_CHARS_MAX, UNKNOWN, SortKey, Task, digest
+from gateway.tasks import spelled
+from gateway.tasks.criteria import CRITERIA, CRITERIA_BYTES_MAX, BadQuery, Query, defaults, fault
+from gateway.tasks.values import LIST_ITEMS_MAX, NUMBER_DIGITS_MAX, NotAllowed, pack_instant, unpack_instant
+
+ALLOWED: Final = "a nextCursor of this list, with the same criteria"
+
+_PREFIX: Final = "taskgate3."
+_PREFIX_2: Final = "taskgate2."
+_OURS: Final = re.compile(r"taskgate(?:[0-9]+\.|:)")  # of any version, or spelled
+_SHOWN_MAX: Final = 8_000  # live tasks on earlier pages; beyond, a changed task may be shown again
+# Unpacked: the criteria, the digests in base64, an id in JSON of at most six bytes a character, five numbers, the rest.
+_BYTES_MAX: Final = CRITERIA_BYTES_MAX + 11 * _SHOWN_MAX + 6 * ID_CHARS_MAX + 10 * NUMBER_DIGITS_MAX + 1024
+_CHARS_MAX: Final = 4 * _BYTES_MAX // 3 + 1024  # of a cursor that does not compress at all
+
+
+class Position(msgspec.Struct, frozen=True):
+    """A page of a list: it begins behind the place `after`, if there is one, and leaves out the tasks in `shown`.
+
+    In ascending order of last update a task that changes moves to a later page. A client that follows the cursors would
+    get it again. So `shown` has the digests of the tasks that were live when an earlier page showed them. The instant
+    of the first page would not do instead, because tasks are known as of different instants.
+    """
+
+    query: Query
+    after: SortKey | None = None
+    shown: frozenset[int] = frozenset()
+
+
+def following(position: Position, tasks: Sequence[Task]) -> Position:
+    """The position behind the page at `position`; `tasks` are on that page."""
+    query, shown = position.query, position.shown
+    if query.moves_ahead:
+        shown |= {digest(task.id) for task in tasks if not task.is_terminal}
+    return Position(query, query.sort_key(tasks[-1]), shown if len(shown) <= _SHOWN_MAX else frozenset())
+
+
+_After: TypeAlias = tuple[str, Annotated[str, msgspec.Meta(max_length=ID_CHARS_MAX)]]
+_Shown: TypeAlias = Annotated[bytes, msgspec.Meta(max_length=8 * _SHOWN_MAX)]  # digests of eight bytes
+
+
+class _Unpacked(Protocol):
+    """The JSON of a cursor as it is read. `criteria` has a member for each criterion: None if it is not given."""
+
+    criteria: Any
+    after: tuple[str, str]
+    shown: bytes
+
+
+@cache
+def _decoder() -> msgspec.json.Decoder[_Unpacked]:
+    """The decoder of the JSON in a cursor, made from the declared criteria."""
+    fields = [(name, criterion.kind.packed | None, None) for name, criterion in CRITERIA.items()]
+    criteria = msgspec.defstruct("_Criteria", fields, forbid_unknown_fields=True)
+    members = [("criteria", criteria), ("after", _After), ("shown", _Shown)]
+    return msgspec.json.Decoder(msgspec.defstruct("_Cursor", members, array_like=True, forbid_unknown_fields=True))
+
+
+_json = msgspec.json.Encoder(order="deterministic")
+
+
+def encode(position: Position) -> str:
+    """The cursor of any page but the first."""
+    after = position.after
+    assert after is not None
+    usual = defaults()
+    criteria = {
+        name: value if (pack := CRITERIA[name].kind.pack) is None else pack(value)
+        for name, value in position.query.values.items()
+        if value != usual.get(name)
+    }
+    shown = b"".join([one.to_bytes(8) for one in sorted(position.shown)])
+    raw = _json.encode((criteria, (pack_instant(after.at), after.id), shown))
+    body = _PREFIX + urlsafe_b64encode(zlib.compress(raw, level=1)).decode()
+    return f"{body}.{_checksum(body)}"
+
+
+def _checksum(body: str) -> str:
+    return hashlib.blake2b(body.encode("utf-8", "surrogatepass"), digest_size=8).hexdigest()
+
+
+def is_spelled(text: str) -> bool:
+    """Whether a cursor spells criteria."""
+    return text.startswith(spelled.BEGINNING)
+
+
+def decode(text: str) -> Position | None:
+    """The position that `text` stands for; None if it does not begin like a cursor of ours. Raises BadQuery."""
+    if _OURS.match(text) is None:
+        return None
+    if is_spelled(text):
+        return Position(spelled.read(text))
+    if len(text) > _CHARS_MAX:
+        _refuse(f"a cursor of {len(text)} characters", f"one of no more than {_CHARS_MAX} characters")
+    if not text.startswith((_PREFIX, _PREFIX_2)):
+        _refuse(text, ALLOWED + ", of this version")
+    body, _, checksum = text.rpartition(".")
+    if checksum != _checksum(body):
+        _refuse(text, ALLOWED + ", unchanged")
+    try:
+        packed = urlsafe_b64decode(body[len(_PREFIX) :])
+        raw = zlib.decompressobj().decompress(packed, _BYTES_MAX)
+        return _position_2(_decoder_2.decode(raw)) if body.startswith(_PREFIX_2) else _position(_decoder().decode(raw))
+    except NotAllowed as refused:
+        _refuse(refused.given[0].decode(), refused.allowed)
+    except (ValueError, zlib.error):  # msgspec's errors are ValueErrors
+        _refuse(text, ALLOWED)
+
+
+def _refuse(given: str, allowed: str) -> NoReturn:
+    raise BadQuery([fault("cursor", given.encode("utf-8", "backslashreplace"), allowed)])
+
+
+def _position(said: _Unpacked) -> Position:
+    """The position that a cursor holds. Raises NotAllowed."""
+    given = {
+        name: packed if (unpack := criterion.kind.unpack) is None else unpack(packed)
+        for name, criterion in CRITERIA.items()
+        if (packed := getattr(said.criteria, name)) is not None
+    }
+    return Position(Query(**given), _after(said.after), _digests(said.shown))
+
+
+def _after(said: tuple[str, str]) -> SortKey:
+    instant, task_id = said
+    return SortKey(UNKNOWN if instant == _UNKNOWN else unpack_instant(instant), task_id)
+
+
+_UNKNOWN: Final = pack_instant(UNKNOWN)
+
+
+def _digests(shown: bytes) -> frozenset[int]:
+    return frozenset(int.from_bytes(shown[at : at + 8]) for at in range(0, len(shown), 8))
+
+
+_Names: TypeAlias = Annotated[frozenset[str], msgspec.Meta(max_length=LIST_ITEMS_MAX)] | None
+
+
+class _Version2(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
+    """The JSON in a cursor of version 2, which earlier builds gave out."""
+
+    methods: _Names
+    task_ids: _Names
+    status: _Names
+    bounds: tuple[str | None, str | None, str | None, str | None]
+    by: Literal["createdAt", "lastUpdatedAt"]
+    descending: bool
+    after: _After
+    shown: _Shown
+
+
+_decoder_2 = msgspec.json.Decoder(_Version2)
+_BOUNDS_2: Final = ("createdAfter", "createdBefore", "lastUpdatedAfter", "lastUpdatedBefore")
+
+
+def _position_2(said: _Version2) -> Position:
+    """The position that a cursor of version 2 holds. Raises NotAllowed."""
+    bounds: Mapping[str, Any] = {
+        name: unpack_instant(at) for name, at in zip(_BOUNDS_2, said.bounds, strict=True) if at is not None
+    }
+    order = "desc" if said.descending else "asc"
+    query = Query(
+        methods=said.methods, taskIds=said.task_ids, status=said.status, orderBy=said.by, order=order, **bounds
+    )
+    return Position(query, _after(said.after), _digests(said.shown))

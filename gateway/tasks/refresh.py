@@ -1,0 +1,155 @@
+"""Queries answered from sessions: plan, ask what the plan says, and plan again, until the index is fresh enough.
+
+In: a session; a query and when it came; its caller; the outbox for messages to its requestor. Out: the answer, or the
+error that prevents it. Always: nothing is asked twice at once; queries that need the same share one ask (DESIGN 6.10).
+"""
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from typing import Final
+
+from gateway.config import IndexLimits
+from gateway.errors import UpstreamBroken, UpstreamFailed, UpstreamRefused
+from gateway.mcp import jsonrpc, observe
+from gateway.tasks import freshness
+from gateway.tasks.asks import Answer, Ask, Outbox, together
+from gateway.tasks.crawler import Crawler
+from gateway.tasks.criteria import Query
+from gateway.tasks.cursor import Position
+from gateway.tasks.freshness import Ages, Plan
+from gateway.tasks.index import QueryPage
+from gateway.tasks.ports import Caller, Counts
+from gateway.tasks.refreshes import Crawl, Delta, Parts, Refresh
+from gateway.tasks.scan import Scanner
+from gateway.tasks.sessions import Forgotten, Session, Sessions, TooLarge
+
+_ROUNDS_MAX: Final = 100  # of planning for one query; each round learns something
+
+
+class Refresher:
+    """Answers queries from sessions, as fresh as they must be."""
+
+    def __init__(self, sessions: Sessions, limits: IndexLimits, counts: Counts, clock: Callable[[], float]) -> None:
+        self._sessions = sessions
+        self._limits = limits
+        self._counts = counts
+        self._clock = clock
+        self._ages = Ages(limits.max_age, limits.full_crawl_interval)
+        self._scanner = Scanner(limits, counts, clock, self._on_message)
+
+    def at_once(self, session: Session, position: Position) -> Answer | None:
+        """The answer to a query, if nothing must be asked of the upstream for it; else None."""
+        query = position.query
+        if session.oversize or not self._plan(session, query, self._clock()).nothing:
+            return None
+        page = self._select(session, position)
+        if self._overdue(session, page):
+            return None
+        return Answer(page, self._as_of(session, self._clock()), "index", freshness.FRESH.reason, 0)
+
+    async def ask_first(self, session: Session, caller: Caller, outbox: Outbox) -> None:
+        """Ask the server once as the caller does: its refusal is the answer (DESIGN 5.1). Raises GatewayError."""
+
+        async def on_message(data: bytes) -> None:
+            outbox.forward(data)
+            await outbox.drain()
+
+        crawler = Crawler(caller, self._limits, self._counts, on_message, as_it_came=True)
+        try:
+            response = await crawler.ask("tasks/list", {})
+        except UpstreamRefused as refused:
+            if refused.denies:
+                self._sessions.drop(session.key)
+            raise
+        if bytes(response.error):
+            raise UpstreamFailed(bytes(response.error))
+
+    def _select(self, session: Session, position: Position) -> QueryPage:
+        return session.index.select(position.query, position.after, self._limits.page_size, position.shown)
+
+    async def answer(self, session: Session, caller: Caller, outbox: Outbox, position: Position) -> Answer:
+        """The answer to a query, after the upstream was asked as planned. Raises GatewayError."""
+        came_at = self._clock()
+        while True:
+            try:
+                return await self._from_index(session, caller, outbox, position, came_at)
+            except Forgotten:
+                continue
+            except TooLarge:
+                scanned = await self._scanner.answer(session, caller, outbox, position)
+                if scanned is not None:
+                    return scanned
+
+    async def _from_index(
+        self, session: Session, caller: Caller, outbox: Outbox, position: Position, came_at: float
+    ) -> Answer:
+        query = position.query
+        outcome, requests = "index", 0
+        reasons: list[str] = []
+        for _ in range(_ROUNDS_MAX):
+            plan = self._plan(session, query, came_at)
+            if session.oversize and plan.crawl:
+                raise TooLarge
+            if plan.nothing:
+                page = self._select(session, position)
+                overdue = self._overdue(session, page)
+                if not overdue:
+                    as_of = self._as_of(session, came_at)
+                    return Answer(page, as_of, outcome, "; ".join(reasons) or plan.reason, requests)
+                plan = Plan("the ttl of tasks to be shown has passed", tasks=overdue)
+            made = await self._carry_out(session, caller, outbox, query, plan, came_at)
+            if made is None:
+                outcome = "coalesced" if outcome == "index" else outcome
+            else:
+                outcome = "refreshed"
+                requests += made
+                reasons.append(plan.reason)
+        raise UpstreamBroken("the upstream's tasks change faster than they can be asked for")
+
+    def _plan(self, session: Session, query: Query, came_at: float) -> Plan:
+        return freshness.plan(session.known, session.index, query, came_at, self._ages)
+
+    def _overdue(self, session: Session, page: QueryPage) -> list[str]:
+        return freshness.overdue(session.known, page.tasks, self._clock(), time.time())
+
+    def _as_of(self, session: Session, came_at: float) -> float:
+        """The oldest instant that an answer may reflect, in seconds since 1970."""
+        return time.time() - (self._clock() - max(session.known.as_of, came_at - self._ages.max_age_s))
+
+    # ---- asking ----
+
+    async def _carry_out(
+        self, session: Session, caller: Caller, outbox: Outbox, query: Query, plan: Plan, came_at: float
+    ) -> int | None:
+        """Ask what a plan says. Returns the number of requests; None if the asks of other queries had all of it."""
+        oldest = freshness.oldest_of(session.known, came_at, self._ages)
+        reading = session.asks.get(None)
+        if reading is not None and (plan.crawl or plan.look):
+            await self._await(reading, outbox, oldest)
+            return None
+        new = [i for i in plan.tasks if i not in session.asks]
+        waits = {session.asks[i] for i in plan.tasks if i in session.asks}
+        refresh: Refresh | None = None
+        if plan.crawl or plan.look or new:
+            ask = Ask(session.asks, [*new, None] if plan.crawl or plan.look else new, self._clock())
+            crawler = Crawler(caller, self._limits, self._counts, self._on_message(session, ask))
+            parts = Parts(session, self._sessions, crawler, ask, self._ages, self._counts, self._clock)
+            refresh = Crawl(parts) if plan.crawl else Delta(parts, query, plan.look, new)
+            ask.task = asyncio.create_task(refresh.run())
+            waits.add(ask)
+        await together(*(self._await(wait, outbox, oldest) for wait in waits))
+        return None if refresh is None else refresh.requests
+
+    async def _await(self, ask: Ask, outbox: Outbox, oldest: float) -> None:
+        """Wait for an ask. If it began too early to be of use, its error is ignored."""
+        await (ask.join(outbox) if ask.began_at >= oldest else ask.over())
+
+    def _on_message(self, session: Session, ask: Ask) -> Callable[[bytes], Awaitable[None]]:
+        async def on_message(data: bytes) -> None:
+            message = jsonrpc.parse(data)
+            if message is not None and (observation := observe.of_notification(message)):
+                self._sessions.observe(session.key, observation)
+            await ask.forward(data)
+
+        return on_message

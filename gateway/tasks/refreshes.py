@@ -1,0 +1,308 @@
+"""Refreshes: they ask the upstream what a plan says, and take the answers into the index.
+
+In: a session, its crawler, the ask that queries wait for. Out: the index, as fresh as the plan made it; or an error.
+Always: if the session is emptied meanwhile, the pages that were read for it are dropped.
+"""
+
+import asyncio
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from contextlib import aclosing
+from enum import Enum
+from itertools import chain
+from typing import Final, NamedTuple
+
+import msgspec
+
+from gateway.errors import UpstreamBroken, UpstreamFailed, UpstreamRefused
+from gateway.mcp import jsonrpc, observe
+from gateway.mcp.task import Task
+from gateway.tasks.asks import Ask, together
+from gateway.tasks.crawler import TASKS_AT_ONCE, Crawler, ListPage
+from gateway.tasks.criteria import Query
+from gateway.tasks.freshness import Ages
+from gateway.tasks.knowledge import Listing, ListingOrder
+from gateway.tasks.ports import Counts
+from gateway.tasks.sessions import Forgotten, Session, Sessions, TooLarge
+
+_ASKED_AT_ONCE: Final = 8
+_SUSPECTS_MAX: Final = 100  # tasks that a crawl no longer shows; of more, a sample is asked for
+_CURSORS_KEPT: Final = 4  # of the last pages: a look for new tasks begins there
+
+
+class RefreshState(Enum):
+    """The state of a refresh. ASKING leads to each of the others; the others are final:
+
+    ASKING      requests go up, responses are taken in; queries that need the same join
+    DONE        all was asked and taken in: the queries plan again
+    EMPTIED     the session was emptied meanwhile: the queries begin again
+    OVERSIZE    the session has outgrown an index: it is emptied, and scans answer its queries
+    REFUSED     the upstream refused the caller: the session is dropped, and the queries get the refusal
+    FAILED      another error, and the queries get it; or the last query has left
+    """
+
+    ASKING = "asking"
+    DONE = "done"
+    EMPTIED = "emptied"
+    OVERSIZE = "oversize"
+    REFUSED = "refused"
+    FAILED = "failed"
+
+
+class Parts(NamedTuple):
+    """What a refresh works with."""
+
+    session: Session
+    sessions: Sessions
+    crawler: Crawler
+    ask: Ask
+    ages: Ages
+    counts: Counts
+    clock: Callable[[], float]
+
+
+class Refresh(ABC):
+    """One refresh of a session."""
+
+    def __init__(self, parts: Parts) -> None:
+        self.state = RefreshState.ASKING
+        self._session = parts.session
+        self._sessions = parts.sessions
+        self._crawler = parts.crawler
+        self._ask = parts.ask
+        self._ages = parts.ages
+        self._counts = parts.counts
+        self._clock = parts.clock
+        self._known = parts.session.known
+
+    @property
+    def requests(self) -> int:
+        """The number of requests that were made for it."""
+        return self._crawler.requests
+
+    async def run(self) -> None:
+        """Ask for everything, and take it in. Raises GatewayError, Forgotten and TooLarge."""
+        self._known = self._session.known
+        try:
+            await self._ask_all()
+            self.state = RefreshState.DONE
+        except Forgotten:
+            self.state = RefreshState.EMPTIED
+            raise
+        except TooLarge:
+            self.state = RefreshState.OVERSIZE
+            self._session.oversize = True
+            self._session.clear(self._clock())
+            raise
+        except UpstreamRefused as refused:
+            if refused.denies:
+                self.state = RefreshState.REFUSED
+                self._sessions.drop(self._session.key)
+                self._session.clear(self._clock())
+            raise
+        finally:
+            if self.state is RefreshState.ASKING:
+                self.state = RefreshState.FAILED
+            self._ask.end()
+            self._ask.task = None  # break the reference cycle: the error of a cancelled task holds this frame
+            self._sessions.keep(self._session)
+
+    @abstractmethod
+    async def _ask_all(self) -> None:
+        """Ask for everything, and take it in."""
+
+    def _check_same(self) -> None:
+        """Raises Forgotten if the session has been emptied since the refresh began."""
+        if self._session.known is not self._known:
+            raise Forgotten
+
+    async def _take_page(self, page: ListPage) -> list[Task]:
+        """Take in a page. Returns the tasks that are new in this crawl."""
+        new = []
+        self._check_same()
+        self._sessions.admit(self._session)
+        for start in range(0, len(page.tasks), TASKS_AT_ONCE):
+            if start:
+                await asyncio.sleep(0)
+            self._check_same()
+            new += self._session.listed(page.tasks[start : start + TASKS_AT_ONCE], page.asked_at, self._clock())
+        self._sessions.check(self._session)
+        self._sessions.keep(self._session)
+        return new
+
+    async def _ask_for(self, task_ids: Sequence[str]) -> None:
+        """Ask for each with `tasks/get`, several at a time. A task that is not there is gone."""
+        waiting = iter(task_ids)
+
+        async def worker() -> None:
+            for task_id in waiting:
+                if self._session.known.asks_by_id:
+                    await self._ask_for_one(task_id)
+                self._ask.release(task_id)
+
+        await together(*(worker() for _ in range(min(_ASKED_AT_ONCE, len(task_ids)))))
+
+    async def _ask_for_one(self, task_id: str) -> None:
+        session, asked_at = self._session, self._clock()
+        params = msgspec.json.encode({"taskId": task_id})
+        request = jsonrpc.Message("2.0", id=msgspec.Raw(b"0"), method="tasks/get", params=msgspec.Raw(params))
+        since = session.index.get(task_id)
+        response = await self._crawler.ask("tasks/get", {"taskId": task_id})
+        if jsonrpc.error_code(response) == jsonrpc.METHOD_NOT_FOUND:
+            session.known.stop_asking_by_id(self._clock())
+            return
+        observation = observe.of_response(request, response)
+        if observation is None:
+            raise UpstreamFailed(bytes(response.error))
+        if observation.doubt or any(task.id != task_id for task in observation.tasks):
+            raise UpstreamBroken("the upstream's tasks/get does not return the task that was asked for")
+        self._sessions.admit(session)
+        session.take(observation, asked_at, self._clock(), since)
+        self._sessions.check(session)
+
+
+class Crawl(Refresh):
+    """Read all pages into the index, and take out the tasks that have gone (DESIGN 6.8)."""
+
+    async def _ask_all(self) -> None:
+        began_at = self._clock()
+        await self._read_pages(began_at)
+        if self._known.notes.unlisted:
+            await self._recheck_unlisted(began_at)
+
+    async def _read_pages(self, began_at: float) -> None:
+        """Read every page, and take out what no page shows."""
+        session, order = self._session, ListingOrder()
+        cursors: list[str | None] = []
+        pages = size_bytes = 0
+        session.begin_crawl(began_at)
+        try:
+            async with aclosing(self._crawler.pages()) as reading:
+                async for page in reading:
+                    if page.cursor is None:
+                        order.restart()  # the first page again, after a cursor expired: it may show newer tasks by now
+                    order.note(await self._take_page(page))
+                    cursors = [*cursors, page.cursor][-_CURSORS_KEPT:]
+                    pages += 1
+                    size_bytes += page.size_bytes
+                    if page.following is not None:
+                        self._ask.progress(order.count)
+        finally:
+            self._counts.crawl(session.key.upstream, self._clock() - began_at)
+        await self._forget_unseen(began_at)
+        self._check_same()
+        self._known.end_crawl(began_at, self._clock(), pages, cursors, order.listing)
+        session.list_bytes = size_bytes
+
+    async def _forget_unseen(self, began_at: float) -> None:
+        """Take out the tasks that were listed earlier, and neither listed nor reported since `began_at`.
+
+        They are asked for before (DESIGN 6.8). A list whose cursors count places omits tasks when others vanish while
+        it is read; a list ordered by last update omits tasks that change.
+        """
+        session, known = self._session, self._known
+        unseen, live = await self._unseen(began_at)
+        may_be_there = known.asks_by_id
+        if known.asks_by_id and len(unseen) > _SUSPECTS_MAX:
+            sample = unseen[:: -(-len(unseen) // _SUSPECTS_MAX)]
+            await self._ask_along([*{*sample, *live[:_SUSPECTS_MAX]}], began_at)
+            self._check_same()
+            may_be_there = any(session.index.get(i) is not None for i in sample)
+        for start in range(0, len(unseen), TASKS_AT_ONCE):
+            for task_id in unseen[start : start + TASKS_AT_ONCE]:
+                if known.speaks_for(task_id, began_at):
+                    continue  # it was reported meanwhile
+                if not may_be_there:
+                    session.forget(task_id, began_at)
+                elif session.index.get(task_id) is not None:
+                    session.suspect(task_id, self._clock())
+            await asyncio.sleep(0)
+            self._check_same()
+
+    async def _unseen(self, began_at: float) -> tuple[list[str], list[str]]:
+        """The ids of the tasks that this crawl should have listed and has not; and of these, the live ones."""
+        unseen, live = list[str](), list[str]()
+        for some in self._session.unseen(began_at):
+            unseen += some
+            live += [i for i in some if (task := self._session.index.get(i)) is not None and not task.is_terminal]
+            await asyncio.sleep(0)
+            self._check_same()
+        return unseen, live
+
+    async def _recheck_unlisted(self, began_at: float) -> None:
+        """Ask for the unlisted tasks again, where `full_crawl_interval` or a doubt demands it.
+
+        Tasks that were reported within half of that time are left out: if this fails, the next crawl goes on from here.
+        """
+        known, interval_s = self._known, self._ages.full_crawl_interval_s
+        if known.unlisted_as_of < max(began_at - interval_s, known.doubted_at):
+            since = max(began_at - interval_s / 2, known.doubted_at)
+            await self._ask_along(list(known.notes.unlisted), since)
+            known.end_unlisted(began_at)
+
+    async def _ask_along(self, task_ids: Sequence[str], since: float) -> None:
+        """Ask for single tasks during a crawl, except those that have been reported since `since`."""
+        session = self._session
+        for start in range(0, len(task_ids), TASKS_AT_ONCE):
+            some = task_ids[start : start + TASKS_AT_ONCE]
+            while asked := next((o for i in some if (o := session.asks.get(i)) not in (None, self._ask)), None):
+                await asked.over()
+            due = [i for i in some if session.index.get(i) is not None and session.known.reported_at(i) < since]
+            self._ask.add(due)
+            await self._ask_for(due)
+            await asyncio.sleep(0)
+
+
+class Delta(Refresh):
+    """Ask for single tasks; at the same time, if the plan says so, look where new tasks appear."""
+
+    def __init__(self, parts: Parts, query: Query, look: bool, task_ids: Sequence[str]) -> None:
+        super().__init__(parts)
+        self._query = query
+        self._looks = look
+        self._task_ids = task_ids
+
+    async def _ask_all(self) -> None:
+        began_at = self._clock()
+        asking = self._ask_for(self._task_ids)
+        await (together(self._look(), asking) if self._looks else asking)
+        known = self._session.known
+        was_due = self._looks or known.live_as_of < began_at - self._ages.max_age_s
+        if was_due and self._query.may_match_all_live:
+            known.end_live(chain.from_iterable(self._session.index.live(self._query)), began_at)
+
+    async def _look(self) -> None:
+        """Read the last page and all pages behind it by now; or the first pages, down to a known task."""
+        began_at, known = self._clock(), self._known
+        prepends = known.listing is Listing.PREPENDS
+        cursors: list[str | None] = [None] if prepends else list(known.cursors)
+        pages: list[ListPage] = []
+        while cursors:
+            page = await self._crawler.page(cursors[-1])
+            if page is None:
+                cursors.pop()  # the cursor has expired; that of the page before may still be valid
+                continue
+            pages.append(page)
+            if page.following is None or (prepends and self._shows_known(page)):
+                break
+            if page.following in cursors:
+                raise UpstreamBroken("the upstream's tasks/list repeats a cursor: its pages have no end")
+            if len(pages) > known.pages:
+                known.lose_place()  # reading on costs no less than a crawl
+                return
+            cursors.append(page.following)
+        else:
+            known.lose_place()
+            return
+        for page in reversed(pages):  # only now, and the oldest first: a look that fails leaves no gap
+            await self._take_page(page)
+            self._session.confirm(page.tasks, page.asked_at)
+        known.end_look(began_at, cursors[-_CURSORS_KEPT:])
+
+    def _shows_known(self, page: ListPage) -> bool:
+        """Whether a page shows a task that a page showed before: no new tasks follow such a task.
+
+        An unlisted task does not count: new tasks may follow it.
+        """
+        unlisted = self._known.notes.unlisted
+        return any(self._session.index.get(t.id) is not None and t.id not in unlisted for t in page.tasks)

@@ -1,0 +1,123 @@
+"""Scans: queries of a session that is larger than an index may be, answered by reading all pages (DESIGN 7.8).
+
+In: the queries that wait. Out: their answers. Always: a session has one scan at a time, and no crawl beside it. All
+queries that waited when it began share it. It keeps only the tasks of their pages, and a hash of each id that it read.
+"""
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Collection
+from contextlib import aclosing
+from typing import Final
+
+from gateway.config import IndexLimits
+from gateway.mcp.task import Task
+from gateway.tasks.asks import Answer, Ask, Outbox
+from gateway.tasks.crawler import TASKS_AT_ONCE, Crawler
+from gateway.tasks.cursor import Position
+from gateway.tasks.index import QueryPage, page_of, size_of
+from gateway.tasks.ports import Caller, Counts
+from gateway.tasks.sessions import Session
+
+_REASON: Final = "the session is larger than an index may be"
+
+
+class Selection:
+    """The page of one query, gathered while the tasks go by."""
+
+    def __init__(self, position: Position, limit: int) -> None:
+        self._position = position
+        self._limit = limit
+        self.page = QueryPage([], 0, False)
+
+    def take(self, tasks: Collection[Task], default_method: str | None) -> None:
+        """Take in further tasks, each for the first time."""
+        query, after, shown = self._position.query, self._position.after, self._position.shown
+        matching = [task for task in tasks if query.matches(task, default_method)]
+        kept = page_of(query, self.page.tasks + matching, after, self._limit, shown)
+        self.page = QueryPage(kept.tasks, self.page.total + len(matching), self.page.more or kept.more)
+
+
+class Scan(Ask):
+    """One reading of all pages, and the queries that it serves."""
+
+    def __init__(self, session: Session, began_at: float) -> None:
+        super().__init__(session.asks, (), began_at)
+        self.selections: list[Selection] = []
+        self.requests = 0
+        self.began_unix_s: float | None = None  # None before all is read; stays so if an index may hold the session
+        session.asks.next_scan = self
+
+    def end(self) -> None:
+        """No query may join it any more: its first page is about to go by."""
+        super().end()
+        if self._asks.next_scan is self:
+            self._asks.next_scan = None
+
+
+class Scanner:
+    """Answers queries from scans. `on_message` makes the function that takes the other messages on a scan's streams."""
+
+    def __init__(
+        self,
+        limits: IndexLimits,
+        counts: Counts,
+        clock: Callable[[], float],
+        on_message: Callable[[Session, Ask], Callable[[bytes], Awaitable[None]]],
+    ) -> None:
+        self._limits = limits
+        self._counts = counts
+        self._clock = clock
+        self._on_message = on_message
+
+    async def answer(self, session: Session, caller: Caller, outbox: Outbox, position: Position) -> Answer | None:
+        """The answer to a query; None if an index may hold the session again by then. Raises GatewayError."""
+        joined = session.asks.next_scan
+        scan = joined if isinstance(joined, Scan) else Scan(session, self._clock())
+        if scan is not joined:
+            scan.task = asyncio.create_task(self._run(session, caller, scan))
+        selection = Selection(position, self._limits.page_size)
+        scan.selections.append(selection)
+        await scan.join(outbox)
+        if scan.began_unix_s is None:
+            return None
+        return Answer(selection.page, scan.began_unix_s, "scanned", _REASON, 0 if scan is joined else scan.requests)
+
+    async def _run(self, session: Session, caller: Caller, scan: Scan) -> None:
+        try:
+            async with session.asks.scanning:
+                while (crawl := session.asks.get(None)) is not None:
+                    await crawl.over()
+                scan.end()
+                if session.oversize:
+                    await self._read(session, caller, scan)
+        finally:
+            scan.end()
+            scan.task = None  # break the reference cycle: the error of a cancelled task holds this frame
+
+    async def _read(self, session: Session, caller: Caller, scan: Scan) -> None:
+        crawler = Crawler(caller, self._limits, self._counts, self._on_message(session, scan))
+        began_unix_s = time.time()
+        seen: set[int] = set()
+        pages, list_bytes, size_bytes = 0, 0, 0
+        async with aclosing(crawler.pages()) as reading:
+            async for read in reading:
+                unique = list({t.id: t for t in read.tasks if hash(t.id) not in seen}.values())
+                seen.update(hash(task.id) for task in unique)
+                await self._select(session, scan, unique)
+                pages += 1
+                list_bytes += read.size_bytes
+                size_bytes += sum(map(size_of, unique))
+                if read.following is not None:
+                    scan.progress(len(seen))
+        limits = self._limits
+        session.oversize = len(seen) > limits.tasks_max or size_bytes + session.size_bytes > limits.memory_bytes_max
+        session.list_bytes = list_bytes
+        session.known.end_scan(pages, self._clock())
+        scan.requests, scan.began_unix_s = crawler.requests, began_unix_s
+
+    async def _select(self, session: Session, scan: Scan, tasks: list[Task]) -> None:
+        for start in range(0, len(tasks), TASKS_AT_ONCE):
+            for selection in scan.selections:
+                selection.take(tasks[start : start + TASKS_AT_ONCE], session.index.default_method)
+                await asyncio.sleep(0)

@@ -1,0 +1,320 @@
+"""The indexes of all sessions: whose they are, how much they may hold, when they are evicted.
+
+In: keys of callers, observations of tasks. Out: `Session`s.
+Always: the key of a session is its upstream, request target, `Mcp-Session-Id` and identity (DESIGN 7). One origin may
+serve several MCP endpoints, so the target counts. All sessions together hold `memory_bytes_max` at most: the least
+recently used is evicted first. A session that is idle for `idle_timeout` is evicted too. A caller that the upstream
+refuses holds nothing: a session is stored once the upstream has answered with a status below 400 and there is a task to
+keep (`Life`). No result of `initialize` can be asked for again, so it is kept apart and longer (`Servers`).
+"""
+
+import asyncio
+from collections.abc import Callable, Collection, Iterator
+from contextlib import suppress
+from enum import Enum
+from typing import Final
+from weakref import WeakSet, WeakValueDictionary
+
+from cachetools import TTLCache
+
+from gateway import config
+from gateway.identity import Key
+from gateway.mcp.capabilities import Server
+from gateway.mcp.observe import Observation
+from gateway.tasks.asks import Asks
+from gateway.tasks.index import Index
+from gateway.tasks.knowledge import Knowledge, Record
+from gateway.tasks.notes import NEVER
+
+_SESSION_OVERHEAD_BYTES: Final = 4096
+_SERVERS_MAX: Final = 100_000  # results of `initialize`: 730 bytes each, 73 MB in all
+_METHOD_CHARS_MAX: Final = 50  # twice the longest method that MCP names
+_SERVERS_IDLE_S: Final = 24 * 3600.0
+_LOST_KEPT_S: Final = 3600.0  # longer than any response is under way
+
+
+class Life(Enum):
+    """The state of a session. The table gives the next state (`-`: impossible). `Sessions` makes each step.
+
+                    its caller asks   is answered      no room, or idle   is refused      not in use
+        (none)      PROVISIONAL       STORED           -                  (none)          -
+        PROVISIONAL PROVISIONAL       STORED           -                  PROVISIONAL     (none)
+        STORED      STORED            STORED           PARTING            PROVISIONAL     STORED
+        PARTING     STORED            STORED           -                  PROVISIONAL     (none)
+
+    Answered: a status below 400, and a task to keep. Refused: 401, 403 or 404, which also clears the session.
+    Only stored sessions count against the limits. Lookups find the others as long as requests of their callers are
+    under way. When a stored session goes, the time is noted.
+    """
+
+    PROVISIONAL = "provisional"
+    STORED = "stored"
+    PARTING = "parting"
+
+
+class Session(Record):
+    """The tasks of one session of one identity, and what is being asked for them."""
+
+    def __init__(self, key: Key) -> None:
+        super().__init__()
+        self.key = key
+        self.life = Life.PROVISIONAL
+        self.of_one: WeakSet[Session] | None = None  # the sessions of one `Mcp-Session-Id`, one for each identity
+        self.oversize = False  # the upstream lists more than an index may hold
+        self.asks = Asks()
+        self.list_bytes = 0  # of JSON, in all pages of the last crawl
+
+    @property
+    def size_bytes(self) -> int:
+        return super().size_bytes + _SESSION_OVERHEAD_BYTES
+
+    @property
+    def in_use(self) -> bool:
+        """Whether a request uses it."""
+        return self.asks.in_use
+
+    def __del__(self) -> None:
+        with suppress(RuntimeError):  # without an event loop nothing can be delayed
+            _free(self.index)
+
+    def clear(self, now: float) -> None:
+        """Forget all tasks."""
+        old, self.index, self.known = self.index, Index(), Knowledge(newcomers_from=now)
+        self.index.default_method = old.default_method
+        _free(old)
+
+
+class Forgotten(Exception):
+    """The session was cleared while a request for it was under way."""
+
+
+class TooLarge(Exception):
+    """The session has more tasks than an index may hold."""
+
+
+def _free(index: Index) -> None:
+    """Free an index in small steps: in one step it would hold up the event loop."""
+    _free_some(asyncio.get_running_loop(), index.dismantle())
+
+
+def _free_some(loop: asyncio.AbstractEventLoop, rest: Iterator[None]) -> None:
+    if next(rest, rest) is None:
+        loop.call_soon(_free_some, loop, rest)
+
+
+class _Store(TTLCache[Key, Session]):
+    """The stored sessions, limited by size and by idle time. `retire` gets each evicted session."""
+
+    def __init__(
+        self, limits: config.IndexLimits, clock: Callable[[], float], retire: Callable[[Session], None]
+    ) -> None:
+        self._retire = retire
+        super().__init__(limits.memory_bytes_max, limits.idle_timeout, timer=clock, getsizeof=lambda s: s.size_bytes)
+
+    def popitem(self) -> tuple[Key, Session]:
+        key, session = super().popitem()
+        self._retire(session)
+        return key, session
+
+    def expire(self, time: float | None = None) -> list[tuple[Key, Session]]:
+        expired = list(super().expire(time))
+        for _, session in expired:
+            self._retire(session)
+        return expired
+
+
+class Servers:
+    """What `initialize` said in each session. It outlives the session's indexes.
+
+    The identity does not count: a token may be renewed in the middle of a session.
+    """
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._servers: TTLCache[tuple[str, bytes, bytes], Server] = TTLCache(_SERVERS_MAX, _SERVERS_IDLE_S, timer=clock)
+
+    def note(self, key: Key, server: Server) -> None:
+        """Note what `initialize` said in a session."""
+        # The list of task methods may take 64 KiB. Only a single method is ever used.
+        methods = server.methods if len(server.default_method or "") <= _METHOD_CHARS_MAX else ()
+        self._servers[key.of_all] = Server(server.filtered_here, methods if len(methods) == 1 else ())
+
+    def get(self, key: Key) -> Server | None:
+        """The server of a session, None if its `initialize` was not seen. It counts as used now."""
+        server: Server | None = self._servers.get(key.of_all)
+        if server is not None:
+            self._servers[key.of_all] = server
+        return server
+
+    def filters_natively(self, key: Key) -> bool:
+        """Whether the server of a session filters its lists by itself."""
+        server = self.get(key)
+        return server is not None and not server.filtered_here
+
+    def forget(self, upstreams: Collection[str]) -> None:
+        """Forget these upstreams: their names mean other servers now."""
+        for key in [key for key in self._servers if key[0] in upstreams]:
+            self._servers.pop(key, None)
+
+
+class Sessions:
+    """All sessions, by key."""
+
+    def __init__(self, limits: config.IndexLimits, servers: Servers, clock: Callable[[], float]) -> None:
+        self.servers = servers
+        self._limits = limits
+        self._clock = clock
+        self._sessions = _Store(limits, clock, self._retire)
+        self._lost: TTLCache[Key, float] = TTLCache(limits.sessions_max, _LOST_KEPT_S, timer=clock)
+        """When stored sessions were evicted or dropped."""
+        self._in_use: WeakValueDictionary[Key, Session] = WeakValueDictionary()  # provisional or parting
+        self._of_one: WeakValueDictionary[tuple[str, bytes, bytes], WeakSet[Session]] = WeakValueDictionary()
+        """The sessions of one upstream, target and `Mcp-Session-Id`. They end together."""
+
+    def _retire(self, session: Session) -> None:
+        """Evict a session. Requests that already use it keep it, and lookups find it, until they end."""
+        self._lost[session.key] = self._clock()
+        session.life = Life.PARTING
+        if session.in_use:
+            self._in_use[session.key] = session
+
+    def take_over(self, limits: config.IndexLimits, changed: Collection[str]) -> None:
+        """Take over other limits. The names in `changed` mean other servers from now on.
+
+        All other indexes stay: exchanges under way tell what they tell only once.
+        """
+        old, self._limits = self._sessions, limits
+        self._sessions = _Store(limits, self._clock, self._retire)
+        for session in (*self._in_use.values(), *old.values()):
+            if session.key.upstream in changed:
+                self._lost[session.key] = self._clock()  # in every state: an answer of the old server may be under way
+                self._in_use.pop(session.key, None)
+                session.clear(self._clock())
+        for session in [session for key, session in old.items() if key.upstream not in changed]:
+            self._store(session)
+
+    def find(self, key: Key) -> Session | None:
+        """The session of that key: stored, or still in use; None if there is neither."""
+        self._sessions.expire()  # sessions in use move to `_in_use`
+        return self._sessions.get(key) or self._in_use.get(key)
+
+    def open(self, key: Key) -> Session:
+        """The session of that key; a provisional one if there is none. It counts as used now.
+
+        A session that was evicted while in use is stored again.
+        """
+        with self._sessions.timer:
+            session = self.find(key)
+            if session is None or self._is_left(session):
+                session = self._begin(key)
+            elif session.life is not Life.PROVISIONAL:
+                self._store(session)
+        if (server := self.servers.get(key)) is not None:
+            session.index.default_method = server.default_method
+        return session
+
+    def _is_left(self, session: Session) -> bool:
+        """Whether an evicted session cannot be stored again."""
+        too_large = session.size_bytes > self._limits.memory_bytes_max
+        return session.life is Life.PARTING and (too_large or not session.in_use)
+
+    def _begin(self, key: Key) -> Session:
+        session = self._in_use[key] = Session(key)
+        session.known = Knowledge(newcomers_from=self._lost.get(key, NEVER))
+        session.of_one = self._of_one.setdefault(key.of_all, WeakSet())
+        session.of_one.add(session)
+        return session
+
+    def hold(self, key: Key) -> Session | None:
+        """A provisional session, for a request to hold until it is answered. It notes what passes meanwhile, such as a
+        refusal: the answer may be older than that. None if the caller has a stored session, or needs none.
+        """
+        if key in self._sessions or self.servers.filters_natively(key):
+            return None
+        session = self.open(key)
+        return session if session.life is Life.PROVISIONAL else None
+
+    def admit(self, session: Session) -> None:
+        """Store a session: the upstream has answered its caller, and there is a task to keep.
+
+        Nothing happens if lookups find another session by now.
+        """
+        with self._sessions.timer:
+            if self.find(session.key) is session:
+                self._store(session)
+
+    def _store(self, session: Session) -> None:
+        """Store a session, as used now. Others may be evicted for it. If it is too large, it is evicted itself."""
+        while session.key not in self._sessions and len(self._sessions) >= self._limits.sessions_max:
+            self._sessions.popitem()
+        try:
+            self._sessions[session.key] = session
+        except ValueError:
+            self._sessions.pop(session.key, None)
+            self._retire(session)
+        else:
+            session.life = Life.STORED
+            self._in_use.pop(session.key, None)
+
+    def keep(self, session: Session) -> None:
+        """Count the size of a stored session anew, as used now. Others may be evicted for it."""
+        with self._sessions.timer:
+            if self._sessions.get(session.key) is session:
+                self._store(session)
+
+    def check(self, session: Session) -> None:
+        """Raises TooLarge if the session is larger than an index may be."""
+        if len(session.index) > self._limits.tasks_max or session.size_bytes > self._limits.memory_bytes_max:
+            raise TooLarge
+
+    def observe(self, key: Key, observation: Observation, asked_at: float | None = None) -> None:
+        """Take in what passed: the answer to a request made at `asked_at`, or a message that answers no request."""
+        if self.servers.filters_natively(key):
+            return
+        if not observation.names_a_task:
+            if observation.doubt and (doubted := self.find(key)) is not None:
+                doubted.known.doubt(self._clock())
+            return
+        session = self.open(key)
+        self.admit(session)
+        if session.oversize:
+            session.known.doubt(self._clock())
+            return
+        session.take(observation, asked_at, self._clock())
+        try:
+            self.check(session)
+        except TooLarge:
+            session.oversize = True
+            session.clear(self._clock())
+        self.keep(session)
+
+    def drop(self, key: Key) -> None:
+        """Clear a session: the upstream refused its caller, or does not know it. Its users keep it, empty."""
+        session = self.find(key)
+        if session is None:
+            return
+        now = self._clock()
+        if session.life is not Life.PROVISIONAL:
+            self._lost[key] = now
+            self._sessions.pop(key, None)
+            session.life = Life.PROVISIONAL
+            if session.in_use:
+                self._in_use[key] = session
+        session.clear(now)
+
+    def drop_all(self, key: Key) -> None:
+        """A session was ended: drop what is known of it, for every identity."""
+        for session in list(self._of_one.get(key.of_all, ())):
+            self.drop(session.key)
+
+    def expire(self) -> None:
+        """Evict the sessions that have been idle for `idle_timeout`."""
+        self._sessions.expire()
+
+    def gauges(self) -> dict[str, tuple[str, float]]:
+        """What is held now: metric name to (help, value)."""
+        sessions = list(self._sessions.values())
+        return {
+            "index_sessions": ("Sessions that have an index.", len(sessions)),
+            "index_tasks": ("Tasks in all indexes.", sum(len(s.index) for s in sessions)),
+            "index_bytes": ("Bytes of all indexes, as they are counted against their limit.", self._sessions.currsize),
+        }

@@ -1,0 +1,79 @@
+"""Cursors that spell criteria as a query string: `taskgate:?status=working,failed&createdAfter=2026-11-20T00:00:00Z`.
+
+In: a cursor that a client wrote. Out: its query, or `BadQuery`.
+Always: names, values and faults are those of parameters. Limits come before work.
+
+A list is split at commas; its name may also be repeated. Then names and values are percent-decoded; `+` is a plus.
+Without a criterion the query is for all tasks.
+
+Typed SDKs drop unknown parameters, but send every cursor as it is. So their users can filter in one line.
+
+Source: DESIGN 5.1. These cursors are the gateway's own, and no part of SEP-1904.
+"""
+
+import re
+from typing import Final, NoReturn
+from urllib.parse import unquote
+
+import msgspec
+
+from gateway.tasks.criteria import (
+    CRITERIA_BYTES_MAX,
+    BadQuery,
+    Fault,
+    Given,
+    Query,
+    fault,
+    names,
+    no_criterion,
+    query_of,
+)
+from gateway.tasks.values import FAULTS_MAX, LIST_ITEMS_MAX
+
+BEGINNING: Final = "taskgate:"
+_ALLOWED: Final = "criteria as a query string, such as `taskgate:?status=working,failed&order=asc`"
+_VALUES_MAX: Final = 2 * LIST_ITEMS_MAX
+_NO_ESCAPE: Final = re.compile("%(?![0-9A-Fa-f]{2})")
+
+
+def read(text: str) -> Query:
+    """The query that a cursor spells. Raises BadQuery."""
+    beginning, mark, pairs = text.partition("?")
+    if beginning + mark != BEGINNING + "?":
+        _refuse(text, _ALLOWED)
+    if len(text) > CRITERIA_BYTES_MAX:
+        _refuse(f"a cursor of {len(text)} characters", f"one of no more than {CRITERIA_BYTES_MAX} characters")
+    if (count := 1 + pairs.count("&") + pairs.count(",")) > _VALUES_MAX:
+        _refuse(f"a cursor of {count} values", f"one of no more than {_VALUES_MAX} values")
+    faults: list[Fault] = []
+    single: list[Given] = []
+    lists: dict[str, list[str]] = {}
+    for pair in filter(None, pairs.split("&")):
+        raw_name, _, value = pair.partition("=")
+        name = _decoded(raw_name)
+        criterion = names().get(name)
+        if criterion is None:
+            faults.append(no_criterion("cursor.", name, msgspec.json.encode(_decoded(value))))
+        elif criterion.kind.is_list:
+            lists.setdefault(name, []).extend(map(_decoded, value.split(",") if value else ()))
+        else:
+            single.append((f"cursor.{name}", criterion, msgspec.json.encode(_decoded(value))))
+        if len(faults) == FAULTS_MAX:
+            raise BadQuery(faults)
+    listed = [(f"cursor.{name}", names()[name], msgspec.json.encode(items)) for name, items in lists.items()]
+    return query_of([*listed, *single], faults) or Query()
+
+
+def _decoded(text: str) -> str:
+    """`text`, percent-decoded. Raises BadQuery."""
+    allowed = "percent-encoded UTF-8, in which `%25` stands for a percent sign"
+    if _NO_ESCAPE.search(text) is not None:
+        _refuse(text, allowed)
+    try:
+        return unquote(text, errors="strict")
+    except UnicodeDecodeError:
+        _refuse(text, allowed)
+
+
+def _refuse(given: str, allowed: str) -> NoReturn:
+    raise BadQuery([fault("cursor", given.encode("utf-8", "backslashreplace"), allowed)])

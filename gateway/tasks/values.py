@@ -1,0 +1,117 @@
+"""The kinds of values that criteria have: how each is read from JSON, and how a cursor carries it.
+
+In: raw JSON from a client. Out: a value; or None if it is as good as absent; or `NotAllowed` with what is allowed.
+Always: a value from a cursor is checked like all else that a client sends.
+"""
+
+import re
+from collections.abc import Callable, Sequence
+from fractions import Fraction
+from typing import Annotated, Any, Final, Literal
+
+import msgspec
+
+from gateway.mcp import task
+from gateway.mcp.task import EARLIEST, FRACTION_DIGITS_MAX, LATEST, Instant
+
+LIST_ITEMS_MAX: Final = 2_000  # of one criterion
+NUMBER_DIGITS_MAX: Final = FRACTION_DIGITS_MAX + 20  # of a numerator and of a denominator in a cursor
+FAULTS_MAX: Final = 10  # reported of one list, or of one cursor
+
+
+class NotAllowed(Exception):
+    """A value is not allowed. `given` are its wrong parts; if empty, the whole value is wrong."""
+
+    def __init__(self, allowed: str, given: Sequence[bytes] = ()) -> None:
+        self.allowed, self.given = allowed, given
+
+
+class Kind(msgspec.Struct, frozen=True):
+    """A kind of value.
+
+    `read` makes the value from raw JSON. It raises NotAllowed, and returns None for what is as good as absent.
+    `packed` is the type of the value's JSON in a cursor. If that JSON is not the value itself, `pack` makes it from the
+    value, and `unpack` makes the value from it or raises NotAllowed. `choices` are all values, if there are few.
+    The raw JSON is an array of strings if `is_list`, else a string.
+    """
+
+    read: Callable[[bytes], Any]
+    packed: Any
+    pack: Callable[[Any], Any] | None = None
+    unpack: Callable[[Any], Any] | None = None
+    choices: tuple[str, ...] = ()
+    is_list: bool = False
+
+
+def strings(what: str, accept: Callable[[str], object]) -> Kind:
+    """A list of strings, as a frozenset. `accept` is true for each allowed string; `what` describes these strings."""
+
+    def read(raw: bytes) -> frozenset[str] | None:
+        try:
+            items = msgspec.json.decode(raw, type=list[msgspec.Raw])
+        except (msgspec.MsgspecError, RecursionError):
+            raise NotAllowed(f"an array of {what}") from None
+        if len(items) > LIST_ITEMS_MAX:
+            raise NotAllowed(f"an array of no more than {LIST_ITEMS_MAX} {what}", [b"%d of them" % len(items)])
+        texts = [string(item) for item in items]
+        wrong = [bytes(item) for item, text in zip(items, texts, strict=True) if text is None or not accept(text)]
+        if wrong:
+            raise NotAllowed(f"an array of {what}", wrong[:FAULTS_MAX])
+        return frozenset(text for text in texts if text is not None) or None
+
+    return Kind(read, Annotated[frozenset[str], msgspec.Meta(max_length=LIST_ITEMS_MAX)], is_list=True)
+
+
+def choice(*choices: str) -> Kind:
+    """One of a few strings."""
+
+    def read(raw: bytes) -> str:
+        value = string(raw)
+        if value not in choices:
+            raise NotAllowed(" or ".join(f'"{one}"' for one in choices))
+        return value
+
+    return Kind(read, Literal[choices], choices=choices)
+
+
+def string(raw: msgspec.Raw | bytes) -> str | None:
+    """The string in raw JSON; None if it is no string."""
+    try:
+        return msgspec.json.decode(raw, type=str)
+    except (msgspec.MsgspecError, UnicodeDecodeError):
+        return None
+
+
+def _read_instant(raw: bytes) -> Instant:
+    text = string(raw)
+    instant = None if text is None else task.parse_instant(text)
+    if instant is None:
+        what = 'an RFC 3339 timestamp with its offset, such as "2025-11-25T10:30:00Z"'
+        raise NotAllowed(f"{what}, of no more than {FRACTION_DIGITS_MAX} digits behind the point")
+    return instant
+
+
+_NUMBER: Final = re.compile(
+    rf"(-?[0-9a-f]{{1,{NUMBER_DIGITS_MAX}}})(?:/(0*[1-9a-f][0-9a-f]{{0,{NUMBER_DIGITS_MAX - 1}}}))?"
+)
+
+
+def pack_instant(instant: Instant) -> str:
+    """An instant as hexadecimal numbers: "n" or "n/d"."""
+    if isinstance(instant, Fraction):
+        return f"{instant.numerator:x}/{instant.denominator:x}"
+    return f"{instant:x}"
+
+
+def unpack_instant(text: str) -> Instant:
+    """The instant that `pack_instant` packed. Raises NotAllowed if no timestamp has it: huge numbers take long."""
+    number = _NUMBER.fullmatch(text)
+    if number is None:
+        raise NotAllowed(f"numbers of no more than {NUMBER_DIGITS_MAX} hexadecimal digits", [text.encode()])
+    instant = int(number[1], 16) if number[2] is None else Fraction(int(number[1], 16), int(number[2], 16))
+    if not EARLIEST <= instant <= LATEST:
+        raise NotAllowed("instants of the years 0000 to 9999", [text.encode()])
+    return instant
+
+
+INSTANT: Final = Kind(_read_instant, str, pack_instant, unpack_instant)

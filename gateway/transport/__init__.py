@@ -1,0 +1,42 @@
+"""HTTP: bytes to exchanges and back. stdio: bytes to lines and back.
+
+This room knows `mcp`, `config`, `errors` and `identity`.
+
+Towards clients:
+
+    listener      all connections of clients: their number, their deadlines, the drain
+    connection    one of them, and the states of its life
+    exchange      one request and its response; the only writer of response heads
+    http1         requests, read with llhttp
+    door          who may come in: `Host` and `Origin`
+    cors          what a browser may read of an answer of the gateway's own
+    reply         the gateway's own response to a filtered `tasks/list`
+
+Towards upstreams:
+
+    pool          the connections to one upstream, and the exchanges on them
+    upstream      one of them: the request out, the response in
+    dial          a new connection: addresses in turn, Unix sockets, TLS
+    health        the health check of an upstream, off unless configured
+    channel       requests of the gateway's own
+    addresses     the upstream's own addresses, moved to the gateway's
+
+Over standard input and output:
+
+    child         the server's process
+    pipes         standard streams, read and written
+    lines         lines, whole and in pieces
+    stdio         requests and answers of the gateway's own; which request each response answers
+
+Between them:
+
+    routes        the way of a request: which upstream, which target, which header fields
+    caller        the client of a request: its upstream, session and identity
+    relay         the byte pump
+    taps          a look at the messages that pass
+    headers       header fields
+    wire          the base of all connections, and bodies on their way
+    buffers       the count of all bytes that are held, and its limit
+    turns         large reads share the turns of the event loop
+    descriptors   how many connections the process can keep
+"""

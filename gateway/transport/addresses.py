@@ -1,0 +1,185 @@
+"""Moves the addresses that the upstream tells clients of itself to the gateway's (DESIGN 3.10).
+
+In: redirects, challenges and authorization documents of the upstream's, and the head of the request that they answer.
+Out: the same with every address of the upstream's own origin moved to where that client reaches the gateway.
+Always: an address of any other origin, and everything else, stays; nothing is remembered from one request to the next.
+
+Without this, a client that checks `resource` (RFC 9728, 3.3) or `issuer` (RFC 8414, 3.3) against the address that it
+uses could not log in through a gateway, and a client that follows a redirect would leave the gateway.
+"""
+
+import re
+from collections.abc import Iterable
+from functools import lru_cache
+from typing import Final
+from urllib.parse import quote_from_bytes, unquote_to_bytes
+
+import msgspec
+
+from gateway.transport.headers import Headers
+
+DOCUMENT_BYTES_MAX: Final = 64 * 1024  # of an authorization document
+LOOPBACK: Final = ("localhost", "127.0.0.1", "[::1]")  # names of one machine: a server at one answers at the others
+_DEFAULT_PORTS: Final = {"http": ":80", "https": ":443"}
+_WELL_KNOWN: Final = re.compile(
+    rb"(?:/[^?]*)?/\.well-known/(?:oauth-[^/?]+|openid-configuration)(?:[/?].*)?", re.DOTALL
+)
+_ESCAPE: Final = re.compile(rb"\\(?:u00([2-7][0-9A-Fa-f])|.)", re.DOTALL)
+_ISSUER: Final = re.compile(rb"(?<=[?&#]iss=)[^&#]*")  # RFC 9207
+_HOST: Final = re.compile(rb"(?:[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(?::[0-9]{1,5})?")
+_PORT: Final = re.compile(rb":[0-9]*$")
+_OF_PLACE: Final = (b"location", b"content-location")
+_FORWARDED_PROTO: Final = re.compile(rb"(?:^|;)[ \t]*proto=\"?(https?)\"?[ \t]*(?:;|$)", re.IGNORECASE)
+
+
+class _Resource(msgspec.Struct):
+    """The members that make a JSON object the metadata of a protected resource (RFC 9728), wherever it stands."""
+
+    resource: str
+    authorization_servers: list[str]
+
+
+def is_well_known(target: bytes) -> bool:
+    """Whether a request target (towards the upstream) is that of an authorization document."""
+    return _WELL_KNOWN.fullmatch(target) is not None
+
+
+def is_resource_metadata(data: bytes) -> bool:
+    """Whether JSON is the metadata of a protected resource."""
+    try:
+        msgspec.json.decode(data, type=_Resource)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return False
+    return True
+
+
+def _unescaped(escape: re.Match[bytes]) -> bytes:
+    """The character that a JSON escape stands for, if an address may have it; else the escape itself."""
+    code = int(escape[1] or b"0", 16)
+    return escape[0] if code in (0, 0x22, 0x5C, 0x7F) else b"%c" % code
+
+
+class Move:
+    """The move of the upstream's addresses to `base` (b"https://mcp.example/research"), where one client is."""
+
+    def __init__(self, own: re.Pattern[bytes], base: bytes) -> None:
+        self._own = own
+        self.base = base
+        self._path = b"/".join([b"", *base.split(b"/")[3:]])
+
+    def text(self, data: bytes) -> bytes:
+        """Text with the upstream's addresses moved; `data` itself if there is none in it."""
+        moved = self._own.sub(lambda found: self._moved(found, data), data)
+        return data if moved == data else moved
+
+    def _moved(self, found: re.Match[bytes], data: bytes) -> bytes:
+        # An upstream that is told the client's `Host` may know where the gateway is: that address is right already.
+        behind = found.start() + len(self.base)
+        is_right = data.startswith(self.base, found.start()) and not data[behind : behind + 1].isalnum()
+        return found[0] if is_right else self.base
+
+    def document(self, data: bytes) -> bytes:
+        """JSON with the upstream's addresses moved, however they are escaped; `data` itself if there is none."""
+        plain = _ESCAPE.sub(_unescaped, data) if b"\\u" in data else data
+        moved = self.text(plain)
+        return data if moved is plain else moved
+
+    def path(self, path: bytes) -> bytes:
+        """A path of the upstream's as clients find it."""
+        return self._path + path
+
+    def _place(self, value: bytes) -> bytes:
+        """The value of a `Location` or a `Content-Location`, moved."""
+        if value.startswith(b"/") and not value.startswith(b"//"):
+            value = self.path(value)
+        elif found := self._own.match(value):
+            value = self._moved(found, value) + value[found.end() :]
+        return _ISSUER.sub(self._issuer, value)
+
+    def _issuer(self, found: re.Match[bytes]) -> bytes:
+        issuer = unquote_to_bytes(found[0])
+        own = self._own.match(issuer)
+        return quote_from_bytes(self._moved(own, issuer) + issuer[own.end() :], safe="").encode() if own else found[0]
+
+    def headers(self, status: int, headers: Headers) -> Headers:
+        """A response's fields with the addresses in its redirect and its challenges moved."""
+        if b"location" not in headers and b"content-location" not in headers:
+            return self._challenges(headers) if status in (401, 403) else headers
+        moved = Headers((name, self._place(value) if name.lower() in _OF_PLACE else value) for name, value in headers)
+        return self._challenges(moved) if status in (401, 403) else moved
+
+    def _challenges(self, headers: Headers) -> Headers:
+        return Headers(
+            (name, self.text(value) if name.lower() == b"www-authenticate" else value) for name, value in headers
+        )
+
+
+class Addresses:
+    """The addresses of one upstream: its own origin, and where clients find it.
+
+    `scheme` and `authority` are those of its `url`. `sent_host` is the `Host` that the upstream gets, None for the
+    client's own. `public` is the configured `public_url`: "off" if addresses stay, None where each client's `Host`
+    decides. `prefix` is the configured `match.prefix`.
+    """
+
+    def __init__(self, scheme: str, authority: str, sent_host: str | None, public: str | None, prefix: str) -> None:
+        self._scheme = scheme
+        self._sent_host = sent_host
+        self._stay = public == "off"
+        self._public = "" if public is None or self._stay else public.rstrip("/")
+        self._prefix = prefix
+        host = _PORT.sub(b"", authority.encode()).decode()
+        port = authority[len(host) :]
+        same = LOOPBACK if host.lower() in LOOPBACK else (host,)
+        self._authorities = frozenset({*(name + port for name in same), *([sent_host] if sent_host else [])})
+
+    def move(self, client: Headers, sent: Headers, is_tls: bool) -> Move | None:
+        """The move for one client: its header fields, as they came and as they go up, and whether it speaks TLS to us.
+
+        None if addresses stay, and for a request without a usable `Host`, which only HTTP/1.0 allows.
+        """
+        base = "" if self._stay else self.base(client, is_tls)
+        if not base:
+            return None
+        host = (client.get(b"host") or b"").decode("latin-1")
+        authorities = self._authorities if self._sent_host else self._authorities | {host}
+        told = forwarded_proto(sent)
+        schemes = frozenset({self._scheme, told} if told else {self._scheme})
+        return Move(_own(schemes, authorities), base.encode())
+
+    def base(self, client: Headers, is_tls: bool) -> str:
+        """Where a client finds the upstream's root; empty if that is not known.
+
+        An https upstream makes the address https, except on this machine: the gateway must not lead a client to send
+        its token in plain text.
+        """
+        host = client.get(b"host") or b""
+        if self._public or not _HOST.fullmatch(host):
+            return self._public
+        name = _PORT.sub(b"", host).decode().lower()
+        is_https = is_tls or forwarded_proto(client) == "https" or (self._scheme == "https" and name not in LOOPBACK)
+        return f"{'https' if is_https else 'http'}://{host.decode()}{self._prefix}"
+
+
+def forwarded_proto(headers: Headers) -> str:
+    """The scheme that `X-Forwarded-Proto`, or else `Forwarded`, says the client used; empty if neither does."""
+    proto = headers.tokens(b"x-forwarded-proto")
+    if proto:
+        return proto[0].decode() if proto[0] in (b"http", b"https") else ""
+    if b"forwarded" not in headers:
+        return ""
+    found = _FORWARDED_PROTO.search((headers.get(b"forwarded") or b"").partition(b",")[0])
+    return found[1].lower().decode() if found else ""
+
+
+@lru_cache(maxsize=256)
+def _own(schemes: Iterable[str], authorities: Iterable[str]) -> re.Pattern[bytes]:
+    """A pattern that finds the addresses of an origin in text: `scheme://authority`, where one may begin and end."""
+    found = []
+    for scheme in schemes:
+        for authority in authorities:
+            host = re.sub(f"{_DEFAULT_PORTS[scheme]}$", "", authority)
+            port = "" if re.search(r":[0-9]+$", host) else f"(?:{_DEFAULT_PORTS[scheme]})?"
+            found.append(rf"{scheme}:(?:\\?/){{2}}{re.escape(host)}{port}")
+    # JSON may write a slash as \/ ; an origin begins where its scheme does, and ends where its port does.
+    return re.compile(rf"(?<![\w+.-])(?:{'|'.join(found)})(?![\w.:@-])".encode(), re.IGNORECASE)

@@ -1,0 +1,130 @@
+"""One count of all bytes that are held for clients and upstreams together, and its limit.
+
+In: how much each holder holds: bodies on their way, inspected bodies and events, requests that wait behind others,
+bytes that a peer has yet to take. Out: whether there is room for more.
+Always: at `limits.held_bytes_max` the gateway goes on serving (DESIGN 7.6). Small amounts (SMALL_BYTES_MAX) are still
+held; a larger body waits for room, first come, first served, and gets 503 if none comes free; a body that would only be
+inspected passes unread; every connection is read a little at a time. So the process holds the limit at most, and
+SMALL_BYTES_MAX more for each connection in either direction.
+"""
+
+import asyncio
+from collections import deque
+from typing import Final
+
+from gateway.errors import Overloaded
+from gateway.transport.turns import Turns
+
+SMALL_BYTES_MAX: Final = 64 * 1024
+_UNLIMITED: Final = float("inf")
+
+
+class Buffers:
+    """The count for one gateway. `bytes_max` may change while it runs; `turns` divides the reading."""
+
+    def __init__(self, bytes_max: int) -> None:
+        self._bytes_max = bytes_max
+        self.held_bytes = 0
+        self._waiters: deque[tuple[int, asyncio.Future[None]]] = deque()
+        self.turns = Turns()
+
+    @property
+    def bytes_max(self) -> int:
+        return self._bytes_max
+
+    @bytes_max.setter
+    def bytes_max(self, bytes_max: int) -> None:
+        self._bytes_max = bytes_max
+        self.change(0)
+
+    @property
+    def is_full(self) -> bool:
+        """Whether the limit is reached."""
+        return self.held_bytes >= self._bytes_max
+
+    def change(self, by_bytes: int) -> None:
+        """Count `by_bytes` more; less, if it is negative."""
+        self.held_bytes += by_bytes
+        if by_bytes <= 0:
+            self._admit()
+        self.turns.limit(self.is_full)
+
+    def _admit(self) -> None:
+        """Give room to waiting holders, in their order, while there is some."""
+        while self._waiters:
+            size, room = self._waiters[0]
+            if not room.done():
+                if self.held_bytes + size > self._bytes_max:
+                    break
+                self.held_bytes += size
+                room.set_result(None)
+            self._waiters.popleft()
+
+    async def reserve(self, size_bytes: int, timeout_s: float) -> None:
+        """Wait for room, and take it. Raises Overloaded if it does not come free within `timeout_s`."""
+        if not self._waiters and self.held_bytes + size_bytes <= self._bytes_max:
+            self.change(size_bytes)
+            return
+        room = asyncio.get_running_loop().create_future()
+        self._waiters.append((size_bytes, room))
+        try:
+            async with asyncio.timeout(timeout_s):
+                await room
+        except BaseException as error:
+            came = room.done() and not room.cancelled()  # room came just as the wait ended
+            room.cancel()
+            self.change(-size_bytes if came else 0)  # the next in line may have room now
+            if isinstance(error, TimeoutError):
+                raise self._overloaded() from None
+            raise
+
+    def has_room(self, size_bytes: int) -> bool:
+        """Whether a holder that does not wait may hold `size_bytes` in all."""
+        return size_bytes <= SMALL_BYTES_MAX or not self.is_full
+
+    def check(self, size_bytes: int) -> None:
+        """Raises Overloaded if a holder that does not wait may not hold `size_bytes`."""
+        if not self.has_room(size_bytes):
+            raise self._overloaded()
+
+    def _overloaded(self) -> Overloaded:
+        return Overloaded(f"{self.held_bytes} bytes are held; limits.held_bytes_max is {self.bytes_max}")
+
+
+class Account:
+    """The bytes of one holder. The holder must close its account in the end."""
+
+    __slots__ = ("_buffers", "held_bytes")
+
+    def __init__(self, buffers: Buffers) -> None:
+        self._buffers = buffers
+        self.held_bytes = 0
+
+    def set(self, size_bytes: int) -> None:
+        """Hold `size_bytes` from now on, whatever the limit."""
+        self._buffers.change(size_bytes - self.held_bytes)
+        self.held_bytes = size_bytes
+
+    async def reserve(self, size_bytes: int, timeout_s: float) -> None:
+        """Hold `size_bytes` in all, once there is room. Raises Overloaded."""
+        if size_bytes > self.held_bytes:
+            await self._buffers.reserve(size_bytes - self.held_bytes, timeout_s)
+            self.held_bytes = size_bytes
+
+    def has_room(self, size_bytes: int) -> bool:
+        """Whether a holder that does not wait may hold `size_bytes` in all."""
+        return self._buffers.has_room(size_bytes)
+
+    @property
+    def room_bytes(self) -> float:
+        """How much a holder that does not wait may hold in all."""
+        return SMALL_BYTES_MAX if self._buffers.is_full else _UNLIMITED
+
+    def hold(self, size_bytes: int) -> None:
+        """Hold `size_bytes` in all, at once. Raises Overloaded."""
+        self._buffers.check(size_bytes)
+        self.set(size_bytes)
+
+    def close(self) -> None:
+        """Hold nothing any more."""
+        self.set(0)

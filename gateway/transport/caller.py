@@ -1,0 +1,134 @@
+"""The caller of a request: the upstream that it asks, its target there, and its header fields as they go up.
+
+In: the head of a client's request, and its route. Out: the caller's key, what its browser may read, and a channel for
+requests of the gateway's own that repeat the caller's target and header fields.
+"""
+
+from collections.abc import Awaitable, Callable, Mapping
+from functools import cached_property
+from typing import Final
+
+from gateway.config import Config, Limits
+from gateway.errors import NoUpstream
+from gateway.identity import Key, identity
+from gateway.mcp.capabilities import LAST_REVISION
+from gateway.transport.addresses import Move
+from gateway.transport.channel import ACCEPT_BOTH, HttpChannel
+from gateway.transport.exchange import Exchange
+from gateway.transport.headers import Headers
+from gateway.transport.pool import Pool
+from gateway.transport.relay import EVENT_STREAM, JSON
+from gateway.transport.routes import Route, by_precedence
+from gateway.transport.upstream import Response
+
+BOTH_TYPES: Final = frozenset({JSON, EVENT_STREAM})  # media types that a client must accept (transports specification)
+_ADDRESSES_TOLD_MAX: Final = 20  # of upstreams, in a 404
+
+
+class HttpCaller:
+    """A client of one upstream, for the time of one request."""
+
+    def __init__(
+        self, route: Route, target: bytes, original: Headers, headers: Headers, limits: Limits, is_tls: bool
+    ) -> None:
+        self.upstream = route.upstream
+        self.pool = route.pool
+        self.prefix = route.prefix  # in front of the upstream's paths, as clients see them
+        self._addresses = route.addresses
+        self._is_tls = is_tls
+        self._cors = route.cors
+        self.target = target
+        self.headers = headers
+        self._original = original
+        self._limits = limits
+        self._key: Key | None = None
+
+    @cached_property
+    def move(self) -> Move | None:
+        """The move of the upstream's addresses to where this client is; None if they stay."""
+        return self._addresses.move(self._original, self.headers, self._is_tls)
+
+    def moved(self, status: int, headers: Headers) -> Headers:
+        """The fields of a response of the upstream's with its own addresses moved."""
+        if status not in (401, 403) and b"location" not in headers and b"content-location" not in headers:
+            return headers
+        return headers if self.move is None else self.move.headers(status, headers)
+
+    @property
+    def asks_first(self) -> bool:
+        """Whether the server may refuse the request for its revision or its `Accept`, and so is asked (DESIGN 5.1)."""
+        version = self.headers.get(b"mcp-protocol-version")
+        accepted = {member.partition(b";")[0].strip() for member in self.headers.tokens(b"accept")}
+        return version not in (None, LAST_REVISION) or not accepted >= BOTH_TYPES
+
+    def channel(self, on_message: Callable[[bytes], Awaitable[None]], as_it_came: bool = False) -> HttpChannel:
+        """A channel to the upstream for requests of the gateway's own, in the caller's name.
+
+        With `as_it_came` they carry the caller's own `Accept`.
+        """
+        accept = [(b"Accept", value) for value in self.headers.all(b"accept")] if as_it_came else ACCEPT_BOTH
+        return HttpChannel(self.pool, self.target, self.headers, self._limits, accept, self.note_cors, on_message)
+
+    def note_cors(self, response: Response, preflight: bool = False) -> None:
+        """Note the CORS fields of a response to this caller: the gateway's own answers repeat them."""
+        if (origin := self._original.get(b"origin")) is not None:
+            who = None if preflight else self.key.identity
+            self._cors.note(origin, self.target, who, response.status, response.headers)
+
+    @property
+    def cors(self) -> Headers:
+        """The fields that let the caller's browser read an answer of the gateway's own."""
+        origin = self._original.get(b"origin")
+        return Headers() if origin is None else self._cors.fields(origin, self.target)
+
+    @property
+    def identity_headers(self) -> frozenset[bytes]:
+        """The configured `identity_headers`, in lower case; empty where any field may carry an identity."""
+        return frozenset(name.lower().encode() for name in self.upstream.identity_headers or ())
+
+    @property
+    def session_id(self) -> bytes:
+        return self._original.get(b"mcp-session-id") or b""
+
+    @property
+    def key(self) -> Key:
+        """The key of the caller's session."""
+        if self._key is None:
+            self._key = self.key_with(self.session_id)
+        return self._key
+
+    @property
+    def digests(self) -> tuple[bytes, bytes]:
+        """The digests of the session (empty if there is none) and of the identity, for the audit."""
+        return self.key.session, self.key.identity
+
+    def key_with(self, session_id: bytes) -> Key:
+        """The key of the session with that id, which `initialize` has just opened for the caller."""
+        who = identity(self.headers, self.upstream.identity_headers)  # of the fields as the upstream sees them
+        return Key.of(self.upstream.name, self.target, session_id, who)
+
+
+class Callers:
+    """The callers of all upstreams."""
+
+    def __init__(self, config: Config, pools: Mapping[str, Pool]) -> None:
+        self._routes = [Route(u, pools[u.name]) for u in by_precedence(config.upstreams)]
+        self._limits = config.limits
+        self._is_tls = config.tls is not None
+
+    def of(self, exchange: Exchange) -> HttpCaller:
+        """The caller of a request, with its upstream and the head that goes there. Raises NoUpstream, Ambiguous."""
+        host = (exchange.headers.get(b"host") or b"").decode("latin-1")
+        for route in self._routes:
+            target = route.target(host, exchange.target)
+            if target is not None:
+                headers = route.headers(exchange, host)
+                return HttpCaller(route, target, exchange.headers, headers, self._limits, self._is_tls)
+        raise NoUpstream(self._nothing_at(host, exchange.headers))
+
+    def _nothing_at(self, host: str, headers: Headers) -> str:
+        """The error for a path that leads nowhere: it names the addresses of the `Host` that was asked."""
+        bases = [(r.addresses.base(headers, self._is_tls), r.upstream.url.path) for r in self._routes if r.is_at(host)]
+        found = [base + path for base, path in bases if base][:_ADDRESSES_TOLD_MAX]
+        at = f"; at this host there are {', '.join(found)}" if found else ""
+        return f"no upstream is configured for this host and path{at}"

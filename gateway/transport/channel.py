@@ -1,0 +1,212 @@
+"""The gateway as a client: JSON-RPC requests of its own over HTTP, in the name of a caller.
+
+In: the bytes of a request, and its raw id. Out: its response. Always: the request repeats the caller's target and
+header fields; every other message on the response's stream goes to `on_message`, in order, before the response is
+returned (DESIGN 5.7); streams, bodies and polls have limits.
+
+A response ends the wait, and not its stream. The stream is read on in the background for a while, so that its
+connection serves again.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import AsyncExitStack, suppress
+from typing import Final
+
+from gateway.config import Limits
+from gateway.errors import GatewayError, UpstreamBroken, UpstreamRefused
+from gateway.mcp import jsonrpc, sse
+from gateway.mcp.jsonrpc import Message
+from gateway.transport.buffers import Account
+from gateway.transport.headers import Headers
+from gateway.transport.pool import Pool
+from gateway.transport.relay import EVENT_STREAM
+from gateway.transport.upstream import Response
+
+_POLLS_MAX: Final = 100  # of a stream that closes and asks to be polled
+_RETRY_DEFAULT_S: Final = 1.0
+_READ_ON_S: Final = 3.0  # behind the response, for the end of its stream
+_READ_ON_MAX: Final = 8  # streams at once
+OTHERS_MAX: Final = 10_000  # events besides the response, on the streams of one request
+_EVENTS_AT_ONCE: Final = 100  # before other tasks get their turn
+_BYTES_AT_ONCE: Final = 4096  # of a stream: so few bytes hold no flood of tiny events
+_MARKS: Final = (b"data", b"id", b"retry")  # the fields that are read: comments and empty lines cost nothing
+
+
+ACCEPT_BOTH: Final = ((b"Accept", b"application/json, text/event-stream"),)
+# These describe the client's own message. A request that repeats the client's other fields leaves them out.
+_NOT_REPEATED: Final = (
+    b"content-length", b"transfer-encoding", b"content-encoding", b"expect", b"trailer", b"accept-encoding",
+    b"last-event-id", b"content-type", b"accept",
+)  # fmt: skip
+
+
+class HttpChannel:
+    """A channel to an upstream in the name of one caller."""
+
+    def __init__(
+        self,
+        pool: Pool,
+        target: bytes,
+        headers: Headers,
+        limits: Limits,
+        accept: Sequence[tuple[bytes, bytes]],
+        on_response: Callable[[Response], None],
+        on_message: Callable[[bytes], Awaitable[None]],
+    ) -> None:
+        self._pool = pool
+        self._target = target
+        self._headers = headers
+        self._limits = limits
+        self._accept = accept
+        self._on_response = on_response
+        self._on_message = on_message
+        self._reading_on: set[asyncio.Task[None]] = set()
+
+    async def ask(self, request: bytes, raw_id: bytes) -> Message:
+        """The response to one JSON-RPC request, whose id is `raw_id`; it may be an error. Raises GatewayError."""
+        head = self._head(
+            b"POST",
+            (b"Content-Type", b"application/json"),
+            *self._accept,
+            (b"Content-Length", b"%d" % len(request)),
+        )
+        return await self._exchange(head + request, raw_id)
+
+    async def _exchange(self, request: bytes, raw_id: bytes) -> Message:
+        stream = _Stream(self._limits.inspected_event_bytes_max)
+        method = b"POST"
+        for _ in range(_POLLS_MAX):
+            async with AsyncExitStack() as leaving:
+                call = await leaving.enter_async_context(self._pool.call(method))
+                response = await call.send_all(request, b"", None, again=True)
+                self._on_response(response)
+                await self._check(response, raw_id)
+                if response.headers.media_type() != EVENT_STREAM:
+                    return _matching(await self._whole(response), raw_id)
+                stream.begin()
+                answer = await self._read_stream(response, raw_id, stream)
+                if answer is not None:
+                    self._read_on(leaving, response, stream)
+                    return answer
+            if stream.last_id is None:
+                raise UpstreamBroken("the upstream ended the stream before its response")
+            # The stream goes on in another connection (transports specification, "poll" the SSE stream).
+            await asyncio.sleep(stream.retry_s)
+            method = b"GET"
+            request = self._head(b"GET", (b"Accept", EVENT_STREAM), (b"Last-Event-ID", stream.last_id))
+        raise UpstreamBroken(f"the upstream closed the stream {_POLLS_MAX} times before its response")
+
+    def _head(self, method: bytes, *added: tuple[bytes, bytes]) -> bytes:
+        """The head of a request: the caller's target and fields, without those that describe the caller's message."""
+        repeated = self._headers.without(*_NOT_REPEATED)
+        headers = Headers([*repeated, *added, (b"Accept-Encoding", b"identity")])
+        return b"%b %b HTTP/1.1\r\n%b\r\n" % (method, self._target, headers.block())
+
+    async def _check(self, response: Response, raw_id: bytes) -> None:
+        if not 200 <= response.status < 300:
+            body = await self._whole(response)
+            raise UpstreamRefused(response.status, response.reason, response.headers, body, raw_id)
+        if response.headers.tokens(b"content-encoding") not in ([], [b"identity"]):
+            raise UpstreamBroken("the upstream's answer is encoded: the request said Accept-Encoding: identity")
+
+    async def _whole(self, response: Response) -> bytes:
+        bytes_max = self._limits.inspected_body_bytes_max
+        account, body = Account(self._pool.buffers), bytearray()
+        try:
+            while piece := await response.body.read():
+                body += piece
+                if len(body) > bytes_max:
+                    raise UpstreamBroken(f"a page of the upstream's is larger than {bytes_max} bytes")
+                account.hold(len(body))
+        finally:
+            account.close()
+        return bytes(body)
+
+    async def _read_stream(self, response: Response, raw_id: bytes, stream: "_Stream") -> Message | None:
+        """The response with that id, once each message before it has been passed on; None if the stream ends first."""
+        answer = None
+        while answer is None:
+            try:
+                piece = await response.body.read()
+            except UpstreamBroken:
+                if stream.last_id is None:
+                    raise  # nothing to resume from
+                return None
+            if not piece:
+                return None
+            for data in stream.feed(piece):
+                if data is None:
+                    await asyncio.sleep(0)
+                    continue
+                message = jsonrpc.parse(data)
+                if message is not None and message.is_response and jsonrpc.same_id(message.id, raw_id):
+                    answer = message
+                elif message is not None or data.lstrip().startswith(b"["):  # a batch (2025-03-26)
+                    await self._on_message(data)
+        return answer
+
+    def _read_on(self, leaving: AsyncExitStack, response: Response, stream: "_Stream") -> None:
+        """Read on behind the response, to the end of the stream, in the background."""
+        if response.body.complete or len(self._reading_on) >= _READ_ON_MAX or self._pool.is_full:
+            return
+
+        async def read_on(call: AsyncExitStack) -> None:
+            async with call:
+                with suppress(TimeoutError, GatewayError):
+                    async with asyncio.timeout(_READ_ON_S):
+                        await self._read_stream(response, b"", stream)
+
+        task = asyncio.create_task(read_on(leaving.pop_all()))
+        self._reading_on.add(task)
+        task.add_done_callback(self._reading_on.discard)
+
+
+class _Stream:
+    """One event stream. It may go on in another connection."""
+
+    def __init__(self, event_bytes_max: int) -> None:
+        self._event_bytes_max = event_bytes_max
+        self._events = 0
+        self.last_id: bytes | None = None
+        self.retry_s = _RETRY_DEFAULT_S
+
+    def begin(self) -> None:
+        """The events of another response follow."""
+        self._parser = sse.Parser(self._event_bytes_max, _MARKS, reads_all=True)
+
+    def feed(self, piece: bytes) -> Iterator[bytes | None]:
+        """The data of the events that a piece completes; None where other tasks should get their turn.
+
+        Raises UpstreamBroken for an event that is too large, and after more than `OTHERS_MAX` events.
+        """
+        for start in range(0, len(piece), _BYTES_AT_ONCE):
+            for event in self._parser.feed(piece[start : start + _BYTES_AT_ONCE]):
+                if not event.marked:
+                    continue
+                data = self._note(event)
+                if data is not None:
+                    yield data
+                self._events += 1
+                if self._events % _EVENTS_AT_ONCE == 0:
+                    yield None
+
+    def _note(self, event: sse.Event) -> bytes | None:
+        """The data of an event that carries a message."""
+        if not event.whole:
+            what = f"is larger than {self._event_bytes_max} bytes, or has more than {sse.LINES_MAX} lines"
+            raise UpstreamBroken(f"an event of the upstream's {what}")
+        if self._events > OTHERS_MAX:
+            raise UpstreamBroken(f"more than {OTHERS_MAX} events of the upstream's that are no response")
+        if event.id is not None:
+            self.last_id = event.id or None
+        if event.retry_ms is not None:
+            self.retry_s = event.retry_ms / 1000
+        return event.data or None if event.is_message else None
+
+
+def _matching(body: bytes, raw_id: bytes) -> Message:
+    message = jsonrpc.parse(body)
+    if message is None or not message.is_response or not jsonrpc.same_id(message.id, raw_id):
+        raise UpstreamBroken("the upstream's answer is no JSON-RPC response to the gateway's request")
+    return message

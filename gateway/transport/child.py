@@ -1,0 +1,176 @@
+"""The server's process: its start, the signals that it gets, and its exit status.
+
+In: a command. Out: its standard input and output, and how it ended. Always: the process has the environment, the
+folder, the standard error and all other open descriptors that the gateway was given. On Linux it does not outlive the
+gateway.
+
+The process is started before the rest of the gateway is imported, so that both come up at once. So this file imports
+little.
+"""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from types import FrameType
+from typing import Final, NamedTuple, NoReturn
+
+NOT_FOUND, NOT_STARTED = 127, 126  # exit statuses, as a shell's
+_SIGNALLED: Final = 128  # added to the number of a signal that did not end this process
+_PASSED_ON: Final = ("SIGTERM", "SIGINT", "SIGHUP")
+_PR_SET_PDEATHSIG: Final = 1
+
+
+class NotStarted(Exception):
+    """The command cannot be started. `status` is the exit status that says so."""
+
+    def __init__(self, command: str, error: OSError) -> None:
+        super().__init__(f"cannot start {command!r}: {error.strerror or error}")
+        self.status = NOT_FOUND if isinstance(error, FileNotFoundError) else NOT_STARTED
+
+
+class Streams(NamedTuple):
+    """The descriptors on both sides of the gateway. No two are the same."""
+
+    from_client: int
+    to_client: int
+    from_server: int
+    to_server: int
+
+
+class Child:
+    """The server's process."""
+
+    def __init__(self, command: Sequence[str]) -> None:
+        """Start it. Raises NotStarted."""
+        self.name = command[0]
+        self._early: list[int] = []
+        self._process: subprocess.Popen[bytes] | None = None
+        from_client, to_client = _aside()
+        for name in _PASSED_ON:
+            number = getattr(signal, name, None)
+            if number is not None and signal.getsignal(number) != signal.SIG_IGN:  # nohup ignores SIGHUP
+                signal.signal(number, self._pass_on)
+        try:
+            self._process = subprocess.Popen(
+                [_found(command[0]), *command[1:]],
+                bufsize=0,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                close_fds=False,
+                env=_environment(),
+                preexec_fn=_dies_with(os.getpid()),
+            )
+        except OSError as error:
+            raise NotStarted(command[0], error) from None
+        for number in self._early:
+            self._pass_on(number, None)
+        assert self._process.stdin is not None and self._process.stdout is not None
+        from_server, to_server = os.dup(self._process.stdout.fileno()), os.dup(self._process.stdin.fileno())
+        self._process.stdin.close()
+        self._process.stdout.close()
+        self.streams = Streams(from_client, to_client, from_server, to_server)
+
+    def _pass_on(self, number: int, _: FrameType | None) -> None:
+        if self._process is None:
+            self._early.append(number)
+        elif not (number == signal.SIGINT and _came_from_terminal()):
+            self._process.send_signal(number)
+
+    def on_end(self, told: Callable[[int], None]) -> None:
+        """Call `told` in another thread once it has ended: with its exit status, or minus the number of its signal."""
+        process = self._process
+        assert process is not None
+        threading.Thread(target=lambda: told(process.wait()), name="wait", daemon=True).start()
+
+    def terminate(self) -> None:
+        """Ask it to end."""
+        assert self._process is not None
+        self._process.terminate()
+
+
+def end_as(status: int) -> NoReturn:
+    """End this process as another has ended: with its exit status, or by its signal."""
+    sys.stderr.flush()
+    if status < 0:
+        _leave_no_core()
+        if -status != signal.SIGKILL:
+            signal.signal(-status, signal.SIG_DFL)
+        os.kill(os.getpid(), -status)
+        status = _SIGNALLED - status
+    os._exit(status)  # threads that still read or write are not waited for
+
+
+def _aside() -> tuple[int, int]:
+    """Standard input and output, as other descriptors.
+
+    Descriptor 0 is empty from then on, and 1 is standard error: what is printed by mistake never reaches the client.
+    """
+    aside = os.dup(0), os.dup(1)
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(nothing, 0)
+    os.close(nothing)
+    os.dup2(2, 1)
+    return aside
+
+
+def _found(command: str) -> str:
+    if os.name != "nt":
+        return command
+    import shutil
+
+    return shutil.which(command) or command  # npx is npx.cmd there
+
+
+def _environment() -> dict[str, str]:
+    """The environment that this process was given, without the LC_CTYPE that Python may have added (PEP 538)."""
+    given = dict(os.environ)
+    try:
+        original = Path("/proc/self/environ").read_bytes().split(b"\0")
+    except OSError:
+        return given
+    if not any(each.startswith(b"LC_CTYPE=") for each in original):
+        given.pop("LC_CTYPE", None)
+    return given
+
+
+def _dies_with(parent: int) -> Callable[[], None] | None:
+    """A function for the server's process: the kernel then kills it when the gateway is killed. None if not Linux."""
+    if not sys.platform.startswith("linux"):
+        return None
+    import ctypes
+
+    prctl = ctypes.CDLL(None, use_errno=True).prctl
+
+    def see_to_it() -> None:
+        prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        if os.getppid() != parent:
+            os._exit(_SIGNALLED + signal.SIGKILL)
+
+    return see_to_it
+
+
+def _came_from_terminal() -> bool:
+    """Whether a terminal sent this interrupt. It then sent it to the server too: both are in one process group."""
+    try:
+        terminal = os.open("/dev/tty", os.O_RDONLY | os.O_NOCTTY)
+    except (OSError, AttributeError):
+        return False
+    try:
+        return os.tcgetpgrp(terminal) == os.getpgrp()
+    except OSError:
+        return False
+    finally:
+        os.close(terminal)
+
+
+def _leave_no_core() -> None:
+    """Write no core file: where the signal writes one, the server has written its own already."""
+    try:
+        import resource
+    except ImportError:
+        return
+    resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))

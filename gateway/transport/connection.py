@@ -1,0 +1,367 @@
+"""One connection of a client: bytes become exchanges, handled one at a time and in order.
+
+In: the bytes of requests, read by `http1.py`. Out: an `Exchange` for each, given to the handler in a task of its own.
+Always: an exchange that ends without a whole response cuts the connection (DESIGN 3.5); a client that leaves ends its
+handler at once (DESIGN 3.6); no reset destroys a response that was sent; whatever a connection holds is bounded.
+"""
+
+import asyncio
+import enum
+import logging
+from collections import deque
+from collections.abc import Awaitable, Callable
+from typing import Final, Protocol
+
+from gateway.config import Limits
+from gateway.transport import http1
+from gateway.transport.buffers import Account, Buffers
+from gateway.transport.exchange import ClientGone, ClientWire, Exchange, write_refusal
+from gateway.transport.headers import Headers
+from gateway.transport.wire import Wire
+
+log = logging.getLogger("taskgate.listener")
+
+_LINGER_S: Final = 10.0
+_LINGER_BYTES_MAX: Final = 16 << 20
+_QUEUED_BYTES: Final = 2048  # memory of a request in the queue, besides its fields
+_NEVER: Final = float("inf")
+
+
+class State(enum.Enum):
+    """The life of a client's connection. Each state has a deadline; beyond it the connection is late (`time_out`).
+
+    IDLE       nothing has come of the next request
+    HEAD       a part of the next request's head has come
+    SERVING    a handler runs; requests behind it wait in the queue, or as bytes
+    SKIPPING   the response is out and the request is not in: the rest of its body is dropped
+    LINGERING  all answers are written; what still comes is dropped, so that no reset destroys them
+    CLOSED     the connection is lost
+
+    from         when                                                                to
+    IDLE         the first byte of a head comes                                      HEAD
+    IDLE         it is late, or a drain begins: the connection is closed             CLOSED
+    IDLE, HEAD   a head is whole                                                     SERVING
+    IDLE, HEAD   what came is refused, or HEAD is late: a refusal is sent            LINGERING
+    HEAD         a drain begins: the connection is closed                            CLOSED
+    SERVING      response and request are whole, and a request waits                 SERVING
+    SERVING      response and request are whole, and none waits                      IDLE, or HEAD if a part of it came
+    SERVING      the response is whole, the request is not                           SKIPPING
+    SERVING      the last response is whole, or one is cut, or a refusal is sent     LINGERING
+    SKIPPING     the request is whole                                                as from SERVING
+    SKIPPING     the request is refused or late, or was the last                     LINGERING
+    LINGERING    the client closes, it is late, or it sends too much                 CLOSED
+    any          the connection is lost                                              CLOSED
+    """
+
+    IDLE = enum.auto()
+    HEAD = enum.auto()
+    SERVING = enum.auto()
+    SKIPPING = enum.auto()
+    LINGERING = enum.auto()
+    CLOSED = enum.auto()
+
+
+class ClientOwner(Protocol):
+    """The owner of all connections: the listener."""
+
+    limits: Limits
+    buffers: Buffers
+    handle: Callable[[Exchange], Awaitable[None]]
+
+    def opened(self, connection: "ClientConnection") -> http1.Refusal | None:
+        """A connection has come. Returns the refusal to send if it is not served."""
+
+    def lost(self, connection: "ClientConnection") -> None:
+        """A connection has gone."""
+
+
+class ClientConnection(ClientWire):
+    """One connection of a client."""
+
+    def __init__(self, owner: ClientOwner, loop: asyncio.AbstractEventLoop) -> None:
+        self._owner = owner
+        self._limits = owner.limits
+        super().__init__(loop, owner.buffers, self._limits.stall_timeout)
+        self.room_timeout_s = self._limits.request_timeout
+        self._enter(State.IDLE, self._limits.request_timeout)
+        self.task: asyncio.Task[None] | None = None
+        self._exchange: Exchange | None = None  # the one that `task` handles
+        self._receiving: Exchange | None = None  # the one whose body is arriving: that, or the last in the queue
+        self._queue = _Queue(owner.buffers)
+        self._refused: http1.Refusal | None = None  # to be answered behind the requests before it
+        self._is_last = False  # the connection ends once all requests that came are answered
+        self._reader = http1.RequestReader(self._limits.header_bytes_max)
+        self._dropped_bytes = 0
+
+    def _enter(self, state: State, timeout_s: float = _NEVER) -> None:
+        self.state = state
+        self.deadline = self.loop.time() + timeout_s
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        super().connection_made(transport)
+        if (refused := self._owner.opened(self)) is not None:
+            self._refuse(refused)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        super().connection_lost(exc)
+        self._enter(State.CLOSED)
+        self._owner.lost(self)
+        self._break_off()
+        if self.task is not None:
+            self.task.cancel()
+            self.task = None  # a task that has not begun never clears this itself
+        if self._exchange is not None:
+            self._exchange.close()
+            self._exchange = None
+        self._queue.forget(self)
+        self._reader.close()
+        if self.pinned is not None:
+            self.pinned.close()
+
+    def eof_received(self) -> bool:
+        # A half-close looks as if the client left, and a client that leaves must end its stream at once.
+        if self._would_look_whole:
+            self.abort()
+        return False
+
+    @property
+    def _would_look_whole(self) -> bool:
+        return self._exchange is not None and self._exchange.would_look_whole
+
+    # ---- what arrives ----
+
+    def data_received(self, data: bytes) -> None:
+        if self.state is State.LINGERING:
+            self._dropped_bytes += len(data)
+            if self._dropped_bytes > _LINGER_BYTES_MAX:
+                self.close()
+        else:
+            self._reader.add(data)
+            self._read_on()
+
+    def _read_on(self) -> None:
+        """Read what has arrived, up to a request that must wait for its turn."""
+        reader = self._reader
+        while reader.pending_bytes and not self._queue and self.state is not State.LINGERING:
+            for event in reader.read():
+                self._take(event)
+        if self._queue:
+            self._queue.measure(reader.pending_bytes)
+        if self._receiving is not None and self.state is not State.SKIPPING:
+            self.expect_body()
+        if self.state is State.IDLE and reader.state is http1.Reading.HEAD:
+            self._enter(State.HEAD, self._limits.request_timeout)
+
+    def _take(self, event: http1.Event) -> None:
+        if self.state is State.LINGERING:
+            return  # an event before this one was the last
+        if isinstance(event, http1.Head):
+            self._receiving = exchange = Exchange(self, event)
+            if self.state is State.SERVING:
+                self._queue.put(exchange, self)
+            else:
+                self._start(exchange)
+        elif isinstance(event, http1.End):
+            self._complete(event.trailers)
+        elif isinstance(event, http1.Refusal):
+            self._refuse(event)
+        elif self._receiving is not None:
+            self._receiving.body.feed(event)
+
+    def _complete(self, trailers: Headers) -> None:
+        if self._receiving is not None:
+            self._receiving.body.finish(trailers)
+            self._receiving = None
+        if self.state is State.SKIPPING:
+            self._next()
+        else:
+            self.deadline = _NEVER
+
+    def _break_off(self) -> None:
+        """Fail the request that is arriving: it will never be whole."""
+        if self._receiving is not None:
+            self._receiving.body.fail(ClientGone())
+            self._receiving = None
+
+    def expect_body(self) -> None:
+        if self._receiving is not None:
+            waits = self._receiving.waits and not self._receiving.started
+            self.deadline = _NEVER if waits else self.loop.time() + self.stall_timeout_s
+
+    def _refuse(self, refused: http1.Refusal) -> None:
+        """Send a refusal, once the requests before it are answered, and close."""
+        # The log never has the reason: it may quote a token.
+        log.info("refused a request", extra={"status": refused.status, "client": self.address})
+        if self.state is State.SKIPPING:
+            self._hang_up()  # its response is out
+            return
+        self.deadline = _NEVER
+        self._break_off()
+        self._refused = refused
+        if self.state is not State.SERVING:
+            self._tell(refused)
+
+    # ---- exchanges ----
+
+    def _start(self, exchange: Exchange) -> None:
+        self.state, self.deadline = State.SERVING, _NEVER
+        self._exchange = exchange
+        self.expect_body()
+        self.task = self.loop.create_task(self._run(exchange))
+
+    async def _run(self, exchange: Exchange) -> None:
+        refused: http1.Refusal | None = None
+        try:
+            await self._owner.handle(exchange)
+        except ClientGone as gone:
+            gone.__traceback__ = None  # break the reference cycle: its frames hold what holds the error
+            refused = None if exchange.started else self._refused
+        except asyncio.CancelledError:
+            pass
+        except Exception:
+            path = exchange.target.partition(b"?")[0]  # a query may hold a token
+            log.exception("a request could not be handled", extra={"target": path.decode("latin-1")})
+        self.task = self._exchange = None
+        self.limit_stalls(True)
+        exchange.close()  # a body that nobody read would hold up the next request
+        if self.state is State.SERVING:
+            self._end(exchange, refused)
+
+    def _end(self, exchange: Exchange, refused: http1.Refusal | None) -> None:
+        """The handler has ended: decide what follows. `refused`, if any, is sent in place of a response."""
+        if refused is not None:
+            self._tell(refused)
+        elif not exchange.finished:
+            # A reset also destroys earlier responses that are unread. So it is sent only if nothing else shows the cut.
+            self.abort() if exchange.would_look_whole else self._hang_up()
+        elif exchange.body.complete and exchange.keep_alive and not self.is_ending:
+            self._next()
+            self._read_on()
+        elif exchange.body.complete or self._refused is not None:
+            self._hang_up()  # any rest of the body is malformed
+        else:
+            self._is_last |= not exchange.keep_alive
+            self._enter(State.SKIPPING, _LINGER_S)
+
+    def _next(self) -> None:
+        """Serve the next request of the queue; else send the refusal that waits behind it; else wait for a request."""
+        if self._queue:
+            self._start(self._queue.take(self))
+        elif self._refused is not None:
+            self._tell(self._refused)
+        elif self._is_last:
+            self._hang_up()
+        elif self._reader.state is http1.Reading.HEAD:
+            self._enter(State.HEAD, self._limits.request_timeout)
+        else:
+            self._enter(State.IDLE, self._limits.keepalive_timeout)
+
+    @property
+    def is_ending(self) -> bool:
+        return self._is_last and not self._queue and self._refused is None
+
+    def _tell(self, refused: http1.Refusal) -> None:
+        write_refusal(self, refused)
+        self._hang_up()
+
+    # ---- the end ----
+
+    def time_out(self) -> None:
+        """The deadline has passed: close in silence if the connection is idle, refuse a request that has begun."""
+        if self.state is State.HEAD:
+            self._refuse(_late(f"no whole request head within {self._limits.request_timeout:g} s"))
+        elif self.state is State.SKIPPING:
+            self._hang_up()
+        elif self.state is not State.SERVING or self._receiving is None:
+            self.close()
+        elif self.is_held or (self._receiving.started and not self._receiving.finished):
+            self.expect_body()  # a client that is not read cannot send; one that is answered may wait for the rest
+        else:
+            self._refuse(_late(f"nothing more of the request's body for {self.stall_timeout_s:g} s"))
+
+    def look_for_its_end(self) -> None:
+        """Notice that the client has left: the loop does not see it while the connection is not read."""
+        left = self.has_left()
+        if left == "reset" or (left and self._would_look_whole):
+            self.abort()
+        elif left:
+            self._hang_up()
+            if self.task is not None:
+                self.task.cancel()
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether a drain waits for it: for the end of an answer, or for its reader, never for the end of a stream."""
+        streams = self._exchange is not None and self._exchange.streams
+        return self.state in (State.SERVING, State.SKIPPING, State.LINGERING) and not streams
+
+    def close_when_idle(self) -> None:
+        """Serve what has come, then close."""
+        self._is_last = True
+        if self.state in (State.IDLE, State.HEAD):
+            self.close()
+
+    def end(self) -> "asyncio.Task[None] | None":
+        """End it now. Returns its handler, which is cancelled; the handler's end cuts a response under way."""
+        if self._would_look_whole:
+            self.abort()
+        elif self.task is None or not self.is_busy:
+            self.close()
+        if self.task is not None:
+            self.task.cancel()
+        return self.task
+
+    def _hang_up(self) -> None:
+        """Linger, as nginx does; behind TLS the transport itself waits for the client's close_notify."""
+        self._enter(State.LINGERING, min(_LINGER_S, self.stall_timeout_s))
+        self._reader.close()
+        self._queue.forget(self)
+        for exchange in (self._receiving, self._exchange):
+            if exchange is not None:
+                exchange.body.end()  # unread, it may hold up reading
+        self._receiving = None
+        if self.transport is not None and not self.transport.is_closing():
+            try:
+                self.transport.write_eof()
+            except (NotImplementedError, OSError):  # TLS, or the client has left
+                self.close()
+
+
+def _late(missing: str) -> http1.Refusal:
+    return http1.Refusal(408, b"Request Timeout", missing)
+
+
+class _Queue(deque[Exchange]):
+    """Pipelined requests behind the one that is served. While it has any, the connection (`wire`) is not read."""
+
+    def __init__(self, buffers: Buffers) -> None:
+        super().__init__()
+        self._account = Account(buffers)
+
+    def put(self, exchange: Exchange, wire: Wire) -> None:
+        """Put a request behind the others."""
+        self.append(exchange)
+        if len(self) == 1:
+            wire.hold_reading()
+
+    def measure(self, unread_bytes: int) -> None:
+        """Count the memory of the requests and of the bytes that came behind them."""
+        heads = sum(exchange.headers.size_bytes() + _QUEUED_BYTES for exchange in self)
+        self._account.set(heads + unread_bytes)
+
+    def take(self, wire: Wire) -> Exchange:
+        """Take out the first request."""
+        exchange = self.popleft()
+        if not self:
+            self._account.close()
+            wire.release_reading()
+        return exchange
+
+    def forget(self, wire: Wire) -> None:
+        """Forget all of them."""
+        for exchange in self:
+            exchange.close()
+        if self:
+            self.clear()
+            wire.release_reading()
+        self._account.close()

@@ -1,0 +1,69 @@
+"""Connecting to an upstream: its addresses one after the other, a Unix socket, TLS.
+
+In: where the upstream is. Out: a connection. Always: the next address is tried only where no connection came about, so
+that no byte of a request has gone out; all of them share one time limit.
+"""
+
+import asyncio
+import ipaddress
+import socket
+import ssl
+from collections.abc import Callable
+from typing import TypeVar
+
+from gateway.config import Upstream
+
+_Protocol = TypeVar("_Protocol", bound=asyncio.BaseProtocol)
+
+
+def tls_context(config: Upstream) -> ssl.SSLContext | None:
+    """The context for an https upstream, else None. Raises OSError, such as ssl.SSLError, if a file cannot be used."""
+    if config.url.scheme != "https":
+        return None
+    context = ssl.create_default_context(cafile=config.tls.ca)
+    if config.tls.certificate is not None:
+        context.load_cert_chain(config.tls.certificate, config.tls.key)
+    return context
+
+
+class Dialer:
+    """Makes connections to one upstream. The constructor raises OSError as `tls_context` does."""
+
+    def __init__(self, config: Upstream, loop: asyncio.AbstractEventLoop) -> None:
+        self._host, self._port = config.url.host, config.url.port
+        self._socket = config.socket
+        self._timeout_s = config.connect_timeout
+        self._loop = loop
+        self._tls = tls_context(config)
+        self._server_name = (config.tls.server_name or self._host) if self._tls is not None else None
+
+    async def connect(self, protocol: Callable[[], _Protocol]) -> _Protocol:
+        """A connection. Raises OSError; TimeoutError after `connect_timeout`."""
+        async with asyncio.timeout(self._timeout_s):
+            if self._socket is not None:
+                _, made = await self._loop.create_unix_connection(
+                    protocol, self._socket, ssl=self._tls, server_hostname=self._server_name
+                )
+                return made
+            hosts = await self._addresses()
+            for host in hosts[:-1]:
+                try:
+                    async with asyncio.timeout(self._timeout_s / len(hosts)):
+                        return await self._connect_to(host, protocol)
+                except (OSError, TimeoutError):
+                    continue
+            return await self._connect_to(hosts[-1], protocol)
+
+    async def _connect_to(self, host: str, protocol: Callable[[], _Protocol]) -> _Protocol:
+        _, made = await self._loop.create_connection(
+            protocol, host, self._port, ssl=self._tls, server_hostname=self._server_name
+        )
+        return made
+
+    async def _addresses(self) -> list[str]:
+        """The addresses of the upstream's host, in the order of the system."""
+        try:
+            return [str(ipaddress.ip_address(self._host))]
+        except ValueError:
+            found = await self._loop.getaddrinfo(self._host, self._port, type=socket.SOCK_STREAM)
+        return list(dict.fromkeys(str(address[0]) for *_, address in found))

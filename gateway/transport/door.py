@@ -1,0 +1,61 @@
+"""The door of a listener, against DNS rebinding: on loopback, `Host` and `Origin` must be loopback too, or listed.
+
+In: the header fields of a request, which may have no `Origin`. Out: nothing, or Forbidden. Always: the listeners of
+clients and of operators have the same door. On any other address the door is open (DESIGN 7.10).
+"""
+
+import ipaddress
+import re
+from functools import lru_cache
+from typing import Final
+
+from gateway.config import Address, Config
+from gateway.errors import Forbidden
+from gateway.transport.headers import Headers
+
+_HOST: Final = re.compile(r"([a-z0-9._~!$&'()*+,;=%-]{1,255}|\[[0-9a-f:.]{1,45}\])(?::[0-9]*)?")
+
+
+class Door:
+    """The door of one listener."""
+
+    def __init__(self, listen: Address, config: Config) -> None:
+        self._guarded = _is_loopback(listen.host)
+        self._hosts = {h.lower() for h in config.allowed_hosts}
+        self._hosts |= {u.match.host.lower() for u in config.upstreams if u.match.host is not None}
+        self._origins = {o.lower() for o in config.allowed_origins}
+
+    def check(self, headers: Headers) -> None:
+        """Let a request with these fields in. Raises Forbidden if the door is closed to it."""
+        if not self._guarded:
+            return
+        for host in headers.all(b"host"):
+            if not self._admits_host(host):
+                given = host.decode("latin-1")
+                raise Forbidden(f"Host {given!r} is neither a loopback name nor in allowed_hosts")
+        for origin in headers.all(b"origin") if b"origin" in headers else ():
+            if not self._admits_origin(origin):
+                given = origin.decode("latin-1")
+                raise Forbidden(f"Origin {given!r} is neither a loopback origin nor in allowed_origins")
+
+    def _admits_host(self, value: bytes) -> bool:
+        name = host_name(value.strip(b" \t").decode("latin-1"))
+        return _is_loopback(name) or name in self._hosts
+
+    def _admits_origin(self, value: bytes) -> bool:
+        text = value.strip(b" \t").decode("latin-1").lower()
+        return _is_loopback(host_name(text.partition("://")[2])) or text in self._origins
+
+
+@lru_cache(maxsize=1024)
+def _is_loopback(name: str) -> bool:
+    try:
+        return name == "localhost" or ipaddress.ip_address(name.strip("[]")).is_loopback
+    except ValueError:
+        return False
+
+
+def host_name(host: str) -> str:
+    """The name in a `Host` value, without the port; empty if the value is malformed."""
+    found = _HOST.fullmatch(host.lower())
+    return found[1] if found is not None else ""

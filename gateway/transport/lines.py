@@ -1,0 +1,95 @@
+"""Lines as bytes: over stdio each message is one line (transports specification, stdio).
+
+In: the bytes of a stream, split anywhere. Out: `Line`s in order. Always: their bytes, one behind the other, are the
+bytes that came. A line ends at LF and nowhere else; the last one may have no end. A line that is too large to be
+read comes in pieces, and costs no memory.
+"""
+
+import re
+from collections.abc import Iterator
+from typing import Final
+
+import msgspec
+
+from gateway.mcp import jsonrpc
+
+_SIGHT_BYTES: Final = 1024  # at either end of a large line
+_ID: Final = rb'"id"\s*:\s*(-?[0-9.eE+-]{1,100}|"[^"\\]{0,500}")'
+_VERSION: Final = rb'"jsonrpc"\s*:\s*"2\.0"'
+_METHOD_FIRST: Final = re.compile(rb"\s*\{\s*(?:%b\s*,\s*)?(?:%b\s*,\s*)?\"method\"\s*:" % (_VERSION, _ID))
+_ID_FIRST: Final = re.compile(
+    rb"\s*\{\s*(?:%b\s*,\s*)?%b\s*,\s*(?:%b\s*,\s*)?\"(?:result|error)\"\s*:" % (_VERSION, _ID, _VERSION)
+)
+_ID_LAST: Final = re.compile(rb",\s*%b\s*(?:,\s*%b\s*)?\}\s*$" % (_ID, _VERSION))
+
+
+class Line(msgspec.Struct):
+    """A line with its LF, or a piece of one that is too large to be read: then `whole` is False."""
+
+    raw: bytes
+    whole: bool = True
+    ended: bool = True  # False: more of the line follows, or the stream has ended before the line
+
+
+class LineParser:
+    """Splits a stream into lines. One parser for one stream."""
+
+    def __init__(self, line_bytes_max: int) -> None:
+        self._line_bytes_max = line_bytes_max
+        self._pending = bytearray()
+        self._large = False  # the line under way is too large: its pieces go out as they come
+
+    def feed(self, piece: bytes) -> Iterator[Line]:
+        """The lines that a piece completes, and its share of a large one."""
+        start = 0
+        while end := piece.find(b"\n", start) + 1:
+            yield self._take(piece[start:end], ended=True)
+            start = end
+        rest = piece[start:]
+        if rest and (self._large or len(self._pending) + len(rest) > self._line_bytes_max):
+            yield self._take(rest, ended=False)
+        else:
+            self._pending += rest
+
+    def rest(self) -> Line | None:
+        """The last line of a stream that ended without LF; else None."""
+        return self._take(b"", ended=False) if self._pending else None
+
+    @property
+    def pending_bytes(self) -> int:
+        """How many bytes are held of a line that has not ended."""
+        return len(self._pending)
+
+    def _take(self, data: bytes, ended: bool) -> Line:
+        raw = bytes(self._pending) + data
+        self._pending.clear()
+        whole = not self._large and len(raw) <= self._line_bytes_max
+        self._large = not whole and not ended
+        return Line(raw, whole, ended)
+
+
+class Sight:
+    """The id of the request that a large line answers, found without reading the line, if it stands at either end.
+
+    A match is certain: in JSON nothing stands in front of the first member, and nothing behind the last.
+    """
+
+    def __init__(self, piece: bytes) -> None:
+        head = piece[:_SIGHT_BYTES]
+        self.may_be_response = _METHOD_FIRST.match(head) is None
+        self.first_id = _id_in(_ID_FIRST.match(head))
+        self._tail = piece[-_SIGHT_BYTES:]
+
+    def feed(self, piece: bytes) -> None:
+        """The line goes on with this."""
+        self._tail = (self._tail + piece[-_SIGHT_BYTES:])[-_SIGHT_BYTES:]
+
+    @property
+    def id(self) -> jsonrpc.Id | None:
+        """The id of the response, once the line has ended; None if there is none, or it cannot be told."""
+        last_id = _id_in(_ID_LAST.search(self._tail)) if self.may_be_response else None
+        return last_id if self.first_id is None else self.first_id
+
+
+def _id_in(found: re.Match[bytes] | None) -> jsonrpc.Id | None:
+    return None if found is None else jsonrpc.id_of(found[1])

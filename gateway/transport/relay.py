@@ -1,0 +1,285 @@
+"""The byte pump: a request goes up and its response comes down, unchanged, while a `Watch` may look at the messages.
+
+In: an `Exchange`, the request's head and the part of its body that was read already. Out: the upstream's response,
+written to the client as it arrives. Always: bytes, order, case and framing are the sender's (DESIGN 3.2); a body that
+broke off is never ended as if it were whole (DESIGN 3.5); a watch sees every message before the client can act on it,
+and only a watch that edits delays anything.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Container
+from typing import Any, Final
+
+from gateway.config import Limits
+from gateway.errors import GatewayError, UpstreamTimeout
+from gateway.transport.buffers import SMALL_BYTES_MAX, Account
+from gateway.transport.exchange import Exchange
+from gateway.transport.headers import Headers
+from gateway.transport.pool import Call, Pool
+from gateway.transport.taps import BodyTap, Decode, EventTap, Unreadable, Watch, decoder
+from gateway.transport.upstream import Response
+from gateway.transport.wire import chunk, last_chunk
+
+log = logging.getLogger("taskgate.relay")
+
+SAFE_METHODS: Final = frozenset({b"GET", b"HEAD", b"OPTIONS", b"TRACE"})
+EVENT_STREAM: Final = b"text/event-stream"
+JSON: Final = b"application/json"
+
+
+class Request:
+    """A request as it goes up: its target, its header fields and the part of its body that was read already."""
+
+    __slots__ = ("body", "headers", "method", "refused_trailers", "target", "whole")
+
+    def __init__(
+        self,
+        method: bytes,
+        target: bytes,
+        headers: Headers,
+        body: bytes,
+        whole: bool,
+        refused_trailers: Container[bytes] = (),
+    ) -> None:
+        self.method = method
+        self.target = target
+        self.headers = headers
+        self.body = body
+        self.whole = whole
+        self.refused_trailers = refused_trailers  # names in lower case, besides those that never pass
+
+    def head(self) -> bytes:
+        """The request line and header fields as bytes."""
+        return b"%b %b HTTP/1.1\r\n%b\r\n" % (self.method, self.target, self.headers.block())
+
+    @property
+    def chunked(self) -> bool:
+        return b"transfer-encoding" in self.headers
+
+    def check_length(self, sent_bytes: int) -> None:
+        """Raise GatewayError if the body's size is not what the head says.
+
+        That would be a fault of the gateway: a server would take the missing bytes from the next client's request.
+        """
+        stated_bytes = int(self.headers.get(b"content-length") or 0)
+        if not self.chunked and sent_bytes != stated_bytes:
+            log.error("a body differs from its length", extra={"bytes": sent_bytes, "content_length": stated_bytes})
+            raise GatewayError(f"the body has {sent_bytes} bytes, its Content-Length says {stated_bytes}")
+
+
+async def relay(
+    exchange: Exchange, request: Request, pool: Pool, timeout_s: float | None, watch: Watch, limits: Limits
+) -> None:
+    """Pass `request` on and its response back.
+
+    Raises GatewayError if the upstream fails. If a part of the response was written by then, the exchange stays
+    unfinished, which cuts the client's connection.
+    """
+    async with pool.call(request.method, exchange) as call:
+        if request.whole:
+            request.check_length(len(request.body))
+            again = request.method in SAFE_METHODS
+            response = await call.send_all(*_whole(request, exchange), timeout_s, again)
+            request.body = b""
+            exchange.release()
+            await _respond(exchange, response, watch, limits)
+        else:
+            await _pass_while_sending(exchange, request, call, timeout_s, watch, limits)
+
+
+def _whole(request: Request, exchange: Exchange) -> tuple[bytes, bytes]:
+    """The bytes of a request, in two parts if joining them would copy much."""
+    if request.chunked:
+        last = last_chunk(exchange.body.trailers, request.refused_trailers)
+        return request.head() + chunk(request.body) + last, b""
+    if len(request.body) > SMALL_BYTES_MAX:
+        return request.head(), request.body
+    return request.head() + request.body, b""
+
+
+async def _pass_while_sending(
+    exchange: Exchange, request: Request, call: Call, timeout_s: float | None, watch: Watch, limits: Limits
+) -> None:
+    """Send a body as it comes from the client; the response may begin, and even end, before the body has ended."""
+    sending = asyncio.ensure_future(_send(exchange, request, call))
+    head = asyncio.ensure_future(call.head(None))
+    tasks: list[asyncio.Future[Any]] = [sending, head]
+    try:
+        first: float | None = timeout_s if exchange.waits and timeout_s else None
+        await asyncio.wait({sending, head}, timeout=first, return_when=asyncio.FIRST_COMPLETED)
+        if first and exchange.waits and not head.done():
+            raise UpstreamTimeout(f"no word from the upstream within {timeout_s:g} s")
+        if not (head.done() or sending.done()):
+            await asyncio.wait({sending, head}, return_when=asyncio.FIRST_COMPLETED)
+        if not head.done():
+            sending.result()
+            await asyncio.wait({head}, timeout=timeout_s or None)
+            if not head.done():
+                raise UpstreamTimeout(f"no answer from the upstream within {timeout_s:g} s")
+        response = head.result()
+        responding = asyncio.ensure_future(_respond(exchange, response, watch, limits))
+        tasks.append(responding)
+        await asyncio.wait({sending, responding}, return_when=asyncio.FIRST_COMPLETED)
+        if not responding.done():
+            sending.result()  # raises: a request that broke off ends its answer too
+            await asyncio.wait({responding})
+        responding.result()
+        while not (sending.done() or call.is_lost):  # the upstream may want the rest all the same
+            await asyncio.wait({sending}, timeout=1.0)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def _send(exchange: Exchange, request: Request, call: Call) -> None:
+    frame = chunk if request.chunked else _identity
+    begun = request.body + exchange.body.take()
+    sent_bytes = len(begun)
+    await call.send(request.head() + frame(begun))
+    begun = request.body = b""
+    exchange.release()
+    while piece := await exchange.body.read():
+        if call.is_lost:
+            return  # the upstream reads no more, whatever it has answered
+        sent_bytes += len(piece)
+        await call.send(frame(piece))
+    request.check_length(sent_bytes)
+    last = last_chunk(exchange.body.trailers, request.refused_trailers) if request.chunked else b""
+    await call.send(last, last=True)
+
+
+def _identity(data: bytes) -> bytes:
+    return data
+
+
+# ---- the response ----
+
+
+async def _respond(exchange: Exchange, response: Response, watch: Watch, limits: Limits) -> None:
+    """Write the response to the client as it comes, by way of `watch`."""
+    watch.head(response)
+    kind = response.headers.media_type()
+    stream = kind == EVENT_STREAM
+    exchange.streams = stream and exchange.method == b"GET"
+    if stream:
+        exchange.connection.limit_stalls(False)  # no time limit on a stream that is open (DESIGN 3.4)
+    looked_at = response.status < 400 and (stream or (watch.reads_json and kind == JSON))
+    if not looked_at or response.framing == "none":
+        await _pump(exchange, response, exchange.glance if kind == JSON else _pass)
+        return
+    try:
+        decode = decoder(response.headers, limits.inspected_body_bytes_max)
+    except Unreadable:
+        await _pump(exchange, response, _unread(watch))
+        return
+    account = Account(exchange.connection.buffers)
+    try:
+        if stream:
+            tap = EventTap(watch, decode, limits.inspected_event_bytes_max, account)
+            if watch.edits:
+                await _pump(exchange, _reframed(response), tap.edit, tap.rest)
+            else:
+                await _pump(exchange, response, tap.look)
+        elif watch.edits:
+            await _edit_body(exchange, response, watch, decode, limits.inspected_body_bytes_max, account)
+        else:
+            copy = BodyTap(watch, decode, limits.inspected_body_bytes_max, account, response)
+            await _pump(exchange, response, copy.look, copy.end)
+    finally:
+        account.close()
+
+
+async def _pump(
+    exchange: Exchange,
+    response: Response,
+    through: Callable[[bytes], bytes],
+    end: Callable[[], bytes] = bytes,
+    begun: bytes = b"",
+) -> None:
+    """Send the head, each piece of the body at once, as `through` returns it, and then what `end` returns."""
+    exchange.begin(response.status, response.reason, response.headers.end_to_end(), response.framing)
+    body = response.body
+    while True:
+        piece = begun or body.take()
+        if not piece and not body.complete:
+            exchange.flush()
+            await exchange.drain()
+            piece = await body.read()
+        if not piece:
+            break
+        begun = b""
+        exchange.send(through(piece))
+        if not body.complete:
+            exchange.flush()
+            await exchange.drain()
+    if rest := end():
+        exchange.send(rest)
+    exchange.end(body.trailers)
+
+
+async def _edit_body(
+    exchange: Exchange, response: Response, watch: Watch, decode: Decode, bytes_max: int, account: Account
+) -> None:
+    """Hold a JSON body until it is whole, and send it as `watch` returns it; one that is too large passes unread.
+
+    Raises Overloaded if there is no room to hold it, unless the watch holds it for some seconds only.
+    """
+    held, whole = bytearray(), False
+    try:
+        async with asyncio.timeout(watch.hold.seconds):
+            while piece := await response.body.read():
+                held += piece
+                if len(held) > min(bytes_max, watch.hold.bytes_max):
+                    break
+                account.hold(len(held))
+            else:
+                whole = True
+    except (TimeoutError, GatewayError):
+        if watch.hold.seconds is None:
+            raise
+    if whole:
+        await _send_edited(exchange, response, watch, decode, bytes(held))
+    else:
+        await _pump(exchange, response, _unread(watch), begun=bytes(held))
+
+
+async def _send_edited(exchange: Exchange, response: Response, watch: Watch, decode: Decode, held: bytes) -> None:
+    try:
+        plain = decode(held) + decode(b"")
+    except Unreadable:
+        watch.unread()
+        plain = edited = held
+    else:
+        edited = watch.message(plain)
+    if edited is not plain:
+        held = edited
+        response.headers = response.headers.without(b"content-encoding")
+        if response.framing == "length":
+            response.headers = response.headers.with_value(b"content-length", b"%d" % len(held))
+    await _pump(exchange, response, _pass, begun=held)
+
+
+def _reframed(response: Response) -> Response:
+    """The response, framed for a body that is decoded and edited on its way."""
+    response.headers = response.headers.without(b"content-encoding")
+    if response.framing == "length":
+        response.headers = response.headers.without(b"content-length")
+        response.headers.add(b"Transfer-Encoding", b"chunked")
+        response.framing = "chunked"
+    return response
+
+
+def _pass(piece: bytes) -> bytes:
+    return piece
+
+
+def _unread(watch: Watch) -> Callable[[bytes], bytes]:
+    """A function that passes pieces unread. It tells the watch at each one: a piece may come long after the last."""
+
+    def through(piece: bytes) -> bytes:
+        watch.unread()
+        return piece
+
+    return through

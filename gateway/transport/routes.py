@@ -1,0 +1,111 @@
+"""The way of a request to its upstream: which upstream, under which target, with which header fields.
+
+In: the exchanges of clients. Out: for each upstream, the target and header fields of a request that is for it.
+Always: a target's bytes stay as they came, but for the path prefix; a client cannot hide who asks.
+"""
+
+import re
+import socket
+from collections.abc import Sequence
+from typing import Final
+
+from gateway.config import ANY_ADDRESS, Address, Upstream, bracketed
+from gateway.errors import Ambiguous
+from gateway.transport.addresses import Addresses
+from gateway.transport.cors import Cors
+from gateway.transport.door import host_name
+from gateway.transport.exchange import Exchange
+from gateway.transport.headers import Headers
+from gateway.transport.pool import Pool
+
+_WELL_KNOWN: Final = re.compile(rb"/\.well-known/[^/?]+")
+# `Connection` must not remove the fields that tell who asks, or what: the client would get somebody else's answer.
+_TELLS_WHO: Final = frozenset({b"authorization", b"proxy-authorization", b"cookie", b"origin", b"forwarded"})
+_TELLS_WHO_BEGIN: Final = (b"mcp-", b"x-forwarded-")
+_OF_ONE_VALUE: Final = (b"X-Forwarded-Proto", b"X-Forwarded-Host")
+
+
+def by_precedence(upstreams: Sequence[Upstream]) -> list[Upstream]:
+    """The upstreams in the order in which they are tried: a host goes before none, then the longer prefix first."""
+    return sorted(upstreams, key=lambda u: (u.match.host is not None, len(u.match.prefix or "")), reverse=True)
+
+
+def address(upstream: Upstream, listen: Address, is_tls: bool) -> str:
+    """Where clients find an upstream's MCP endpoint, if nothing stands in front; `listen` has the port really taken."""
+    url, match = upstream.url, upstream.match
+    if upstream.public_url not in (None, "off"):
+        return f"{(upstream.public_url or '').rstrip('/')}{url.path}"
+    if listen.path:
+        return f"http://{listen}:{match.prefix or ''}{url.path}"  # as nginx writes the address of a Unix socket
+    host = match.host or (socket.gethostname() if listen.host in ANY_ADDRESS else bracketed(listen.host))
+    port = "" if listen.port == (443 if is_tls else 80) else f":{listen.port}"
+    return f"{'https' if is_tls else 'http'}://{host}{port}{match.prefix or ''}{url.path}"
+
+
+class Route:
+    """The way to one upstream."""
+
+    def __init__(self, upstream: Upstream, pool: Pool) -> None:
+        self.upstream = upstream
+        self.pool = pool
+        self.cors = Cors()
+        self._host = upstream.match.host
+        self.prefix = (upstream.match.prefix or "").rstrip("/").encode()
+        sent = {"upstream": upstream.url.authority, "preserve": None}.get(upstream.host, upstream.host)
+        self._sent_host = sent.encode() if sent is not None else None
+        public, url = upstream.public_url, upstream.url
+        self.addresses = Addresses(url.scheme, url.authority, sent, public, self.prefix.decode())
+        self._tells_who = _TELLS_WHO | {name.lower().encode() for name in upstream.identity_headers or ()}
+
+    def is_at(self, host: str) -> bool:
+        """Whether a request with this `Host` may be for it, whatever its path."""
+        return self._host is None or self._host == host_name(host)
+
+    def target(self, host: str, target: bytes) -> bytes | None:
+        """The request target towards the upstream, None if the request is not for it. Its bytes stay as they came."""
+        if not self.is_at(host):
+            return None
+        if not self.prefix:
+            return target
+        # Clients look for authorization documents at the root, with the resource's path behind (RFC 9728, 3.1).
+        well_known = _WELL_KNOWN.match(target)
+        at = well_known.end() if well_known is not None else 0
+        rest = target[at + len(self.prefix) :]
+        if not target.startswith(self.prefix, at) or (rest and rest[:1] not in b"/?"):
+            return None
+        return target[:at] + (rest if at or rest.startswith(b"/") else b"/" + rest)
+
+    def headers(self, exchange: Exchange, host: str) -> Headers:
+        """The header fields as they go to the upstream. Raises Ambiguous where `Connection` would hide who asks."""
+        for name in exchange.headers.tokens(b"connection"):
+            if name in self._tells_who or name.startswith(_TELLS_WHO_BEGIN):
+                raise Ambiguous(f"Connection names {name.decode('latin-1')}, which is not of one connection")
+        headers = exchange.headers.end_to_end()
+        if self._sent_host is not None:
+            headers = headers.with_value(b"host", self._sent_host)
+        if self.upstream.add_headers:
+            for name, value in _added(exchange, self.upstream, host):
+                if name in _OF_ONE_VALUE:  # it replaces what the client says
+                    headers = headers.with_value(name.lower(), value)
+                else:
+                    headers.add(name, value)
+        return headers
+
+
+def _added(exchange: Exchange, upstream: Upstream, host: str) -> list[tuple[bytes, bytes]]:
+    transport = exchange.connection.transport
+    peer = transport.get_extra_info("peername") if transport is not None else None
+    address = str(peer[0]) if isinstance(peer, tuple) else "unknown"
+    proto = "https" if transport is not None and transport.get_extra_info("sslcontext") else "http"
+    node = f'"[{address}]"' if ":" in address else address
+    added = {
+        "x-forwarded": [("X-Forwarded-For", address), ("X-Forwarded-Proto", proto), ("X-Forwarded-Host", host)],
+        "forwarded": [("Forwarded", f"for={node};host={_quoted(host)};proto={proto}")],
+        "via": [("Via", f"1.{exchange.minor} taskgate")],
+    }
+    return [(name.encode(), value.encode("latin-1")) for kind in upstream.add_headers for name, value in added[kind]]
+
+
+def _quoted(text: str) -> str:
+    """A quoted-string (RFC 9110, 5.6.4), in which every value that a field may have can be written."""
+    return '"' + re.sub(r'(["\\])', r"\\\1", text) + '"'

@@ -1,0 +1,289 @@
+"""stdio: the caller, channel and reply that `tasks/` needs (tasks/ports.py), over a server's standard streams.
+
+In: lines. Out: the same lines, and between them the gateway's own. Always: no line stands inside another; the response
+to a request of the gateway's own stays here, and nothing else does (DESIGN 11.2, 11.3).
+"""
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from enum import Enum
+from typing import Final, NamedTuple, Protocol
+
+from gateway.errors import Overloaded, UpstreamBroken, UpstreamUnreachable
+from gateway.identity import Key
+from gateway.mcp import jsonrpc
+from gateway.mcp.jsonrpc import Id, Message
+from gateway.transport.buffers import Account, Buffers
+from gateway.transport.lines import Line, Sight
+
+KEY: Final = Key.of("stdio", b"", b"", b"")  # one process is one session and one identity
+UNANSWERED_MAX: Final = 10_000  # requests of the client, and of the gateway; the oldest are forgotten first
+
+
+class Source(Protocol):
+    """Where bytes come from."""
+
+    async def read(self) -> bytes:
+        """Some bytes; none at the end."""
+
+
+class Sink(Protocol):
+    """Where bytes go."""
+
+    def write(self, data: bytes) -> None:
+        """Send bytes, in order. Nothing happens if the other side takes no more."""
+
+    @property
+    def is_full(self) -> bool:
+        """Whether the other side has yet to take so much that `drain` waits."""
+
+    async def drain(self) -> None:
+        """Wait until the other side has taken enough."""
+
+
+class Outlet:
+    """The lines that go out to one side: those that pass, and the gateway's own between them.
+
+    from               when                       to
+    between lines      pass a whole line          between lines
+    between lines      pass a piece               inside a line
+    inside a line      pass a piece               inside a line
+    inside a line      pass the last piece        between lines; what waits goes out
+    inside a line      insert                     inside a line; it waits
+    """
+
+    def __init__(self, sink: Sink, buffers: Buffers) -> None:
+        self.sink = sink
+        self._account = Account(buffers)
+        self._inside = False
+        self._waiting: list[bytes] = []
+
+    def pass_on(self, line: Line) -> None:
+        """Pass a line, or a piece of one."""
+        self.sink.write(line.raw)
+        self._inside = not line.ended
+        if line.ended and self._waiting:
+            waiting, self._waiting = self._waiting, []
+            self._account.set(0)
+            self.sink.write(b"".join(waiting))
+
+    def insert(self, message: bytes) -> None:
+        """Send a message of the gateway's as a line of its own. Raises Overloaded where there is no room to hold it."""
+        line = message + b"\n"
+        if not self._inside:
+            self._account.hold(len(line))
+            self._account.set(0)  # the sink counts what it holds
+            self.sink.write(line)
+            return
+        self._account.hold(self._account.held_bytes + len(line))
+        self._waiting.append(line)
+
+
+class StdioChannel:
+    """Requests of the gateway's own to the server."""
+
+    def __init__(self, outlet: Outlet) -> None:
+        self._outlet = outlet
+        self._asked: OrderedDict[Id, asyncio.Future[Message] | None] = OrderedDict()
+        """The requests that the server has yet to answer, by id; None where nobody waits for the answer any more."""
+        self._ended = False
+
+    def __len__(self) -> int:
+        """How many requests of the gateway's the server has yet to answer."""
+        return len(self._asked)
+
+    async def ask(self, request: bytes, raw_id: bytes) -> Message:
+        """The response to one JSON-RPC request, whose id is `raw_id`; it may be an error. Raises GatewayError."""
+        if self._ended:
+            raise UpstreamUnreachable("the server has ended")
+        self._outlet.insert(request)
+        key = jsonrpc.id_of(raw_id)
+        answered: asyncio.Future[Message] = asyncio.get_running_loop().create_future()
+        self._asked[key] = answered
+        while len(self._asked) > UNANSWERED_MAX:
+            self._asked.popitem(last=False)
+        try:
+            await self._outlet.sink.drain()
+            return await answered
+        finally:
+            if key in self._asked:
+                self._asked[key] = None
+
+    def asked(self, message_id: Id) -> bool:
+        """Whether a response with that id answers a request of the gateway's."""
+        return message_id in self._asked
+
+    def answer(self, message_id: Id, response: Message | None) -> None:
+        """The server has answered a request of the gateway's; None if the response is too large to be read."""
+        answered = self._asked.pop(message_id)
+        if answered is None or answered.done():
+            return
+        if response is None:
+            answered.set_exception(UpstreamBroken("a response of the server's is larger than can be read"))
+        else:
+            answered.set_result(response)
+
+    def end(self) -> None:
+        """The server says no more."""
+        self._ended = True
+        while self._asked:
+            _, answered = self._asked.popitem()
+            if answered is not None and not answered.done():
+                answered.set_exception(UpstreamBroken("the server has ended without an answer"))
+
+
+class StdioCaller:
+    """The one client."""
+
+    key = KEY
+    asks_first = False  # no field goes with a message, so the server would refuse none
+
+    def __init__(self, channel: StdioChannel) -> None:
+        self._channel = channel
+
+    def channel(self, on_message: Callable[[bytes], Awaitable[None]], as_it_came: bool = False) -> StdioChannel:
+        """The channel to the server. `on_message` gets nothing: all other lines of the server pass as ever."""
+        return self._channel
+
+
+class StdioReply:
+    """The way back of one answer of the gateway's own."""
+
+    def __init__(self, outlet: Outlet) -> None:
+        self._outlet = outlet
+        self.streaming = False
+        self._ended = False
+
+    @property
+    def is_full(self) -> bool:
+        """Whether the client has yet to take so much that `drain` waits."""
+        return self._outlet.sink.is_full
+
+    async def drain(self) -> None:
+        """Wait until the client has taken enough of what was sent."""
+        await self._outlet.sink.drain()
+
+    def forward(self, data: bytes) -> None:
+        """Send a message ahead of the response. After the response nothing happens."""
+        if not self._ended:
+            with suppress(Overloaded):  # only progress goes this way, and the next is as good
+                self._outlet.insert(data)
+                self.streaming = True
+
+    def send(self, data: bytes) -> None:
+        """Send the response message, which ends the reply. Raises Overloaded where there is no room to hold it."""
+        self._outlet.insert(data)
+        self._ended = True
+
+    def end(self) -> None:
+        """End without a response, as a request that was cancelled does."""
+        self._ended = True
+
+
+class Fate(Enum):
+    """What becomes of a large line of the server's.
+
+                how the line begins                           more of it comes     it ends
+    UNKNOWN     a request of the gateway's is out, and the    no room: PASSES      PASSES, or STAYS if its id is
+                line may be the response                                           the gateway's
+    PASSES      any other line                                PASSES               PASSES
+    STAYS       with an id of the gateway's                   STAYS                STAYS
+    """
+
+    UNKNOWN = "unknown"
+    PASSES = "passes"
+    STAYS = "stays"
+
+
+class LargeLine:
+    """A line of the server's that is too large to be read, on its way. It must be closed."""
+
+    def __init__(self, first: bytes, channel: StdioChannel, buffers: Buffers) -> None:
+        self._channel = channel
+        self._sight = Sight(first)
+        self._held: list[Line] = []
+        self._account = Account(buffers)
+        self.fate = Fate.PASSES
+        if len(channel) and self._sight.may_be_response:
+            first_id = self._sight.first_id
+            self.fate = Fate.UNKNOWN if first_id is None else Fate.STAYS if channel.asked(first_id) else Fate.PASSES
+
+    @property
+    def id(self) -> Id | None:
+        """The id of the response, once the line has ended; None if the line is no response, or it cannot be told."""
+        return self._sight.id
+
+    def feed(self, line: Line) -> list[Line]:
+        """The line goes on with this piece. Returns the pieces to be passed now."""
+        self._sight.feed(line.raw)
+        pieces = [line]
+        if self.fate is Fate.UNKNOWN:
+            self._held.append(line)
+            pieces = self._decide(line.ended)
+        if line.ended and (message_id := self.id) is not None and self._channel.asked(message_id):
+            self._channel.answer(message_id, None)
+        return pieces if self.fate is Fate.PASSES else []
+
+    def _decide(self, ended: bool) -> list[Line]:
+        """Hold what has come, if there is room and the line goes on. Returns the pieces to be passed now."""
+        size_bytes = self._account.held_bytes + len(self._held[-1].raw)
+        if not self._account.has_room(size_bytes):
+            self.fate = Fate.PASSES
+        elif ended:
+            data = b"".join([each.raw for each in self._held])
+            message_id = jsonrpc.id_of(jsonrpc.member(data, "id"))
+            self.fate = Fate.STAYS if self._channel.asked(message_id) else Fate.PASSES
+            if self.fate is Fate.STAYS:
+                self._channel.answer(message_id, None)
+        else:
+            self._account.set(size_bytes)
+            return []
+        return self.close()
+
+    def close(self) -> list[Line]:
+        """No more of it comes, or no more is held. Returns the pieces that were held."""
+        held, self._held = self._held, []
+        self._account.close()
+        return held
+
+
+class Passed(NamedTuple):
+    """A request of the client's that went to the server. `held` is kept until the server answers."""
+
+    request: Message
+    at: float
+    held: object
+    times: int = 1  # of requests of this id that the server has yet to answer
+    is_clear: bool = True  # a response of this id can only be to this request
+
+
+class Unanswered:
+    """The requests of the client that the server has yet to answer, by id.
+
+    A client may use an id again before the server has answered. Until all requests of that id are answered, nobody
+    knows which of them a response is for.
+    """
+
+    def __init__(self) -> None:
+        self._passed: OrderedDict[Id, Passed] = OrderedDict()
+
+    def __len__(self) -> int:
+        return sum(passed.times for passed in self._passed.values())
+
+    def note(self, passed: Passed) -> None:
+        """A request goes to the server."""
+        key = jsonrpc.id_of(passed.request.id)
+        if (earlier := self._passed.pop(key, None)) is not None:
+            passed = passed._replace(times=earlier.times + 1, is_clear=False)
+        self._passed[key] = passed
+        while len(self._passed) > UNANSWERED_MAX:
+            self._passed.popitem(last=False)
+
+    def take(self, message_id: Id) -> Passed | None:
+        """The request that a response with that id answers; None if that is unknown."""
+        passed = self._passed.pop(message_id, None)
+        if passed is not None and passed.times > 1:
+            self._passed[message_id] = passed._replace(times=passed.times - 1)
+        return passed if passed is not None and passed.is_clear else None

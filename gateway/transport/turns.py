@@ -1,0 +1,83 @@
+"""Connections that send much are read in turns, so that no turn of the event loop takes long.
+
+In: how much was read of which connection. Out: the buffer for the next read; its size limits the read.
+Always: one turn of the loop reads `_TURN_BYTES_MAX`, less when the buffers are full, and then `_READ_BYTES_MIN` of each
+further connection. Connections that send more wait, and are read in the order in which they came to wait. A small
+message never waits.
+
+Without this libuv reads up to 32 times `_READ_BYTES_MAX` of each connection in one turn: 500 of them held the loop for
+half a second.
+"""
+
+import asyncio
+from collections import deque
+from typing import Final, Protocol
+
+_READ_BYTES_MAX: Final = 64 * 1024
+_READ_BYTES_MAX_WHEN_FULL: Final = 16 * 1024
+_READ_BYTES_MIN: Final = 4 * 1024
+_TURN_BYTES_MAX: Final = 320 * 1024  # more than a body holds: a stream that is alone never waits
+_TURN_BYTES_MAX_WHEN_FULL: Final = 128 * 1024
+LARGE_BYTES_MIN: Final = _READ_BYTES_MIN  # smaller reads do not count
+
+
+class Readable(Protocol):
+    """A connection."""
+
+    def hold_reading(self) -> None:
+        """Read no more of it until `release_reading` was called as often as this."""
+
+    def release_reading(self) -> None:
+        """Read on."""
+
+
+class Turns:
+    """The turns of one gateway. `to_read_into` is the buffer for the next read of any socket; that read overwrites it.
+
+    A turn begins with its first large read, and ends when the loop has read whatever was ready.
+    """
+
+    def __init__(self) -> None:
+        self._scratch = memoryview(bytearray(_READ_BYTES_MAX))  # every read of a socket goes through it
+        self._when_full = self._scratch[:_READ_BYTES_MAX_WHEN_FULL]
+        self._least = self._scratch[:_READ_BYTES_MIN]
+        self.to_read_into = self._scratch
+        self._is_full = False
+        self._turn_bytes_max = self._left_bytes = _TURN_BYTES_MAX
+        self._has_begun = False
+        self._waiting: deque[Readable] = deque()
+
+    def limit(self, is_full: bool) -> None:
+        """Say whether `limits.held_bytes_max` is reached: then reads and turns are smaller."""
+        self._is_full = is_full
+        self._turn_bytes_max = _TURN_BYTES_MAX_WHEN_FULL if is_full else _TURN_BYTES_MAX
+        self._choose()
+
+    def took(self, wire: Readable, size_bytes: int) -> None:
+        """Count a large read: the connection waits if others wait, or if the turn is used up."""
+        if not self._has_begun:
+            self._has_begun = True
+            asyncio.get_running_loop().call_soon(self._next)
+        self._left_bytes -= size_bytes
+        if self._left_bytes <= 0 or self._waiting:
+            wire.hold_reading()
+            self._waiting.append(wire)
+            self._choose()
+
+    def _next(self) -> None:
+        """Begin a turn with the connections that have waited longest."""
+        self._left_bytes = self._turn_bytes_max
+        self._choose()
+        count = min(len(self._waiting), self._turn_bytes_max // len(self.to_read_into))
+        first = [self._waiting.popleft() for _ in range(count)]
+        self._has_begun = bool(self._waiting)
+        if self._has_begun:
+            asyncio.get_running_loop().call_soon(self._next)
+        for wire in first:
+            wire.release_reading()
+
+    def _choose(self) -> None:
+        if self._left_bytes <= 0:
+            self.to_read_into = self._least
+        else:
+            self.to_read_into = self._when_full if self._is_full else self._scratch

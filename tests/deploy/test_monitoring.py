@@ -1,0 +1,260 @@
+"""The dashboard and the alerts of deploy/: a gateway that has traffic and faults, and the Prometheus that reads it.
+
+In: four legacy servers behind one gateway, and a second gateway. Out: a value for every expression of the dashboard,
+every alert firing while the faults last, and none once they are over.
+"""
+
+import asyncio
+import json
+import signal
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from pathlib import Path
+from typing import Any, Final
+
+import aiohttp
+import pytest
+import yaml
+from aiohttp import web
+
+from gateway.demo.legacy import LegacyServer
+from tests.deploy import DEPLOY, prometheus
+from tests.launch import Gateway, Gateways, held_port, port_of
+
+DASHBOARD: Final[dict[str, Any]] = json.loads((DEPLOY / "dashboard.json").read_text())
+RULES: Final[dict[str, Any]] = yaml.safe_load((DEPLOY / "prometheus-rules.yaml").read_text())
+ALERTS: Final = {rule["alert"] for group in RULES["groups"] for rule in group["rules"]}
+
+PATIENCE_S: Final = 60.0  # on a busy machine; a quiet one needs 10 s for each half
+TASKS_MAX: Final = 300  # of one index; the gateway scans a larger session
+CONNECTIONS_MAX: Final = 60
+IDLE: Final = 50  # connections while there are faults: more than TaskgateNearLimit allows
+MAX_AGE_S: Final = 0.2
+CROWDED_S: Final = 0.1  # twice what a request waits for its turn
+SLOW_S: Final = 5.5  # longer than TaskgateQueriesSlow allows
+UNFINISHED: Final = {"status": ["working", "input_required"]}
+
+
+def expressions() -> list[str]:
+    """Every expression of the dashboard, with values for its variables."""
+    variables = {"$__rate_interval": prometheus.RANGE, "$__range": "1m"}
+    variables |= {f"${variable['name']}": ".*" for variable in DASHBOARD["templating"]["list"]}
+    found = []
+    for panel in DASHBOARD["panels"]:
+        for target in panel.get("targets", ()):
+            expression = target["expr"]
+            for name in sorted(variables, key=len, reverse=True):
+                expression = expression.replace(name, variables[name])
+            found.append(expression)
+    return found
+
+
+class Upstream:
+    """A legacy server that can go away and come back. It takes `delay_s` for each answer, or until it is `hurried`."""
+
+    def __init__(self, tasks: int = 60, delay_s: float = 0.0) -> None:
+        self.legacy = LegacyServer(tasks)
+        self.delay_s = delay_s
+        self.hurried = asyncio.Event()
+        self._socket = held_port()
+        self.port = port_of(self._socket)
+        self._runner: web.ServerRunner | None = None
+
+    async def up(self) -> None:
+        """Listen."""
+        self._runner = web.ServerRunner(web.Server(self._handle, handler_cancellation=True), shutdown_timeout=0.1)
+        await self._runner.setup()
+        await web.TCPSite(self._runner, "127.0.0.1", self.port).start()
+
+    async def down(self) -> None:
+        """Close the listener and every connection."""
+        if self._runner is not None:
+            await self._runner.cleanup()
+
+    async def close(self) -> None:
+        """End for good."""
+        await self.down()
+        self._socket.close()
+
+    async def _handle(self, request: web.BaseRequest) -> web.Response:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(self.delay_s):
+                await self.hurried.wait()
+        return await self.legacy.handle(request)
+
+
+class Session:
+    """A client's session with one upstream."""
+
+    def __init__(self, http: aiohttp.ClientSession, url: str) -> None:
+        self._http = http
+        self._url = url
+        self.id = ""
+
+    async def ask(self, method: str, **params: object) -> None:
+        """Send a request, and wait for whatever answers it."""
+        headers = {"Accept": "application/json, text/event-stream"}
+        if self.id:
+            headers["Mcp-Session-Id"] = self.id
+        message = {"jsonrpc": "2.0", "id": 1, "method": method, "params": params}
+        with suppress(aiohttp.ClientConnectionError):  # of a connection that the gateway did not take
+            async with self._http.post(self._url, json=message, headers=headers) as response:
+                await response.read()
+                self.id = response.headers.get("Mcp-Session-Id", self.id)
+
+
+class Stage:
+    """Two gateways, and what clients do with the first. `faulty` adds what they should not."""
+
+    def __init__(self, http: aiohttp.ClientSession, gateway: Gateway, spare: Gateway) -> None:
+        self.gateway = gateway
+        self.spare = spare
+        self.faulty = False
+        self._http = http
+        assert gateway.file is not None
+        self._configuration = gateway.file.read_text()
+        self._idle: list[asyncio.StreamWriter] = []
+
+    async def session(self, name: str) -> Session:
+        """A new session with that upstream."""
+        session = Session(self._http, f"http://127.0.0.1:{self.gateway.port}/{name}/mcp")
+        await session.ask("initialize")
+        return session
+
+    async def traffic(self, research: Session, large: Session, shaky: Session, crowded: Session) -> None:
+        """What clients do all the time, until it is cancelled."""
+        while True:
+            await asyncio.gather(*(research.ask("tasks/list", **UNFINISHED) for _ in range(3)))
+            await research.ask("ping")
+            await research.ask("tools/list")
+            await research.ask("tasks/list", status=["no such status"])
+            await shaky.ask("tasks/list", **UNFINISHED)
+            await shaky.ask("ping")
+            await asyncio.gather(*(crowded.ask("ping") for _ in range(4 if self.faulty else 1)))
+            if self.faulty:
+                await large.ask("tasks/list", **UNFINISHED)
+                await _close(await self._connections(CONNECTIONS_MAX - IDLE))
+
+    async def slow_queries(self, slow: Session) -> None:
+        """One query after another, each of which must ask the upstream; until it is cancelled."""
+        while True:
+            await slow.ask("tasks/list", **UNFINISHED)
+            await asyncio.sleep(MAX_AGE_S)
+
+    async def break_down(self, upstreams: dict[str, Upstream]) -> None:
+        """Begin all faults."""
+        self.faulty, upstreams["slow"].delay_s = True, SLOW_S
+        await upstreams["shaky"].down()
+        self._idle = await self._connections(IDLE)
+        self._reload(self._configuration.replace("upstreams", "downstreams"))
+        self.spare.signal(signal.SIGSTOP)
+
+    async def recover(self, upstreams: dict[str, Upstream]) -> None:
+        """End all faults."""
+        self.spare.signal(signal.SIGCONT)
+        self._reload(self._configuration)
+        await _close(self._idle)
+        self.faulty, upstreams["slow"].delay_s = False, 0.0
+        upstreams["slow"].hurried.set()
+        await upstreams["shaky"].up()
+
+    def _reload(self, configuration: str) -> None:
+        assert self.gateway.file is not None
+        self.gateway.file.write_text(configuration)
+        self.gateway.signal(signal.SIGHUP)
+
+    async def _connections(self, count: int) -> list[asyncio.StreamWriter]:
+        """Connections that ask for nothing."""
+        opening = (asyncio.open_connection("127.0.0.1", self.gateway.port) for _ in range(count))
+        return [writer for _, writer in await asyncio.gather(*opening)]
+
+
+async def _close(writers: list[asyncio.StreamWriter]) -> None:
+    for writer in writers:
+        writer.close()
+    await asyncio.gather(*(writer.wait_closed() for writer in writers), return_exceptions=True)
+
+
+@pytest.fixture
+async def upstreams() -> AsyncIterator[dict[str, Upstream]]:
+    one_page = 5
+    found = {
+        "research": Upstream(),
+        "shaky": Upstream(),
+        "slow": Upstream(one_page),
+        "crowded": Upstream(delay_s=CROWDED_S),
+    }
+    for upstream in found.values():
+        await upstream.up()
+    yield found
+    for upstream in found.values():
+        await upstream.close()
+
+
+def settings(upstreams: dict[str, Upstream]) -> dict[str, Any]:
+    """A gateway in front of them all, with small limits."""
+    changed = {"crowded": {"requests_max": 2, "connect_timeout": "50ms"}}
+    return {
+        "log": {"level": "info"},
+        "index": {"tasks_max": TASKS_MAX, "max_age": f"{MAX_AGE_S}s"},
+        "limits": {"connections_max": CONNECTIONS_MAX},
+        "upstreams": [
+            {
+                "name": name,
+                "url": f"http://127.0.0.1:{upstream.port}/mcp",
+                "match": {"prefix": f"/{name}"},
+                **changed.get(name, {}),
+            }
+            for name, upstream in upstreams.items()
+        ],
+    }
+
+
+@asynccontextmanager
+async def stage(directory: Path, upstreams: dict[str, Upstream]) -> AsyncIterator[Stage]:
+    """Two gateways, and clients of the first."""
+    gateways = Gateways(directory)
+    research = upstreams["research"]
+    async with AsyncExitStack() as stack:
+        gateway = stack.enter_context(gateways.process(research.port, **settings(upstreams)))
+        spare = stack.enter_context(gateways.process(research.port))
+        made = Stage(await stack.enter_async_context(aiohttp.ClientSession()), gateway, spare)
+        sessions = [await made.session(name) for name in ("research", "research", "shaky", "crowded")]
+        research.legacy.load(TASKS_MAX, sessions[1].id)
+        traffic = asyncio.create_task(made.traffic(*sessions))
+        queries = asyncio.create_task(made.slow_queries(await made.session("slow")))
+        yield made
+        for task in (traffic, queries):
+            task.cancel()
+            await asyncio.wait({task})
+            assert task.cancelled(), task.exception()
+
+
+async def test_every_panel_has_a_value_and_every_alert_fires_and_resolves(
+    tmp_path: Path, upstreams: dict[str, Upstream]
+) -> None:
+    asyncio.get_running_loop().set_debug(False)  # nothing but the harness runs on this loop
+    async with (
+        stage(tmp_path, upstreams) as made,
+        prometheus.running(tmp_path, [f"127.0.0.1:{made.gateway.admin}", f"127.0.0.1:{made.spare.admin}"]) as seen,
+    ):
+        empty, silent = set(expressions()), set(ALERTS)
+
+        async def is_read() -> bool:
+            return bool(await seen.values('rate(taskgate_queries_total{upstream="shaky"}[2s])'))
+
+        async def all_seen() -> bool:
+            empty.difference_update([expression for expression in empty if await seen.values(expression)])
+            silent.difference_update([name for name, states in (await seen.alerts()).items() if "firing" in states])
+            return not empty | silent
+
+        async def none_active() -> bool:
+            return not await seen.alerts()
+
+        await prometheus.eventually(is_read, "Prometheus has read the gateway twice", PATIENCE_S)
+        await made.break_down(upstreams)
+        try:
+            await prometheus.eventually(all_seen, lambda: f"{empty} have a value, {silent} fire", PATIENCE_S)
+        finally:
+            await made.recover(upstreams)
+        await prometheus.eventually(none_active, "no alert is active", PATIENCE_S)

@@ -1,0 +1,236 @@
+"""The symptoms of docs/operating.md, each brought about: what the handbook says to look at is there.
+
+In: the table under Troubleshooting, and here one scenario for each of its rows. Out: every metric that a row names has
+changed, or has the value that is named; one line of the log has every text that the row names.
+"""
+
+import asyncio
+import re
+import signal
+from collections.abc import Awaitable, Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, Final
+
+import pytest
+
+from tests.deploy import ROOT
+from tests.launch import Gateway, Gateways, Samples, changes, eventually, listening, port_of
+from tests.relay.messages import answer, call, fault, filtered, page, post, request, response, task
+from tests.relay.rig import Place, Rig, Server, body, rig_at
+
+DESCRIPTORS: Final = 256
+HANDBOOK: Final = (ROOT / "docs/operating.md").read_text()
+
+Scenario = Callable[[Rig], Awaitable[None]]
+SCENARIOS: Final[dict[str, Scenario]] = {}
+
+
+@dataclass(frozen=True)
+class Row:
+    """A row of the table: the metrics, and the texts of one line of the log."""
+
+    metrics: list[str]
+    texts: list[str]
+
+
+def rows() -> dict[str, Row]:
+    """The rows of the table by symptom."""
+    _, _, after = HANDBOOK.partition("| symptom | metric | in the log |\n")
+    found = {}
+    for line in after.partition("\n\n")[0].splitlines()[1:]:
+        symptom, metrics, log = (cell.strip() for cell in line.strip("|").split("|"))
+        texts = re.findall(r"`([^`]*)`", re.sub(r"\(.*?\)$", "", log))
+        found[symptom[1 : symptom.index("]")]] = Row(re.findall(r"`([^`]*)`", metrics), texts)
+    return found
+
+
+def shows(metric: str, before: Samples, after: Samples) -> bool:
+    """Whether a metric as the table has it, `name{labels}` or `name == value`, tells of the symptom."""
+    read = re.fullmatch(r"(\w+)(?:\{(.*)\})?(?: (==|>) (\d+))?", metric)
+    assert read is not None, metric
+    name, labels, relation, bound = read.groups()
+    wanted = dict(re.findall(r'(\w+)="([^"]*)"', labels or ""))
+    if relation is None:
+        return changes(before, after, name, **wanted) != 0
+    values = [
+        value for (sample, given), value in after.items() if sample == name and wanted.items() <= dict(given).items()
+    ]
+    return any(value == float(bound) if relation == "==" else value > float(bound) for value in values)
+
+
+def scenario(symptom: str) -> Callable[[Scenario], Scenario]:
+    """This brings that symptom about."""
+
+    def note(given: Scenario) -> Scenario:
+        SCENARIOS[symptom] = given
+        return given
+
+    return note
+
+
+async def asked(rig: Rig, name: str, message: Any, status: int) -> None:
+    """Send a message to the upstream of that name; the answer has that status."""
+    said = await rig.ask(post(message, rig.session, target=b"/" + name.encode() + b"/mcp"))
+    assert said.status == status, said
+
+
+def always(said: bytes) -> Callable[[Any, Any], Awaitable[bytes]]:
+    """An upstream that says this to everyone."""
+
+    async def script(request: Any, peer: Any) -> bytes:
+        return said
+
+    return script
+
+
+@scenario("502")
+async def _(rig: Rig) -> None:
+    await asked(rig, "gone", call("ping"), 502)
+
+
+@scenario("504")
+async def _(rig: Rig) -> None:
+    await asked(rig, "up", call("ping"), 504)
+
+
+@scenario("503")
+async def _(rig: Rig) -> None:
+    one = await rig.client(request(target=b"/narrow/mcp"))
+    await rig.upstream.request()
+    await asked(rig, "narrow", call("ping"), 503)
+    await one.close()
+
+
+@scenario("500 and above")
+async def _(rig: Rig) -> None:
+    rig.serve(always(response(b"no", status=b"500 Internal Server Error")))
+    await asked(rig, "up", call("ping"), 500)
+
+
+@scenario("401, again and again")
+async def _(rig: Rig) -> None:
+    rig.serve(always(response(b"", b"WWW-Authenticate: Bearer", status=b"401 Unauthorized")))
+    await asked(rig, "up", call("ping"), 401)
+
+
+@scenario("403")
+async def _(rig: Rig) -> None:
+    assert (await rig.ask(request(target=b"/up/mcp", host=b"gateway.example"))).status == 403
+
+
+@scenario("404")
+async def _(rig: Rig) -> None:
+    await asked(rig, "elsewhere", call("ping"), 404)
+
+
+@scenario("an empty list")
+async def _(rig: Rig) -> None:
+    rig.serve(Server({None: page([task("t-1", "completed")])}))
+    await asked(rig, "up", filtered(), 200)
+
+
+@scenario("a list that fails")
+async def _(rig: Rig) -> None:
+    rig.serve(always(response(b"", status=b"429 Too Many Requests")))
+    await asked(rig, "up", filtered(), 429)
+
+
+@scenario("a list that is not filtered")
+async def _(rig: Rig) -> None:
+    rig.serve(Server({None: page([task("t-1")])}))
+    await asked(rig, "up", call("tasks/list", staus=["working"]), 200)
+
+
+@scenario("a slow first query")
+async def _(rig: Rig) -> None:
+    rig.serve(Server({None: page([task("t-1")], "2"), "2": page([task("t-2")], "3"), "3": page([task("t-3")])}))
+    await asked(rig, "up", filtered(), 200)
+
+
+@scenario("slow queries")
+async def _(rig: Rig) -> None:
+    tasks = [task(f"t-{n}", "completed" if n > 2 else "working", f"2026-01-0{n}T00:00:00Z") for n in range(1, 10)]
+    pages = {str(n) if n else None: page([one], str(n + 1)) for n, one in enumerate(tasks)}
+    rig.serve(Server({**pages, str(len(tasks)): page([])}))
+    for _ in range(3):  # the second one learns that the server does not know tasks/get
+        await asked(rig, "up", filtered(), 200)
+
+
+@scenario("memory")
+async def _(rig: Rig) -> None:
+    rig.serve(Server({None: page([task("t-1", statusMessage="x" * 10_000)])}))
+    await asked(rig, "up", filtered(), 200)
+
+
+@scenario("too many open files")
+async def _(rig: Rig) -> None:
+    for one in [await rig.client() for _ in range(DESCRIPTORS // 2)]:
+        await one.close()
+
+
+@scenario("-32602")
+async def _(rig: Rig) -> None:
+    async def script(request: Any, peer: Any) -> bytes:
+        return answer(fault(body(request)["id"], -32602, "Invalid cursor"))
+
+    rig.serve(script)
+    await asked(rig, "up", call("tasks/list", cursor="of a task that has gone"), 200)
+
+
+@scenario("a reload that changes nothing")
+async def _(rig: Rig) -> None:
+    rig.gateway.reconfigure({"upstreams": "one"})
+    rig.gateway.signal(signal.SIGHUP)
+
+
+@scenario("499")
+async def _(rig: Rig) -> None:
+    one = await rig.client(post(call("ping"), target=b"/up/mcp"))
+    await rig.upstream.request()
+    await one.close()
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
+    """A gateway with three ways to one upstream, few descriptors and every line of the log."""
+    gateways = Gateways(tmp_path_factory.mktemp("symptoms"))
+    with listening() as sock:
+        url = f"http://127.0.0.1:{port_of(sock)}/mcp"
+        ways: dict[str, dict[str, object]] = {
+            "up": {"url": url, "response_timeout": "300ms"},
+            "gone": {"url": "http://127.0.0.1:1/mcp"},
+            "narrow": {"url": url, "requests_max": 1, "connect_timeout": "100ms"},
+        }
+        upstreams = [{"name": name, "match": {"prefix": f"/{name}"}, **way} for name, way in ways.items()]
+        index = {"max_age": "0s"}
+        with gateways.process(port_of(sock), descriptors=DESCRIPTORS, index=index, upstreams=upstreams) as gateway:
+            yield Place(gateway, sock)
+
+
+def of_start(gateway: Gateway) -> list[str]:
+    """What the log says before the first request."""
+    lines = gateway.log.splitlines()
+    return lines[: next(number for number, line in enumerate(lines) if '"message":"serving"' in line)]
+
+
+@pytest.mark.parametrize("symptom", SCENARIOS)
+async def test_what_the_handbook_says_to_look_at_is_there(place: Place, symptom: str) -> None:
+    asyncio.get_running_loop().set_debug(False)
+    gateway, row = place.gateway, rows()[symptom]
+    before, known = await gateway.metrics(), len(gateway.log.splitlines())
+    async with rig_at(place) as rig:
+        await SCENARIOS[symptom](rig)
+
+        async def told() -> bool:
+            after = await gateway.metrics()
+            lines = [*of_start(gateway), *gateway.log.splitlines()[known:]]
+            logged = not row.texts or any(all(text in line for text in row.texts) for line in lines)
+            return logged and all(shows(metric, before, after) for metric in row.metrics)
+
+        await eventually(told, f"{row}")
+
+
+def test_each_row_of_the_handbook_is_tried() -> None:
+    assert len(SCENARIOS) >= 15
+    assert set(rows()) == set(SCENARIOS)
+    assert all(row.metrics for row in rows().values())

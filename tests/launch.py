@@ -1,0 +1,397 @@
+"""The one launcher of the gateway: the real command as a process, or the App on the test's own event loop.
+
+In: a configuration as a mapping. Out: its ports, its metrics, its log. Always: a process is ended by its own id, in a
+session of its own, so that Ctrl-C reaches the tests alone; its exit status must be 0; a traceback or a warning in its
+log fails the test.
+
+Apart from it: tests/model runs the App on a clock of its own, and tests/bench/probed.py runs it with a probe inside.
+"""
+
+import asyncio
+import http.client
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, TypeAlias
+
+from prometheus_client.parser import text_string_to_metric_families
+
+from gateway import config as gateway_config
+from gateway.app import App
+
+Json: TypeAlias = dict[str, Any]
+
+ROOT: Final = Path(__file__).parents[1]
+START_S: Final = 30.0
+STOP_S: Final = 15.0  # more than the gateway takes to drain
+RUN_S: Final = 20.0
+POLL_S: Final = 0.02
+LEAVE_S: Final = 5.0
+EVENTUALLY_S: Final = 5.0
+TAIL_BYTES: Final = 4000
+# A log must never show these: an exception that nobody caught, or a fault that Python saw.
+FAULTS: Final = ("Traceback", "Warning:", "never retrieved", "was destroyed but it is pending", "could not be handled")
+
+
+# ---- ports ----
+
+
+def held_port(port: int = 0) -> socket.socket:
+    """A port of 127.0.0.1, reserved: bound, but not listening. A server that sets SO_REUSEADDR can listen on it."""
+    sock = socket.socket()
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    sock.bind(("127.0.0.1", port))
+    return sock
+
+
+def listening() -> socket.socket:
+    """A socket that listens on 127.0.0.1. The upstreams of several tests take turns on it."""
+    sock = held_port()
+    sock.listen(128)
+    return sock
+
+
+def port_of(sock: socket.socket) -> int:
+    """The port that a socket is bound to."""
+    port: int = sock.getsockname()[1]
+    return port
+
+
+# ---- processes ----
+
+
+@dataclass(frozen=True)
+class Process:
+    """A process that a test has started. `serves` looks from outside whether it is ready."""
+
+    name: str
+    popen: "subprocess.Popen[bytes]"
+    log: Path
+    origin: str
+    serves: Callable[[], bool]
+
+    def wait(self) -> str:
+        """Return the origin once it is served. Raises AssertionError, with the end of the log, if that takes long."""
+        deadline = time.monotonic() + START_S
+        while not self.serves():
+            assert self.popen.poll() is None, f"{self.name} ended with {self.popen.returncode}:\n{self.tail()}"
+            assert time.monotonic() < deadline, f"{self.name} does not serve after {START_S:g} s:\n{self.tail()}"
+            time.sleep(POLL_S)
+        return self.origin
+
+    def stop(self) -> int:
+        """Ask the process to end, by SIGTERM; its exit status."""
+        self.popen.terminate()
+        try:
+            return self.popen.wait(STOP_S)
+        except subprocess.TimeoutExpired:
+            self.popen.kill()
+            self.popen.wait()
+            raise AssertionError(f"{self.name} ran {STOP_S:g} s after SIGTERM:\n{self.tail()}") from None
+
+    def tail(self) -> str:
+        """The end of the log."""
+        return self.log.read_bytes()[-TAIL_BYTES:].decode(errors="replace")
+
+
+@contextmanager
+def started(
+    name: str,
+    command: Sequence[str],
+    log: Path,
+    origin: str,
+    serves: Callable[[], bool],
+    environment: Mapping[str, str] | None = None,
+    tree: Path = ROOT,
+) -> Iterator[Process]:
+    """Start a process whose output is appended to `log`, and stop it in the end. It may not serve yet: see `wait`."""
+    with log.open("ab") as out:
+        popen = subprocess.Popen(
+            command,
+            cwd=tree,
+            env={**os.environ, **(environment or {})},
+            stdin=subprocess.DEVNULL,
+            stdout=out,
+            stderr=out,
+            start_new_session=True,
+        )
+    process = Process(name, popen, log, origin, serves)
+    try:
+        yield process
+    finally:
+        if popen.poll() is None:
+            process.stop()
+
+
+# ---- the command, for what it prints ----
+
+
+@asynccontextmanager
+async def command(*arguments: str) -> AsyncIterator[asyncio.subprocess.Process]:
+    """`taskgate` with these arguments, its output in one pipe; killed in the end if it still runs."""
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-W", "error", "-m", "gateway", *arguments),
+        cwd=ROOT,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.STDOUT,
+        start_new_session=True,
+    )
+    try:
+        yield process
+    finally:
+        if process.returncode is None:
+            process.kill()
+        await process.wait()
+
+
+def run(*arguments: str) -> "subprocess.CompletedProcess[str]":
+    """`taskgate` with these arguments, once it has ended: exit status, stdout, stderr."""
+    line = [sys.executable, "-W", "error", "-m", "gateway", *arguments]
+    return subprocess.run(line, cwd=ROOT, capture_output=True, text=True, timeout=RUN_S)
+
+
+# ---- a gateway that runs ----
+
+Samples: TypeAlias = dict[tuple[str, tuple[tuple[str, str], ...]], float]
+"""Values of metrics by name and sorted labels."""
+
+
+@dataclass(frozen=True)
+class Gateway:
+    """A gateway that runs, and where it listens. It is a process, with its configuration file, or else an App."""
+
+    port: int
+    admin: int
+    process: Process | None = None
+    file: Path | None = None
+    app: App | None = None
+
+    @property
+    def running(self) -> Process:
+        """The process."""
+        assert self.process is not None
+        return self.process
+
+    @property
+    def log(self) -> str:
+        """The text of the log."""
+        return self.running.log.read_text()
+
+    def wait(self) -> str:
+        """Return the origin once the gateway is ready."""
+        return self.running.wait()
+
+    def get(self, path: str) -> tuple[int, str]:
+        """Status and text of a page of the admin listener."""
+        return _get(self.admin, path)
+
+    async def metrics(self) -> Samples:
+        """Every sample on /metrics."""
+        return samples(await self.exposition())
+
+    async def exposition(self) -> str:
+        """The text of /metrics."""
+        status, text = await asyncio.to_thread(self.get, "/metrics")
+        assert status == 200
+        return text
+
+    def lines(self) -> list[Json]:
+        """The log, line by line."""
+        return [json.loads(line) for line in self.log.splitlines()]
+
+    def signal(self, number: signal.Signals) -> None:
+        """Send the process a signal."""
+        self.running.popen.send_signal(number)
+
+    async def exits(self) -> int:
+        """The exit status of the process, once it has ended."""
+        return await asyncio.to_thread(self.running.popen.wait, STOP_S)
+
+    def reconfigure(self, settings: Json) -> None:
+        """Write the configuration file anew."""
+        assert self.file is not None
+        self.file.write_text(json.dumps(settings))
+
+    def check_end(self) -> None:
+        """Fail if the process did not end with 0, or its log tells of a fault."""
+        status = self.running.popen.returncode
+        assert status == 0, f"exit status {status}: {self.running.tail()}"
+        for fault in FAULTS:
+            assert fault not in self.log, self.running.tail()
+
+
+def _get(port: int, path: str) -> tuple[int, str]:
+    """Status and text of a page at a port of 127.0.0.1."""
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=5)
+    try:
+        connection.request("GET", path)
+        response = connection.getresponse()
+        return response.status, response.read().decode()
+    finally:
+        connection.close()
+
+
+def _ready(admin: int) -> bool:
+    """Whether the gateway with that admin port says that it is ready."""
+    try:
+        return _get(admin, "/readyz")[0] == 200
+    except OSError:
+        return False
+
+
+def samples(exposition: str) -> Samples:
+    """The samples in a text that Prometheus reads."""
+    return {
+        (sample.name, tuple(sorted(sample.labels.items()))): sample.value
+        for family in text_string_to_metric_families(exposition)
+        for sample in family.samples
+    }
+
+
+async def eventually(condition: Callable[[], Awaitable[bool]], what: str) -> None:
+    """Return once `condition` holds. Nothing announces that, so it is polled."""
+    deadline = time.monotonic() + EVENTUALLY_S
+    for _ in range(round(EVENTUALLY_S / POLL_S)):
+        if await condition():
+            return
+        if time.monotonic() > deadline:
+            break
+        await asyncio.sleep(POLL_S)
+    raise AssertionError(f"not within {EVENTUALLY_S:g} s: {what}")
+
+
+async def logged(gateway: Gateway, text: str) -> Json:
+    """The first line of the log with that text in it, once it is there."""
+
+    async def there() -> bool:
+        return any(text in json.dumps(line) for line in gateway.lines())
+
+    await eventually(there, f"{text!r} in the log")
+    return next(line for line in gateway.lines() if text in json.dumps(line))
+
+
+def changes(before: Samples, after: Samples, name: str, **labels: str) -> float:
+    """The growth of the samples of that name with these labels, in sum."""
+    wanted = set(labels.items())
+    return sum(value - before.get(key, 0.0) for key, value in after.items() if key[0] == name and wanted <= set(key[1]))
+
+
+def settings(port: int, admin: int, upstream: int, changed: Json | None = None) -> Json:
+    """A configuration (JSON is YAML): one upstream on that port, and `changed`, section by section.
+
+    The key `upstream` holds what is changed in the one upstream.
+    """
+    given = dict(changed or {})
+    up = {"name": "up", "url": f"http://127.0.0.1:{upstream}/mcp", **given.pop("upstream", {})}
+    return {
+        "listen": f"127.0.0.1:{port}",
+        "admin": {"listen": f"127.0.0.1:{admin}"},
+        "log": {"level": "debug"},
+        "upstreams": [up],
+        **given,
+    }
+
+
+# ---- starting one ----
+
+
+@contextmanager
+def ports(port: int | None = None) -> Iterator[tuple[int, int]]:
+    """Two ports for a gateway, reserved: `port` if it is given, and one for the admin listener."""
+    with held_port(port or 0) as listen, held_port() as admin:
+        yield port_of(listen), port_of(admin)
+
+
+class Gateways:
+    """Starts gateways, their files in one directory."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._count = 0
+
+    @contextmanager
+    def process(self, upstream: int, /, descriptors: int | None = None, **changed: Any) -> Iterator[Gateway]:
+        """The command, ready, in front of the upstream on that port. `descriptors`: how many it may have open."""
+        with (
+            ports() as (listen, admin),
+            self.starting(settings(listen, admin, upstream, changed), descriptors=descriptors) as gateway,
+        ):
+            gateway.wait()
+            yield gateway
+
+    @contextmanager
+    def starting(
+        self,
+        config: Json,
+        by_flags: bool = False,
+        descriptors: int | None = None,
+        tree: Path = ROOT,
+        serves: Callable[[], bool] | None = None,
+    ) -> Iterator[Gateway]:
+        """The command of a source tree, configured by flags or in a file. It may not be ready yet: `serves` tells."""
+        self._count += 1
+        file = self._directory / f"{self._count}.yaml"
+        file.write_text(json.dumps(config))  # JSON is YAML
+        given = _flags(config) if by_flags else ["--config", str(file)]
+        line = [*_limited(descriptors), sys.executable, "-W", "default", "-m", "gateway", *given]
+        port, admin = (_port(address) for address in (config["listen"], config["admin"]["listen"]))
+        origin = f"http://127.0.0.1:{port}"
+        log = file.with_suffix(".log")
+        with started("the gateway", line, log, origin, serves or (lambda: _ready(admin)), tree=tree) as process:
+            gateway = Gateway(port, admin, process, file)
+            yield gateway
+        gateway.check_end()
+
+    @asynccontextmanager
+    async def in_process(self, upstream: int, /, **changed: Any) -> AsyncIterator[Gateway]:
+        """The App on the running loop, whose debug mode watches it. In the end no task may be left."""
+        before = asyncio.all_tasks()
+        async with app_before(upstream, changed) as gateway:
+            idle = asyncio.all_tasks()
+            yield gateway
+            await _only_left(idle)
+        await _only_left(before)
+
+
+@asynccontextmanager
+async def app_before(upstream: int, changed: Json) -> AsyncIterator[Gateway]:
+    """The App on the running loop, in front of the upstream on that port."""
+    with ports() as (listen, admin):
+        app = App(gateway_config.parse(json.dumps(settings(listen, admin, upstream, changed)), "test.yaml"))
+        await app.start()
+        try:
+            yield Gateway(listen, admin, app=app)
+        finally:
+            await app.stop()
+
+
+def _port(address: str) -> int:
+    """The port of an address; 0 of a Unix socket."""
+    return 0 if address.startswith("unix:") else int(address.rpartition(":")[2])
+
+
+def _flags(config: Json) -> list[str]:
+    """The flags that say the same as a configuration of one upstream."""
+    [upstream] = config["upstreams"]
+    assert config.keys() == {"listen", "admin", "upstreams"} and upstream.keys() == {"name", "url"}
+    return ["--upstream", upstream["url"], "--listen", config["listen"], "--admin", config["admin"]["listen"]]
+
+
+def _limited(descriptors: int | None) -> list[str]:
+    return [] if descriptors is None else ["sh", "-c", f'ulimit -n {descriptors}; exec "$@"', "sh"]
+
+
+async def _only_left(allowed: "set[asyncio.Task[Any]]") -> None:
+    """Fail if other tasks than these do not end."""
+    deadline = time.monotonic() + LEAVE_S
+    while left := asyncio.all_tasks() - allowed - {asyncio.current_task()}:
+        assert time.monotonic() < deadline, f"left running: {left}"
+        await asyncio.wait(left, timeout=LEAVE_S)

@@ -1,0 +1,271 @@
+"""The model over stdio: the same histories, the same oracle and upstream, and the real `StdioProxy` between lines.
+
+In: a `History`. Out: a world that plays it. Always: nothing here knows a rule. A session is a process: a proxy with
+sessions of its own, which ends with it. What only HTTP has is left out (`as_stdio`): connections, statuses, streams,
+identities, clients that leave, hosts that give every request one id, and a reload.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any, Final
+
+import msgspec
+
+from gateway.config import StdioConfig
+from gateway.stdio import NoCounts, StdioProxy
+from gateway.tasks.sessions import Servers, Sessions
+from gateway.transport.buffers import Buffers
+from tests.model import history as h
+from tests.model.client import RESULT_PATIENCE_TICKS, Client, Exchange
+from tests.model.play import World, config_of
+from tests.model.truth import ServerSession, Violation
+from tests.model.upstream import Connection, Request, Upstream, authorization
+from tests.model.virtual import TICK_S, WIRE_S, VirtualLoop
+
+_FAULTS: Final = ("error", "expired", "hang", "large")
+_PATIENCE_S: Final = 16 * WIRE_S  # for an answer that was cancelled
+
+
+def as_stdio(history: h.History) -> h.History:
+    """The history without what only HTTP has."""
+    setting = replace(history.setting, streams=False, shared=False, ids_collide=False, listening=True)
+    events: list[h.Event] = []
+    for event in history.events:
+        match event:
+            case h.Hangup() | h.Stream() | h.Flood() | h.Reload():
+                continue
+            case h.Fault() if event.kind not in _FAULTS:
+                continue
+            case h.Create() | h.Query():
+                event = replace(event, leave=None)
+        events.append(event)
+    return h.History(setting, tuple(events))
+
+
+class _Wire:
+    """Bytes on their way. They arrive in order: timers of one instant do not."""
+
+    def __init__(self, loop: VirtualLoop, take: Callable[[bytes], None]) -> None:
+        self._loop = loop
+        self._take = take
+        self._pieces: deque[bytes] = deque()
+
+    def send(self, data: bytes) -> None:
+        """Send some bytes."""
+        self._pieces.append(data)
+        self._loop.call_later(WIRE_S, self._arrive)
+
+    def _arrive(self) -> None:
+        self._take(self._pieces.popleft())
+
+
+class _Source:
+    """Lines on their way to the gateway."""
+
+    def __init__(self, loop: VirtualLoop) -> None:
+        self._pieces: asyncio.Queue[bytes] = asyncio.Queue()
+        self._wire = _Wire(loop, self._pieces.put_nowait)
+
+    def send(self, data: bytes) -> None:
+        """Send some bytes; none is the end."""
+        self._wire.send(data)
+
+    async def read(self) -> bytes:
+        return await self._pieces.get()
+
+
+class _Sink:
+    """Lines on their way from the gateway."""
+
+    is_full = False
+
+    def __init__(self, loop: VirtualLoop, take: Callable[[bytes], None]) -> None:
+        self._wire = _Wire(loop, take)
+
+    def write(self, data: bytes) -> None:
+        for line in data.splitlines(keepends=True):
+            self._wire.send(line)
+
+    async def drain(self) -> None:
+        pass
+
+
+class Process:
+    """A server's process with the gateway in front, for one session of one client."""
+
+    def __init__(self, setting: h.Setting, upstream: Upstream, client: "StdioClient", number: int) -> None:
+        self._upstream = upstream
+        self._client = client
+        self._number = number
+        self._large = b""
+        self.session: ServerSession | None = None
+        loop = upstream.loop
+        over_http = config_of(setting)
+        config = StdioConfig(index=over_http.index, limits=over_http.limits)
+        self._from_client, self._from_server = _Source(loop), _Source(loop)
+        to_client, to_server = _Sink(loop, self._at_client), _Sink(loop, self._at_server)
+        sessions = Sessions(config.index, Servers(loop.time), loop.time)
+        buffers = Buffers(config.limits.held_bytes_max)
+        self._proxy = StdioProxy(config, to_client, to_server, sessions, buffers, NoCounts(), loop.time)
+        self._works = [
+            loop.create_task(self._proxy.serve_client(self._from_client)),
+            loop.create_task(self._proxy.serve_server(self._from_server)),
+        ]
+
+    def ask(self, line: bytes) -> None:
+        """The client writes a line."""
+        self._from_client.send(line)
+
+    def say(self, line: bytes) -> None:
+        """The server writes a line."""
+        self._from_server.send(line)
+
+    def waits(self, message_id: str) -> bool:
+        """Whether the gateway waits for the response to a request of its own."""
+        return self._proxy._channel._asked.get(message_id) is not None
+
+    def end(self) -> None:
+        """The process ends, and the host closes its streams."""
+        self._from_server.send(b"")
+        self._from_client.send(b"")
+        self._client.process_ended(self)
+
+    def _at_client(self, line: bytes) -> None:
+        self._large += line
+        if line.endswith(b"\n"):
+            line, self._large = self._large, b""
+            self._client.heard(self, line)
+
+    def _at_server(self, line: bytes) -> None:
+        headers = {"authorization": authorization(self._number)}
+        if self.session is not None:
+            headers["mcp-session-id"] = self.session.id
+        connection = Line(self._upstream, self)
+        work = self._upstream.serve(connection, Request("POST", headers, line))
+        connection.work = self._upstream.loop.create_task(work)
+
+
+class Line(Connection):
+    """A request's way back to the gateway. `serve` takes it for a connection."""
+
+    work: "asyncio.Task[None]"
+
+    def __init__(self, upstream: Upstream, process: Process) -> None:
+        super().__init__(upstream)
+        self._process = process
+
+    @property
+    def lost(self) -> bool:
+        return False
+
+    @property
+    def is_left(self) -> bool:
+        return self.own is not None and not self._process.waits(self.own.id)
+
+    def send(self, message: bytes, half: bool) -> None:
+        self.event(message, half)
+
+    def event(self, data: bytes, half: bool = False) -> None:
+        assert not half
+        self._process.say(data + b"\n")
+
+    def respond(self, status: int, body: bytes, half: bool = False) -> None:
+        """Nothing: what a status says over HTTP, the end of the process does."""
+
+    def cut(self) -> None:
+        self._process.end()
+
+
+class StdioClient(Client):
+    """A client whose server is a process of its own."""
+
+    _process: Process
+
+    def __init__(self, *given: Any) -> None:
+        super().__init__(*given)
+        self._waiting: dict[int, Exchange] = {}
+        self._impatient: set[int] = set()  # ids of requests whose answers may come when nobody waits any more
+
+    async def _write(
+        self, session: ServerSession | None, exchange: Exchange, method: bytes, body: bytes, who: str | None = None
+    ) -> None:
+        if method == b"DELETE":
+            assert session is not None
+            self._upstream.end(session)
+            _finish(exchange, 200)
+            return
+        if method == b"GET":
+            return
+        message = msgspec.json.decode(body)
+        if session is None:
+            self._process = Process(self._setting, self._upstream, self, self._number)
+        elif session.ended is not None:
+            _finish(exchange, 404)
+            return
+        self._process.ask(body + b"\n")
+        if "id" in message:
+            self._waiting[message["id"]] = exchange
+            if message["method"] == "tasks/result":
+                self._impatient.add(message["id"])
+                self._loop.call_later(RESULT_PATIENCE_TICKS * TICK_S, self._give_up, message["id"])
+            return
+        _finish(exchange, 202)
+        if message["method"] == "notifications/cancelled":
+            self._loop.call_later(_PATIENCE_S, self._give_up, message["params"]["requestId"])
+
+    def heard(self, process: Process, line: bytes) -> None:
+        """A line has come."""
+        if process is not self._process:
+            return  # of a process that has ended
+        message = msgspec.json.decode(line)
+        if "method" in message:
+            Exchange(lambda told: self._deliver(self.session, None, told))._read(line.rstrip(b"\n"))
+            return
+        exchange = self._waiting.pop(message["id"], None)
+        if exchange is None and message["id"] in self._impatient:
+            return
+        if exchange is None:
+            raise Violation("cancelled", f"an answer that nobody waits for: {line[:200]!r}")
+        if process.session is None and self._number in self._upstream.latest:
+            process.session = self._upstream.latest[self._number]
+            exchange.headers = {"mcp-session-id": process.session.id}
+            self._upstream.streams[process.session].insert(0, Line(self._upstream, process))
+        exchange.status = 200
+        exchange._read(line.rstrip(b"\n"))
+        _finish(exchange, 200)
+
+    def process_ended(self, process: Process) -> None:
+        """Whoever waits knows that nothing comes."""
+        if process is self._process:
+            waiting = list(self._waiting.values())
+            self._waiting.clear()
+            for exchange in waiting:
+                _finish(exchange, 404)
+
+    def hang_up(self) -> None:
+        self._process.end()
+
+    def _give_up(self, request_id: int) -> None:
+        """Wait for an answer no longer. One to `tasks/result` may come yet."""
+        if (exchange := self._waiting.pop(request_id, None)) is not None:
+            _finish(exchange, 200)
+
+
+def _finish(exchange: Exchange, status: int) -> None:
+    exchange.status, exchange.complete = status, True
+    if not exchange.done.done():
+        exchange.done.set_result(None)
+
+
+class StdioWorld(World):
+    """The parts of one history, over stdio."""
+
+    client = StdioClient
+
+    async def start(self) -> None:
+        """Nothing: each client starts its own process."""
+
+    async def stop(self) -> None:
+        """Nothing: each has ended with its client."""

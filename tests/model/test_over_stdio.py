@@ -1,0 +1,28 @@
+"""The same histories over stdio, held to the same oracle (`over_stdio.py`). A fault on purpose is found here too."""
+
+from typing import Any
+
+import pytest
+
+from tests.model import wilful
+from tests.model.history import drawn
+from tests.model.over_stdio import StdioWorld, as_stdio
+from tests.model.search import broken, smallest
+
+HISTORIES = 500
+_AT_ONCE = 100
+
+
+@pytest.mark.parametrize("first", range(0, HISTORIES, _AT_ONCE))
+def test_every_answer_keeps_the_promise_over_stdio(first: int) -> None:
+    for seed in range(first, first + _AT_ONCE):
+        history = as_stdio(drawn(seed))
+        violation = broken(history, StdioWorld)
+        if violation is not None:
+            pytest.fail(f"seed {seed}: {smallest(history, violation.rule, StdioWorld)}", pytrace=False)
+
+
+@pytest.mark.parametrize("fault", [wilful.no_full_crawls, wilful.whoever_leaves_ends_it])
+def test_a_fault_on_purpose_is_found_over_stdio(fault: Any) -> None:
+    with fault():
+        assert any(broken(as_stdio(drawn(seed)), StdioWorld) for seed in range(HISTORIES))

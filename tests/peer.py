@@ -1,0 +1,231 @@
+"""One end of a connection, in raw bytes: it sends, and keeps what arrives, when, and how the other side left.
+
+In: a connected socket. Out: bytes, and the messages in them (tests/relay/http1.py). Always: a wait is for a condition
+and has an end. No task receives, since a task that is cancelled loses what it has just received.
+
+A subclass may act at once: on bytes (`on_bytes`), on the other side's end (`on_end`), and on its own (`on_close`).
+"""
+
+import asyncio
+import contextlib
+import socket
+import struct
+import time
+from collections.abc import Callable
+from typing import Final, Self
+
+from tests.relay.http1 import End, Message, Reader
+
+WAIT_S: Final = 5.0  # for what must happen: long, because a machine may be busy; a test fails when it is over
+GAP_S: Final = 0.001  # between two pieces of one sender, so that they arrive as two
+RECEIVE_BYTES: Final = 1 << 18
+
+
+class NotInTime(AssertionError):
+    """What had to happen did not, within WAIT_S."""
+
+
+class Peer:
+    """One end of a connection. It sends bytes, and records what arrives, when, and how the connection ended."""
+
+    def __init__(self, sock: socket.socket, news: "Callable[[Peer], None] | None" = None) -> None:
+        sock.setblocking(False)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self.incoming = Reader()
+        self.outgoing = Reader()
+        self.arrivals: list[tuple[float, int]] = []  # monotonic time, bytes received by then
+        self.end: End = "open"
+        self.closed = False  # by us
+        self.sock = sock
+        self._news = news
+        self._unsent = bytearray()
+        self._last: Callable[[], None] | None = None  # what follows the last byte that is sent
+        self._changed = asyncio.Event()
+        self._loop = asyncio.get_running_loop()
+        self.resume()
+
+    @property
+    def received(self) -> bytearray:
+        """Every byte that has arrived."""
+        return self.incoming.data
+
+    @property
+    def sent(self) -> bytearray:
+        """Every byte that was sent."""
+        return self.outgoing.data
+
+    @property
+    def is_ending(self) -> bool:
+        """Whether this side sends no more."""
+        return self.closed or self._last is not None
+
+    # ---- what happens, for subclasses ----
+
+    def on_bytes(self, data: bytes) -> None:
+        """Bytes have arrived."""
+
+    def on_end(self) -> None:
+        """The other side has ended the connection."""
+
+    def on_close(self) -> None:
+        """This side has closed the connection; called on the next turn of the loop."""
+
+    # ---- receiving ----
+
+    def _receive(self) -> None:
+        """Take in all that is there."""
+        try:
+            while not self.closed and (data := self.sock.recv(RECEIVE_BYTES)):
+                self.incoming.feed(data)
+                self.arrivals.append((time.monotonic(), len(self.received)))
+                self.on_bytes(data)
+                self._tell()
+            if not self.closed:
+                self._end("fin")
+        except (BlockingIOError, InterruptedError):
+            pass
+        except OSError:
+            self._end("rst")
+
+    def _end(self, how: End) -> None:
+        self.end = how
+        self.pause()
+        self.on_end()
+        self._tell()
+
+    def _tell(self) -> None:
+        if self._news is not None:
+            self._news(self)
+        self._changed.set()
+
+    # ---- sending ----
+
+    def write(self, data: bytes) -> None:
+        """Send bytes as soon as the other side takes them. A connection that either side has ended takes no more."""
+        if not self.is_ending:
+            self.outgoing.feed(data)
+            self._unsent += data
+            self._flush()
+
+    def _flush(self) -> None:
+        try:
+            while self._unsent:
+                del self._unsent[: self.sock.send(self._unsent)]
+        except (BlockingIOError, InterruptedError):
+            self._loop.add_writer(self.sock, self._flush)
+            return
+        except OSError:  # the other side has cut the connection
+            self._unsent.clear()
+        self._loop.remove_writer(self.sock)
+        self._changed.set()
+        if self._last is not None:
+            self._last()
+
+    async def send(self, *pieces: bytes) -> None:
+        """Send the pieces, one segment each, and return when the other side has taken them."""
+        for at, piece in enumerate(pieces):
+            if at:
+                await asyncio.sleep(GAP_S)
+            self.write(piece)
+            if self._unsent:
+                await self.until(lambda: not self._unsent, f"{len(piece)} bytes sent")
+
+    async def until(self, condition: Callable[[], bool], what: str) -> None:
+        """Return once `condition` holds, which is looked at whenever something arrives or the connection ends."""
+        deadline = time.monotonic() + WAIT_S
+        while not condition():
+            self._changed.clear()
+            try:
+                async with asyncio.timeout(deadline - time.monotonic()):
+                    await self._changed.wait()
+            except TimeoutError:
+                shown = bytes(self.received[-600:])
+                raise NotInTime(f"{what}: not within {WAIT_S:g} s; connection {self.end}, received {shown!r}") from None
+
+    async def hears(self, data: bytes, times: int = 1) -> None:
+        """Return once `data` has arrived that many times."""
+        await self.until(lambda: self.received.count(data) >= times, f"{data[:200]!r}")
+
+    async def ends(self) -> End:
+        """Return once the other side has left: how."""
+        await self.until(lambda: self.end != "open", "the end of the connection")
+        return self.end
+
+    def pause(self) -> None:
+        """Read no more: a slow reader, whose window fills."""
+        self._loop.remove_reader(self.sock)
+
+    def resume(self) -> None:
+        """Read on."""
+        if self.end == "open":
+            self._loop.add_reader(self.sock, self._receive)
+
+    def finish(self) -> None:
+        """Say that no more will be sent: FIN, behind all that was written."""
+        self._then(self._shut)
+
+    def leave(self) -> None:
+        """Close the connection, behind all that was written, and read no more."""
+        if not self.closed:
+            self.pause()
+            self._then(self._let_go)
+
+    def _then(self, last: Callable[[], None]) -> None:
+        self._last = last
+        if not self._unsent:
+            last()
+
+    def _shut(self) -> None:
+        with contextlib.suppress(OSError):
+            self.sock.shutdown(socket.SHUT_WR)
+
+    def reset(self) -> None:
+        """Cut the connection: RST."""
+        self.sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        self._let_go()
+
+    async def close(self) -> None:
+        """Let go of the connection."""
+        if not self.closed:
+            self._let_go()
+
+    def _let_go(self) -> None:
+        self.closed = True
+        # Else the loop still watches the descriptor, which may be another connection's by then.
+        self._loop.remove_reader(self.sock)
+        self._loop.remove_writer(self.sock)
+        self.sock.close()
+        self._unsent.clear()
+        self._changed.set()
+        self._loop.call_soon(self.on_close)
+
+
+class Client(Peer):
+    """A raw client."""
+
+    @classmethod
+    async def connect(cls, port: int) -> Self:
+        """A connection to 127.0.0.1."""
+        sock = socket.socket()
+        sock.setblocking(False)
+        async with asyncio.timeout(WAIT_S):
+            await asyncio.get_running_loop().sock_connect(sock, ("127.0.0.1", port))
+        return cls(sock)
+
+    def responses(self) -> list[Message]:
+        """The responses so far, 1xx included. The last one may not be whole."""
+        return self.incoming.responses(self.outgoing.methods(), self.end)
+
+    async def response(self, number: int = 1) -> Message:
+        """The final response of that number, once it is whole or the connection has ended."""
+
+        def finals() -> list[Message]:
+            return [m for m in self.responses() if m.is_final]
+
+        await self.until(
+            lambda: self.end != "open" or (len(finals()) >= number and finals()[number - 1].whole),
+            f"response {number}",
+        )
+        if len(finals()) < number:
+            raise AssertionError(f"no response {number}; connection {self.end}, received {bytes(self.received)!r}")
+        return finals()[number - 1]

@@ -1,0 +1,87 @@
+"""The Python SDK's client, 2.x: `python -m tests.real.clients.mcp_2 URL...`, with what tests/real/second.txt names."""
+
+from typing import Any
+
+import httpx2
+import mcp_types as types
+from mcp.client import Client
+from mcp.client.auth import AuthorizationCodeResult, OAuthClientProvider
+from mcp.client.streamable_http import streamable_http_client
+from mcp.shared.auth import OAuthClientMetadata
+from pydantic import AnyUrl, ValidationError
+
+from tests.real.clients.conversation import REDIRECT, SECONDS, Json, converse, run
+
+RESULTS = {
+    "tools/call": types.CreateTaskResult,
+    "tasks/get": types.GetTaskResult,
+    "tasks/list": types.ListTasksResult,
+}
+
+
+class Kept:
+    """What a login leaves, in memory."""
+
+    def __init__(self) -> None:
+        self.tokens = None
+        self.client = None
+
+    async def get_tokens(self):
+        return self.tokens
+
+    async def set_tokens(self, tokens) -> None:
+        self.tokens = tokens
+
+    async def get_client_info(self):
+        return self.client
+
+    async def set_client_info(self, client_info) -> None:
+        self.client = client_info
+
+
+async def sent(session: Any, method: str, params: Json) -> Json:
+    """A raw request: this SDK has no method for tasks, but types for their results."""
+    request = types.Request[dict[str, Any], str](method=method, params=params)
+    try:
+        result = await session.send_request(request, RESULTS[method])
+    except ValidationError:
+        # It takes no task for the result of a call. The task is made all the same, and the list shows it.
+        newest = await sent(session, "tasks/list", {"orderBy": "createdAt"})
+        return {"task": newest["tasks"][0]}
+    return result.model_dump(by_alias=True, mode="json", exclude_none=True)
+
+
+async def visit(url: str) -> Json:
+    answered = httpx2.URL()
+    asked: list[str] = []
+
+    async def note(request: httpx2.Request) -> None:
+        asked.append(str(request.url.copy_with(query=None)))
+
+    async def redirect(to: str) -> None:
+        nonlocal answered
+        async with httpx2.AsyncClient(event_hooks={"request": [note]}) as agent:
+            answered = httpx2.URL((await agent.get(to)).headers["location"])
+
+    async def callback() -> AuthorizationCodeResult:
+        said = answered.params
+        return AuthorizationCodeResult(code=said["code"], state=said.get("state"), iss=said.get("iss"))
+
+    kept = Kept()
+    metadata = OAuthClientMetadata(redirect_uris=[AnyUrl(REDIRECT)], client_name="taskgate-tests")
+    auth = OAuthClientProvider(url, metadata, kept, redirect, callback)
+    async with (
+        httpx2.AsyncClient(auth=auth, event_hooks={"request": [note]}, timeout=SECONDS) as http,
+        Client(streamable_http_client(url, http_client=http)) as client,
+    ):
+
+        async def send(method: str, params: Json) -> Json:
+            return await sent(client.session, method, params)
+
+        capabilities = client.server_capabilities.model_dump(by_alias=True, mode="json", exclude_none=True)
+        seen = await converse(send)
+        return {**seen, "capabilities": capabilities, "asked": asked, "logged_in": kept.tokens is not None}
+
+
+if __name__ == "__main__":
+    run(visit)

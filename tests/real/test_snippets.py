@@ -1,0 +1,140 @@
+"""The examples of docs/clients.md and of the README, as they stand there, against the demo's server.
+
+A developer who copies one gets a filtered page. Each runs with the packages that its section is about; an example of a
+line or two gets a session.
+"""
+
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import pytest
+
+from tests.launch import ROOT, started
+from tests.real.conftest import NODE, node, second
+
+SECONDS = 60
+URL = "http://127.0.0.1:8080/mcp"
+BLOCK = re.compile(r"^```(python|js|bash)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+# What an example of a line or two stands in, by its language and the major version of the SDK that it is for.
+FRAMES = {
+    ("python", 1): """
+import asyncio
+from mcp import ClientSession
+from mcp.client.streamable_http import streamable_http_client
+
+async def main():
+    async with streamable_http_client("{url}") as (read, write, _), ClientSession(read, write) as session:
+        await session.initialize()
+        {lines}
+        print([(task.taskId, task.status) for task in page.tasks], page.meta)
+
+asyncio.run(main())
+""",
+    ("python", 2): """
+import asyncio
+import mcp_types as types
+from mcp import Client
+
+async def main():
+    async with Client("{url}") as client:
+        session = client.session
+        {lines}
+        print([(task.task_id, task.status) for task in page.tasks], page.meta)
+
+asyncio.run(main())
+""",
+    ("js", 1): """
+import {{ Client }} from "@modelcontextprotocol/sdk/client/index.js";
+import {{ StreamableHTTPClientTransport }} from "@modelcontextprotocol/sdk/client/streamableHttp.js";
+
+const client = new Client({{ name: "example", version: "1" }});
+await client.connect(new StreamableHTTPClientTransport(new URL("{url}")));
+{lines}
+console.log(page.tasks, page._meta);
+await client.close();
+""",
+    ("js", 2): """
+import {{ Client, fromJsonSchema, StreamableHTTPClientTransport }} from "@modelcontextprotocol/client";
+
+const client = new Client({{ name: "example", version: "1" }});
+await client.connect(new StreamableHTTPClientTransport(new URL("{url}")));
+{lines}
+console.log(page.tasks, page._meta);
+await client.close();
+""",
+}
+
+
+@dataclass(frozen=True)
+class Example:
+    """One example: where it stands, its language and its text."""
+
+    name: str
+    language: str
+    text: str
+
+    @property
+    def program(self) -> str:
+        """The whole of it."""
+        if self.language == "bash" or "import " in self.text:
+            return self.text
+        is_second = "types." in self.text or "fromJsonSchema" in self.text
+        lines = self.text.strip().replace("\n", "\n        ")
+        return FRAMES[self.language, 2 if is_second else 1].format(lines=lines, url=URL)
+
+    def command(self, url: str) -> list[str]:
+        """What runs it, against this address."""
+        assert URL in self.program
+        program = self.program.replace(URL, url)
+        if self.language == "bash":
+            return ["bash", "-euo", "pipefail", "-c", program]
+        if self.language == "js":
+            return [node(), "--input-type=module", "--eval", program]
+        return [second() if "mcp_types" in program else sys.executable, "-W", "ignore", "-c", program]
+
+
+def examples() -> list[Example]:
+    """Every program in the documents for clients."""
+    found = []
+    for name in ("README.md", "docs/clients.md"):
+        text = (ROOT / name).read_text()
+        for number, block in enumerate(BLOCK.finditer(text), 1):
+            headings = re.findall(r"^#+ (.*)$", text[: block.start()], re.MULTILINE)
+            found.append(Example(f"{name}: {headings[-1]} ({number})", block[1], block[2]))
+    return found
+
+
+@pytest.fixture(scope="module")
+def demo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The address that `taskgate demo` says is its own."""
+    log = tmp_path_factory.mktemp("demo") / "demo.log"
+    command = [sys.executable, "-m", "gateway", "demo"]
+    with started("taskgate demo", command, log, "", lambda: "Ctrl-C ends it" in log.read_text()) as process:
+        process.wait()
+        found = re.search(r"^  taskgate +(http://.*)$", log.read_text(), re.MULTILINE)
+        assert found is not None
+        yield found[1]
+
+
+def test_the_documents_have_an_example_for_each_client() -> None:
+    programs = "\n".join(example.program for example in examples())
+    for what in (
+        "from mcp import ClientSession", "from mcp import Client\n", "from fastmcp import Client", "curl",
+        "@modelcontextprotocol/sdk/", "@modelcontextprotocol/client", "taskgate:?", "nextCursor",
+    ):  # fmt: skip
+        assert what in programs
+    assert len(examples()) >= 13
+
+
+@pytest.mark.parametrize("example", examples(), ids=lambda example: example.name)
+def test_an_example_shows_a_filtered_page(demo: str, example: Example) -> None:
+    ended = subprocess.run(example.command(demo), cwd=NODE, capture_output=True, text=True, timeout=SECONDS)
+    assert ended.returncode == 0, ended.stderr
+    said = ended.stdout
+    assert "taskgate/total" in said
+    assert re.search(r"\b(working|input_required)\b", said)
+    assert not re.search(r"\b(completed|failed|cancelled)\b", said)
+    assert "False" not in said and "false" not in said  # whether filtering is there

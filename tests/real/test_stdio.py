@@ -1,0 +1,149 @@
+"""Real servers and clients on stdio, each directly and through `taskgate stdio`: the same transcripts but for `filter`.
+
+Servers: the TypeScript SDK's reference server, the Python SDK's, FastMCP's. Clients: those of the same three.
+"""
+
+import asyncio
+import json
+import os
+import re
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fastmcp import Client as FastMCPClient
+from fastmcp.client.transports import StdioTransport
+from mcp import ClientSession, StdioServerParameters, stdio_client, types
+
+from tests.launch import ROOT
+from tests.real.clients.over_stdio import converse
+from tests.real.conftest import FILTER_CAPABILITY, NODE, Json, blurred, ids_of, node, selected
+
+pytestmark = pytest.mark.filterwarnings("ignore:The experimental tasks API is deprecated:DeprecationWarning")
+
+GATEWAY = [sys.executable, "-m", "gateway", "stdio", "--"]
+SECONDS = 60.0
+Calls = list[tuple[str, Json]]
+
+QUERIES: Calls = [
+    ("simulate-research-query", {"topic": "python", "ambiguous": True}),
+    ("simulate-research-query", {"topic": "other", "ambiguous": False}),
+]
+WORK: Calls = [("work", {"until": until, "label": until}) for until in ("now", "failed", "asked", "released")]
+FASTMCP: Calls = [("fail", {"name": "a"}), ("fail", {"name": "b"}), ("work", {"name": "c"})]
+METHODS = {"fastmcp_tasks": ["tools/call", "prompts/get", "resources/read"]}
+
+
+def server(name: str) -> list[str]:
+    """The command that starts it."""
+    if name == "everything":
+        return [node(), str(NODE / "node_modules/@modelcontextprotocol/server-everything/dist/index.js"), "stdio"]
+    return [sys.executable, "-m", f"tests.real.servers.{name}", "--stdio"]
+
+
+async def with_mcp(command: Sequence[str], calls: Calls, filtered: bool) -> Json:
+    """The Python SDK's client."""
+    asked: list[str] = []
+
+    async def answer(context: Any, params: types.ElicitRequestParams) -> types.ElicitResult | types.ErrorData:
+        asked.append(params.message)
+        return types.ElicitResult(action="accept", content={"interpretation": "snake", "answer": "yes"})
+
+    parameters = StdioServerParameters(command=command[0], args=list(command[1:]), env=dict(os.environ), cwd=ROOT)
+    async with (
+        stdio_client(parameters) as (read, write),
+        ClientSession(read, write, elicitation_callback=answer) as session,
+    ):
+        said = (await session.initialize()).capabilities
+        seen = await converse(sender(session), dumped(said), calls, filtered)
+    seen["steps"].append(asked)
+    return seen
+
+
+async def with_fastmcp(command: Sequence[str], calls: Calls, filtered: bool) -> Json:
+    """FastMCP's client."""
+    transport = StdioTransport(
+        command[0], list(command[1:]), env=dict(os.environ), cwd=str(ROOT), log_file=Path(os.devnull)
+    )
+    async with FastMCPClient[Any](transport) as client:
+        assert client.initialize_result is not None
+        seen = await converse(sender(client.session), dumped(client.initialize_result.capabilities), calls, filtered)
+    await transport.disconnect()  # type: ignore[no-untyped-call]
+    return seen
+
+
+def sender(session: ClientSession) -> Any:
+    async def send(method: str, params: Json) -> Json:
+        request: Any = types.Request[dict[str, Any], str](method=method, params=params)
+        return dumped(await session.send_request(request, types.Result))
+
+    return send
+
+
+def dumped(model: Any) -> Json:
+    said: Json = model.model_dump(by_alias=True, mode="json", exclude_none=True)
+    return said
+
+
+async def with_sdk(jobs: Sequence[Json]) -> list[Json]:
+    """The TypeScript SDK's client, with all servers at once."""
+    process = await asyncio.create_subprocess_exec(
+        *(node(), str(NODE / "stdio.mjs"), *map(json.dumps, jobs)),
+        cwd=ROOT,
+        stdout=asyncio.subprocess.PIPE,
+    )
+    async with asyncio.timeout(SECONDS):
+        out, _ = await process.communicate()
+    return [json.loads(each) for each in out.decode().split("\n") if each]
+
+
+def check(name: str, direct: Json, through: Json) -> None:
+    """Hold one transcript against the other, and each list against what it must show."""
+    assert "error" not in direct and "error" not in through, (direct, through)
+    advertised = through["steps"][0]["tasks"]["list"].pop("filter")
+    assert advertised == FILTER_CAPABILITY | {"methods": METHODS.get(name, ["tools/call"])}
+    assert [plain(step) for step in direct["steps"]] == [plain(step) for step in through["steps"]]
+    for listed in through["found"]:
+        assert listed["found"] == [i for i in selected(through["tasks"], listed["params"]) if i != "nobody"], listed
+    assert len(through["found"]) == 9
+    assert {task["status"] for task in through["tasks"]} >= {"cancelled"}
+    assert ids_of(through["tasks"])
+
+
+def plain(step: Any) -> str:
+    """A step without ids of tasks and times."""
+    text = re.sub(r"\b[0-9a-f]{8}-(?:[0-9a-f]{4}-){3}[0-9a-f]{12}\b", "<task id>", blurred(step))
+    return re.sub(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?(Z|\+00:00)", "<time>", text)
+
+
+def jobs(*pairs: tuple[str, Calls]) -> list[Json]:
+    """Each server, directly and through."""
+    return [
+        {"command": [*GATEWAY * filtered, *server(name)], "calls": calls, "filtered": filtered}
+        for name, calls in pairs
+        for filtered in (False, True)
+    ]
+
+
+async def test_the_typescript_sdks_client() -> None:
+    pairs = [("everything", QUERIES), ("python_sdk", WORK)]
+    seen = await with_sdk(jobs(*pairs))
+    for at, (name, _) in enumerate(pairs):
+        check(name, *seen[2 * at : 2 * at + 2])
+
+
+@pytest.mark.parametrize(
+    ("client", "pairs"),
+    [
+        (with_mcp, [("everything", QUERIES), ("python_sdk", WORK)]),
+        (with_fastmcp, [("fastmcp_tasks", FASTMCP)]),
+    ],
+    ids=["mcp", "fastmcp"],
+)
+async def test_the_python_clients(client: Any, pairs: list[tuple[str, Calls]]) -> None:
+    async with asyncio.timeout(SECONDS):
+        seen = await asyncio.gather(*(client(job["command"], job["calls"], job["filtered"]) for job in jobs(*pairs)))
+    for at, (name, _) in enumerate(pairs):
+        check(name, *seen[2 * at : 2 * at + 2])

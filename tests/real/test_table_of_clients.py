@@ -1,0 +1,141 @@
+"""Every client with every server at every place, with nothing but the address swapped, and the table of it.
+
+The servers are those of tests/real/servers/logins.py, the clients those of tests/real/clients and tests/node/table.mjs:
+each logs in, initializes, makes two tasks, lists them by every criterion and follows all cursors. No gateway here has a
+`public_url`. Places: the `root`, a `prefix`, by `host`, and a prefix behind `TLS`.
+"""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from tests.launch import ROOT, Process
+from tests.real.clients.conversation import SECONDS
+from tests.real.conftest import NODE, Json, Runner, certified, free_port, ids_of, node, second, selected
+from tests.real.servers.logins import KINDS
+
+PLACES = ("root", "prefix", "host", "TLS")
+CLIENTS: dict[str, Callable[[], list[str]]] = {
+    "mcp 1.30": lambda: [sys.executable, "-m", "tests.real.clients.mcp_1"],
+    "mcp 2.x": lambda: [second(), "-m", "tests.real.clients.mcp_2"],
+    "fastmcp 3.4": lambda: [sys.executable, "-m", "tests.real.clients.fastmcp_any"],
+    "fastmcp 4.x": lambda: [second(), "-m", "tests.real.clients.fastmcp_any"],
+    "sdk 1.x": lambda: [node(), str(NODE / "table.mjs"), "sdk"],
+    "client 2.x": lambda: [node(), str(NODE / "table.mjs"), "client"],
+}
+# What these show of the capabilities is all that the server said.
+SHOW_CAPABILITIES = {"mcp 1.30", "sdk 1.x", "client 2.x"}
+
+Cell = tuple[str, str, str]  # client, server, place
+
+
+@dataclass(frozen=True)
+class Stage:
+    """All addresses, by server and place, and what makes clients trust the one certificate."""
+
+    addresses: dict[tuple[str, str], str]
+    authority: str  # the origin of `openid`, whose tokens `elsewhere` takes
+    trust: dict[str, str]
+
+
+@pytest.fixture(scope="module")
+def stage(runner: Runner, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
+    certificate, key = certified(tmp_path_factory.mktemp("tls"))
+    first_port = free_port(len(KINDS))
+    urls = {kind: f"http://127.0.0.1:{first_port + at}/mcp" for at, kind in enumerate(KINDS)}
+    with ExitStack() as stack:
+        servers = stack.enter_context(runner.server("logins", port=first_port))
+
+        def gateway(upstreams: list[Json], **more: Json) -> Process:
+            return stack.enter_context(runner.configured(upstreams=upstreams, index={"page_size": 1}, **more))
+
+        def upstream(kind: str, name: str, **match: str) -> Json:
+            return {"name": name, "url": urls[kind], "match": match}
+
+        gateways = {
+            kind: gateway(
+                [
+                    upstream(kind, "root"),
+                    upstream(kind, "prefix", prefix="/research"),
+                    upstream(kind, "host", host="localhost"),
+                ]
+            )
+            for kind in KINDS
+        }
+        files = {"certificate": str(certificate), "key": str(key)}
+        secure = gateway([upstream(kind, kind, prefix=f"/{kind}") for kind in KINDS], tls=files)
+        servers.wait()
+        addresses = {}
+        for kind, process in gateways.items():
+            origin = process.wait()
+            addresses[kind, "root"] = f"{origin}/mcp"
+            addresses[kind, "prefix"] = f"{origin}/research/mcp"
+            addresses[kind, "host"] = f"{origin.replace('127.0.0.1', 'localhost')}/mcp"
+            addresses[kind, "TLS"] = f"https://localhost:{secure.wait().rpartition(':')[2]}/{kind}/mcp"
+        trust = {"SSL_CERT_FILE": str(certificate), "NODE_EXTRA_CA_CERTS": str(certificate)}
+        yield Stage(addresses, urls["openid"].removesuffix("/mcp"), trust)
+
+
+def conversations(stage: Stage, logs: Path) -> dict[Cell, Json]:
+    """What each client saw of each server at each place; all clients at once."""
+    urls = list(stage.addresses.values())
+    env = os.environ | stage.trust
+    running = {}
+    for client, command in CLIENTS.items():
+        with (logs / f"{client}.out").open("w") as out, (logs / f"{client}.err").open("w") as err:
+            running[client] = subprocess.Popen([*command(), *urls], cwd=ROOT, env=env, stdout=out, stderr=err)
+    seen = {}
+    for client, process in running.items():
+        process.wait(SECONDS + 20)
+        lines = (logs / f"{client}.out").read_text().split("\n")
+        by_url = {said["url"]: said for said in map(json.loads, filter(None, lines))}
+        for (kind, place), url in stage.addresses.items():
+            seen[client, kind, place] = by_url.get(url, {"error": "the client ended before it"})
+    return seen
+
+
+def fault(cell: Cell, said: Json, stage: Stage) -> str:
+    """What is wrong with what was seen; empty if nothing is."""
+    client, kind, place = cell
+    if "error" in said:
+        return str(said["error"])
+    if said["logged_in"] != (kind != "mounted"):
+        return "no login, or one too many"
+    if client in SHOW_CAPABILITIES and "filter" not in said["capabilities"]["tasks"]["list"]:
+        return "not advertised"
+    origin = stage.addresses[kind, place].removesuffix("/mcp").removesuffix("/research").removesuffix(f"/{kind}")
+    may_ask = (f"{origin}/", f"{stage.authority}/") if kind == "elsewhere" else (f"{origin}/",)
+    past = [url for url in said.get("asked", []) if not url.startswith((*may_ask, "http://127.0.0.1:1/"))]
+    if past:
+        return f"went past the gateway: {past}"
+    for listed in said["lists"]:
+        expected = [i for i in selected(said["tasks"], listed["params"]) if i in ids_of(said["tasks"])]
+        if listed["found"] != expected or listed["pages"] != max(1, len(expected)):
+            return f"{listed} instead of {expected}"
+    return ""
+
+
+def table(faults: dict[Cell, str]) -> str:
+    lines = [f"{'client':12}{'server':12}" + "".join(f"{place:8}" for place in PLACES)]
+    for client in CLIENTS:
+        for kind in KINDS:
+            cells = ["FAILED" if faults[client, kind, place] else "ok" for place in PLACES]
+            lines.append(f"{client:12}{kind:12}" + "".join(f"{cell:8}" for cell in cells))
+    return "\n".join(lines)
+
+
+def test_every_client_works_with_every_server_at_every_place(
+    stage: Stage, tmp_path: Path, record_property: Callable[[str, object], None]
+) -> None:
+    seen = conversations(stage, tmp_path)
+    faults = {cell: fault(cell, said, stage) for cell, said in seen.items()}
+    record_property("table", table(faults))
+    failed = {cell: why for cell, why in faults.items() if why}
+    assert not failed, "\n\n".join([table(faults), *(f"{' / '.join(cell)}: {why}" for cell, why in failed.items())])

@@ -1,0 +1,161 @@
+"""The command: how it reads its configuration, what --check says, and what SIGHUP does (DESIGN 8).
+
+In: arguments, files, standard input, the environment. Out: exit status, what it prints. Always: the real command.
+"""
+
+import http.client
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+from tests.launch import RUN_S, Gateways, Json, eventually, held_port, listening, logged, port_of, run, settings
+
+ONE = "upstreams: [{name: a, url: 'http://a.example/mcp'}]\n"
+
+
+def piped(text: str, *arguments: str, **environment: str) -> "subprocess.CompletedProcess[str]":
+    """`taskgate` with that text on its standard input."""
+    line = [sys.executable, "-W", "error", "-m", "gateway", *arguments]
+    given = {**os.environ, **environment}
+    return subprocess.run(line, input=text, capture_output=True, text=True, timeout=RUN_S, env=given)
+
+
+def write(path: Path, text: str) -> str:
+    path.write_text(text)
+    return str(path)
+
+
+# ---- --check ----
+
+
+def test_check_says_which_address_leads_to_which_upstream(tmp_path: Path) -> None:
+    text = (
+        "listen: '[::1]:8443'\nupstreams:\n"
+        "- {name: a, url: 'http://127.0.0.1:3001/mcp'}\n"
+        "- {name: b, url: 'https://b.example/', match: {prefix: /research}}\n"
+        "- {name: c, url: 'http://c.example:81/x', match: {host: mcp.example, prefix: /c}}\n"
+        "- {name: d, url: 'http://d/mcp', match: {host: d}, public_url: 'https://mcp.example/d'}\n"
+    )
+    checked = run("--check", "--config", write(tmp_path / "gate.yaml", text))
+    assert (checked.returncode, checked.stderr) == (0, "")
+    assert checked.stdout.splitlines()[1:] == [
+        "  http://[::1]:8443/mcp leads to http://127.0.0.1:3001/mcp (a)",
+        "  http://[::1]:8443/research/ leads to https://b.example/ (b)",
+        "  http://mcp.example:8443/c/x leads to http://c.example:81/x (c)",
+        "  https://mcp.example/d/mcp leads to http://d/mcp (d)",
+    ]
+
+
+def test_check_reads_standard_input() -> None:
+    assert piped(ONE, "--check", "--config", "-").returncode == 0
+    refused = piped(ONE + "zzz: 1\n", "--check", "--config", "-")
+    assert refused.returncode == 2
+    assert refused.stderr.startswith("taskgate: standard input:2: zzz: unknown key")
+
+
+def test_check_reads_the_environment() -> None:
+    text = ONE + "listen: ${GATE_ADDRESS}\n"
+    checked = piped(text, "--check", "--config", "-", GATE_ADDRESS="127.0.0.1:1234")
+    assert checked.stdout.splitlines()[1] == "  http://127.0.0.1:1234/mcp leads to http://a.example/mcp (a)"
+    refused = piped(text, "--check", "--config", "-", GATE_ADDRESS="hunter2")
+    assert refused.returncode == 2
+    assert "standard input:2: listen: expected HOST:PORT" in refused.stderr and "hunter2" not in refused.stderr
+
+
+def test_check_against_the_file_in_force_says_what_a_reload_cannot_change(tmp_path: Path) -> None:
+    new = write(tmp_path / "new.yaml", ONE + "index: {page_size: 7}\nlisten: 127.0.0.1:1\n")
+    in_force = write(tmp_path / "in_force.yaml", ONE)
+    assert run("--check", "--config", new).returncode == 0
+    refused = run("--check", "--config", new, "--against", in_force)
+    assert refused.returncode == 2
+    assert refused.stderr.startswith(f"taskgate: {new}:3: listen: listen cannot change while the gateway runs")
+    same = write(tmp_path / "same.yaml", ONE + "index: {page_size: 7}\n")
+    assert run("--check", "--config", same, "--against", in_force).returncode == 0
+
+
+def test_a_copy_of_the_file_elsewhere_names_the_same_files(tmp_path: Path) -> None:
+    """systemd's unit keeps a copy in /run/taskgate: relative names in it are not relative to that folder."""
+    for folder in ("etc", "run"):
+        (tmp_path / folder).mkdir()
+    for name in ("cert.pem", "key.pem"):
+        (tmp_path / "etc" / name).touch()
+    text = ONE + "tls: {certificate: cert.pem, key: key.pem}\n"
+    new, in_force = write(tmp_path / "etc/gate.yaml", text), write(tmp_path / "run/gate.yaml", text)
+    checked = run("--check", "--config", new, "--against", in_force)
+    assert "cannot change" not in checked.stderr and "No such file" not in checked.stderr
+
+
+def test_flags_that_do_not_go_together(tmp_path: Path) -> None:
+    file = write(tmp_path / "gate.yaml", ONE)
+    for flags in (["--config", file, "--against", file], ["--check", "--upstream", "http://a/", "--against", file]):
+        refused = run(*flags)
+        assert refused.returncode == 2 and "--against goes with --check and --config" in refused.stderr
+    assert run("--upstream", "http://a/", "--log-level", "loud").returncode == 2
+    assert run("demo", "--log-level", "info").returncode == 2
+
+
+# ---- a gateway that runs ----
+
+
+def test_log_level_goes_before_the_files(tmp_path: Path) -> None:
+    with listening() as taken, held_port() as admin:
+        config = settings(port_of(taken), port_of(admin), 1, {"log": {"level": "debug"}})
+        file = write(tmp_path / "gate.yaml", json.dumps(config))
+        said = run("--config", file, "--log-level", "info").stderr
+        assert '"draining"' in said and run("--config", file, "--log-level", "error").stderr.count("draining") == 0
+
+
+async def test_sighup_without_a_file_does_nothing(gateways: Gateways) -> None:
+    """It killed the process."""
+    config: Json = {"upstreams": [{"name": "upstream", "url": "http://127.0.0.1:1/mcp"}]}
+    with held_port() as listen, held_port() as admin:
+        config |= {"listen": f"127.0.0.1:{port_of(listen)}", "admin": {"listen": f"127.0.0.1:{port_of(admin)}"}}
+        with gateways.starting(config, by_flags=True) as gateway:
+            gateway.wait()
+            gateway.signal(signal.SIGHUP)
+            line = await logged(gateway, "SIGHUP")
+            assert (line["level"], line["message"][:20]) == ("info", "SIGHUP does nothing:")
+            assert gateway.get("/readyz")[0] == 200
+
+
+async def test_a_reload_changes_how_is_logged(gateways: Gateways) -> None:
+    with gateways.process(1, log={"level": "warning"}) as gateway:
+        good = json.loads(gateway.file.read_text()) if gateway.file else {}
+        gateway.reconfigure({**good, "log": {"level": "info", "format": "text"}})
+        gateway.signal(signal.SIGHUP)
+
+        async def told() -> bool:
+            return " reloaded upstreams=" in gateway.log
+
+        await eventually(told, "the reload, in the format that it brings")
+
+
+async def test_the_address_that_is_logged_has_the_port_that_was_taken(gateways: Gateways) -> None:
+    """Port 0 takes any; the prefix is part of what clients use."""
+    config = settings(0, 0, 1, {"upstream": {"match": {"prefix": "/research"}}})
+    with held_port() as admin:
+        config["admin"] = {"listen": f"127.0.0.1:{port_of(admin)}"}
+        with gateways.starting(config) as gateway:
+            gateway.wait()
+            address = (await logged(gateway, '"serving"'))["address"]
+            port = int(address.split(":")[2].partition("/")[0])
+            assert port > 0 and address == f"http://127.0.0.1:{port}/research/mcp"
+
+
+async def test_a_drain_takes_new_connections_for_its_delay(gateways: Gateways) -> None:
+    """What Kubernetes needs: it goes on sending clients for a while."""
+    with gateways.process(1, limits={"shutdown_delay": "2s"}) as gateway:
+        gateway.signal(signal.SIGTERM)
+
+        async def not_ready() -> bool:
+            return gateway.get("/readyz")[0] == 503
+
+        await eventually(not_ready, "/readyz says no")
+        connection = http.client.HTTPConnection("127.0.0.1", gateway.port, timeout=5)
+        connection.request("GET", "/")
+        assert connection.getresponse().status == 502
+        connection.close()
+        assert await gateway.exits() == 0

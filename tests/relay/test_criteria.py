@@ -1,0 +1,129 @@
+"""Criteria over real sockets: from a client's parameters to its pages (DESIGN 4.2, 5)."""
+
+from typing import Any
+
+import pytest
+
+from tests.launch import Gateways
+from tests.peer import Peer
+from tests.relay.http1 import Message
+from tests.relay.messages import Json, answer, call, filtered, initialized, page, result, task
+from tests.relay.rig import Rig, Server, Session, body, final, rig_with
+from tests.rules import new_criterion
+
+TASKS = [
+    task(f"t-{n}", "failed" if n % 2 else "completed", f"2026-01-01T00:00:{n:02}Z", statusMessage=f"{n % 2} of {n}")
+    for n in range(9)
+]
+FAILED = ["t-7", "t-5", "t-3", "t-1"]
+
+
+class Tasks(Server):
+    """A script: a server with tasks, which also answers `initialize`."""
+
+    async def __call__(self, request: Message, peer: Peer) -> bytes | None:
+        message = body(request)
+        if message["method"] == "initialize":
+            return answer(result(message["id"], initialized()))
+        return await super().__call__(request, peer)
+
+
+def ids(response: Json) -> list[str]:
+    return [one["taskId"] for one in response["result"]["tasks"]]
+
+
+async def followed(rig: Rig, **params: Any) -> list[list[str]]:
+    """The ids on each page of a list, by following its cursors."""
+    session, pages = Session(rig), list[list[str]]()
+    while True:
+        response = final(await session.ask(filtered(1, **params)))
+        pages.append(ids(response))
+        if (cursor := response["result"].get("nextCursor")) is None:
+            return pages
+        params = {"cursor": cursor}
+
+
+async def test_a_criterion_that_is_declared_is_found_by_a_client(gateways: Gateways) -> None:
+    """It takes one declaration, and nothing else."""
+    with new_criterion.declared():
+        async with rig_with(gateways, index={"page_size": 3}) as rig:
+            rig.serve(Tasks({None: page(TASKS)}))
+            said = final(await Session(rig).ask(call("initialize")))
+            advertised = said["result"]["capabilities"]["tasks"]["list"]["filter"]
+            assert advertised["statusMessage"] == {"contains": True}
+            assert await followed(rig, statusMessageContains="1 of") == [FAILED[:3], FAILED[3:]]
+            assert await followed(rig, filter={"statusNot": ["completed"]}) == [FAILED[:3], FAILED[3:]]
+            wrong = final(await Session(rig).ask(filtered(1, statusMessageContains=1)))
+            assert wrong["error"]["code"] == -32602
+            (fault,) = wrong["error"]["data"]["errors"]
+            assert (fault["parameter"], fault["given"]) == ("statusMessageContains", "1")
+
+
+async def test_a_cursor_that_spells_criteria_is_a_filtered_list(gateways: Gateways) -> None:
+    """Any typed client can send it. Ordinary cursors follow. None of it reaches the server."""
+    async with rig_with(gateways, index={"page_size": 3}) as rig:
+        rig.serve(Tasks({None: page(TASKS)}))
+        for text in (
+            "taskgate:?status=failed&createdAfter=2026-01-01T00:00:00Z",
+            "taskgate:?status=failed&status=failed,cancelled",
+            "taskgate:?st%61tus=%66ailed&orderBy=createdAt",
+        ):
+            assert await followed(rig, cursor=text) == [FAILED[:3], FAILED[3:]]
+        assert await followed(rig, cursor="taskgate:?status=failed&order=asc") == [FAILED[:0:-1], FAILED[:1]]
+        assert {str(asked.get("params", {}).get("cursor")) for asked in rig.asked("tasks/list")} == {"None"}
+
+
+@pytest.mark.parametrize(
+    ("cursor", "parameter", "given", "allowed"),
+    [
+        ("taskgate:?staus=failed", "cursor.staus", '"failed"', "did you mean `status`?"),
+        ("taskgate:?status=workin", "cursor.status", '"workin"', "working"),
+        ("taskgate:?createdAfter=yesterday", "cursor.createdAfter", '"yesterday"', "RFC 3339"),
+        ("taskgate:status=failed", "cursor", "taskgate:status=failed", "taskgate:?"),
+        ("taskgate3.AAAA.0123456789abcdef", "cursor", "taskgate3.AAAA.0123456789abcdef", "unchanged"),
+        ("taskgate1.AAAA", "cursor", "taskgate1.AAAA", "of this version"),
+    ],
+)
+async def test_a_cursor_of_ours_that_cannot_be_read_never_reaches_the_server(
+    rig: Rig, cursor: str, parameter: str, given: str, allowed: str
+) -> None:
+    """With criteria beside it, or without."""
+    for beside in ({}, {"status": ["failed"]}):
+        error = final(await Session(rig).ask(call("tasks/list", cursor=cursor, **beside)))["error"]
+        assert error["code"] == -32602
+        (fault,) = error["data"]["errors"]
+        assert (fault["parameter"], fault["given"]) == (parameter, given)
+        assert allowed in fault["allowed"] and allowed in error["message"]
+    await rig.canary()
+    assert rig.asked("tasks/list") == []
+
+
+async def test_a_member_of_filter_that_is_no_criterion_is_an_error(rig: Rig) -> None:
+    """It never brings an unfiltered list."""
+    error = final(await Session(rig).ask(call("tasks/list", filter={"staus": ["failed"]})))["error"]
+    assert error["code"] == -32602
+    assert error["data"]["errors"] == [
+        {
+            "parameter": "filter.staus",
+            "given": '["failed"]',
+            "allowed": "the name of a criterion: did you mean `status`?",
+        }
+    ]
+    await rig.canary()
+    assert rig.asked("tasks/list") == []
+
+
+async def test_parameters_that_are_no_criteria_are_named_in_the_answer(rig: Rig) -> None:
+    """Beside a criterion. Without one the server answers the request."""
+    rig.serve(Tasks({None: page(TASKS)}))
+    session = Session(rig)
+    for params in (
+        {"order": "desc", "staus": ["failed"], "limit": 1, "_meta": {"a": 1}},
+        {"cursor": "taskgate:?order=desc", "staus": ["failed"], "limit": 1},
+    ):
+        said = final(await session.ask(call("tasks/list", **params)))["result"]
+        assert said["_meta"]["taskgate/ignored"] == ["staus", "limit"]
+        assert len(said["tasks"]) == len(TASKS)
+    said = final(await session.ask(filtered(1, order="desc")))["result"]
+    assert said["_meta"].keys() == {"taskgate/total", "taskgate/asOf"}
+    assert "_meta" not in final(await session.ask(call("tasks/list", staus=["failed"])))["result"]

@@ -1,0 +1,439 @@
+"""What an operator sees of each request: metrics, the log, the audit (DESIGN 8).
+
+In: traffic and faults. Out: samples of /metrics, lines of the log. Always: the real command, as a process of its own.
+"""
+
+import asyncio
+import hashlib
+import os
+import re
+import shutil
+import signal
+import subprocess
+from typing import Any
+
+import pytest
+
+from tests.launch import Gateways, Json, Samples, changes, eventually, logged, port_of, settings
+from tests.peer import Peer
+from tests.relay.http1 import Message
+from tests.relay.messages import (
+    answer,
+    call,
+    event,
+    fault,
+    filtered,
+    page,
+    post,
+    request,
+    response,
+    result,
+    stream,
+    task,
+)
+from tests.relay.messages import chunk as in_chunk
+from tests.relay.rig import Rig, Server, body, final, own, rig_with
+
+pytestmark = pytest.mark.usefixtures("harness_alone")
+
+TRACE = b"00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
+
+
+async def samples_with(rig: Rig, name: str, value: float, **labels: str) -> Samples:
+    """The samples once that one has this value: a request is counted when its answer is out."""
+    found: Samples = {}
+
+    async def there() -> bool:
+        found.update(await rig.gateway.metrics())
+        return found.get((f"taskgate_{name}", tuple(sorted(labels.items())))) == value
+
+    await eventually(there, f"{name} {labels} of {value}")
+    return found
+
+
+async def echo(asked: Message, peer: Peer) -> bytes:
+    """An upstream that answers every request, with an empty list."""
+    message = body(asked)
+    return answer(result(message["id"], page([]))) if message else response()
+
+
+def lines(rig: Rig, message: str) -> list[Json]:
+    """The lines of the log with that message."""
+    return [line for line in rig.gateway.lines() if line["message"] == message]
+
+
+# ---- metrics ----
+
+
+async def test_each_method_has_durations_and_statuses_of_its_own(gateways: Gateways) -> None:
+    async with rig_with(gateways) as rig:
+        rig.serve(Server({}))
+        for method in ("ping", "ping", "tools/call", "made/up"):
+            await rig.ask(post(call(method)))
+        await rig.ask(request(b"DELETE"))
+        found = await samples_with(
+            rig, "requests_total", 1, upstream="up", kind="relayed", method="DELETE", status="202"
+        )
+        for method, count in (("ping", 2), ("tools/call", 1), ("other", 1), ("DELETE", 1)):
+            durations = {"upstream": "up", "kind": "relayed", "method": method}
+            assert found["taskgate_request_duration_seconds_count", tuple(sorted(durations.items()))] == count
+            assert changes({}, found, "taskgate_requests_total", upstream="up", method=method) == count
+
+
+async def test_the_smallest_buckets_are_smaller_than_a_relayed_ping(gateways: Gateways) -> None:
+    async with rig_with(gateways) as rig:
+        rig.serve(Server({}))
+        await rig.ask(post(call("ping")))
+        found = await samples_with(rig, "requests_total", 1, upstream="up", kind="relayed", method="ping", status="200")
+        bounds = sorted(
+            float(dict(labels)["le"]) for name, labels in found if name == "taskgate_request_duration_seconds_bucket"
+        )
+        assert bounds[:3] == [0.0001, 0.00025, 0.0005]
+
+
+async def test_durations_are_finer_than_a_millisecond(gateways: Gateways) -> None:
+    """The clock of uvloop's loops is not: a relayed ping took 0 s, or 1 ms."""
+    async with own(gateways) as rig:
+        rig.serve(echo)
+        await rig.ask(post(call("ping")))
+        labels = (("kind", "relayed"), ("method", "ping"), ("upstream", "up"))
+        found = await samples_with(rig, "request_duration_seconds_count", 1, **dict(labels))
+        for name, at in (("request_duration_seconds", labels), ("upstream_response_seconds", (("upstream", "up"),))):
+            seconds = found[f"taskgate_{name}_sum", at]
+            assert seconds > 0 and seconds * 1000 != round(seconds * 1000)
+
+
+async def test_no_series_says_when_a_counter_was_created(gateways: Gateways) -> None:
+    async with rig_with(gateways) as rig:
+        rig.serve(Server({None: page([task("t-1")])}))
+        await rig.ask(post(filtered()))
+        assert "_created" not in await rig.gateway.exposition()
+
+
+async def test_promtool_finds_no_fault(gateways: Gateways) -> None:
+    promtool = shutil.which("promtool")
+    if promtool is None:
+        assert os.environ.get("CI") != "true", "promtool is missing: install Debian's package prometheus"
+        pytest.skip("needs promtool, of Debian's package prometheus")
+    async with rig_with(gateways) as rig:
+        rig.serve(Server({None: page([task("t-1")])}))
+        for message in (filtered(), filtered(status="x"), call("ping")):
+            await rig.ask(post(message))
+        text = await rig.gateway.exposition()
+    command = [promtool, "check", "metrics"]
+    checked = await asyncio.to_thread(subprocess.run, command, input=text, capture_output=True, text=True)
+    assert (checked.returncode, checked.stdout, checked.stderr) == (0, "", "")
+
+
+async def test_counters_are_there_before_the_first_event(gateways: Gateways) -> None:
+    """One that begins at 1 hides its first event from `rate`, and an alert on it."""
+    async with rig_with(gateways) as rig:
+        found = await rig.gateway.metrics()
+        for kind in ("UpstreamUnreachable", "UpstreamTimeout", "UpstreamBroken", "Overloaded"):
+            assert found["taskgate_failures_total", (("kind", kind), ("upstream", "up"))] == 0
+        for outcome in ("index", "refreshed", "coalesced", "scanned", "failed"):
+            assert found["taskgate_queries_total", (("outcome", outcome), ("upstream", "up"))] == 0
+        for why in ("connections_max", "descriptors"):
+            assert found["taskgate_connections_refused_total", (("why", why),)] == 0
+
+
+async def test_requests_in_flight(gateways: Gateways) -> None:
+    async with rig_with(gateways) as rig:
+        one = await rig.client(request(fields=[b"Accept: text/event-stream"]))
+        peer = await rig.upstream.request()
+        await peer.send(stream())
+        found = await samples_with(rig, "requests_in_flight", 1, upstream="up")
+        assert found["taskgate_upstream_requests_in_flight", (("upstream", "up"),)] == 1
+        await one.close()
+        await samples_with(rig, "requests_in_flight", 0, upstream="up")
+        await samples_with(rig, "upstream_requests_in_flight", 0, upstream="up")
+
+
+async def test_an_upstream_is_up_until_an_exchange_shows_that_it_is_not(gateways: Gateways) -> None:
+    async with rig_with(gateways, upstream={"response_timeout": "500ms"}) as rig:
+        await samples_with(rig, "upstream_up", 1, upstream="up")
+        one = await rig.client(post(call("ping")))
+        peer = await rig.upstream.request()
+        peer.reset()
+        await one.response()
+        await samples_with(rig, "upstream_up", 0, upstream="up")
+        rig.serve(Server({}))
+        assert (await rig.ask(post(call("ping")))).status == 200
+        found = await samples_with(rig, "upstream_up", 1, upstream="up")
+        assert found["taskgate_upstream_response_seconds_count", (("upstream", "up"),)] == 1
+
+
+async def test_an_upstream_that_does_not_answer_is_down(gateways: Gateways) -> None:
+    async with rig_with(gateways, upstream={"response_timeout": "300ms"}) as rig:
+        one = await rig.client(post(call("ping")))
+        await rig.upstream.request()
+        assert (await one.response()).status == 504
+        await samples_with(rig, "upstream_up", 0, upstream="up")
+
+
+async def test_a_crawl_shows_that_an_upstream_is_down_too(gateways: Gateways) -> None:
+    async with rig_with(gateways, upstream={"url": "http://127.0.0.1:1/mcp"}) as rig:
+        assert (await rig.ask(post(filtered()))).status == 502
+        await samples_with(rig, "upstream_up", 0, upstream="up")
+
+
+async def test_what_waits_for_news_is_no_slow_answer(gateways: Gateways) -> None:
+    async with rig_with(gateways) as rig:
+        rig.serve(Server({}))
+        await rig.ask(post(call("tasks/result", taskId="t-1")))
+        await rig.ask(request(fields=[b"Accept: text/event-stream"]))
+        await rig.ask(post(call("ping")))
+        await samples_with(rig, "upstream_response_seconds_count", 1, upstream="up")
+
+
+async def test_limits_stand_beside_what_is_used(gateways: Gateways) -> None:
+    limits = {"connections_max": 77, "held_bytes_max": "8MiB"}
+    index = {"memory_bytes_max": "2MiB", "sessions_max": 5}
+    async with rig_with(gateways, limits=limits, index=index, upstream={"requests_max": 9}) as rig:
+        found = await rig.gateway.metrics()
+        expected = {
+            "connections_max": 77,
+            "held_bytes_max": 8 << 20,
+            "index_bytes_max": 2 << 20,
+            "index_sessions_max": 5,
+        }
+        assert {name: found[f"taskgate_{name}", ()] for name in expected} == expected
+        assert {f"taskgate_{name.removesuffix('_max')}" for name in expected} <= {name for name, _ in found}
+        assert found["taskgate_upstream_requests_max", (("upstream", "up"),)] == 9
+
+
+async def test_the_process_and_its_build_are_told(gateways: Gateways) -> None:
+    async with rig_with(gateways) as rig:
+        found = await rig.gateway.metrics()
+        names = {name for name, _ in found}
+        assert {"process_resident_memory_bytes", "process_cpu_seconds_total", "process_open_fds"} <= names
+        [build] = [dict(labels) for name, labels in found if name == "taskgate_build_info"]
+        assert re.fullmatch(r"[0-9]+\.[0-9]+\.[0-9]+", build["version"]) and build["python"].startswith("3.")
+
+
+async def test_the_result_of_a_reload_is_told(gateways: Gateways) -> None:
+    async with own(gateways) as rig:
+        gateway = rig.gateway
+        before = (await samples_with(rig, "config_last_reload_successful", 1))[
+            "taskgate_config_last_reload_success_timestamp_seconds", ()
+        ]
+        good = settings(gateway.port, gateway.admin, port_of(rig.place.listening))
+        gateway.reconfigure({**good, "colour": "red"})
+        gateway.signal(signal.SIGHUP)
+        refused = await samples_with(rig, "config_last_reload_successful", 0)
+        assert refused["taskgate_config_last_reload_success_timestamp_seconds", ()] == before
+        gateway.reconfigure(good)
+        gateway.signal(signal.SIGHUP)
+        taken = await samples_with(rig, "config_last_reload_successful", 1)
+        assert taken["taskgate_config_last_reload_success_timestamp_seconds", ()] > before
+
+
+ERRORS: dict[str, tuple[Any, bytes]] = {
+    "-32601": (call("ping"), answer(fault(1, -32601, "x"))),
+    "-32002": (call("resources/read"), answer(fault(1, -32002, "x"), status=b"400 Bad Request")),
+    "other": (call("tools/call"), stream() + in_chunk(event(fault(1, -1, "x"))) + b"0\r\n\r\n"),
+    "-32603": (call("tasks/get", taskId="t"), answer(fault(1, -32603, "x"))),
+    "-32600": (call("initialize"), answer(fault(1, -32600, "x"))),
+}
+
+
+@pytest.mark.parametrize("code", ERRORS)
+async def test_json_rpc_errors_are_counted_by_code_and_logged(gateways: Gateways, code: str) -> None:
+    message, said = ERRORS[code]
+    async with own(gateways, log={"level": "info"}) as rig:
+        one = await rig.client(post(message))
+        await (await rig.upstream.request()).send(said)
+        assert (await one.response()).whole
+        await samples_with(rig, "jsonrpc_errors_total", 1, upstream="up", code=code)
+        line = await logged(rig.gateway, "JsonRpcError")
+        assert (line["level"], line["method"]) == ("info", message["method"])
+        assert code in ("other", str(line["code"]))
+
+
+async def test_a_result_that_has_an_error_in_it_is_none(gateways: Gateways) -> None:
+    async with own(gateways, log={"level": "info"}) as rig:
+        for number, said in enumerate(({"error": {"code": 1}}, {"isError": True, "text": '"error"'}), 1):
+            one = await rig.client(post(call("tools/call")))
+            await (await rig.upstream.request(number)).send(answer(result(1, said)))
+            await one.response()
+        await samples_with(rig, "requests_total", 2, upstream="up", kind="relayed", method="tools/call", status="200")
+        assert lines(rig, "failed") == []
+
+
+async def test_errors_of_the_gateway_count_too(gateways: Gateways) -> None:
+    async with own(gateways, log={"level": "info"}, upstream={"url": "http://127.0.0.1:1/mcp"}) as rig:
+        await rig.ask(post(filtered(status=["none"])))
+        await rig.ask(post(call("ping")))
+        await samples_with(rig, "jsonrpc_errors_total", 1, upstream="up", code="-32602")
+        await samples_with(rig, "jsonrpc_errors_total", 1, upstream="up", code="-32603")
+        assert [line["code"] for line in lines(rig, "failed")] == [-32602, -32603]
+
+
+# ---- the log ----
+
+
+async def test_a_failed_request_is_told_with_all_that_finds_it(gateways: Gateways) -> None:
+    async with own(gateways, log={"level": "info"}, upstream={"url": "http://127.0.0.1:1/mcp"}) as rig:
+        await rig.ask(post(call("tools/call"), b"X-Request-Id: r-17", target=b"/mcp?key=s3cr3t"))
+        line = await logged(rig.gateway, "UpstreamUnreachable")
+        assert line.pop("seconds") >= 0
+        assert line.pop("time") and line.pop("logger") == "taskgate.request"
+        assert line == {
+            "level": "info",
+            "message": "failed",
+            "upstream": "up",
+            "kind": "relayed",
+            "http_method": "POST",
+            "method": "tools/call",
+            "path": "/mcp",
+            "status": 502,
+            "client": "127.0.0.1",
+            "request_id": "r-17",
+            "failure": "UpstreamUnreachable",
+            "why": "the upstream cannot be reached: Connection refused",
+            "code": -32603,
+        }
+
+
+async def test_traceparent_finds_a_request_where_it_has_no_id(gateways: Gateways) -> None:
+    async with own(gateways, log={"level": "info"}, upstream={"url": "http://127.0.0.1:1/mcp"}) as rig:
+        await rig.ask(post(call("x"), b"Traceparent: " + TRACE))
+        assert (await logged(rig.gateway, "failed"))["request_id"] == TRACE.decode()
+
+
+@pytest.mark.parametrize("status", [b"500 Internal Server Error", b"503 Service Unavailable"])
+async def test_an_upstreams_5xx_is_told_at_info(gateways: Gateways, status: bytes) -> None:
+    async with own(gateways, log={"level": "info"}) as rig:
+        one = await rig.client(request())
+        await (await rig.upstream.request()).send(response(b"no", status=status))
+        await one.response()
+        line = await logged(rig.gateway, "UpstreamStatus")
+        assert (line["status"], line["why"]) == (int(status[:3]), f"the upstream answered {status[:3].decode()}")
+
+
+async def test_a_client_that_leaves_before_its_answer_is_told(gateways: Gateways) -> None:
+    async with own(gateways, log={"level": "info"}) as rig:
+        one = await rig.client(post(call("tools/call")))
+        await rig.upstream.request()
+        one.reset()
+        line = await logged(rig.gateway, "ClientLeft")
+        assert (line["status"], line["client"], line["method"]) == (499, "127.0.0.1", "tools/call")
+
+
+async def test_a_query_that_fails_on_a_stream_is_told_like_any_other(gateways: Gateways) -> None:
+    """Its head had said 200: only a line without client, method and path said that it failed."""
+    async with own(gateways, log={"level": "info"}) as rig:
+        one = await rig.client(rig.post(filtered()))
+        note = {"jsonrpc": "2.0", "method": "notifications/message", "params": {"level": "info", "data": "x"}}
+        for number in (1, 2):  # one dropped connection is survived
+            peer = await rig.upstream.request(number)
+            await peer.send(stream() + in_chunk(event(note)))
+            await one.hears(b"notifications/message", number)
+            peer.reset()
+        assert final(await one.response())["error"]["code"] == -32603
+        line = await logged(rig.gateway, "UpstreamBroken")
+        assert (line["logger"], line["method"], line["client"]) == ("taskgate.request", "tasks/list", "127.0.0.1")
+        assert len(lines(rig, "failed")) == 1
+
+
+async def test_the_access_log_has_every_request_at_info(gateways: Gateways) -> None:
+    async with own(gateways, log={"level": "info", "access": True}) as rig:
+        rig.serve(echo)
+        for asked in (post(call("ping")), post(filtered()), request(), post(filtered(status=1))):
+            await rig.ask(asked)
+        await logged(rig.gateway, '"failed"')
+        told = [line for line in rig.gateway.lines() if line["logger"] == "taskgate.request"]
+        assert [(line["message"], line["kind"], line.get("method"), line["http_method"]) for line in told] == [
+            ("request", "relayed", "ping", "POST"),
+            ("request", "answered", "tasks/list", "POST"),
+            ("request", "relayed", None, "GET"),
+            ("failed", "answered", "tasks/list", "POST"),
+        ]
+
+
+async def test_text_lines(gateways: Gateways) -> None:
+    async with own(gateways, log={"level": "info", "format": "text"}, upstream={"url": "http://127.0.0.1:1/"}) as rig:
+        await rig.ask(post(call("two words"), b'X-Request-Id: a"b'))
+
+        async def told() -> bool:
+            return "failed" in rig.gateway.log
+
+        await eventually(told, "a line")
+        [line] = [line for line in rig.gateway.log.splitlines() if " failed " in line]
+        assert re.match(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}\+00:00 info    failed upstream=up kind=relayed ", line)
+        assert ' method="two words" path=/mcp client=127.0.0.1 request_id="a\\"b" status=502 ' in line
+        assert line.endswith(' why="the upstream cannot be reached: Connection refused"')
+
+
+# ---- the audit ----
+
+
+def named(task_id: str) -> str:
+    """The digest that stands for an id."""
+    return hashlib.blake2b(task_id.encode(), digest_size=16).hexdigest()
+
+
+async def test_the_audit_has_a_line_for_each_task_that_is_created_or_cancelled(gateways: Gateways) -> None:
+    async with own(gateways, log={"level": "info", "audit": True}) as rig:
+        asked = [call("tools/call", name="x", task={}), call("tasks/cancel", taskId="t-1"), call("ping")]
+        told = [result(1, {"task": task("t-1")}), result(1, task("t-1", "cancelled")), result(1, {})]
+        for number, (message, said) in enumerate(zip(asked, told, strict=True), 1):
+            one = await rig.client(rig.post(message, b"Authorization: Bearer s3cr3t"))
+            await (await rig.upstream.request(number)).send(answer(said))
+            await one.response()
+        await eventually_audited(rig, 2)
+        created, cancelled = lines(rig, "audit")
+        assert (created["action"], cancelled["action"]) == ("create", "cancel")
+        for line in (created, cancelled):
+            assert (line["level"], line["task"], line["status"], line["client"]) == (
+                "info",
+                named("t-1"),
+                200,
+                "127.0.0.1",
+            )
+            assert re.fullmatch("[0-9a-f]{32}", line["session"]) and re.fullmatch("[0-9a-f]{32}", line["caller"])
+        assert created["caller"] == cancelled["caller"] and created["session"] == cancelled["session"]
+        assert "t-1" not in rig.gateway.log and "s3cr3t" not in rig.gateway.log
+
+
+async def eventually_audited(rig: Rig, count: int) -> None:
+    async def told() -> bool:
+        return len(lines(rig, "audit")) == count
+
+    await eventually(told, f"{count} lines of the audit")
+
+
+async def test_the_audit_tells_what_failed_too(gateways: Gateways) -> None:
+    async with own(gateways, log={"level": "info", "audit": True}) as rig:
+        one = await rig.client(rig.post(call("tasks/cancel", taskId="gone")))
+        await (await rig.upstream.request()).send(answer(fault(1, -32602, "no such task")))
+        await one.response()
+        two = await rig.client(rig.post(call("tools/call", task={"ttl": 1})))
+        (await rig.upstream.request(2)).reset()
+        await two.response()
+        await eventually_audited(rig, 2)
+        cancelled, created = lines(rig, "audit")
+        assert (cancelled["task"], cancelled["code"]) == (named("gone"), -32602)
+        assert "task" not in created and created["failure"] == "UpstreamBroken"
+
+
+async def test_without_its_key_there_is_no_audit(gateways: Gateways) -> None:
+    async with own(gateways) as rig:
+        one = await rig.client(rig.post(call("tasks/cancel", taskId="t-1")))
+        await (await rig.upstream.request()).send(answer(result(1, task("t-1", "cancelled"))))
+        await one.response()
+        await logged(rig.gateway, '"message": "request"')
+        assert lines(rig, "audit") == []
+
+
+async def test_nothing_of_this_is_asked_of_a_relayed_message_twice(gateways: Gateways) -> None:
+    """Several requests at once are each told once."""
+    async with own(gateways, log={"level": "info", "access": True}) as rig:
+        rig.serve(echo)
+        await asyncio.gather(*(rig.ask(post(call("ping", n))) for n in range(20)))
+
+        async def told() -> bool:
+            return len(lines(rig, "request")) >= 20
+
+        await eventually(told, "20 lines")
+        assert len(lines(rig, "request")) == 20

@@ -1,0 +1,262 @@
+"""The page for people at `/` of the admin listener, in a real browser (DESIGN 8).
+
+In: a gateway with traffic, faults among it. Out: what a person sees and presses. Always: narrow and wide, light and
+dark, without an error on the console; nothing is asked of anywhere but the gateway.
+
+It needs Debian's chromium; without it these tests say so, and fail under CI=true.
+"""
+
+import importlib
+import json
+import os
+import re
+import shutil
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.client import HTTPConnection
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any, Final
+
+import pytest
+
+from tests.launch import Gateway, Gateways
+from tests.relay.messages import call, filtered, page, task
+
+try:
+    playwright: Any = importlib.import_module("playwright.sync_api")
+except ImportError:
+    assert os.environ.get("CI") != "true", "playwright is missing: make install"
+    pytest.skip("needs playwright, of the extra dev", allow_module_level=True)
+
+SIZES: Final = {"narrow": (360, 740), "wide": (1440, 900)}
+SCHEMES: Final = ("light", "dark")
+HOSTILE: Final = "<img src=x onerror=alert(1)>"
+SECRETS: Final = ("s3cr3t-token", "s3cr3t-session", "s3cr3t-task", "s3cr3t-query")
+
+
+class Upstream(BaseHTTPRequestHandler):
+    """Answers `tasks/list` with three tasks, `tools/call` with 500, everything else with an empty result."""
+
+    protocol_version = "HTTP/1.1"
+
+    def do_POST(self) -> None:
+        message = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        tasks = [task(f"{SECRETS[2]}-{n}", "working" if n else "completed") for n in range(3)]
+        result = page(tasks) if message["method"] == "tasks/list" else {}
+        body = json.dumps({"jsonrpc": "2.0", "id": message["id"], "result": result}).encode()
+        self.send_response(500 if message["method"] == "tools/call" else 200)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, format: str, *args: object) -> None:
+        pass
+
+
+@pytest.fixture(scope="module")
+def gateway(gateways: Gateways) -> Iterator[Gateway]:
+    """A gateway before one upstream that answers, and one that nobody listens for."""
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Upstream)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    port = server.server_address[1]
+    upstreams = [
+        {"name": "research", "url": f"http://127.0.0.1:{port}/mcp"},
+        {"name": "gone", "url": "http://127.0.0.1:1/mcp", "match": {"prefix": "/gone"}},
+    ]
+    with gateways.process(port, upstreams=upstreams) as one:
+        yield one
+    server.shutdown()
+    server.server_close()
+
+
+def ask(gateway: Gateway, message: object, target: str = "/mcp?key=s3cr3t-query") -> int:
+    """The status of the answer to one message."""
+    connection = HTTPConnection("127.0.0.1", gateway.port, timeout=10)
+    fields = {
+        "Content-Type": "application/json",
+        "Accept": "application/json, text/event-stream",
+        "Authorization": f"Bearer {SECRETS[0]}",
+        "Mcp-Session-Id": SECRETS[1],
+    }
+    connection.request("POST", target, json.dumps(message), fields)
+    answer = connection.getresponse()
+    answer.read()
+    connection.close()
+    return answer.status
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    """Debian's chromium."""
+    chromium = shutil.which("chromium")
+    if chromium is None:
+        assert os.environ.get("CI") != "true", "chromium is missing: install Debian's package chromium"
+        pytest.skip("needs Debian's package chromium")
+    with playwright.sync_playwright() as driver:
+        launched = driver.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
+        yield launched
+        launched.close()
+
+
+@contextmanager
+def opened(browser: Any, gateway: Gateway, size: str = "wide", scheme: str = "light") -> Iterator[Any]:
+    """The page, once it is live. What it says on the console, or asks of anywhere else, fails the test."""
+    width, height = SIZES[size]
+    context = browser.new_context(viewport={"width": width, "height": height}, color_scheme=scheme)
+    tab = context.new_page()
+    faults: list[str] = []
+    tab.on("console", lambda said: faults.append(said.text) if said.type in ("error", "warning") else None)
+    tab.on("pageerror", lambda error: faults.append(str(error)))
+    origin = f"http://127.0.0.1:{gateway.admin}"
+    tab.on("request", lambda asked: faults.append(asked.url) if not asked.url.startswith(origin) else None)
+    tab.goto(f"{origin}/")
+    playwright.expect(tab.locator("#state")).to_have_text("Live")
+    yield tab
+    context.close()
+    assert faults == []
+
+
+EVERYWHERE = [(size, scheme) for size in SIZES for scheme in SCHEMES]
+
+
+@pytest.mark.parametrize(("size", "scheme"), EVERYWHERE)
+def test_everything_can_be_seen_and_pressed(browser: Any, gateway: Gateway, size: str, scheme: str) -> None:
+    with opened(browser, gateway, size, scheme) as tab:
+        expect = playwright.expect
+        assert ask(gateway, filtered()) == 200
+        assert ask(gateway, call("ping")) == 200
+        assert ask(gateway, call("tools/call")) == 500
+        assert ask(gateway, call("ping"), "/gone/mcp") == 502
+        rows = tab.locator("#requests tr")
+        expect(rows.filter(has_text="tasks/list").first).to_be_visible()
+        expect(rows.filter(has_text="the upstream answered 500").first).to_be_attached()
+        expect(tab.locator("#upstreams tr").filter(has_text="research")).to_contain_text("up")
+        expect(tab.locator("#upstreams tr").filter(has_text="gone")).to_contain_text("down")
+        expect(tab.locator("#queries tr").first).to_contain_text("research")
+        expect(tab.locator("#queries-answered")).not_to_have_text("0")
+
+        # A row's text joins its cells: a status is looked for as the whole text of one.
+        cells = rows.locator("td")
+        answered, failed = cells.get_by_text("200", exact=True), cells.get_by_text("502", exact=True)
+        tab.get_by_label("Only what failed").check()
+        expect(answered).to_have_count(0)
+        expect(failed.first).to_be_attached()
+        tab.get_by_label("Only what failed").uncheck()
+        expect(answered.first).to_be_attached()
+
+        button = tab.get_by_role("button", name="Pause")
+        button.click()
+        expect(tab.locator("#state")).to_have_text("Paused")
+        expect(button).to_have_attribute("aria-pressed", "true")
+        button.click()
+        expect(tab.locator("#state")).to_have_text("Live")
+        wider = tab.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth")
+        assert wider <= 0, "the page itself does not scroll sideways"
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_text_stands_out_from_its_ground(browser: Any, gateway: Gateway, scheme: str) -> None:
+    """WCAG 2.2, 1.4.3: a contrast of 4.5 to 1."""
+    with opened(browser, gateway, scheme=scheme) as tab:
+        ask(gateway, call("tools/call"))
+        playwright.expect(tab.locator("#requests .bad").first).to_be_attached()
+        ground = tab.evaluate("getComputedStyle(document.body).backgroundColor")
+        seen = {
+            found: contrast(tab.evaluate(f"getComputedStyle(document.querySelector('{found}')).color"), ground)
+            for found in ("body", "#state", "h1 span", ".bad", ".good", "thead th")
+        }
+        assert min(seen.values()) >= 4.5, seen
+
+
+def contrast(one: str, other: str) -> float:
+    """The contrast of two colours, as WCAG has it."""
+
+    def luminance(colour: str) -> float:
+        parts = [int(part) / 255 for part in re.findall(r"\d+", colour)[:3]]
+        linear = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts]
+        return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+    light, dark = sorted((luminance(one), luminance(other)), reverse=True)
+    return (light + 0.05) / (dark + 0.05)
+
+
+def test_it_can_be_used_by_keyboard(browser: Any, gateway: Gateway) -> None:
+    with opened(browser, gateway) as tab:
+        reached = []
+        for _ in range(7):
+            tab.keyboard.press("Tab")
+            reached.append(tab.evaluate("document.activeElement.id || document.activeElement.className"))
+            assert tab.evaluate("getComputedStyle(document.activeElement).outlineStyle") != "none"
+        assert reached[:2] == ["skip", "pause"] and "failures" in reached and reached.count("scroll") == 4
+        tab.locator("#pause").focus()
+        tab.keyboard.press("Space")
+        playwright.expect(tab.locator("#state")).to_have_text("Paused")
+        tab.locator("#failures").focus()
+        tab.keyboard.press("Space")
+        playwright.expect(tab.locator("#failures")).to_be_checked()
+
+
+def test_a_screen_reader_finds_its_parts(browser: Any, gateway: Gateway) -> None:
+    with opened(browser, gateway) as tab:
+        assert tab.get_by_role("banner").count() == 1 and tab.get_by_role("main").count() == 1
+        names = ["Saved since the start", "Upstreams", "Held now, and the limits", "Last queries", "Requests"]
+        assert tab.get_by_role("heading", level=2).all_inner_texts() == names
+        for name in names[1:]:
+            assert tab.get_by_role("region", name=name, exact=True).get_by_role("table").count() == 1
+        assert tab.get_by_role("status").inner_text() == "Live"
+        assert tab.locator("html").get_attribute("lang") == "en"
+        assert tab.locator("meter:not([aria-label])").count() == 0
+        assert tab.locator("th:not([scope])").count() == 0
+
+
+def test_no_secret_is_on_it_and_text_is_text(browser: Any, gateway: Gateway) -> None:
+    with opened(browser, gateway) as tab:
+        ask(gateway, filtered())
+        ask(gateway, filtered(status=["working"], cursor=SECRETS[2]))
+        ask(gateway, call(HOSTILE))
+        ask(gateway, call("x"), f"/gone/{SECRETS[3]}")
+        playwright.expect(tab.locator("#requests tr").filter(has_text="other").first).to_be_attached()
+        told = tab.content() + gateway.get("/page/status.json")[1]
+        for secret in SECRETS:
+            assert secret not in told
+        assert tab.locator("img").count() == 0 and HOSTILE not in told
+
+
+def test_what_the_upstreams_text_says_is_shown_as_text(browser: Any, gateway: Gateway) -> None:
+    """Were a name or a reason HTML, it would be seen as it is written."""
+    with opened(browser, gateway) as tab:
+        tab.evaluate(
+            "text => show({...last, queries: [{at: 0, upstream: text, outcome: text, reason: text, asked: 0, spared: 0,"
+            " tasks: 0, total: 0}]})",
+            HOSTILE,
+        )
+        assert tab.locator("#queries td").nth(3).inner_text() == HOSTILE
+        assert tab.locator("#queries img").count() == 0
+
+
+def test_the_page_says_when_the_gateway_is_gone(browser: Any, gateways: Gateways) -> None:
+    with gateways.process(1) as short_lived:
+        context = browser.new_context()
+        tab = context.new_page()
+        tab.goto(f"http://127.0.0.1:{short_lived.admin}/")
+        playwright.expect(tab.locator("#state")).to_have_text("Live")
+    playwright.expect(tab.locator("#state")).to_have_text("The gateway does not answer")
+    context.close()
+
+
+@pytest.mark.parametrize("path", ["/", "/page/page.js", "/page/page.css", "/page/icon.svg", "/page/status.json"])
+def test_nothing_may_come_from_elsewhere(gateway: Gateway, path: str) -> None:
+    connection = HTTPConnection("127.0.0.1", gateway.admin, timeout=10)
+    connection.request("GET", path)
+    answer = connection.getresponse()
+    body = answer.read().decode()
+    assert answer.status == 200
+    assert answer.headers["Content-Security-Policy"] == "default-src 'self'"
+    assert answer.headers["X-Content-Type-Options"] == "nosniff"
+    links = re.findall(r"""(?:href|src|url|fetch)\s*[=(]\s*["']?([^"')\s>]+)""", body)
+    assert not [link for link in links if "//" in link]
+    connection.request("POST", path)
+    assert connection.getresponse().status == 405, "read-only"
+    connection.close()

@@ -1,0 +1,373 @@
+"""Upstreams as they are: TLS of their own kind, Unix sockets, names with several addresses, health checks (DESIGN 8).
+
+And listening on Unix sockets, and on both families of addresses.
+
+In: the real command. Out: what reaches the upstream. Always: certificates that the test has made.
+"""
+
+import asyncio
+import http.client
+import json
+import signal
+import socket
+import ssl
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, closing
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+
+from gateway.config import ConfigError, Upstream, Url, parse
+from gateway.transport.dial import Dialer
+from tests.launch import (
+    Gateway,
+    Gateways,
+    Json,
+    eventually,
+    held_port,
+    listening,
+    logged,
+    port_of,
+    run,
+    samples,
+    settings,
+)
+
+pytestmark = pytest.mark.usefixtures("harness_alone")
+
+
+class Authority:
+    """Signs certificates; its own is `ca`."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._key = ec.generate_private_key(ec.SECP256R1())
+        self._name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "authority")])
+        self.ca, _ = self._sign("authority", self._key, is_authority=True)
+
+    def certificate(self, name: str) -> tuple[str, str]:
+        """The files of a certificate for a name, and of its key."""
+        return self._sign(name, ec.generate_private_key(ec.SECP256R1()), is_authority=False)
+
+    def _sign(self, name: str, key: ec.EllipticCurvePrivateKey, is_authority: bool) -> tuple[str, str]:
+        now = datetime.now(UTC)
+        made = (
+            x509.CertificateBuilder()
+            .subject_name(x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, name)]))
+            .issuer_name(self._name)
+            .public_key(key.public_key())
+            .serial_number(x509.random_serial_number())
+            .not_valid_before(now - timedelta(days=1))
+            .not_valid_after(now + timedelta(days=1))
+            .add_extension(x509.SubjectAlternativeName([x509.DNSName(name)]), critical=False)
+            .add_extension(x509.BasicConstraints(ca=is_authority, path_length=None), critical=True)
+            .sign(self._key, hashes.SHA256())
+        )
+        cert, private = self._folder / f"{name}.pem", self._folder / f"{name}.key"
+        cert.write_bytes(made.public_bytes(serialization.Encoding.PEM))
+        form = serialization.PrivateFormat.PKCS8
+        private.write_bytes(key.private_bytes(serialization.Encoding.PEM, form, serialization.NoEncryption()))
+        return str(cert), str(private)
+
+
+@pytest.fixture(scope="module")
+def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
+    return Authority(tmp_path_factory.mktemp("authority"))
+
+
+class Seen:
+    """An upstream that answers every request, and notes the heads and the names of its clients' certificates."""
+
+    def __init__(self) -> None:
+        self.heads: list[bytes] = []
+        self.clients: list[str] = []
+        self.status = b"200 OK"
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        certificate = writer.get_extra_info("peercert") or {}
+        self.clients += [value for [(field, value)] in certificate.get("subject", ()) if field == "commonName"]
+        try:
+            while True:
+                head = await reader.readuntil(b"\r\n\r\n")
+                self.heads.append(head)
+                length = next((int(v) for n, _, v in fields(head) if n == b"content-length"), 0)
+                await reader.readexactly(length)
+                writer.write(b"HTTP/1.1 %b\r\nContent-Length: 2\r\n\r\nok" % self.status)
+        except (asyncio.IncompleteReadError, ConnectionError, asyncio.CancelledError):
+            writer.close()  # cancelled: the test is over
+
+
+def fields(head: bytes) -> list[tuple[bytes, bytes, bytes]]:
+    return [(n.lower(), s, v.strip()) for n, s, v in (line.partition(b":") for line in head.split(b"\r\n")[1:] if line)]
+
+
+@asynccontextmanager
+async def tls_upstream(authority: Authority, name: str) -> AsyncIterator[tuple[Seen, int]]:
+    """An upstream with a certificate for a name, that wants one of its clients."""
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=authority.ca)
+    context.verify_mode = ssl.CERT_REQUIRED
+    context.load_cert_chain(*authority.certificate(name))
+    seen = Seen()
+    server = await asyncio.start_server(seen.serve, "127.0.0.1", 0, ssl=context)
+    yield seen, server.sockets[0].getsockname()[1]
+    server.close()
+
+
+async def asked(gateway: Gateway, host: str = "127.0.0.1") -> tuple[int, bytes]:
+    """The status and the body of one GET."""
+
+    def ask() -> tuple[int, bytes]:
+        with closing(http.client.HTTPConnection(host, gateway.port, timeout=10)) as connection:
+            connection.request("GET", "/mcp", headers={"Host": "localhost"})
+            got = connection.getresponse()
+            return got.status, got.read()
+
+    return await asyncio.to_thread(ask)
+
+
+# ---- TLS ----
+
+
+async def test_an_upstream_with_an_authority_of_its_own_that_wants_a_certificate(
+    gateways: Gateways, authority: Authority
+) -> None:
+    cert, key = authority.certificate("gateway.internal")
+    tls = {"ca": authority.ca, "certificate": cert, "key": key, "server_name": "mcp.internal"}
+    async with tls_upstream(authority, "mcp.internal") as (seen, port):
+        with gateways.process(port, upstream={"url": f"https://127.0.0.1:{port}/mcp", "tls": tls}) as gateway:
+            assert await asked(gateway) == (200, b"ok")
+            assert seen.clients == ["gateway.internal"]
+            assert (b"host", b":", b"127.0.0.1:%d" % port) in fields(seen.heads[0])
+
+
+WITHOUT = ["ca", "server_name", "certificate"]
+
+
+@pytest.mark.parametrize("missing", WITHOUT)
+async def test_without_one_of_them_there_is_no_connection(
+    gateways: Gateways, authority: Authority, missing: str
+) -> None:
+    cert, key = authority.certificate("gateway.internal")
+    tls = {"ca": authority.ca, "certificate": cert, "key": key, "server_name": "mcp.internal"}
+    del tls[missing]
+    if missing == "certificate":
+        del tls["key"]
+    async with tls_upstream(authority, "mcp.internal") as (seen, port):
+        with gateways.process(port, upstream={"url": f"https://127.0.0.1:{port}/mcp", "tls": tls}) as gateway:
+            assert (await asked(gateway))[0] == 502
+            assert seen.heads == []
+
+
+async def test_a_reload_with_a_key_of_no_use_is_refused(gateways: Gateways, authority: Authority) -> None:
+    cert, key = authority.certificate("gateway.internal")
+    _, other = authority.certificate("other.internal")
+    async with tls_upstream(authority, "mcp.internal") as (_, port):
+        tls = {"ca": authority.ca, "certificate": cert, "key": key, "server_name": "mcp.internal"}
+        upstream = {"url": f"https://127.0.0.1:{port}/mcp", "tls": tls}
+        with gateways.process(port, upstream=upstream) as gateway:
+            changed = {"upstream": {**upstream, "tls": {**tls, "key": other}}}
+            gateway.reconfigure(settings(gateway.port, gateway.admin, port, changed))
+            gateway.signal(signal.SIGHUP)
+            line = await logged(gateway, "reload refused")
+            assert "upstreams[0].tls" in line["why"]
+            assert await asked(gateway) == (200, b"ok")
+
+
+@pytest.mark.parametrize(
+    ("more", "words"),
+    [
+        ("url: 'http://a/', tls: {server_name: b}", "upstreams[0].tls: expected an https url beside it"),
+        ("url: 'https://a/', tls: {key: b}", "upstreams[0].tls.key: expected a certificate beside it; given none"),
+        ("url: 'https://a/', tls: {certificate: b}", "upstreams[0].tls.certificate: expected a key beside it"),
+        ("url: 'http://a/', socket: run/x", "upstreams[0].socket: expected the path of a Unix socket"),
+        ("url: 'http://a/', health_check: {path: x}", "upstreams[0].health_check.path: expected a path"),
+        ("url: 'http://a/', health_check: {}", "upstreams[0].health_check: the required key path is missing"),
+    ],
+)
+def test_what_cannot_be_is_an_error(more: str, words: str) -> None:
+    with pytest.raises(ConfigError) as refused:
+        parse(f"upstreams: [{{name: a, {more}}}]", "gate.yaml")
+    assert f"gate.yaml:1: {words}" in str(refused.value)
+
+
+# ---- Unix sockets ----
+
+
+async def test_an_upstream_behind_a_unix_socket(gateways: Gateways, tmp_path: Path) -> None:
+    seen, path = Seen(), str(tmp_path / "up.sock")
+    server = await asyncio.start_unix_server(seen.serve, path)
+    with gateways.process(1, upstream={"url": "http://mcp.internal/mcp", "socket": path}) as gateway:
+        assert await asked(gateway) == (200, b"ok")
+        assert await asked(gateway) == (200, b"ok")
+        assert (b"host", b":", b"mcp.internal") in fields(seen.heads[0])
+    server.close()
+
+
+async def test_a_unix_socket_that_nobody_listens_on_is_502(gateways: Gateways, tmp_path: Path) -> None:
+    upstream = {"url": "http://mcp.internal/mcp", "socket": str(tmp_path / "gone.sock")}
+    with gateways.process(1, upstream=upstream) as gateway:
+        assert (await asked(gateway))[0] == 502
+
+
+def over_unix(path: str, target: str) -> tuple[int, bytes]:
+    """The status and the body of one GET over a Unix socket."""
+    with closing(http.client.HTTPConnection("any.example", timeout=10)) as connection:
+        connection.sock = socket.socket(socket.AF_UNIX)
+        connection.sock.connect(path)
+        connection.request("GET", target, headers={"X-Request-Id": "over-unix"})
+        got = connection.getresponse()
+        return got.status, got.read()
+
+
+async def test_listening_on_unix_sockets(gateways: Gateways, tmp_path: Path) -> None:
+    """Who reaches the socket is the file system's matter: `Host` is not checked. A file left behind is no hindrance."""
+    listen, admin = str(tmp_path / "listen.sock"), str(tmp_path / "admin.sock")
+    for path in (listen, admin):
+        with socket.socket(socket.AF_UNIX) as left:
+            left.bind(path)
+    with listening() as sock:
+        config = settings(1, 2, port_of(sock), {"log": {"level": "info", "access": True}})
+        config |= {"listen": f"unix:{listen}", "admin": {"listen": f"unix:{admin}"}}
+        seen = Seen()
+        server = await asyncio.start_server(seen.serve, sock=sock)
+        with gateways.starting(config, serves=lambda: ready_over(admin)) as gateway:
+            gateway.wait()
+            assert await asyncio.to_thread(over_unix, listen, "/mcp") == (200, b"ok")
+            line = await logged(gateway, "over-unix")
+            assert (line["client"], line["status"]) == ("unix", 200)
+            assert (await logged(gateway, '"serving"'))["address"] == f"http://unix:{listen}:/mcp"
+            assert b"taskgate_requests_total" in (await asyncio.to_thread(over_unix, admin, "/metrics"))[1]
+        server.close()
+
+
+@pytest.mark.parametrize("which", ["listen", "admin"])
+def test_a_unix_socket_that_somebody_listens_on_is_not_taken(tmp_path: Path, which: str) -> None:
+    path = str(tmp_path / "taken.sock")
+    with socket.socket(socket.AF_UNIX) as taken, held_port() as listen, held_port() as admin:
+        taken.bind(path)
+        taken.listen()
+        config = settings(port_of(listen), port_of(admin), 1)
+        config |= {"listen": f"unix:{path}"} if which == "listen" else {"admin": {"listen": f"unix:{path}"}}
+        file = tmp_path / "gate.yaml"
+        file.write_text(json.dumps(config))
+        ended = run("--config", str(file))
+    assert ended.returncode == 1
+    assert f"cannot listen on unix:{path}: Address already in use" in ended.stderr
+
+
+def ready_over(path: str) -> bool:
+    try:
+        return over_unix(path, "/readyz")[0] == 200
+    except OSError:
+        return False
+
+
+# ---- addresses ----
+
+
+@pytest.mark.skipif(not socket.has_ipv6, reason="needs IPv6")
+async def test_listening_on_both_families(gateways: Gateways) -> None:
+    with listening() as sock, held_port() as listen, held_port() as admin:
+        config = settings(port_of(listen), port_of(admin), port_of(sock))
+        config |= {"listen": f"[::]:{port_of(listen)}", "admin": {"listen": f"[::]:{port_of(admin)}"}}
+        listen.close()
+        admin.close()
+        seen = Seen()
+        server = await asyncio.start_server(seen.serve, sock=sock)
+        with gateways.starting(config) as gateway:
+            gateway.wait()
+            assert await asked(gateway, "127.0.0.1") == (200, b"ok")
+            assert await asked(gateway, "::1") == (200, b"ok")
+        server.close()
+
+
+@pytest.fixture
+def name_with(monkeypatch: pytest.MonkeyPatch) -> object:
+    """Gives a name several addresses, as a resolver does."""
+
+    def give(*addresses: str) -> None:
+        async def getaddrinfo(host: str, port: int, **_: object) -> list[object]:
+            return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (address, port)) for address in addresses]
+
+        monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", getaddrinfo, raising=False)
+
+    return give
+
+
+async def test_the_next_address_is_tried_where_no_connection_comes_about(name_with: object) -> None:
+    """One refuses, one does not answer: neither may take the time of all."""
+    assert callable(name_with)
+    with listening() as good, socket.socket() as silent:
+        silent.bind(("127.0.0.2", port_of(good)))
+        silent.listen(0)
+        filling = [socket.socket() for _ in range(3)]
+        for one in filling:
+            one.setblocking(False)
+            one.connect_ex(("127.0.0.2", port_of(good)))
+        name_with("127.0.0.3", "127.0.0.2", "127.0.0.1")
+        config = Upstream(name="a", url=Url("http", "many.example", port_of(good), "/"), connect_timeout=3.0)
+        made = await Dialer(config, asyncio.get_running_loop()).connect(Noted)
+        assert made.peer == ("127.0.0.1", port_of(good))
+        assert made.transport is not None
+        made.transport.close()
+        for one in filling:
+            one.close()
+
+
+class Noted(asyncio.Protocol):
+    """Notes where it has been connected to."""
+
+    peer: object = None
+    transport: asyncio.BaseTransport | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport, self.peer = transport, transport.get_extra_info("peername")
+
+
+async def test_where_no_address_answers_the_last_one_says_why(name_with: object) -> None:
+    assert callable(name_with)
+    with held_port() as nobody:
+        name_with("127.0.0.3", "127.0.0.1")
+        config = Upstream(name="a", url=Url("http", "many.example", port_of(nobody), "/"), connect_timeout=3.0)
+        with pytest.raises(ConnectionRefusedError):
+            await Dialer(config, asyncio.get_running_loop()).connect(Noted)
+
+
+# ---- the health check ----
+
+
+async def test_a_health_check_shows_whether_an_upstream_is_up(gateways: Gateways) -> None:
+    check: Json = {"path": "/health?deep=1", "interval": "100ms", "timeout": "1s"}
+    seen = Seen()
+    with listening() as sock:
+        server = await asyncio.start_server(seen.serve, sock=sock)
+        with gateways.process(port_of(sock), upstream={"health_check": check}, log={"level": "info"}) as gateway:
+
+            async def checked() -> bool:
+                return bool(seen.heads)
+
+            await eventually(checked, "a check")
+            assert await up_is(gateway, 1)
+            assert seen.heads[0].startswith(b"GET /health?deep=1 HTTP/1.1\r\n")
+            seen.status = b"503 Service Unavailable"
+            await eventually(lambda: up_is(gateway, 0), "down")
+            assert (await logged(gateway, "the upstream is down"))["why"] == "it answered 503"
+            seen.status = b"404 Not Found"
+            await eventually(lambda: up_is(gateway, 1), "up: it answers")
+            await logged(gateway, "the upstream is up")
+            gateway.reconfigure(settings(gateway.port, gateway.admin, port_of(sock)))
+            gateway.signal(signal.SIGHUP)
+            await logged(gateway, '"reloaded"')
+            count = len(seen.heads)
+            await asyncio.sleep(0.5)
+            assert len(seen.heads) <= count + 1, "without the key there are no more"
+        server.close()
+
+
+async def up_is(gateway: Gateway, value: int) -> bool:
+    found = samples((await asyncio.to_thread(gateway.get, "/metrics"))[1])
+    return found["taskgate_upstream_up", (("upstream", "up"),)] == value

@@ -1,0 +1,74 @@
+"""Two criteria that the gateway does not have, each declared once (CONTRIBUTING, "Where to change what")."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Final
+
+import msgspec
+import pytest
+
+from gateway.mcp import jsonrpc, task
+from gateway.mcp.task import Task
+from gateway.tasks import criteria, cursor
+from gateway.tasks.criteria import Criterion
+from gateway.tasks.values import Kind, NotAllowed, string, strings
+
+
+def _read_text(raw: bytes) -> str | None:
+    text = string(raw)
+    if text is None:
+        raise NotAllowed("a text that the status message has in it")
+    return text or None
+
+
+def _in_status_message(text: str, candidate: Task) -> bool:
+    message = string(jsonrpc.member(candidate.raw, "statusMessage"))
+    return message is not None and text in message
+
+
+CONTAINS: Final = Criterion(
+    "statusMessageContains",
+    Kind(_read_text, str),
+    "task",
+    ("statusMessage", "contains"),
+    holds=_in_status_message,
+)
+NOT: Final = Criterion(
+    "statusNot",
+    strings("statuses", task.STATUSES.__contains__),
+    "status",
+    ("statusNot",),
+    holds=lambda value, status: status not in value,
+)
+
+
+@contextmanager
+def declared() -> Iterator[None]:
+    """As if `CRITERIA` had them as well."""
+    with pytest.MonkeyPatch.context() as patch:
+        for one in (CONTAINS, NOT):
+            patch.setitem(criteria.CRITERIA, one.name, one)
+        _forget()
+        yield
+    _forget()
+
+
+@contextmanager
+def withdrawn() -> Iterator[None]:
+    """As if `CRITERIA` had them no more."""
+    with pytest.MonkeyPatch.context() as patch:
+        for one in (CONTAINS, NOT):
+            patch.delitem(criteria.CRITERIA, one.name)
+        _forget()
+        yield
+    _forget()
+
+
+def _forget() -> None:
+    for made in (criteria.names, criteria.defaults, criteria._decoders, cursor._decoder):
+        made.cache_clear()
+
+
+def with_message(raw: bytes, message: str) -> bytes:
+    """The JSON of a task, with a status message."""
+    return jsonrpc.insert(b'{"a":%b}' % raw, ("a",), "statusMessage", msgspec.json.encode(message))[5:-1]

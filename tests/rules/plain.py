@@ -1,0 +1,137 @@
+"""Random tasks and queries, and what a filtered list is by its plain definition (DESIGN 5.2, 5.3)."""
+
+import json
+import random
+from fractions import Fraction
+from typing import Any
+
+from hypothesis import strategies as st
+
+from gateway.mcp import task
+from gateway.mcp.task import STATUSES, UNKNOWN, Instant, Task
+from gateway.tasks.criteria import Query
+
+# Times of one day: some equal though written differently, some finer than a microsecond or a nanosecond.
+_TIMES = [
+    "2025-11-25T00:00:00Z",
+    "2025-11-25T01:00:00.000+01:00",
+    "2025-11-24T16:00:00-08:00",
+    "2025-11-25T00:00:00.000001Z",
+    "2025-11-25T00:00:00.0000010000Z",
+    "2025-11-25T00:00:00.0000011Z",
+    "2025-11-25T00:00:00.00000100000000000001Z",
+    "2025-11-25T00:00:00.000001000000000000010Z",
+    "2025-11-25T00:00:00.000002Z",
+    "2025-11-25T00:00:01Z",
+    "2025-11-25T23:59:60Z",
+    "2025-11-26T00:00:00Z",
+    "0001-01-01T00:00:00Z",
+    "9999-12-31T23:59:59Z",
+]
+
+
+def instant(text: str) -> Instant:
+    """The instant of a timestamp, which tests/rules/test_task.py proves to be exact."""
+    found = task.parse_instant(text)
+    assert found is not None
+    return found
+
+
+UNREADABLE: list[Any] = ["", "yesterday", "2025-13-01T00:00:00Z", 5, None, {}]
+METHODS = (None, "tools/call", "prompts/get")
+IDS = ("a", "b", "c", "d", "B", "é", "", "10", "9")
+
+
+def raw_task(task_id: str, status: str, created: Any, updated: Any, note: int = 0) -> bytes:
+    """The JSON of a task, which differs in `note` from one that is otherwise the same."""
+    members = {"taskId": task_id, "status": status, "createdAt": created, "lastUpdatedAt": updated, "note": note}
+    return json.dumps(members, ensure_ascii=False).encode()
+
+
+instants = st.sampled_from(
+    sorted({i + difference for i in map(instant, _TIMES) for difference in (0, -1, Fraction(1, 7))})
+)
+_times = st.sampled_from(_TIMES)
+# All that changes between two reports of one task: few values, so that they collide.
+_reports = st.tuples(
+    st.sampled_from(IDS),
+    st.sampled_from([*STATUSES, "working", "submitted"]),
+    _times | st.sampled_from(UNREADABLE),
+    _times | st.sampled_from(UNREADABLE),
+    st.integers(0, 1),
+    st.sampled_from(METHODS),
+)
+
+
+def _reported(report: tuple[str, str, Any, Any, int, str | None]) -> Task:
+    *members, method = report
+    return task.parse(raw_task(*members), method)
+
+
+reports = _reports.map(_reported)
+
+
+def some(items: list[str]) -> st.SearchStrategy[frozenset[str] | None]:
+    return st.none() | st.frozensets(st.sampled_from(items), min_size=1, max_size=3)
+
+
+_bound = st.none() | st.none() | instants
+queries = st.builds(
+    Query,
+    methods=some(["tools/call", "prompts/get", "resources/read"]),
+    taskIds=st.none() | st.none() | some([*IDS, "nobody"]),
+    status=some(list(STATUSES)),
+    createdAfter=_bound,
+    createdBefore=_bound,
+    lastUpdatedAfter=_bound,
+    lastUpdatedBefore=_bound,
+    orderBy=st.sampled_from(["createdAt", "lastUpdatedAt"]),
+    order=st.sampled_from(["asc", "desc"]),
+)
+
+
+def _inside(low: Instant | None, high: Instant | None, at: Instant) -> bool:
+    if at == UNKNOWN:  # nobody can say that it is outside, and no task may be lost
+        return True
+    return (low is None or at >= low) and (high is None or at <= high)
+
+
+def listed(tasks: list[Task], query: Query, default_method: str | None) -> list[Task]:
+    """The filtered list by its definition: the tasks for which all criteria hold, ordered by instant and id."""
+
+    methods, task_ids, status = (query.values.get(name) for name in ("methods", "taskIds", "status"))
+    created = query.values.get("createdAfter"), query.values.get("createdBefore")
+    updated = query.values.get("lastUpdatedAfter"), query.values.get("lastUpdatedBefore")
+
+    def holds(candidate: Task) -> bool:
+        method = candidate.method if candidate.method is not None else default_method
+        return all(
+            (
+                methods is None or method is None or method in methods,
+                task_ids is None or candidate.id in task_ids,
+                status is None or candidate.status in status,
+                _inside(*created, candidate.created.at),
+                _inside(*updated, candidate.updated.at),
+            )
+        )
+
+    def place(candidate: Task) -> tuple[Instant, str]:
+        instant: Instant = (candidate.created if query.values["orderBy"] == "createdAt" else candidate.updated).at
+        return instant, candidate.id
+
+    return sorted(filter(holds, tasks), key=place, reverse=query.values["order"] == "desc")
+
+
+def many(count: int, seed: int) -> list[Task]:
+    """Many tasks, reproducibly random, whose times collide now and then."""
+    rng = random.Random(seed)
+    made = []
+    for number in range(count):
+        created, updated = sorted(rng.choices(range(count // 2), k=2))
+        times = [f"2025-11-25T{s // 3600:02}:{s // 60 % 60:02}:{s % 60:02}.5Z" for s in (created, updated)]
+        if rng.random() < 0.02:
+            times[rng.randrange(2)] = "unreadable"
+        status = rng.choices(STATUSES, (1, 1, 20, 3, 1))[0]
+        raw = raw_task(f"task-{number:06}", status, times[0], times[1])
+        made.append(task.parse(raw, rng.choices(METHODS, (2, 5, 1))[0]))
+    return made

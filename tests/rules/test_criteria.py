@@ -1,0 +1,425 @@
+"""The criteria of a `tasks/list`: their places, their meaning, and the errors about wrong ones (DESIGN 5.1 to 5.4)."""
+
+import json
+from itertools import product
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gateway.mcp import task
+from gateway.tasks import criteria as query
+from gateway.tasks.criteria import BadQuery, Fault, Query
+from tests.rules import documents, plain
+
+thorough = settings(max_examples=100, deadline=None)
+
+
+def read(params: object) -> Query | None:
+    return query.read(query.params(json.dumps(params).encode()))
+
+
+def asked(params: object) -> Query:
+    found = read(params)
+    assert found is not None
+    return found
+
+
+def faults(params: object) -> list[Fault]:
+    with pytest.raises(BadQuery) as caught:
+        read(params)
+    for fault in caught.value.faults:  # the message names all that the entries name (DESIGN 5.4)
+        assert fault.parameter in str(caught.value)
+        assert fault.given in str(caught.value)
+        assert fault.allowed in str(caught.value)
+    return caught.value.faults
+
+
+def fault(params: object) -> Fault:
+    (only,) = faults(params)
+    return only
+
+
+EARLY, LATE = "2025-11-25T10:30:00Z", "2025-11-25T10:30:01Z"
+
+# Each criterion: a value, what the query then is, and another value.
+CRITERIA: dict[str, tuple[Any, Query, Any]] = {
+    "methods": (["tools/call", "prompts/get"], Query(methods=frozenset({"tools/call", "prompts/get"})), ["tools/call"]),
+    "requestTypes": (["tools/call"], Query(methods=frozenset({"tools/call"})), ["prompts/get"]),
+    "taskIds": (["a", "b", "a", ""], Query(taskIds=frozenset({"a", "b", ""})), ["a"]),
+    "status": (list(task.STATUSES), Query(status=frozenset(task.STATUSES)), ["working"]),
+    "createdAfter": (EARLY, Query(createdAfter=plain.instant(EARLY)), LATE),
+    "createdBefore": (EARLY, Query(createdBefore=plain.instant(EARLY)), LATE),
+    "lastUpdatedAfter": (EARLY, Query(lastUpdatedAfter=plain.instant(EARLY)), LATE),
+    "lastUpdatedBefore": (EARLY, Query(lastUpdatedBefore=plain.instant(EARLY)), LATE),
+    "orderBy": ("createdAt", Query(orderBy="createdAt"), "lastUpdatedAt"),
+    "order": ("asc", Query(order="asc"), "desc"),
+}
+each = pytest.mark.parametrize("name", CRITERIA)
+
+
+def test_every_criterion_has_an_example() -> None:
+    assert CRITERIA.keys() == query.names().keys()
+
+
+@each
+def test_a_criterion_stands_in_the_params_or_in_their_filter(name: str) -> None:
+    value, expected, _ = CRITERIA[name]
+    assert read({name: value}) == expected
+    assert read({"filter": {name: value}}) == expected
+    assert read({"filter": {name: value}, "unknown": [], "_meta": {}, "cursor": "x"}) == expected
+
+
+@each
+def test_a_criterion_may_be_given_twice_with_one_value(name: str) -> None:
+    value, expected, _ = CRITERIA[name]
+    assert read({name: value, "filter": {name: value}}) == expected
+
+
+@each
+def test_a_criterion_given_twice_with_different_values_is_an_error(name: str) -> None:
+    value, _, other = CRITERIA[name]
+    for first, second in ((value, other), (other, value)):
+        found = fault({name: first, "filter": {name: second}})
+        assert found.parameter.split(".")[-1] == name
+        assert json.loads(found.given) in (first, second)
+
+
+@pytest.mark.parametrize(
+    "params",
+    [
+        {"methods": ["tools/call"], "requestTypes": ["prompts/get"]},
+        {"methods": ["tools/call"], "filter": {"requestTypes": ["prompts/get"]}},
+        {"requestTypes": ["tools/call"], "filter": {"methods": ["prompts/get"]}},
+        {"filter": {"methods": ["tools/call"], "requestTypes": ["prompts/get"]}},
+    ],
+)
+def test_an_alias_is_the_same_criterion(params: dict[str, Any]) -> None:
+    assert fault(params).parameter.split(".")[-1] in ("methods", "requestTypes")
+    assert read(json.loads(json.dumps(params).replace("prompts/get", "tools/call"))) == CRITERIA["requestTypes"][1]
+
+
+def test_all_criteria_at_once() -> None:
+    every = {name: value for name, (value, _, _) in CRITERIA.items() if name != "requestTypes"}
+    expected = Query(
+        methods=frozenset({"tools/call", "prompts/get"}),
+        taskIds=frozenset({"a", "b", ""}),
+        status=frozenset(task.STATUSES),
+        **dict.fromkeys(TIMES, plain.instant(EARLY)),
+        orderBy="createdAt",
+        order="asc",
+    )
+    assert read(every) == expected
+    assert read({"filter": every}) == expected
+    half = dict(list(every.items())[::2])
+    assert read({**half, "filter": {name: every[name] for name in every.keys() - half.keys()}}) == expected
+
+
+@pytest.mark.parametrize(
+    "params",
+    [
+        {},
+        {"cursor": "x"},
+        {"unknown": 1, "Status": ["working"], "state": ["working"], "task_ids": ["a"], "limit": 5},
+        {"filter": {}},
+        {"filter": None},
+        {"methods": [], "requestTypes": [], "taskIds": [], "status": []},
+        {"filter": {"methods": [], "requestTypes": [], "taskIds": [], "status": []}},
+        dict.fromkeys(CRITERIA),
+        {"filter": dict.fromkeys(CRITERIA)},
+        {"status": [], "filter": {"order": None}},
+    ],
+)
+def test_params_without_a_criterion_are_no_query(params: dict[str, Any]) -> None:
+    assert read(params) is None
+
+
+def test_what_is_as_good_as_absent_does_not_contradict() -> None:
+    assert read({"status": [], "filter": {"status": ["failed"]}}) == Query(status=frozenset({"failed"}))
+    assert read({"status": ["failed"], "filter": {"status": None}}) == Query(status=frozenset({"failed"}))
+    assert read({"methods": None, "requestTypes": ["tools/call"]}) == CRITERIA["requestTypes"][1]
+
+
+def test_the_order_is_last_update_descending_unless_given() -> None:
+    found = asked({"status": ["failed"]})
+    assert (found.by, found.descending) == ("lastUpdatedAt", True)
+    assert read({"orderBy": "lastUpdatedAt"}) == read({"order": "desc"}) == Query()
+
+
+def test_names_and_values_may_be_escaped_and_members_given_twice() -> None:
+    params = rb'{"st\u0061tus":["working"],"status" : [ "f\u0061iled" ] , "filter":{"order":"asc"}, "filter":{}}'
+    assert query.read(query.params(params)) == Query(status=frozenset({"failed"}))
+
+
+@pytest.mark.parametrize("offset", ["2025-11-25T11:30:00+01:00", "2025-11-25T10:30:00.000Z", "2025-11-25t10:30:00z"])
+def test_bounds_are_instants(offset: str) -> None:
+    assert read({"createdAfter": offset}) == read({"createdAfter": EARLY})
+
+
+LISTS = ("methods", "requestTypes", "taskIds", "status")
+TIMES = ("createdAfter", "createdBefore", "lastUpdatedAfter", "lastUpdatedBefore")
+ALLOWED: dict[str, list[str]] = {
+    "methods": ["array", "tools/call"],
+    "requestTypes": ["array", "tools/call"],
+    "taskIds": ["array", "string"],
+    "status": ["array", *task.STATUSES],
+    **{name: ["RFC 3339"] for name in TIMES},
+    "orderBy": ["createdAt", "lastUpdatedAt"],
+    "order": ["asc", "desc"],
+}
+NO_LIST: list[Any] = ["tools/call", 1, 1.5, True, False, {}, {"a": ["x"]}, ""]
+NO_WORD: list[Any] = [0, True, {}, [], ["asc"], ["createdAt"], "", "status"]
+NO_TIME: list[Any] = [
+    *(0, 1764066600, True, {}, [], [EARLY], "", "now", "2025-11-25", "2025-11-25T10:30:00", "2025-11-25 10:30:00Z"),
+    *(
+        "2025-02-29T00:00:00Z",
+        "2025-11-25T10:30:00+0100",
+        "2025-11-25T24:00:00Z",
+        "1764066600",
+        "\u0662025-11-25T10:30:00Z",
+    ),
+]
+WRONG: list[tuple[str, Any]] = [
+    *product(LISTS, NO_LIST),
+    *product(TIMES, NO_TIME),
+    *product(["orderBy", "order"], NO_WORD),
+    *product(["orderBy"], ["created", "createdat", " createdAt", "asc"]),
+    *product(["order"], ["ascending", "ASC", "desc ", "createdAt"]),
+]
+NO_STRING: list[Any] = [1, None, True, {}, [], ["tools/call"]]
+NO_METHOD = [
+    "",
+    "/",
+    "tools/",
+    "/call",
+    "tools//call",
+    "tools call",
+    " tools/call",
+    "tools/call\n",
+    "tools/*",
+    "\u00e4/b",
+    "\0",
+]
+NO_STATUS = ["done", "Working", "", "working ", "all", "*", "in_progress"]
+IN_LISTS: list[tuple[str, Any]] = [
+    *product(LISTS, NO_STRING),
+    *product(["methods", "requestTypes"], NO_METHOD),
+    *product(["status"], NO_STATUS),
+]
+
+
+@pytest.mark.parametrize(("name", "value"), WRONG)
+def test_a_wrong_value_is_named_with_what_is_allowed(name: str, value: Any) -> None:
+    for params in ({name: value}, {"filter": {name: value}}):
+        found = fault(params)
+        assert found.parameter.split(".")[-1] == name
+        assert json.loads(found.given) == value
+        assert all(allowed in found.allowed for allowed in ALLOWED[name])
+
+
+@pytest.mark.parametrize(("name", "item"), IN_LISTS)
+def test_a_wrong_value_in_a_list_is_named_with_what_is_allowed(name: str, item: Any) -> None:
+    right = {"status": "failed", "taskIds": "a"}.get(name, "tools/call")
+    for items in ([item], [right, item], [item, right]):
+        found = fault({name: items})
+        assert found.parameter.split(".")[-1] == name
+        assert json.loads(found.given) in (item, items)
+        assert all(allowed in found.allowed for allowed in ALLOWED[name] if allowed != "array")
+
+
+@pytest.mark.parametrize("value", [[], [{"status": ["failed"]}], "status", "", 0, 1, True, False])
+def test_a_filter_that_is_no_object(value: Any) -> None:
+    for params in ({"filter": value}, {"filter": value, "status": ["failed"]}):
+        found = fault(params)
+        assert found.parameter == "filter"
+        assert json.loads(found.given) == value
+        assert "object" in found.allowed
+
+
+@pytest.mark.parametrize(
+    ("name", "nearest"),
+    [
+        *(
+            ("staus", "status"),
+            ("Status", "status"),
+            ("taskId", "taskIds"),
+            ("task_ids", "taskIds"),
+            ("method", "methods"),
+        ),
+        *(("createdafter", "createdAfter"), ("updatedBefore", "lastUpdatedBefore"), ("requestType", "requestTypes")),
+        *(("sortBy", "orderBy"), ("unknown", None), ("", None), ("x" * 100_000, None)),
+    ],
+    ids=lambda text: str(text)[:20],
+)
+def test_a_member_of_the_filter_that_is_no_criterion_is_named_with_the_nearest(name: str, nearest: str | None) -> None:
+    """A misspelt criterion once brought an unfiltered list without a word."""
+    for more in ({}, {"status": ["failed"]}):
+        found = fault({"filter": {name: ["working"], **more}})
+        assert found.parameter == f"filter.{name}" or (len(name) > 64 and len(found.parameter) < 100)
+        assert json.loads(found.given) == ["working"]
+        suggestion = f"did you mean `{nearest}`?" if nearest else "one of `methods`, `requestTypes`, `taskIds`"
+        assert suggestion in found.allowed
+
+
+def test_every_member_of_the_filter_that_is_no_criterion_is_named() -> None:
+    found = faults({"filter": {"staus": 1, "order": "up", "limit": None}, "status": 1})
+    assert sorted(f.parameter for f in found) == ["filter.limit", "filter.order", "filter.staus", "status"]
+    assert 10 <= len(faults({"filter": {f"x{n}": 1 for n in range(100)}})) <= 11
+
+
+@pytest.mark.parametrize(
+    ("params", "names"),
+    [
+        ({"status": ["failed"]}, []),
+        ({"status": ["failed"], "filter": {"order": "asc"}, "cursor": "x", "_meta": {"a": {"b": 1}}}, []),
+        ({"requestTypes": ["tools/call"], "staus": ["failed"], "limit": 5, "_meta": {}}, ["staus", "limit"]),
+        ({"status": ["failed"], "Status": {"a": {"b": ["c:d"]}}, "": 1}, ["Status", ""]),
+        ({"x" * 1000: 1, "order": "asc"}, ["x" * 64 + "..."]),
+        ({f"x{n}": n for n in range(11)}, [*(f"x{n}" for n in range(10)), "..."]),
+        ({"x": {str(n): 1 for n in range(10_000)}, "y": 1}, ["..."]),
+        ({"taskIds": ["urn:a:b"] * 2_000, "order:": ":", "x": 1}, ["order:", "x"]),
+        ([], []),
+    ],
+    ids=lambda value: str(value)[:30],
+)
+def test_parameters_that_are_not_read_are_known_by_name(params: Any, names: list[str]) -> None:
+    assert query.ignored(json.dumps(params).encode()) == names
+
+
+@pytest.mark.parametrize(
+    "method", ["ping", "tools/call", "sampling/createMessage", "notifications/tasks/status", "x-y.z/do_it"]
+)
+def test_any_method_may_be_asked_for(method: str) -> None:
+    assert read({"methods": [method]}) == Query(methods=frozenset({method}))
+
+
+RANGES = [("createdAfter", "createdBefore"), ("lastUpdatedAfter", "lastUpdatedBefore")]
+
+
+@pytest.mark.parametrize(("low", "high"), RANGES)
+def test_a_range_that_ends_before_it_begins(low: str, high: str) -> None:
+    for params in (
+        {low: LATE, high: EARLY},
+        {"filter": {low: LATE, high: EARLY}},
+        {low: LATE, "filter": {high: EARLY}},
+        {low: "2025-11-25T10:30:00.0000000000000000001Z", high: EARLY},
+        {low: "2025-11-25T10:30:00-00:01", high: EARLY},
+    ):
+        found = fault(params)
+        assert low in found.parameter
+        assert low in found.allowed or high in found.allowed
+    assert read({low: EARLY, high: EARLY}) is not None
+    assert read({low: EARLY, high: "2025-11-25T09:30:00-01:00"}) is not None
+    other_low = {"createdAfter": "lastUpdatedAfter", "lastUpdatedAfter": "createdAfter"}[low]
+    assert read({other_low: LATE, high: EARLY}) is not None
+
+
+@pytest.mark.parametrize(("low", "high"), RANGES)
+def test_a_range_that_ends_before_it_begins_is_told_with_what_was_given(low: str, high: str) -> None:
+    """DESIGN 5.4: what was given; `Fault.given`: as JSON."""
+    assert LATE in fault({low: LATE, high: EARLY}).given
+
+
+def test_every_fault_has_an_entry() -> None:
+    found = faults(
+        {
+            "status": "working",
+            "taskIds": [1],
+            "createdAfter": "yesterday",
+            "lastUpdatedAfter": LATE,
+            "lastUpdatedBefore": EARLY,
+            "filter": {"order": "up", "orderBy": "down", "methods": ["tools/"], "createdBefore": LATE},
+        }
+    )
+    names = [f.parameter.split(".")[-1] for f in found]
+    assert sorted(names) == ["createdAfter", "lastUpdatedAfter", "methods", "order", "orderBy", "status", "taskIds"]
+
+
+def test_every_wrong_value_in_a_list_is_a_fault() -> None:
+    """DESIGN 5.4: one entry per fault, and an unknown status is one."""
+    assert [json.loads(f.given) for f in faults({"status": ["done", "working", "open"]})] == ["done", "open"]
+
+
+def test_what_was_given_is_shown_in_part_if_it_is_long() -> None:
+    for value in ("x" * 100_000, [["x y" * 100_000]], {"x": "y" * 100_000}, "\u00e9" * 100_000):
+        for name in CRITERIA:
+            with pytest.raises(BadQuery) as caught:
+                read({name: value})
+            assert len(str(caught.value)) < 1000
+
+
+def test_the_faults_of_a_long_list_are_few() -> None:
+    with pytest.raises(BadQuery) as caught:
+        read({"status": ["done"] * 100_000})
+    assert len(str(caught.value)) < 100_000
+
+
+raw_params = documents.documents(
+    st.dictionaries(
+        st.sampled_from([*CRITERIA, "filter", "cursor"]),
+        documents.values
+        | st.lists(st.sampled_from(["failed", "tools/call", EARLY, ""]), max_size=2)
+        | st.sampled_from([EARLY, LATE, "asc", "createdAt"])
+        | st.dictionaries(st.sampled_from(list(CRITERIA)), documents.values, max_size=3),
+        max_size=4,
+    ).map(documents.plain)
+)
+
+
+@thorough
+@given(raw_params)
+def test_whatever_is_given_is_a_query_or_none_or_told_to_be_wrong(params: bytes) -> None:
+    try:
+        found = query.read(query.params(params))
+    except BadQuery as bad:
+        assert bad.faults
+    else:
+        assert found is None or isinstance(found, Query)
+
+
+@thorough
+@given(plain.reports, plain.queries, st.sampled_from(plain.METHODS))
+def test_a_task_matches_by_the_plain_definition(
+    candidate: task.Task, asked_for: Query, default_method: str | None
+) -> None:
+    assert asked_for.matches(candidate, default_method) is bool(plain.listed([candidate], asked_for, default_method))
+
+
+def a_task(method: str | None = None, created: Any = EARLY, updated: Any = EARLY) -> task.Task:
+    return task.parse(plain.raw_task("a", "working", created, updated), method)
+
+
+def test_bounds_are_inclusive() -> None:
+    for low, high in RANGES:
+        assert asked({low: EARLY}).matches(a_task())
+        assert asked({high: EARLY}).matches(a_task())
+        assert asked({low: EARLY, high: EARLY}).matches(a_task())
+        assert not asked({low: LATE}).matches(a_task())
+        assert not asked({high: "2025-11-25T10:29:59.999999999999999Z"}).matches(a_task())
+
+
+def test_a_task_of_unknown_method_matches_every_method() -> None:
+    only = asked({"methods": ["prompts/get"]})
+    assert only.matches(a_task())
+    assert only.matches(a_task("prompts/get"))
+    assert not only.matches(a_task("tools/call"))
+    assert not only.matches(a_task(), default_method="tools/call")
+    assert only.matches(a_task("prompts/get"), default_method="tools/call")
+
+
+def test_a_task_of_unknown_instant_matches_every_range() -> None:
+    for low, high in RANGES:
+        for params in ({low: LATE}, {high: EARLY}, {low: EARLY, high: EARLY}):
+            assert asked(params).matches(a_task(created="unreadable", updated="unreadable"))
+    assert not asked({"createdAfter": LATE}).matches(a_task(updated="unreadable"))
+    assert not asked({"lastUpdatedAfter": LATE}).matches(a_task(created="unreadable"))
+
+
+def test_all_criteria_must_hold_and_of_a_list_one_value() -> None:
+    candidate = a_task("tools/call")
+    assert asked({"status": ["failed", "working"], "taskIds": ["b", "a"], "methods": ["x", "tools/call"]}).matches(
+        candidate
+    )
+    for wrong in ({"status": ["failed"]}, {"taskIds": ["b"]}, {"methods": ["x"]}, {"createdAfter": LATE}):
+        assert not asked({"status": ["working"], "taskIds": ["a"], **wrong}).matches(candidate)

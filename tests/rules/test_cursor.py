@@ -1,0 +1,613 @@
+"""Opaque cursors: what goes in comes out, and nothing else; a changed cursor is an error."""
+
+import base64
+import hashlib
+import re
+import string
+import subprocess
+import sys
+import zlib
+from fractions import Fraction
+from itertools import product
+
+import orjson
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gateway.mcp import task
+from gateway.mcp.task import EARLIEST, LATEST, UNKNOWN, Instant, SortKey
+from gateway.tasks import criteria, cursor
+from gateway.tasks.criteria import CRITERIA_BYTES_MAX, BadQuery, Fault, Query
+from gateway.tasks.cursor import Position
+from gateway.tasks.index import Index
+from gateway.tasks.values import LIST_ITEMS_MAX
+from tests.rules import documents, plain
+
+thorough = settings(max_examples=100, deadline=None)
+
+instants: st.SearchStrategy[Instant] = (
+    plain.instants
+    | st.integers(EARLIEST, LATEST)
+    | st.fractions(EARLIEST, LATEST, max_denominator=10**30).map(lambda f: int(f) if f.denominator == 1 else f)
+)
+strings = st.none() | st.frozensets(st.text(max_size=4), min_size=1, max_size=3)
+queries = st.builds(
+    Query,
+    methods=strings,
+    taskIds=strings,
+    status=plain.some(list(task.STATUSES)),
+    createdAfter=st.none() | plain.instants,
+    createdBefore=st.none() | instants,
+    lastUpdatedAfter=st.none() | plain.instants,
+    lastUpdatedBefore=st.none() | instants,
+    orderBy=st.sampled_from(["createdAt", "lastUpdatedAt"]),
+    order=st.sampled_from(["asc", "desc"]),
+)
+keys = st.builds(SortKey, instants | st.just(UNKNOWN), st.text(max_size=8))
+shown = st.frozensets(st.integers(0, 2**64 - 1), max_size=3)
+
+
+def check_there_and_back(position: Position) -> None:
+    assert position.after is not None
+    assert cursor.decode(cursor.encode(position)) == position
+
+
+def refused(text: str) -> Fault:
+    """What is said of a cursor that begins like ours and cannot be read (DESIGN 5.4)."""
+    with pytest.raises(BadQuery) as caught:
+        cursor.decode(text)
+    (fault,) = caught.value.faults
+    assert fault.parameter == "cursor"
+    assert len(fault.given) <= 203
+    assert fault.allowed
+    return fault
+
+
+def is_ours(text: str) -> bool:
+    """Whether it is taken for a cursor of the gateway's, right or wrong."""
+    return re.match(r"taskgate[0-9]+\.", text) is not None
+
+
+def check_no_misreading(text: str, *expected: Position) -> None:
+    """It is one of these positions, or told to be wrong, or no cursor of ours."""
+    if not is_ours(text):
+        assert cursor.decode(text) is None
+    elif text != CURSOR:
+        refused(text)
+    else:
+        assert cursor.decode(text) in expected
+
+
+@thorough
+@given(st.builds(Position, queries, keys, shown))
+def test_a_cursor_is_self_contained(position: Position) -> None:
+    check_there_and_back(position)
+
+
+@thorough
+@given(plain.queries, st.lists(plain.reports, min_size=1, max_size=3))
+def test_every_task_may_be_the_last_of_a_page(query: Query, page: list[task.Task]) -> None:
+    """Its timestamps may be anything: RFC 3339 has the years 0000 to 9999, and some upstreams ignore it."""
+    check_there_and_back(cursor.following(Position(query), page))
+
+
+def test_the_first_page_has_no_cursor() -> None:
+    """It is asked for without one: a cursor of it would be a second name for the same list."""
+    with pytest.raises(AssertionError):
+        cursor.encode(Position(Query()))
+
+
+def test_a_task_whose_timestamp_nobody_can_read_may_be_the_last_of_a_page() -> None:
+    last = task.parse(plain.raw_task("a", "working", "yesterday", "today"))
+    check_there_and_back(Position(Query(), last.updated))
+
+
+@pytest.mark.parametrize(
+    "bound",
+    [
+        "0000-01-01T00:00:00Z",
+        "0001-01-01T00:00:00Z",
+        "1677-09-21T00:12:43Z",
+        "1900-01-01T00:00:00Z",
+        "1970-01-01T00:00:00Z",
+        "2262-04-11T23:47:17Z",
+        "2500-01-01T00:00:00Z",
+        "9999-12-31T23:59:59.999999999Z",
+        "9999-12-31T23:59:59-23:59",
+        "2025-11-25T10:30:00." + "1" * 100 + "Z",
+        "2025-11-25T10:30:00." + "9" * 100 + "Z",
+        "0000-01-01T00:00:00+23:59",
+        "0000-01-01T00:00:00." + "9" * 100 + "+23:59",
+        "9999-12-31T23:59:59." + "9" * 100 + "-23:59",
+    ],
+    ids=lambda text: text[:40],
+)
+def test_every_instant_may_bound_a_query(bound: str) -> None:
+    instant = plain.instant(bound)
+    query = Query(createdAfter=instant, lastUpdatedBefore=instant)
+    check_there_and_back(Position(query, SortKey(instant, "a")))
+
+
+@pytest.mark.parametrize("digits", [9, 10, 90, 99, 100, 101, 4000, 4301, 10_000])
+def test_an_instant_that_is_read_can_be_written(digits: int) -> None:
+    """Nothing may be read that cannot be handed on."""
+    instant = task.parse_instant("2025-11-25T10:30:00." + "7" * digits + "Z")
+    assert (instant is not None) is (digits <= task.FRACTION_DIGITS_MAX)
+    if instant is not None:
+        check_there_and_back(Position(Query(createdAfter=instant), SortKey(instant, "a")))
+
+
+def test_a_cursor_of_many_task_ids() -> None:
+    ids = frozenset(f"786512e2-9e0d-44bd-8f29-{number:012}" for number in range(LIST_ITEMS_MAX))
+    last = SortKey(plain.instant("2025-11-25T10:30:00Z"), "a")
+    check_there_and_back(Position(Query(taskIds=ids), last))
+
+
+@pytest.mark.parametrize("filler", ["\x01", "\U0001f600", "x"])
+def test_the_largest_cursor_that_can_be_handed_out_can_be_read(filler: str) -> None:
+    """A cursor unpacks to a limited size, so everything that goes into one is limited."""
+    fraction = "." + "7" * 100
+    bounds = {name: f"2025-11-2{day}T10:30:00{fraction}Z" for day, name in enumerate(NAMES)}
+    room = CRITERIA_BYTES_MAX - len(orjson.dumps([*bounds.values(), [""]]))
+    width = len(orjson.dumps(filler)) - 2
+    raw = orjson.dumps({**bounds, "taskIds": [filler * (room // width)], "order": "asc"})
+    longest = criteria.read(criteria.params(raw))
+    assert longest is not None
+    last = SortKey(longest.updated[1], filler * task.ID_CHARS_MAX)
+    check_there_and_back(Position(longest, last, frozenset(range(2**64 - 8_000, 2**64))))
+
+
+NAMES = ["createdAfter", "createdBefore", "lastUpdatedAfter", "lastUpdatedBefore"]
+
+
+def test_criteria_that_no_cursor_could_repeat_are_refused_at_once() -> None:
+    raw = orjson.dumps({"filter": {"taskIds": ["x" * CRITERIA_BYTES_MAX]}, "status": ["working"]})
+    with pytest.raises(BadQuery) as caught:
+        criteria.read(criteria.params(raw))
+    (fault,) = caught.value.faults
+    assert fault.parameter == "filter.taskIds"
+    assert str(CRITERIA_BYTES_MAX) in fault.allowed
+
+
+def test_a_cursor_that_unpacks_to_more_than_any_that_is_handed_out_is_refused() -> None:
+    """16 MiB of task ids once took five seconds to read, and 110,000 ids 0.4 s."""
+    names = sorted(f"{number:x}" for number in range(200_000))
+    assert cursor.decode(like_ours((TASK_IDS, names[:1000]))) is not None
+    for too_many in (LIST_ITEMS_MAX + 1, 110_000, 200_000):
+        refused(like_ours((TASK_IDS, names[:too_many])))
+
+
+def test_a_cursor_that_is_longer_than_any_that_is_handed_out_is_not_read() -> None:
+    """Limits come before work. The error says what was given and what is allowed."""
+    fault = refused(CURSOR + "A" * 4_000_000)
+    assert str(len(CURSOR) + 4_000_000) in fault.given
+    assert re.search("no more than [0-9]+ characters", fault.allowed)
+
+
+def test_only_what_may_move_ahead_is_carried_along() -> None:
+    """In ascending order of last update: the tasks of earlier pages that were not terminal; nowhere else any."""
+    page = [task.parse(plain.raw_task(i, status, "2025-11-25T10:30:00Z", "2025-11-25T10:30:00Z"))
+            for i, status in (("a", "working"), ("b", "completed"), ("c", "input_required"))]  # fmt: skip
+    ahead = Query(orderBy="lastUpdatedAt", order="asc")
+    first = cursor.following(Position(ahead), page)
+    assert first.shown == {task.digest("a"), task.digest("c")}
+    assert cursor.following(first, page[:1]).shown == first.shown
+    for query in (Query(), Query(orderBy="createdAt", order="asc")):
+        assert not cursor.following(Position(query), page).shown
+
+
+def test_a_cursor_has_room_for_very_many_live_tasks_but_not_for_any_number() -> None:
+    position = Position(Query(order="asc"), LAST, frozenset(map(task.digest, map(str, range(8_000)))))
+    check_there_and_back(position)
+    live = task.parse(plain.raw_task("a", "working", "2025-11-25T10:30:00Z", "2025-11-25T10:30:00Z"))
+    assert not cursor.following(position, [live]).shown
+
+
+LAST = SortKey(plain.instant("2025-11-25T10:30:00.5Z"), "786512e2-9e0d-44bd-8f29-789f320fe840")
+QUERY = Query(status=frozenset({"working", "failed"}), createdBefore=plain.instant("2026-01-01T00:00:00Z"), order="asc")
+POSITION = Position(QUERY, LAST, frozenset({task.digest("a1b2c3d4-9e0d-44bd-8f29-789f320fe840")}))
+CURSOR = cursor.encode(POSITION)
+
+
+def test_a_cursor_is_plain_text() -> None:
+    """It stands in JSON, in URLs and in logs."""
+    assert set(CURSOR) <= set(string.ascii_letters + string.digits + "-_.=~")
+
+
+@pytest.mark.parametrize("seed", ["1", "2"])
+def test_a_cursor_works_on_another_replica(seed: str) -> None:
+    """Another process, which orders sets in another way."""
+    code = "from gateway.tasks import cursor; import sys; print(cursor.encode(cursor.decode(sys.argv[1])))"
+    command = [sys.executable, "-c", code, CURSOR]
+    done = subprocess.run(command, env={"PYTHONHASHSEED": seed}, capture_output=True, check=True, text=True)
+    assert done.stdout.strip() == CURSOR
+
+
+@st.composite
+def changes(draw: st.DrawFn) -> str:
+    """The cursor with some characters changed, put in, taken out or moved."""
+    text = CURSOR
+    for _ in range(draw(st.integers(1, 2))):
+        where = draw(st.integers(0, len(text)))
+        new = draw(st.text(string.ascii_letters + string.digits + "-_=.+/ \n", max_size=3) | st.text(max_size=2))
+        text = text[:where] + new + text[where + draw(st.integers(0, 3)) :]
+    return draw(st.sampled_from([text, text, text[::-1], text.swapcase(), text * 2]))
+
+
+@thorough
+@given(changes())
+def test_a_cursor_that_was_changed_is_refused(text: str) -> None:
+    check_no_misreading(text, POSITION)
+
+
+def test_a_cursor_is_recognised_by_what_it_says_and_not_by_how_it_was_packed() -> None:
+    """Another build or level of zlib packs otherwise. The list once began anew for such a cursor."""
+    for level in (0, 1, 6, 9):
+        assert cursor.decode(sealed(zlib.compress(SAID, level))) == POSITION
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        CURSOR + "!",
+        CURSOR + "\n",
+        CURSOR + "=",
+        CURSOR + "====",
+        CURSOR + "AAAA",
+        CURSOR + " ",
+        CURSOR + ".",
+        CURSOR[:20] + "\n" + CURSOR[20:],
+        CURSOR[:20] + "!" + CURSOR[20:],
+        CURSOR[:20] + "=" + CURSOR[20:],
+        CURSOR[:20] + "\u00e9" + CURSOR[20:],
+        CURSOR.replace("taskgate3.", "taskgate1."),
+        CURSOR.replace("taskgate3.", "taskgate4."),
+        CURSOR.replace("taskgate3.", "taskgate3.."),
+        CURSOR.replace("taskgate3.", "taskgate22."),
+        CURSOR[:-17] + "=" + CURSOR[-17:],
+        CURSOR[:-16] + CURSOR[-16:].upper(),
+    ],
+)
+def test_what_was_added_to_or_cut_off_is_refused(text: str) -> None:
+    """Any change is an error, even one that a base64 decoder ignores."""
+    refused(text)
+
+
+@pytest.mark.parametrize("text", [" " + CURSOR, CURSOR.upper(), CURSOR.removeprefix("taskgate3."), "x" + CURSOR])
+def test_what_begins_otherwise_is_another_s(text: str) -> None:
+    assert cursor.decode(text) is None
+
+
+def test_no_part_of_a_cursor_is_one() -> None:
+    for at in range(1, len(CURSOR)):
+        check_no_misreading(CURSOR[:at])
+        assert cursor.decode(CURSOR[at:]) is None
+
+
+def test_every_bit_of_a_cursor_counts() -> None:
+    """The last character before the padding has bits that a careless decoder drops."""
+    for last in (SortKey(LAST.at, LAST.id + "x" * length) for length in range(6)):
+        text = cursor.encode(Position(QUERY, last))
+        for padded in {text.replace("=", ""), text.replace("=", "=="), text[:-17] + "\n" + text[-17:]} - {text}:
+            refused(padded)
+        for at in range(len("taskgate3."), len(text)):
+            for character in string.ascii_letters + string.digits + "-_":
+                changed = text[:at] + character + text[at + 1 :]
+                if changed != text:
+                    refused(changed)
+
+
+FOREIGN = [
+    "",
+    "0",
+    "10",
+    "null",
+    "next-page-cursor",
+    "786512e2-9e0d-44bd-8f29-789f320fe840",
+    "eyJvZmZzZXQiOjEwfQ==",
+    "taskgate",
+    "taskgate.",
+    "taskgate1",
+    "taskgate-1.A",
+    "my-taskgate3.AAAA",
+    "\ud800",
+    "\0",
+    "A" * 1_000_000,
+]
+
+
+@pytest.mark.parametrize("text", FOREIGN)
+def test_a_foreign_string_is_no_cursor_of_ours(text: str) -> None:
+    assert cursor.decode(text) is None
+
+
+UNREADABLE = [
+    "taskgate3.",
+    "taskgate3..",
+    "taskgate3.A",
+    "taskgate3.AAAA",
+    "taskgate3.AAAAAA==",
+    "taskgate3.====",
+    "taskgate3.\u00e9",
+    "taskgate3.\ud800",
+    "taskgate3." + "A" * 100_000,
+    "taskgate1.AAAA",
+    "taskgate0.",
+    "taskgate12345678901234567890.x",
+]
+
+
+@pytest.mark.parametrize("text", UNREADABLE, ids=lambda text: ascii(text[:20]))
+def test_what_begins_like_a_cursor_of_ours_is_ours_to_refuse(text: str) -> None:
+    """Relayed to the upstream, it would bring the whole list back, or an error that means nothing here."""
+    refused(text)
+
+
+@thorough
+@given(
+    st.text()
+    | st.text().map("taskgate3.".__add__)
+    | st.binary().map(lambda b: "taskgate3." + base64.b64encode(b).decode())
+    | st.binary().map(lambda b: sealed(b))
+)
+def test_no_string_is_read_that_nobody_was_given(text: str) -> None:
+    check_no_misreading(text)
+
+
+def sealed(packed: bytes) -> str:
+    """A cursor with a right checksum. It is not signed, so anybody can make one."""
+    body = "taskgate3." + base64.urlsafe_b64encode(packed).decode()
+    return f"{body}.{hashlib.blake2b(body.encode(), digest_size=8).hexdigest()}"
+
+
+def packed(values: bytes) -> str:
+    """A cursor in the gateway's form, with any content."""
+    return sealed(zlib.compress(values, level=1))
+
+
+# The criteria; the place behind which the page begins; the digests of what was shown.
+CRITERIA, AFTER, SHOWN = range(3)
+BOUNDS = [(CRITERIA, name) for name in NAMES]
+METHODS, TASK_IDS, STATUS, ORDER_BY, ORDER = (
+    (CRITERIA, name) for name in ("methods", "taskIds", "status", "orderBy", "order")
+)
+SAID: bytes = zlib.decompress(base64.urlsafe_b64decode(CURSOR.split(".")[1]))
+
+
+def values_with(*changed: tuple[tuple[int | str, ...], object]) -> bytes:
+    """What the cursor says, some of its values changed."""
+    values = orjson.loads(SAID)
+    for path, value in changed:
+        inner = values
+        for at in path[:-1]:
+            inner = inner[at]
+        inner[path[-1]] = value
+    return orjson.dumps(values)
+
+
+def like_ours(*changed: tuple[tuple[int | str, ...], object]) -> str:
+    """A cursor of ours, some of its values changed."""
+    return packed(values_with(*changed))
+
+
+def test_these_tests_forge_well() -> None:
+    assert like_ours() == CURSOR
+    assert cursor.decode(like_ours()) == POSITION
+    assert cursor.decode(like_ours(((SHOWN,), ""))) == Position(QUERY, LAST)
+    for path in NUMBERS_AT:
+        assert cursor.decode(like_ours((path, "-7b"))) is not None
+        assert cursor.decode(like_ours((path, "1/3"))) is not None
+
+
+NUMBERS_AT: list[tuple[int | str, ...]] = [*BOUNDS, (AFTER, 0)]
+
+
+# Numbers are hexadecimal, "n" or "n/d". Reading 1e999999999 as others do would take all time and memory, and so would
+# a number as long as the cursor may be.
+@pytest.mark.parametrize(
+    "number",
+    [
+        *("1E400", "-1E400", "1e+400", "1e-400", "1p400", "0x1", "1.5", "1/0", "0/0", "1/00", "1/-3", "-1/-3"),
+        *("nan", "inf", "-inf", "", "-", "/", "x", "1/x", "1/", "/3", "1/3/5", "+1", "--1"),
+        *(" 1", "1 ", "1\n", "1_0", "A", "\u0661", "\uff11", "1" * 121, "1/" + "3" * 121, "f" * 100_000),
+    ],
+    ids=lambda text: ascii(text[:12]),
+)
+def test_a_number_that_the_gateway_does_not_write_is_refused(number: str) -> None:
+    for path in NUMBERS_AT:
+        assert "hexadecimal digits" in refused(like_ours((path, number))).allowed
+
+
+@pytest.mark.parametrize(
+    "number",
+    [
+        *(10**30, -(10**30), 2**400, -(2**400), 2**479, LATEST + 1, EARLIEST - 1),
+        *(Fraction(2 * LATEST * 7 + 1, 7), Fraction(2**479, 3), Fraction(-(2**479), 3)),
+    ],
+)
+def test_a_bound_that_no_timestamp_has_is_refused(number: Instant) -> None:
+    """The largest ones are no floats. The client once got a cut connection, and the log a traceback."""
+    text = f"{number:x}" if isinstance(number, int) else f"{number.numerator:x}/{number.denominator:x}"
+    for path in NUMBERS_AT:
+        assert "0000 to 9999" in refused(like_ours((path, text))).allowed
+
+
+@pytest.mark.parametrize("number", [EARLIEST, LATEST, 0, -1, Fraction(LATEST * 7 - 1, 7), Fraction(1, 2**470 + 1)])
+def test_any_bound_that_can_be_read_leads_to_a_page(number: Instant) -> None:
+    """Nothing that is made of a forged cursor raises, and its page has a next one."""
+    index, text = Index(), f"{number.numerator:x}/{number.denominator:x}"
+    index.put_all(task.parse(plain.raw_task(i, "working", f"{y}-01-01T00:00:00Z", None)) for i, y in YEARS.items())
+    for by, descending in product(("createdAt", "lastUpdatedAt"), (True, False)):
+        for path in NUMBERS_AT:
+            position = cursor.decode(like_ours((path, text), (ORDER_BY, by), (ORDER, "desc" if descending else "asc")))
+            assert position is not None
+            page = index.select(position.query, position.after, 1, position.shown)
+            if page.tasks:
+                check_there_and_back(cursor.following(position, page.tasks))
+
+
+YEARS = {"a": "0000", "b": "2025", "c": "9999", "d": "what"}
+
+
+@pytest.mark.parametrize("number", [0, 5, -5, 1.5, 10**18, True, [], {}, ["1"]])
+def test_a_number_that_is_no_text_is_refused(number: object) -> None:
+    for path in NUMBERS_AT:
+        refused(like_ours((path, number)))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        like_ours((ORDER_BY, "status")),
+        like_ours((ORDER_BY, "")),
+        like_ours((ORDER, True)),
+        like_ours((ORDER, "up")),
+        like_ours(((CRITERIA, "requestTypes"), ["tools/call"])),
+        like_ours(((CRITERIA, "nonsense"), None)),
+        like_ours(((CRITERIA,), None)),
+        like_ours(((CRITERIA,), [])),
+        like_ours(((CRITERIA,), "status")),
+        like_ours(((AFTER,), None)),
+        like_ours(((AFTER,), [])),
+        like_ours(((AFTER,), {})),
+        like_ours(((AFTER,), "1")),
+        like_ours(((AFTER,), ["1"])),
+        like_ours(((AFTER,), ["1", "a", "b"])),
+        like_ours(((AFTER, 0), None)),
+        like_ours(((AFTER, 1), None)),
+        like_ours(((AFTER, 1), 1)),
+        like_ours(((SHOWN,), [])),
+        like_ours(((SHOWN,), {})),
+        like_ours(((SHOWN,), False)),
+        like_ours(((SHOWN,), None)),
+        like_ours(((SHOWN,), "1")),
+        like_ours(((SHOWN,), "AAAAAAA!")),
+        like_ours(((SHOWN,), base64.b64encode(bytes(8 * 8_001)).decode())),
+        like_ours(((AFTER, 1), "x" * (task.ID_CHARS_MAX + 1))),
+        *(like_ours((bound, [None])) for bound in BOUNDS),
+        *(like_ours((bound, "")) for bound in BOUNDS),
+        like_ours((METHODS, "tools/call")),
+        like_ours((METHODS, [1])),
+        like_ours((METHODS, {})),
+        like_ours((TASK_IDS, "a")),
+        like_ours((STATUS, [None])),
+        packed(SAID[:-1] + b",null]"),
+        packed(SAID[:-1] + b",1]"),
+        packed(orjson.dumps(orjson.loads(SAID)[:-1])),
+        sealed(zlib.compress(SAID)[:-20]),
+        # nothing like it
+        sealed(b""),
+        sealed(b"x"),
+        packed(b""),
+        packed(b"[]"),
+        packed(b"{}"),
+        packed(b"null"),
+        packed(b"[" * 100_000),
+        packed(b"[" * 100_000 + b"]" * 100_000),
+        packed(b"\xff"),
+        packed(b'["\xff"]'),
+        packed(b'["\\ud800"]'),
+        packed(SAID.replace(b"working", b"\xff")),
+        packed(SAID.replace(b"working", b"\\ud800")),
+        packed(b"[]" * 2),
+        packed(SAID * 2),
+        packed(b" " * (64 << 20)),
+        packed(SAID.replace(b"working", b"w" * (17 << 20))),
+    ],
+    ids=lambda text: text[10:20],
+)
+def test_a_forged_cursor_is_refused(text: str) -> None:
+    refused(text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        like_ours((STATUS, ["working", "failed"])),
+        like_ours((STATUS, ["failed", "working", "failed"])),
+        packed(SAID.replace(b",", b", ")),
+        packed(SAID.replace(b"working", b"\\u0077orking")),
+        sealed(zlib.compress(SAID) + b"x"),
+    ],
+)
+def test_a_cursor_that_says_the_same_in_another_way_says_the_same(text: str) -> None:
+    assert cursor.decode(text) == POSITION
+
+
+simple = st.none() | st.booleans() | documents.numbers | documents.strings | st.lists(documents.strings, max_size=2)
+numbers = st.none() | st.text("0123456789abcdef/-", max_size=4)
+texts = st.none() | st.lists(st.text(max_size=2), max_size=2)
+nearly = st.tuples(
+    st.fixed_dictionaries(
+        {},
+        optional={
+            **dict.fromkeys(("methods", "taskIds", "status", "nonsense"), texts),
+            **dict.fromkeys(NAMES, numbers),
+            "orderBy": st.sampled_from(["createdAt", "lastUpdatedAt", "status"]),
+            "order": st.sampled_from(["asc", "desc", None, 1]),
+        },
+    ),
+    st.tuples(numbers, st.text(max_size=2)),
+    st.sampled_from(["", "AAAAAAAAAAA=", "A", None]),
+)
+
+
+@settings(thorough, max_examples=150)
+@given(
+    st.lists(documents.documents(simple), max_size=9).map(lambda v: b"[%b]" % b",".join(v)) | nearly.map(orjson.dumps)
+)
+def test_of_a_forged_cursor_comes_a_position_or_what_is_wrong_with_it(values: bytes) -> None:
+    try:
+        found = cursor.decode(packed(values))
+    except BadQuery:
+        return
+    assert found is not None
+    check_there_and_back(found)
+
+
+@pytest.mark.parametrize("power", [60, 62, 63, 64, 67, 68, 80, 100, 1000, 14_000, 20_000])
+def test_a_place_that_can_be_read_can_be_written(power: int) -> None:
+    """A page that begins at a forged place has a next one."""
+    for path in NUMBERS_AT:
+        for number in (2**power, -(2**power) - 1):
+            text = like_ours((path, f"{number:x}"))
+            if EARLIEST <= number <= LATEST:
+                found = cursor.decode(text)
+                assert found is not None
+                check_there_and_back(found)
+            else:
+                refused(text)
+
+
+EARLIER = [
+    (
+        "taskgate2.eAE9TTEOgzAQ-8vNkUhCjpCBga0f6BQxXJukQj1B1aTi-w20woNlW7LtPZR15dzciRkm4YFAwO1QiWaOodptfT_n5XGE2qFL0rSts05K"
+        "CWL5MP8IFJneKkWIqZM6tA3VCjDlcn0FKjGMBUQizrH-_IdQdSbhPgS271DpqPfSeOLSnNiGAaYvE1Ew8w==.9a2b9486f2b6d434",
+        Position(
+            Query(
+                methods=frozenset({"tools/call"}),
+                taskIds=frozenset({"a", "b"}),
+                status=frozenset({"working", "failed"}),
+                createdAfter=plain.instant("2025-11-25T10:30:00Z"),
+                lastUpdatedBefore=plain.instant("2026-01-01T00:00:00.1234567891Z"),
+                order="asc",
+            ),
+            SortKey(plain.instant("2025-11-25T10:30:00.5Z"), "786512e2"),
+            frozenset({1, 2**64 - 1}),
+        ),
+    ),
+    (
+        "taskgate2.eAGLzivNydFBENEIJpwVq6OUk1hcElqQkliSmuJYoqRTUlSaqhOtpGtogAUo6SiZW5iZGhqlGikBtSrFAgDKlR4c.59247a6d21edfd5d",
+        Position(Query(), SortKey(UNKNOWN, "786512e2")),
+    ),
+]
+
+
+@pytest.mark.parametrize(("text", "position"), EARLIER, ids=["all", "little"])
+def test_a_cursor_of_an_earlier_build_is_read(text: str, position: Position) -> None:
+    """Version 2. Clients may hold one while the gateway is replaced."""
+    assert cursor.decode(text) == position
+    check_there_and_back(position)
+    for changed in (text[:-1], text[:60] + "A" + text[61:], text + "A", text.replace("taskgate2.", "taskgate3.")):
+        refused(changed)

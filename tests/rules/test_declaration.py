@@ -1,0 +1,233 @@
+"""One declaration for each criterion: what is made of it, and what the documents say of it.
+
+A new criterion is declared in `CRITERIA` and written into the documents. Here two are declared, and found everywhere:
+one that each task is asked for, and one that whole groups of the index are asked for.
+"""
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gateway.mcp import capabilities, jsonrpc, task
+from gateway.mcp.task import Task
+from gateway.tasks import answer, criteria, cursor
+from gateway.tasks.criteria import CRITERIA, CRITERIA_BYTES_MAX, BadQuery, Fault, Query
+from gateway.tasks.cursor import Position
+from gateway.tasks.index import Index, page_of
+from gateway.tasks.values import LIST_ITEMS_MAX
+from tests.rules import new_criterion, plain
+
+ROOT = Path(__file__).parents[2]
+README, CLIENTS, RULES, OPERATING = (
+    ROOT / name for name in ("README.md", "docs/clients.md", "docs/design.md", "docs/operating.md")
+)
+
+
+def rows(path: Path, first: str) -> list[list[str]]:
+    """The cells of the table whose first column has that heading."""
+    table = path.read_text().split(f"\n| {first} |", 1)[1].split("\n\n", 1)[0].splitlines()[2:]
+    return [[cell.strip() for cell in row.strip("| ").split(" | ")] for row in table]
+
+
+def in_table(path: Path) -> set[str]:
+    return {name for criterion, *_ in rows(path, "criterion") for name in re.findall("`(.+?)`", criterion)}
+
+
+def in_rule() -> set[str]:
+    """The names in rule 5.1 of the design."""
+    (rule,) = re.findall(r"The criteria are (.+?)\.", RULES.read_text(), re.DOTALL)
+    return set(re.findall("`(.+?)`", rule))
+
+
+def faults(params: object) -> list[Fault]:
+    with pytest.raises(BadQuery) as caught:
+        answer.read(criteria.params(json.dumps(params).encode()))
+    return caught.value.faults
+
+
+def query(**params: Any) -> Query:
+    found = criteria.read(criteria.params(json.dumps(params).encode()))
+    assert found is not None
+    return found
+
+
+# ---- the documents ----
+
+
+@pytest.mark.parametrize("path", [README, CLIENTS], ids=lambda path: path.name)
+def test_the_table_of_criteria_has_those_that_are_declared(path: Path) -> None:
+    assert in_table(path) == set(criteria.names())
+
+
+def test_the_rule_has_the_criteria_that_are_declared() -> None:
+    assert in_rule() == set(criteria.names())
+
+
+@pytest.mark.parametrize("path", [README, CLIENTS], ids=lambda path: path.name)
+def test_the_table_of_criteria_has_the_values_and_the_defaults(path: Path) -> None:
+    said = {name: cells[1] for cells in rows(path, "criterion") for name in re.findall("`(.+?)`", cells[0])}
+    for name, criterion in criteria.names().items():
+        for choice in criterion.kind.choices:
+            assert f"`{choice}`{' (default)' if choice == criterion.default else ''}" in said[name]
+    if path == CLIENTS:
+        assert re.findall("`(.+?)`", said["status"]) == list(task.STATUSES)
+
+
+@pytest.mark.parametrize("path", [README, CLIENTS, OPERATING], ids=lambda path: path.name)
+def test_the_documents_have_the_limits(path: Path) -> None:
+    text = path.read_text()
+    assert f"{CRITERIA_BYTES_MAX // 1024} KiB" in text
+    assert path == README or f"{LIST_ITEMS_MAX:,}" in text
+
+
+FAULTS: dict[str, dict[str, Any]] = {
+    "an unknown status": {"status": ["workin"]},
+    "not a timestamp": {"createdAfter": "yesterday"},
+    "bounds in the wrong order": {"createdAfter": "2026-11-21T00:00:00Z", "createdBefore": "2026-11-20T00:00:00Z"},
+    "a wrong type": {"filter": 3},
+    "an unknown choice": {"order": "up"},
+    "given twice, differently": {"status": ["working"], "filter": {"status": ["failed"]}},
+    "an unknown name in `filter`": {"filter": {"staus": ["failed"]}},
+    "an unknown name in a cursor": {"cursor": "taskgate:?staus=failed"},
+    "an unknown status in a cursor": {"cursor": "taskgate:?status=workin"},
+    "a cursor that spells nothing": {"cursor": "taskgate:status=failed"},
+    "a cursor of another list": {"status": ["failed"], "cursor": "abc"},
+}
+
+
+def test_the_table_of_faults_has_what_is_said() -> None:
+    table = {cells[0]: cells[1:] for cells in rows(CLIENTS, "fault")}
+    assert table.keys() == FAULTS.keys()
+    for name, (parameter, given, allowed) in table.items():
+        (found,) = faults(FAULTS[name])
+        assert found.parameter == parameter.strip("`")
+        assert found.given == given.strip("`")
+        assert allowed in found.allowed
+
+
+# ---- a new one ----
+
+
+@pytest.fixture
+def declared() -> Iterator[None]:
+    with new_criterion.declared():
+        yield
+
+
+CONTAINS, NOT = new_criterion.CONTAINS.name, new_criterion.NOT.name
+MANY = [
+    task.parse(
+        new_criterion.with_message(one.raw, "quota exceeded" if number % 3 == 0 else "one of many"), method=one.method
+    )
+    for number, one in enumerate(plain.many(300, seed=10))
+]
+
+
+def test_it_is_no_criterion_unless_it_is_declared() -> None:
+    assert criteria.read(criteria.params(b'{"%b":"quota"}' % CONTAINS.encode())) is None
+
+
+@pytest.mark.usefixtures("declared")
+def test_it_is_read_wherever_criteria_stand() -> None:
+    assert query(statusMessageContains="quota") == Query(statusMessageContains="quota")
+    assert query(filter={CONTAINS: "quota", "status": ["failed"]}) == Query(
+        statusMessageContains="quota", status=frozenset({"failed"})
+    )
+    assert criteria.read(criteria.params(b'{"%b":""}' % CONTAINS.encode())) is None
+    assert query(statusNot=["failed"]) == Query(statusNot=frozenset({"failed"}))
+
+
+@pytest.mark.usefixtures("declared")
+def test_its_faults_are_told() -> None:
+    assert faults({CONTAINS: 5}) == [Fault(CONTAINS, "5", "a text that the status message has in it")]
+    assert faults({"filter": {NOT: ["done"]}}) == [Fault("filter.statusNot", '"done"', "an array of statuses")]
+    assert faults({CONTAINS: "a", "filter": {CONTAINS: "b"}}) == [
+        Fault(f"filter.{CONTAINS}", '"b"', f"the same value as the other `{CONTAINS}`")
+    ]
+
+
+def expected(asked: Query) -> list[Task]:
+    """The list by its plain definition."""
+    rest = [one for one in MANY if "statusMessageContains" not in asked.values or b"quota" in one.raw]
+    rest = [one for one in rest if one.status not in asked.values.get("statusNot", ())]
+    return plain.listed(rest, asked, None)
+
+
+PARAMS: list[dict[str, Any]] = [
+    {CONTAINS: "quota"},
+    {CONTAINS: "quota", "status": ["completed", "failed"], "orderBy": "createdAt", "order": "asc"},
+    {CONTAINS: "quota", "createdAfter": "2025-11-25T00:01:00Z", "methods": ["tools/call"]},
+    {CONTAINS: "quota", "taskIds": [one.id for one in MANY[::2]]},
+    {NOT: ["completed"]},
+    {NOT: ["completed"], "status": ["completed", "failed", "working"], "lastUpdatedAfter": "2025-11-25T00:01:00Z"},
+    {NOT: ["completed"], CONTAINS: "quota"},
+]
+
+
+@pytest.mark.usefixtures("declared")
+@pytest.mark.parametrize("params", PARAMS, ids=str)
+def test_it_is_matched_selected_and_carried_in_cursors(params: dict[str, Any]) -> None:
+    asked, index = query(**params), Index()
+    index.put_all(MANY)
+    want = expected(asked)
+    assert 0 < len(want) < len(MANY)
+    assert [one for one in MANY if asked.matches(one)] == [one for one in MANY if one in want]
+    position, found = Position(asked), list[Task]()
+    while True:
+        page = index.select(position.query, position.after, 7, position.shown)
+        assert page == page_of(asked, want, position.after, 7, position.shown)
+        found += page.tasks
+        assert page.total == len(want)
+        if not page.more:
+            break
+        text = cursor.encode(cursor.following(position, page.tasks))
+        position = cursor.decode(text) or Position(Query())
+        assert position.query == asked
+    assert found == want
+
+
+@pytest.mark.usefixtures("declared")
+@pytest.mark.parametrize("params", PARAMS, ids=str)
+def test_a_live_task_that_may_come_to_match_is_asked_for(params: dict[str, Any]) -> None:
+    """Any status message, and any status, may be a live task's next one."""
+    asked, index = query(**params), Index()
+    index.put_all(MANY)
+    kept = Query(**{name: value for name, value in asked.values.items() if name not in (CONTAINS, NOT)})
+    assert sorted(i for ids in index.live(asked) for i in ids) == sorted(i for ids in index.live(kept) for i in ids)
+    assert asked.may_match_all_live is kept.may_match_all_live
+
+
+@pytest.mark.usefixtures("declared")
+def test_a_forged_value_of_it_in_a_cursor_is_refused() -> None:
+    other = Position(Query(statusNot=frozenset({"failed"}), statusMessageContains="x"), MANY[0].updated)
+    text = cursor.encode(other)
+    assert cursor.decode(text) == other
+    with new_criterion.withdrawn(), pytest.raises(BadQuery):  # a build without the criterion cannot answer it
+        cursor.decode(text)
+
+
+@pytest.mark.usefixtures("declared")
+def test_it_is_advertised() -> None:
+    data = b'{"jsonrpc":"2.0","id":1,"result":{"capabilities":{"tasks":{"list":{},"requests":{}}}}}'
+    message = jsonrpc.parse(data)
+    assert message is not None
+    edited, _ = capabilities.advertise(data, message, criteria.capability)
+    advertised = json.loads(edited)["result"]["capabilities"]["tasks"]["list"]["filter"]
+    assert advertised["statusMessage"] == {"contains": True}
+    assert advertised["statusNot"] is True
+
+
+@pytest.mark.usefixtures("declared")
+def test_it_is_missed_in_the_documents() -> None:
+    for documented in (in_table(README), in_table(CLIENTS), in_rule()):
+        assert set(criteria.names()) - documented == {CONTAINS, NOT}
+
+
+@pytest.mark.usefixtures("declared")
+def test_each_has_a_place_of_its_own_in_the_capability() -> None:
+    paths = [criterion.capability for criterion in CRITERIA.values()]
+    assert len(set(paths)) == len(paths)

@@ -1,0 +1,228 @@
+"""Header fields as they came (DESIGN 3.2, 3.3; RFC 9110)."""
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gateway.transport.headers import Headers
+
+thorough = settings(max_examples=150, deadline=None)
+Pairs = list[tuple[bytes, bytes]]
+
+
+def end_to_end(pairs: Pairs) -> Pairs:
+    return list(Headers(pairs).end_to_end())
+
+
+# RFC 9110, 7.6.1, but Transfer-Encoding: its leg is framed anew with it (DESIGN 3.2, "framing headers").
+HOP_BY_HOP = [b"Connection", b"Keep-Alive", b"Proxy-Connection", b"TE", b"Upgrade"]
+
+
+@pytest.mark.parametrize("name", HOP_BY_HOP)
+def test_a_hop_by_hop_field_does_not_go_on(name: bytes) -> None:
+    around = [(b"A", b"1"), (b"b", b"2")]
+    for written in (name, name.lower(), name.upper(), name.swapcase()):
+        assert end_to_end([around[0], (written, b"x"), around[1], (written, b"y")]) == around
+
+
+def test_what_connection_names_does_not_go_on() -> None:
+    pairs = [
+        (b"X-Hop", b"1"),
+        (b"connection", b"close ,x-HOP"),
+        (b"X-Stay", b"2"),
+        (b"X-Other", b"3"),
+        (b"CONNECTION", b",, \tX-Other,"),
+        (b"x-hop", b"4"),
+        (b"X-Hop-2", b"5"),
+    ]
+    assert end_to_end(pairs) == [(b"X-Stay", b"2"), (b"X-Hop-2", b"5")]
+
+
+def test_connection_cannot_take_away_what_frames_or_addresses_a_message() -> None:
+    kept = [(b"Host", b"a"), (b"Content-Length", b"5"), (b"Transfer-Encoding", b"chunked")]
+    assert end_to_end([*kept, (b"Connection", b"host, content-length, transfer-encoding")]) == kept
+
+
+def test_what_nobody_names_goes_on() -> None:
+    pairs = [
+        (b"Authorization", b"Bearer x"),
+        (b"Proxy-Authorization", b"x"),
+        (b"Proxy-Authenticate", b"x"),
+        (b"mcp-session-id", b"s"),
+        (b"MCP-Protocol-Version", b"2025-11-25"),
+        (b"Trailer", b"x"),
+        (b"Set-Cookie", b"a=1"),
+        (b"Set-Cookie", b"a=2"),
+        (b"set-cookie", b""),
+        (b"Last-Event-ID", b"  5  "),
+        (b"Accept", b"application/json, text/event-stream"),
+        (b"X-\xe9", b"\xff\x80"),
+    ]
+    assert end_to_end(pairs) == pairs
+
+
+names = st.sampled_from(
+    [
+        b"A",
+        b"a",
+        b"X-B",
+        b"x-b",
+        b"Set-Cookie",
+        b"Connection",
+        b"connection",
+        b"Keep-Alive",
+        b"TE",
+        b"te",
+        b"Host",
+        b"Upgrade",
+    ]
+)
+fields = st.lists(
+    st.tuples(names, st.sampled_from([b"", b"1", b" x ", b"a", b"X-b, A", b"close", b"te", b"keep-alive,a"])),
+    max_size=8,
+)
+
+
+@thorough
+@given(fields)
+def test_the_fields_that_go_on_are_some_of_those_that_came_in_their_order(pairs: Pairs) -> None:
+    named = {t.strip().lower() for n, v in pairs if n.lower() == b"connection" for t in v.split(b",")}
+    stays = [p for p in pairs if p[0].lower() == b"host" or p[0].lower() not in {n.lower() for n in HOP_BY_HOP} | named]
+    headers = Headers(pairs)
+    assert list(headers.end_to_end()) == stays
+    assert list(headers) == pairs  # and nothing was done to these
+    assert headers.end_to_end().block() == b"".join(n + b": " + v + b"\r\n" for n, v in stays)
+
+
+@thorough
+@given(fields)
+def test_fields_come_out_as_they_went_in(pairs: Pairs) -> None:
+    headers = Headers(pairs)
+    assert list(headers) == pairs
+    assert bool(headers) is bool(pairs)
+    assert headers.block() == b"".join(n + b": " + v + b"\r\n" for n, v in pairs)
+    assert headers.size_bytes() == len(headers.block())
+    for name in {n.lower() for n, _ in pairs} | {b"absent"}:
+        values = [v for n, v in pairs if n.lower() == name]
+        assert headers.all(name) == values
+        assert (name in headers) is bool(values)
+        assert headers.get(name) == (values[0].strip() if values else None)
+        assert headers.tokens(name) == [t.strip().lower() for v in values for t in v.split(b",") if t.strip()]
+        assert list(headers.without(name)) == [p for p in pairs if p[0].lower() != name]
+
+
+@thorough
+@given(fields)
+def test_a_value_is_put_where_the_first_one_was(pairs: Pairs) -> None:
+    headers = Headers(pairs)
+    at = next((i for i, (n, _) in enumerate(pairs) if n.lower() == b"x-b"), None)
+    changed = list(headers.with_value(b"x-b", b"new"))
+    if at is None:
+        assert changed == [*pairs, (b"X-B", b"new")]
+    else:
+        rest = [p for p in pairs[at + 1 :] if p[0].lower() != b"x-b"]
+        assert changed == [*pairs[:at], (pairs[at][0], b"new"), *rest]
+    assert Headers(changed).get(b"x-b") == headers.with_value(b"x-b", b"new").get(b"x-b") == b"new"
+    assert list(headers) == pairs
+
+
+def test_a_field_that_is_added_is_found() -> None:
+    headers = Headers([(b"A", b"1")])
+    assert b"x-b" not in headers
+    assert headers.get(b"x-b") is None
+    headers.add(b"X-B", b"2")
+    headers.add(b"x-b", b"3")
+    assert headers.get(b"x-b") == b"2"
+    assert list(headers) == [(b"A", b"1"), (b"X-B", b"2"), (b"x-b", b"3")]
+
+
+@pytest.mark.parametrize(
+    ("value", "media_type"),
+    [
+        (b"application/json", b"application/json"),
+        (b"Application/JSON; charset=utf-8", b"application/json"),
+        (b" text/event-stream ;x=y", b"text/event-stream"),
+        (b'text/event-stream;charset="a;b"', b"text/event-stream"),
+        (b"application/json-seq", b"application/json-seq"),
+        (b"", b""),
+        (b";", b""),
+    ],
+)
+def test_the_media_type(value: bytes, media_type: bytes) -> None:
+    assert Headers([(b"content-TYPE", value)]).media_type() == media_type
+
+
+def test_without_a_content_type_there_is_no_media_type() -> None:
+    assert Headers().media_type() == b""
+
+
+READABLE = {b"gzip", b"x-gzip", b"deflate", b"identity"}
+
+
+def offered(headers: Headers) -> list[bytes]:
+    """The codings in all `Accept-Encoding` fields: they are one list (RFC 9110, 5.3)."""
+    return [t.partition(b";")[0].strip() for t in headers.tokens(b"accept-encoding")]
+
+
+NARROWED = {
+    b"gzip, deflate, br, zstd": [b"gzip", b"deflate"],
+    b"br, gzip": [b"gzip"],
+    b"br": [b"identity"],
+    b"br;q=1.0, zstd;q=0.5": [b"identity"],
+    b"*": [b"identity"],
+    b"GZIP , BR": [b"gzip"],
+    b"gzip;q=0.5, br;q=1, *;q=0": [b"gzip"],
+    b"compress, x-gzip": [b"x-gzip"],
+    b"gzipped": [b"identity"],
+}
+
+
+@pytest.mark.parametrize(("value", "codings"), NARROWED.items())
+def test_what_cannot_be_read_is_not_asked_for(value: bytes, codings: list[bytes]) -> None:
+    pairs = [(b"A", b"1"), (b"accept-Encoding", value), (b"B", b"2")]
+    narrowed = Headers(pairs).with_readable_encodings()
+    assert offered(narrowed) == codings
+    assert [n for n, _ in narrowed] == [b"A", b"accept-Encoding", b"B"]
+
+
+def test_the_weight_of_what_can_be_read_is_kept() -> None:
+    narrowed = Headers([(b"Accept-Encoding", b"br;q=1, gzip;q=0.8, deflate; q=0.2")]).with_readable_encodings()
+    assert narrowed.tokens(b"accept-encoding") == [b"gzip;q=0.8", b"deflate; q=0.2"]
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        b"gzip",
+        b"gzip, deflate",
+        b"gzip ,\tdeflate;q=0.5",
+        b"GZIP",
+        b"identity",
+        b"gzip;q=0",
+        b"",
+        b" ",
+        b"gzip,",
+        b"gzip,,deflate",
+    ],
+)
+def test_what_can_be_read_is_asked_for_byte_for_byte(value: bytes) -> None:
+    """DESIGN 3.2: as they came. An empty member of a list means nothing (RFC 9110, 5.6.1.2)."""
+    pairs = [(b"ACCEPT-encoding", value), (b"A", b"1")]
+    assert list(Headers(pairs).with_readable_encodings()) == pairs
+
+
+def test_without_accept_encoding_nothing_is_added() -> None:
+    assert list(Headers([(b"A", b"1")]).with_readable_encodings()) == [(b"A", b"1")]
+
+
+@pytest.mark.parametrize(
+    ("first", "second"), [(b"gzip", b"br"), (b"br", b"gzip"), (b"br", b"zstd"), (b"gzip", b"deflate"), (b"", b"br")]
+)
+def test_repeated_fields_are_one_list(first: bytes, second: bytes) -> None:
+    pairs = [(b"Accept-Encoding", first), (b"A", b"1"), (b"accept-encoding", second)]
+    narrowed = Headers(pairs).with_readable_encodings()
+    assert set(offered(narrowed)) <= READABLE
+    readable = [c for c in (first, second) if c in READABLE]
+    assert offered(narrowed) == (readable or [b"identity"])
+    if len(readable) == 2:
+        assert list(narrowed) == pairs

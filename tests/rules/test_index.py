@@ -1,0 +1,417 @@
+"""The index of a session, held against a plain dict and against the plain definition of a filtered list."""
+
+import random
+from collections.abc import Callable, Iterator
+from itertools import chain
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gateway.mcp import task
+from gateway.mcp.task import TERMINAL, SortKey, Task, digest
+from gateway.tasks import cursor, plane, runs
+from gateway.tasks.criteria import Query
+from gateway.tasks.cursor import Position
+from gateway.tasks.index import TASK_OVERHEAD_BYTES, Index, QueryPage, page_of
+from tests.rules import plain
+
+thorough = settings(max_examples=100, deadline=None)
+
+
+def pages(select: Callable[[Position], QueryPage], query: Query) -> list[QueryPage]:
+    """All pages of a list, by following cursors to the end."""
+    position = Position(query)
+    found = [select(position)]
+    while (last := found[-1]).more:
+        following = cursor.following(position, last.tasks)
+        decoded = cursor.decode(cursor.encode(following))
+        assert decoded == following
+        found.append(select(decoded))
+        position = decoded
+    return found
+
+
+def selected(index: Index, limit: int) -> Callable[[Position], QueryPage]:
+    """The pages of an index."""
+    return lambda position: index.select(position.query, position.after, limit, position.shown)
+
+
+def check_pages(found: list[QueryPage], expected: list[Task], limit: int) -> None:
+    """The pages are those of the list that is expected, each full but the last, none empty but the only one."""
+    assert [t for page in found for t in page.tasks] == expected
+    assert all(page.total == len(expected) for page in found)
+    assert all(len(page.tasks) == limit for page in found[:-1])
+    assert len(found) == max(1, -(-len(expected) // limit))
+
+
+def dict_put(model: dict[str, Task], report: Task) -> None:
+    """What taking in a report means."""
+    known = model.get(report.id, report)
+    latest = report if report.supersedes(known) else known
+    model[report.id] = msgspec.structs.replace(latest, method=report.method or known.method)
+
+
+def check_same(index: Index, model: dict[str, Task]) -> None:
+    assert len(index) == len(model)
+    assert set(index) == set(model)
+    assert {i: index.get(i) for i in plain.IDS} == {i: model.get(i) for i in plain.IDS}
+    assert index.size_bytes == sum(len(t.raw) + len(t.id) + TASK_OVERHEAD_BYTES for t in model.values())
+
+
+# A step: a report to take in, or the id of a task to forget.
+steps = st.lists(plain.reports | plain.reports | plain.reports | st.sampled_from(plain.IDS), max_size=18)
+
+
+@thorough
+@given(steps)
+def test_reports_in_any_order_leave_what_they_leave_in_a_dict(drawn: list[Task | str]) -> None:
+    index, model = Index(), dict[str, Task]()
+    for step in drawn:
+        if isinstance(step, str):
+            assert index.remove(step) is (model.pop(step, None) is not None)
+        else:
+            index.put(step)
+            dict_put(model, step)
+        check_same(index, model)
+    everything = Query(orderBy="createdAt", order="asc")
+    assert index.select(everything, None, 100).tasks == plain.listed(list(model.values()), everything, None)
+
+
+@thorough
+@given(steps, st.lists(plain.reports, max_size=18), plain.queries)
+def test_reports_at_once_are_as_one_after_the_other(drawn: list[Task | str], batch: list[Task], query: Query) -> None:
+    """With several of one task among them."""
+    index, model = filled(drawn)
+    index.put_all(batch)
+    for each in batch:
+        dict_put(model, each)
+    check_same(index, model)
+    assert index.select(query, None, 100).tasks == plain.listed(list(model.values()), query, None)
+
+
+def filled(drawn: list[Task | str]) -> tuple[Index, dict[str, Task]]:
+    index, model = Index(), dict[str, Task]()
+    for step in drawn:
+        if isinstance(step, str):
+            index.remove(step)
+            model.pop(step, None)
+        else:
+            index.put(step)
+            dict_put(model, step)
+    return index, model
+
+
+@settings(thorough, max_examples=200)
+@given(steps, plain.queries, st.integers(1, 4) | st.just(100), st.sampled_from(plain.METHODS))
+def test_a_filtered_list_is_the_plain_definition(
+    drawn: list[Task | str], query: Query, limit: int, default_method: str | None
+) -> None:
+    """THE property: any reports, any criteria, any order, any page size, all cursors followed."""
+    index, model = filled(drawn)
+    index.default_method = default_method
+    expected = plain.listed(list(model.values()), query, default_method)
+    check_pages(pages(selected(index, limit), query), expected, limit)
+    # What a scan makes of tasks in no order (DESIGN 7) is the same.
+    matching = [t for t in sorted(model.values(), key=lambda t: t.raw) if query.matches(t, default_method)]
+    check_pages(
+        pages(lambda position: page_of(query, matching, position.after, limit, position.shown), query), expected, limit
+    )
+
+
+anywhere = st.tuples(plain.instants, st.sampled_from([*plain.IDS, "nobody"]))
+
+
+@thorough
+@given(steps, plain.queries, anywhere, st.frozensets(st.sampled_from(plain.IDS), max_size=3), st.integers(1, 4))
+def test_a_page_begins_behind_any_place_even_where_no_task_is_and_without_what_was_shown(
+    drawn: list[Task | str], query: Query, after: tuple[Any, str], shown: frozenset[str], limit: int
+) -> None:
+    """The tasks that a cursor names may have moved or gone since."""
+    index, model = filled(drawn)
+
+    def follows(place: tuple[Any, str], other: tuple[Any, str]) -> bool:
+        return place != other and (place > other) is not query.descending
+
+    expected = plain.listed(list(model.values()), query, None)
+    places = [(t, (query.sort_key(t).at, query.sort_key(t).id)) for t in expected]
+    behind = [t for t, place in places if follows(place, after) and t.id not in shown]
+    digests = frozenset(map(digest, shown))
+    matching = [t for t in sorted(model.values(), key=lambda t: t.raw) if query.matches(t)]
+    for page in (
+        index.select(query, SortKey(*after), limit, digests),
+        page_of(query, matching, SortKey(*after), limit, digests),
+    ):
+        assert page.tasks == behind[:limit]
+        assert page.total == len(expected)
+        assert page.more is (len(behind) > limit)
+
+
+def test_an_empty_index_has_one_empty_page() -> None:
+    for query in (Query(), Query(taskIds=frozenset({"a"})), Query(status=frozenset({"failed"}))):
+        assert Index().select(query, None, 10) == QueryPage([], 0, False)
+    assert len(Index()) == 0
+    assert Index().size_bytes == 0
+    assert Index().get("a") is None
+    assert not Index().remove("a")
+
+
+MANY = plain.many(6000, seed=1904)
+SOME_INSTANTS = [t.created.at for t in MANY[::500]] + [t.updated.at for t in MANY[::700]]
+
+
+def a_query(rng: random.Random) -> Query:
+    def pick(items: tuple[str, ...]) -> frozenset[str] | None:
+        return frozenset(rng.sample(items, rng.randint(1, 2))) if rng.random() < 0.4 else None
+
+    def bounds() -> tuple[Any, Any]:
+        low, high = rng.choice([*SOME_INSTANTS, None, None]), rng.choice([*SOME_INSTANTS, None, None])
+        return (low, high) if rng.random() < 0.6 else (None, None)
+
+    (created_after, created_before), (updated_after, updated_before) = bounds(), bounds()
+    return Query(
+        methods=pick(("tools/call", "prompts/get")),
+        status=pick(task.STATUSES),
+        createdAfter=created_after,
+        createdBefore=created_before,
+        lastUpdatedAfter=updated_after,
+        lastUpdatedBefore=updated_before,
+        orderBy=rng.choice(("createdAt", "lastUpdatedAt")),
+        order=rng.choice(("asc", "desc")),
+    )
+
+
+@pytest.fixture(scope="module", params=[(1, runs.RUN_KEYS), (100, runs.RUN_KEYS), (1, 20), (100, 20)])
+def large(request: pytest.FixtureRequest) -> Iterator[tuple[Index, list[Task]]]:
+    """An index of some thousand tasks, reported in random order, a third of them twice, some of them forgotten.
+
+    So many at once, in runs of so many keys.
+    """
+    at_once, run_keys = request.param
+    rng = random.Random(7)
+    reports = []
+    for report in rng.sample(MANY, len(MANY)):
+        if rng.random() < 0.3:
+            reports.append(msgspec.structs.replace(report, status="working", updated=report.created, raw=b"{}"))
+        reports.append(report)
+    index, model = Index(), dict[str, Task]()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(plane, "RUN_KEYS", run_keys)
+        patch.setattr(runs, "RUN_KEYS", run_keys)
+        for start in range(0, len(reports), at_once):
+            index.put_all(reports[start : start + at_once])
+        for report in reports:
+            dict_put(model, report)
+        for forgotten in rng.sample(MANY, 600):
+            index.remove(forgotten.id)
+            del model[forgotten.id]
+        assert index.size_bytes == sum(len(t.raw) + len(t.id) + TASK_OVERHEAD_BYTES for t in model.values())
+        yield index, list(model.values())
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_filtered_list_of_thousands(large: tuple[Index, list[Task]], seed: int) -> None:
+    index, tasks = large
+    rng = random.Random(seed)
+    for _ in range(3):
+        query, limit = a_query(rng), rng.choice((100, 1000, 10_000))
+        expected = plain.listed(tasks, query, None)
+        check_pages(pages(selected(index, limit), query), expected, limit)
+
+
+def test_tasks_that_come_and_go_by_the_thousand_leave_nothing() -> None:
+    index = Index()
+    for batch in range(3):
+        index.put_all(MANY[batch * 1000 :])
+        for report in reversed(MANY) if batch % 2 else MANY:
+            index.remove(report.id)
+        assert len(index) == index.size_bytes == 0
+        assert index.select(Query(), None, 10) == QueryPage([], 0, False)
+
+
+def test_a_task_created_in_the_past_by_the_thousand() -> None:
+    """Reports of tasks in descending order, and all of one instant."""
+    for tasks in (
+        sorted(MANY, key=lambda t: t.created, reverse=True),
+        [msgspec.structs.replace(t, created=SortKey(0, t.id), updated=SortKey(0, t.id)) for t in MANY],
+    ):
+        index = Index()
+        for report in tasks:
+            index.put(report)
+        for query in (
+            Query(orderBy="createdAt"),
+            Query(order="asc"),
+            Query(createdAfter=0, createdBefore=0, lastUpdatedAfter=0),
+        ):
+            expected = plain.listed(tasks, query, None)
+            check_pages(pages(selected(index, 1000), query), expected, 1000)
+
+
+def report(task_id: str, status: str, created: int, updated: int) -> Task:
+    day = "2025-11-25T00:{:02}:{:02}Z".format
+    return task.parse(plain.raw_task(task_id, status, day(*divmod(created, 60)), day(*divmod(updated, 60))))
+
+
+@st.composite
+def walks(draw: st.DrawFn) -> tuple[list[Task], list[list[Task | str]]]:
+    """Tasks, and events between the pages: time goes on, tasks are made, updated and deleted for good."""
+    count = draw(st.integers(2, 10))
+    start = [report(f"t{n}", "working", n, draw(st.integers(n, 20))) for n in range(count)]
+    created = {t.id: n for n, t in enumerate(start)}
+    dead: set[str] = set()
+    between: list[list[Task | str]] = []
+    for now in range(30, 30 + draw(st.integers(1, 8))):
+        events: list[Task | str] = []
+        for _ in range(draw(st.integers(0, 3))):
+            task_id = draw(st.sampled_from(sorted(created)))
+            kind = draw(st.sampled_from(["update", "update", "delete", "make"]))
+            if kind == "make":
+                task_id = f"t{len(created)}"
+                created[task_id] = now
+            if task_id in dead:
+                continue
+            if kind == "delete":
+                dead.add(task_id)
+                events.append(task_id)
+            else:
+                events.append(
+                    report(task_id, draw(st.sampled_from(["working", "input_required"])), created[task_id], now)
+                )
+        between.append(events)
+    return start, between
+
+
+def walked(start: list[Task], between: list[list[Task | str]], query: Query, limit: int) -> tuple[list[str], set[str]]:
+    """The ids that cursors lead to while things happen, and those that matched and kept their place throughout."""
+    index = Index()
+    for made in start:
+        index.put(made)
+    places = {t.id: query.sort_key(t) for t in plain.listed(start, query, None)}
+    events = iter(between)
+
+    def select(position: Position) -> QueryPage:
+        if position.after is not None:
+            for event in next(events, []):
+                if isinstance(event, str):
+                    index.remove(event)
+                else:
+                    index.put(event)
+                for task_id in [
+                    i
+                    for i, place in places.items()
+                    if (t := index.get(i)) is None or not query.matches(t) or query.sort_key(t) != place
+                ]:
+                    del places[task_id]
+        return selected(index, limit)(position)
+
+    found = [t.id for page in pages(select, query) for t in page.tasks]
+    return found, set(places)
+
+
+statuses = st.sampled_from([None, frozenset({"working"})])
+
+
+@thorough
+@given(walks(), st.sampled_from(["createdAt", "lastUpdatedAt"]), st.booleans(), statuses, st.integers(1, 3))
+def test_following_cursors_skips_no_task_that_kept_its_place(
+    drawn: tuple[list[Task], list[list[Task | str]]],
+    by: Any,
+    descending: bool,
+    status: frozenset[str] | None,
+    limit: int,
+) -> None:
+    found, kept = walked(*drawn, Query(status=status, orderBy=by, order="desc" if descending else "asc"), limit)
+    assert kept <= set(found)
+
+
+@thorough
+@given(
+    walks(),
+    st.sampled_from([("createdAt", True), ("createdAt", False), ("lastUpdatedAt", True), ("lastUpdatedAt", False)]),
+    statuses,
+    st.integers(1, 3),
+)
+def test_following_cursors_repeats_no_task(
+    drawn: tuple[list[Task], list[list[Task | str]]], order: tuple[Any, bool], status: frozenset[str] | None, limit: int
+) -> None:
+    by, descending = order
+    found, _ = walked(*drawn, Query(status=status, orderBy=by, order="desc" if descending else "asc"), limit)
+    assert len(found) == len(set(found))
+
+
+@pytest.mark.parametrize("now", [4, 5, 30], ids=["at the instant of the last one", "just behind it", "far behind it"])
+def test_following_cursors_repeats_no_task_that_moves_ahead(now: int) -> None:
+    """By last update, ascending, a task that is updated moves to where the pages still go (DESIGN 5.5: never).
+
+    Where timestamps are coarse, it may get the one that the last task had already when the first page was read.
+    """
+    start = [report(f"t{n}", "working", n, n) for n in range(5)]
+    between: list[list[Task | str]] = [[report("t0", "working", 0, now)]]
+    found, kept = walked(start, between, Query(orderBy="lastUpdatedAt", order="asc"), 2)
+    assert len(found) == len(set(found))
+    assert kept == {"t1", "t2", "t3", "t4"} <= set(found)
+
+
+def test_a_method_that_was_seen_is_not_forgotten() -> None:
+    """`tasks/get` does not name the request that made a task. The gateway may have seen it (DESIGN 5.3)."""
+    index = Index()
+    seen = task.parse(plain.raw_task("a", "working", None, "2025-11-25T10:30:00Z"), "tools/call")
+    listed = task.parse(plain.raw_task("a", "completed", None, "2025-11-25T10:30:01Z"))
+    for first, second in ((seen, listed), (listed, seen)):
+        index.remove("a")
+        index.put(first)
+        index.put(second)
+        found = index.get("a")
+        assert found is not None
+        assert (found.method, found.status, found.raw) == ("tools/call", "completed", listed.raw)
+    assert index.select(Query(methods=frozenset({"prompts/get"})), None, 10).total == 0
+    assert index.select(Query(methods=frozenset({"tools/call"})), None, 10).tasks == [found]
+
+
+def test_the_default_method_counts_from_when_it_is_known() -> None:
+    index = Index()
+    index.put(task.parse(plain.raw_task("a", "working", None, None)))
+    other = Query(methods=frozenset({"prompts/get"}))
+    assert index.select(other, None, 10).total == 1
+    index.default_method = "tools/call"
+    assert index.select(other, None, 10).total == 0
+    index.default_method = None
+    assert index.select(other, None, 10).total == 1
+
+
+def test_what_is_known_already_changes_nothing() -> None:
+    index = Index()
+    known = task.parse(plain.raw_task("a", "completed", None, "2025-11-25T10:30:01Z"))
+    index.put(known)
+    index.put(task.parse(plain.raw_task("a", "completed", None, "2025-11-25T10:30:00Z")))
+    index.put(task.parse(plain.raw_task("a", "working", None, "2025-11-25T10:30:02Z")))
+    assert index.get("a") == known
+    assert len(index) == 1
+    assert known.status in TERMINAL
+
+
+@thorough
+@given(steps, plain.queries, st.sampled_from(plain.METHODS), plain.instants, st.sets(st.sampled_from(plain.IDS)))
+def test_the_live_tasks_of_a_query_are_those_that_may_come_to_match(
+    drawn: list[Task | str], query: Query, default_method: str | None, later: Any, among: set[str]
+) -> None:
+    """None may be missing that is not terminal and that some later report would put into the list."""
+    index, model = filled(drawn)
+    index.default_method = default_method
+    found = list(chain.from_iterable(index.live(query)))
+    assert len(found) == len(set(found))
+    assert sorted(chain.from_iterable(index.live(query, among))) == sorted(among.intersection(found))
+    assert all(model[i].status not in TERMINAL for i in found)
+    for known in model.values():
+        if known.status in TERMINAL:
+            continue
+        updates = {known.updated.at, max(known.updated.at, later)}
+        futures = [
+            msgspec.structs.replace(known, status=status, updated=SortKey(at, known.id))
+            for status in task.STATUSES
+            for at in updates
+        ]
+        if plain.listed(futures, query, default_method):
+            assert known.id in found

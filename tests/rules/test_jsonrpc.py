@@ -1,0 +1,409 @@
+"""One JSON-RPC message: what is one, its raw members, and edits that change the bytes they name and no other."""
+
+import json
+import random
+import re
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from gateway.mcp import jsonrpc
+from gateway.mcp.jsonrpc import Message
+from tests.rules import documents
+from tests.rules.documents import Object, at, changed, inserted, pairs, paths
+
+thorough = settings(max_examples=100, deadline=None)
+
+
+def parsed(data: bytes) -> Message:
+    message = jsonrpc.parse(data)
+    assert message is not None, data[:200]
+    return message
+
+
+# The kind of a message: bytes, is_request, is_response. JSON-RPC 2.0, 4 and 5.
+KINDS = {
+    "request": (b'{"jsonrpc":"2.0","id":1,"method":"tasks/list"}', True, False),
+    "request with params": (b'{"jsonrpc":"2.0","id":"a","method":"tasks/list","params":{}}', True, False),
+    "request, members in any order": (b'{"params":{},"method":"a","id":0,"jsonrpc":"2.0"}', True, False),
+    "request of id zero": (b'{"jsonrpc":"2.0","id":0,"method":"a"}', True, False),
+    "request of empty id": (b'{"jsonrpc":"2.0","id":"","method":"a"}', True, False),
+    "notification": (b'{"jsonrpc":"2.0","method":"notifications/initialized"}', False, False),
+    "response": (b'{"jsonrpc":"2.0","id":1,"result":{}}', False, True),
+    "response of null": (b'{"jsonrpc":"2.0","id":1,"result":null}', False, True),
+    "error": (b'{"jsonrpc":"2.0","id":1,"error":{"code":-32602,"message":"no"}}', False, True),
+    "error to nobody": (b'{"jsonrpc":"2.0","id":null,"error":{"code":-32700,"message":"no"}}', False, True),
+    "neither": (b'{"jsonrpc":"2.0","id":1}', False, False),
+    "nothing": (b'{"jsonrpc":"2.0"}', False, False),
+    "unknown members": (b'{"x":[1,{"method":"no"}],"jsonrpc":"2.0","id":1,"method":"a","y":1e400}', True, False),
+    "escaped names": (b'{"jsonrpc":"2\\u002e0","\\u0069d":1,"m\\u0065thod":"a"}', True, False),
+    "white space": (b' \r\n\t{ "jsonrpc" : "2.0" , "id" : 1 , "method" : "a" } \n', True, False),
+}
+
+
+@pytest.mark.parametrize(("data", "is_request", "is_response"), KINDS.values(), ids=KINDS.keys())
+def test_the_kind_of_a_message(data: bytes, is_request: bool, is_response: bool) -> None:
+    message = parsed(data)
+    assert message.is_request is is_request
+    assert message.is_response is is_response
+
+
+# The raw id is what stands between the colon and the comma, and `1`, `"1"` and `1.0` are three ids (DESIGN 3.8).
+@pytest.mark.parametrize(
+    "raw", [b"1", b'"1"', b"1.0", b"-1", b'"a\\u0062"', b"null", b"123456789012345678901234567890"]
+)
+@pytest.mark.parametrize(
+    "form", [b'{"jsonrpc":"2.0","id":%b,"method":"a"}', b'{"id" :\t%b \n, "method":"a","jsonrpc":"2.0"}']
+)
+def test_an_id_is_its_bytes(raw: bytes, form: bytes) -> None:
+    assert bytes(parsed(form % raw).id) == raw
+
+
+def test_a_number_and_a_string_are_different_ids() -> None:
+    number, string = (parsed(b'{"jsonrpc":"2.0","id":%b,"method":"a"}' % raw) for raw in (b"1", b'"1"'))
+    assert bytes(number.id) != bytes(string.id)
+
+
+def test_absent_members_are_empty() -> None:
+    message = parsed(b'{"jsonrpc":"2.0"}')
+    assert message.method is None
+    assert [bytes(raw) for raw in (message.id, message.params, message.result, message.error)] == [b""] * 4
+
+
+def test_of_a_member_that_is_given_twice_the_last_one_counts() -> None:
+    data = b'{"jsonrpc":"2.0","id":1,"method":"a","params":{"x":1},"id":2,"method":"b","params":{"x":2,"x":3}}'
+    message = parsed(data)
+    assert (bytes(message.id), message.method) == (b"2", "b")
+    assert bytes(jsonrpc.members(message.params)["x"]) == b"3"
+    span = jsonrpc.find(data, "params", "x")
+    assert span is not None
+    assert data[slice(*span)] == b"3"
+
+
+CALL = b'{"jsonrpc":"2.0","id":1,"method":"a","params":%b}'
+
+NO_MESSAGE = {
+    "empty": b"",
+    "white space": b" \n",
+    "batch": b'[{"jsonrpc":"2.0","id":1,"method":"tasks/list"}]',
+    "empty batch": b"[]",
+    "string": b'"jsonrpc"',
+    "number": b"2.0",
+    "null": b"null",
+    "true": b"true",
+    "object of another kind": b'{"a":1}',
+    "no version": b'{"id":1,"method":"a"}',
+    "JSON-RPC 1.0": b'{"jsonrpc":"1.0","id":1,"method":"a"}',
+    "version as a number": b'{"jsonrpc":2.0,"id":1,"method":"a"}',
+    "null version": b'{"jsonrpc":null,"id":1,"method":"a"}',
+    "method of another type": b'{"jsonrpc":"2.0","id":1,"method":1}',
+    "method as a list": b'{"jsonrpc":"2.0","id":1,"method":["a"]}',
+    "cut short": b'{"jsonrpc":"2.0","id":1,"method":"a"',
+    "cut in a string": b'{"jsonrpc":"2.0","id":1,"method":"a',
+    "cut in an escape": b'{"jsonrpc":"2.0","id":1,"method":"a\\u00',
+    "two messages": b'{"jsonrpc":"2.0","method":"a"}{"jsonrpc":"2.0","method":"a"}',
+    "two lines": b'{"jsonrpc":"2.0","method":"a"}\n{"jsonrpc":"2.0","method":"a"}',
+    "NUL behind": b'{"jsonrpc":"2.0","method":"a"}\0',
+    "byte order mark": b'\xef\xbb\xbf{"jsonrpc":"2.0","method":"a"}',
+    "UTF-16": '{"jsonrpc":"2.0","method":"a"}'.encode("utf-16"),
+    "form": b"jsonrpc=2.0&id=1&method=a",
+    "HTML": b"<html></html>",
+    "single quotes": b"{'jsonrpc':'2.0','method':'a'}",
+    "comment": b'{"jsonrpc":"2.0",/* */"method":"a"}',
+    "comma too many": b'{"jsonrpc":"2.0","method":"a",}',
+    "comma too many inside": CALL % b"[1,]",
+    "comma missing inside": CALL % b"[1 2]",
+    "NaN": CALL % b"NaN",
+    "infinity": CALL % b"-Infinity",
+    "leading zero": CALL % b"01",
+    "lonely minus": CALL % b"-",
+    "point without digits": CALL % b"1.",
+    "plus": CALL % b"+1",
+    "control character in a string": CALL % b'"a\nb"',
+    "unknown escape": CALL % b'"\\x41"',
+    "brackets that cross": CALL % b'[{"a":1]}',
+    "surrogate in UTF-8": CALL % b'"\xed\xa0\x80"',
+    "invalid UTF-8 in the method": b'{"jsonrpc":"2.0","id":1,"method":"\xff"}',
+    "invalid UTF-8 in the id": b'{"jsonrpc":"2.0","id":"\xff","method":"a"}',
+    "invalid UTF-8 in the params": CALL % b'{"x":"\xff"}',
+    "invalid UTF-8 in a name": CALL % b'{"\xff":1}',
+    "invalid UTF-8 in the result": b'{"jsonrpc":"2.0","id":1,"result":{"x":"\xc3"}}',
+    "invalid UTF-8 in an unknown member": b'{"jsonrpc":"2.0","id":1,"method":"a","x":"\xc0\x80"}',
+    "invalid UTF-8 in the name of an unknown member": b'{"jsonrpc":"2.0","id":1,"method":"a","\xff":1}',
+    "arrays 100,000 deep": CALL % (b"[" * 100_000 + b"]" * 100_000),
+    "objects 100,000 deep": CALL % (b'{"a":' * 100_000 + b"1" + b"}" * 100_000),
+    "opened 100,000 times": b"[" * 100_000,
+    "opened 100,000 times in a result": b'{"jsonrpc":"2.0","id":1,"result":' + b'{"a":[' * 100_000,
+}
+
+
+LONE = {  # as it is written, and as it is read
+    "high": (b"\\ud83d", "\ufffd"),
+    "low": (b"\\uDE00", "\ufffd"),
+    "pair": (b"\\uD83D\\ude00", "\U0001f600"),
+    "pair in upper case": (b"\\uDBFF\\uDFFF", "\U0010ffff"),
+    "high, high, low": (b"\\ud83d\\ud83d\\ude00", "\ufffd\U0001f600"),
+    "high, low, low": (b"\\ud83d\\ude00\\ude00", "\U0001f600\ufffd"),
+    "low, high": (b"\\ude00\\ud83d", "\ufffd\ufffd"),
+    "high before a letter": (b"\\ud83d\\u0041", "\ufffdA"),
+    "behind an escaped backslash": (b"\\\\ud83d", "\\ud83d"),
+    "behind an escaped backslash and its own": (b"\\\\\\ud83d", "\\\ufffd"),
+    "low behind what is no high": (b"\\\\ud83d\\ude00", "\\ud83d\ufffd"),
+    "high before what is no low": (b"\\ud83d\\\\ude00", "\ufffd\\ude00"),
+}
+
+
+@pytest.mark.parametrize(("written", "read"), LONE.values(), ids=LONE.keys())
+def test_a_lone_surrogate_is_read_as_the_replacement_character(written: bytes, read: str) -> None:
+    """A message with half an emoji was none: a list went up unfiltered, and one task's made every list fail."""
+    data = b'{"jsonrpc":"2.0","id":"%b","params":{"%b":"\\ud83d\\\\","b":"%b"},"method":"%b"}' % ((written,) * 4)
+    message = jsonrpc.parse(data)
+    assert message is not None
+    assert bytes(message.id) == b'"%b"' % written, "it is repeated to who sent it"
+    assert message.method == read
+    assert json.loads(bytes(message.params)) == {read: "\ufffd\\", "b": read}
+    assert len(jsonrpc.legible(data)) == len(data)
+    start, end = jsonrpc.find(data, "params", "b") or (0, 0)
+    assert data[start:end] == b'"%b"' % written
+    assert jsonrpc.replace(data, ("id",), b"7") == data.replace(b'"id":"%b"' % written, b'"id":7')
+
+
+@pytest.mark.parametrize("rest", [b',"x":}', b',"x":"\xff"}', b',"x":"\xff\xff"}', b',"x":"\0"}', b',"x":"\\ud8"}'])
+def test_a_lone_surrogate_makes_no_message_of_what_is_none(rest: bytes) -> None:
+    assert jsonrpc.parse(b'{"jsonrpc":"2.0","id":1,"method":"\\ud83d"%b' % rest) is None
+
+
+@pytest.mark.parametrize("data", NO_MESSAGE.values(), ids=NO_MESSAGE.keys())
+def test_what_is_no_message(data: bytes) -> None:
+    assert jsonrpc.parse(data) is None
+
+
+@pytest.mark.parametrize("data", NO_MESSAGE.values(), ids=NO_MESSAGE.keys())
+def test_what_is_no_message_is_asked_for_members_in_vain(data: bytes) -> None:
+    """`members` gets raw members of messages, and anything that came instead."""
+    assert isinstance(jsonrpc.members(data), dict)
+
+
+@pytest.mark.parametrize("raw", [b"", b"null", b"[]", b'"a"', b"1", b"[" * 100_000, b'{"a":"\\ud800"}', b'{"\xff":1}'])
+def test_what_is_no_object_has_no_members(raw: bytes) -> None:
+    assert jsonrpc.members(raw) == {}
+    assert jsonrpc.members(msgspec.Raw(raw)) == {}
+
+
+MESSAGES = [data for data, _, _ in KINDS.values()]
+
+
+@st.composite
+def broken(draw: st.DrawFn) -> bytes:
+    """A message with a few bytes changed, put in or taken out."""
+    data = bytearray(draw(st.sampled_from(MESSAGES)))
+    for _ in range(draw(st.integers(1, 3))):
+        where = draw(st.integers(0, len(data)))
+        size = draw(st.integers(0, 2))
+        data[where : where + size] = draw(st.binary(max_size=2) | st.sampled_from([b"{", b"}", b'"', b"\\", b"\\u"]))
+    return bytes(data)
+
+
+@thorough
+@given(broken() | st.binary(max_size=40))
+def test_bytes_are_a_message_only_if_they_are_json_that_says_so(data: bytes) -> None:
+    message = jsonrpc.parse(data)
+    if message is not None:
+        assert json.loads(data.decode())["jsonrpc"] == "2.0"
+
+
+simple = st.none() | documents.numbers | documents.strings | documents.objects(documents.numbers | documents.strings)
+message_members = st.tuples(st.just("method"), documents.strings) | st.tuples(
+    st.sampled_from(["id", "params", "result", "error", "a", "b", "}"]), simple
+)
+
+
+@st.composite
+def messages(draw: st.DrawFn) -> tuple[bytes, Object]:
+    """A message whose members stand in any order, some twice, among others; and what it says."""
+    own: list[tuple[str, Any]] = draw(st.lists(message_members, max_size=7))
+    own.insert(draw(st.integers(0, len(own))), ("jsonrpc", "2.0"))
+    value = Object(tuple(own))
+    return documents.text(value, random.Random(draw(st.integers(0, 2**32)))).encode(), value
+
+
+@thorough
+@given(messages())
+def test_the_members_of_a_message_are_the_bytes_that_came(drawn: tuple[bytes, Object]) -> None:
+    data, value = drawn
+    message = parsed(data)
+    assert message.method == at(value, ("method",))[1]
+    for name in ("id", "params", "result", "error"):
+        raw = bytes(getattr(message, name))
+        there, expected = at(value, (name,))
+        assert bool(raw) is there
+        if there:
+            assert raw == raw.strip()
+            assert raw in data
+            assert pairs(raw) == expected
+
+
+@thorough
+@given(documents.documents(documents.objects(documents.values)))
+def test_the_members_of_an_object_are_the_bytes_that_came(data: bytes) -> None:
+    found = jsonrpc.members(data)
+    expected = dict(pairs(data).members)
+    assert found.keys() == expected.keys()
+    for name, raw in found.items():
+        assert bytes(raw) in data
+        assert pairs(bytes(raw)) == expected[name]
+
+
+def is_looked_for(name: str) -> bool:
+    """Whether a name may be looked for: no name in MCP has a quote, a backslash or a control character."""
+    return '"' not in name and "\\" not in name and not re.search("[\x00-\x1f]", name)
+
+
+def lookable(value: Any) -> list[tuple[str, ...]]:
+    """The paths to the members of a value that may be looked for."""
+    return [path for path in paths(value) if path and all(map(is_looked_for, path))]
+
+
+looked_for = documents.names.filter(is_looked_for)
+anything = documents.documents(documents.objects(documents.values)).filter(lambda data: bool(lookable(pairs(data))))
+
+
+@thorough
+@given(anything, st.data())
+def test_find_gives_the_place_of_a_value(data: bytes, drawn: st.DataObject) -> None:
+    value = pairs(data)
+    path = drawn.draw(st.sampled_from(lookable(value)))
+    span = jsonrpc.find(data, *path)
+    assert span is not None
+    found = data[slice(*span)]
+    assert found == found.strip()
+    assert pairs(found) == at(value, path)[1]
+
+
+@thorough
+@given(documents.documents(), st.lists(looked_for, min_size=1, max_size=3).map(tuple))
+def test_find_finds_what_is_there_and_nothing_else(data: bytes, path: tuple[str, ...]) -> None:
+    there, expected = at(pairs(data), path)
+    span = jsonrpc.find(data, *path)
+    assert (span is not None) is there
+    if span is not None:
+        assert pairs(data[slice(*span)]) == expected
+
+
+NEW = "taskgate: new"
+
+
+@thorough
+@given(anything, st.data())
+def test_insert_puts_in_one_member_and_touches_nothing_else(data: bytes, drawn: st.DataObject) -> None:
+    before = pairs(data)
+    objects = [path for path in lookable(before) if isinstance(at(before, path)[1], Object)]
+    assume(objects)
+    path = drawn.draw(st.sampled_from(objects))
+    new = drawn.draw(documents.documents())
+    after = jsonrpc.insert(data, path, NEW, new)
+    target = at(before, path)[1]
+    assert pairs(after) == changed(before, path, Object(((NEW, pairs(new)), *target.members)))
+    assert inserted(data, after)
+
+
+@thorough
+@given(anything, st.data())
+def test_replace_changes_one_value_and_touches_nothing_else(data: bytes, drawn: st.DataObject) -> None:
+    before = pairs(data)
+    path = drawn.draw(st.sampled_from(lookable(before)))
+    new = drawn.draw(documents.documents())
+    after = jsonrpc.replace(data, path, new)
+    assert pairs(after) == changed(before, path, pairs(new))
+    span = jsonrpc.find(data, *path)
+    assert span is not None
+    start, end = span
+    assert after == data[:start] + new + data[end:]
+
+
+@thorough
+@given(documents.documents(), st.lists(looked_for, min_size=1, max_size=2).map(tuple))
+def test_an_edit_of_what_is_not_there_is_refused(data: bytes, path: tuple[str, ...]) -> None:
+    there, value = at(pairs(data), path)
+    if not there:
+        with pytest.raises(LookupError):
+            jsonrpc.replace(data, path, b"1")
+    if not isinstance(value, Object):
+        with pytest.raises(LookupError):
+            jsonrpc.insert(data, path, NEW, b"1")
+
+
+EDITS = {
+    "empty object": (b'{"a":{}}', b'{"a":{"n":1}}'),
+    "empty object with white space": (b'{"a": { \n} }', b'{"a": {"n":1 \n} }'),
+    "brackets in strings": (b'{"}":"{\\"a\\":{}","a":{"x":"}{]["}}', b'{"}":"{\\"a\\":{}","a":{"n":1,"x":"}{]["}}'),
+    "the same name deeper": (b'{"b":{"a":{}},"a":{"a":{}}}', b'{"b":{"a":{}},"a":{"n":1,"a":{}}}'),
+    "the same name as a value": (b'{"b":"a","a":{}}', b'{"b":"a","a":{"n":1}}'),
+    "escaped name": (b'{"\\u0061":{"x":1}}', b'{"\\u0061":{"n":1,"x":1}}'),
+    "name twice": (b'{"a":{"x":1},"a":{"x":2}}', b'{"a":{"x":1},"a":{"n":1,"x":2}}'),
+    "a backslash before the quote": (b'{"b":"\\\\","a":{}}', b'{"b":"\\\\","a":{"n":1}}'),
+    "big numbers": (
+        b'{"a":{"x":123456789012345678901234567890,"y":1.10e400}}',
+        b'{"a":{"n":1,"x":123456789012345678901234567890,"y":1.10e400}}',
+    ),
+}
+
+
+@pytest.mark.parametrize(("before", "after"), EDITS.values(), ids=EDITS.keys())
+def test_insert(before: bytes, after: bytes) -> None:
+    assert jsonrpc.insert(before, ("a",), "n", b"1") == after
+
+
+def test_an_edit_of_a_document_with_every_nesting_that_is_read() -> None:
+    data = b'{"x":%b,"a":{}}' % (b'[{"a":' * 200 + b"{}" + b"}]" * 200)
+    assert jsonrpc.insert(data, ("a",), "n", b"1") == data[:-2] + b'"n":1}}'
+
+
+@pytest.mark.parametrize("raw_id", [b"1", b'"1"', b"123456789012345678901234567890", b'"\\u00e9\\/"', b"null"])
+def test_an_answer_carries_the_id_of_its_request_byte_for_byte(raw_id: bytes) -> None:
+    answer = jsonrpc.result(raw_id, b'{"x":1.10e400}')
+    assert bytes(parsed(answer).id) == raw_id
+    assert bytes(parsed(answer).result) == b'{"x":1.10e400}'
+    assert parsed(answer).is_response
+    error = jsonrpc.error(raw_id, jsonrpc.INVALID_PARAMS, 'no "x" \u2028', {"errors": []})
+    assert bytes(parsed(error).id) == raw_id
+    assert json.loads(error)["error"] == {"code": -32602, "message": 'no "x" \u2028', "data": {"errors": []}}
+
+
+def test_an_error_of_an_unknown_request_has_a_null_id_and_no_data() -> None:
+    error = jsonrpc.error(b"", jsonrpc.INTERNAL_ERROR, "no")
+    assert json.loads(error) == {"jsonrpc": "2.0", "id": None, "error": {"code": -32603, "message": "no"}}
+
+
+def test_messages_of_our_own() -> None:
+    request = parsed(jsonrpc.request("taskgate-1", "tasks/get", {"taskId": "a"}))
+    assert (bytes(request.id), request.method, bytes(request.params)) == (
+        b'"taskgate-1"',
+        "tasks/get",
+        b'{"taskId":"a"}',
+    )
+    assert request.is_request
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (b'{"code":-32602,"message":"no"}', -32602),
+        (b'{"message":"no","data":{"code":1},"code":-32603}', -32603),
+        (b"{}", None),
+        (b"null", None),
+        (b'"no"', None),
+        (b'{"code":"-32602"}', None),
+        (b'{"code":null}', None),
+        (b'{"code":1e999}', None),
+    ],
+)
+def test_the_code_of_an_error(error: bytes, code: int | None) -> None:
+    assert jsonrpc.error_code(parsed(b'{"jsonrpc":"2.0","id":1,"error":%b}' % error)) == code
+
+
+def test_what_is_no_error_has_no_code() -> None:
+    assert jsonrpc.error_code(parsed(b'{"jsonrpc":"2.0","id":1,"result":{"code":1}}')) is None

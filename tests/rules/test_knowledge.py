@@ -1,0 +1,217 @@
+"""Which of two reports of a task is believed where timestamps do not tell; what a task's absence from a crawl means.
+
+The rules are those of DESIGN 6.
+"""
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import gateway
+from gateway.mcp import task
+from gateway.mcp.observe import Observation
+from gateway.mcp.task import Task
+from gateway.tasks.knowledge import Listing, Record
+from gateway.tasks.notes import NEVER
+from tests.rules.legal import FOREVER, faults
+
+
+def reading(note: str, status: str = "working", at: str = "2025-11-25T10:30:00Z") -> Task:
+    """A report of one task, of one instant unless another is given."""
+    fields = f'"taskId":"t","status":"{status}","createdAt":"2025-11-25T10:30:00Z","lastUpdatedAt":"{at}"'
+    return task.parse(f'{{{fields},"note":"{note}"}}'.encode())
+
+
+def asked(record: Record, answer: Task, between: Task | None) -> None:
+    """`tasks/get` at 2, another page at 3, perhaps a notification at 4, the answer at 5."""
+    since = record.index.get("t")
+    record.listed([], 3, 3)
+    if between is not None:
+        record.take(Observation(tasks=[between]), None, 4)
+    record.take(Observation(tasks=[answer]), 2, 5, since)
+
+
+@pytest.mark.parametrize(
+    ("answer", "between", "is_suspect"),
+    [
+        (reading("2"), None, False),  # differs at every reading, and nothing came between
+        (reading("2"), reading("3"), True),
+        (reading("2"), reading("1"), False),  # the same as before
+        (reading("2"), reading("3", at="2025-11-25T10:29:59Z"), False),  # older, by its timestamp
+    ],
+)
+def test_a_tie_is_asked_for_again_only_if_something_came_between(
+    answer: Task, between: Task | None, is_suspect: bool
+) -> None:
+    record = Record()
+    record.listed([reading("1")], 1, 1)
+    asked(record, answer, between)
+    assert record.known.notes.suspects(5) == (["t"] if is_suspect else [])
+
+
+def test_a_task_made_while_a_crawl_reads_is_looked_for_though_the_upstream_turns_out_not_to_know_tasks_get() -> None:
+    record = Record()
+    record.begin_crawl(began_at=2)
+    record.take(Observation(tasks=[reading("made")]), 1, 3)  # behind a page that was read by then
+    record.known.stop_asking_by_id(4)
+    for task_id in [i for some in record.unseen(2) for i in some]:
+        record.forget(task_id, 2)
+    record.known.end_crawl(2, 5, 1, [None], Listing.NEITHER)
+    assert record.known.notes.suspects(NEVER) == ["t"]  # for whoever asks
+    record.begin_crawl(began_at=6)
+    record.listed([reading("made")], 7, 8)
+    record.known.end_crawl(6, 9, 1, [None], Listing.NEITHER)
+    assert list(record.index) == ["t"]
+    assert not record.known.notes.suspects(FOREVER)
+
+
+def test_who_asked_before_something_hinted_at_a_task_does_not_wait_for_it() -> None:
+    record = Record()
+    record.listed([reading("1")], 1, 1)
+    record.known.end_crawl(1, 1, 1, [None], Listing.APPENDS)
+    for now in (3, 5):
+        record.take(Observation(suspect=["t"]), None, now)
+    assert [record.known.notes.suspects(came_at) for came_at in (2, 3)] == [[], ["t"]]
+    record.take(Observation(tasks=[reading("1")]), 4, 6)  # for who asked at 3 or 4 that is enough
+    assert [record.known.notes.suspects(came_at) for came_at in (3, 4)] == [[], ["t"]]
+    record.take(Observation(tasks=[reading("1")]), 5, 7)
+    assert not record.known.notes.suspects(FOREVER)
+
+
+def test_a_task_that_came_back_is_heard_again() -> None:
+    """It was found gone, and a later page shows it: from then on its notifications count."""
+    record = Record()
+    record.listed([reading("1")], 1, 1)
+    record.take(Observation(gone=["t"]), 1, 2)
+    record.listed([reading("1")], 3, 4)
+    assert list(record.index) == ["t"]
+    record.take(Observation(tasks=[reading("2", "completed", "2025-11-25T10:30:01Z")]), None, 5)
+    found = record.index.get("t")
+    assert found is not None
+    assert found.is_terminal
+
+
+# ---- what is known is legal, whatever happens ----
+
+ids = st.sampled_from(["t", "u", "v", "x" * 300])
+reports = st.builds(reading, st.sampled_from("123"), st.sampled_from(["working", "completed"]))
+happenings = st.lists(
+    st.one_of(
+        st.tuples(st.just("reported"), reports, ids),
+        st.tuples(st.just("gone"), ids),
+        st.tuples(st.just("suspect"), ids),
+        st.tuples(st.just("page"), st.lists(st.tuples(reports, ids), max_size=3)),
+        st.tuples(st.just("looked"), st.lists(st.tuples(reports, ids), max_size=3)),
+        st.tuples(st.sampled_from(["crawl begins", "crawl ends", "forget unseen", "no tasks/get"])),
+    ),
+    max_size=30,
+)
+
+
+def of(report: Task, task_id: str) -> Task:
+    """The same report of another task."""
+    return task.parse(report.raw.replace(b'"taskId":"t"', b'"taskId":"%b"' % task_id.encode()))
+
+
+@settings(max_examples=300)
+@given(happenings, st.lists(st.sampled_from([None, 0, 1, 3, 6]), min_size=30, max_size=30))
+def test_what_is_known_is_legal_whatever_happens(events: list[tuple[Any, ...]], ages: list[int | None]) -> None:
+    record, began_at = Record(), None
+    for now, ((event, *given_), age) in enumerate(zip(events, ages, strict=False), 10):
+        match event:
+            case "reported":
+                record.take(Observation(tasks=[of(*given_)]), None if age is None else now - age, now)
+            case "gone":
+                record.take(Observation(gone=given_), None, now)
+            case "suspect":
+                record.take(Observation(suspect=given_), None, now)
+            case "page" | "looked":
+                tasks = [of(*each) for each in given_[0]]
+                asked_at = max(began_at or 0, now - (age or 0))
+                record.listed(tasks, asked_at, now)
+                if event == "looked" and began_at is None:
+                    record.confirm(tasks, asked_at)
+            case "crawl begins" if began_at is None:
+                began_at = now
+                record.begin_crawl(now)
+            case "forget unseen" if began_at is not None:
+                for task_id in [i for some in record.unseen(began_at) for i in some]:
+                    record.forget(task_id, began_at)
+            case "crawl ends" if began_at is not None:
+                record.known.end_crawl(began_at, now, 1, [None], Listing.NEITHER)
+                began_at = None
+            case "no tasks/get":
+                record.known.stop_asking_by_id(now)
+        assert not list(faults(record))
+
+
+# ---- it changes by its own methods only ----
+
+KNOWING = ("knowledge", "notes")
+EVENTS = {"report", "tell", "hint", "hint_unlisted", "settle", "show", "find_gone", "end_crawl"}
+CHANGES = {"append", "clear", "extend", "insert", "pop", "popitem", "remove", "setdefault", "update", "add", "discard"}
+
+
+def roots(target: ast.expr) -> Iterator[ast.expr]:
+    """What an assignment to `target` changes: `a.b` where that is `a.b[c]`."""
+    match target:
+        case ast.Tuple(elts=targets):
+            for each in targets:
+                yield from roots(each)
+        case ast.Subscript(value=value):
+            yield from roots(value)
+        case _:
+            yield target
+
+
+def changes(source: str) -> list[str]:
+    """Where a text changes what is known, by an assignment or by a method of a list or a map, or touches a note."""
+    found = []
+    for node in ast.walk(ast.parse(source)):
+        match node:
+            case ast.Assign(targets=targets) | ast.Delete(targets=targets):
+                pass
+            case ast.AugAssign(target=target) | ast.AnnAssign(target=target):
+                targets = [target]
+            case ast.Call(func=ast.Attribute(value=target, attr=method)) if method in CHANGES:
+                targets = [target]
+            case ast.Call(func=ast.Attribute(value=ast.Attribute(attr="notes"), attr=method)) if method in EVENTS:
+                found.append(ast.unparse(node))
+                continue
+            case _:
+                continue
+        texts = [ast.unparse(root) for each in targets for root in roots(each)]
+        found += [text for text in texts if re.fullmatch(r"([\w.]+\.)?_?(known|notes?)\.[\w.]+", text)]
+    return found
+
+
+@pytest.mark.parametrize("file", sorted(Path(gateway.__file__).parent.rglob("*.py")), ids=lambda file: file.stem)
+def test_what_is_known_changes_by_its_own_methods_only(file: Path) -> None:
+    if file.stem not in KNOWING:
+        assert not changes(file.read_text())
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "session.known.pages = 3",
+        "self._known.live_as_of, x = now, 2",
+        "known.cursors[0] = None",
+        "known.cursors.append(None)",
+        "del known.cursors[0]",
+        "session.known.notes.hint('t', 1, 1, True)",
+        "note.at = now",
+    ],
+)
+def test_a_change_is_seen(line: str) -> None:
+    assert changes(line)
+
+
+def test_what_is_known_may_be_replaced_and_read() -> None:
+    assert not changes("self.known = Knowledge()\nx = self.known.pages\nself.known.end_scan(1, 2)")

@@ -1,0 +1,297 @@
+"""Work in proportion to bytes: a stranger's token costs no Python of its own, and few objects.
+
+The tests count executed lines of Python and allocated bytes, which are the same on every machine.
+"""
+
+import gzip
+import sys
+import tracemalloc
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import FrameType
+from typing import Any
+
+import pytest
+
+from gateway.mcp import capabilities, jsonrpc, observe, sse
+from gateway.mcp.jsonrpc import Message
+from gateway.mcp.task import TaskError
+from gateway.tasks import criteria as query
+from gateway.tasks.criteria import BadQuery, Query
+from gateway.tasks.values import LIST_ITEMS_MAX
+from gateway.transport.headers import Headers
+from gateway.transport.taps import Unreadable, decoder
+
+SIZE = 64 * 1024
+MANY = b",".join(b'"m%05d":1' % number for number in range(SIZE // 11))
+NESTED = b",".join([b'"x":[[],{},[{}]]'] * (SIZE // 17))
+MARKS = (b"tasks/status", b"\\u", b"\\/", b"data: [", b"data:[", b'"result"', b'"error"')
+
+
+def lines_run(work: Callable[[], object]) -> int:
+    """How many lines of Python it takes."""
+    count = 0
+
+    def trace(_frame: FrameType, event: str, _arg: Any) -> Any:
+        nonlocal count
+        count += event == "line"
+        return trace
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        work()
+    finally:
+        sys.settrace(before)
+    return count
+
+
+@contextmanager
+def bytes_taken_at_most(bytes_max: int) -> Iterator[None]:
+    tracemalloc.start()
+    try:
+        yield
+        assert tracemalloc.get_traced_memory()[1] <= bytes_max
+    finally:
+        tracemalloc.stop()
+
+
+def parsed(data: bytes) -> Message:
+    message = jsonrpc.parse(data)
+    assert message is not None
+    return message
+
+
+def call(method: str, params: bytes) -> Message:
+    return parsed(b'{"jsonrpc":"2.0","id":1,"method":"%b","params":%b}' % (method.encode(), params))
+
+
+def test_unknown_members_of_a_list_s_params_cost_their_bytes() -> None:
+    """350,000 of them took 0.9 s, and a dict of all of them, several times."""
+    params = b'{"status":["working"],%b}' % MANY
+    with bytes_taken_at_most(4 * len(params)):
+        assert query.read(query.params(params)) == Query(status=frozenset({"working"}))
+        assert query.ignored(params) == ["..."]
+
+
+def test_unknown_members_of_a_filter_cost_their_bytes() -> None:
+    params = b'{"filter":{%b,"status":["working"]}}' % MANY
+    with bytes_taken_at_most(4 * len(params)), pytest.raises(BadQuery) as caught:
+        query.read(query.params(params))
+    (fault,) = caught.value.faults
+    assert (fault.parameter, fault.allowed) == ("filter", "an object that holds criteria, and nothing else")
+
+
+def test_unknown_members_of_what_passes_cost_their_bytes() -> None:
+    task = b'{"taskId":"a","status":"working",%b,"_meta":{}}' % MANY
+    answer = parsed(b'{"jsonrpc":"2.0","id":1,"result":%b}' % task)
+    made = parsed(b'{"jsonrpc":"2.0","id":1,"result":{"task":%b}}' % task)
+    told = parsed(b'{"jsonrpc":"2.0","method":"notifications/tasks/status","params":%b}' % task)
+    get, tool = call("tasks/get", b'{"taskId":"a"}'), call("tools/call", b'{%b,"task":{}}' % MANY)
+    with bytes_taken_at_most(10 * len(task)):
+        assert observe.is_observed(tool)
+        for found in (observe.of_response(get, answer), observe.of_response(tool, made), observe.of_notification(told)):
+            assert found is not None
+            assert [t.id for t in found.tasks] == ["a"]
+
+
+INITIALIZED = {
+    "in the result": b'{"jsonrpc":"2.0","id":1,"result":{%b,"capabilities":{"tasks":{"list":{}}}}}',
+    "in capabilities": b'{"jsonrpc":"2.0","id":1,"result":{"capabilities":{%b,"tasks":{},"tasks":{"list":{}}}}}',
+    "in tasks": b'{"jsonrpc":"2.0","id":1,"result":{"capabilities":{"tasks":{"list":{},"list":{},%b}}}}',
+}
+
+
+@pytest.mark.parametrize("form", INITIALIZED.values(), ids=INITIALIZED.keys())
+@pytest.mark.parametrize("tokens", [MANY[:50_000], NESTED[:50_000]], ids=["members", "brackets"])
+def test_the_tokens_of_an_initialize_result_cost_their_bytes(form: bytes, tokens: bytes) -> None:
+    """4 MB of them took 2 to 6 s."""
+    data = form % tokens.rpartition(b',"')[0]
+    edited: list[bytes] = []
+
+    def work() -> None:
+        edited.append(capabilities.advertise(data, parsed(data), query.capability)[0])
+
+    assert lines_run(work) < 1000
+    filtering = jsonrpc.find(edited[0], "result", "capabilities", "tasks", "list", "filter")
+    assert filtering is not None
+    start, end = filtering
+    assert edited[0][: start - len(b'"filter":')] + edited[0][end:] == data
+
+
+@pytest.mark.parametrize(
+    ("form", "size"),
+    [
+        (INITIALIZED["in the result"], capabilities.RESPONSE_BYTES_MAX),
+        (INITIALIZED["in tasks"], capabilities.TASKS_BYTES_MAX),
+    ],
+)
+def test_an_initialize_result_beyond_its_limit_is_not_edited_and_says_so(form: bytes, size: int) -> None:
+    data = form % (b'"x":"%b"' % (b"a" * size))
+    with pytest.raises(capabilities.NotAdvertised, match=f"no more than {size}"):
+        capabilities.advertise(data, parsed(data), query.capability)
+
+
+def test_the_id_of_a_large_error_is_replaced_at_the_cost_of_its_bytes() -> None:
+    data = b'{"jsonrpc":"2.0","error":{"code":1,"data":{%b}},"id":7}' % NESTED
+    edited: list[bytes] = []
+    assert lines_run(lambda: edited.append(jsonrpc.replace(data, ("id",), b'"a"'))) < 500
+    assert edited == [data[:-2] + b'"a"}']
+
+
+def test_a_list_of_too_many_is_told_so() -> None:
+    """A list that a cursor repeats, or that is looked up while others wait, has a limit."""
+    most = b",".join(b'"%d"' % number for number in range(LIST_ITEMS_MAX))
+    assert query.read(query.params(b'{"taskIds":[%b]}' % most)) is not None
+    for name in ("taskIds", "methods"):
+        with pytest.raises(BadQuery) as caught:
+            query.read(query.params(b'{"%b":[%b,"x"]}' % (name.encode(), most)))
+        (fault,) = caught.value.faults
+        assert fault.parameter == name
+        assert str(LIST_ITEMS_MAX + 1) in fault.given
+        assert str(LIST_ITEMS_MAX) in fault.allowed
+
+
+STREAMS = {
+    "newlines": b"\n",
+    "CRs": b"\r",
+    "CR LFs": b"\r\n",
+    "tiny comments": b":\n\n",
+    "tiny lines": b"a\n\n",
+    "tiny data": b"data:\n\n",
+    "tiny batches": b"data:[\n\n",
+    "tiny escapes": b"data:\\u\n\n",
+    "tiny comments, CR LF": b":\r\n\r\n",
+    "tiny batches, CR": b"data:[\r\r",
+    "tiny lines, every end": b"a\n\ra\r\n\na\r\r",
+}
+
+
+@pytest.mark.parametrize("unit", STREAMS.values(), ids=STREAMS.keys())
+def test_events_that_are_looked_at_cost_their_bytes_however_small_they_are(unit: bytes) -> None:
+    """20 MB of newlines once took 25 s. Of events with a mark as many are read as there could be messages."""
+    data = unit * (SIZE // len(unit))
+    parser, events = sse.Parser(1 << 20, MARKS), list[sse.Event]()
+    assert lines_run(lambda: events.extend(parser.feed(data))) < 15_000
+    assert len(events) < 300
+    assert b"".join(event.raw for event in events) + parser.rest() == data
+
+
+@pytest.mark.parametrize("unit", [b"\n", b"\r", b"\r\n", b"\n\r", b"\r\r\n"])
+def test_a_run_of_blank_lines_comes_in_one_piece(unit: bytes) -> None:
+    """It comes with the event before it, if there is one. A reader of all events gets few of them, too."""
+    data = b"data: x" + unit * 20_000
+    parser, events = sse.Parser(1 << 20), list[sse.Event]()
+    assert lines_run(lambda: events.extend(parser.feed(data))) < 100
+    assert [event.data for event in events] == [b"x"]
+    assert events[0].raw + parser.rest() == data
+    assert events[0].with_data(b"y") == events[0].raw.replace(b"x", b"y")
+
+
+@pytest.mark.parametrize("line", [b"a\n", b"data\n", b":\r", b"data:\r\n"])
+def test_an_event_of_more_lines_than_anybody_writes_passes_unread(line: bytes) -> None:
+    """4 MB of short lines took 1.5 s. The end of the event is found, and the next one is read."""
+    for count in (sse.LINES_MAX - 3, sse.LINES_MAX + 1):
+        data = b"data: first\n" + line * count + b"\n\n"
+        for size in (4096, len(data)):
+            parser, events = sse.Parser(1 << 20), list[sse.Event]()
+            stream = data + b"data: next\n\n"
+            for start in range(0, len(stream), size):
+                events += parser.feed(stream[start : start + size])
+            assert [event.whole for event in events] == [count < sse.LINES_MAX, True]
+            assert b"".join(event.raw for event in events) == stream
+            assert events[-1].data == b"next"
+
+
+@pytest.mark.parametrize("line", [b"a\n", b"data\n", b": x\r\n"])
+def test_the_lines_of_an_event_cost_their_bytes(line: bytes) -> None:
+    """One of the most lines that are read, which is edited too; of its data each line is joined."""
+    raw = b"data: x\n" + line * 9000 + b"\n"
+    event = sse.Event(raw)
+    assert event.data is not None
+    assert lines_run(lambda: (event.data, event.id, event.is_message, event.with_data(b"y"))) < 2000
+
+
+@pytest.mark.parametrize("marks", [MARKS, (), sse.EVERY])
+def test_an_event_that_grows_is_looked_through_once(marks: tuple[bytes, ...]) -> None:
+    """An event in pieces costs no more than that many pieces."""
+    parser = sse.Parser(1 << 20, marks)
+    few = lines_run(lambda: [parser.feed(b"a\n" * 2048) for _ in range(8)])
+    many = lines_run(lambda: [parser.feed(b"a\n" * 2048) for _ in range(64)])
+    assert many < 9 * few
+
+
+class _Searched(bytearray):
+    """Bytes that count how many of them are searched for a byte."""
+
+    searched = 0
+
+    def __contains__(self, what: object) -> bool:
+        self.searched += len(self)
+        return super().__contains__(what)  # type: ignore[operator]
+
+
+@pytest.mark.parametrize("line", [b"data:%b" % (b"a" * 251), b"data:%b\n" % (b"a" * 250), b"data:%b\r" % (b"a" * 250)])
+def test_an_event_that_grows_is_searched_for_cr_once(line: bytes) -> None:
+    """All of it was at each piece: an event of 4 MB in pieces of 256 bytes took a second."""
+    parser = sse.Parser(1 << 20)
+    parser._pending = pending = _Searched()
+    for _ in range(1000):
+        assert parser.feed(line) == []
+    assert pending.searched <= len(pending)
+    (event,) = parser.feed(b"\n\n")
+    assert event.raw == line * 1000 + b"\n\n"
+
+
+BAD_PAGES = {
+    "numbers": b"0,",
+    "empty objects": b"{},",
+    "no tasks behind one": b'{"taskId":"a","status":"working"},0,',
+    "ids alone": b'{"taskId":""},',
+}
+
+
+@pytest.mark.parametrize("item", BAD_PAGES.values(), ids=BAD_PAGES.keys())
+def test_a_page_of_what_is_no_task_is_refused_before_it_is_taken_apart(item: bytes) -> None:
+    """4 MiB of zeros took 150 MB and 128 ms."""
+    data = b'{"jsonrpc":"2.0","id":1,"result":{"tasks":[%b]}}' % (item * ((4 << 20) // len(item)))[:-1]
+    answer = parsed(data)
+    with bytes_taken_at_most(4 * len(data)), pytest.raises(TaskError):
+        observe.parse_page(answer)
+    assert observe.of_response(call("tasks/list", b"{}"), answer) == observe.Observation(doubt=True)
+
+
+def test_many_lone_surrogates_cost_their_bytes() -> None:
+    data = b'{"jsonrpc":"2.0","id":1,"result":"%b"}' % (rb"\\\n\ud83d\u0041\ud83d\ude00\ude00" * (SIZE // 36))
+    assert lines_run(lambda: parsed(data)) < 500
+    for count in (10_000, 10_001):
+        found = jsonrpc.parse(b'{"jsonrpc":"2.0","id":1,"result":"%b"}' % (rb"\ud83d" * count))
+        assert (found is not None) == (count == 10_000), "700,000 of them took 0.25 s"
+
+
+GZIP = Headers([(b"Content-Encoding", b"gzip")])
+
+
+def unpacked(packed: bytes, piece_bytes: int, bytes_max: int) -> int:
+    """The number of bytes that a stream unpacks to, until it is refused or ends."""
+    decode, total = decoder(GZIP, bytes_max), 0
+    try:
+        for start in range(0, len(packed), piece_bytes):
+            total += len(decode(packed[start : start + piece_bytes]))
+    except Unreadable:
+        pass
+    return total
+
+
+@pytest.mark.parametrize("piece_bytes", [1, 100, 1024, 65536])
+def test_a_stream_unpacks_to_so_many_bytes_for_each_of_its_own(piece_bytes: int) -> None:
+    """The limit was on each piece: 100 KB in many pieces were 100 MB."""
+    bomb = gzip.compress(bytes(20 << 20))
+    assert unpacked(bomb, piece_bytes, 1 << 20) <= (1 << 20) + 32 * len(bomb)
+    members = b"".join(gzip.compress(bytes(100_000)) for _ in range(100))
+    assert unpacked(members, piece_bytes, 1 << 20) <= (1 << 20) + 32 * len(members)
+
+
+def test_a_stream_without_end_is_unpacked_as_long_as_it_says_something() -> None:
+    messages = b"".join(b'data: {"jsonrpc":"2.0","method":"a","params":{"n":%d}}\n\n' % n for n in range(200_000))
+    assert unpacked(gzip.compress(messages), 1000, 1 << 16) == len(messages)

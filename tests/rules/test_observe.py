@@ -1,0 +1,383 @@
+"""What passing messages say about tasks, as transcripts: a request, its response, what is then known (DESIGN 6)."""
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gateway.mcp import jsonrpc, observe, task
+from gateway.mcp.jsonrpc import Message
+from gateway.mcp.observe import Observation
+from gateway.mcp.task import TaskError
+from tests.rules import documents, plain
+
+thorough = settings(max_examples=100, deadline=None)
+
+
+def message(**members: Any) -> Message:
+    found = jsonrpc.parse(json.dumps({"jsonrpc": "2.0", **members}, ensure_ascii=False).encode())
+    assert found is not None
+    return found
+
+
+def request(method: str, params: Any = None, message_id: Any = 1) -> Message:
+    return message(id=message_id, method=method, params=params if params is not None else {})
+
+
+def response(result: Any) -> Message:
+    return message(id=1, result=result)
+
+
+def refusal(code: int, text: str = "no", **data: Any) -> Message:
+    return message(id=1, error={"code": code, "message": text, **data})
+
+
+def a_task(task_id: str = "a", status: str = "working", updated: str = "2025-11-25T10:40:00Z") -> dict[str, Any]:
+    return {
+        "taskId": task_id,
+        "status": status,
+        "createdAt": "2025-11-25T10:30:00Z",
+        "lastUpdatedAt": updated,
+        "ttl": 60000,
+    }
+
+
+def said(found: Observation | None) -> dict[str, Any]:
+    """What an observation tells for certain, in plain values."""
+    if found is None:
+        return {"tasks": [], "gone": [], "doubt": False}
+    tasks = [(t.id, t.status, t.method) for t in found.tasks]
+    return {"tasks": tasks, "gone": list(found.gone), "doubt": found.doubt}
+
+
+NOTHING: dict[str, Any] = {"tasks": [], "gone": [], "doubt": False}
+AUGMENTED = {"name": "x", "arguments": {}, "task": {"ttl": 60000}}
+GET = {"taskId": "a"}
+
+# Each: the request, the response to it, the tasks (id, status, method) and the ids of those that are gone.
+TRANSCRIPTS: dict[str, tuple[Message, Message, list[tuple[str, str, str | None]], list[str]]] = {
+    "a task is made": (
+        request("tools/call", AUGMENTED),
+        response({"task": a_task()}),
+        [("a", "working", "tools/call")],
+        [],
+    ),
+    "a task is made without a ttl": (
+        request("tools/call", {"name": "x", "task": {}}),
+        response({"task": a_task()}),
+        [("a", "working", "tools/call")],
+        [],
+    ),
+    "a task is made by another method": (
+        request("prompts/get", AUGMENTED),
+        response({"task": a_task("b"), "_meta": {"x": 1}}),
+        [("b", "working", "prompts/get")],
+        [],
+    ),
+    "the server did not make a task of it": (request("tools/call", AUGMENTED), response({"content": []}), [], []),
+    "nobody asked for a task": (
+        request("tools/call", {"name": "x"}),
+        response({"content": [], "structuredContent": {"task": a_task()}}),
+        [],
+        [],
+    ),
+    "tasks/get": (request("tasks/get", GET), response(a_task()), [("a", "working", None)], []),
+    "tasks/get of a terminal one": (
+        request("tasks/get", GET),
+        response(a_task(status="failed")),
+        [("a", "failed", None)],
+        [],
+    ),
+    "tasks/get with _meta": (
+        request("tasks/get", GET),
+        response({**a_task(), "_meta": {}}),
+        [("a", "working", None)],
+        [],
+    ),
+    "tasks/cancel": (
+        request("tasks/cancel", GET),
+        response(a_task(status="cancelled")),
+        [("a", "cancelled", None)],
+        [],
+    ),
+    "tasks/list": (
+        request("tasks/list"),
+        response({"tasks": [a_task(), a_task("b", "completed")]}),
+        [("a", "working", None), ("b", "completed", None)],
+        [],
+    ),
+    "tasks/list, a page": (
+        request("tasks/list", {"cursor": "x"}),
+        response({"tasks": [a_task()], "nextCursor": "a"}),
+        [("a", "working", None)],
+        [],
+    ),
+    "tasks/list, empty": (request("tasks/list"), response({"tasks": []}), [], []),
+    "a task is not there": (request("tasks/get", GET), refusal(-32602, "Task not found"), [], ["a"]),
+    "a task has expired": (request("tasks/get", GET), refusal(-32602, "Task has expired", data={"x": 1}), [], ["a"]),
+    "tasks/get fails otherwise": (request("tasks/get", GET), refusal(-32603), [], []),
+    "tasks/get is not known": (request("tasks/get", GET), refusal(-32601), [], []),
+    "tasks/get without an id": (request("tasks/get"), refusal(-32602), [], []),
+    "tasks/get with an odd id": (request("tasks/get", {"taskId": 5}), refusal(-32602), [], []),
+    "a terminal task cannot be cancelled": (request("tasks/cancel", GET), refusal(-32602), [], []),
+    "the result of a task": (request("tasks/result", GET), response({"content": []}), [], []),
+    "the result of a task that failed with this": (request("tasks/result", GET), refusal(-32602), [], []),
+    "a list with a cursor that expired": (request("tasks/list", {"cursor": "x"}), refusal(-32602), [], []),
+    "a call that fails": (request("tools/call", AUGMENTED), refusal(-32602), [], []),
+    "a call of a tool that has a taskId": (
+        request("tools/call", {"name": "x", "taskId": "a"}),
+        refusal(-32602),
+        [],
+        [],
+    ),
+    "another request": (request("tools/list"), response({"tools": []}), [], []),
+    "ping": (request("ping"), response({}), [], []),
+}
+
+
+@pytest.mark.parametrize(("asked", "answer", "tasks", "gone"), TRANSCRIPTS.values(), ids=TRANSCRIPTS.keys())
+def test_a_transcript(asked: Message, answer: Message, tasks: list[Any], gone: list[str]) -> None:
+    found = said(observe.of_response(asked, answer))
+    assert (found["tasks"], found["gone"]) == (tasks, gone)
+
+
+@pytest.mark.parametrize("name", [n for n, (_, _, tasks, gone) in TRANSCRIPTS.items() if tasks or gone])
+def test_what_tells_something_is_observed(name: str) -> None:
+    assert observe.is_observed(TRANSCRIPTS[name][0])
+
+
+@pytest.mark.parametrize("method", ["tasks/get", "tasks/cancel", "tasks/list"])
+def test_a_request_about_tasks_is_observed(method: str) -> None:
+    assert observe.is_observed(request(method))
+    assert not observe.is_observed(message(method=method, params={}))  # a notification has no response
+
+
+def test_what_says_nothing_of_tasks_is_not_observed() -> None:
+    for method in ("tools/call", "tools/list", "ping", "initialize", "notifications/tasks/status"):
+        assert not observe.is_observed(request(method, {"name": "task", "arguments": {"task": {}}}))
+    assert not observe.is_observed(response({"task": a_task()}))
+
+
+@pytest.mark.parametrize(
+    "result", [{"task": a_task()}, {"content": [], "task": a_task()}, a_task(), {"tasks": [a_task()]}]
+)
+@pytest.mark.parametrize("method", ["tools/call", "tools/list", "initialize"])
+def test_the_response_to_what_is_not_observed_says_nothing(method: str, result: Any) -> None:
+    """A request without `task` in its params makes no task (tasks specification, Creating Tasks).
+
+    And what is read of a stream must be what is read of a JSON body, which `is_observed` decides.
+    """
+    asked = request(method, {"name": "x"})
+    assert not observe.is_observed(asked)
+    assert said(observe.of_response(asked, response(result))) == NOTHING
+
+
+def test_a_task_is_kept_as_it_came() -> None:
+    raw = b'{"taskId" : "a","x":1.10e400, "status":"working","y":"\\u00e9\\/", "createdAt":"2025-11-25T10:30:00Z"}'
+    asked = {
+        "tasks/get": raw,
+        "tasks/cancel": raw,
+        "tasks/list": b'{"tasks":[ %b , %b]}' % (raw, raw),
+        "tools/call": b'{"_meta":{},"task": %b }' % raw,
+    }
+    for method, result in asked.items():
+        answer = jsonrpc.parse(b'{"jsonrpc":"2.0","id":1,"result": %b }' % result)
+        assert answer is not None
+        found = observe.of_response(request(method, AUGMENTED), answer)
+        assert found is not None
+        assert {t.raw for t in found.tasks} == {raw}
+
+
+def test_the_meta_of_a_message_is_not_the_task_s() -> None:
+    """A task is the same, whether `tasks/get` or `tasks/list` reported it. Its bytes are kept exactly."""
+    raw = b'{"taskId":"a","_meta":{"x":1},"x":1.10e400,"status":"working","y":{"_meta":2},"z":"\\u00e9_meta"}'
+    for found in (
+        observe.of_response(request("tasks/get", GET), jsonrpc.Message("2.0", result=_raw(raw))),
+        observe.of_notification(jsonrpc.Message("2.0", method=observe.STATUS_NOTIFICATION, params=_raw(raw))),
+    ):
+        assert found is not None
+        (only,) = found.tasks
+        assert documents.pairs(only.raw) == documents.Object(
+            tuple(member for member in documents.pairs(raw).members if member[0] != "_meta")
+        )
+        assert all(kept in only.raw for kept in (b"1.10e400", b'{"_meta":2}', b'"\\u00e9_meta"'))
+
+
+def _raw(data: bytes) -> Any:
+    return jsonrpc.members(b'{"x":%b}' % data)["x"]
+
+
+metas = documents.objects(documents.values).map(lambda o: documents.Object((*o.members, ("_meta", None), *o.members)))
+
+
+@thorough
+@given(documents.documents(documents.objects(documents.values) | metas | documents.values))
+def test_without_meta_every_other_member_keeps_its_value(data: bytes) -> None:
+    before, after = documents.pairs(data), jsonrpc.without_meta(data)
+    if isinstance(before, documents.Object) and before.last("_meta") is not None:
+        expected = {name: value for name, value in before.members if name != "_meta"}
+        assert dict(documents.pairs(after).members) == expected
+    else:
+        assert after == data
+
+
+BROKEN: dict[str, tuple[str, Any]] = {
+    "tasks/get of nothing": ("tasks/get", {}),
+    "tasks/get of null": ("tasks/get", None),
+    "tasks/get of a list": ("tasks/get", [a_task()]),
+    "tasks/get without a status": ("tasks/get", {"taskId": "a"}),
+    "tasks/cancel of nothing": ("tasks/cancel", {}),
+    "tasks/list of nothing": ("tasks/list", {}),
+    "tasks/list of a list": ("tasks/list", [a_task()]),
+    "tasks/list of null": ("tasks/list", {"tasks": None}),
+    "tasks/list with no task among tasks": ("tasks/list", {"tasks": [a_task(), {}]}),
+    "tasks/list with a number as a cursor": ("tasks/list", {"tasks": [], "nextCursor": 5}),
+    "a task that is none": ("tools/call", {"task": {"taskId": "a"}}),
+    "a task that is a string": ("tools/call", {"task": "a"}),
+}
+
+
+@pytest.mark.parametrize(("method", "result"), BROKEN.values(), ids=BROKEN.keys())
+def test_what_cannot_be_read_is_a_doubt_and_nothing_is_certain(method: str, result: Any) -> None:
+    """It passed through, so an answer must reflect it (DESIGN 6). Only another request can tell what it said."""
+    found = said(observe.of_response(request(method, {**AUGMENTED, "taskId": "a"}), response(result)))
+    assert found["gone"] == []
+    assert found["doubt"]
+
+
+@pytest.mark.parametrize("method", ["tasks/cancel", "tasks/result"])
+def test_an_error_that_may_mean_several_things_is_no_certainty_but_is_told(method: str) -> None:
+    """DESIGN 6: "an error that says a task is gone"; this one may say it."""
+    found = observe.of_response(request(method, GET), refusal(-32602, "Task not found"))
+    assert found is not None
+    assert not found.gone
+    assert found.doubt or "a" in found.suspect
+
+
+def test_a_result_says_that_its_task_has_ended() -> None:
+    """Tasks specification, Result Retrieval: the receiver blocks until the task has a terminal status."""
+    found = observe.of_response(request("tasks/result", GET), response({"content": []}))
+    assert found == observe.Observation(ended=["a"])
+    assert observe.of_response(request("tasks/result", GET), refusal(-32603)) is None  # the task's, or the server's
+    assert observe.of_response(request("tasks/result", {"taskId": 5}), response({})) is None
+
+
+NOTIFIED = {
+    "a change of status": (
+        message(method="notifications/tasks/status", params=a_task(status="completed")),
+        [("a", "completed", None)],
+    ),
+    "with _meta": (
+        message(method="notifications/tasks/status", params={**a_task(), "_meta": {"x": 1}}),
+        [("a", "working", None)],
+    ),
+    "another notification": (message(method="notifications/progress", params=a_task()), []),
+    "the name of another draft": (message(method="notifications/tasks/status_changed", params=a_task()), []),
+    "a request of that name": (message(id=5, method="notifications/tasks/status", params=a_task()), []),
+    "a request of the server's": (message(id=5, method="elicitation/create", params={"task": a_task()}), []),
+    "a response": (message(id=5, result=a_task()), []),
+    "an error": (message(id=5, error={"code": -32602, "message": "no"}), []),
+    "nothing": (message(), []),
+}
+
+
+@pytest.mark.parametrize(("passing", "tasks"), NOTIFIED.values(), ids=NOTIFIED.keys())
+def test_a_message_that_is_no_response(passing: Message, tasks: list[Any]) -> None:
+    assert said(observe.of_notification(passing)) == {**NOTHING, "tasks": tasks}
+
+
+@pytest.mark.parametrize("params", [{}, [], None, {"taskId": "a"}, {"status": "working"}, {"task": a_task()}])
+def test_a_notification_that_cannot_be_read_is_a_doubt(params: Any) -> None:
+    found = observe.of_notification(message(method="notifications/tasks/status", params=params))
+    assert said(found) == {**NOTHING, "doubt": True}
+
+
+def test_a_page() -> None:
+    for following, expected in (({"nextCursor": "x"}, "x"), ({"nextCursor": None}, None), ({}, None)):
+        tasks, cursor = observe.parse_page(response({"tasks": [a_task(), a_task("b")], **following, "_meta": {}}))
+        assert [task.parse(raw).id for raw in tasks] == ["a", "b"]
+        assert cursor == expected
+
+
+@pytest.mark.parametrize(
+    "result", [{}, [], None, "", {"tasks": {}}, {"tasks": [], "nextCursor": 1}, {"tasks": [], "nextCursor": {}}]
+)
+def test_what_is_no_page(result: Any) -> None:
+    with pytest.raises(TaskError):
+        observe.parse_page(response(result))
+
+
+@pytest.mark.parametrize("count", [1, 10, 499, 500, 501, 1000, 5000])
+def test_of_a_page_of_any_size_every_task_is_told_or_all_are_in_doubt(count: int) -> None:
+    page = response({"tasks": [a_task(f"t{n}") for n in range(count)]})
+    found = said(observe.of_response(request("tasks/list"), page))
+    assert found["doubt"] or [t[0] for t in found["tasks"]] == [f"t{n}" for n in range(count)]
+
+
+anything = documents.documents(
+    documents.values
+    | st.fixed_dictionaries(
+        {},
+        optional={
+            "task": documents.values,
+            "tasks": documents.values,
+            "taskId": documents.values,
+            "status": documents.strings,
+            "nextCursor": documents.values,
+        },
+    ).map(documents.plain)
+)
+
+
+@thorough
+@given(
+    st.sampled_from(["tasks/get", "tasks/cancel", "tasks/list", "tasks/result", "tools/call"]),
+    anything,
+    anything,
+    st.booleans(),
+)
+def test_no_message_raises(method: str, params: bytes, result: bytes, is_error: bool) -> None:
+    asked = jsonrpc.parse(b'{"jsonrpc":"2.0","id":1,"method":"%b","params":%b}' % (method.encode(), params))
+    name = b"error" if is_error else b"result"
+    answer = jsonrpc.parse(b'{"jsonrpc":"2.0","id":1,"%b":%b}' % (name, result))
+    told = jsonrpc.parse(b'{"jsonrpc":"2.0","method":"notifications/tasks/status","params":%b}' % params)
+    assert asked is not None
+    assert answer is not None
+    assert told is not None
+    observe.is_observed(asked)
+    observe.of_response(asked, answer)
+    observe.of_notification(told)
+
+
+# createdAt + ttl: when a task may vanish (DESIGN 6; tasks specification, TTL and Resource Management 5).
+@pytest.mark.parametrize(
+    ("created", "ttl", "expires_unix_s"),
+    [
+        ("2025-11-25T10:30:00Z", b"60000", 1764066660.0),
+        ("2025-11-25T11:30:00.500+01:00", b"1500", 1764066602.0),
+        ("1970-01-01T00:00:00Z", b"0", 0.0),
+        ("2025-11-25T10:30:00Z", b"1.5e3", 1764066601.5),
+        ("2025-11-25T10:30:00Z", b"null", None),
+        ("2025-11-25T10:30:00Z", b'"60000"', None),
+        ("2025-11-25T10:30:00Z", b"{}", None),
+        ("2025-11-25T10:30:00Z", b"1e999", None),
+        ("yesterday", b"60000", None),
+    ],
+)
+def test_when_a_task_may_vanish(created: str, ttl: bytes, expires_unix_s: float | None) -> None:
+    raw = b'{"taskId":"a","status":"working","createdAt":"%b","ttl":%b}' % (created.encode(), ttl)
+    assert task.parse(raw).expires_unix_s == expires_unix_s
+
+
+@pytest.mark.parametrize(
+    "created", ["0000-01-01T00:00:00Z", "9999-12-31T23:59:59Z", "2025-11-25T10:30:00." + "3" * 100 + "Z"]
+)
+def test_any_instant_of_creation_has_an_end(created: str) -> None:
+    raw = b'{"taskId":"a","status":"working","createdAt":"%b","ttl":1000}' % created.encode()
+    assert isinstance(task.parse(raw).expires_unix_s, float)
+
+
+def test_a_task_without_a_ttl_has_no_end() -> None:
+    assert task.parse(plain.raw_task("a", "working", "2025-11-25T10:30:00Z", None)).expires_unix_s is None

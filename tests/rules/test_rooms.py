@@ -1,0 +1,206 @@
+"""The rooms of the code (DESIGN 9): what each may import, for types included, and what decides and does nothing else.
+
+The sizes of classes and functions, and the names of classes, have limits too.
+"""
+
+import ast
+from collections import defaultdict
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+import gateway
+
+ROOT: Final = Path(gateway.__file__).parent
+FILES: Final = sorted(ROOT.rglob("*.py"))
+
+# The rooms, and the other rooms that each may know. Files that stand directly in `gateway/` may know all.
+KNOWS: Final = {
+    "mcp": set[str](),
+    "config": set[str](),
+    "errors": {"mcp"},
+    "identity": set[str](),
+    "tasks": {"mcp", "config", "errors", "identity"},
+    "transport": {"mcp", "config", "errors", "identity"},
+    "operate": {"mcp", "config", "errors"},
+}
+
+# What decides: it never awaits, logs or reads a clock.
+DECIDES: Final = {
+    "mcp": ("capabilities", "jsonrpc", "observe", "sse", "task"),
+    "tasks": (
+        *("criteria", "cursor", "freshness", "index", "knowledge", "notes", "plane", "runs", "shards", "spelled"),
+        "values",
+    ),
+    "transport": ("addresses", "cors", "headers", "http1", "lines"),
+}
+DECIDING: Final = [ROOT / room / f"{name}.py" for room, names in DECIDES.items() for name in names]
+
+# Nothing here reaches a file, a socket, a clock, a thread, a process, an environment or a log. `datetime` has a clock,
+# which is looked for below.
+ALLOWED: Final = {
+    "array", "base64", "bisect", "collections.abc", "contextlib", "datetime", "difflib", "enum", "fractions",
+    "functools", "hashlib", "heapq", "itertools", "operator", "re", "typing", "urllib.parse", "zlib",
+    "httptools", "msgspec", "orjson",
+}  # fmt: skip
+BUILTINS: Final = {"open", "print", "input", "exec", "eval", "compile", "__import__", "breakpoint"}
+CLOCKS: Final = {"now", "utcnow", "today"}
+
+
+def imported(tree: ast.AST) -> set[str]:
+    """The modules that a file imports, wherever in it; of `gateway` and its rooms, the files."""
+    found: set[str] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            found.update(alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, "a relative import"
+            module = node.module or ""
+            is_room = module.startswith("gateway") and (ROOT.parent / module.replace(".", "/")).is_dir()
+            found.update(f"{module}.{alias.name}" for alias in node.names) if is_room else found.add(module)
+    return found
+
+
+def room_of(module: str) -> str:
+    """The room of a module of ours."""
+    return module.split(".")[1]
+
+
+def module_of(file: Path) -> str:
+    """The name of a file of ours."""
+    return ".".join(file.relative_to(ROOT.parent).with_suffix("").parts).removesuffix(".__init__")
+
+
+def ours(file: Path) -> set[str]:
+    """The modules of ours that a file imports."""
+    return {m for m in imported(ast.parse(file.read_text())) if m.startswith("gateway.")}
+
+
+@pytest.mark.parametrize("file", FILES, ids=module_of)
+def test_a_room_knows_only_the_rooms_that_it_may_know(file: Path) -> None:
+    module = module_of(file)
+    if module.count(".") == 0 or room_of(module) not in KNOWS:
+        return
+    room = room_of(module)
+    assert {room_of(m) for m in ours(file)} <= KNOWS[room] | {room}
+
+
+def test_no_files_import_each_other_in_a_circle() -> None:
+    arrows = {module_of(file): ours(file) for file in FILES}
+    done: set[str] = set()
+
+    def visit(module: str, path: tuple[str, ...]) -> None:
+        assert module not in path, " -> ".join((*path, module))
+        if module not in done:
+            for other in sorted(arrows.get(module, ())):
+                visit(other, (*path, module))
+            done.add(module)
+
+    for module in arrows:
+        visit(module, ())
+
+
+def test_few_files_stand_outside_the_rooms() -> None:
+    assert len(list(ROOT.glob("*.py"))) <= 10
+    assert {d.name for d in ROOT.iterdir() if (d / "__init__.py").exists()} == {*KNOWS, "demo"} - {
+        "config",
+        "errors",
+        "identity",
+    }
+
+
+@pytest.mark.parametrize(
+    "room", [d for d in sorted(ROOT.iterdir()) if (d / "__init__.py").exists()], ids=lambda d: d.name
+)
+def test_each_room_says_what_is_in_it(room: Path) -> None:
+    said = ast.get_docstring(ast.parse((room / "__init__.py").read_text())) or ""
+    for file in room.glob("[a-z]*.py"):
+        assert file.stem in said, f"gateway/{room.name}/__init__.py does not name {file.name}"
+
+
+@pytest.mark.parametrize("file", DECIDING, ids=module_of)
+def test_what_the_deciding_files_import(file: Path) -> None:
+    modules = imported(ast.parse(file.read_text()))
+    ours = {f"gateway.{room}.{name}" for room, names in DECIDES.items() for name in names}
+    assert modules <= ALLOWED | ours
+
+
+@pytest.mark.parametrize("file", DECIDING, ids=module_of)
+def test_what_the_deciding_files_do_not_do(file: Path) -> None:
+    tree = ast.parse(file.read_text())
+    assert not {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)} & BUILTINS
+    assert not {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)} & CLOCKS
+    waits = (ast.AsyncFunctionDef, ast.Await, ast.AsyncFor, ast.AsyncWith)
+    assert not [node for node in ast.walk(tree) if isinstance(node, waits)]
+
+
+@pytest.mark.parametrize(
+    "line", ["import asyncio", "import os.path", "def f():\n  import time", "from socket import socket"]
+)
+def test_these_tests_see_every_import(line: str) -> None:
+    assert not imported(ast.parse(line)) <= ALLOWED
+
+
+# ---- sizes and names ----
+
+CLASS_LINES_MAX: Final = 250
+FUNCTION_LINES_MAX: Final = 45
+
+Sized = ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
+
+
+def sized(source: str) -> list[tuple[str, bool, int]]:
+    """Every class and function in a text, nested ones included: its name, whether it is a class, and its lines.
+
+    The name of what is inside a class or a function begins with that one's name. Decorators and docstrings count.
+    """
+    found: list[tuple[str, bool, int]] = []
+
+    def visit(node: ast.AST, within: str) -> None:
+        for child in ast.iter_child_nodes(node):
+            if isinstance(child, Sized):
+                first = min([child.lineno, *(decorator.lineno for decorator in child.decorator_list)])
+                lines = (child.end_lineno or child.lineno) - first + 1
+                found.append((within + child.name, isinstance(child, ast.ClassDef), lines))
+                visit(child, f"{within}{child.name}.")
+            else:
+                visit(child, within)
+
+    visit(ast.parse(source), "")
+    return found
+
+
+def too_large(sizes: list[tuple[str, bool, int]], file: str) -> list[str]:
+    """The classes and functions over the limits."""
+    found = []
+    for name, is_class, lines in sizes:
+        lines_max = CLASS_LINES_MAX if is_class else FUNCTION_LINES_MAX
+        if lines > lines_max:
+            found.append(f"{file}.{name}: {lines} lines, at most {lines_max}")
+    return found
+
+
+@pytest.mark.parametrize("file", FILES, ids=module_of)
+def test_classes_and_functions_are_of_a_size_to_read(file: Path) -> None:
+    assert not too_large(sized(file.read_text()), file.stem)
+
+
+def test_no_two_classes_have_one_name() -> None:
+    """A leading underscore makes no other name of it."""
+    classes = defaultdict(list)
+    for file in FILES:
+        for name, is_class, _ in sized(file.read_text()):
+            if is_class:
+                classes[name.rpartition(".")[2].lstrip("_")].append(f"{module_of(file)}.{name}")
+    assert not {name: where for name, where in classes.items() if len(where) > 1}
+
+
+def test_these_tests_measure_what_is_nested_and_decorated() -> None:
+    body = "\n".join(["            pass"] * FUNCTION_LINES_MAX)
+    inner = f"class A:\n    @property\n    def b(self):\n        def c():\n{body}\n"
+    assert sized(inner) == [("A", True, 49), ("A.b", False, 48), ("A.b.c", False, 46)]
+    assert too_large(sized(inner), "x") == [
+        f"x.A.b: 48 lines, at most {FUNCTION_LINES_MAX}",
+        f"x.A.b.c: 46 lines, at most {FUNCTION_LINES_MAX}",
+    ]

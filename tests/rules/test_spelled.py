@@ -1,0 +1,227 @@
+"""Cursors that spell criteria: they mean what the same parameters mean, and are refused with the same words."""
+
+import json
+from typing import Any
+from urllib.parse import quote
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gateway.mcp import task
+from gateway.tasks import answer, criteria, cursor
+from gateway.tasks.criteria import CRITERIA_BYTES_MAX, BadQuery, Fault, Query
+from gateway.tasks.cursor import Position
+from gateway.tasks.values import LIST_ITEMS_MAX
+from tests.rules import new_criterion, plain
+from tests.rules.test_criteria import CRITERIA, EARLY, LATE, LISTS, NO_METHOD, NO_STATUS, WRONG
+
+thorough = settings(max_examples=100, deadline=None)
+
+
+def read(params: object) -> Position | None:
+    return answer.read(criteria.params(json.dumps(params).encode()))
+
+
+def spelled(text: str) -> Query:
+    """The query of a first page."""
+    position = read({"cursor": text})
+    assert position == Position(position.query if position else Query())
+    return position.query
+
+
+def faults(text: str, **beside: Any) -> list[Fault]:
+    with pytest.raises(BadQuery) as caught:
+        read({"cursor": text, **beside})
+    for one in caught.value.faults:
+        assert one.parameter.startswith("cursor")
+        assert len(one.parameter) < 100 and len(one.given) <= 203 and one.allowed
+    return caught.value.faults
+
+
+def fault(text: str, **beside: Any) -> Fault:
+    (only,) = faults(text, **beside)
+    return only
+
+
+def test_the_example_of_the_documents() -> None:
+    assert spelled("taskgate:?status=failed&createdAfter=2026-11-20T00:00:00Z") == Query(
+        status=frozenset({"failed"}), createdAfter=plain.instant("2026-11-20T00:00:00Z")
+    )
+
+
+def query_string(params: dict[str, Any]) -> str:
+    """How parameters are spelled, each character percent-encoded."""
+
+    def encoded(value: Any) -> str:
+        return "".join(f"%{byte:02x}" for byte in value.encode())
+
+    def value_of(value: Any) -> str:
+        return ",".join(map(encoded, value)) if isinstance(value, list) else encoded(value)
+
+    return "taskgate:?" + "&".join(f"{encoded(name)}={value_of(value)}" for name, value in params.items())
+
+
+@pytest.mark.parametrize("name", CRITERIA)
+def test_every_criterion_can_be_spelled(name: str) -> None:
+    value, expected, _ = CRITERIA[name]
+    assert spelled(query_string({name: value})) == expected
+    plainly = ",".join(value) if isinstance(value, list) else value
+    assert spelled(f"taskgate:?{name}={plainly}") == expected
+
+
+texts = st.text(st.characters(codec="utf-8"), max_size=6)
+params = st.fixed_dictionaries(
+    {},
+    optional={
+        "methods": st.lists(st.sampled_from(["tools/call", "prompts/get"]), min_size=1, max_size=2),
+        "taskIds": st.lists(texts, min_size=1, max_size=3).filter(lambda items: items != [""]),
+        "status": st.lists(st.sampled_from(task.STATUSES), min_size=1, max_size=3),
+        "createdAfter": st.just(EARLY),
+        "lastUpdatedBefore": st.sampled_from([LATE, "2025-11-25T11:30:00.5+01:00"]),
+        "orderBy": st.sampled_from(["createdAt", "lastUpdatedAt"]),
+        "order": st.sampled_from(["asc", "desc"]),
+    },
+)
+
+
+@thorough
+@given(params)
+def test_what_is_spelled_is_what_the_parameters_are(given: dict[str, Any]) -> None:
+    assert spelled(query_string(given)) == (criteria.read(criteria.params(json.dumps(given).encode())) or Query())
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("taskgate:?", Query()),
+        ("taskgate:?&&", Query()),
+        ("taskgate:?status=", Query()),
+        ("taskgate:?status=failed,working", Query(status=frozenset({"failed", "working"}))),
+        ("taskgate:?status=failed&status=working", Query(status=frozenset({"failed", "working"}))),
+        ("taskgate:?status=failed&order=asc&status=failed&", Query(status=frozenset({"failed"}), order="asc")),
+        ("taskgate:?st%61tus=f%61iled%2c", None),
+        ("taskgate:?taskIds=a%2Cb,c%26d,e%3Df,%25", Query(taskIds=frozenset({"a,b", "c&d", "e=f", "%"}))),
+        ("taskgate:?taskIds=g=h,%C3%A9,ü", Query(taskIds=frozenset({"g=h", "é", "ü"}))),
+        ("taskgate:?taskIds=a+b", Query(taskIds=frozenset({"a+b"}))),
+        ("taskgate:?taskIds=a,", Query(taskIds=frozenset({"a", ""}))),
+        ("taskgate:?createdAfter=2025-11-25T11:30:00+01:00", Query(createdAfter=plain.instant(EARLY))),
+        ("taskgate:?createdAfter=2025-11-25T11%3A30%3A00%2B01%3A00", Query(createdAfter=plain.instant(EARLY))),
+        ("taskgate:?methods=tools/call", Query(methods=frozenset({"tools/call"}))),
+        ("taskgate:?order=asc&order=asc", Query(order="asc")),
+        ("taskgate:?status=failed?", None),
+    ],
+)  # fmt: skip
+def test_how_lists_and_escapes_are_read(text: str, expected: Query | None) -> None:
+    if expected is None:
+        faults(text)
+    else:
+        assert spelled(text) == expected
+
+
+def test_it_is_answered_with_ordinary_cursors_from_then_on() -> None:
+    query = spelled("taskgate:?status=failed&order=asc")
+    last = task.parse(plain.raw_task("a", "failed", EARLY, EARLY))
+    text = cursor.encode(cursor.following(Position(query), [last]))
+    assert text.startswith("taskgate3.")
+    position = read({"cursor": text})
+    assert position is not None and position.query == query and position.after == last.updated
+    assert read({"cursor": text, "status": ["failed"], "order": "asc"}) == position
+
+
+def check_same(found: Fault, expected: Fault) -> None:
+    """The fault of a parameter, and that of the same in a cursor. Strings in them may be escaped differently."""
+    assert (found.parameter, found.allowed) == (f"cursor.{expected.parameter}", expected.allowed)
+    assert json.loads(found.given) == json.loads(expected.given)
+
+
+SINGLE = [(name, value) for name, value in WRONG if value and isinstance(value, str) and name not in LISTS]
+
+
+@pytest.mark.parametrize(("name", "value"), SINGLE)
+def test_a_wrong_value_is_refused_with_the_words_of_the_parameter(name: str, value: str) -> None:
+    with pytest.raises(BadQuery) as caught:
+        read({name: value})
+    (expected,) = caught.value.faults
+    check_same(fault(f"taskgate:?{name}={quote(value)}"), expected)
+
+
+@pytest.mark.parametrize(
+    ("name", "item"), [*(("methods", one) for one in NO_METHOD if one), *(("status", one) for one in NO_STATUS if one)]
+)
+def test_a_wrong_value_in_a_list_is_refused_with_the_words_of_the_parameter(name: str, item: str) -> None:
+    with pytest.raises(BadQuery) as caught:
+        read({name: [item]})
+    (expected,) = caught.value.faults
+    check_same(fault(f"taskgate:?{name}={quote(item)}"), expected)
+
+
+def test_each_fault_has_an_entry() -> None:
+    found = faults(f"taskgate:?staus=failed&status=done&createdAfter={LATE}&createdBefore={EARLY}&order=asc&order=desc")
+    assert [one.parameter for one in found] == ["cursor.staus", "cursor.status", "cursor.order", "cursor.createdAfter"]
+    assert "did you mean `status`?" in found[0].allowed
+    assert found[0].given == '"failed"'
+    assert found[2] == Fault("cursor.order", '"desc"', "the same value as the other `order`")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "taskgate:",
+        "taskgate:status=failed",
+        "taskgate:/?status=failed",
+        "taskgate:x?status=failed",
+        "taskgate://host/?status=failed",
+        "taskgate:?status=fai%",
+        "taskgate:?status=%zz",
+        "taskgate:?taskIds=%ff",
+        "taskgate:?%ff=a",
+        "taskgate:?%=a",
+        "taskgate:?filter=a",
+        "taskgate:?cursor=a",
+        "taskgate:?=failed",
+        "taskgate:?failed",
+        "taskgate:? status=failed",
+        "taskgate:?Status=failed",
+        "taskgate:?createdAfter=",
+        "taskgate:?" + "&".join(f"x{n}=1" for n in range(1000)),
+        "taskgate:?" + "x" * 1_000 + "=1",
+        "taskgate:?taskIds=" + "a" * CRITERIA_BYTES_MAX,
+        "taskgate:?taskIds=" + "a," * LIST_ITEMS_MAX,
+        "taskgate:?taskIds=" + "," * 100_000,
+        "taskgate:?" + "&" * 100_000,
+        "taskgate:?" + "&taskIds=a" * (LIST_ITEMS_MAX + 1),
+    ],
+    ids=lambda text: text[:30],
+)
+def test_what_spells_nothing_is_refused(text: str) -> None:
+    """It begins like a cursor of ours, so no server may get it."""
+    faults(text)
+
+
+@pytest.mark.parametrize("text", ["taskgate", "taskgate?status=failed", "Taskgate:?status=failed", " taskgate:?", "x"])
+def test_what_begins_otherwise_is_the_servers(text: str) -> None:
+    assert read({"cursor": text}) is None
+
+
+@pytest.mark.parametrize("beside", [{"status": ["failed"]}, {"filter": {"order": "asc"}}, {"status": ["working"]}])
+def test_criteria_beside_it_are_refused(beside: dict[str, Any]) -> None:
+    found = fault("taskgate:?status=failed", **beside)
+    assert (found.parameter, found.given) == ("cursor", '"taskgate:?status=failed"')
+    assert "not both" in found.allowed
+
+
+@thorough
+@given(st.text().map("taskgate:?".__add__) | st.text("status=,&%ord?:+", max_size=30).map("taskgate:?".__add__))
+def test_any_text_is_a_query_or_told_to_be_wrong(text: str) -> None:
+    try:
+        assert read({"cursor": text}) is not None
+    except BadQuery as bad:
+        assert bad.faults
+
+
+def test_a_criterion_that_is_declared_can_be_spelled() -> None:
+    with new_criterion.declared():
+        assert spelled("taskgate:?statusMessageContains=a,b&statusNot=failed,working") == Query(
+            statusMessageContains="a,b", statusNot=frozenset({"failed", "working"})
+        )

@@ -1,0 +1,450 @@
+"""Server-sent events: any split gives the same events, no byte is lost, and the events are those of the standard."""
+
+import re
+from itertools import pairwise
+from typing import NamedTuple
+
+import pytest
+from hypothesis import assume, example, given, settings
+from hypothesis import strategies as st
+
+from gateway.mcp import sse
+from gateway.mcp.sse import Event, Parser
+
+thorough = settings(max_examples=150, deadline=None)
+UNLIMITED = 1 << 20
+BOM = b"\xef\xbb\xbf"
+
+
+class Heard(NamedTuple):
+    """What one block of a stream tells: its data, the last event id and the reconnection time it sets, its type."""
+
+    data: bytes | None = None
+    id: bytes | None = None
+    retry_ms: int | None = None
+    is_message: bool = True
+
+
+def standard(stream: bytes) -> list[Heard]:
+    """WHATWG HTML, 9.2.6, step by step, of a whole stream; blocks that tell nothing are left out.
+
+    The data of a block is None where the standard dispatches no event. What comes after the last empty line is
+    discarded.
+    """
+    stream = stream.removeprefix(BOM)  # one leading byte order mark, of the stream and of nothing else
+    *lines, _incomplete = stream.replace(b"\r\n", b"\n").replace(b"\r", b"\n").split(b"\n")
+    heard, data, event_id, retry_ms, event_type = [], b"", None, None, b""
+    for line in lines:
+        if line == b"":
+            is_message = not data or event_type in (b"", b"message")
+            heard.append(Heard(data[:-1] if data else None, event_id, retry_ms, is_message))
+            data, event_id, retry_ms, event_type = b"", None, None, b""
+            continue
+        if line.startswith(b":"):
+            continue
+        name, value = line, b""
+        if b":" in line:
+            at = line.index(b":")
+            name, value = line[:at], line[at + 1 :]
+            if value.startswith(b" "):
+                value = value[1:]
+        if name == b"data":
+            data += value + b"\n"
+        elif name == b"event":
+            event_type = value
+        elif name == b"id":
+            if b"\0" not in value:
+                event_id = value
+        elif name == b"retry" and value and all(digit in b"0123456789" for digit in value):
+            retry_ms = int(value)
+    return [h for h in heard if h != Heard()]
+
+
+def told(event: Event) -> Heard:
+    """What an event tells; one without data is not dispatched, and has no type."""
+    return Heard(event.data, event.id, event.retry_ms, event.data is None or event.is_message)
+
+
+def heard(events: list[Event]) -> list[Heard]:
+    """What the events tell; those that tell nothing (a lone LF of a CR LF that was split) are left out."""
+    return [h for e in events if (h := told(e)) != Heard()]
+
+
+def cut(stream: bytes, places: list[int]) -> list[bytes]:
+    """The stream in pieces, cut at these places."""
+    edges = [0, *sorted(p % (len(stream) + 1) for p in places), len(stream)]
+    return [stream[start:end] for start, end in pairwise(edges)]
+
+
+def fed(pieces: list[bytes], event_bytes_max: int = UNLIMITED) -> list[Event]:
+    """The events of a stream that comes in these pieces. After each piece no event may be missing."""
+    parser = Parser(event_bytes_max)
+    events: list[Event] = []
+    so_far = b""
+    for piece in pieces:
+        events += parser.feed(piece)
+        so_far += piece
+        assert b"".join(e.raw for e in events) + parser.rest() == so_far
+        assert len(parser.rest()) <= event_bytes_max + 3
+    return events
+
+
+LINES = [
+    b"data: x",
+    b"data:y",
+    b"data",
+    b"data:",
+    b"data:  z",
+    b"data: a:b",
+    b"data : no",
+    b"Data: no",
+    b" data: no",
+    b"data\0: no",
+    b"data: \xe2\x80\xa8\xc2\x85\x0b\x0c",
+    b'data: {"jsonrpc":"2.0"}',
+    b"id: 1",
+    b"id:",
+    b"id",
+    b"id: 2\0",
+    b"id: \xc3\xa9",
+    b"retry: 10",
+    b"retry:0",
+    b"retry: x1",
+    b"retry: -1",
+    b"retry: 1.5",
+    b"retry: ",
+    b"retry:  7",
+    b"retry: \xd9\xa3",
+    b": comment",
+    b":",
+    b":data: no",
+    b"event: message",
+    b"event: other",
+    b"event:",
+    b"event",
+    b"event:  message",
+    b"unknown: 1",
+    b"unknown",
+    b"\xff",
+    BOM + b"data: no",
+    b"data: " + BOM,
+]
+ENDS = [b"\n", b"\r", b"\r\n"]
+
+lines = st.sampled_from(LINES) | st.sampled_from([b"", b"", b"data: x", b"id: 1", b"data: y"])
+line_ends = st.sampled_from(ENDS)
+places = st.lists(st.integers(0, 200), max_size=8)
+
+
+@st.composite
+def streams(draw: st.DrawFn) -> bytes:
+    """A stream, with or without a byte order mark, whose lines end in one way or in all, and which may break off."""
+    ends = draw(line_ends.map(st.just) | st.just(line_ends))
+    body = b"".join(line + draw(ends) for line in draw(st.lists(lines, max_size=14)))
+    return (
+        draw(st.sampled_from([b"", b"", BOM])) + body + draw(st.sampled_from([b"", b"", b"\n\n", b"data: unfinished"]))
+    )
+
+
+@thorough
+@given(streams(), places)
+def test_any_split_gives_the_events_of_the_standard(stream: bytes, where: list[int]) -> None:
+    expected = standard(stream)
+    assert heard(fed([stream])) == expected
+    assert heard(fed(cut(stream, where))) == expected
+    assert heard(fed([stream[i : i + 1] for i in range(len(stream))])) == expected
+
+
+@thorough
+@given(
+    st.binary(max_size=60) | st.lists(st.sampled_from([b"\r", b"\n", b"a", b":", b"data", b"\0"])).map(b"".join), places
+)
+def test_no_split_of_any_bytes_loses_one(stream: bytes, where: list[int]) -> None:
+    for event_bytes_max in (1, 2, 3, 4, 7, UNLIMITED):
+        fed(cut(stream, where), event_bytes_max)
+        fed([stream[i : i + 1] for i in range(len(stream))], event_bytes_max)
+
+
+@thorough
+@given(streams(), places, st.lists(st.sampled_from([b"data: x", b"id", b":", b"y", BOM, b"hello"]), max_size=3))
+def test_events_with_a_mark_are_read_and_the_others_pass_as_they_came(
+    stream: bytes, where: list[int], marks: list[bytes]
+) -> None:
+    """For every split. Events without a mark come together, and none of their bytes is lost."""
+    expected = [told(e) for e in fed([stream]) if any(mark in e.raw for mark in marks) and told(e) != Heard()]
+    for pieces in ([stream], cut(stream, where), [stream[i : i + 1] for i in range(len(stream))]):
+        parser, events = Parser(UNLIMITED, marks), list[Event]()
+        for piece in pieces:
+            events += parser.feed(piece)
+        assert b"".join(e.raw for e in events) + parser.rest() == stream
+        assert all(e.whole for e in events)
+        assert heard([e for e in events if e.marked]) == expected
+        assert not [e for e in events if not e.marked and any(mark in e.raw for mark in marks)]
+
+
+@pytest.mark.parametrize("end", ENDS)
+def test_every_split_in_two_and_in_three(end: bytes) -> None:
+    stream = end.join([BOM + b": hello", b"id: 1", b"data: a", b"data: b", b"", b"retry: 5", b"", b"data: c", b"", b""])
+    expected = [Heard(b"a\nb", b"1"), Heard(retry_ms=5), Heard(b"c")]
+    assert standard(stream) == expected
+    for first in range(len(stream) + 1):
+        for second in range(first, len(stream) + 1):
+            assert heard(fed([stream[:first], stream[first:second], stream[second:]])) == expected
+
+
+@pytest.mark.parametrize("end", ENDS)
+def test_an_event_comes_with_the_byte_that_completes_it(end: bytes) -> None:
+    """An event is there as soon as its blank line has come (DESIGN 3.4)."""
+    parser = Parser(UNLIMITED)
+    assert parser.feed(b"data: x" + end) == []
+    assert [e.data for e in parser.feed(end)] == [b"x"]
+
+
+@pytest.mark.parametrize("text", ["\u2028", "\u2029", "\u0085", "\x0b", "\x0c", "\x1c", "\x1e"])
+def test_only_cr_and_lf_end_a_line(text: str) -> None:
+    data = f'{{"a":"{text}{text}"}}'.encode()
+    assert [e.data for e in fed([b"data: %b\n\n" % data])] == [data]
+
+
+def test_a_byte_order_mark_counts_at_the_start_of_the_stream_only() -> None:
+    """Elsewhere it is a part of the field's name, which is then unknown, so the client ignores it."""
+    stream = BOM + b"data: a\n\n" + BOM + b"data: b\n\n"
+    assert standard(stream) == [Heard(b"a")]
+    assert heard(fed([stream])) == [Heard(b"a")]
+
+
+def test_two_byte_order_marks_are_one_too_many() -> None:
+    assert heard(fed([BOM + BOM + b"data: a\n\n"])) == []
+
+
+def test_an_id_with_nul_is_ignored_and_the_one_before_it_stands() -> None:
+    stream = b"id: 1\nid: 2\0\ndata: a\n\n"
+    assert standard(stream) == [Heard(b"a", b"1")]
+    assert heard(fed([stream])) == [Heard(b"a", b"1")]
+
+
+def test_an_empty_id_is_one() -> None:
+    """It resets the last event id: None would say that the event sets none."""
+    assert heard(fed([b"id\ndata: a\n\n"])) == [Heard(b"a", b"")]
+
+
+@pytest.mark.parametrize("digits", [b"0", b"3000", b"0000000000005000", b"86400000000000"])
+def test_a_reconnection_time_is_a_number_in_base_ten(digits: bytes) -> None:
+    assert heard(fed([b"retry: %b\n\n" % digits])) == [Heard(retry_ms=int(digits))]
+
+
+def test_a_reconnection_time_of_10_000_digits_is_a_long_one() -> None:
+    (event,) = fed([b"retry: %b\n\n" % (b"9" * 10_000)])
+    assert event.retry_ms is not None
+    assert event.retry_ms > 1_000_000_000
+
+
+@pytest.mark.parametrize(
+    ("fields", "expected"),
+    [
+        (b"", True),
+        (b"event: message\n", True),
+        (b"event:message\n", True),
+        (b"event\n", True),
+        (b"event:\n", True),
+        (b"event: Message\n", False),
+        (b"event: endpoint\n", False),
+        (b"event: endpoint\nevent: message\n", True),
+        (b"event: message\nevent: endpoint\n", False),
+        (b"event: endpoint\nevent\n", True),
+        (b": event: endpoint\n", True),
+        (b"events: endpoint\n", True),
+    ],
+)
+def test_the_type_of_an_event_is_that_of_its_last_line_that_sets_one(fields: bytes, expected: bool) -> None:
+    stream = fields + b"data: {}\n\n"
+    assert standard(stream) == [Heard(b"{}", is_message=expected)]
+    for before in (b"", BOM):
+        (event,) = fed([before + stream])
+        assert event.is_message is expected
+        assert event.bom is (before == BOM)
+
+
+def test_the_values_of_a_field() -> None:
+    (event,) = fed([b"event: a\nevent:b\nevent\n:event: c\n\n"])
+    assert event.field(b"event") == [b"a", b"b", b""]
+    assert event.field(b"data") == []
+
+
+BLOCK = st.lists(
+    st.sampled_from([b"data: x", b"id: 1", b": comment", b"data: " + b"y" * 20, b"retry: 5"]), min_size=1, max_size=4
+)
+
+
+@st.composite
+def limited(draw: st.DrawFn, ends: st.SearchStrategy[bytes]) -> tuple[list[bytes], int]:
+    """The events of a stream, each by its bytes, and a limit near the size of one of them."""
+    end = draw(ends)
+    blocks = [end.join([*block, b"", b""]) for block in draw(st.lists(BLOCK, min_size=1, max_size=5))]
+    return blocks, max(1, len(draw(st.sampled_from(blocks))) + draw(st.integers(-4, 4)))
+
+
+def _check_limit(blocks: list[bytes], event_bytes_max: int, where: list[int]) -> None:
+    stream = b"".join(blocks)
+    expected = [h for block in blocks if len(block) <= event_bytes_max for h in standard(block)]
+    for pieces in ([stream], cut(stream, where), [stream[i : i + 1] for i in range(len(stream))]):
+        events = fed(pieces, event_bytes_max)
+        assert heard(events) == expected
+        assert all(heard([e]) == [] for e in events if not e.whole)
+
+
+@thorough
+@given(limited(st.sampled_from([b"\n", b"\r"])), places)
+def test_an_event_over_the_limit_passes_unread_and_the_others_are_read(
+    drawn: tuple[list[bytes], int], where: list[int]
+) -> None:
+    _check_limit(*drawn, where)
+
+
+@thorough
+@given(limited(st.just(b"\r\n")), places)
+def test_an_event_over_the_limit_passes_unread_and_the_others_are_read_where_lines_end_with_cr_lf(
+    drawn: tuple[list[bytes], int], where: list[int]
+) -> None:
+    """What is over the limit does not depend on how the stream was split.
+
+    But by one byte: an event is complete with the CR of its last line end, whether or not an LF will follow.
+    """
+    blocks, event_bytes_max = drawn
+    assume(all(len(block) != event_bytes_max + 1 for block in blocks))
+    _check_limit(blocks, event_bytes_max, where)
+
+
+@pytest.mark.parametrize("end", ENDS)
+@pytest.mark.parametrize("size", [1, 10, 1000, 65536])
+def test_one_event_over_the_limit_among_others(end: bytes, size: int) -> None:
+    small = b"data: x" + end + end
+    large = b"data: " + b"y" * 50_000 + end + b"id: 1" + end + end
+    stream = small + large + small
+    parser = Parser(1000)
+    events = [e for i in range(0, len(stream), size) for e in parser.feed(stream[i : i + size])]
+    assert b"".join(e.raw for e in events) + parser.rest() == stream
+    assert [e.data for e in events if e.whole and e.data is not None] == [b"x", b"x"]
+    assert b"".join(e.raw for e in events if not e.whole).strip(b"\r\n") == large.strip(b"\r\n")
+
+
+def test_beyond_so_many_marked_events_of_one_piece_the_rest_passes_unread() -> None:
+    """Each is smaller than any message, so their content is in doubt, as that of a page of very many tasks."""
+    stream = b"data:[\n\n" * 10_000
+    events = Parser(UNLIMITED, [b"data:["]).feed(stream)
+    assert b"".join(e.raw for e in events) == stream
+    assert [e.whole for e in events] == [True] * (len(events) - 1) + [False]
+    messages = b'data: {"jsonrpc":"2.0","method":"notifications/tasks/status","params":%b}\n\n' % (b"1" * 450)
+    assert all(e.whole for e in Parser(UNLIMITED, [b"tasks/status"]).feed(messages * 250))
+
+
+def test_however_large_a_piece_is_no_more_than_so_many_of_its_events_are_read() -> None:
+    """A piece that was packed is large and costs its sender little: 4 MiB of it had 13,000 that were read."""
+    stream = b"data:[%b\n\n" % (b" " * 500) * 5000
+    events = Parser(UNLIMITED, [b"data:["]).feed(stream)
+    assert b"".join(e.raw for e in events) == stream
+    assert [e.whole for e in events] == [True] * 250 + [False]
+    assert [e.whole for e in Parser(UNLIMITED, [b"data:["], reads_all=True).feed(stream)] == [True] * 5000
+
+
+def test_a_piece_of_an_event_too_large_tells_nothing() -> None:
+    event = Event(b"data: x\nid: 1\nretry: 5\n\n", whole=False)
+    assert (event.data, event.id, event.retry_ms) == (None, None, None)
+
+
+def other_lines(raw: bytes) -> list[bytes]:
+    """The lines of an event that are not its data, with their ends; a byte order mark apart."""
+    found = re.findall(rb"[^\r\n]*(?:\r\n|\n|\r)", raw.removeprefix(BOM))
+    return [line for line in found if not re.match(rb"data(:|[\r\n])", line)]
+
+
+texts = st.lists(
+    st.sampled_from([b"", b" ", b"{", b' "a": 1,', b"  \t", b"}", b"\xe2\x80\xa8", b":", b"data: x"]), max_size=4
+)
+
+
+@thorough
+@given(streams(), texts.map(b"\n".join))
+@example(b"data: x\rdata: y", b"N")
+@example(b"data: x\rid: 1\rdata: y", b"N")
+@example(b"data: x\rdata: y\ndata: z", b"N")
+@example(b"data: x\rid: 1\rdata: y\ndata: z", b"N")
+def test_new_data_is_read_back_and_every_other_line_is_kept(stream: bytes, data: bytes) -> None:
+    # A line behind CR that begins with a byte order mark might become the stream's first: nobody writes such a thing.
+    assume(b"\r" + BOM not in stream)
+    events = fed([stream + b"\n\ndata: last\n\n"])
+    for at, event in enumerate(events):
+        if event.data is None:
+            continue
+        edited = event.with_data(data)
+        assert other_lines(edited) == other_lines(event.raw)
+        assert edited.startswith(BOM) is event.raw.startswith(BOM)
+        before, behind = events[:at], events[at + 1 :]
+        changed = b"".join([*(e.raw for e in before), edited, *(e.raw for e in behind)])
+        expected = Heard(data, event.id, event.retry_ms, event.is_message)
+        assert standard(changed) == heard(fed([changed])) == [*heard(before), expected, *heard(behind)]
+
+
+WITH_DATA = {
+    "LF": (b"id: 1\ndata: a\nretry: 5\n\n", b"id: 1\ndata: N\nretry: 5\n\n"),
+    "CRLF": (b"event: message\r\ndata: a\r\n\r\n", b"event: message\r\ndata: N\r\n\r\n"),
+    "CR": (b"data: a\rid: 1\r\r", b"data: N\rid: 1\r\r"),
+    "no space behind the colon": (b"data:a\n\n", b"data:N\n\n"),
+    "several lines become one": (b"data: a\n: between\ndata: b\n\n", b"data: N\n: between\n\n"),
+    "byte order mark": (BOM + b"data: a\n\n", BOM + b"data: N\n\n"),
+    "byte order mark before another field": (BOM + b"id: 1\ndata: a\n\n", BOM + b"id: 1\ndata: N\n\n"),
+    "unknown fields, comments, odd names": (
+        b"x\n:c\n data: no\nDATA: no\ndata: a\n\n",
+        b"x\n:c\n data: no\nDATA: no\ndata: N\n\n",
+    ),
+    "the second half of a CRLF that was split": (b"\ndata: a\r\n\r", b"\ndata: N\r\n\r"),
+}
+
+
+@pytest.mark.parametrize(("before", "after"), WITH_DATA.values(), ids=WITH_DATA.keys())
+def test_with_data(before: bytes, after: bytes) -> None:
+    (event,) = fed([before])
+    assert event.with_data(b"N") == after
+
+
+def test_data_that_begins_a_line_with_a_space_keeps_it() -> None:
+    (event,) = fed([b"data:{\ndata:  1}\n\n"])
+    assert event.data == b"{\n 1}"
+    assert [e.data for e in fed([event.with_data(event.data)])] == [event.data]
+
+
+def test_new_data_in_an_event_whose_lines_end_in_several_ways_is_still_followed_by_an_empty_line() -> None:
+    """A CR that stays, before an LF that stays, would be one line end where there were two."""
+    (event,) = fed([b"data: a\rdata: b\n\n"])
+    assert [e.data for e in fed([event.with_data(b"N")])] == [b"N"]
+
+
+def test_an_event_of_our_own() -> None:
+    (event,) = fed([sse.event(b'{"a":1}')])
+    assert event.data == b'{"a":1}'
+    assert event.field(b"event") == [b"message"]
+    assert (event.id, event.retry_ms) == (None, None)
+
+
+@thorough
+@given(streams(), places)
+@example(b":\r\ndata: x\r\n\r\n", [2])
+@example(b":\r\n\r\n:\r\n", [2, 3, 4])
+def test_comments_taken_early_change_nothing(stream: bytes, where: list[int]) -> None:
+    """Every byte comes once and in order, and the events say the same."""
+    for pieces in (cut(stream, where), [stream[i : i + 1] for i in range(len(stream))]):
+        parser, events, out = Parser(UNLIMITED), [], b""
+        for piece in pieces:
+            came = parser.feed(piece)
+            events += came
+            out += b"".join(e.raw for e in came) + parser.take_comments()
+        assert out + parser.rest() == stream
+        assert heard(events) == standard(stream)
+
+
+@pytest.mark.parametrize("end", ENDS)
+def test_comments_are_there_with_the_end_of_their_line(end: bytes) -> None:
+    parser = Parser(UNLIMITED)
+    for piece, taken in [(b": a", b""), (end, b": a" + end), (b"data: x" + end + b":" + end, b"")]:
+        assert parser.feed(piece) == []
+        assert parser.take_comments() == taken

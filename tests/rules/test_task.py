@@ -1,0 +1,409 @@
+"""A task: its instants are exact, its JSON stays unchanged, and of two reports the right one wins."""
+
+import re
+from datetime import date
+from fractions import Fraction
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gateway.mcp import task
+from gateway.mcp.task import STATUSES, TERMINAL, UNKNOWN, Task, TaskError
+from tests.rules import plain
+
+thorough = settings(max_examples=150, deadline=None)
+
+EPOCH = date(1970, 1, 1).toordinal()
+
+
+def seconds(year: int, month: int, day: int, second_of_day: int, fraction: str = "", offset_min: int = 0) -> Fraction:
+    """Seconds since 1970, by exact arithmetic; year 0, which `date` does not have, lies 400 years before 400."""
+    days = date(year or 400, month, day).toordinal() - EPOCH - (0 if year else 146_097)
+    whole = days * 86400 + second_of_day - offset_min * 60
+    return whole + (Fraction(int(fraction), 10 ** len(fraction)) if fraction else Fraction(0))
+
+
+def read(text: str) -> Fraction:
+    """The instant of a timestamp, in seconds since 1970, however `Instant` counts."""
+    instant, epoch, next_second = (
+        task.parse_instant(t) for t in (text, "1970-01-01T00:00:00Z", "1970-01-01T00:00:01Z")
+    )
+    assert instant is not None, text
+    assert epoch is not None
+    assert next_second is not None
+    return Fraction(instant - epoch) / (next_second - epoch)
+
+
+@st.composite
+def timestamps(draw: st.DrawFn) -> tuple[str, Fraction]:
+    """An RFC 3339 timestamp and its instant."""
+    year = draw(st.integers(1, 9999) | st.sampled_from([0, 1, 4, 1600, 1900, 1970, 2000, 2025, 9999]))
+    leap = year % 4 == 0 and (year % 100 != 0 or year % 400 == 0)
+    month = draw(st.integers(1, 12))
+    last = 29 if month == 2 and leap else (31, 28, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31)[month - 1]
+    day = draw(st.integers(1, last) | st.just(last))
+    second_of_day = draw(st.integers(0, 86399))
+    fraction = draw(st.text("0123456789", max_size=40) | st.text("09", max_size=8))
+    zone, offset_min = draw(st.sampled_from([("Z", 0), ("z", 0), ("-00:00", 0)])), 0
+    if draw(st.booleans()):
+        sign, hours, minutes = draw(st.tuples(st.sampled_from([1, -1]), st.integers(0, 23), st.integers(0, 59)))
+        zone, offset_min = (f"{'+' if sign > 0 else '-'}{hours:02}:{minutes:02}", 0), sign * (hours * 60 + minutes)
+    clock = f"{second_of_day // 3600:02}:{second_of_day // 60 % 60:02}:{second_of_day % 60:02}"
+    text = f"{year:04}-{month:02}-{day:02}{draw(st.sampled_from('Tt'))}{clock}{'.' * bool(fraction)}{fraction}{zone[0]}"
+    return text, seconds(year, month, day, second_of_day, fraction, offset_min)
+
+
+@thorough
+@given(timestamps())
+def test_an_instant_is_exact(drawn: tuple[str, Fraction]) -> None:
+    text, expected = drawn
+    assert read(text) == expected
+
+
+# RFC 3339, 5.8 and appendix D; and the corners.
+INSTANTS = {
+    "1985-04-12T23:20:50.52Z": seconds(1985, 4, 12, 84050, "52"),
+    "1996-12-19T16:39:57-08:00": seconds(1996, 12, 20, 2397),
+    "1990-12-31T23:59:60Z": seconds(1991, 1, 1, 0),
+    "1990-12-31T15:59:60-08:00": seconds(1991, 1, 1, 0),
+    "2017-01-01T05:29:60+05:30": seconds(2017, 1, 1, 0),
+    "1937-01-01T12:00:27.87+00:20": seconds(1937, 1, 1, 42027, "87"),
+    "1970-01-01T00:00:00Z": Fraction(0),
+    "1969-12-31T23:59:59.999999Z": Fraction(-1, 1_000_000),
+    "2000-02-29T00:00:00Z": seconds(2000, 2, 29, 0),
+    "0000-01-01T00:00:00Z": Fraction(-62_167_219_200),
+    "0000-02-29T00:00:00+23:59": seconds(0, 2, 29, 0, "", 1439),
+    "0001-01-01T00:00:00+23:59": seconds(1, 1, 1, 0, "", 1439),
+    "9999-12-31T23:59:59.999999999Z": seconds(9999, 12, 31, 86399, "999999999"),
+    "9999-12-31T23:59:59-23:59": seconds(9999, 12, 31, 86399, "", -1439),
+    "2025-11-25T10:30:00.1234567Z": seconds(2025, 11, 25, 37800, "1234567"),
+}
+
+
+@pytest.mark.parametrize(("text", "expected"), INSTANTS.items())
+def test_an_instant(text: str, expected: Fraction) -> None:
+    assert read(text) == expected
+
+
+@pytest.mark.parametrize("digits", [9, 10, 41, 99, 100])
+def test_a_fraction_of_up_to_100_digits_is_read(digits: int) -> None:
+    """DESIGN 5.2: any fraction; and 7, everything has a limit. Every digit of it counts."""
+    earlier, later = ("2025-11-25T10:30:00." + "3" * (digits - 1) + last + "Z" for last in "34")
+    assert read(later) - read(earlier) == Fraction(1, 10**digits)
+
+
+@pytest.mark.parametrize("digits", [101, 4001, 4200, 4290, 4294, 4300, 4301, 5000, 20_000, 1_000_000])
+def test_a_longer_fraction_is_refused_and_loses_no_task(digits: int) -> None:
+    """Python's own limit is on reading and writing integers of more than 4300 digits: nothing may raise there."""
+    text = "2025-11-25T10:30:00." + "3" * digits + "Z"
+    assert task.parse_instant(text) is None
+    found = task.parse(plain.raw_task("a", "working", text, text))
+    assert (found.id, found.created.at, found.updated.at) == ("a", UNKNOWN, UNKNOWN)
+
+
+NO_INSTANT = [
+    "",
+    " ",
+    "now",
+    "0",
+    "1764066600",
+    "1764066600.5",
+    "2025-11-25",
+    "2025-11",
+    "10:30:00Z",
+    "2025-11-25T10:30Z",
+    "2025-11-25T10Z",
+    "2025-11-25TZ",
+    "2025-11-25T",
+    # no offset, or none that is one
+    "2025-11-25T10:30:00",
+    "2025-11-25T10:30:00.5",
+    "2025-11-25T10:30:00+0000",
+    "2025-11-25T10:30:00+00",
+    "2025-11-25T10:30:00+1:00",
+    "2025-11-25T10:30:00+01:0",
+    "2025-11-25T10:30:00+01:00:00",
+    "2025-11-25T10:30:00 Z",
+    "2025-11-25T10:30:00ZZ",
+    "2025-11-25T10:30:00+",
+    "2025-11-25T10:30:00UTC",
+    "2025-11-25T10:30:00+01:00Z",
+    "2025-11-25T10:30:00+01.00",
+    "2025-11-25T10:30:00\u221201:00",
+    "2025-11-25T10:30:00+24:00",
+    "2025-11-25T10:30:00-24:00",
+    "2025-11-25T10:30:00+99:00",
+    "2025-11-25T10:30:00+05:60",
+    "2025-11-25T10:30:00-00:60",
+    "2025-11-25T10:30:00+05:99",
+    # no such day
+    "2025-00-25T10:30:00Z",
+    "2025-13-25T10:30:00Z",
+    "2025-11-00T10:30:00Z",
+    "2025-11-31T10:30:00Z",
+    "2025-02-29T10:30:00Z",
+    "1900-02-29T10:30:00Z",
+    "2100-02-29T10:30:00Z",
+    "2024-02-30T10:30:00Z",
+    "2025-12-32T10:30:00Z",
+    "2025-99-99T10:30:00Z",
+    "0001-02-29T00:00:00Z",
+    # no such time
+    "2025-11-25T24:00:00Z",
+    "2025-11-25T24:00:00+00:00",
+    "2025-11-25T24:30:00Z",
+    "2025-11-25T25:00:00Z",
+    "2025-11-25T10:60:00Z",
+    "2025-11-25T10:30:61Z",
+    "2025-11-25T10:30:99Z",
+    # leap seconds that are none
+    "2025-11-25T10:30:60Z",
+    "2025-11-25T00:00:60Z",
+    "2025-11-25T23:58:60Z",
+    "1990-12-31T23:59:60-08:00",
+    "1990-12-31T23:59:60+00:01",
+    "1990-12-31T23:59:61Z",
+    # another form of ISO 8601, or of nothing
+    "2025-11-25 10:30:00Z",
+    "2025-11-25_10:30:00Z",
+    "20251125T103000Z",
+    "2025-W48-2T10:30:00Z",
+    "2025-329T10:30:00Z",
+    "2025/11/25T10:30:00Z",
+    "25-11-25T10:30:00Z",
+    "+02025-11-25T10:30:00Z",
+    "-2025-11-25T10:30:00Z",
+    "12025-11-25T10:30:00Z",
+    "2025-1-25T10:30:00Z",
+    "2025-11-5T10:30:00Z",
+    "2025-11-25T1:30:00Z",
+    "2025-11-25T10:3:00Z",
+    "2025-11-25T10:30:0Z",
+    "2025-11-25T10:30:00.Z",
+    "2025-11-25T10:30:00,5Z",
+    "2025-11-25T10:30:00.5.5Z",
+    "2025-11-25T10:30:00.1e3Z",
+    "2025-11-25T10:30:00.-5Z",
+    "2025-11-25T10:30:00.1_0Z",
+    "2025-11-25T10:30.5Z",
+    "2025-11-25T10.30.00Z",
+    "2025-11-25X10:30:00Z",
+    "2025-11-25TT10:30:00Z",
+    "2025-11-25\u017f10:30:00Z",
+    # white space and line ends
+    " 2025-11-25T10:30:00Z",
+    "2025-11-25T10:30:00Z ",
+    "2025-11-25T10:30:00Z\n",
+    "\n2025-11-25T10:30:00Z",
+    "2025-11-25T10:30:00Z\0",
+    "2025-11-25T10: 3:00Z",
+    "2025-11-25T10:+3:00Z",
+    # digits that are not ASCII
+    "\u0662\u0660\u0662\u0665-11-25T10:30:00Z",
+    "2025-11-25T10:30:0\u0660Z",
+    "2025-11-25T10:30:00.\u0665Z",
+    "2025-11-25T10:30:00+0\u0661:00",
+    "\uff12025-11-25T10:30:00Z",
+    "2025-11-25T10:30:00.\u00b2Z",
+]
+
+
+@pytest.mark.parametrize("text", NO_INSTANT)
+def test_what_is_no_timestamp_is_refused(text: str) -> None:
+    assert task.parse_instant(text) is None
+
+
+GRAMMAR = re.compile(
+    r"[0-9]{4}-(0[1-9]|1[0-2])-(0[1-9]|[12][0-9]|3[01])"
+    r"[Tt]([01][0-9]|2[0-3]):[0-5][0-9]:([0-5][0-9]|60)(\.[0-9]+)?([Zz]|[+-]([01][0-9]|2[0-3]):[0-5][0-9])"
+)
+
+
+@st.composite
+def scrawls(draw: st.DrawFn) -> str:
+    """Something like a timestamp, with a character or two changed."""
+    text, _ = draw(timestamps())
+    for _ in range(draw(st.integers(1, 2))):
+        where = draw(st.integers(0, len(text)))
+        text = (
+            text[:where]
+            + draw(st.text("0123456789-:.+TtZz \u0663\u2212", max_size=2))
+            + text[where + draw(st.integers(0, 2)) :]
+        )
+    return text
+
+
+@thorough
+@given(scrawls() | st.text(max_size=30))
+def test_nothing_but_the_grammar_is_read_and_nothing_raises(text: str) -> None:
+    if task.parse_instant(text) is not None:
+        assert GRAMMAR.fullmatch(text)
+
+
+def in_places(text: str) -> st.SearchStrategy[str]:
+    """The text with some of its characters changed, and none more or fewer."""
+    other = st.sampled_from("0123456789-:.,+TtZzW \u0663\u2212")
+    return st.tuples(*(st.one_of(st.just(letter), st.just(letter), st.just(letter), other) for letter in text)).map(
+        "".join
+    )
+
+
+@settings(thorough, max_examples=1000)
+@given(
+    in_places("2025-11-25T10:30:00.123Z")
+    | in_places("2024-02-29T23:59:59.999999Z")
+    | st.sampled_from(
+        ["2025-W48-2T10:30:00.123Z", "2025-11-25T24:00:00.000Z", "2025-12-31T23:59:60.000Z", "0000-01-01T00:00:00.001Z"]
+    )
+)
+def test_the_usual_way_to_write_an_instant_is_read_as_any_other(text: str) -> None:
+    """It has a way of its own through the reader: with a digit more it has not."""
+    longer = f"{text[:-1]}0{text[-1]}"
+    assert task.parse_instant(text) == (task.parse_instant(longer) if GRAMMAR.fullmatch(text) else None)
+
+
+RAW = (
+    b' {"taskId" : "\\u0061",\r\n "x":1.10e400, "status":"wor\\u006bing","y":123456789012345678901234567890,\n'
+    b'"createdAt":"2025-11-25T10:30:00.5+00:00","statusMessage":"\\ud83d\\ude00 \xf0\x9f\x98\x80","ttl":null,'
+    b'"lastUpdatedAt":"2025-11-25T11:30:00.000001-01:00","z":{"taskId":"no"}}\t'
+)
+
+
+def test_a_task_is_read_and_its_json_kept_byte_for_byte() -> None:
+    for given_raw in (RAW, msgspec.Raw(RAW)):
+        found = task.parse(given_raw, method="tools/call")
+        assert (found.id, found.status, found.method) == ("a", "working", "tools/call")
+        assert found.created.at == task.parse_instant("2025-11-25T10:30:00.5Z")
+        assert found.updated.at == task.parse_instant("2025-11-25T12:30:00.000001Z")
+        assert (found.created.id, found.updated.id) == ("a", "a")
+        assert found.raw == RAW
+        assert not found.is_terminal
+
+
+def test_the_method_of_a_task_is_unknown_unless_somebody_saw_it() -> None:
+    assert task.parse(b'{"taskId":"a","status":"working","method":"tools/call"}').method is None
+
+
+@pytest.mark.parametrize("status", [*STATUSES, "submitted", "", "Completed"])
+def test_a_status_is_what_the_upstream_says(status: str) -> None:
+    found = task.parse(plain.raw_task("a", status, None, None))
+    assert found.status == status
+    assert found.is_terminal is (status in {"completed", "failed", "cancelled"})
+
+
+UNREADABLE = [
+    b"null",
+    b"5",
+    b"1764066600.25",
+    b"true",
+    b"{}",
+    b"[]",
+    b'["2025-11-25T10:30:00Z"]',
+    b'""',
+    b'"yesterday"',
+    b'"2025-13-25T10:30:00Z"',
+    b'"2025-02-29T10:30:00Z"',
+    b"1e999",
+    b"9" * 5000,
+    b"[1e999]",
+    b"[" * 100 + b"]" * 100,
+]
+
+
+@pytest.mark.parametrize("value", UNREADABLE, ids=lambda raw: raw[:12].decode())
+@pytest.mark.parametrize("name", [b"createdAt", b"lastUpdatedAt"])
+def test_a_timestamp_that_nobody_can_read_loses_no_task(name: bytes, value: bytes) -> None:
+    other = {b"createdAt": b"lastUpdatedAt", b"lastUpdatedAt": b"createdAt"}[name]
+    found = task.parse(b'{"taskId":"a","status":"working","%b":"2025-11-25T10:30:00Z","%b":%b}' % (other, name, value))
+    assert found.id == "a"
+    instants = {b"createdAt": found.created.at, b"lastUpdatedAt": found.updated.at}
+    assert instants[other] == task.parse_instant("2025-11-25T10:30:00Z")
+    if value != b"null":
+        assert instants[name] == UNKNOWN
+
+
+def test_an_unreadable_instant_is_before_all_others() -> None:
+    earliest = task.parse_instant("0000-01-01T00:00:00+23:59")
+    assert earliest is not None
+    assert earliest > UNKNOWN
+
+
+NO_TASK = {
+    "nothing": b"",
+    "null": b"null",
+    "a list": b'[{"taskId":"a","status":"working"}]',
+    "a string": b'"a"',
+    "empty": b"{}",
+    "no id": b'{"status":"working"}',
+    "no status": b'{"taskId":"a"}',
+    "id is a number": b'{"taskId":1,"status":"working"}',
+    "id is null": b'{"taskId":null,"status":"working"}',
+    "status is null": b'{"taskId":"a","status":null}',
+    "status is a list": b'{"taskId":"a","status":["working"]}',
+    "lone surrogate in the id": b'{"taskId":"\\ud800","status":"working"}',
+    "invalid UTF-8 in the id": b'{"taskId":"\xff","status":"working"}',
+    "cut short": b'{"taskId":"a","status":"working"',
+    "nested in what it is not": b'{"task":{"taskId":"a","status":"working"}}',
+    "deep": b'{"taskId":"a","status":"working","x":' + b"[" * 100_000,
+    "deep and whole": b'{"taskId":"a","status":"working","x":' + b"[" * 100_000 + b"]" * 100_000 + b"}",
+}
+
+
+@pytest.mark.parametrize("raw", NO_TASK.values(), ids=NO_TASK.keys())
+def test_what_is_no_task(raw: bytes) -> None:
+    with pytest.raises(TaskError):
+        task.parse(raw)
+
+
+def pair(first: Task, second: Task) -> tuple[Task, Task]:
+    """Two reports of one task."""
+    return first, msgspec.structs.replace(
+        second,
+        id=first.id,
+        created=msgspec.structs.replace(second.created, id=first.id),
+        updated=msgspec.structs.replace(second.updated, id=first.id),
+    )
+
+
+pairs = st.builds(pair, plain.reports, plain.reports)
+
+
+@thorough
+@given(pairs)
+def test_of_two_reports_the_later_stands_and_a_terminal_state_is_final(drawn: tuple[Task, Task]) -> None:
+    """DESIGN 6: never backwards. Reports of one instant are taken as they come."""
+    known, report = drawn
+    was, will_be = known.status in TERMINAL, report.status in TERMINAL
+    if was and not will_be:
+        assert not report.supersedes(known)
+    elif will_be and not was:
+        assert report.supersedes(known)
+    elif not was:
+        assert report.supersedes(known) is (report.updated.at >= known.updated.at)
+    elif report.updated.at < known.updated.at:
+        assert not report.supersedes(known)
+
+
+@pytest.mark.parametrize("known", sorted(TERMINAL))
+@pytest.mark.parametrize("report", STATUSES)
+def test_a_terminal_state_never_changes_into_another(known: str, report: str) -> None:
+    """Tasks specification, Task Status Lifecycle 2.3; DESIGN 6: a terminal state is final."""
+    earlier = task.parse(plain.raw_task("a", known, None, "2025-11-25T10:30:00Z"))
+    later = task.parse(plain.raw_task("a", report, None, "2025-11-25T10:30:01Z"))
+    if report != known:
+        assert not later.supersedes(earlier)
+
+
+def test_a_report_of_the_same_instant_is_taken() -> None:
+    """An answer reflects the report that passed last, even within one tick of the server's clock."""
+    working, waiting = (
+        task.parse(plain.raw_task("a", status, "2025-11-25T10:30:00Z", updated))
+        for status, updated in (
+            ("working", "2025-11-25T10:30:00Z"),
+            ("input_required", "2025-11-25T11:30:00.000+01:00"),
+        )
+    )
+    assert waiting.supersedes(working)
+    assert working.supersedes(waiting)

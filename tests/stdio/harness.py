@@ -1,0 +1,212 @@
+"""A raw client and a scripted server with the gateway between them, or nothing: the stdio twin of tests/relay/harness.
+
+In: what each side writes, piece by piece. Out: a `Recording`: what each side received. Always: real pipes; every wait
+is for a condition and has an end. The gateway is all of it but the server's process.
+"""
+
+import asyncio
+import json
+import os
+import re
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
+from typing import Any, Final, TypeAlias
+
+from gateway.config import StdioConfig
+from gateway.stdio import NoCounts, Wrapped
+from gateway.transport.child import Streams
+
+Json: TypeAlias = dict[str, Any]
+
+WAIT_S = 20.0  # for what must happen: long, because a machine may be busy
+PIECE_BYTES: Final = 1 << 16
+OWN: Final = re.compile(rb'"taskgate-[0-9a-f]{32}-')  # how the ids of the gateway's own requests begin
+
+
+def line(message: Json | list[Json], end: bytes = b"\n") -> bytes:
+    """A message as a line."""
+    return json.dumps(message, separators=(",", ":")).encode() + end
+
+
+def call(message_id: object, method: str, **params: Any) -> bytes:
+    """A request as a line."""
+    return line({"jsonrpc": "2.0", "id": message_id, "method": method, "params": params})
+
+
+def notification(method: str, **params: Any) -> bytes:
+    """A notification as a line."""
+    return line({"jsonrpc": "2.0", "method": method, "params": params})
+
+
+def result(message_id: object, value: Json) -> bytes:
+    """A response as a line, its id first as the Python SDK has it."""
+    return line({"jsonrpc": "2.0", "id": message_id, "result": value})
+
+
+def task(task_id: str, status: str = "working", second: int = 0) -> Json:
+    """A task."""
+    at = f"2026-11-20T00:00:{second:02}Z"
+    return {"taskId": task_id, "status": status, "createdAt": at, "lastUpdatedAt": at, "ttl": None}
+
+
+INITIALIZE: Final = call(0, "initialize", protocolVersion="2025-11-25", capabilities={})
+QUERY_ALL: Final = call("q", "tasks/list", order="asc")
+LISTS_TASKS: Final[Json] = {"tasks": {"list": {}, "cancel": {}, "requests": {"tools": {"call": {}}}}}
+
+
+def initialized(message_id: object = 0) -> bytes:
+    """The response to `initialize` of a server that lists tasks."""
+    return result(message_id, {"protocolVersion": "2025-11-25", "capabilities": LISTS_TASKS})
+
+
+class Side:
+    """One side: a client, or a server."""
+
+    def __init__(self, reads: int, writes: int) -> None:
+        self._reads, self._writes = reads, writes
+        self._loop = asyncio.get_running_loop()
+        self._changed = asyncio.Event()
+        self.received = bytearray()
+        self.ended = False  # the other side writes no more
+        os.set_blocking(reads, False)
+        os.set_blocking(writes, False)
+        self.resume()
+
+    def resume(self) -> None:
+        """Read on."""
+        if not self.ended:
+            self._loop.add_reader(self._reads, self._receive)
+
+    def pause(self) -> None:
+        """Read no more for now."""
+        self._loop.remove_reader(self._reads)
+
+    def _receive(self) -> None:
+        with suppress(BlockingIOError):
+            piece = os.read(self._reads, PIECE_BYTES)
+            self.received += piece
+            if not piece:
+                self.ended = True
+                self.pause()
+            self._changed.set()
+
+    async def send(self, *pieces: bytes) -> None:
+        """Write the pieces, each of its own."""
+        for piece in pieces:
+            rest = memoryview(piece)
+            async with asyncio.timeout(WAIT_S):
+                while rest:
+                    try:
+                        rest = rest[os.write(self._writes, rest) :]
+                    except BlockingIOError:
+                        await asyncio.sleep(0.001)
+            await asyncio.sleep(0)
+
+    async def until(self, condition: Callable[[], bool], what: str) -> None:
+        """Return once `condition` holds, which is looked at whenever something arrives."""
+        try:
+            async with asyncio.timeout(WAIT_S):
+                while not condition():
+                    self._changed.clear()
+                    await self._changed.wait()
+        except TimeoutError:
+            raise AssertionError(f"{what}: not within {WAIT_S:g} s; received {bytes(self.received[-500:])!r}") from None
+
+    async def hears(self, data: bytes, times: int = 1) -> None:
+        """Return once `data` has arrived, so many times."""
+        await self.until(lambda: self.received.count(data) >= times, f"{data[:200]!r}")
+
+    async def ends(self) -> None:
+        """Return once the other side writes no more."""
+        await self.until(lambda: self.ended, "the end")
+
+    def lines(self) -> list[bytes]:
+        """The lines that have arrived, the last perhaps without an end."""
+        return bytes(self.received).splitlines(keepends=True)
+
+    def messages(self) -> list[Any]:
+        """What the whole lines that are JSON say."""
+        found = []
+        for each in self.lines():
+            with suppress(ValueError):
+                found.append(json.loads(each))
+        return found
+
+    async def own(self, number: int = 1) -> Json:
+        """The request of the gateway's own of that number, at the server."""
+
+        def all_own() -> list[Json]:
+            return [m for m in self.messages() if isinstance(m, dict) and OWN.match(f'"{m.get("id")}'.encode())]
+
+        await self.until(lambda: len(all_own()) >= number, f"request {number} of the gateway's own")
+        return all_own()[number - 1]
+
+    def finish(self) -> None:
+        """Write no more."""
+        if self._writes >= 0:
+            os.close(self._writes)
+            self._writes = -1
+
+    def leave(self) -> None:
+        """Read no more, for good."""
+        if self._reads >= 0:
+            self.pause()
+            os.close(self._reads)
+            self._reads = -1
+
+
+@dataclass
+class Stage:
+    """Both sides. `exits` has the gateway told that the server's process has ended."""
+
+    client: Side
+    server: Side
+    exits: "asyncio.Future[int]"
+
+    async def initialize(self) -> None:
+        """Say hello."""
+        await self.client.send(INITIALIZE)
+        await self.server.hears(b'"initialize"')
+        await self.server.send(initialized())
+        await self.client.hears(b'"filter"')
+
+    def exit(self, status: int = 0) -> None:
+        """The server's process ends."""
+        self.server.finish()
+        self.server.leave()
+        if not self.exits.done():
+            self.exits.set_result(status)
+
+
+@asynccontextmanager
+async def through(config: StdioConfig | None = None) -> AsyncIterator[Stage]:
+    """A stage with the gateway in the middle. It must end when the server does."""
+    (from_client, client_writes), (client_reads, to_client) = os.pipe(), os.pipe()
+    (from_server, server_writes), (server_reads, to_server) = os.pipe(), os.pipe()
+    loop = asyncio.get_running_loop()
+    stage = Stage(Side(client_reads, client_writes), Side(server_reads, server_writes), loop.create_future())
+    wrapped = Wrapped(Streams(from_client, to_client, from_server, to_server), config or StdioConfig(), NoCounts())
+    running = loop.create_task(wrapped.run(stage.exits))
+    try:
+        yield stage
+    finally:
+        stage.client.finish()
+        stage.exit()
+        async with asyncio.timeout(WAIT_S):
+            await running
+        stage.client.leave()
+
+
+@asynccontextmanager
+async def directly() -> AsyncIterator[Stage]:
+    """A stage with nothing in the middle."""
+    (server_reads, client_writes), (client_reads, server_writes) = os.pipe(), os.pipe()
+    loop = asyncio.get_running_loop()
+    stage = Stage(Side(client_reads, client_writes), Side(server_reads, server_writes), loop.create_future())
+    try:
+        yield stage
+    finally:
+        for side in (stage.client, stage.server):
+            side.finish()
+            side.leave()

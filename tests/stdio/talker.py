@@ -1,0 +1,36 @@
+"""A server that talks all the time, in lines whose bytes are known. It ends with status 0 at the end of its input.
+
+Its first line is its own process id. It answers requests of the gateway's own, so that answers stand between its lines.
+"""
+
+import os
+import re
+import select
+import sys
+
+LINE = b'{"jsonrpc":"2.0","method":"notifications/message","params":{"n":%d,"text":"%b"}}\n'
+
+
+def line(number: int) -> bytes:
+    """A line by its number: some are large."""
+    return LINE % (number, b"x" * (number * 7919 % 30_000))
+
+
+def main() -> None:
+    os.write(1, b"%d\n" % os.getpid())
+    number = 0
+    while True:
+        if select.select([0], [], [], 0.001)[0]:
+            data = os.read(0, 65536)
+            if not data:
+                sys.exit(0)
+            for own in re.findall(rb'"id":("taskgate-[^"]*")', data):
+                os.write(1, b'{"jsonrpc":"2.0","id":%b,"result":{"tasks":[]}}\n' % own)
+        rest = line(number)
+        while rest:
+            rest = rest[os.write(1, rest) :]
+        number += 1
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,371 @@
+"""Lines on their way: what passes, when, and what stands between (DESIGN 11.1 to 11.3, 11.5)."""
+
+import asyncio
+import json
+from typing import Any
+
+import msgspec
+import pytest
+
+from gateway.config import Limits, StdioConfig
+from tests.stdio.harness import Stage, call, line, notification, result, task, through
+
+SMALL = StdioConfig(limits=Limits(inspected_body_bytes_max=1024, held_bytes_max=1 << 20))
+QUERY = call("q", "tasks/list", order="asc")
+
+
+async def crawled(stage: Stage, number: int = 1, *tasks: Any) -> None:
+    """Answer a request of the gateway's own with a page."""
+    own = await stage.server.own(number)
+    await stage.server.send(result(own["id"], {"tasks": list(tasks)}))
+
+
+async def test_a_filtered_list_is_answered_and_the_server_never_sees_it() -> None:
+    async with through() as stage:
+        await stage.initialize()
+        await stage.client.send(QUERY)
+        await crawled(stage, 1, task("a"), task("b", "completed"))
+        await stage.client.hears(b'"id":"q"')
+        answer = stage.client.messages()[-1]
+        assert [each["taskId"] for each in answer["result"]["tasks"]] == ["a", "b"]
+        assert answer["result"]["_meta"]["taskgate/total"] == 2
+        assert QUERY not in stage.server.received
+        assert b"taskgate-" not in stage.client.received
+
+
+async def test_initialize_is_edited_and_keeps_its_line_end() -> None:
+    async with through() as stage:
+        await stage.client.send(call("1", "initialize"))
+        await stage.server.hears(b"initialize")
+        # 1 is another id
+        odd = b'{"jsonrpc":"2.0" , "id":1, "result":{"capabilities":{"tasks":{"list":{}}}}}\r\n'
+        right = b'{ "id":"\\u0031","jsonrpc":"2.0","result":{"capabilities":{"tasks":{"list":{}}},"n":1e400}}\r\n'
+        await stage.server.send(odd, right)
+        await stage.client.hears(b"\r\n", 2)
+        first, second = stage.client.lines()
+        assert first == odd
+        head, _, tail = right.partition(b'"list":{')
+        assert second.startswith(head + b'"list":{"filter":{') and second.endswith(tail)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"\n",
+        b"\r\n",
+        b"Server listening\n",
+        b'{"jsonrpc":"2.0","method":"a"}\r\n',
+        b'[{"jsonrpc":"2.0","id":1,"method":"tasks/list","params":{"order":"asc"}}]\n',
+        b"\xff\xfe\x00 no text\n",
+        '{"jsonrpc":"2.0","method":"\u2028\u2029\x85"}\n'.encode(),
+        b'{"jsonrpc":"2.0","id":1,"method":"tasks/list"\n',
+        b'{"jsonrpc":"1.0","id":1,"method":"tasks/list","params":{"order":"asc"}}\n',
+        call(1, "tasks/list"),
+        call(1, "tasks/list", cursor="theirs"),
+        call(None, "ping"),
+        line({"jsonrpc": "2.0", "id": 5, "error": {"code": -32601, "message": "no"}}),
+        line({"jsonrpc": "2.0", "id": "taskgate-0", "result": {}}),
+        b"x" * 5000 + b"\n",
+        b"y" * 300_000 + b"\n" + b"z\n",
+    ],
+    ids=lambda data: data[:30].decode("latin-1"),
+)
+@pytest.mark.parametrize("size", [1 << 20, 7])
+async def test_whatever_passes_does_so_byte_for_byte(data: bytes, size: int) -> None:
+    size = max(size, len(data) // 100)
+    async with through(SMALL) as stage:
+        for sender, reader in ((stage.client, stage.server), (stage.server, stage.client)):
+            await sender.send(*(data[at : at + size] for at in range(0, len(data), size)))
+            await reader.until(lambda reader=reader: len(reader.received) >= len(data), "all of it")  # type: ignore[misc]
+            assert reader.received == data
+
+
+async def test_a_last_line_without_its_end_passes_at_the_end() -> None:
+    async with through() as stage:
+        await stage.client.send(b'{"half":')
+        await stage.server.send(b"half a line")
+        stage.client.finish()
+        await stage.server.ends()
+        assert stage.server.received == b'{"half":'
+        stage.exit()
+        await stage.client.ends()
+        assert stage.client.received == b"half a line"
+
+
+async def test_a_query_without_its_end_is_answered_and_a_half_line_waits_for_the_answers() -> None:
+    async with through() as stage:
+        await stage.client.send(call(1, "tasks/list", order="desc"), QUERY.rstrip())
+        stage.client.finish()
+        await crawled(stage)
+        await stage.client.hears(b'"id":"q"')
+        await stage.client.hears(b'"id":1')
+        await stage.server.ends()
+
+
+async def test_the_end_of_input_closes_the_servers_input_and_what_it_says_still_passes() -> None:
+    async with through() as stage:
+        await stage.client.send(call(1, "ping"))
+        stage.client.finish()
+        await stage.server.ends()
+        await stage.server.send(result(1, {}))
+        await stage.client.hears(result(1, {}))
+        assert not stage.client.ended
+
+
+async def test_an_answer_never_stands_inside_a_line_that_passes_in_pieces() -> None:
+    async with through(SMALL) as stage:
+        await stage.initialize()
+        await stage.client.send(QUERY)
+        own = await stage.server.own()
+        half = b'{"method":"' + b"m" * 3000
+        await stage.server.send(result(own["id"], {"tasks": []}) + half)
+        await stage.client.hears(half)
+        await stage.client.send(call(9, "tasks/list", status=["nonsense"]))
+        await asyncio.sleep(0.05)
+        assert b"nonsense" not in stage.client.received
+        await stage.server.send(b'"}\n' + notification("behind"))
+        await stage.client.hears(b'"id":9')
+        assert half + b'"}\n' in stage.client.received
+        assert all(json.loads(each) for each in stage.client.lines())
+
+
+async def test_a_request_of_the_gateways_never_stands_inside_a_line_of_the_clients() -> None:
+    async with through(SMALL) as stage:
+        await stage.initialize()
+        half = b'{"method":"' + b"m" * 3000
+        await stage.client.send(QUERY + half)
+        await stage.server.hears(half)
+        await stage.client.send(b'"}\n')
+        await crawled(stage)
+        await stage.client.hears(b'"id":"q"')
+        assert half + b'"}\n' in stage.server.received
+
+
+async def test_half_a_line_that_is_read_holds_up_no_answer() -> None:
+    async with through() as stage:
+        await stage.initialize()
+        await stage.client.send(QUERY, b'{"half":')
+        own = await stage.server.own()
+        await stage.server.send(result(own["id"], {"tasks": []}) + b'{"half":')
+        await stage.client.hears(b'"id":"q"')
+        await stage.client.send(b"1}\n")
+        await stage.server.send(b"2}\n")
+        await stage.server.hears(b'{"half":1}\n')
+        await stage.client.hears(b'{"half":2}\n')
+
+
+def large(message_id: object, last: bool, size: int = 5000) -> bytes:
+    """A response that is too large to be read, its id in front as Python's or behind as TypeScript's."""
+    value = {"tasks": [], "x": "y" * size}
+    if last:
+        return line({"result": value, "jsonrpc": "2.0", "id": message_id})
+    return line({"jsonrpc": "2.0", "id": message_id, "result": value})
+
+
+@pytest.mark.parametrize("last", [False, True])
+async def test_a_large_response_to_the_gateway_stays_here_and_is_an_error(last: bool) -> None:
+    async with through(SMALL) as stage:
+        await stage.initialize()
+        await stage.client.send(QUERY)
+        for number in (1, 2):  # once more, as after a dropped connection
+            own = await stage.server.own(number)
+            await stage.server.send(large(own["id"], last))
+        await stage.client.hears(b'"error"')
+        error = stage.client.messages()[-1]
+        assert (error["id"], error["error"]["code"]) == ("q", -32603)
+        assert b"yyy" not in stage.client.received
+
+
+@pytest.mark.parametrize("last", [False, True])
+@pytest.mark.parametrize("size", [5000, 3_000_000])
+async def test_a_large_line_of_anothers_passes_while_a_request_of_the_gateways_is_out(last: bool, size: int) -> None:
+    """Also where it is more than may be held."""
+    async with through(SMALL) as stage:
+        await stage.initialize()
+        await stage.client.send(call(7, "tools/call"), QUERY)
+        own = await stage.server.own()
+        response = large(7, last, size)
+        await stage.server.send(response, result(own["id"], {"tasks": []}))
+        await stage.client.hears(b'"id":"q"')
+        assert response in stage.client.received
+
+
+async def test_a_large_notification_passes_at_once_while_a_request_of_the_gateways_is_out() -> None:
+    async with through(SMALL) as stage:
+        await stage.initialize()
+        await stage.client.send(QUERY)
+        own = await stage.server.own()
+        half = b'{"method":"notifications/message","params":"' + b"x" * 3000
+        await stage.server.send(half)
+        await stage.client.hears(half)
+        await stage.server.send(b'"}\n' + result(own["id"], {"tasks": []}))
+        await stage.client.hears(b'"id":"q"')
+
+
+async def test_requests_of_the_servers_own_pass_while_a_crawl_waits() -> None:
+    async with through() as stage:
+        await stage.initialize()
+        await stage.client.send(QUERY)
+        own = await stage.server.own()
+        asks = call("q", "elicitation/create", message="?")  # the same id: the server's ids are its own
+        await stage.server.send(asks)
+        await stage.client.hears(asks)
+        await stage.client.send(result("q", {"action": "accept"}))
+        await stage.server.hears(result("q", {"action": "accept"}))
+        await stage.server.send(result(own["id"], {"tasks": [task("a")]}))
+        await stage.client.hears(b'"taskId":"a"')
+
+
+async def test_a_cancelled_query_is_not_answered_and_the_cancellation_passes() -> None:
+    async with through() as stage:
+        await stage.initialize()
+        cancelled = notification("notifications/cancelled", requestId="q")
+        await stage.client.send(QUERY + cancelled)  # in one piece
+        await stage.server.hears(cancelled)
+        await stage.client.send(call(2, "tasks/list", order="asc"))
+        number = 0
+        while b'"id":2' not in stage.client.received:  # one of the first query's may have been under way
+            number += 1
+            await crawled(stage, number)
+            await stage.server.send(notification(f"step {number}"))
+            await stage.client.hears(f"step {number}".encode())
+            for _ in range(100):  # the answer, if that was the crawl for it, takes its time on a busy machine
+                if b'"id":2' in stage.client.received:
+                    break
+                await asyncio.sleep(0.01)
+        await stage.server.send(notification("last"))
+        await stage.client.hears(b"last")
+        assert b'"q"' not in stage.client.received
+        assert b"taskgate-" not in stage.client.received
+
+
+async def test_progress_is_told() -> None:
+    async with through() as stage:
+        await stage.initialize()
+        await stage.client.send(call(5, "tasks/list", order="asc", _meta={"progressToken": "p"}))
+        own = await stage.server.own()
+        await stage.server.send(result(own["id"], {"tasks": [task("a")], "nextCursor": "n"}))
+        await stage.client.hears(b"notifications/progress")
+        await crawled(stage, 2)
+        await stage.client.hears(b'"id":5')
+
+
+async def test_an_error_of_the_servers_is_told_as_it_is() -> None:
+    async with through() as stage:
+        await stage.initialize()
+        await stage.client.send(QUERY)
+        own = await stage.server.own()
+        error = {"code": -32601, "message": "Method not found", "data": [1]}
+        await stage.server.send(line({"jsonrpc": "2.0", "id": own["id"], "error": error}))
+        await stage.client.hears(b'"error"')
+        assert stage.client.messages()[-1] == {"jsonrpc": "2.0", "id": "q", "error": error}
+
+
+async def test_a_query_gets_an_error_when_the_server_ends() -> None:
+    async with through() as stage:
+        await stage.initialize()
+        await stage.client.send(QUERY)
+        await stage.server.own()
+        stage.exit(3)
+        await stage.client.ends()
+        assert stage.client.messages()[-1]["error"]["code"] == -32603
+
+
+async def test_what_passes_is_observed_and_costs_no_request() -> None:
+    async with through() as stage:
+        await stage.initialize()
+        await stage.client.send(QUERY)
+        await crawled(stage, 1, task("a"))
+        await stage.client.hears(b'"id":"q"')
+        await stage.client.send(call(1, "tools/call", name="work", task={}), call(2, "tasks/get", taskId="a"))
+        await stage.server.hears(b'"tasks/get"')
+        await stage.server.send(
+            result(2, task("a", "completed", 5)),
+            result(1, {"task": task("b")}),
+            notification("notifications/tasks/status", **task("b", "input_required", 6)),
+        )
+        await stage.client.hears(b"input_required")
+        await stage.client.send(call(3, "tasks/list", order="asc"))
+        await stage.client.hears(b'"id":3')
+        tasks = stage.client.messages()[-1]["result"]["tasks"]
+        assert [(t["taskId"], t["status"]) for t in tasks] == [("a", "completed"), ("b", "input_required")]
+        assert stage.server.received.count(b'"taskgate-') == 1
+
+
+async def test_a_response_to_one_of_two_requests_of_one_id_is_not_believed() -> None:
+    async with through(StdioConfig()) as stage:
+        await stage.initialize()
+        await stage.client.send(QUERY)
+        await crawled(stage, 1, task("a"))
+        await stage.client.hears(b'"id":"q"')
+        await stage.client.send(call(1, "tasks/get", taskId="a"), call(1, "tasks/get", taskId="b"))
+        await stage.server.hears(b'"b"')
+        # Of b, not of a
+        await stage.server.send(line({"jsonrpc": "2.0", "id": 1, "error": {"code": -32602, "message": "Not found"}}))
+        await stage.client.hears(b"Not found")
+        await stage.client.send(call(3, "tasks/list", taskIds=["a"]))
+        own = await stage.server.own(2)
+        value = {"tasks": [task("a")]} if own["method"] == "tasks/list" else task("a")
+        await stage.server.send(result(own["id"], value))
+        await stage.client.hears(b'"id":3')
+        assert [t["taskId"] for t in stage.client.messages()[-1]["result"]["tasks"]] == ["a"]
+
+
+async def test_a_server_that_filters_natively_is_left_alone() -> None:
+    async with through() as stage:
+        await stage.client.send(call(0, "initialize"))
+        await stage.server.hears(b"initialize")
+        native = result(0, {"capabilities": {"tasks": {"list": {"filter": {}}}}})
+        await stage.server.send(native)
+        await stage.client.hears(native)
+        await stage.client.send(QUERY)
+        await stage.server.hears(QUERY)
+
+
+async def test_a_later_revision_passes() -> None:
+    async with through() as stage:
+        await stage.initialize()
+        meta = {"io.modelcontextprotocol/protocolVersion": "2026-07-28"}
+        later = call("q", "tasks/list", order="asc", _meta=meta)
+        await stage.client.send(later)
+        await stage.server.hears(later)
+
+
+@pytest.mark.parametrize("way", ["up", "down"])
+async def test_a_slow_reader_slows_its_sender_down(way: str) -> None:
+    async with through(SMALL) as stage:
+        sender, reader = (stage.client, stage.server) if way == "up" else (stage.server, stage.client)
+        reader.pause()
+        data = b"x" * 10_000_000 + b"\n"
+        sending = asyncio.create_task(sender.send(data))
+        await asyncio.sleep(0.2)
+        assert not sending.done()  # pipes and buffers hold less than 10 MB
+        reader.resume()
+        await sending
+        await reader.until(lambda: len(reader.received) == len(data), "all of it")
+
+
+async def test_a_side_that_takes_no_more_is_closed_towards_the_other() -> None:
+    async with through() as stage:
+        stage.client.leave()
+        with pytest.raises(BrokenPipeError):
+            for _ in range(200):
+                await stage.server.send(notification("x"))
+                await asyncio.sleep(0.01)
+        stage.server.leave()
+        with pytest.raises(BrokenPipeError):
+            for _ in range(200):
+                await stage.client.send(notification("x"))
+                await asyncio.sleep(0.01)
+
+
+async def test_of_too_many_queries_each_gets_an_answer() -> None:
+    limits = msgspec.structs.replace(SMALL.limits, connections_max=2)
+    async with through(msgspec.structs.replace(SMALL, limits=limits)) as stage:
+        await stage.initialize()
+        await stage.client.send(*(call(n, "tasks/list", order="asc") for n in (1, 2, 3)))
+        await stage.client.hears(b'"id":3')
+        assert "connections_max" in stage.client.messages()[-1]["error"]["message"]
+        await crawled(stage)
+        await stage.client.hears(b'"id":1')
+        await stage.client.hears(b'"id":2')

@@ -1,0 +1,264 @@
+"""The server's process under the gateway: how it is started, signalled and told of (DESIGN 11.4 to 11.6)."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+import urllib.request
+from pathlib import Path
+
+import pytest
+
+from tests.launch import held_port, listening, port_of
+from tests.stdio.harness import QUERY_ALL, call, initialized
+from tests.stdio.process import GATEWAY, WAIT_S, gateway, ran, started
+
+LINUX = sys.platform.startswith("linux")
+
+
+@pytest.mark.parametrize(
+    ("script", "status"),
+    [("exit 0", 0), ("exit 7", 7), ("kill -9 $$", -9), ("kill -TERM $$", -15), ("kill -SEGV $$", -11)],
+)
+def test_the_gateway_ends_as_the_server_does(script: str, status: int) -> None:
+    ended = ran("sh", "-c", f"echo out; echo err >&2; {script}")
+    assert (ended.returncode, ended.stdout, ended.stderr) == (status, b"out\n", b"err\n")
+
+
+@pytest.mark.parametrize(
+    ("command", "status", "why"),
+    [("no-such-command", 127, "No such file or directory"), ("/etc/passwd", 126, "Permission denied")],
+)
+def test_a_server_that_does_not_start(command: str, status: int, why: str) -> None:
+    ended = ran(command, "argument")
+    assert (ended.returncode, ended.stdout) == (status, b"")
+    assert ended.stderr.decode() == f"taskgate: cannot start {command!r}: {why}\n"
+
+
+@pytest.mark.parametrize("arguments", [[], ["--"], ["--config", "x"], ["--admin", "a:1", "--"]])
+def test_the_command_is_needed(arguments: list[str]) -> None:
+    ended = subprocess.run([*GATEWAY, *arguments], capture_output=True, timeout=WAIT_S)
+    assert (ended.returncode, ended.stdout) == (2, b"")
+    assert b"behind --" in ended.stderr
+
+
+def test_the_command_begins_behind_two_dashes_or_with_the_first_word() -> None:
+    for arguments in (["--", "echo", "-n", "--", "a"], ["echo", "-n", "--", "a"]):
+        ended = subprocess.run([*GATEWAY, *arguments], capture_output=True, timeout=WAIT_S, stdin=subprocess.DEVNULL)
+        assert (ended.returncode, ended.stdout) == (0, b"-- a")
+
+
+def test_a_configuration_and_a_file_for_the_log(tmp_path: Path) -> None:
+    file = tmp_path / "stdio.yaml"
+    file.write_text("log: {level: debug, file: taskgate.log}\nlimits: {inspected_body_bytes_max: 1KiB}\n")
+    data = call(1, "tasks/list", order="asc")
+    ended = ran("sh", "-c", "read line", data=data, flags=["--config", str(file)])
+    assert ended.returncode == 0
+    assert json.loads(ended.stdout)["error"]["code"] == -32603
+    assert ended.stderr == b""
+    assert "failed" in [json.loads(line)["message"] for line in (tmp_path / "taskgate.log").read_text().splitlines()]
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        (
+            "listen: 127.0.0.1:1\nadmin: {}\nindex: {page_size: 0}\n",
+            ["listen", "admin", "log, index, limits", ":3: index"],
+        ),
+        ("upstreams: []\ntls: {}\n", ["upstreams", "tls", "unknown key"]),
+        ("limits: {held_bytes_max: 1MiB}\n", ["limits.held_bytes_max", "inspected_body_bytes_max"]),
+        ("log: {file: no/such/folder}\n", ["log.file", "can be written", "'no/such/folder'", "No such file"]),
+        ("", ["empty"]),
+    ],
+)
+def test_a_wrong_configuration_starts_nothing(tmp_path: Path, text: str, words: list[str]) -> None:
+    file = tmp_path / "stdio.yaml"
+    file.write_text(text)
+    ended = ran("touch", str(tmp_path / "started"), flags=["--config", str(file)])
+    assert (ended.returncode, ended.stdout) == (2, b"")
+    assert not (tmp_path / "started").exists()
+    for word in words:
+        assert word in ended.stderr.decode()
+
+
+def test_an_admin_listener_where_one_is_asked_for() -> None:
+    with held_port() as held, started(gateway("cat", flags=["--admin", f"127.0.0.1:{port_of(held)}"])) as process:
+        assert process.stdin is not None and process.stdout is not None
+        for message_id in (1, 2):
+            process.stdin.write(call(message_id, "ping"))
+            process.stdin.flush()
+            assert process.stdout.readline() == call(message_id, "ping")
+        for path in ("/metrics", "/healthz", "/readyz", "/", "/page/status.json"):
+            with urllib.request.urlopen(f"http://127.0.0.1:{port_of(held)}{path}", timeout=WAIT_S) as answer:
+                text = answer.read().decode()
+            assert path != "/metrics" or 'taskgate_upstream_requests_total{method="ping",upstream="stdio"} 2.0' in text
+        process.stdin.close()
+        process.stdin = None
+        assert process.wait(WAIT_S) == 0
+
+
+def test_an_admin_address_that_is_taken_or_none_starts_nothing_for_long() -> None:
+    with listening() as taken:
+        ended = ran("sleep", "600", flags=["--admin", f"127.0.0.1:{port_of(taken)}"])
+        assert (ended.returncode, ended.stdout) == (1, b"")
+        assert f"cannot listen on 127.0.0.1:{port_of(taken)}" in ended.stderr.decode()
+    ended = ran("true", flags=["--admin", "nowhere"])
+    assert (ended.returncode, ended.stdout) == (2, b"")
+    assert ended.stderr.decode().startswith("taskgate: --admin: expected HOST:PORT")
+
+
+def test_the_server_has_the_environment_the_folder_and_the_open_files_of_the_gateway(tmp_path: Path) -> None:
+    reads, writes = os.pipe()
+    os.set_blocking(reads, False)
+    script = (
+        "import os, sys; print(os.getcwd(), sorted(os.environb.items()), sys.argv); os.write(int(sys.argv[1]), b'x')"
+    )
+    command = [sys.executable, "-S", "-E", "-c", script, str(writes), "one two", "--", "*"]
+    said = []
+    for line in (command, [sys.executable, "-m", "gateway", "stdio", "--", *command]):
+        done = subprocess.run(
+            line,
+            cwd=tmp_path,
+            env={"PATH": os.environ["PATH"], "PYTHONPATH": os.environ.get("PYTHONPATH", ""), "X": "1"},
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            pass_fds=[writes],
+            timeout=WAIT_S,
+        )
+        said.append((done.returncode, done.stdout, done.stderr, os.read(reads, 10)))
+    os.close(reads)
+    os.close(writes)
+    assert said[0] == said[1]
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+def test_a_signal_goes_on_to_the_server_which_decides(number: signal.Signals) -> None:
+    name = number.name.removeprefix("SIG")
+    script = f"trap 'echo got {name}; exit 5' {name}; echo up; while :; do sleep 0.01; done"
+    with started(gateway("sh", "-c", script)) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"up\n"
+        process.send_signal(number)
+        assert process.stdout.read() == f"got {name}\n".encode()
+        assert process.wait(WAIT_S) == 5
+
+
+def test_a_server_without_a_handler_dies_of_the_signal_and_the_gateway_tells_so() -> None:
+    with started(gateway("sh", "-c", "echo up; exec sleep 60")) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"up\n"
+        process.terminate()
+        assert process.wait(WAIT_S) == -signal.SIGTERM
+
+
+def test_a_signal_while_the_gateway_starts_is_not_lost() -> None:
+    for delay_s in (0.0, 0.02, 0.05, 0.1, 0.2):
+        with started(gateway("sleep", "60")) as process:
+            time.sleep(delay_s)
+            process.terminate()
+            assert process.wait(WAIT_S) == -signal.SIGTERM
+
+
+def test_the_end_of_input_ends_a_server_that_reads_it() -> None:
+    with started(gateway("cat")) as process:
+        assert process.stdin is not None and process.stdout is not None
+        process.stdin.write(b"a\nb")
+        process.stdin.close()
+        assert process.stdout.read() == b"a\nb"
+        assert process.wait(WAIT_S) == 0
+        process.stdin = None
+
+
+@pytest.mark.skipif(not LINUX, reason="reads the peak of memory in /proc")
+def test_a_line_of_any_size_costs_no_memory() -> None:
+    """64 MB in one line: the process holds what may be read of a line, 4 MiB, and pieces."""
+    size = 64_000_000
+    with started(gateway("cat")) as process:
+        assert process.stdin is not None and process.stdout is not None
+        process.stdin.write(call(1, "ping"))
+        process.stdin.flush()
+        assert process.stdout.readline() == call(1, "ping")
+        before = peak_bytes(process.pid)
+        writing = threading.Thread(target=process.stdin.write, args=(b"x" * size + b"\n",))
+        writing.start()
+        received = 0
+        while received < size:
+            received += len(os.read(process.stdout.fileno(), 1 << 20))
+        writing.join()
+        assert peak_bytes(process.pid) - before < 24_000_000
+
+
+def peak_bytes(pid: int) -> int:
+    """The largest resident set so far."""
+    found = re.search(r"VmHWM:\s+(\d+) kB", Path(f"/proc/{pid}/status").read_text())
+    assert found is not None
+    return int(found[1]) * 1024
+
+
+def test_standard_streams_may_be_files(tmp_path: Path) -> None:
+    there, back = tmp_path / "in", tmp_path / "out"
+    there.write_bytes(b"x" * 200_000 + b"\nlast")
+    with there.open("rb") as source, back.open("wb") as sink:
+        done = subprocess.run(gateway("cat"), stdin=source, stdout=sink, timeout=WAIT_S)
+    assert (done.returncode, back.read_bytes()) == (0, there.read_bytes())
+
+
+def test_standard_error_stays_in_its_mode_when_it_is_standard_output_too() -> None:
+    """A pipe that several processes write to, as with 2>&1: who finds it full must wait."""
+    script = "python3 -c 'import sys; sys.stderr.write(\"e\" * 1000000); sys.stderr.flush()'; exit 4"
+    done = subprocess.run(
+        gateway("sh", "-c", script),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        timeout=WAIT_S,
+    )
+    assert (done.returncode, len(done.stdout)) == (4, 1_000_000)
+
+
+def test_what_a_server_leaves_running_does_not_keep_the_gateway() -> None:
+    """Its own child holds its output open."""
+    with started(gateway("sh", "-c", "sleep 600 & echo $!; exit 3")) as process:
+        assert process.stdout is not None
+        left = int(process.stdout.readline())
+        try:
+            assert process.wait(WAIT_S) == 3
+        finally:
+            os.kill(left, signal.SIGKILL)
+
+
+def test_nothing_of_the_gateways_is_printed_on_standard_output() -> None:
+    """Its log goes to standard error; so does what a library prints."""
+    hello = call(0, "initialize")
+    answered = initialized().replace(b'"tasks":{', b'"tasks":{"x":"%b",' % (b"y" * 70_000), 1)
+    script = f"read line; printf '%s' '{answered.decode()}'; read line; exit 0"
+    with started(gateway("sh", "-c", script), {"PYTHONSTARTUP": ""}) as process:
+        assert process.stdin is not None and process.stdout is not None and process.stderr is not None
+        process.stdin.write(hello)
+        process.stdin.flush()
+        assert process.stdout.readline() == answered
+        process.stdin.write(QUERY_ALL)
+        process.stdin.close()
+        process.stdin = None
+        assert process.wait(WAIT_S) == 0
+        [line] = process.stderr.read().splitlines()
+        assert (json.loads(line)["level"], json.loads(line)["message"]) == ("warning", "not advertised")
+
+
+@pytest.mark.skipif(not LINUX, reason="only Linux has a signal for it")
+def test_a_server_that_does_not_end_by_itself_is_killed_with_the_gateway() -> None:
+    script = "trap '' TERM HUP INT; echo $$; while :; do sleep 0.01; done"
+    with started(gateway("sh", "-c", script)) as process:
+        assert process.stdout is not None
+        server = int(process.stdout.readline())
+        process.kill()
+        assert process.wait(WAIT_S) == -signal.SIGKILL
+        deadline = time.monotonic() + WAIT_S
+        while Path(f"/proc/{server}").exists() and "State:\tZ" not in Path(f"/proc/{server}/status").read_text():
+            assert time.monotonic() < deadline
+            time.sleep(0.01)

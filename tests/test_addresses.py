@@ -1,0 +1,199 @@
+"""Addresses that one can use: what the command prints, what it logs, what a client that is lost is told, and loops.
+
+DESIGN 8: the addresses that clients use, with prefix, host, the port really taken and the path of `url`.
+"""
+
+import http.client
+import json
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from gateway import config
+from tests.launch import Gateway, Gateways, Json, eventually, held_port, listening, logged, port_of, run
+
+HERE = "http://127.0.0.1:8080"
+UPSTREAMS: list[Json] = [
+    {"name": "plain", "url": "http://127.0.0.1:3001/mcp"},
+    {"name": "research", "url": "http://127.0.0.1:3002/mcp", "match": {"prefix": "/research"}},
+    {"name": "named", "url": "https://tools.example/v1/mcp", "match": {"host": "mcp.example"}},
+    {"name": "both", "url": "http://127.0.0.1:3003", "match": {"host": "mcp.example", "prefix": "/b"}},
+    {
+        "name": "public",
+        "url": "http://127.0.0.1:3004/mcp",
+        "match": {"prefix": "/p"},
+        "public_url": "https://x.example/y",
+    },
+    {"name": "stays", "url": "http://127.0.0.1:3005/mcp", "match": {"prefix": "/s"}, "public_url": "off"},
+]
+
+
+def checked(folder: Path, **settings: object) -> tuple[int, str]:
+    """The exit status of --check, and what it says."""
+    file = folder / "config.yaml"
+    file.write_text(json.dumps(settings))
+    ended = run("--check", "--config", str(file))
+    return ended.returncode, ended.stdout + ended.stderr
+
+
+def test_check_prints_which_address_leads_to_which_upstream(tmp_path: Path) -> None:
+    status, said = checked(tmp_path, upstreams=UPSTREAMS)
+    assert status == 0
+    assert said.splitlines()[1:] == [
+        f"  {HERE}/mcp leads to http://127.0.0.1:3001/mcp (plain)",
+        f"  {HERE}/research/mcp leads to http://127.0.0.1:3002/mcp (research)",
+        "  http://mcp.example:8080/v1/mcp leads to https://tools.example/v1/mcp (named)",
+        "  http://mcp.example:8080/b/ leads to http://127.0.0.1:3003/ (both)",
+        "  https://x.example/y/mcp leads to http://127.0.0.1:3004/mcp (public)",
+        f"  {HERE}/s/mcp leads to http://127.0.0.1:3005/mcp (stays)",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("listen", "url"),
+    [
+        ("127.0.0.1:8080", "http://127.0.0.1:8080/mcp"),
+        ("127.0.0.1:8080", "http://localhost:8080/mcp"),
+        ("localhost:8080", "http://127.0.0.1:8080/mcp"),
+        ("[::1]:8080", "http://[::1]:8080/mcp"),
+        ("0.0.0.0:80", "http://127.0.0.1/mcp"),
+        ("0.0.0.0:8080", "http://127.0.0.9:8080/mcp"),
+        ("[::]:443", "https://localhost/mcp"),
+        ("mcp.example:8080", "http://MCP.example:8080/other"),
+    ],
+)
+def test_an_upstream_that_is_the_gateways_own_listener_is_an_error(listen: str, url: str) -> None:
+    text = json.dumps({"listen": listen, "upstreams": [{"name": "up", "url": url}]})
+    with pytest.raises(config.ConfigError) as refused:
+        config.parse(text, "config.yaml")
+    problem = f"expected the address of an MCP server; given {url!r}, where the gateway itself listens"
+    assert str(refused.value) == f"config.yaml:1: upstreams[0].url: {problem}"
+
+
+def test_an_upstream_given_by_a_flag_that_is_the_gateways_own_listener_is_an_error() -> None:
+    ended = run("--check", "--upstream", f"{HERE}/mcp")
+    assert ended.returncode == 2
+    assert ended.stderr.startswith("taskgate: --upstream: expected the address of an MCP server; given ")
+
+
+@pytest.mark.parametrize(
+    ("listen", "url"),
+    [
+        ("127.0.0.1:8080", "http://127.0.0.1:8081/mcp"),
+        ("127.0.0.1:8080", "http://[::1]:8080/mcp"),
+        ("0.0.0.0:8080", "http://tools.example:8080/mcp"),
+    ],
+)
+def test_an_upstream_that_may_be_another_server_is_none(listen: str, url: str) -> None:
+    config.parse(json.dumps({"listen": listen, "upstreams": [{"name": "up", "url": url}]}), "config.yaml")
+
+
+@pytest.fixture(scope="module")
+def gateways(tmp_path_factory: pytest.TempPathFactory) -> Gateways:
+    return Gateways(tmp_path_factory.mktemp("gateways"))
+
+
+@pytest.fixture(scope="module")
+def nowhere(gateways: Gateways) -> Iterator[Gateway]:
+    """A gateway that has something at two prefixes, and something else at one host."""
+    with listening() as sock:
+        url = f"http://127.0.0.1:{port_of(sock)}/mcp"
+        upstreams = [
+            {"name": "a", "url": url, "match": {"prefix": "/a"}},
+            {"name": "b", "url": url, "match": {"prefix": "/b"}, "public_url": "https://x.example/y"},
+            {"name": "c", "url": url, "match": {"host": "localhost", "prefix": "/c"}},
+        ]
+        with gateways.process(port_of(sock), upstreams=upstreams) as gateway:
+            yield gateway
+
+
+def asked(port: int, path: str, host: str, body: Json | None = None) -> tuple[int, Json]:
+    """The status of a POST, and the JSON of its body."""
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=20)
+    try:
+        content = json.dumps(body or {"jsonrpc": "2.0", "id": 1, "method": "ping"})
+        connection.request("POST", path, content, {"Host": host, "Content-Type": "application/json"})
+        response = connection.getresponse()
+        return response.status, json.loads(response.read())
+    finally:
+        connection.close()
+
+
+@pytest.mark.parametrize(("host", "more"), [("127.0.0.1", []), ("localhost", ["c"])])
+def test_a_path_that_leads_nowhere_gets_a_404_that_names_the_addresses_of_its_host(
+    nowhere: Gateway, host: str, more: list[str]
+) -> None:
+    authority = f"{host}:{nowhere.port}"
+    status, said = asked(nowhere.port, "/mcp", authority)
+    assert status == 404
+    # The more a match says, the earlier it is tried.
+    expected = [
+        *(f"http://{authority}/{name}/mcp" for name in more),
+        f"http://{authority}/a/mcp",
+        "https://x.example/y/mcp",
+    ]
+    message = "Not Found: no upstream is configured for this host and path; at this host there are "
+    assert said["error"]["message"] == message + ", ".join(expected)
+
+
+def test_a_404_names_no_addresses_of_another_host(gateways: Gateways) -> None:
+    with listening() as sock:
+        upstream = {"match": {"host": "localhost", "prefix": "/secret"}}
+        with gateways.process(port_of(sock), upstream=upstream) as gateway:
+            status, said = asked(gateway.port, "/mcp", f"127.0.0.1:{gateway.port}")
+    assert (status, said["error"]["message"]) == (
+        404,
+        "Not Found: no upstream is configured for this host and path",
+    )
+
+
+async def test_the_log_names_the_addresses_that_clients_use_with_the_port_really_taken(gateways: Gateways) -> None:
+    with listening() as sock, held_port() as admin:
+        url = f"http://127.0.0.1:{port_of(sock)}/v1/mcp"
+        settings = {
+            "listen": "127.0.0.1:0",
+            "admin": {"listen": f"127.0.0.1:{port_of(admin)}"},
+            "upstreams": [
+                {"name": "a", "url": url, "match": {"prefix": "/a"}},
+                {"name": "b", "url": url, "match": {"host": "localhost"}},
+            ],
+        }
+        with gateways.starting(settings) as gateway:
+            await logged(gateway, '"upstream": "b"')
+            serving = {line["upstream"]: line["address"] for line in gateway.lines() if line["message"] == "serving"}
+            port = int(serving["a"].split(":")[2].partition("/")[0])
+            assert port not in (0, 80)
+            assert serving == {
+                "a": f"http://127.0.0.1:{port}/a/v1/mcp",
+                "b": f"http://localhost:{port}/v1/mcp",
+            }
+
+
+async def test_a_loop_that_only_shows_at_run_time_is_cut(gateways: Gateways) -> None:
+    """The gateway takes any port, and is then told that this is where its upstream is."""
+    with listening() as sock, held_port() as admin:
+        url = f"http://127.0.0.1:{port_of(sock)}/mcp"
+        settings = {
+            "listen": "127.0.0.1:0",
+            "admin": {"listen": f"127.0.0.1:{port_of(admin)}"},
+            "upstreams": [{"name": "up", "url": url, "requests_max": 50, "connect_timeout": "1s"}],
+        }
+        with gateways.starting(settings) as gateway:
+            serving = await logged(gateway, "serving")
+            port = int(serving["address"].split(":")[2].partition("/")[0])
+            settings["upstreams"][0]["url"] = f"http://127.0.0.1:{port}/mcp"  # type: ignore[index]
+            gateway.reconfigure(settings)
+            gateway.signal(signal.SIGHUP)
+            await logged(gateway, "reloaded")
+            status, said = asked(port, "/mcp", f"127.0.0.1:{port}")
+            assert status == 508
+            assert said["error"]["message"] == (
+                "Loop Detected: this request comes from taskgate itself: the url of an upstream leads back to it"
+            )
+
+            async def counted() -> bool:
+                return gateway.log.count('"Loop"') == 1
+
+            await eventually(counted, "one request that came round")

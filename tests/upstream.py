@@ -1,0 +1,135 @@
+"""The scripted upstream: it takes connections on a socket, reads requests, and answers in raw bytes.
+
+In: a listening socket. Out: connections (tests/peer.py). `Upstream` is for tests that answer request by request; those
+of tests/soak and tests/attack answer by a script of their own. Always: nothing of one test reaches the next.
+
+Apart from it: the upstream of tests/model, which lives on a virtual clock; those of tests/bench and
+tests/relay/flood.py, which must cost little; and real servers.
+"""
+
+import asyncio
+import contextlib
+import socket
+import time
+from collections.abc import Callable
+
+from tests.peer import WAIT_S, NotInTime, Peer
+from tests.relay.http1 import Malformed, Message
+
+
+class Listener:
+    """Takes connections on a socket. A subclass says what becomes of them."""
+
+    def __init__(self, listening: socket.socket) -> None:
+        self.listening = listening
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    def open(self) -> None:
+        """Take connections, whether or not the socket listens already."""
+        self.listening.setblocking(False)
+        self.listening.listen(128)
+        self._loop = asyncio.get_running_loop()
+        self._loop.add_reader(self.listening, self._accept)
+
+    def shut(self) -> None:
+        """Take no more connections. The socket listens on."""
+        if self._loop is not None:
+            self._loop.remove_reader(self.listening)
+            self._loop = None
+
+    def _accept(self) -> None:
+        with contextlib.suppress(BlockingIOError, ConnectionError):  # nobody is there any more
+            while True:
+                self.connected(self.listening.accept()[0])
+
+    def connected(self, sock: socket.socket) -> None:
+        """A connection has come."""
+        raise NotImplementedError
+
+
+class Upstream(Listener):
+    """The upstream of a test: it knows every request on its connections, and the test answers them."""
+
+    def __init__(self, listening: socket.socket) -> None:
+        super().__init__(listening)
+        self.connections: list[Peer] = []
+        self._order: list[tuple[Peer, int]] = []  # connection, and place on it, of each request whose head has come
+        self._heads: dict[Peer, int] = {}
+        self._changed = asyncio.Event()
+        self._forget_backlog()
+        if listening.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
+            self.open()
+
+    @property
+    def port(self) -> int:
+        port: int = self.listening.getsockname()[1]
+        return port
+
+    def _forget_backlog(self) -> None:
+        self.listening.setblocking(False)
+        with contextlib.suppress(OSError):  # nobody is there, or it does not listen yet
+            while True:
+                self.listening.accept()[0].close()
+
+    def connected(self, sock: socket.socket) -> None:
+        self.connections.append(Peer(sock, self._arrived))
+        self._changed.set()
+
+    def _arrived(self, peer: Peer) -> None:
+        with contextlib.suppress(Malformed):
+            known = self._heads.get(peer, 0)
+            self._heads[peer] = peer.incoming.count()
+            self._order += [(peer, place) for place in range(known, self._heads[peer])]
+        self._changed.set()
+
+    @property
+    def requests(self) -> list[Message]:
+        """Every request whose head has come, in the order of arrival; the last on a connection may not be whole."""
+        return [peer.incoming.requests()[place] for peer, place in self._order]
+
+    def _is_whole(self, number: int) -> bool:
+        if len(self._order) < number:
+            return False
+        peer, place = self._order[number - 1]
+        return peer.incoming.requests()[place].whole
+
+    async def until(self, condition: Callable[[], bool], what: str, wait_s: float = WAIT_S) -> None:
+        """Return once `condition` holds, which is looked at whenever something happens on any connection."""
+        deadline = time.monotonic() + wait_s
+        while not condition():
+            self._changed.clear()
+            try:
+                async with asyncio.timeout(deadline - time.monotonic()):
+                    await self._changed.wait()
+            except TimeoutError:
+                got = [bytes(peer.received[-400:]) for peer in self.connections]
+                raise NotInTime(f"{what}: not within {wait_s:g} s; the upstream received {got!r}") from None
+
+    async def head(self, number: int = 1) -> Peer:
+        """The connection of the request of that number, once its head has come."""
+        await self.until(lambda: len(self._order) >= number, f"the head of request {number} at the upstream")
+        return self._order[number - 1][0]
+
+    async def request(self, number: int = 1, wait_s: float = WAIT_S) -> Peer:
+        """The connection of the request of that number, once it is whole."""
+        await self.until(lambda: self._is_whole(number), f"the whole of request {number} at the upstream", wait_s)
+        return self._order[number - 1][0]
+
+    async def refuse(self) -> None:
+        """Listen no more, and cut the connections that are there."""
+        self.shut()
+        self.listening.close()
+        for peer in self.connections:
+            if not peer.closed:
+                peer.reset()
+
+    async def close(self) -> None:
+        """Leave every connection, and see that the other side has too: nothing of one test is left for the next."""
+        self.shut()
+        left = [peer for peer in self.connections if not peer.closed]
+        for peer in left:
+            peer.finish()
+        for peer in left:
+            with contextlib.suppress(NotInTime):
+                await peer.ends()
+            await peer.close()
