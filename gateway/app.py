@@ -12,7 +12,7 @@ import os
 import signal
 import socket
 import ssl
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from typing import Any
 
 from aiohttp import web
@@ -80,8 +80,8 @@ class App:
         self._proxy = Proxy(config, self._pools, self._links, self._sessions, self._metrics)
         self._config = config
 
-    async def _handle(self, exchange: Exchange) -> None:
-        await self._proxy.handle(exchange)
+    def _handle(self, exchange: Exchange) -> Awaitable[None]:
+        return self._proxy.handle(exchange)  # a reload changes the proxy
 
     def _gauges(self) -> dict[str, Gauge]:
         """The gauges: what is in use now, and its limits."""

@@ -112,9 +112,7 @@ class Proxy:
 
     def _position(self, message: Message, caller: HttpCaller, exchange: Exchange) -> Position | None:
         """The page that a filtered `tasks/list` asks for; None if the message is relayed. Raises BadQuery."""
-        if caller.pool.knows_by_connection(exchange):
-            return None
-        if message.method != "tasks/list" or _of_another_era(caller):
+        if message.method != "tasks/list" or caller.pool.knows_by_connection(exchange) or _of_another_era(caller):
             return None
         return self._answerer.position(caller.key, message)
 
@@ -137,7 +135,7 @@ class Proxy:
         headers = caller.headers
         if message is not None or exchange.method == b"GET":
             headers = headers.with_readable_encodings()
-        refused_trailers = caller.identity_headers if b"transfer-encoding" in headers else ()
+        refused_trailers = caller.identity_headers if b"transfer-encoding" in headers.by_name else ()
         request = Request(exchange.method, caller.target, headers, exchange.take(), whole, refused_trailers)
         exchange.waits_for_news = exchange.method == b"GET" or method == "tasks/result"
         self._metrics.upstream_request(caller.upstream.name, method)
@@ -170,7 +168,7 @@ class Proxy:
 
 def _may_carry_message(exchange: Exchange, bytes_max: int) -> bool:
     headers = exchange.headers
-    if exchange.method != b"POST" or headers.media_type() != JSON or b"content-encoding" in headers:
+    if exchange.method != b"POST" or headers.media_type() != JSON or b"content-encoding" in headers.by_name:
         return False
     return int(headers.get(b"content-length") or 0) <= bytes_max
 
