@@ -80,7 +80,8 @@ def keeps_its_place(patch: Patch) -> None:
     async def keeping(self: Call, kind: type[BaseException] | None, *more: Any) -> None:
         if kind is not None:
             places = self._pool.places
-            places.take() or await places.wait(self._pool.config.connect_timeout)
+            if not places.take():
+                await places.wait(self._pool.config.connect_timeout)
         await leave(self, kind, *more)
 
     patch.setattr(Call, "__aexit__", keeping)
