@@ -24,7 +24,7 @@ from gateway.mcp.capabilities import LAST_REVISION
 from gateway.mcp.jsonrpc import INVALID_PARAMS, Message
 from gateway.operate.journal import Journal
 from gateway.operate.metrics import Metrics
-from gateway.tasks import answer, guards
+from gateway.tasks import answer
 from gateway.tasks.criteria import BadQuery
 from gateway.tasks.cursor import Position
 from gateway.tasks.guards import Guards
@@ -50,17 +50,24 @@ class Proxy:
     """Handles the requests of all clients."""
 
     def __init__(
-        self, config: Config, pools: dict[str, Pool], links: Links, sessions: Sessions, metrics: Metrics
+        self,
+        config: Config,
+        pools: dict[str, Pool],
+        links: Links,
+        sessions: Sessions,
+        guards: Guards | None,
+        metrics: Metrics,
+        journal: Journal,
     ) -> None:
         self._limits = config.limits
         self._links = links
         self._sessions = sessions
         self._metrics = metrics
-        self._journal = Journal(metrics, config.log)
+        self._journal = journal
         clock = asyncio.get_running_loop().time
         self._door = Door(config.listen, config)
         self._callers = Callers(config, pools)
-        self._guards = Guards(config.guards, clock) if guards.is_any(config.guards) else None
+        self._guards = guards
         self._answerer = answer.Answerer(sessions, Refresher(sessions, config.index, metrics, clock), metrics, clock)
 
     async def handle(self, exchange: Exchange) -> None:
@@ -83,6 +90,7 @@ class Proxy:
             position = self._position(message, caller, exchange) if message is not None else None
             if position is not None and message is not None:
                 kind = "answered"
+                self._journal.began(exchange)
                 await self._answerer.answer(HttpReply(exchange, caller), caller, message, position)
             else:
                 kind = "relayed"
