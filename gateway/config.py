@@ -649,6 +649,12 @@ def _clashes(config: Config, given: dict[str, str]) -> Iterator[Clash]:
     if config.admin and config.admin.listen == config.listen and (config.listen.port or config.listen.path):
         shown = given.get("admin.listen") or given.get("listen")
         yield ("admin.listen", "listen"), f"expected an admin.listen other than listen; given {shown}"
+    if config.traces and _is_reached_by(config.traces.endpoint, config.listen):
+        shown = given.get("traces.endpoint")
+        yield (
+            ("traces.endpoint",),
+            f"expected the address of a collector; given {shown}, where the gateway itself listens",
+        )
     for at, upstream in enumerate(config.upstreams):
         yield from _upstream_clashes(upstream, f"upstreams[{at}]", config, given)
     yield from _limits_clashes(config.limits, given)
