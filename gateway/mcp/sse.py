@@ -106,8 +106,8 @@ class Parser:
     marked events is read (see `_MARKED_MAX`), and the rest comes unread. With `reads_all`, or the marks EVERY, all are.
     """
 
-    def __init__(self, event_bytes_max: int, marks: Sequence[bytes] = EVERY, reads_all: bool = False) -> None:
-        self.event_bytes_max: float = event_bytes_max
+    def __init__(self, event_bytes_max: float, marks: Sequence[bytes] = EVERY, reads_all: bool = False) -> None:
+        self.event_bytes_max = event_bytes_max
         self._marks = marks
         self._reads_all = reads_all or marks is EVERY
         self._pending = bytearray()

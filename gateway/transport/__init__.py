@@ -35,7 +35,8 @@ Between them:
     relay         the byte pump
     taps          a look at the messages that pass
     headers       header fields
-    wire          the base of all connections, and bodies on their way
+    wire          the base of all connections
+    body          a body on its way, and what ends it
     buffers       the count of all bytes that are held, and its limit
     turns         large reads share the turns of the event loop
     descriptors   how many connections the process can keep

@@ -15,9 +15,9 @@ from typing import Final, Protocol
 from gateway.config import Limits
 from gateway.transport import http1
 from gateway.transport.buffers import Account, Buffers
-from gateway.transport.exchange import ClientGone, ClientWire, Exchange, write_refusal
+from gateway.transport.exchange import ClientGone, Exchange, write_refusal
 from gateway.transport.headers import Headers
-from gateway.transport.wire import Wire
+from gateway.transport.wire import ClientWire, Wire
 
 log = logging.getLogger("taskgate.listener")
 

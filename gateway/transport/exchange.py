@@ -10,15 +10,15 @@ response without an `end` cuts the client's connection (DESIGN 3.5).
     end      the response is whole
 """
 
-import asyncio
 from collections.abc import Iterable
 from typing import Final
 
 from gateway.mcp import jsonrpc
 from gateway.transport import http1
+from gateway.transport.body import NO_TRAILERS, Body, Framing, chunk, last_chunk
 from gateway.transport.buffers import SMALL_BYTES_MAX, Account
 from gateway.transport.headers import Headers
-from gateway.transport.wire import NO_TRAILERS, Body, Framing, Wire, chunk, last_chunk
+from gateway.transport.wire import ClientWire
 
 _ERROR: Final = b'"error"'
 CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
@@ -26,37 +26,6 @@ CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
 
 class ClientGone(Exception):
     """The client left before its request was whole."""
-
-
-class ClientWire(Wire):
-    """A client's connection, as its exchanges know it."""
-
-    room_timeout_s: float
-    """How long a request waits for room in the buffers."""
-    pinned: Wire | None = None
-    """The upstream connection that serves this client alone."""
-    address = "unknown"
-    """The client's address without its port; "unix" for a Unix socket."""
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        super().connection_made(transport)
-        peer = transport.get_extra_info("peername")
-        self.address = str(peer[0]) if isinstance(peer, tuple) else "unix"
-
-    @property
-    def is_ending(self) -> bool:
-        """Whether the connection closes after the response in flight."""
-        raise NotImplementedError
-
-    def expect_body(self) -> None:
-        """From now on more of the request's body must come in time, unless the client waits to be told to go on."""
-        raise NotImplementedError
-
-    def pin(self, wire: Wire) -> None:
-        """Keep an upstream connection that serves this client alone, in place of the one before."""
-        if self.pinned is not None and self.pinned is not wire:
-            self.pinned.close()
-        self.pinned = wire
 
 
 class Exchange:

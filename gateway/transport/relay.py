@@ -13,13 +13,13 @@ from typing import Any, Final
 
 from gateway.config import Limits
 from gateway.errors import GatewayError, UpstreamTimeout
+from gateway.transport.body import chunk, last_chunk
 from gateway.transport.buffers import SMALL_BYTES_MAX, Account
 from gateway.transport.exchange import Exchange
 from gateway.transport.headers import Headers
 from gateway.transport.pool import Call, Pool
 from gateway.transport.taps import BodyTap, Decode, EventTap, Unreadable, Watch, decoder
 from gateway.transport.upstream import Response
-from gateway.transport.wire import chunk, last_chunk
 
 log = logging.getLogger("taskgate.relay")
 

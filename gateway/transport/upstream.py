@@ -16,10 +16,11 @@ import httptools
 
 from gateway.config import Limits
 from gateway.errors import GatewayError, UpstreamBroken, UpstreamTimeout
+from gateway.transport.body import NO_TRAILERS, Body, Framing
 from gateway.transport.buffers import Buffers
 from gateway.transport.exchange import Exchange
 from gateway.transport.headers import Headers
-from gateway.transport.wire import NO_TRAILERS, Body, Framing, Wire
+from gateway.transport.wire import Wire
 
 log = logging.getLogger("taskgate.upstream")
 

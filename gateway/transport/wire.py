@@ -1,47 +1,26 @@
-"""The base of clients' and upstreams' connections: back-pressure in both directions, and a body on its way through.
+"""The base of clients' and upstreams' connections: back-pressure in both directions.
 
-In: pieces of bytes as a transport delivers them. Out: the same pieces to one reader, in order.
-Always: a body holds `HELD_BYTES_MAX` and one read of the socket at most; then its connection is not read until the
-reader has caught up. All that is held is counted (buffers.py); at the limit a body holds one small read. A reader gets
-every byte that came before a failure, and then the failure. A peer that has vanished, or does not take what is sent to
-it, loses its connection after `stall_timeout`.
+In: bytes as a transport delivers them, and bytes to send. Out: `data_received` for what arrives.
+Always: reading is held as long as anybody asks for that; what a peer has yet to take is counted (buffers.py). A peer
+that has vanished, or does not take what is sent to it, loses its connection after `stall_timeout`.
 """
 
 import asyncio
 import select
 import socket
 import struct
-from collections.abc import Container
 from socket import SO_KEEPALIVE, SO_LINGER, SOL_SOCKET
 from typing import Final, Literal, TypeAlias
 from weakref import WeakValueDictionary
 
 from gateway.transport.buffers import Account, Buffers
-from gateway.transport.headers import Headers
 from gateway.transport.turns import LARGE_BYTES_MIN
 
 _RESET_SEEN: Final = select.POLLHUP | select.POLLERR
 _END_SEEN: Final = getattr(select, "POLLRDHUP", 0)
-HELD_BYTES_MAX: Final = 256 * 1024
-UNCOUNTED_BYTES_MAX: Final = 4 * 1024  # of a body: most messages are read at once, and counting has a cost
-NO_TRAILERS: Final = Headers()
 _KEEPIDLE_MAX_S: Final = 32767  # the most that Linux takes
 _USER_TIMEOUT_MAX_MS: Final = 2**31 - 1
 _RESET: Final = struct.pack("ii", 1, 0)  # on, for 0 seconds: what is not sent yet is dropped, and RST is sent
-
-
-Framing: TypeAlias = Literal["length", "chunked", "close", "none"]
-"""What ends a body: its `Content-Length`, its last chunk, the connection's end; "none": there is no body."""
-
-
-def chunk(data: bytes) -> bytes:
-    """Data as one chunk; nothing for no data, because an empty chunk is the last one."""
-    return b"%x\r\n%b\r\n" % (len(data), data) if data else b""
-
-
-def last_chunk(trailers: Headers, refused: Container[bytes] = ()) -> bytes:
-    """The end of a body in chunks, with those trailers that may pass and are not named in `refused`."""
-    return b"0\r\n%b\r\n" % (trailers.passable_trailers(refused).block() if trailers else b"")
 
 
 Link: TypeAlias = tuple[tuple[str, int], tuple[str, int]]
@@ -195,6 +174,37 @@ class Wire(asyncio.BufferedProtocol):
             self.transport.close()
 
 
+class ClientWire(Wire):
+    """A client's connection, as its exchanges know it."""
+
+    room_timeout_s: float
+    """How long a request waits for room in the buffers."""
+    pinned: Wire | None = None
+    """The upstream connection that serves this client alone."""
+    address = "unknown"
+    """The client's address without its port; "unix" for a Unix socket."""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        super().connection_made(transport)
+        peer = transport.get_extra_info("peername")
+        self.address = str(peer[0]) if isinstance(peer, tuple) else "unix"
+
+    @property
+    def is_ending(self) -> bool:
+        """Whether the connection closes after the response in flight."""
+        raise NotImplementedError
+
+    def expect_body(self) -> None:
+        """From now on more of the request's body must come in time, unless the client waits to be told to go on."""
+        raise NotImplementedError
+
+    def pin(self, wire: Wire) -> None:
+        """Keep an upstream connection that serves this client alone, in place of the one before."""
+        if self.pinned is not None and self.pinned is not wire:
+            self.pinned.close()
+        self.pinned = wire
+
+
 def _end_stalls(sock: socket.socket, timeout_s: float, limited: bool = True) -> None:
     """Have the kernel end a connection whose peer answers nothing, or takes nothing of what is sent, for `timeout_s`.
 
@@ -213,103 +223,3 @@ def _end_stalls(sock: socket.socket, timeout_s: float, limited: bool = True) -> 
     for name, value in options.items():
         if (option := getattr(socket, name, None)) is not None:  # Linux has all of them
             sock.setsockopt(socket.IPPROTO_TCP, option, value)
-
-
-class Body:
-    """The body of one message, between its connection and its reader."""
-
-    __slots__ = (
-        "_counted", "_discarding", "_error", "_held", "_pieces", "_waiter", "_wire", "_wire_held", "began", "complete",
-        "trailers",
-    )  # fmt: skip
-
-    def __init__(self, wire: Wire) -> None:
-        self.began = False  # its first byte has come
-        self.complete = False
-        self.trailers = NO_TRAILERS
-        self._wire = wire
-        self._pieces: list[bytes] = []
-        self._held = self._counted = 0
-        self._wire_held = False
-        self._discarding = False
-        self._error: Exception | None = None
-        self._waiter: asyncio.Future[None] | None = None
-
-    def feed(self, data: bytes) -> None:
-        """Take in what arrived."""
-        self.began = True
-        if self._discarding:
-            return
-        self._pieces.append(data)
-        self._held += len(data)
-        if self._held > UNCOUNTED_BYTES_MAX:
-            self._count()
-        if self._waiter is not None:
-            self._wake()
-
-    def finish(self, trailers: Headers = NO_TRAILERS) -> None:
-        """The body is whole. Nothing happens if it has failed."""
-        if self._error is not None:
-            return
-        self.complete = True
-        self.trailers = trailers
-        if self._waiter is not None:
-            self._wake()
-
-    def fail(self, error: Exception) -> None:
-        """The body breaks off here."""
-        if not self.complete and self._error is None:
-            self._error = error
-            self._wake()
-
-    def end(self) -> None:
-        """Nobody reads it any more: drop what is held, and what may follow."""
-        self._discarding = True
-        if self._pieces:
-            self.take()
-        self._error = None  # break the reference cycle: the error's traceback holds the body
-
-    def take(self) -> bytes:
-        """Take all that is held now; it may be empty."""
-        if not self._pieces:
-            return b""
-        data = self._pieces[0] if len(self._pieces) == 1 else b"".join(self._pieces)
-        self._pieces.clear()
-        self._held = 0
-        if self._counted:
-            self._wire.buffers.change(-self._counted)
-            self._counted = 0
-        if self._wire_held:
-            self._wire_held = False
-            self._wire.release_reading()
-        return data
-
-    def _count(self) -> None:
-        """Count what is held, and hold reading if that is enough."""
-        buffers = self._wire.buffers
-        buffers.change(self._held - self._counted)
-        self._counted = self._held
-        if (buffers.is_full or self._held > HELD_BYTES_MAX) and not self._wire_held:
-            self._wire_held = True
-            self._wire.hold_reading()
-
-    async def read(self) -> bytes:
-        """Wait for more of the body, and take it; empty at the end.
-
-        Raises the error that `fail` was given, once everything before it was read.
-        """
-        while not self._pieces:
-            if self.complete:
-                return b""
-            if self._error is not None:
-                raise self._error
-            self._waiter = self._wire.loop.create_future()
-            try:
-                await self._waiter
-            finally:
-                self._waiter = None
-        return self.take()
-
-    def _wake(self) -> None:
-        if self._waiter is not None and not self._waiter.done():
-            self._waiter.set_result(None)

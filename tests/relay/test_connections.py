@@ -11,9 +11,9 @@ import pytest
 
 from gateway.config import Limits, Url
 from gateway.config import Upstream as Config
+from gateway.transport.body import HELD_BYTES_MAX
 from gateway.transport.buffers import Buffers
 from gateway.transport.pool import Pool
-from gateway.transport.wire import HELD_BYTES_MAX
 from tests.launch import Gateways, listening, port_of
 from tests.peer import WAIT_S, Client, Peer
 from tests.relay.conftest import SMALL_HEADER_BYTES
