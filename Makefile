@@ -4,11 +4,12 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 NODE   := tests/node
 SECOND := .venv-2
-# Each of these files marks that its packages are installed, in .venv or in .venv-2.
+# Each of these files marks that its packages are installed.
 RUNS   := $(VENV)/.runs
 TESTS  := $(VENV)/.tests
 BENCH  := $(VENV)/.bench
 OTHERS := $(SECOND)/.installed
+NODES  := $(NODE)/node_modules/.installed $(NODE)/inspector/node_modules/.installed
 PIP    := $(BIN)/python -m pip --disable-pip-version-check install --constraint deploy/constraints.txt
 
 .DEFAULT_GOAL := help
@@ -43,15 +44,17 @@ $(OTHERS): tests/real/second.txt
 # kept, whatever the environment says: tests start hundreds of processes.
 PYTEST := PYTHONHASHSEED=0 PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest
 
-test: $(TESTS) $(OTHERS) $(NODE)/node_modules/.installed  ## all tests, real servers included (ARGS="..." chooses)
+test: $(TESTS) $(OTHERS) $(NODES)  ## all tests, real servers included (ARGS="..." chooses)
 	$(PYTEST) $(or $(ARGS),-q -n 4 --dist worksteal)
 
 test-quick: $(TESTS)  ## the rules alone, without sockets and processes: under 30 seconds
 	$(PYTEST) -q -n 2 tests/rules tests/test_config.py tests/test_sessions.py tests/test_docs.py
 
-# Without npm the tests of Node servers and clients are skipped; in CI they fail.
-$(NODE)/node_modules/.installed: $(NODE)/package-lock.json
-	@if command -v npm >/dev/null; then cd $(NODE) && npm ci --silent --no-audit --no-fund && touch node_modules/.installed; \
+# Without npm the tests of Node servers and clients are skipped; in CI they fail. The Inspector brings a Node of its own.
+$(NODES): %/node_modules/.installed: %/package-lock.json
+	@if command -v npm >/dev/null; then \
+	echo "Once: installing the packages of $*. Those of the Inspector are 100 MB: on a slow line that takes minutes."; \
+	cd $* && npm ci --silent --no-audit --no-fund && touch node_modules/.installed; \
 	else echo "npm is not installed: the tests against Node servers cannot run"; fi
 
 check: $(TESTS)  ## ruff and mypy --strict
@@ -96,4 +99,4 @@ try-image: $(TESTS)  ## build the image with buildah on a base of Debian's packa
 	$(BIN)/python -m tests.deploy.image
 
 clean:  ## remove everything that make has made
-	rm -rf $(VENV) $(SECOND) $(NODE)/node_modules dist build *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) $(SECOND) $(NODES:/.installed=) dist build *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -22,7 +22,7 @@ from gateway.tasks.sessions import Sessions
 from gateway.transport.addresses import DOCUMENT_BYTES_MAX, is_resource_metadata, is_well_known
 from gateway.transport.caller import HttpCaller
 from gateway.transport.exchange import Exchange
-from gateway.transport.relay import JSON
+from gateway.transport.relay import EVENT_STREAM, JSON
 from gateway.transport.taps import Hold, Watch
 from gateway.transport.upstream import Response
 
@@ -49,6 +49,7 @@ class DocumentWatch:
     """Moves the addresses in an authorization document (transport/addresses.py)."""
 
     marks: Sequence[bytes] = ()
+    edits_endpoint = False
     hold = Hold(DOCUMENT_BYTES_MAX)
 
     def __init__(self, caller: HttpCaller) -> None:
@@ -84,9 +85,9 @@ class MessageWatch:
         # A resumed stream carries responses to requests of earlier exchanges. Those requests are forgotten here.
         is_get = exchange.method == b"GET"
         self._resumed = is_get and b"last-event-id" in exchange.headers.by_name
-        # A stream of HTTP+SSE (2024-11-05) begins with a path of the upstream's. It has no `Mcp-Session-Id`.
-        self._moves = is_get and bool(caller.prefix) and not caller.session_id
-        self.edits = self._initializes or self._resumed or self._moves
+        self._may_be_sse = is_get and not caller.session_id  # of HTTP+SSE (2024-11-05)
+        self.edits = self._initializes or self._resumed
+        self.edits_endpoint = self._has_endpoint = False
         asks_of_tasks = self._request is not None and observe.is_observed(self._request)
         self.reads_json = self._initializes or asks_of_tasks or batch
         self._held = sessions.hold(caller.key) if asks_of_tasks else None
@@ -98,7 +99,7 @@ class MessageWatch:
     @property
     def marks(self) -> Sequence[bytes]:
         """If no response is awaited, only status notifications, errors and batches are of interest."""
-        return _MARKS + _OF_RESPONSES * self._awaited + _OF_ENDPOINTS * self._moves
+        return _MARKS + _OF_RESPONSES * self._awaited + _OF_ENDPOINTS * self._has_endpoint
 
     @property
     def _passing(self) -> Passing:
@@ -118,13 +119,22 @@ class MessageWatch:
         elif self._method == b"DELETE" and 200 <= response.status < 300 and self._caller.session_id:
             self._sessions.drop_all(self._caller.key)
         if self._is_blind:
-            self.reads_json, self.edits = False, self._moves
+            self.reads_json = self.edits = False
+        if self._may_be_sse and self._begins_with_address(response):
+            self.edits, self.edits_endpoint, self._has_endpoint = True, not self._resumed, True
         if self._method == b"GET" and response.headers.media_type() == JSON:
             # No revision sends a message so. It may be the metadata of a resource, which may stand anywhere.
             self.reads_json = self.edits = self._caller.move is not None
             self.hold = _OFF_CHANCE
         if self._initializes:
             self._session_id = response.headers.get(b"mcp-session-id")
+
+    def _begins_with_address(self, response: Response) -> bool:
+        """Whether the response may be a stream of HTTP+SSE, whose first event has an address of the upstream's."""
+        is_stream = response.headers.media_type() == EVENT_STREAM and response.framing != "length"
+        # An encoded stream would be decoded for it, and most have no address (DESIGN 3.3). A prefix makes it necessary.
+        is_plain = b"content-encoding" not in response.headers or bool(self._caller.prefix)
+        return is_stream and is_plain and self._caller.move is not None
 
     def message(self, data: bytes) -> bytes:
         """Observe one message. The result of `initialize` is edited."""
@@ -153,11 +163,8 @@ class MessageWatch:
         return data
 
     def endpoint(self, data: bytes) -> bytes:
-        """The address for messages. A path of the upstream's gets the prefix in front."""
-        if self._caller.move is not None:
-            data = self._caller.move.text(data)
-        own_path = data.startswith(b"/") and not data.startswith(b"//")
-        return self._caller.prefix + data if own_path else data
+        """The address for messages, moved as that of a redirect."""
+        return data if self._caller.move is None else self._caller.move.address(data)
 
     def unread(self) -> None:
         """Something passed unread. It may tell of any change, so the index may be out of date."""

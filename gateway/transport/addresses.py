@@ -25,9 +25,14 @@ _WELL_KNOWN: Final = re.compile(
     rb"(?:/[^?]*)?/\.well-known/(?:oauth-[^/?]+|openid-configuration)(?:[/?].*)?", re.DOTALL
 )
 _ESCAPE: Final = re.compile(rb"\\(?:u00([2-7][0-9A-Fa-f])|.)", re.DOTALL)
+_OF_ESCAPES: Final = (b"\\u", b"\\/")
 _ISSUER: Final = re.compile(rb"(?<=[?&#]iss=)[^&#]*")  # RFC 9207
 _HOST: Final = re.compile(rb"(?:[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(?::[0-9]{1,5})?")
 _PORT: Final = re.compile(rb":[0-9]*$")
+# With what an authority goes on (RFC 3986, 3.2), and a segment of a path. In text a quote, a bracket, a comma or a
+# semicolon may also end an address: it belongs to it only if more follows.
+_GOES_ON: Final = rb"['(),;]*[\w.~:@!$%&*+=\x80-\xff-]"
+_MORE: Final = re.compile(_GOES_ON)
 _OF_PLACE: Final = (b"location", b"content-location")
 _FORWARDED_PROTO: Final = re.compile(rb"(?:^|;)[ \t]*proto=\"?(https?)\"?[ \t]*(?:;|$)", re.IGNORECASE)
 
@@ -55,7 +60,7 @@ def is_resource_metadata(data: bytes) -> bool:
 
 def _unescaped(escape: re.Match[bytes]) -> bytes:
     """The character that a JSON escape stands for, if an address may have it; else the escape itself."""
-    code = int(escape[1] or b"0", 16)
+    code = 0x2F if escape[0] == b"\\/" else int(escape[1] or b"0", 16)
     return escape[0] if code in (0, 0x22, 0x5C, 0x7F) else b"%c" % code
 
 
@@ -73,28 +78,31 @@ class Move:
         return data if moved == data else moved
 
     def _moved(self, found: re.Match[bytes], data: bytes) -> bytes:
-        # An upstream that is told the client's `Host` may know where the gateway is: that address is right already.
-        behind = found.start() + len(self.base)
-        is_right = data.startswith(self.base, found.start()) and not data[behind : behind + 1].isalnum()
-        return found[0] if is_right else self.base
+        return found[0] if self._is_right(found, data) else self.base
+
+    def _is_right(self, found: re.Match[bytes], data: bytes) -> bool:
+        """Whether the address is the gateway's already: an upstream that is told the client's `Host` may know it."""
+        at = found.start()
+        return data.startswith(self.base, at) and _MORE.match(data, at + len(self.base)) is None
 
     def document(self, data: bytes) -> bytes:
         """JSON with the upstream's addresses moved, however they are escaped; `data` itself if there is none."""
-        plain = _ESCAPE.sub(_unescaped, data) if b"\\u" in data else data
+        plain = _ESCAPE.sub(_unescaped, data) if any(escape in data for escape in _OF_ESCAPES) else data
         moved = self.text(plain)
         return data if moved is plain else moved
 
-    def path(self, path: bytes) -> bytes:
-        """A path of the upstream's as clients find it."""
-        return self._path + path
+    def address(self, value: bytes) -> bytes:
+        """An address of the upstream's, in any form that a URI reference has (RFC 3986, 4.2), as clients find it."""
+        if value.startswith(b"/") and not value.startswith(b"//"):
+            return self._path + value
+        for written in (b"http:" + value, b"https:" + value) if value.startswith(b"//") else (value,):
+            if found := self._own.match(written):
+                return value if self._is_right(found, written) else self.base + written[found.end() :]
+        return value
 
     def _place(self, value: bytes) -> bytes:
         """The value of a `Location` or a `Content-Location`, moved."""
-        if value.startswith(b"/") and not value.startswith(b"//"):
-            value = self.path(value)
-        elif found := self._own.match(value):
-            value = self._moved(found, value) + value[found.end() :]
-        return _ISSUER.sub(self._issuer, value)
+        return _ISSUER.sub(self._issuer, self.address(value))
 
     def _issuer(self, found: re.Match[bytes]) -> bytes:
         issuer = unquote_to_bytes(found[0])
@@ -141,8 +149,9 @@ class Addresses:
         base = "" if self._stay else self.base(client, is_tls)
         if not base:
             return None
-        host = (client.get(b"host") or b"").decode("latin-1")
-        authorities = self._authorities if self._sent_host else self._authorities | {host}
+        host = client.get(b"host") or b""
+        told_host = not self._sent_host and _HOST.fullmatch(host) is not None
+        authorities = self._authorities | {host.decode()} if told_host else self._authorities
         told = forwarded_proto(sent)
         schemes = frozenset({self._scheme, told} if told else {self._scheme})
         return Move(_own(schemes, authorities), base.encode())
@@ -181,5 +190,5 @@ def _own(schemes: Iterable[str], authorities: Iterable[str]) -> re.Pattern[bytes
             host = re.sub(f"{_DEFAULT_PORTS[scheme]}$", "", authority)
             port = "" if re.search(r":[0-9]+$", host) else f"(?:{_DEFAULT_PORTS[scheme]})?"
             found.append(rf"{scheme}:(?:\\?/){{2}}{re.escape(host)}{port}")
-    # JSON may write a slash as \/ ; an origin begins where its scheme does, and ends where its port does.
-    return re.compile(rf"(?<![\w+.-])(?:{'|'.join(found)})(?![\w.:@-])".encode(), re.IGNORECASE)
+    # A slash may be written as \/ ; an origin begins where its scheme does, and ends where its port does.
+    return re.compile(rf"(?<![\w+.-])(?:{'|'.join(found)})".encode() + rb"(?!%b)" % _GOES_ON, re.IGNORECASE)

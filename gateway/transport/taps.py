@@ -18,6 +18,7 @@ from gateway.transport.upstream import Response
 
 _GZIP_OR_ZLIB: Final = zlib.MAX_WBITS | 32  # told by the first bytes
 _INFLATED_AT_ONCE: Final = 16 * 1024  # few: zlib copies all bytes that follow a gzip member
+_ENDPOINT: Final = (b"event: endpoint", b"event:endpoint")  # how a stream of HTTP+SSE (2024-11-05) begins
 _INFLATED_RATIO_MAX: Final = 32  # bytes unpacked from one byte of an endless stream; JSON gives 5 to 20
 
 
@@ -37,6 +38,8 @@ class Watch(Protocol):
     """What is held of a JSON body that `message` may edit."""
     edits: bool
     """Whether `message` may return other bytes than it was given."""
+    edits_endpoint: bool
+    """Whether `endpoint` alone may do so, in the first event of a stream; what follows passes as it comes."""
 
     @property
     def marks(self) -> Sequence[bytes]:
@@ -149,6 +152,7 @@ class EventTap:
         self._parser = sse.Parser(event_bytes_max, watch.marks)
         self._event_bytes_max = event_bytes_max
         self._account = account
+        self._passes = False  # the first event was no `endpoint` event, or has been edited
 
     def look(self, piece: bytes) -> bytes:
         """Look at every event that the piece completes; return the piece as it came."""
@@ -167,14 +171,25 @@ class EventTap:
         if self._decode is None:
             raise UpstreamBroken("the event stream's encoding broke off")
         try:
-            return self._events(self._decode(piece)) + self._parser.take_comments()
+            plain = self._decode(piece)
+            seen = self._events(plain) + self._parser.take_comments()
         except Unreadable as error:
             self._decode = None
             raise UpstreamBroken(f"the event stream cannot be decoded: {error}") from None
+        if not self._watch.edits_endpoint:
+            return seen
+        if self._passes:
+            return plain
+        begun = self._parser.rest()
+        only_comments = all(line[:1] in (b"", b":") for line in seen.splitlines())
+        if not only_comments or not any(begin.startswith(begun[: len(begin)]) for begin in _ENDPOINT):
+            self._passes = True
+            return seen + begun
+        return seen
 
     def rest(self) -> bytes:
         """The beginning of an event that never ended. Raises UpstreamBroken if the stream's encoding did not end."""
-        return self.edit(b"") + self._parser.rest()
+        return self.edit(b"") + (b"" if self._passes else self._parser.rest())
 
     def _events(self, plain: bytes) -> bytes:
         out, unread, parser = [], False, self._parser

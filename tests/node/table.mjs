@@ -4,44 +4,9 @@
 // node table.mjs PACKAGE URL...
 //
 // PACKAGE is `sdk` or `client`. All conversations are held at once; each prints one JSON line.
-const REDIRECT = "http://127.0.0.1:1/callback";
+import { Visitor } from "./sdk.mjs";
 
-const [name, ...urls] = process.argv.slice(2);
-const sdk = async (path, names) => {
-  const from = await import(name === "sdk" ? `@modelcontextprotocol/sdk/${path}.js` : "@modelcontextprotocol/client");
-  return names.map((each) => from[each]);
-};
-const [Client] = await sdk("client/index", ["Client"]);
-const [StreamableHTTPClientTransport] = await sdk("client/streamableHttp", ["StreamableHTTPClientTransport"]);
-const [UnauthorizedError] = await sdk("client/auth", ["UnauthorizedError"]);
-// Any result: both packages' validators take a Standard Schema or, in 1.x, one of their own.
-const ANY =
-  name === "sdk"
-    ? (await sdk("types", ["ResultSchema"]))[0]
-    : (await sdk("", ["fromJsonSchema"]))[0]({ type: "object" });
-
-/** Everything that a login leaves, in memory. The user agent is a fetch that does not follow the redirect. */
-class Provider {
-  redirectUrl = REDIRECT;
-  clientMetadata = { redirect_uris: [REDIRECT], client_name: "taskgate-tests" };
-  #kept = {};
-  constructor(fetch) {
-    this.fetch = fetch;
-  }
-  state = () => "state";
-  clientInformation = () => this.#kept.client;
-  saveClientInformation = (client) => void (this.#kept.client = client);
-  tokens = () => this.#kept.tokens;
-  saveTokens = (tokens) => void (this.#kept.tokens = tokens);
-  codeVerifier = () => this.#kept.verifier;
-  saveCodeVerifier = (verifier) => void (this.#kept.verifier = verifier);
-  discoveryState = () => this.#kept.discovery;
-  saveDiscoveryState = (discovery) => void (this.#kept.discovery = discovery);
-  async redirectToAuthorization(to) {
-    const answer = await this.fetch(to, { redirect: "manual" });
-    this.answered = new URL(answer.headers.get("location")).searchParams;
-  }
-}
+const urls = process.argv.slice(3);
 
 function lists(done, working) {
   const both = { taskIds: [done.taskId, working.taskId] };
@@ -87,21 +52,11 @@ async function visit(url) {
     asked.push(answer.url.split("?")[0]); // where redirects led to
     return answer;
   };
-  const authProvider = new Provider(recorded);
-  const client = new Client({ name: "taskgate-tests", version: "1" });
-  const transport = () => new StreamableHTTPClientTransport(new URL(url), { authProvider, fetch: recorded });
-  const first = transport();
-  try {
-    await client.connect(first);
-  } catch (error) {
-    if (!(error instanceof UnauthorizedError)) throw error;
-    const said = authProvider.answered;
-    await first.finishAuth(name === "sdk" ? said.get("code") : said);
-    await client.connect(transport());
-  }
-  const seen = await converse((method, params) => client.request({ method, params }, ANY));
-  const logged_in = Boolean(authProvider.tokens());
-  return { ...seen, capabilities: client.getServerCapabilities(), asked, logged_in };
+  const visitor = new Visitor(url, recorded);
+  await visitor.connect();
+  const seen = await converse(visitor.ask);
+  const logged_in = Boolean(visitor.provider.tokens());
+  return { ...seen, capabilities: visitor.client.getServerCapabilities(), asked, logged_in };
 }
 
 const safely = (url) =>

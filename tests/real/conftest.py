@@ -197,31 +197,33 @@ class Runner:
             yield Place(f"{server.wait()}/mcp", f"{gateway.wait()}/mcp", f"{small.wait()}/mcp", server)
 
 
+def _need(is_there: bool, missing: str) -> None:
+    """Skip the test if what it needs is not there; under CI=true, fail."""
+    if not is_there:
+        (pytest.fail if os.environ.get("CI") == "true" else pytest.skip)(missing)
+
+
 def node() -> str:
     """The path of Node, where it and the packages of tests/node are installed."""
-    path = shutil.which("node")
-    missing = None
-    if path is None:
-        missing = "node is not installed"
-    elif not (NODE / "node_modules/.package-lock.json").exists():
-        missing = "the packages of tests/node are not installed: run `npm ci` there, or `make test`"
-    if missing is None:
-        assert path is not None
-        return path
-    if os.environ.get("CI") == "true":
-        pytest.fail(missing)
-    pytest.skip(missing)
+    path = shutil.which("node") or ""
+    packages = NODE / "node_modules/.package-lock.json"
+    _need(bool(path), "node is not installed")
+    _need(packages.exists(), "the packages of tests/node are not installed: run `npm ci` there, or `make test`")
+    return path
+
+
+def inspector() -> str:
+    """The path of the Node that comes with the Inspector, which needs a newer one than the other packages."""
+    path = NODE / "inspector/node_modules/.bin/node"
+    _need(path.exists(), "tests/node/inspector is not installed: run `npm ci` there, or `make test`")
+    return str(path)
 
 
 def second() -> str:
     """The Python of the environment whose packages go with no others: mcp 2.x, FastMCP 4 (tests/real/second.txt)."""
     path = ROOT / ".venv-2/bin/python"
-    if path.exists():
-        return str(path)
-    missing = "the environment of tests/real/second.txt is missing: run `make .venv-2/.installed`, or `make test`"
-    if os.environ.get("CI") == "true":
-        pytest.fail(missing)
-    pytest.skip(missing)
+    _need(path.exists(), ".venv-2 is not installed: run `make .venv-2/.installed`, or `make test`")
+    return str(path)
 
 
 def certified(folder: Path) -> tuple[Path, Path]:

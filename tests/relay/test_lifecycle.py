@@ -745,34 +745,75 @@ async def test_the_clients_host_is_quoted_in_forwarded(gateways: Gateways, host:
     assert re.sub(rb"\\(.)", rb"\1", quoted[1]) == host
 
 
+# What an `endpoint` event says, and what its client is to read.
 ENDPOINTS = {
-    b"/messages/?session_id=0f8c": b"/research/messages/?session_id=0f8c",
-    b"messages?sessionId=1": b"messages?sessionId=1",
-    b"//elsewhere/messages": b"//elsewhere/messages",
-    b"https://elsewhere/messages": b"https://elsewhere/messages",
+    "/messages/?session_id=0f8c": "{path}/messages/?session_id=0f8c",
+    "http://{own}/messages": "{base}/messages",
+    "//{own}/messages": "{base}/messages",
+    "messages?sessionId=1": "messages?sessionId=1",
+    "//elsewhere/messages": "//elsewhere/messages",
+    "https://elsewhere/messages": "https://elsewhere/messages",
+}
+# How an upstream is found, the path in front of its own on the way there, and where its clients are told that it is.
+ENDPOINT_PLACES: dict[str, tuple[Json, str, str]] = {
+    "root": ({}, "", "http://{host}"),
+    "host": ({"match": {"host": "localhost"}}, "", "http://{host}"),
+    "prefix": ({"match": {"prefix": "/research"}}, "/research", "http://{host}/research"),
+    "public": ({"match": {"prefix": "/p"}, "public_url": "https://x.example/y"}, "/p", "https://x.example/y"),
 }
 
 
-@pytest.mark.parametrize("path", ENDPOINTS)
-async def test_the_endpoint_of_http_sse_is_found_behind_the_prefix(gateways: Gateways, path: bytes) -> None:
+async def _told(rig: Rig, target: str, said: str) -> tuple[bytes, bytes]:
+    """The address of an `endpoint` event as the client gets it, and that of a `Location`."""
+    asked = len(rig.upstream.requests)
+    one = await rig.client(request(target=f"{target}/sse".encode(), fields=[b"Accept: text/event-stream"]))
+    peer = await rig.upstream.request(asked + 1)
+    follows = event(notification("endpoint", of=said))
+    before, after = b"event: endpoint\r\ndata: ", b"\r\n\r\n" + follows
+    await peer.send(stream() + chunk(before + said.encode() + b"\r\n\r\n"), chunk(follows))
+    await one.hears(follows)
+    got = one.responses()[0].body
+    assert got.startswith(before) and got.endswith(after)
+    other = await rig.client(request(target=f"{target}/sse".encode()))
+    peer = await rig.upstream.request(asked + 2)
+    await peer.send(response(b"", b"Location: " + said.encode(), status=b"307 Moved"))
+    location = (await other.response()).value(b"location")
+    return got.removeprefix(before).removesuffix(after), location or b""
+
+
+@pytest.mark.parametrize("place", ENDPOINT_PLACES)
+async def test_the_endpoint_of_http_sse_moves_as_a_location_does(gateways: Gateways, place: str) -> None:
     """The client resolves the event's address against the gateway's (2024-11-05, HTTP with SSE)."""
-    async with rig_with(gateways, upstream={"match": {"prefix": "/research"}}) as rig:
-        one = await rig.client(request(target=b"/research/sse", fields=[b"Accept: text/event-stream"]))
-        peer = await rig.upstream.request()
-        assert rig.upstream.requests[0].target == b"/sse"
-        follows = event(notification("endpoint", of=path.decode()))
-        await peer.send(stream() + chunk(b"event: endpoint\r\ndata: " + path + b"\r\n\r\n"), chunk(follows))
-        await one.hears(follows)
-        got = one.responses()[0].body
-        assert got == b"event: endpoint\r\ndata: " + ENDPOINTS[path] + b"\r\n\r\n" + follows
+    upstream, target, base = ENDPOINT_PLACES[place]
+    async with rig_with(gateways, upstream=upstream) as rig:
+        own = rig.place.authority.decode()
+        base = base.format(host="localhost")
+        path = "/".join(["", *base.split("/")[3:]])
+        for said, expected in ENDPOINTS.items():
+            moved = expected.format(base=base, path=path).encode()
+            assert await _told(rig, target, said.format(own=own)) == (moved, moved)
 
 
-async def test_without_a_prefix_and_in_sessions_an_endpoint_is_as_it_came(gateways: Gateways) -> None:
+@pytest.mark.parametrize("before", [b"", b": hello\n\n", b"\n"])
+async def test_an_endpoint_that_comes_in_pieces_is_moved_and_nothing_behind_it_waits(rig: Rig, before: bytes) -> None:
+    """A half event behind it reaches the client as it comes (DESIGN 3.4)."""
+    said = b"event: endpoint\ndata: http://%b/m\n\n" % rig.place.authority
+    one = await rig.client(request(target=b"/sse"))
+    peer = await rig.upstream.request()
+    pieces = [before, *(said[at : at + 1] for at in range(len(said)))]
+    await peer.send(stream(), *(chunk(piece) for piece in pieces if piece))
+    await one.hears(b"/m")
+    await peer.send(chunk(b"event: endpoint\ndata: ha"))
+    await one.hears(b"data: ha")
+    await peer.send(chunk(b"lf\n\n") + LAST_CHUNK)
+    body = (await one.response()).body
+    assert body == before + b"event: endpoint\ndata: http://localhost/m\n\nevent: endpoint\ndata: half\n\n"
+
+
+async def test_where_addresses_stay_and_in_sessions_an_endpoint_is_as_it_came(gateways: Gateways) -> None:
+    async with rig_with(gateways, upstream={"match": {"prefix": "/research"}, "public_url": "off"}) as rig:
+        assert await _told(rig, "/research", "/messages") == (b"/messages", b"/messages")
     raw = b"event: endpoint\ndata: /messages\n\n"
-    async with rig_with(gateways) as rig:
-        one = await rig.client(request(target=b"/sse"))
-        await (await rig.upstream.request()).send(stream() + chunk(raw))
-        await one.hears(raw)
     async with rig_with(gateways, upstream={"match": {"prefix": "/research"}}) as rig:
         one = await rig.client(request(target=b"/research/mcp", fields=[rig.session]))
         await (await rig.upstream.request()).send(stream() + chunk(raw))

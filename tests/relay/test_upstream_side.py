@@ -499,7 +499,7 @@ async def test_the_answer_behind_a_flood_of_1xx_comes(process_rig: Rig) -> None:
 class Blind:
     """A watch that looks at nothing."""
 
-    reads_json = edits = False
+    reads_json = edits = edits_endpoint = False
     hold = Hold()
     marks: Sequence[bytes] = ()
 

@@ -69,7 +69,7 @@ def test_a_public_address_is_taken_whatever_the_client_asked() -> None:
         found = move(host=host, public="https://mcp.example/x/", prefix="/research")
         assert found is not None
         assert found.base == b"https://mcp.example/x"
-        assert found.path(b"/mcp/") == b"/x/mcp/"
+        assert found.address(b"/mcp/") == b"/x/mcp/"
 
 
 def test_off_moves_nothing() -> None:
@@ -118,7 +118,60 @@ def test_a_server_that_is_sent_the_clients_host_gets_the_prefix_once() -> None:
     assert found is not None
     assert found.text(b"http://gw.example:8080/mcp/") == b"http://gw.example:8080/research/mcp/"
     assert found.text(b"http://gw.example:8080/research/mcp/") == b"http://gw.example:8080/research/mcp/"
-    assert found.text(b"http://gw.example:8080/research2/mcp/") == b"http://gw.example:8080/research/research2/mcp/"
+    for more in (b"2", b"-2", b"_2", b".2", b"~", b"%32", b"@2"):
+        said = b"http://gw.example:8080/research%s/mcp/" % more
+        assert found.text(said) == said.replace(b"8080/", b"8080/research/")
+    for own in (b"", b"/", b"?a", b"#a", b"/mcp"):
+        said = b'"http://gw.example:8080/research%s"' % own
+        assert found.text(said) == said
+
+
+def test_a_server_that_is_sent_the_clients_host_and_escapes_its_slashes_gets_the_prefix_once() -> None:
+    """PHP writes JSON so."""
+    found = move(sent=None, prefix="/research")
+    assert found is not None
+    for base in (b"http:\\/\\/gw.example:8080\\/research", b"http:\\/\\/gw.example:8080/research"):
+        for own in (b"", b"\\/mcp", b"/mcp"):
+            said = b'{"resource": "%s%s"}' % (base, own)
+            assert found.document(said) is said
+        assert found.document(base + b"2") == b"http://gw.example:8080/research/research2"
+
+
+@pytest.mark.parametrize("host", ["", "b@d", 'a"b'])
+def test_a_host_that_is_none_makes_no_address_the_servers_own(host: str) -> None:
+    """The server is sent what the client says, and an empty `Host` is legal. Everything was its own then."""
+    found = move(host=host, sent=None, public="https://mcp.example/x")
+    assert found is not None
+    for said in (b"http:///etc", b"http://?a", b"http://", b"http://b@d/x", b'http://a"b/x'):
+        assert found.text(said) == said
+    assert found.text(b"http://127.0.0.1:3001/mcp") == b"https://mcp.example/x/mcp"
+
+
+AUTHORITY_GOES_ON = [
+    *("0", ".example", ":1", "@evil.example", "-x", "_x", "~x", "%40evil.example", "\u00e9.example"),
+    *(f"{mark}x@evil.example" for mark in "!$&'()*+,;="),
+]
+
+
+@pytest.mark.parametrize("url", ["http://127.0.0.1:3001", "https://tools.example"])
+@pytest.mark.parametrize("more", AUTHORITY_GOES_ON)
+def test_an_address_whose_authority_only_begins_like_the_servers_stays(url: str, more: str) -> None:
+    found = move(url, sent=None)
+    assert found is not None
+    for said in (f"{url}{more}/mcp".encode(), f"{url}{more}".encode()):
+        assert found.text(said) == said
+        assert found.address(said) == said
+        assert found.address(said.partition(b":")[2]) == said.partition(b":")[2]
+
+
+@pytest.mark.parametrize(
+    "after", ["", "/", "?", "#", '"', "'", ")", ", x", "; x", "', x", "'>", " ", "\\/x", '\\"', ">", "]"]
+)
+def test_an_address_ends_where_its_authority_does(after: str) -> None:
+    found = move()
+    assert found is not None
+    moved = found.text(f"<'http://127.0.0.1:3001{after}".encode())
+    assert moved == f"<'http://gw.example:8080{after}".encode()
 
 
 def test_a_document_is_moved_whole_however_it_is_escaped() -> None:
@@ -152,6 +205,10 @@ def test_escapes_without_an_address_stay_however_many_there_are(unit: bytes) -> 
         ("mcp/", "mcp/"),
         ("?a", "?a"),
         ("//127.0.0.2/x", "//127.0.0.2/x"),
+        ("//127.0.0.1:3001/mcp/", "http://gw.example:8080/p/mcp/"),
+        ("//LOCALHOST:3001", "http://gw.example:8080/p"),
+        ("//127.0.0.1:3001@evil.example/", "//127.0.0.1:3001@evil.example/"),
+        ("///127.0.0.1:3001/mcp", "///127.0.0.1:3001/mcp"),
         (
             "https://elsewhere.example/?next=http://127.0.0.1:3001/",
             "https://elsewhere.example/?next=http://127.0.0.1:3001/",
@@ -169,6 +226,13 @@ def test_a_location(location: str, expected: str) -> None:
     assert found is not None
     moved = found.headers(302, fields(("X", "http://127.0.0.1:3001/"), ("location", location)))
     assert list(moved) == [(b"X", b"http://127.0.0.1:3001/"), (b"location", expected.encode())]
+
+
+def test_a_location_that_names_the_gateway_without_a_scheme_is_right_already() -> None:
+    found = move(sent=None, prefix="/p")
+    assert found is not None
+    assert found.address(b"//gw.example:8080/p/mcp/") == b"//gw.example:8080/p/mcp/"
+    assert found.address(b"//gw.example:8080/mcp/") == b"http://gw.example:8080/p/mcp/"
 
 
 def test_challenges_move_where_a_client_reads_them() -> None:
