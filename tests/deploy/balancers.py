@@ -24,11 +24,12 @@ _SOONER: Final = (("inter 1s", "inter 100ms"), ("interval: 1s", "interval: 0.1s"
 
 
 @dataclass(frozen=True)
-class _Kind:
-    """A balancer: its recipe, and the command that runs a file in the foreground."""
+class Kind:
+    """A balancer: its recipe, the command that runs a file in the foreground, and its words for a 503 of /readyz."""
 
     recipe: Path
     command: Callable[[Path], list[str]]
+    not_ready: str | None
 
 
 def _haproxy(file: Path) -> list[str]:
@@ -39,7 +40,8 @@ def _envoy(file: Path) -> list[str]:
     found = envoy.executable()
     if found is None:
         missing("envoy is not installed: make .venv/.bench")
-    return [found, "-c", str(file), "--concurrency", "2", "--use-dynamic-base-id", "--log-level", "warning"]
+    log = ("--log-level", "warning", "--component-log-level", "hc:debug")
+    return [found, "-c", str(file), "--concurrency", "1", "--use-dynamic-base-id", *log]
 
 
 def _nginx(file: Path) -> list[str]:
@@ -48,9 +50,9 @@ def _nginx(file: Path) -> list[str]:
 
 
 KINDS: Final = {
-    "haproxy": _Kind(RECIPES / "haproxy.cfg", _haproxy),
-    "envoy": _Kind(RECIPES / "envoy.yaml", _envoy),
-    "nginx": _Kind(RECIPES / "nginx.conf", _nginx),
+    "haproxy": Kind(RECIPES / "haproxy.cfg", _haproxy, "wrong status, code: 503"),
+    "envoy": Kind(RECIPES / "envoy.yaml", _envoy, "hc response_code=503"),
+    "nginx": Kind(RECIPES / "nginx.conf", _nginx, None),
 }
 
 

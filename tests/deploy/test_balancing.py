@@ -10,13 +10,14 @@ import socket
 from collections.abc import AsyncIterator, Iterator
 from contextlib import ExitStack
 from typing import Final
+from urllib.parse import urlsplit
 from uuid import uuid4
 
 import pytest
 
 from gateway import config
 from tests.deploy.balancers import CLIENTS_PORT, KINDS, RECIPES, REPLICAS, ports_in, running
-from tests.launch import Gateways, eventually, held_port, listening, port_of, ports, settings
+from tests.launch import STOP_S, Gateways, Process, eventually, held_port, listening, port_of, ports, settings
 from tests.peer import Client, Peer
 from tests.relay.http1 import Message
 from tests.relay.messages import LAST_CHUNK, call, chunk, event, notification, post, request, response, result, stream
@@ -53,9 +54,9 @@ class Replica:
 
 
 class Fleet:
-    """Three replicas, and the port of each balancer in front of them."""
+    """Three replicas, and the balancers in front of them."""
 
-    def __init__(self, replicas: list[Replica], balancers: dict[str, int]) -> None:
+    def __init__(self, replicas: list[Replica], balancers: dict[str, Process]) -> None:
         self.replicas = replicas
         self.balancers = balancers
 
@@ -72,17 +73,18 @@ def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
             replicas[-1].start()
         for replica in replicas:
             replica.place.gateway.wait()
-        listen = {name: port_of(stack.enter_context(held_port())) for name in KINDS}
         behind = [replica.ports for replica in replicas]
-        started = [
-            stack.enter_context(running(name, tmp_path_factory.mktemp(name), port, behind))
-            for name, port in listen.items()
-        ]
-        for balancer in started:
+        balancers = {}
+        for name in KINDS:
+            port = port_of(stack.enter_context(held_port()))
+            balancers[name] = stack.enter_context(running(name, tmp_path_factory.mktemp(name), port, behind))
+        for balancer in balancers.values():
             balancer.wait()
-        yield Fleet(replicas, listen)
+        yield Fleet(replicas, balancers)
         for replica in replicas:
-            replica.place.gateway.signal(signal.SIGTERM)  # they end together
+            replica.place.gateway.signal(signal.SIGTERM)
+        for replica in replicas:
+            replica.place.gateway.running.popen.wait(STOP_S)
 
 
 def field(session: str | None) -> list[bytes]:
@@ -122,7 +124,7 @@ class Stage:
 
     async def client(self, balancer: str, data: bytes) -> Client:
         """A connection to a balancer on which a request was sent."""
-        one = await Client.connect(self.fleet.balancers[balancer])
+        one = await Client.connect(urlsplit(self.fleet.balancers[balancer].origin).port or 0)
         self._clients.append(one)
         await one.send(data)
         return one
@@ -158,6 +160,15 @@ class Stage:
 
         await eventually(left, f"{balancer} leaves replica {number}")
 
+    async def finds_not_ready(self, balancer: str) -> None:
+        """Return once a balancer that asks /readyz has been answered 503."""
+        words, log = KINDS[balancer].not_ready, self.fleet.balancers[balancer].log
+
+        async def found() -> bool:
+            return words is None or words in log.read_text()
+
+        await eventually(found, f"{words!r} in the log of {balancer}")
+
     async def comes_back(self, balancer: str, homes: dict[str, int]) -> None:
         """Return once every session is where it was."""
 
@@ -182,16 +193,16 @@ async def stage(fleet: Fleet) -> AsyncIterator[Stage]:
     await one.close()
 
 
-balancers: Final = pytest.mark.parametrize("balancer", KINDS)
+each_balancer: Final = pytest.mark.parametrize("balancer", KINDS)
 
 
-@balancers
+@each_balancer
 async def test_a_session_stays_at_its_replica(stage: Stage, balancer: str) -> None:
     for session, number in (await stage.homes(balancer)).items():
         assert await stage.home(balancer, session) == number
 
 
-@balancers
+@each_balancer
 async def test_requests_without_a_session_go_to_all_replicas(stage: Stage, balancer: str) -> None:
     got: set[int] = set()
     for _ in range(SESSIONS_MAX):
@@ -201,7 +212,7 @@ async def test_requests_without_a_session_go_to_all_replicas(stage: Stage, balan
     raise AssertionError(f"{balancer} sends requests without a session to {got} alone")
 
 
-@balancers
+@each_balancer
 async def test_events_come_at_once_and_a_client_that_leaves_ends_its_stream(stage: Stage, balancer: str) -> None:
     session = uuid4().hex
     one = await stage.client(balancer, request(fields=[b"Accept: text/event-stream", *field(session)]))
@@ -250,7 +261,7 @@ def written(fields: tuple[bytes, ...]) -> list[tuple[bytes, bytes]]:
     return sorted((name.lower(), value) for name, _, value in (line.partition(b": ") for line in fields))
 
 
-@balancers
+@each_balancer
 async def test_messages_pass_as_they_are(stage: Stage, balancer: str) -> None:
     one = await stage.client(balancer, request(b"POST", ODD_TARGET, ODD_FIELDS, BYTES))
     peer = await stage.arrives("POST", "!0~_%41")
@@ -314,6 +325,7 @@ async def test_a_draining_replica_finishes_its_answers_and_gets_nothing_new(stag
     replica.place.gateway.signal(signal.SIGTERM)
     for each in all_open:
         await stage.leaves(each.balancer, each.session, 0)
+        await stage.finds_not_ready(each.balancer)
     known = len(upstream.requests)
     for each in all_open:
         for session in each.homes:
