@@ -20,7 +20,7 @@ from typing import Any, Final
 import orjson
 import uvloop
 
-from tests.bench import crawl, guard, hostile, index, proc, relay, stdio, streams
+from tests.bench import crawl, fleet, guard, hostile, index, proc, relay, stdio, streams
 from tests.bench.options import Options
 from tests.bench.processes import BenchFailed
 from tests.bench.report import Table, progress
@@ -32,6 +32,7 @@ SECTIONS: Final[dict[str, Callable[[Options], Awaitable[list[Table]]]]] = {
     "streams": streams.run,
     "hostile": hostile.run,
     "stdio": stdio.run,
+    "fleet": fleet.run,
     "guard": guard.run,
 }
 NAMED_ONLY: Final = frozenset({"guard"})
@@ -46,6 +47,7 @@ sections (all but guard, if none is named):
   streams  memory per open event stream, delay of events on 500 streams (2 minutes), and 100 MB up and down
   hostile  the worst streams beside plain bodies, and 500 connections that hold all they may (3 minutes)
   stdio    what a server that a host starts takes longer to its first byte, to a ping, to a large line
+  fleet    three replicas behind HAProxy, 300 sessions: crawls, server requests, what a lost replica costs
   guard    CPU of a relayed ping in this tree against another commit; 10 % more fails
 
 examples:
@@ -64,7 +66,11 @@ def _options(given: list[str]) -> Options:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("sections", nargs="*", metavar="SECTION", help=" ".join(SECTIONS))
-    parser.add_argument("--large", action="store_true", help="an index of 1,000,000 tasks too; takes minutes more")
+    parser.add_argument(
+        "--large",
+        action="store_true",
+        help="an index of 1,000,000 tasks, a fleet of 3,000 sessions; takes minutes more",
+    )
     parser.add_argument("--rounds", type=int, default=ROUNDS, metavar="N", help=f"of what is interleaved ({ROUNDS})")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the same figures to FILE")
     parser.add_argument("--against", default="HEAD", metavar="COMMIT", help="what guard compares with (HEAD)")
