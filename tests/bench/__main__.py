@@ -69,7 +69,7 @@ def _options(given: list[str]) -> Options:
     parser.add_argument(
         "--large",
         action="store_true",
-        help="an index of 1,000,000 tasks, a fleet of 3,000 sessions; takes minutes more",
+        help="an index of 1,000,000 tasks too; takes minutes more",
     )
     parser.add_argument("--rounds", type=int, default=ROUNDS, metavar="N", help=f"of what is interleaved ({ROUNDS})")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the same figures to FILE")
