@@ -35,19 +35,19 @@ SECTIONS: Final[dict[str, Callable[[Options], Awaitable[list[Table]]]]] = {
     "fleet": fleet.run,
     "guard": guard.run,
 }
-NAMED_ONLY: Final = frozenset({"guard"})
+NAMED_ONLY: Final = frozenset({"fleet", "guard"})
 ROUNDS: Final = 5
 ROUNDS_MAX: Final = 101
 
 _SECTIONS_HELP: Final = """\
-sections (all but guard, if none is named):
+sections (all but fleet and guard, if none is named):
   relay    requests per second and latency of a relayed ping: directly, plain aiohttp proxy, Envoy, taskgate
   index    a filtered page out of 1,000, 10,000 and 100,000 tasks: the index, and through the gateway; memory
   crawl    what a filtered query costs the upstream, beside a client that pages by hand
   streams  memory per open event stream, delay of events on 500 streams (2 minutes), and 100 MB up and down
   hostile  the worst streams beside plain bodies, and 500 connections that hold all they may (3 minutes)
   stdio    what a server that a host starts takes longer to its first byte, to a ping, to a large line
-  fleet    three replicas behind HAProxy, 300 sessions: crawls, server requests, what a lost replica costs
+  fleet    three replicas behind HAProxy, 300 sessions: crawls, server requests, a lost replica; needs haproxy
   guard    CPU of a relayed ping in this tree against another commit; 10 % more fails
 
 examples:
@@ -66,11 +66,7 @@ def _options(given: list[str]) -> Options:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("sections", nargs="*", metavar="SECTION", help=" ".join(SECTIONS))
-    parser.add_argument(
-        "--large",
-        action="store_true",
-        help="an index of 1,000,000 tasks too; takes minutes more",
-    )
+    parser.add_argument("--large", action="store_true", help="an index of 1,000,000 tasks too; takes minutes more")
     parser.add_argument("--rounds", type=int, default=ROUNDS, metavar="N", help=f"of what is interleaved ({ROUNDS})")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the same figures to FILE")
     parser.add_argument("--against", default="HEAD", metavar="COMMIT", help="what guard compares with (HEAD)")
