@@ -377,7 +377,7 @@ class Limits(Struct, frozen=True, kw_only=True):
     drain_timeout: DurationOrZero = 10.0
 
 
-class Store(Struct, frozen=True, kw_only=True):
+class StoreSettings(Struct, frozen=True, kw_only=True):
     """What the replicas of a fleet share: a Redis or Valkey, and how long a query waits for it."""
 
     url: StoreUrl
@@ -406,7 +406,7 @@ class Config(Struct, frozen=True, kw_only=True):
     index: IndexLimits = IndexLimits()
     limits: Limits = Limits()
     guards: GuardLimits = GuardLimits()
-    store: Store | None = None
+    store: StoreSettings | None = None
 
 
 class StdioLog(Struct, frozen=True):

@@ -56,7 +56,7 @@ class StoreState(Enum):
 class RedisStore:
     """A store in Redis, as `tasks/ports.py` describes one."""
 
-    def __init__(self, settings: config.Store, failed: Callable[[str], None]) -> None:
+    def __init__(self, settings: config.StoreSettings, failed: Callable[[str], None]) -> None:
         """`failed` counts a failure: unreachable (or slow), refused."""
         self.state = StoreState.DOWN
         self._timeout_s = settings.timeout

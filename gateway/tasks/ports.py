@@ -97,7 +97,7 @@ class Read(NamedTuple):
     place: int  # the place of the last of them
 
 
-class Store(Protocol):
+class SharedStore(Protocol):
     """What the replicas share. It never raises. What it could not keep, it does not know (DESIGN 12).
 
     Nothing waits for what is written. An entry stands once, however often it is added.

@@ -28,7 +28,7 @@ from gateway.tasks.asks import Asks
 from gateway.tasks.index import Index
 from gateway.tasks.knowledge import Knowledge, Record
 from gateway.tasks.notes import NEVER
-from gateway.tasks.ports import Store
+from gateway.tasks.ports import SharedStore
 
 _SESSION_OVERHEAD_BYTES: Final = 4096
 _SERVERS_MAX: Final = 100_000  # results of `initialize`: 730 bytes each, 73 MB in all
@@ -60,7 +60,7 @@ class Life(Enum):
 class Session(Record):
     """The tasks of one session of one identity, and what is being asked for them."""
 
-    def __init__(self, key: Key, store: Store | None = None) -> None:
+    def __init__(self, key: Key, store: SharedStore | None = None) -> None:
         super().__init__()
         self.key = key
         self._store = store
@@ -183,7 +183,7 @@ class Servers:
     The identity does not count: a token may be renewed in the middle of a session.
     """
 
-    def __init__(self, clock: Callable[[], float], store: Store | None = None) -> None:
+    def __init__(self, clock: Callable[[], float], store: SharedStore | None = None) -> None:
         self._servers: TTLCache[tuple[str, bytes, bytes], Server] = TTLCache(_SERVERS_MAX, SERVERS_IDLE_S, timer=clock)
         self._store = store
         self._told: TTLCache[tuple[str, bytes, bytes], None]  # those that the store need not hear of
@@ -241,7 +241,7 @@ class Sessions:
     """All sessions, by key."""
 
     def __init__(
-        self, limits: config.IndexLimits, servers: Servers, clock: Callable[[], float], store: Store | None = None
+        self, limits: config.IndexLimits, servers: Servers, clock: Callable[[], float], store: SharedStore | None = None
     ) -> None:
         self.servers = servers
         self._shared = store
