@@ -9,9 +9,10 @@ import os
 import shutil
 import signal
 import subprocess
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from itertools import count
 from pathlib import Path
 from typing import Any, Final
 from uuid import uuid4
@@ -21,11 +22,11 @@ from redis.asyncio import Redis
 from redis.exceptions import ConnectionError as NoConnection
 
 from tests.launch import Gateway, Gateways, eventually, held_port, listening, port_of
-from tests.peer import Client, Peer
+from tests.peer import Client
 from tests.relay.http1 import Message
 from tests.relay.messages import Json, answer, call, fault, filtered, initialized, page, post, result
 from tests.relay.messages import task as task_of
-from tests.relay.rig import body, final
+from tests.relay.rig import FOREVER_S, body, final
 from tests.upstream import Upstream
 
 NATIVE: Final[Json] = {"list": {"filter": {}}, "requests": {"tools": {"call": {}}}}
@@ -34,13 +35,14 @@ THREE: Final[Json] = {
     "requests": {"tools": {"call": {}}, "prompts": {"get": {}}, "resources": {"read": {}}},
 }
 _NOWHERE: Final = b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n"
+_TESTS: Final = "tests"
 
 
 # ---- the store ----
 
 
 class Store:
-    """A Redis of the test's own. `options` are those of its command."""
+    """A Redis of the test's own. Tests are a user of their own, whom nothing locks out."""
 
     def __init__(self, directory: Path) -> None:
         self._held = held_port()
@@ -49,11 +51,12 @@ class Store:
         self.port = port_of(self._held)
         self.url = f"redis://127.0.0.1:{self.port}"
 
-    def start(self, *options: str) -> None:
+    def start(self) -> None:
         """Start it, empty."""
-        line = ["redis-server", "--port", str(self.port), "--bind", "127.0.0.1", "--save", "", "--appendonly", "no"]
+        address = ["--port", str(self.port), "--bind", "127.0.0.1"]
+        line = ["redis-server", *address, "--save", "", "--user", _TESTS, "on", "nopass", "~*", "&*", "+@all"]
         with self._log.open("ab") as log:
-            self._process = subprocess.Popen([*line, *options], stdout=log, stderr=log, start_new_session=True)
+            self._process = subprocess.Popen(line, stdout=log, stderr=log, start_new_session=True)
 
     def signal(self, number: signal.Signals) -> None:
         """Send it a signal."""
@@ -72,12 +75,12 @@ class Store:
         self.kill()
         self._held.close()
 
-    async def run(self, *command: str | int) -> Any:
+    async def run(self, *command: str | float) -> Any:
         """What it answers to a command, once it serves."""
-        async with Redis(port=self.port, decode_responses=True) as client:
+        async with Redis(port=self.port, username=_TESTS, password="any", decode_responses=True) as client:
             while True:
                 try:
-                    return await client.execute_command(*command)
+                    return await client.execute_command(*command)  # type: ignore[no-untyped-call]
                 except NoConnection:
                     assert self._process is not None and self._process.poll() is None, self._log.read_text()
                     await asyncio.sleep(0.01)
@@ -111,11 +114,12 @@ class Server:
 
     tasks_capability: Json = field(default_factory=lambda: THREE)
     lists: bool = False
+    has_ended: bool = False  # every session
     tasks: dict[str, tuple[str, str, Json]] = field(default_factory=dict)  # by id: session, token, task
     asked: list[Json] = field(default_factory=list)
 
-    async def __call__(self, request: Message, _: Peer) -> bytes:
-        """Answer a request."""
+    def response(self, request: Message) -> bytes:
+        """The response to a request."""
         message = body(request)
         self.asked.append(message)
         session = (request.value(b"mcp-session-id") or b"").decode()
@@ -124,7 +128,7 @@ class Server:
             said = {**initialized(), "capabilities": {"tasks": self.tasks_capability}}
             return answer(result(message["id"], said), b"Mcp-Session-Id: " + uuid4().hex.encode())
         params = message["params"]
-        if request.method == b"DELETE":
+        if self.has_ended:
             return _NOWHERE
         if "task" in params:
             made = task_of(uuid4().hex)
@@ -133,7 +137,9 @@ class Server:
         if message["method"] == "tasks/list":
             listed = [task for *who, task in self.tasks.values() if self.lists and tuple(who) == owner]
             return answer(result(message["id"], page(listed)))
-        found = self.tasks.get(params.get("taskId", ""))
+        if message["method"] != "tasks/get":
+            return answer(result(message["id"], {}))
+        found = self.tasks.get(params["taskId"])
         if found is None or found[:2] != owner:
             return answer(fault(message["id"], -32602, "no such task"))
         return answer(result(message["id"], found[2]))
@@ -162,11 +168,15 @@ class Replica:
 
     async def ask(self, caller: "Caller", message: Json) -> Json:
         """The response message to a message."""
+        return final(await self.exchange(caller, message))
+
+    async def exchange(self, caller: "Caller", message: Json) -> Message:
+        """The response to a message."""
         client = await Client.connect(self.gateway.port)
         await client.send(post(message, *caller.fields()))
         response = await client.response()
         await client.close()
-        return final(response)
+        return response
 
     async def make(self, caller: "Caller", method: str = "tools/call") -> str:
         """Make a task, and return its id."""
@@ -206,15 +216,14 @@ class Fleet:
 
     def __init__(self, gateways: Gateways, upstream: Upstream, settings: Json) -> None:
         self._gateways = gateways
-        self._upstream = upstream
         self._settings = settings
+        self.port = upstream.port
         self.server = Server()
 
     @asynccontextmanager
     async def replica(self, **changed: Any) -> AsyncIterator[Replica]:
         """One more replica, on the running loop."""
-        port = self._upstream.port
-        async with self._gateways.in_process(port, **{**self._settings, **changed}) as gateway:
+        async with self._gateways.in_process(self.port, **{**self._settings, **changed}) as gateway:
             yield Replica(gateway)
 
     @asynccontextmanager
@@ -230,16 +239,11 @@ async def fleet(tmp_path: Path, store: Store) -> AsyncIterator[Fleet]:
     with listening() as sock:
         upstream = Upstream(sock)
         one = Fleet(Gateways(tmp_path), upstream, {"store": {"url": store.url}})
-        answering: set[asyncio.Task[None]] = set()
-
-        async def respond(number: int, peer: Peer) -> None:
-            await peer.send(await one.server(upstream.requests[number - 1], peer))
 
         async def serve() -> None:
-            number = 0
-            while True:
-                number += 1
-                await respond(number, await upstream.request(number, 3600.0))
+            for number in count(1):
+                peer = await upstream.request(number, FOREVER_S)
+                await peer.send(one.server.response(upstream.requests[number - 1]))
 
         serving = asyncio.create_task(serve())
         try:
@@ -250,11 +254,12 @@ async def fleet(tmp_path: Path, store: Store) -> AsyncIterator[Fleet]:
             await upstream.close()
 
 
-async def known(store: Store, count: int) -> None:
+async def known(store: Store, entries: int) -> None:
     """Return once the store has that many entries, in all sessions together."""
 
     async def there() -> bool:
         keys = [key for key in await store.run("KEYS", "taskgate:*") if key.endswith(":tasks")]
-        return sum([await store.run("ZCARD", key) for key in keys]) == count
+        found: int = sum([await store.run("ZCARD", key) for key in keys])
+        return found == entries
 
-    await eventually(there, f"{count} entries in the store")
+    await eventually(there, f"{entries} entries in the store")
