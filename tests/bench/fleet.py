@@ -23,7 +23,7 @@ from time import perf_counter
 from typing import Final, NamedTuple
 from urllib.parse import urlsplit
 
-from tests.bench import proc
+from tests.bench import fleet_store, proc
 from tests.bench.httpclient import Client, request_body
 from tests.bench.options import Options
 from tests.bench.processes import BenchFailed, Child, child
@@ -219,11 +219,11 @@ async def _live(crowd: Crowd) -> tuple[float, list[int]]:
     return session_bytes, spread
 
 
-async def run(_: Options) -> list[Table]:
+async def run(options: Options) -> list[Table]:
     """Measure, and make the tables."""
     if shutil.which("haproxy") is None:
         raise BenchFailed("haproxy is not installed: apt-get install haproxy")
-    return [await _sessions(), await _balancer()]
+    return [await _sessions(), await _balancer(), *await fleet_store.run(options)]
 
 
 async def _sessions() -> Table:
@@ -300,17 +300,11 @@ async def _each(fleet: Fleet, pid: int, act: Callable[[], Awaitable[int]], cpu: 
 async def _pings(load: Child, url: str) -> int:
     """Pings of many sessions; how many were answered."""
     client = await Client.connect(url)
-    requests = [_of_session(client, number, request_body("ping", {})) for number in range(SESSIONS)]
+    requests = [fleet_store.of_session(client, number, request_body("ping", {})) for number in range(SESSIONS)]
     client.close()
     answer = await load.ask("requests", url=url, requests=requests, connections=CONNECTIONS, seconds=PING_SECONDS)
     answered: int = answer["answered"]
     return answered
-
-
-def _of_session(client: Client, number: int, body: bytes) -> str:
-    """A request with a session's id."""
-    head, _, rest = client.request(body).decode().partition("\r\n")
-    return f"{head}\r\nMcp-Session-Id: session-{number:04}\r\n{rest}"
 
 
 async def _streams(load: Child, url: str) -> int:
