@@ -1,14 +1,9 @@
-"""A Redis that is a process of the test's own, gateways before one server, and clients of each.
+"""Replicas of one gateway before one server, with a real Redis, and clients of each.
 
-In: what the store and the server do. Out: answers of the replicas. Always: the real server of Redis (`redis-server`),
-ended by its own id. Without it the tests are skipped with a word; under CI=true they fail.
+In: what the store and the server do. Out: answers of the replicas.
 """
 
 import asyncio
-import os
-import shutil
-import signal
-import subprocess
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -18,11 +13,10 @@ from typing import Any, Final
 from uuid import uuid4
 
 import pytest
-from redis.asyncio import Redis
-from redis.exceptions import ConnectionError as NoConnection
 
-from tests.launch import Gateway, Gateways, eventually, held_port, listening, port_of
+from tests.launch import Gateway, Gateways, eventually, listening
 from tests.peer import Client
+from tests.redis_process import Store, redis
 from tests.relay.http1 import Message
 from tests.relay.messages import Json, answer, call, fault, filtered, initialized, page, post, result
 from tests.relay.messages import task as task_of
@@ -35,71 +29,13 @@ THREE: Final[Json] = {
     "requests": {"tools": {"call": {}}, "prompts": {"get": {}}, "resources": {"read": {}}},
 }
 _NOWHERE: Final = b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n"
-_TESTS: Final = "tests"
-
-
-# ---- the store ----
-
-
-class Store:
-    """A Redis of the test's own. Tests are a user of their own, whom nothing locks out."""
-
-    def __init__(self, directory: Path) -> None:
-        self._held = held_port()
-        self._log = directory / "redis.log"
-        self._process: subprocess.Popen[bytes] | None = None
-        self.port = port_of(self._held)
-        self.url = f"redis://127.0.0.1:{self.port}"
-
-    def start(self) -> None:
-        """Start it, empty."""
-        address = ["--port", str(self.port), "--bind", "127.0.0.1"]
-        line = ["redis-server", *address, "--save", "", "--user", _TESTS, "on", "nopass", "~*", "&*", "+@all"]
-        with self._log.open("ab") as log:
-            self._process = subprocess.Popen(line, stdout=log, stderr=log, start_new_session=True)
-
-    def signal(self, number: signal.Signals) -> None:
-        """Send it a signal."""
-        assert self._process is not None
-        self._process.send_signal(number)
-
-    def kill(self) -> None:
-        """End it at once."""
-        if self._process is not None:
-            self._process.kill()
-            self._process.wait()
-            self._process = None
-
-    def close(self) -> None:
-        """End it, and free its port."""
-        self.kill()
-        self._held.close()
-
-    async def run(self, *command: str | float) -> Any:
-        """What it answers to a command, once it serves."""
-        async with Redis(port=self.port, username=_TESTS, password="any", decode_responses=True) as client:
-            while True:
-                try:
-                    return await client.execute_command(*command)  # type: ignore[no-untyped-call]
-                except NoConnection:
-                    assert self._process is not None and self._process.poll() is None, self._log.read_text()
-                    await asyncio.sleep(0.01)
 
 
 @pytest.fixture
 async def store(tmp_path: Path) -> AsyncIterator[Store]:
     """A store that serves, and is empty."""
-    if shutil.which("redis-server") is None:
-        if os.environ.get("CI") == "true":
-            pytest.fail("redis-server is not installed")
-        pytest.skip("redis-server is not installed")
-    one = Store(tmp_path)
-    try:
-        one.start()
-        await one.run("PING")
+    async with redis(tmp_path) as one:
         yield one
-    finally:
-        one.close()
 
 
 # ---- the server ----

@@ -15,8 +15,9 @@ from typing import Final
 import pytest
 
 from tests.launch import eventually
+from tests.redis_process import Store
 from tests.relay.messages import call
-from tests.store.conftest import Caller, Fleet, Replica, Store, known
+from tests.store.conftest import Caller, Fleet, Replica, known
 
 Do = Callable[[Store], Awaitable[None]]
 

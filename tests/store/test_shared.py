@@ -16,8 +16,9 @@ import pytest
 from gateway import config
 from gateway.app import StartError, check_store
 from tests.launch import eventually
+from tests.redis_process import Store
 from tests.relay.messages import call, filtered, task
-from tests.store.conftest import NATIVE, Caller, Fleet, Store, known
+from tests.store.conftest import NATIVE, Caller, Fleet, known
 
 NO_CRAWLS: dict[str, Any] = {"index": {"full_crawl_interval": "1h"}}
 
