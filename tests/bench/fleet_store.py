@@ -15,16 +15,20 @@ from contextlib import asynccontextmanager
 from time import perf_counter
 from typing import Final
 
+from redis.asyncio import Redis
+
 from tests.bench import proc
 from tests.bench.httpclient import Client, request_body
 from tests.bench.options import Options
 from tests.bench.processes import Child, Served, child, free_address, gateway, listening, stop
 from tests.bench.report import Column, Goal, Table, progress
+from tests.launch import eventually
 
 CONNECTIONS: Final = 32
 PING_SECONDS: Final = 1.0
 SESSIONS: Final = 300
 QUERIES: Final = 100
+OPENED: Final = 2_000
 TASKS: Final = 30
 PAGE: Final = 10
 PARAMS: Final = {"status": ["working"]}
@@ -82,7 +86,10 @@ async def run(options: Options) -> list[Table]:
         for _ in range(QUERIES):
             for name, way in ((WITHOUT, one), (WITH, two)):
                 queries[name].append(await _query(legacy, way))
-    return [_table(pings, queries)]
+        session_bytes = await _session_bytes(url, two)
+    table = _table(pings, queries)
+    table.notes.append(f"Redis holds {session_bytes:.0f} bytes for a session that was opened")
+    return [table]
 
 
 async def _pings(load: Child, way: Served) -> dict[str, float]:
@@ -113,6 +120,24 @@ async def _query(legacy: Child, way: Served) -> float:
     one.close()
     client.close()
     return taken_ms
+
+
+async def _session_bytes(url: str, way: Served) -> float:
+    """What Redis holds of a session, once all that were opened are written."""
+    async with Redis.from_url(url) as store:
+        keys, used = await store.dbsize(), (await store.info("memory"))["used_memory"]
+        client = await Client.connect(way.url)
+        for _ in range(OPENED):
+            await client.initialize()
+
+        async def written() -> bool:
+            size: int = await store.dbsize()
+            return size >= keys + OPENED
+
+        await eventually(written, f"{OPENED} sessions in the store")
+        client.close()
+        grown: int = (await store.info("memory"))["used_memory"] - used
+    return grown / OPENED
 
 
 def _table(pings: dict[str, list[dict[str, float]]], queries: dict[str, list[float]]) -> Table:
