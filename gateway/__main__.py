@@ -125,6 +125,7 @@ def _checked(given: argparse.Namespace) -> "config.Config":
     settings = _read(given, in_force)
     app.check_tls(settings)
     app.check_traces(settings)
+    app.check_store(settings)
     return settings
 
 

@@ -13,6 +13,7 @@ import signal
 import socket
 import ssl
 from collections.abc import Awaitable, Callable, Iterable
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from aiohttp import web
@@ -23,7 +24,7 @@ from gateway.operate.journal import Journal
 from gateway.operate.metrics import Gauge, Metrics
 from gateway.proxy import Proxy
 from gateway.tasks.guards import guards_of
-from gateway.tasks.sessions import Servers, Sessions
+from gateway.tasks.sessions import SERVERS_IDLE_S, Servers, Sessions
 from gateway.transport import dial, health
 from gateway.transport.buffers import Buffers
 from gateway.transport.descriptors import are_exhausted, connections_kept
@@ -37,6 +38,7 @@ from gateway.transport.wire import Links
 
 if TYPE_CHECKING:
     from gateway.operate.traces import Tracing
+    from gateway.store.redis_store import RedisStore
 
 log = logging.getLogger("taskgate")
 
@@ -58,8 +60,9 @@ class App:
         self._metrics = Metrics() if self._tracing is None else self._tracing.metrics()
         self._pools: dict[str, Pool] = {}
         self._retired: list[Pool] = []
-        self._servers = Servers(self._loop.time)
-        self._sessions = Sessions(config.index, self._servers, self._loop.time)
+        self._store = store_of(config, self._metrics.store_failed)
+        self._servers = Servers(self._loop.time, self._store)
+        self._sessions = Sessions(config.index, self._servers, self._loop.time, self._store)
         self._links = Links()
         self._buffers = Buffers(config.limits.held_bytes_max)
         self._guards = guards_of(config.guards, self._loop.time)
@@ -77,6 +80,8 @@ class App:
     def _apply(self, config: Config) -> None:
         """Make the parts that depend on the configuration."""
         self._metrics.serves(u.name for u in config.upstreams)
+        if self._store is not None:
+            self._store.serves(config.upstreams, SERVERS_IDLE_S, config.index.idle_timeout)
         before, changed = self._pools, _changed(self._config, config, "url", "socket")
         self._pools = {
             u.name: Pool(u, config.limits, self._buffers, self._links, self._metrics.responses(u.name))
@@ -97,12 +102,14 @@ class App:
     def _gauges(self) -> dict[str, Gauge]:
         """The gauges: what is in use now, and its limits."""
         config, pools = self._config, self._pools
+        store = {} if self._store is None else {"store_up": ("1 if the store serves.", float(self._store.is_up))}
         clients, active = dict.fromkeys(pools, 0.0), dict.fromkeys(pools, 0.0)
         for pool in (*pools.values(), *self._retired):
             if pool.config.name in pools:
                 clients[pool.config.name] += pool.clients
                 active[pool.config.name] += len(pool.active)
         return {
+            **store,
             **self._sessions.gauges(),
             "index_sessions_max": ("Limit of index_sessions.", config.index.sessions_max),
             "index_bytes_max": ("Limit of index_bytes.", config.index.memory_bytes_max),
@@ -125,6 +132,8 @@ class App:
     async def start(self) -> None:
         """Listen. Raises StartError."""
         config = self._config
+        if self._store is not None:
+            await self._store.start(self._sessions.tell_all)
         try:
             self._tls = tls_context(config.tls) if config.tls is not None else None
             self._server = await self._listen(config)
@@ -242,6 +251,8 @@ class App:
                 task.cancel()
         for pool in (*self._pools.values(), *self._retired):
             pool.stop()
+        if self._store is not None:
+            await self._store.stop()
         if self._admin is not None:
             await self._admin.cleanup()
         if self._tracing is not None:
@@ -259,6 +270,22 @@ class App:
             self._listener.refused("descriptors")
         else:
             loop.default_exception_handler(context)
+
+
+def store_of(config: Config, failed: Callable[[str], None]) -> "RedisStore | None":
+    """The store; None if none is configured, and then nothing of it is imported. Raises StartError."""
+    if config.store is None:
+        return None
+    check_store(config)
+    from gateway.store.redis_store import RedisStore
+
+    return RedisStore(config.store, failed)
+
+
+def check_store(config: Config) -> None:
+    """Raise StartError unless what a configured store needs is installed."""
+    if config.store is not None and find_spec("redis") is None:
+        raise StartError("store: its client is not installed; run pip install 'taskgate[redis]'")
 
 
 def tls_context(tls: Tls) -> ssl.SSLContext:

@@ -28,7 +28,7 @@ GIVEN_CHARS_MAX: Final = 80  # of a value that an error repeats
 COUNT_MAX: Final = 1_000_000_000
 RATE_MAX: Final = 1_000_000
 LEVELS: Final = ("debug", "info", "warning", "error")
-FIXED: Final = ("listen", "tls", "admin", "traces")  # keys that a reload cannot change
+FIXED: Final = ("listen", "tls", "admin", "traces", "store")  # keys that a reload cannot change
 
 ANY_ADDRESS: Final = ("0.0.0.0", "::")  # all of this machine's
 _LOOPBACK: Final = ("localhost", "127.0.0.1", "::1")
@@ -144,6 +144,14 @@ def _read_public_url(value: object) -> object:
             "the gateway's own address as its clients use it, such as https://mcp.example or "
             "https://mcp.example/research; or off"
         )
+    return value
+
+
+def _read_store_url(value: object) -> object:
+    found = _match(r"rediss?://(?:[^\s/?#@]*@)?([^/?#@]*)(?:/[0-9]{1,4})?", value)
+    host, port = _host_port(found[1]) if found else (None, None)
+    if host is None or port == 0:
+        raise ValueError("redis:// or rediss://, perhaps user:password@, a host, perhaps a port and /NUMBER")
     return value
 
 
@@ -263,6 +271,7 @@ Origin = Annotated[
     ),
 ]
 PublicUrl = Annotated[str, _read_public_url]
+StoreUrl = Annotated[str, _read_store_url]
 
 
 # The sections. config.example.yaml says what each key means.
@@ -368,6 +377,13 @@ class Limits(Struct, frozen=True, kw_only=True):
     drain_timeout: DurationOrZero = 10.0
 
 
+class StoreSettings(Struct, frozen=True, kw_only=True):
+    """What the replicas of a fleet share: a Redis or Valkey, and how long a query waits for it."""
+
+    url: StoreUrl
+    timeout: Duration = 0.1
+
+
 class GuardLimits(Struct, frozen=True, kw_only=True):
     """Limits of what clients may ask of tasks. None: no limit."""
 
@@ -397,6 +413,7 @@ class Config(Struct, frozen=True, kw_only=True):
     index: IndexLimits = IndexLimits()
     limits: Limits = Limits()
     guards: GuardLimits = GuardLimits()
+    store: StoreSettings | None = None
 
 
 class StdioLog(Struct, frozen=True):

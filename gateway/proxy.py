@@ -87,6 +87,8 @@ class Proxy:
             message, whole = await self._read(exchange)
             if self._guards is not None and message is not None:
                 self._guard(self._guards, exchange, caller, message)
+            if message is not None and self._sessions.are_shared:
+                caller.held = await self._catch_up(message, caller, exchange)
             position = self._position(message, caller, exchange) if message is not None else None
             if position is not None and message is not None:
                 kind = "answered"
@@ -118,9 +120,15 @@ class Proxy:
         whole = await exchange.read_body(bytes_max)
         return jsonrpc.parse(exchange.taken) if whole else None, whole
 
+    async def _catch_up(self, message: Message, caller: HttpCaller, exchange: Exchange) -> object:
+        """Learn what other replicas know of the session of a query; returns what must be held meanwhile."""
+        if message.method != "tasks/list" or not _may_be_answered(caller, exchange):
+            return None
+        return await self._answerer.catch_up(caller.key, message)
+
     def _position(self, message: Message, caller: HttpCaller, exchange: Exchange) -> Position | None:
         """The page that a filtered `tasks/list` asks for; None if the message is relayed. Raises BadQuery."""
-        if message.method != "tasks/list" or caller.pool.knows_by_connection(exchange) or _of_another_era(caller):
+        if message.method != "tasks/list" or not _may_be_answered(caller, exchange):
             return None
         return self._answerer.position(caller.key, message)
 
@@ -179,6 +187,11 @@ def _may_carry_message(exchange: Exchange, bytes_max: int) -> bool:
     if exchange.method != b"POST" or headers.media_type() != JSON or b"content-encoding" in headers.by_name:
         return False
     return int(headers.get(b"content-length") or 0) <= bytes_max
+
+
+def _may_be_answered(caller: HttpCaller, exchange: Exchange) -> bool:
+    """Whether the gateway may answer a `tasks/list` of a caller's."""
+    return not (caller.pool.knows_by_connection(exchange) or _of_another_era(caller))
 
 
 def _of_another_era(caller: HttpCaller) -> bool:

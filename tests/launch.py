@@ -164,7 +164,7 @@ Samples: TypeAlias = dict[tuple[str, tuple[tuple[str, str], ...]], float]
 """Values of metrics by name and sorted labels."""
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False)
 class Gateway:
     """A gateway that runs, and where it listens. It is a process, with its configuration file, or else an App."""
 
@@ -173,6 +173,7 @@ class Gateway:
     process: Process | None = None
     file: Path | None = None
     app: App | None = None
+    ends_with: int = 0
 
     @property
     def running(self) -> Process:
@@ -220,10 +221,16 @@ class Gateway:
         assert self.file is not None
         self.file.write_text(json.dumps(settings))
 
+    def kill(self) -> None:
+        """End the process by SIGKILL."""
+        self.ends_with = -signal.SIGKILL
+        self.signal(signal.SIGKILL)
+        self.running.popen.wait()
+
     def check_end(self) -> None:
-        """Fail if the process did not end with 0, or its log tells of a fault."""
+        """Fail if the process did not end as it should, or its log tells of a fault."""
         status = self.running.popen.returncode
-        assert status == 0, f"exit status {status}: {self.running.tail()}"
+        assert status == self.ends_with, f"exit status {status}: {self.running.tail()}"
         for fault in FAULTS:
             assert fault not in self.log, self.running.tail()
 

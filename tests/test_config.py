@@ -115,6 +115,19 @@ BAD: dict[str, tuple[str, list[str]]] = {
         MINIMAL + "listen: {host: a}\n",
         ["gate.yaml:4:", "listen", "HOST:PORT", "a mapping"],
     ),
+    # the store
+    "store without url": (MINIMAL + "store: {timeout: 1s}\n", ["gate.yaml:4:", "store", "required key url"]),
+    "store of another kind": (
+        MINIMAL + "store: {url: 'http://a'}\n",
+        ["gate.yaml:4:", "store.url", "redis://", "'http://a'"],
+    ),
+    "store without host": (MINIMAL + "store: {url: 'redis://:1'}\n", ["store.url", "a host", "'redis://:1'"]),
+    "store with a query": (MINIMAL + "store: {url: 'redis://a?db=1'}\n", ["store.url", "/NUMBER", "'redis://a?...'"]),
+    "store with a secret": (MINIMAL + "store: {url: 'redis://u:pw@a:x'}\n", ["store.url", "'redis://...a:x'"]),
+    "store that nobody may wait for": (
+        MINIMAL + "store: {url: 'redis://a', timeout: 0}\n",
+        ["store.timeout", "more than 0"],
+    ),
     # addresses
     "listen a port": (MINIMAL + "listen: 8080\n", ["gate.yaml:4:", "listen", "HOST:PORT", "'8080'"]),
     "listen without host": (MINIMAL + "listen: :8080\n", ["gate.yaml:4:", "listen", "HOST:PORT", "':8080'"]),
@@ -343,6 +356,7 @@ def test_a_bad_url_is_refused(url: str) -> None:
 
 
 def test_a_secret_in_a_url_is_not_repeated() -> None:
+    assert "hunter2" not in refusal(MINIMAL + "store: {url: 'redis://me:hunter2@a/x'}\n")
     for url in ("https://me:hunter2@a/", "https://me:hun/ter2@a/", "https://a/?key=hunter2"):
         for message in (refusal(upstream("").replace("http://127.0.0.1:3001/mcp", url)), flags(url)):
             assert "ter2" not in message
@@ -470,17 +484,18 @@ def test_no_error_shows_the_value_of_a_variable(environment: pytest.MonkeyPatch)
 def test_what_a_reload_cannot_change_is_told_with_its_line() -> None:
     running = parse(MINIMAL, "running.yaml")
     with pytest.raises(ConfigError) as caught:
-        parse(MINIMAL + "admin: null\nlisten: 127.0.0.1:1\nindex: {page_size: 0}\n", "gate.yaml", in_force=running)
+        changed = "admin: null\nlisten: 127.0.0.1:1\nindex: {page_size: 0}\nstore: {url: 'redis://a'}\n"
+        parse(MINIMAL + changed, "gate.yaml", in_force=running)
     assert places(str(caught.value)) == [
         ("gate.yaml:6", "index.page_size"),
         ("gate.yaml:5", "listen"),
         ("gate.yaml:4", "admin"),
+        ("gate.yaml:7", "store"),
     ]
     with pytest.raises(ConfigError, match="traces cannot change while the gateway runs"):
         parse(MINIMAL + "traces: {endpoint: 'http://a:4318'}\n", "gate.yaml", in_force=running)
     assert "cannot change while the gateway runs" in str(caught.value)
-    changed = parse(MINIMAL + "index: {page_size: 1}\n", "gate.yaml", in_force=running)
-    assert changed.index.page_size == 1
+    assert parse(MINIMAL + "index: {page_size: 1}\n", "gate.yaml", in_force=running).index.page_size == 1
 
 
 def test_a_key_that_is_gone_is_a_change_too() -> None:

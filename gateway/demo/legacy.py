@@ -117,11 +117,12 @@ class Tasks:
 class LegacyServer:
     """The server: make it, `start` it, `stop` it. `tasks` is the number of tasks in a new session."""
 
-    def __init__(self, tasks: int = 240, page_size: int = PAGE_SIZE) -> None:
+    def __init__(self, tasks: int = 240, page_size: int = PAGE_SIZE, sessions_max: int = _SESSIONS_MAX) -> None:
         self.counts: Counter[str] = Counter()  # messages by method
         self.sessions: dict[str, Tasks] = {}  # the oldest first
         self._tasks = tasks
         self._page_size = page_size
+        self._sessions_max = sessions_max
         self._rng = random.Random(14)
         # With cancellation an answer ends when its client leaves.
         server = web.Server(self.handle, handler_cancellation=True, access_log=None)
@@ -186,7 +187,7 @@ class LegacyServer:
 
     def _open(self) -> str:
         """Open a session. Returns its id."""
-        if len(self.sessions) == _SESSIONS_MAX:
+        if len(self.sessions) == self._sessions_max:
             del self.sessions[next(iter(self.sessions))]
         session_id = uuid.uuid4().hex
         self.sessions[session_id] = Tasks(self._page_size)

@@ -31,6 +31,7 @@ class Observation(msgspec.Struct):
     suspect: Sequence[str] = ()
     ended: Sequence[str] = ()
     doubt: bool = False
+    listed: bool = False  # the tasks are those of a page
 
     @property
     def names_a_task(self) -> bool:
@@ -72,7 +73,9 @@ def of_response(request: Message, response: Message) -> Observation | None:
             return Observation([task.parse(jsonrpc.without_meta(bytes(response.result)))])
         if request.method == "tasks/list":
             raws, _ = parse_page(response)
-            return Observation(doubt=True) if len(raws) > _TASKS_READ_MAX else Observation([*map(task.parse, raws)])
+            if len(raws) > _TASKS_READ_MAX:
+                return Observation(doubt=True)
+            return Observation([*map(task.parse, raws)], listed=True)
         if bytes(made := jsonrpc.member(response.result, "task")):
             return Observation([task.parse(made, method=request.method)])
     except TaskError:

@@ -105,6 +105,9 @@ class Metrics:
         self._refused = counter("connections_refused", "Connections of clients that were not served.", "why")
         for why in _REFUSALS:
             self._refused[(why,)] = 0
+        self._store_failures = counter(
+            "store_failures", "Failures of the store, which the gateway works without.", "why"
+        )
 
     def serves(self, upstreams: Iterable[str]) -> None:
         """Show these upstreams from now on, with counts of 0."""
@@ -187,6 +190,10 @@ class Metrics:
     def connection_refused(self, why: str) -> None:
         """Connections of clients are not served: `connections_max` is reached, or no file descriptors are left."""
         self._refused[(why,)] += 1
+
+    def store_failed(self, why: str) -> None:
+        """The store cannot be reached, answers too slowly, or refuses what it is told."""
+        self._store_failures[(why,)] += 1
 
     def saved(self) -> dict[str, int]:
         """What queries have spared, at all upstreams together."""

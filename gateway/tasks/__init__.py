@@ -18,6 +18,7 @@ What is known:
     knowledge   as of when it is known
     notes       ... and the states of single tasks
     sessions    the indexes of all sessions: whose they are, how much they hold, when they go
+    told        what replicas tell each other of a session
 
 What must be asked of the upstream, and which queries wait for it:
 
@@ -33,5 +34,5 @@ Towards a transport:
     answer      the answer to one query
     passing     what passing messages say of tasks, and the edit of `initialize`
     guards      limits on what clients may ask of tasks, off unless configured
-    ports       what the room needs of its surroundings: the caller, the ways to the server and back, counts
+    ports       what the room needs of its surroundings: the caller, the ways to the server and back, counts, the store
 """

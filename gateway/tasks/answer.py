@@ -56,6 +56,15 @@ def _text(raw: msgspec.Raw) -> str | None:
         return None
 
 
+def _params(message: Message) -> Params | None:
+    """The parameters of a `tasks/list`; None if the message is another, or of a later revision."""
+    if message.method != "tasks/list" or not message.is_request:
+        return None
+    params = criteria.params(message.params)
+    revision = bytes(jsonrpc.member(params.meta, "io.modelcontextprotocol/protocolVersion"))
+    return None if revision.strip(b'"') > LAST_REVISION else params
+
+
 class Answerer:
     """Answers filtered `tasks/list` requests."""
 
@@ -70,13 +79,20 @@ class Answerer:
 
         A message of a later revision passes too (DESIGN 3.9), and one to a server that filters natively.
         """
-        if message.method != "tasks/list" or not message.is_request:
-            return None
-        params = criteria.params(message.params)
-        revision = bytes(jsonrpc.member(params.meta, "io.modelcontextprotocol/protocolVersion"))
-        if revision.strip(b'"') > LAST_REVISION or self._sessions.servers.filters_natively(key):
-            return None
-        return read(params)
+        params = _params(message)
+        return None if params is None or self._sessions.servers.filters_natively(key) else read(params)
+
+    async def catch_up(self, key: Key, message: Message) -> object:
+        """Before `position`: if a message is a query, learn what other replicas know of its session.
+
+        Returns what must be held until the query is answered. Nothing else waits (DESIGN 12.3).
+        """
+        params = _params(message)
+        try:
+            is_query = params is not None and read(params) is not None
+        except BadQuery:
+            is_query = True  # unless the server filters natively: then it may know better
+        return await self._sessions.catch_up(key) if is_query else None
 
     def cancel(self, key: Key, message: Message) -> None:
         """End the answer that a `notifications/cancelled` names, if no other has the same id (DESIGN 5.7)."""

@@ -24,6 +24,7 @@ TASK_OVERHEAD_BYTES = 440
 """What a task costs beside its raw JSON and its id, measured by `make bench`."""
 
 _AT_ONCE: Final = 1000
+_TOLD_OVERHEAD_BYTES: Final = 200
 
 _Group: TypeAlias = tuple[str, str | None]  # a status and a method
 
@@ -42,6 +43,7 @@ class Index:
     def __init__(self) -> None:
         self.default_method: str | None = None
         """The method of a task whose request did not pass here (DESIGN 5.3)."""
+        self._told: dict[str, str] = {}  # methods of tasks that are not here, by id
         self._tasks = Shards()
         self._groups: dict[_Group, Plane] = {}
         self.size_bytes = 0
@@ -66,6 +68,23 @@ class Index:
         """The task of an id; None if there is none."""
         return self._tasks.get(task_id)
 
+    def tell_method(self, task_id: str, method: str) -> None:
+        """Another gateway saw which request made a task."""
+        known = self._tasks.get(task_id)
+        if known is not None:
+            self.put(msgspec.structs.replace(known, method=known.method or method))
+        elif task_id not in self._told:
+            self._told[task_id] = method
+            self.size_bytes += _told_bytes(task_id)
+
+    def _with_method(self, report: Task) -> Task:
+        """A report with the method that another gateway saw."""
+        method = self._told.pop(report.id, None)
+        if method is None:
+            return report
+        self.size_bytes -= _told_bytes(report.id)
+        return msgspec.structs.replace(report, method=report.method or method)
+
     def put(self, report: Task) -> None:
         """Take in a report of a task, unless the same or a newer one is here."""
         self.put_all((report,))
@@ -73,6 +92,8 @@ class Index:
     def put_all(self, reports: Iterable[Task]) -> None:
         """Take in several reports, as `put` does, in half the time."""
         fresh: dict[_Group, dict[str, Task]] = {}
+        if self._told:
+            reports = map(self._with_method, reports)
         for report in reports:
             known = self._tasks.add(report)
             latest = report if known is None else self._latest(known, report, fresh)
@@ -108,6 +129,8 @@ class Index:
 
     def remove(self, task_id: str) -> bool:
         """Remove a task. False if it is not here."""
+        if self._told.pop(task_id, None) is not None:
+            self.size_bytes -= _told_bytes(task_id)
         task = self._tasks.pop(task_id)
         if task is None:
             return False
@@ -191,6 +214,10 @@ def page_of(query: Query, matching: list[Task], after: SortKey | None, limit: in
 
 def _follows(query: Query, place: SortKey, after: SortKey) -> bool:
     return bool(place < after if query.descending else place > after)
+
+
+def _told_bytes(task_id: str) -> int:
+    return len(task_id) + _TOLD_OVERHEAD_BYTES
 
 
 def size_of(task: Task) -> int:

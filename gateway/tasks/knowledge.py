@@ -20,6 +20,7 @@ from gateway.mcp.observe import Observation
 from gateway.mcp.task import UNKNOWN, Instant, Task
 from gateway.tasks.index import Index
 from gateway.tasks.notes import NEVER, NOTED_ID_CHARS_MAX, Notes, NoteState
+from gateway.tasks.told import Told
 
 
 class Listing(Enum):
@@ -209,6 +210,25 @@ class Record:
         """The task was found gone, at `now`."""
         self.index.remove(task_id)
         self.known.notes.find_gone(task_id, now)
+
+    def is_noted(self, task_id: str) -> bool:
+        """Whether it knows of a task: it is in the index, or a hint names it."""
+        note = self.known.notes.get(task_id)
+        return self.index.get(task_id) is not None or (note is not None and note.state is NoteState.HINTED)
+
+    def hear(self, told: Iterable[Told], asked_at: float) -> None:
+        """Take in what other replicas have told by `asked_at`. It is a hint only: the server itself is asked."""
+        for each in told:
+            if each.id is None:
+                self.known.doubt(max(asked_at, self.known.doubted_at))
+                continue
+            if each.method is not None:
+                self.index.tell_method(each.id, each.method)
+            if self.index.get(each.id) is None and not each.gone:
+                # The first crawl settles it, if it lists the task: it will ask later than anything that was told.
+                self._hint(each.id, NEVER, NEVER if self.known.pages_as_of == NEVER else asked_at)
+            elif self.index.get(each.id) is not None and each.gone:
+                self._hint(each.id, NEVER, asked_at)
 
     def listed(self, tasks: Sequence[Task], asked_at: float, now: float) -> list[Task]:
         """Take in tasks of a page that was asked for at `asked_at`. Returns those that are new in this crawl."""

@@ -133,7 +133,7 @@ class Notes:
         """A hint came that a task may be gone, or has changed. Queries from before `suspect_from` need not wait."""
         note = self.get(task_id) or self._move(task_id, NoteState.LISTED if in_index else NoteState.HINTED)
         note.suspect_from = min(note.suspect_from, suspect_from)
-        note.hinted_at = now
+        note.hinted_at = max(note.hinted_at, now)
         self._suspect[task_id] = note
 
     def hint_unlisted(self, now: float) -> None:

@@ -1,12 +1,12 @@
-"""What `tasks/` needs of its surroundings: the caller, a channel to the server, a way back to the requestor, counts.
+"""What `tasks/` needs of its surroundings: the caller, the ways to the server and back, counts, perhaps a store.
 
 For HTTP they are in `transport/caller.py`, `transport/channel.py` and `transport/reply.py`; for stdio in
-`transport/stdio.py`. The counts are `operate/metrics.py`.
+`transport/stdio.py`. The counts are `operate/metrics.py`, the store is `store/redis_store.py`.
 """
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from contextlib import AbstractContextManager
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from gateway.identity import Key
 from gateway.mcp.jsonrpc import Message
@@ -91,3 +91,30 @@ class Counts(Protocol):
 
         `reason` is that of the plan, or why the query failed. `requests` went up. `tasks` of `total` were shown.
         """
+
+
+class Read(NamedTuple):
+    """What a store has of a session."""
+
+    server: bytes | None  # the value of the session, whatever the identity
+    tasks: list[bytes]  # those entries of the identity's that came behind the place that was asked for, in order
+    place: int  # the place of the last of them
+
+
+class SharedStore(Protocol):
+    """What the replicas share. It never raises. What it could not keep, it does not know (DESIGN 12).
+
+    Nothing waits for what is written. An entry stands once, however often it is added.
+    """
+
+    def put(self, key: Key, server: bytes) -> None:
+        """Keep the value of a session. The identity does not count."""
+
+    def add(self, key: Key, new: Iterable[bytes], old: Iterable[bytes] = ()) -> None:
+        """Take the entries in `old` out, then add those in `new` behind all others. The session is in use."""
+
+    def drop(self, key: Key) -> None:
+        """Forget all entries."""
+
+    async def read(self, key: Key, after: int) -> Read | None:
+        """What the store has, behind the place `after`; None if it does not say so in time."""

@@ -5,7 +5,8 @@ Always: the key of a session is its upstream, request target, `Mcp-Session-Id` a
 serve several MCP endpoints, so the target counts. All sessions together hold `memory_bytes_max` at most: the least
 recently used is evicted first. A session that is idle for `idle_timeout` is evicted too. A caller that the upstream
 refuses holds nothing: a session is stored once the upstream has answered with a status below 400 and there is a task to
-keep (`Life`). No result of `initialize` can be asked for again, so it is kept apart and longer (`Servers`).
+keep (`Life`). No result of `initialize` can be asked for again, so it is kept apart and longer (`Servers`). If there is
+a store, it gets what the server cannot be asked for again, and a query learns from it what other replicas have told.
 """
 
 import asyncio
@@ -21,16 +22,20 @@ from gateway import config
 from gateway.identity import Key
 from gateway.mcp.capabilities import Server
 from gateway.mcp.observe import Observation
+from gateway.mcp.task import Task
+from gateway.tasks import told
 from gateway.tasks.asks import Asks
 from gateway.tasks.index import Index
 from gateway.tasks.knowledge import Knowledge, Record
 from gateway.tasks.notes import NEVER
+from gateway.tasks.ports import SharedStore
 
 _SESSION_OVERHEAD_BYTES: Final = 4096
 _SERVERS_MAX: Final = 100_000  # results of `initialize`: 730 bytes each, 73 MB in all
-_METHOD_CHARS_MAX: Final = 50  # twice the longest method that MCP names
-_SERVERS_IDLE_S: Final = 24 * 3600.0
+SERVERS_IDLE_S: Final = 24 * 3600.0
 _LOST_KEPT_S: Final = 3600.0  # longer than any response is under way
+_TOLD_AGAIN: Final = 4  # times in the time after which the store forgets what is not used
+_TOLD_AT_ONCE: Final = 200
 
 
 class Life(Enum):
@@ -55,9 +60,13 @@ class Life(Enum):
 class Session(Record):
     """The tasks of one session of one identity, and what is being asked for them."""
 
-    def __init__(self, key: Key) -> None:
+    def __init__(self, key: Key, store: SharedStore | None = None) -> None:
         super().__init__()
         self.key = key
+        self._store = store
+        self.heard_to = 0  # the place of the last entry of the store's that was taken in
+        self.heard_at = NEVER  # when the store was last asked
+        self.told_at = NEVER  # when the store last heard that the session is in use
         self.life = Life.PROVISIONAL
         self.of_one: WeakSet[Session] | None = None  # the sessions of one `Mcp-Session-Id`, one for each identity
         self.oversize = False  # the upstream lists more than an index may hold
@@ -81,7 +90,52 @@ class Session(Record):
         """Forget all tasks."""
         old, self.index, self.known = self.index, Index(), Knowledge(newcomers_from=now)
         self.index.default_method = old.default_method
+        self.heard_to, self.heard_at = 0, NEVER
         _free(old)
+
+    def take(self, observation: Observation, asked_at: float | None, now: float, since: Task | None = None) -> None:
+        if self._store is None:
+            super().take(observation, asked_at, now, since)
+            return
+        unlisted = self.known.notes.unlisted
+        before = {task.id: (self.index.get(task.id), task.id in unlisted) for task in observation.tasks}
+        gone = [i for i in observation.gone if self.is_noted(i) and told.may_be_told(i)]
+        old = [value for i in gone for value in self._told_of(i)]
+        super().take(observation, asked_at, now, since)
+        new = []
+        for task_id, (task, was_unlisted) in before.items():
+            now_known = self.index.get(task_id)
+            unlists = task_id in unlisted and not (was_unlisted or observation.listed)
+            if now_known is not None and (unlists or (now_known.method and (task is None or task.method is None))):
+                new.append(now_known)
+        if new or gone:
+            self._store.add(self.key, [*told.of_tasks(new), *(told.of_task(i, None, gone=True) for i in gone)], old)
+
+    def _told_of(self, task_id: str) -> list[bytes]:
+        """The values by which replicas may have told that a task is there."""
+        task = self.index.get(task_id)
+        methods = {None, None if task is None else task.method}
+        return [told.of_task(task_id, method) for method in methods]
+
+    def tell_doubt(self) -> None:
+        """Tell the other replicas that much has changed."""
+        if self._store is not None:
+            self._store.add(self.key, [told.DOUBT], [told.DOUBT])
+
+    def tell_all(self) -> Iterator[None]:
+        """Tell the other replicas everything again that the server cannot be asked for, piece by piece."""
+        assert self._store is not None
+        unlisted = list(self.known.notes.unlisted)
+        for start in range(0, len(unlisted), _TOLD_AT_ONCE):
+            known = map(self.index.get, unlisted[start : start + _TOLD_AT_ONCE])
+            self._store.add(self.key, told.of_tasks(filter(None, known)))
+            yield
+        if self.index.default_method is None:
+            for some in self.index.parts():
+                for start in range(0, len(some), _TOLD_AT_ONCE):
+                    made = [task for task in some[start : start + _TOLD_AT_ONCE] if task.method is not None]
+                    self._store.add(self.key, told.of_tasks(made))
+                    yield
 
 
 class Forgotten(Exception):
@@ -129,20 +183,47 @@ class Servers:
     The identity does not count: a token may be renewed in the middle of a session.
     """
 
-    def __init__(self, clock: Callable[[], float]) -> None:
-        self._servers: TTLCache[tuple[str, bytes, bytes], Server] = TTLCache(_SERVERS_MAX, _SERVERS_IDLE_S, timer=clock)
+    def __init__(self, clock: Callable[[], float], store: SharedStore | None = None) -> None:
+        self._servers: TTLCache[tuple[str, bytes, bytes], Server] = TTLCache(_SERVERS_MAX, SERVERS_IDLE_S, timer=clock)
+        self._store = store
+        self._told: TTLCache[tuple[str, bytes, bytes], None]  # those that the store need not hear of
+        self._told = TTLCache(_SERVERS_MAX, SERVERS_IDLE_S / _TOLD_AGAIN, timer=clock)
 
     def note(self, key: Key, server: Server) -> None:
         """Note what `initialize` said in a session."""
         # The list of task methods may take 64 KiB. Only a single method is ever used.
-        methods = server.methods if len(server.default_method or "") <= _METHOD_CHARS_MAX else ()
+        methods = server.methods if len(server.default_method or "") <= told.METHOD_CHARS_MAX else ()
         self._servers[key.of_all] = Server(server.filtered_here, methods if len(methods) == 1 else ())
+        self._told.pop(key.of_all, None)
+        self._tell(key)
+
+    def _tell(self, key: Key) -> None:
+        """Tell the store of a session, unless it has heard of it."""
+        if self._store is not None and key.of_all not in self._told:
+            self._told[key.of_all] = None
+            self._store.put(key, told.of_server(self._servers[key.of_all]))
+
+    def hear(self, key: Key, value: bytes | None) -> None:
+        """Note what another replica saw `initialize` say."""
+        server = told.server_in(value)
+        if server is not None and key.of_all not in self._servers:
+            self._servers[key.of_all] = server
+
+    def tell_all(self) -> Iterator[None]:
+        """Tell the store of all sessions again, piece by piece."""
+        self._told.clear()
+        for count, of_all in enumerate(list(self._servers)):
+            if of_all in self._servers:
+                self._tell(Key(*of_all, b""))
+            if count % _TOLD_AT_ONCE == 0:
+                yield
 
     def get(self, key: Key) -> Server | None:
         """The server of a session, None if its `initialize` was not seen. It counts as used now."""
         server: Server | None = self._servers.get(key.of_all)
         if server is not None:
             self._servers[key.of_all] = server
+            self._tell(key)
         return server
 
     def filters_natively(self, key: Key) -> bool:
@@ -159,8 +240,11 @@ class Servers:
 class Sessions:
     """All sessions, by key."""
 
-    def __init__(self, limits: config.IndexLimits, servers: Servers, clock: Callable[[], float]) -> None:
+    def __init__(
+        self, limits: config.IndexLimits, servers: Servers, clock: Callable[[], float], store: SharedStore | None = None
+    ) -> None:
         self.servers = servers
+        self._shared = store
         self._limits = limits
         self._clock = clock
         self._sessions = _Store(limits, clock, self._retire)
@@ -218,7 +302,7 @@ class Sessions:
         return session.life is Life.PARTING and (too_large or not session.in_use)
 
     def _begin(self, key: Key) -> Session:
-        session = self._in_use[key] = Session(key)
+        session = self._in_use[key] = Session(key, self._shared)
         session.known = Knowledge(newcomers_from=self._lost.get(key, NEVER))
         session.of_one = self._of_one.setdefault(key.of_all, WeakSet())
         session.of_one.add(session)
@@ -254,6 +338,7 @@ class Sessions:
         else:
             session.life = Life.STORED
             self._in_use.pop(session.key, None)
+            self._tell_use(session)
 
     def keep(self, session: Session) -> None:
         """Count the size of a stored session anew, as used now. Others may be evicted for it."""
@@ -294,6 +379,8 @@ class Sessions:
             return
         now = self._clock()
         if session.life is not Life.PROVISIONAL:
+            if self._shared is not None:
+                self._shared.drop(key)
             self._lost[key] = now
             self._sessions.pop(key, None)
             session.life = Life.PROVISIONAL
@@ -305,6 +392,49 @@ class Sessions:
         """A session was ended: drop what is known of it, for every identity."""
         for session in list(self._of_one.get(key.of_all, ())):
             self.drop(session.key)
+
+    # ---- other replicas ----
+
+    @property
+    def are_shared(self) -> bool:
+        """Whether there is a store."""
+        return self._shared is not None
+
+    async def catch_up(self, key: Key) -> Session | None:
+        """Learn what other replicas have told of a session, before a query of it. It waits for a bounded time.
+
+        Returns the session, which its caller holds until the query is answered.
+        """
+        if self._shared is None or self.servers.filters_natively(key):
+            return None
+        session, now = self.open(key), self._clock()
+        if now - session.heard_at < self._limits.max_age / 2:  # what was told `max_age` ago must be known
+            return session
+        known = session.known
+        read = await self._shared.read(key, session.heard_to)
+        if read is None:
+            return session
+        self.servers.hear(key, read.server)
+        if session.known is known and read.place >= session.heard_to:
+            session.heard_to, session.heard_at = read.place, now
+            if not session.oversize:
+                session.hear(told.tasks_in(read.tasks), now)
+                self.keep(session)
+        return session
+
+    def _tell_use(self, session: Session) -> None:
+        """Tell the store that a session is in use, so that it keeps what it has of it."""
+        now = self._clock()
+        if self._shared is not None and now - session.told_at > self._limits.idle_timeout / _TOLD_AGAIN:
+            session.told_at = now
+            self._shared.add(session.key, ())
+
+    def tell_all(self) -> Iterator[None]:
+        """Tell the store everything again that the servers cannot be asked for, piece by piece."""
+        yield from self.servers.tell_all()
+        for session in [*self._in_use.values(), *self._sessions.values()]:
+            if not session.oversize:
+                yield from session.tell_all()
 
     def expire(self) -> None:
         """Evict the sessions that have been idle for `idle_timeout`."""

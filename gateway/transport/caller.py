@@ -42,6 +42,7 @@ class HttpCaller:
         self._original = original
         self._limits = limits
         self._key: Key | None = None
+        self.held: object = None  # what must stay for as long as the request
 
     @cached_property
     def move(self) -> Move | None:

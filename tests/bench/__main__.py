@@ -20,7 +20,7 @@ from typing import Any, Final
 import orjson
 import uvloop
 
-from tests.bench import crawl, guard, hostile, index, page, proc, relay, stdio, streams
+from tests.bench import crawl, fleet, guard, hostile, index, page, proc, relay, stdio, streams
 from tests.bench.options import Options
 from tests.bench.processes import BenchFailed
 from tests.bench.report import Table, progress
@@ -33,14 +33,15 @@ SECTIONS: Final[dict[str, Callable[[Options], Awaitable[list[Table]]]]] = {
     "hostile": hostile.run,
     "stdio": stdio.run,
     "page": page.run,
+    "fleet": fleet.run,
     "guard": guard.run,
 }
-NAMED_ONLY: Final = frozenset({"guard"})
+NAMED_ONLY: Final = frozenset({"fleet", "guard"})
 ROUNDS: Final = 5
 ROUNDS_MAX: Final = 101
 
 _SECTIONS_HELP: Final = """\
-sections (all but guard, if none is named):
+sections (all but fleet and guard, if none is named):
   relay    requests per second and latency of a relayed ping: directly, plain aiohttp proxy, Envoy, taskgate
   index    a filtered page out of 1,000, 10,000 and 100,000 tasks: the index, and through the gateway; memory
   crawl    what a filtered query costs the upstream, beside a client that pages by hand
@@ -48,6 +49,7 @@ sections (all but guard, if none is named):
   hostile  the worst streams beside plain bodies, and 500 connections that hold all they may (3 minutes)
   stdio    what a server that a host starts takes longer to its first byte, to a ping, to a large line
   page     what the open page for operators costs the gateway at 10,000 queries a minute (80 seconds)
+  fleet    three replicas behind HAProxy, 300 sessions: crawls, server requests, a lost replica; needs haproxy
   guard    CPU of a relayed ping in this tree against another commit; 10 % more fails
 
 examples:

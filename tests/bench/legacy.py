@@ -1,26 +1,33 @@
 """The demo's legacy server in a process of its own: ten tasks a page, no filter, and it counts what it is asked.
 
     load      a history of `tasks` into the session opened last, of which at most `live` are not finished
-    counts    requests of `tasks/*` methods so far, and bytes of the bodies that answered them and all others
+    counts    requests of `tasks/*` methods so far, how many of them began a list, and bytes of the bodies that answered
+              them and all others
 
 In: `python -m tests.bench.legacy PAGE_SIZE`. Tasks do not change by themselves.
 """
 
 import sys
-from typing import Any
+from typing import Any, Final
 
+import orjson
 from aiohttp import web
 
 from gateway.demo.legacy import UNFINISHED, LegacyServer
 from tests.bench import child
 
+SESSIONS_MAX: Final = 10_000
+
 
 class Counted(LegacyServer):
-    """A legacy server that also counts the bytes of its answers' bodies."""
+    """A legacy server that also counts the lists that are begun, and the bytes of its answers' bodies."""
 
     answered_bytes = 0
+    lists_begun = 0
 
     async def handle(self, request: web.BaseRequest) -> web.Response:
+        message = orjson.loads(await request.read())
+        self.lists_begun += message["method"] == "tasks/list" and "cursor" not in message.get("params", {})
         response = await super().handle(request)
         if isinstance(response.body, bytes):
             self.answered_bytes += len(response.body)
@@ -42,12 +49,12 @@ class Counted(LegacyServer):
         if command["do"] == "load":
             self.fill(command["tasks"], command.get("live"))
         requests = sum(count for method, count in self.counts.items() if method.startswith("tasks/"))
-        return {"requests": requests, "bytes": self.answered_bytes}
+        return {"requests": requests, "lists": self.lists_begun, "bytes": self.answered_bytes}
 
 
 async def main() -> None:
     """Serve until stdin ends."""
-    server = Counted(tasks=0, page_size=int(sys.argv[1]))
+    server = Counted(tasks=0, page_size=int(sys.argv[1]), sessions_max=SESSIONS_MAX)
     await child.serve({"url": await server.start()}, server.answer)
 
 

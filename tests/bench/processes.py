@@ -77,17 +77,18 @@ async def child(core: int | None, module: str, *arguments: str) -> AsyncIterator
 
 @contextlib.asynccontextmanager
 async def gateway(
-    core: int | None, upstream: str, index: dict[str, Any] | None = None, tree: Path = ROOT
+    core: int | None, upstream: str, index: dict[str, Any] | None = None, tree: Path = ROOT, store: str | None = None
 ) -> AsyncIterator[Served]:
-    """Run the gateway of a source tree in front of `upstream`. `index` is the configuration's section of that name."""
+    """Run the gateway of a source tree in front of `upstream`. `index` is a section of its file, `store` a URL."""
     with tempfile.TemporaryDirectory(prefix="taskgate-bench-") as folder, ports() as (listen, admin):
         config: dict[str, Any] = {
             "listen": f"127.0.0.1:{listen}",
             "admin": {"listen": f"127.0.0.1:{admin}"},
             "upstreams": [{"name": "bench", "url": upstream}],
             **({} if index is None else {"index": index}),
+            **({} if store is None else {"store": {"url": store}}),
         }
-        with Gateways(Path(folder)).starting(config, by_flags=index is None, tree=tree) as running:
+        with Gateways(Path(folder)).starting(config, by_flags=index is None and store is None, tree=tree) as running:
             pid = running.running.popen.pid
             proc.pin(pid, core)
             try:

@@ -1,14 +1,14 @@
 """What deploy/ holds, each file tried with the tool that it is for.
 
-Tools are Debian's (prometheus, docker-compose, kubectl, systemd) or from PyPI. Without one the test is skipped and says
-so; with CI=true it fails. `.ci/run` installs them.
+Tools are Debian's (prometheus, docker-compose, kubectl, systemd, haproxy, nginx) or from PyPI, Envoy among them.
+Without one the test is skipped and says so; with CI=true it fails. `.ci/run` installs them.
 """
 
 import os
 import shutil
 import tomllib
 from pathlib import Path
-from typing import Final
+from typing import Final, NoReturn
 
 import pytest
 
@@ -19,10 +19,14 @@ VERSION: Final[str] = tomllib.loads((ROOT / "pyproject.toml").read_text())["proj
 
 def tool(name: str, package: str) -> str:
     """The path of a command of that Debian package."""
-    found = shutil.which(name)
+    found = shutil.which(name, path=f"{os.environ.get('PATH', os.defpath)}:/usr/sbin")
     if found is None:
-        missing = f"{name} is not installed: apt-get install {package}"
-        if os.environ.get("CI") == "true":
-            pytest.fail(missing)
-        pytest.skip(missing)
+        missing(f"{name} is not installed: apt-get install {package}")
     return found
+
+
+def missing(what: str) -> NoReturn:
+    """End the test: skipped by hand, failed in CI."""
+    if os.environ.get("CI") == "true":
+        pytest.fail(what)
+    pytest.skip(what)

@@ -168,6 +168,7 @@ def test_the_template_unit_differs_in_names_alone() -> None:
         "taskgate.service": "taskgate@%i.service",
         "RuntimeDirectory=taskgate": "RuntimeDirectory=taskgate@%i",
         "%t/taskgate/": "%t/taskgate@%i/",
+        "PYTHONUNBUFFERED=1": "PYTHONUNBUFFERED=1 TASKGATE_INSTANCE=%i",
     }
     for of_one, of_many in renamed.items():
         assert of_one in one

@@ -7,6 +7,7 @@ passed through.
 
 import asyncio
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -25,6 +26,7 @@ from tests.real.conftest import (
     ids_of,
     instant,
 )
+from tests.redis_process import redis
 
 pytestmark = pytest.mark.filterwarnings("ignore:The experimental tasks API is deprecated:DeprecationWarning")
 
@@ -190,3 +192,31 @@ async def test_the_client_of_fastmcp_works_with_tasks_as_ever(fastmcp: Place) ->
         assert status.status == "working"
         await client.call_tool("release", {"name": "fastmcp"})
         assert (await task.result()).data == "fastmcp is done"
+
+
+async def test_tasks_are_known_at_another_replica_and_after_a_restart(
+    fastmcp: Place, runner: Runner, http: httpx.AsyncClient, tmp_path: Path
+) -> None:
+    """DESIGN 12.2: no list of the server's would tell."""
+    async with redis(tmp_path) as store:
+        given: Json = {"store": {"url": store.url}, "upstreams": [{"name": "real", "url": fastmcp.direct}]}
+        with runner.configured(**given) as one, runner.configured(**given) as other:
+            one.wait()
+            other.wait()
+            wire, _ = await Wire(f"{one.origin}/mcp", http).initialize()
+            made = [
+                await work(wire, "shared"),
+                await make(wire, "prompts/get", {"name": "advice", "arguments": {"about": "it"}}),
+            ]
+
+            async def both() -> bool | None:
+                return set(ids_of(await wire.at(f"{other.origin}/mcp").tasks({"order": "asc"}))) == set(made) or None
+
+            await eventually("both tasks at the other replica", both)
+            made.append(await work(wire, "shared"))
+        with runner.configured(**given) as restarted:
+            restarted.wait()
+            wire = wire.at(f"{restarted.origin}/mcp")
+            assert set(ids_of(await wire.tasks({"order": "asc"}))) == set(made)
+            assert ids_of(await wire.tasks({"methods": ["prompts/get"]})) == [made[1]]
+        await release(wire.at(fastmcp.direct), "shared")

@@ -24,6 +24,7 @@ KNOWS: Final = {
     "tasks": {"mcp", "config", "errors", "identity"},
     "transport": {"mcp", "config", "errors", "identity"},
     "operate": {"mcp", "config", "errors"},
+    "store": {"tasks", "config", "identity"},
 }
 
 # What decides: it never awaits, logs or reads a clock.
@@ -31,6 +32,7 @@ DECIDES: Final = {
     "mcp": ("capabilities", "jsonrpc", "observe", "sse", "task"),
     "tasks": (
         *("criteria", "cursor", "freshness", "index", "knowledge", "notes", "plane", "runs", "shards", "spelled"),
+        "told",
         "values",
     ),
     "transport": ("addresses", "cors", "headers", "http1", "lines"),

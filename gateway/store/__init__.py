@@ -1,0 +1,7 @@
+"""What several gateways share, in Redis or Valkey (DESIGN 12). Nothing of this room is imported without `store`.
+
+It knows `config` and `identity`, and of `tasks` only `ports`, which says what a store does.
+
+redis_store   the connection, its states, and the loop that carries what waits
+waiting       what waits to be written and to be read
+"""

@@ -1,0 +1,88 @@
+"""What replicas tell each other of a session, as values of the store.
+
+In: what this replica has seen; values that another has written. Out: values; what they say.
+Always: pure. Only what the server cannot be asked for again is told: what `initialize` said, ids of tasks, methods. The
+same fact is the same bytes in every replica. A value that is unreadable or of another version says nothing (DESIGN 12).
+"""
+
+from collections.abc import Iterable, Iterator
+from typing import Final
+
+import msgspec
+
+from gateway.mcp.capabilities import Server
+from gateway.mcp.task import Task
+from gateway.tasks.notes import NOTED_ID_CHARS_MAX
+
+METHOD_CHARS_MAX: Final = 50  # twice the longest method that MCP names
+_VERSION: Final = 1
+
+
+class Told(msgspec.Struct, frozen=True):
+    """What a replica has seen of one task: that it is there, and its method if that is known; or that it is gone.
+
+    The id None stands for all tasks: anything may have changed.
+    """
+
+    v: int
+    id: str | None
+    method: str | None
+    gone: bool
+
+
+class _ToldServer(msgspec.Struct, frozen=True):
+    v: int
+    filtered: bool
+    methods: tuple[str, ...]
+
+
+_told = msgspec.json.Decoder(Told)
+_server = msgspec.json.Decoder(_ToldServer)
+
+
+def of_task(task_id: str, method: str | None, gone: bool = False) -> bytes:
+    """The value that says that a task is there, or gone."""
+    known = method if method is None or len(method) <= METHOD_CHARS_MAX else None
+    return msgspec.json.encode(Told(_VERSION, task_id, None if gone else known, gone))
+
+
+DOUBT: Final = msgspec.json.encode(Told(_VERSION, None, None, False))
+
+
+def may_be_told(task_id: str) -> bool:
+    """Whether replicas tell each other of a task of that id. Nothing is noted of a longer one either."""
+    return len(task_id) <= NOTED_ID_CHARS_MAX
+
+
+def of_tasks(tasks: Iterable[Task]) -> list[bytes]:
+    """The values that say that these tasks are there."""
+    return [of_task(task.id, task.method) for task in tasks if may_be_told(task.id)]
+
+
+def of_server(server: Server) -> bytes:
+    """The value that says what `initialize` said."""
+    return msgspec.json.encode(_ToldServer(_VERSION, server.filtered_here, server.methods))
+
+
+def server_in(value: bytes | None) -> Server | None:
+    """What `initialize` said, by a value; None if it does not say."""
+    if value is None:
+        return None
+    try:
+        told = _server.decode(value)
+    except (msgspec.MsgspecError, UnicodeDecodeError):
+        return None
+    legible = told.v == _VERSION and len(told.methods) <= 1 and all(len(m) <= METHOD_CHARS_MAX for m in told.methods)
+    return Server(told.filtered, told.methods) if legible else None
+
+
+def tasks_in(values: Iterable[bytes]) -> Iterator[Told]:
+    """What these values say of tasks."""
+    for value in values:
+        try:
+            told = _told.decode(value)
+        except (msgspec.MsgspecError, UnicodeDecodeError):
+            continue
+        legible = len(told.id or "") <= NOTED_ID_CHARS_MAX and len(told.method or "") <= METHOD_CHARS_MAX
+        if told.v == _VERSION and legible:
+            yield told

@@ -1,0 +1,313 @@
+"""Section `fleet`: three replicas behind HAProxy, with its recipe of deploy/balancing/, beside one gateway alone.
+
+How: the demo's legacy server, 300 sessions of 30 tasks, ten a page. Each session asks a filtered
+query, four more, and then one after each loss:
+
+    killed        a replica is killed with SIGKILL, and every session asks; a request that is not answered is lost
+    back          the replica runs again, HAProxy has found it, and every session asks
+    in turn       each replica gets SIGTERM and runs again, one after the other; every session asks at each step
+
+The one gateway has no replica to go to: its sessions ask once it runs again. Indexes never grow too old here, so that
+a crawl is one that the session's way to a replica has caused. CPU time is that of all replicas; memory their growth
+during the first queries. The second table has the balancer too: CPU time of relayed pings, memory of event streams.
+"""
+
+import asyncio
+import shutil
+import signal
+import tempfile
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import ExitStack, asynccontextmanager
+from pathlib import Path
+from time import perf_counter
+from typing import Final, NamedTuple
+from urllib.parse import urlsplit
+
+from tests.bench import fleet_store, proc
+from tests.bench.httpclient import Client, request_body
+from tests.bench.options import Options
+from tests.bench.processes import BenchFailed, Child, child
+from tests.bench.report import Column, Table, progress, ratio
+from tests.deploy.balancers import running
+from tests.launch import Gateway, Gateways, Process, eventually, held_port, port_of, ports
+
+REPLICAS: Final = 3
+SESSIONS: Final = 300
+AT_ONCE: Final = 20
+TASKS: Final = 30
+PAGE: Final = 10
+MORE: Final = 4
+CONNECTIONS: Final = 32
+PING_SECONDS: Final = 3.0
+STREAMS: Final = 600
+PARAMS: Final = {"status": ["working"]}
+KEPT: Final = {"max_age": "1h", "full_crawl_interval": "1h"}
+
+
+class Fleet:
+    """Replicas in front of one upstream, and HAProxy in front of them if there are several."""
+
+    def __init__(self, upstream: str, count: int, stack: ExitStack) -> None:
+        self._folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="taskgate-bench-")))
+        self._gateways = Gateways(self._folder)
+        self._ports = [stack.enter_context(ports()) for _ in range(count)]
+        self._upstream = upstream
+        self._running = [stack.enter_context(ExitStack()) for _ in range(count)]
+        self.replicas = [self._started(number) for number in range(count)]
+        self.balancer: Process | None = None
+        origin = self.replicas[0].running.origin
+        if count > 1:
+            listen = port_of(stack.enter_context(held_port()))
+            self.balancer = stack.enter_context(running("haproxy", self._folder, listen, self._ports))
+            proc.pin(self.balancer.popen.pid, proc.cores().others)
+            origin = self.balancer.wait()
+        self.url = f"{origin}{urlsplit(upstream).path}"
+
+    def _started(self, number: int) -> Gateway:
+        listen, admin = self._ports[number]
+        config = {
+            "listen": f"127.0.0.1:{listen}",
+            "admin": {"listen": f"127.0.0.1:{admin}"},
+            "upstreams": [{"name": "bench", "url": self._upstream}],
+            "index": KEPT,
+            "limits": {"shutdown_delay": "1s"},
+        }
+        gateway = self._running[number].enter_context(self._gateways.starting(config))
+        gateway.wait()
+        proc.pin(gateway.running.popen.pid, proc.cores().measured)
+        return gateway
+
+    async def drain(self, number: int) -> None:
+        """End a replica with SIGTERM."""
+        self.replicas[number].signal(signal.SIGTERM)
+        await self.replicas[number].exits()
+
+    async def start(self, number: int) -> None:
+        """Run a replica again, until the balancer has found it."""
+        self._running[number].close()
+        before = self._found(number)
+        self.replicas[number] = self._started(number)
+
+        async def found() -> bool:
+            return self.balancer is None or self._found(number) > before
+
+        await eventually(found, f"HAProxy finds replica {number} again")
+
+    def _found(self, number: int) -> int:
+        """How often HAProxy has found a replica to be up."""
+        return self.balancer.log.read_text().count(f"taskgate-{number + 1} is UP") if self.balancer is not None else 0
+
+    def rss_bytes(self) -> int:
+        """The memory of all replicas."""
+        return sum(proc.rss_bytes(replica.running.popen.pid) for replica in self.replicas)
+
+    def cpu_seconds(self) -> float:
+        """The CPU time of all replicas that run."""
+        running_now = (replica.running.popen for replica in self.replicas if replica.running.popen.poll() is None)
+        return sum(proc.cpu_seconds(process.pid) for process in running_now)
+
+    async def sessions(self) -> list[int]:
+        """How many sessions each replica has an index of."""
+        return [int((await replica.metrics())["taskgate_index_sessions", ()]) for replica in self.replicas]
+
+
+@asynccontextmanager
+async def _fleet(upstream: str, count: int) -> AsyncIterator[Fleet]:
+    """A fleet that runs. Starting blocks; nothing else is under way then."""
+    with ExitStack() as stack:
+        yield Fleet(upstream, count, stack)
+
+
+class Cost(NamedTuple):
+    """What the queries of one phase took."""
+
+    queries: int
+    crawls: int
+    requests: int
+    lost: int
+    cpu_s: float
+    slowest_s: float
+
+    def then(self, other: "Cost") -> "Cost":
+        """Both together."""
+        return Cost(
+            self.queries + other.queries,
+            self.crawls + other.crawls,
+            self.requests + other.requests,
+            self.lost + other.lost,
+            self.cpu_s + other.cpu_s,
+            max(self.slowest_s, other.slowest_s),
+        )
+
+
+class Crowd:
+    """The sessions of one fleet, and what their queries cost."""
+
+    def __init__(self, fleet: Fleet, legacy: Child) -> None:
+        self.fleet = fleet
+        self._legacy = legacy
+        self._clients: list[Client] = []
+        self.costs: dict[str, Cost] = {}
+
+    async def arrive(self, count: int) -> None:
+        """Open sessions, each with its tasks."""
+        for _ in range(count):
+            client = await Client.connect(self.fleet.url)
+            await client.initialize()
+            await self._legacy.ask("load", tasks=TASKS)
+            self._clients.append(client)
+            client.close()
+
+    async def ask(self, phase: str, times: int = 1) -> None:
+        """The query of every session, over connections of their own. Its cost is added to that of the phase."""
+        before, cpu_s = await self._legacy.ask("counts"), self.fleet.cpu_seconds()
+        places = asyncio.Semaphore(AT_ONCE)
+        taken = await asyncio.gather(*(self._one(client, places) for client in self._clients * times))
+        after = await self._legacy.ask("counts")
+        answered = [seconds for seconds in taken if seconds is not None]
+        cost = Cost(
+            len(taken),
+            after["lists"] - before["lists"],
+            after["requests"] - before["requests"],
+            len(taken) - len(answered),
+            self.fleet.cpu_seconds() - cpu_s,
+            max(answered, default=0.0),
+        )
+        old = self.costs.get(phase, Cost(0, 0, 0, 0, 0.0, 0.0))
+        self.costs[phase] = old.then(cost)
+
+    async def _one(self, client: Client, places: asyncio.Semaphore) -> float | None:
+        """The seconds until a query was answered; None if it was not."""
+        async with places:
+            began_at = perf_counter()
+            try:
+                one = await client.another(self.fleet.url)
+                await one.ask("tasks/list", PARAMS)
+            except (BenchFailed, OSError):
+                return None
+            one.close()
+            return perf_counter() - began_at
+
+
+FIRST: Final = "first query"
+WARM: Final = f"{MORE} more"
+KILLED: Final = "a replica is killed"
+BACK: Final = "it is back"
+TURN: Final = "all restarted in turn"
+
+
+async def _live(crowd: Crowd) -> tuple[float, list[int]]:
+    """All phases. Returns the bytes that a session took, and how many sessions each replica had."""
+    fleet = crowd.fleet
+    await crowd.arrive(SESSIONS)
+    before_bytes = fleet.rss_bytes()
+    await crowd.ask(FIRST)
+    session_bytes = (fleet.rss_bytes() - before_bytes) / SESSIONS
+    await crowd.ask(WARM, MORE)
+    spread = await fleet.sessions()
+    fleet.replicas[0].kill()
+    if len(fleet.replicas) > 1:
+        await crowd.ask(KILLED)
+    await fleet.start(0)
+    await crowd.ask(BACK)
+    for number in range(len(fleet.replicas)):
+        await fleet.drain(number)
+        if len(fleet.replicas) > 1:
+            await crowd.ask(TURN)
+        await fleet.start(number)
+        await crowd.ask(TURN)
+    return session_bytes, spread
+
+
+async def run(options: Options) -> list[Table]:
+    """Measure, and make the tables."""
+    if shutil.which("haproxy") is None:
+        raise BenchFailed("haproxy is not installed: apt-get install haproxy")
+    return [await _sessions(), await _balancer(), *await fleet_store.run(options)]
+
+
+async def _sessions() -> Table:
+    table = Table(
+        "fleet, sessions",
+        f"{SESSIONS} sessions of {TASKS} tasks, {PAGE} a page; x: times one gateway",
+        "phase, way",
+        [
+            Column("queries"),
+            Column("crawls"),
+            Column("crawls/session", 2),
+            Column("server requests"),
+            Column("requests x", 2),
+            Column("lost"),
+            Column("CPU us/query"),
+            Column("slowest ms"),
+        ],
+    )
+    found: dict[str, dict[str, Cost]] = {}
+    for name, size in (("one gateway", 1), ("three replicas", REPLICAS)):
+        progress(f"fleet: {name}, {SESSIONS} sessions")
+        async with child(proc.cores().others, "legacy", str(PAGE)) as legacy, _fleet(legacy.url, size) as fleet:
+            crowd = Crowd(fleet, legacy)
+            session_bytes, spread = await _live(crowd)
+        found[name] = crowd.costs
+        table.notes.append(f"{name}: {session_bytes / 1000:.1f} KB a session; sessions at each: {spread}")
+    one = found["one gateway"]
+    for phase in (FIRST, WARM, KILLED, BACK, TURN):
+        for name, costs in found.items():
+            if cost := costs.get(phase):
+                times = ratio(cost.requests, one[phase].requests) if phase in one else None
+                figures = (cost.queries, cost.crawls, cost.crawls / SESSIONS, cost.requests, times, cost.lost)
+                table.add(f"{phase}, {name}", *figures, cost.cpu_s / cost.queries * 1e6, cost.slowest_s * 1000)
+    return table
+
+
+async def _balancer() -> Table:
+    """What HAProxy takes of a relayed ping and of an open stream, beside the replicas."""
+    table = Table(
+        "fleet, balancer",
+        f"A relayed ping on {CONNECTIONS} connections, and {STREAMS} open event streams",
+        "process",
+        [Column("CPU us/ping"), Column("KB/stream", 1)],
+    )
+    progress("fleet: balancer")
+    others = proc.cores().others
+    async with (
+        child(others, "upstream") as upstream,
+        child(others, "load") as load,
+        _fleet(upstream.url, REPLICAS) as f,
+    ):
+        assert f.balancer is not None
+        pid = f.balancer.popen.pid
+        ping_us = await _each(f, pid, lambda: _pings(load, f.url), cpu=True)
+        await load.ask("open", url=f.url, count=CONNECTIONS)
+        stream_bytes = await _each(f, pid, lambda: _streams(load, f.url), cpu=False)
+    for name, us, size in zip(("HAProxy", "the replicas"), ping_us, stream_bytes, strict=True):
+        table.add(name, us * 1e6, size / 1000)
+    return table
+
+
+async def _each(fleet: Fleet, pid: int, act: Callable[[], Awaitable[int]], cpu: bool) -> tuple[float, float]:
+    """What one of `act` takes of the balancer and of the replicas: seconds of CPU time, or bytes of memory."""
+
+    def taken() -> tuple[float, float]:
+        return (proc.cpu_seconds(pid), fleet.cpu_seconds()) if cpu else (proc.rss_bytes(pid), fleet.rss_bytes())
+
+    before = taken()
+    count = await act()
+    after = taken()
+    return (after[0] - before[0]) / count, (after[1] - before[1]) / count
+
+
+async def _pings(load: Child, url: str) -> int:
+    """Pings of many sessions; how many were answered."""
+    client = await Client.connect(url)
+    requests = [fleet_store.of_session(client, number, request_body("ping", {})) for number in range(SESSIONS)]
+    client.close()
+    answer = await load.ask("requests", url=url, requests=requests, connections=CONNECTIONS, seconds=PING_SECONDS)
+    answered: int = answer["answered"]
+    return answered
+
+
+async def _streams(load: Child, url: str) -> int:
+    """Open event streams; how many."""
+    await load.ask("open", url=url, count=STREAMS)
+    return STREAMS

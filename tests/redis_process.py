@@ -1,0 +1,84 @@
+"""A real Redis (`redis-server`), a process of the test's own.
+
+In: what it is to do. Out: its address, and what it answers. Always: it is ended by its own id, and keeps nothing on
+disk. Without `redis-server` the tests are skipped with a word; under CI=true they fail.
+"""
+
+import asyncio
+import os
+import shutil
+import signal
+import subprocess
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+from redis.asyncio import Redis
+from redis.exceptions import ConnectionError as NoConnection
+
+from tests.launch import held_port, port_of
+
+_TESTS: Final = "tests"
+
+
+class Store:
+    """A Redis. Tests are a user of their own, whom nothing locks out."""
+
+    def __init__(self, directory: Path) -> None:
+        self._held = held_port()
+        self._log = directory / "redis.log"
+        self._process: subprocess.Popen[bytes] | None = None
+        self.port = port_of(self._held)
+        self.url = f"redis://127.0.0.1:{self.port}"
+
+    def start(self) -> None:
+        """Start it, empty."""
+        address = ["--port", str(self.port), "--bind", "127.0.0.1"]
+        line = ["redis-server", *address, "--save", "", "--user", _TESTS, "on", "nopass", "~*", "&*", "+@all"]
+        with self._log.open("ab") as log:
+            self._process = subprocess.Popen(line, stdout=log, stderr=log, start_new_session=True)
+
+    def signal(self, number: signal.Signals) -> None:
+        """Send it a signal."""
+        assert self._process is not None
+        self._process.send_signal(number)
+
+    def kill(self) -> None:
+        """End it at once."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+            self._process = None
+
+    def close(self) -> None:
+        """End it, and free its port."""
+        self.kill()
+        self._held.close()
+
+    async def run(self, *command: str | float) -> Any:
+        """What it answers to a command, once it serves."""
+        async with Redis(port=self.port, username=_TESTS, password="any", decode_responses=True) as client:
+            while True:
+                try:
+                    return await client.execute_command(*command)  # type: ignore[no-untyped-call]
+                except NoConnection:
+                    assert self._process is not None and self._process.poll() is None, self._log.read_text()
+                    await asyncio.sleep(0.01)
+
+
+@asynccontextmanager
+async def redis(directory: Path) -> AsyncIterator[Store]:
+    """A Redis that serves, and is empty."""
+    if shutil.which("redis-server") is None:
+        if os.environ.get("CI") == "true":
+            pytest.fail("redis-server is not installed")
+        pytest.skip("redis-server is not installed")
+    one = Store(directory)
+    try:
+        one.start()
+        await one.run("PING")
+        yield one
+    finally:
+        one.close()

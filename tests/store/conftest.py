@@ -1,0 +1,201 @@
+"""Replicas of one gateway before one server, with a real Redis, and clients of each.
+
+In: what the store and the server do. Out: answers of the replicas.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from itertools import count
+from pathlib import Path
+from typing import Any, Final
+from uuid import uuid4
+
+import pytest
+
+from tests.launch import Gateway, Gateways, eventually, listening
+from tests.peer import Client
+from tests.redis_process import Store, redis
+from tests.relay.http1 import Message
+from tests.relay.messages import Json, answer, call, fault, filtered, initialized, page, post, result
+from tests.relay.messages import task as task_of
+from tests.relay.rig import FOREVER_S, body, final
+from tests.upstream import Upstream
+
+NATIVE: Final[Json] = {"list": {"filter": {}}, "requests": {"tools": {"call": {}}}}
+THREE: Final[Json] = {
+    "list": {},
+    "requests": {"tools": {"call": {}}, "prompts": {"get": {}}, "resources": {"read": {}}},
+}
+_NOWHERE: Final = b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n"
+
+
+@pytest.fixture
+async def store(tmp_path: Path) -> AsyncIterator[Store]:
+    """A store that serves, and is empty."""
+    async with redis(tmp_path) as one:
+        yield one
+
+
+# ---- the server ----
+
+
+@dataclass
+class Server:
+    """An MCP server whose list omits its tasks, as FastMCP's does, or shows them.
+
+    A task belongs to a session and a token. Any request with `task` makes one.
+    """
+
+    tasks_capability: Json = field(default_factory=lambda: THREE)
+    lists: bool = False
+    has_ended: bool = False  # every session
+    tasks: dict[str, tuple[str, str, Json]] = field(default_factory=dict)  # by id: session, token, task
+    asked: list[Json] = field(default_factory=list)
+
+    def response(self, request: Message) -> bytes:
+        """The response to a request."""
+        message = body(request)
+        self.asked.append(message)
+        session = (request.value(b"mcp-session-id") or b"").decode()
+        owner = (session, (request.value(b"authorization") or b"").decode())
+        if message["method"] == "initialize":
+            said = {**initialized(), "capabilities": {"tasks": self.tasks_capability}}
+            return answer(result(message["id"], said), b"Mcp-Session-Id: " + uuid4().hex.encode())
+        params = message["params"]
+        if self.has_ended:
+            return _NOWHERE
+        if "task" in params:
+            made = task_of(uuid4().hex)
+            self.tasks[made["taskId"]] = (*owner, made)
+            return answer(result(message["id"], {"task": made}))
+        if message["method"] == "tasks/list":
+            listed = [task for *who, task in self.tasks.values() if self.lists and tuple(who) == owner]
+            return answer(result(message["id"], page(listed)))
+        if message["method"] != "tasks/get":
+            return answer(result(message["id"], {}))
+        found = self.tasks.get(params["taskId"])
+        if found is None or found[:2] != owner:
+            return answer(fault(message["id"], -32602, "no such task"))
+        return answer(result(message["id"], found[2]))
+
+    def count(self, method: str) -> int:
+        """How many requests of that method have come."""
+        return sum(message["method"] == method for message in self.asked)
+
+
+# ---- the replicas ----
+
+
+@dataclass(frozen=True)
+class Replica:
+    """One gateway, and what a client asks of it."""
+
+    gateway: Gateway
+
+    async def open(self, token: str = "t0ken") -> "Caller":
+        """A client with a session of its own."""
+        client = await Client.connect(self.gateway.port)
+        await client.send(post(call("initialize"), b"Authorization: Bearer " + token.encode()))
+        response = await client.response()
+        await client.close()
+        return Caller((response.value(b"mcp-session-id") or b"").decode(), token)
+
+    async def ask(self, caller: "Caller", message: Json) -> Json:
+        """The response message to a message."""
+        return final(await self.exchange(caller, message))
+
+    async def exchange(self, caller: "Caller", message: Json) -> Message:
+        """The response to a message."""
+        client = await Client.connect(self.gateway.port)
+        await client.send(post(message, *caller.fields()))
+        response = await client.response()
+        await client.close()
+        return response
+
+    async def make(self, caller: "Caller", method: str = "tools/call") -> str:
+        """Make a task, and return its id."""
+        said = await self.ask(caller, call(method, name="work", task={}))
+        task_id: str = said["result"]["task"]["taskId"]
+        return task_id
+
+    async def ids(self, caller: "Caller", **criteria: Any) -> list[str]:
+        """The ids of the tasks that a query finds, sorted."""
+        said = await self.ask(caller, filtered(**criteria))
+        return sorted(task["taskId"] for task in said["result"]["tasks"])
+
+    async def sample(self, name: str, **labels: str) -> float:
+        """A sample of its metrics."""
+        found = await self.gateway.metrics()
+        return found.get((f"taskgate_{name}", tuple(sorted(labels.items()))), 0.0)
+
+    async def serves(self) -> bool:
+        """Whether the store has all that this replica knows."""
+        return await self.sample("store_up") == 1
+
+
+@dataclass(frozen=True)
+class Caller:
+    """A client's session and token."""
+
+    session: str
+    token: str = "t0ken"
+
+    def fields(self) -> list[bytes]:
+        """The header fields that say who asks."""
+        return [b"Mcp-Session-Id: " + self.session.encode(), b"Authorization: Bearer " + self.token.encode()]
+
+
+class Fleet:
+    """Replicas of one gateway before one server, with one store or none."""
+
+    def __init__(self, gateways: Gateways, upstream: Upstream, settings: Json) -> None:
+        self._gateways = gateways
+        self._settings = settings
+        self.port = upstream.port
+        self.server = Server()
+
+    @asynccontextmanager
+    async def replica(self, **changed: Any) -> AsyncIterator[Replica]:
+        """One more replica, on the running loop."""
+        async with self._gateways.in_process(self.port, **{**self._settings, **changed}) as gateway:
+            yield Replica(gateway)
+
+    @asynccontextmanager
+    async def pair(self, **changed: Any) -> AsyncIterator[tuple[Replica, Replica]]:
+        """Two replicas."""
+        async with self.replica(**changed) as one, self.replica(**changed) as other:
+            yield one, other
+
+
+@pytest.fixture
+async def fleet(tmp_path: Path, store: Store) -> AsyncIterator[Fleet]:
+    """Gateways that share the store, before a server whose list omits all tasks."""
+    with listening() as sock:
+        upstream = Upstream(sock)
+        one = Fleet(Gateways(tmp_path), upstream, {"store": {"url": store.url}})
+
+        async def serve() -> None:
+            for number in count(1):
+                peer = await upstream.request(number, FOREVER_S)
+                await peer.send(one.server.response(upstream.requests[number - 1]))
+
+        serving = asyncio.create_task(serve())
+        try:
+            yield one
+        finally:
+            serving.cancel()
+            await asyncio.wait({serving})
+            await upstream.close()
+
+
+async def known(store: Store, entries: int) -> None:
+    """Return once the store has that many entries, in all sessions together."""
+
+    async def there() -> bool:
+        keys = [key for key in await store.run("KEYS", "taskgate:*") if key.endswith(":tasks")]
+        found: int = sum([await store.run("ZCARD", key) for key in keys])
+        return found == entries
+
+    await eventually(there, f"{entries} entries in the store")

@@ -1,0 +1,157 @@
+"""A store that fails loses nothing and stops nobody (DESIGN 12.4, 12.5).
+
+In: two replicas, and a real Redis that is stopped, killed, full, read-only, or wants a password. Out: nothing. Always:
+answers stay right, `/readyz` stays 200, a metric and one line of the log say that the store fails; and when it is back,
+the other replica knows what it could not be told. How long anybody waits is proved on a clock of its own (tests/model).
+"""
+
+import asyncio
+import logging
+import signal
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import Final
+
+import pytest
+
+from tests.launch import eventually
+from tests.redis_process import Store
+from tests.relay.messages import call
+from tests.store.conftest import Caller, Fleet, Replica, known
+
+Do = Callable[[Store], Awaitable[None]]
+
+
+async def stop(store: Store) -> None:
+    store.signal(signal.SIGSTOP)
+
+
+async def go_on(store: Store) -> None:
+    store.signal(signal.SIGCONT)
+
+
+async def kill(store: Store) -> None:
+    store.kill()
+
+
+async def start(store: Store) -> None:
+    store.start()
+
+
+async def fill(store: Store) -> None:
+    await store.run("CONFIG", "SET", "maxmemory", "1")
+
+
+async def make_room(store: Store) -> None:
+    await store.run("CONFIG", "SET", "maxmemory", "0")
+
+
+async def follow_another(store: Store) -> None:
+    """It is read-only, as the old primary is after a failover."""
+    await store.run("REPLICAOF", "127.0.0.1", "1")
+
+
+async def follow_nobody(store: Store) -> None:
+    await store.run("REPLICAOF", "NO", "ONE")
+
+
+async def refuse(store: Store) -> None:
+    await store.run("ACL", "SETUSER", "default", "-@all", "+acl")
+
+
+async def allow(store: Store) -> None:
+    await store.run("ACL", "SETUSER", "default", "+@all")
+
+
+async def lock(store: Store) -> None:
+    """It wants a password of every new connection."""
+    await store.run("CONFIG", "SET", "requirepass", "another")
+    await store.run("CLIENT", "KILL", "USER", "default")
+
+
+async def unlock(store: Store) -> None:
+    await store.run("CONFIG", "SET", "requirepass", "")
+
+
+FAILURES: Final[dict[str, tuple[Do, Do]]] = {
+    "stopped": (stop, go_on),
+    "dead, then empty": (kill, start),
+    "full": (fill, make_room),
+    "read-only": (follow_another, follow_nobody),
+    "refusing": (refuse, allow),
+    "locked": (lock, unlock),
+}
+
+
+async def shows(replica: Replica, caller: Caller, tasks: list[str]) -> bool:
+    """Whether a replica answers with these tasks."""
+    return await replica.ids(caller) == sorted(tasks)
+
+
+async def fails(replica: Replica) -> bool:
+    """Whether the metrics of a replica say that the store fails."""
+    failures = [await replica.sample("store_failures_total", why=why) for why in ("unreachable", "refused")]
+    return sum(failures) > 0 and not await replica.serves()
+
+
+@pytest.mark.parametrize("name", FAILURES)
+async def test_a_store_that_fails_loses_nothing_and_stops_nobody(
+    name: str, fleet: Fleet, store: Store, caplog: pytest.LogCaptureFixture
+) -> None:
+    fail, mend = FAILURES[name]
+    caplog.set_level(logging.INFO, "taskgate.store")
+    async with fleet.pair() as (one, other):
+        for replica in (one, other):
+            await eventually(replica.serves, "a store that serves")
+        caller = await one.open()
+        before = await one.make(caller)
+        await known(store, 1)
+        await fail(store)
+        during = await one.make(caller)
+        assert await one.ids(caller) == sorted([before, during])
+        await eventually(lambda: fails(one), "the failure in the metrics")
+        assert (await asyncio.to_thread(one.gateway.get, "/readyz"))[0] == 200
+        assert "result" in await other.ask(caller, call("tools/list"))
+        assert await other.ids(caller) in ([], [before])
+        await mend(store)
+        await known(store, 2)
+        for replica in (one, other):
+            await eventually(replica.serves, "a store that serves again")
+            await eventually(partial(shows, replica, caller, [before, during]), "both tasks in an answer")
+    said = [r.getMessage() for r in caplog.records if r.name == "taskgate.store"]
+    assert set(said) == {"the store serves", "the store fails, and the gateway works without it"}
+
+
+async def test_a_gateway_starts_without_its_store_and_finds_it_later(fleet: Fleet, store: Store) -> None:
+    store.kill()
+    async with fleet.replica() as one:
+        caller = await one.open()
+        made = await one.make(caller)
+        assert await one.ids(caller) == [made]
+        store.start()
+        await known(store, 1)
+
+
+async def test_a_query_does_not_wait_for_a_store_that_takes_long(fleet: Fleet, store: Store) -> None:
+    """With no limit in sight, the answer would never come."""
+    async with fleet.pair(store={"url": store.url, "timeout": "50ms"}) as (one, other):
+        for replica in (one, other):
+            await eventually(replica.serves, "a store that serves")
+        caller = await one.open()
+        made = await one.make(caller)
+        await known(store, 1)
+        await stop(store)
+        assert await other.ids(caller) == []
+        await go_on(store)
+        await eventually(lambda: shows(other, caller, [made]), "the task in an answer")
+
+
+async def test_a_reload_keeps_the_store_and_cannot_change_it(fleet: Fleet, store: Store) -> None:
+    async with fleet.pair() as (one, other):
+        app = one.gateway.app
+        assert app is not None
+        app.reload(lambda config: config)
+        caller = await one.open()
+        made = await one.make(caller)
+        await known(store, 1)
+        assert await other.ids(caller) == [made]

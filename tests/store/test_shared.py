@@ -1,0 +1,278 @@
+"""What replicas know of each other's sessions through the store (DESIGN 12.2, 12.3).
+
+In: two replicas of one gateway, a real Redis, a server of the test's. Out: nothing. Always: each test is named for a
+rule. What a replica could have from the server itself proves nothing: so the server's list omits what is looked for.
+"""
+
+import asyncio
+import json
+import re
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+
+from gateway import config
+from gateway.app import StartError, check_store
+from tests.launch import eventually
+from tests.redis_process import Store
+from tests.relay.messages import call, filtered, task
+from tests.store.conftest import NATIVE, Caller, Fleet, known
+
+NO_CRAWLS: dict[str, Any] = {"index": {"full_crawl_interval": "1h"}}
+
+
+async def values(store: Store) -> list[str]:
+    """Every value in the store, of every kind."""
+    found: list[str] = []
+    for key in await store.run("KEYS", "*"):
+        is_set = await store.run("TYPE", key) == "zset"
+        found += await store.run("ZRANGE", key, 0, -1) if is_set else [await store.run("GET", key)]
+    return found
+
+
+async def max_age_after(moment: float, max_age_s: float = 1.0) -> None:
+    """Return when `max_age` has passed since a moment."""
+    await asyncio.sleep(moment + max_age_s - asyncio.get_running_loop().time())
+
+
+# ---- what is shared ----
+
+
+async def test_tasks_that_the_list_omits_are_known_at_another_replica(fleet: Fleet, store: Store) -> None:
+    async with fleet.pair() as (one, other):
+        caller = await one.open()
+        made = sorted([await one.make(caller) for _ in range(3)])
+        await known(store, 3)
+        assert await other.ids(caller) == made
+
+
+async def test_tasks_that_the_list_omits_outlive_their_replica(fleet: Fleet) -> None:
+    """What was told a moment before the end is told (12.4)."""
+    async with fleet.replica() as one:
+        caller = await one.open()
+        made = await one.make(caller)
+    async with fleet.replica() as other:
+        assert await other.ids(caller) == [made]
+
+
+async def test_a_task_that_a_client_only_looked_at_is_known_at_another_replica(fleet: Fleet, store: Store) -> None:
+    async with fleet.pair() as (one, other):
+        caller = await one.open()
+        fleet.server.tasks["t-1"] = (caller.session, "Bearer " + caller.token, task("t-1"))
+        await one.ask(caller, call("tasks/get", taskId="t-1"))
+        await known(store, 1)
+        assert await other.ids(caller) == ["t-1"]
+
+
+async def test_the_method_of_a_task_is_known_at_another_replica(fleet: Fleet, store: Store) -> None:
+    for fleet.server.lists in (False, True):
+        async with fleet.pair() as (one, other):
+            caller = await one.open()
+            made = {method: await one.make(caller, method) for method in ("tools/call", "prompts/get")}
+            await known(store, 2 + 2 * fleet.server.lists)
+            for method, task_id in made.items():
+                assert await other.ids(caller, methods=[method]) == [task_id]
+
+
+async def test_a_task_that_is_known_already_gets_the_method_that_another_replica_saw(
+    fleet: Fleet, store: Store
+) -> None:
+    fleet.server.lists = True
+    async with fleet.pair(index={"max_age": 0}) as (one, other):
+        caller = await one.open()
+        await one.make(caller, "prompts/get")
+        await other.ask(caller, call("tasks/list"))
+        await known(store, 1)
+        assert await other.ids(caller, methods=["tools/call"]) == []
+
+
+async def test_a_server_that_filters_by_itself_does_so_at_another_replica(fleet: Fleet, store: Store) -> None:
+    """Also where the gateway would refuse the query: the server may know more criteria."""
+    fleet.server.tasks_capability = NATIVE
+    async with fleet.pair() as (one, other):
+        caller = await one.open()
+        await eventually(lambda: _has_keys(store), "a key in the store")
+        for criteria in ({"status": ["working"]}, {"status": "of its own"}):
+            await other.ask(caller, filtered(**criteria))
+            assert fleet.server.asked[-1]["params"] == criteria
+
+
+async def _has_keys(store: Store) -> bool:
+    return bool(await store.run("KEYS", "*"))
+
+
+async def test_the_only_method_of_a_server_is_known_at_another_replica(fleet: Fleet, store: Store) -> None:
+    """It is that of every task whose making was not seen (DESIGN 5.3)."""
+    fleet.server.tasks_capability = {"list": {}, "requests": {"tools": {"call": {}}}}
+    fleet.server.lists = True
+    async with fleet.pair() as (one, other):
+        caller = await one.open()
+        fleet.server.tasks["t-1"] = (caller.session, "Bearer " + caller.token, task("t-1"))
+        await eventually(lambda: _has_keys(store), "a key in the store")
+        assert await other.ids(caller, methods=["prompts/get"]) == []
+        assert await other.ids(caller, methods=["tools/call"]) == ["t-1"]
+
+
+async def test_a_session_that_moves_costs_one_crawl_where_the_list_shows_all(fleet: Fleet, store: Store) -> None:
+    fleet.server.lists = True
+    async with fleet.pair() as (one, other):
+        caller = await one.open()
+        made = sorted([await one.make(caller) for _ in range(5)])
+        await known(store, 5)
+        assert await other.ids(caller) == made
+        assert (fleet.server.count("tasks/list"), fleet.server.count("tasks/get")) == (1, 0)
+
+
+# ---- what changes meanwhile ----
+
+
+async def test_a_new_task_shows_at_another_replica_within_max_age(fleet: Fleet, store: Store) -> None:
+    async with fleet.pair(**NO_CRAWLS) as (one, other):
+        caller = await one.open()
+        assert await other.ids(caller) == []
+        made, at = await one.make(caller), asyncio.get_running_loop().time()
+        await known(store, 1)
+        await max_age_after(at)
+        assert await other.ids(caller) == [made]
+
+
+async def test_a_task_that_one_replica_found_gone_goes_at_another_within_max_age(fleet: Fleet, store: Store) -> None:
+    """Of a task that has ended, no replica would ask again before its next full crawl."""
+    async with fleet.pair(**NO_CRAWLS) as (one, other):
+        caller = await one.open()
+        kept, made = await one.make(caller), await one.make(caller)
+        for *_, each in fleet.server.tasks.values():
+            each["status"] = "completed"
+        await known(store, 2)
+        for replica in (one, other):
+            assert await replica.ids(caller, status=["working", "completed"]) == sorted([kept, made])
+        del fleet.server.tasks[made]
+        assert "error" in await one.ask(caller, call("tasks/get", taskId=made))
+        at = asyncio.get_running_loop().time()
+        await eventually(lambda: _tells_of(store, made, gone=True), "the end of the task in the store")
+        await max_age_after(at)
+        assert await other.ids(caller, status=["completed"]) == [kept]
+
+
+async def _tells_of(store: Store, task_id: str, gone: bool) -> bool:
+    told = [json.loads(value) for value in await values(store)]
+    return [each["gone"] for each in told if each.get("id") == task_id] == [gone]
+
+
+async def test_replicas_do_not_go_on_telling_each_other_the_same(fleet: Fleet, store: Store) -> None:
+    async with fleet.pair(index={"max_age": 0}) as (one, other):
+        caller = await one.open()
+        made = await one.make(caller)
+        await known(store, 1)
+        [key] = [key for key in await store.run("KEYS", "*") if key.endswith(":tasks")]
+        told = await store.run("ZRANGE", key, 0, -1, "WITHSCORES")
+        for replica in (other, one, other):
+            assert await replica.ids(caller) == [made]
+        assert await store.run("ZRANGE", key, 0, -1, "WITHSCORES") == told
+        assert fleet.server.count("tasks/list") == 3, "nothing more was asked for than max_age demands"
+
+
+# ---- isolation, and what the store holds ----
+
+
+async def test_no_caller_learns_of_the_tasks_of_another_identity(fleet: Fleet, store: Store) -> None:
+    """It is not even asked whether they are there: the server of a careless author would say so."""
+    async with fleet.pair() as (one, other):
+        caller = await one.open()
+        await one.make(caller)
+        await known(store, 1)
+        for stranger in (Caller(caller.session, "another"), Caller("another", caller.token)):
+            for replica in (one, other):
+                assert await replica.ids(stranger) == []
+        assert fleet.server.count("tasks/get") == 0
+
+
+async def test_keys_are_digests_and_values_have_a_version_and_no_secret(fleet: Fleet, store: Store) -> None:
+    async with fleet.replica() as one:
+        caller = await one.open("s3cret")
+        made = await one.make(caller)
+        await known(store, 1)
+    keys = await store.run("KEYS", "*")
+    assert all(re.fullmatch(r"taskgate:[0-9a-f]{32}:(server|tasks)", key) for key in keys)
+    found = await values(store)
+    assert sorted(map(json.loads, found), key=len) == [
+        {"v": 1, "filtered": True, "methods": []},
+        {"v": 1, "id": made, "method": "tools/call", "gone": False},
+    ]
+
+
+async def test_what_the_store_makes_up_is_shown_to_nobody(fleet: Fleet, store: Store) -> None:
+    """A value that cannot be read, or is of another version, says nothing. Any other is a reason to ask the server."""
+    async with fleet.pair() as (one, other):
+        caller = await one.open()
+        made = await one.make(caller)
+        await known(store, 1)
+        for key in await store.run("KEYS", "*"):
+            if key.endswith(":server"):
+                await store.run("SET", key, '{"v":2,"filtered":false,"methods":[]}')
+                continue
+            for number, value in enumerate(
+                ('{"v":1,"id":"made up","method":null,"gone":false}', '{"v":2,"id":"x","method":null,"gone":false}',
+                 '{"v":1,"id":7}', "no JSON", '{"v":1,"id":"' + "x" * 300 + '","method":null,"gone":false}',
+                 json.dumps({"v": 1, "id": made, "method": None, "gone": True}), "\x00\x7f")
+            ):  # fmt: skip
+                await store.run("ZADD", key, 2e15 + number, value)
+        assert await other.ids(caller) == [made]
+        assert {m["params"]["taskId"] for m in fleet.server.asked if m["method"] == "tasks/get"} == {made, "made up"}
+
+
+async def test_a_session_that_ended_is_forgotten(fleet: Fleet, store: Store) -> None:
+    async with fleet.replica() as one:
+        caller = await one.open()
+        await one.make(caller)
+        await known(store, 1)
+        fleet.server.has_ended = True
+        assert (await one.exchange(caller, call("tools/list"))).status == 404
+        await known(store, 0)
+
+
+async def test_what_is_not_used_expires_with_its_session(fleet: Fleet, store: Store) -> None:
+    async with fleet.replica(index={"idle_timeout": "1s"}) as one:
+        caller = await one.open()
+        await one.make(caller)
+        await known(store, 1)
+        servers = [key for key in await store.run("KEYS", "*") if key.endswith(":server")]
+        assert [0 < await store.run("TTL", key) <= 24 * 3600 for key in servers] == [True]
+        await known(store, 0)
+
+
+async def test_another_upstream_of_the_same_name_shares_nothing(fleet: Fleet, store: Store) -> None:
+    elsewhere = {"url": f"http://localhost:{fleet.port}/mcp"}
+    async with fleet.replica() as one, fleet.replica(upstream=elsewhere) as other:
+        caller = await one.open()
+        await one.make(caller)
+        await known(store, 1)
+        assert await other.ids(caller) == []
+
+
+# ---- without a store ----
+
+
+def test_without_a_store_nothing_of_redis_is_imported() -> None:
+    program = """
+import asyncio, sys
+from gateway import config
+from gateway.app import App
+async def main():
+    app = App(config.for_upstream("http://127.0.0.1:9/mcp", "127.0.0.1:0", "127.0.0.1:0"))
+    await app.start()
+    await app.stop()
+asyncio.run(main())
+print([name for name in sys.modules if name.partition(".")[0] == "redis" or name.startswith("gateway.store")])
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=20)
+    assert done.stdout == "[]\n"
+
+
+def test_a_store_whose_client_is_not_installed_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "redis", None)
+    text = "upstreams: [{name: a, url: http://127.0.0.1:9/mcp}]\nstore: {url: redis://127.0.0.1}\n"
+    with pytest.raises(StartError, match=r"pip install 'taskgate\[redis\]'"):
+        check_store(config.parse(text, "test.yaml"))
