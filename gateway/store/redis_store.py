@@ -162,7 +162,9 @@ class RedisStore:
     async def _run(self, tell_all: Callable[[], Iterator[None]]) -> None:
         while not self._stopping:
             # A step that failed is never repeated in place, and all its time is bounded here.
-            client = Redis.from_url(self._url, retry=Retry(NoBackoff(), 0), socket_timeout=None)
+            client = Redis.from_url(
+                self._url, protocol=2, driver_info=None, retry=Retry(NoBackoff(), 0), socket_timeout=None
+            )
             try:
                 async with asyncio.timeout(_DIAL_S):
                     await client.ping()

@@ -99,7 +99,7 @@ class Session(Record):
             return
         unlisted = self.known.notes.unlisted
         before = {task.id: (self.index.get(task.id), task.id in unlisted) for task in observation.tasks}
-        gone = [i for i in observation.gone if self.is_noted(i) and told.may_be_told(i)]
+        gone = [i for i in observation.gone if told.may_be_told(i)]
         old = [value for i in gone for value in self._told_of(i)]
         super().take(observation, asked_at, now, since)
         new = []
@@ -400,27 +400,20 @@ class Sessions:
         """Whether there is a store."""
         return self._shared is not None
 
-    async def catch_up(self, key: Key) -> Session | None:
-        """Learn what other replicas have told of a session, before a query of it. It waits for a bounded time.
-
-        Returns the session, which its caller holds until the query is answered.
-        """
-        if self._shared is None or self.servers.filters_natively(key):
-            return None
-        session, now = self.open(key), self._clock()
-        if now - session.heard_at < self._limits.max_age / 2:  # what was told `max_age` ago must be known
-            return session
-        known = session.known
-        read = await self._shared.read(key, session.heard_to)
+    async def catch_up(self, session: Session) -> None:
+        """Learn what other replicas have told of a session, before a query of it. It waits for a bounded time."""
+        now, known = self._clock(), session.known
+        if self._shared is None or now - session.heard_at < self._limits.max_age / 2:
+            return  # what was told `max_age` ago is known
+        read = await self._shared.read(session.key, session.heard_to)
         if read is None:
-            return session
-        self.servers.hear(key, read.server)
+            return
+        self.servers.hear(session.key, read.server)
         if session.known is known and read.place >= session.heard_to:
             session.heard_to, session.heard_at = read.place, now
             if not session.oversize:
                 session.hear(told.tasks_in(read.tasks), now)
                 self.keep(session)
-        return session
 
     def _tell_use(self, session: Session) -> None:
         """Tell the store that a session is in use, so that it keeps what it has of it."""
