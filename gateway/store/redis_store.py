@@ -175,7 +175,9 @@ class RedisStore:
                 with suppress(Exception):
                     async with asyncio.timeout(_DIAL_S):
                         await client.aclose()
-            await self._news(_PAUSE_S)
+            if not self._stopping:
+                self._wake.clear()  # what was set while the store was down would end the pause at once
+                await self._news(_PAUSE_S)
 
     async def _serve(self, client: Redis, tell_all: Callable[[], Iterator[None]]) -> None:
         """Carry batches until the connection fails, or all is done at the end. Raises."""

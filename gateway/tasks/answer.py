@@ -9,7 +9,7 @@ import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 import orjson
@@ -150,7 +150,7 @@ class Answerer:
 
     @staticmethod
     @contextmanager
-    def _cancellable(session: Session, raw_id: bytes) -> "Iterator[asyncio.Future[None]]":
+    def _cancellable(session: Session, raw_id: bytes) -> "Iterator[asyncio.Future[Any]]":
         """While a request of that id is being answered: a future that `cancel` ends."""
         cancelled = asyncio.get_running_loop().create_future()
         session.asks.answering.setdefault(raw_id, []).append(cancelled)
