@@ -32,7 +32,8 @@ DECIDES: Final = {
     "mcp": ("capabilities", "jsonrpc", "observe", "sse", "task"),
     "tasks": (
         *("criteria", "cursor", "freshness", "index", "knowledge", "notes", "plane", "runs", "shards", "spelled"),
-        "told", "values",
+        "told",
+        "values",
     ),
     "transport": ("addresses", "cors", "headers", "http1", "lines"),
 }
