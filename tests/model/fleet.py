@@ -9,7 +9,9 @@ later, if the store has served all the time; 2 s after it serves again it has ev
 passed elsewhere counts. What is asked twice, or in vain, is not judged: each replica asks for itself.
 """
 
+import multiprocessing
 import random
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any, Final
 
@@ -22,6 +24,7 @@ from tests.model.client import GATEWAY_PORT
 from tests.model.oracle import Asked, Oracle
 from tests.model.play import World, config_of
 from tests.model.resp import STORE_PORT, Redis
+from tests.model.search import broken
 from tests.model.truth import BEFORE_ALL, Moment
 from tests.model.virtual import TICK_S, WIRE_S
 
@@ -74,6 +77,7 @@ class FleetWorld(World):
 
     oracle = FleetOracle
     _oracle: FleetOracle
+    _has_replaced = False
 
     async def start(self) -> None:
         """Start the store, the server and the replicas."""
@@ -105,7 +109,8 @@ class FleetWorld(World):
                 client = self._clients[event.s]
                 client.port = GATEWAY_PORT + (client.port + 1 - GATEWAY_PORT) % REPLICAS
             case h.Store():
-                await self._redis.become(event.state)
+                # What only the store knows, because its replica has gone, is lost with what the store holds.
+                await self._redis.become("killed" if event.state == "wiped" and self._has_replaced else event.state)
             case h.Replace():
                 await self._replace(event.which)
 
@@ -113,6 +118,7 @@ class FleetWorld(World):
         """A replica hands over, if there is a store to hand over to."""
         await self._settle()
         if self._redis.state == "well" and self._loop.time() > self._redis.well_since + _BACK_S:
+            self._has_replaced = True
             await self._apps[which].stop()
             self._apps[which] = await self._replica(which)
 
@@ -129,3 +135,21 @@ def played(seed: int, **changed: Any) -> h.History:
     """The history of a seed in a fleet."""
     drawn = h.drawn(seed)
     return as_fleet(h.History(replace(drawn.setting, **changed), drawn.events), seed)
+
+
+def histories(count: int = 500) -> Iterator[h.History]:
+    """Histories before any server, and before servers whose list omits all tasks."""
+    for seed in range(count):
+        yield played(seed, **({"order": "nothing", "max_age": 64} if seed % 2 else {}))
+
+
+def _violation(number_and_history: tuple[int, h.History]) -> tuple[int, str | None]:
+    number, history = number_and_history
+    violation = broken(history, FleetWorld)
+    return number, None if violation is None else violation.rule
+
+
+if __name__ == "__main__":
+    with multiprocessing.get_context("spawn").Pool(2) as pool:
+        found = [each for each in pool.imap_unordered(_violation, enumerate(histories()), 10) if each[1] is not None]
+    print(found or "no violation")
