@@ -118,9 +118,7 @@ class Session(Record):
 
     def _told_of(self, task_id: str) -> list[bytes]:
         """The values by which replicas may have told that a task is there."""
-        task = self.index.get(task_id)
-        methods = {None, None if task is None else task.method}
-        return [told.of_task(task_id, method) for method in methods]
+        return [told.of_task(task_id, method) for method in {None, self.index.method_of(task_id)}]
 
     def tell_doubt(self) -> None:
         """Tell the other replicas that much has changed."""
