@@ -62,6 +62,7 @@ class Proxy:
         self._limits = config.limits
         self._links = links
         self._sessions = sessions
+        self._has_store = sessions.are_shared
         self._metrics = metrics
         self._journal = journal
         clock = asyncio.get_running_loop().time
@@ -87,7 +88,7 @@ class Proxy:
             message, whole = await self._read(exchange)
             if self._guards is not None and message is not None:
                 self._guard(self._guards, exchange, caller, message)
-            if message is not None and self._sessions.are_shared:
+            if self._has_store and message is not None:
                 caller.held = await self._catch_up(message, caller, exchange)
             position = self._position(message, caller, exchange) if message is not None else None
             if position is not None and message is not None:

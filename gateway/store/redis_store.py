@@ -162,7 +162,9 @@ class RedisStore:
     async def _run(self, tell_all: Callable[[], Iterator[None]]) -> None:
         while not self._stopping:
             # A step that failed is never repeated in place, and all its time is bounded here.
-            client = Redis.from_url(self._url, retry=Retry(NoBackoff(), 0), socket_timeout=None)
+            client = Redis.from_url(
+                self._url, protocol=2, driver_info=None, retry=Retry(NoBackoff(), 0), socket_timeout=None
+            )
             try:
                 async with asyncio.timeout(_DIAL_S):
                     await client.ping()
@@ -173,7 +175,9 @@ class RedisStore:
                 with suppress(Exception):
                     async with asyncio.timeout(_DIAL_S):
                         await client.aclose()
-            await self._news(_PAUSE_S)
+            if not self._stopping:
+                self._wake.clear()  # what was set while the store was down would end the pause at once
+                await self._news(_PAUSE_S)
 
     async def _serve(self, client: Redis, tell_all: Callable[[], Iterator[None]]) -> None:
         """Carry batches until the connection fails, or all is done at the end. Raises."""

@@ -6,9 +6,10 @@ sent meanwhile (DESIGN 5.7). Always: a failure is an error, never an empty list 
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 import orjson
@@ -29,6 +30,7 @@ from gateway.tasks.sessions import Session, Sessions
 log = logging.getLogger("taskgate.answer")
 
 CANCELLED: Final = "notifications/cancelled"
+CANCELLED_EARLY: Final = object()
 
 
 def read(params: Params) -> Position | None:
@@ -92,7 +94,12 @@ class Answerer:
             is_query = params is not None and read(params) is not None
         except BadQuery:
             is_query = True  # unless the server filters natively: then it may know better
-        return await self._sessions.catch_up(key) if is_query else None
+        if not is_query or self._sessions.servers.filters_natively(key):
+            return None
+        session = self._sessions.open(key)
+        with self._cancellable(session, bytes(message.id)) as cancelled:
+            await self._sessions.catch_up(session)
+        return CANCELLED_EARLY if cancelled.done() else session
 
     def cancel(self, key: Key, message: Message) -> None:
         """End the answer that a `notifications/cancelled` names, if no other has the same id (DESIGN 5.7)."""
@@ -107,6 +114,9 @@ class Answerer:
 
     async def answer(self, reply: Reply, caller: Caller, message: Message, position: Position) -> None:
         """Answer with the page at `position`. Raises GatewayError; a stream that has begun gets the error first."""
+        if caller.held is CANCELLED_EARLY:
+            reply.end()
+            return
         session = self._sessions.open(caller.key)
         raw_id = bytes(message.id)
         answer = None if caller.asks_first else self._refresher.at_once(session, position)
@@ -129,18 +139,27 @@ class Answerer:
         self, session: Session, caller: Caller, outbox: Outbox, raw_id: bytes, position: Position
     ) -> Answer | None:
         """The answer; None if `notifications/cancelled` named the request first."""
+        with self._cancellable(session, raw_id) as cancelled:
+            work = asyncio.ensure_future(self._answer(session, caller, outbox, position))
+            try:
+                await asyncio.wait({work, cancelled}, return_when=asyncio.FIRST_COMPLETED)
+                return work.result() if work.done() else None
+            finally:
+                work.cancel()
+                del work  # as in `Ask.join`
+
+    @staticmethod
+    @contextmanager
+    def _cancellable(session: Session, raw_id: bytes) -> "Iterator[asyncio.Future[Any]]":
+        """While a request of that id is being answered: a future that `cancel` ends."""
         cancelled = asyncio.get_running_loop().create_future()
         session.asks.answering.setdefault(raw_id, []).append(cancelled)
-        work = asyncio.ensure_future(self._answer(session, caller, outbox, position))
         try:
-            await asyncio.wait({work, cancelled}, return_when=asyncio.FIRST_COMPLETED)
-            return work.result() if work.done() else None
+            yield cancelled
         finally:
-            work.cancel()
             session.asks.answering[raw_id].remove(cancelled)
             if not session.asks.answering[raw_id]:
                 del session.asks.answering[raw_id]
-            del work  # as in `Ask.join`
 
     async def _answer(self, session: Session, caller: Caller, outbox: Outbox, position: Position) -> Answer:
         if caller.asks_first:

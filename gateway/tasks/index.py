@@ -77,6 +77,11 @@ class Index:
             self._told[task_id] = method
             self.size_bytes += _told_bytes(task_id)
 
+    def method_of(self, task_id: str) -> str | None:
+        """The method of a task, in the index or not, as far as anybody saw it."""
+        known = self._tasks.get(task_id)
+        return self._told.get(task_id) if known is None else known.method
+
     def _with_method(self, report: Task) -> Task:
         """A report with the method that another gateway saw."""
         method = self._told.pop(report.id, None)

@@ -211,11 +211,6 @@ class Record:
         self.index.remove(task_id)
         self.known.notes.find_gone(task_id, now)
 
-    def is_noted(self, task_id: str) -> bool:
-        """Whether it knows of a task: it is in the index, or a hint names it."""
-        note = self.known.notes.get(task_id)
-        return self.index.get(task_id) is not None or (note is not None and note.state is NoteState.HINTED)
-
     def hear(self, told: Iterable[Told], asked_at: float) -> None:
         """Take in what other replicas have told by `asked_at`. It is a hint only: the server itself is asked."""
         for each in told:

@@ -26,6 +26,9 @@ class Caller(Protocol):
     def key(self) -> Key:
         """The key of the caller's session."""
 
+    held: object
+    """What must stay for as long as the request; `answer.CANCELLED_EARLY` if there is nothing to answer any more."""
+
     @property
     def asks_first(self) -> bool:
         """Whether the server may refuse the caller's request, but not the gateway's own, which differ (DESIGN 5.1)."""

@@ -27,7 +27,7 @@ from gateway.tasks import told
 from gateway.tasks.asks import Asks
 from gateway.tasks.index import Index
 from gateway.tasks.knowledge import Knowledge, Record
-from gateway.tasks.notes import NEVER
+from gateway.tasks.notes import NEVER, NoteState
 from gateway.tasks.ports import SharedStore
 
 _SESSION_OVERHEAD_BYTES: Final = 4096
@@ -98,24 +98,27 @@ class Session(Record):
             super().take(observation, asked_at, now, since)
             return
         unlisted = self.known.notes.unlisted
-        before = {task.id: (self.index.get(task.id), task.id in unlisted) for task in observation.tasks}
-        gone = [i for i in observation.gone if self.is_noted(i) and told.may_be_told(i)]
+        named = (*(task.id for task in observation.tasks), *observation.suspect, *observation.ended)
+        before = {i: (self.index.get(i), observation.listed or i in unlisted) for i in named if told.may_be_told(i)}
+        gone = [i for i in observation.gone if told.may_be_told(i)]
         old = [value for i in gone for value in self._told_of(i)]
         super().take(observation, asked_at, now, since)
-        new = []
-        for task_id, (task, was_unlisted) in before.items():
-            now_known = self.index.get(task_id)
-            unlists = task_id in unlisted and not (was_unlisted or observation.listed)
-            if now_known is not None and (unlists or (now_known.method and (task is None or task.method is None))):
-                new.append(now_known)
+        new = [value for i, was in before.items() if (value := self._news(i, *was)) is not None]
         if new or gone:
-            self._store.add(self.key, [*told.of_tasks(new), *(told.of_task(i, None, gone=True) for i in gone)], old)
+            self._store.add(self.key, [*new, *(told.of_task(i, None, gone=True) for i in gone)], old)
+
+    def _news(self, task_id: str, before: Task | None, was_told: bool) -> bytes | None:
+        """The value to tell of a task that was named; None if other replicas know it, or can learn it by themselves."""
+        notes, now = self.known.notes, self.index.get(task_id)
+        if now is None:
+            note = notes.get(task_id)
+            return told.of_task(task_id, None) if note is not None and note.state is NoteState.HINTED else None
+        gained = now.method is not None and (before is None or before.method is None)
+        return told.of_task(task_id, now.method) if gained or (task_id in notes.unlisted and not was_told) else None
 
     def _told_of(self, task_id: str) -> list[bytes]:
         """The values by which replicas may have told that a task is there."""
-        task = self.index.get(task_id)
-        methods = {None, None if task is None else task.method}
-        return [told.of_task(task_id, method) for method in methods]
+        return [told.of_task(task_id, method) for method in {None, self.index.method_of(task_id)}]
 
     def tell_doubt(self) -> None:
         """Tell the other replicas that much has changed."""
@@ -130,6 +133,8 @@ class Session(Record):
             known = map(self.index.get, unlisted[start : start + _TOLD_AT_ONCE])
             self._store.add(self.key, told.of_tasks(filter(None, known)))
             yield
+        self._store.add(self.key, [told.of_task(i, None) for i in self.known.notes.hinted if told.may_be_told(i)])
+        yield
         if self.index.default_method is None:
             for some in self.index.parts():
                 for start in range(0, len(some), _TOLD_AT_ONCE):
@@ -400,27 +405,20 @@ class Sessions:
         """Whether there is a store."""
         return self._shared is not None
 
-    async def catch_up(self, key: Key) -> Session | None:
-        """Learn what other replicas have told of a session, before a query of it. It waits for a bounded time.
-
-        Returns the session, which its caller holds until the query is answered.
-        """
-        if self._shared is None or self.servers.filters_natively(key):
-            return None
-        session, now = self.open(key), self._clock()
-        if now - session.heard_at < self._limits.max_age / 2:  # what was told `max_age` ago must be known
-            return session
-        known = session.known
-        read = await self._shared.read(key, session.heard_to)
+    async def catch_up(self, session: Session) -> None:
+        """Learn what other replicas have told of a session, before a query of it. It waits for a bounded time."""
+        now, known = self._clock(), session.known
+        if self._shared is None or now - session.heard_at < self._limits.max_age / 2:
+            return  # what was told `max_age` ago is known
+        read = await self._shared.read(session.key, session.heard_to)
         if read is None:
-            return session
-        self.servers.hear(key, read.server)
+            return
+        self.servers.hear(session.key, read.server)
         if session.known is known and read.place >= session.heard_to:
             session.heard_to, session.heard_at = read.place, now
             if not session.oversize:
                 session.hear(told.tasks_in(read.tasks), now)
                 self.keep(session)
-        return session
 
     def _tell_use(self, session: Session) -> None:
         """Tell the store that a session is in use, so that it keeps what it has of it."""

@@ -139,6 +139,7 @@ class StdioCaller:
 
     key = KEY
     asks_first = False  # no field goes with a message, so the server would refuse none
+    held: object = None
 
     def __init__(self, channel: StdioChannel) -> None:
         self._channel = channel

@@ -104,6 +104,7 @@ class Client:
     """The client of one session."""
 
     session: ServerSession
+    port = GATEWAY_PORT
 
     def __init__(
         self,
@@ -139,6 +140,7 @@ class Client:
             exchange = await self._send(None, {"id": self._id(), "method": "initialize", "params": params})
             if "mcp-session-id" in exchange.headers:
                 self.session = self._upstream.latest[self._number]
+                self.session.opened = self._moments.now()
                 return
         raise Violation("unanswered", f"initialize: {exchange.status}")
 
@@ -384,7 +386,7 @@ class Client:
             fields += [b"Accept: text/event-stream"]
         if session is not None:
             fields += [b"Mcp-Session-Id: " + session.id.encode(), b"MCP-Protocol-Version: 2025-11-25"]
-        transport, _ = await self._loop.create_connection(lambda: exchange, port=GATEWAY_PORT)
+        transport, _ = await self._loop.create_connection(lambda: exchange, port=self.port)
         transport.write(b"%b /mcp HTTP/1.1\r\n%b\r\n\r\n%b" % (method, b"\r\n".join(fields), body))
 
     # ---- what passes ----

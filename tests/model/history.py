@@ -190,8 +190,30 @@ class Reload(_Shown):
     tasks_max: int = 1000
 
 
+@dataclass(frozen=True, repr=False)
+class Switch(_Shown):
+    """A client goes on at another replica."""
+
+    s: int = 0
+
+
+@dataclass(frozen=True, repr=False)
+class Replace(_Shown):
+    """A replica ends (SIGTERM), and a new one takes its place."""
+
+    which: int = 0
+
+
+@dataclass(frozen=True, repr=False)
+class Store(_Shown):
+    """The store is stopped, killed, wiped (killed, and emptied), full; or all is well again: see `fleet.py`."""
+
+    state: str = "well"
+
+
 Event: TypeAlias = (
-    Wait | Blink | Create | Update | Delete | Get | Page | Query | Stream | Fault | Hangup | Restart | Reload | Flood
+    Wait | Blink | Create | Update | Delete | Get | Page | Query | Stream | Fault | Hangup | Restart | Reload | Flood |
+    Switch | Replace | Store
 )  # fmt: skip
 
 

@@ -211,6 +211,10 @@ class Oracle:
         self._check_cost(asked, outcome.at)
         return seen
 
+    def knew(self, asked: Asked) -> Moment:
+        """What passed before this moment is known where a query is answered."""
+        return asked.came
+
     # ---- failures ----
 
     def _own(self, asked: Asked, until: Moment) -> list[Own]:
@@ -306,7 +310,7 @@ class Oracle:
         if state in self._options(asked, at, truth, oldest):
             return
         what = f"{truth.id} in state {state.number} ({state.status})"
-        known = truth.known_before(asked.came)
+        known = truth.known_before(self.knew(asked))
         if known > state.number:
             newer = "that it is gone" if known == GONE else f"state {known}"
             raise Violation("backwards", f"{what}, and {newer} was known before")
@@ -319,7 +323,7 @@ class Oracle:
         if truth.born > at:
             return [ABSENT]
         options: list[State | int] = []
-        known = truth.known_before(asked.came)
+        known = truth.known_before(self.knew(asked))
         oldest_crawl = min(asked.came.time - self._interval_s, oldest)
         if known == ABSENT and (truth.born.time >= oldest_crawl or not self.lists_all):
             options.append(ABSENT)
@@ -340,9 +344,9 @@ class Oracle:
         if criteria.methods is None or truth.method in criteria.methods:
             return {True}
         if len(method_names(self.setting.methods)) == 1:
-            return {False}
+            return {False} if asked.session.opened < self.knew(asked) else {True, False}
         forgets = self._forgets or asked.session.forgotten
-        if truth.answered_at is not None and truth.answered_at < asked.came and not forgets:
+        if truth.answered_at is not None and truth.answered_at < self.knew(asked) and not forgets:
             return {False}
         return {True, False} if truth.asked_for else {True}
 
@@ -380,7 +384,7 @@ class Oracle:
             bounds.counted_may_follow |= may_follow and min(counts) == 1
             # In a state that does not match, a task is left out unasked; and max_age may be longer after a reload.
             unasked = [s.number for s in truth.states if self._match(asked, truth, s) == {False}]
-            known = truth.known_before(asked.came)
+            known = truth.known_before(self.knew(asked))
             bounds.learned.append((truth, min([*reasons, *(number for number in unasked if number >= known)])))
         return bounds
 

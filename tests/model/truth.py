@@ -126,6 +126,7 @@ class ServerSession:
     id: str
     number: int
     truths: list[Truth] = field(default_factory=list)
+    opened: Moment = BEFORE_ALL  # when its client knew of it
     ended: Moment | None = None
     disturbed: int = 0
     disturbed_at: float = float("-inf")

@@ -105,6 +105,7 @@ class Upstream:
         self._task_numbers = count()
         self._times_asked: Counter[str] = Counter()
         self._shuffles = count()
+        self.asks_once = True  # whoever asks on his own
 
     def connection(self) -> "Connection":
         """A protocol for one connection."""
@@ -267,7 +268,7 @@ class Upstream:
         waiting = (o for o in self.own if o.ended is None and not o.connection.is_left)
         same = [o for o in waiting if o.session is session and o.method == own.method]
         once = session.ended is None and not connection.is_left and not (self.setting.evicts or session.forgotten)
-        if once and any(o.params == own.params for o in same):
+        if self.asks_once and once and any(o.params == own.params for o in same):
             self.fail(Violation("asked twice", f"{own.method} {own.params} is being asked already"))
         self.own.append(own)
         return own

@@ -165,10 +165,16 @@ class VirtualLoop(asyncio.BaseEventLoop):
         self._servers[port] = protocol_factory
         return _Server(port)
 
+    def stop_listening(self, port: int) -> None:
+        """Nobody listens on a port any more."""
+        self._servers.pop(port, None)
+
     async def create_connection(  # type: ignore[override]
         self, protocol_factory: _Factory, host: object = None, port: int = 0, **_: object
     ) -> tuple[Transport, asyncio.Protocol]:
-        """Connect to a port of this loop's."""
+        """Connect to a port of this loop's. Raises ConnectionRefusedError if nobody listens there."""
+        if port not in self._servers:
+            raise ConnectionRefusedError(port)
         ends = [Transport(self, factory()) for factory in (protocol_factory, self._servers[port])]
         ends[0].peer, ends[1].peer = ends[1], ends[0]
         for end in ends:

@@ -15,7 +15,7 @@ import pytest
 
 from gateway import config
 from gateway.app import StartError, check_store
-from tests.launch import eventually
+from tests.launch import ROOT, eventually
 from tests.redis_process import Store
 from tests.relay.messages import call, filtered, task
 from tests.store.conftest import NATIVE, Caller, Fleet, known
@@ -250,6 +250,24 @@ async def test_another_upstream_of_the_same_name_shares_nothing(fleet: Fleet, st
         await one.make(caller)
         await known(store, 1)
         assert await other.ids(caller) == []
+
+
+async def test_the_rights_that_the_handbook_names_suffice(fleet: Fleet, store: Store) -> None:
+    handbook = (ROOT / "docs/operating.md").read_text()
+    [rights] = re.findall(r"\*\*Rights\*\* that it needs: `([^`]*)`", handbook)
+    await store.run("ACL", "SETUSER", "gateway", "on", ">s3cret", *rights.split())
+    url = f"redis://gateway:s3cret@127.0.0.1:{store.port}/0"
+    async with fleet.pair(store={"url": url}, index={"max_age": 0}) as (one, other):
+        caller = await one.open()
+        made = [await one.make(caller) for _ in range(2)]
+        await known(store, 2)
+        del fleet.server.tasks[made[0]]
+        assert await other.ids(caller) == [made[1]]
+        await eventually(lambda: _tells_of(store, made[0], gone=True), "the end of the task in the store")
+        fleet.server.has_ended = True
+        assert (await other.exchange(caller, call("tools/list"))).status == 404
+        await known(store, 0)
+        assert (await one.sample("store_failures_total", why="refused")) == 0
 
 
 # ---- without a store ----

@@ -1,0 +1,155 @@
+"""The model with two replicas and a store: the same histories and upstream, and an oracle that knows what is shared.
+
+In: a `History`, a seed. Out: a world that plays it. Always: the real `App`, twice, with its real store and redis-py;
+only Redis is `resp.py`.
+
+The promise of a fleet (DESIGN 12): an answer reflects every state from not longer than `max_age` ago, as that of one
+gateway does. What passed through any replica counts once it was told: at most half of `max_age` and the time of a batch
+later, if the store has served all the time; 2 s after it serves again it has everything. While it fails, nothing that
+passed elsewhere counts. What is asked twice, or in vain, is not judged: each replica asks for itself.
+"""
+
+import multiprocessing
+import random
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any, Final
+
+import msgspec
+
+from gateway.app import App
+from gateway.config import Address, StoreSettings
+from tests.model import history as h
+from tests.model.client import GATEWAY_PORT
+from tests.model.oracle import Asked, Oracle
+from tests.model.play import World, config_of
+from tests.model.resp import STORE_PORT, Redis
+from tests.model.search import broken
+from tests.model.truth import BEFORE_ALL, Moment
+from tests.model.virtual import TICK_S, WIRE_S
+
+REPLICAS: Final = 2
+_TOLD_S: Final = 0.02 + 16 * WIRE_S  # until what passed is in the store
+_BACK_S: Final = 2.0  # until a store that is back has everything
+_STATES: Final = ("stopped", "killed", "wiped", "full")
+
+
+def as_fleet(history: h.History, seed: int) -> h.History:
+    """The history in a fleet: clients go from replica to replica, replicas are replaced, the store fails."""
+    rng = random.Random(-seed)
+    plain = {f: getattr(h.Setting, f) for f in ("tasks_max", "sessions_max", "memory_bytes_max", "idle_timeout")}
+    interval = min(history.setting.full_crawl_interval, 640)
+    setting = replace(history.setting, full_crawl_interval=interval, **plain)
+    events: list[h.Event] = []
+    for event in history.events:
+        if isinstance(event, h.Reload | h.Flood):
+            continue
+        events.append(event)
+        if rng.random() < 0.3:
+            events.append(h.Switch(rng.randrange(2)))
+        if rng.random() < 0.05:
+            events += [h.Store(rng.choice(_STATES)), h.Wait(rng.choice((1, 16, 64, 200)))]
+        if rng.random() < 0.1:
+            events += [h.Store("well"), h.Wait(rng.choice((1, 64, 200, 200)))]
+        if rng.random() < 0.03:
+            events.append(h.Replace(rng.randrange(REPLICAS)))
+    return h.History(setting, tuple(events))
+
+
+class FleetOracle(Oracle):
+    """Judges the answers of a fleet."""
+
+    redis: Redis
+
+    def knew(self, asked: Asked) -> Moment:
+        max_age_s = asked.setting.max_age * TICK_S
+        now, since = asked.came.time, self.redis.well_since
+        if self.redis.state != "well" or now < since + _BACK_S + max_age_s / 2:
+            return BEFORE_ALL
+        return Moment(now - max_age_s / 2 - _TOLD_S, 0)
+
+    def _check_cost(self, asked: Asked, at: Moment) -> None:
+        """Not judged."""
+
+
+class FleetWorld(World):
+    """The parts of one history, in a fleet."""
+
+    oracle = FleetOracle
+    _oracle: FleetOracle
+    _has_replaced = False
+
+    async def start(self) -> None:
+        """Start the store, the server and the replicas."""
+        self._redis = self._oracle.redis = Redis(self._loop)
+        self._redis.state = ""
+        await self._redis.become("well")
+        self._upstream.asks_once = False
+        await self._loop.create_server(self._upstream.connection, port=3001)
+        self._apps = [await self._replica(number) for number in range(REPLICAS)]
+
+    async def _replica(self, number: int) -> App:
+        config = msgspec.structs.replace(
+            config_of(self._setting),
+            listen=Address("127.0.0.1", GATEWAY_PORT + number),
+            store=StoreSettings(url=f"redis://127.0.0.1:{STORE_PORT}"),
+        )
+        app = App(config)
+        await app.start()
+        return app
+
+    async def stop(self) -> None:
+        """End all."""
+        for app in self._apps:
+            await app.stop()
+
+    async def _happen_to_fleet(self, event: h.Event) -> None:
+        match event:
+            case h.Switch():
+                client = self._clients[event.s]
+                client.port = GATEWAY_PORT + (client.port + 1 - GATEWAY_PORT) % REPLICAS
+            case h.Store():
+                # What only the store knows, because its replica has gone, is lost with what the store holds.
+                await self._redis.become("killed" if event.state == "wiped" and self._has_replaced else event.state)
+            case h.Replace():
+                await self._replace(event.which)
+
+    async def _replace(self, which: int) -> None:
+        """A replica hands over, if there is a store to hand over to."""
+        await self._settle()
+        if self._redis.state == "well" and self._loop.time() > self._redis.well_since + _BACK_S:
+            self._has_replaced = True
+            await self._apps[which].stop()
+            self._apps[which] = await self._replica(which)
+
+    async def _read_all(self) -> None:
+        """At each replica, with a store that has had the time to learn everything."""
+        if self._redis.state != "well":
+            await self._redis.become("well")
+        for client in self._clients * REPLICAS:
+            await self._happen_to_fleet(h.Switch(self._clients.index(client)))
+            await super()._read_all()
+
+
+def played(seed: int, **changed: Any) -> h.History:
+    """The history of a seed in a fleet."""
+    drawn = h.drawn(seed)
+    return as_fleet(h.History(replace(drawn.setting, **changed), drawn.events), seed)
+
+
+def histories(count: int = 500) -> Iterator[h.History]:
+    """Histories before any server, and before servers whose list omits all tasks."""
+    for seed in range(count):
+        yield played(seed, **({"order": "nothing", "max_age": 64} if seed % 2 else {}))
+
+
+def _violation(number_and_history: tuple[int, h.History]) -> tuple[int, str | None]:
+    number, history = number_and_history
+    violation = broken(history, FleetWorld)
+    return number, None if violation is None else violation.rule
+
+
+if __name__ == "__main__":
+    with multiprocessing.get_context("spawn").Pool(2) as pool:
+        found = [each for each in pool.imap_unordered(_violation, enumerate(histories()), 10) if each[1] is not None]
+    print(found or "no violation")

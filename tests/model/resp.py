@@ -1,0 +1,160 @@
+"""As much of Redis as the gateway uses, on the virtual loop.
+
+In: commands on connections. Out: answers, at once, unless it is stopped. Always: what the gateway's script does is done
+here once more, in Python; tests/store shows that the real server does the same.
+"""
+
+import asyncio
+from collections.abc import Callable
+from typing import Final, TypeAlias
+
+from tests.model.virtual import Transport, VirtualLoop
+
+STORE_PORT: Final = 6379
+
+Answer: TypeAlias = "bytes | int | list[Answer] | Exception | None"
+
+
+class Redis:
+    """The server. `state` is "well", "stopped", "killed" or "full"."""
+
+    def __init__(self, loop: VirtualLoop) -> None:
+        self.loop = loop
+        self.state = "well"
+        self.well_since = float("-inf")
+        self.values: dict[bytes, bytes] = {}
+        self.sets: dict[bytes, dict[bytes, int]] = {}
+        self._expires: dict[bytes, float] = {}
+        self._connections: list[_Connection] = []
+
+    async def become(self, state: str) -> None:
+        """Take a state; "wiped" is "killed", with all forgotten."""
+        if state == "wiped":
+            self.values.clear()
+            self.sets.clear()
+            state = "killed"
+        before, self.state = self.state, state
+        if state == "killed":
+            self.loop.stop_listening(STORE_PORT)
+            for connection in list(self._connections):
+                connection.cut()
+        elif before in ("killed", ""):
+            await self.loop.create_server(lambda: _Connection(self), port=STORE_PORT)
+        if state == "well" and before not in ("well", ""):
+            self.well_since = self.loop.time()
+        if state != "stopped":
+            for connection in list(self._connections):
+                connection.go_on()
+
+    def run(self, name: bytes, given: list[bytes]) -> Answer:
+        """What it answers to a command."""
+        for key in [key for key, at in self._expires.items() if at <= self.loop.time()]:
+            del self._expires[key]
+            self.values.pop(key, None)
+            self.sets.pop(key, None)
+        command: Callable[..., Answer] | None = getattr(self, "_" + name.decode().lower(), None)
+        if command is None:
+            return Exception("ERR unknown command")
+        if self.state == "full" and name in (b"SET", b"EVAL"):
+            return Exception("OOM command not allowed when used memory > 'maxmemory'.")
+        return command(*given)
+
+    def _ping(self) -> Answer:
+        return b"PONG"
+
+    def _get(self, key: bytes) -> Answer:
+        return self.values.get(key)
+
+    def _set(self, key: bytes, value: bytes, _: bytes, ms: bytes) -> Answer:
+        self.values[key] = value
+        self._expires[key] = self.loop.time() + int(ms) / 1000
+        return b"OK"
+
+    def _unlink(self, *keys: bytes) -> Answer:
+        return sum(self.sets.pop(key, None) is not None for key in keys)
+
+    def _zrangebyscore(self, key: bytes, low: bytes, *_: bytes) -> Answer:
+        after, out = int(low[1:]), list[Answer]()
+        for member, place in sorted(self.sets.get(key, {}).items(), key=lambda item: item[1]):
+            if place > after:
+                out += [member, b"%d" % place]
+        return out
+
+    def _eval(self, _: bytes, __: bytes, key: bytes, ms: bytes, most: bytes, old: bytes, *members: bytes) -> Answer:
+        """Take the first `old` members out, add the rest, keep `most`."""
+        entries = self.sets.get(key, {})
+        place = max(max(entries.values(), default=0) + 1, round(self.loop.unix_time() * 1_000_000))
+        for member in members[: int(old)]:
+            entries.pop(member, None)
+        for member in members[int(old) :]:
+            entries.setdefault(member, place)
+            place += 1
+        for member in sorted(entries, key=entries.__getitem__)[: -int(most)]:
+            del entries[member]
+        if entries:
+            self.sets[key] = entries
+            self._expires[key] = self.loop.time() + int(ms) / 1000
+        return None
+
+
+class _Connection(asyncio.Protocol):
+    """One connection."""
+
+    def __init__(self, redis: Redis) -> None:
+        self._redis = redis
+        self._unread = b""
+        self._transport: Transport | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, Transport)
+        self._transport = transport
+        self._redis._connections.append(self)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._transport = None
+        self._redis._connections.remove(self)
+
+    def data_received(self, data: bytes) -> None:
+        self._unread += data
+        if self._redis.state != "stopped":
+            self.go_on()
+
+    def cut(self) -> None:
+        """Reset the connection."""
+        if self._transport is not None:
+            self._transport.abort()
+
+    def go_on(self) -> None:
+        """Answer what has come."""
+        while self._transport is not None and (command := self._command()) is not None:
+            self._transport.write(_written(self._redis.run(command[0], command[1:])))
+
+    def _command(self) -> list[bytes] | None:
+        """The next command, whole; None if it has not come."""
+        head, _, rest = self._unread.partition(b"\r\n")
+        parts = list[bytes]()
+        for _ in range(int(head[1:] or 0)):
+            size, found, rest = rest.partition(b"\r\n")
+            length = int(size[1:] or 0)
+            if not found or len(rest) < length + 2:
+                return None
+            parts.append(rest[:length])
+            rest = rest[length + 2 :]
+        if not parts:
+            return None
+        self._unread = rest
+        return parts
+
+
+def _written(answer: Answer) -> bytes:
+    match answer:
+        case None:
+            return b"$-1\r\n"
+        case int():
+            return b":%d\r\n" % answer
+        case bytes():
+            return b"$%d\r\n%b\r\n" % (len(answer), answer)
+        case list():
+            return b"*%d\r\n%b" % (len(answer), b"".join(map(_written, answer)))
+        case Exception():
+            return b"-%b\r\n" % str(answer).encode()

@@ -1,0 +1,117 @@
+"""A fleet in the model: its answers keep the promise of DESIGN 12, whatever happens to its store (`fleet.py`).
+
+`python -m tests.model.fleet` plays 500 histories. Here are a few of them, what a fleet must do within exact times, and
+three faults on purpose, which histories find.
+"""
+
+import asyncio
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from typing import Any
+from unittest.mock import patch
+
+import pytest
+
+from gateway.tasks.knowledge import Record
+from gateway.tasks.sessions import Session, Sessions
+from tests.model import history as h
+from tests.model.fleet import FleetWorld, histories
+from tests.model.play import play
+from tests.model.search import broken, smallest
+from tests.model.virtual import WIRE_S
+
+HISTORIES = 20
+TIMEOUT_S = 0.1
+EXCHANGE_S = 8 * WIRE_S  # through the gateway and back, and an exchange or two with the upstream
+_take = Session.take
+
+
+def test_every_answer_of_a_fleet_keeps_the_promise() -> None:
+    for history in histories(HISTORIES):
+        violation = broken(history, FleetWorld)
+        if violation is not None:
+            pytest.fail(str(smallest(history, violation.rule, FleetWorld)), pytrace=False)
+
+
+# ---- faults on purpose ----
+
+
+def nothing_is_heard() -> AbstractContextManager[Any]:
+    """What other replicas have told is not taken in."""
+    return patch.object(Record, "hear", lambda *_: None)
+
+
+def nothing_is_told_again() -> AbstractContextManager[Any]:
+    """A store that is back gets only what is new."""
+    return patch.object(Sessions, "tell_all", lambda _: iter(()))
+
+
+def nobody_tells_that_a_task_is_gone() -> AbstractContextManager[Any]:
+    """Only new tasks are told."""
+
+    def take(session: Session, observation: Any, *given: Any) -> None:
+        store = session._store
+        session._store = None if observation.gone else store
+        _take(session, observation, *given)
+        session._store = store
+
+    return patch.object(Session, "take", take)
+
+
+@pytest.mark.parametrize("fault", [nothing_is_heard, nothing_is_told_again, nobody_tells_that_a_task_is_gone])
+def test_a_fault_of_a_fleet_is_found(fault: Callable[[], AbstractContextManager[Any]]) -> None:
+    with fault():
+        assert any(broken(history, FleetWorld) for history in histories())  # without it none breaks a rule
+
+
+# ---- exact times ----
+
+
+class Timed(FleetWorld):
+    """What happens to a fleet, by the clock."""
+
+    async def _play(self, _: tuple[h.Event, ...]) -> None:
+        await self._clients[0].initialize()
+        await self.by_the_clock()
+
+    async def took(self, event: h.Event) -> float:
+        """The seconds until an event of the client's is over."""
+        began = self._loop.time()
+        await self._clients[0].act(event)
+        return self._loop.time() - began
+
+    async def by_the_clock(self) -> None:
+        """What is timed."""
+        raise NotImplementedError
+
+
+class Waiting(Timed):
+    async def by_the_clock(self) -> None:
+        for state in ("stopped", "killed", "full", "well"):
+            await self._redis.become(state)
+            for _ in range(25):  # the store is found out, is tried again, and again
+                assert await self.took(h.Get(which=h.NOBODY)) <= EXCHANGE_S
+                assert await self.took(h.Create()) <= EXCHANGE_S
+                assert await self.took(h.Query()) <= TIMEOUT_S + EXCHANGE_S
+                await asyncio.sleep(0.11)
+
+
+def test_a_query_waits_no_longer_than_the_timeout_and_a_relayed_message_not_at_all() -> None:
+    play(h.History(h.Setting(max_age=0, order="nothing")), Waiting)
+
+
+class Back(Timed):
+    async def by_the_clock(self) -> None:
+        for number in range(1, 30):
+            await self._redis.become("stopped" if number % 3 == 0 else "wiped")
+            await self.took(h.Create())
+            await asyncio.sleep(0.13 * number)
+            await self._redis.become("well")
+            await asyncio.sleep(2)
+            assert [len(entries) for entries in self._redis.sets.values()] == [number]
+            assert len(self._redis.values) == 1
+
+
+def test_a_store_that_is_back_has_everything_within_two_seconds() -> None:
+    """In whatever moment of its own the replica is when the store fails, and when it is back."""
+    play(h.History(h.Setting(order="nothing")), Back)
