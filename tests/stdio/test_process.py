@@ -2,7 +2,9 @@
 
 import json
 import os
+import pty
 import re
+import select
 import signal
 import subprocess
 import sys
@@ -97,6 +99,8 @@ def test_an_admin_listener_where_one_is_asked_for() -> None:
             with urllib.request.urlopen(f"http://127.0.0.1:{port_of(held)}{path}", timeout=WAIT_S) as answer:
                 text = answer.read().decode()
             assert path != "/metrics" or 'taskgate_upstream_requests_total{method="ping",upstream="stdio"} 2.0' in text
+            assert path != "/metrics" or "taskgate_queries_in_flight_max 10000.0" in text
+            assert path != "/page/status.json" or "Filtered lists at once" in text
         process.stdin.close()
         process.stdin = None
         assert process.wait(WAIT_S) == 0
@@ -146,6 +150,32 @@ def test_a_signal_goes_on_to_the_server_which_decides(number: signal.Signals) ->
         process.send_signal(number)
         assert process.stdout.read() == f"got {name}\n".encode()
         assert process.wait(WAIT_S) == 5
+
+
+@pytest.mark.skipif(not LINUX, reason="only Linux says who sent a signal")
+def test_an_interrupt_reaches_the_server_once_whoever_sends_it() -> None:
+    """Ctrl-C of the gateway's own terminal, which goes to both; then a program's, to the gateway alone: it was lost."""
+    script = "trap 'echo got' INT; trap 'exit 5' TERM; echo up; while :; do sleep 0.01; done"
+    keyboard, terminal = pty.openpty()
+    with_terminal = ["sh", "-c", 'exec 9<>"$0" 9>&-; exec "$@"', os.ttyname(terminal)]  # a session takes the first
+    with started([*with_terminal, *gateway("sh", "-c", script)]) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"up\n"
+        os.write(keyboard, b"\x03")
+        assert process.stdout.readline() == b"got\n"
+        process.send_signal(signal.SIGINT)
+        assert select.select([process.stdout], [], [], WAIT_S)[0], "the program's interrupt is lost"
+        assert process.stdout.readline() == b"got\n"
+        process.terminate()
+        assert process.stdout.read() == b""
+        assert process.wait(WAIT_S) == 5
+    os.close(keyboard)
+    os.close(terminal)
+
+
+def test_a_server_that_dies_of_an_interrupt_is_told_of() -> None:
+    with started(gateway("sh", "-c", "echo up; kill -INT $$")) as process:
+        assert process.wait(WAIT_S) == -signal.SIGINT
 
 
 def test_a_server_without_a_handler_dies_of_the_signal_and_the_gateway_tells_so() -> None:
