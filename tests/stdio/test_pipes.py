@@ -16,7 +16,7 @@ class Loop(asyncio.SelectorEventLoop):
 
     between: Callable[[], None]
 
-    def call_soon_threadsafe(self, callback: Any, *given: Any, context: Any = None) -> Any:
+    def call_soon_threadsafe(self, callback: Any, *given: Any, context: Any = None) -> Any:  # type: ignore[override]
         """Called by the thread that reads."""
         handle = super().call_soon_threadsafe(callback, *given, context=context)
         self.between()
