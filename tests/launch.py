@@ -37,6 +37,9 @@ POLL_S: Final = 0.02
 LEAVE_S: Final = 5.0
 EVENTUALLY_S: Final = 5.0
 TAIL_BYTES: Final = 4000
+COMMAND: Final = (sys.executable, "-W", "error", "-m", "gateway")
+# No authority that this machine trusts: tests name their own. To read the machine's is a fifth of a start.
+NO_AUTHORITIES: Final = {"SSL_CERT_FILE": os.devnull, "SSL_CERT_DIR": os.devnull}
 # A log must never show these: an exception that nobody caught, or a fault that Python saw.
 FAULTS: Final = ("Traceback", "Warning:", "never retrieved", "was destroyed but it is pending", "could not be handled")
 
@@ -138,8 +141,10 @@ def started(
 async def command(*arguments: str) -> AsyncIterator[asyncio.subprocess.Process]:
     """`taskgate` with these arguments, its output in one pipe; killed in the end if it still runs."""
     process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-W", "error", "-m", "gateway", *arguments),
+        *COMMAND,
+        *arguments,
         cwd=ROOT,
+        env={**os.environ, **NO_AUTHORITIES},
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.STDOUT,
         start_new_session=True,
@@ -152,10 +157,12 @@ async def command(*arguments: str) -> AsyncIterator[asyncio.subprocess.Process]:
         await process.wait()
 
 
-def run(*arguments: str) -> "subprocess.CompletedProcess[str]":
-    """`taskgate` with these arguments, once it has ended: exit status, stdout, stderr."""
-    line = [sys.executable, "-W", "error", "-m", "gateway", *arguments]
-    return subprocess.run(line, cwd=ROOT, capture_output=True, text=True, timeout=RUN_S)
+def run(*arguments: str, text: str | None = None, **environment: str) -> "subprocess.CompletedProcess[str]":
+    """`taskgate` with these arguments, `text` on its standard input, once it has ended: exit status, stdout, stderr."""
+    given = {**os.environ, **NO_AUTHORITIES, **environment}
+    return subprocess.run(
+        [*COMMAND, *arguments], input=text, cwd=ROOT, env=given, capture_output=True, text=True, timeout=RUN_S
+    )
 
 
 # ---- a gateway that runs ----
@@ -345,7 +352,8 @@ class Gateways:
         port, admin = (_port(address) for address in (config["listen"], config["admin"]["listen"]))
         origin = f"http://127.0.0.1:{port}"
         log = file.with_suffix(".log")
-        with started("the gateway", line, log, origin, serves or (lambda: _ready(admin)), tree=tree) as process:
+        ready = serves or (lambda: _ready(admin))
+        with started("the gateway", line, log, origin, ready, NO_AUTHORITIES, tree) as process:
             gateway = Gateway(port, admin, process, file)
             yield gateway
         gateway.check_end()
