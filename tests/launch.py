@@ -30,12 +30,12 @@ from gateway.app import App
 Json: TypeAlias = dict[str, Any]
 
 ROOT: Final = Path(__file__).parents[1]
-START_S: Final = 30.0
-STOP_S: Final = 15.0  # more than the gateway takes to drain
-RUN_S: Final = 20.0
+START_S: Final = 60.0
+STOP_S: Final = 30.0  # more than the gateway takes to drain
+RUN_S: Final = 60.0  # as all waits here, long: a machine may be busy, and only a test that fails waits so long
 POLL_S: Final = 0.02
-LEAVE_S: Final = 5.0
-EVENTUALLY_S: Final = 5.0
+LEAVE_S: Final = 20.0
+EVENTUALLY_S: Final = 20.0
 TAIL_BYTES: Final = 4000
 COMMAND: Final = (sys.executable, "-W", "error", "-m", "gateway")
 # No authority that this machine trusts: tests name their own. To read the machine's is a fifth of a start.
@@ -237,7 +237,7 @@ class Gateway:
 
 def _get(port: int, path: str) -> tuple[int, str]:
     """Status and text of a page at a port of 127.0.0.1."""
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=5)
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=EVENTUALLY_S)
     try:
         connection.request("GET", path)
         response = connection.getresponse()
@@ -266,13 +266,9 @@ def samples(exposition: str) -> Samples:
 async def eventually(condition: Callable[[], Awaitable[bool]], what: str) -> None:
     """Return once `condition` holds. Nothing announces that, so it is polled."""
     deadline = time.monotonic() + EVENTUALLY_S
-    for _ in range(round(EVENTUALLY_S / POLL_S)):
-        if await condition():
-            return
-        if time.monotonic() > deadline:
-            break
+    while not await condition():
+        assert time.monotonic() < deadline, f"not within {EVENTUALLY_S:g} s: {what}"
         await asyncio.sleep(POLL_S)
-    raise AssertionError(f"not within {EVENTUALLY_S:g} s: {what}")
 
 
 async def logged(gateway: Gateway, text: str) -> Json:

@@ -21,6 +21,7 @@ from gateway.transport.headers import Headers
 from gateway.transport.relay import Request
 from tests.launch import Gateways, eventually, listening, port_of
 from tests.relay.harness import (
+    LAG_TRIES,
     Case,
     Recording,
     Step,
@@ -28,6 +29,7 @@ from tests.relay.harness import (
     client,
     differences,
     exchange,
+    late,
     record,
     upstream,
     upstream_ends,
@@ -194,14 +196,18 @@ def straight() -> Iterator[socket.socket]:
 
 async def _agree(case: Case, straight: socket.socket, place: Place) -> None:
     """Run a case both ways, at once, and raise AssertionError with every difference."""
-    runs = (record(case, straight, None), record(case, place.listening, place.gateway.port))
-    direct, relayed = await asyncio.gather(*runs, return_exceptions=True)
-    for ended in (direct, relayed):
-        if isinstance(ended, BaseException):
-            raise ended
-    assert isinstance(direct, Recording) and isinstance(relayed, Recording)
-    found = differences(direct, relayed, place.authority)
-    assert not found, f"{case.name}:\n" + "\n".join(found)
+    for _ in range(LAG_TRIES):
+        runs = (record(case, straight, None), record(case, place.listening, place.gateway.port))
+        direct, relayed = await asyncio.gather(*runs, return_exceptions=True)
+        for ended in (direct, relayed):
+            if isinstance(ended, BaseException):
+                raise ended
+        assert isinstance(direct, Recording) and isinstance(relayed, Recording)
+        found = differences(direct, relayed, place.authority)
+        assert not found, f"{case.name}:\n" + "\n".join(found)
+        if not (found := late(direct, relayed)):
+            return
+    raise AssertionError(f"{case.name}:\n" + "\n".join(found))
 
 
 @settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=[HealthCheck.too_slow])
