@@ -39,7 +39,7 @@ from tests.relay.messages import call, chunk, dumps, event, notification, result
 from tests.relay.rig import Place, rig_at
 
 EXCHANGES_MAX: Final = 3
-CUT_PARTS: Final = 1 << 12  # places where bytes are split are drawn in parts of the whole
+CUT_PARTS: Final = 1 << 16  # places where bytes are split are drawn in parts of the whole
 SHOWN_CHARS_MAX: Final = 250
 EXAMPLES: Final = int(os.environ.get("RELAY_EXAMPLES", "2000"))
 
@@ -61,8 +61,15 @@ _BODIES: Final = _DOWN[1:]
 
 
 def _of(alphabet: bytes, min_size: int = 0, max_size: int = 20) -> st.SearchStrategy[bytes]:
-    text = st.text(alphabet.decode("latin-1"), min_size=min_size, max_size=max_size)
-    return text.map(lambda drawn: drawn.encode("latin-1"))
+    """Bytes of an alphabet. To draw any bytes costs half of what it costs to draw from an alphabet."""
+    table = bytes(alphabet[at % len(alphabet)] for at in range(256))
+    return st.binary(min_size=min_size, max_size=max_size).map(lambda drawn: drawn.translate(table))
+
+
+def _places(most: int) -> st.SearchStrategy[list[int]]:
+    """So many places at most where bytes are split, two bytes for each: a list is drawn in many steps, bytes in one."""
+    drawn = st.binary(max_size=2 * most)
+    return drawn.map(lambda data: sorted(int.from_bytes(data[at : at + 2]) for at in range(0, len(data) - 1, 2)))
 
 
 names = _of(_TOKEN, 1, 12).filter(lambda name: name.lower() not in _OF_A_MEANING)
@@ -102,7 +109,7 @@ counts = st.integers(1, EXCHANGES_MAX)
 kinds = st.sampled_from([b"application/json", b"text/event-stream", b"text/plain", b"application/octet-stream"])
 
 
-cuts = st.lists(st.integers(0, CUT_PARTS), max_size=4).map(sorted)
+cuts = _places(4)
 _some_of: Final[dict[tuple[str, ...], st.SearchStrategy[str]]] = {
     framings: st.sampled_from(framings) for framings in (_UP, _UP_OF_OLD, _DOWN, _KEEPING, _BODIES)
 }
@@ -217,7 +224,7 @@ def test_generated_exchanges(plain_place: Place, straight: socket.socket, runner
 
 
 @settings(max_examples=EXAMPLES // 4, deadline=None)
-@given(places=st.lists(st.integers(0, CUT_PARTS), max_size=6).map(sorted))
+@given(places=_places(6))
 def test_a_stream_split_anywhere(
     plain_place: Place, straight: socket.socket, runner: asyncio.Runner, places: list[int]
 ) -> None:
