@@ -10,6 +10,7 @@ Apart from it: tests/model runs the App on a clock of its own, and tests/bench/p
 import asyncio
 import http.client
 import json
+import logging
 import os
 import signal
 import socket
@@ -17,15 +18,17 @@ import subprocess
 import sys
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
-from contextlib import asynccontextmanager, contextmanager
-from dataclasses import dataclass
+from contextlib import ExitStack, asynccontextmanager, contextmanager, redirect_stderr
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final, TypeAlias
 
+import msgspec
 from prometheus_client.parser import text_string_to_metric_families
 
 from gateway import config as gateway_config
 from gateway.app import App
+from gateway.operate import logs
 
 Json: TypeAlias = dict[str, Any]
 
@@ -180,6 +183,7 @@ class Gateway:
     process: Process | None = None
     file: Path | None = None
     app: App | None = None
+    log_file: Path | None = None  # of an App that logs
 
     @property
     def running(self) -> Process:
@@ -190,7 +194,7 @@ class Gateway:
     @property
     def log(self) -> str:
         """The text of the log."""
-        return self.running.log.read_text()
+        return (self.log_file or self.running.log).read_text()
 
     def wait(self) -> str:
         """Return the origin once the gateway is ready."""
@@ -226,6 +230,11 @@ class Gateway:
         """Write the configuration file anew."""
         assert self.file is not None
         self.file.write_text(json.dumps(settings))
+
+    def reload(self, settings: Json) -> None:
+        """Have the App take over a new configuration. It logs as that says: give `in_process` a log, to undo this."""
+        assert self.app is not None and self.log_file is not None
+        self.app.reload(lambda _: gateway_config.parse(json.dumps(settings), "test.yaml"))
 
     def check_end(self) -> None:
         """Fail if the process did not end with 0, or its log tells of a fault."""
@@ -356,13 +365,34 @@ class Gateways:
 
     @asynccontextmanager
     async def in_process(self, upstream: int, /, **changed: Any) -> AsyncIterator[Gateway]:
-        """The App on the running loop, whose debug mode watches it. In the end no task may be left."""
+        """The App on the running loop, whose debug mode watches it. In the end no task may be left.
+
+        It logs if `changed` says how.
+        """
         before = asyncio.all_tasks()
-        async with app_before(upstream, changed) as gateway:
-            idle = asyncio.all_tasks()
-            yield gateway
-            await _only_left(idle)
-        await _only_left(before)
+        with ExitStack() as stack:
+            log = stack.enter_context(self._logging(changed["log"])) if "log" in changed else None
+            async with app_before(upstream, changed) as gateway:
+                idle = asyncio.all_tasks()
+                yield replace(gateway, log_file=log)
+                await _only_left(idle)
+            await _only_left(before)
+
+    @contextmanager
+    def _logging(self, log: Json) -> Iterator[Path]:
+        """The App's log in a file, as the command's is. In the end this process logs as before."""
+        self._count += 1
+        file = self._directory / f"{self._count}.log"
+        root, ours = logging.getLogger(), logging.getLogger("taskgate")
+        kept = root.handlers[:], ours.handlers[:], ours.propagate, ours.level
+        try:
+            with file.open("w") as out, redirect_stderr(out):
+                logs.set_up(msgspec.convert(log, gateway_config.Log))
+                yield file
+        finally:
+            root.handlers[:], ours.handlers[:], ours.propagate, ours.level = kept
+        for fault in FAULTS:
+            assert fault not in file.read_text(), file.read_text()[-TAIL_BYTES:]
 
 
 @asynccontextmanager
