@@ -4,7 +4,8 @@ In: a configuration as a mapping. Out: its ports, its metrics, its log. Always: 
 session of its own, so that Ctrl-C reaches the tests alone; its exit status must be 0; a traceback or a warning in its
 log fails the test.
 
-Apart from it: tests/model runs the App on a clock of its own, and tests/bench/probed.py runs it with a probe inside.
+Apart from it: tests/model runs the App on a clock of its own, tests/bench/probed.py runs it with a probe inside, and
+tests/deploy runs what is installed elsewhere.
 """
 
 import asyncio
@@ -166,6 +167,36 @@ def run(*arguments: str, text: str | None = None, **environment: str) -> "subpro
     return subprocess.run(
         [*COMMAND, *arguments], input=text, cwd=ROOT, env=given, capture_output=True, text=True, timeout=RUN_S
     )
+
+
+def run_bytes(*arguments: str, data: bytes = b"") -> "subprocess.CompletedProcess[bytes]":
+    """The same in bytes, and in a session of its own."""
+    return subprocess.run(
+        [*COMMAND, *arguments], input=data, capture_output=True, timeout=RUN_S, cwd=ROOT, start_new_session=True
+    )
+
+
+@contextmanager
+def piped(command: Sequence[str], environment: Mapping[str, str] | None = None) -> "Iterator[subprocess.Popen[bytes]]":
+    """A process with pipes, in a session of its own; killed in the end if it still runs."""
+    process = subprocess.Popen(
+        command,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env={**os.environ, **(environment or {})},
+        cwd=ROOT,
+        start_new_session=True,
+    )
+    try:
+        yield process
+    finally:
+        if process.poll() is None:
+            process.kill()
+        process.wait()
+        for stream in (process.stdin, process.stdout, process.stderr):
+            if stream is not None:
+                stream.close()
 
 
 # ---- a gateway that runs ----
