@@ -26,7 +26,7 @@ $(RUNS): pyproject.toml deploy/constraints.txt
 	@touch $@
 
 $(TESTS): $(RUNS)
-	@echo "Once: installing what the tests need into $(VENV): 110 more packages. On a slow line that takes minutes."
+	@echo "Once: installing what the tests need into $(VENV): 120 more packages. On a slow line that takes minutes."
 	$(PIP) --editable '.[dev]'
 	@touch $@
 

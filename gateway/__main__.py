@@ -124,6 +124,7 @@ def _checked(given: argparse.Namespace) -> "config.Config":
         in_force = config.load(given.against, folder=given.config.parent)
     settings = _read(given, in_force)
     app.check_tls(settings)
+    app.check_traces(settings)
     return settings
 
 

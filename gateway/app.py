@@ -12,15 +12,17 @@ import os
 import signal
 import socket
 import ssl
-from collections.abc import Callable, Iterable
-from typing import Any
+from collections.abc import Awaitable, Callable, Iterable
+from typing import TYPE_CHECKING, Any
 
 from aiohttp import web
 
-from gateway.config import Address, Config, ConfigError, Tls
+from gateway.config import Address, Config, ConfigError, Tls, Traces
 from gateway.operate import admin, logs, page
+from gateway.operate.journal import Journal
 from gateway.operate.metrics import Gauge, Metrics
 from gateway.proxy import Proxy
+from gateway.tasks.guards import guards_of
 from gateway.tasks.sessions import Servers, Sessions
 from gateway.transport import dial, health
 from gateway.transport.buffers import Buffers
@@ -32,6 +34,9 @@ from gateway.transport.listener import Listener
 from gateway.transport.pool import Pool
 from gateway.transport.routes import address
 from gateway.transport.wire import Links
+
+if TYPE_CHECKING:
+    from gateway.operate.traces import Tracing
 
 log = logging.getLogger("taskgate")
 
@@ -49,13 +54,15 @@ class App:
     def __init__(self, config: Config) -> None:
         self._config = config
         self._loop = asyncio.get_running_loop()
-        self._metrics = Metrics()
+        self._tracing = _tracing(config.traces)
+        self._metrics = Metrics() if self._tracing is None else self._tracing.metrics()
         self._pools: dict[str, Pool] = {}
         self._retired: list[Pool] = []
         self._servers = Servers(self._loop.time)
         self._sessions = Sessions(config.index, self._servers, self._loop.time)
         self._links = Links()
         self._buffers = Buffers(config.limits.held_bytes_max)
+        self._guards = guards_of(config.guards, self._loop.time)
         self._apply(config)
         self._listener = Listener(self._handle, config.limits, self._buffers, self._metrics.connection_refused)
         self._metrics.gauges(self._gauges)
@@ -77,11 +84,15 @@ class App:
         }
         for name, pool in self._pools.items():
             pool.up = name not in before or name in changed or before[name].up
-        self._proxy = Proxy(config, self._pools, self._links, self._sessions, self._metrics)
+        if config.guards != self._config.guards:
+            self._guards = guards_of(config.guards, self._loop.time)
+        tracing, metrics = self._tracing, self._metrics
+        journal = Journal(metrics, config.log) if tracing is None else tracing.journal(metrics, config.log)
+        self._proxy = Proxy(config, self._pools, self._links, self._sessions, self._guards, metrics, journal)
         self._config = config
 
-    async def _handle(self, exchange: Exchange) -> None:
-        await self._proxy.handle(exchange)
+    def _handle(self, exchange: Exchange) -> Awaitable[None]:
+        return self._proxy.handle(exchange)  # a reload changes the proxy
 
     def _gauges(self) -> dict[str, Gauge]:
         """The gauges: what is in use now, and its limits."""
@@ -233,6 +244,8 @@ class App:
             pool.stop()
         if self._admin is not None:
             await self._admin.cleanup()
+        if self._tracing is not None:
+            await self._tracing.close()
         log.info("stopped")
 
     def raise_descriptors(self) -> None:
@@ -268,6 +281,24 @@ def check_tls(config: Config) -> None:
             dial.tls_context(upstream)
         except OSError as error:
             raise StartError(f"upstreams[{at}].tls: its files cannot be used: {error}") from None
+
+
+def check_traces(config: Config) -> None:
+    """Raise StartError unless the packages that the configuration needs for traces are installed."""
+    try:
+        if config.traces is not None:
+            import gateway.operate.traces  # noqa: F401
+    except ImportError as error:
+        raise StartError(f"traces: its packages are missing; install taskgate[otel]: {error}") from None
+
+
+def _tracing(config: Traces | None) -> "Tracing | None":
+    """The way of spans; None without traces, and then nothing of OpenTelemetry is imported. Raises ImportError."""
+    if config is None:
+        return None
+    from gateway.operate.traces import Tracing
+
+    return Tracing(config.endpoint)
 
 
 def _check_unused(path: str) -> None:

@@ -28,7 +28,7 @@ GIVEN_CHARS_MAX: Final = 80  # of a value that an error repeats
 COUNT_MAX: Final = 1_000_000_000
 RATE_MAX: Final = 1_000_000
 LEVELS: Final = ("debug", "info", "warning", "error")
-FIXED: Final = ("listen", "tls", "admin")  # keys that a reload cannot change
+FIXED: Final = ("listen", "tls", "admin", "traces")  # keys that a reload cannot change
 
 ANY_ADDRESS: Final = ("0.0.0.0", "::")  # all of this machine's
 _LOOPBACK: Final = ("localhost", "127.0.0.1", "::1")
@@ -377,6 +377,12 @@ class GuardLimits(Struct, frozen=True, kw_only=True):
     identities_max: Count = 10_000
 
 
+class Traces(Struct, frozen=True, kw_only=True):
+    """Where spans go: a collector that takes OTLP over HTTP. The path `/` stands for `/v1/traces`."""
+
+    endpoint: Annotated[Url, _read_url]
+
+
 class Config(Struct, frozen=True, kw_only=True):
     """The configuration. Names of upstreams are unique, and so are their matches."""
 
@@ -386,6 +392,7 @@ class Config(Struct, frozen=True, kw_only=True):
     allowed_origins: tuple[Origin, ...] = ()
     admin: Admin | None = Admin()
     log: Log = Log()
+    traces: Traces | None = None
     upstreams: AtLeastOne[Upstream]
     index: IndexLimits = IndexLimits()
     limits: Limits = Limits()
@@ -642,6 +649,12 @@ def _clashes(config: Config, given: dict[str, str]) -> Iterator[Clash]:
     if config.admin and config.admin.listen == config.listen and (config.listen.port or config.listen.path):
         shown = given.get("admin.listen") or given.get("listen")
         yield ("admin.listen", "listen"), f"expected an admin.listen other than listen; given {shown}"
+    if config.traces and _is_reached_by(config.traces.endpoint, config.listen):
+        shown = given.get("traces.endpoint")
+        yield (
+            ("traces.endpoint",),
+            f"expected the address of a collector; given {shown}, where the gateway itself listens",
+        )
     for at, upstream in enumerate(config.upstreams):
         yield from _upstream_clashes(upstream, f"upstreams[{at}]", config, given)
     yield from _limits_clashes(config.limits, given)

@@ -24,7 +24,7 @@ from gateway.mcp.capabilities import LAST_REVISION
 from gateway.mcp.jsonrpc import INVALID_PARAMS, Message
 from gateway.operate.journal import Journal
 from gateway.operate.metrics import Metrics
-from gateway.tasks import answer, guards
+from gateway.tasks import answer
 from gateway.tasks.criteria import BadQuery
 from gateway.tasks.cursor import Position
 from gateway.tasks.guards import Guards
@@ -50,17 +50,24 @@ class Proxy:
     """Handles the requests of all clients."""
 
     def __init__(
-        self, config: Config, pools: dict[str, Pool], links: Links, sessions: Sessions, metrics: Metrics
+        self,
+        config: Config,
+        pools: dict[str, Pool],
+        links: Links,
+        sessions: Sessions,
+        guards: Guards | None,
+        metrics: Metrics,
+        journal: Journal,
     ) -> None:
         self._limits = config.limits
         self._links = links
         self._sessions = sessions
         self._metrics = metrics
-        self._journal = Journal(metrics, config.log)
+        self._journal = journal
         clock = asyncio.get_running_loop().time
         self._door = Door(config.listen, config)
         self._callers = Callers(config, pools)
-        self._guards = Guards(config.guards, clock) if guards.is_any(config.guards) else None
+        self._guards = guards
         self._answerer = answer.Answerer(sessions, Refresher(sessions, config.index, metrics, clock), metrics, clock)
 
     async def handle(self, exchange: Exchange) -> None:
@@ -83,6 +90,7 @@ class Proxy:
             position = self._position(message, caller, exchange) if message is not None else None
             if position is not None and message is not None:
                 kind = "answered"
+                self._journal.began(exchange)
                 await self._answerer.answer(HttpReply(exchange, caller), caller, message, position)
             else:
                 kind = "relayed"
@@ -112,9 +120,7 @@ class Proxy:
 
     def _position(self, message: Message, caller: HttpCaller, exchange: Exchange) -> Position | None:
         """The page that a filtered `tasks/list` asks for; None if the message is relayed. Raises BadQuery."""
-        if caller.pool.knows_by_connection(exchange):
-            return None
-        if message.method != "tasks/list" or _of_another_era(caller):
+        if message.method != "tasks/list" or caller.pool.knows_by_connection(exchange) or _of_another_era(caller):
             return None
         return self._answerer.position(caller.key, message)
 
@@ -137,7 +143,7 @@ class Proxy:
         headers = caller.headers
         if message is not None or exchange.method == b"GET":
             headers = headers.with_readable_encodings()
-        refused_trailers = caller.identity_headers if b"transfer-encoding" in headers else ()
+        refused_trailers = caller.identity_headers if b"transfer-encoding" in headers.by_name else ()
         request = Request(exchange.method, caller.target, headers, exchange.take(), whole, refused_trailers)
         exchange.waits_for_news = exchange.method == b"GET" or method == "tasks/result"
         self._metrics.upstream_request(caller.upstream.name, method)
@@ -170,7 +176,7 @@ class Proxy:
 
 def _may_carry_message(exchange: Exchange, bytes_max: int) -> bool:
     headers = exchange.headers
-    if exchange.method != b"POST" or headers.media_type() != JSON or b"content-encoding" in headers:
+    if exchange.method != b"POST" or headers.media_type() != JSON or b"content-encoding" in headers.by_name:
         return False
     return int(headers.get(b"content-length") or 0) <= bytes_max
 

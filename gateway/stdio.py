@@ -15,7 +15,7 @@ import asyncio
 import gc
 import logging
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
-from contextlib import suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from gateway.config import Address, Config, StdioConfig
@@ -64,6 +64,9 @@ class StdioCounts(Counts, Protocol):
 
     def request(self, upstream: str, kind: str, method: str, status: int, seconds: float) -> None:
         """A client's request was answered; `kind` is relayed or answered."""
+
+    def upstream_request(self, upstream: str, method: str) -> None:
+        """A request of the client's went to the server."""
 
 
 class StdioProxy:
@@ -270,6 +273,12 @@ class NoCounts:
 
     def upstream_request(self, upstream: str, method: str) -> None:
         pass
+
+    def plan(self, upstream: str, reason: str) -> AbstractContextManager[None]:
+        return nullcontext()
+
+    def asking(self, upstream: str, method: str) -> AbstractContextManager[None]:
+        return nullcontext()
 
     def crawl_page(self, upstream: str) -> None:
         pass

@@ -34,6 +34,7 @@ _OF_RESPONSES: Final = (b'"result"',)
 _OF_ENDPOINTS: Final = (b"endpoint",)
 # For a JSON answer to a GET, which may be the metadata of a resource: servers write its head and its body together.
 _OFF_CHANCE: Final = Hold(DOCUMENT_BYTES_MAX, 0.5)
+_WHOLE: Final = Hold()
 
 
 def watch_of(exchange: Exchange, caller: HttpCaller, message: Message | None, sessions: Sessions) -> Watch:
@@ -81,19 +82,23 @@ class MessageWatch:
         self._request = message if message is not None and message.is_request else None
         self._initializes = self._request is not None and self._request.method == "initialize"
         # A resumed stream carries responses to requests of earlier exchanges. Those requests are forgotten here.
-        self._resumed = exchange.method == b"GET" and b"last-event-id" in exchange.headers
+        is_get = exchange.method == b"GET"
+        self._resumed = is_get and b"last-event-id" in exchange.headers.by_name
         # A stream of HTTP+SSE (2024-11-05) begins with a path of the upstream's. It has no `Mcp-Session-Id`.
-        self._moves = exchange.method == b"GET" and bool(caller.prefix) and not caller.session_id
+        self._moves = is_get and bool(caller.prefix) and not caller.session_id
         self.edits = self._initializes or self._resumed or self._moves
         asks_of_tasks = self._request is not None and observe.is_observed(self._request)
         self.reads_json = self._initializes or asks_of_tasks or batch
         self._held = sessions.hold(caller.key) if asks_of_tasks else None
-        # If no response is awaited, only status notifications, errors and batches are of interest.
-        awaited = self.reads_json or self._resumed
-        self.marks: Sequence[bytes] = _MARKS + _OF_RESPONSES * awaited + _OF_ENDPOINTS * self._moves
-        self.hold = Hold()
+        self._awaited = self.reads_json or self._resumed
+        self.hold = _WHOLE
         self._session_id: bytes | None = None
         self._asked_at = exchange.connection.loop.time()
+
+    @property
+    def marks(self) -> Sequence[bytes]:
+        """If no response is awaited, only status notifications, errors and batches are of interest."""
+        return _MARKS + _OF_RESPONSES * self._awaited + _OF_ENDPOINTS * self._moves
 
     @property
     def _passing(self) -> Passing:

@@ -127,6 +127,15 @@ BAD: dict[str, tuple[str, list[str]]] = {
     "listen null": (MINIMAL + "listen: null\n", ["gate.yaml:4:", "listen", "HOST:PORT", "null"]),
     "listen sexagesimal": (MINIMAL + "listen: 1:30\n", ["gate.yaml:4:", "listen", "HOST:PORT", "'1:30'"]),
     "admin port 70000": (MINIMAL + "admin: {listen: 'a:70000'}\n", ["gate.yaml:4:", "admin.listen", "65535"]),
+    "traces without endpoint": (MINIMAL + "traces: {}\n", ["gate.yaml:4:", "traces", "required key endpoint"]),
+    "traces to no URL": (
+        MINIMAL + "traces: {endpoint: 'collector:4317'}\n",
+        ["gate.yaml:4:", "traces.endpoint", "http://", "'collector:4317'"],
+    ),
+    "traces to its own listener": (
+        MINIMAL + "traces: {endpoint: 'http://localhost:8080'}\n",
+        ["gate.yaml:4:", "traces.endpoint", "a collector", "where the gateway itself listens"],
+    ),
     "switch of another word": (
         MINIMAL + "log: {access: on the whole}\n",
         ["gate.yaml:4:", "log.access", "true or false", "'on the whole'"],
@@ -467,6 +476,8 @@ def test_what_a_reload_cannot_change_is_told_with_its_line() -> None:
         ("gate.yaml:5", "listen"),
         ("gate.yaml:4", "admin"),
     ]
+    with pytest.raises(ConfigError, match="traces cannot change while the gateway runs"):
+        parse(MINIMAL + "traces: {endpoint: 'http://a:4318'}\n", "gate.yaml", in_force=running)
     assert "cannot change while the gateway runs" in str(caught.value)
     changed = parse(MINIMAL + "index: {page_size: 1}\n", "gate.yaml", in_force=running)
     assert changed.index.page_size == 1
@@ -733,7 +744,7 @@ def hidden(kind: Any, shown: Any, path: str) -> list[str]:
 
 
 def test_the_example_shows_every_key() -> None:
-    """All but the insides of `tls`, which is off by default: its line's comment shows them."""
+    """All but the insides of what is off by default, such as `tls`: its line's comment shows them."""
     text = EXAMPLE.read_text("utf-8")
     assert hidden(Config, yaml.safe_load(text), "$") == []
     without = re.sub(r"(?m)^( +)(page_size|prefix|requests_max): .*$", r"\1# \2: 1", text)

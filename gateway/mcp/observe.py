@@ -122,7 +122,7 @@ _entries = msgspec.json.Decoder(_Entries)
 
 
 def _makes_task(request: Message) -> bool:
-    return bool(bytes(jsonrpc.member(request.params, "task")))
+    return bool(bytes(request.params)) and bool(bytes(jsonrpc.member(request.params, "task")))
 
 
 def _of_result(request: Message) -> Observation | None:

@@ -3,6 +3,7 @@
 journal   the record of each request: metrics, a line of the log and of the audit, a row of the page
 audit     the line for each operation on tasks that changes something
 metrics   what is counted
+traces    spans of requests, off unless configured
 logs      how log lines are written
 admin     the listener for health checks, metrics and the page
 page      the page for people, and what it shows

@@ -80,6 +80,9 @@ class Journal:
         self._level = logging.INFO if config.access else logging.DEBUG
         self._audits = config.audit
 
+    def began(self, request: LoggedRequest) -> None:
+        """A query begins. `ended` follows."""
+
     def ended(
         self,
         request: LoggedRequest,
@@ -109,20 +112,20 @@ class Journal:
                 method=named(method or request.method.decode()),
                 status=status,
                 seconds=seconds,
-                why=_why(error, code, status).get("why", ""),
+                why=why(error, code, status).get("why", ""),
             )
         level = logging.INFO if failed else self._level
         did = audit.action(message) if self._audits and caller is not None else None
         if did is None and not log.isEnabledFor(level):
             return
         said = _said(request, upstream, kind, method, status, seconds)
-        said |= _why(error, code, status)
+        said |= why(error, code, status)
         log.log(level, "failed" if failed else "request", extra=said)
         if did is not None and caller is not None and message is not None:
             audit.write(did, caller, audit.task_of(message, request.task_id), said)
 
 
-def _why(error: GatewayError | None, code: int | None, status: int) -> dict[str, object]:
+def why(error: GatewayError | None, code: int | None, status: int) -> dict[str, object]:
     """Why a request failed; empty if it did not."""
     said: dict[str, object] = {} if code is None else {"code": code}
     if error is not None:

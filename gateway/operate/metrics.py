@@ -10,6 +10,7 @@ import platform
 from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from importlib.metadata import version
 from itertools import accumulate
 from time import time
@@ -45,6 +46,8 @@ _METHODS: Final = frozenset(
 # The codes that JSON-RPC and MCP name: parse error, invalid request, method not found, invalid params, internal error;
 # resource not found, URL elicitation required. Only these become values of the label; all others are `other`.
 _CODES: Final = frozenset({-32700, -32600, -32601, -32602, -32603, -32002, -32042})
+
+_UNTRACED: Final = nullcontext()  # the spans of steps are made in `traces.py`
 
 Gauge: TypeAlias = tuple[str, float | Mapping[str, float]]
 """A help text, and a value; or values by upstream."""
@@ -163,6 +166,15 @@ class Metrics:
             tasks=tasks,
             total=total,
         )
+
+    def plan(self, upstream: str, reason: str) -> AbstractContextManager[None]:
+        """A plan of a query is carried out while the context lasts."""
+        return _UNTRACED
+
+    def asking(self, upstream: str, method: str) -> AbstractContextManager[None]:
+        """A request of a refresh goes out; it is under way while the context lasts."""
+        self.upstream_request(upstream, method)
+        return _UNTRACED
 
     def failure(self, upstream: str, kind: str) -> None:
         """A request got an error of the gateway's; `kind` is the error's class."""

@@ -121,16 +121,20 @@ class Crawler:
         """The response to one request. Raises GatewayError; a JSON-RPC error is a response."""
         message_id = f"{_PREFIX}-{next(_ids)}"
         request, raw_id = jsonrpc.request(message_id, method, params), b'"%b"' % message_id.encode()
-        timeout_s = self._limits.crawl_timeout
         for attempt in range(_DROPS_MAX + 1):
-            self._counts.upstream_request(self._caller.key.upstream, method)
             self.requests += 1
             try:
-                async with asyncio.timeout(timeout_s or None):
-                    return await self._channel.ask(request, raw_id)
-            except TimeoutError:
-                raise UpstreamTimeout(f"no answer to {method} from the upstream within {timeout_s:g} s") from None
+                with self._counts.asking(self._caller.key.upstream, method):
+                    return await self._ask_once(request, raw_id, method)
             except UpstreamBroken:
                 if attempt == _DROPS_MAX:
                     raise
         raise AssertionError("unreachable")
+
+    async def _ask_once(self, request: bytes, raw_id: bytes, method: str) -> Message:
+        timeout_s = self._limits.crawl_timeout
+        try:
+            async with asyncio.timeout(timeout_s or None):
+                return await self._channel.ask(request, raw_id)
+        except TimeoutError:
+            raise UpstreamTimeout(f"no answer to {method} from the upstream within {timeout_s:g} s") from None

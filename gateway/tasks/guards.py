@@ -31,9 +31,10 @@ class GuardedCaller(Protocol):
         """The key of the caller's session."""
 
 
-def is_any(limits: GuardLimits) -> bool:
-    """Whether a guard is configured."""
-    return limits.task_operations_per_second is not None or limits.task_ttl_max is not None
+def guards_of(limits: GuardLimits, clock: Callable[[], float]) -> "Guards | None":
+    """The guards that are configured; None if there are none."""
+    is_any = limits.task_operations_per_second is not None or limits.task_ttl_max is not None
+    return Guards(limits, clock) if is_any else None
 
 
 class Guards:

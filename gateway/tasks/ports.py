@@ -5,6 +5,7 @@ For HTTP they are in `transport/caller.py`, `transport/channel.py` and `transpor
 """
 
 from collections.abc import Awaitable, Callable
+from contextlib import AbstractContextManager
 from typing import Protocol
 
 from gateway.identity import Key
@@ -63,8 +64,11 @@ class Reply(Protocol):
 class Counts(Protocol):
     """What is counted for the operator."""
 
-    def upstream_request(self, upstream: str, method: str) -> None:
-        """A request went to the upstream."""
+    def plan(self, upstream: str, reason: str) -> AbstractContextManager[None]:
+        """A plan of a query is carried out while the context lasts."""
+
+    def asking(self, upstream: str, method: str) -> AbstractContextManager[None]:
+        """A request of a refresh goes to the upstream; it is under way while the context lasts."""
 
     def crawl_page(self, upstream: str) -> None:
         """A crawl has read a page."""

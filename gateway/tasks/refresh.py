@@ -98,7 +98,8 @@ class Refresher:
                     as_of = self._as_of(session, came_at)
                     return Answer(page, as_of, outcome, "; ".join(reasons) or plan.reason, requests)
                 plan = Plan("the ttl of tasks to be shown has passed", tasks=overdue)
-            made = await self._carry_out(session, caller, outbox, query, plan, came_at)
+            with self._counts.plan(session.key.upstream, plan.reason):
+                made = await self._carry_out(session, caller, outbox, query, plan, came_at)
             if made is None:
                 outcome = "coalesced" if outcome == "index" else outcome
             else:

@@ -50,7 +50,8 @@ class HttpCaller:
 
     def moved(self, status: int, headers: Headers) -> Headers:
         """The fields of a response of the upstream's with its own addresses moved."""
-        if status not in (401, 403) and b"location" not in headers and b"content-location" not in headers:
+        named = headers.by_name
+        if status not in (401, 403) and b"location" not in named and b"content-location" not in named:
             return headers
         return headers if self.move is None else self.move.headers(status, headers)
 
@@ -71,7 +72,8 @@ class HttpCaller:
 
     def note_cors(self, response: Response, preflight: bool = False) -> None:
         """Note the CORS fields of a response to this caller: the gateway's own answers repeat them."""
-        if (origin := self._original.get(b"origin")) is not None:
+        if b"origin" in self._original.by_name:
+            origin = self._original.by_name[b"origin"].strip(b" \t")
             who = None if preflight else self.key.identity
             self._cors.note(origin, self.target, who, response.status, response.headers)
 

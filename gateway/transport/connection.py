@@ -206,7 +206,6 @@ class ClientConnection(ClientWire):
     def _start(self, exchange: Exchange) -> None:
         self.state, self.deadline = State.SERVING, _NEVER
         self._exchange = exchange
-        self.expect_body()
         self.task = self.loop.create_task(self._run(exchange))
 
     async def _run(self, exchange: Exchange) -> None:

@@ -14,6 +14,7 @@ from gateway.errors import Forbidden
 from gateway.transport.headers import Headers
 
 _HOST: Final = re.compile(r"([a-z0-9._~!$&'()*+,;=%-]{1,255}|\[[0-9a-f:.]{1,45}\])(?::[0-9]*)?")
+_HOST_BYTES_MAX: Final = 300  # a name of 255, and a port
 
 
 class Door:
@@ -30,21 +31,26 @@ class Door:
         if not self._guarded:
             return
         for host in headers.all(b"host"):
-            if not self._admits_host(host):
+            if len(host) > _HOST_BYTES_MAX or not self._admits_host(host):
                 given = host.decode("latin-1")
                 raise Forbidden(f"Host {given!r} is neither a loopback name nor in allowed_hosts")
-        for origin in headers.all(b"origin") if b"origin" in headers else ():
+        for origin in headers.all(b"origin") if b"origin" in headers.by_name else ():
             if not self._admits_origin(origin):
                 given = origin.decode("latin-1")
                 raise Forbidden(f"Origin {given!r} is neither a loopback origin nor in allowed_origins")
 
     def _admits_host(self, value: bytes) -> bool:
-        name = host_name(value.strip(b" \t").decode("latin-1"))
+        name = _short_host_name(value)
         return _is_loopback(name) or name in self._hosts
 
     def _admits_origin(self, value: bytes) -> bool:
         text = value.strip(b" \t").decode("latin-1").lower()
         return _is_loopback(host_name(text.partition("://")[2])) or text in self._origins
+
+
+@lru_cache(maxsize=1024)
+def _short_host_name(value: bytes) -> str:
+    return host_name(value.strip(b" \t").decode("latin-1"))
 
 
 @lru_cache(maxsize=1024)

@@ -93,7 +93,7 @@ class Exchange:
     # ---- the response ----
 
     def begin(self, status: int, reason: bytes, headers: Headers, framing: Framing) -> None:
-        """Prepare the response's head. It adds fields to `headers`. With the framing "length" these state the length.
+        """Prepare the response's head. With the framing "length" the headers state the length.
 
         As long as nothing was written, another head may take its place.
         """
@@ -101,12 +101,12 @@ class Exchange:
         if not self.minor:  # HTTP/1.0 knows no Transfer-Encoding (RFC 9112, 6.1)
             framing = "close" if framing == "chunked" else framing
             headers = headers.without(b"transfer-encoding")
-        elif framing == "chunked" and b"transfer-encoding" not in headers:
-            headers.add(b"Transfer-Encoding", b"chunked")
+        elif framing == "chunked" and b"transfer-encoding" not in headers.by_name:
+            headers = headers.with_field(b"Transfer-Encoding", b"chunked")
         self._framing = "none" if self.method == b"HEAD" else framing
         self.keep_alive &= framing != "close" and not self.connection.is_ending
         if not self.keep_alive:
-            headers.add(b"Connection", b"close")
+            headers = headers.with_field(b"Connection", b"close")
         self._unwritten = _head(status, reason, headers)
 
     def send(self, piece: bytes) -> None:
@@ -219,14 +219,14 @@ class Exchange:
     @property
     def waits(self) -> bool:
         """Whether the client may be waiting to be told to go on and send its body (RFC 9110, 10.1.1)."""
-        if not (self.minor and self.expects_continue):
+        if self.continued or self.body.began or self.body.complete:
             return False
-        return not (self.continued or self.body.began or self.body.complete)
+        return bool(self.minor) and self.expects_continue
 
     @property
     def expects_continue(self) -> bool:
         """Whether the request says `Expect: 100-continue`. From HTTP/1.0 that does not count (RFC 9110, 10.1.1)."""
-        return b"100-continue" in self.headers.tokens(b"expect")
+        return b"expect" in self.headers.by_name and b"100-continue" in self.headers.tokens(b"expect")
 
 
 def write_refusal(connection: ClientWire, refused: http1.Refusal) -> None:

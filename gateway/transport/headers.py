@@ -1,7 +1,7 @@
 """Header fields as they came: ordered pairs of bytes, looked up without regard to case, never rebuilt from a map.
 
 In: pairs of name and value. Out: pairs. Always: fields that pass keep their order, case and repetition (DESIGN 3.2). A
-look-up takes the name in lower case. `add` alone changes an object; every other method makes a new one.
+look-up takes the name in lower case. An object never changes; a method returns another one, or the same.
 """
 
 from collections.abc import Container, Iterable, Iterator
@@ -28,44 +28,38 @@ _READABLE: Final = frozenset({b"gzip", b"x-gzip", b"deflate", b"identity"})
 
 
 class Headers:
-    """The header fields, or the trailer fields, of one message."""
+    """The header fields, or the trailer fields, of one message.
 
-    __slots__ = ("_fields", "_first")
+    `by_name` has the first value of each name in lower case, as it came. It is a plain dict, because a relayed request
+    looks up some twenty names.
+    """
+
+    __slots__ = ("_fields", "by_name")
 
     def __init__(self, pairs: Iterable[tuple[bytes, bytes]] = ()) -> None:
         self._fields = [(name.lower(), name, value) for name, value in pairs]
-        self._first: dict[bytes, bytes] | None = None
+        self.by_name = {lower: value for lower, _, value in reversed(self._fields)}
 
     @classmethod
     def of(cls, fields: list[tuple[bytes, bytes, bytes]]) -> Self:
         """The fields in a list of (name in lower case, name, value). The object keeps the list as its own."""
         headers = cls.__new__(cls)
-        headers._fields, headers._first = fields, None
+        headers._fields = fields
+        headers.by_name = {lower: value for lower, _, value in reversed(fields)}
         return headers
 
     def __iter__(self) -> Iterator[tuple[bytes, bytes]]:
         return ((name, value) for _, name, value in self._fields)
 
     def __contains__(self, name: bytes) -> bool:
-        first = self._first
-        return name in (self._lookup() if first is None else first)
+        return name in self.by_name
 
     def __bool__(self) -> bool:
         return bool(self._fields)
 
-    def add(self, name: bytes, value: bytes) -> None:
-        """Add a field at the end."""
-        self._fields.append((name.lower(), name, value))
-        self._first = None
-
-    def _lookup(self) -> dict[bytes, bytes]:
-        if self._first is None:
-            self._first = {lower: value for lower, _, value in reversed(self._fields)}
-        return self._first
-
     def get(self, name: bytes) -> bytes | None:
         """The value of the first field called `name`, without the white space around it; or None."""
-        value = self._lookup().get(name)
+        value = self.by_name.get(name)
         return None if value is None else value.strip(b" \t")
 
     def all(self, name: bytes) -> list[bytes]:
@@ -74,24 +68,26 @@ class Headers:
 
     def repeats(self, name: bytes) -> bool:
         """Whether there is more than one field called `name`."""
-        return len(self._lookup()) < len(self._fields) and len(self.all(name)) > 1
+        return len(self.by_name) < len(self._fields) and len(self.all(name)) > 1
 
     def named(self, names: frozenset[bytes]) -> list[tuple[bytes, bytes]]:
         """The fields called one of `names`, in order: lower-case name and value."""
-        if names.isdisjoint(self._lookup()):
+        if names.isdisjoint(self.by_name):
             return []
         return [(lower, value) for lower, _, value in self._fields if lower in names]
 
     def tokens(self, name: bytes) -> list[bytes]:
         """The members, in lower case, of the comma-separated lists in all fields called `name`."""
-        if name not in self:
+        value = self.by_name.get(name)
+        if value is None:
             return []
-        return [t for value in self.all(name) for part in value.split(b",") if (t := part.strip(b" \t").lower())]
+        if len(self.by_name) < len(self._fields):
+            value = b",".join(self.all(name))  # the same list (RFC 9110, 5.3)
+        return [t for part in value.lower().split(b",") if (t := part.strip(b" \t"))]
 
     def media_type(self) -> bytes:
         """The media type of `Content-Type`, in lower case, without its parameters; empty if there is none."""
-        value = self._lookup().get(b"content-type")
-        return value.partition(b";")[0].strip(b" \t").lower() if value else b""
+        return self.by_name.get(b"content-type", b"").partition(b";")[0].strip(b" \t").lower()
 
     def size_bytes(self) -> int:
         """The size of the fields as lines."""
@@ -103,9 +99,11 @@ class Headers:
 
     def end_to_end(self) -> "Headers":
         """The fields that pass to the other side: all but the hop-by-hop ones and those that `Connection` names."""
-        removed: frozenset[bytes] | set[bytes] = _HOP_BY_HOP
-        if b"connection" in self:
-            removed = (_HOP_BY_HOP | set(self.tokens(b"connection"))) - _ESSENTIAL
+        if _HOP_BY_HOP.isdisjoint(self.by_name):
+            return self
+        removed = _HOP_BY_HOP
+        if b"connection" in self.by_name:
+            removed = _HOP_BY_HOP.union(self.tokens(b"connection")) - _ESSENTIAL
         return self.of([field for field in self._fields if field[0] not in removed])
 
     def passable_trailers(self, refused: Container[bytes] = ()) -> "Headers":
@@ -124,28 +122,29 @@ class Headers:
         """The fields without those called one of `names`."""
         return self.of([field for field in self._fields if field[0] not in names])
 
+    def with_field(self, name: bytes, value: bytes) -> "Headers":
+        """The fields, and another one at the end."""
+        return self.of([*self._fields, (name.lower(), name, value)])
+
     def with_value(self, name: bytes, value: bytes) -> "Headers":
         """The fields, with `value` in the first one called `name`, and without further ones of that name.
 
         If there is none, one is added at the end.
         """
-        out: list[tuple[bytes, bytes, bytes]] = []
-        found = False
-        for field in self._fields:
-            if field[0] != name:
-                out.append(field)
-            elif not found:
-                out.append((name, field[1], value))
-                found = True
-        if not found:
-            out.append((name, b"-".join(part.capitalize() for part in name.split(b"-")), value))
-        return self.of(out)
+        if name not in self.by_name:
+            return self.with_field(b"-".join(part.capitalize() for part in name.split(b"-")), value)
+        fields = [field if field[0] != name else (name, field[1], value) for field in self._fields]
+        if self.repeats(name):
+            first = [field[0] for field in fields].index(name)
+            fields = [field for at, field in enumerate(fields) if field[0] != name or at == first]
+        return self.of(fields)
 
     def with_readable_encodings(self) -> "Headers":
         """The fields with `Accept-Encoding` narrowed to what the gateway can read; itself if all is readable."""
-        if b"accept-encoding" not in self:
+        if b"accept-encoding" not in self.by_name:
             return self
-        parts = [part.strip(b" \t") for value in self.all(b"accept-encoding") for part in value.split(b",")]
-        offered = [part for part in parts if part]
+        offered = [part for value in self.all(b"accept-encoding") for part in value.split(b",") if part.strip(b" \t")]
         kept = [part for part in offered if part.partition(b";")[0].strip(b" \t").lower() in _READABLE]
-        return self if kept == offered else self.with_value(b"accept-encoding", b", ".join(kept) or b"identity")
+        if len(kept) == len(offered):
+            return self
+        return self.with_value(b"accept-encoding", b", ".join(part.strip(b" \t") for part in kept) or b"identity")

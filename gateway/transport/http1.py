@@ -57,7 +57,10 @@ class Head:
         self.target = target
         self.minor = minor
         self.headers = headers
-        self.keep_alive = minor == 1 and not any(b"close" in headers.tokens(name) for name in _OF_CONNECTION)
+        self.keep_alive = minor == 1
+        for name in _OF_CONNECTION:
+            if name in headers.by_name and b"close" in headers.tokens(name):
+                self.keep_alive = False
 
 
 class End:
@@ -124,7 +127,7 @@ class RequestReader:
     def add(self, data: bytes) -> None:
         """Take what arrived."""
         if self.state is not Reading.OVER:
-            self._pending = self._pending[self._at :] + data if self.pending_bytes else data
+            self._pending = self._pending[self._at :] + data if self._at < len(self._pending) else data
             self._at = 0
 
     @property
@@ -255,10 +258,12 @@ class RequestReader:
         minor, headers = int(version[-1]), Headers.of(self._fields)
         if len(self._raw) > self._max:  # `_raw` may hold more than this head
             self._check_head(self._head_bytes(method, headers))
-        if (minor == 1 and b"host" not in headers) or headers.repeats(b"host"):
+        if (minor == 1 and b"host" not in headers.by_name) or headers.repeats(b"host"):
             raise Refusal(400, b"Bad Request", "a request of HTTP/1.1 has exactly one Host (RFC 9112, 3.2)")
         self._left = _length(headers, minor)
-        target, headers = _in_origin_form(method, self._target, headers)
+        target = self._target
+        if not target.startswith(b"/"):
+            target, headers = _in_origin_form(method, target, headers)
         head = Head(method, target, minor, headers)
         self._events.append(head)
         self._fields, self._raw, self._idle_bytes = [], b"", 0
@@ -298,7 +303,7 @@ class RequestReader:
 
 def _length(headers: Headers, minor: int) -> int:
     """The length of the body, or _CHUNKED. Raises Refusal for a framing that two readers could read differently."""
-    if b"transfer-encoding" in headers:
+    if b"transfer-encoding" in headers.by_name:
         codings = headers.all(b"transfer-encoding")
         names = [name.strip(b" \t").lower() for name in codings[0].split(b",")]
         plain = len(codings) == 1 and codings[0] == codings[0].strip(b" \t")
@@ -307,9 +312,10 @@ def _length(headers: Headers, minor: int) -> int:
             message = "Transfer-Encoding must be one list that ends with chunked, once, in HTTP/1.1"
             raise Refusal(400, b"Bad Request", message)
         return _CHUNKED
-    length = headers.get(b"content-length")
+    length = headers.by_name.get(b"content-length")
     if length is None:
         return 0
+    length = length.strip(b" \t")
     if not length.isdigit() or len(length) > _LENGTH_DIGITS_MAX:
         raise Refusal(400, b"Bad Request", f"Content-Length must be one number of {_LENGTH_DIGITS_MAX} digits at most")
     return int(length)

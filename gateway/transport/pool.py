@@ -8,6 +8,7 @@ connections serves one exchange.
 
 import asyncio
 import logging
+from collections import deque
 from collections.abc import Callable
 from time import perf_counter
 from types import TracebackType
@@ -45,25 +46,28 @@ class Call:
         self._began_at = 0.0
 
     async def __aenter__(self) -> Self:
-        await self._pool.enter()
+        pool = self._pool
+        if not pool.places.take():
+            await pool.places.wait(pool.config.connect_timeout)
         try:
             await self._connect(fresh=False)
         except BaseException:
-            self._pool.leave()
+            pool.places.leave()
             raise
         return self
 
     async def _connect(self, fresh: bool) -> None:
-        connection = pinned = self._pool.pinned(self._client)
+        pool, client = self._pool, self._client
+        connection = pinned = pool.pinned(client)
         if connection is None or fresh or connection.is_stale():
-            fresh = fresh or self._pool.knows_by_connection(self._client)
-            connection = await self._pool.connection(fresh)
+            serves_alone = pinned is not None or (client is not None and client.authenticates)
+            connection = await pool.connection(fresh or serves_alone)
             if pinned is not None:
-                connection.pin(self._client)
-        connection.begin(self._method, self._client)
+                connection.pin(client)
+        connection.begin(self._method, client)
         self._began_at = perf_counter()  # uvloop's own clock ticks once a millisecond
         self._connection = connection
-        self._pool.active.add(connection)
+        pool.active.add(connection)
 
     @property
     def is_lost(self) -> bool:
@@ -134,14 +138,15 @@ class Call:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._pool.leave()
-        if self._connection is not None:
-            connection, self._connection, client = self._connection, None, self._client
-            self._pool.active.discard(connection)
+        pool, client, connection = self._pool, self._client, self._connection
+        pool.places.leave()
+        if connection is not None:
+            self._connection = None
+            pool.active.discard(connection)
             if not self._sent or not connection.reusable or connection.lost:
                 connection.abort()
             elif not (connection.authenticates or (client is not None and client.authenticates)):
-                self._pool.put(connection)
+                pool.put(connection)
             elif client is None or client.connection.pinned is not connection or client.connection.transport is None:
                 connection.close()  # otherwise the client's connection keeps it, and closes it in the end
             connection.end()
@@ -149,6 +154,50 @@ class Call:
 
 def _ignore(seconds: float) -> None:
     """For a pool whose times nobody counts."""
+
+
+class _Places:
+    """The places for requests at one upstream. A request that finds none free waits; the first to come is the first.
+
+    `free` is 0 as long as one waits: a place that is left goes to the first in line.
+    """
+
+    def __init__(self, count: int) -> None:
+        self.count = count
+        self.free = count
+        self._waiting: deque[asyncio.Future[None]] = deque()
+
+    def take(self) -> bool:
+        """Take a place, if one is free."""
+        if not self.free:
+            return False
+        self.free -= 1
+        return True
+
+    async def wait(self, timeout_s: float) -> None:
+        """Wait for a place. Raises Overloaded if none comes free in time."""
+        place: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting.append(place)
+        try:
+            async with asyncio.timeout(timeout_s):
+                await place
+        except BaseException as error:
+            if place.done() and not place.cancelled():
+                self.leave()  # it came just as the wait ended
+            elif place in self._waiting:  # `leave` may have passed over it already
+                self._waiting.remove(place)
+            if isinstance(error, TimeoutError):
+                raise Overloaded(f"{self.count} requests to the upstream are under way") from None
+            raise
+
+    def leave(self) -> None:
+        """Give a place back."""
+        while self._waiting:
+            place = self._waiting.popleft()
+            if not place.done():
+                place.set_result(None)
+                return
+        self.free += 1
 
 
 class Pool:
@@ -176,35 +225,22 @@ class Pool:
         self._idle: list[UpstreamConnection] = []
         self._distrusted_until = 0.0
         self.active: set[UpstreamConnection] = set()
-        self._slots = asyncio.Semaphore(config.requests_max)
+        self.places = _Places(config.requests_max)
         self._dialer = Dialer(config, self._loop)
 
     def call(self, method: bytes, client: Exchange | None = None) -> Call:
         """An exchange, to be entered. Raises Overloaded or UpstreamUnreachable on entering."""
         return Call(self, method, client)
 
-    async def enter(self) -> None:
-        """Take one of the `requests_max` places. Raises Overloaded if none comes free within `connect_timeout`."""
-        if not self._slots.locked():
-            await self._slots.acquire()
-            return
-        try:
-            async with asyncio.timeout(self.config.connect_timeout):
-                await self._slots.acquire()
-        except TimeoutError:
-            raise Overloaded(f"{self.config.requests_max} requests to the upstream are under way") from None
-
-    def leave(self) -> None:
-        self._slots.release()
-
     @property
     def is_full(self) -> bool:
         """Whether all `requests_max` places are taken."""
-        return self._slots.locked()
+        return not self.places.free
 
     def pinned(self, client: Exchange | None) -> UpstreamConnection | None:
         """The connection that serves a client alone, open or not."""
-        wire = client.connection.pinned if client is not None else None
+        if client is None or (wire := client.connection.pinned) is None:
+            return None
         return wire if isinstance(wire, UpstreamConnection) and wire.pool is self else None
 
     def knows_by_connection(self, client: Exchange | None) -> bool:

@@ -55,14 +55,14 @@ class Request:
 
     @property
     def chunked(self) -> bool:
-        return b"transfer-encoding" in self.headers
+        return b"transfer-encoding" in self.headers.by_name
 
     def check_length(self, sent_bytes: int) -> None:
         """Raise GatewayError if the body's size is not what the head says.
 
         That would be a fault of the gateway: a server would take the missing bytes from the next client's request.
         """
-        stated_bytes = int(self.headers.get(b"content-length") or 0)
+        stated_bytes = int(self.headers.by_name.get(b"content-length", 0))
         if not self.chunked and sent_bytes != stated_bytes:
             log.error("a body differs from its length", extra={"bytes": sent_bytes, "content_length": stated_bytes})
             raise GatewayError(f"the body has {sent_bytes} bytes, its Content-Length says {stated_bytes}")
@@ -265,8 +265,8 @@ def _reframed(response: Response) -> Response:
     """The response, framed for a body that is decoded and edited on its way."""
     response.headers = response.headers.without(b"content-encoding")
     if response.framing == "length":
-        response.headers = response.headers.without(b"content-length")
-        response.headers.add(b"Transfer-Encoding", b"chunked")
+        framed = response.headers.without(b"content-length")
+        response.headers = framed.with_field(b"Transfer-Encoding", b"chunked")
         response.framing = "chunked"
     return response
 

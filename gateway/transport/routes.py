@@ -63,7 +63,7 @@ class Route:
 
     def target(self, host: str, target: bytes) -> bytes | None:
         """The request target towards the upstream, None if the request is not for it. Its bytes stay as they came."""
-        if not self.is_at(host):
+        if self._host is not None and not self.is_at(host):
             return None
         if not self.prefix:
             return target
@@ -77,7 +77,7 @@ class Route:
 
     def headers(self, exchange: Exchange, host: str) -> Headers:
         """The header fields as they go to the upstream. Raises Ambiguous where `Connection` would hide who asks."""
-        for name in exchange.headers.tokens(b"connection"):
+        for name in exchange.headers.tokens(b"connection") if b"connection" in exchange.headers.by_name else ():
             if name in self._tells_who or name.startswith(_TELLS_WHO_BEGIN):
                 raise Ambiguous(f"Connection names {name.decode('latin-1')}, which is not of one connection")
         headers = exchange.headers.end_to_end()
@@ -88,7 +88,7 @@ class Route:
                 if name in _OF_ONE_VALUE:  # it replaces what the client says
                     headers = headers.with_value(name.lower(), value)
                 else:
-                    headers.add(name, value)
+                    headers = headers.with_field(name, value)
         return headers
 
 

@@ -37,8 +37,10 @@ class Watch(Protocol):
     """What is held of a JSON body that `message` may edit."""
     edits: bool
     """Whether `message` may return other bytes than it was given."""
-    marks: Sequence[bytes]
-    """Every event that may hold a message of interest has one of these in it."""
+
+    @property
+    def marks(self) -> Sequence[bytes]:
+        """Every event that may hold a message of interest has one of these in it."""
 
     def head(self, response: Response) -> None:
         """The response's head has come."""

@@ -283,7 +283,7 @@ class UpstreamConnection(Wire):
             return
         status, reason = self._status, self._reason
         headers, self._headers = Headers.of(self._headers), []
-        coding = _coding(headers) if b"transfer-encoding" in headers else ""
+        coding = _coding(headers) if b"transfer-encoding" in headers.by_name else ""
         if status == 101 or coding is None:
             self._break("it is 101" if status == 101 else "readers do not agree on its Transfer-Encoding")
             return
@@ -335,11 +335,11 @@ def _keeps_alive(framing: Framing, minor: bytes, headers: Headers) -> bool:
     """Whether the response's head lets its connection serve again."""
     faulty = framing == "chunked" and minor == b"0"  # RFC 9112, 6.1
     old = framing == "none" and minor == b"0"
-    return not (faulty or old or b"close" in headers.tokens(b"connection"))
+    return not (faulty or old or (b"connection" in headers.by_name and b"close" in headers.tokens(b"connection")))
 
 
 def _without_coding(headers: Headers) -> Framing:
-    return "length" if b"content-length" in headers else "close"
+    return "length" if b"content-length" in headers.by_name else "close"
 
 
 def _may_begin(begun: bytes) -> bool:

@@ -244,7 +244,8 @@ class Body:
         self._held += len(data)
         if self._held > UNCOUNTED_BYTES_MAX:
             self._count()
-        self._wake()
+        if self._waiter is not None:
+            self._wake()
 
     def finish(self, trailers: Headers = NO_TRAILERS) -> None:
         """The body is whole. Nothing happens if it has failed."""
@@ -252,7 +253,8 @@ class Body:
             return
         self.complete = True
         self.trailers = trailers
-        self._wake()
+        if self._waiter is not None:
+            self._wake()
 
     def fail(self, error: Exception) -> None:
         """The body breaks off here."""
@@ -263,7 +265,8 @@ class Body:
     def end(self) -> None:
         """Nobody reads it any more: drop what is held, and what may follow."""
         self._discarding = True
-        self.take()
+        if self._pieces:
+            self.take()
         self._error = None  # break the reference cycle: the error's traceback holds the body
 
     def take(self) -> bytes:

@@ -20,7 +20,7 @@ from typing import Any, Final
 import orjson
 import uvloop
 
-from tests.bench import crawl, guard, hostile, index, proc, relay, stdio, streams
+from tests.bench import crawl, guard, hostile, index, page, proc, relay, stdio, streams
 from tests.bench.options import Options
 from tests.bench.processes import BenchFailed
 from tests.bench.report import Table, progress
@@ -32,6 +32,7 @@ SECTIONS: Final[dict[str, Callable[[Options], Awaitable[list[Table]]]]] = {
     "streams": streams.run,
     "hostile": hostile.run,
     "stdio": stdio.run,
+    "page": page.run,
     "guard": guard.run,
 }
 NAMED_ONLY: Final = frozenset({"guard"})
@@ -46,6 +47,7 @@ sections (all but guard, if none is named):
   streams  memory per open event stream, delay of events on 500 streams (2 minutes), and 100 MB up and down
   hostile  the worst streams beside plain bodies, and 500 connections that hold all they may (3 minutes)
   stdio    what a server that a host starts takes longer to its first byte, to a ping, to a large line
+  page     what the open page for operators costs the gateway at 10,000 queries a minute (80 seconds)
   guard    CPU of a relayed ping in this tree against another commit; 10 % more fails
 
 examples:

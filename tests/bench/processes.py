@@ -33,10 +33,11 @@ class BenchFailed(Exception):
 
 @dataclass
 class Served:
-    """A process that runs: its id, and its URL if it serves one."""
+    """A process that runs: its id, its URL if it serves one, and that of its admin listener if it has one."""
 
     pid: int
     url: str
+    admin: str = ""
 
 
 class Child(Served):
@@ -93,7 +94,7 @@ async def gateway(
                 url = f"{running.wait()}{urlsplit(upstream).path}"
             except AssertionError as error:
                 raise BenchFailed(str(error)) from None
-            yield Served(pid, url)
+            yield Served(pid, url, f"http://127.0.0.1:{admin}")
             if running.running.popen.poll() is not None:
                 raise BenchFailed(f"the gateway ended:\n{running.running.tail()}")
 

@@ -6,7 +6,9 @@ In: requests about tasks. Out: what reaches the upstream, byte for byte, and 429
 import json
 
 import pytest
+from msgspec.structs import replace
 
+from gateway.config import GuardLimits
 from tests.launch import Gateways, eventually
 from tests.peer import Peer
 from tests.relay.http1 import Message
@@ -76,6 +78,20 @@ async def test_tokens_come_back(gateways: Gateways) -> None:
             return (await rig.ask(get)).status == 200
 
         await eventually(again, "another token")
+
+
+async def test_a_reload_that_leaves_the_guards_as_they_are_fills_no_bucket(gateways: Gateways) -> None:
+    async with rig_with(gateways, guards={**SLOW, "task_operations_burst": 1}) as rig:
+        rig.serve(echo)
+        app, get = rig.gateway.app, post(call("tasks/get", taskId="t"), ALICE)
+        assert app is not None
+        assert await statuses(rig, get, get) == [200, 429]
+        app.reload(lambda running: replace(running, index=replace(running.index, page_size=1)))
+        assert await statuses(rig, get) == [429]
+        app.reload(lambda running: replace(running, guards=replace(running.guards, task_operations_burst=2)))
+        assert await statuses(rig, get, get, get) == [200, 200, 429]
+        app.reload(lambda running: replace(running, guards=GuardLimits()))
+        assert await statuses(rig, get) == [200]
 
 
 async def test_only_so_many_identities_are_told_apart(gateways: Gateways) -> None:

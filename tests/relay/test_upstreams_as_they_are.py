@@ -8,12 +8,15 @@ In: the real command. Out: what reaches the upstream. Always: certificates that 
 import asyncio
 import http.client
 import json
+import os
 import signal
 import socket
 import ssl
+import stat
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, closing
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -223,9 +226,15 @@ def over_unix(path: str, target: str) -> tuple[int, bytes]:
         return got.status, got.read()
 
 
-async def test_listening_on_unix_sockets(gateways: Gateways, tmp_path: Path) -> None:
+def mode_of(path: str) -> int:
+    """The permissions of a file."""
+    return stat.S_IMODE(Path(path).stat().st_mode)
+
+
+async def test_listening_on_unix_sockets(gateways: Gateways, tmp_path: Path, request: pytest.FixtureRequest) -> None:
     """Who reaches the socket is the file system's matter: `Host` is not checked. A file left behind is no hindrance."""
     listen, admin = str(tmp_path / "listen.sock"), str(tmp_path / "admin.sock")
+    request.addfinalizer(partial(os.umask, os.umask(0o007)))
     for path in (listen, admin):
         with socket.socket(socket.AF_UNIX) as left:
             left.bind(path)
@@ -241,6 +250,7 @@ async def test_listening_on_unix_sockets(gateways: Gateways, tmp_path: Path) -> 
             assert (line["client"], line["status"]) == ("unix", 200)
             assert (await logged(gateway, '"serving"'))["address"] == f"http://unix:{listen}:/mcp"
             assert b"taskgate_requests_total" in (await asyncio.to_thread(over_unix, admin, "/metrics"))[1]
+            assert mode_of(listen) == mode_of(admin) == 0o770, "all that the umask leaves"
         server.close()
 
 

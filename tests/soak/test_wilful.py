@@ -40,7 +40,7 @@ def takes_back_what_was_half_read(patch: Patch) -> None:
     """A connection whose response was not read to its end serves the next exchange."""
 
     async def leave(self: Call, *_: object) -> None:
-        self._pool.leave()
+        self._pool.places.leave()
         if (connection := self._connection) is not None:
             self._pool.active.discard(connection)
             if connection._response is not None and not connection.lost:
@@ -79,7 +79,9 @@ def keeps_its_place(patch: Patch) -> None:
 
     async def keeping(self: Call, kind: type[BaseException] | None, *more: Any) -> None:
         if kind is not None:
-            await self._pool.enter()
+            places = self._pool.places
+            if not places.take():
+                await places.wait(self._pool.config.connect_timeout)
         await leave(self, kind, *more)
 
     patch.setattr(Call, "__aexit__", keeping)

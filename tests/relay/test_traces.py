@@ -1,0 +1,280 @@
+"""Traces: spans of requests, their parents, and what is in none of them; a collector that is absent or hangs.
+
+In: requests. Out: what a receiver of OTLP over HTTP gets, read with the types of `opentelemetry-proto`.
+"""
+
+import signal
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from threading import Event, Thread
+
+import pytest
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+from opentelemetry.proto.trace.v1.trace_pb2 import Span, Status
+
+from tests.launch import ROOT, Gateways, eventually, held_port, port_of
+from tests.peer import Peer
+from tests.relay.http1 import Message
+from tests.relay.messages import answer, call, fault, filtered, page, post, request, task
+from tests.relay.rig import Rig, Server, body, final, own, rig_with
+
+pytestmark = pytest.mark.usefixtures("harness_alone")
+
+TRACE, PARENT = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
+SAMPLED = f"traceparent: 00-{TRACE}-{PARENT}-01".encode()
+UNSAMPLED = f"traceparent: 00-{TRACE}-{PARENT}-00".encode()
+SECRETS = ("5e5510n", "t0ken5ecret", "task5ecret", "query5ecret", "body5ecret", "path5ecret")
+SERVER = Server({None: page([task("task5ecret-1")], "2"), "2": page([task("task5ecret-2")])})
+
+
+@pytest.fixture(autouse=True)
+def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Spans are sent soon; the default is 5 s."""
+    monkeypatch.setenv("OTEL_BSP_SCHEDULE_DELAY", "20")
+
+
+class Collector(ThreadingHTTPServer):
+    """A collector, in threads of its own, and what it has received. With `hangs` it never answers."""
+
+    daemon_threads, block_on_close = True, False
+
+    def __init__(self, hangs: bool) -> None:
+        super().__init__(("127.0.0.1", 0), Receiver)
+        self.bodies: list[bytes] = []
+        self.ended = Event()
+        self.hangs = hangs
+
+    @property
+    def traces(self) -> dict[str, str]:
+        """The configuration that leads here."""
+        return {"endpoint": f"http://127.0.0.1:{self.server_port}"}
+
+    def resources(self) -> Iterator[dict[str, str]]:
+        """What each message says of the process."""
+        for data in self.bodies:
+            for of_process in ExportTraceServiceRequest.FromString(data).resource_spans:
+                yield {a.key: a.value.string_value for a in of_process.resource.attributes}
+
+    @property
+    def spans(self) -> list[Span]:
+        """All spans, by the time when they began."""
+        messages = map(ExportTraceServiceRequest.FromString, self.bodies)
+        spans = [s for m in messages for r in m.resource_spans for scope in r.scope_spans for s in scope.spans]
+        return sorted(spans, key=lambda span: span.start_time_unix_nano)
+
+    async def until(self, count: int) -> list[Span]:
+        """The spans, once there are so many."""
+
+        async def there() -> bool:
+            return len(self.spans) >= count
+
+        await eventually(there, f"{count} spans")
+        assert len(self.spans) == count
+        return self.spans
+
+
+class Receiver(BaseHTTPRequestHandler):
+    """A request to the collector."""
+
+    server: Collector
+
+    def do_POST(self) -> None:
+        assert (self.path, self.headers["Content-Type"]) == ("/v1/traces", "application/x-protobuf")
+        self.server.bodies.append(self.rfile.read(int(self.headers["Content-Length"])))
+        if self.server.hangs:
+            self.server.ended.wait()
+        self.send_response(200)
+        self.end_headers()
+
+    def log_message(self, *_: object) -> None:
+        """Say nothing."""
+
+
+@contextmanager
+def collecting(hangs: bool = False) -> Iterator[Collector]:
+    """A collector that runs."""
+    with Collector(hangs) as collector:
+        serving = Thread(target=collector.serve_forever, args=[0.02])
+        serving.start()
+        try:
+            yield collector
+        finally:
+            collector.ended.set()
+            collector.shutdown()
+            serving.join()
+
+
+@asynccontextmanager
+async def traced(gateways: Gateways, **changed: object) -> AsyncIterator[tuple[Rig, Collector]]:
+    """A rig whose gateway sends spans to a collector."""
+    with collecting() as collector:
+        async with rig_with(gateways, traces=collector.traces, **changed) as rig:
+            yield rig, collector
+
+
+def said(span: Span) -> dict[str, str | int]:
+    """The attributes of a span."""
+    return {a.key: a.value.string_value or a.value.int_value for a in span.attributes}
+
+
+async def no_content(asked: Message, peer: Peer) -> bytes:
+    """A server that has nothing to say."""
+    return b"HTTP/1.1 202 Accepted\r\nContent-Length: 0\r\n\r\n"
+
+
+async def test_a_relayed_request_has_a_span_below_its_traceparent(gateways: Gateways) -> None:
+    async with traced(gateways) as (rig, collector):
+        rig.serve(no_content)
+        await rig.ask(post(call("tools/call", name="x"), SAMPLED, b"tracestate: a=b"))
+        [span] = await collector.until(1)
+        assert (span.name, span.kind, span.trace_state) == ("tools/call", Span.SPAN_KIND_SERVER, "a=b")
+        assert (span.trace_id.hex(), span.parent_span_id.hex()) == (TRACE, PARENT)
+        assert said(span) == {
+            "taskgate.kind": "relayed",
+            "taskgate.upstream": "up",
+            "http.request.method": "POST",
+            "http.response.status_code": 202,
+            "mcp.method.name": "tools/call",
+        }
+        assert 0 < span.end_time_unix_nano - span.start_time_unix_nano < 60e9
+        assert rig.upstream.requests[0].value(b"traceparent") == SAMPLED.partition(b": ")[2], "it goes up as it came"
+        [of_process] = collector.resources()
+        assert of_process["service.name"] == "taskgate" and of_process["service.version"]
+
+
+async def test_a_request_without_traceparent_begins_a_trace(gateways: Gateways) -> None:
+    async with traced(gateways) as (rig, collector):
+        rig.serve(no_content)
+        await rig.ask(request(fields=[b"traceparent: 00-zero"]))
+        await rig.ask(request())
+        one, other = await collector.until(2)
+        assert {one.name, other.name} == {"GET"} and not one.parent_span_id and not other.parent_span_id
+        assert one.trace_id != other.trace_id
+
+
+async def test_a_client_may_say_that_a_request_is_not_sampled(gateways: Gateways) -> None:
+    async with traced(gateways) as (rig, collector):
+        rig.serve(SERVER)
+        await rig.ask(post(filtered(), UNSAMPLED))
+        await rig.ask(post(call("ping"), UNSAMPLED))
+        await rig.ask(post(call("ping"), SAMPLED))
+        [span] = await collector.until(1)
+        assert span.name == "ping"
+
+
+async def test_a_query_has_spans_of_its_plan_and_of_each_request(gateways: Gateways) -> None:
+    async with traced(gateways, index={"max_age": "1h"}) as (rig, collector):
+        rig.serve(SERVER)
+        client = await rig.client(rig.post(filtered(), SAMPLED))
+        assert final(await client.response())["result"]["_meta"]["taskgate/total"] == 2
+        query, plan, first, second = await collector.until(4)
+        assert {span.trace_id.hex() for span in collector.spans} == {TRACE}
+        assert [span.name for span in collector.spans] == ["tasks/list", "plan", "tasks/list", "tasks/list"]
+        assert query.parent_span_id.hex() == PARENT and plan.parent_span_id == query.span_id
+        assert first.parent_span_id == second.parent_span_id == plan.span_id
+        assert (query.kind, first.kind) == (Span.SPAN_KIND_SERVER, Span.SPAN_KIND_CLIENT)
+        reason = "nothing is known yet"
+        assert said(plan) == {"taskgate.upstream": "up", "taskgate.reason": reason}
+        of_query = said(query)
+        assert (of_query["taskgate.kind"], of_query["taskgate.outcome"]) == ("answered", "refreshed")
+        assert (of_query["taskgate.reason"], of_query["taskgate.upstream_requests"]) == (reason, 2)
+        await client.send(rig.post(filtered()))  # on the same connection: a trace of its own
+        await client.response(2)
+        again = (await collector.until(5))[-1]
+        assert said(again)["taskgate.outcome"] == "index" and not again.parent_span_id
+
+
+async def failing(asked: Message, peer: Peer) -> bytes:
+    """A server that answers every request with an error."""
+    return answer(fault(body(asked)["id"], -32603, "body5ecret task5ecret"))
+
+
+async def test_a_failure_is_known_by_its_class_alone(gateways: Gateways) -> None:
+    async with traced(gateways) as (rig, collector):
+        rig.serve(failing)
+        await rig.ask(post(filtered()))
+        await rig.ask(post(call("ping")))
+        await rig.ask(post(filtered(status="no")))
+        await rig.ask(request(fields=[b"Origin: http://other.example"]))
+        query, _, _, ping, bad, refused = await collector.until(6)
+        assert said(query)["taskgate.outcome"] == "failed"
+        failures = ["UpstreamFailed", "UpstreamFailed", None, "JsonRpcError", "JsonRpcError", "Forbidden"]
+        assert [said(span).get("error.type") for span in collector.spans] == failures
+        assert all(
+            (span.status.code == Status.STATUS_CODE_ERROR) == ("error.type" in said(span)) for span in collector.spans
+        )
+        assert [said(span)["taskgate.kind"] for span in (ping, bad, refused)] == ["relayed", "answered", "refused"]
+        assert not any(span.events or span.status.message for span in collector.spans)
+
+
+async def test_a_request_of_a_refresh_that_gets_no_answer_says_so(gateways: Gateways) -> None:
+    async def hangs_up(asked: Message, peer: Peer) -> None:
+        await peer.close()
+
+    async with traced(gateways) as (rig, collector):
+        rig.serve(hangs_up)
+        assert (await rig.ask(post(filtered()))).status == 502
+        spans = await collector.until(4)
+        assert [said(span)["error.type"] for span in spans] == ["UpstreamBroken"] * 4
+
+
+async def test_nothing_secret_is_in_a_span(gateways: Gateways) -> None:
+    async def refuses(asked: Message, peer: Peer) -> bytes | None:
+        return await SERVER(asked, peer) if asked.method == b"POST" else await no_content(asked, peer)
+
+    async with traced(gateways) as (rig, collector):
+        rig.serve(refuses)
+        who = [b"Mcp-Session-Id: 5e5510n", b"Authorization: Bearer t0ken5ecret"]
+        await rig.ask(post(filtered(taskIds=["task5ecret-1", "task5ecret-3"]), *who))
+        await rig.ask(post(filtered(status=["working"]), *who))
+        await rig.ask(post(call("tasks/get", taskId="task5ecret-1"), *who, target=b"/path5ecret/mcp?key=query5ecret"))
+        await rig.ask(post(call("body5ecret", text="body5ecret"), *who))
+        await rig.ask(request(b"PUT", b"/path5ecret?query5ecret", who))
+
+        async def last() -> bool:
+            return any(said(span)["http.request.method"] == "PUT" for span in collector.spans if span.kind == 2)
+
+        await eventually(last, "the span of the last request")
+        assert len(collector.spans) > 8
+        sent = b"".join(collector.bodies).lower()
+        assert not [secret for secret in SECRETS if secret.encode() in sent]
+
+
+@pytest.mark.parametrize("hangs", [False, True], ids=["absent", "hangs"])
+async def test_a_collector_delays_nobody(gateways: Gateways, monkeypatch: pytest.MonkeyPatch, hangs: bool) -> None:
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_TIMEOUT", "3600")
+    with collecting(hangs=True) as collector, held_port() as nobody:
+        traces = collector.traces if hangs else {"endpoint": f"http://127.0.0.1:{port_of(nobody)}"}
+        async with own(gateways, traces=traces) as rig:
+            rig.serve(no_content)
+            for _ in range(3):
+                assert (await rig.ask(post(call("ping")))).status == 202
+            rig.gateway.signal(signal.SIGTERM)
+            assert await rig.gateway.exits() == 0, "in the time that every process gets"
+        assert len(collector.bodies) == hangs
+
+
+@pytest.mark.parametrize("is_on", [False, True], ids=["off", "on"])
+async def test_opentelemetry_is_imported_only_if_configured(
+    gateways: Gateways, monkeypatch: pytest.MonkeyPatch, is_on: bool
+) -> None:
+    monkeypatch.setenv("PYTHONPROFILEIMPORTTIME", "1")
+    with collecting() as collector:
+        async with own(gateways, **({"traces": collector.traces} if is_on else {})) as rig:
+            rig.serve(SERVER)
+            await rig.ask(post(filtered()))
+            await rig.ask(post(call("ping")))
+            assert ("opentelemetry" in rig.gateway.log) is is_on
+    assert len(collector.spans) == 5 * is_on, "the last spans are sent when the process ends"
+
+
+def test_check_says_which_packages_are_missing() -> None:
+    code = "import sys; sys.modules['opentelemetry.sdk.trace'] = None; from gateway.__main__ import main; main()"
+    config = "upstreams: [{name: a, url: 'http://127.0.0.1:1'}]\ntraces: {endpoint: 'http://127.0.0.1:4318'}"
+    line = [sys.executable, "-W", "error", "-c", code, "--check", "--config", "-"]
+    done = subprocess.run(line, cwd=ROOT, input=config, capture_output=True, text=True, timeout=20)
+    assert done.returncode == 2
+    assert done.stderr.startswith("taskgate: traces: its packages are missing; install taskgate[otel]: ")
