@@ -121,6 +121,8 @@ class StdioProxy:
                 last = line
             else:
                 await self._from_client(line)
+        if self._to_server.is_inside:  # a large line: no request of the gateway's own can follow
+            self._channel.end("the client has ended inside a line")
         if last is not None and not await self._is_answered(last):
             # Only now: requests of the gateway's own must not stand behind half a line.
             await self._answers()
@@ -145,14 +147,15 @@ class StdioProxy:
         try:
             position = self._answerer.position(KEY, message)
         except BadQuery as bad:
-            with suppress(Overloaded):
-                self._to_client.insert(answer.bad_query(message, bad))
+            await self._to_client.drain()
+            self._to_client.insist(answer.bad_query(message, bad))
             return True
         if position is not None:
             await self._begin(message, position, len(line.raw))
             return True
         if message.method == answer.CANCELLED:
             self._answerer.cancel(KEY, message)
+            self._unanswered.cancel(jsonrpc.id_of(jsonrpc.member(message.params, "requestId")))
         if message.is_request:
             held = self._sessions.hold(KEY) if observe.is_observed(message) else None
             self._unanswered.note(Passed(observe.essence(message), self._clock(), held))
@@ -161,7 +164,7 @@ class StdioProxy:
 
     async def _begin(self, message: Message, position: Position, size_bytes: int) -> None:
         """Answer a query in the background. A client that takes no answers is not read beyond its next query."""
-        await self._to_client.sink.drain()
+        await self._to_client.drain()
         work = asyncio.create_task(self._answer(message, position, size_bytes))
         self._answering.add(work)
         work.add_done_callback(self._answering.discard)
@@ -176,8 +179,7 @@ class StdioProxy:
             await self._answerer.answer(reply, StdioCaller(self._channel), message, position)
         except GatewayError as error:
             log.info("failed", extra={"upstream": KEY.upstream, "failure": error.kind, "why": str(error)})
-            with suppress(Overloaded):
-                reply.send(error.message(bytes(message.id)))
+            reply.fail(error.message(bytes(message.id)))
             error.__traceback__ = error.__context__ = None  # break the reference cycle: its frames hold the error
         finally:
             account.close()
@@ -188,24 +190,34 @@ class StdioProxy:
     async def serve_server(self, source: Source) -> None:
         """Carry all of the server's lines to the client. Then fail the gateway's requests that are unanswered."""
         large: LargeLine | None = None
+        last: Line | None = None
         async for line in self._lines(source, self._to_client):
-            if line.whole:
-                self._from_server(line)
-                continue
-            large = large or LargeLine(line.raw, self._channel, self._buffers)
-            for piece in large.feed(line):
-                self._to_client.pass_on(piece)
-            if line.ended:
-                if large.fate is Fate.PASSES:
-                    self._large_passed(large.id)
-                large = None
+            if not line.whole:
+                large = self._piece(large or LargeLine(line.raw, self._channel, self._buffers), line)
+            elif not self._stays(line):
+                if line.ended:
+                    self._to_client.pass_on(line)
+                else:
+                    last = line
         for piece in large.close() if large is not None else ():
             self._to_client.pass_on(piece)
-        self._channel.end()
+        self._channel.end("the server has ended without an answer")
         await self._answers()
+        if last is not None:
+            self._to_client.pass_on(last)  # only now: the errors must not stand behind half a line
 
-    def _from_server(self, line: Line) -> None:
-        """A line of the server's passes, unless it answers a request of the gateway's."""
+    def _piece(self, large: LargeLine, line: Line) -> LargeLine | None:
+        """A large line goes on with this piece. Returns the line; None once it has ended."""
+        for piece in large.feed(line):
+            self._to_client.pass_on(piece)
+        if not line.ended:
+            return large
+        if large.fate is Fate.PASSES:
+            self._large_passed(large.id)
+        return None
+
+    def _stays(self, line: Line) -> bool:
+        """Whether a line answers a request of the gateway's. What passes is observed."""
         message = jsonrpc.parse(line.raw)
         if message is None:
             if line.raw.lstrip().startswith(b"["):
@@ -214,7 +226,7 @@ class StdioProxy:
             self._passing.notification(message)
         elif self._channel.asked(message_id := jsonrpc.id_of(message.id)):
             self._channel.answer(message_id, message)
-            return
+            return True
         elif (passed := self._unanswered.take(message_id)) is None:
             self._passing.unread()  # the request is unknown, so the response may tell of any change
         else:
@@ -223,10 +235,15 @@ class StdioProxy:
                 line.raw = self._passing.initialized(line.raw, message)
             else:
                 self._passing.response(passed.request, message, passed.at)
-        self._to_client.pass_on(line)
+        return False
 
     def _count(self, kind: str, method: str | None, began_at: float) -> None:
         self._counts.request(KEY.upstream, kind, method or "", 200, self._clock() - began_at)
+
+    @property
+    def answering(self) -> int:
+        """How many filtered lists are under way."""
+        return len(self._answering)
 
     @property
     def waiting(self) -> int:
@@ -321,7 +338,8 @@ class Wrapped:
             "index_sessions_max": ("Limit of index_sessions.", config.index.sessions_max),
             "index_bytes_max": ("Limit of index_bytes.", config.index.memory_bytes_max),
             "connections": ("Clients.", 1),
-            "connections_max": ("Limit of queries at once.", config.limits.connections_max),
+            "queries_in_flight": ("Filtered tasks/list under way.", self._proxy.answering),
+            "queries_in_flight_max": ("Limit of queries_in_flight.", config.limits.connections_max),
             "held_bytes": ("Bytes held for the client and the server.", self._buffers.held_bytes),
             "held_bytes_max": ("Limit of held_bytes.", config.limits.held_bytes_max),
             "upstream_up": ("1: the server runs.", {name: 1.0}),

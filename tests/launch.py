@@ -4,12 +4,14 @@ In: a configuration as a mapping. Out: its ports, its metrics, its log. Always: 
 session of its own, so that Ctrl-C reaches the tests alone; its exit status must be 0; a traceback or a warning in its
 log fails the test.
 
-Apart from it: tests/model runs the App on a clock of its own, and tests/bench/probed.py runs it with a probe inside.
+Apart from it: tests/model runs the App on a clock of its own, tests/bench/probed.py runs it with a probe inside, and
+tests/deploy runs what is installed elsewhere.
 """
 
 import asyncio
 import http.client
 import json
+import logging
 import os
 import signal
 import socket
@@ -17,26 +19,31 @@ import subprocess
 import sys
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
-from contextlib import asynccontextmanager, contextmanager
-from dataclasses import dataclass
+from contextlib import ExitStack, asynccontextmanager, contextmanager, redirect_stderr
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final, TypeAlias
 
+import msgspec
 from prometheus_client.parser import text_string_to_metric_families
 
 from gateway import config as gateway_config
 from gateway.app import App
+from gateway.operate import logs
 
 Json: TypeAlias = dict[str, Any]
 
 ROOT: Final = Path(__file__).parents[1]
-START_S: Final = 30.0
-STOP_S: Final = 15.0  # more than the gateway takes to drain
-RUN_S: Final = 20.0
+START_S: Final = 60.0
+STOP_S: Final = 30.0  # more than the gateway takes to drain
+RUN_S: Final = 60.0  # as all waits here, long: a machine may be busy, and only a test that fails waits so long
 POLL_S: Final = 0.02
-LEAVE_S: Final = 5.0
-EVENTUALLY_S: Final = 5.0
+LEAVE_S: Final = 20.0
+EVENTUALLY_S: Final = 20.0
 TAIL_BYTES: Final = 4000
+COMMAND: Final = (sys.executable, "-W", "error", "-m", "gateway")
+# No authority that this machine trusts: tests name their own. To read the machine's is a fifth of a start.
+NO_AUTHORITIES: Final = {"SSL_CERT_FILE": os.devnull, "SSL_CERT_DIR": os.devnull}
 # A log must never show these: an exception that nobody caught, or a fault that Python saw.
 FAULTS: Final = ("Traceback", "Warning:", "never retrieved", "was destroyed but it is pending", "could not be handled")
 
@@ -138,8 +145,10 @@ def started(
 async def command(*arguments: str) -> AsyncIterator[asyncio.subprocess.Process]:
     """`taskgate` with these arguments, its output in one pipe; killed in the end if it still runs."""
     process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-W", "error", "-m", "gateway", *arguments),
+        *COMMAND,
+        *arguments,
         cwd=ROOT,
+        env={**os.environ, **NO_AUTHORITIES},
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.STDOUT,
         start_new_session=True,
@@ -152,10 +161,42 @@ async def command(*arguments: str) -> AsyncIterator[asyncio.subprocess.Process]:
         await process.wait()
 
 
-def run(*arguments: str) -> "subprocess.CompletedProcess[str]":
-    """`taskgate` with these arguments, once it has ended: exit status, stdout, stderr."""
-    line = [sys.executable, "-W", "error", "-m", "gateway", *arguments]
-    return subprocess.run(line, cwd=ROOT, capture_output=True, text=True, timeout=RUN_S)
+def run(*arguments: str, text: str | None = None, **environment: str) -> "subprocess.CompletedProcess[str]":
+    """`taskgate` with these arguments, `text` on its standard input, once it has ended: exit status, stdout, stderr."""
+    given = {**os.environ, **NO_AUTHORITIES, **environment}
+    return subprocess.run(
+        [*COMMAND, *arguments], input=text, cwd=ROOT, env=given, capture_output=True, text=True, timeout=RUN_S
+    )
+
+
+def run_bytes(*arguments: str, data: bytes = b"") -> "subprocess.CompletedProcess[bytes]":
+    """The same in bytes, and in a session of its own."""
+    return subprocess.run(
+        [*COMMAND, *arguments], input=data, capture_output=True, timeout=RUN_S, cwd=ROOT, start_new_session=True
+    )
+
+
+@contextmanager
+def piped(command: Sequence[str], environment: Mapping[str, str] | None = None) -> "Iterator[subprocess.Popen[bytes]]":
+    """A process with pipes, in a session of its own; killed in the end if it still runs."""
+    process = subprocess.Popen(
+        command,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env={**os.environ, **(environment or {})},
+        cwd=ROOT,
+        start_new_session=True,
+    )
+    try:
+        yield process
+    finally:
+        if process.poll() is None:
+            process.kill()
+        process.wait()
+        for stream in (process.stdin, process.stdout, process.stderr):
+            if stream is not None:
+                stream.close()
 
 
 # ---- a gateway that runs ----
@@ -174,6 +215,7 @@ class Gateway:
     file: Path | None = None
     app: App | None = None
     ends_with: int = 0
+    log_file: Path | None = None  # of an App that logs
 
     @property
     def running(self) -> Process:
@@ -184,7 +226,7 @@ class Gateway:
     @property
     def log(self) -> str:
         """The text of the log."""
-        return self.running.log.read_text()
+        return (self.log_file or self.running.log).read_text()
 
     def wait(self) -> str:
         """Return the origin once the gateway is ready."""
@@ -227,6 +269,11 @@ class Gateway:
         self.signal(signal.SIGKILL)
         self.running.popen.wait()
 
+    def reload(self, settings: Json) -> None:
+        """Have the App take over a new configuration. It logs as that says: give `in_process` a log, to undo this."""
+        assert self.app is not None and self.log_file is not None
+        self.app.reload(lambda _: gateway_config.parse(json.dumps(settings), "test.yaml"))
+
     def check_end(self) -> None:
         """Fail if the process did not end as it should, or its log tells of a fault."""
         status = self.running.popen.returncode
@@ -237,7 +284,7 @@ class Gateway:
 
 def _get(port: int, path: str) -> tuple[int, str]:
     """Status and text of a page at a port of 127.0.0.1."""
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=5)
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=EVENTUALLY_S)
     try:
         connection.request("GET", path)
         response = connection.getresponse()
@@ -266,13 +313,9 @@ def samples(exposition: str) -> Samples:
 async def eventually(condition: Callable[[], Awaitable[bool]], what: str) -> None:
     """Return once `condition` holds. Nothing announces that, so it is polled."""
     deadline = time.monotonic() + EVENTUALLY_S
-    for _ in range(round(EVENTUALLY_S / POLL_S)):
-        if await condition():
-            return
-        if time.monotonic() > deadline:
-            break
+    while not await condition():
+        assert time.monotonic() < deadline, f"not within {EVENTUALLY_S:g} s: {what}"
         await asyncio.sleep(POLL_S)
-    raise AssertionError(f"not within {EVENTUALLY_S:g} s: {what}")
 
 
 async def logged(gateway: Gateway, text: str) -> Json:
@@ -352,20 +395,42 @@ class Gateways:
         port, admin = (_port(address) for address in (config["listen"], config["admin"]["listen"]))
         origin = f"http://127.0.0.1:{port}"
         log = file.with_suffix(".log")
-        with started("the gateway", line, log, origin, serves or (lambda: _ready(admin)), tree=tree) as process:
+        ready = serves or (lambda: _ready(admin))
+        with started("the gateway", line, log, origin, ready, NO_AUTHORITIES, tree) as process:
             gateway = Gateway(port, admin, process, file)
             yield gateway
         gateway.check_end()
 
     @asynccontextmanager
     async def in_process(self, upstream: int, /, **changed: Any) -> AsyncIterator[Gateway]:
-        """The App on the running loop, whose debug mode watches it. In the end no task may be left."""
+        """The App on the running loop, whose debug mode watches it. In the end no task may be left.
+
+        It logs if `changed` says how.
+        """
         before = asyncio.all_tasks()
-        async with app_before(upstream, changed) as gateway:
-            idle = asyncio.all_tasks()
-            yield gateway
-            await _only_left(idle)
-        await _only_left(before)
+        with ExitStack() as stack:
+            log = stack.enter_context(self._logging(changed["log"])) if "log" in changed else None
+            async with app_before(upstream, changed) as gateway:
+                idle = asyncio.all_tasks()
+                yield replace(gateway, log_file=log)
+                await _only_left(idle)
+            await _only_left(before)
+
+    @contextmanager
+    def _logging(self, log: Json) -> Iterator[Path]:
+        """The App's log in a file, as the command's is. In the end this process logs as before."""
+        self._count += 1
+        file = self._directory / f"{self._count}.log"
+        root, ours = logging.getLogger(), logging.getLogger("taskgate")
+        kept = root.handlers[:], ours.handlers[:], ours.propagate, ours.level
+        try:
+            with file.open("w") as out, redirect_stderr(out):
+                logs.set_up(msgspec.convert(log, gateway_config.Log))
+                yield file
+        finally:
+            root.handlers[:], ours.handlers[:], ours.propagate, ours.level = kept
+        for fault in FAULTS:
+            assert fault not in file.read_text(), file.read_text()[-TAIL_BYTES:]
 
 
 @asynccontextmanager

@@ -37,6 +37,8 @@ class Peer:
         self.end: End = "open"
         self.closed = False  # by us
         self.sock = sock
+        self._descriptor = sock.fileno()  # what the loop watches: it asks the system for the addresses of a socket
+        self._writes = False  # the loop watches for room
         self._news = news
         self._unsent = bytearray()
         self._last: Callable[[], None] | None = None  # what follows the last byte that is sent
@@ -112,14 +114,21 @@ class Peer:
             while self._unsent:
                 del self._unsent[: self.sock.send(self._unsent)]
         except (BlockingIOError, InterruptedError):
-            self._loop.add_writer(self.sock, self._flush)
+            if not self._writes:
+                self._writes = True
+                self._loop.add_writer(self._descriptor, self._flush)
             return
         except OSError:  # the other side has cut the connection
             self._unsent.clear()
-        self._loop.remove_writer(self.sock)
+        self._watch_no_room()
         self._changed.set()
         if self._last is not None:
             self._last()
+
+    def _watch_no_room(self) -> None:
+        if self._writes:
+            self._writes = False
+            self._loop.remove_writer(self._descriptor)
 
     async def send(self, *pieces: bytes) -> None:
         """Send the pieces, one segment each, and return when the other side has taken them."""
@@ -153,12 +162,13 @@ class Peer:
 
     def pause(self) -> None:
         """Read no more: a slow reader, whose window fills."""
-        self._loop.remove_reader(self.sock)
+        if not self.closed:
+            self._loop.remove_reader(self._descriptor)
 
     def resume(self) -> None:
         """Read on."""
-        if self.end == "open":
-            self._loop.add_reader(self.sock, self._receive)
+        if self.end == "open" and not self.closed:
+            self._loop.add_reader(self._descriptor, self._receive)
 
     def finish(self) -> None:
         """Say that no more will be sent: FIN, behind all that was written."""
@@ -190,10 +200,10 @@ class Peer:
             self._let_go()
 
     def _let_go(self) -> None:
-        self.closed = True
         # Else the loop still watches the descriptor, which may be another connection's by then.
-        self._loop.remove_reader(self.sock)
-        self._loop.remove_writer(self.sock)
+        self.pause()
+        self._watch_no_room()
+        self.closed = True
         self.sock.close()
         self._unsent.clear()
         self._changed.set()

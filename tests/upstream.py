@@ -29,12 +29,12 @@ class Listener:
         self.listening.setblocking(False)
         self.listening.listen(128)
         self._loop = asyncio.get_running_loop()
-        self._loop.add_reader(self.listening, self._accept)
+        self._loop.add_reader(self.listening.fileno(), self._accept)
 
     def shut(self) -> None:
         """Take no more connections. The socket listens on."""
         if self._loop is not None:
-            self._loop.remove_reader(self.listening)
+            self._loop.remove_reader(self.listening.fileno())
             self._loop = None
 
     def _accept(self) -> None:

@@ -29,6 +29,7 @@ _LIMITS: Final = {
     "index_bytes": ("Memory of all indexes", "bytes"),
     "index_sessions": ("Sessions with an index", ""),
     "connections": ("Connections of clients", ""),
+    "queries_in_flight": ("Filtered lists at once", ""),
     "held_bytes": ("Buffers", "bytes"),
 }
 
@@ -56,6 +57,7 @@ def status(metrics: Metrics, gauges: dict[str, Gauge], urls: dict[str, str], is_
         "limits": [
             {"what": what, "unit": unit, "used": values[name], "max": values[f"{name}_max"]}
             for name, (what, unit) in _LIMITS.items()
+            if f"{name}_max" in values
         ],
         "queries": list(metrics.recent.queries),
         "requests": list(metrics.recent.requests),

@@ -120,9 +120,13 @@ class Account:
         """How much a holder that does not wait may hold in all."""
         return SMALL_BYTES_MAX if self._buffers.is_full else _UNLIMITED
 
+    def check(self, size_bytes: int) -> None:
+        """Raises Overloaded if a holder that does not wait may not hold `size_bytes` in all."""
+        self._buffers.check(size_bytes)
+
     def hold(self, size_bytes: int) -> None:
         """Hold `size_bytes` in all, at once. Raises Overloaded."""
-        self._buffers.check(size_bytes)
+        self.check(size_bytes)
         self.set(size_bytes)
 
     def close(self) -> None:

@@ -22,6 +22,7 @@ NOT_FOUND, NOT_STARTED = 127, 126  # exit statuses, as a shell's
 _SIGNALLED: Final = 128  # added to the number of a signal that did not end this process
 _PASSED_ON: Final = ("SIGTERM", "SIGINT", "SIGHUP")
 _PR_SET_PDEATHSIG: Final = 1
+_SI_USER: Final = 0  # a program sent the signal; the codes above it are the kernel's own (sigaction(2))
 
 
 class NotStarted(Exception):
@@ -50,6 +51,7 @@ class Child:
         self._early: list[int] = []
         self._process: subprocess.Popen[bytes] | None = None
         from_client, to_client = _aside()
+        mask = _interrupts_wait()
         for name in _PASSED_ON:
             number = getattr(signal, name, None)
             if number is not None and signal.getsignal(number) != signal.SIG_IGN:  # nohup ignores SIGHUP
@@ -62,12 +64,14 @@ class Child:
                 stdout=subprocess.PIPE,
                 close_fds=False,
                 env=_environment(),
-                preexec_fn=_dies_with(os.getpid()),
+                preexec_fn=_prepared(os.getpid(), mask),
             )
         except OSError as error:
             raise NotStarted(command[0], error) from None
         for number in self._early:
             self._pass_on(number, None)
+        if mask is not None:
+            threading.Thread(target=self._pass_on_interrupts, name="interrupts", daemon=True).start()
         assert self._process.stdin is not None and self._process.stdout is not None
         from_server, to_server = os.dup(self._process.stdout.fileno()), os.dup(self._process.stdin.fileno())
         self._process.stdin.close()
@@ -79,6 +83,13 @@ class Child:
             self._early.append(number)
         elif not (number == signal.SIGINT and _came_from_terminal()):
             self._process.send_signal(number)
+
+    def _pass_on_interrupts(self) -> None:
+        """Pass on the interrupts that a program sends. A terminal sends its own to the server too."""
+        assert self._process is not None
+        while True:
+            if signal.sigwaitinfo({signal.SIGINT}).si_code <= _SI_USER:
+                self._process.send_signal(signal.SIGINT)
 
     def on_end(self, told: Callable[[int], None]) -> None:
         """Call `told` in another thread once it has ended: with its exit status, or minus the number of its signal."""
@@ -99,7 +110,8 @@ def end_as(status: int) -> NoReturn:
         _leave_no_core()
         if -status != signal.SIGKILL:
             signal.signal(-status, signal.SIG_DFL)
-        os.kill(os.getpid(), -status)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {-status})
+        signal.raise_signal(-status)
         status = _SIGNALLED - status
     os._exit(status)  # threads that still read or write are not waited for
 
@@ -137,24 +149,42 @@ def _environment() -> dict[str, str]:
     return given
 
 
-def _dies_with(parent: int) -> Callable[[], None] | None:
-    """A function for the server's process: the kernel then kills it when the gateway is killed. None if not Linux."""
+def _interrupts_wait() -> set[int] | None:
+    """Have interrupts wait until a thread takes them: it learns who sent them, as a handler does not.
+
+    Returns the mask of signals before. None: the system cannot say who sent one, or interrupts are ignored.
+    """
+    if not sys.platform.startswith("linux") or signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+        return None
+    return {int(number) for number in signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})}
+
+
+def _prepared(parent: int, mask: set[int] | None) -> Callable[[], None] | None:
+    """A function for the server's process: it has this mask of signals, and the kernel kills it with the gateway.
+
+    None if not Linux.
+    """
     if not sys.platform.startswith("linux"):
         return None
     import ctypes
 
     prctl = ctypes.CDLL(None, use_errno=True).prctl
 
-    def see_to_it() -> None:
+    def prepare() -> None:
+        if mask is not None:
+            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
         if os.getppid() != parent:
             os._exit(_SIGNALLED + signal.SIGKILL)
 
-    return see_to_it
+    return prepare
 
 
 def _came_from_terminal() -> bool:
-    """Whether a terminal sent this interrupt. It then sent it to the server too: both are in one process group."""
+    """Whether a terminal may have sent this interrupt, for systems that do not say who did.
+
+    It then sent it to the server too: both are in one process group.
+    """
     try:
         terminal = os.open("/dev/tty", os.O_RDONLY | os.O_NOCTTY)
     except (OSError, AttributeError):

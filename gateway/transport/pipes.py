@@ -46,14 +46,18 @@ class PipeSource:
         self._wanted.release()
 
     def _run(self) -> None:
-        piece = b"-"
         with suppress(RuntimeError):  # the loop is closed
-            while piece and not self._stopped:
-                self._wanted.acquire()
-                piece = b"" if self._stopped else self._read()
-                if self._stopped or not piece:
-                    os.close(self._descriptor)
-                self._loop.call_soon_threadsafe(self._pieces.put_nowait, piece)
+            try:
+                while piece := self._next():
+                    self._loop.call_soon_threadsafe(self._pieces.put_nowait, piece)
+            finally:
+                os.close(self._descriptor)
+            self._loop.call_soon_threadsafe(self._pieces.put_nowait, b"")
+
+    def _next(self) -> bytes:
+        """Some bytes, once they are wanted; none at the end."""
+        self._wanted.acquire()
+        return b"" if self._stopped else self._read()
 
     def _read(self) -> bytes:
         while True:

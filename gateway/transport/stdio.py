@@ -15,11 +15,12 @@ from gateway.errors import Overloaded, UpstreamBroken, UpstreamUnreachable
 from gateway.identity import Key
 from gateway.mcp import jsonrpc
 from gateway.mcp.jsonrpc import Id, Message
-from gateway.transport.buffers import Account, Buffers
+from gateway.transport.buffers import SMALL_BYTES_MAX, Account, Buffers
 from gateway.transport.lines import Line, Sight
 
 KEY: Final = Key.of("stdio", b"", b"", b"")  # one process is one session and one identity
 UNANSWERED_MAX: Final = 10_000  # requests of the client, and of the gateway; the oldest are forgotten first
+CANCELLED_MAX: Final = 100  # requests of the client: hardly any is answered, so the oldest are forgotten first
 
 
 class Source(Protocol):
@@ -57,28 +58,46 @@ class Outlet:
     def __init__(self, sink: Sink, buffers: Buffers) -> None:
         self.sink = sink
         self._account = Account(buffers)
-        self._inside = False
         self._waiting: list[bytes] = []
+        self._room = asyncio.Event()
+        self._room.set()
+        self.is_inside = False
+        """Whether the line that passes has not ended."""
+
+    async def drain(self) -> None:
+        """Wait until the other side has taken enough, and little waits for the end of a line."""
+        await self._room.wait()
+        await self.sink.drain()
 
     def pass_on(self, line: Line) -> None:
         """Pass a line, or a piece of one."""
         self.sink.write(line.raw)
-        self._inside = not line.ended
+        self.is_inside = not line.ended
         if line.ended and self._waiting:
             waiting, self._waiting = self._waiting, []
-            self._account.set(0)
+            self._hold(0)
             self.sink.write(b"".join(waiting))
 
     def insert(self, message: bytes) -> None:
         """Send a message of the gateway's as a line of its own. Raises Overloaded where there is no room to hold it."""
+        self._account.check(self._account.held_bytes + len(message) + 1)
+        self.insist(message)
+
+    def insist(self, message: bytes) -> None:
+        """The same where there is no room either: for errors, whose senders wait for `drain` before they read on."""
         line = message + b"\n"
-        if not self._inside:
-            self._account.hold(len(line))
-            self._account.set(0)  # the sink counts what it holds
-            self.sink.write(line)
-            return
-        self._account.hold(self._account.held_bytes + len(line))
-        self._waiting.append(line)
+        if self.is_inside:
+            self._waiting.append(line)
+            self._hold(self._account.held_bytes + len(line))
+        else:
+            self.sink.write(line)  # the sink counts what it holds
+
+    def _hold(self, size_bytes: int) -> None:
+        self._account.set(size_bytes)
+        if size_bytes > SMALL_BYTES_MAX:
+            self._room.clear()
+        else:
+            self._room.set()
 
 
 class StdioChannel:
@@ -88,7 +107,7 @@ class StdioChannel:
         self._outlet = outlet
         self._asked: OrderedDict[Id, asyncio.Future[Message] | None] = OrderedDict()
         """The requests that the server has yet to answer, by id; None where nobody waits for the answer any more."""
-        self._ended = False
+        self._ended = ""  # why no request goes out any more
 
     def __len__(self) -> int:
         """How many requests of the gateway's the server has yet to answer."""
@@ -97,7 +116,7 @@ class StdioChannel:
     async def ask(self, request: bytes, raw_id: bytes) -> Message:
         """The response to one JSON-RPC request, whose id is `raw_id`; it may be an error. Raises GatewayError."""
         if self._ended:
-            raise UpstreamUnreachable("the server has ended")
+            raise UpstreamUnreachable(self._ended)
         self._outlet.insert(request)
         key = jsonrpc.id_of(raw_id)
         answered: asyncio.Future[Message] = asyncio.get_running_loop().create_future()
@@ -125,13 +144,13 @@ class StdioChannel:
         else:
             answered.set_result(response)
 
-    def end(self) -> None:
-        """The server says no more."""
-        self._ended = True
-        while self._asked:
-            _, answered = self._asked.popitem()
+    def end(self, why: str) -> None:
+        """No request goes out any more, and nobody waits for a response. Those that come yet stay here."""
+        self._ended = why
+        for message_id, answered in self._asked.items():
             if answered is not None and not answered.done():
-                answered.set_exception(UpstreamBroken("the server has ended without an answer"))
+                answered.set_exception(UpstreamBroken(why))
+            self._asked[message_id] = None
 
 
 class StdioCaller:
@@ -177,6 +196,12 @@ class StdioReply:
         """Send the response message, which ends the reply. Raises Overloaded where there is no room to hold it."""
         self._outlet.insert(data)
         self._ended = True
+
+    def fail(self, data: bytes) -> None:
+        """Send an error, unless the reply has ended. It finds room: nothing else would tell the client."""
+        if not self._ended:
+            self._outlet.insist(data)
+            self._ended = True
 
     def end(self) -> None:
         """End without a response, as a request that was cancelled does."""
@@ -258,33 +283,49 @@ class Passed(NamedTuple):
     held: object
     times: int = 1  # of requests of this id that the server has yet to answer
     is_clear: bool = True  # a response of this id can only be to this request
+    is_cancelled: bool = False  # one of them: the server need not answer it
 
 
 class Unanswered:
     """The requests of the client that the server has yet to answer, by id.
 
     A client may use an id again before the server has answered. Until all requests of that id are answered, nobody
-    knows which of them a response is for.
+    knows which of them a response is for. A cancelled request is hardly ever answered. Its id is remembered for a
+    while, in case that it is.
     """
 
     def __init__(self) -> None:
         self._passed: OrderedDict[Id, Passed] = OrderedDict()
+        self._cancelled: OrderedDict[Id, Passed] = OrderedDict()
 
     def __len__(self) -> int:
+        """How many there are, without cancelled ones."""
         return sum(passed.times for passed in self._passed.values())
 
     def note(self, passed: Passed) -> None:
         """A request goes to the server."""
-        key = jsonrpc.id_of(passed.request.id)
-        if (earlier := self._passed.pop(key, None)) is not None:
-            passed = passed._replace(times=earlier.times + 1, is_clear=False)
-        self._passed[key] = passed
-        while len(self._passed) > UNANSWERED_MAX:
-            self._passed.popitem(last=False)
+        message_id = jsonrpc.id_of(passed.request.id)
+        if (earlier := self._pop(message_id)) is not None:
+            passed = passed._replace(times=earlier.times + 1, is_clear=False, is_cancelled=earlier.is_cancelled)
+        self._keep(message_id, passed)
+
+    def cancel(self, message_id: Id) -> None:
+        """The client waits for the answer no longer. A response that comes yet is not believed."""
+        if (passed := self._pop(message_id)) is not None:
+            self._keep(message_id, passed._replace(held=None, is_clear=False, is_cancelled=True))
 
     def take(self, message_id: Id) -> Passed | None:
         """The request that a response with that id answers; None if that is unknown."""
-        passed = self._passed.pop(message_id, None)
+        passed = self._pop(message_id)
         if passed is not None and passed.times > 1:
-            self._passed[message_id] = passed._replace(times=passed.times - 1)
+            self._keep(message_id, passed._replace(times=passed.times - 1))
         return passed if passed is not None and passed.is_clear else None
+
+    def _keep(self, message_id: Id, passed: Passed) -> None:
+        kept, most = (self._cancelled, CANCELLED_MAX) if passed.is_cancelled else (self._passed, UNANSWERED_MAX)
+        kept[message_id] = passed
+        while len(kept) > most:
+            kept.popitem(last=False)
+
+    def _pop(self, message_id: Id) -> Passed | None:
+        return self._passed.pop(message_id, None) or self._cancelled.pop(message_id, None)

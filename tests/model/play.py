@@ -42,7 +42,7 @@ def play(history: h.History, world: "type[World] | None" = None) -> None:
     logger.addHandler(log)
     notes: Notes = []
     try:
-        with patch("time.time", loop.unix_time), patch("gateway.operate.logs.set_up"):
+        with patch("time.time", loop.unix_time), patch("gateway.operate.logs.set_up", lambda _: None):
             try:
                 loop.run_until_complete(_play(history, loop, notes, world or World))
             except Deadlock:

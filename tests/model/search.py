@@ -7,6 +7,7 @@ whichever process plays it.
 import multiprocessing
 import sys
 from collections import defaultdict
+from collections.abc import Callable
 from typing import Final
 
 from tests.model.history import History, drawn, reduced
@@ -35,6 +36,16 @@ def smallest(history: History, rule: str, world: type[World] | None = None) -> V
     violation = broken(reduced(history, fails), world)
     assert violation is not None
     return violation
+
+
+def violated(seeds: range, world: type[World] | None = None, form: Callable[[History], History] | None = None) -> str:
+    """The first of these seeds that breaks a rule, and the smallest history that does; nothing if none does."""
+    for seed in seeds:
+        history = drawn(seed) if form is None else form(drawn(seed))
+        violation = broken(history, world)
+        if violation is not None:
+            return f"seed {seed}: {smallest(history, violation.rule, world)}"
+    return ""
 
 
 def _chunk(seeds: range) -> list[tuple[int, str]]:

@@ -7,7 +7,7 @@ import pytest
 from tests.model import wilful
 from tests.model.history import drawn
 from tests.model.over_stdio import StdioWorld, as_stdio
-from tests.model.search import broken, smallest
+from tests.model.search import broken, violated
 
 HISTORIES = 500
 _AT_ONCE = 100
@@ -15,11 +15,8 @@ _AT_ONCE = 100
 
 @pytest.mark.parametrize("first", range(0, HISTORIES, _AT_ONCE))
 def test_every_answer_keeps_the_promise_over_stdio(first: int) -> None:
-    for seed in range(first, first + _AT_ONCE):
-        history = as_stdio(drawn(seed))
-        violation = broken(history, StdioWorld)
-        if violation is not None:
-            pytest.fail(f"seed {seed}: {smallest(history, violation.rule, StdioWorld)}", pytrace=False)
+    if violation := violated(range(first, first + _AT_ONCE), StdioWorld, as_stdio):
+        pytest.fail(violation, pytrace=False)
 
 
 @pytest.mark.parametrize("fault", [wilful.no_full_crawls, wilful.whoever_leaves_ends_it])

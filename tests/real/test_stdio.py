@@ -32,7 +32,7 @@ QUERIES: Calls = [
     ("simulate-research-query", {"topic": "other", "ambiguous": False}),
 ]
 WORK: Calls = [("work", {"until": until, "label": until}) for until in ("now", "failed", "asked", "released")]
-FASTMCP: Calls = [("fail", {"name": "a"}), ("fail", {"name": "b"}), ("work", {"name": "c"})]
+FASTMCP: Calls = [("fail", {"name": "a"}), ("fail", {"name": "b"}), ("ask", {"name": "c"}), ("work", {"name": "d"})]
 METHODS = {"fastmcp_tasks": ["tools/call", "prompts/get", "resources/read"]}
 
 
@@ -67,10 +67,17 @@ async def with_fastmcp(command: Sequence[str], calls: Calls, filtered: bool) -> 
     transport = StdioTransport(
         command[0], list(command[1:]), env=dict(os.environ), cwd=str(ROOT), log_file=Path(os.devnull)
     )
-    async with FastMCPClient[Any](transport) as client:
+    asked: list[str] = []
+
+    async def answer(message: str, *_: object) -> Json:
+        asked.append(message)
+        return {"value": "yes"}
+
+    async with FastMCPClient[Any](transport, elicitation_handler=answer) as client:
         assert client.initialize_result is not None
         seen = await converse(sender(client.session), dumped(client.initialize_result.capabilities), calls, filtered)
     await transport.disconnect()  # type: ignore[no-untyped-call]
+    seen["steps"].append(asked)
     return seen
 
 
@@ -102,6 +109,7 @@ async def with_sdk(jobs: Sequence[Json]) -> list[Json]:
 def check(name: str, direct: Json, through: Json) -> None:
     """Hold one transcript against the other, and each list against what it must show."""
     assert "error" not in direct and "error" not in through, (direct, through)
+    assert direct["steps"][-1], "nothing was asked of the client"
     advertised = through["steps"][0]["tasks"]["list"].pop("filter")
     assert advertised == FILTER_CAPABILITY | {"methods": METHODS.get(name, ["tools/call"])}
     assert [plain(step) for step in direct["steps"]] == [plain(step) for step in through["steps"]]

@@ -21,6 +21,7 @@ from tests.relay.http1 import End, Fields, Message
 from tests.upstream import Upstream
 
 LAG_MAX_S: Final = 0.8  # how much later than directly a piece may arrive through the gateway on a busy machine
+LAG_TRIES: Final = 3  # a busy machine may hold a piece back even longer, but not each time
 
 
 # ---- transcripts ----
@@ -255,12 +256,16 @@ def differences(direct: Recording, relayed: Recording, authority: bytes) -> list
         found += _differ("a request", _as_upstream_sees(sent, came, authority), _end_to_end(came))
     for sent, came in zip(answers, relayed.responses, strict=False):
         found += _differ("a response", _as_client_sees(sent, came, old_client), _end_to_end(came))
-    found += [
+    return found
+
+
+def late(direct: Recording, relayed: Recording) -> list[str]:
+    """What took too long through the gateway."""
+    return [
         f"{slow:.2f} s for what takes {quick:.2f} s directly"
         for quick, slow in zip(direct.lags, relayed.lags, strict=False)
         if slow > quick + LAG_MAX_S
     ]
-    return found
 
 
 def _differ(what: str, expected: object, got: object) -> list[str]:
@@ -325,7 +330,10 @@ async def compare(case: Case, listening: socket.socket, port: int, direct: Recor
     """
     if direct is None:
         direct = await record(case, listening, None)
-    relayed = await record(case, listening, port)
-    found = differences(direct, relayed, b"127.0.0.1:%d" % listening.getsockname()[1])
-    assert not found, f"{case.name}:\n" + "\n".join(found)
-    return direct
+    for _ in range(LAG_TRIES):
+        relayed = await record(case, listening, port)
+        found = differences(direct, relayed, b"127.0.0.1:%d" % listening.getsockname()[1])
+        assert not found, f"{case.name}:\n" + "\n".join(found)
+        if not (found := late(direct, relayed)):
+            return direct
+    raise AssertionError(f"{case.name}:\n" + "\n".join(found))

@@ -5,22 +5,12 @@ In: arguments, files, standard input, the environment. Out: exit status, what it
 
 import http.client
 import json
-import os
 import signal
-import subprocess
-import sys
 from pathlib import Path
 
-from tests.launch import RUN_S, Gateways, Json, eventually, held_port, listening, logged, port_of, run, settings
+from tests.launch import Gateways, Json, eventually, held_port, listening, logged, port_of, run, settings
 
 ONE = "upstreams: [{name: a, url: 'http://a.example/mcp'}]\n"
-
-
-def piped(text: str, *arguments: str, **environment: str) -> "subprocess.CompletedProcess[str]":
-    """`taskgate` with that text on its standard input."""
-    line = [sys.executable, "-W", "error", "-m", "gateway", *arguments]
-    given = {**os.environ, **environment}
-    return subprocess.run(line, input=text, capture_output=True, text=True, timeout=RUN_S, env=given)
 
 
 def write(path: Path, text: str) -> str:
@@ -50,17 +40,17 @@ def test_check_says_which_address_leads_to_which_upstream(tmp_path: Path) -> Non
 
 
 def test_check_reads_standard_input() -> None:
-    assert piped(ONE, "--check", "--config", "-").returncode == 0
-    refused = piped(ONE + "zzz: 1\n", "--check", "--config", "-")
+    assert run("--check", "--config", "-", text=ONE).returncode == 0
+    refused = run("--check", "--config", "-", text=ONE + "zzz: 1\n")
     assert refused.returncode == 2
     assert refused.stderr.startswith("taskgate: standard input:2: zzz: unknown key")
 
 
 def test_check_reads_the_environment() -> None:
     text = ONE + "listen: ${GATE_ADDRESS}\n"
-    checked = piped(text, "--check", "--config", "-", GATE_ADDRESS="127.0.0.1:1234")
+    checked = run("--check", "--config", "-", GATE_ADDRESS="127.0.0.1:1234", text=text)
     assert checked.stdout.splitlines()[1] == "  http://127.0.0.1:1234/mcp leads to http://a.example/mcp (a)"
-    refused = piped(text, "--check", "--config", "-", GATE_ADDRESS="hunter2")
+    refused = run("--check", "--config", "-", GATE_ADDRESS="hunter2", text=text)
     assert refused.returncode == 2
     assert "standard input:2: listen: expected HOST:PORT" in refused.stderr and "hunter2" not in refused.stderr
 

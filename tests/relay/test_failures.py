@@ -7,7 +7,6 @@ failure is never an empty list, and never a success.
 import asyncio
 import base64
 import hashlib
-import time
 import zlib
 from collections.abc import AsyncIterator, Callable
 
@@ -266,9 +265,7 @@ async def test_an_upstream_that_is_there_again_answers(gateways: Gateways) -> No
 async def test_a_slow_upstream_is_504_with_the_id(hasty_rig: Rig, name: str) -> None:
     one = await hasty_rig.client(hasty_rig.post(with_id(call("ping"), IDS[name])))
     peer = await hasty_rig.upstream.request()
-    began = time.monotonic()
     answered = await one.response()
-    assert time.monotonic() - began < 3.0
     assert answered.status == 504
     assert b'"id":' + IDS[name] + b"," in answered.body
     assert body(answered)["error"]["code"] == -32603

@@ -891,7 +891,7 @@ async def some_traffic(rig: Rig) -> None:
 
 
 async def test_metrics_say_what_happened_and_to_whom_nothing(gateways: Gateways) -> None:
-    async with own(gateways) as rig:
+    async with rig_with(gateways) as rig:
         before = await rig.gateway.metrics()
         await some_traffic(rig)
 
@@ -979,7 +979,7 @@ async def test_a_stream_that_its_client_has_left_is_counted_as_a_request(gateway
 @pytest.mark.parametrize("edited", [False, True], ids=["passed on", "edited"])
 async def test_an_answer_that_the_upstream_broke_off_is_counted_and_logged(gateways: Gateways, edited: bool) -> None:
     """Its head said 200, and it was once counted as a 200."""
-    async with own(gateways) as rig:
+    async with rig_with(gateways, log={"level": "debug"}) as rig:
         before = await rig.gateway.metrics()
         one = await rig.client(post(call("initialize" if edited else "tools/call")))
         peer = await rig.upstream.request()
@@ -1008,7 +1008,7 @@ async def test_logs_hold_no_token_and_no_body(gateways: Gateways) -> None:
 
 async def test_what_is_refused_is_not_quoted_in_the_log(gateways: Gateways) -> None:
     """The cause of a malformed head may be its first line, which may have a token in it."""
-    async with own(gateways) as rig:
+    async with rig_with(gateways, log={"level": "debug"}) as rig:
         answered = await rig.ask(b"GET /mcp?token=%b HTTP/1.1 x\r\n\r\n" % SECRETS["token"].encode())
         assert answered.status == 400
         assert SECRETS["token"] in body(answered)["error"]["message"], "whose it is may see it"
@@ -1018,7 +1018,7 @@ async def test_what_is_refused_is_not_quoted_in_the_log(gateways: Gateways) -> N
 
 async def test_a_method_of_a_clients_own_making_is_not_logged_at_any_length(gateways: Gateways) -> None:
     """`method` is any string in the body. The log shows a limited part of it."""
-    async with own(gateways) as rig:
+    async with rig_with(gateways, log={"level": "debug"}) as rig:
         rig.serve(Server({}))
         await rig.ask(post(call("x" * 100_000)))
         await logged(rig.gateway, '"message": "failed"')

@@ -240,7 +240,7 @@ ERRORS: dict[str, tuple[Any, bytes]] = {
 @pytest.mark.parametrize("code", ERRORS)
 async def test_json_rpc_errors_are_counted_by_code_and_logged(gateways: Gateways, code: str) -> None:
     message, said = ERRORS[code]
-    async with own(gateways, log={"level": "info"}) as rig:
+    async with rig_with(gateways, log={"level": "info"}) as rig:
         one = await rig.client(post(message))
         await (await rig.upstream.request()).send(said)
         assert (await one.response()).whole
@@ -251,7 +251,7 @@ async def test_json_rpc_errors_are_counted_by_code_and_logged(gateways: Gateways
 
 
 async def test_a_result_that_has_an_error_in_it_is_none(gateways: Gateways) -> None:
-    async with own(gateways, log={"level": "info"}) as rig:
+    async with rig_with(gateways, log={"level": "info"}) as rig:
         for number, said in enumerate(({"error": {"code": 1}}, {"isError": True, "text": '"error"'}), 1):
             one = await rig.client(post(call("tools/call")))
             await (await rig.upstream.request(number)).send(answer(result(1, said)))
@@ -261,7 +261,7 @@ async def test_a_result_that_has_an_error_in_it_is_none(gateways: Gateways) -> N
 
 
 async def test_errors_of_the_gateway_count_too(gateways: Gateways) -> None:
-    async with own(gateways, log={"level": "info"}, upstream={"url": "http://127.0.0.1:1/mcp"}) as rig:
+    async with rig_with(gateways, log={"level": "info"}, upstream={"url": "http://127.0.0.1:1/mcp"}) as rig:
         await rig.ask(post(filtered(status=["none"])))
         await rig.ask(post(call("ping")))
         await samples_with(rig, "jsonrpc_errors_total", 1, upstream="up", code="-32602")
@@ -296,14 +296,14 @@ async def test_a_failed_request_is_told_with_all_that_finds_it(gateways: Gateway
 
 
 async def test_traceparent_finds_a_request_where_it_has_no_id(gateways: Gateways) -> None:
-    async with own(gateways, log={"level": "info"}, upstream={"url": "http://127.0.0.1:1/mcp"}) as rig:
+    async with rig_with(gateways, log={"level": "info"}, upstream={"url": "http://127.0.0.1:1/mcp"}) as rig:
         await rig.ask(post(call("x"), b"Traceparent: " + TRACE))
         assert (await logged(rig.gateway, "failed"))["request_id"] == TRACE.decode()
 
 
 @pytest.mark.parametrize("status", [b"500 Internal Server Error", b"503 Service Unavailable"])
 async def test_an_upstreams_5xx_is_told_at_info(gateways: Gateways, status: bytes) -> None:
-    async with own(gateways, log={"level": "info"}) as rig:
+    async with rig_with(gateways, log={"level": "info"}) as rig:
         one = await rig.client(request())
         await (await rig.upstream.request()).send(response(b"no", status=status))
         await one.response()
@@ -312,7 +312,7 @@ async def test_an_upstreams_5xx_is_told_at_info(gateways: Gateways, status: byte
 
 
 async def test_a_client_that_leaves_before_its_answer_is_told(gateways: Gateways) -> None:
-    async with own(gateways, log={"level": "info"}) as rig:
+    async with rig_with(gateways, log={"level": "info"}) as rig:
         one = await rig.client(post(call("tools/call")))
         await rig.upstream.request()
         one.reset()
@@ -322,7 +322,7 @@ async def test_a_client_that_leaves_before_its_answer_is_told(gateways: Gateways
 
 async def test_a_query_that_fails_on_a_stream_is_told_like_any_other(gateways: Gateways) -> None:
     """Its head had said 200: only a line without client, method and path said that it failed."""
-    async with own(gateways, log={"level": "info"}) as rig:
+    async with rig_with(gateways, log={"level": "info"}) as rig:
         one = await rig.client(rig.post(filtered()))
         note = {"jsonrpc": "2.0", "method": "notifications/message", "params": {"level": "info", "data": "x"}}
         for number in (1, 2):  # one dropped connection is survived
@@ -337,7 +337,7 @@ async def test_a_query_that_fails_on_a_stream_is_told_like_any_other(gateways: G
 
 
 async def test_the_access_log_has_every_request_at_info(gateways: Gateways) -> None:
-    async with own(gateways, log={"level": "info", "access": True}) as rig:
+    async with rig_with(gateways, log={"level": "info", "access": True}) as rig:
         rig.serve(echo)
         for asked in (post(call("ping")), post(filtered()), request(), post(filtered(status=1))):
             await rig.ask(asked)
@@ -374,7 +374,7 @@ def named(task_id: str) -> str:
 
 
 async def test_the_audit_has_a_line_for_each_task_that_is_created_or_cancelled(gateways: Gateways) -> None:
-    async with own(gateways, log={"level": "info", "audit": True}) as rig:
+    async with rig_with(gateways, log={"level": "info", "audit": True}) as rig:
         asked = [call("tools/call", name="x", task={}), call("tasks/cancel", taskId="t-1"), call("ping")]
         told = [result(1, {"task": task("t-1")}), result(1, task("t-1", "cancelled")), result(1, {})]
         for number, (message, said) in enumerate(zip(asked, told, strict=True), 1):
@@ -404,7 +404,7 @@ async def eventually_audited(rig: Rig, count: int) -> None:
 
 
 async def test_the_audit_tells_what_failed_too(gateways: Gateways) -> None:
-    async with own(gateways, log={"level": "info", "audit": True}) as rig:
+    async with rig_with(gateways, log={"level": "info", "audit": True}) as rig:
         one = await rig.client(rig.post(call("tasks/cancel", taskId="gone")))
         await (await rig.upstream.request()).send(answer(fault(1, -32602, "no such task")))
         await one.response()
@@ -428,7 +428,7 @@ async def test_without_its_key_there_is_no_audit(gateways: Gateways) -> None:
 
 async def test_nothing_of_this_is_asked_of_a_relayed_message_twice(gateways: Gateways) -> None:
     """Several requests at once are each told once."""
-    async with own(gateways, log={"level": "info", "access": True}) as rig:
+    async with rig_with(gateways, log={"level": "info", "access": True}) as rig:
         rig.serve(echo)
         await asyncio.gather(*(rig.ask(post(call("ping", n))) for n in range(20)))
 

@@ -32,6 +32,7 @@ except ImportError:
 SIZES: Final = {"narrow": (360, 740), "wide": (1440, 900)}
 SCHEMES: Final = ("light", "dark")
 HOSTILE: Final = "<img src=x onerror=alert(1)>"
+WAIT_MS: Final = 30_000  # for what must be seen: a machine may be busy
 SECRETS: Final = ("s3cr3t-token", "s3cr3t-session", "s3cr3t-task", "s3cr3t-query")
 
 
@@ -94,6 +95,7 @@ def browser() -> Iterator[Any]:
     if chromium is None:
         assert os.environ.get("CI") != "true", "chromium is missing: install Debian's package chromium"
         pytest.skip("needs Debian's package chromium")
+    playwright.expect.set_options(timeout=WAIT_MS)
     with playwright.sync_playwright() as driver:
         launched = driver.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
         yield launched

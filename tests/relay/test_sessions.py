@@ -4,15 +4,14 @@ In: sessions whose indexes are evicted or dropped, for every reason. Out: the sa
 """
 
 import asyncio
-import signal
 
 import pytest
 
-from tests.launch import Gateways, logged, port_of, settings
+from tests.launch import Gateways, port_of, settings
 from tests.peer import Peer
 from tests.relay.http1 import Message
 from tests.relay.messages import Json, answer, call, fault, filtered, initialized, page, result, task
-from tests.relay.rig import Rig, Script, Session, body, final, own, rig_with
+from tests.relay.rig import Rig, Script, Session, body, final, rig_with
 
 NATIVE: Json = {"list": {"filter": {}}, "requests": {"tools": {"call": {}}}}
 OURS: Json = {"list": {}, "requests": {"tools": {"call": {}}}}
@@ -45,12 +44,11 @@ async def drop_the_index(rig: Rig, session: Session, how: str, refuses: list[str
     elif how == "reloaded":
         gateway = rig.gateway
         changed = {"index": {"sessions_max": 1, "page_size": 7}}
-        gateway.reconfigure(settings(gateway.port, gateway.admin, port_of(rig.place.listening), changed))
-        gateway.signal(signal.SIGHUP)
-        await logged(gateway, "reloaded")
+        gateway.reload(settings(gateway.port, gateway.admin, port_of(rig.place.listening), changed))
     return session
 
 
+LOG = {"level": "info"}
 HOW = ["evicted", "refused", "another token", "reloaded"]
 
 
@@ -58,7 +56,7 @@ HOW = ["evicted", "refused", "another token", "reloaded"]
 async def test_a_server_that_filters_natively_does_so_when_the_index_has_gone(gateways: Gateways, how: str) -> None:
     """What `initialize` said holds as long as its session, not as long as the index."""
     refuses: list[str] = []
-    async with own(gateways, index={"sessions_max": 1}) as rig:
+    async with rig_with(gateways, index={"sessions_max": 1}, log=LOG) as rig:
         rig.serve(serving(NATIVE, refuses))
         session = Session(rig)
         await session.ask(call("initialize"))
@@ -71,7 +69,7 @@ async def test_a_server_that_filters_natively_does_so_when_the_index_has_gone(ga
 async def test_the_method_of_tasks_is_known_when_the_index_has_gone(gateways: Gateways, how: str) -> None:
     """Where only one request makes tasks, its method is that of every task whose making was not seen (DESIGN 5.3)."""
     refuses: list[str] = []
-    async with own(gateways, index={"sessions_max": 1}) as rig:
+    async with rig_with(gateways, index={"sessions_max": 1}, log=LOG) as rig:
         rig.serve(serving(OURS, refuses))
         session = Session(rig)
         await session.ask(call("initialize"))
@@ -81,15 +79,13 @@ async def test_the_method_of_tasks_is_known_when_the_index_has_gone(gateways: Ga
 
 
 async def test_a_reload_to_another_server_forgets_what_the_old_one_said(gateways: Gateways) -> None:
-    async with own(gateways) as rig:
+    async with rig_with(gateways, log=LOG) as rig:
         rig.serve(serving(NATIVE, []))
         session = Session(rig)
         await session.ask(call("initialize"))
         gateway = rig.gateway
         elsewhere = {"upstream": {"url": f"http://localhost:{port_of(rig.place.listening)}/mcp"}}
-        gateway.reconfigure(settings(gateway.port, gateway.admin, port_of(rig.place.listening), elsewhere))
-        gateway.signal(signal.SIGHUP)
-        await logged(gateway, "reloaded")
+        gateway.reload(settings(gateway.port, gateway.admin, port_of(rig.place.listening), elsewhere))
         await session.ask(filtered(status=["working"]))
         assert "status" not in rig.asked("tasks/list")[-1]["params"]
 
@@ -184,7 +180,7 @@ async def test_a_refusal_under_a_crawl_loses_nothing_that_comes_after_it(gateway
                 return answer(result(message["id"], made))
         return answer(result(message["id"], {"task": made}))
 
-    async with own(gateways) as rig:
+    async with rig_with(gateways, log=LOG) as rig:
         rig.serve(script)
         session = Session(rig)
         query = asyncio.create_task(session.ask(filtered()))

@@ -7,6 +7,7 @@ the test.
 
 import asyncio
 import os
+import re
 from collections.abc import Callable
 from typing import Final
 
@@ -20,9 +21,10 @@ from tests.soak.upstream import Upstream
 
 EXCHANGES: Final = int(os.environ.get("STORM_EXCHANGES", "1000"))
 WARM_UP: Final = 400
+# Each fault, and what is found. On a busy machine the client may leave before it reads what it should not get.
 WILFUL: Final[dict[Callable[[Patch], None], str]] = {
-    serves_two_at_once: "foreign",
-    ends_what_was_cut: "whole and wrong",
+    serves_two_at_once: "^foreign|before the last one was answered",
+    ends_what_was_cut: "^whole and wrong",
 }
 
 
@@ -45,4 +47,5 @@ async def test_a_wilful_fault_is_found_in_a_storm(fault: Callable[[Patch], None]
             fault(patch)
             report = await storm.Storm(gate.port, upstream, gate.left).play(1, 120)
         upstream.go_down("rst")
-    assert WILFUL[fault] in map(storm.called, report.findings), str(report)
+    found = [f"{storm.called(finding)}: {finding}" for finding in report.findings]
+    assert any(re.search(WILFUL[fault], finding) for finding in found), str(report)

@@ -163,6 +163,12 @@ class Stage:
     client: Side
     server: Side
     exits: "asyncio.Future[int]"
+    gateway: Wrapped | None = None
+
+    def gauge(self, name: str) -> object:
+        """What the gateway says of itself."""
+        assert self.gateway is not None
+        return self.gateway.gauges()[name][1]
 
     async def initialize(self) -> None:
         """Say hello."""
@@ -185,8 +191,8 @@ async def through(config: StdioConfig | None = None) -> AsyncIterator[Stage]:
     (from_client, client_writes), (client_reads, to_client) = os.pipe(), os.pipe()
     (from_server, server_writes), (server_reads, to_server) = os.pipe(), os.pipe()
     loop = asyncio.get_running_loop()
-    stage = Stage(Side(client_reads, client_writes), Side(server_reads, server_writes), loop.create_future())
     wrapped = Wrapped(Streams(from_client, to_client, from_server, to_server), config or StdioConfig(), NoCounts())
+    stage = Stage(Side(client_reads, client_writes), Side(server_reads, server_writes), loop.create_future(), wrapped)
     running = loop.create_task(wrapped.run(stage.exits))
     try:
         yield stage

@@ -6,6 +6,7 @@ Its first line is its own process id. It answers requests of the gateway's own, 
 import os
 import re
 import select
+import signal
 import sys
 
 LINE = b'{"jsonrpc":"2.0","method":"notifications/message","params":{"n":%d,"text":"%b"}}\n'
@@ -17,6 +18,7 @@ def line(number: int) -> bytes:
 
 
 def main() -> None:
+    signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # it may outlive a gateway that is killed by a moment: without a word
     os.write(1, b"%d\n" % os.getpid())
     number = 0
     while True:

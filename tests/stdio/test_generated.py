@@ -79,15 +79,13 @@ def loses_the_last_line() -> AbstractContextManager[Any]:
 
 def shows_its_own_responses() -> AbstractContextManager[Any]:
     """What answers a request of the gateway's passes as well."""
-    answer = StdioProxy._from_server
+    stays = StdioProxy._stays
 
-    def from_server(proxy: StdioProxy, line: Line) -> None:
-        message = jsonrpc.parse(line.raw)
-        if message is not None and proxy._channel.asked(jsonrpc.id_of(message.id)):
-            proxy._to_client.pass_on(line)
-        answer(proxy, line)
+    def shown(proxy: StdioProxy, line: Line) -> bool:
+        stays(proxy, line)
+        return False
 
-    return patch.object(StdioProxy, "_from_server", from_server)
+    return patch.object(StdioProxy, "_stays", shown)
 
 
 def takes_text_and_numbers_for_the_same() -> AbstractContextManager[Any]:

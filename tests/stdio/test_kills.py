@@ -15,8 +15,9 @@ from typing import Final
 
 import pytest
 
+from tests.launch import ROOT, piped
 from tests.stdio.harness import QUERY_ALL
-from tests.stdio.process import ROOT, WAIT_S, gateway, started
+from tests.stdio.process import WAIT_S, gateway
 from tests.stdio.talker import line
 
 KILLS: Final = int(os.environ.get("STDIO_KILLS", "12"))
@@ -55,7 +56,7 @@ def test_nothing_is_left_whoever_is_killed(seed: int) -> None:
     victim = rng.choice(("gateway", "server", "input"))
     number = rng.choice((signal.SIGKILL, signal.SIGTERM))
     mark = uuid.uuid4().hex
-    with started(gateway(*SERVER), {MARK: mark}) as process:
+    with piped(gateway(*SERVER), {MARK: mark}) as process:
         assert process.stdin is not None and process.stdout is not None and process.stderr is not None
         server = int(process.stdout.readline())
         os.set_blocking(process.stdout.fileno(), False)

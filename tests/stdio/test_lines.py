@@ -2,12 +2,17 @@
 
 import asyncio
 import json
+import weakref
 from typing import Any
 
 import msgspec
 import pytest
 
 from gateway.config import Limits, StdioConfig
+from gateway.mcp import jsonrpc
+from gateway.transport.buffers import SMALL_BYTES_MAX
+from gateway.transport.stdio import CANCELLED_MAX, Passed, Unanswered
+from tests.launch import eventually
 from tests.stdio.harness import Stage, call, line, notification, result, task, through
 
 SMALL = StdioConfig(limits=Limits(inspected_body_bytes_max=1024, held_bytes_max=1 << 20))
@@ -100,6 +105,46 @@ async def test_a_query_without_its_end_is_answered_and_a_half_line_waits_for_the
         await stage.client.hears(b'"id":"q"')
         await stage.client.hears(b'"id":1')
         await stage.server.ends()
+
+
+async def test_a_large_half_line_at_the_end_of_input_does_not_hold_up_the_end() -> None:
+    """A request of the gateway's own cannot follow it. The query waited for one, `drain_timeout` long."""
+    patient = msgspec.structs.replace(SMALL.limits, drain_timeout=3600.0)
+    async with through(StdioConfig(limits=patient)) as stage:
+        await stage.initialize()
+        await stage.client.send(QUERY)
+        own = await stage.server.own()
+        await stage.client.send(b'{"half":"' + b"x" * 3000)
+        await stage.server.hears(b"xxx")
+        await stage.server.send(result(own["id"], {"tasks": [], "nextCursor": "more"}))
+        stage.client.finish()
+        await stage.server.ends()
+        await stage.client.hears(b'"id":"q"')
+        assert "inside a line" in stage.client.messages()[-1]["error"]["message"]
+
+
+async def test_the_errors_of_a_server_that_ends_stand_in_front_of_its_half_line() -> None:
+    async with through() as stage:
+        await stage.initialize()
+        await stage.client.send(QUERY)
+        await stage.server.own()
+        await stage.server.send(b'{"half":')
+        stage.exit()
+        await stage.client.ends()
+        *_, error, half = stage.client.lines()
+        assert (json.loads(error)["id"], half) == ("q", b'{"half":')
+
+
+async def test_a_last_line_without_its_end_may_answer_the_gateway() -> None:
+    async with through() as stage:
+        await stage.initialize()
+        await stage.client.send(QUERY)
+        own = await stage.server.own()
+        await stage.server.send(result(own["id"], {"tasks": [task("a")]}).rstrip())
+        stage.exit()
+        await stage.client.ends()
+        assert [each["taskId"] for each in stage.client.messages()[-1]["result"]["tasks"]] == ["a"]
+        assert b"taskgate-" not in stage.client.received
 
 
 async def test_the_end_of_input_closes_the_servers_input_and_what_it_says_still_passes() -> None:
@@ -239,6 +284,55 @@ async def test_a_cancelled_query_is_not_answered_and_the_cancellation_passes() -
         assert b"taskgate-" not in stage.client.received
 
 
+async def test_a_cancelled_request_waits_for_no_answer() -> None:
+    """The server need not answer it (MCP, Cancellation). Until now it was kept for ever."""
+    async with through() as stage:
+        await stage.initialize()
+        await stage.client.send(call(7, "tools/call"), call(8, "tools/call"))
+        await stage.client.send(notification("notifications/cancelled", requestId=7))
+        await stage.server.hears(b"cancelled")
+        assert stage.gauge("requests_in_flight") == {"stdio": 1}
+        await stage.server.send(result(8, {}), result(7, {}))
+        await stage.client.hears(result(7, {}))
+        assert stage.gauge("requests_in_flight") == {"stdio": 0}
+
+
+def request(message_id: int, held: object = None) -> Passed:
+    """A request that has passed."""
+    message = jsonrpc.parse(call(message_id, "tasks/get", taskId="a"))
+    assert message is not None
+    return Passed(message, 0.0, held)
+
+
+def test_an_answer_to_a_cancelled_request_is_not_taken_for_one_to_the_next_of_its_id() -> None:
+    unanswered = Unanswered()
+    for _ in range(2):
+        unanswered.note(request(1))
+        unanswered.cancel(b"1")
+    unanswered.note(request(1))
+    assert [unanswered.take(b"1") for _ in range(3)] == [None] * 3
+    unanswered.note(request(1))
+    assert unanswered.take(b"1") is not None
+
+
+def test_cancelled_requests_are_forgotten_in_time_and_hold_nothing() -> None:
+    class Held:
+        """What a request holds."""
+
+    unanswered, held = Unanswered(), Held()
+    gone = weakref.ref(held)
+    unanswered.note(request(0, held))
+    del held
+    for number in range(CANCELLED_MAX + 1):
+        unanswered.note(request(number))
+        unanswered.cancel(b"%d" % number)
+    assert (len(unanswered), gone()) == (0, None)
+    for number in (0, CANCELLED_MAX):
+        unanswered.note(request(number))
+    assert unanswered.take(b"0") is not None  # forgotten: so this is the only one of its id
+    assert unanswered.take(b"%d" % CANCELLED_MAX) is None
+
+
 async def test_progress_is_told() -> None:
     async with through() as stage:
         await stage.initialize()
@@ -248,6 +342,23 @@ async def test_progress_is_told() -> None:
         await stage.client.hears(b"notifications/progress")
         await crawled(stage, 2)
         await stage.client.hears(b'"id":5')
+
+
+async def test_a_query_that_fails_behind_its_progress_gets_one_error() -> None:
+    """It got two."""
+    async with through() as stage:
+        await stage.initialize()
+        await stage.client.send(call(5, "tasks/list", order="asc", _meta={"progressToken": "p"}))
+        own = await stage.server.own()
+        await stage.server.send(result(own["id"], {"tasks": [task("a")], "nextCursor": "n"}))
+        await stage.client.hears(b"notifications/progress")
+        own = await stage.server.own(2)
+        error = {"code": -32603, "message": "no"}
+        await stage.server.send(line({"jsonrpc": "2.0", "id": own["id"], "error": error}), notification("behind"))
+        await stage.client.hears(b'"id":5')
+        await stage.client.send(call(6, "tasks/list", status=["x"]))
+        await stage.client.hears(b'"id":6')
+        assert stage.client.received.count(b'"id":5') == 1
 
 
 async def test_an_error_of_the_servers_is_told_as_it_is() -> None:
@@ -369,3 +480,29 @@ async def test_of_too_many_queries_each_gets_an_answer() -> None:
         await crawled(stage)
         await stage.client.hears(b'"id":1')
         await stage.client.hears(b'"id":2')
+
+
+async def test_each_bad_query_of_a_client_that_does_not_read_gets_its_answer() -> None:
+    """More of them than the gateway may hold, at a time when none can go out: inside a line of the server's."""
+    count = 5000
+    async with through(SMALL) as stage:
+        await stage.initialize()
+        half = b'{"method":"' + b"m" * 3000
+        await stage.server.send(half)
+        await stage.client.hears(half)
+        stage.client.pause()
+        flood = b"".join(call(number, "tasks/list", status=["x"]) for number in range(count))
+        sending = asyncio.create_task(stage.client.send(flood))
+        held = 0
+
+        async def is_held_up() -> bool:
+            nonlocal held
+            before, held = held, int(str(stage.gauge("held_bytes")))
+            return held == before > SMALL_BYTES_MAX
+
+        await eventually(is_held_up, "the client is not read any more")
+        assert not sending.done() and held < SMALL.limits.held_bytes_max
+        await stage.server.send(b'"}\n')
+        stage.client.resume()
+        await sending
+        await stage.client.until(lambda: stage.client.received.count(b"-32602") == count, "all answers")

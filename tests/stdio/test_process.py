@@ -2,7 +2,9 @@
 
 import json
 import os
+import pty
 import re
+import select
 import signal
 import subprocess
 import sys
@@ -13,9 +15,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.launch import held_port, listening, port_of
+from tests.launch import held_port, listening, piped, port_of, run_bytes
 from tests.stdio.harness import QUERY_ALL, call, initialized
-from tests.stdio.process import GATEWAY, WAIT_S, gateway, ran, started
+from tests.stdio.process import WAIT_S, gateway, ran
 
 LINUX = sys.platform.startswith("linux")
 
@@ -41,14 +43,14 @@ def test_a_server_that_does_not_start(command: str, status: int, why: str) -> No
 
 @pytest.mark.parametrize("arguments", [[], ["--"], ["--config", "x"], ["--admin", "a:1", "--"]])
 def test_the_command_is_needed(arguments: list[str]) -> None:
-    ended = subprocess.run([*GATEWAY, *arguments], capture_output=True, timeout=WAIT_S)
+    ended = run_bytes("stdio", *arguments)
     assert (ended.returncode, ended.stdout) == (2, b"")
     assert b"behind --" in ended.stderr
 
 
 def test_the_command_begins_behind_two_dashes_or_with_the_first_word() -> None:
     for arguments in (["--", "echo", "-n", "--", "a"], ["echo", "-n", "--", "a"]):
-        ended = subprocess.run([*GATEWAY, *arguments], capture_output=True, timeout=WAIT_S, stdin=subprocess.DEVNULL)
+        ended = run_bytes("stdio", *arguments)
         assert (ended.returncode, ended.stdout) == (0, b"-- a")
 
 
@@ -87,7 +89,7 @@ def test_a_wrong_configuration_starts_nothing(tmp_path: Path, text: str, words: 
 
 
 def test_an_admin_listener_where_one_is_asked_for() -> None:
-    with held_port() as held, started(gateway("cat", flags=["--admin", f"127.0.0.1:{port_of(held)}"])) as process:
+    with held_port() as held, piped(gateway("cat", flags=["--admin", f"127.0.0.1:{port_of(held)}"])) as process:
         assert process.stdin is not None and process.stdout is not None
         for message_id in (1, 2):
             process.stdin.write(call(message_id, "ping"))
@@ -97,6 +99,8 @@ def test_an_admin_listener_where_one_is_asked_for() -> None:
             with urllib.request.urlopen(f"http://127.0.0.1:{port_of(held)}{path}", timeout=WAIT_S) as answer:
                 text = answer.read().decode()
             assert path != "/metrics" or 'taskgate_upstream_requests_total{method="ping",upstream="stdio"} 2.0' in text
+            assert path != "/metrics" or "taskgate_queries_in_flight_max 10000.0" in text
+            assert path != "/page/status.json" or "Filtered lists at once" in text
         process.stdin.close()
         process.stdin = None
         assert process.wait(WAIT_S) == 0
@@ -140,7 +144,7 @@ def test_the_server_has_the_environment_the_folder_and_the_open_files_of_the_gat
 def test_a_signal_goes_on_to_the_server_which_decides(number: signal.Signals) -> None:
     name = number.name.removeprefix("SIG")
     script = f"trap 'echo got {name}; exit 5' {name}; echo up; while :; do sleep 0.01; done"
-    with started(gateway("sh", "-c", script)) as process:
+    with piped(gateway("sh", "-c", script)) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == b"up\n"
         process.send_signal(number)
@@ -148,8 +152,34 @@ def test_a_signal_goes_on_to_the_server_which_decides(number: signal.Signals) ->
         assert process.wait(WAIT_S) == 5
 
 
+@pytest.mark.skipif(not LINUX, reason="only Linux says who sent a signal")
+def test_an_interrupt_reaches_the_server_once_whoever_sends_it() -> None:
+    """Ctrl-C of the gateway's own terminal, which goes to both; then a program's, to the gateway alone: it was lost."""
+    script = "trap 'echo got' INT; trap 'exit 5' TERM; echo up; while :; do sleep 0.01; done"
+    keyboard, terminal = pty.openpty()
+    with_terminal = ["sh", "-c", 'exec 9<>"$0" 9>&-; exec "$@"', os.ttyname(terminal)]  # a session takes the first
+    with piped([*with_terminal, *gateway("sh", "-c", script)]) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"up\n"
+        os.write(keyboard, b"\x03")
+        assert process.stdout.readline() == b"got\n"
+        process.send_signal(signal.SIGINT)
+        assert select.select([process.stdout], [], [], WAIT_S)[0], "the program's interrupt is lost"
+        assert process.stdout.readline() == b"got\n"
+        process.terminate()
+        assert process.stdout.read() == b""
+        assert process.wait(WAIT_S) == 5
+    os.close(keyboard)
+    os.close(terminal)
+
+
+def test_a_server_that_dies_of_an_interrupt_is_told_of() -> None:
+    with piped(gateway("sh", "-c", "echo up; kill -INT $$")) as process:
+        assert process.wait(WAIT_S) == -signal.SIGINT
+
+
 def test_a_server_without_a_handler_dies_of_the_signal_and_the_gateway_tells_so() -> None:
-    with started(gateway("sh", "-c", "echo up; exec sleep 60")) as process:
+    with piped(gateway("sh", "-c", "echo up; exec sleep 60")) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == b"up\n"
         process.terminate()
@@ -158,14 +188,14 @@ def test_a_server_without_a_handler_dies_of_the_signal_and_the_gateway_tells_so(
 
 def test_a_signal_while_the_gateway_starts_is_not_lost() -> None:
     for delay_s in (0.0, 0.02, 0.05, 0.1, 0.2):
-        with started(gateway("sleep", "60")) as process:
+        with piped(gateway("sleep", "60")) as process:
             time.sleep(delay_s)
             process.terminate()
             assert process.wait(WAIT_S) == -signal.SIGTERM
 
 
 def test_the_end_of_input_ends_a_server_that_reads_it() -> None:
-    with started(gateway("cat")) as process:
+    with piped(gateway("cat")) as process:
         assert process.stdin is not None and process.stdout is not None
         process.stdin.write(b"a\nb")
         process.stdin.close()
@@ -178,7 +208,7 @@ def test_the_end_of_input_ends_a_server_that_reads_it() -> None:
 def test_a_line_of_any_size_costs_no_memory() -> None:
     """64 MB in one line: the process holds what may be read of a line, 4 MiB, and pieces."""
     size = 64_000_000
-    with started(gateway("cat")) as process:
+    with piped(gateway("cat")) as process:
         assert process.stdin is not None and process.stdout is not None
         process.stdin.write(call(1, "ping"))
         process.stdin.flush()
@@ -223,7 +253,7 @@ def test_standard_error_stays_in_its_mode_when_it_is_standard_output_too() -> No
 
 def test_what_a_server_leaves_running_does_not_keep_the_gateway() -> None:
     """Its own child holds its output open."""
-    with started(gateway("sh", "-c", "sleep 600 & echo $!; exit 3")) as process:
+    with piped(gateway("sh", "-c", "sleep 600 & echo $!; exit 3")) as process:
         assert process.stdout is not None
         left = int(process.stdout.readline())
         try:
@@ -237,7 +267,7 @@ def test_nothing_of_the_gateways_is_printed_on_standard_output() -> None:
     hello = call(0, "initialize")
     answered = initialized().replace(b'"tasks":{', b'"tasks":{"x":"%b",' % (b"y" * 70_000), 1)
     script = f"read line; printf '%s' '{answered.decode()}'; read line; exit 0"
-    with started(gateway("sh", "-c", script), {"PYTHONSTARTUP": ""}) as process:
+    with piped(gateway("sh", "-c", script), {"PYTHONSTARTUP": ""}) as process:
         assert process.stdin is not None and process.stdout is not None and process.stderr is not None
         process.stdin.write(hello)
         process.stdin.flush()
@@ -253,7 +283,7 @@ def test_nothing_of_the_gateways_is_printed_on_standard_output() -> None:
 @pytest.mark.skipif(not LINUX, reason="only Linux has a signal for it")
 def test_a_server_that_does_not_end_by_itself_is_killed_with_the_gateway() -> None:
     script = "trap '' TERM HUP INT; echo $$; while :; do sleep 0.01; done"
-    with started(gateway("sh", "-c", script)) as process:
+    with piped(gateway("sh", "-c", script)) as process:
         assert process.stdout is not None
         server = int(process.stdout.readline())
         process.kill()

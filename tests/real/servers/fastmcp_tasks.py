@@ -3,7 +3,8 @@
     python -m tests.real.servers.fastmcp_tasks (--port 3001 | --stdio)
 
 The endpoint is /mcp. FastMCP knows its tasks in tasks/get alone: its tasks/list is always empty. A tool, a prompt and
-a resource can each be asked for as a task. `work` lasts until `release` is called with the same name, `fail` fails.
+a resource can each be asked for as a task. `work` lasts until `release` is called with the same name, `fail` fails,
+`ask` ends when its elicitation is answered.
 """
 
 import argparse
@@ -11,7 +12,7 @@ import asyncio
 from collections import defaultdict
 from datetime import timedelta
 
-from fastmcp import FastMCP
+from fastmcp import Context, FastMCP
 from fastmcp.server.tasks import TaskConfig
 
 AS_TASK = TaskConfig(mode="optional", poll_interval=timedelta(milliseconds=100))
@@ -29,6 +30,12 @@ async def work(name: str) -> str:
 @server.tool(task=AS_TASK)
 async def fail(name: str) -> str:
     raise ValueError(f"{name} failed")
+
+
+@server.tool(task=AS_TASK)
+async def ask(name: str, context: Context) -> str:
+    said = await context.elicit(f"What of {name}?", str)  # type: ignore[arg-type]  # mypy sees the first overload alone
+    return f"{name}: {said.action}"
 
 
 @server.tool
