@@ -13,12 +13,12 @@ NODES  := $(NODE)/node_modules/.installed $(NODE)/inspector/node_modules/.instal
 PIP    := $(BIN)/python -m pip --disable-pip-version-check install --constraint deploy/constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help install run test test-quick check fuzz bench lock dist image try-image clean
+.PHONY: help install form run test test-quick check fuzz bench lock dist image try-image clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-install: $(TESTS)  ## make .venv with taskgate and all that its tests need
+install: $(TESTS) form  ## make .venv with taskgate and all that its tests need (COMPILED=1: compiled, as below)
 
 $(RUNS): pyproject.toml deploy/constraints.txt
 	@echo "Once: installing taskgate, and only what it runs with, into $(VENV): 17 packages, about 10 MB."
@@ -31,7 +31,20 @@ $(TESTS): $(RUNS)
 	$(PIP) --editable '.[dev]'
 	@touch $@
 
-run: $(RUNS)  ## show taskgate in front of a small server, and what a filtered list costs (ONCE=1: then exit)
+# COMPILED=1 before install, run, test or bench: the modules that every relayed message passes are compiled with mypyc,
+# and lie beside their sources. Without it the sources run.
+ifdef COMPILED
+form: $(VENV)/.compiled
+else
+form: $(RUNS)
+	@if [ -e $(VENV)/.compiled ]; then rm $(VENV)/.compiled; $(BIN)/python deploy/compile.py --remove; fi
+endif
+
+$(VENV)/.compiled: $(TESTS) deploy/compile.py $(shell find gateway -name '*.py')
+	$(BIN)/python deploy/compile.py
+	@touch $@
+
+run: $(RUNS) form  ## show taskgate in front of a small server, and what a filtered list costs (ONCE=1: then exit)
 	@$(BIN)/taskgate demo $(if $(ONCE),--once)
 
 $(OTHERS): tests/real/second.txt
@@ -44,10 +57,10 @@ $(OTHERS): tests/real/second.txt
 # kept, whatever the environment says: tests start hundreds of processes.
 PYTEST := PYTHONHASHSEED=0 PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest
 
-test: $(TESTS) $(OTHERS) $(NODES)  ## all tests, real servers included (ARGS="..." chooses)
+test: $(TESTS) form $(OTHERS) $(NODES)  ## all tests, real servers included (ARGS="..." chooses)
 	$(PYTEST) $(or $(ARGS),-q -n 4 --dist worksteal)
 
-test-quick: $(TESTS)  ## the rules alone, without sockets and processes: under 30 seconds
+test-quick: $(TESTS) form  ## the rules alone, without sockets and processes: under 30 seconds
 	$(PYTEST) -q -n 2 tests/rules tests/test_config.py tests/test_sessions.py tests/test_docs.py
 
 # Without npm the tests of Node servers and clients are skipped; in CI they fail. The Inspector brings a Node of its own.
@@ -70,7 +83,7 @@ $(BENCH): $(TESTS)
 	$(PIP) --editable '.[dev,bench]'
 	@touch $@
 
-bench: $(BENCH)  ## measure speed and memory, as ratios to peers in the same run
+bench: $(BENCH) form  ## measure speed and memory, as ratios to peers in the same run
 	$(BIN)/python -m tests.bench $(ARGS)
 
 lock:  ## write deploy/constraints.txt from the ranges in pyproject.toml
@@ -99,4 +112,5 @@ try-image: $(TESTS)  ## build the image with buildah on a base of Debian's packa
 	$(BIN)/python -m tests.deploy.image
 
 clean:  ## remove everything that make has made
+	$(PYTHON) deploy/compile.py --remove
 	rm -rf $(VENV) $(SECOND) $(NODES:/.installed=) dist build *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -48,12 +48,11 @@ def watch_of(exchange: Exchange, caller: HttpCaller, message: Message | None, se
 class DocumentWatch:
     """Moves the addresses in an authorization document (transport/addresses.py)."""
 
-    marks: Sequence[bytes] = ()
-    edits_endpoint = False
-    hold = Hold(DOCUMENT_BYTES_MAX)
-
     def __init__(self, caller: HttpCaller) -> None:
         self._caller = caller
+        self.marks: Sequence[bytes] = ()
+        self.hold = Hold(DOCUMENT_BYTES_MAX)
+        self.edits_endpoint = False
         self.edits = self.reads_json = caller.move is not None
 
     def head(self, response: Response) -> None:

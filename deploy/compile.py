@@ -1,0 +1,59 @@
+"""Compile the modules that every relayed message passes, with mypyc: less CPU, the same behaviour.
+
+In: the sources of a `gateway` package, which mypy --strict has no fault in. Out: an extension module beside each source
+in the list below; Python takes it before the source. Always: the sources are the reference; nothing needs to be
+compiled; without the extension modules (`--remove`) everything runs as written.
+
+Classes that inherit from asyncio's protocols cannot be compiled, so wire.py, connection.py and upstream.py are not here.
+Run it with the Python that will run the gateway: `python deploy/compile.py [--remove] [FOLDER]`. It needs mypy, setuptools
+and a C compiler. FOLDER has `gateway` in it; it is this repository unless given.
+"""
+
+import argparse
+import os
+import sys
+from pathlib import Path
+from typing import Final
+
+MODULES: Final = (
+    "mcp/sse operate/journal operate/metrics operate/recent proxy watch transport/body transport/buffers "
+    "transport/caller transport/channel transport/cors transport/door transport/exchange transport/headers "
+    "transport/http1 transport/pool transport/relay transport/reply transport/routes transport/taps transport/turns"
+).split()
+
+
+def compile_in(folder: Path) -> None:
+    """Compile the modules in place. Raises SystemExit with mypy's or the compiler's words."""
+    from mypyc.build import mypycify  # noqa: PLC0415
+    from setuptools import Distribution  # noqa: PLC0415
+    from setuptools.command.build_ext import build_ext  # noqa: PLC0415
+
+    os.chdir(folder)
+    sources = [f"gateway/{module}.py" for module in MODULES]
+    extensions = mypycify(["--strict", *sources], opt_level="3", debug_level="0", target_dir="build/compiled")
+    command = build_ext(Distribution({"name": "taskgate", "ext_modules": extensions}))
+    command.inplace, command.build_temp, command.build_lib = True, "build/compiled", "build/compiled"
+    command.ensure_finalized()
+    command.run()
+
+
+def remove_from(folder: Path) -> None:
+    """Remove what `compile_in` has left."""
+    for module in (*folder.glob("gateway/**/*.so"), *folder.glob("*__mypyc*.so")):
+        module.unlink()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Compile the modules that every relayed message passes, with mypyc.")
+    parser.add_argument("folder", nargs="?", type=Path, default=Path(__file__).parent.parent)
+    parser.add_argument("--remove", action="store_true", help="remove the compiled modules: sources run again")
+    given = parser.parse_args()
+    folder = given.folder.resolve()
+    remove_from(folder)
+    if not given.remove:
+        print(f"Compiling {len(MODULES)} modules of {folder / 'gateway'}: about a minute.", flush=True)
+        compile_in(folder)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
