@@ -41,7 +41,7 @@ async def test_a_storm_leaves_everything_as_it_was(tmp_path_factory: pytest.Temp
 async def test_a_wilful_fault_is_found_in_a_storm(fault: Callable[[Patch], None], monkeypatch: Patch) -> None:
     asyncio.get_running_loop().set_debug(False)
     monkeypatch.setattr("tests.soak.play.SETTLE_S", 0.3)
-    monkeypatch.setattr("tests.peer.WAIT_S", 1.0)
+    monkeypatch.setattr("tests.peer.WAIT_S", 3.0)
     async with Upstream() as upstream, in_process(upstream, storm.STORM_SETTINGS) as gate:
         with monkeypatch.context() as patch:
             fault(patch)
