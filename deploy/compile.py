@@ -15,18 +15,36 @@ import sys
 from pathlib import Path
 from typing import Final
 
-MODULES: Final = (
-    "mcp/sse operate/journal operate/metrics operate/recent proxy watch transport/body transport/buffers "
-    "transport/caller transport/channel transport/cors transport/door transport/exchange transport/headers "
-    "transport/http1 transport/pool transport/relay transport/reply transport/routes transport/taps transport/turns"
-).split()
+MODULES: Final = [
+    "mcp/sse",
+    "operate/journal",
+    "operate/metrics",
+    "operate/recent",
+    "proxy",
+    "watch",
+    "transport/body",
+    "transport/buffers",
+    "transport/caller",
+    "transport/channel",
+    "transport/cors",
+    "transport/door",
+    "transport/exchange",
+    "transport/headers",
+    "transport/http1",
+    "transport/pool",
+    "transport/relay",
+    "transport/reply",
+    "transport/routes",
+    "transport/taps",
+    "transport/turns",
+]
 
 
 def compile_in(folder: Path) -> None:
     """Compile the modules in place. Raises SystemExit with mypy's or the compiler's words."""
-    from mypyc.build import mypycify  # noqa: PLC0415
-    from setuptools import Distribution  # noqa: PLC0415
-    from setuptools.command.build_ext import build_ext  # noqa: PLC0415
+    from mypyc.build import mypycify
+    from setuptools import Distribution
+    from setuptools.command.build_ext import build_ext
 
     os.chdir(folder)
     sources = [f"gateway/{module}.py" for module in MODULES]
