@@ -4,9 +4,9 @@ In: the sources of a `gateway` package, which mypy --strict has no fault in. Out
 in the list below; Python takes it before the source. Always: the sources are the reference; nothing needs to be
 compiled; without the extension modules (`--remove`) everything runs as written.
 
-Classes that inherit from asyncio's protocols cannot be compiled, so wire.py, connection.py and upstream.py are not here.
-Run it with the Python that will run the gateway: `python deploy/compile.py [--remove] [FOLDER]`. It needs mypy, setuptools
-and a C compiler. FOLDER has `gateway` in it; it is this repository unless given.
+Classes that inherit from asyncio's protocols cannot be compiled: wire.py, connection.py and upstream.py are not here.
+Run it with the Python that will run the gateway: `python deploy/compile.py [--remove] [FOLDER]`. It needs mypy,
+setuptools and a C compiler. FOLDER has `gateway` in it; it is this repository unless given.
 """
 
 import argparse
@@ -15,29 +15,13 @@ import sys
 from pathlib import Path
 from typing import Final
 
-MODULES: Final = [
+MODULES: Final = (
     "mcp/sse",
-    "operate/journal",
-    "operate/metrics",
-    "operate/recent",
-    "proxy",
-    "watch",
-    "transport/body",
-    "transport/buffers",
-    "transport/caller",
-    "transport/channel",
-    "transport/cors",
-    "transport/door",
-    "transport/exchange",
-    "transport/headers",
-    "transport/http1",
-    "transport/pool",
-    "transport/relay",
-    "transport/reply",
-    "transport/routes",
-    "transport/taps",
-    "transport/turns",
-]
+    *(f"operate/{name}" for name in ("journal", "metrics", "recent")),
+    *("proxy", "watch"),
+    *(f"transport/{name}" for name in ("body", "buffers", "caller", "channel", "cors", "door", "exchange", "headers")),
+    *(f"transport/{name}" for name in ("http1", "pool", "relay", "reply", "routes", "taps", "turns")),
+)
 
 
 def compile_in(folder: Path) -> None:
