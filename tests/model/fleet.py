@@ -25,7 +25,7 @@ from tests.model.oracle import Asked, Oracle
 from tests.model.play import World, config_of
 from tests.model.resp import STORE_PORT, Redis
 from tests.model.search import broken
-from tests.model.truth import BEFORE_ALL, Moment
+from tests.model.truth import BEFORE_ALL, GONE, Moment, Truth
 from tests.model.virtual import TICK_S, WIRE_S
 
 REPLICAS: Final = 2
@@ -67,6 +67,11 @@ class FleetOracle(Oracle):
         if self.redis.state != "well" or now < since + _BACK_S + max_age_s / 2:
             return BEFORE_ALL
         return Moment(now - max_age_s / 2 - _TOLD_S, 0)
+
+    def learn(self, truth: Truth, number: int, at: Moment) -> None:
+        """A replica that has never heard of a task does not know that it is gone, and tells nobody (DESIGN 6.2)."""
+        if number != GONE:
+            super().learn(truth, number, at)
 
     def _check_cost(self, asked: Asked, at: Moment) -> None:
         """Not judged."""
@@ -134,7 +139,7 @@ class FleetWorld(World):
 def played(seed: int, **changed: Any) -> h.History:
     """The history of a seed in a fleet."""
     drawn = h.drawn(seed)
-    return as_fleet(h.History(replace(drawn.setting, **changed), drawn.events), seed)
+    return as_fleet(h.History(h.sensible(replace(drawn.setting, **changed)), drawn.events), seed)
 
 
 def histories(count: int = 500) -> Iterator[h.History]:

@@ -89,7 +89,7 @@ class Waiting(Timed):
     async def by_the_clock(self) -> None:
         for state in ("stopped", "killed", "full", "well"):
             await self._redis.become(state)
-            for _ in range(25):  # the store is found out, is tried again, and again
+            for _ in range(15):  # the store is found out, is tried again, and again
                 assert await self.took(h.Get(which=h.NOBODY)) <= EXCHANGE_S
                 assert await self.took(h.Create()) <= EXCHANGE_S
                 assert await self.took(h.Query()) <= TIMEOUT_S + EXCHANGE_S
