@@ -4,9 +4,9 @@ In: a `History`, a seed. Out: a world that plays it. Always: the real `App`, twi
 only Redis is `resp.py`.
 
 The promise of a fleet (DESIGN 12): an answer reflects every state from not longer than `max_age` ago, as that of one
-gateway does. What passed through any replica counts once it was told: at most half of `max_age` and the time of a batch
-later, if the store has served all the time; 2 s after it serves again it has everything. While it fails, nothing that
-passed elsewhere counts. What is asked twice, or in vain, is not judged: each replica asks for itself.
+gateway does. What passed through any replica counts `max_age` later, if the store has served all the time. A batch
+takes its time, which matters where `max_age` is shorter. 2 s after the store serves again it has everything. While it
+fails, nothing that passed elsewhere counts. What is asked twice, or in vain, is not judged: each replica asks for itself.
 """
 
 import multiprocessing
@@ -66,7 +66,7 @@ class FleetOracle(Oracle):
         now, since = asked.came.time, self.redis.well_since
         if self.redis.state != "well" or now < since + _BACK_S + max_age_s / 2:
             return BEFORE_ALL
-        return Moment(now - max_age_s / 2 - _TOLD_S, 0)
+        return Moment(now - max(max_age_s, max_age_s / 2 + _TOLD_S), 0)
 
     def learn(self, truth: Truth, number: int, at: Moment) -> None:
         """A replica that has never heard of a task does not know that it is gone, and tells nobody (DESIGN 6.2)."""
