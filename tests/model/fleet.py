@@ -6,7 +6,7 @@ only Redis is `resp.py`.
 The promise of a fleet (DESIGN 12): an answer reflects every state from not longer than `max_age` ago, as that of one
 gateway does. What passed through any replica counts `max_age` later, if the store has served all the time. A batch
 takes its time, which matters where `max_age` is shorter. 2 s after the store serves again it has everything. While it
-fails, nothing that passed elsewhere counts. What is asked twice, or in vain, is not judged: each replica asks for itself.
+fails, nothing that passed elsewhere counts. What is asked twice, or in vain, is not judged: each replica asks alone.
 """
 
 import multiprocessing
