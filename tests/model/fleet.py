@@ -4,9 +4,9 @@ In: a `History`, a seed. Out: a world that plays it. Always: the real `App`, twi
 only Redis is `resp.py`.
 
 The promise of a fleet (DESIGN 12): an answer reflects every state from not longer than `max_age` ago, as that of one
-gateway does. What passed through any replica counts once it was told: at most half of `max_age` and the time of a batch
-later, if the store has served all the time; 2 s after it serves again it has everything. While it fails, nothing that
-passed elsewhere counts. What is asked twice, or in vain, is not judged: each replica asks for itself.
+gateway does. What passed through any replica counts `max_age` later, if the store has served all the time. A batch
+takes its time, which matters where `max_age` is shorter. 2 s after the store serves again it has everything. While it
+fails, nothing that passed elsewhere counts. What is asked twice, or in vain, is not judged: each replica asks alone.
 """
 
 import multiprocessing
@@ -25,7 +25,7 @@ from tests.model.oracle import Asked, Oracle
 from tests.model.play import World, config_of
 from tests.model.resp import STORE_PORT, Redis
 from tests.model.search import broken
-from tests.model.truth import BEFORE_ALL, Moment
+from tests.model.truth import BEFORE_ALL, GONE, Moment, Truth
 from tests.model.virtual import TICK_S, WIRE_S
 
 REPLICAS: Final = 2
@@ -66,7 +66,12 @@ class FleetOracle(Oracle):
         now, since = asked.came.time, self.redis.well_since
         if self.redis.state != "well" or now < since + _BACK_S + max_age_s / 2:
             return BEFORE_ALL
-        return Moment(now - max_age_s / 2 - _TOLD_S, 0)
+        return Moment(now - max(max_age_s, max_age_s / 2 + _TOLD_S), 0)
+
+    def learn(self, truth: Truth, number: int, at: Moment) -> None:
+        """A replica that has never heard of a task does not know that it is gone, and tells nobody (DESIGN 6.2)."""
+        if number != GONE:
+            super().learn(truth, number, at)
 
     def _check_cost(self, asked: Asked, at: Moment) -> None:
         """Not judged."""
@@ -134,7 +139,7 @@ class FleetWorld(World):
 def played(seed: int, **changed: Any) -> h.History:
     """The history of a seed in a fleet."""
     drawn = h.drawn(seed)
-    return as_fleet(h.History(replace(drawn.setting, **changed), drawn.events), seed)
+    return as_fleet(h.History(h.sensible(replace(drawn.setting, **changed)), drawn.events), seed)
 
 
 def histories(count: int = 500) -> Iterator[h.History]:

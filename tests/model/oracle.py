@@ -215,6 +215,10 @@ class Oracle:
         """What passed before this moment is known where a query is answered."""
         return asked.came
 
+    def learn(self, truth: Truth, number: int, at: Moment) -> None:
+        """An answer, if it is right, says that a task was in a state, or is gone."""
+        truth.pass_through(number, at)
+
     # ---- failures ----
 
     def _own(self, asked: Asked, until: Moment) -> list[Own]:
@@ -286,7 +290,7 @@ class Oracle:
         if chain.first is None:
             chain.first = {t: self._options(asked, at, t, oldest) for t in asked.session.truths}
         for truth, number in [*bounds.learned, *((t, s.number) for t, s in shown)]:
-            truth.pass_through(number, at)
+            self.learn(truth, number, at)
         return Seen(last, result.nextCursor)
 
     def _shown(self, asked: Asked, at: Moment, result: _Result) -> list[tuple[Truth, State]]:
