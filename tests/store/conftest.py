@@ -28,6 +28,7 @@ THREE: Final[Json] = {
     "list": {},
     "requests": {"tools": {"call": {}}, "prompts": {"get": {}}, "resources": {"read": {}}},
 }
+PATIENCE: Final = "20s"  # of a query for the store: on a busy machine a store that serves may be slow
 _NOWHERE: Final = b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n"
 
 
@@ -157,10 +158,13 @@ class Fleet:
         self.server = Server()
 
     @asynccontextmanager
-    async def replica(self, **changed: Any) -> AsyncIterator[Replica]:
-        """One more replica, on the running loop."""
+    async def replica(self, serves: bool = True, **changed: Any) -> AsyncIterator[Replica]:
+        """One more replica, on the running loop; with a store that serves it, unless told otherwise."""
         async with self._gateways.in_process(self.port, **{**self._settings, **changed}) as gateway:
-            yield Replica(gateway)
+            one = Replica(gateway)
+            if serves:
+                await eventually(one.serves, "a store that serves")
+            yield one
 
     @asynccontextmanager
     async def pair(self, **changed: Any) -> AsyncIterator[tuple[Replica, Replica]]:
@@ -174,7 +178,7 @@ async def fleet(tmp_path: Path, store: Store) -> AsyncIterator[Fleet]:
     """Gateways that share the store, before a server whose list omits all tasks."""
     with listening() as sock:
         upstream = Upstream(sock)
-        one = Fleet(Gateways(tmp_path), upstream, {"store": {"url": store.url}})
+        one = Fleet(Gateways(tmp_path), upstream, {"store": {"url": store.url, "timeout": PATIENCE}})
 
         async def serve() -> None:
             for number in count(1):

@@ -101,8 +101,6 @@ async def test_a_store_that_fails_loses_nothing_and_stops_nobody(
     fail, mend = FAILURES[name]
     caplog.set_level(logging.INFO, "taskgate.store")
     async with fleet.pair() as (one, other):
-        for replica in (one, other):
-            await eventually(replica.serves, "a store that serves")
         caller = await one.open()
         before = await one.make(caller)
         await known(store, 1)
@@ -124,7 +122,7 @@ async def test_a_store_that_fails_loses_nothing_and_stops_nobody(
 
 async def test_a_gateway_starts_without_its_store_and_finds_it_later(fleet: Fleet, store: Store) -> None:
     store.kill()
-    async with fleet.replica() as one:
+    async with fleet.replica(serves=False) as one:
         caller = await one.open()
         made = await one.make(caller)
         assert await one.ids(caller) == [made]
@@ -135,8 +133,6 @@ async def test_a_gateway_starts_without_its_store_and_finds_it_later(fleet: Flee
 async def test_a_query_does_not_wait_for_a_store_that_takes_long(fleet: Fleet, store: Store) -> None:
     """With no limit in sight, the answer would never come."""
     async with fleet.pair(store={"url": store.url, "timeout": "50ms"}) as (one, other):
-        for replica in (one, other):
-            await eventually(replica.serves, "a store that serves")
         caller = await one.open()
         made = await one.make(caller)
         await known(store, 1)
