@@ -5,7 +5,7 @@ look-up takes the name in lower case. An object never changes; a method returns 
 """
 
 from collections.abc import Container, Iterable, Iterator
-from typing import Final, Self
+from typing import Final, Self, TypeAlias
 
 # RFC 9110, 7.6.1. Transfer-Encoding is not here: the relay frames each leg as the other is framed, and so keeps it.
 _HOP_BY_HOP: Final = frozenset({b"connection", b"keep-alive", b"proxy-connection", b"te", b"upgrade"})
@@ -27,6 +27,9 @@ _NEVER_TRAILERS_BEGIN: Final = (b"mcp-", b"x-forwarded-", b"sec-", b"access-cont
 _READABLE: Final = frozenset({b"gzip", b"x-gzip", b"deflate", b"identity"})
 
 
+_Field: TypeAlias = tuple[bytes, bytes, bytes]  # the name in lower case, the name, the value
+
+
 class Headers:
     """The header fields, or the trailer fields, of one message.
 
@@ -41,11 +44,14 @@ class Headers:
         self.by_name = {lower: value for lower, _, value in reversed(self._fields)}
 
     @classmethod
-    def of(cls, fields: list[tuple[bytes, bytes, bytes]]) -> Self:
+    def of(cls, fields: list[_Field]) -> Self:
         """The fields in a list of (name in lower case, name, value). The object keeps the list as its own."""
+        return cls._made(fields, {lower: value for lower, _, value in reversed(fields)})
+
+    @classmethod
+    def _made(cls, fields: list[_Field], by_name: dict[bytes, bytes]) -> Self:
         headers = cls.__new__(cls)
-        headers._fields = fields
-        headers.by_name = {lower: value for lower, _, value in reversed(fields)}
+        headers._fields, headers.by_name = fields, by_name
         return headers
 
     def __iter__(self) -> Iterator[tuple[bytes, bytes]]:
@@ -64,6 +70,8 @@ class Headers:
 
     def all(self, name: bytes) -> list[bytes]:
         """The values of all fields called `name`."""
+        if len(self.by_name) == len(self._fields):
+            return [self.by_name[name]] if name in self.by_name else []
         return [value for lower, _, value in self._fields if lower == name]
 
     def repeats(self, name: bytes) -> bool:
@@ -133,11 +141,12 @@ class Headers:
         """
         if name not in self.by_name:
             return self.with_field(b"-".join(part.capitalize() for part in name.split(b"-")), value)
-        fields = [field if field[0] != name else (name, field[1], value) for field in self._fields]
+        first = next(at for at, field in enumerate(self._fields) if field[0] == name)
+        fields = self._fields.copy()
+        fields[first] = (name, fields[first][1], value)
         if self.repeats(name):
-            first = [field[0] for field in fields].index(name)
             fields = [field for at, field in enumerate(fields) if field[0] != name or at == first]
-        return self.of(fields)
+        return self._made(fields, {**self.by_name, name: value})
 
     def with_readable_encodings(self) -> "Headers":
         """The fields with `Accept-Encoding` narrowed to what the gateway can read; itself if all is readable."""
