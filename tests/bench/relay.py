@@ -1,6 +1,7 @@
 """Section `relay`: what a relayed `ping` costs, directly, through the gateway, and through its peers.
 
-The peers: a plain aiohttp proxy; Envoy; Envoy with its own filter for MCP, which reads the JSON of each request.
+The peers: a plain aiohttp proxy; Envoy; Envoy with its own filter for MCP, which reads the JSON of each request. The
+gateway itself runs from its sources, and compiled (deploy/compile.py).
 
 How: one POST of a `ping`, answered with 300 bytes, over 32 kept-alive connections for throughput and over one for
 latency; closed loop. The ways are measured in turn, in short rounds whose order changes. A figure is that of its
@@ -11,9 +12,14 @@ ceiling of what the rig can ask for. A proxy's neighbours are on another core, s
 direct way hardly does. CPU time per request is that of the proxy alone, and notices other work least.
 """
 
+import asyncio
+import shutil
 import statistics
+import subprocess
+import sys
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlsplit
 
@@ -23,6 +29,7 @@ from tests.bench.options import Options
 from tests.bench.processes import BenchFailed, Child, Served, child, gateway
 from tests.bench.report import Column, Table, progress, spread_percent
 from tests.bench.upstream import BODY, BODY_BYTES
+from tests.launch import ROOT
 
 CONNECTIONS: Final = 32
 SECONDS: Final = 1.0
@@ -32,6 +39,8 @@ PLAIN: Final = "plain aiohttp"
 ENVOY: Final = "Envoy"
 ENVOY_MCP: Final = "Envoy+MCP"
 GATEWAY: Final = "taskgate"
+COMPILED: Final = "compiled"
+_TREE: Final = ROOT / "build/bench"  # a copy of the gateway, compiled
 
 
 @dataclass
@@ -82,7 +91,28 @@ async def ways(stack: AsyncExitStack, upstream: Child) -> list[Way]:
         await add(ENVOY, envoy.serving(core, urlsplit(origin).netloc, reads_mcp=False))
         await add(ENVOY_MCP, envoy.serving(core, urlsplit(origin).netloc, reads_mcp=True))
     await add(GATEWAY, gateway(core, upstream.url))
+    await add(COMPILED, gateway(core, upstream.url, tree=await asyncio.to_thread(_compiled)))
     return found
+
+
+def _compiled() -> Path:
+    """A tree with the gateway compiled, made anew if a source has changed. Raises BenchFailed."""
+    sources = [path for path in (ROOT / "gateway").rglob("*") if path.suffix in (".py", ".html", ".css", ".js", ".svg")]
+    made = _TREE / "made"
+    if made.exists() and made.stat().st_mtime > max(path.stat().st_mtime for path in sources):
+        return _TREE
+    progress("relay: the gateway is compiled, which takes about a minute")
+    shutil.rmtree(_TREE, ignore_errors=True)
+    for path in sources:
+        copy = _TREE / path.relative_to(ROOT)
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(path, copy)
+    line = [sys.executable, str(ROOT / "deploy/compile.py"), str(_TREE)]
+    done = subprocess.run(line, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise BenchFailed(f"the gateway cannot be compiled:\n{done.stdout}{done.stderr}")
+    made.touch()
+    return _TREE
 
 
 async def run(options: Options) -> list[Table]:
@@ -103,7 +133,7 @@ async def run(options: Options) -> list[Table]:
 
 
 def _throughput(all_ways: list[Way]) -> Table:
-    bases = all_ways[:-1]  # the gateway's peers
+    bases = all_ways[:-1]  # the peers of the last
     table = Table(
         "relay, 32 connections",
         f"Relayed ping, {BODY_BYTES}-byte answer, {CONNECTIONS} keep-alive connections",
