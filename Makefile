@@ -18,7 +18,7 @@ PIP    := $(BIN)/python -m pip --disable-pip-version-check install --constraint 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-install: $(TESTS) form  ## make .venv with taskgate and all that its tests need (COMPILED=1: compiled, as below)
+install: $(TESTS) form  ## make .venv with taskgate and all that its tests need (COMPILED=1: compiled with mypyc)
 
 $(RUNS): pyproject.toml deploy/constraints.txt
 	@echo "Once: installing taskgate, and only what it runs with, into $(VENV): 17 packages, about 10 MB."
@@ -31,13 +31,13 @@ $(TESTS): $(RUNS)
 	$(PIP) --editable '.[dev]'
 	@touch $@
 
-# COMPILED=1 before install, run, test or bench: the modules that every relayed message passes are compiled with mypyc,
-# and lie beside their sources. Without it the sources run.
-ifdef COMPILED
+# With COMPILED=1 the modules that every relayed message passes are compiled with mypyc, and lie beside their sources.
+# Without it they are removed, and the sources run.
+ifeq ($(COMPILED),1)
 form: $(VENV)/.compiled
 else
 form: $(RUNS)
-	@if [ -e $(VENV)/.compiled ]; then rm $(VENV)/.compiled; $(BIN)/python deploy/compile.py --remove; fi
+	@rm -f $(VENV)/.compiled && $(BIN)/python deploy/compile.py --remove
 endif
 
 $(VENV)/.compiled: $(TESTS) deploy/compile.py $(shell find gateway -name '*.py')
@@ -75,7 +75,7 @@ check: $(TESTS)  ## ruff and mypy --strict
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-fuzz: $(TESTS)  ## play 20,000 random histories, and check each answer (ARGS="--histories N --seed N")
+fuzz: $(TESTS) form  ## play 20,000 random histories, and check each answer (ARGS="--histories N --seed N")
 	$(BIN)/python -m tests.model $(ARGS)
 
 # Envoy: one of the peers, and one of the balancers that CI tests. It has 37 MB.
@@ -108,7 +108,7 @@ image:  ## the container image taskgate:VERSION (BUILDER="podman" or "buildah", 
 	$(BUILDER) build --file deploy/Dockerfile --build-arg VERSION=$(VERSION) --build-arg REVISION=$$(git rev-parse HEAD) \
 		--tag taskgate:$(VERSION) $(ARGS) .
 
-try-image: $(TESTS)  ## build the image with buildah on a base of Debian's packages, and run it (as root)
+try-image: $(TESTS) form  ## build the image with buildah on a base of Debian's packages, and run it (as root)
 	$(BIN)/python -m tests.deploy.image
 
 clean:  ## remove everything that make has made

@@ -1,10 +1,11 @@
 """Compile the modules that every relayed message passes, with mypyc: less CPU, the same behaviour.
 
-In: the sources of a `gateway` package, which mypy --strict has no fault in. Out: an extension module beside each source
-in the list below; Python takes it before the source. Always: the sources are the reference; nothing needs to be
-compiled; without the extension modules (`--remove`) everything runs as written.
+In: a `gateway` package that passes mypy --strict. Out: an extension module beside each source in the list below, which
+Python takes before the source, and one library that they share. Always: the sources are the reference; nothing needs to
+be compiled; without the extension modules (`--remove`) everything runs as written.
 
-Classes that inherit from asyncio's protocols cannot be compiled: wire.py, connection.py and upstream.py are not here.
+A class that inherits from asyncio's protocols cannot be compiled, nor a base of a class that is not: wire.py,
+connection.py, upstream.py, journal.py and metrics.py are not here.
 Run it with the Python that will run the gateway: `python deploy/compile.py [--remove] [FOLDER]`. It needs mypy,
 setuptools and a C compiler. FOLDER has `gateway` in it; it is this repository unless given.
 """
@@ -15,10 +16,10 @@ import sys
 from pathlib import Path
 from typing import Final
 
+LIBRARY: Final = "taskgate"
 MODULES: Final = (
     "mcp/sse",
-    *(f"operate/{name}" for name in ("journal", "metrics", "recent")),
-    *("proxy", "watch"),
+    *("operate/recent", "proxy", "watch"),
     *(f"transport/{name}" for name in ("body", "buffers", "caller", "channel", "cors", "door", "exchange", "headers")),
     *(f"transport/{name}" for name in ("http1", "pool", "relay", "reply", "routes", "taps", "turns")),
 )
@@ -32,7 +33,9 @@ def compile_in(folder: Path) -> None:
 
     os.chdir(folder)
     sources = [f"gateway/{module}.py" for module in MODULES]
-    extensions = mypycify(["--strict", *sources], opt_level="3", debug_level="0", target_dir="build/compiled")
+    extensions = mypycify(
+        ["--strict", *sources], opt_level="3", debug_level="0", target_dir="build/compiled", group_name=LIBRARY
+    )
     command = build_ext(Distribution({"name": "taskgate", "ext_modules": extensions}))
     command.inplace, command.build_temp, command.build_lib = True, "build/compiled", "build/compiled"
     command.ensure_finalized()
@@ -41,7 +44,7 @@ def compile_in(folder: Path) -> None:
 
 def remove_from(folder: Path) -> None:
     """Remove what `compile_in` has left."""
-    for module in (*folder.glob("gateway/**/*.so"), *folder.glob("*__mypyc*.so")):
+    for module in (*folder.glob("gateway/**/*.so"), *folder.glob(f"{LIBRARY}__mypyc.*.so")):
         module.unlink()
 
 

@@ -3,6 +3,8 @@
 In: pyproject.toml, deploy/constraints.txt, the Makefile, and the metadata of what is installed. Nothing is downloaded.
 """
 
+import ast
+import runpy
 import subprocess
 import tomllib
 from importlib.metadata import requires
@@ -83,3 +85,19 @@ def test_make_says_what_takes_long_before_it_does_it(tmp_path: Path) -> None:
     assert all("--quiet" not in lines[place] for place in steps), "pip shows what it downloads"
     assert sum(line.startswith("echo ") for line in lines[: steps[1]]) == 2
     assert f"{len(closure(RUNTIME))} packages" in lines[0]
+
+
+def test_no_class_that_is_not_compiled_inherits_from_one_that_is() -> None:
+    """Such a class cannot be made: mypyc says so only when it is tried."""
+    modules = runpy.run_path(str(ROOT / "deploy/compile.py"))["MODULES"]
+    compiled: set[str] = set()
+    others: dict[str, set[str]] = {}
+    for path in (ROOT / "gateway").rglob("*.py"):
+        is_compiled = str(path.relative_to(ROOT / "gateway").with_suffix("")) in modules
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ClassDef) and is_compiled:
+                compiled.add(node.name)
+            elif isinstance(node, ast.ClassDef):
+                others[node.name] = {base.id for base in node.bases if isinstance(base, ast.Name)}
+    assert len(compiled) > 20, "there are classes to compile"
+    assert {name: bases & compiled for name, bases in others.items() if bases & compiled} == {}

@@ -5,7 +5,6 @@ requests of the gateway's own that repeat the caller's target and header fields.
 """
 
 from collections.abc import Awaitable, Callable, Mapping
-from functools import cached_property
 from typing import Final
 
 from gateway.config import Config, Limits
@@ -42,12 +41,17 @@ class HttpCaller:
         self._original = original
         self._limits = limits
         self._key: Key | None = None
+        self._knows_move = False  # worked out when it is first asked for
+        self._move: Move | None = None
         self.held: object = None  # what must stay for as long as the request
 
-    @cached_property
+    @property
     def move(self) -> Move | None:
         """The move of the upstream's addresses to where this client is; None if they stay."""
-        return self._addresses.move(self._original, self.headers, self._is_tls)
+        if not self._knows_move:
+            self._knows_move = True
+            self._move = self._addresses.move(self._original, self.headers, self._is_tls)
+        return self._move
 
     def moved(self, status: int, headers: Headers) -> Headers:
         """The fields of a response of the upstream's with its own addresses moved."""
