@@ -1,4 +1,4 @@
-"""Section `streams`: memory per open event stream, delay of events on 500 at once, and bodies of 100 MB, up and down.
+"""Section `streams`: memory per open event stream, delay of events on 500 and 5,000 at once, bodies of 100 MB.
 
 How: 20 streams are opened first, so that what a proxy loads and allocates once is there, then 200 more; each has had
 its first event when memory is read again. Bodies are timed from the request's first byte to the answer's last,
@@ -6,7 +6,7 @@ directly, through the plain aiohttp proxy and through the gateway in turn, the m
 memory is that of its peak over all rounds. Bodies go up as JSON, which the gateway would inspect if it were small, and
 as bytes; they come down as bytes and as an event stream, every event of which the gateway looks at.
 
-500 streams are held open for a minute, directly and then through the gateway, each with an event a second; the streams'
+500 streams are held open for a minute, and 5,000 for 20 s, each way in turn, each with an event a second; the streams'
 events are spread evenly over the second, as those of servers that know nothing of each other are. A delay is the time
 from the upstream's writing an event to the client's reading it, three processes and one clock. An event that is lost,
 repeated, late by its order or on another stream ends the bench (tests/soak/test_streams.py runs that as a test).
@@ -26,8 +26,7 @@ from tests.bench.report import Column, Goal, Table, progress, ratio
 STREAMS_WARM_UP: Final = 20
 STREAMS: Final = 200
 STREAM_BYTES_GOAL: Final = 40_000
-TICKING: Final = 500
-TICKS: Final = 60
+TICKING: Final = ((500, 60), (5000, 20))  # how many streams, for how many seconds
 PERIOD_MS: Final = 1000
 DELAY_MS_GOAL: Final = 5
 SETTLE_SECONDS: Final = 0.5
@@ -67,7 +66,7 @@ async def run(options: Options) -> list[Table]:
         bodies = _bodies(rounds)
     progress(f"streams: {STREAMS} open streams")
     held = await _open_streams()
-    return [held, await _ticks(), bodies]
+    return [held, *[await _ticks(count, ticks) for count, ticks in TICKING], bodies]
 
 
 async def _transfer(load: Child, way: Way, kind: Kind) -> dict[str, float]:
@@ -142,26 +141,38 @@ async def _grown(way: Way) -> dict[str, Any]:
     return {"before": before_bytes, "after": after_bytes}
 
 
-async def _ticks() -> Table:
+async def _ticks(count: int, ticks: int) -> Table:
     table = Table(
-        "streams, delays",
-        f"{TICKING} open streams for {TICKS} s, each with an event a second, spread over the second",
+        f"streams, delays of {count:,}",
+        f"{count:,} open streams for {ticks} s, each with an event a second, spread over the second",
         "way",
-        [Column("events"), Column("median ms", 2), Column("p99 ms", 2), Column("max ms", 2), Column("proxy CPU %", 1)],
+        [
+            Column("events"),
+            *(Column("median ms", 2), Column("p99 ms", 2), Column("max ms", 2)),
+            *(Column("proxy CPU %", 1), Column("CPU us/event", 1), Column("KB per stream", 1)),
+        ],
     )
     median_ms = {}
     async with AsyncExitStack() as stack:
         upstream = await stack.enter_async_context(child(proc.cores().others, "upstream"))
         load = await stack.enter_async_context(child(proc.cores().others, "load"))
         for way in [w for w in await ways(stack, upstream) if w.name != PLAIN]:
-            progress(f"streams: {TICKING} streams with an event a second for {TICKS} s, {way.name}")
-            cpu_before = proc.cpu_seconds(way.pid) if way.pid is not None else 0
-            came = await load.ask("listen", url=way.url, count=TICKING, events=TICKS, period_ms=PERIOD_MS)
-            cpu = (proc.cpu_seconds(way.pid) - cpu_before) / TICKS * 100 if way.pid is not None else None
+            progress(f"streams: {count} streams with an event a second for {ticks} s, {way.name}")
+            cpu_s, peak_bytes = _spent(way.pid)
+            came = await load.ask("listen", url=way.url, count=count, events=ticks, period_ms=PERIOD_MS)
+            cpu_s, peak_bytes = (
+                after - before for after, before in zip(_spent(way.pid), (cpu_s, peak_bytes), strict=True)
+            )
             median_ms[way.name] = came["median_us"] / 1e3
             figures = [came[name] / 1e3 for name in ("median_us", "p99_us", "max_us")]
-            table.add(way.name, came["events"], *figures, cpu)
+            spent = (cpu_s / ticks * 100, cpu_s / came["events"] * 1e6, peak_bytes / count / 1e3)
+            table.add(way.name, came["events"], *figures, *(spent if way.pid is not None else [None] * 3))
     more_ms = median_ms[GATEWAY] - median_ms[DIRECT]
     table.goals.append(Goal("median delay beyond that directly", DELAY_MS_GOAL, "ms", more_ms))
     table.notes.append("every event came once and in order on its stream")
     return table
+
+
+def _spent(pid: int | None) -> tuple[float, float]:
+    """The CPU seconds of a proxy, and its peak memory in bytes."""
+    return (0.0, 0.0) if pid is None else (proc.cpu_seconds(pid), proc.peak_bytes(pid))
