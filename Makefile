@@ -90,7 +90,7 @@ lock:  ## write deploy/constraints.txt from the ranges in pyproject.toml
 	rm -rf $(VENV)/lock && $(PYTHON) -m venv $(VENV)/lock
 	$(VENV)/lock/bin/python -m pip install --quiet '.[dev,bench]'
 	( echo "# Exact versions for the ranges in pyproject.toml. Written by make lock."; \
-	  $(VENV)/lock/bin/python -m pip freeze --exclude taskgate ) > deploy/constraints.txt
+	  $(VENV)/lock/bin/python -m pip freeze --all --exclude pip --exclude taskgate ) > deploy/constraints.txt
 	rm -rf $(VENV)/lock
 
 # The version is read from pyproject.toml.

@@ -6,14 +6,16 @@ be compiled; without the extension modules (`--remove`) everything runs as writt
 
 A class that inherits from asyncio's protocols cannot be compiled, nor a base of a class that is not: wire.py,
 connection.py, upstream.py, journal.py and metrics.py are not here.
-Run it with the Python that will run the gateway: `python deploy/compile.py [--remove] [FOLDER]`. It needs mypy,
-setuptools and a C compiler. FOLDER has `gateway` in it; it is this repository unless given.
+Run it with the Python that will run the gateway: `python deploy/compile.py [--remove] [FOLDER]`. It needs a C compiler
+and the extra `compile`. FOLDER has `gateway` in it; it is this repository unless given.
 """
 
 import argparse
 import os
+import shutil
 import sys
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Final
 
 LIBRARY: Final = "taskgate"
@@ -26,20 +28,22 @@ MODULES: Final = (
 
 
 def compile_in(folder: Path) -> None:
-    """Compile the modules in place. Raises SystemExit with mypy's or the compiler's words."""
+    """Compile the modules, apart from all else in the folder. Raises SystemExit with mypy's or the compiler's words."""
     from mypyc.build import mypycify
     from setuptools import Distribution
     from setuptools.command.build_ext import build_ext
 
-    os.chdir(folder)
-    sources = [f"gateway/{module}.py" for module in MODULES]
-    extensions = mypycify(
-        ["--strict", *sources], opt_level="3", debug_level="0", target_dir="build/compiled", group_name=LIBRARY
-    )
-    command = build_ext(Distribution({"name": "taskgate", "ext_modules": extensions}))
-    command.inplace, command.build_temp, command.build_lib = True, "build/compiled", "build/compiled"
-    command.ensure_finalized()
-    command.run()
+    with TemporaryDirectory(prefix="taskgate-") as work:
+        shutil.copytree(folder / "gateway", Path(work) / "gateway", ignore=shutil.ignore_patterns("__pycache__"))
+        os.chdir(work)
+        options = ["--strict", f"--cache-dir={os.devnull}", *(f"gateway/{module}.py" for module in MODULES)]
+        extensions = mypycify(options, opt_level="3", debug_level="0", target_dir="c", group_name=LIBRARY)
+        command = build_ext(Distribution({"name": LIBRARY, "ext_modules": extensions}))
+        command.build_temp, command.build_lib = "c", "made"
+        command.ensure_finalized()
+        command.run()
+        shutil.copytree("made", folder, dirs_exist_ok=True)
+        os.chdir(folder)
 
 
 def remove_from(folder: Path) -> None:
