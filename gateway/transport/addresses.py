@@ -27,7 +27,7 @@ _WELL_KNOWN: Final = re.compile(
 _ESCAPE: Final = re.compile(rb"\\(?:u00([2-7][0-9A-Fa-f])|.)", re.DOTALL)
 _OF_ESCAPES: Final = (b"\\u", b"\\/")
 _ISSUER: Final = re.compile(rb"(?<=[?&#]iss=)[^&#]*")  # RFC 9207
-_HOST: Final = re.compile(rb"(?:[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(?::[0-9]{1,5})?")
+_HOST: Final = re.compile(rb"(?:[A-Za-z0-9._-]{1,255}|\[[0-9A-Fa-f:.]{1,45}\])(?::[0-9]{1,5})?")  # as door.py has it
 _PORT: Final = re.compile(rb":[0-9]*$")
 # With what an authority goes on (RFC 3986, 3.2), and a segment of a path. In text a quote, a bracket, a comma or a
 # semicolon may also end an address: it belongs to it only if more follows.
