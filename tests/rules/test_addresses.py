@@ -175,20 +175,43 @@ AUTHORITY_GOES_ON = [
 def test_an_address_whose_authority_only_begins_like_the_servers_stays(url: str, more: str) -> None:
     found = move(url, sent=None)
     assert found is not None
-    for said in (f"{url}{more}/mcp".encode(), f"{url}{more}".encode()):
+    for said in (f"{url}{more}/mcp".encode(), f"{url}{more}".encode(), f"{url},a;'b{more.lstrip(',;')}@x/".encode()):
         assert found.text(said) == said
         assert found.address(said) == said
         assert found.address(said.partition(b":")[2]) == said.partition(b":")[2]
 
 
 @pytest.mark.parametrize(
-    "after", ["", "/", "?", "#", '"', "'", ")", ", x", "; x", "', x", "'>", " ", "\\/x", '\\"', ">", "]"]
+    "after",
+    [
+        *("", "/", "?", "#", '"', "'", ")", ", x", "; x", "', x", "'>", " ", "\\/x", '\\"', ">", "]"),
+        *(",realm=x", ";charset=x", ",https://elsewhere/a@b", ',"a@b"', ", a@b", ";x a@b", ",a\\/@b", ",x?a@b", "',x"),
+    ],
 )
 def test_an_address_ends_where_its_authority_does(after: str) -> None:
     found = move()
     assert found is not None
     moved = found.text(f"<'http://127.0.0.1:3001{after}".encode())
     assert moved == f"<'http://gw.example:8080{after}".encode()
+
+
+def test_each_origin_of_a_list_in_one_string_moves() -> None:
+    found = move()
+    assert found is not None
+    said = b'{"origins": "http://127.0.0.1:3001,http://localhost:3001;http://[::1]:3001,https://elsewhere"}'
+    own = b"http://gw.example:8080"
+    assert found.document(said) == b'{"origins": "%b,%b;%b,https://elsewhere"}' % (own, own, own)
+
+
+@pytest.mark.parametrize("more", [",x", ";x", ",x.evil.example/", ";"])
+def test_an_address_that_stands_alone_does_not_end_at_a_comma(more: str) -> None:
+    """A name may have a comma in it, and `x.evil.example` a name for every word in front of it."""
+    found = move()
+    assert found is not None
+    for said in (f"http://127.0.0.1:3001{more}".encode(), f"//127.0.0.1:3001{more}".encode()):
+        assert found.address(said) == said
+    location = f"app://back?iss=http%3A%2F%2F127.0.0.1%3A3001{more}"
+    assert found.headers(302, fields(("Location", location))).get(b"location") == location.encode()
 
 
 def test_a_document_is_moved_whole_however_it_is_escaped() -> None:
