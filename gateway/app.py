@@ -311,12 +311,17 @@ def check_tls(config: Config) -> None:
 
 
 def check_traces(config: Config) -> None:
-    """Raise StartError unless the packages that the configuration needs for traces are installed."""
+    """Raise StartError unless configured traces have their packages, and values that OpenTelemetry allows."""
+    if config.traces is None:
+        return
     try:
-        if config.traces is not None:
-            import gateway.operate.traces  # noqa: F401
+        from gateway.operate.traces import Tracing
+
+        Tracing.check(config.traces.endpoint)
     except ImportError as error:
         raise StartError(f"traces: its packages are missing; install taskgate[otel]: {error}") from None
+    except ValueError as error:
+        raise StartError(f"traces: OpenTelemetry refuses a variable OTEL_*: {error}") from None
 
 
 def _tracing(config: Traces | None) -> "Tracing | None":

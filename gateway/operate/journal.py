@@ -57,7 +57,7 @@ class LoggedCaller(audit.AuditedCaller, Protocol):
 
 
 class LoggedRequest(Protocol):
-    """A client's request that has ended."""
+    """A client's request. `status`, `error_code` and `task_id` say what came of it, once it has ended."""
 
     method: bytes
     target: bytes
@@ -73,7 +73,7 @@ class LoggedRequest(Protocol):
 
 
 class Journal:
-    """Records requests that have ended."""
+    """Is told of requests: when a query begins, and when a request of any kind has ended, which it records."""
 
     def __init__(self, metrics: Metrics, config: Log) -> None:
         self._metrics = metrics

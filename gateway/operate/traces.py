@@ -5,9 +5,9 @@
         └── tasks/list, tasks/get         each request of its refresh
 
 In: what the journal and the metrics are told. Out: spans. The parent of a request is its `traceparent`, which also
-decides whether it is sampled. Always: a span has no id of a session or a task, no token, path, query string or body. A
-collector that fails, is slow or is absent delays nobody: spans wait in a queue of limited length for a thread of their
-own, and are dropped when it is full.
+decides whether it is sampled. Always: a span has no id of a session or a task, no token, path, query string or body,
+and nothing of `tracestate`. A collector that fails, is slow or is absent delays nobody: spans wait in a queue of
+limited length for a thread of their own, and are dropped when it is full.
 """
 
 import asyncio
@@ -42,11 +42,17 @@ class Tracing:
     """The way of spans to the collector at `endpoint`. The variables `OTEL_*` set all else that can be set."""
 
     def __init__(self, endpoint: Url) -> None:
+        """Raises ValueError if a variable has a value that it may not have."""
         url = f"{endpoint.scheme}://{endpoint.authority}{_PATH if endpoint.path == '/' else endpoint.path}"
         own = Resource.create({"service.name": "taskgate", "service.version": version("taskgate")})
         self._provider = TracerProvider(resource=own.merge(OTELResourceDetector().detect()), shutdown_on_exit=False)
         self._provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter(url)))
         self._tracer = self._provider.get_tracer("taskgate")
+
+    @classmethod
+    def check(cls, endpoint: Url) -> None:
+        """Raise ValueError unless spans can be sent as the variables say."""
+        cls(endpoint)._provider.shutdown()
 
     def metrics(self) -> Metrics:
         """New metrics."""
@@ -83,22 +89,23 @@ class TracedJournal(Journal):
         seconds: float,
         error: GatewayError | None,
     ) -> None:
-        super().ended(request, caller, kind, message, seconds, error)
-        now = time_ns()
-        span = trace.get_current_span()
-        if span is trace.INVALID_SPAN:
-            span = self._begin(request, now - round(seconds * 1e9))
-        else:
-            context.attach(context.Context())  # the next request of the connection inherits the context of this one
-        if span.is_recording():
-            self._say(span, request, caller, kind, message, error)
-        span.end(now)
+        try:
+            super().ended(request, caller, kind, message, seconds, error)
+        finally:
+            now = time_ns()
+            span = trace.get_current_span()
+            if span is trace.INVALID_SPAN:
+                span = self._begin(request, now - round(seconds * 1e9))
+            else:
+                context.attach(context.Context())  # the next request of the connection inherits the context of this one
+            if span.is_recording():
+                self._say(span, request, caller, kind, message, error)
+            span.end(now)
 
     def _begin(self, request: LoggedRequest, began_ns: int) -> Span:
-        carrier = {}
-        for name in ("traceparent", "tracestate"):
-            if (value := request.headers.get(name.encode())) is not None:
-                carrier[name] = value.decode("latin-1")
+        # `tracestate` stays out: what a client writes in it would stand in the span, or in the log if it is malformed.
+        given = request.headers.get(b"traceparent")
+        carrier = {} if given is None else {"traceparent": given.decode("latin-1")}
         parent = _W3C.extract(carrier, context.Context())
         return self._tracer.start_span("request", parent, SpanKind.SERVER, start_time=began_ns)
 

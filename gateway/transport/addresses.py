@@ -27,11 +27,11 @@ _WELL_KNOWN: Final = re.compile(
 _ESCAPE: Final = re.compile(rb"\\(?:u00([2-7][0-9A-Fa-f])|.)", re.DOTALL)
 _OF_ESCAPES: Final = (b"\\u", b"\\/")
 _ISSUER: Final = re.compile(rb"(?<=[?&#]iss=)[^&#]*")  # RFC 9207
-_HOST: Final = re.compile(rb"(?:[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(?::[0-9]{1,5})?")
+_HOST: Final = re.compile(rb"(?:[A-Za-z0-9._-]{1,255}|\[[0-9A-Fa-f:.]{1,45}\])(?::[0-9]{1,5})?")  # as door.py has it
 _PORT: Final = re.compile(rb":[0-9]*$")
-# With what an authority goes on (RFC 3986, 3.2), and a segment of a path. In text a quote, a bracket, a comma or a
-# semicolon may also end an address: it belongs to it only if more follows.
-_GOES_ON: Final = rb"['(),;]*[\w.~:@!$%&*+=\x80-\xff-]"
+# With what an authority goes on (RFC 3986, 3.2), and a segment of a path. In text a quote or a bracket may also end an
+# address: it belongs to it only if more follows. A comma or a semicolon ends it, unless an `@` makes all a user's name.
+_GOES_ON: Final = rb"['()]*+(?:[\w.~:@!$%&*+=\x80-\xff-]|[,;][^/?#\\\"<>\s]*@)"
 _MORE: Final = re.compile(_GOES_ON)
 _OF_PLACE: Final = (b"location", b"content-location")
 _FORWARDED_PROTO: Final = re.compile(rb"(?:^|;)[ \t]*proto=\"?(https?)\"?[ \t]*(?:;|$)", re.IGNORECASE)
@@ -96,9 +96,14 @@ class Move:
         if value.startswith(b"/") and not value.startswith(b"//"):
             return self._path + value
         for written in (b"http:" + value, b"https:" + value) if value.startswith(b"//") else (value,):
-            if found := self._own.match(written):
+            if found := self._begins(written):
                 return value if self._is_right(found, written) else self.base + written[found.end() :]
         return value
+
+    def _begins(self, address: bytes) -> re.Match[bytes] | None:
+        """The upstream's origin at the beginning of an address that stands alone: a comma does not end it there."""
+        found = self._own.match(address)
+        return None if found is None or address[found.end() :].startswith((b",", b";")) else found
 
     def _place(self, value: bytes) -> bytes:
         """The value of a `Location` or a `Content-Location`, moved."""
@@ -106,7 +111,7 @@ class Move:
 
     def _issuer(self, found: re.Match[bytes]) -> bytes:
         issuer = unquote_to_bytes(found[0])
-        own = self._own.match(issuer)
+        own = self._begins(issuer)
         return quote_from_bytes(self._moved(own, issuer) + issuer[own.end() :], safe="").encode() if own else found[0]
 
     def headers(self, status: int, headers: Headers) -> Headers:

@@ -8,13 +8,21 @@ import subprocess
 import sys
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
+from contextvars import copy_context
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from threading import Event, Thread
 
 import pytest
+from opentelemetry.context import Context, get_current
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.proto.trace.v1.trace_pb2 import Span, Status
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
+from gateway.config import Log
+from gateway.operate.traces import TracedJournal, TracedMetrics
+from gateway.transport.headers import Headers
 from tests.launch import ROOT, Gateways, eventually, held_port, port_of
 from tests.peer import Peer
 from tests.relay.http1 import Message
@@ -128,9 +136,9 @@ async def no_content(asked: Message, peer: Peer) -> bytes:
 async def test_a_relayed_request_has_a_span_below_its_traceparent(gateways: Gateways) -> None:
     async with traced(gateways) as (rig, collector):
         rig.serve(no_content)
-        await rig.ask(post(call("tools/call", name="x"), SAMPLED, b"tracestate: a=b"))
+        await rig.ask(post(call("tools/call", name="x"), SAMPLED))
         [span] = await collector.until(1)
-        assert (span.name, span.kind, span.trace_state) == ("tools/call", Span.SPAN_KIND_SERVER, "a=b")
+        assert (span.name, span.kind) == ("tools/call", Span.SPAN_KIND_SERVER)
         assert (span.trace_id.hex(), span.parent_span_id.hex()) == (TRACE, PARENT)
         assert said(span) == {
             "taskgate.kind": "relayed",
@@ -243,6 +251,49 @@ async def test_nothing_secret_is_in_a_span(gateways: Gateways) -> None:
         assert not [secret for secret in SECRETS if secret.encode() in sent]
 
 
+@pytest.mark.parametrize("state", ["a=t0ken5ecret", "t0ken5ecret"], ids=["well-formed", "malformed"])
+async def test_a_tracestate_is_in_no_span_and_no_log_and_goes_up_as_it_came(gateways: Gateways, state: str) -> None:
+    """OpenTelemetry logs a malformed one as it came."""
+    with collecting() as collector:
+        async with own(gateways, traces=collector.traces) as rig:
+            rig.serve(no_content)
+            await rig.ask(post(call("ping"), SAMPLED, f"tracestate: {state}".encode()))
+            [span] = await collector.until(1)
+            assert (span.trace_id.hex(), span.trace_state) == (TRACE, "")
+            assert rig.upstream.requests[0].value(b"tracestate") == state.encode()
+            assert "t0ken5ecret" not in rig.gateway.log
+
+
+class OddWire:
+    """Its connection."""
+
+    address = "127.0.0.1"
+
+
+class OddRequest:
+    """A request whose record fails: llhttp lets no such method in."""
+
+    method, target, status, headers, connection = b"\xff", b"/mcp", 200, Headers(), OddWire()
+    error_code: int | None = None
+    task_id: str | None = None
+
+
+def test_a_record_that_fails_ends_its_span_and_leaves_none_to_the_next_request() -> None:
+    spans, provider = InMemorySpanExporter(), TracerProvider(shutdown_on_exit=False)
+    provider.add_span_processor(SimpleSpanProcessor(spans))
+    tracer = provider.get_tracer("test")
+    journal = TracedJournal(TracedMetrics(tracer), Log(), tracer)
+
+    def query() -> Context:
+        journal.began(OddRequest())
+        with pytest.raises(UnicodeDecodeError):
+            journal.ended(OddRequest(), None, "answered", None, 0.0, None)
+        return get_current()
+
+    assert not copy_context().run(query)
+    assert len(spans.get_finished_spans()) == 1
+
+
 @pytest.mark.parametrize("hangs", [False, True], ids=["absent", "hangs"])
 async def test_a_collector_delays_nobody(gateways: Gateways, monkeypatch: pytest.MonkeyPatch, hangs: bool) -> None:
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_TIMEOUT", "3600")
@@ -271,10 +322,23 @@ async def test_opentelemetry_is_imported_only_if_configured(
     assert len(collector.spans) == 5 * is_on, "the last spans are sent when the process ends"
 
 
-def test_check_says_which_packages_are_missing() -> None:
-    code = "import sys; sys.modules['opentelemetry.sdk.trace'] = None; from gateway.__main__ import main; main()"
+def refused(setup: str) -> str:
+    """What --check says of traces, in a process where `setup` has run."""
+    code = f"import os, sys; {setup}; from gateway.__main__ import main; main()"
     config = "upstreams: [{name: a, url: 'http://127.0.0.1:1'}]\ntraces: {endpoint: 'http://127.0.0.1:4318'}"
     line = [sys.executable, "-W", "error", "-c", code, "--check", "--config", "-"]
     done = subprocess.run(line, cwd=ROOT, input=config, capture_output=True, text=True, timeout=20)
     assert done.returncode == 2
-    assert done.stderr.startswith("taskgate: traces: its packages are missing; install taskgate[otel]: ")
+    return done.stderr
+
+
+def test_check_says_which_packages_are_missing() -> None:
+    said = refused("sys.modules['opentelemetry.sdk.trace'] = None")
+    assert said.startswith("taskgate: traces: its packages are missing; install taskgate[otel]: ")
+
+
+def test_check_says_which_variable_opentelemetry_refuses() -> None:
+    """A queue of 100 is smaller than what is sent at once: it was found at the start, by a traceback."""
+    said = refused("os.environ['OTEL_BSP_MAX_QUEUE_SIZE'] = '100'")
+    assert said.startswith("taskgate: traces: OpenTelemetry refuses a variable OTEL_*: ")
+    assert "Traceback" not in said and said.count("\n") == 1

@@ -59,7 +59,17 @@ def test_the_scheme_is_https_behind_tls_and_before_an_https_upstream_but_on_this
     assert base(url="https://tools.example", host="[::1]:8080") == "http://[::1]:8080"
 
 
-@pytest.mark.parametrize("host", ["", 'a"b', "a b", "a/b", "user@gw.example", "gw.example:http", "a\\b"])
+def short(value: str) -> str:
+    """The name of a case."""
+    return value[:20]
+
+
+TOO_LONG = ["a" * 256, "a" * 60_000, f"[{'1' * 46}]", "a:123456"]
+
+
+@pytest.mark.parametrize(
+    "host", ["", 'a"b', "a b", "a/b", "user@gw.example", "gw.example:http", "a\\b", *TOO_LONG], ids=short
+)
 def test_without_a_usable_host_nothing_moves(host: str) -> None:
     assert move(host=host) is None
 
@@ -137,12 +147,19 @@ def test_a_server_that_is_sent_the_clients_host_and_escapes_its_slashes_gets_the
         assert found.document(base + b"2") == b"http://gw.example:8080/research/research2"
 
 
-@pytest.mark.parametrize("host", ["", "b@d", 'a"b'])
+@pytest.mark.parametrize("host", ["", "b@d", 'a"b', *TOO_LONG], ids=short)
 def test_a_host_that_is_none_makes_no_address_the_servers_own(host: str) -> None:
     """The server is sent what the client says, and an empty `Host` is legal. Everything was its own then."""
     found = move(host=host, sent=None, public="https://mcp.example/x")
     assert found is not None
-    for said in (b"http:///etc", b"http://?a", b"http://", b"http://b@d/x", b'http://a"b/x'):
+    for said in (
+        b"http:///etc",
+        b"http://?a",
+        b"http://",
+        b"http://b@d/x",
+        b'http://a"b/x',
+        f"http://{host}/x".encode(),
+    ):
         assert found.text(said) == said
     assert found.text(b"http://127.0.0.1:3001/mcp") == b"https://mcp.example/x/mcp"
 
@@ -158,20 +175,43 @@ AUTHORITY_GOES_ON = [
 def test_an_address_whose_authority_only_begins_like_the_servers_stays(url: str, more: str) -> None:
     found = move(url, sent=None)
     assert found is not None
-    for said in (f"{url}{more}/mcp".encode(), f"{url}{more}".encode()):
+    for said in (f"{url}{more}/mcp".encode(), f"{url}{more}".encode(), f"{url},a;'b{more.lstrip(',;')}@x/".encode()):
         assert found.text(said) == said
         assert found.address(said) == said
         assert found.address(said.partition(b":")[2]) == said.partition(b":")[2]
 
 
 @pytest.mark.parametrize(
-    "after", ["", "/", "?", "#", '"', "'", ")", ", x", "; x", "', x", "'>", " ", "\\/x", '\\"', ">", "]"]
+    "after",
+    [
+        *("", "/", "?", "#", '"', "'", ")", ", x", "; x", "', x", "'>", " ", "\\/x", '\\"', ">", "]"),
+        *(",realm=x", ";charset=x", ",https://elsewhere/a@b", ',"a@b"', ", a@b", ";x a@b", ",a\\/@b", ",x?a@b", "',x"),
+    ],
 )
 def test_an_address_ends_where_its_authority_does(after: str) -> None:
     found = move()
     assert found is not None
     moved = found.text(f"<'http://127.0.0.1:3001{after}".encode())
     assert moved == f"<'http://gw.example:8080{after}".encode()
+
+
+def test_each_origin_of_a_list_in_one_string_moves() -> None:
+    found = move()
+    assert found is not None
+    said = b'{"origins": "http://127.0.0.1:3001,http://localhost:3001;http://[::1]:3001,https://elsewhere"}'
+    own = b"http://gw.example:8080"
+    assert found.document(said) == b'{"origins": "%b,%b;%b,https://elsewhere"}' % (own, own, own)
+
+
+@pytest.mark.parametrize("more", [",x", ";x", ",x.evil.example/", ";"])
+def test_an_address_that_stands_alone_does_not_end_at_a_comma(more: str) -> None:
+    """A name may have a comma in it, and `x.evil.example` a name for every word in front of it."""
+    found = move()
+    assert found is not None
+    for said in (f"http://127.0.0.1:3001{more}".encode(), f"//127.0.0.1:3001{more}".encode()):
+        assert found.address(said) == said
+    location = f"app://back?iss=http%3A%2F%2F127.0.0.1%3A3001{more}"
+    assert found.headers(302, fields(("Location", location))).get(b"location") == location.encode()
 
 
 def test_a_document_is_moved_whole_however_it_is_escaped() -> None:
