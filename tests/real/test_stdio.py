@@ -1,6 +1,7 @@
 """Real servers and clients on stdio, each directly and through `taskgate stdio`: the same transcripts but for `filter`.
 
-Servers: the TypeScript SDK's reference server, the Python SDK's, FastMCP's. Clients: those of the same three.
+Servers: the TypeScript SDK's reference server, the Python SDK's, FastMCP's. Clients: those of the same three, and the
+Inspector's command line, which has no method for tasks.
 """
 
 import asyncio
@@ -19,7 +20,7 @@ from mcp import ClientSession, StdioServerParameters, stdio_client, types
 
 from tests.launch import ROOT
 from tests.real.clients.over_stdio import converse
-from tests.real.conftest import FILTER_CAPABILITY, NODE, Json, blurred, ids_of, node, selected
+from tests.real.conftest import FILTER_CAPABILITY, NODE, Json, blurred, ids_of, inspector, node, selected
 
 pytestmark = pytest.mark.filterwarnings("ignore:The experimental tasks API is deprecated:DeprecationWarning")
 
@@ -94,13 +95,9 @@ def dumped(model: Any) -> Json:
     return said
 
 
-async def with_sdk(jobs: Sequence[Json]) -> list[Json]:
-    """The TypeScript SDK's client, with all servers at once."""
-    process = await asyncio.create_subprocess_exec(
-        *(node(), str(NODE / "stdio.mjs"), *map(json.dumps, jobs)),
-        cwd=ROOT,
-        stdout=asyncio.subprocess.PIPE,
-    )
+async def with_script(*line: str) -> list[Json]:
+    """What a script in tests/node has seen, with all servers at once."""
+    process = await asyncio.create_subprocess_exec(*line, cwd=ROOT, stdout=asyncio.subprocess.PIPE)
     async with asyncio.timeout(SECONDS):
         out, _ = await process.communicate()
     return [json.loads(each) for each in out.decode().split("\n") if each]
@@ -137,7 +134,7 @@ def jobs(*pairs: tuple[str, Calls]) -> list[Json]:
 
 async def test_the_typescript_sdks_client() -> None:
     pairs = [("everything", QUERIES), ("python_sdk", WORK)]
-    seen = await with_sdk(jobs(*pairs))
+    seen = await with_script(node(), str(NODE / "stdio.mjs"), *map(json.dumps, jobs(*pairs)))
     for at, (name, _) in enumerate(pairs):
         check(name, *seen[2 * at : 2 * at + 2])
 
@@ -155,3 +152,12 @@ async def test_the_python_clients(client: Any, pairs: list[tuple[str, Calls]]) -
         seen = await asyncio.gather(*(client(job["command"], job["calls"], job["filtered"]) for job in jobs(*pairs)))
     for at, (name, _) in enumerate(pairs):
         check(name, *seen[2 * at : 2 * at + 2])
+
+
+async def test_the_inspectors_command_line() -> None:
+    line = server("everything")
+    commands = map(json.dumps, (line, [*GATEWAY, *line]))
+    direct, through = await with_script(inspector(), str(NODE / "inspector/stdio.mjs"), *commands)
+    assert through["initialize"]["capabilities"]["tasks"]["list"].pop("filter") == FILTER_CAPABILITY
+    assert through == direct
+    assert "hello" in json.dumps(direct["tools/call"])
