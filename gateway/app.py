@@ -67,7 +67,7 @@ class App:
         self._buffers = Buffers(config.limits.held_bytes_max)
         self._guards = guards_of(config.guards, self._loop.time)
         self._apply(config)
-        self._listener = Listener(self._handle, config.limits, self._buffers, self._metrics.connection_refused)
+        self._listener = Listener(self.handle, config.limits, self._buffers, self._metrics.connection_refused)
         self._metrics.gauges(self._gauges)
         self._tls: ssl.SSLContext | None = None
         self._server: asyncio.Server | None = None
@@ -96,7 +96,8 @@ class App:
         self._proxy = Proxy(config, self._pools, self._links, self._sessions, self._guards, metrics, journal)
         self._config = config
 
-    def _handle(self, exchange: Exchange) -> Awaitable[None]:
+    def handle(self, exchange: Exchange) -> Awaitable[None]:
+        """Handle one exchange of a client, to its end."""
         return self._proxy.handle(exchange)  # a reload changes the proxy
 
     def _gauges(self) -> dict[str, Gauge]:

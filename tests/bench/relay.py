@@ -1,7 +1,7 @@
 """Section `relay`: what a relayed `ping` costs, directly, through the gateway, and through its peers.
 
 The peers: a plain aiohttp proxy; Envoy; Envoy with its own filter for MCP, which reads the JSON of each request. The
-gateway itself runs from its sources, and compiled (deploy/compile.py).
+gateway itself runs from its sources, behind aiohttp's server, and compiled (deploy/compile.py).
 
 How: one POST of a `ping`, answered with 300 bytes, over 32 kept-alive connections for throughput and over one for
 latency; closed loop. The ways are measured in turn, in short rounds whose order changes. A figure is that of its
@@ -39,6 +39,7 @@ PLAIN: Final = "plain aiohttp"
 ENVOY: Final = "Envoy"
 ENVOY_MCP: Final = "Envoy+MCP"
 GATEWAY: Final = "taskgate"
+BEHIND_AIOHTTP: Final = "with aiohttp's server"
 COMPILED: Final = "compiled"
 _TREE: Final = ROOT / "build/bench"  # a copy of the gateway, compiled
 
@@ -121,6 +122,9 @@ async def run(options: Options) -> list[Table]:
         upstream = await stack.enter_async_context(child(proc.cores().others, "upstream"))
         load = await stack.enter_async_context(child(proc.cores().others, "load"))
         all_ways = await ways(stack, upstream)
+        behind = child(proc.cores().measured, "aiohttp_side", upstream.url.removesuffix("/mcp"))
+        served = await stack.enter_async_context(behind)
+        all_ways.insert(-1, Way(BEHIND_AIOHTTP, served.url, served.pid))
         for way in all_ways:
             await way.check()
         for number in range(options.rounds):
