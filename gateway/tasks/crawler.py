@@ -8,7 +8,7 @@ from expired cursors, have limits (DESIGN 6).
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from itertools import count
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 from uuid import uuid4
 
 import msgspec
@@ -59,63 +59,75 @@ class Crawler:
     async def pages(self) -> AsyncGenerator[ListPage, None]:
         """Every page of the upstream's `tasks/list`, from the first to the last. Raises GatewayError.
 
-        The next page is asked for before this one is handed out: the upstream works meanwhile.
+        A task of its own asks for them. The next page is asked for before this one is read: the upstream works
+        meanwhile.
         """
-        trail: list[str | None] = [None]  # the cursors of the pages read; the last one is the next page's
-        seen: set[str] = set()
-        recoveries, went_back = 0, False
-        asking = self._prefetch(None)
+        handover = _Handover(self._loop)
+        asking = self._loop.create_task(self._ask_for_pages(handover))
+        asking.add_done_callback(handover.end)
         try:
-            for _ in range(self._limits.pages_max):
-                page = await asking
-                if page is None:
-                    recoveries += 1
-                    if recoveries > _RECOVERIES_MAX:
-                        raise UpstreamBroken(f"cursors of the upstream's tasks/list expired {recoveries} times")
-                    # The task that the cursor names has gone. The page before may give a fresh cursor; else start anew.
-                    trail = [None] if went_back else trail[:-1]
-                    seen = {following for following in trail if following is not None}
-                    went_back = not went_back
-                    asking = self._prefetch(trail[-1])
-                    continue
-                went_back = False
-                if page.following in seen:
-                    raise UpstreamBroken("the upstream's tasks/list repeats a cursor: its pages have no end")
-                if page.following is not None:
-                    seen.add(page.following)
-                    trail.append(page.following)
-                    asking = self._prefetch(page.following)
-                yield page
-                if page.following is None:
-                    return
-            raise UpstreamBroken(f"the upstream's tasks/list has more than {self._limits.pages_max} pages")
+            while (unread := await handover.take()) is not None:
+                yield await self._read(unread)
+            asking.result()
         finally:
             asking.cancel()
             del asking  # as in `Ask.join`
 
-    def _prefetch(self, cursor: str | None) -> "asyncio.Task[ListPage | None]":
-        asking = asyncio.ensure_future(self.page(cursor))
-        asking.add_done_callback(lambda done: done.cancelled() or done.exception())  # seen, even if its reader has left
-        return asking
+    async def _ask_for_pages(self, handover: "_Handover") -> None:
+        """Ask for one page after the other, and hand each over."""
+        trail: list[str | None] = [None]  # the cursors of the pages that came; the last one is the next page's
+        seen: set[str] = set()
+        recoveries, went_back = 0, False
+        for _ in range(self._limits.pages_max):
+            unread = await self._ask_for_page(trail[-1])
+            if unread is None:
+                recoveries += 1
+                if recoveries > _RECOVERIES_MAX:
+                    raise UpstreamBroken(f"cursors of the upstream's tasks/list expired {recoveries} times")
+                # The task that the cursor names has gone. The page before may give a fresh cursor; else start anew.
+                trail = [None] if went_back else trail[:-1]
+                seen = {following for following in trail if following is not None}
+                went_back = not went_back
+                continue
+            went_back = False
+            if unread.following in seen:
+                raise UpstreamBroken("the upstream's tasks/list repeats a cursor: its pages have no end")
+            await handover.give(unread)
+            if unread.following is None:
+                return
+            seen.add(unread.following)
+            trail.append(unread.following)
+        raise UpstreamBroken(f"the upstream's tasks/list has more than {self._limits.pages_max} pages")
 
     async def page(self, cursor: str | None) -> ListPage | None:
         """The page at `cursor`; None if the cursor is no longer valid. Raises GatewayError."""
+        unread = await self._ask_for_page(cursor)
+        return None if unread is None else await self._read(unread)
+
+    async def _ask_for_page(self, cursor: str | None) -> "_Unread | None":
         asked_at = self._loop.time()
         response = await self.ask("tasks/list", {} if cursor is None else {"cursor": cursor})
         if bytes(response.error):
             if cursor is not None and jsonrpc.error_code(response) == jsonrpc.INVALID_PARAMS:
                 return None
             raise UpstreamFailed(bytes(response.error))
-        tasks: list[Task] = []
         try:
             raws, following = observe.parse_page(response)
-            for start in range(0, len(raws), TASKS_AT_ONCE):
-                tasks += map(task.parse, raws[start : start + TASKS_AT_ONCE])
-                await asyncio.sleep(0)
         except TaskError as error:
-            raise UpstreamBroken(f"the upstream's tasks/list is no list of tasks: {error}") from None
+            raise _no_tasks(error) from None
+        return _Unread(raws, cursor, following, asked_at, len(bytes(response.result)))
+
+    async def _read(self, unread: "_Unread") -> ListPage:
+        tasks: list[Task] = []
+        try:
+            for start in range(0, len(unread.raws), TASKS_AT_ONCE):
+                if start:
+                    await asyncio.sleep(0)
+                tasks += map(task.parse, unread.raws[start : start + TASKS_AT_ONCE])
+        except TaskError as error:
+            raise _no_tasks(error) from None
         self._counts.crawl_page(self._caller.key.upstream)
-        return ListPage(tasks, cursor, following, asked_at, len(bytes(response.result)))
+        return ListPage(tasks, unread.cursor, unread.following, unread.asked_at, unread.size_bytes)
 
     async def ask(self, method: str, params: dict[str, Any]) -> Message:
         """The response to one request. Raises GatewayError; a JSON-RPC error is a response."""
@@ -138,3 +150,54 @@ class Crawler:
                 return await self._channel.ask(request, raw_id)
         except TimeoutError:
             raise UpstreamTimeout(f"no answer to {method} from the upstream within {timeout_s:g} s") from None
+
+
+class _Unread(NamedTuple):
+    """A page whose tasks are still to be read; else as `ListPage`."""
+
+    raws: list[msgspec.Raw]
+    cursor: str | None
+    following: str | None
+    asked_at: float
+    size_bytes: int
+
+
+class _Handover:
+    """Pages from the task that asks for them to the one that reads them, one at a time.
+
+    Always: the next page is asked for at once when its reader waits for this one; else when the reader comes for it.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._wanted: asyncio.Future[None] = loop.create_future()
+        self._given: asyncio.Future[_Unread | None] = loop.create_future()
+        self._ended = False
+
+    async def give(self, unread: _Unread) -> None:
+        """Hand over a page, once its reader has come for it."""
+        await self._wanted
+        self._wanted = self._loop.create_future()
+        if not self._given.done():
+            self._given.set_result(unread)
+
+    async def take(self) -> _Unread | None:
+        """The next page; None if no more will come."""
+        if self._ended:
+            return None
+        self._given = self._loop.create_future()
+        if not self._wanted.done():
+            self._wanted.set_result(None)
+        return await self._given
+
+    def end(self, asking: asyncio.Task[None]) -> None:
+        """The task that asks has ended."""
+        self._ended = True
+        if not self._given.done():
+            self._given.set_result(None)
+        if not asking.cancelled():
+            asking.exception()  # counts as retrieved: its reader may have left
+
+
+def _no_tasks(error: TaskError) -> UpstreamBroken:
+    return UpstreamBroken(f"the upstream's tasks/list is no list of tasks: {error}")

@@ -10,6 +10,9 @@ client reads every page of the server directly and keeps what matches. The same 
     always crawling         the same of a gateway whose `full_crawl_interval` is 0 too
     50 clients, cold        the first query of a session, by 50 clients at once
 
+In the last scenario each page takes the server `SLOW_PAGE_MS`: the goal there is time, as a ratio to paging by hand. A
+crawl reads and indexes a page while the server works at the next one.
+
 A gateway's answer comes as one page. Every answer must be what paging by hand finds, or nothing is reported. (A client
 that knows the ids it wants would ask for each with `tasks/get`: there the gateway can only be as good.)
 """
@@ -32,6 +35,7 @@ from tests.bench.report import Column, Goal, Table, progress, ratio
 PAGE: Final = 10
 PAGES_MAX: Final = 20_000
 CLIENTS: Final = 50
+SLOW_PAGE_MS: Final = 0.5
 
 BY_HAND: Final = "by hand"
 COLD: Final = "taskgate, cold"
@@ -53,7 +57,8 @@ _Params: TypeAlias = dict[str, Any]
 class Scenario:
     """A session of `tasks`, `live` of them not finished, and what is asked of it, which may name some of its tasks.
 
-    `goals`: a way, and how many requests it may cost the server.
+    `goals`: a way, and how many requests it may cost the server; `time_goals`: how many times paging by hand it may
+    take. `page_ms`: what the server waits before it answers with a page.
     """
 
     name: str
@@ -63,6 +68,8 @@ class Scenario:
     ways: tuple[str, ...]
     rounds_max: int
     goals: dict[str, int] = field(default_factory=dict)
+    time_goals: dict[str, float] = field(default_factory=dict)
+    page_ms: float = 0
 
 
 def _working(_: _Tasks) -> _Params:
@@ -107,6 +114,14 @@ SCENARIOS: Final = (
         rounds_max=1,
         goals={COLD: 3},
     ),
+    Scenario(
+        *(f"10,000 tasks, 10 live, status failed, {SLOW_PAGE_MS} ms a page", 10_000, 10, _failed),
+        (COLD,),
+        rounds_max=5,
+        goals={COLD: 1_000},
+        time_goals={COLD: 1.2},
+        page_ms=SLOW_PAGE_MS,
+    ),
 )
 
 
@@ -129,10 +144,10 @@ class Gateways(NamedTuple):
 
 
 @asynccontextmanager
-async def _gateways() -> AsyncIterator[Gateways]:
+async def _gateways(page_ms: float) -> AsyncIterator[Gateways]:
     cores = proc.cores()
     async with (
-        child(cores.others, "legacy", str(PAGE)) as legacy,
+        child(cores.others, "legacy", str(PAGE), str(page_ms)) as legacy,
         gateway(cores.measured, legacy.url, _WARM) as warm,
         gateway(cores.measured, legacy.url, _STALE) as stale,
         gateway(cores.measured, legacy.url, _CRAWLING) as crawling,
@@ -145,7 +160,7 @@ async def run(options: Options) -> list[Table]:
     tables = []
     for scenario in SCENARIOS:
         rounds: list[dict[str, Cost]] = []
-        async with _gateways() as gateways:
+        async with _gateways(scenario.page_ms) as gateways:
             for number in range(min(options.rounds, scenario.rounds_max)):
                 progress(f"crawl: {scenario.name}, round {number + 1}")
                 rounds.append(await _Round(gateways, scenario).run())
@@ -177,6 +192,9 @@ def _table(scenario: Scenario, rounds: list[dict[str, Cost]]) -> Table:
         table.add(way, *(value for pair in zip(shown, ratios, strict=True) for value in pair))
     for way, limit in scenario.goals.items():
         table.goals.append(Goal(way, limit, "server requests", costs[way].requests, at_most=True))
+    for way, times in scenario.time_goals.items():
+        ratios = [each[way].seconds / each[BY_HAND].seconds for each in rounds]
+        table.goals.append(Goal(f"{way}, time", times, "x by hand", statistics.median(ratios), at_most=True))
     table.notes.append(f"median of {len(rounds)} rounds")
     return table
 

@@ -4,10 +4,12 @@
     counts    requests of `tasks/*` methods so far, how many of them began a list, and bytes of the bodies that answered
               them and all others
 
-In: `python -m tests.bench.legacy PAGE_SIZE`. Tasks do not change by themselves.
+In: `python -m tests.bench.legacy PAGE_SIZE [PAGE_MS]`: what it waits before it answers with a page, 0 by default. Tasks
+do not change by themselves.
 """
 
 import sys
+import time
 from typing import Any, Final
 
 import orjson
@@ -24,10 +26,13 @@ class Counted(LegacyServer):
 
     answered_bytes = 0
     lists_begun = 0
+    page_s = 0.0
 
     async def handle(self, request: web.BaseRequest) -> web.Response:
         message = orjson.loads(await request.read())
         self.lists_begun += message["method"] == "tasks/list" and "cursor" not in message.get("params", {})
+        if self.page_s and message["method"] == "tasks/list":
+            time.sleep(self.page_s)  # noqa: ASYNC251  # the loop's own clock ticks once a millisecond
         response = await super().handle(request)
         if isinstance(response.body, bytes):
             self.answered_bytes += len(response.body)
@@ -55,6 +60,7 @@ class Counted(LegacyServer):
 async def main() -> None:
     """Serve until stdin ends."""
     server = Counted(tasks=0, page_size=int(sys.argv[1]), sessions_max=SESSIONS_MAX)
+    server.page_s = float(sys.argv[2]) / 1000 if len(sys.argv) > 2 else 0.0
     await child.serve({"url": await server.start()}, server.answer)
 
 

@@ -46,7 +46,7 @@ class Goal:
 
     def __str__(self) -> str:
         verdict = "met" if self.met else "MISSED"
-        digits = 0 if self.measured >= 100 or self.measured == int(self.measured) else 1
+        digits = 0 if self.measured >= 100 or self.measured == int(self.measured) else 1 if self.measured >= 10 else 2
         bound = f"{'at most' if self.at_most else 'under'} {self.limit:,} {self.unit}"
         return f"goal: {self.what}: {bound}: {verdict}, {self.measured:,.{digits}f}"
 
