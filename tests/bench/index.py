@@ -13,7 +13,7 @@ import statistics
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from tests.bench import proc
+from tests.bench import index_rates, proc
 from tests.bench.httpclient import Client, request_body
 from tests.bench.index_worker import LIVE, PAGE, REPEATS, WARM_UP_TASKS
 from tests.bench.options import Options
@@ -50,7 +50,13 @@ async def run(options: Options) -> list[Table]:
         unlisted[count] = await _ask(proc.cores().measured, "unlisted", tasks=count)
         progress(f"index: {count:,} tasks, memory")
         memory[count] = await _memory_of(count)
-    return [_queries(straight, through), _pages(straight, through), _unlisted(unlisted), _memory(memory, through)]
+    return [
+        _queries(straight, through),
+        await index_rates.run(options),
+        _pages(straight, through),
+        _unlisted(unlisted),
+        _memory(memory, through),
+    ]
 
 
 async def _memory_of(count: int) -> list[dict[str, Any]]:
