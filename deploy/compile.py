@@ -13,7 +13,6 @@ and the extra `compile`. FOLDER has `gateway` in it; it is this repository unles
 import argparse
 import os
 import shutil
-import sys
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Final
@@ -65,4 +64,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()
