@@ -103,7 +103,7 @@ class Move:
     def _begins(self, address: bytes) -> re.Match[bytes] | None:
         """The upstream's origin at the beginning of an address that stands alone: a comma does not end it there."""
         found = self._own.match(address)
-        return None if found is None or address[found.end() :].startswith((b",", b";")) else found
+        return None if found is None or address.startswith((b",", b";"), found.end()) else found
 
     def _place(self, value: bytes) -> bytes:
         """The value of a `Location` or a `Content-Location`, moved."""

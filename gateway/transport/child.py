@@ -85,7 +85,10 @@ class Child:
             self._process.send_signal(number)
 
     def _pass_on_interrupts(self) -> None:
-        """Pass on the interrupts that a program sends. A terminal sends its own to the server too."""
+        """Pass on the interrupts that a program sends. A terminal sends its own to the server too.
+
+        So does a program that sends one to the process group, but nothing tells that (DESIGN 11.4).
+        """
         assert self._process is not None
         while True:
             if signal.sigwaitinfo({signal.SIGINT}).si_code <= _SI_USER:

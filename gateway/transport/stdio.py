@@ -282,8 +282,8 @@ class Passed(NamedTuple):
     at: float
     held: object
     times: int = 1  # of requests of this id that the server has yet to answer
+    cancelled: int = 0  # of cancelled ones besides, which the server need not answer
     is_clear: bool = True  # a response of this id can only be to this request
-    is_cancelled: bool = False  # one of them: the server need not answer it
 
 
 class Unanswered:
@@ -306,24 +306,29 @@ class Unanswered:
         """A request goes to the server."""
         message_id = jsonrpc.id_of(passed.request.id)
         if (earlier := self._pop(message_id)) is not None:
-            passed = passed._replace(times=earlier.times + 1, is_clear=False, is_cancelled=earlier.is_cancelled)
+            passed = passed._replace(times=earlier.times + 1, cancelled=earlier.cancelled, is_clear=False)
         self._keep(message_id, passed)
 
     def cancel(self, message_id: Id) -> None:
         """The client waits for the answer no longer. A response that comes yet is not believed."""
         if (passed := self._pop(message_id)) is not None:
-            self._keep(message_id, passed._replace(held=None, is_clear=False, is_cancelled=True))
+            cancelled = passed.cancelled + passed.times
+            self._keep(message_id, passed._replace(times=0, cancelled=cancelled, is_clear=False))
 
     def take(self, message_id: Id) -> Passed | None:
         """The request that a response with that id answers; None if that is unknown."""
         passed = self._pop(message_id)
-        if passed is not None and passed.times > 1:
-            self._keep(message_id, passed._replace(times=passed.times - 1))
+        if passed is not None and passed.times + passed.cancelled > 1:
+            if passed.times:  # those that were not cancelled are answered first
+                left = passed._replace(times=passed.times - 1)
+            else:
+                left = passed._replace(cancelled=passed.cancelled - 1)
+            self._keep(message_id, left)
         return passed if passed is not None and passed.is_clear else None
 
     def _keep(self, message_id: Id, passed: Passed) -> None:
-        kept, most = (self._cancelled, CANCELLED_MAX) if passed.is_cancelled else (self._passed, UNANSWERED_MAX)
-        kept[message_id] = passed
+        kept, most = (self._passed, UNANSWERED_MAX) if passed.times else (self._cancelled, CANCELLED_MAX)
+        kept[message_id] = passed if passed.times else passed._replace(held=None)
         while len(kept) > most:
             kept.popitem(last=False)
 

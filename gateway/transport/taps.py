@@ -6,6 +6,7 @@ watch is told so.
 """
 
 import math
+import re
 import zlib
 from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple, Protocol
@@ -18,7 +19,10 @@ from gateway.transport.upstream import Response
 
 _GZIP_OR_ZLIB: Final = zlib.MAX_WBITS | 32  # told by the first bytes
 _INFLATED_AT_ONCE: Final = 16 * 1024  # few: zlib copies all bytes that follow a gzip member
-_ENDPOINT: Final = (b"event: endpoint", b"event:endpoint")  # how a stream of HTTP+SSE (2024-11-05) begins
+_BOM: Final = b"\xef\xbb\xbf"
+_DATA: Final = re.compile(rb"(?:\A(?:\xef\xbb\xbf)?|[\r\n])data[:\r\n]")  # the beginning of a line of data
+_BEFORE_DATA: Final = re.compile(rb"(?:\xef\xbb\xbf)?+(?:(?!data[:\r\n])[^\r\n]*+[\r\n])*+")  # an event's lines
+_ENDPOINT_BYTES_MAX: Final = 16 * 1024  # of an `endpoint` event that is edited: what has come of it is read anew often
 _INFLATED_RATIO_MAX: Final = 32  # bytes unpacked from one byte of an endless stream; JSON gives 5 to 20
 
 
@@ -39,7 +43,7 @@ class Watch(Protocol):
     edits: bool
     """Whether `message` may return other bytes than it was given."""
     edits_endpoint: bool
-    """Whether `endpoint` alone may do so, in the first event of a stream; what follows passes as it comes."""
+    """Whether `endpoint` alone may do so, in the first event with data; what follows passes as it comes."""
 
     @property
     def marks(self) -> Sequence[bytes]:
@@ -152,7 +156,8 @@ class EventTap:
         self._parser = sse.Parser(event_bytes_max, watch.marks)
         self._event_bytes_max = event_bytes_max
         self._account = account
-        self._passes = False  # the first event was no `endpoint` event, or has been edited
+        self._passes = False  # the watch edits the first event with data alone, and it has come
+        self._ahead = 0  # bytes sent of an event that has not ended
 
     def look(self, piece: bytes) -> bytes:
         """Look at every event that the piece completes; return the piece as it came."""
@@ -170,26 +175,34 @@ class EventTap:
         """The events that the piece completes, as the watch returns them, and comments, which wait for no event."""
         if self._decode is None:
             raise UpstreamBroken("the event stream's encoding broke off")
+        passed = self._passes
         try:
             plain = self._decode(piece)
             seen = self._events(plain) + self._parser.take_comments()
         except Unreadable as error:
             self._decode = None
             raise UpstreamBroken(f"the event stream cannot be decoded: {error}") from None
-        if not self._watch.edits_endpoint:
-            return seen
-        if self._passes:
+        if passed:
             return plain
+        return self._on_the_way(seen) if self._watch.edits_endpoint else seen
+
+    def _on_the_way(self, seen: bytes) -> bytes:
+        """Events as the client is to see them, and what has come of the next: only an endpoint's data waits."""
         begun = self._parser.rest()
-        only_comments = all(line[:1] in (b"", b":") for line in seen.splitlines())
-        if not only_comments or not any(begin.startswith(begun[: len(begin)]) for begin in _ENDPOINT):
+        before = _before_endpoint(begun)
+        if before is None and (len(begun) > _ENDPOINT_BYTES_MAX or _DATA.search(begun)):
             self._passes = True
-            return seen + begun
-        return seen
+        free = begun if self._passes or before is None else before
+        ahead, self._ahead = self._ahead, len(free)
+        return (seen + free)[ahead:]
 
     def rest(self) -> bytes:
         """The beginning of an event that never ended. Raises UpstreamBroken if the stream's encoding did not end."""
-        return self.edit(b"") + (b"" if self._passes else self._parser.rest())
+        return self.edit(b"") + (b"" if self._passes else self._parser.rest()[self._ahead :])
+
+    def _may_edit(self, event: bytes) -> bool:
+        """Whether an `endpoint` event may be edited: of the first alone, nothing of its data has gone out."""
+        return not self._watch.edits_endpoint or (not self._passes and _before_endpoint(event) is not None)
 
     def _events(self, plain: bytes) -> bytes:
         out, unread, parser = [], False, self._parser
@@ -204,9 +217,19 @@ class EventTap:
                 unread = True  # too much to read, or a batch (2025-03-26), which may have done anything
             elif data is not None and event.is_message:
                 seen = self._watch.message(data)
-            elif data is not None and event.is_endpoint:
+            elif data is not None and event.is_endpoint and self._may_edit(event.raw):
                 seen = self._watch.endpoint(data)
+            if self._watch.edits_endpoint and not self._passes:
+                self._passes = not event.whole or _DATA.search(event.raw) is not None
             out.append(event.raw if seen is None or seen is data else event.with_data(seen))
         if unread:
             self._watch.unread()  # once, however many there were
         return b"".join(out)
+
+
+def _before_endpoint(event: bytes) -> bytes | None:
+    """The lines in front of an event's data, whether all of it has come or not, if they make it an `endpoint` event."""
+    if len(event) > _ENDPOINT_BYTES_MAX or not (found := _BEFORE_DATA.match(event)):
+        return None
+    before = found[0]
+    return before if sse.Event(before, bom=before.startswith(_BOM)).is_endpoint else None

@@ -794,7 +794,7 @@ async def test_the_endpoint_of_http_sse_moves_as_a_location_does(gateways: Gatew
             assert await _told(rig, target, said.format(own=own)) == (moved, moved)
 
 
-@pytest.mark.parametrize("before", [b"", b": hello\n\n", b"\n"])
+@pytest.mark.parametrize("before", [b"", b": hello\n\n", b"\n", b"retry: 3000\n\n", b"id: 1\n"])
 async def test_an_endpoint_that_comes_in_pieces_is_moved_and_nothing_behind_it_waits(rig: Rig, before: bytes) -> None:
     """A half event behind it reaches the client as it comes (DESIGN 3.4)."""
     said = b"event: endpoint\ndata: http://%b/m\n\n" % rig.place.authority

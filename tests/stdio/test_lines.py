@@ -315,6 +315,21 @@ def test_an_answer_to_a_cancelled_request_is_not_taken_for_one_to_the_next_of_it
     assert unanswered.take(b"1") is not None
 
 
+def test_a_request_that_reuses_a_cancelled_id_is_counted_and_remembered_as_any_other() -> None:
+    unanswered = Unanswered()
+    unanswered.note(request(1))
+    unanswered.cancel(b"1")
+    unanswered.note(request(1))
+    for number in range(2, CANCELLED_MAX + 3):
+        unanswered.note(request(number))
+        unanswered.cancel(b"%d" % number)
+    assert len(unanswered) == 1
+    assert unanswered.take(b"1") is None, "nobody knows which of them is answered"
+    assert len(unanswered) == 0
+    unanswered.note(request(1))
+    assert (len(unanswered), unanswered.take(b"1")) == (1, None), "the cancelled one may still be answered"
+
+
 def test_cancelled_requests_are_forgotten_in_time_and_hold_nothing() -> None:
     class Held:
         """What a request holds."""
