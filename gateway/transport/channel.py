@@ -11,6 +11,7 @@ connection serves again.
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import AsyncExitStack, suppress
+from functools import cached_property
 from typing import Final
 
 from gateway.config import Limits
@@ -65,13 +66,16 @@ class HttpChannel:
 
     async def ask(self, request: bytes, raw_id: bytes) -> Message:
         """The response to one JSON-RPC request, whose id is `raw_id`; it may be an error. Raises GatewayError."""
-        head = self._head(
-            b"POST",
-            (b"Content-Type", b"application/json"),
-            *self._accept,
-            (b"Content-Length", b"%d" % len(request)),
-        )
-        return await self._exchange(head + request, raw_id)
+        before, behind = self._post
+        return await self._exchange(b"%b%d%b%b" % (before, len(request), behind, request), raw_id)
+
+    @cached_property
+    def _post(self) -> tuple[bytes, bytes]:
+        """The head of a POST, before and behind the value of `Content-Length`: pages differ in nothing else."""
+        length = (b"Content-Length", b"")
+        head = self._head(b"POST", (b"Content-Type", b"application/json"), *self._accept, length)
+        before, name, behind = head.rpartition(b"\r\nContent-Length: ")
+        return before + name, behind
 
     async def _exchange(self, request: bytes, raw_id: bytes) -> Message:
         stream = _Stream(self._limits.inspected_event_bytes_max)
