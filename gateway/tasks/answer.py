@@ -11,7 +11,6 @@ from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import Any, Final
 
-import msgspec
 import orjson
 
 from gateway.errors import GatewayError
@@ -26,6 +25,7 @@ from gateway.tasks.cursor import Position
 from gateway.tasks.ports import Caller, Counts, Reply
 from gateway.tasks.refresh import Refresher
 from gateway.tasks.sessions import Session, Sessions
+from gateway.tasks.values import string
 
 log = logging.getLogger("taskgate.answer")
 
@@ -38,7 +38,7 @@ def read(params: Params) -> Position | None:
     query = criteria.read(params)
     if bytes(params.cursor) in (b"", b"null"):
         return None if query is None else Position(query)
-    given = _text(params.cursor)
+    given = string(params.cursor)
     position = None if given is None else cursor.decode(given)
     if position is None:
         if query is None:
@@ -49,13 +49,6 @@ def read(params: Params) -> Position | None:
     if query is not None and query != position.query:
         raise BadQuery([Fault("cursor", "a cursor of a list with other criteria", cursor.ALLOWED)])
     return position
-
-
-def _text(raw: msgspec.Raw) -> str | None:
-    try:
-        return msgspec.json.decode(raw, type=str)
-    except (msgspec.MsgspecError, UnicodeDecodeError):
-        return None
 
 
 def _params(message: Message) -> Params | None:
@@ -169,7 +162,7 @@ class Answerer:
     def _note(self, session: Session, caller: Caller, answer: Answer) -> None:
         """Count what an answer cost, and what it spared its requestor."""
         name = caller.key.upstream
-        answered_bytes = sum(len(t.raw) for t in answer.page.tasks)
+        answered_bytes = sum([len(t.raw) for t in answer.page.tasks])
         spared_requests = max(0, session.known.pages - answer.requests)
         spared_bytes, page = max(0, session.list_bytes - answered_bytes), answer.page
         self._counts.query(
@@ -182,18 +175,17 @@ class Answerer:
             len(page.tasks),
             page.total,
         )
-        log.debug(
-            "query",
-            extra={
+        if log.isEnabledFor(logging.DEBUG):
+            said = {
                 "upstream": name,
                 "outcome": answer.outcome,
                 "reason": answer.reason,
                 "upstream_requests": answer.requests,
                 "spared_requests": spared_requests,
-                "tasks": len(answer.page.tasks),
-                "total": answer.page.total,
-            },
-        )
+                "tasks": len(page.tasks),
+                "total": page.total,
+            }
+            log.debug("query", extra=said)
 
 
 def _result(answer: Answer, position: Position, ignored: list[str]) -> bytes:

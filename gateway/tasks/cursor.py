@@ -25,7 +25,7 @@ from typing import Annotated, Any, Final, Literal, NoReturn, Protocol, TypeAlias
 
 import msgspec
 
-from gateway.mcp.task import ID_CHARS_MAX, UNKNOWN, SortKey, Task, digest
+from gateway.mcp.task import ID_CHARS_MAX, TERMINAL, UNKNOWN, SortKey, Task, digest
 from gateway.tasks import spelled
 from gateway.tasks.criteria import CRITERIA, CRITERIA_BYTES_MAX, BadQuery, Query, defaults, fault
 from gateway.tasks.values import LIST_ITEMS_MAX, NUMBER_DIGITS_MAX, NotAllowed, pack_instant, unpack_instant
@@ -39,6 +39,9 @@ _SHOWN_MAX: Final = 8_000  # live tasks on earlier pages; beyond, a changed task
 # Unpacked: the criteria, the digests in base64, an id in JSON of at most six bytes a character, five numbers, the rest.
 _BYTES_MAX: Final = CRITERIA_BYTES_MAX + 11 * _SHOWN_MAX + 6 * ID_CHARS_MAX + 10 * NUMBER_DIGITS_MAX + 1024
 _CHARS_MAX: Final = 4 * _BYTES_MAX // 3 + 1024  # of a cursor that does not compress at all
+
+_SMALL_WINDOW_BITS: Final = 9
+_SMALL_BYTES: Final = 1 << _SMALL_WINDOW_BITS
 
 
 class Position(msgspec.Struct, frozen=True):
@@ -58,7 +61,7 @@ def following(position: Position, tasks: Sequence[Task]) -> Position:
     """The position behind the page at `position`; `tasks` are on that page."""
     query, shown = position.query, position.shown
     if query.moves_ahead:
-        shown |= {digest(task.id) for task in tasks if not task.is_terminal}
+        shown |= {digest(task.id) for task in tasks if task.status not in TERMINAL}
     return Position(query, query.sort_key(tasks[-1]), shown if len(shown) <= _SHOWN_MAX else frozenset())
 
 
@@ -98,8 +101,15 @@ def encode(position: Position) -> str:
     }
     shown = b"".join([one.to_bytes(8) for one in sorted(position.shown)])
     raw = _json.encode((criteria, (pack_instant(after.at), after.id), shown))
-    body = _PREFIX + urlsafe_b64encode(zlib.compress(raw, level=1)).decode()
+    body = _PREFIX + urlsafe_b64encode(_compressed(raw)).decode()
     return f"{body}.{_checksum(body)}"
+
+
+def _compressed(raw: bytes) -> bytes:
+    if len(raw) > _SMALL_BYTES:
+        return zlib.compress(raw, level=1)
+    small = zlib.compressobj(1, zlib.DEFLATED, _SMALL_WINDOW_BITS, 1)  # all memory that zlib takes, it clears first
+    return small.compress(raw) + small.flush()
 
 
 def _checksum(body: str) -> str:

@@ -10,7 +10,7 @@ query came, and everything that passed through before it came. A task made or de
 asked for by its id; a list in order of creation shows new tasks on its last page, or its first.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from itertools import chain, islice
 from typing import Final
 
@@ -106,7 +106,7 @@ def _is_settled(
     return known.confirmed_at(task_id) >= (oldest_terminal if task.is_terminal else oldest)
 
 
-def overdue(known: Knowledge, shown: Iterable[Task], now: float, now_unix_s: float) -> list[str]:
+def overdue(known: Knowledge, shown: Sequence[Task], now: float, now_unix_s: float) -> list[str]:
     """Of the tasks about to be shown, the ids of those whose `createdAt + ttl` has passed since their last report.
 
     If a task was reported after that moment, its server keeps it longer. It is then found gone like any task that is
@@ -115,8 +115,31 @@ def overdue(known: Knowledge, shown: Iterable[Task], now: float, now_unix_s: flo
     if not known.asks_by_id:
         return []
     out = []
-    for task in shown:
+    for task in _with_ttl_until(shown, now_unix_s):
         expires_s = task.expires_unix_s
         if expires_s is not None and now_unix_s >= expires_s > now_unix_s - (now - known.confirmed_at(task.id)):
             out.append(task.id)
     return out
+
+
+class _Lifetime(msgspec.Struct, gc=False):
+    ttl: float | None = None
+
+
+_lifetimes = msgspec.json.Decoder(list[_Lifetime])
+_EPOCH_UNIX_S: Final = 1_577_836_800  # instants are counted from 2020
+
+
+def _with_ttl_until(shown: Sequence[Task], now_unix_s: float) -> Sequence[Task]:
+    """The tasks whose `createdAt + ttl` may have passed: few. All are read at once, which takes a third of the time."""
+    try:
+        lifetimes = _lifetimes.decode(b"[%b]" % b",".join([task.raw for task in shown]))
+    except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError):
+        return shown
+    latest = (now_unix_s + 1 - _EPOCH_UNIX_S) * 1e9  # a second more than exact: floats are rounded
+    return [
+        task
+        for task, each in zip(shown, lifetimes, strict=True)
+        if each.ttl is not None and task.created.at + each.ttl * 1e6 <= latest
+    ]
+

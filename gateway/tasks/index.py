@@ -183,7 +183,7 @@ class Index:
         keys: Iterator[SortKey] = runs[0] if len(runs) == 1 else heapq.merge(*runs, reverse=query.descending)
         if shown:
             keys = (key for key in keys if digest(key.id) not in shown)
-        tasks = [self._tasks[key.id] for key in islice(keys, limit + 1)]
+        tasks = self._tasks.all_of(islice(keys, limit + 1))
         return QueryPage(tasks[:limit], total, len(tasks) > limit)
 
     def _matching_groups(self, query: Query) -> list[Plane]:

@@ -225,10 +225,18 @@ class Servers:
 
     def get(self, key: Key) -> Server | None:
         """The server of a session, None if its `initialize` was not seen. It counts as used now."""
-        server: Server | None = self._servers.get(key.of_all)
+        server = self.look_at(key)
         if server is not None:
             self._servers[key.of_all] = server
             self._tell(key)
+        return server
+
+    def look_at(self, key: Key) -> Server | None:
+        """As `get`, but the time for which it is kept does not begin anew."""
+        try:
+            server: Server = self._servers[key.of_all]
+        except KeyError:
+            return None
         return server
 
     def filters_natively(self, key: Key) -> bool:
@@ -297,7 +305,7 @@ class Sessions:
                 session = self._begin(key)
             elif session.life is not Life.PROVISIONAL:
                 self._store(session)
-        if (server := self.servers.get(key)) is not None:
+        if (server := self.servers.look_at(key)) is not None:
             session.index.default_method = server.default_method
         return session
 

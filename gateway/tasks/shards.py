@@ -4,7 +4,7 @@ In: tasks. Out: the same, by id. Always: every operation takes as long as in a s
 takes 50 ms to grow, and all clients wait meanwhile.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Final
 
 from gateway.mcp.task import SortKey, Task
@@ -60,6 +60,12 @@ class Shards:
         """The task of an id; None if there is none."""
         shards = self._shards
         return shards[hash(task_id) & (len(shards) - 1)].get(task_id)
+
+    def all_of(self, keys: Iterable[SortKey]) -> list[Task]:
+        """The tasks of keys that are here."""
+        shards = self._shards
+        mask = len(shards) - 1
+        return [shards[hash(task_id) & mask][task_id] for task_id in [key.id for key in keys]]
 
     def created_of(self, task_id: str) -> SortKey:
         """The created key for an id that is here."""

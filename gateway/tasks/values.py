@@ -19,6 +19,10 @@ NUMBER_DIGITS_MAX: Final = FRACTION_DIGITS_MAX + 20  # of a numerator and of a d
 FAULTS_MAX: Final = 10  # reported of one list, or of one cursor
 
 
+_items = msgspec.json.Decoder(list[msgspec.Raw])
+_string = msgspec.json.Decoder(str)
+
+
 class NotAllowed(Exception):
     """A value is not allowed. `given` are its wrong parts; if empty, the whole value is wrong."""
 
@@ -48,7 +52,7 @@ def strings(what: str, accept: Callable[[str], object]) -> Kind:
 
     def read(raw: bytes) -> frozenset[str] | None:
         try:
-            items = msgspec.json.decode(raw, type=list[msgspec.Raw])
+            items = _items.decode(raw)
         except (msgspec.MsgspecError, RecursionError):
             raise NotAllowed(f"an array of {what}") from None
         if len(items) > LIST_ITEMS_MAX:
@@ -77,7 +81,7 @@ def choice(*choices: str) -> Kind:
 def string(raw: msgspec.Raw | bytes) -> str | None:
     """The string in raw JSON; None if it is no string."""
     try:
-        return msgspec.json.decode(raw, type=str)
+        return _string.decode(raw)
     except (msgspec.MsgspecError, UnicodeDecodeError):
         return None
 
