@@ -123,7 +123,7 @@ class Session(Record):
     def tell_doubt(self) -> None:
         """Tell the other replicas that much has changed."""
         if self._store is not None:
-            self._store.add(self.key, [told.DOUBT], [told.DOUBT])
+            self._store.end(self.key, [told.DOUBT], [told.DOUBT])
 
     def tell_all(self) -> Iterator[None]:
         """Tell the other replicas everything again that the server cannot be asked for, piece by piece."""
