@@ -13,24 +13,21 @@ import logging
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from enum import Enum
-from hashlib import blake2b
 from typing import Any, Final
 from uuid import uuid4
 
-from redis.asyncio import ConnectionPool
-from redis.asyncio.retry import Retry
-from redis.backoff import NoBackoff
 from redis.exceptions import ResponseError
 
 from gateway import config
 from gateway.identity import Key
-from gateway.store.waiting import End, Waiting
+from gateway.store.link import Command, Link, connect, errors
+from gateway.store.names import Names
+from gateway.store.waiting import Ending, Waiting
 from gateway.tasks.ports import Read
 
 log = logging.getLogger("taskgate.store")
 
-_DIAL_S: Final = 1.0  # for a new connection to be ready
-_PAUSE_S: Final = 0.5  # until the next one is tried
+_PAUSE_S: Final = 0.5  # until the next connection is tried
 _ANSWER_S: Final = 1.0  # for the answers to one batch
 _BEAT_S: Final = 0.5  # a connection that is quiet is tried
 _LINGER_S: Final = 0.02  # until what is written goes out, so that it goes out together
@@ -77,14 +74,13 @@ class RedisStore:
         self._url = settings.url
         self._failed = failed
         self._waiting = Waiting()
-        self._owed: dict[End, None] = {}  # ends that the store has not heard of, in order
+        self._owed: dict[Ending, None] = {}  # ends that the store has not heard of, in order
         self._wake = asyncio.Event()
         self._lingering: asyncio.TimerHandle | None = None
         self._loop = asyncio.get_running_loop()
         self._out_since: float | None = None  # when the batch under way was sent
         self._late = 0  # questions without an answer in time, since the last quick batch
-        self._servers: dict[str, bytes] = {}
-        self._value_ms = self._entries_ms = 0
+        self._names = Names()
         self._stopping = False
         self._tell_all: Callable[[], Iterator[None]] = lambda: iter(())
         self._telling: Iterator[None] | None = None  # what is left to tell
@@ -104,49 +100,45 @@ class RedisStore:
 
     def serves(self, upstreams: Iterable[config.Upstream], server_s: float, entries_s: float) -> None:
         """The upstreams from now on; how long a session's value, and its entries, are kept when it is not used."""
-        before = self._servers, self._value_ms, self._entries_ms
-        # A name may mean another server elsewhere, or after a reload.
-        self._servers = {u.name: f"{u.name} {u.url} {u.socket}".encode() for u in upstreams}
-        self._value_ms, self._entries_ms = int(server_s * 1000), int(entries_s * 1000)
-        if before != (self._servers, self._value_ms, self._entries_ms):
+        if self._names.serve(upstreams, server_s, entries_s):
             self._lacks = True
             self._wake.set()
 
     def put(self, key: Key, server: bytes) -> None:
         """Keep the value of a session, as `tasks/ports.py` has it."""
-        if (name := self._name("server", *key.of_all)) is not None:
+        if (name := self._names.of_value(key)) is not None:
             self._waiting.put(name, server)
             self._write()
 
     def add(self, key: Key, new: Iterable[bytes], old: Iterable[bytes] = ()) -> None:
         """Add entries, as `tasks/ports.py` has it."""
-        if (name := self._name("tasks", *key)) is not None:
+        if (name := self._names.of_entries(key)) is not None:
             self._waiting.add(name, list(new), list(old))
             self._write()
 
     def end(self, key: Key, new: Iterable[bytes], old: Iterable[bytes]) -> None:
         """Replace entries, as `tasks/ports.py` has it."""
-        if (name := self._name("tasks", *key)) is not None:
-            self._waiting.end(End(name, tuple(new), tuple(old)))
+        if (name := self._names.of_entries(key)) is not None:
+            self._waiting.end(Ending(name, tuple(new), tuple(old)))
             self._write()
 
     def drop(self, key: Key) -> None:
         """Forget all entries."""
-        self._drop(self._name("tasks", *key))
+        self._drop(self._names.of_entries(key))
 
     def drop_server(self, key: Key) -> None:
         """Forget the value of a session."""
-        self._drop(self._name("server", *key.of_all))
+        self._drop(self._names.of_value(key))
 
     def _drop(self, name: str | None) -> None:
         if name is not None:
-            self._waiting.end(End(name))
+            self._waiting.end(Ending(name))
             self._write()
 
     async def read(self, key: Key, after: int) -> Read | None:
         """What the store has of a session; None if it does not say so within `timeout`, or has failed to of late."""
         late = self._out_since is not None and self._loop.time() - self._out_since >= self._timeout_s
-        value, entries = self._name("server", *key.of_all), self._name("tasks", *key)
+        value, entries = self._names.of_value(key), self._names.of_entries(key)
         if self.state in (StoreState.DOWN, StoreState.SLOW) or late or value is None or entries is None:
             return None
         found: Read | None = None
@@ -164,19 +156,6 @@ class RedisStore:
             self._note_late()
         return found
 
-    def _name(self, kind: str, upstream: str, *parts: bytes) -> str | None:
-        """The name of a key: a digest, because nobody who reads the store should learn whose it is.
-
-        None if a reload has taken the upstream away: then nothing is told of it.
-        """
-        server = self._servers.get(upstream)
-        if server is None:
-            return None
-        digest = blake2b(digest_size=16)
-        for part in (server, *parts):
-            digest.update(b"%d:%b" % (len(part), part))
-        return f"taskgate:{digest.hexdigest()}:{kind}"
-
     def _write(self) -> None:
         """What waits goes out soon. While the store takes nothing in, it is forgotten: all will be told again."""
         if self.state in (StoreState.DOWN, StoreState.REFUSED) or self._waiting.size > _WAITING_MAX:
@@ -184,7 +163,7 @@ class RedisStore:
         elif self._lingering is None:
             self._lingering = self._loop.call_later(_LINGER_S, self._wake.set)
 
-    def _owe(self, ends: Iterable[End]) -> None:
+    def _owe(self, ends: Iterable[Ending]) -> None:
         """What was to be written is lost. Everything is told again, and these ends before it."""
         self._lacks = True
         self._owed.update(dict.fromkeys(ends))
@@ -214,7 +193,8 @@ class RedisStore:
     async def _run(self) -> None:
         while not self._stopping:
             try:
-                await self._connect()
+                async with connect(self._url) as link:
+                    await self._serve(link)
             except Exception as error:  # there are many kinds, and the loop must go on after each of them
                 slow = isinstance(error, TimeoutError)
                 self._become(StoreState.DOWN, "no answer in time" if slow else str(error) or type(error).__name__)
@@ -224,35 +204,16 @@ class RedisStore:
                 self._wake.clear()  # what was set while the store was down would end the pause at once
                 await self._news(_PAUSE_S)
 
-    async def _connect(self) -> None:
-        """Serve on a new connection until it fails, or all is done at the end. Raises."""
-        # A step that failed is never repeated in place, and all its time is bounded here. A pool would replace a
-        # connection unseen that has ended: what the store has forgotten meanwhile would not be told again.
-        pool = ConnectionPool.from_url(
-            self._url, protocol=2, driver_info=None, retry=Retry(NoBackoff(), 0), socket_timeout=None
-        )
-        connection = pool.make_connection()  # type: ignore[no-untyped-call]
-        try:
-            async with asyncio.timeout(_DIAL_S):
-                await connection.connect()
-            await self._serve(connection)
-        finally:
-            with suppress(Exception):
-                async with asyncio.timeout(_DIAL_S):
-                    await connection.disconnect()
-
-    async def _serve(self, connection: Any) -> None:
+    async def _serve(self, link: Link) -> None:
         """Carry batches until the connection fails, or all is done at the end. Raises."""
-        self._late, self._lacks = 0, True
-        self._mark = None
-        self.era += 1
+        self._late, self._lacks, self.era = 0, True, self.era + 1
         self._become(StoreState.TELLING)
         self._tried.set()
         while not self._is_done:
             await self._tell()
             if self._telling is None and not self._waiting and self.state is not StoreState.TELLING:
                 await self._news(_BEAT_S)
-            refused = await self._carry(connection)
+            refused = await self._carry(link)
             if refused:
                 self._become(StoreState.REFUSED, str(refused[0]))
             elif self.state is StoreState.TELLING and self._telling is None and not self._lacks:
@@ -261,8 +222,8 @@ class RedisStore:
     @property
     def _is_done(self) -> bool:
         """Whether it is the end, and nothing is left that the store would take in."""
-        waits = self._lacks or self._telling is not None or self._waiting
-        return self._stopping and (self.state is StoreState.REFUSED or not waits)
+        rests = not (self._lacks or self._telling is not None or self._waiting)
+        return self._stopping and (rests or self.state is StoreState.REFUSED)
 
     async def _tell(self) -> None:
         """Begin to tell everything if that is due; go on telling until enough waits for one batch."""
@@ -285,7 +246,7 @@ class RedisStore:
             async with asyncio.timeout(within_s):
                 await self._wake.wait()
 
-    async def _carry(self, connection: Any) -> list[ResponseError]:
+    async def _carry(self, link: Link) -> list[ResponseError]:
         """Carry what waits to the store, and the answers back. Returns why something was refused. Raises."""
         batch, self._waiting = self._waiting, Waiting()
         self._wake.clear()
@@ -293,17 +254,16 @@ class RedisStore:
             self._lingering.cancel()
             self._lingering = None
         marks = self._mark is None and self.state is not StoreState.REFUSED
-        commands: list[tuple[Any, ...]] = [("SET", _MARK, uuid4().hex, "NX")] if marks else []
-        commands += [*batch.commands(self._value_ms, self._entries_ms), ("GET", _MARK)]
+        commands: list[Command] = [("SET", _MARK, uuid4().hex, "NX")] if marks else []
+        commands += [*batch.commands(self._names.value_ms, self._names.entries_ms), ("GET", _MARK)]
         refused: list[ResponseError] | None = None
         self._out_since = self._loop.time()
         try:
             async with asyncio.timeout(_ANSWER_S):
-                results = await _exchange(connection, commands)
+                results = await link.exchange(commands)
             self._note_pace(self._loop.time() - self._out_since)
-            refused = [result for result in results[:marks] if isinstance(result, ResponseError)]
-            more, unread = batch.answer(results[marks:-1])
-            refused += more
+            of_writes, unread = batch.answer(results[marks:-1])
+            refused = errors(results[:marks]) + of_writes
             self._note_mark(results[-1])
             for _ in unread:
                 self._failed("unreadable")
@@ -347,22 +307,9 @@ class RedisStore:
             self._owe(self._waiting.forget_writes())
         if state is StoreState.DOWN:
             self._waiting.give_up()
-            self._waiting = Waiting()
         if state is not StoreState.TELLING and state is not self._logged:
             self._logged = state
-            if why:
-                log.warning("the store fails, and the gateway works without it", extra={"why": why})
-            else:
+            if state is StoreState.UP:
                 log.info("the store serves")
-
-
-async def _exchange(connection: Any, commands: list[tuple[Any, ...]]) -> list[Any]:
-    """The answers to these commands; an error that the store has answered with is one. Raises."""
-    await connection.send_packed_command(connection.pack_commands(commands))
-    results: list[Any] = []
-    for _ in commands:
-        try:
-            results.append(await connection.read_response())
-        except ResponseError as error:
-            results.append(error)
-    return results
+            else:
+                log.warning("the store fails, and the gateway works without it", extra={"why": why})

@@ -15,17 +15,20 @@ from typing import Any, Final, NamedTuple
 
 from redis.exceptions import ResponseError
 
+from gateway.store.link import Command, errors
 from gateway.tasks.ports import Read
 
 READ_AT_ONCE: Final = 2000  # entries
 _ENTRIES_MAX: Final = 100_000  # of one session; the oldest go first
 
 # Of the arguments three are numbers: milliseconds until the key expires, how many entries it may have, how many of the
-# entries that follow are to be taken out. The others are added, unless they are there.
+# entries that follow are to be taken out. The others are added, unless they are there. A store that is full refuses the
+# first command of a script that adds, but not one behind another change: so one that adds nothing comes first.
 _ADD: Final = """
 local key, last = KEYS[1], redis.call('ZREVRANGE', KEYS[1], 0, 0, 'WITHSCORES')[2]
 local time = redis.call('TIME')
 local place = math.max((tonumber(last) or 0) + 1, time[1] * 1000000 + time[2])
+if #ARGV > 3 + ARGV[3] then redis.call('ZADD', key, 'XX', 0, '') end
 for at = 4, 3 + ARGV[3] do redis.call('ZREM', key, ARGV[at]) end
 for at = 4 + ARGV[3], #ARGV do
     redis.call('ZADD', key, 'NX', string.format('%.0f', place), ARGV[at])
@@ -36,7 +39,7 @@ redis.call('PEXPIRE', key, ARGV[1])
 """
 
 
-class End(NamedTuple):
+class Ending(NamedTuple):
     """Entries that replace others; or that all entries, or a value, are forgotten. Nobody tells it again."""
 
     name: str
@@ -49,7 +52,7 @@ class Waiting:
 
     def __init__(self) -> None:
         self.size = 0  # values and entries
-        self._ends: dict[End, None] = {}  # in order
+        self._ends: dict[Ending, None] = {}  # in order
         self._dropped: set[str] = set()
         self._values: dict[str, bytes] = {}
         self._old: defaultdict[str, set[bytes]] = defaultdict(set)
@@ -74,7 +77,7 @@ class Waiting:
         adding.update(dict.fromkeys(new))
         self.size += len(adding) + len(removing) - before + 1
 
-    def end(self, end: End) -> None:
+    def end(self, end: Ending) -> None:
         """Entries are to be replaced, or all is to be forgotten under a name."""
         self._ends[end] = None
         if end.new:
@@ -86,7 +89,7 @@ class Waiting:
         self.size += end.name not in self._dropped
         self._dropped.add(end.name)
 
-    def forget_writes(self) -> list[End]:
+    def forget_writes(self) -> list[Ending]:
         """Nothing is to be written. Returns what nobody tells again."""
         ends = list(self._ends)
         for waiting in (self._ends, self._dropped, self._values, self._old, self._new):
@@ -101,9 +104,9 @@ class Waiting:
             self._asked[name] = asyncio.get_running_loop().create_future()
         return self._asked[name]
 
-    def commands(self, value_ms: int, entries_ms: int) -> list[tuple[Any, ...]]:
+    def commands(self, value_ms: int, entries_ms: int) -> list[Command]:
         """All commands."""
-        found: list[tuple[Any, ...]] = [("UNLINK", *self._dropped)] if self._dropped else []
+        found: list[Command] = [("UNLINK", *self._dropped)] if self._dropped else []
         found += [("SET", name, value, "PX", value_ms) for name, value in self._values.items()]
         for name, new in self._new.items():
             old = self._old[name]
@@ -122,17 +125,14 @@ class Waiting:
             if not asked.done():
                 failed = isinstance(server, ResponseError) or isinstance(entries, ResponseError)
                 asked.set_result(None if failed else _read(server, entries, after))
-        return _errors(results[:first]), _errors(results[first:])
+        return errors(results[:first]), errors(results[first:])
 
     def give_up(self) -> None:
         """There will be no answer."""
         for asked in self._asked.values():
             if not asked.done():
                 asked.set_result(None)
-
-
-def _errors(results: list[Any]) -> list[ResponseError]:
-    return [result for result in results if isinstance(result, ResponseError)]
+        self._asked.clear()
 
 
 def _read(server: bytes | None, flat: list[bytes], after: int) -> Read:

@@ -27,7 +27,7 @@ class Caller(Protocol):
         """The key of the caller's session."""
 
     held: object
-    """What must stay for as long as the request; `answer.CANCELLED_EARLY` if there is nothing to answer any more."""
+    """What must stay for as long as the request."""
 
     @property
     def asks_first(self) -> bool:
