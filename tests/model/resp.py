@@ -1,7 +1,7 @@
 """As much of Redis as the gateway uses, on the virtual loop.
 
-In: commands on connections. Out: answers, at once, unless it is stopped. Always: what the gateway's script does is done
-here once more, in Python; tests/store shows that the real server does the same.
+In: commands on connections. Out: answers, at once, unless it is stopped or slow. Always: what the gateway's script does
+is done here once more, in Python; tests/store shows that the real server does the same.
 """
 
 import asyncio
@@ -22,6 +22,8 @@ class Redis:
         self.loop = loop
         self.state = "well"
         self.well_since = float("-inf")
+        self.delay_s = 0.0  # until it answers
+        self.batches = 0  # that have come
         self.values: dict[bytes, bytes] = {}
         self.sets: dict[bytes, dict[bytes, int]] = {}
         self._expires: dict[bytes, float] = {}
@@ -116,8 +118,9 @@ class _Connection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         self._unread += data
+        self._redis.batches += 1
         if self._redis.state != "stopped":
-            self.go_on()
+            self._redis.loop.call_later(self._redis.delay_s, self.go_on) if self._redis.delay_s else self.go_on()
 
     def cut(self) -> None:
         """Reset the connection."""
