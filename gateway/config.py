@@ -148,10 +148,12 @@ def _read_public_url(value: object) -> object:
 
 
 def _read_store_url(value: object) -> object:
-    found = _match(r"rediss?://(?:[^\s/?#@]*@)?([^/?#@]*)(?:/[0-9]{1,4})?", value)
+    found = _match(r"rediss?://(?:[^\s/?#@\[\]]*@)?([^/?#@]*)(?:/[0-9]{1,4})?", value)
     host, port = _host_port(found[1]) if found else (None, None)
     if host is None or port == 0:
-        raise ValueError("redis:// or rediss://, perhaps user:password@, a host, perhaps a port and /NUMBER")
+        raise ValueError(
+            "redis:// or rediss://, perhaps user:password@ (percent-encoded), a host, perhaps a port and /NUMBER"
+        )
     return value
 
 

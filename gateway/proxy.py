@@ -90,6 +90,11 @@ class Proxy:
                 self._guard(self._guards, exchange, caller, message)
             if self._has_store and message is not None:
                 caller.held = await self._catch_up(message, caller, exchange)
+                if caller.held is answer.CANCELLED_EARLY:
+                    kind = "answered"
+                    self._journal.began(exchange)
+                    HttpReply(exchange, caller).end()
+                    return
             position = self._position(message, caller, exchange) if message is not None else None
             if position is not None and message is not None:
                 kind = "answered"

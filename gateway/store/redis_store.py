@@ -1,8 +1,11 @@
 """The store in Redis or Valkey: one connection, and a loop that carries what waits over it, batch by batch.
 
 In: what this replica tells, and its questions. Out: answers, within a bound. Always: nobody waits for what is written,
-and a question is answered within `timeout`, by None if need be. While the store is down, questions get None at once.
-Nothing is lost by a failure: whenever the store takes something in again, this replica tells everything that it knows.
+and a question is answered within `timeout`, by None if need be. While the store is down or slow, questions get None at
+once. Nothing is lost by a failure: with each connection, and whenever the store has forgotten or refused something,
+this replica tells everything that it knows.
+
+One key is a mark, the same for all replicas. Each batch reads it: a store whose mark has changed was emptied.
 """
 
 import asyncio
@@ -10,135 +13,162 @@ import logging
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from enum import Enum
-from hashlib import blake2b
-from typing import Final
+from typing import Any, Final
+from uuid import uuid4
 
-from redis.asyncio import Redis
-from redis.asyncio.retry import Retry
-from redis.backoff import NoBackoff
-from redis.exceptions import RedisError
+from redis.exceptions import ResponseError
 
 from gateway import config
 from gateway.identity import Key
-from gateway.store.waiting import READ_AT_ONCE, Waiting
+from gateway.store.link import Command, Link, connect, errors
+from gateway.store.names import Names
+from gateway.store.waiting import Ending, Waiting
 from gateway.tasks.ports import Read
 
 log = logging.getLogger("taskgate.store")
 
-_DIAL_S: Final = 1.0  # for a new connection to be ready
-_PAUSE_S: Final = 0.5  # until the next one is tried
+_PAUSE_S: Final = 0.5  # until the next connection is tried
 _ANSWER_S: Final = 1.0  # for the answers to one batch
 _BEAT_S: Final = 0.5  # a connection that is quiet is tried
 _LINGER_S: Final = 0.02  # until what is written goes out, so that it goes out together
+_TOGETHER: Final = 2000  # values and entries of everything that is told: so many in a batch
 _WAITING_MAX: Final = 20_000  # values and entries; of more, all is told again
+_OWED_MAX: Final = 10_000  # ends that a store which fails is yet to hear of; the oldest go first
 _CLOSE_S: Final = 1.0  # for all that waits to go out at the end
-_TELL_S: Final = 1.0  # until everything is told again to a store that has refused something
+_AGAIN_S: Final = 1.0  # until everything is told again to a store that has refused something
+_LATE_MAX: Final = 3  # questions in a row that may get no answer in time
+_MARK: Final = "taskgate:mark"
 _END: Final = object()
 
 
 class StoreState(Enum):
     """The state of the store, as this replica sees it. Only `RedisStore` changes it.
 
-                a connection   a batch is   a write is   no connection,
-                is ready       carried      refused      no answer
-    DOWN        READS          -            -            DOWN
-    READS       -              READS        READS        DOWN
-    UP          -              UP           READS        DOWN
+                a connection   everything   a write      some answers   an answer   no connection,
+                is ready       is told      is refused   are late       is quick    no answer
+    DOWN        TELLING        -            -            -              -           DOWN
+    TELLING     -              UP           REFUSED      SLOW           TELLING     DOWN
+    UP          -              -            REFUSED      SLOW           UP          DOWN
+    SLOW        -              SLOW         REFUSED      SLOW           TELLING     DOWN
+    REFUSED     -              -            REFUSED      REFUSED        REFUSED     DOWN
 
-    From READS it becomes UP once everything was told, and nothing of it was refused.
+    `REFUSED` becomes TELLING after a second. `UP` becomes TELLING when something was not told, or was forgotten: too
+    much waited, the store was emptied, a reload has changed keys or how long they are kept.
     """
 
     DOWN = "down"
-    UP = "up"
-    READS = "reads"  # it answers, and takes nothing in
+    TELLING = "telling"  # it takes in what was told before
+    UP = "up"  # it has all that this replica has told
+    SLOW = "slow"  # it takes in what it is told, and answers too late: no query waits for it
+    REFUSED = "refused"  # it answers, and takes nothing in
 
 
 class RedisStore:
     """A store in Redis, as `tasks/ports.py` describes one."""
 
     def __init__(self, settings: config.StoreSettings, failed: Callable[[str], None]) -> None:
-        """`failed` counts a failure: unreachable (or slow), refused."""
+        """`failed` counts a failure: unreachable, slow, refused, unreadable."""
         self.state = StoreState.DOWN
+        self.era = 0
         self._timeout_s = settings.timeout
         self._url = settings.url
         self._failed = failed
         self._waiting = Waiting()
+        self._owed: dict[Ending, None] = {}  # ends that the store has not heard of, in order
         self._wake = asyncio.Event()
         self._lingering: asyncio.TimerHandle | None = None
         self._loop = asyncio.get_running_loop()
         self._out_since: float | None = None  # when the batch under way was sent
-        self._servers: dict[str, bytes] = {}
-        self._value_ms = self._entries_ms = 0
+        self._late = 0  # questions without an answer in time, since the last quick batch
+        self._names = Names()
         self._stopping = False
-        self._tells = False  # everything is being told
-        self._must_tell = True  # something was not told
+        self._tell_all: Callable[[], Iterator[None]] = lambda: iter(())
+        self._telling: Iterator[None] | None = None  # what is left to tell
+        self._lacks = True  # something was not told, or was forgotten: everything is to be told anew
+        self._again_at = 0.0  # for a store that refuses: when
+        self._mark: bytes | None = None  # None: not known yet
         self._tried = asyncio.Event()
-        self._told: StoreState | None = None  # the state that the log tells of
+        self._logged: StoreState | None = None  # the state that the log tells of
         self._running: asyncio.Task[None] | None = None
 
     # ---- for the replica ----
 
     @property
     def is_up(self) -> bool:
-        """Whether it answers, and has taken in all that this replica told."""
+        """Whether it answers in time, and has taken in all that this replica told."""
         return self.state is StoreState.UP
 
     def serves(self, upstreams: Iterable[config.Upstream], server_s: float, entries_s: float) -> None:
         """The upstreams from now on; how long a session's value, and its entries, are kept when it is not used."""
-        # A name may mean another server elsewhere, or after a reload.
-        self._servers = {u.name: f"{u.name} {u.url} {u.socket}".encode() for u in upstreams}
-        self._value_ms, self._entries_ms = int(server_s * 1000), int(entries_s * 1000)
+        if self._names.serve(upstreams, server_s, entries_s):
+            self._lacks = True
+            self._wake.set()
 
     def put(self, key: Key, server: bytes) -> None:
         """Keep the value of a session, as `tasks/ports.py` has it."""
-        self._waiting.put(self._name("server", *key.of_all), server)
-        self._write()
+        if (name := self._names.of_value(key)) is not None:
+            self._waiting.put(name, server)
+            self._write()
 
     def add(self, key: Key, new: Iterable[bytes], old: Iterable[bytes] = ()) -> None:
         """Add entries, as `tasks/ports.py` has it."""
-        self._waiting.add(self._name("tasks", *key), list(new), list(old))
-        self._write()
+        if (name := self._names.of_entries(key)) is not None:
+            self._waiting.add(name, list(new), list(old))
+            self._write()
+
+    def end(self, key: Key, new: Iterable[bytes], old: Iterable[bytes]) -> None:
+        """Replace entries, as `tasks/ports.py` has it."""
+        if (name := self._names.of_entries(key)) is not None:
+            self._waiting.end(Ending(name, tuple(new), tuple(old)))
+            self._write()
 
     def drop(self, key: Key) -> None:
         """Forget all entries."""
-        self._waiting.drop(self._name("tasks", *key))
-        self._write()
+        self._drop(self._names.of_entries(key))
+
+    def drop_server(self, key: Key) -> None:
+        """Forget the value of a session."""
+        self._drop(self._names.of_value(key))
+
+    def _drop(self, name: str | None) -> None:
+        if name is not None:
+            self._waiting.end(Ending(name))
+            self._write()
 
     async def read(self, key: Key, after: int) -> Read | None:
         """What the store has of a session; None if it does not say so within `timeout`, or has failed to of late."""
         late = self._out_since is not None and self._loop.time() - self._out_since >= self._timeout_s
-        if self.state is StoreState.DOWN or late:
+        value, entries = self._names.of_value(key), self._names.of_entries(key)
+        if self.state in (StoreState.DOWN, StoreState.SLOW) or late or value is None or entries is None:
             return None
-        names = self._name("server", *key.of_all), self._name("tasks", *key)
         found: Read | None = None
-        with suppress(TimeoutError):
+        try:
             async with asyncio.timeout(self._timeout_s):
-                while True:
-                    asked = self._waiting.ask(*names, after)
+                while found is None or not found.complete:
+                    asked = self._waiting.ask(value, entries, after)
                     self._wake.set()
                     part = await asyncio.shield(asked)
                     if part is None:
                         break
-                    found = part if found is None else Read(part.server, found.tasks + part.tasks, part.place)
-                    if len(part.tasks) < READ_AT_ONCE:
-                        break
+                    found = part if found is None else part._replace(tasks=found.tasks + part.tasks)
                     after = part.place
+        except TimeoutError:
+            self._note_late()
         return found
-
-    def _name(self, kind: str, upstream: str, *parts: bytes) -> str:
-        """The name of a key: a digest, because nobody who reads the store should learn whose it is."""
-        digest = blake2b(digest_size=16)
-        for part in (self._servers[upstream], *parts):
-            digest.update(b"%d:%b" % (len(part), part))
-        return f"taskgate:{digest.hexdigest()}:{kind}"
 
     def _write(self) -> None:
         """What waits goes out soon. While the store takes nothing in, it is forgotten: all will be told again."""
-        if not (self._tells or self.state is StoreState.UP) or self._waiting.size > _WAITING_MAX:
-            self._waiting.forget_writes()
-            self._must_tell = True
+        if self.state in (StoreState.DOWN, StoreState.REFUSED) or self._waiting.size > _WAITING_MAX:
+            self._owe(self._waiting.forget_writes())
         elif self._lingering is None:
             self._lingering = self._loop.call_later(_LINGER_S, self._wake.set)
+
+    def _owe(self, ends: Iterable[Ending]) -> None:
+        """What was to be written is lost. Everything is told again, and these ends before it."""
+        self._lacks = True
+        self._owed.update(dict.fromkeys(ends))
+        while len(self._owed) > _OWED_MAX:
+            del self._owed[next(iter(self._owed))]
 
     # ---- the loop ----
 
@@ -147,7 +177,8 @@ class RedisStore:
 
         `tell_all` tells everything that this replica knows, piece by piece.
         """
-        self._running = asyncio.create_task(self._run(tell_all))
+        self._tell_all = tell_all
+        self._running = asyncio.create_task(self._run())
         await self._tried.wait()
 
     async def stop(self) -> None:
@@ -159,46 +190,55 @@ class RedisStore:
             self._running.cancel()
             await asyncio.wait({self._running})
 
-    async def _run(self, tell_all: Callable[[], Iterator[None]]) -> None:
+    async def _run(self) -> None:
         while not self._stopping:
-            # A step that failed is never repeated in place, and all its time is bounded here.
-            client = Redis.from_url(
-                self._url, protocol=2, driver_info=None, retry=Retry(NoBackoff(), 0), socket_timeout=None
-            )
             try:
-                async with asyncio.timeout(_DIAL_S):
-                    await client.ping()
-                await self._serve(client, tell_all)
+                async with connect(self._url) as link:
+                    await self._serve(link)
             except Exception as error:  # there are many kinds, and the loop must go on after each of them
-                self._fail(error)
+                slow = isinstance(error, TimeoutError)
+                self._become(StoreState.DOWN, "no answer in time" if slow else str(error) or type(error).__name__)
             finally:
-                with suppress(Exception):
-                    async with asyncio.timeout(_DIAL_S):
-                        await client.aclose()
+                self._tried.set()
             if not self._stopping:
                 self._wake.clear()  # what was set while the store was down would end the pause at once
                 await self._news(_PAUSE_S)
 
-    async def _serve(self, client: Redis, tell_all: Callable[[], Iterator[None]]) -> None:
+    async def _serve(self, link: Link) -> None:
         """Carry batches until the connection fails, or all is done at the end. Raises."""
-        telling: Iterator[None] | None = tell_all()
-        self._become(StoreState.READS)
+        self._late, self._lacks, self.era = 0, True, self.era + 1
+        self._become(StoreState.TELLING)
         self._tried.set()
-        tell_at = 0.0
-        while telling is not None or self._waiting or not self._stopping:
-            self._tells = telling is not None
-            told_all = telling is not None and next(telling, _END) is _END
-            if telling is None and not self._waiting:
+        while not self._is_done:
+            await self._tell()
+            if self._telling is None and not self._waiting and self.state is not StoreState.TELLING:
                 await self._news(_BEAT_S)
-            refused = await self._carry(client)
+            refused = await self._carry(link)
             if refused:
-                self._become(StoreState.READS, str(refused[0]))
-                telling, tell_at = None, self._loop.time() + _TELL_S
-            elif told_all:
-                telling = None
+                self._become(StoreState.REFUSED, str(refused[0]))
+            elif self.state is StoreState.TELLING and self._telling is None and not self._lacks:
                 self._become(StoreState.UP)
-            elif telling is None and self._must_tell and self._loop.time() >= tell_at:
-                telling, self._must_tell = tell_all(), False
+
+    @property
+    def _is_done(self) -> bool:
+        """Whether it is the end, and nothing is left that the store would take in."""
+        rests = not (self._lacks or self._telling is not None or self._waiting)
+        return self._stopping and (rests or self.state is StoreState.REFUSED)
+
+    async def _tell(self) -> None:
+        """Begin to tell everything if that is due; go on telling until enough waits for one batch."""
+        if self._lacks and (self.state is not StoreState.REFUSED or self._loop.time() >= self._again_at):
+            self._telling, self._lacks, self._mark = self._tell_all(), False, None
+            if self.state is not StoreState.SLOW:
+                self._become(StoreState.TELLING)
+            for end in self._owed:
+                self._waiting.end(end)
+            self._owed.clear()
+        while self._telling is not None and self._waiting.size < _TOGETHER:
+            if next(self._telling, _END) is _END:
+                self._telling = None
+            else:
+                await asyncio.sleep(0)
 
     async def _news(self, within_s: float) -> None:
         """Wait until something waits, but not longer than that."""
@@ -206,42 +246,70 @@ class RedisStore:
             async with asyncio.timeout(within_s):
                 await self._wake.wait()
 
-    async def _carry(self, client: Redis) -> list[RedisError]:
+    async def _carry(self, link: Link) -> list[ResponseError]:
         """Carry what waits to the store, and the answers back. Returns why something was refused. Raises."""
         batch, self._waiting = self._waiting, Waiting()
         self._wake.clear()
         if self._lingering is not None:
             self._lingering.cancel()
             self._lingering = None
-        pipe = client.pipeline(transaction=False)
-        batch.write_to(pipe, self._value_ms, self._entries_ms)
+        marks = self._mark is None and self.state is not StoreState.REFUSED
+        commands: list[Command] = [("SET", _MARK, uuid4().hex, "NX")] if marks else []
+        commands += [*batch.commands(self._names.value_ms, self._names.entries_ms), ("GET", _MARK)]
+        refused: list[ResponseError] | None = None
         self._out_since = self._loop.time()
         try:
             async with asyncio.timeout(_ANSWER_S):
-                return batch.answer(await pipe.execute(raise_on_error=False))
+                results = await link.exchange(commands)
+            self._note_pace(self._loop.time() - self._out_since)
+            of_writes, unread = batch.answer(results[marks:-1])
+            refused = errors(results[:marks]) + of_writes
+            self._note_mark(results[-1])
+            for _ in unread:
+                self._failed("unreadable")
+            return refused
         finally:
             self._out_since = None
             batch.give_up()
+            if refused or refused is None:
+                self._owe(batch.forget_writes())
 
-    def _fail(self, error: Exception) -> None:
-        slow = isinstance(error, TimeoutError)
-        self._become(StoreState.DOWN, "no answer in time" if slow else str(error) or type(error).__name__)
-        self._tried.set()
+    def _note_pace(self, took_s: float) -> None:
+        """A batch took that long. Half the timeout is quick: a question may wait for the batch before its own."""
+        if took_s <= self._timeout_s / 2:
+            self._late = 0
+            if self.state is StoreState.SLOW:
+                self._become(StoreState.TELLING)
+
+    def _note_late(self) -> None:
+        """A question had no answer in time."""
+        self._failed("slow")
+        self._late += 1
+        if self._late >= _LATE_MAX and self.state in (StoreState.TELLING, StoreState.UP):
+            self._become(StoreState.SLOW, "answers come later than store.timeout")
+
+    def _note_mark(self, mark: Any) -> None:
+        """The store has that mark, or none. Another one than before: it was emptied."""
+        if isinstance(mark, ResponseError):
+            self._failed("unreadable")
+        elif self._mark is None:
+            self._mark = mark
+        elif mark != self._mark:
+            self._lacks = True
+            self.era += 1
 
     def _become(self, state: StoreState, why: str = "") -> None:
         """Take a state, and tell the operator of a change: `why` the store fails, empty if it does not."""
         self.state = state
-        self._must_tell = state is not StoreState.UP
-        self._tells = False
+        if state in (StoreState.DOWN, StoreState.REFUSED):
+            self._failed("unreachable" if state is StoreState.DOWN else "refused")
+            self._telling, self._again_at = None, self._loop.time() + _AGAIN_S
+            self._owe(self._waiting.forget_writes())
         if state is StoreState.DOWN:
             self._waiting.give_up()
-            self._waiting = Waiting()
-        if why:
-            self._failed("unreachable" if state is StoreState.DOWN else "refused")
-        told = state if why or state is StoreState.UP else self._told
-        if told is not self._told:
-            self._told = told
-            if why:
-                log.warning("the store fails, and the gateway works without it", extra={"why": why})
-            else:
+        if state is not StoreState.TELLING and state is not self._logged:
+            self._logged = state
+            if state is StoreState.UP:
                 log.info("the store serves")
+            else:
+                log.warning("the store fails, and the gateway works without it", extra={"why": why})

@@ -10,22 +10,25 @@ the store's own time, or one more than the last place.
 
 import asyncio
 from collections import defaultdict
-from typing import Any, Final
+from collections.abc import Collection
+from typing import Any, Final, NamedTuple
 
-from redis.asyncio.client import Pipeline
-from redis.exceptions import RedisError
+from redis.exceptions import ResponseError
 
+from gateway.store.link import Command, errors
 from gateway.tasks.ports import Read
 
 READ_AT_ONCE: Final = 2000  # entries
 _ENTRIES_MAX: Final = 100_000  # of one session; the oldest go first
 
 # Of the arguments three are numbers: milliseconds until the key expires, how many entries it may have, how many of the
-# entries that follow are to be taken out. The others are added, unless they are there.
+# entries that follow are to be taken out. The others are added, unless they are there. A store that is full refuses the
+# first command of a script that adds, but not one behind another change: so one that adds nothing comes first.
 _ADD: Final = """
 local key, last = KEYS[1], redis.call('ZREVRANGE', KEYS[1], 0, 0, 'WITHSCORES')[2]
 local time = redis.call('TIME')
 local place = math.max((tonumber(last) or 0) + 1, time[1] * 1000000 + time[2])
+if #ARGV > 3 + ARGV[3] then redis.call('ZADD', key, 'XX', 0, '') end
 for at = 4, 3 + ARGV[3] do redis.call('ZREM', key, ARGV[at]) end
 for at = 4 + ARGV[3], #ARGV do
     redis.call('ZADD', key, 'NX', string.format('%.0f', place), ARGV[at])
@@ -36,11 +39,20 @@ redis.call('PEXPIRE', key, ARGV[1])
 """
 
 
+class Ending(NamedTuple):
+    """Entries that replace others; or that all entries, or a value, are forgotten. Nobody tells it again."""
+
+    name: str
+    new: tuple[bytes, ...] = ()
+    old: tuple[bytes, ...] = ()
+
+
 class Waiting:
     """What waits to be sent, together."""
 
     def __init__(self) -> None:
         self.size = 0  # values and entries
+        self._ends: dict[Ending, None] = {}  # in order
         self._dropped: set[str] = set()
         self._values: dict[str, bytes] = {}
         self._old: defaultdict[str, set[bytes]] = defaultdict(set)
@@ -55,28 +67,35 @@ class Waiting:
         self.size += name not in self._values
         self._values[name] = value
 
-    def add(self, name: str, new: list[bytes], old: list[bytes]) -> None:
+    def add(self, name: str, new: Collection[bytes], old: Collection[bytes]) -> None:
         """Entries are to be taken out, then others to be added. The key is in use."""
-        adding = self._new[name]
+        adding, removing = self._new[name], self._old[name]
+        before = len(adding) + len(removing)
         for entry in old:
             adding.pop(entry, None)
-        self._old[name].update(old)
+        removing.update(old)
         adding.update(dict.fromkeys(new))
-        self.size += len(new) + len(old) + 1
+        self.size += len(adding) + len(removing) - before + 1
 
-    def drop(self, name: str) -> None:
-        """All entries are to be forgotten."""
-        self._old.pop(name, None)
-        self._new.pop(name, None)
-        self._dropped.add(name)
+    def end(self, end: Ending) -> None:
+        """Entries are to be replaced, or all is to be forgotten under a name."""
+        self._ends[end] = None
+        if end.new:
+            self.add(end.name, end.new, end.old)
+            return
+        self._values.pop(end.name, None)
+        self._old.pop(end.name, None)
+        self._new.pop(end.name, None)
+        self.size += end.name not in self._dropped
+        self._dropped.add(end.name)
 
-    def forget_writes(self) -> None:
-        """Nothing is to be written."""
-        self._dropped.clear()
-        self._values.clear()
-        self._old.clear()
-        self._new.clear()
+    def forget_writes(self) -> list[Ending]:
+        """Nothing is to be written. Returns what nobody tells again."""
+        ends = list(self._ends)
+        for waiting in (self._ends, self._dropped, self._values, self._old, self._new):
+            waiting.clear()
         self.size = 0
+        return ends
 
     def ask(self, value: str, entries: str, after: int) -> "asyncio.Future[Read | None]":
         """A question: the answer will be the result. Those who ask the same get one answer."""
@@ -85,38 +104,38 @@ class Waiting:
             self._asked[name] = asyncio.get_running_loop().create_future()
         return self._asked[name]
 
-    def write_to(self, pipe: Pipeline, value_ms: int, entries_ms: int) -> None:
-        """Put all commands into a pipeline; if there are none, one that tries the connection."""
-        if not self:
-            pipe.ping()
-        if self._dropped:
-            pipe.unlink(*self._dropped)
-        for name, value in self._values.items():
-            pipe.set(name, value, px=value_ms)
+    def commands(self, value_ms: int, entries_ms: int) -> list[Command]:
+        """All commands."""
+        found: list[Command] = [("UNLINK", *self._dropped)] if self._dropped else []
+        found += [("SET", name, value, "PX", value_ms) for name, value in self._values.items()]
         for name, new in self._new.items():
             old = self._old[name]
-            pipe.eval(_ADD, 1, name, entries_ms, _ENTRIES_MAX, len(old), *old, *new)
+            found.append(("EVAL", _ADD, 1, name, entries_ms, _ENTRIES_MAX, len(old), *old, *new))
         for value_name, entries_name, after in self._asked:
-            pipe.get(value_name)
-            pipe.zrangebyscore(entries_name, f"({after}", "+inf", start=0, num=READ_AT_ONCE, withscores=True)
+            found.append(("GET", value_name))
+            limit = ("LIMIT", 0, READ_AT_ONCE)
+            found.append(("ZRANGEBYSCORE", entries_name, f"({after}", "+inf", "WITHSCORES", *limit))
+        return found
 
-    def answer(self, results: list[Any]) -> list[RedisError]:
-        """Answer the questions from the results of the pipeline. Returns why writes were refused."""
+    def answer(self, results: list[Any]) -> tuple[list[ResponseError], list[ResponseError]]:
+        """Answer the questions from the results of all commands. Returns why writes were refused, and reads."""
         first = len(results) - 2 * len(self._asked)
         for at, ((_, _, after), asked) in enumerate(self._asked.items()):
             server, entries = results[first + 2 * at : first + 2 * at + 2]
             if not asked.done():
-                failed = isinstance(server, RedisError) or isinstance(entries, RedisError)
+                failed = isinstance(server, ResponseError) or isinstance(entries, ResponseError)
                 asked.set_result(None if failed else _read(server, entries, after))
-        return [result for result in results if isinstance(result, RedisError)]
+        return errors(results[:first]), errors(results[first:])
 
     def give_up(self) -> None:
         """There will be no answer."""
         for asked in self._asked.values():
             if not asked.done():
                 asked.set_result(None)
+        self._asked.clear()
 
 
-def _read(server: bytes | None, entries: list[tuple[bytes, float]], after: int) -> Read:
-    place = int(entries[-1][1]) if entries else after
-    return Read(server, [entry for entry, _ in entries], place)
+def _read(server: bytes | None, flat: list[bytes], after: int) -> Read:
+    """What was read; `flat` has each entry and its place."""
+    place = int(float(flat[-1])) if flat else after
+    return Read(server, flat[::2], place, complete=len(flat) < 2 * READ_AT_ONCE)

@@ -6,10 +6,10 @@ sent meanwhile (DESIGN 5.7). Always: a failure is an error, never an empty list 
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import orjson
 
@@ -31,6 +31,7 @@ log = logging.getLogger("taskgate.answer")
 
 CANCELLED: Final = "notifications/cancelled"
 CANCELLED_EARLY: Final = object()
+_Result = TypeVar("_Result")
 
 
 def read(params: Params) -> Position | None:
@@ -80,7 +81,8 @@ class Answerer:
     async def catch_up(self, key: Key, message: Message) -> object:
         """Before `position`: if a message is a query, learn what other replicas know of its session.
 
-        Returns what must be held until the query is answered. Nothing else waits (DESIGN 12.3).
+        Returns what must be held until the query is answered; CANCELLED_EARLY if it was cancelled meanwhile, and there
+        is nothing to answer any more. Nothing else waits (DESIGN 12.3).
         """
         params = _params(message)
         try:
@@ -90,9 +92,14 @@ class Answerer:
         if not is_query or self._sessions.servers.filters_natively(key):
             return None
         session = self._sessions.open(key)
-        with self._cancellable(session, bytes(message.id)) as cancelled:
-            await self._sessions.catch_up(session)
-        return CANCELLED_EARLY if cancelled.done() else session
+        if not self._sessions.is_behind(session):
+            return session
+        caught_up = await self._unless_cancelled(session, bytes(message.id), self._caught_up(session))
+        return CANCELLED_EARLY if caught_up is None else caught_up
+
+    async def _caught_up(self, session: Session) -> Session:
+        await self._sessions.catch_up(session)
+        return session
 
     def cancel(self, key: Key, message: Message) -> None:
         """End the answer that a `notifications/cancelled` names, if no other has the same id (DESIGN 5.7)."""
@@ -107,16 +114,13 @@ class Answerer:
 
     async def answer(self, reply: Reply, caller: Caller, message: Message, position: Position) -> None:
         """Answer with the page at `position`. Raises GatewayError; a stream that has begun gets the error first."""
-        if caller.held is CANCELLED_EARLY:
-            reply.end()
-            return
         session = self._sessions.open(caller.key)
         raw_id = bytes(message.id)
         answer = None if caller.asks_first else self._refresher.at_once(session, position)
         if answer is None:
             try:
                 outbox = Outbox(reply, message, self._clock)
-                answer = await self._answer_unless_cancelled(session, caller, outbox, raw_id, position)
+                answer = await self._unless_cancelled(session, raw_id, self._answer(session, caller, outbox, position))
             except GatewayError as error:
                 self._counts.query(caller.key.upstream, "failed", 0, 0, str(error))
                 if reply.streaming:
@@ -128,12 +132,12 @@ class Answerer:
         self._note(session, caller, answer)
         reply.send(jsonrpc.result(raw_id, _result(answer, position, criteria.ignored(message.params))))
 
-    async def _answer_unless_cancelled(
-        self, session: Session, caller: Caller, outbox: Outbox, raw_id: bytes, position: Position
-    ) -> Answer | None:
-        """The answer; None if `notifications/cancelled` named the request first."""
+    async def _unless_cancelled(
+        self, session: Session, raw_id: bytes, part: Coroutine[Any, Any, _Result]
+    ) -> _Result | None:
+        """The result of a part of the answer; None if `notifications/cancelled` named the request first."""
         with self._cancellable(session, raw_id) as cancelled:
-            work = asyncio.ensure_future(self._answer(session, caller, outbox, position))
+            work = asyncio.ensure_future(part)
             try:
                 await asyncio.wait({work, cancelled}, return_when=asyncio.FIRST_COMPLETED)
                 return work.result() if work.done() else None

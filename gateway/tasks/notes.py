@@ -106,6 +106,11 @@ class Notes:
         """The ids of the HINTED tasks."""
         return [task_id for task_id, note in self._suspect.items() if note.state is NoteState.HINTED]
 
+    @property
+    def gone(self) -> list[str]:
+        """The ids of the GONE tasks."""
+        return [task_id for task_id, note in self._others.items() if note.state is NoteState.GONE]
+
     def earliest_unlisted(self, default: float) -> float:
         """The earliest report of an UNLISTED task; `default` if there is no such task."""
         return min((note.at for note in self._unlisted.values()), default=default)

@@ -27,7 +27,7 @@ class Caller(Protocol):
         """The key of the caller's session."""
 
     held: object
-    """What must stay for as long as the request; `answer.CANCELLED_EARLY` if there is nothing to answer any more."""
+    """What must stay for as long as the request."""
 
     @property
     def asks_first(self) -> bool:
@@ -102,13 +102,18 @@ class Read(NamedTuple):
     server: bytes | None  # the value of the session, whatever the identity
     tasks: list[bytes]  # those entries of the identity's that came behind the place that was asked for, in order
     place: int  # the place of the last of them
+    complete: bool  # whether these are all
 
 
 class SharedStore(Protocol):
     """What the replicas share. It never raises. What it could not keep, it does not know (DESIGN 12).
 
-    Nothing waits for what is written. An entry stands once, however often it is added.
+    Nothing waits for what is written. An entry stands once, however often it is added. What `put` and `add` were given
+    and could not keep, everything is told again for; what else it could not write, it writes later.
     """
+
+    era: int
+    """Places of two eras cannot be compared: the store may be another, or have been emptied."""
 
     def put(self, key: Key, server: bytes) -> None:
         """Keep the value of a session. The identity does not count."""
@@ -116,8 +121,14 @@ class SharedStore(Protocol):
     def add(self, key: Key, new: Iterable[bytes], old: Iterable[bytes] = ()) -> None:
         """Take the entries in `old` out, then add those in `new` behind all others. The session is in use."""
 
+    def end(self, key: Key, new: Iterable[bytes], old: Iterable[bytes]) -> None:
+        """Take the entries in `old` out, then add those in `new`: what they say will not be told again."""
+
     def drop(self, key: Key) -> None:
         """Forget all entries."""
+
+    def drop_server(self, key: Key) -> None:
+        """Forget the value of a session, for every identity."""
 
     async def read(self, key: Key, after: int) -> Read | None:
         """What the store has, behind the place `after`; None if it does not say so in time."""

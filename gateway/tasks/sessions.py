@@ -10,10 +10,10 @@ a store, it gets what the server cannot be asked for again, and a query learns f
 """
 
 import asyncio
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import suppress
 from enum import Enum
-from typing import Final
+from typing import Final, TypeVar
 from weakref import WeakSet, WeakValueDictionary
 
 from cachetools import TTLCache
@@ -36,6 +36,7 @@ SERVERS_IDLE_S: Final = 24 * 3600.0
 _LOST_KEPT_S: Final = 3600.0  # longer than any response is under way
 _TOLD_AGAIN: Final = 4  # times in the time after which the store forgets what is not used
 _TOLD_AT_ONCE: Final = 200
+_SESSIONS_AT_ONCE: Final = 20
 
 
 class Life(Enum):
@@ -64,7 +65,8 @@ class Session(Record):
         super().__init__()
         self.key = key
         self._store = store
-        self.heard_to = 0  # the place of the last entry of the store's that was taken in
+        self.heard_to = 0  # the place of the last entry of the store's that was taken in, in `heard_era`
+        self.heard_era = 0
         self.heard_at = NEVER  # when the store was last asked
         self.told_at = NEVER  # when the store last heard that the session is in use
         self.life = Life.PROVISIONAL
@@ -100,12 +102,20 @@ class Session(Record):
         unlisted = self.known.notes.unlisted
         named = (*(task.id for task in observation.tasks), *observation.suspect, *observation.ended)
         before = {i: (self.index.get(i), observation.listed or i in unlisted) for i in named if told.may_be_told(i)}
-        gone = [i for i in observation.gone if told.may_be_told(i)]
+        gone = [i for i in observation.gone if told.may_be_told(i) and self._knows(i)]
         old = [value for i in gone for value in self._told_of(i)]
         super().take(observation, asked_at, now, since)
-        new = [value for i, was in before.items() if (value := self._news(i, *was)) is not None]
-        if new or gone:
-            self._store.add(self.key, [*new, *(told.of_task(i, None, gone=True) for i in gone)], old)
+        new = {i: value for i, was in before.items() if (value := self._news(i, *was)) is not None}
+        if new:
+            self._store.add(self.key, new.values(), map(told.of_gone, new))
+        if gone:
+            self._store.end(self.key, map(told.of_gone, gone), old)
+
+    def _knows(self, task_id: str) -> bool:
+        """Whether a task may be there, by all that was heard. That another is not there need nobody learn."""
+        note = self.known.notes.get(task_id)
+        may_be = note is not None and (note.state is not NoteState.GONE or note.is_suspect)
+        return may_be or self.index.get(task_id) is not None
 
     def _news(self, task_id: str, before: Task | None, was_told: bool) -> bytes | None:
         """The value to tell of a task that was named; None if other replicas know it, or can learn it by themselves."""
@@ -123,24 +133,41 @@ class Session(Record):
     def tell_doubt(self) -> None:
         """Tell the other replicas that much has changed."""
         if self._store is not None:
-            self._store.add(self.key, [told.DOUBT], [told.DOUBT])
+            self._store.end(self.key, [told.DOUBT], [told.DOUBT])
 
     def tell_all(self) -> Iterator[None]:
         """Tell the other replicas everything again that the server cannot be asked for, piece by piece."""
         assert self._store is not None
-        unlisted = list(self.known.notes.unlisted)
-        for start in range(0, len(unlisted), _TOLD_AT_ONCE):
-            known = map(self.index.get, unlisted[start : start + _TOLD_AT_ONCE])
-            self._store.add(self.key, told.of_tasks(filter(None, known)))
+        notes, index = self.known.notes, self.index
+        if self.heard_to:
+            self._store.add(self.key, ())  # others' entries are in use too
+        for some in _slices(list(notes.unlisted)):
+            self._store.add(self.key, told.of_tasks(filter(None, map(index.get, some))))
             yield
-        self._store.add(self.key, [told.of_task(i, None) for i in self.known.notes.hinted if told.may_be_told(i)])
-        yield
-        if self.index.default_method is None:
-            for some in self.index.parts():
-                for start in range(0, len(some), _TOLD_AT_ONCE):
-                    made = [task for task in some[start : start + _TOLD_AT_ONCE] if task.method is not None]
+        for some in _slices([i for i in notes.hinted if told.may_be_told(i)]):
+            self._store.add(self.key, [told.of_task(i, None) for i in some])
+            yield
+        for some in _slices(notes.gone):
+            self._store.add(self.key, map(told.of_gone, some))
+            yield
+        if index.default_method is None:
+            seen = 0
+            for tasks in (tasks for part in index.parts() for tasks in _slices(part)):
+                if made := [task for task in tasks if task.method is not None]:
                     self._store.add(self.key, told.of_tasks(made))
+                seen += len(tasks)
+                if seen >= _TOLD_AT_ONCE:
+                    seen = 0
                     yield
+
+
+_Each = TypeVar("_Each")
+
+
+def _slices(these: Sequence[_Each]) -> Iterator[Sequence[_Each]]:
+    """A few at a time, so that others get their turn."""
+    for start in range(0, len(these), _TOLD_AT_ONCE):
+        yield these[start : start + _TOLD_AT_ONCE]
 
 
 class Forgotten(Exception):
@@ -214,13 +241,20 @@ class Servers:
         if server is not None and key.of_all not in self._servers:
             self._servers[key.of_all] = server
 
+    def end(self, key: Key) -> None:
+        """The session has ended."""
+        self._servers.pop(key.of_all, None)
+        self._told.pop(key.of_all, None)
+        if self._store is not None:
+            self._store.drop_server(key)
+
     def tell_all(self) -> Iterator[None]:
         """Tell the store of all sessions again, piece by piece."""
         self._told.clear()
         for count, of_all in enumerate(list(self._servers)):
             if of_all in self._servers:
                 self._tell(Key(*of_all, b""))
-            if count % _TOLD_AT_ONCE == 0:
+            if count % _TOLD_AT_ONCE == _TOLD_AT_ONCE - 1:
                 yield
 
     def get(self, key: Key) -> Server | None:
@@ -387,13 +421,13 @@ class Sessions:
 
     def drop(self, key: Key) -> None:
         """Clear a session: the upstream refused its caller, or does not know it. Its users keep it, empty."""
+        if self._shared is not None:
+            self._shared.drop(key)  # another replica may have told of it
         session = self.find(key)
         if session is None:
             return
         now = self._clock()
         if session.life is not Life.PROVISIONAL:
-            if self._shared is not None:
-                self._shared.drop(key)
             self._lost[key] = now
             self._sessions.pop(key, None)
             session.life = Life.PROVISIONAL
@@ -403,8 +437,9 @@ class Sessions:
 
     def drop_all(self, key: Key) -> None:
         """A session was ended: drop what is known of it, for every identity."""
-        for session in list(self._of_one.get(key.of_all, ())):
-            self.drop(session.key)
+        self.servers.end(key)
+        for each in {key, *(session.key for session in self._of_one.get(key.of_all, ()))}:
+            self.drop(each)
 
     # ---- other replicas ----
 
@@ -413,20 +448,31 @@ class Sessions:
         """Whether there is a store."""
         return self._shared is not None
 
+    def is_behind(self, session: Session) -> bool:
+        """Whether a query of a session must first learn what other replicas have told."""
+        # What was told `max_age` ago must be known.
+        return self._shared is not None and self._clock() - session.heard_at >= self._limits.max_age / 2
+
     async def catch_up(self, session: Session) -> None:
-        """Learn what other replicas have told of a session, before a query of it. It waits for a bounded time."""
-        now, known = self._clock(), session.known
-        if self._shared is None or now - session.heard_at < self._limits.max_age / 2:
-            return  # what was told `max_age` ago is known
-        read = await self._shared.read(session.key, session.heard_to)
-        if read is None:
+        """Learn what other replicas have told of a session. For the store it waits for a bounded time."""
+        assert self._shared is not None
+        now, known, era = self._clock(), session.known, self._shared.era
+        read = await self._shared.read(session.key, session.heard_to if session.heard_era == era else 0)
+        if read is None or session.known is not known:
             return
         self.servers.hear(session.key, read.server)
-        if session.known is known and read.place >= session.heard_to:
-            session.heard_to, session.heard_at = read.place, now
+        for number, some in enumerate(_slices(read.tasks)):
+            if number > 0:
+                await asyncio.sleep(0)
+            if session.known is not known:
+                return
             if not session.oversize:
-                session.hear(told.tasks_in(read.tasks), now)
-                self.keep(session)
+                session.hear(told.tasks_in(some), now)
+        session.heard_era, session.heard_to = era, read.place
+        if read.complete:
+            session.heard_at = now
+        if read.tasks:
+            self.keep(session)
 
     def _tell_use(self, session: Session) -> None:
         """Tell the store that a session is in use, so that it keeps what it has of it."""
@@ -438,9 +484,11 @@ class Sessions:
     def tell_all(self) -> Iterator[None]:
         """Tell the store everything again that the servers cannot be asked for, piece by piece."""
         yield from self.servers.tell_all()
-        for session in [*self._in_use.values(), *self._sessions.values()]:
+        for count, session in enumerate([*self._in_use.values(), *self._sessions.values()]):
             if not session.oversize:
                 yield from session.tell_all()
+            if count % _SESSIONS_AT_ONCE == _SESSIONS_AT_ONCE - 1:
+                yield
 
     def expire(self) -> None:
         """Evict the sessions that have been idle for `idle_timeout`."""

@@ -40,10 +40,15 @@ _told = msgspec.json.Decoder(Told)
 _server = msgspec.json.Decoder(_ToldServer)
 
 
-def of_task(task_id: str, method: str | None, gone: bool = False) -> bytes:
-    """The value that says that a task is there, or gone."""
+def of_task(task_id: str, method: str | None) -> bytes:
+    """The value that says that a task is there."""
     known = method if method is None or len(method) <= METHOD_CHARS_MAX else None
-    return msgspec.json.encode(Told(_VERSION, task_id, None if gone else known, gone))
+    return msgspec.json.encode(Told(_VERSION, task_id, known, False))
+
+
+def of_gone(task_id: str) -> bytes:
+    """The value that says that a task is gone."""
+    return msgspec.json.encode(Told(_VERSION, task_id, None, True))
 
 
 DOUBT: Final = msgspec.json.encode(Told(_VERSION, None, None, False))

@@ -1,7 +1,7 @@
 """As much of Redis as the gateway uses, on the virtual loop.
 
-In: commands on connections. Out: answers, at once, unless it is stopped. Always: what the gateway's script does is done
-here once more, in Python; tests/store shows that the real server does the same.
+In: commands on connections. Out: answers, at once, unless it is stopped or slow. Always: what the gateway's script does
+is done here once more, in Python; tests/store shows that the real server does the same.
 """
 
 import asyncio
@@ -22,6 +22,8 @@ class Redis:
         self.loop = loop
         self.state = "well"
         self.well_since = float("-inf")
+        self.delay_s = 0.0  # until it answers
+        self.batches = 0  # that have come
         self.values: dict[bytes, bytes] = {}
         self.sets: dict[bytes, dict[bytes, int]] = {}
         self._expires: dict[bytes, float] = {}
@@ -59,26 +61,26 @@ class Redis:
             return Exception("OOM command not allowed when used memory > 'maxmemory'.")
         return command(*given)
 
-    def _ping(self) -> Answer:
-        return b"PONG"
-
     def _get(self, key: bytes) -> Answer:
         return self.values.get(key)
 
-    def _set(self, key: bytes, value: bytes, _: bytes, ms: bytes) -> Answer:
+    def _set(self, key: bytes, value: bytes, how: bytes, ms: bytes = b"") -> Answer:
+        if how == b"NX":
+            self.values.setdefault(key, value)
+            return None
         self.values[key] = value
         self._expires[key] = self.loop.time() + int(ms) / 1000
         return b"OK"
 
     def _unlink(self, *keys: bytes) -> Answer:
-        return sum(self.sets.pop(key, None) is not None for key in keys)
+        return sum(held.pop(key, None) is not None for key in keys for held in (self.values, self.sets))
 
-    def _zrangebyscore(self, key: bytes, low: bytes, *_: bytes) -> Answer:
+    def _zrangebyscore(self, key: bytes, low: bytes, *given: bytes) -> Answer:
         after, out = int(low[1:]), list[Answer]()
         for member, place in sorted(self.sets.get(key, {}).items(), key=lambda item: item[1]):
             if place > after:
                 out += [member, b"%d" % place]
-        return out
+        return out[: 2 * int(given[-1])]
 
     def _eval(self, _: bytes, __: bytes, key: bytes, ms: bytes, most: bytes, old: bytes, *members: bytes) -> Answer:
         """Take the first `old` members out, add the rest, keep `most`."""
@@ -116,8 +118,9 @@ class _Connection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         self._unread += data
+        self._redis.batches += 1
         if self._redis.state != "stopped":
-            self.go_on()
+            self._redis.loop.call_later(self._redis.delay_s, self.go_on) if self._redis.delay_s else self.go_on()
 
     def cut(self) -> None:
         """Reset the connection."""

@@ -1,0 +1,42 @@
+"""The names of keys, and how long they are kept.
+
+In: the upstreams in force, keys of sessions. Out: names. Always: nobody who reads the store learns whose a key is.
+"""
+
+from collections.abc import Iterable
+from hashlib import blake2b
+
+from gateway import config
+from gateway.identity import Key
+
+
+class Names:
+    """The names of keys; how long a session's value, and its entries, are kept when it is not used."""
+
+    def __init__(self) -> None:
+        self.value_ms = self.entries_ms = 0
+        self._servers: dict[str, bytes] = {}
+
+    def serve(self, upstreams: Iterable[config.Upstream], value_s: float, entries_s: float) -> bool:
+        """Take over what is in force from now on. Returns whether anything has changed."""
+        before = self._servers, self.value_ms, self.entries_ms
+        # A name may mean another server elsewhere, or after a reload.
+        self._servers = {u.name: f"{u.name} {u.url} {u.socket}".encode() for u in upstreams}
+        self.value_ms, self.entries_ms = int(value_s * 1000), int(entries_s * 1000)
+        return before != (self._servers, self.value_ms, self.entries_ms)
+
+    def of_value(self, key: Key) -> str | None:
+        """The name of the value of a session; None if there is no such upstream, or no longer."""
+        return self._name("server", *key.of_all)
+
+    def of_entries(self, key: Key) -> str | None:
+        """The name of the entries of a session of one identity; None if there is no such upstream, or no longer."""
+        return self._name("tasks", *key)
+
+    def _name(self, kind: str, upstream: str, *parts: bytes) -> str | None:
+        if upstream not in self._servers:
+            return None
+        digest = blake2b(digest_size=16)
+        for part in (self._servers[upstream], *parts):
+            digest.update(b"%d:%b" % (len(part), part))
+        return f"taskgate:{digest.hexdigest()}:{kind}"

@@ -1,0 +1,371 @@
+"""The store and what sessions tell it, on a clock of its own (DESIGN 12).
+
+In: a `RedisStore` before the Redis of `resp.py`, told by `Sessions` or by the test. Out: nothing. Always: each test is
+named for what must hold, in whatever moment the store fails.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterator
+from typing import Final
+from unittest.mock import patch
+
+import pytest
+
+from gateway import config
+from gateway.identity import Key
+from gateway.mcp import jsonrpc, task
+from gateway.mcp.observe import Observation
+from gateway.operate.metrics import Metrics
+from gateway.store.redis_store import RedisStore, StoreState
+from gateway.store.waiting import READ_AT_ONCE
+from gateway.tasks import answer, told
+from gateway.tasks.refresh import Refresher
+from gateway.tasks.sessions import Servers, Sessions
+from tests.model.resp import STORE_PORT, Redis
+from tests.model.virtual import WIRE_S, VirtualLoop
+
+KEY: Final = Key("a", b"target", b"session", b"identity")
+SETTINGS: Final = config.StoreSettings(url=f"redis://127.0.0.1:{STORE_PORT}")
+BACK_S: Final = 2.0
+DAY_S: Final = 24 * 3600.0
+
+
+class Rig:
+    """A store, and a replica's sessions."""
+
+    def __init__(self, loop: VirtualLoop) -> None:
+        self.loop = loop
+        self.redis = Redis(loop)
+        self.failures: list[str] = []
+        self.index = config.IndexLimits()
+        self.store = self.store_at(SETTINGS)
+        self.sessions = Sessions(self.index, Servers(loop.time, self.store), loop.time, self.store)
+
+    def store_at(self, settings: config.StoreSettings) -> RedisStore:
+        """A store that serves the upstream."""
+        store = RedisStore(settings, self.failures.append)
+        store.serves([upstream("a")], DAY_S, self.index.idle_timeout)
+        return store
+
+    async def start(self, tell_all: Callable[[], Iterator[None]] | None = None) -> None:
+        """Start all."""
+        self.redis.state = ""
+        await self.redis.become("well")
+        await self.store.start(tell_all or self.sessions.tell_all)
+        await asyncio.sleep(1)
+
+    async def outage(self, state: str, *during: Callable[[], object]) -> None:
+        """The store fails, something happens, and it has had the time to learn it."""
+        await self.redis.become(state)
+        await asyncio.sleep(3)
+        for happens in during:
+            happens()
+        await self.redis.become("well")
+        await asyncio.sleep(BACK_S)
+        assert self.store.is_up
+
+    def entries(self) -> list[bytes]:
+        """The entries in the store, in order."""
+        [entries] = self.redis.sets.values()
+        return sorted(entries, key=entries.__getitem__)
+
+    def see(self, *task_ids: str, key: Key = KEY) -> None:
+        """Tasks are reported."""
+        raws = [b'{"taskId":"%b","status":"working","createdAt":"2026-01-01T00:00:00Z"}' % i.encode() for i in task_ids]
+        self.sessions.observe(
+            key, Observation([task.parse(raw, method="tools/call") for raw in raws]), self.loop.time()
+        )
+
+    def lose(self, task_id: str) -> None:
+        """A task is found gone."""
+        session = self.sessions.open(KEY)
+        session.take(Observation([], gone=[task_id]), self.loop.time(), self.loop.time())
+
+    def put(self, *entries: bytes) -> None:
+        """Another replica has told of the session."""
+        elsewhere = {entry: number for number, entry in enumerate(entries, 1)}
+        name = self.store._names.of_entries(KEY)
+        assert name is not None
+        self.redis.sets[name.encode()] = elsewhere
+
+
+def upstream(name: str) -> config.Upstream:
+    return (
+        config.for_upstream("http://127.0.0.1:9/mcp", "127.0.0.1:0", None)
+        .upstreams[0]
+        .__class__(name=name, url=config.Url("http", "127.0.0.1", 9, "/mcp"))
+    )
+
+
+def there(task_id: str) -> bytes:
+    return told.of_task(task_id, "tools/call")
+
+
+def play(scenario: Callable[[Rig], Awaitable[None]]) -> None:
+    """Play a scenario on a loop of its own."""
+    loop = VirtualLoop()
+
+    async def run() -> None:
+        rig = Rig(loop)
+        await scenario(rig)
+        await rig.store.stop()
+
+    with patch("time.time", loop.unix_time):
+        loop.run_until_complete(run())
+    assert not loop.unhandled
+    loop.close()
+
+
+# ---- what an outage must not lose ----
+
+
+@pytest.mark.parametrize("state", ["killed", "stopped", "full"])
+def test_what_ends_while_the_store_fails_is_told_when_it_is_back(state: str) -> None:
+    async def scenario(rig: Rig) -> None:
+        await rig.start()
+        rig.see("t-1", "t-2")
+        await asyncio.sleep(1)
+        await rig.outage(state, lambda: rig.lose("t-1"), rig.sessions.open(KEY).tell_doubt)
+        assert sorted(rig.entries()) == sorted([there("t-2"), told.of_gone("t-1"), told.DOUBT])
+        await rig.outage(state, lambda: rig.sessions.drop(KEY))
+        assert not rig.redis.sets
+
+    play(scenario)
+
+
+def test_a_store_that_was_emptied_learns_again_what_is_gone() -> None:
+    async def scenario(rig: Rig) -> None:
+        await rig.start()
+        rig.see("t-1", "t-2")
+        rig.lose("t-1")
+        await asyncio.sleep(1)
+        rig.redis.sets.clear()
+        rig.redis.values.clear()
+        await asyncio.sleep(BACK_S)
+        assert sorted(rig.entries()) == sorted([there("t-2"), told.of_gone("t-1")])
+
+    play(scenario)
+
+
+def test_too_much_at_once_while_all_is_told_is_told_again() -> None:
+    async def scenario(rig: Rig) -> None:
+        numbers = list(range(30_000))
+        tellings = 0
+
+        def tell_all() -> Iterator[None]:
+            nonlocal tellings
+            tellings += 1
+            rig.store.add(KEY, [b"first"])
+            yield
+            if tellings == 1:
+                rig.store.add(KEY, [b"%d" % number for number in numbers])
+            yield
+
+        await rig.start(tell_all)
+        await asyncio.sleep(BACK_S)
+        assert rig.store.is_up
+        assert tellings == 2
+        assert rig.entries() == [b"first"]
+
+    play(scenario)
+
+
+def test_many_sessions_are_told_in_few_batches() -> None:
+    async def scenario(rig: Rig) -> None:
+        await rig.start()
+        keys = [KEY._replace(session=b"%d" % number) for number in range(300)]
+        for key in keys:
+            rig.see("t-1", key=key)
+        before = rig.redis.batches
+        await rig.outage("wiped")
+        assert len(rig.redis.sets) == len(keys)
+        assert rig.redis.batches - before < len(keys) / 10
+
+    play(scenario)
+
+
+def test_entries_in_use_are_kept_for_as_long_as_a_reload_says() -> None:
+    async def scenario(rig: Rig) -> None:
+        await rig.start()
+        rig.see("t-1")
+        await asyncio.sleep(1)
+        rig.store.serves([upstream("a")], DAY_S, 2 * rig.index.idle_timeout)
+        await asyncio.sleep(BACK_S)
+        [expires_at] = [at for key, at in rig.redis._expires.items() if key in rig.redis.sets]
+        assert expires_at - rig.loop.time() > rig.index.idle_timeout
+
+    play(scenario)
+
+
+def test_an_upstream_that_a_reload_has_taken_away_has_no_part_in_the_store() -> None:
+    async def scenario(rig: Rig) -> None:
+        await rig.start()
+        rig.see("t-1")
+        rig.store.serves([upstream("renamed")], DAY_S, rig.index.idle_timeout)
+        rig.see("t-2")
+        rig.sessions.drop(KEY)
+        rig.sessions.servers.end(KEY)
+        assert await rig.store.read(KEY, 0) is None
+        await rig.outage("killed", lambda: rig.see("t-3"))
+
+    play(scenario)
+
+
+def test_an_address_that_cannot_be_read_holds_no_start_up() -> None:
+    async def scenario(rig: Rig) -> None:
+        rig.store = rig.store_at(config.StoreSettings(url="redis://:a[b@127.0.0.1"))
+        async with asyncio.timeout(1):
+            await rig.store.start(rig.sessions.tell_all)
+        assert rig.failures == ["unreachable"]
+
+    play(scenario)
+
+
+# ---- a store that is slow ----
+
+
+def test_nobody_waits_for_a_store_that_answers_late_again_and_again() -> None:
+    async def scenario(rig: Rig) -> None:
+        await rig.start()
+        rig.redis.delay_s = 0.3
+        waited = 0
+        for _ in range(40):
+            began = rig.loop.time()
+            assert await rig.store.read(KEY, 0) is None
+            waited += rig.loop.time() > began
+            await asyncio.sleep(0.37)
+        assert rig.store.state is StoreState.SLOW
+        assert rig.failures == ["slow"] * waited
+        assert waited < 5
+        rig.store.add(KEY, [b"one"])
+        await asyncio.sleep(1)
+        assert rig.entries() == [b"one"], "it takes in what it is told"
+        rig.redis.delay_s = 0
+        await asyncio.sleep(1)
+        assert rig.store.is_up
+        assert await rig.store.read(KEY, 0) is not None
+
+    play(scenario)
+
+
+def test_part_of_an_answer_is_taken_in_and_the_rest_is_asked_for_again() -> None:
+    async def scenario(rig: Rig) -> None:
+        await rig.start()
+        rig.put(*(there(f"t-{number}") for number in range(READ_AT_ONCE + 1)))
+        session = rig.sessions.open(KEY)
+        rig.redis.delay_s = 0.06  # the second part comes too late
+        await rig.sessions.catch_up(session)
+        assert len(session.known.notes) == READ_AT_ONCE
+        assert rig.sessions.is_behind(session)
+        rig.redis.delay_s = 0
+        await rig.sessions.catch_up(session)
+        assert len(session.known.notes) == READ_AT_ONCE + 1
+        assert not rig.sessions.is_behind(session)
+
+    play(scenario)
+
+
+def test_others_get_their_turn_while_entries_are_taken_in() -> None:
+    async def turns(rig: Rig, entries: int) -> int:
+        """How often others got theirs while so many entries were read and taken in."""
+        rig.put(*(there(f"t-{number}") for number in range(entries)))
+        session = rig.sessions.open(KEY)
+        session.clear(rig.loop.time())
+        with patch.object(rig.loop, "select", wraps=rig.loop.select) as select:
+            await rig.sessions.catch_up(session)
+        assert len(session.known.notes) == entries
+        return select.call_count
+
+    async def scenario(rig: Rig) -> None:
+        await rig.start()
+        few = await turns(rig, 1)
+        assert await turns(rig, READ_AT_ONCE - 1) >= few + 5
+
+    play(scenario)
+
+
+# ---- what counts ----
+
+
+def test_what_is_told_to_a_store_whose_clock_is_behind_is_heard() -> None:
+    async def scenario(rig: Rig) -> None:
+        await rig.start()
+        session = rig.sessions.open(KEY)
+        rig.put(*map(there, ("t-1", "t-2", "t-3")))
+        await rig.sessions.catch_up(session)
+        await rig.outage("wiped")
+        rig.put(there("t-4"))
+        await rig.sessions.catch_up(session)
+        assert "t-4" in session.known.notes.hinted
+
+    play(scenario)
+
+
+def test_a_value_that_comes_after_the_session_was_cleared_says_nothing() -> None:
+    async def scenario(rig: Rig) -> None:
+        await rig.start()
+        name = rig.store._names.of_value(KEY)
+        assert name is not None
+        rig.redis.values[name.encode()] = b'{"v":1,"filtered":false,"methods":[]}'
+        session = rig.sessions.open(KEY)
+        work = asyncio.ensure_future(rig.sessions.catch_up(session))
+        await asyncio.sleep(WIRE_S)
+        session.clear(rig.loop.time())
+        await work
+        assert rig.sessions.servers.get(KEY) is None
+
+    play(scenario)
+
+
+def test_a_task_that_comes_back_and_goes_again_is_told_each_time() -> None:
+    async def scenario(rig: Rig) -> None:
+        await rig.start()
+        rig.lose("made up")
+        rig.see("t-1")
+        for _ in range(2):
+            rig.see("t-2")
+            rig.lose("t-2")
+            await asyncio.sleep(1)
+            rig.see("t-3")
+            rig.lose("t-3")
+            await asyncio.sleep(1)
+            assert rig.entries() == [there("t-1"), told.of_gone("t-2"), told.of_gone("t-3")]
+
+    play(scenario)
+
+
+def test_a_session_that_ends_at_a_replica_that_never_had_it_is_forgotten() -> None:
+    async def scenario(rig: Rig) -> None:
+        await rig.start()
+        mark = set(rig.redis.values)
+        name = rig.store._names.of_value(KEY)
+        assert name is not None
+        for end in (rig.sessions.drop, rig.sessions.drop_all):
+            rig.put(there("t-1"))
+            rig.redis.values[name.encode()] = b"{}"
+            end(KEY)
+            await asyncio.sleep(1)
+            assert not rig.redis.sets
+        assert set(rig.redis.values) == mark
+
+    play(scenario)
+
+
+def test_a_query_that_is_cancelled_while_it_waits_for_the_store_waits_no_longer() -> None:
+    async def scenario(rig: Rig) -> None:
+        await rig.start()
+        await rig.redis.become("stopped")
+        refresher = Refresher(rig.sessions, rig.index, Metrics(), rig.loop.time)
+        answerer = answer.Answerer(rig.sessions, refresher, Metrics(), rig.loop.time)
+        query = jsonrpc.parse(b'{"jsonrpc":"2.0","id":7,"method":"tasks/list","params":{"status":["working"]}}')
+        cancel = jsonrpc.parse(b'{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":7}}')
+        assert query is not None and cancel is not None
+        began = rig.loop.time()
+        work = asyncio.ensure_future(answerer.catch_up(KEY, query))
+        await asyncio.sleep(WIRE_S)
+        answerer.cancel(KEY, cancel)
+        assert await work is answer.CANCELLED_EARLY
+        assert rig.loop.time() - began < SETTINGS.timeout / 2
+        await rig.redis.become("well")
+
+    play(scenario)
