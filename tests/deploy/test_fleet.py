@@ -27,6 +27,7 @@ import random
 import signal
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack
+from dataclasses import replace
 from itertools import chain
 from pathlib import Path
 from typing import Any, Final, cast
@@ -39,7 +40,7 @@ from tests.bench.processes import BenchFailed
 from tests.deploy.balancers import REPLICAS, running
 from tests.deploy.legacy_fleet import Caller, FleetServer
 from tests.deploy.replicas import Replica
-from tests.launch import POLL_S, Gateway, Gateways, Process, eventually, held_port, port_of, ports
+from tests.launch import POLL_S, Gateway, Gateways, Process, eventually, held_port, logged, port_of, ports
 from tests.model.history import METHODS, STATUSES, Setting
 from tests.model.oracle import Asked, Chain, Criteria, Oracle, Outcome, Seen
 from tests.model.truth import BEFORE_ALL, Moment, Truth, Violation, instant
@@ -85,7 +86,7 @@ class LiveOracle(Oracle):
             try:
                 return self.ended(asked, outcome)
             except Violation as violation:
-                first = first or Violation(violation.rule, f"{violation.what}; by {home}, {caller}")
+                first = first or Violation(violation.rule, f"{violation.what}; {asked.criteria}; by {home}, {caller}")
         raise first or Violation("unanswered", f"nobody can have answered {caller}")
 
     def learn(self, truth: Truth, number: int, at: Moment) -> None:
@@ -117,11 +118,12 @@ class Fleet:
         """Run a replica, which may not be ready yet. It tells the server which gateway it is."""
         self._count += 1
         self.replicas[number].start(
-            upstream={"host": f"replica-{number}-{self._count}"},
+            # By default `Host`, as the server sees it, would count for the identity.
+            upstream={"host": f"replica-{number}-{self._count}", "identity_headers": ["Authorization"]},
             index=INDEX,
             store={"url": self.store.url, "timeout": "20s"},
             limits={"shutdown_delay": "400ms", "drain_timeout": "1m"},
-            log={"level": "info"},
+            log={"level": "debug"},
         )
 
     def name(self, number: int) -> str:
@@ -175,7 +177,7 @@ class Crowd:
         self.server = fleet.server
         self.rng = random.Random(15)
         self.oracles = {
-            lists: LiveOracle(Setting(**{**vars(SETTING), "order": order}), fleet.server)
+            lists: LiveOracle(replace(SETTING, order=order), fleet.server)
             for lists, order in ((True, "appends"), (False, "nothing"))
         }
         self.failed = 0
@@ -235,6 +237,30 @@ class Crowd:
         elif act < 0.8 and live:
             self.server.change(caller, self.rng.choice(live), self.rng.choice(STATUSES[1:]))
         await lane.query(caller, *self.criteria(caller))
+
+    def check_crawls(self, failed: set[int]) -> None:
+        """Each session has one crawl, and one more for each gateway that it has moved to."""
+        steady = {self.fleet.name(number) for number in range(REPLICAS) if number not in failed}
+        for caller in self.server.callers.values():
+            crawls = {name: view.lists for name, view in caller.views.items()}
+            assert max(crawls.values()) == 1, f"{crawls}: {caller}"
+            first, *moved = crawls
+            assert first not in steady or not moved, f"a session leaves a replica that has not failed: {crawls}"
+
+    async def keep_nothing(self) -> None:
+        """Have all replicas read their file anew: `max_age` is 0 from now on."""
+        for replica in self.fleet.replicas:
+            replica.gateway.reconfigure(replica.settings(**replica.changed | {"index": {**INDEX, "max_age": 0}}))
+            replica.gateway.signal(signal.SIGHUP)
+        for replica in self.fleet.replicas:
+            await logged(replica.gateway, "reloaded")
+        self.server.keeps_nothing = True
+        for oracle in self.oracles.values():
+            oracle.reloaded(replace(oracle.setting, max_age=0))
+
+    async def read_all(self, lane: "Lane", caller: Caller) -> None:
+        """Ask for all tasks."""
+        await lane.query(caller, Criteria(by_created=True), {"orderBy": "createdAt"})
 
     def criteria(self, caller: Caller) -> tuple[Criteria, Json]:
         """A random query."""
@@ -398,7 +424,7 @@ async def crowd(tmp_path: Path) -> AsyncIterator[Crowd]:
 
 
 async def test_a_fleet_answers_like_one_gateway_while_its_parts_fail(crowd: Crowd) -> None:
-    fleet, store = crowd.fleet, crowd.fleet.store
+    fleet, store, server = crowd.fleet, crowd.fleet.store, crowd.server
     await crowd.open()
     await crowd.each(crowd.live)
     await crowd.all_told()
@@ -406,4 +432,19 @@ async def test_a_fleet_answers_like_one_gateway_while_its_parts_fail(crowd: Crow
     await crowd.each(crowd.live)
     await crowd.all_told()
 
+    async def lose_store() -> None:
+        store.kill()
+        server.forget_told()
 
+    await crowd.during(lose_store)
+    store.start()
+    await fleet.serves()
+    await crowd.all_told()
+    await crowd.during(lambda: fleet.lose(1, lambda gateway: gateway.signal(signal.SIGTERM)), lambda: fleet.restart(1))
+    await crowd.each(crowd.live)
+    await crowd.all_told()
+    assert not server.wrong
+    crowd.check_crawls({0, 1})
+    await crowd.keep_nothing()
+    await crowd.each(crowd.read_all)
+    assert not server.wrong
