@@ -50,6 +50,11 @@ class Client(asyncio.Protocol):
         other._fields |= {name: value for name, value in self._fields.items() if name != "Host"}
         return other
 
+    @property
+    def session(self) -> str:
+        """The id of the session that the server has opened."""
+        return self._fields["Mcp-Session-Id"]
+
     async def initialize(self) -> None:
         """Open a session."""
         client = {"name": "bench", "version": "1"}
@@ -66,19 +71,25 @@ class Client(asyncio.Protocol):
 
     async def post(self, body: bytes) -> bytes:
         """The body of the answer to a POST."""
-        self._answer = asyncio.get_running_loop().create_future()
-        self._parser = httptools.HttpResponseParser(self)
-        self._body.clear()
-        self.transport.write(self.request(body))
-        answer = await asyncio.wait_for(self._answer, ANSWER_SECONDS)
-        if self._parser.get_status_code() not in (200, 202):
-            raise BenchFailed(f"answered {self._parser.get_status_code()}: {answer.decode(errors='replace')}")
+        status, answer = await self.exchange(body)
+        if status not in (200, 202):
+            raise BenchFailed(f"answered {status}: {answer.decode(errors='replace')}")
         self.body_bytes += len(answer)
         return answer
 
-    def request(self, body: bytes) -> bytes:
+    async def exchange(self, body: bytes, **more: str) -> tuple[int, bytes]:
+        """Status and body of the answer to a POST with some more header fields, `_` in their names for `-`."""
+        self._answer = asyncio.get_running_loop().create_future()
+        self._parser = httptools.HttpResponseParser(self)
+        self._body.clear()
+        self.transport.write(self.request(body, **more))
+        answer = await asyncio.wait_for(self._answer, ANSWER_SECONDS)
+        return self._parser.get_status_code(), answer
+
+    def request(self, body: bytes, **more: str) -> bytes:
         """The bytes of a POST of this session."""
-        fields = "".join(f"{name}: {value}\r\n" for name, value in self._fields.items())
+        given = self._fields | {name.replace("_", "-"): value for name, value in more.items()}
+        fields = "".join(f"{name}: {value}\r\n" for name, value in given.items())
         head = f"POST {self._target} HTTP/1.1\r\n{fields}Content-Length: {len(body)}\r\n\r\n"
         return head.encode() + body
 

@@ -5,6 +5,7 @@ two events at one time have an order.
 """
 
 import re
+from asyncio import AbstractEventLoop
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -14,7 +15,6 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 from tests.model.history import METHODS, STATUSES
-from tests.model.virtual import VirtualLoop
 
 TERMINAL: Final = frozenset(STATUSES[2:])
 ABSENT: Final = -1  # as a state's number: the task is not there yet
@@ -45,7 +45,7 @@ BEFORE_ALL: Final = Moment(float("-inf"), 0)
 class Moments:
     """The moments of one history."""
 
-    def __init__(self, loop: VirtualLoop) -> None:
+    def __init__(self, loop: AbstractEventLoop) -> None:
         self._loop = loop
         self._numbers = count(1)
 
