@@ -98,6 +98,15 @@ async def test_a_crawl_request_is_the_clients_own(rig: Rig) -> None:
     assert not {"status", "filter", "_meta"} & {*first["params"], *second["params"]}
 
 
+@pytest.mark.parametrize("place", ["in_process"], indirect=True)
+async def test_the_next_page_is_asked_for_before_this_one_is_read(rig: Rig) -> None:
+    """The last task of a long page is none. The upstream has the next request long before that is found out."""
+    broken = {"taskId": "t-5000"}
+    rig.serve(Server({None: page([*(task(f"t-{n}") for n in range(5000)), broken], "a"), "a": page([])}))
+    assert (await rig.ask(rig.post(filtered()))).status == 502
+    assert [asked["params"].get("cursor") for asked in rig.asked("tasks/list")] == [None, "a"]
+
+
 async def test_the_gateway_asks_nothing_that_no_query_needs(rig: Rig) -> None:
     """DESIGN 3.7: no session, no GET stream, no request of its own but the crawler's."""
     rig.serve(Server(TWO_PAGES))
