@@ -142,4 +142,3 @@ def _with_ttl_until(shown: Sequence[Task], now_unix_s: float) -> Sequence[Task]:
         for task, each in zip(shown, lifetimes, strict=True)
         if each.ttl is not None and task.created.at + each.ttl * 1e6 <= latest
     ]
-
