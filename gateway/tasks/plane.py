@@ -15,8 +15,8 @@ from itertools import chain
 from operator import itemgetter
 from typing import Final, Literal, TypeAlias
 
-from gateway.mcp.task import TOP, UNKNOWN, SortKey
-from gateway.tasks.runs import KNOWN, OPEN, RUN_KEYS, Bounds, Keys, Range, Run, Runs, Slices, halves, size
+from gateway.mcp.task import UNKNOWN, SortKey
+from gateway.tasks.runs import KNOWN, RUN_KEYS, Bounds, Keys, Range, Run, Runs, Slices, halves, size
 
 OrderBy: TypeAlias = Literal["createdAt", "lastUpdatedAt"]
 
@@ -94,12 +94,12 @@ class Plane:
 
     def count(self, created: Bounds, updated: Bounds) -> int:
         """How many points lie in both ranges."""
-        in_updated, inside = Range(updated), 0
-        if created == OPEN:
-            return size(self._by_updated.slices(in_updated))
-        for at in self._reach(created):
+        in_created, in_updated, inside = Range(created), Range(updated), 0
+        if in_created.is_open:
+            return len(self._by_updated) if in_updated.is_open else size(self._by_updated.slices(in_updated))
+        for at in self._reach(in_created):
             block = self._blocks[at]
-            slices = self._cut(at, created)
+            slices = self._cut(at, in_created)
             if slices is None:
                 inside += len(block) if in_updated.is_open else in_updated.count(block.updated)
             elif in_updated.is_open:
@@ -112,26 +112,26 @@ class Plane:
         self, by: OrderBy, descending: bool, created: Bounds, updated: Bounds, after: SortKey | None
     ) -> Iterator[SortKey]:
         """The keys behind `after` of the points in both ranges: created or updated keys, as `by` says."""
-        in_updated = Range(updated)
+        in_created, in_updated = Range(created), Range(updated)
         if by == "createdAt":
-            return self._walk_created(descending, created, in_updated, after)
-        if created == OPEN:
+            return chain.from_iterable(self._walk_created(descending, in_created, in_updated, after))
+        if in_created.is_open:
             return _over(self._by_updated, in_updated.windows(self._by_updated, descending, after), descending)
-        return self._walk_updated(descending, created, in_updated, after)
+        return self._walk_updated(descending, in_created, in_updated, after)
 
     def _walk_created(
-        self, descending: bool, created: Bounds, in_updated: Range, after: SortKey | None
-    ) -> Iterator[SortKey]:
-        in_created = Range(created)
-        for at in self._reach(created, descending, after):
+        self, descending: bool, in_created: Range, in_updated: Range, after: SortKey | None
+    ) -> Iterator[Iterator[SortKey]]:
+        """The created keys, block by block."""
+        for at in self._reach(in_created, descending, after):
             block = self._blocks[at]
             if not in_updated.is_open and not in_updated.count(block.updated):
                 continue
             windows = in_created.windows(block.created, descending, after)
             if in_updated.is_open:
-                yield from _over(block.created, windows, descending)
+                yield _over(block.created, windows, descending)
             else:
-                yield from self._in_both(block, windows, descending, in_updated)
+                yield self._in_both(block, windows, descending, in_updated)
 
     def _in_both(
         self, block: _Block, windows: list[tuple[int, int]], descending: bool, in_updated: Range
@@ -153,12 +153,12 @@ class Plane:
                     yield block.created[place]
 
     def _walk_updated(
-        self, descending: bool, created: Bounds, in_updated: Range, after: SortKey | None
+        self, descending: bool, in_created: Range, in_updated: Range, after: SortKey | None
     ) -> Iterator[SortKey]:
         """The updated keys. A block is opened when the walk comes to the first key that it may have."""
         known = in_updated.behind(descending, after)
         waiting: list[tuple[SortKey, int, Iterator[SortKey] | None]] = []
-        for at in self._reach(created):
+        for at in self._reach(in_created):
             keys = self._blocks[at].updated
             if keys.instants[0] == UNKNOWN:
                 windows = in_updated.windows(keys, descending, after)
@@ -174,14 +174,14 @@ class Plane:
                 yield key
             else:
                 keys = self._blocks[at].updated
-                run = self._run(at, in_updated.windows(keys, descending, after), descending, created)
+                run = self._run(at, in_updated.windows(keys, descending, after), descending, in_created)
             following = next(run, None)
             if following is not None:
                 insort(waiting, (following, at, run))
 
-    def _run(self, at: int, windows: list[tuple[int, int]], descending: bool, created: Bounds) -> Iterator[SortKey]:
+    def _run(self, at: int, windows: list[tuple[int, int]], descending: bool, in_created: Range) -> Iterator[SortKey]:
         """The updated keys at `windows` of a block, of those points that lie in the range of creation."""
-        block, slices = self._blocks[at], self._cut(at, created)
+        block, slices = self._blocks[at], self._cut(at, in_created)
         if slices is None:
             return _over(block.updated, windows, descending)
         if _FEW * size(slices) < len(block):
@@ -194,27 +194,25 @@ class Plane:
         wanted = len(inside) < len(outside)
         return (key for key in _over(block.updated, windows, descending) if (key.id in ids) is wanted)
 
-    def _reach(self, created: Bounds, descending: bool = False, after: SortKey | None = None) -> Iterator[int]:
+    def _reach(self, in_created: Range, descending: bool = False, after: SortKey | None = None) -> Iterator[int]:
         """The blocks that may have points in the range of creation and behind `after`, in order of creation."""
-        low, high = created
-        first = self._ends.bisect_left(SortKey(low, "")) if low is not None else 0
-        stop = self._ends.bisect_left(SortKey(high, TOP)) + 1 if high is not None else len(self._blocks)
+        first, stop = map(self._ends.bisect_left, in_created.ends)
         has_unknown = self._blocks[0].created[0].at == UNKNOWN
         unknown = self._ends.bisect_left(KNOWN) + 1 if has_unknown else 0
-        reach = [range(min(unknown, first)), range(first, min(stop, len(self._blocks)))]
+        reach = [range(min(unknown, first)), range(first, min(stop + 1, len(self._blocks)))]
         if after is not None:
             edge = self._ends.bisect_left(after)
             side = range(edge + 1) if descending else range(edge, len(self._blocks))
             reach = [range(max(r.start, side.start), min(r.stop, side.stop)) for r in reach]
         return chain(*(reversed(r) for r in reversed(reach))) if descending else chain(*reach)
 
-    def _cut(self, at: int, created: Bounds) -> Slices | None:
-        """The points of a block in the range of creation; None if all are."""
+    def _cut(self, at: int, in_created: Range) -> Slices | None:
+        """The points of a block in the range of creation; None if surely all are."""
         keys = self._blocks[at].created
-        low, high = created
-        if (low is None or keys[0].at >= low) and (high is None or keys[-1].at <= high):
+        low, high = in_created.floats
+        if keys.instants[0] > low and keys.instants[-1] < high:
             return None
-        return keys.slices(Range(created))
+        return keys.slices(in_created)
 
 
 def _count_cut(block: _Block, slices: Slices, in_updated: Range) -> int:
