@@ -124,6 +124,10 @@ BAD: dict[str, tuple[str, list[str]]] = {
     "store without host": (MINIMAL + "store: {url: 'redis://:1'}\n", ["store.url", "a host", "'redis://:1'"]),
     "store with a query": (MINIMAL + "store: {url: 'redis://a?db=1'}\n", ["store.url", "/NUMBER", "'redis://a?...'"]),
     "store with a secret": (MINIMAL + "store: {url: 'redis://u:pw@a:x'}\n", ["store.url", "'redis://...a:x'"]),
+    "store with a password in need of encoding": (
+        MINIMAL + "store: {url: 'redis://u:p[w@a'}\n",
+        ["store.url", "percent-encoded", "'redis://...a'"],
+    ),
     "store that nobody may wait for": (
         MINIMAL + "store: {url: 'redis://a', timeout: 0}\n",
         ["store.timeout", "more than 0"],

@@ -192,7 +192,7 @@ class Metrics:
         self._refused[(why,)] += 1
 
     def store_failed(self, why: str) -> None:
-        """The store cannot be reached, answers too slowly, or refuses what it is told."""
+        """The store cannot be reached, answers too slowly, or refuses what it is told or asked."""
         self._store_failures[(why,)] += 1
 
     def saved(self) -> dict[str, int]:

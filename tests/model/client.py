@@ -266,7 +266,7 @@ class Client:
         if event.leave is not None:
             self._loop.call_later(event.leave * TICK_S, exchange.leave)
         if event.cancel is not None:
-            self._loop.call_later(event.cancel * TICK_S, self._cancel, asked, exchange, request_id)
+            self._loop.call_later(event.cancel * TICK_S, self._cancel, asked, exchange, request_id, self.port)
         await exchange.done
         if exchange.left:
             return None
@@ -286,14 +286,15 @@ class Client:
     def _came(self, asked: Asked) -> None:
         self._oracle.came(asked, self._moments.now())
 
-    def _cancel(self, asked: Asked, exchange: Exchange, request_id: int) -> None:
+    def _cancel(self, asked: Asked, exchange: Exchange, request_id: int, port: int) -> None:
+        """Cancel a query where it was asked."""
         if exchange.done.done():
             return
         asked.session.disturb(self._loop.time())
         asked.session.cancelled.append((self._moments.now(), request_id))
         self._note("client {}: cancels {}", self._number, request_id)
         message = {"method": "notifications/cancelled", "params": {"requestId": request_id}}
-        self._spawn(self._forget(self._send(asked.session, message)))
+        self._spawn(self._forget(self._send(asked.session, message, port=port)))
 
     async def _forget(self, work: Coroutine[Any, Any, Any]) -> None:
         await work
@@ -367,16 +368,23 @@ class Client:
         message: Json,
         on_message: Callable[[_Message], None] = lambda _: None,
         leave: int | None = None,
+        port: int | None = None,
     ) -> Exchange:
         exchange = Exchange(on_message)
-        await self._write(session, exchange, b"POST", msgspec.json.encode({"jsonrpc": "2.0", **message}))
+        await self._write(session, exchange, b"POST", msgspec.json.encode({"jsonrpc": "2.0", **message}), port=port)
         if leave is not None:
             self._loop.call_later(leave * TICK_S, exchange.leave)
         await exchange.done
         return exchange
 
     async def _write(
-        self, session: ServerSession | None, exchange: Exchange, method: bytes, body: bytes, who: str | None = None
+        self,
+        session: ServerSession | None,
+        exchange: Exchange,
+        method: bytes,
+        body: bytes,
+        who: str | None = None,
+        port: int | None = None,
     ) -> None:
         fields = [b"Host: localhost:%d" % GATEWAY_PORT, b"Content-Length: %d" % len(body)]
         fields.append(b"Authorization: " + (who or authorization(self._number)).encode())
@@ -386,7 +394,7 @@ class Client:
             fields += [b"Accept: text/event-stream"]
         if session is not None:
             fields += [b"Mcp-Session-Id: " + session.id.encode(), b"MCP-Protocol-Version: 2025-11-25"]
-        transport, _ = await self._loop.create_connection(lambda: exchange, port=self.port)
+        transport, _ = await self._loop.create_connection(lambda: exchange, port=port or self.port)
         transport.write(b"%b /mcp HTTP/1.1\r\n%b\r\n\r\n%b" % (method, b"\r\n".join(fields), body))
 
     # ---- what passes ----

@@ -11,6 +11,7 @@ fails, nothing that passed elsewhere counts. What is asked twice, or in vain, is
 
 import multiprocessing
 import random
+import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any, Final
@@ -42,8 +43,10 @@ def as_fleet(history: h.History, seed: int) -> h.History:
     setting = replace(history.setting, full_crawl_interval=interval, **plain)
     events: list[h.Event] = []
     for event in history.events:
-        if isinstance(event, h.Reload | h.Flood):
+        if isinstance(event, h.Flood):
             continue
+        if isinstance(event, h.Reload):
+            event = replace(event, tasks_max=setting.tasks_max)
         events.append(event)
         if rng.random() < 0.3:
             events.append(h.Switch(rng.randrange(2)))
@@ -108,6 +111,12 @@ class FleetWorld(World):
         for app in self._apps:
             await app.stop()
 
+    def _take_over(self) -> None:
+        for app in self._apps:
+            app.reload(
+                lambda old: msgspec.structs.replace(config_of(self._setting), listen=old.listen, store=old.store)
+            )
+
     async def _happen_to_fleet(self, event: h.Event) -> None:
         match event:
             case h.Switch():
@@ -158,3 +167,4 @@ if __name__ == "__main__":
     with multiprocessing.get_context("spawn").Pool(2) as pool:
         found = [each for each in pool.imap_unordered(_violation, enumerate(histories()), 10) if each[1] is not None]
     print(found or "no violation")
+    sys.exit(1 if found else 0)

@@ -189,7 +189,13 @@ class StdioClient(Client):
         self._impatient: set[int] = set()  # ids of requests whose answers may come when nobody waits any more
 
     async def _write(
-        self, session: ServerSession | None, exchange: Exchange, method: bytes, body: bytes, who: str | None = None
+        self,
+        session: ServerSession | None,
+        exchange: Exchange,
+        method: bytes,
+        body: bytes,
+        who: str | None = None,
+        port: int | None = None,
     ) -> None:
         if method == b"DELETE":
             assert session is not None

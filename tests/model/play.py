@@ -233,11 +233,15 @@ class World:
         await asyncio.sleep(WIRE_S / 4)  # when nothing arrives
         setting = replace(self._setting, max_age=event.max_age, page_size=event.page_size, tasks_max=event.tasks_max)
         self._setting = h.sensible(setting)
-        self._app.reload(lambda _: config_of(self._setting))
+        self._take_over()
         self._oracle.reloaded(self._setting)
         for client in self._clients:
             client.session.disturb(self._loop.time())
         await asyncio.sleep(WIRE_S * 3 / 4)
+
+    def _take_over(self) -> None:
+        """The gateway takes the setting over."""
+        self._app.reload(lambda _: config_of(self._setting))
 
     def _update(self, event: h.Update) -> None:
         session = self._clients[event.s].session

@@ -65,10 +65,18 @@ def nobody_tells_that_a_task_is_gone() -> AbstractContextManager[Any]:
     return patch.object(Session, "take", take)
 
 
-@pytest.mark.parametrize("fault", [nothing_is_heard, nothing_is_told_again, nobody_tells_that_a_task_is_gone])
-def test_a_fault_of_a_fleet_is_found(fault: Callable[[], AbstractContextManager[Any]]) -> None:
+@pytest.mark.parametrize(
+    ("fault", "rule"),
+    [
+        (nothing_is_heard, "missing"),
+        (nothing_is_told_again, "missing"),
+        (nobody_tells_that_a_task_is_gone, "backwards"),
+    ],
+)
+def test_a_fault_of_a_fleet_is_found(fault: Callable[[], AbstractContextManager[Any]], rule: str) -> None:
     with fault():
-        assert any(broken(history, FleetWorld) for history in played_here())  # without it none breaks a rule
+        violations = (broken(history, FleetWorld) for history in played_here())  # without it none breaks a rule
+        assert any(violation is not None and violation.rule == rule for violation in violations)
 
 
 # ---- exact times ----

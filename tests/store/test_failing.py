@@ -120,6 +120,33 @@ async def test_a_store_that_fails_loses_nothing_and_stops_nobody(
     assert set(said) == {"the store serves", "the store fails, and the gateway works without it"}
 
 
+async def test_a_store_that_forgets_all_in_a_moment_is_told_all_again(fleet: Fleet, store: Store) -> None:
+    """It restarts, or is emptied, between two beats of its connection."""
+    async with fleet.replica() as one:
+        await one.make(await one.open())
+        for _ in range(3):
+            await known(store, 1)
+            store.kill()
+            store.start()
+        await known(store, 1)
+        await store.run("FLUSHALL")
+        await known(store, 1)
+
+
+async def test_a_value_that_cannot_be_read_does_not_keep_the_store_from_taking_in(fleet: Fleet, store: Store) -> None:
+    async with fleet.pair() as (one, other):
+        caller = await one.open()
+        await one.make(caller)
+        await known(store, 1)
+        [name] = await store.run("KEYS", "*:server")
+        await store.run("DEL", name)
+        await store.run("RPUSH", name, "no value")
+        assert await other.ids(caller) == []
+        assert await other.sample("store_failures_total", why="unreadable") == 1
+        assert await other.sample("store_failures_total", why="refused") == 0
+        assert await other.serves()
+
+
 async def test_a_gateway_starts_without_its_store_and_finds_it_later(fleet: Fleet, store: Store) -> None:
     store.kill()
     async with fleet.replica(serves=False) as one:

@@ -18,7 +18,7 @@ from gateway.app import StartError, check_store
 from tests.launch import ROOT, eventually
 from tests.redis_process import Store
 from tests.relay.messages import call, filtered, task
-from tests.store.conftest import NATIVE, Caller, Fleet, known
+from tests.store.conftest import NATIVE, PATIENCE, Caller, Fleet, known
 
 NO_CRAWLS: dict[str, Any] = {"index": {"full_crawl_interval": "1h"}}
 
@@ -234,13 +234,26 @@ async def test_a_session_that_ended_is_forgotten(fleet: Fleet, store: Store) -> 
         await known(store, 0)
 
 
-async def test_what_is_not_used_expires_with_its_session(fleet: Fleet, store: Store) -> None:
-    async with fleet.replica(index={"idle_timeout": "1s"}) as one:
+async def test_a_session_that_ended_at_a_replica_that_never_had_it_is_forgotten(fleet: Fleet, store: Store) -> None:
+    async with fleet.pair() as (one, other):
         caller = await one.open()
         await one.make(caller)
         await known(store, 1)
-        servers = [key for key in await store.run("KEYS", "*") if key.endswith(":server")]
-        assert [0 < await store.run("TTL", key) <= 24 * 3600 for key in servers] == [True]
+        fleet.server.has_ended = True
+        assert (await other.exchange(caller, call("tools/list"))).status == 404
+        await known(store, 0)
+
+
+async def test_what_is_not_used_expires_with_its_session(fleet: Fleet, store: Store) -> None:
+    async with fleet.replica(index={"idle_timeout": "10s"}) as one:
+        caller = await one.open()
+        await one.make(caller)
+        await known(store, 1)
+        [server] = await store.run("KEYS", "*:server")
+        assert 0 < await store.run("TTL", server) <= 24 * 3600
+        [entries] = await store.run("KEYS", "*:tasks")
+        assert await store.run("PTTL", entries) <= 10_000
+        assert await store.run("PEXPIRE", entries, 1) == 1
         await known(store, 0)
 
 
@@ -258,7 +271,7 @@ async def test_the_rights_that_the_handbook_names_suffice(fleet: Fleet, store: S
     [rights] = re.findall(r"\*\*Rights\*\* that it needs: `([^`]*)`", handbook)
     await store.run("ACL", "SETUSER", "gateway", "on", ">s3cret", *rights.split())
     url = f"redis://gateway:s3cret@127.0.0.1:{store.port}/0"
-    async with fleet.pair(store={"url": url}, index={"max_age": 0}) as (one, other):
+    async with fleet.pair(store={"url": url, "timeout": PATIENCE}, index={"max_age": 0}) as (one, other):
         caller = await one.open()
         made = [await one.make(caller) for _ in range(2)]
         await known(store, 2)
