@@ -147,9 +147,7 @@ class FleetServer:
 
     def _make(self, caller: Caller, method: str) -> Truth:
         number = next(self._numbers)
-        truth = Truth(
-            f"{number * 37 % 100:02}-{number}", method, time.time_ns() // 1000, self.moments.now(), None, None
-        )
+        truth = Truth(task_id(number), method, time.time_ns() // 1000, self.moments.now(), None, None)
         truth.asked_for = True
         self.change(caller, truth, "working")
         caller.truths.append(truth)

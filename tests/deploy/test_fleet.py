@@ -4,14 +4,15 @@
 session has a second identity, with tasks of its own. Meanwhile a replica is killed and started again; Redis is killed
 and started, empty; a replica gets SIGTERM and is started again. In the end `max_age` becomes 0.
 
-The oracle is that of the model, so far as it fits a real clock: it does not judge `taskgate/asOf`, nor what a query may
-ask. `max_age` is an hour, so that a crawl is one that a session's way to a gateway has caused. So an answer may show any
-state that a task has had, but none older than what its gateway knows; and no task that its gateway knows may be missing.
-A gateway knows
+The oracle is that of the model, so far as it fits a real clock: it does not judge `taskgate/asOf`, nor what a query
+may ask. `max_age` is an hour, so that a crawl is one that a session's way to a gateway has caused. So an answer may show
+any state that a task has had, but none older than what its gateway knows; and no task that its gateway knows may be
+missing. A gateway knows
 
 - what it has relayed or asked, once the client was answered;
 - what was so when its crawl of the session began, if the server lists the session's tasks;
-- if not: what the test had seen in the store before the session came to this gateway; with `max_age` 0, before the query.
+- if not: what the test had seen in the store before the session came to this gateway, or with `max_age` 0 before the
+  query.
 
 So a task may be missing that was made at a replica which was killed before the store had the task, if the server does
 not list it. Whose answer it is: of the gateway that asked the server for it. If none did, of the one that asked last in
