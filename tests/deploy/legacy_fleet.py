@@ -164,7 +164,9 @@ class FleetServer:
                 there = told.there is not None and told.there < until
                 if there or caller.lists:
                     with_method = told.method is not None and told.method < until
-                    caller.gained.append((view, truth, truth.state.number, with_method))
+                    # What no list shows was perhaps asked for by an earlier query, and is as it was then.
+                    is_now = caller.lists or view.since is caller.came
+                    caller.gained.append((view, truth, truth.state.number if is_now else 0, with_method))
         start = int(cursor or 0)
         shown = caller.truths[start : start + PER_PAGE] if caller.lists else []
         more = b',"nextCursor":"%d"' % (start + PER_PAGE) if shown and caller.truths[start + PER_PAGE :] else b""

@@ -5,9 +5,9 @@ session has a second identity, with tasks of its own. Meanwhile a replica is kil
 and started, empty; a replica gets SIGTERM and is started again. In the end `max_age` becomes 0.
 
 The oracle is that of the model, so far as it fits a real clock: it does not judge `taskgate/asOf`, nor what a query
-may ask. `max_age` is an hour, so that a crawl is one that a session's way to a gateway has caused. So an answer may show
-any state that a task has had, but none older than what its gateway knows; and no task that its gateway knows may be
-missing. A gateway knows
+may ask. `max_age` is an hour, so that a crawl is one that a session's way to a gateway has caused. So an answer may
+show any state that a task has had, but none older than what its gateway knows; and no task that its gateway knows may
+be missing. A gateway knows
 
 - what it has relayed or asked, once the client was answered;
 - what was so when its crawl of the session began, if the server lists the session's tasks;
@@ -170,7 +170,7 @@ class Fleet:
         for replica in self.replicas:
 
             async def serves(gateway: Gateway = replica.gateway) -> bool:
-                return (await gateway.metrics()).get(("taskgate_store_up", ())) == 1
+                return "\ntaskgate_store_up 1" in await gateway.exposition()
 
             await eventually(serves, "a store that serves")
 
