@@ -15,7 +15,7 @@ from uuid import uuid4
 
 import httptools
 
-from tests.model.truth import Moment, Moments, ServerSession, State, Truth
+from tests.model.truth import BEFORE_ALL, Moment, Moments, ServerSession, State, Truth, task_id
 from tests.relay.messages import Json, answer, dumps, fault, initialized, result
 
 PER_PAGE: Final = 4
@@ -52,7 +52,7 @@ class Caller(ServerSession):
     lists: bool = True
     views: dict[str, View] = field(default_factory=dict)  # by gateway
     homes: list[str] = field(default_factory=list)  # the gateways that may have answered last, the likeliest first
-    came: Moment = Moment(0.0, 0)
+    came: Moment = BEFORE_ALL
     seen: list[str] = field(default_factory=list)  # the gateways that asked the server since then
     gained: list[tuple[View, Truth, int, bool]] = field(default_factory=list)  # what they know if it is answered
 
@@ -147,7 +147,7 @@ class FleetServer:
 
     def _make(self, caller: Caller, method: str) -> Truth:
         number = next(self._numbers)
-        truth = Truth(f"{number * 37 % 100:02}-{number}", method, time.time_ns() // 1000, self.moments.now(), None, None)
+        truth = Truth(task_id(number), method, time.time_ns() // 1000, self.moments.now(), None, None)
         truth.asked_for = True
         self.change(caller, truth, "working")
         caller.truths.append(truth)
@@ -164,7 +164,9 @@ class FleetServer:
                 there = told.there is not None and told.there < until
                 if there or caller.lists:
                     with_method = told.method is not None and told.method < until
-                    caller.gained.append((view, truth, truth.state.number, with_method))
+                    # What no list shows was perhaps asked for by an earlier query, and is as it was then.
+                    is_now = caller.lists or view.since is caller.came
+                    caller.gained.append((view, truth, truth.state.number if is_now else 0, with_method))
         start = int(cursor or 0)
         shown = caller.truths[start : start + PER_PAGE] if caller.lists else []
         more = b',"nextCursor":"%d"' % (start + PER_PAGE) if shown and caller.truths[start + PER_PAGE :] else b""
@@ -212,5 +214,3 @@ class _Connection(asyncio.Protocol):
     def on_message_complete(self) -> None:
         heard, self._heard = self._heard, _Heard()
         self._transport.write(self._server.response(heard))
-
-
