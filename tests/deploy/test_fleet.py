@@ -243,11 +243,14 @@ class Crowd:
         await lane.query(caller, *self.criteria(caller))
 
     def check_crawls(self, failed: set[int]) -> None:
-        """Each session has one crawl, and one more for each gateway that it has moved to."""
+        """Each session has one crawl, and one more for each gateway that it has moved to.
+
+        It has fewer if it never asked there for more than tasks by their ids: these are asked for one by one.
+        """
         steady = {self.fleet.name(number) for number in range(REPLICAS) if number not in failed}
         for caller in self.server.callers.values():
             crawls = {name: view.lists for name, view in caller.views.items()}
-            assert max(crawls.values()) == 1, f"{crawls}: {caller}"
+            assert max(crawls.values()) <= 1, f"{crawls}: {caller}"
             first, *moved = crawls
             assert first not in steady or not moved, f"a session leaves a replica that has not failed: {crawls}"
 
