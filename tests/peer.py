@@ -16,7 +16,7 @@ from typing import Final, Self
 
 from tests.relay.http1 import End, Message, Reader
 
-WAIT_S: Final = 5.0  # for what must happen: long, because a machine may be busy; a test fails when it is over
+WAIT_S: Final = 20.0  # for what must happen: long, because a machine may be busy; a test fails when it is over
 GAP_S: Final = 0.001  # between two pieces of one sender, so that they arrive as two
 RECEIVE_BYTES: Final = 1 << 18
 

@@ -55,10 +55,10 @@ def ends_lines_its_own_way() -> AbstractContextManager[Any]:
 def interrupts_lines() -> AbstractContextManager[Any]:
     """A message of the gateway's own goes out at once, wherever in a line the others are."""
 
-    def insert(outlet: Outlet, message: bytes) -> None:
+    def insist(outlet: Outlet, message: bytes) -> None:
         outlet.sink.write(message + b"\n")
 
-    return patch.object(Outlet, "insert", insert)
+    return patch.object(Outlet, "insist", insist)
 
 
 def drops_what_is_no_json() -> AbstractContextManager[Any]:
