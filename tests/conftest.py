@@ -5,10 +5,13 @@ packages that tests import. None of it ever goes, so it is set aside.
 
 asyncio's debug mode remembers where each task, future and timer was made: ten frames of it, and for each one it looks
 in the file system whether the source has changed. Two frames name the line as well. The mode's checks are the same.
+
+A shell starts what runs in its background with SIGINT ignored. What the tests start would inherit that.
 """
 
 import asyncio.constants
 import gc
+import signal
 from typing import Final
 
 import pytest
@@ -17,6 +20,8 @@ STACK_DEPTH: Final = 2
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     patch = pytest.MonkeyPatch()
     patch.setattr(asyncio.constants, "DEBUG_STACK_DEPTH", STACK_DEPTH)
     config.add_cleanup(patch.undo)
