@@ -96,7 +96,7 @@ lock:  ## write deploy/constraints.txt from the ranges in pyproject.toml
 # The version is read from pyproject.toml.
 VERSION = $(shell sed -n 's/^version = "\(.*\)"$$/\1/p' pyproject.toml)
 
-dist: $(TESTS)  ## wheel and source distribution in dist/: checked, installed in fresh environments and run
+dist: $(TESTS) form  ## wheel and source distribution in dist/: checked, installed in fresh environments and run
 	rm -rf dist
 	$(BIN)/python -m build --outdir dist .
 	$(BIN)/twine check --strict dist/*
