@@ -27,7 +27,7 @@ from gateway.tasks import answer
 from gateway.tasks.criteria import BadQuery
 from gateway.tasks.cursor import Position
 from gateway.tasks.passing import Passing
-from gateway.tasks.ports import Counts
+from gateway.tasks.ports import Counts, EndedQuery
 from gateway.tasks.refresh import Refresher
 from gateway.tasks.sessions import Servers, Sessions
 from gateway.transport.buffers import Account, Buffers
@@ -286,17 +286,7 @@ class NoCounts:
     def crawl(self, upstream: str, seconds: float) -> None:
         pass
 
-    def query(
-        self,
-        upstream: str,
-        outcome: str,
-        spared_requests: int,
-        spared_bytes: int,
-        reason: str,
-        requests: int = 0,
-        tasks: int = 0,
-        total: int = 0,
-    ) -> None:
+    def query(self, ended: EndedQuery) -> None:
         pass
 
 

@@ -25,6 +25,19 @@ class NotInTime(AssertionError):
     """What had to happen did not, within WAIT_S."""
 
 
+async def holds_in_time(condition: Callable[[], bool], changed: asyncio.Event, wait_s: float) -> bool:
+    """Whether `condition` holds within `wait_s`. It is looked at now, and whenever `changed` is set."""
+    deadline = time.monotonic() + wait_s
+    while not condition():
+        changed.clear()
+        try:
+            async with asyncio.timeout(deadline - time.monotonic()):
+                await changed.wait()
+        except TimeoutError:
+            return False
+    return True
+
+
 class Peer:
     """One end of a connection. It sends bytes, and records what arrives, when, and how the connection ended."""
 
@@ -141,15 +154,9 @@ class Peer:
 
     async def until(self, condition: Callable[[], bool], what: str) -> None:
         """Return once `condition` holds, which is looked at whenever something arrives or the connection ends."""
-        deadline = time.monotonic() + WAIT_S
-        while not condition():
-            self._changed.clear()
-            try:
-                async with asyncio.timeout(deadline - time.monotonic()):
-                    await self._changed.wait()
-            except TimeoutError:
-                shown = bytes(self.received[-600:])
-                raise NotInTime(f"{what}: not within {WAIT_S:g} s; connection {self.end}, received {shown!r}") from None
+        if not await holds_in_time(condition, self._changed, WAIT_S):
+            shown = bytes(self.received[-600:])
+            raise NotInTime(f"{what}: not within {WAIT_S:g} s; connection {self.end}, received {shown!r}")
 
     async def hears(self, data: bytes, times: int = 1) -> None:
         """Return once `data` has arrived that many times."""

@@ -10,10 +10,9 @@ tests/relay/flood.py, which must cost little; and real servers.
 import asyncio
 import contextlib
 import socket
-import time
 from collections.abc import Callable
 
-from tests.peer import WAIT_S, NotInTime, Peer
+from tests.peer import WAIT_S, NotInTime, Peer, holds_in_time
 from tests.relay.http1 import Malformed, Message
 
 
@@ -95,15 +94,9 @@ class Upstream(Listener):
 
     async def until(self, condition: Callable[[], bool], what: str, wait_s: float = WAIT_S) -> None:
         """Return once `condition` holds, which is looked at whenever something happens on any connection."""
-        deadline = time.monotonic() + wait_s
-        while not condition():
-            self._changed.clear()
-            try:
-                async with asyncio.timeout(deadline - time.monotonic()):
-                    await self._changed.wait()
-            except TimeoutError:
-                got = [bytes(peer.received[-400:]) for peer in self.connections]
-                raise NotInTime(f"{what}: not within {wait_s:g} s; the upstream received {got!r}") from None
+        if not await holds_in_time(condition, self._changed, wait_s):
+            got = [bytes(peer.received[-400:]) for peer in self.connections]
+            raise NotInTime(f"{what}: not within {wait_s:g} s; the upstream received {got!r}")
 
     async def head(self, number: int = 1) -> Peer:
         """The connection of the request of that number, once its head has come."""

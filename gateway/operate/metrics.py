@@ -14,7 +14,7 @@ from contextlib import AbstractContextManager, nullcontext
 from importlib.metadata import version
 from itertools import accumulate
 from time import time
-from typing import Final, TypeAlias
+from typing import Final, Protocol, TypeAlias
 
 from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
@@ -51,6 +51,19 @@ _UNTRACED: Final = nullcontext()  # the spans of steps are made in `traces.py`
 
 Gauge: TypeAlias = tuple[str, float | Mapping[str, float]]
 """A help text, and a value; or values by upstream."""
+
+
+class CountedQuery(Protocol):
+    """What became of a query, as `tasks/ports.py` has it."""
+
+    upstream: str
+    outcome: str
+    reason: str
+    requests: int
+    spared_requests: int
+    spared_bytes: int
+    tasks: int
+    total: int
 
 
 def named(method: str) -> str:
@@ -144,30 +157,20 @@ class Metrics:
         """A crawl has ended, well or not."""
         self._crawl_seconds[(upstream,)].add(seconds)
 
-    def query(
-        self,
-        upstream: str,
-        outcome: str,
-        spared_requests: int,
-        spared_bytes: int,
-        reason: str,
-        requests: int = 0,
-        tasks: int = 0,
-        total: int = 0,
-    ) -> None:
-        """A query was answered, or failed, as `tasks/ports.py` has it."""
-        self._queries[upstream, outcome] += 1
-        if outcome != "failed":
-            self._spared_requests[(upstream,)] += spared_requests
-            self._spared_bytes[(upstream,)] += spared_bytes
+    def query(self, ended: CountedQuery) -> None:
+        """A query was answered, or failed."""
+        self._queries[ended.upstream, ended.outcome] += 1
+        if ended.outcome != "failed":
+            self._spared_requests[(ended.upstream,)] += ended.spared_requests
+            self._spared_bytes[(ended.upstream,)] += ended.spared_bytes
         self.recent.query(
-            upstream=upstream,
-            outcome=outcome,
-            reason=reason,
-            asked=requests,
-            spared=spared_requests,
-            tasks=tasks,
-            total=total,
+            upstream=ended.upstream,
+            outcome=ended.outcome,
+            reason=ended.reason,
+            asked=ended.requests,
+            spared=ended.spared_requests,
+            tasks=ended.tasks,
+            total=ended.total,
         )
 
     def plan(self, upstream: str, reason: str) -> AbstractContextManager[None]:

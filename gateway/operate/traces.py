@@ -30,7 +30,7 @@ from gateway.config import Log, Url
 from gateway.errors import GatewayError
 from gateway.mcp.jsonrpc import Message
 from gateway.operate.journal import CLIENT_LEFT, Journal, LoggedCaller, LoggedRequest, why
-from gateway.operate.metrics import Metrics, named
+from gateway.operate.metrics import CountedQuery, Metrics, named
 
 _PATH: Final = "/v1/traces"  # of a collector, unless its URL has another
 _FLUSH_S: Final = 2.0  # for the last spans, at the end of the process
@@ -141,26 +141,16 @@ class TracedMetrics(Metrics):
         super().__init__()
         self._tracer = tracer
 
-    def query(
-        self,
-        upstream: str,
-        outcome: str,
-        spared_requests: int,
-        spared_bytes: int,
-        reason: str,
-        requests: int = 0,
-        tasks: int = 0,
-        total: int = 0,
-    ) -> None:
-        super().query(upstream, outcome, spared_requests, spared_bytes, reason, requests, tasks, total)
+    def query(self, ended: CountedQuery) -> None:
+        super().query(ended)
         span = trace.get_current_span()
-        span.set_attribute("taskgate.outcome", outcome)
-        if outcome != "failed":  # else the reason is the error's, which may repeat what the upstream said
-            span.set_attribute("taskgate.reason", reason)
-            span.set_attribute("taskgate.upstream_requests", requests)
-            span.set_attribute("taskgate.spared_requests", spared_requests)
-            span.set_attribute("taskgate.tasks", tasks)
-            span.set_attribute("taskgate.total", total)
+        span.set_attribute("taskgate.outcome", ended.outcome)
+        if ended.outcome != "failed":  # else the reason is the error's, which may repeat what the upstream said
+            span.set_attribute("taskgate.reason", ended.reason)
+            span.set_attribute("taskgate.upstream_requests", ended.requests)
+            span.set_attribute("taskgate.spared_requests", ended.spared_requests)
+            span.set_attribute("taskgate.tasks", ended.tasks)
+            span.set_attribute("taskgate.total", ended.total)
 
     def plan(self, upstream: str, reason: str) -> AbstractContextManager[None]:
         return self._step("plan", SpanKind.INTERNAL, {"taskgate.upstream": upstream, "taskgate.reason": reason})

@@ -22,7 +22,7 @@ from gateway.tasks import criteria, cursor
 from gateway.tasks.asks import Answer, Outbox
 from gateway.tasks.criteria import BadQuery, Fault, Params
 from gateway.tasks.cursor import Position
-from gateway.tasks.ports import Caller, Counts, Reply
+from gateway.tasks.ports import Caller, Counts, EndedQuery, Reply
 from gateway.tasks.refresh import Refresher
 from gateway.tasks.sessions import Session, Sessions
 from gateway.tasks.values import string
@@ -122,7 +122,7 @@ class Answerer:
                 outbox = Outbox(reply, message, self._clock)
                 answer = await self._unless_cancelled(session, raw_id, self._answer(session, caller, outbox, position))
             except GatewayError as error:
-                self._counts.query(caller.key.upstream, "failed", 0, 0, str(error))
+                self._counts.query(EndedQuery(caller.key.upstream, "failed", str(error)))
                 if reply.streaming:
                     reply.send(error.message(raw_id))
                 raise
@@ -169,16 +169,8 @@ class Answerer:
         answered_bytes = sum([len(t.raw) for t in answer.page.tasks])
         spared_requests = max(0, session.known.pages - answer.requests)
         spared_bytes, page = max(0, session.list_bytes - answered_bytes), answer.page
-        self._counts.query(
-            name,
-            answer.outcome,
-            spared_requests,
-            spared_bytes,
-            answer.reason,
-            answer.requests,
-            len(page.tasks),
-            page.total,
-        )
+        cost = answer.requests, spared_requests, spared_bytes
+        self._counts.query(EndedQuery(name, answer.outcome, answer.reason, *cost, len(page.tasks), page.total))
         if log.isEnabledFor(logging.DEBUG):
             said = {
                 "upstream": name,

@@ -6,6 +6,7 @@ For HTTP they are in `transport/caller.py`, `transport/channel.py` and `transpor
 
 from collections.abc import Awaitable, Callable, Iterable
 from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 from gateway.identity import Key
@@ -64,6 +65,20 @@ class Reply(Protocol):
         """End without a response: the request was cancelled."""
 
 
+@dataclass(slots=True)
+class EndedQuery:
+    """What became of a query. Paging by hand would have cost `spared_requests` and `spared_bytes` more."""
+
+    upstream: str
+    outcome: str
+    reason: str  # of the plan, or why the query failed
+    requests: int = 0  # of the refresh
+    spared_requests: int = 0
+    spared_bytes: int = 0
+    tasks: int = 0  # shown
+    total: int = 0  # that match
+
+
 class Counts(Protocol):
     """What is counted for the operator."""
 
@@ -79,21 +94,8 @@ class Counts(Protocol):
     def crawl(self, upstream: str, seconds: float) -> None:
         """A crawl has ended, well or not."""
 
-    def query(
-        self,
-        upstream: str,
-        outcome: str,
-        spared_requests: int,
-        spared_bytes: int,
-        reason: str,
-        requests: int = 0,
-        tasks: int = 0,
-        total: int = 0,
-    ) -> None:
-        """A query was answered, or failed. Paging by hand would have cost `spared_requests` and `spared_bytes` more.
-
-        `reason` is that of the plan, or why the query failed. `requests` went up. `tasks` of `total` were shown.
-        """
+    def query(self, ended: EndedQuery) -> None:
+        """A query was answered, or failed."""
 
 
 class Read(NamedTuple):

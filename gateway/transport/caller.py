@@ -78,7 +78,7 @@ class HttpCaller:
     def note_cors(self, response: Response, preflight: bool = False) -> None:
         """Note the CORS fields of a response to this caller: the gateway's own answers repeat them."""
         if b"origin" in self._original.by_name:
-            origin = self._original.by_name[b"origin"].strip(b" \t")
+            origin = self._original.get(b"origin") or b""
             who = None if preflight else self.key.identity
             self._cors.note(origin, self.target, who, response.status, response.headers)
 

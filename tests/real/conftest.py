@@ -25,7 +25,7 @@ import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Literal, TypeVar
@@ -33,9 +33,6 @@ from typing import Any, Literal, TypeVar
 import httpx
 import pytest
 from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
 from mcp import ClientSession, types
 from mcp.client.session import ElicitationFnT
 from mcp.client.sse import sse_client
@@ -224,30 +221,6 @@ def second() -> str:
     path = ROOT / ".venv-2/bin/python"
     _need(path.exists(), ".venv-2 is not installed: run `make .venv-2/.installed`, or `make test`")
     return str(path)
-
-
-def certified(folder: Path) -> tuple[Path, Path]:
-    """Files of a certificate for localhost, which is its own authority, and of its key."""
-    key = ec.generate_private_key(ec.SECP256R1())
-    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "localhost")])
-    now = datetime.now(UTC)
-    certificate = (
-        x509.CertificateBuilder()
-        .subject_name(name)
-        .issuer_name(name)
-        .public_key(key.public_key())
-        .serial_number(x509.random_serial_number())
-        .not_valid_before(now - timedelta(days=1))
-        .not_valid_after(now + timedelta(days=2))
-        .add_extension(x509.SubjectAlternativeName([x509.DNSName("localhost")]), critical=False)
-        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
-        .sign(key, hashes.SHA256())
-    )
-    pem, private = folder / "certificate.pem", folder / "key.pem"
-    pem.write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
-    encoding, kind = serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8
-    private.write_bytes(key.private_bytes(encoding, kind, serialization.NoEncryption()))
-    return pem, private
 
 
 @dataclass(frozen=True)

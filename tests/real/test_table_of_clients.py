@@ -18,9 +18,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.certificates import signed
 from tests.launch import ROOT, Process
 from tests.real.clients.conversation import SECONDS
-from tests.real.conftest import NODE, Json, Runner, certified, free_port, ids_of, inspector, node, second, selected
+from tests.real.conftest import NODE, Json, Runner, free_port, ids_of, inspector, node, second, selected
 from tests.real.servers.logins import KINDS
 
 PLACES = ("root", "prefix", "host", "TLS")
@@ -52,7 +53,9 @@ class Stage:
 
 @pytest.fixture(scope="module")
 def stage(runner: Runner, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
-    certificate, key = certified(tmp_path_factory.mktemp("tls"))
+    folder = tmp_path_factory.mktemp("tls")
+    certificate, key = folder / "certificate.pem", folder / "key.pem"
+    signed(certificate, key)
     first_port = free_port(len(KINDS))
     urls = {kind: f"http://127.0.0.1:{first_port + at}/mcp" for at, kind in enumerate(KINDS)}
     with ExitStack() as stack:

@@ -14,16 +14,13 @@ import sys
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
 
 from gateway import config as gateway_config
+from tests.certificates import signed
 from tests.launch import (
     Gateway,
     Gateways,
@@ -418,29 +415,8 @@ def certificate(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     """A certificate for localhost that signs itself, and its key."""
     directory = tmp_path_factory.mktemp("tls")
     cert, key = directory / "cert.pem", directory / "key.pem"
-    _self_signed(cert, key)
+    signed(cert, key)
     return cert, key
-
-
-def _self_signed(cert: Path, key: Path) -> None:
-    private = ec.generate_private_key(ec.SECP256R1())
-    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "localhost")])
-    now = datetime.now(UTC)
-    made = (
-        x509.CertificateBuilder()
-        .subject_name(name)
-        .issuer_name(name)
-        .public_key(private.public_key())
-        .serial_number(1)
-        .not_valid_before(now - timedelta(days=1))
-        .not_valid_after(now + timedelta(days=1))
-        .add_extension(x509.SubjectAlternativeName([x509.DNSName("localhost")]), critical=False)
-        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
-        .sign(private, hashes.SHA256())
-    )
-    cert.write_bytes(made.public_bytes(serialization.Encoding.PEM))
-    form = serialization.PrivateFormat.PKCS8
-    key.write_bytes(private.private_bytes(serialization.Encoding.PEM, form, serialization.NoEncryption()))
 
 
 @pytest.fixture(scope="module")
@@ -489,7 +465,7 @@ async def test_tls_on_the_listener(tls_place: Place, certificate: tuple[Path, Pa
 async def test_sighup_takes_over_a_renewed_certificate(gateways: Gateways, tmp_path: Path) -> None:
     """The new files have the old names. A bad certificate changes nothing, and open connections go on."""
     cert, key = tmp_path / "cert.pem", tmp_path / "key.pem"
-    _self_signed(cert, key)
+    signed(cert, key)
     old = tmp_path / "old.pem"
     old.write_bytes(cert.read_bytes())
     async with own(gateways, tls={"certificate": str(cert), "key": str(key)}) as rig:
@@ -500,7 +476,7 @@ async def test_sighup_takes_over_a_renewed_certificate(gateways: Gateways, tmp_p
             assert (await logged(gateway, "cannot be used"))["level"] == "error"
             async with tls_client(rig.place, old):
                 pass
-            _self_signed(cert, key)
+            signed(cert, key)
             gateway.signal(signal.SIGHUP)
             await logged(gateway, '"reloaded"')
             async with tls_client(rig.place, cert):

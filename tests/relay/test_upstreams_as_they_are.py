@@ -15,17 +15,14 @@ import ssl
 import stat
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, closing
-from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
 
 import pytest
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
 
 from gateway.config import ConfigError, Upstream, Url, parse
 from gateway.transport.dial import Dialer
+from tests.certificates import Authority
 from tests.launch import (
     Gateway,
     Gateways,
@@ -41,40 +38,6 @@ from tests.launch import (
 )
 
 pytestmark = pytest.mark.usefixtures("harness_alone")
-
-
-class Authority:
-    """Signs certificates; its own is `ca`."""
-
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        self._key = ec.generate_private_key(ec.SECP256R1())
-        self._name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "authority")])
-        self.ca, _ = self._sign("authority", self._key, is_authority=True)
-
-    def certificate(self, name: str) -> tuple[str, str]:
-        """The files of a certificate for a name, and of its key."""
-        return self._sign(name, ec.generate_private_key(ec.SECP256R1()), is_authority=False)
-
-    def _sign(self, name: str, key: ec.EllipticCurvePrivateKey, is_authority: bool) -> tuple[str, str]:
-        now = datetime.now(UTC)
-        made = (
-            x509.CertificateBuilder()
-            .subject_name(x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, name)]))
-            .issuer_name(self._name)
-            .public_key(key.public_key())
-            .serial_number(x509.random_serial_number())
-            .not_valid_before(now - timedelta(days=1))
-            .not_valid_after(now + timedelta(days=1))
-            .add_extension(x509.SubjectAlternativeName([x509.DNSName(name)]), critical=False)
-            .add_extension(x509.BasicConstraints(ca=is_authority, path_length=None), critical=True)
-            .sign(self._key, hashes.SHA256())
-        )
-        cert, private = self._folder / f"{name}.pem", self._folder / f"{name}.key"
-        cert.write_bytes(made.public_bytes(serialization.Encoding.PEM))
-        form = serialization.PrivateFormat.PKCS8
-        private.write_bytes(key.private_bytes(serialization.Encoding.PEM, form, serialization.NoEncryption()))
-        return str(cert), str(private)
 
 
 @pytest.fixture(scope="module")

@@ -16,6 +16,7 @@ from typing import Any, Final, TypeAlias
 from gateway.config import StdioConfig
 from gateway.stdio import NoCounts, Wrapped
 from gateway.transport.child import Streams
+from tests.peer import holds_in_time
 
 Json: TypeAlias = dict[str, Any]
 
@@ -105,13 +106,8 @@ class Side:
 
     async def until(self, condition: Callable[[], bool], what: str) -> None:
         """Return once `condition` holds, which is looked at whenever something arrives."""
-        try:
-            async with asyncio.timeout(WAIT_S):
-                while not condition():
-                    self._changed.clear()
-                    await self._changed.wait()
-        except TimeoutError:
-            raise AssertionError(f"{what}: not within {WAIT_S:g} s; received {bytes(self.received[-500:])!r}") from None
+        if not await holds_in_time(condition, self._changed, WAIT_S):
+            raise AssertionError(f"{what}: not within {WAIT_S:g} s; received {bytes(self.received[-500:])!r}")
 
     async def hears(self, data: bytes, times: int = 1) -> None:
         """Return once `data` has arrived, so many times."""
