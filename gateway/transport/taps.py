@@ -20,7 +20,7 @@ from gateway.transport.upstream import Response
 _GZIP_OR_ZLIB: Final = zlib.MAX_WBITS | 32  # told by the first bytes
 _INFLATED_AT_ONCE: Final = 16 * 1024  # few: zlib copies all bytes that follow a gzip member
 _BOM: Final = b"\xef\xbb\xbf"
-_DATA: Final = re.compile(rb"(?:\A(?:\xef\xbb\xbf)?|[\r\n])data[:\r\n]")  # the beginning of a line of data
+_DATA: Final = re.compile(rb"data(?<![^\r\n]data)[:\r\n]")  # the beginning of a line of data
 _BEFORE_DATA: Final = re.compile(rb"(?:\xef\xbb\xbf)?+(?:(?!data[:\r\n])[^\r\n]*+[\r\n])*+")  # an event's lines
 _ENDPOINT_BYTES_MAX: Final = 16 * 1024  # of an `endpoint` event that is edited: what has come of it is read anew often
 _INFLATED_RATIO_MAX: Final = 32  # bytes unpacked from one byte of an endless stream; JSON gives 5 to 20
@@ -190,7 +190,7 @@ class EventTap:
         """Events as the client is to see them, and what has come of the next: only an endpoint's data waits."""
         begun = self._parser.rest()
         before = _before_endpoint(begun)
-        if before is None and (len(begun) > _ENDPOINT_BYTES_MAX or _DATA.search(begun)):
+        if before is None and (len(begun) > _ENDPOINT_BYTES_MAX or _has_data(begun)):
             self._passes = True
         free = begun if self._passes or before is None else before
         ahead, self._ahead = self._ahead, len(free)
@@ -220,11 +220,16 @@ class EventTap:
             elif data is not None and event.is_endpoint and self._may_edit(event.raw):
                 seen = self._watch.endpoint(data)
             if self._watch.edits_endpoint and not self._passes:
-                self._passes = not event.whole or _DATA.search(event.raw) is not None
+                self._passes = not event.whole or _has_data(event.raw)
             out.append(event.raw if seen is None or seen is data else event.with_data(seen))
         if unread:
             self._watch.unread()  # once, however many there were
         return b"".join(out)
+
+
+def _has_data(event: bytes) -> bool:
+    """Whether a line of data has begun. The pattern begins with a word, so that blank lines cost next to nothing."""
+    return _DATA.search(event.removeprefix(_BOM)) is not None
 
 
 def _before_endpoint(event: bytes) -> bytes | None:

@@ -68,7 +68,12 @@ def _config(listen: str, upstream: str, reads_mcp: bool) -> dict[str, Any]:
         "http_filters": [mcp, router] if reads_mcp else [router],
         "route_config": {
             "virtual_hosts": [
-                {"name": "all", "domains": ["*"], "routes": [{"match": {"prefix": "/"}, "route": {"cluster": "bench"}}]}
+                {
+                    "name": "all",
+                    "domains": ["*"],
+                    # Streams stay open: its default is 15 s for a response.
+                    "routes": [{"match": {"prefix": "/"}, "route": {"cluster": "bench", "timeout": "0s"}}],
+                }
             ]
         },
     }
@@ -77,5 +82,10 @@ def _config(listen: str, upstream: str, reads_mcp: bool) -> dict[str, Any]:
         "filter_chains": [{"filters": [{"name": "http", "typed_config": manager}]}],
     }
     endpoints = [{"lb_endpoints": [{"endpoint": {"address": _address(upstream)}}]}]
-    cluster = {"name": "bench", "load_assignment": {"cluster_name": "bench", "endpoints": endpoints}}
+    most = dict.fromkeys(("max_connections", "max_pending_requests", "max_requests"), 100_000)  # the default is 1,024
+    cluster = {
+        "name": "bench",
+        "load_assignment": {"cluster_name": "bench", "endpoints": endpoints},
+        "circuit_breakers": {"thresholds": [most]},
+    }
     return {"static_resources": {"listeners": [listener], "clusters": [cluster]}}

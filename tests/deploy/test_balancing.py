@@ -232,6 +232,8 @@ ODD_FIELDS: Final = (
     b"Cookie: a=1; b=2",
     b"Last-Event-ID: 0/1",
     b"X-Own: \xe2\x82\xac \xff",
+    b"x_own: 1",
+    b"X-Long: " + b"a" * 10_000,
 )
 ODD_ANSWER: Final = (
     b"Content-Type: application/octet-stream",

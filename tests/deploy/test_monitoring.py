@@ -1,7 +1,7 @@
 """The dashboard and the alerts of deploy/: a gateway that has traffic and faults, and the Prometheus that reads it.
 
-In: four legacy servers behind one gateway, and a second gateway. Out: a value for every expression of the dashboard,
-every alert firing while the faults last, and none once they are over.
+In: four legacy servers behind one gateway with a store, and a second gateway. Out: a value for every expression of the
+dashboard, every alert firing while the faults last, and none once they are over.
 """
 
 import asyncio
@@ -20,6 +20,7 @@ from aiohttp import web
 from gateway.demo.legacy import LegacyServer
 from tests.deploy import DEPLOY, prometheus
 from tests.launch import Gateway, Gateways, held_port, port_of
+from tests.redis_process import Store, redis
 
 DASHBOARD: Final[dict[str, Any]] = json.loads((DEPLOY / "dashboard.json").read_text())
 RULES: Final[dict[str, Any]] = yaml.safe_load((DEPLOY / "prometheus-rules.yaml").read_text())
@@ -106,9 +107,10 @@ class Session:
 class Stage:
     """Two gateways, and what clients do with the first. `faulty` adds what they should not."""
 
-    def __init__(self, http: aiohttp.ClientSession, gateway: Gateway, spare: Gateway) -> None:
+    def __init__(self, http: aiohttp.ClientSession, gateway: Gateway, spare: Gateway, store: Store) -> None:
         self.gateway = gateway
         self.spare = spare
+        self.store = store
         self.faulty = False
         self._http = http
         assert gateway.file is not None
@@ -148,10 +150,12 @@ class Stage:
         self._idle = await self._connections(IDLE)
         self._reload(self._configuration.replace("upstreams", "downstreams"))
         self.spare.signal(signal.SIGSTOP)
+        self.store.kill()
 
     async def recover(self, upstreams: dict[str, Upstream]) -> None:
         """End all faults."""
         self.spare.signal(signal.SIGCONT)
+        self.store.start()
         self._reload(self._configuration)
         await _close(self._idle)
         self.faulty, upstreams["slow"].delay_s = False, 0.0
@@ -191,13 +195,14 @@ async def upstreams() -> AsyncIterator[dict[str, Upstream]]:
         await upstream.close()
 
 
-def settings(upstreams: dict[str, Upstream]) -> dict[str, Any]:
+def settings(upstreams: dict[str, Upstream], store: Store) -> dict[str, Any]:
     """A gateway in front of them all, with small limits."""
     changed = {"crowded": {"requests_max": 2, "connect_timeout": "50ms"}}
     return {
         "log": {"level": "info"},
         "index": {"tasks_max": TASKS_MAX, "max_age": f"{MAX_AGE_S}s"},
         "limits": {"connections_max": CONNECTIONS_MAX},
+        "store": {"url": store.url},
         "upstreams": [
             {
                 "name": name,
@@ -216,9 +221,10 @@ async def stage(directory: Path, upstreams: dict[str, Upstream]) -> AsyncIterato
     gateways = Gateways(directory)
     research = upstreams["research"]
     async with AsyncExitStack() as stack:
-        gateway = stack.enter_context(gateways.process(research.port, **settings(upstreams)))
+        store = await stack.enter_async_context(redis(directory))
+        gateway = stack.enter_context(gateways.process(research.port, **settings(upstreams, store)))
         spare = stack.enter_context(gateways.process(research.port))
-        made = Stage(await stack.enter_async_context(aiohttp.ClientSession()), gateway, spare)
+        made = Stage(await stack.enter_async_context(aiohttp.ClientSession()), gateway, spare, store)
         sessions = [await made.session(name) for name in ("research", "research", "shaky", "crowded")]
         research.legacy.load(TASKS_MAX, sessions[1].id)
         traffic = asyncio.create_task(made.traffic(*sessions))

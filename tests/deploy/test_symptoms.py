@@ -190,9 +190,15 @@ async def _(rig: Rig) -> None:
     await one.close()
 
 
+@scenario("a store that fails")
+async def _(rig: Rig) -> None:
+    rig.serve(always(answer({})))
+    await asked(rig, "up", call("ping"), 200)
+
+
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
-    """A gateway with three ways to one upstream, few descriptors and every line of the log."""
+    """A gateway with three ways to one upstream, few descriptors, a store that is away, every line of the log."""
     gateways = Gateways(tmp_path_factory.mktemp("symptoms"))
     with listening() as sock:
         url = f"http://127.0.0.1:{port_of(sock)}/mcp"
@@ -202,8 +208,8 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
             "narrow": {"url": url, "requests_max": 1, "connect_timeout": "100ms"},
         }
         upstreams = [{"name": name, "match": {"prefix": f"/{name}"}, **way} for name, way in ways.items()]
-        index = {"max_age": "0s"}
-        with gateways.process(port_of(sock), descriptors=DESCRIPTORS, index=index, upstreams=upstreams) as gateway:
+        settings: dict[str, Any] = {"index": {"max_age": "0s"}, "store": {"url": "redis://127.0.0.1:1"}}
+        with gateways.process(port_of(sock), descriptors=DESCRIPTORS, upstreams=upstreams, **settings) as gateway:
             yield Place(gateway, sock)
 
 

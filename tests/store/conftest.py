@@ -18,7 +18,7 @@ from tests.launch import Gateway, Gateways, eventually, listening
 from tests.peer import Client
 from tests.redis_process import Store, redis
 from tests.relay.http1 import Message
-from tests.relay.messages import Json, answer, call, fault, filtered, initialized, page, post, result
+from tests.relay.messages import Json, answer, call, fault, filtered, initialized, page, post, response, result
 from tests.relay.messages import task as task_of
 from tests.relay.rig import FOREVER_S, body, final
 from tests.upstream import Upstream
@@ -59,6 +59,8 @@ class Server:
         """The response to a request."""
         message = body(request)
         self.asked.append(message)
+        if "id" not in message:
+            return response(b"", status=b"202 Accepted")
         session = (request.value(b"mcp-session-id") or b"").decode()
         owner = (session, (request.value(b"authorization") or b"").decode())
         if message["method"] == "initialize":

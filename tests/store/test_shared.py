@@ -9,13 +9,15 @@ import json
 import re
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from gateway import config
 from gateway.app import StartError, check_store
-from tests.launch import ROOT, eventually
+from tests.certificates import Authority
+from tests.launch import ROOT, eventually, held_port, port_of
 from tests.redis_process import Store
 from tests.relay.messages import call, filtered, task
 from tests.store.conftest import NATIVE, PATIENCE, Caller, Fleet, known
@@ -35,6 +37,41 @@ async def values(store: Store) -> list[str]:
 async def max_age_after(moment: float, max_age_s: float = 1.0) -> None:
     """Return when `max_age` has passed since a moment."""
     await asyncio.sleep(moment + max_age_s - asyncio.get_running_loop().time())
+
+
+# ---- the way to it ----
+
+
+@pytest.mark.parametrize("name", ["localhost", "elsewhere"])
+async def test_with_tls_the_certificate_of_the_store_is_checked(
+    name: str, fleet: Fleet, store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The name in the URL must be the certificate's, whose authority the system knows."""
+    authority = Authority(tmp_path)
+    monkeypatch.setenv("SSL_CERT_FILE", authority.ca)
+    certificate, key = authority.certificate(name)
+    with held_port() as sock:
+        settings: dict[str, str | int] = {
+            "cert-file": certificate,
+            "key-file": key,
+            "auth-clients": "no",
+            "port": port_of(sock),
+        }
+        for setting, value in settings.items():
+            await store.run("CONFIG", "SET", f"tls-{setting}", value)
+        url = f"rediss://tests:any@localhost:{port_of(sock)}/3"
+        async with fleet.replica(serves=name == "localhost", store={"url": url, "timeout": PATIENCE}) as one:
+            await one.make(await one.open())
+            if name == "localhost":
+                await eventually(lambda: told(store, 3), "a session and a task in the store's database 3")
+            failures = await one.sample("store_failures_total", why="unreachable")
+            assert (failures > 0) == (name == "elsewhere")
+
+
+async def told(store: Store, database: int) -> bool:
+    """Whether that database has keys of a session and of its tasks."""
+    spaces: dict[str, dict[str, int]] = await store.run("INFO", "keyspace")
+    return spaces.get(f"db{database}", {}).get("keys") == 3  # the mark too
 
 
 # ---- what is shared ----
