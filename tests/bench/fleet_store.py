@@ -5,11 +5,8 @@ each request of another session, so that the store has something to look up. Que
 this gateway, which is when a store is read; one after the other, over one connection each, opened before.
 """
 
-import asyncio
 import shutil
 import statistics
-import sys
-from asyncio.subprocess import DEVNULL
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from time import perf_counter
@@ -20,7 +17,7 @@ from redis.asyncio import Redis
 from tests.bench import proc
 from tests.bench.httpclient import Client, request_body
 from tests.bench.options import Options
-from tests.bench.processes import Child, Served, child, free_address, gateway, listening, stop
+from tests.bench.processes import Child, Served, child, free_address, gateway, program
 from tests.bench.report import Column, Goal, Table, progress
 from tests.launch import eventually
 
@@ -43,19 +40,9 @@ async def redis() -> AsyncIterator[str]:
     """A Redis that keeps nothing on disk; its URL."""
     address = free_address()
     host, _, port = address.rpartition(":")
-    process = await asyncio.create_subprocess_exec(
-        *("redis-server", "--port", port, "--bind", host, "--save", ""),
-        stdin=DEVNULL,
-        stdout=DEVNULL,
-        stderr=sys.stderr,
-        start_new_session=True,
-    )
-    try:
-        await listening("Redis", address)
-        proc.pin(process.pid, proc.cores().others)
+    line = ("redis-server", "--port", port, "--bind", host, "--save", "")
+    async with program(proc.cores().others, "Redis", address, *line):
         yield f"redis://{address}"
-    finally:
-        await stop(process)
 
 
 async def run(options: Options) -> list[Table]:

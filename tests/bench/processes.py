@@ -9,7 +9,7 @@ import contextlib
 import socket
 import sys
 import tempfile
-from asyncio.subprocess import PIPE, Process
+from asyncio.subprocess import DEVNULL, PIPE, Process
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -98,6 +98,22 @@ async def gateway(
             yield Served(pid, url, f"http://127.0.0.1:{admin}")
             if running.running.popen.poll() is not None:
                 raise BenchFailed(f"the gateway ended:\n{running.running.tail()}")
+
+
+@contextlib.asynccontextmanager
+async def program(core: int | None, name: str, address: str, *line: str) -> AsyncIterator[Served]:
+    """Run a server that is not ours, which listens on `address`."""
+    process = await asyncio.create_subprocess_exec(
+        *line, stdin=DEVNULL, stdout=DEVNULL, stderr=sys.stderr, start_new_session=True
+    )
+    try:
+        await listening(name, address)
+        proc.pin(process.pid, core)
+        yield Served(process.pid, f"http://{address}")
+        if process.returncode is not None:
+            raise BenchFailed(f"{name} ended with {process.returncode}")
+    finally:
+        await stop(process)
 
 
 async def listening(name: str, address: str) -> None:

@@ -4,29 +4,18 @@
 //
 // A COMMAND is a JSON list of words. As in table.mjs, all command lines run in this process. Prints one JSON line a
 // command: the results by method.
-import { mkdtempSync, readFileSync, rmSync } from "node:fs";
-import { tmpdir } from "node:os";
-import { join } from "node:path";
-
-const folder = mkdtempSync(join(tmpdir(), "inspector-"));
-Object.assign(process.env, { MCP_STORAGE_DIR: folder, MCP_INSPECTOR_SECRET_STORE: "memory" });
-const { runCli } = await import("./node_modules/@modelcontextprotocol/inspector/clients/cli/build/index.js");
+import { command, over } from "./cli.mjs";
 
 const ASKED = [["initialize"], ["tools/list"], ["tools/call", "--tool-name", "echo", "--tool-arg", "message=hello"]];
 
 /** The results of one server's command, by method. */
-async function visit(command, number) {
+async function visit(server, number) {
   const seen = {};
-  for (const [method, ...more] of ASKED) {
-    const output = join(folder, `${number}.json`);
-    const given = ["--method", method, ...more, "--output", output, "--connect-timeout", "0", "--", ...command];
-    await runCli(["node", "mcp-inspector", ...given]);
-    seen[method] = JSON.parse(readFileSync(output, "utf8"));
-  }
+  for (const [method, ...more] of ASKED)
+    seen[method] = await command(number, ["--method", method, ...more], ["--", ...server]);
   return seen;
 }
 
-const seen = await Promise.all(process.argv.slice(2).map((command, number) => visit(JSON.parse(command), number)));
+const seen = await Promise.all(process.argv.slice(2).map((server, number) => visit(JSON.parse(server), number)));
 for (const one of seen) console.log(JSON.stringify(one));
-rmSync(folder, { recursive: true });
-process.exit(0);
+over();

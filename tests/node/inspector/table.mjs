@@ -3,21 +3,14 @@
 //
 // node table.mjs URL...
 //
-// All command lines run in this one process, through the entry that `mcp-inspector --cli` itself calls: most of the work
-// of a command is to start. Prints one JSON line a URL, as ../table.mjs does. The user agent is a fetch of each address
-// that the Inspector asks its user to open.
+// Prints one JSON line a URL, as ../table.mjs does. The user agent is a fetch of each address that the Inspector asks its
+// user to open.
 import { AsyncLocalStorage } from "node:async_hooks";
 import { subscribe } from "node:diagnostics_channel";
-import { mkdtempSync, readFileSync, rmSync } from "node:fs";
-import { tmpdir } from "node:os";
-import { join } from "node:path";
+import { command, over } from "./cli.mjs";
 
 const ASKS_USER = /^Please navigate to: (.*)$/m;
-const folder = mkdtempSync(join(tmpdir(), "inspector-"));
-Object.assign(process.env, { MCP_STORAGE_DIR: folder, MCP_INSPECTOR_SECRET_STORE: "memory" });
 process.stdin.isTTY = true; // it logs in only where it finds a user
-const { runCli } = await import("./node_modules/@modelcontextprotocol/inspector/clients/cli/build/index.js");
-
 const visits = new AsyncLocalStorage(); // which visit a request belongs to
 subscribe("undici:request:create", ({ request }) => {
   visits.getStore()?.asked.push(`${request.origin}${request.path.split("?")[0]}`);
@@ -35,19 +28,11 @@ async function openPage(address) {
   await visits.exit(() => fetch(answer.headers.get("location")));
 }
 
-/** The result of one command line. */
-async function command(url, number, method, ...more) {
-  const output = join(folder, `${number}.json`);
-  const listen = ["--callback-url", "http://127.0.0.1:0/callback"];
-  const patience = ["--connect-timeout", "0"]; // the test that started this process has some
-  await runCli(["node", "mcp-inspector", url, "--method", method, ...more, "--output", output, ...listen, ...patience]);
-  return JSON.parse(readFileSync(output, "utf8"));
-}
-
 async function visit(url, number) {
   const { asked } = visits.getStore();
-  const { capabilities } = await command(url, number, "initialize");
-  const called = await command(url, number, "tools/call", "--tool-name", "release", "--tool-arg", "taskId=nobody");
+  const ask = (...words) => command(number, [url, "--method", ...words], ["--callback-url", "http://127.0.0.1:0/callback"]);
+  const { capabilities } = await ask("initialize");
+  const called = await ask("tools/call", "--tool-name", "release", "--tool-arg", "taskId=nobody");
   return { capabilities, called, asked, logged_in: asked.some((address) => address.endsWith("/token")) };
 }
 
@@ -57,5 +42,4 @@ const safely = (url, number) =>
     (error) => ({ url, error: `${error.stack}\n${error.cause?.stack ?? ""}` }),
   );
 for (const seen of await Promise.all(process.argv.slice(2).map(safely))) console.log(JSON.stringify(seen));
-rmSync(folder, { recursive: true });
-process.exit(0);
+over();
