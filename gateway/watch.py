@@ -72,6 +72,11 @@ class DocumentWatch:
 class MessageWatch:
     """Observes the messages of one exchange, and tells the sessions what they say."""
 
+    __slots__ = (
+        "_asked_at", "_awaited", "_caller", "_exchange", "_has_endpoint", "_held", "_initializes", "_may_be_sse",
+        "_method", "_request", "_resumed", "_session_id", "_sessions", "edits", "edits_endpoint", "hold", "reads_json",
+    )  # fmt: skip
+
     def __init__(
         self, sessions: Sessions, caller: HttpCaller, exchange: Exchange, message: Message | None, batch: bool
     ) -> None:

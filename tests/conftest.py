@@ -6,8 +6,8 @@ packages that tests import. None of it ever goes, so it is set aside.
 asyncio's debug mode remembers where each task, future and timer was made: ten frames of it, and for each one it looks
 in the file system whether the source has changed. Two frames name the line as well. The mode's checks are the same.
 
-A shell starts what runs in its background with SIGINT ignored, and nohup with SIGHUP. What the tests start would inherit
-that. A signal that has a handler here has its default action there.
+A shell starts what runs in its background with SIGINT ignored, and nohup with SIGHUP. What the tests start would
+inherit that. A signal that has a handler here has its default action there.
 """
 
 import asyncio.constants

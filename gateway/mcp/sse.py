@@ -106,6 +106,11 @@ class Parser:
     marked events is read (see `_MARKED_MAX`), and the rest comes unread. With `reads_all`, or the marks EVERY, all are.
     """
 
+    __slots__ = (
+        "_first", "_has_cr", "_has_mark", "_line_ended", "_marks", "_pending", "_reads_all", "_skipping", "_unmarked",
+        "event_bytes_max",
+    )  # fmt: skip
+
     def __init__(self, event_bytes_max: float, marks: Sequence[bytes] = EVERY, reads_all: bool = False) -> None:
         self.event_bytes_max = event_bytes_max
         self._marks = marks

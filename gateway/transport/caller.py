@@ -27,6 +27,11 @@ _ADDRESSES_TOLD_MAX: Final = 20  # of upstreams, in a 404
 class HttpCaller:
     """A client of one upstream, for the time of one request."""
 
+    __slots__ = (
+        "_addresses", "_cors", "_is_tls", "_key", "_knows_move", "_limits", "_move", "_original", "headers", "held",
+        "pool", "prefix", "target", "upstream",
+    )  # fmt: skip
+
     def __init__(
         self, route: Route, target: bytes, original: Headers, headers: Headers, limits: Limits, is_tls: bool
     ) -> None:

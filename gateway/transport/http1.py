@@ -98,6 +98,11 @@ class RequestReader:
     Only llhttp calls the methods that begin with `on_`.
     """
 
+    __slots__ = (
+        "_at", "_body_from", "_data", "_events", "_fields", "_foreign_bytes_max", "_idle_bytes", "_keep_alive",
+        "_left", "_max", "_muted", "_parser", "_pending", "_raw", "_stops", "_target", "on_body", "state",
+    )  # fmt: skip
+
     def __init__(self, head_bytes_max: int) -> None:
         self._max = head_bytes_max
         self.state = Reading.BETWEEN

@@ -150,6 +150,8 @@ class BodyTap:
 class EventTap:
     """Looks at the events of a stream, and edits them if its watch does."""
 
+    __slots__ = ("_account", "_ahead", "_decode", "_event_bytes_max", "_parser", "_passes", "_watch")
+
     def __init__(self, watch: Watch, decode: Decode, event_bytes_max: int, account: Account) -> None:
         self._watch = watch
         self._decode: Decode | None = decode

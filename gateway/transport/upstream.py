@@ -83,6 +83,13 @@ class UpstreamOwner(Protocol):
 class UpstreamConnection(Wire):
     """One connection to the upstream of `pool`."""
 
+    __slots__ = (
+        "_asked", "_begun", "_bodiless", "_client", "_head", "_head_bytes_max", "_headers", "_heard", "_informed",
+        "_keep", "_method", "_minor", "_pacing", "_parser", "_parser_is_clean", "_pieces", "_reason", "_response",
+        "_silent_bytes", "_status", "_timeout_s", "_trailer_bytes", "_trailers", "answered", "authenticates",
+        "deadline", "idle_since", "lost", "on_body", "pool", "reusable", "used",
+    )  # fmt: skip
+
     def __init__(self, pool: UpstreamOwner, loop: asyncio.AbstractEventLoop, limits: Limits) -> None:
         super().__init__(loop, pool.buffers, limits.stall_timeout)
         self.pool = pool
@@ -251,10 +258,7 @@ class UpstreamConnection(Wire):
         super().connection_lost(exc)
         self.lost = True
         self._parser = None  # break the reference cycle: the parser holds methods of this object
-        if isinstance(exc, TimeoutError):  # the kernel's word (wire.py)
-            self._fail(UpstreamTimeout(f"the upstream took nothing for {self.stall_timeout_s:g} s"))
-        else:
-            self._fail(UpstreamBroken("the upstream closed the connection" + (f": {exc}" if exc else "")))
+        self._fail(_why_lost(exc, self.stall_timeout_s))
 
     def _fail(self, error: GatewayError) -> None:
         if self._response is not None:
@@ -290,16 +294,13 @@ class UpstreamConnection(Wire):
             return
         if status < 200:
             if self._client is not None:
-                passed = headers.end_to_end().without(b"content-length", b"transfer-encoding")  # RFC 9110, 8.6
-                self._client.write_informational(status, reason, passed)
+                self._client.write_informational(status, reason, _of_informational(headers))
             return
         if authenticates_connection(headers):
             self.pin(self._client)
         framing = "none" if self._bodiless else coding or _without_coding(headers)
         self._response = Response(status, reason, headers, framing, Body(self))
-        self._keep = _keeps_alive(framing, self._minor, headers) and (
-            framing == "none" or self._parser.should_keep_alive()
-        )
+        self._keep = _keeps_alive(framing, self._minor, headers, self._parser)
         if framing == "none":
             self._complete()  # the parser cannot say so: it waits for a body that the method or the status forbids
         assert self._head is not None
@@ -322,8 +323,7 @@ class UpstreamConnection(Wire):
         if self._response is not None and not self._response.body.complete and not self.lost:
             self._parser_is_clean = not self._trailers
             if self._trailers:  # they can end the connection, and never keep it open
-                told = any(name.lower() in _OF_CONNECTION for name, _ in self._trailers)
-                self._keep = self._keep and not told and self._parser.should_keep_alive()
+                self._keep = self._keep and _keep_alive_too(self._trailers, self._parser)
             self._complete()
 
     def _complete(self) -> None:
@@ -332,11 +332,31 @@ class UpstreamConnection(Wire):
         self.reusable = self._keep
 
 
-def _keeps_alive(framing: Framing, minor: bytes, headers: Headers) -> bool:
-    """Whether the response's head lets its connection serve again."""
+def _of_informational(headers: Headers) -> Headers:
+    """The fields of a 1xx response that pass (RFC 9110, 8.6)."""
+    return headers.end_to_end().without(b"content-length", b"transfer-encoding")
+
+
+def _why_lost(exc: Exception | None, stall_timeout_s: float) -> GatewayError:
+    """The error for who waits on a connection that is lost."""
+    if isinstance(exc, TimeoutError):  # the kernel's word (wire.py)
+        return UpstreamTimeout(f"the upstream took nothing for {stall_timeout_s:g} s")
+    return UpstreamBroken("the upstream closed the connection" + (f": {exc}" if exc else ""))
+
+
+def _keeps_alive(framing: Framing, minor: bytes, headers: Headers, parser: Any) -> bool:
+    """Whether the response's head lets its connection serve again. `parser` has read it."""
     faulty = framing == "chunked" and minor == b"0"  # RFC 9112, 6.1
     old = framing == "none" and minor == b"0"
-    return not (faulty or old or (b"connection" in headers.by_name and b"close" in headers.tokens(b"connection")))
+    if faulty or old or (b"connection" in headers.by_name and b"close" in headers.tokens(b"connection")):
+        return False
+    return framing == "none" or bool(parser.should_keep_alive())
+
+
+def _keep_alive_too(trailers: list[tuple[bytes, bytes]], parser: Any) -> bool:
+    """Whether the trailers let their connection serve again. `parser` has read them."""
+    told = any(name.lower() in _OF_CONNECTION for name, _ in trailers)
+    return not told and bool(parser.should_keep_alive())
 
 
 def _without_coding(headers: Headers) -> Framing:

@@ -52,6 +52,11 @@ class Links:
 class Wire(asyncio.BufferedProtocol):
     """A connection. Reading may be held for several reasons at once; writing waits for a slow peer."""
 
+    __slots__ = (
+        "__weakref__", "_drained", "_input", "_reading_held", "_stalls_limited", "_turns", "_unsent", "buffers",
+        "is_own", "link", "loop", "stall_timeout_s", "transport",
+    )  # fmt: skip
+
     def __init__(self, loop: asyncio.AbstractEventLoop, buffers: Buffers, stall_timeout_s: float) -> None:
         self.loop = loop
         self.buffers = buffers
@@ -177,12 +182,15 @@ class Wire(asyncio.BufferedProtocol):
 class ClientWire(Wire):
     """A client's connection, as its exchanges know it."""
 
-    room_timeout_s: float
-    """How long a request waits for room in the buffers."""
-    pinned: Wire | None = None
-    """The upstream connection that serves this client alone."""
-    address = "unknown"
-    """The client's address without its port; "unix" for a Unix socket."""
+    __slots__ = ("address", "pinned", "room_timeout_s")
+
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, buffers: Buffers, stall_timeout_s: float, room_timeout_s: float
+    ) -> None:
+        super().__init__(loop, buffers, stall_timeout_s)
+        self.room_timeout_s = room_timeout_s  # for a request to wait for room in the buffers
+        self.pinned: Wire | None = None  # the upstream connection that serves this client alone
+        self.address = "unknown"  # the client's, without its port; "unix" for a Unix socket
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)

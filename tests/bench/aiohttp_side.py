@@ -59,7 +59,7 @@ class Server:
     def _side(self, request: web.BaseRequest) -> _Side:
         side = self._sides.get(request.protocol)
         if side is None:
-            self._sides[request.protocol] = side = _Side(asyncio.get_running_loop(), self._buffers, _STALL_S)
+            self._sides[request.protocol] = side = _Side(asyncio.get_running_loop(), self._buffers, _STALL_S, _STALL_S)
             assert request.transport is not None
             side.connection_made(request.transport)
         return side
