@@ -87,6 +87,7 @@ class Task(msgspec.Struct, gc=False):
     raw: bytes
     method: str | None = None
     crawl: int = 0  # the number of the last crawl that listed it
+    ttl_ms: float | None = None  # None if it is not given, or no number
 
     @property
     def is_terminal(self) -> bool:
@@ -96,13 +97,9 @@ class Task(msgspec.Struct, gc=False):
     @property
     def expires_unix_s(self) -> float | None:
         """`createdAt + ttl` in seconds since 1970: from then on the task may disappear. None if there is none."""
-        try:
-            ttl_ms = _ttl.decode(self.raw).ttl
-        except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError):
+        if self.ttl_ms is None or self.created.at == UNKNOWN:
             return None
-        if ttl_ms is None or self.created.at == UNKNOWN:
-            return None
-        return _EPOCH_UNIX_S + float(self.created.at) / _SECOND + ttl_ms / 1000
+        return _EPOCH_UNIX_S + float(self.created.at) / _SECOND + self.ttl_ms / 1000
 
     def supersedes(self, other: "Task") -> bool:
         """Whether this report replaces `other`, which came before it, of the same task (DESIGN 6.9)."""
@@ -118,6 +115,7 @@ class _Plain(msgspec.Struct):
     status: str
     createdAt: str
     lastUpdatedAt: str
+    ttl: float | None = None
 
 
 class _Any(msgspec.Struct):
@@ -125,16 +123,13 @@ class _Any(msgspec.Struct):
     status: str
     createdAt: msgspec.Raw = msgspec.Raw(b"")
     lastUpdatedAt: msgspec.Raw = msgspec.Raw(b"")
-
-
-class _Ttl(msgspec.Struct):
-    ttl: float | None = None
+    ttl: msgspec.Raw = msgspec.Raw(b"null")
 
 
 _plain = msgspec.json.Decoder(_Plain)
 _any = msgspec.json.Decoder(_Any)
 _text = msgspec.json.Decoder(str)
-_ttl = msgspec.json.Decoder(_Ttl)
+_number: Final[msgspec.json.Decoder[float | None]] = msgspec.json.Decoder(float | None)
 
 
 def parse(raw: bytes | msgspec.Raw, method: str | None = None) -> Task:
@@ -149,10 +144,18 @@ def parse(raw: bytes | msgspec.Raw, method: str | None = None) -> Task:
     created, updated = _reported_instant(wire.createdAt), _reported_instant(wire.lastUpdatedAt)
     created_key = SortKey(created, task_id)
     updated_key = created_key if updated == created else SortKey(updated, task_id)
-    return Task(task_id, _KNOWN.get(wire.status, wire.status), created_key, updated_key, bytes(raw), method)
+    ttl_ms = None if wire.ttl is None else _shared(wire.ttl)
+    status = _KNOWN.get(wire.status, wire.status)
+    return Task(task_id, status, created_key, updated_key, bytes(raw), method, ttl_ms=ttl_ms)
 
 
 _KNOWN: Final = {status: status for status in STATUSES}  # one string for a million tasks
+
+
+@lru_cache(maxsize=1024)
+def _shared(ttl_ms: float) -> float:
+    """One number for a million tasks."""
+    return ttl_ms
 
 
 def _read(raw: bytes | msgspec.Raw) -> _Plain:
@@ -163,7 +166,14 @@ def _read(raw: bytes | msgspec.Raw) -> _Plain:
         wire = _any.decode(raw)
         created = _text_of(wire.createdAt)
         updated = _text_of(wire.lastUpdatedAt) if bytes(wire.lastUpdatedAt) else created
-        return _Plain(wire.taskId, wire.status, created, updated)
+        return _Plain(wire.taskId, wire.status, created, updated, _number_of(wire.ttl))
+
+
+def _number_of(raw: msgspec.Raw) -> float | None:
+    try:
+        return _number.decode(raw)
+    except msgspec.MsgspecError:
+        return None
 
 
 def _text_of(raw: msgspec.Raw) -> str:

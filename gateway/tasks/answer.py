@@ -129,8 +129,9 @@ class Answerer:
         if answer is None:
             reply.end()
             return
-        self._note(session, caller, answer)
-        reply.send(jsonrpc.result(raw_id, _result(answer, position, criteria.ignored(message.params))))
+        tasks = b",".join([task.raw for task in answer.page.tasks])
+        self._note(session, caller, answer, len(tasks))
+        reply.send(jsonrpc.result(raw_id, _result(answer, tasks, position, criteria.ignored(message.params))))
 
     async def _unless_cancelled(
         self, session: Session, raw_id: bytes, part: Coroutine[Any, Any, _Result]
@@ -163,10 +164,9 @@ class Answerer:
             await self._refresher.ask_first(session, caller, outbox)
         return await self._refresher.answer(session, caller, outbox, position)
 
-    def _note(self, session: Session, caller: Caller, answer: Answer) -> None:
+    def _note(self, session: Session, caller: Caller, answer: Answer, answered_bytes: int) -> None:
         """Count what an answer cost, and what it spared its requestor."""
         name = caller.key.upstream
-        answered_bytes = sum([len(t.raw) for t in answer.page.tasks])
         spared_requests = max(0, session.known.pages - answer.requests)
         spared_bytes, page = max(0, session.list_bytes - answered_bytes), answer.page
         cost = answer.requests, spared_requests, spared_bytes
@@ -184,15 +184,15 @@ class Answerer:
             log.debug("query", extra=said)
 
 
-def _result(answer: Answer, position: Position, ignored: list[str]) -> bytes:
-    """The raw `ListTasksResult`. `ignored` has the names of unread parameters (DESIGN 5.4)."""
+def _result(answer: Answer, tasks: bytes, position: Position, ignored: list[str]) -> bytes:
+    """The raw `ListTasksResult` with raw `tasks`. `ignored` has the names of unread parameters (DESIGN 5.4)."""
     page = answer.page
     as_of = datetime.fromtimestamp(answer.as_of_unix_s, UTC).isoformat(timespec="milliseconds")
     following = b""
     if page.more:
         following = b'"nextCursor":%b,' % orjson.dumps(cursor.encode(cursor.following(position, page.tasks)))
     return b'{"tasks":[%b],%b"_meta":{"taskgate/total":%d,"taskgate/asOf":"%b"%b}}' % (
-        b",".join([t.raw for t in page.tasks]),
+        tasks,
         following,
         page.total,
         as_of.replace("+00:00", "Z").encode(),

@@ -5,9 +5,9 @@ Always: a cursor is self-contained, so it needs no memory here, outlives a resta
 (DESIGN 5.5). Its beginning tells that it is ours. A string with another beginning may be the upstream's cursor, and
 reads as None. A cursor of ours that was changed, cut or lengthened is an error (DESIGN 5.4). Limits come before work.
 
-    taskgate3.<base64url of compressed JSON>.<checksum of all that is before it, in hexadecimal>
+    taskgate3.<base64url of JSON>.<checksum of all that is before it, in hexadecimal>
 
-The JSON is an array: the criteria by their names, the place of the last task, the digests of `Position.shown`.
+The JSON is compressed if it is large. It is an array: the criteria by their names, the place of the last task, the digests of `Position.shown`.
 
 A client may also write the cursor of a first page itself: `tasks/spelled.py` reads it.
 
@@ -40,8 +40,7 @@ _SHOWN_MAX: Final = 8_000  # live tasks on earlier pages; beyond, a changed task
 _BYTES_MAX: Final = CRITERIA_BYTES_MAX + 11 * _SHOWN_MAX + 6 * ID_CHARS_MAX + 10 * NUMBER_DIGITS_MAX + 1024
 _CHARS_MAX: Final = 4 * _BYTES_MAX // 3 + 1024  # of a cursor that does not compress at all
 
-_SMALL_WINDOW_BITS: Final = 9
-_SMALL_BYTES: Final = 1 << _SMALL_WINDOW_BITS
+_SMALL_BYTES: Final = 256
 
 
 class Position(msgspec.Struct, frozen=True):
@@ -101,15 +100,18 @@ def encode(position: Position) -> str:
     }
     shown = b"".join([one.to_bytes(8) for one in sorted(position.shown)])
     raw = _json.encode((criteria, (pack_instant(after.at), after.id), shown))
-    body = _PREFIX + urlsafe_b64encode(_compressed(raw)).decode()
+    body = _PREFIX + urlsafe_b64encode(_packed(raw)).decode()
     return f"{body}.{_checksum(body)}"
 
 
-def _compressed(raw: bytes) -> bytes:
-    if len(raw) > _SMALL_BYTES:
-        return zlib.compress(raw, level=1)
-    small = zlib.compressobj(1, zlib.DEFLATED, _SMALL_WINDOW_BITS, 1)  # all memory that zlib takes, it clears first
-    return small.compress(raw) + small.flush()
+def _packed(raw: bytes) -> bytes:
+    """The JSON of a cursor. A small one stays as it is: to compress it takes as long as all else of a cursor."""
+    return zlib.compress(raw, level=1) if len(raw) > _SMALL_BYTES else raw
+
+
+def _unpacked(packed: bytes) -> bytes:
+    """The JSON of a cursor, which is an array; no compressed data begins like one."""
+    return packed if packed.startswith(b"[") else zlib.decompressobj().decompress(packed, _BYTES_MAX)
 
 
 def _checksum(body: str) -> str:
@@ -135,8 +137,7 @@ def decode(text: str) -> Position | None:
     if checksum != _checksum(body):
         _refuse(text, ALLOWED + ", unchanged")
     try:
-        packed = urlsafe_b64decode(body[len(_PREFIX) :])
-        raw = zlib.decompressobj().decompress(packed, _BYTES_MAX)
+        raw = _unpacked(urlsafe_b64decode(body[len(_PREFIX) :]))
         return _position_2(_decoder_2.decode(raw)) if body.startswith(_PREFIX_2) else _position(_decoder().decode(raw))
     except NotAllowed as refused:
         _refuse(refused.given[0].decode(), refused.allowed)

@@ -114,31 +114,13 @@ def overdue(known: Knowledge, shown: Sequence[Task], now: float, now_unix_s: flo
     """
     if not known.asks_by_id:
         return []
+    latest = (now_unix_s + 1 - _EPOCH_UNIX_S) * 1e9  # a second more than exact: floats are rounded
     out = []
-    for task in _with_ttl_until(shown, now_unix_s):
+    for task in [t for t in shown if t.ttl_ms is not None and t.created.at + t.ttl_ms * 1e6 <= latest]:
         expires_s = task.expires_unix_s
         if expires_s is not None and now_unix_s >= expires_s > now_unix_s - (now - known.confirmed_at(task.id)):
             out.append(task.id)
     return out
 
 
-class _Lifetime(msgspec.Struct, gc=False):
-    ttl: float | None = None
-
-
-_lifetimes = msgspec.json.Decoder(list[_Lifetime])
 _EPOCH_UNIX_S: Final = 1_577_836_800  # instants are counted from 2020
-
-
-def _with_ttl_until(shown: Sequence[Task], now_unix_s: float) -> Sequence[Task]:
-    """The tasks whose `createdAt + ttl` may have passed: few. All are read at once, which takes a third of the time."""
-    try:
-        lifetimes = _lifetimes.decode(b"[%b]" % b",".join([task.raw for task in shown]))
-    except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError):
-        return shown
-    latest = (now_unix_s + 1 - _EPOCH_UNIX_S) * 1e9  # a second more than exact: floats are rounded
-    return [
-        task
-        for task, each in zip(shown, lifetimes, strict=True)
-        if each.ttl is not None and task.created.at + each.ttl * 1e6 <= latest
-    ]
