@@ -9,7 +9,7 @@
     everything else                       relayed                          transport/relay.py
                                           and watched on its way           watch.py
 
-In: exchanges. Out: responses. Always: what fails becomes a response in one place, `_fail`.
+In: exchanges. Out: responses. Always: a `GatewayError` becomes a response in one place, `_fail`.
 """
 
 import asyncio

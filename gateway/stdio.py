@@ -347,7 +347,7 @@ class Wrapped:
         await self._client.close()
 
     async def _rest(self, down: "asyncio.Task[None]") -> None:
-        """Wait until the client has all the server's lines; or until its output is silent, held open by others."""
+        """Wait until the client has all the server's lines. Stop if others hold its output open, and are silent."""
         pieces = -1
         while not down.done() and (self._client.is_full or pieces != self._from_server.pieces):
             pieces = self._from_server.pieces

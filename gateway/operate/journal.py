@@ -73,7 +73,7 @@ class LoggedRequest(Protocol):
 
 
 class Journal:
-    """Is told of requests: when a query begins, and when a request of any kind has ended, which it records."""
+    """Records each request that has ended. It is also told when a query begins."""
 
     def __init__(self, metrics: Metrics, config: Log) -> None:
         self._metrics = metrics

@@ -1,4 +1,4 @@
-"""Structured logs on standard error: one line a record, as JSON or as text.
+"""Structured logs, on standard error or in a file: one line a record, as JSON or as text.
 
 In: records of the `taskgate` loggers, with their fields as `extra`. Out: lines that a log collector reads.
 Always: a record is one line. No logger ever gets a token, a query string or a body (DESIGN 8.7).

@@ -146,7 +146,7 @@ class Metrics:
         self._made[upstream, method if method in _METHODS else "other"] += 1
 
     def responses(self, upstream: str) -> Callable[[float], None]:
-        """A function to call with the seconds after which a response of the upstream began."""
+        """A function that takes the seconds until a response of the upstream's began."""
         return self._response_seconds[(upstream,)].add
 
     def crawl_page(self, upstream: str) -> None:

@@ -29,8 +29,8 @@ _OF_ESCAPES: Final = (b"\\u", b"\\/")
 _ISSUER: Final = re.compile(rb"(?<=[?&#]iss=)[^&#]*")  # RFC 9207
 _HOST: Final = re.compile(rb"(?:[A-Za-z0-9._-]{1,255}|\[[0-9A-Fa-f:.]{1,45}\])(?::[0-9]{1,5})?")  # as door.py has it
 _PORT: Final = re.compile(rb":[0-9]*$")
-# With what an authority goes on (RFC 3986, 3.2), and a segment of a path. In text a quote or a bracket may also end an
-# address: it belongs to it only if more follows. A comma or a semicolon ends it, unless an `@` makes all a user's name.
+# What may follow within an authority (RFC 3986, 3.2) or a segment of a path. In text a quote or a bracket may also end
+# an address, unless more follows. A comma or a semicolon ends it, unless an `@` makes all of it a user's name.
 _GOES_ON: Final = rb"['()]*+(?:[\w.~:@!$%&*+=\x80-\xff-]|[,;][^/?#\\\"<>\s]*@)"
 _MORE: Final = re.compile(_GOES_ON)
 _OF_PLACE: Final = (b"location", b"content-location")

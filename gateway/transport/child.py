@@ -153,9 +153,9 @@ def _environment() -> dict[str, str]:
 
 
 def _interrupts_wait() -> set[int] | None:
-    """Have interrupts wait until a thread takes them: it learns who sent them, as a handler does not.
+    """Have interrupts wait until a thread takes them: unlike a handler, it learns who sent them.
 
-    Returns the mask of signals before. None: the system cannot say who sent one, or interrupts are ignored.
+    Returns the former mask of signals. None: the system cannot say who sent one, or interrupts are ignored.
     """
     if not sys.platform.startswith("linux") or signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
         return None
@@ -163,7 +163,7 @@ def _interrupts_wait() -> set[int] | None:
 
 
 def _prepared(parent: int, mask: set[int] | None) -> Callable[[], None] | None:
-    """A function for the server's process: it has this mask of signals, and the kernel kills it with the gateway.
+    """A function to run in the server's process: it sets this mask of signals, and asks to be killed with the gateway.
 
     None if not Linux.
     """

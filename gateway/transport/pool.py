@@ -229,7 +229,7 @@ class Pool:
         self._dialer = Dialer(config, self._loop)
 
     def call(self, method: bytes, client: Exchange | None = None) -> Call:
-        """An exchange, to be entered. Raises Overloaded or UpstreamUnreachable on entering."""
+        """An exchange, to be entered. Entering raises Overloaded, UpstreamUnreachable or UpstreamTimeout."""
         return Call(self, method, client)
 
     @property

@@ -276,7 +276,7 @@ def _pass(piece: bytes) -> bytes:
 
 
 def _unread(watch: Watch) -> Callable[[bytes], bytes]:
-    """A function that passes pieces unread. It tells the watch at each one: a piece may come long after the last."""
+    """A function that passes pieces unread. It tells the watch at each one: much time may pass between two."""
 
     def through(piece: bytes) -> bytes:
         watch.unread()

@@ -27,7 +27,7 @@ class HttpReply:
         return self._exchange.connection.is_full
 
     def forward(self, data: bytes) -> None:
-        """Send a message that arrived on the crawler's stream, as long as the response has not been sent."""
+        """Send a message ahead of the response. After the response nothing happens."""
         if not self._exchange.finished:
             self._event(data)
 

@@ -84,7 +84,7 @@ class Outlet:
         self.insist(message)
 
     def insist(self, message: bytes) -> None:
-        """The same where there is no room either: for errors, whose senders wait for `drain` before they read on."""
+        """The same, room or not: for errors, whose senders wait for `drain` before they read on."""
         line = message + b"\n"
         if self.is_inside:
             self._waiting.append(line)
@@ -145,7 +145,7 @@ class StdioChannel:
             answered.set_result(response)
 
     def end(self, why: str) -> None:
-        """No request goes out any more, and nobody waits for a response. Those that come yet stay here."""
+        """No request goes out any more, and nobody waits for a response. Late ones stay here."""
         self._ended = why
         for message_id, answered in self._asked.items():
             if answered is not None and not answered.done():
@@ -198,7 +198,7 @@ class StdioReply:
         self._ended = True
 
     def fail(self, data: bytes) -> None:
-        """Send an error, unless the reply has ended. It finds room: nothing else would tell the client."""
+        """Send an error, room or not, unless the reply has ended: nothing else would tell the client."""
         if not self._ended:
             self._outlet.insist(data)
             self._ended = True
@@ -281,8 +281,8 @@ class Passed(NamedTuple):
     request: Message
     at: float
     held: object
-    times: int = 1  # of requests of this id that the server has yet to answer
-    cancelled: int = 0  # of cancelled ones besides, which the server need not answer
+    times: int = 1  # requests of this id that the server has yet to answer
+    cancelled: int = 0  # cancelled ones besides, which the server need not answer
     is_clear: bool = True  # a response of this id can only be to this request
 
 
@@ -291,7 +291,7 @@ class Unanswered:
 
     A client may use an id again before the server has answered. Until all requests of that id are answered, nobody
     knows which of them a response is for. A cancelled request is hardly ever answered. Its id is remembered for a
-    while, in case that it is.
+    while, in case it is.
     """
 
     def __init__(self) -> None:
@@ -310,7 +310,7 @@ class Unanswered:
         self._keep(message_id, passed)
 
     def cancel(self, message_id: Id) -> None:
-        """The client waits for the answer no longer. A response that comes yet is not believed."""
+        """The client no longer waits for the answer. A late response is not believed."""
         if (passed := self._pop(message_id)) is not None:
             cancelled = passed.cancelled + passed.times
             self._keep(message_id, passed._replace(times=0, cancelled=cancelled, is_clear=False))

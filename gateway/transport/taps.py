@@ -158,7 +158,7 @@ class EventTap:
         self._parser = sse.Parser(event_bytes_max, watch.marks)
         self._event_bytes_max = event_bytes_max
         self._account = account
-        self._passes = False  # the watch edits the first event with data alone, and it has come
+        self._passes = False  # the watch edits only the first event with data, and that has come
         self._ahead = 0  # bytes sent of an event that has not ended
 
     def look(self, piece: bytes) -> bytes:
@@ -203,7 +203,7 @@ class EventTap:
         return self.edit(b"") + (b"" if self._passes else self._parser.rest()[self._ahead :])
 
     def _may_edit(self, event: bytes) -> bool:
-        """Whether an `endpoint` event may be edited: of the first alone, nothing of its data has gone out."""
+        """Whether an `endpoint` event may be edited: only the first, while none of its data has gone out."""
         return not self._watch.edits_endpoint or (not self._passes and _before_endpoint(event) is not None)
 
     def _events(self, plain: bytes) -> bytes:

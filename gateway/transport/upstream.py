@@ -338,7 +338,7 @@ def _of_informational(headers: Headers) -> Headers:
 
 
 def _why_lost(exc: Exception | None, stall_timeout_s: float) -> GatewayError:
-    """The error for who waits on a connection that is lost."""
+    """The error for the reader of a lost connection."""
     if isinstance(exc, TimeoutError):  # the kernel's word (wire.py)
         return UpstreamTimeout(f"the upstream took nothing for {stall_timeout_s:g} s")
     return UpstreamBroken("the upstream closed the connection" + (f": {exc}" if exc else ""))
