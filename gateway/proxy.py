@@ -18,7 +18,7 @@ from time import perf_counter
 from typing import Final
 
 from gateway.config import Config
-from gateway.errors import GatewayError, Loop, UpstreamRefused
+from gateway.errors import GatewayError, Loop, Overloaded, UpstreamRefused
 from gateway.mcp import jsonrpc, observe
 from gateway.mcp.capabilities import LAST_REVISION
 from gateway.mcp.jsonrpc import INVALID_PARAMS, Message
@@ -104,9 +104,9 @@ class Proxy:
                 kind = "relayed"
                 await self._relay(exchange, caller, message, whole)
         except BadQuery as bad:
-            kind, exchange.error_code = "answered", INVALID_PARAMS
+            kind = "answered"
             assert message is not None and caller is not None
-            HttpReply(exchange, caller).send(answer.bad_query(message, bad))
+            failed = self._refuse(exchange, bad, caller, message)
         except GatewayError as error:
             failed = error
             self._fail(exchange, error, caller, message)
@@ -163,6 +163,16 @@ class Proxy:
         self._metrics.upstream_request(caller.upstream.name, method)
         timeout_s = None if exchange.waits_for_news else caller.upstream.response_timeout
         await relay(exchange, request, caller.pool, timeout_s, watch, self._limits)
+
+    def _refuse(self, exchange: Exchange, bad: BadQuery, caller: HttpCaller, message: Message) -> GatewayError | None:
+        """Answer wrong parameters. Returns the error that goes out instead if there is no room for the request's id."""
+        try:
+            HttpReply(exchange, caller).send(answer.bad_query(message, bad))
+        except Overloaded as error:
+            self._fail(exchange, error, caller, message)
+            return error.with_traceback(None)
+        exchange.error_code = INVALID_PARAMS
+        return None
 
     def _fail(
         self, exchange: Exchange, error: GatewayError, caller: HttpCaller | None, message: Message | None

@@ -88,7 +88,7 @@ class Metrics:
         )
         self._response_seconds = self._tables.histogram(
             "upstream_response_seconds",
-            "Time until the head of an upstream's response; without GET and tasks/result, which wait for news.",
+            "Time until the head of a response; without GETs of clients and tasks/result, which wait for news.",
             "upstream",
         )
         self._crawl_seconds = self._tables.histogram("crawl_duration_seconds", "Time that a crawl took.", "upstream")

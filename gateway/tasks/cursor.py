@@ -7,7 +7,8 @@ reads as None. A cursor of ours that was changed, cut or lengthened is an error 
 
     taskgate3.<base64url of JSON>.<checksum of all that is before it, in hexadecimal>
 
-The JSON is compressed if it is large. It is an array: the criteria by their names, the place of the last task, the digests of `Position.shown`.
+The JSON is compressed if it is large. It is an array: the criteria by their names, the place of the last task, the
+digests of `Position.shown`.
 
 A client may also write the cursor of a first page itself: `tasks/spelled.py` reads it.
 
