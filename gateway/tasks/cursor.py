@@ -7,7 +7,8 @@ reads as None. A cursor of ours that was changed, cut or lengthened is an error 
 
     taskgate3.<base64url of JSON>.<checksum of all that is before it, in hexadecimal>
 
-The JSON is compressed if it is large. It is an array: the criteria by their names, the place of the last task, the digests of `Position.shown`.
+The JSON is compressed if it is large. It is an array: the criteria by their names, the place of the last task, the
+digests of `Position.shown`.
 
 A client may also write the cursor of a first page itself: `tasks/spelled.py` reads it.
 
@@ -105,7 +106,7 @@ def encode(position: Position) -> str:
 
 
 def _packed(raw: bytes) -> bytes:
-    """The JSON of a cursor. A small one stays as it is: to compress it takes as long as all else of a cursor."""
+    """The JSON of a cursor. A small one stays as it is: compressing it would double the cost of a cursor."""
     return zlib.compress(raw, level=1) if len(raw) > _SMALL_BYTES else raw
 
 
