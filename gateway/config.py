@@ -62,9 +62,9 @@ class Address(Struct, frozen=True):
 
 
 class Url(Struct, frozen=True):
-    """An upstream: `http` or `https`, a host as in `Address`, a port (1 to 65535), the MCP endpoint's path.
+    """An upstream or a collector: `http` or `https`, a host as in `Address`, a port (1 to 65535), a path.
 
-    The path is for printing addresses only: requests keep their own paths.
+    An upstream's path is only printed: requests keep their own paths.
     """
 
     scheme: str
@@ -248,7 +248,7 @@ Count = Annotated[int, _read_count]
 Rate = Annotated[float, _read_rate]  # a second
 Switch = Annotated[bool, _read_switch]
 File = Annotated[Path, _read_file]
-LogFile = Annotated[str, _matching(r"[^\0]+", "the name of a file")]  # which may have yet to be made
+LogFile = Annotated[str, _matching(r"[^\0]+", "the name of a file")]  # the file need not exist yet
 Socket = Annotated[str, _matching(r"/[^\0]{1,106}", "the path of a Unix socket, from / on, of at most 107 characters")]
 Target = Annotated[str, _matching(r"/[!-\"$-~]*", "a path such as /healthz, perhaps with a query")]
 HostName = Annotated[str, _read_host_name]  # as in a Host header: lower case, IPv6 in brackets, no port
@@ -380,7 +380,7 @@ class Limits(Struct, frozen=True, kw_only=True):
 
 
 class StoreSettings(Struct, frozen=True, kw_only=True):
-    """What the replicas of a fleet share: a Redis or Valkey, and how long a query waits for it."""
+    """What replicas share: a Redis or Valkey, and how long a query waits for it."""
 
     url: StoreUrl
     timeout: Duration = 0.1
@@ -537,7 +537,7 @@ class _Document:
         return kind(**known) if len(known) == len(values) and not missing else _FAULTY
 
     def read(self, reader: Callable[[object], object], node: yaml.Node, path: str, nullable: bool) -> object:
-        """A scalar, by its reader. Text with variables is read as text, and if that fails as YAML would read it."""
+        """A scalar, by its reader. Text with variables is read as text; if that fails, as YAML would read it."""
         tries: list[object]
         if isinstance(node, yaml.ScalarNode) and "${" in node.value:
             text = self.expanded(node.value, path)
@@ -664,7 +664,7 @@ def _limits_clashes(limits: Limits, given: dict[str, str]) -> Iterator[Clash]:
 
 
 def _clashes(config: Config, given: dict[str, str]) -> Iterator[Clash]:
-    """Values that are wrong only together. Each: the paths to blame, best first, and the problem."""
+    """Values that are wrong only together."""
     if config.admin and config.admin.listen == config.listen and (config.listen.port or config.listen.path):
         shown = given.get("admin.listen") or given.get("listen")
         yield ("admin.listen", "listen"), f"expected an admin.listen other than listen; given {shown}"

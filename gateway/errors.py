@@ -1,8 +1,8 @@
 """The errors of requests, as one tree. Each class has its HTTP status and JSON-RPC code.
 
     GatewayError                502, -32603
-    ├── Ambiguous               400, -32600   the request can be read in two ways
-    ├── Forbidden               403, -32600   `Host` or `Origin` is refused (DESIGN 7)
+    ├── Ambiguous               400, -32600   `Connection` names a field that tells who asks (DESIGN 3.2)
+    ├── Forbidden               403, -32600   `Host` or `Origin` is refused (DESIGN 7.10)
     ├── Loop                    508, -32600   an upstream's address leads back to the gateway
     ├── NoUpstream              404, -32600   no upstream is configured for the host and path
     ├── RateLimited             429, -32600   too many task operations of one identity, with Retry-After

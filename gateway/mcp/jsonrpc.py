@@ -4,8 +4,8 @@ In: the bytes of a body or of an event. Out: a `Message` whose members are the v
 else (a batch, other JSON, no JSON): that is relayed unread (DESIGN 3.8, 3.9).
 Always: an edit changes the bytes it names and no others, so numbers beyond 64 bits, unknown members, escapes and white
 space survive (DESIGN 4). `1` and `"1"` are different ids. A lone surrogate, which is half of a pair and no text, is
-read as U+FFFD. Work is in proportion to bytes: no Python code runs for each token of a
-client's message, and no object is made for each of its members.
+read as U+FFFD. Work is in proportion to bytes: no Python code runs for each token of a client's message, and no object
+is made for each of its members.
 """
 
 import re

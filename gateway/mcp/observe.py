@@ -20,7 +20,7 @@ STATUS_NOTIFICATION: Final = "notifications/tasks/status"
 _TASKS_READ_MAX: Final = 500  # of one passing page; reading a larger one would delay the relay: a refresh does it
 _SMALL_PAGE_BYTES: Final = 64 * 1024  # a page up to this size is read quickly, whatever its items are
 _NAMED_BYTES_MAX: Final = 4096  # of a task's id that is kept until its request is answered
-_PAGE_OBJECTS_MAX: Final = 100_000  # on a page above that size: each takes time and memory
+_PAGE_OBJECTS_MAX: Final = 100_000  # on a page above `_SMALL_PAGE_BYTES`: each takes time and memory
 
 
 class Observation(msgspec.Struct):

@@ -2,10 +2,10 @@
 
 In: the bytes of a stream, split anywhere. Out: `Event`s in order, each with the very bytes that came.
 Always: the raw bytes of all events and of all taken comments, then `rest()`, are the bytes that were fed. Lines end at
-CR, LF or CRLF and nowhere else (U+2028 is text). Comments, unknown fields, ids and `retry` survive, because no line is
-written anew.
+CR, LF or CRLF and nowhere else (U+2028 is text). Comments, unknown fields, ids and `retry` survive: an edit
+writes only data lines.
 An event that is too large to read comes in unread pieces: it passes, and takes no memory (DESIGN 7). Work is in
-proportion to bytes, however small the events are: neighbours without a mark of interest stay in one piece.
+proportion to bytes, however small the events are: neighbouring events without a mark stay in one piece.
 
 Source: the WHATWG HTML standard, "Server-sent events", interpretation of an event stream.
 """
@@ -103,7 +103,8 @@ class Parser:
     """Splits a stream of server-sent events. One parser for one stream; `event_bytes_max` may change meanwhile.
 
     `marks` are bytes without a line end. An event of interest has one of them in it. In one piece a limited number of
-    marked events is read (see `_MARKED_MAX`), and the rest comes unread. With `reads_all`, or the marks EVERY, all are.
+    marked events is read (see `_MARKED_MAX`), and the rest comes unread. With `reads_all`, or the marks EVERY, all of
+    them are read.
     """
 
     __slots__ = (

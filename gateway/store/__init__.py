@@ -1,4 +1,4 @@
-"""What several gateways share, in Redis or Valkey (DESIGN 12). Nothing of this room is imported without `store`.
+"""What several gateways share, in Redis or Valkey (DESIGN 12). This room is imported only if `store` is configured.
 
 It knows `config` and `identity`, and of `tasks` only `ports`, which says what a store does.
 

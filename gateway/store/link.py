@@ -1,8 +1,8 @@
 """One connection to Redis or Valkey, by redis-py.
 
-In: commands. Out: answers, and the errors that the store answers with. Always: a step that failed is never repeated,
-and a connection that has ended is never replaced unseen: what the store has forgotten meanwhile would not be told
-again. So the client's own pool only makes it.
+In: commands. Out: answers, and the errors that the store answers with. Always: a command that failed is never
+repeated, and a connection that has ended is never replaced unseen: what the store has forgotten meanwhile would not be
+told again. So redis-py's pool makes one connection, and serves for nothing else.
 """
 
 import asyncio
@@ -54,5 +54,5 @@ async def connect(url: str) -> AsyncIterator[Link]:
 
 
 def errors(results: Iterable[Any]) -> list[ResponseError]:
-    """Those of the answers that are errors."""
+    """The errors among the answers."""
     return [result for result in results if isinstance(result, ResponseError)]

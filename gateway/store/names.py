@@ -1,6 +1,6 @@
 """The names of keys, and how long they are kept.
 
-In: the upstreams in force, keys of sessions. Out: names. Always: nobody who reads the store learns whose a key is.
+In: the upstreams in force, keys of sessions. Out: names. Always: a name does not tell whose it is.
 """
 
 from collections.abc import Iterable
@@ -11,7 +11,7 @@ from gateway.identity import Key
 
 
 class Names:
-    """The names of keys; how long a session's value, and its entries, are kept when it is not used."""
+    """The names of keys; how long the value and the entries of an unused session are kept."""
 
     def __init__(self) -> None:
         self.value_ms = self.entries_ms = 0

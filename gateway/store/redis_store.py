@@ -31,12 +31,12 @@ _PAUSE_S: Final = 0.5  # until the next connection is tried
 _ANSWER_S: Final = 1.0  # for the answers to one batch
 _BEAT_S: Final = 0.5  # a connection that is quiet is tried
 _LINGER_S: Final = 0.02  # until what is written goes out, so that it goes out together
-_TOGETHER: Final = 2000  # values and entries of everything that is told: so many in a batch
-_WAITING_MAX: Final = 20_000  # values and entries; of more, all is told again
-_OWED_MAX: Final = 10_000  # ends that a store which fails is yet to hear of; the oldest go first
+_TOGETHER: Final = 2000  # values and entries in a batch, while everything is told
+_WAITING_MAX: Final = 20_000  # values and entries; if more wait, everything is told again
+_OWED_MAX: Final = 10_000  # ends that a failing store has yet to hear of; the oldest go first
 _CLOSE_S: Final = 1.0  # for all that waits to go out at the end
 _AGAIN_S: Final = 1.0  # until everything is told again to a store that has refused something
-_LATE_MAX: Final = 3  # questions in a row that may get no answer in time
+_LATE_MAX: Final = 3  # questions in a row without an answer in time: the store is slow
 _MARK: Final = "taskgate:mark"
 _END: Final = object()
 
@@ -85,7 +85,7 @@ class RedisStore:
         self._tell_all: Callable[[], Iterator[None]] = lambda: iter(())
         self._telling: Iterator[None] | None = None  # what is left to tell
         self._lacks = True  # something was not told, or was forgotten: everything is to be told anew
-        self._again_at = 0.0  # for a store that refuses: when
+        self._again_at = 0.0  # when a store that refuses is told again
         self._mark: bytes | None = None  # None: not known yet
         self._tried = asyncio.Event()
         self._logged: StoreState | None = None  # the state that the log tells of
@@ -99,7 +99,7 @@ class RedisStore:
         return self.state is StoreState.UP
 
     def serves(self, upstreams: Iterable[config.Upstream], server_s: float, entries_s: float) -> None:
-        """The upstreams from now on; how long a session's value, and its entries, are kept when it is not used."""
+        """The upstreams from now on; how long the value and the entries of an unused session are kept."""
         if self._names.serve(upstreams, server_s, entries_s):
             self._lacks = True
             self._wake.set()
@@ -136,7 +136,7 @@ class RedisStore:
             self._write()
 
     async def read(self, key: Key, after: int) -> Read | None:
-        """What the store has of a session; None if it does not say so within `timeout`, or has failed to of late."""
+        """What the store has of a session; None if it does not say so within `timeout`, or is down or slow."""
         late = self._out_since is not None and self._loop.time() - self._out_since >= self._timeout_s
         value, entries = self._names.of_value(key), self._names.of_entries(key)
         if self.state in (StoreState.DOWN, StoreState.SLOW) or late or value is None or entries is None:
@@ -157,7 +157,7 @@ class RedisStore:
         return found
 
     def _write(self) -> None:
-        """What waits goes out soon. While the store takes nothing in, it is forgotten: all will be told again."""
+        """What waits goes out soon. While the store takes nothing in, writes are forgotten: all will be told again."""
         if self.state in (StoreState.DOWN, StoreState.REFUSED) or self._waiting.size > _WAITING_MAX:
             self._owe(self._waiting.forget_writes())
         elif self._lingering is None:
@@ -241,7 +241,7 @@ class RedisStore:
                 await asyncio.sleep(0)
 
     async def _news(self, within_s: float) -> None:
-        """Wait until something waits, but not longer than that."""
+        """Wait until there is something to carry, for `within_s` at most."""
         with suppress(TimeoutError):
             async with asyncio.timeout(within_s):
                 await self._wake.wait()

@@ -1,7 +1,7 @@
 """What waits for the store: values, entries and questions; and the commands that carry them.
 
 In: what is to be written, or read, by the names of its keys. Out: one batch of commands, and the answers to those who
-asked. Always: a batch is in order: what is forgotten, then values, then entries, then questions. Each who asks gets an
+asked. Always: a batch is in order: what is forgotten, then values, then entries, then questions. Each question gets an
 answer, None if the store has none. Keys expire.
 
 An entry is a member of a sorted set; its score is its place. Places only grow, also where a set was forgotten: they are
@@ -22,8 +22,8 @@ READ_AT_ONCE: Final = 2000  # entries
 _ENTRIES_MAX: Final = 100_000  # of one session; the oldest go first
 
 # Of the arguments three are numbers: milliseconds until the key expires, how many entries it may have, how many of the
-# entries that follow are to be taken out. The others are added, unless they are there. A store that is full refuses the
-# first command of a script that adds, but not one behind another change: so one that adds nothing comes first.
+# entries that follow are to be taken out. The others are added, unless they are there. A full store refuses an
+# adding command only while the script has changed nothing. So an adding command that adds nothing comes first.
 _ADD: Final = """
 local key, last = KEYS[1], redis.call('ZREVRANGE', KEYS[1], 0, 0, 'WITHSCORES')[2]
 local time = redis.call('TIME')
@@ -40,7 +40,7 @@ redis.call('PEXPIRE', key, ARGV[1])
 
 
 class Ending(NamedTuple):
-    """Entries that replace others; or that all entries, or a value, are forgotten. Nobody tells it again."""
+    """Entries that replace others; without `new`, the name is forgotten. `tell_all` does not tell it again."""
 
     name: str
     new: tuple[bytes, ...] = ()
@@ -90,7 +90,7 @@ class Waiting:
         self._dropped.add(end.name)
 
     def forget_writes(self) -> list[Ending]:
-        """Nothing is to be written. Returns what nobody tells again."""
+        """Nothing is to be written. Returns what `tell_all` does not tell again."""
         ends = list(self._ends)
         for waiting in (self._ends, self._dropped, self._values, self._old, self._new):
             waiting.clear()

@@ -53,7 +53,7 @@ def read(params: Params) -> Position | None:
 
 
 def _params(message: Message) -> Params | None:
-    """The parameters of a `tasks/list`; None if the message is another, or of a later revision."""
+    """The parameters of a `tasks/list`; None for any other message, or one of a later revision."""
     if message.method != "tasks/list" or not message.is_request:
         return None
     params = criteria.params(message.params)
@@ -81,14 +81,14 @@ class Answerer:
     async def catch_up(self, key: Key, message: Message) -> object:
         """Before `position`: if a message is a query, learn what other replicas know of its session.
 
-        Returns what must be held until the query is answered; CANCELLED_EARLY if it was cancelled meanwhile, and there
-        is nothing to answer any more. Nothing else waits (DESIGN 12.3).
+        Returns the session, to be held until the query is answered; None if there is no query; CANCELLED_EARLY if the
+        query was cancelled meanwhile. Nothing else waits (DESIGN 12.3).
         """
         params = _params(message)
         try:
             is_query = params is not None and read(params) is not None
         except BadQuery:
-            is_query = True  # unless the server filters natively: then it may know better
+            is_query = True  # if the server filters natively, it may accept these parameters
         if not is_query or self._sessions.servers.filters_natively(key):
             return None
         session = self._sessions.open(key)
@@ -107,7 +107,7 @@ class Answerer:
         request_id = bytes(jsonrpc.member(message.params, "requestId"))
         if session is None or not request_id:
             return
-        # Some hosts give every request the same id (DESIGN 2). Which answer is meant is then unknown.
+        # Some hosts give every request the same id (DESIGN 2.8). Which answer is meant is then unknown.
         match session.asks.answering.get(request_id):
             case [only] if not only.done():
                 only.set_result(None)

@@ -33,7 +33,7 @@ class Outbox:
 
     @property
     def is_full(self) -> bool:
-        """Whether `drain` waits: the requestor has too much yet to take."""
+        """Whether `drain` waits: the requestor is too far behind."""
         return self._reply.is_full
 
     def forward(self, data: bytes) -> None:
@@ -150,7 +150,7 @@ class Asks(dict[str | None, Ask]):
 
 
 async def together(*works: Coroutine[None, None, None]) -> None:
-    """Run several works at once. The first that fails ends the others, and its error is raised.
+    """Run several coroutines at once. The first that fails ends the others, and its error is raised.
 
     `asyncio.TaskGroup` of 3.11 does the same, but leaves errors, frames and a session's index in a reference cycle.
     """

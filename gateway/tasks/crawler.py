@@ -1,4 +1,4 @@
-"""Requests of the gateway's own, in the name of a client whose query needs them: `tasks/list` page by page, others.
+"""Requests of the gateway's own, in the name of the client whose query needs them: single, or page by page.
 
 In: a caller, whose channel takes the requests. Out: JSON-RPC responses, and pages of tasks.
 Always: the id of a request is unlike any client's. A crawl ends: a repeated cursor is an error; pages, and recoveries
@@ -59,8 +59,7 @@ class Crawler:
     async def pages(self) -> AsyncGenerator[ListPage, None]:
         """Every page of the upstream's `tasks/list`, from the first to the last. Raises GatewayError.
 
-        A task of its own asks for them. The next page is asked for before this one is read: the upstream works
-        meanwhile.
+        An asyncio task asks for the next page before this one is read: the upstream works meanwhile.
         """
         handover = _Handover(self._loop)
         asking = self._loop.create_task(self._ask_for_pages(handover))
@@ -163,9 +162,9 @@ class _Unread(NamedTuple):
 
 
 class _Handover:
-    """Pages from the task that asks for them to the one that reads them, one at a time.
+    """Pages on their way from the asyncio task that asks for them to their reader, one at a time.
 
-    Always: the next page is asked for at once when its reader waits for this one; else when the reader comes for it.
+    Always: as soon as the reader has this page, the next one is asked for.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -191,7 +190,7 @@ class _Handover:
         return await self._given
 
     def end(self, asking: asyncio.Task[None]) -> None:
-        """The task that asks has ended."""
+        """The asyncio task that asks has ended."""
         self._ended = True
         if not self._given.done():
             self._given.set_result(None)

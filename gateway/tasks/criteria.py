@@ -4,7 +4,7 @@ In: the raw `params` of a request. Out: a `Query`; or None if they name no crite
 upstream untouched; or `BadQuery`, with one entry for each fault (DESIGN 5.4).
 Always: `CRITERIA` declares each criterion once. Reading, matching, cursors, the index and the capability follow it.
 Bounds are inclusive, an empty list or null is as good as absent, and all criteria must hold (DESIGN 5.2).
-The cost of a member that is no criterion is that of its bytes. Other clients wait while a query is read and answered:
+A member that is no criterion costs in proportion to its bytes. Other clients wait while a query is read and answered:
 the limits keep that to some milliseconds for the largest query.
 
 Source: SEP-1904, Filter Parameters and Server capabilities; DESIGN 4.2, 5.1 to 5.4.
@@ -99,7 +99,7 @@ def names() -> Mapping[str, Criterion]:
 
 @cache
 def defaults() -> dict[str, Any]:
-    """The values of the criteria that always have one."""
+    """The defaults of the criteria that have one."""
     return {name: criterion.default for name, criterion in CRITERIA.items() if criterion.default is not None}
 
 
@@ -190,7 +190,7 @@ class Query:
 
     @property
     def moves_ahead(self) -> bool:
-        """Whether a task that changes moves to a part of the list that is still to be read."""
+        """Whether a task that changes moves to a later page."""
         return self.by == "lastUpdatedAt" and not self.descending
 
     def sort_key(self, candidate: Task) -> SortKey:
@@ -234,7 +234,7 @@ class Params(msgspec.Struct):
 
 
 class _Decoders(NamedTuple):
-    """If a member is given twice, the last one counts. The decoders with `_only` refuse all members but those read."""
+    """If a member is given twice, the last one counts. The decoders with `_only` refuse all other members."""
 
     params: msgspec.json.Decoder[Params]
     params_only: msgspec.json.Decoder[Params]

@@ -106,7 +106,7 @@ def encode(position: Position) -> str:
 
 
 def _packed(raw: bytes) -> bytes:
-    """The JSON of a cursor. A small one stays as it is: to compress it takes as long as all else of a cursor."""
+    """The JSON of a cursor. A small one stays as it is: compressing it would double the cost of a cursor."""
     return zlib.compress(raw, level=1) if len(raw) > _SMALL_BYTES else raw
 
 

@@ -55,11 +55,11 @@ class Index:
         return iter(self._tasks)
 
     def parts(self) -> Iterator[list[Task]]:
-        """All tasks, some at a time. A task that changes meanwhile may be missing."""
+        """All tasks, some at a time. A task that is added meanwhile may be missing."""
         return self._tasks.parts()
 
     def dismantle(self) -> Iterator[None]:
-        """Free the memory bit by bit: to free a million tasks at once delays all clients. Nothing else works then."""
+        """Free the memory bit by bit: a million tasks at once delay all clients. Nothing else works afterwards."""
         for group in self._groups.values():
             yield from group.dismantle()
         yield from self._tasks.dismantle()
@@ -69,7 +69,7 @@ class Index:
         return self._tasks.get(task_id)
 
     def tell_method(self, task_id: str, method: str) -> None:
-        """Another gateway saw which request made a task."""
+        """Another replica saw which request made a task."""
         known = self._tasks.get(task_id)
         if known is not None:
             self.put(msgspec.structs.replace(known, method=known.method or method))
@@ -78,12 +78,12 @@ class Index:
             self.size_bytes += _told_bytes(task_id)
 
     def method_of(self, task_id: str) -> str | None:
-        """The method of a task, in the index or not, as far as anybody saw it."""
+        """The method of a task, in the index or not; None if it is unknown."""
         known = self._tasks.get(task_id)
         return self._told.get(task_id) if known is None else known.method
 
     def _with_method(self, report: Task) -> Task:
-        """A report with the method that another gateway saw."""
+        """A report with the method that another replica saw."""
         method = self._told.pop(report.id, None)
         if method is None:
             return report
@@ -125,7 +125,7 @@ class Index:
         return latest
 
     def mark(self, task_id: str, crawl: int) -> bool:
-        """Note that crawl number `crawl` has listed a task. False if it had already."""
+        """Note that crawl number `crawl` has listed a task. False if it had already, or if the task is not here."""
         task = self._tasks.get(task_id)
         if task is None or task.crawl == crawl:
             return False

@@ -1,7 +1,7 @@
 """What is known of the tasks of one session, and as of when.
 
-In: reports that pass, responses to the gateway's own requests, pages of a crawl. Each comes with the time of its
-request, if it answers one. Out: the index, and the instants that `tasks/freshness.py` decides by.
+In: reports that pass, responses to the gateway's own requests, pages of a crawl, what other replicas tell. What answers
+a request comes with the time of that request. Out: the index, and the instants that `tasks/freshness.py` decides by.
 Always: pure; never backwards (DESIGN 6.9). A task that was found gone stays gone until a later request shows it. If the
 last crawl did not list a task, a report of it from before the end of that crawl is no proof: the task is asked for
 again. Of two different reports with one timestamp, the second counts only if it was asked for after the first came.
@@ -54,7 +54,7 @@ class Knowledge(msgspec.Struct):
     # ---- what is known ----
 
     def reported_at(self, task_id: str) -> float:
-        """When a task was last reported alone."""
+        """When a task was last reported alone; for an unlisted task, alone or by a crawl."""
         note = self.notes.get(task_id)
         return NEVER if note is None or note.state is NoteState.GONE else note.at
 
@@ -212,7 +212,7 @@ class Record:
         self.known.notes.find_gone(task_id, now)
 
     def hear(self, told: Iterable[Told], asked_at: float) -> None:
-        """Take in what other replicas have told by `asked_at`. It is a hint only: the server itself is asked."""
+        """Take in what other replicas told by `asked_at`. Methods are believed; the server is asked for all else."""
         for each in told:
             if each.id is None:
                 self.known.doubt(max(asked_at, self.known.doubted_at))

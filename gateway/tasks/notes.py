@@ -16,7 +16,7 @@ The states, and what leads from one to the next (`-`: cannot be):
 
 "Crawl listed": the last crawl, or the crawl under way, has listed the task. A hint makes a task of the index LISTED,
 another task HINTED. Reports and pages that were asked for before a task was found gone are ignored. The end of a crawl
-removes from the notes of LISTED and GONE tasks what is older than the crawl. A note that says nothing more is dropped.
+removes from the notes of LISTED and GONE tasks what is older than the crawl. A note that then says nothing is removed.
 
 What a note says in each state:
 
@@ -39,7 +39,7 @@ import msgspec
 
 NEVER: Final = float("-inf")
 _NOBODY: Final = float("inf")  # as `suspect_from`: no query waits
-NOTED_ID_CHARS_MAX: Final = 256  # of a task id; a client may name any id, and nothing is noted of a longer one
+NOTED_ID_CHARS_MAX: Final = 256  # of a task id; of a longer one that only clients name, nothing is noted
 _NOTE_BYTES: Final = 250  # of a note beside its id, at most (tests/rules/test_notes.py)
 
 

@@ -1,7 +1,7 @@
-"""What passing messages say of tasks, and the one edit of a message. It is the same over every transport.
+"""What passing messages say of tasks, and the edit of `initialize`: the same over every transport.
 
 In: the messages of one caller, on their way to the client. Out: what the sessions know; the result of `initialize`
-with the capability in it (DESIGN 4). Always: nothing else changes a byte.
+with the capability in it (DESIGN 4). Always: no other message is changed here.
 """
 
 import logging

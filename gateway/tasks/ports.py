@@ -32,7 +32,7 @@ class Caller(Protocol):
 
     @property
     def asks_first(self) -> bool:
-        """Whether the server may refuse the caller's request, but not the gateway's own, which differ (DESIGN 5.1)."""
+        """Whether the server may refuse this request though it accepts the gateway's own (DESIGN 5.1)."""
 
     def channel(self, on_message: Callable[[bytes], Awaitable[None]], as_it_came: bool = False) -> Channel:
         """A channel in the caller's name. `on_message` gets every other message that comes with a response.
@@ -50,7 +50,7 @@ class Reply(Protocol):
 
     @property
     def is_full(self) -> bool:
-        """Whether `drain` waits: the requestor has too much yet to take."""
+        """Whether `drain` waits: the requestor is too far behind."""
 
     async def drain(self) -> None:
         """Wait until the requestor has taken enough of what was sent."""
@@ -102,16 +102,16 @@ class Read(NamedTuple):
     """What a store has of a session."""
 
     server: bytes | None  # the value of the session, whatever the identity
-    tasks: list[bytes]  # those entries of the identity's that came behind the place that was asked for, in order
+    tasks: list[bytes]  # the identity's entries behind the place that was asked for, in order
     place: int  # the place of the last of them
     complete: bool  # whether these are all
 
 
 class SharedStore(Protocol):
-    """What the replicas share. It never raises. What it could not keep, it does not know (DESIGN 12).
+    """What the replicas share. It never raises: a store that fails says nothing (DESIGN 12).
 
-    Nothing waits for what is written. An entry stands once, however often it is added. What `put` and `add` were given
-    and could not keep, everything is told again for; what else it could not write, it writes later.
+    Nothing waits for what is written. An entry stands once, however often it is added. If a write
+    of `put` or `add` is lost, everything is told again. Any other lost write is repeated.
     """
 
     era: int

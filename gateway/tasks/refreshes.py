@@ -1,7 +1,7 @@
 """Refreshes: they ask the upstream what a plan says, and take the answers into the index.
 
 In: a session, its crawler, the ask that queries wait for. Out: the index, as fresh as the plan made it; or an error.
-Always: if the session is emptied meanwhile, the pages that were read for it are dropped.
+Always: if the session is cleared meanwhile, the pages that were read for it do not count.
 """
 
 import asyncio
@@ -35,8 +35,8 @@ class RefreshState(Enum):
 
     ASKING      requests go up, responses are taken in; queries that need the same join
     DONE        all was asked and taken in: the queries plan again
-    EMPTIED     the session was emptied meanwhile: the queries begin again
-    OVERSIZE    the session has outgrown an index: it is emptied, and scans answer its queries
+    EMPTIED     the session was cleared meanwhile: the queries begin again
+    OVERSIZE    the session has outgrown an index: it is cleared, and scans answer its queries
     REFUSED     the upstream refused the caller: the session is dropped, and the queries get the refusal
     FAILED      another error, and the queries get it; or the last query has left
     """
@@ -112,7 +112,7 @@ class Refresh(ABC):
         """Ask for everything, and take it in."""
 
     def _check_same(self) -> None:
-        """Raises Forgotten if the session has been emptied since the refresh began."""
+        """Raises Forgotten if the session has been cleared since the refresh began."""
         if self._session.known is not self._known:
             raise Forgotten
 
@@ -197,7 +197,7 @@ class Crawl(Refresh):
     async def _forget_unseen(self, began_at: float) -> None:
         """Take out the tasks that were listed earlier, and neither listed nor reported since `began_at`.
 
-        They are asked for before (DESIGN 6.8). A list whose cursors count places omits tasks when others vanish while
+        They are asked for first (DESIGN 6.8). A list whose cursors count places omits tasks when others vanish while
         it is read; a list ordered by last update omits tasks that change.
         """
         session, known = self._session, self._known

@@ -1,10 +1,10 @@
-"""The indexes of all sessions: whose they are, how much they may hold, when they are evicted.
+"""The indexes of all sessions: whose they are, how much they may hold, when they go.
 
 In: keys of callers, observations of tasks. Out: `Session`s.
 Always: the key of a session is its upstream, request target, `Mcp-Session-Id` and identity (DESIGN 7). One origin may
 serve several MCP endpoints, so the target counts. All sessions together hold `memory_bytes_max` at most: the least
-recently used is evicted first. A session that is idle for `idle_timeout` is evicted too. A caller that the upstream
-refuses holds nothing: a session is stored once the upstream has answered with a status below 400 and there is a task to
+recently used is evicted first. A session that is idle for `idle_timeout` expires. A caller that the upstream refuses
+holds nothing: a session is stored once the upstream has answered with a status below 400 and there is a task to
 keep (`Life`). No result of `initialize` can be asked for again, so it is kept apart and longer (`Servers`). If there is
 a store, it gets what the server cannot be asked for again, and a query learns from it what other replicas have told.
 """
@@ -34,7 +34,7 @@ _SESSION_OVERHEAD_BYTES: Final = 4096
 _SERVERS_MAX: Final = 100_000  # results of `initialize`: 730 bytes each, 73 MB in all
 SERVERS_IDLE_S: Final = 24 * 3600.0
 _LOST_KEPT_S: Final = 3600.0  # longer than any response is under way
-_TOLD_AGAIN: Final = 4  # times in the time after which the store forgets what is not used
+_TOLD_AGAIN: Final = 4  # times in the time for which the store keeps what is not used
 _TOLD_AT_ONCE: Final = 200
 _SESSIONS_AT_ONCE: Final = 20
 
@@ -112,7 +112,7 @@ class Session(Record):
             self._store.end(self.key, map(told.of_gone, gone), old)
 
     def _knows(self, task_id: str) -> bool:
-        """Whether a task may be there, by all that was heard. That another is not there need nobody learn."""
+        """Whether a task may be there, by all that was heard. Nobody need be told that another is gone."""
         note = self.known.notes.get(task_id)
         may_be = note is not None and (note.state is not NoteState.GONE or note.is_suspect)
         return may_be or self.index.get(task_id) is not None
@@ -189,7 +189,7 @@ def _free_some(loop: asyncio.AbstractEventLoop, rest: Iterator[None]) -> None:
 
 
 class _Store(TTLCache[Key, Session]):
-    """The stored sessions, limited by size and by idle time. `retire` gets each evicted session."""
+    """The stored sessions, limited by size and by idle time. `retire` gets each session that goes."""
 
     def __init__(
         self, limits: config.IndexLimits, clock: Callable[[], float], retire: Callable[[Session], None]
@@ -218,7 +218,7 @@ class Servers:
     def __init__(self, clock: Callable[[], float], store: SharedStore | None = None) -> None:
         self._servers: TTLCache[tuple[str, bytes, bytes], Server] = TTLCache(_SERVERS_MAX, SERVERS_IDLE_S, timer=clock)
         self._store = store
-        self._told: TTLCache[tuple[str, bytes, bytes], None]  # those that the store need not hear of
+        self._told: TTLCache[tuple[str, bytes, bytes], None]  # those that the store has heard of
         self._told = TTLCache(_SERVERS_MAX, SERVERS_IDLE_S / _TOLD_AGAIN, timer=clock)
 
     def note(self, key: Key, server: Server) -> None:
@@ -266,7 +266,7 @@ class Servers:
         return server
 
     def look_at(self, key: Key) -> Server | None:
-        """As `get`, but the time for which it is kept does not begin anew."""
+        """As `get`, but it does not count as used."""
         try:
             server: Server = self._servers[key.of_all]
         except KeyError:
@@ -296,13 +296,13 @@ class Sessions:
         self._clock = clock
         self._sessions = _Store(limits, clock, self._retire)
         self._lost: TTLCache[Key, float] = TTLCache(limits.sessions_max, _LOST_KEPT_S, timer=clock)
-        """When stored sessions were evicted or dropped."""
+        """When stored sessions went."""
         self._in_use: WeakValueDictionary[Key, Session] = WeakValueDictionary()  # provisional or parting
         self._of_one: WeakValueDictionary[tuple[str, bytes, bytes], WeakSet[Session]] = WeakValueDictionary()
         """The sessions of one upstream, target and `Mcp-Session-Id`. They end together."""
 
     def _retire(self, session: Session) -> None:
-        """Evict a session. Requests that already use it keep it, and lookups find it, until they end."""
+        """Evict or expire a session. Requests that already use it keep it, and lookups find it, until they end."""
         self._lost[session.key] = self._clock()
         session.life = Life.PARTING
         if session.in_use:
@@ -311,7 +311,7 @@ class Sessions:
     def take_over(self, limits: config.IndexLimits, changed: Collection[str]) -> None:
         """Take over other limits. The names in `changed` mean other servers from now on.
 
-        All other indexes stay: exchanges under way tell what they tell only once.
+        All other indexes stay: what an exchange under way reports comes only once.
         """
         old, self._limits = self._sessions, limits
         self._sessions = _Store(limits, self._clock, self._retire)
@@ -331,7 +331,7 @@ class Sessions:
     def open(self, key: Key) -> Session:
         """The session of that key; a provisional one if there is none. It counts as used now.
 
-        A session that was evicted while in use is stored again.
+        A session that went while in use is stored again.
         """
         with self._sessions.timer:
             session = self.find(key)
@@ -344,7 +344,7 @@ class Sessions:
         return session
 
     def _is_left(self, session: Session) -> bool:
-        """Whether an evicted session cannot be stored again."""
+        """Whether a session that went cannot be stored again."""
         too_large = session.size_bytes > self._limits.memory_bytes_max
         return session.life is Life.PARTING and (too_large or not session.in_use)
 
@@ -491,7 +491,7 @@ class Sessions:
                 yield
 
     def expire(self) -> None:
-        """Evict the sessions that have been idle for `idle_timeout`."""
+        """Take out the sessions that have been idle for `idle_timeout`."""
         self._sessions.expire()
 
     def gauges(self) -> dict[str, tuple[str, float]]:

@@ -79,7 +79,7 @@ class Shards:
         return task
 
     def parts(self) -> Iterator[list[Task]]:
-        """All tasks, some at a time. A task that changes meanwhile may be missing."""
+        """All tasks, some at a time. A task that is added meanwhile may be missing."""
         for shard in self._shards:
             yield list(shard.values())
 

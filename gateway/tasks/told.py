@@ -14,7 +14,7 @@ from gateway.mcp.capabilities import Server
 from gateway.mcp.task import Task
 from gateway.tasks.notes import NOTED_ID_CHARS_MAX
 
-METHOD_CHARS_MAX: Final = 50  # twice the longest method that MCP names
+METHOD_CHARS_MAX: Final = 50  # twice the longest request method of MCP
 _VERSION: Final = 1
 
 
@@ -55,7 +55,7 @@ DOUBT: Final = msgspec.json.encode(Told(_VERSION, None, None, False))
 
 
 def may_be_told(task_id: str) -> bool:
-    """Whether replicas tell each other of a task of that id. Nothing is noted of a longer one either."""
+    """Whether an id is short enough for replicas to tell each other of its task."""
     return len(task_id) <= NOTED_ID_CHARS_MAX
 
 
