@@ -34,6 +34,7 @@ ANY_ADDRESS: Final = ("0.0.0.0", "::")  # all of this machine's
 _LOOPBACK: Final = ("localhost", "127.0.0.1", "::1")
 _VARIABLE: Final = re.compile(r"\$\{(?:([A-Za-z_][A-Za-z0-9_]*)(:-[^}]*)?\})?")
 _PORTS: Final = {"http": 80, "https": 443}
+_SOCKET_BYTES_MAX: Final = 107  # sun_path has 108
 _SECONDS: Final = {"ms": 0.001, "s": 1, "m": 60, "h": 3600}
 _BYTES: Final = {"B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30}
 
@@ -111,12 +112,18 @@ def _host_port(value: object) -> tuple[str | None, int | None]:
 
 
 def _read_address(value: object) -> Address:
-    if found := _match(r"unix:(/[^\0]{1,106})", value):  # sun_path has 108 bytes
-        return Address("", 0, found[1])
+    if isinstance(value, str) and value.startswith("unix:"):
+        return Address("", 0, str(_read_socket(value.removeprefix("unix:"))))
     host, port = _host_port(value)
     if host is None or port is None:
         raise ValueError("HOST:PORT such as 127.0.0.1:8080 or [::1]:8080, the port from 0 to 65535; or unix:/PATH")
     return Address(host, port)
+
+
+def _read_socket(value: object) -> object:
+    if not _match(r"/[^\0]+", value) or len(os.fsencode(str(value))) > _SOCKET_BYTES_MAX:
+        raise ValueError(f"the path of a Unix socket, from / on, of at most {_SOCKET_BYTES_MAX} bytes")
+    return value
 
 
 def _read_url(value: object) -> Url:
@@ -249,7 +256,7 @@ Rate = Annotated[float, _read_rate]  # a second
 Switch = Annotated[bool, _read_switch]
 File = Annotated[Path, _read_file]
 LogFile = Annotated[str, _matching(r"[^\0]+", "the name of a file")]  # the file need not exist yet
-Socket = Annotated[str, _matching(r"/[^\0]{1,106}", "the path of a Unix socket, from / on, of at most 107 characters")]
+Socket = Annotated[str, _read_socket]
 Target = Annotated[str, _matching(r"/[!-\"$-~]*", "a path such as /healthz, perhaps with a query")]
 HostName = Annotated[str, _read_host_name]  # as in a Host header: lower case, IPv6 in brackets, no port
 HostRule = Annotated[str, _read_host_rule]

@@ -16,6 +16,7 @@ from gateway.mcp import jsonrpc
 
 LAST_REVISION: Final = b"2025-11-25"  # later revisions have tasks of their own (DESIGN 3.9)
 _TASKS: Final = ("result", "capabilities", "tasks")
+_NOT_SUPPORTED: Final = (b"false", b"null")  # in place of `{}`
 RESPONSE_BYTES_MAX: Final = 1 << 20  # of a response that is edited: it is read several times
 TASKS_BYTES_MAX: Final = 64 * 1024  # of its capability `tasks`: the methods in it are repeated in `filter`
 
@@ -61,9 +62,13 @@ def advertise(
     if not listing.startswith(b"{"):
         return data, None
     methods = _methods(jsonrpc.member(tasks, "requests"))
-    if bytes(jsonrpc.member(listing, "filter")):
+    native = bytes(jsonrpc.member(listing, "filter"))
+    if native and native not in _NOT_SUPPORTED:
         return data, Server(False, methods)
-    edited = jsonrpc.insert(data[slice(*span)], ("list",), "filter", capability(methods))
+    if native:
+        edited = jsonrpc.replace(data[slice(*span)], ("list", "filter"), capability(methods))
+    else:
+        edited = jsonrpc.insert(data[slice(*span)], ("list",), "filter", capability(methods))
     return data[: span[0]] + edited + data[span[1] :], Server(True, methods)
 
 
@@ -73,10 +78,10 @@ def _check(data: bytes, what: str, bytes_max: int) -> None:
 
 
 def _methods(requests: msgspec.Raw) -> tuple[str, ...]:
-    """`{"tools": {"call": {}}}` as ("tools/call",). In place of `{}`, false and null mean "not supported"."""
+    """`{"tools": {"call": {}}}` as ("tools/call",)."""
     return tuple(
         f"{group}/{name}"
         for group, names in jsonrpc.members(requests).items()
         for name, supported in jsonrpc.members(names).items()
-        if bytes(supported) not in (b"false", b"null")
+        if bytes(supported) not in _NOT_SUPPORTED
     )

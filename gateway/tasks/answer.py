@@ -104,11 +104,11 @@ class Answerer:
     def cancel(self, key: Key, message: Message) -> None:
         """End the answer that a `notifications/cancelled` names, if no other has the same id (DESIGN 5.7)."""
         session = self._sessions.find(key)
-        request_id = bytes(jsonrpc.member(message.params, "requestId"))
-        if session is None or not request_id:
+        request_id = jsonrpc.member(message.params, "requestId")
+        if session is None or not bytes(request_id):
             return
         # Some hosts give every request the same id (DESIGN 2.8). Which answer is meant is then unknown.
-        match session.asks.answering.get(request_id):
+        match session.asks.answering.get(jsonrpc.id_of(request_id)):
             case [only] if not only.done():
                 only.set_result(None)
 
@@ -150,14 +150,14 @@ class Answerer:
     @contextmanager
     def _cancellable(session: Session, raw_id: bytes) -> "Iterator[asyncio.Future[Any]]":
         """While a request of that id is being answered: a future that `cancel` ends."""
-        cancelled = asyncio.get_running_loop().create_future()
-        session.asks.answering.setdefault(raw_id, []).append(cancelled)
+        cancelled, request_id = asyncio.get_running_loop().create_future(), jsonrpc.id_of(raw_id)
+        session.asks.answering.setdefault(request_id, []).append(cancelled)
         try:
             yield cancelled
         finally:
-            session.asks.answering[raw_id].remove(cancelled)
-            if not session.asks.answering[raw_id]:
-                del session.asks.answering[raw_id]
+            session.asks.answering[request_id].remove(cancelled)
+            if not session.asks.answering[request_id]:
+                del session.asks.answering[request_id]
 
     async def _answer(self, session: Session, caller: Caller, outbox: Outbox, position: Position) -> Answer:
         if caller.asks_first:

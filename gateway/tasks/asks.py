@@ -93,12 +93,16 @@ class Ask:
                 del self._asks[key]
 
     async def forward(self, data: bytes) -> None:
-        """Pass on a message from one of the crawler's streams. A client that reads nothing delays only itself."""
-        if self.outboxes:
-            box = next((box for box in self.outboxes if not box.is_full), self.outboxes[0])
-            box.forward(data)
-            if all(each.is_full for each in self.outboxes):
-                await box.drain()
+        """Pass on a message from one of the crawler's streams. A client that reads nothing delays only itself.
+
+        It waits as long as no waiting query's client takes anything.
+        """
+        while self.outboxes:
+            free = next((box for box in self.outboxes if not box.is_full), None)
+            if free is not None:
+                free.forward(data)
+                return
+            await first_of(*(box.drain() for box in self.outboxes))
 
     def progress(self, tasks: int) -> None:
         """Tell every waiting query how many tasks have been read."""
@@ -139,7 +143,7 @@ class Asks(dict[str | None, Ask]):
 
     def __init__(self) -> None:
         super().__init__()
-        self.answering: dict[bytes, list[asyncio.Future[None]]] = {}  # by raw request id, to be cancelled
+        self.answering: dict[jsonrpc.Id, list[asyncio.Future[None]]] = {}  # by request id, to be cancelled
         self.scanning = asyncio.Lock()
         self.next_scan: Ask | None = None  # a scan that queries may still join
 
@@ -147,6 +151,17 @@ class Asks(dict[str | None, Ask]):
     def in_use(self) -> bool:
         """Whether anything is being asked or answered."""
         return bool(self or self.answering)
+
+
+async def first_of(*works: Coroutine[None, None, None]) -> None:
+    """Run several coroutines at once until one of them ends, and end the others."""
+    tasks = [asyncio.ensure_future(work) for work in works]
+    try:
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
 
 
 async def together(*works: Coroutine[None, None, None]) -> None:

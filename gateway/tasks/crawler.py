@@ -96,7 +96,9 @@ class Crawler:
                 return
             seen.add(unread.following)
             trail.append(unread.following)
-        raise UpstreamBroken(f"the upstream's tasks/list has more than {self._limits.pages_max} pages")
+        raise UpstreamBroken(
+            f"the upstream's tasks/list has more pages than index.pages_max ({self._limits.pages_max})"
+        )
 
     async def page(self, cursor: str | None) -> ListPage | None:
         """The page at `cursor`; None if the cursor is no longer valid. Raises GatewayError."""
@@ -148,7 +150,8 @@ class Crawler:
             async with asyncio.timeout(timeout_s or None):
                 return await self._channel.ask(request, raw_id)
         except TimeoutError:
-            raise UpstreamTimeout(f"no answer to {method} from the upstream within {timeout_s:g} s") from None
+            within = f"within {timeout_s:g} s (index.crawl_timeout)"
+            raise UpstreamTimeout(f"no answer to {method} from the upstream {within}") from None
 
 
 class _Unread(NamedTuple):

@@ -40,13 +40,13 @@ class Refresher:
 
     def at_once(self, session: Session, position: Position) -> Answer | None:
         """The answer to a query, if nothing must be asked of the upstream for it; else None."""
-        query = position.query
-        if session.oversize or not self._plan(session, query, self._clock()).nothing:
+        plan = self._plan(session, position.query, self._clock())
+        if session.oversize or not plan.nothing:
             return None
         page = self._select(session, position)
         if self._overdue(session, page):
             return None
-        return Answer(page, self._as_of(session, self._clock()), "index", freshness.FRESH.reason, 0)
+        return Answer(page, self._as_of(session, self._clock()), "index", plan.reason, 0)
 
     async def ask_first(self, session: Session, caller: Caller, outbox: Outbox) -> None:
         """Ask the server once as the caller does: its refusal is the answer (DESIGN 5.1). Raises GatewayError."""

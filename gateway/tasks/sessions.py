@@ -33,7 +33,7 @@ from gateway.tasks.ports import SharedStore
 _SESSION_OVERHEAD_BYTES: Final = 4096
 _SERVERS_MAX: Final = 100_000  # results of `initialize`: 730 bytes each, 73 MB in all
 SERVERS_IDLE_S: Final = 24 * 3600.0
-_LOST_KEPT_S: Final = 3600.0  # longer than any response is under way
+_LOST_KEPT_S: Final = 3600.0  # a response is seldom under way for so long
 _TOLD_AGAIN: Final = 4  # times in the time for which the store keeps what is not used
 _TOLD_AT_ONCE: Final = 200
 _SESSIONS_AT_ONCE: Final = 20
@@ -145,7 +145,7 @@ class Session(Record):
             self._store.add(self.key, told.of_tasks(filter(None, map(index.get, some))))
             yield
         for some in _slices([i for i in notes.hinted if told.may_be_told(i)]):
-            self._store.add(self.key, [told.of_task(i, None) for i in some])
+            self._store.add(self.key, [told.of_task(i, index.method_of(i)) for i in some])
             yield
         for some in _slices(notes.gone):
             self._store.add(self.key, map(told.of_gone, some))

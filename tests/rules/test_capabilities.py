@@ -116,6 +116,15 @@ def test_an_upstream_that_filters_natively_is_left_as_it_is(native: object) -> N
     assert advertised(data) == (data, Server(filtered_here=False, methods=("tools/call",)))
 
 
+@pytest.mark.parametrize("unset", [None, False])
+def test_a_filter_that_is_not_supported_is_replaced(unset: object) -> None:
+    """Some servers write members that are not set as null."""
+    edited, server = advertised(response({"list": {"filter": unset, "x": 1}, "requests": CALL}))
+    assert server == Server(filtered_here=True, methods=("tools/call",))
+    whole = response({"list": {"filter": json.loads(FILTER), "x": 1}, "requests": CALL})
+    assert json.loads(edited) == json.loads(whole)
+
+
 TASKS = b'{"tasks":{"list":{}}}'
 UNCHANGED = {
     "no tasks": b'{"jsonrpc":"2.0","id":1,"result":{"capabilities":{"tools":{}}}}',
