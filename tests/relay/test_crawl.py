@@ -457,6 +457,40 @@ async def test_a_client_that_reads_nothing_holds_up_nobody_who_shares_its_crawl(
     assert ids(told(await other.response())[-1]) == ALL
 
 
+async def test_a_client_that_reads_nothing_holds_up_none_of_several_streams(rig: Rig) -> None:
+    """Where all clients were full, a stream waited for the first, though another began to read again."""
+    session = Session(rig)
+    slow = await session.client(filtered(1, taskIds=["t-0", "t-1"]))
+    asked = [await crawl_id(rig, number) for number in (1, 2)]
+    slow.pause()
+    other = await session.client(filtered(2, taskIds=["t-0", "t-1"]))
+    other.pause()
+    await _joined(rig, session)
+    large = chunk(event(notification("notifications/message", level="info", data="x" * 60_000)))
+
+    sent = 0
+    enough = asyncio.Event()
+
+    async def answers(peer: Peer, asked_id: object, request: Message) -> None:
+        nonlocal sent
+        await peer.send(stream())
+        while not enough.is_set():
+            await peer.send(large)
+            sent += 1
+        found = TASKS[int(body(request)["params"]["taskId"][-1])]
+        await peer.send(chunk(event(result(asked_id, found))) + LAST_CHUNK)
+
+    sending = [asyncio.create_task(answers(*each, rig.upstream.requests[at])) for at, each in enumerate(asked)]
+    before = -1
+    while before < sent:  # until all buffers are full: those of the clients' connections, and the gateway's
+        before = sent
+        await asyncio.sleep(0.5)
+    enough.set()
+    other.resume()
+    assert ids(told(await other.response())[-1]) == ["t-1", "t-0"]
+    await asyncio.gather(*sending)
+
+
 async def _resets(_asked: Message, peer: Peer) -> None:
     peer.reset()
 
@@ -546,6 +580,19 @@ async def test_a_cancelled_query_ends_and_the_notification_is_forwarded(rig: Rig
     assert got.whole
     assert b'"result"' not in got.body and b'"error"' not in got.body, "nobody waits for a response any more"
     assert await peer.ends() in ("fin", "rst"), "and the crawl ends with it"
+
+
+async def test_an_id_that_is_written_otherwise_cancels_the_query(rig: Rig) -> None:
+    session = Session(rig)
+    one = await session.client(filtered("caf\u00e9"))
+    peer, _ = await crawl_id(rig)
+    cancel = rb'{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":"caf\u00e9"}}'
+    sending = asyncio.create_task(session.ask(cancel))
+    second = await rig.upstream.request(2)
+    await second.send(response(b"", status=b"202 Accepted"))
+    await sending
+    assert b'"result"' not in (await one.response()).body
+    assert await peer.ends() in ("fin", "rst")
 
 
 @pytest.mark.parametrize("other", ["7", 8, "t-7"])
