@@ -141,6 +141,10 @@ BAD: dict[str, tuple[str, list[str]]] = {
     "listen bare IPv6": (MINIMAL + "listen: ::1:80\n", ["gate.yaml:4:", "listen", "[::1]:", "'::1:80'"]),
     "listen bad IPv6": (MINIMAL + "listen: '[::g]:80'\n", ["gate.yaml:4:", "listen", "'[::g]:80'"]),
     "listen bad IPv4": (MINIMAL + "listen: 256.0.0.1:80\n", ["gate.yaml:4:", "listen", "'256.0.0.1:80'"]),
+    "listen long socket": (
+        MINIMAL + f"listen: 'unix:/{'é' * 60}'\n",
+        ["gate.yaml:4:", "listen", "Unix socket", "at most 107 bytes"],
+    ),
     "listen null": (MINIMAL + "listen: null\n", ["gate.yaml:4:", "listen", "HOST:PORT", "null"]),
     "listen sexagesimal": (MINIMAL + "listen: 1:30\n", ["gate.yaml:4:", "listen", "HOST:PORT", "'1:30'"]),
     "admin port 70000": (MINIMAL + "admin: {listen: 'a:70000'}\n", ["gate.yaml:4:", "admin.listen", "65535"]),
