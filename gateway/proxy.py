@@ -88,7 +88,7 @@ class Proxy:
             message, whole = await self._read(exchange)
             if self._guards is not None and message is not None:
                 self._guard(self._guards, exchange, caller, message)
-            if self._has_store and message is not None:
+            if self._has_store and message is not None and message.method == "tasks/list":
                 caller.held = await self._catch_up(message, caller, exchange)
                 if caller.held is answer.CANCELLED_EARLY:
                     kind = "answered"
@@ -128,7 +128,7 @@ class Proxy:
 
     async def _catch_up(self, message: Message, caller: HttpCaller, exchange: Exchange) -> object:
         """Learn what other replicas know of the session of a query; returns what must be held meanwhile."""
-        if message.method != "tasks/list" or not _may_be_answered(caller, exchange):
+        if not _may_be_answered(caller, exchange):
             return None
         return await self._answerer.catch_up(caller.key, message)
 
