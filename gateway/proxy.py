@@ -101,7 +101,7 @@ class Proxy:
                 self._journal.began(exchange)
                 await self._answerer.answer(HttpReply(exchange, caller), caller, message, position)
             else:
-                kind = "relayed"
+                kind, message = "relayed", self._kept(exchange, caller, message)
                 await self._relay(exchange, caller, message, whole)
         except BadQuery as bad:
             kind = "answered"
@@ -147,12 +147,21 @@ class Proxy:
             if b"content-length" in caller.headers:
                 caller.headers = caller.headers.with_value(b"content-length", b"%d" % len(body))
 
+    def _kept(self, exchange: Exchange, caller: HttpCaller, message: Message | None) -> Message | None:
+        """What is read yet of a message that is relayed. Raw members would keep the whole body in memory until then."""
+        if message is None:
+            return None
+        if message.method == answer.CANCELLED and not caller.pool.knows_by_connection(exchange):
+            self._answerer.cancel(caller.key, message)
+        if len(exchange.taken) <= SMALL_BYTES_MAX:
+            return message
+        kept = observe.essence(message)
+        size_bytes = len(bytes(kept.id)) + len(kept.method or "")
+        exchange.kept_bytes = size_bytes if size_bytes > SMALL_BYTES_MAX else 0
+        return kept
+
     async def _relay(self, exchange: Exchange, caller: HttpCaller, message: Message | None, whole: bool) -> None:
         method = message.method if message is not None and message.method is not None else exchange.method.decode()
-        if message is not None and message.method == answer.CANCELLED and not caller.pool.knows_by_connection(exchange):
-            self._answerer.cancel(caller.key, message)
-        if message is not None and len(exchange.taken) > SMALL_BYTES_MAX and not observe.is_observed(message):
-            message = message.without_params()  # params would keep the whole body in memory until the answer has ended
         watch = watch_of(exchange, caller, message, self._sessions)
         headers = caller.headers
         if message is not None or exchange.method == b"GET":

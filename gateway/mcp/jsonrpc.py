@@ -11,7 +11,7 @@ is made for each of its members.
 import re
 from contextlib import suppress
 from functools import lru_cache
-from typing import Any, Final, Literal, Protocol, TypeAlias
+from typing import Annotated, Any, Final, Literal, Protocol, TypeAlias
 
 import msgspec
 import orjson
@@ -236,7 +236,7 @@ def replace(data: bytes, path: tuple[str, ...], value: bytes) -> bytes:
 
 
 class _Error(msgspec.Struct):
-    code: int
+    code: Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]  # logs have no larger numbers
 
 
 _error = msgspec.json.Decoder(_Error)

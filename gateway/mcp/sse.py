@@ -249,7 +249,9 @@ def _last_end(data: bytes | bytearray, start: int, stop: int, only_lf: bool) -> 
 
 
 def event(data: bytes) -> bytes:
-    """The bytes of a `message` event with the one-line `data`."""
+    """The bytes of a `message` event with `data`, which may have several lines: JSON may be written so."""
+    if b"\n" in data or b"\r" in data:
+        data = data.replace(b"\r\n", b"\n").replace(b"\r", b"\n").replace(b"\n", b"\ndata: ")
     return b"event: message\ndata: %b\n\n" % data
 
 

@@ -22,7 +22,7 @@ from gateway import config
 from gateway.identity import Key
 from gateway.store.link import Command, Link, connect, errors
 from gateway.store.names import Names
-from gateway.store.waiting import Ending, Waiting
+from gateway.store.waiting import Ending, Owed, Waiting
 from gateway.tasks.ports import Read
 
 log = logging.getLogger("taskgate.store")
@@ -33,7 +33,6 @@ _BEAT_S: Final = 0.5  # a connection that is quiet is tried
 _LINGER_S: Final = 0.02  # until what is written goes out, so that it goes out together
 _TOGETHER: Final = 2000  # values and entries in a batch, while everything is told
 _WAITING_MAX: Final = 20_000  # values and entries; if more wait, everything is told again
-_OWED_MAX: Final = 10_000  # ends that a failing store has yet to hear of; the oldest go first
 _CLOSE_S: Final = 1.0  # for all that waits to go out at the end
 _AGAIN_S: Final = 1.0  # until everything is told again to a store that has refused something
 _LATE_MAX: Final = 3  # questions in a row without an answer in time: the store is slow
@@ -74,7 +73,7 @@ class RedisStore:
         self._url = settings.url
         self._failed = failed
         self._waiting = Waiting()
-        self._owed: dict[Ending, None] = {}  # ends that the store has not heard of, in order
+        self._owed = Owed()
         self._wake = asyncio.Event()
         self._lingering: asyncio.TimerHandle | None = None
         self._loop = asyncio.get_running_loop()
@@ -124,15 +123,15 @@ class RedisStore:
 
     def drop(self, key: Key) -> None:
         """Forget all entries."""
-        self._drop(self._names.of_entries(key))
+        self._drop(self._names.of_entries(key), of_caller=True)
 
     def drop_server(self, key: Key) -> None:
         """Forget the value of a session."""
-        self._drop(self._names.of_value(key))
+        self._drop(self._names.of_value(key), of_caller=False)
 
-    def _drop(self, name: str | None) -> None:
+    def _drop(self, name: str | None, of_caller: bool) -> None:
         if name is not None:
-            self._waiting.end(Ending(name))
+            self._waiting.end(Ending(name, of_caller=of_caller))
             self._write()
 
     async def read(self, key: Key, after: int) -> Read | None:
@@ -166,9 +165,7 @@ class RedisStore:
     def _owe(self, ends: Iterable[Ending]) -> None:
         """What was to be written is lost. Everything is told again, and these ends before it."""
         self._lacks = True
-        self._owed.update(dict.fromkeys(ends))
-        while len(self._owed) > _OWED_MAX:
-            del self._owed[next(iter(self._owed))]
+        self._owed.add(ends)
 
     # ---- the loop ----
 
@@ -231,9 +228,8 @@ class RedisStore:
             self._telling, self._lacks, self._mark = self._tell_all(), False, None
             if self.state is not StoreState.SLOW:
                 self._become(StoreState.TELLING)
-            for end in self._owed:
+            for end in self._owed.take():
                 self._waiting.end(end)
-            self._owed.clear()
         while self._telling is not None and self._waiting.size < _TOGETHER:
             if next(self._telling, _END) is _END:
                 self._telling = None

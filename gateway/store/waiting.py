@@ -10,7 +10,7 @@ the store's own time, or one more than the last place.
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from typing import Any, Final, NamedTuple
 
 from redis.exceptions import ResponseError
@@ -19,6 +19,7 @@ from gateway.store.link import Command, errors
 from gateway.tasks.ports import Read
 
 READ_AT_ONCE: Final = 2000  # entries
+_OWED_MAX: Final = 10_000  # of each kind
 _ENTRIES_MAX: Final = 100_000  # of one session; the oldest go first
 
 # Of the arguments three are numbers: milliseconds until the key expires, how many entries it may have, how many of the
@@ -45,6 +46,33 @@ class Ending(NamedTuple):
     name: str
     new: tuple[bytes, ...] = ()
     old: tuple[bytes, ...] = ()
+    of_caller: bool = False  # all entries of a caller are forgotten, for example because the server refused it
+
+
+class Owed:
+    """Ends that a store which fails is yet to hear of; of too many the oldest go first.
+
+    Any stranger can be refused, again and again. So the ends of callers displace no others.
+    """
+
+    def __init__(self) -> None:
+        self._of_callers: dict[Ending, None] = {}
+        self._others: dict[Ending, None] = {}
+
+    def add(self, ends: Iterable[Ending]) -> None:
+        """The store is to hear of these too."""
+        for end in ends:
+            kept = self._of_callers if end.of_caller else self._others
+            kept[end] = None
+            if len(kept) > _OWED_MAX:
+                del kept[next(iter(kept))]
+
+    def take(self) -> list[Ending]:
+        """Take them out. What is forgotten comes first: a hint too many costs only requests."""
+        ends = [*self._of_callers, *self._others]
+        self._of_callers.clear()
+        self._others.clear()
+        return ends
 
 
 class Waiting:

@@ -21,6 +21,7 @@ from gateway.mcp.task import Task, TaskError
 from gateway.tasks.ports import Caller, Counts
 
 _RECOVERIES_MAX: Final = 10  # from expired cursors, in one crawl
+_CURSOR_CHARS_MAX: Final = 64 * 1024  # of the upstream's; four times the longest task id, which some have in them
 _DROPS_MAX: Final = 1  # lost connections, for one request
 TASKS_AT_ONCE: Final = 200  # handled before others get their turn
 
@@ -74,28 +75,28 @@ class Crawler:
 
     async def _ask_for_pages(self, handover: "_Handover") -> None:
         """Ask for one page after the other, and hand each over."""
-        trail: list[str | None] = [None]  # the cursors of the pages that came; the last one is the next page's
-        seen: set[str] = set()
+        cursor: str | None = None  # of the next page
+        before: str | None = None  # of the page before it
+        seen: set[int] = set()  # hashes: cursors may be long, and pages many
         recoveries, went_back = 0, False
         for _ in range(self._limits.pages_max):
-            unread = await self._ask_for_page(trail[-1])
+            unread = await self._ask_for_page(cursor)
             if unread is None:
                 recoveries += 1
                 if recoveries > _RECOVERIES_MAX:
                     raise UpstreamBroken(f"cursors of the upstream's tasks/list expired {recoveries} times")
                 # The task that the cursor names has gone. The page before may give a fresh cursor; else start anew.
-                trail = [None] if went_back else trail[:-1]
-                seen = {following for following in trail if following is not None}
-                went_back = not went_back
+                seen = set() if went_back else seen - {hash(cursor)}
+                cursor, went_back = None if went_back else before, not went_back
                 continue
             went_back = False
-            if unread.following in seen:
+            if hash(unread.following) in seen:
                 raise UpstreamBroken("the upstream's tasks/list repeats a cursor: its pages have no end")
             await handover.give(unread)
             if unread.following is None:
                 return
-            seen.add(unread.following)
-            trail.append(unread.following)
+            seen.add(hash(unread.following))
+            before, cursor = cursor, unread.following
         raise UpstreamBroken(
             f"the upstream's tasks/list has more pages than index.pages_max ({self._limits.pages_max})"
         )
@@ -116,6 +117,8 @@ class Crawler:
             raws, following = observe.parse_page(response)
         except TaskError as error:
             raise _no_tasks(error) from None
+        if following is not None and len(following) > _CURSOR_CHARS_MAX:
+            raise UpstreamBroken(f"a cursor of the upstream's tasks/list has more than {_CURSOR_CHARS_MAX} characters")
         return _Unread(raws, cursor, following, asked_at, len(bytes(response.result)))
 
     async def _read(self, unread: "_Unread") -> ListPage:

@@ -157,7 +157,8 @@ class Record:
     @property
     def size_bytes(self) -> int:
         """The memory that it takes."""
-        return self.index.size_bytes + self.known.notes.size_bytes
+        cursors_bytes = sum(len(cursor or "") for cursor in self.known.cursors)
+        return self.index.size_bytes + self.known.notes.size_bytes + cursors_bytes
 
     def take(self, observation: Observation, asked_at: float | None, now: float, since: Task | None = None) -> None:
         """Take in what passed. `asked_at`: when its request was made; None if it answers none.

@@ -27,6 +27,7 @@ from gateway.tasks.sessions import Forgotten, Session, Sessions, TooLarge
 
 _ASKED_AT_ONCE: Final = 8
 _SUSPECTS_MAX: Final = 100  # tasks that a crawl no longer shows; of more, a sample is asked for
+_LOOK_BYTES_MAX: Final = 16 << 20  # of pages that a look reads before it takes them in
 _CURSORS_KEPT: Final = 4  # of the last pages: a look for new tasks begins there
 
 
@@ -279,18 +280,20 @@ class Delta(Refresh):
         prepends = known.listing is Listing.PREPENDS
         cursors: list[str | None] = [None] if prepends else list(known.cursors)
         pages: list[ListPage] = []
+        size_bytes = 0
         while cursors:
             page = await self._crawler.page(cursors[-1])
             if page is None:
                 cursors.pop()  # the cursor has expired; that of the page before may still be valid
                 continue
             pages.append(page)
+            size_bytes += page.size_bytes
             if page.following is None or (prepends and self._shows_known(page)):
                 break
             if page.following in cursors:
                 raise UpstreamBroken("the upstream's tasks/list repeats a cursor: its pages have no end")
-            if len(pages) > known.pages:
-                known.lose_place()  # reading on costs no less than a crawl
+            if len(pages) > known.pages or size_bytes > _LOOK_BYTES_MAX:
+                known.lose_place()  # reading on costs no less than a crawl, or more memory
                 return
             cursors.append(page.following)
         else:

@@ -33,6 +33,7 @@ from gateway.tasks.values import FAULTS_MAX, LIST_ITEMS_MAX
 BEGINNING: Final = "taskgate:"
 _ALLOWED: Final = "criteria as a query string, such as `taskgate:?status=working,failed&order=asc`"
 _VALUES_MAX: Final = 2 * LIST_ITEMS_MAX
+_SINGLE_MAX: Final = 20  # values of criteria that are no lists: each may be a fault
 _NO_ESCAPE: Final = re.compile("%(?![0-9A-Fa-f]{2})")
 
 
@@ -60,6 +61,8 @@ def read(text: str) -> Query:
             single.append((f"cursor.{name}", criterion, msgspec.json.encode(_decoded(value))))
         if len(faults) == FAULTS_MAX:
             raise BadQuery(faults)
+        if len(single) > _SINGLE_MAX:
+            _refuse(text, f"no more than {_SINGLE_MAX} values of criteria that are no lists")
     listed = [(f"cursor.{name}", names()[name], msgspec.json.encode(items)) for name, items in lists.items()]
     return query_of([*listed, *single], faults) or Query()
 

@@ -24,8 +24,9 @@ _DEFAULT_PORTS: Final = {"http": ":80", "https": ":443"}
 _WELL_KNOWN: Final = re.compile(
     rb"(?:/[^?]*)?/\.well-known/(?:oauth-[^/?]+|openid-configuration)(?:[/?].*)?", re.DOTALL
 )
-_ESCAPE: Final = re.compile(rb"\\(?:u00([2-7][0-9A-Fa-f])|.)", re.DOTALL)
+_ESCAPE: Final = re.compile(rb"\\u00([2-7][0-9A-Fa-f])")
 _OF_ESCAPES: Final = (b"\\u", b"\\/")
+_NO_UTF_8: Final = b"\xff\xff"  # stands for an escaped backslash meanwhile
 _ISSUER: Final = re.compile(rb"(?<=[?&#]iss=)[^&#]*")  # RFC 9207
 _HOST: Final = re.compile(rb"(?:[A-Za-z0-9._-]{1,255}|\[[0-9A-Fa-f:.]{1,45}\])(?::[0-9]{1,5})?")  # as door.py has it
 _PORT: Final = re.compile(rb":[0-9]*$")
@@ -58,10 +59,18 @@ def is_resource_metadata(data: bytes) -> bool:
     return True
 
 
-def _unescaped(escape: re.Match[bytes]) -> bytes:
-    """The character that a JSON escape stands for, if an address may have it; else the escape itself."""
-    code = 0x2F if escape[0] == b"\\/" else int(escape[1] or b"0", 16)
-    return escape[0] if code in (0, 0x22, 0x5C, 0x7F) else b"%c" % code
+def _unescaped(data: bytes) -> bytes:
+    """JSON, with the characters that an address may have in place of their escapes."""
+    if _NO_UTF_8[:1] in data or not any(escape in data for escape in _OF_ESCAPES):
+        return data
+    single = data.replace(rb"\\", _NO_UTF_8).replace(rb"\/", b"/")
+    return _ESCAPE.sub(_character, single).replace(_NO_UTF_8, rb"\\")
+
+
+def _character(escape: re.Match[bytes]) -> bytes:
+    """The character that an escape stands for, if an address may have it; else the escape itself."""
+    code = int(escape[1], 16)
+    return escape[0] if code in (0x22, 0x5C, 0x7F) else b"%c" % code
 
 
 class Move:
@@ -87,7 +96,7 @@ class Move:
 
     def document(self, data: bytes) -> bytes:
         """JSON with the upstream's addresses moved, however they are escaped; `data` itself if there is none."""
-        plain = _ESCAPE.sub(_unescaped, data) if any(escape in data for escape in _OF_ESCAPES) else data
+        plain = _unescaped(data)
         moved = self.text(plain)
         return data if moved is plain else moved
 

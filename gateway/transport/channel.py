@@ -129,25 +129,36 @@ class HttpChannel:
 
     async def _read_stream(self, response: Response, raw_id: bytes, stream: "_Stream") -> Message | None:
         """The response with that id, once each message before it has been passed on; None if the stream ends first."""
+        answer, account = None, Account(self._pool.buffers)
+        try:
+            while answer is None:
+                try:
+                    piece = await response.body.read()
+                except UpstreamBroken:
+                    if stream.last_id is None:
+                        raise  # nothing to resume from
+                    return None
+                if not piece:
+                    return None
+                answer = await self._read_piece(piece, raw_id, stream)
+                if answer is None:
+                    account.hold(stream.pending_bytes)
+        finally:
+            account.close()
+        return answer
+
+    async def _read_piece(self, piece: bytes, raw_id: bytes, stream: "_Stream") -> Message | None:
+        """The response with that id, if this piece completes it. Every other message is passed on."""
         answer = None
-        while answer is None:
-            try:
-                piece = await response.body.read()
-            except UpstreamBroken:
-                if stream.last_id is None:
-                    raise  # nothing to resume from
-                return None
-            if not piece:
-                return None
-            for data in stream.feed(piece):
-                if data is None:
-                    await asyncio.sleep(0)
-                    continue
-                message = jsonrpc.parse(data)
-                if message is not None and message.is_response and jsonrpc.same_id(message.id, raw_id):
-                    answer = message
-                elif message is not None or data.lstrip().startswith(b"["):  # a batch (2025-03-26)
-                    await self._on_message(data)
+        for data in stream.feed(piece):
+            if data is None:
+                await asyncio.sleep(0)
+                continue
+            message = jsonrpc.parse(data)
+            if message is not None and message.is_response and jsonrpc.same_id(message.id, raw_id):
+                answer = message
+            elif message is not None or data.lstrip().startswith(b"["):  # a batch (2025-03-26)
+                await self._on_message(data)
         return answer
 
     def _read_on(self, leaving: AsyncExitStack, response: Response, stream: "_Stream") -> None:
@@ -178,6 +189,11 @@ class _Stream:
     def begin(self) -> None:
         """The events of another response follow."""
         self._parser = sse.Parser(self._event_bytes_max, _MARKS, reads_all=True)
+
+    @property
+    def pending_bytes(self) -> int:
+        """The number of bytes held of an unfinished event."""
+        return self._parser.pending_bytes
 
     def feed(self, piece: bytes) -> Iterator[bytes | None]:
         """The data of the events that a piece completes; None where other tasks should get their turn.

@@ -20,6 +20,7 @@ _ON_ANSWERS: Final = frozenset(
 _ENTRIES_MAX: Final = 1000  # of each kind; the one noted longest ago goes first
 _ORIGIN_BYTES_MAX: Final = 300  # of a name of 253 characters, its scheme and its port
 _PATH_BYTES_MAX: Final = 2000
+_FIELDS_BYTES_MAX: Final = 8000  # of what is noted of one response
 _NONE: Final = Headers()
 _NOBODY: Final = (b"", _NONE)
 
@@ -47,6 +48,8 @@ class Cors:
                 self._forget(page)
         elif len(origin) <= _ORIGIN_BYTES_MAX and len(page[1]) <= _PATH_BYTES_MAX:
             fields = Headers(field for field in headers if field[0].lower() in _ON_ANSWERS)
+            if fields.size_bytes() > _FIELDS_BYTES_MAX:
+                fields = _NONE
             if who is None:
                 _put(self._preflights, page, fields)
             else:

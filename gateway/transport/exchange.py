@@ -33,8 +33,8 @@ class Exchange:
 
     __slots__ = (
         "_framing", "_unwritten", "account", "authenticates", "body", "connection", "continued", "error_code",
-        "finished", "headers", "keep_alive", "method", "minor", "started", "status", "streams", "taken", "target",
-        "task_id", "waits_for_news",
+        "finished", "headers", "keep_alive", "kept_bytes", "method", "minor", "started", "status", "streams", "taken",
+        "target", "task_id", "waits_for_news",
     )  # fmt: skip
 
     def __init__(self, connection: ClientWire, head: http1.Head) -> None:
@@ -46,6 +46,7 @@ class Exchange:
         self.body = Body(connection)
         self.account: Account | None = None  # of a large body that is read to be inspected
         self.taken = b""  # what was read of the body before it goes up
+        self.kept_bytes = 0  # of a large body, until the exchange ends, if they are many
         self.waits_for_news = False  # the response may take any time: a GET stream, `tasks/result`
         self.authenticates = False  # the request carries credentials that authenticate its connection (pool.py)
         self.keep_alive = head.keep_alive
@@ -140,13 +141,8 @@ class Exchange:
             self.continued = True
             self.connection.expect_body()
             self.connection.write(CONTINUE)
-        if self.body.complete:
-            self.taken = self.body.take()
-            if len(self.taken) > SMALL_BYTES_MAX:
-                self.account = Account(self.connection.buffers)
-                self.account.set(len(self.taken))
-            return len(self.taken) <= bytes_max
-        pieces, size = [], 0
+        pieces = [self.body.take()] if self.body.complete else []
+        size = sum(map(len, pieces))
         while piece := await self.body.read():
             pieces.append(piece)
             size += len(piece)
@@ -154,6 +150,8 @@ class Exchange:
                 await self._reserve(max(size, min(bytes_max, int(self.headers.get(b"content-length") or bytes_max))))
             if size > bytes_max:
                 break
+        if self.account is None and size > SMALL_BYTES_MAX:
+            self.account = Account(self.connection.buffers)
         if self.account is not None:
             self.account.set(size)
         self.taken = b"".join(pieces)
@@ -176,14 +174,15 @@ class Exchange:
         return data
 
     def release(self) -> None:
-        """The part of the body that was read has gone up, and is no longer held."""
+        """The part of the body that was read has gone up, and is no longer held but for `kept_bytes`."""
         if self.account is not None:
-            self.account.close()
+            self.account.set(self.kept_bytes)
 
     def close(self) -> None:
         """Nobody handles the exchange any more: it holds nothing."""
         self.body.end()
-        self.release()
+        if self.account is not None:
+            self.account.close()
 
     @property
     def waits(self) -> bool:

@@ -25,6 +25,7 @@ _NEVER_TRAILERS: Final = frozenset(
 _NEVER_TRAILERS_BEGIN: Final = (b"mcp-", b"x-forwarded-", b"sec-", b"access-control-")
 # The encodings that the gateway can read in passing (DESIGN 3.3).
 _READABLE: Final = frozenset({b"gzip", b"x-gzip", b"deflate", b"identity"})
+_ENCODINGS_BYTES_MAX: Final = 1000  # of `Accept-Encoding`: each member takes time
 
 
 _Field: TypeAlias = tuple[bytes, bytes, bytes]  # the name in lower case, the name, the value
@@ -152,7 +153,10 @@ class Headers:
         """The fields with `Accept-Encoding` narrowed to what the gateway can read; itself if all is readable."""
         if b"accept-encoding" not in self.by_name:
             return self
-        offered = [part for value in self.all(b"accept-encoding") for part in value.split(b",") if part.strip(b" \t")]
+        values = self.all(b"accept-encoding")
+        if sum(map(len, values)) > _ENCODINGS_BYTES_MAX:
+            return self.with_value(b"accept-encoding", b"identity")
+        offered = [part for value in values for part in value.split(b",") if part.strip(b" \t")]
         kept = [part for part in offered if part.partition(b";")[0].strip(b" \t").lower() in _READABLE]
         if len(kept) == len(offered):
             return self

@@ -24,6 +24,7 @@ _ABSOLUTE: Final = re.compile(rb"[A-Za-z][A-Za-z0-9+.-]*://([^/?#]*)")
 _HEAD_END: Final = b"\r\n\r\n"
 _EMPTY_LINES: Final = re.compile(rb"[\r\n]*+")
 _CODING: Final = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+_CODINGS_MAX: Final = 10  # of a `Transfer-Encoding`: HTTP has six
 _LENGTH_DIGITS_MAX: Final = 18
 _HEAD_AT_ONCE: Final = 16 * 1024
 _CHUNKS_AT_ONCE: Final = 4 * 1024
@@ -311,7 +312,7 @@ def _length(headers: Headers, minor: int) -> int:
     if b"transfer-encoding" in headers.by_name:
         codings = headers.all(b"transfer-encoding")
         names = [name.strip(b" \t").lower() for name in codings[0].split(b",")]
-        plain = len(codings) == 1 and codings[0] == codings[0].strip(b" \t")
+        plain = len(codings) == 1 and len(names) <= _CODINGS_MAX and codings[0] == codings[0].strip(b" \t")
         plain = plain and all(map(_CODING.fullmatch, names)) and b"identity" not in names
         if not minor or not plain or names[-1] != b"chunked" or names.count(b"chunked") > 1:
             message = "Transfer-Encoding must be one list that ends with chunked, once, in HTTP/1.1"

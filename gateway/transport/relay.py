@@ -170,7 +170,8 @@ async def _respond(exchange: Exchange, response: Response, watch: Watch, limits:
         await _pump(exchange, response, exchange.glance if kind == JSON else _pass)
         return
     try:
-        decode = decoder(response.headers, limits.inspected_body_bytes_max)
+        bytes_max = limits.inspected_body_bytes_max
+        decode = decoder(response.headers, bytes_max if stream else min(bytes_max, watch.hold.bytes_max))
     except Unreadable:
         await _pump(exchange, response, _unread(watch))
         return

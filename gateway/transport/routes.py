@@ -22,6 +22,7 @@ _WELL_KNOWN: Final = re.compile(rb"/\.well-known/[^/?]+")
 # `Connection` must not remove the fields that tell who asks, or what: the client would get somebody else's answer.
 _TELLS_WHO: Final = frozenset({b"authorization", b"proxy-authorization", b"cookie", b"origin", b"forwarded"})
 _TELLS_WHO_BEGIN: Final = (b"mcp-", b"x-forwarded-")
+_CONNECTION_MAX: Final = 2000  # fields that `Connection` names: each takes time
 _OF_ONE_VALUE: Final = (b"X-Forwarded-Proto", b"X-Forwarded-Host")
 
 
@@ -77,7 +78,10 @@ class Route:
 
     def headers(self, exchange: Exchange, host: str) -> Headers:
         """The header fields as they go to the upstream. Raises Ambiguous where `Connection` would hide who asks."""
-        for name in exchange.headers.tokens(b"connection") if b"connection" in exchange.headers.by_name else ():
+        named = exchange.headers.tokens(b"connection")
+        if len(named) > _CONNECTION_MAX:
+            raise Ambiguous(f"Connection names more than {_CONNECTION_MAX} fields")
+        for name in named:
             if name in self._tells_who or name.startswith(_TELLS_WHO_BEGIN):
                 raise Ambiguous(f"Connection names {name.decode('latin-1')}, which is not of one connection")
         headers = exchange.headers.end_to_end()

@@ -5,8 +5,8 @@ as they came or as the watch edited them. Always: what is too large, too much or
 watch is told so.
 """
 
-import math
 import re
+import sys
 import zlib
 from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple, Protocol
@@ -22,14 +22,16 @@ _INFLATED_AT_ONCE: Final = 16 * 1024  # few: zlib copies all bytes that follow a
 _BOM: Final = b"\xef\xbb\xbf"
 _DATA: Final = re.compile(rb"data(?<![^\r\n]data)[:\r\n]")  # the beginning of a line of data
 _BEFORE_DATA: Final = re.compile(rb"(?:\xef\xbb\xbf)?+(?:(?!data[:\r\n])[^\r\n]*+[\r\n])*+")  # an event's lines
-_ENDPOINT_BYTES_MAX: Final = 16 * 1024  # of an `endpoint` event that is edited: what has come of it is read anew often
+_LINES: Final = re.compile(rb"(?:(?!data[:\r\n])[^\r\n]*+[\r\n])*+")
+_IS_DATA: Final = re.compile(rb"data[:\r\n]")
+_ENDPOINT_BYTES_MAX: Final = 16 * 1024  # of an `endpoint` event that is edited: what has come of it is copied often
 _INFLATED_RATIO_MAX: Final = 32  # bytes unpacked from one byte of an endless stream; JSON gives 5 to 20
 
 
 class Hold(NamedTuple):
-    """How much of a JSON body is held until it is whole, and for how long; beyond either it passes unread."""
+    """How much of a JSON body is held until it is whole, packed or not, and for how long; others pass unread."""
 
-    bytes_max: float = math.inf  # the configured limit holds as well
+    bytes_max: int = sys.maxsize  # the configured limit holds as well
     seconds: float | None = None
 
 
@@ -150,7 +152,9 @@ class BodyTap:
 class EventTap:
     """Looks at the events of a stream, and edits them if its watch does."""
 
-    __slots__ = ("_account", "_ahead", "_decode", "_event_bytes_max", "_parser", "_passes", "_watch")
+    __slots__ = (
+        "_account", "_ahead", "_decode", "_event_bytes_max", "_is_endpoint", "_looked", "_parser", "_passes", "_watch",
+    )  # fmt: skip
 
     def __init__(self, watch: Watch, decode: Decode, event_bytes_max: int, account: Account) -> None:
         self._watch = watch
@@ -160,6 +164,8 @@ class EventTap:
         self._account = account
         self._passes = False  # the watch edits only the first event with data, and that has come
         self._ahead = 0  # bytes sent of an event that has not ended
+        self._looked = 0  # bytes of its whole lines in front of its data
+        self._is_endpoint = False  # by these lines
 
     def look(self, piece: bytes) -> bytes:
         """Look at every event that the piece completes; return the piece as it came."""
@@ -186,17 +192,29 @@ class EventTap:
             raise UpstreamBroken(f"the event stream cannot be decoded: {error}") from None
         if passed:
             return plain
-        return self._on_the_way(seen) if self._watch.edits_endpoint else seen
+        return self._on_the_way(seen, plain) if self._watch.edits_endpoint else seen
 
-    def _on_the_way(self, seen: bytes) -> bytes:
+    def _on_the_way(self, seen: bytes, came: bytes) -> bytes:
         """Events as the client is to see them, and what has come of the next: only an endpoint's data waits."""
         begun = self._parser.rest()
-        before = _before_endpoint(begun)
-        if before is None and (len(begun) > _ENDPOINT_BYTES_MAX or _has_data(begun)):
-            self._passes = True
-        free = begun if self._passes or before is None else before
+        if seen:
+            self._looked, self._is_endpoint = 0, False  # another event has begun
+        self._look_on(begun, came)
+        is_data = _IS_DATA.match(begun, self._looked) is not None
+        self._passes |= len(begun) > _ENDPOINT_BYTES_MAX or (is_data and not self._is_endpoint)
+        free = begun[: self._looked] if self._is_endpoint and not self._passes else begun
         ahead, self._ahead = self._ahead, len(free)
         return (seen + free)[ahead:]
+
+    def _look_on(self, begun: bytes, came: bytes) -> None:
+        """Look at the lines that have ended since: to look at all of them again for each piece would take long."""
+        if not self._looked and begun.startswith(_BOM):
+            self._looked = len(_BOM)
+        if b"\n" not in came and b"\r" not in came:
+            return
+        start, self._looked = self._looked, _LINES.match(begun, self._looked).end()  # type: ignore[union-attr]
+        if types := sse.Event(begun[start : self._looked]).field(b"event"):
+            self._is_endpoint = types[-1] == b"endpoint"
 
     def rest(self) -> bytes:
         """The beginning of an event that never ended. Raises UpstreamBroken if the stream's encoding did not end."""

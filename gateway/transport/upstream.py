@@ -36,7 +36,7 @@ _HEAD_END: Final = b"\r\n\r\n"
 _OF_CONNECTION: Final = (b"connection", b"proxy-connection")
 _CODINGS: Final = frozenset({b"gzip", b"x-gzip", b"deflate", b"compress", b"x-compress"})  # RFC 9112, 7
 # Schemes that authenticate a connection, and not a request (RFC 4559, 6), and where they are named.
-_OF_CONNECTIONS: Final = (b"ntlm", b"negotiate")
+_OF_CONNECTIONS: Final = re.compile(rb"(?:^|,)\s*+(?:ntlm|negotiate)(?=[\s,]|$)")
 _SCHEMES: Final = (b"authorization", b"www-authenticate", b"proxy-authorization", b"proxy-authenticate")
 _PERSISTENT: Final = b"persistent-auth"  # MS-NTHT, 2.2.2
 _TELLING: Final = frozenset({*_SCHEMES, _PERSISTENT})
@@ -48,10 +48,8 @@ def authenticates_connection(headers: Headers) -> bool:
         told = value.lower()
         if name == _PERSISTENT:
             return True
-        if b"ntlm" in told or b"negotiate" in told:
-            members = [member.split(None, 1) for member in told.split(b",")]
-            if any(member and member[0] in _OF_CONNECTIONS for member in members):
-                return True
+        if (b"ntlm" in told or b"negotiate" in told) and _OF_CONNECTIONS.search(told):
+            return True
     return False
 
 

@@ -16,6 +16,7 @@ import pytest
 from aiohttp import web
 
 from gateway.demo.legacy import LegacyServer
+from gateway.mcp import sse
 from gateway.transport.channel import OTHERS_MAX
 from tests.launch import Gateway, Gateways, eventually, listening, port_of
 from tests.peer import Peer
@@ -40,6 +41,7 @@ from tests.relay.messages import (
 )
 from tests.relay.rig import Place, Rig, Server, Session, body, final, rig_at, rig_with, told
 
+MIB = 1 << 20
 TASKS = [task(f"t-{n}", created=f"2026-01-01T00:00:{n:02}Z") for n in range(4)]
 TWO_PAGES = {None: page(TASKS[:2], "t-1"), "t-1": page(TASKS[2:])}
 ALL = ["t-3", "t-2", "t-1", "t-0"]
@@ -280,6 +282,60 @@ async def test_a_task_status_on_the_crawlers_stream_is_forwarded_and_counts(rig:
     first, last = told(await one.response())
     assert first == told_of
     assert ids(last) == ["t-0"]
+
+
+async def test_messages_and_tasks_in_several_lines_of_json_arrive_whole(rig: Rig) -> None:
+    """Behind the first line of each, an event of the answer's had lines that are no field: its data was half a JSON."""
+
+    def in_lines(message: Json) -> bytes:
+        lines = json.dumps(message, indent=1).encode().split(b"\n")
+        return b"".join(b"data: %b\n" % line for line in lines) + b"\n"
+
+    one = await rig.client(rig.post(filtered(7)))
+    peer, first_id = await crawl_id(rig)
+    await peer.send(stream() + chunk(in_lines(LOG) + in_lines(result(first_id, page(TASKS)))) + LAST_CHUNK)
+    got = await one.response()
+    first, last = [json.loads(e.data) for e in sse.Parser(1 << 20).feed(got.body) if e.data is not None]
+    assert first == LOG
+    assert ids(last) == ALL
+
+
+async def test_a_cursor_that_is_far_too_long_is_502(rig: Rig) -> None:
+    """All cursors of a crawl were kept, and those of its last pages with the session, whatever their size."""
+    one = await rig.client(rig.post(filtered(7)))
+    peer, first_id = await crawl_id(rig)
+    await peer.send(answer(result(first_id, page(TASKS, "c" * 100_000))))
+    assert (await one.response()).status == 502
+
+
+async def test_a_look_at_more_than_it_may_hold_becomes_a_crawl(gateways: Gateways) -> None:
+    """What it had read was held until its end, and counted nowhere."""
+    pages: dict[str | None, Json] = {None: page(TASKS[:1], "c-0"), "c-0": page([], "c-1")}
+    pages.update((f"c-{n}", page([], f"c-{n + 1}")) for n in range(1, 12))
+    pages["c-12"] = page(TASKS[1:2])
+    cursors: list[str | None] = []
+
+    async def script(asked: Message, _peer: Peer) -> bytes:
+        message = body(asked)
+        if message["method"] == "tasks/get":
+            return answer(result(message["id"], TASKS[1]))
+        cursors.append(message["params"].get("cursor"))
+        return answer(result(message["id"], pages[cursors[-1]]))
+
+    async with rig_with(gateways, index={"max_age": "0s", "full_crawl_interval": "1h"}) as rig:
+        rig.serve(script)
+        session = Session(rig)
+        everything = filtered(createdAfter="2026-01-01T00:00:01Z", status=["failed", "working"])
+        assert ids(final(await session.ask(everything))) == ["t-1"]
+        large = {f"t-{n}": task(f"t-{n}", "failed", TASKS[3]["createdAt"], x="x" * (3 * MIB)) for n in range(4, 11)}
+        for number, one in enumerate(large.values()):
+            pages[f"c-{12 + number}"] = page([one, *TASKS[1:2]] if not number else [one], f"c-{13 + number}")
+        pages["c-19"] = page([])
+        cursors.clear()
+        found = ids(final(await session.ask(filtered(createdAfter="2026-01-01T00:00:01Z", status=["failed"]))))
+        assert sorted(found) == sorted(large)
+        assert None in cursors, "a crawl"
+        assert len([c for c in cursors[: cursors.index(None)] if c is not None]) < 8, "after a look that stopped"
 
 
 async def test_what_comes_with_the_response_but_behind_it_is_forwarded(rig: Rig) -> None:

@@ -5,11 +5,13 @@ differently. Out: what was sent whole arrives whole, what was cut looks cut, and
 """
 
 import asyncio
+import gzip
 import json
 import logging
 import resource
 import signal
 import time
+from pathlib import Path
 
 import pytest
 
@@ -226,6 +228,80 @@ async def test_a_body_that_has_gone_up_is_held_no_more_while_its_answer_streams(
         assert (await rig.gateway.metrics())["taskgate_held_bytes", ()] == 0
 
 
+async def test_a_body_that_its_last_piece_makes_large_is_counted(gateways: Gateways) -> None:
+    """As many bytes as a read gives were held beyond the limit, for each connection."""
+    async with rig_with(gateways) as rig:
+        one = await rig.client(rig.post({**call("tools/call"), "params": {"x": "y" * (SMALL_BYTES_MAX * 3 // 2)}}))
+        await rig.upstream.request()
+        assert (await rig.gateway.metrics())["taskgate_held_bytes", ()] > SMALL_BYTES_MAX
+        one.reset()
+
+
+@pytest.mark.parametrize("method", ["tools/call", "tasks/result"])
+async def test_a_body_that_has_gone_up_takes_no_memory_while_its_answer_streams(
+    gateways: Gateways, method: str
+) -> None:
+    """No limit counts it any more, and a client may have thousands: 40 of these bodies took 120 MiB."""
+    body_bytes, count = 3 * MIB, 40
+    async with own(gateways) as rig:
+        asked = {**call(method), "params": {"taskId": "t", "task": {}, "x": "y" * body_bytes}}
+        for number in range(count + 1):
+            one = await rig.client(rig.post(asked))
+            peer = await rig.upstream.request(number + 1)
+            await peer.send(stream() + chunk(b": open\n\n"))
+            await one.hears(b": open")
+            if number == 0:
+                before = _resident_bytes(rig)
+        assert _resident_bytes(rig) - before < 10 * body_bytes
+
+
+async def test_an_id_of_megabytes_counts_as_long_as_it_is_kept(gateways: Gateways) -> None:
+    async with rig_with(gateways) as rig:
+        one = await rig.client(rig.post({**call("tools/call"), "id": "i" * MIB}))
+        peer = await rig.upstream.request()
+        await peer.send(stream() + chunk(b": open\n\n"))
+        await one.hears(b": open")
+        assert (await rig.gateway.metrics())["taskgate_held_bytes", ()] >= MIB
+
+
+def _resident_bytes(rig: Rig) -> int:
+    status = Path("/proc", str(rig.gateway.running.popen.pid), "status").read_text().splitlines()
+    [rss] = [int(line.split()[1]) * 1024 for line in status if line.startswith("VmRSS:")]
+    return rss
+
+
+async def test_an_event_on_a_crawlers_stream_that_never_ends_is_counted_and_has_a_limit(gateways: Gateways) -> None:
+    """Nothing counted it: each filtered list could hold `inspected_event_bytes_max` beyond the limit."""
+    async with rig_with(gateways, limits={"held_bytes_max": 4 * MIB}) as rig:
+        asked = []
+        for number in range(1, 5):
+            session = Session(rig)
+            asked.append(await session.client(filtered(number)))
+            peer = await rig.upstream.request(number)
+            await peer.send(stream() + chunk(b"data: " + b"x" * (3 * MIB)))
+        await eventually(lambda: _holds(rig, 3 * MIB), "the events are counted")
+        assert (await asked[-1].response()).status == 503
+        rig.serve(ok)
+        await pings_are_answered(rig)
+
+
+async def test_a_packed_document_is_no_larger_than_a_plain_one(rig: Rig) -> None:
+    """4 KB unpacked to 4 MiB, and the loop was held for 0.9 s to look for addresses in them."""
+
+    async def script(asked: Message, _peer: Peer) -> bytes:
+        metadata = {"resource": "http://" + rig.place.authority.decode(), "authorization_servers": []}
+        padded = json.dumps({**metadata, "x": "y" * (MIB if b"large" in asked.target else 1)})
+        fields = (b"Content-Type: application/json", b"Content-Encoding: gzip")
+        return response(gzip.compress(padded.encode()), *fields)
+
+    rig.serve(script)
+    for target, moves in ((b"/large", False), (b"/.well-known/oauth-protected-resource/large", False), (b"/", True)):
+        got = await rig.ask(request(target=target))
+        packed = got.value(b"content-encoding") is not None
+        said = json.loads(gzip.decompress(got.body) if packed else got.body)
+        assert (said["resource"] != "http://" + rig.place.authority.decode()) is moves
+
+
 # ---- 5: a cut that looks whole ----
 
 
@@ -349,6 +425,13 @@ async def test_a_connection_field_that_names_who_asks_is_refused(rig: Rig, name:
     assert name.lower() in refused.body
     await rig.canary()
     assert [m.target for m in rig.upstream.requests] == [b"/canary"]
+
+
+async def test_a_connection_field_that_names_more_fields_than_anybody_does_is_refused(rig: Rig) -> None:
+    """64 KiB of them took 6 ms, 40 times as much as a body of that size."""
+    rig.serve(ok)
+    for count, status in ((2000, 200), (2001, 400)):
+        assert (await rig.ask(request(fields=[b"Connection: " + b", ".join([b"x"] * count)]))).status == status
 
 
 async def test_a_connection_field_that_names_a_configured_identity_is_refused(gateways: Gateways) -> None:

@@ -250,6 +250,16 @@ async def test_json_rpc_errors_are_counted_by_code_and_logged(gateways: Gateways
         assert code in ("other", str(line["code"]))
 
 
+async def test_a_code_beyond_64_bits_keeps_no_line_out_of_the_log(gateways: Gateways) -> None:
+    """A line with such a number could not be written: a traceback stood in its place, and the audit had no line."""
+    async with rig_with(gateways, log={"level": "info", "access": True, "audit": True}) as rig:
+        one = await rig.client(post(call("tasks/cancel", taskId="t")))
+        await (await rig.upstream.request()).send(answer(fault(1, -(10**30), "x")))
+        assert (await one.response()).whole
+        assert (await logged(rig.gateway, '"request"'))["method"] == "tasks/cancel"
+        assert (await logged(rig.gateway, '"audit"'))["action"] == "cancel"
+
+
 async def test_a_result_that_has_an_error_in_it_is_none(gateways: Gateways) -> None:
     async with rig_with(gateways, log={"level": "info"}) as rig:
         for number, said in enumerate(({"error": {"code": 1}}, {"isError": True, "text": '"error"'}), 1):

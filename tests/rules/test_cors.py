@@ -52,3 +52,13 @@ def test_an_answer_without_cors_admits_a_page_no_more() -> None:
     cors.note(PAGE, PATH, None, 204, told(PAGE))
     cors.note(PAGE, PATH, KNOWN, 200, Headers())
     assert not cors.fields(PAGE, PATH)
+
+
+def test_fields_that_are_large_are_not_noted() -> None:
+    """A thousand pages may be noted, and no other limit counts them."""
+    large = Headers([*told(PAGE), (b"Access-Control-Expose-Headers", b"x" * 60_000)])
+    cors = told_to_a_page()
+    cors.note(PAGE, PATH, None, 204, large)
+    assert cors.fields(PAGE, PATH)
+    cors.note(PAGE, PATH, KNOWN, 200, large)
+    assert not cors.fields(PAGE, PATH)

@@ -399,6 +399,8 @@ def test_messages_of_our_own() -> None:
         (b'{"code":"-32602"}', None),
         (b'{"code":null}', None),
         (b'{"code":1e999}', None),
+        (b'{"code":-9223372036854775808}', -(2**63)),
+        (b'{"code":9223372036854775808}', None),  # no line of a log could have it
     ],
 )
 def test_the_code_of_an_error(error: bytes, code: int | None) -> None:

@@ -55,6 +55,13 @@ def test_a_tie_is_asked_for_again_only_if_something_came_between(
     assert record.known.notes.suspects(5) == (["t"] if is_suspect else [])
 
 
+def test_the_cursors_that_are_kept_count() -> None:
+    record = Record()
+    before = record.size_bytes
+    record.known.end_crawl(1, 2, 2, [None, "c" * 1000], Listing.APPENDS)
+    assert record.size_bytes == before + 1000
+
+
 def test_a_task_made_while_a_crawl_reads_is_looked_for_though_the_upstream_turns_out_not_to_know_tasks_get() -> None:
     record = Record()
     record.begin_crawl(began_at=2)

@@ -199,6 +199,13 @@ def test_what_spells_nothing_is_refused(text: str) -> None:
     faults(text)
 
 
+@pytest.mark.parametrize("pair", ["&order=x", "&createdAfter=2026", "&lastUpdatedBefore=%22"])
+def test_a_wrong_value_that_is_given_often_is_told_once(pair: str) -> None:
+    """Each was a fault of its own: 32 KB of them took 28 ms, and made an answer of 540 KB."""
+    assert len(faults("taskgate:?" + pair * 3_000)) == 1
+    assert len(faults("taskgate:?" + pair * 5)) == 5
+
+
 @pytest.mark.parametrize("text", ["taskgate", "taskgate?status=failed", "Taskgate:?status=failed", " taskgate:?", "x"])
 def test_what_begins_otherwise_is_the_servers(text: str) -> None:
     assert read({"cursor": text}) is None

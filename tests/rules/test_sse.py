@@ -426,6 +426,13 @@ def test_an_event_of_our_own() -> None:
     assert (event.id, event.retry_ms) == (None, None)
 
 
+@pytest.mark.parametrize("end", [b"\n", b"\r\n", b"\r"])
+def test_an_event_of_our_own_has_all_of_json_in_several_lines(end: bytes) -> None:
+    """A server may write JSON with line ends, and an answer has its tasks as they came. Only a first line got here."""
+    (event,) = fed([sse.event(end.join([b"{", b'"a":1', b"", b"}"]))])
+    assert event.data == b'{\n"a":1\n\n}'
+
+
 @thorough
 @given(streams(), places)
 @example(b":\r\ndata: x\r\n\r\n", [2])

@@ -1,5 +1,6 @@
 """Of a stream of HTTP+SSE (2024-11-05) the first event alone is edited, whatever the chunking (DESIGN 3.10)."""
 
+import time
 from collections.abc import Sequence
 
 import pytest
@@ -86,6 +87,22 @@ def test_a_first_event_that_is_too_large_to_hold_passes_as_it_comes_and_so_does_
     said = b"event: endpoint\ndata: /%b\n\n" % (b"m" * 100) + ENDPOINT
     passing = tap(event_bytes_max=50)
     assert b"".join(passing.edit(said[at : at + size]) for at in range(0, len(said), size)) == said
+
+
+@pytest.mark.parametrize("line", [b"a\n", b"\n", b": c\n", b"event: endpoint\n", b"x" * 100])
+def test_a_byte_of_a_first_event_costs_the_same_however_much_came_before_it(line: bytes) -> None:
+    """All lines were read again for each segment: 330 us for a byte, where it takes 5."""
+
+    def seconds(before_bytes: int) -> float:
+        one = tap(event_bytes_max=1 << 20)
+        one.edit(b"event: endpoint\nid: 1\n" + line * (before_bytes // len(line)))
+        began_s = time.process_time()
+        for _ in range(300):
+            one.edit(b"a")
+            one.edit(b"\n")
+        return time.process_time() - began_s
+
+    assert min(seconds(14_000) for _ in range(3)) < 10 * min(seconds(140) for _ in range(3))
 
 
 def test_a_first_event_that_never_ends_goes_out_at_the_end() -> None:

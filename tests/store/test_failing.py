@@ -15,6 +15,7 @@ from typing import Final
 import pytest
 
 from gateway.store import redis_store
+from gateway.store.waiting import Ending, Owed
 from tests.launch import eventually
 from tests.peer import Client
 from tests.redis_process import Store
@@ -204,3 +205,16 @@ async def test_a_reload_keeps_the_store_and_cannot_change_it(fleet: Fleet, store
         made = await one.make(caller)
         await known(store, 1)
         assert await other.ids(caller) == [made]
+
+
+def test_refusals_displace_nothing_else_that_a_failing_store_must_hear_of() -> None:
+    """Any stranger can be refused. 10,000 refusals made it forget that a task of somebody else's had gone."""
+    owed = Owed()
+    gone, ended = Ending("of the victim", (b"gone",), (b"there",)), Ending("of a session")
+    owed.add([gone, ended])
+    for number in range(20_000):
+        owed.add([Ending(f"of stranger {number}", of_caller=True)])
+    taken = owed.take()
+    assert taken[-2:] == [gone, ended]
+    assert len(taken) <= 10_002
+    assert not owed.take()
