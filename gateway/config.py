@@ -112,16 +112,24 @@ def _host_port(value: object) -> tuple[str | None, int | None]:
 
 
 def _read_address(value: object) -> Address:
-    if isinstance(value, str) and value.startswith("unix:"):
-        return Address("", 0, str(_read_socket(value.removeprefix("unix:"))))
+    if isinstance(value, str) and value.startswith("unix:") and _is_socket(path := value.removeprefix("unix:")):
+        return Address("", 0, path)
     host, port = _host_port(value)
     if host is None or port is None:
-        raise ValueError("HOST:PORT such as 127.0.0.1:8080 or [::1]:8080, the port from 0 to 65535; or unix:/PATH")
+        raise ValueError(
+            "HOST:PORT such as 127.0.0.1:8080 or [::1]:8080, the port from 0 to 65535; or unix:/PATH, "
+            f"the path of at most {_SOCKET_BYTES_MAX} bytes"
+        )
     return Address(host, port)
 
 
+def _is_socket(path: object) -> bool:
+    """Whether a path can be that of a Unix socket."""
+    return bool(_match(r"/[^\0\ud800-\udfff]+", path)) and len(str(path).encode()) <= _SOCKET_BYTES_MAX
+
+
 def _read_socket(value: object) -> object:
-    if not _match(r"/[^\0]+", value) or len(os.fsencode(str(value))) > _SOCKET_BYTES_MAX:
+    if not _is_socket(value):
         raise ValueError(f"the path of a Unix socket, from / on, of at most {_SOCKET_BYTES_MAX} bytes")
     return value
 

@@ -23,7 +23,7 @@ STACK_DEPTH: Final = 2
 def pytest_configure(config: pytest.Config) -> None:
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
-    if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
+    if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN or hasattr(config, "workerinput"):
         signal.signal(signal.SIGHUP, lambda *_: None)
     patch = pytest.MonkeyPatch()
     patch.setattr(asyncio.constants, "DEBUG_STACK_DEPTH", STACK_DEPTH)

@@ -143,7 +143,7 @@ BAD: dict[str, tuple[str, list[str]]] = {
     "listen bad IPv4": (MINIMAL + "listen: 256.0.0.1:80\n", ["gate.yaml:4:", "listen", "'256.0.0.1:80'"]),
     "listen long socket": (
         MINIMAL + f"listen: 'unix:/{'é' * 60}'\n",
-        ["gate.yaml:4:", "listen", "Unix socket", "at most 107 bytes"],
+        ["gate.yaml:4:", "listen", "unix:/PATH", "at most 107 bytes"],
     ),
     "listen null": (MINIMAL + "listen: null\n", ["gate.yaml:4:", "listen", "HOST:PORT", "null"]),
     "listen sexagesimal": (MINIMAL + "listen: 1:30\n", ["gate.yaml:4:", "listen", "HOST:PORT", "'1:30'"]),

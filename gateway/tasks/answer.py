@@ -144,6 +144,8 @@ class Answerer:
                 return work.result() if work.done() else None
             finally:
                 work.cancel()
+                # It ends first: until then messages are passed to a requestor that takes none.
+                await asyncio.gather(work, return_exceptions=True)
                 del work  # as in `Ask.join`
 
     @staticmethod

@@ -79,6 +79,7 @@ class Ask:
         self.began_at = began_at
         self.outboxes: list[Outbox] = []
         self.task: asyncio.Task[None] | None = None
+        self._joined_or_left = asyncio.Event()
         self.add(keys)
 
     def add(self, keys: Sequence[str | None]) -> None:
@@ -95,14 +96,19 @@ class Ask:
     async def forward(self, data: bytes) -> None:
         """Pass on a message from one of the crawler's streams. A client that reads nothing delays only itself.
 
-        It waits as long as no waiting query's client takes anything.
+        It waits until one of the clients has room. A query that comes too late to join waits with it, for at most
+        `index.crawl_timeout`.
         """
         while self.outboxes:
             free = next((box for box in self.outboxes if not box.is_full), None)
             if free is not None:
                 free.forward(data)
                 return
-            await first_of(*(box.drain() for box in self.outboxes))
+            self._joined_or_left.clear()
+            await first_of(self._changed(), *(box.drain() for box in self.outboxes))
+
+    async def _changed(self) -> None:
+        await self._joined_or_left.wait()
 
     def progress(self, tasks: int) -> None:
         """Tell every waiting query how many tasks have been read."""
@@ -117,12 +123,14 @@ class Ask:
         if (task := self.task) is None:
             return
         self.outboxes.append(outbox)
+        self._joined_or_left.set()
         try:
             await asyncio.wait({task})
             if not task.cancelled():
                 task.result()
         finally:
             self.outboxes.remove(outbox)
+            self._joined_or_left.set()
             if not self.outboxes:
                 self.end()
                 task.cancel()

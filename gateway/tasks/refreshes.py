@@ -36,7 +36,7 @@ class RefreshState(Enum):
 
     ASKING      requests go up, responses are taken in; queries that need the same join
     DONE        all was asked and taken in: the queries plan again
-    EMPTIED     the session was cleared meanwhile: the queries begin again
+    CLEARED     the session was cleared meanwhile: the queries begin again
     OVERSIZE    the session has outgrown an index: it is cleared, and scans answer its queries
     REFUSED     the upstream refused the caller: the session is dropped, and the queries get the refusal
     FAILED      another error, and the queries get it; or the last query has left
@@ -44,7 +44,7 @@ class RefreshState(Enum):
 
     ASKING = "asking"
     DONE = "done"
-    EMPTIED = "emptied"
+    CLEARED = "cleared"
     OVERSIZE = "oversize"
     REFUSED = "refused"
     FAILED = "failed"
@@ -88,7 +88,7 @@ class Refresh(ABC):
             await self._ask_all()
             self.state = RefreshState.DONE
         except Forgotten:
-            self.state = RefreshState.EMPTIED
+            self.state = RefreshState.CLEARED
             raise
         except TooLarge:
             self.state = RefreshState.OVERSIZE

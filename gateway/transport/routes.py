@@ -78,7 +78,7 @@ class Route:
 
     def headers(self, exchange: Exchange, host: str) -> Headers:
         """The header fields as they go to the upstream. Raises Ambiguous where `Connection` would hide who asks."""
-        named = exchange.headers.tokens(b"connection")
+        named = exchange.headers.tokens(b"connection") if b"connection" in exchange.headers.by_name else ()
         if len(named) > _CONNECTION_MAX:
             raise Ambiguous(f"Connection names more than {_CONNECTION_MAX} fields")
         for name in named:

@@ -537,14 +537,45 @@ async def test_a_client_that_reads_nothing_holds_up_none_of_several_streams(rig:
         await peer.send(chunk(event(result(asked_id, found))) + LAST_CHUNK)
 
     sending = [asyncio.create_task(answers(*each, rig.upstream.requests[at])) for at, each in enumerate(asked)]
-    before = -1
-    while before < sent:  # until all buffers are full: those of the clients' connections, and the gateway's
-        before = sent
-        await asyncio.sleep(0.5)
+    await _until_full(lambda: sent)
     enough.set()
     other.resume()
     assert ids(told(await other.response())[-1]) == ["t-1", "t-0"]
     await asyncio.gather(*sending)
+
+
+async def test_a_query_that_comes_while_all_clients_are_full_is_answered(gateways: Gateways) -> None:
+    async with rig_with(gateways, index={"max_age": "60s"}) as rig:
+        session = Session(rig)
+        slow = await session.client(filtered(1))
+        peer, asked_id = await crawl_id(rig)
+        slow.pause()
+        large = chunk(event(notification("notifications/message", level="info", data="x" * 60_000)))
+        sent = 0
+        enough = asyncio.Event()
+
+        async def answers() -> None:
+            nonlocal sent
+            await peer.send(stream())
+            while not enough.is_set():
+                await peer.send(large)
+                sent += 1
+            await peer.send(chunk(event(result(asked_id, page(TASKS)))) + LAST_CHUNK)
+
+        answering = asyncio.create_task(answers())
+        await _until_full(lambda: sent)
+        enough.set()
+        other = await session.client(filtered(2))
+        assert ids(told(await other.response())[-1]) == ALL
+        await answering
+
+
+async def _until_full(sent: Callable[[], int]) -> None:
+    """Return once nothing more is sent: the connections of the clients and the gateway's buffers are full."""
+    quiet, before = 0, -1
+    while quiet < 3:
+        quiet, before = (quiet + 1, before) if sent() == before else (0, sent())
+        await asyncio.sleep(0.3)
 
 
 async def _resets(_asked: Message, peer: Peer) -> None:

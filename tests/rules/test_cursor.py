@@ -363,7 +363,7 @@ def sealed(packed: bytes) -> str:
 
 def packed(values: bytes) -> str:
     """A cursor in the gateway's form, with any content."""
-    return sealed(zlib.compress(values, level=1))
+    return sealed(values if len(values) <= 256 else zlib.compress(values, level=1))
 
 
 # The criteria; the place behind which the page begins; the digests of what was shown.
@@ -393,7 +393,7 @@ def like_ours(*changed: tuple[tuple[int | str, ...], object]) -> str:
 
 def test_these_tests_forge_well() -> None:
     assert orjson.loads(SAID)[CRITERIA]
-    assert zlib.decompress(base64.urlsafe_b64decode(like_ours().split(".")[1])) == SAID
+    assert like_ours() == CURSOR
     assert cursor.decode(like_ours()) == POSITION
     assert cursor.decode(like_ours(((SHOWN,), ""))) == Position(QUERY, LAST)
     for path in NUMBERS_AT:
