@@ -148,7 +148,7 @@ class Proxy:
                 caller.headers = caller.headers.with_value(b"content-length", b"%d" % len(body))
 
     def _kept(self, exchange: Exchange, caller: HttpCaller, message: Message | None) -> Message | None:
-        """What is read yet of a message that is relayed. Raw members would keep the whole body in memory until then."""
+        """What is still needed of a message that is relayed. Its raw members would keep the whole body in memory."""
         if message is None:
             return None
         if message.method == answer.CANCELLED and not caller.pool.knows_by_connection(exchange):

@@ -141,8 +141,16 @@ class Exchange:
             self.continued = True
             self.connection.expect_body()
             self.connection.write(CONTINUE)
-        pieces = [self.body.take()] if self.body.complete else []
-        size = sum(map(len, pieces))
+        self.taken = self.body.take() if self.body.complete else await self._read_as_it_comes(bytes_max)
+        size = len(self.taken)
+        if self.account is None and size > SMALL_BYTES_MAX:
+            self.account = Account(self.connection.buffers)
+        if self.account is not None:
+            self.account.set(size)
+        return size <= bytes_max
+
+    async def _read_as_it_comes(self, bytes_max: int) -> bytes:
+        pieces, size = list[bytes](), 0
         while piece := await self.body.read():
             pieces.append(piece)
             size += len(piece)
@@ -150,12 +158,7 @@ class Exchange:
                 await self._reserve(max(size, min(bytes_max, int(self.headers.get(b"content-length") or bytes_max))))
             if size > bytes_max:
                 break
-        if self.account is None and size > SMALL_BYTES_MAX:
-            self.account = Account(self.connection.buffers)
-        if self.account is not None:
-            self.account.set(size)
-        self.taken = b"".join(pieces)
-        return size <= bytes_max
+        return b"".join(pieces)
 
     async def _reserve(self, size_bytes: int) -> None:
         self.account = Account(self.connection.buffers)
