@@ -21,6 +21,7 @@ from gateway.tasks.ports import Read
 READ_AT_ONCE: Final = 2000  # entries
 _OWED_MAX: Final = 10_000  # of each kind
 _ENTRIES_MAX: Final = 100_000  # of one session; the oldest go first
+_PLACE_MAX: Final = 2**53  # microseconds since 1970, until 2255; who else writes there may have infinity
 
 # Of the arguments three are numbers: milliseconds until the key expires, how many entries it may have, how many of the
 # entries that follow are to be taken out. The others are added, unless they are there. A full store refuses an
@@ -165,5 +166,5 @@ class Waiting:
 
 def _read(server: bytes | None, flat: list[bytes], after: int) -> Read:
     """What was read; `flat` has each entry and its place."""
-    place = int(float(flat[-1])) if flat else after
+    place = int(min(float(flat[-1]), _PLACE_MAX)) if flat else after
     return Read(server, flat[::2], place, complete=len(flat) < 2 * READ_AT_ONCE)

@@ -150,6 +150,19 @@ async def test_a_value_that_cannot_be_read_does_not_keep_the_store_from_taking_i
         assert await other.serves()
 
 
+async def test_an_entry_at_a_place_beyond_all_others_harms_nobody(fleet: Fleet, store: Store) -> None:
+    """The replica that read it took the store for dead."""
+    async with fleet.pair() as (one, other):
+        caller = await one.open()
+        made = await one.make(caller)
+        await known(store, 1)
+        [name] = await store.run("KEYS", "*:tasks")
+        await store.run("ZADD", name, "+inf", "no entry")
+        assert await other.ids(caller) == [made]
+        assert await other.serves()
+        assert await other.sample("store_failures_total", why="unreachable") == 0
+
+
 async def test_a_gateway_starts_without_its_store_and_finds_it_later(fleet: Fleet, store: Store) -> None:
     store.kill()
     async with fleet.replica(serves=False) as one:
