@@ -13,14 +13,22 @@ from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
 DESIGN = ROOT / "docs" / "design.md"
+
+
+def _files(folder: Path) -> Iterator[Path]:
+    """The files in a folder, but those of other projects: there are thousands, and every worker looks for files."""
+    for path in folder.iterdir():
+        if path.is_dir() and path.name not in ("node_modules", "__pycache__"):
+            yield from _files(path)
+        elif path.is_file():
+            yield path
+
+
 CITING = sorted(
     path
-    for folder, pattern in (("gateway", "**/*"), ("tests", "**/*"), (".", "*.yaml"), ("deploy", "**/*"))
-    for path in (ROOT / folder).glob(pattern)
-    if path.is_file()
-    and path.suffix not in (".pyc", ".json")
-    and "node_modules" not in path.parts
-    and path != Path(__file__)
+    for found in (*(_files(ROOT / folder) for folder in ("gateway", "tests", "deploy")), ROOT.glob("*.yaml"))
+    for path in found
+    if path.suffix not in (".pyc", ".so", ".json") and path != Path(__file__)
 )
 DOCUMENTS = [
     *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "SECURITY.md", "deploy/README.md")),
