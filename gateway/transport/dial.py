@@ -1,17 +1,21 @@
 """Connecting to an upstream: its addresses one after the other, a Unix socket, TLS.
 
 In: where the upstream is. Out: a connection. Always: the next address is tried only where no connection came about, so
-that no byte of a request has gone out; all of them share one time limit.
+that no byte of a request has gone out; all of them share one time limit. One turn of the event loop begins few
+connections: each takes it 0.1 ms, and 500 clients may come at once.
 """
 
 import asyncio
 import ipaddress
 import socket
 import ssl
+from collections import deque
 from collections.abc import Callable
-from typing import TypeVar
+from typing import Final, TypeVar
 
 from gateway.config import Upstream
+
+_BEGUN_AT_ONCE: Final = 20
 
 _Protocol = TypeVar("_Protocol", bound=asyncio.BaseProtocol)
 
@@ -34,12 +38,15 @@ class Dialer:
         self._socket = config.socket
         self._timeout_s = config.connect_timeout
         self._loop = loop
+        self._begun = 0  # connections, in this turn of the loop
+        self._waiting: deque[asyncio.Future[None]] = deque()  # for a later turn; the first to come is the first
         self._tls = tls_context(config)
         self._server_name = (config.tls.server_name or self._host) if self._tls is not None else None
 
     async def connect(self, protocol: Callable[[], _Protocol]) -> _Protocol:
         """A connection. Raises OSError; TimeoutError after `connect_timeout`."""
         async with asyncio.timeout(self._timeout_s):
+            await self._turn()
             if self._socket is not None:
                 _, made = await self._loop.create_unix_connection(
                     protocol, self._socket, ssl=self._tls, server_hostname=self._server_name
@@ -53,6 +60,27 @@ class Dialer:
                 except (OSError, TimeoutError):
                     continue
             return await self._connect_to(hosts[-1], protocol)
+
+    async def _turn(self) -> None:
+        """Wait for a turn of the loop that has begun few connections."""
+        if not self._begun:
+            self._loop.call_soon(self._next_turn)
+        if self._begun < _BEGUN_AT_ONCE:
+            self._begun += 1
+            return
+        begins = self._loop.create_future()
+        self._waiting.append(begins)
+        await begins
+
+    def _next_turn(self) -> None:
+        self._begun = 0
+        while self._waiting and self._begun < _BEGUN_AT_ONCE:
+            begins = self._waiting.popleft()
+            if not begins.done():
+                begins.set_result(None)
+                self._begun += 1
+        if self._begun:
+            self._loop.call_soon(self._next_turn)
 
     async def _connect_to(self, host: str, protocol: Callable[[], _Protocol]) -> _Protocol:
         _, made = await self._loop.create_connection(

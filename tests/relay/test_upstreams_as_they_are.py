@@ -301,6 +301,36 @@ class Noted(asyncio.Protocol):
         self.transport, self.peer = transport, transport.get_extra_info("peername")
 
 
+async def test_a_turn_of_the_loop_begins_few_connections() -> None:
+    """500 clients that came at once held the loop three times for 20 ms."""
+    turn, ready_in = 0, list[int]()
+
+    async def count() -> None:
+        nonlocal turn
+        while True:
+            await asyncio.sleep(0)
+            turn += 1
+
+    def noted() -> Noted:
+        ready_in.append(turn)
+        return Noted()
+
+    counting = asyncio.create_task(count())
+    with listening() as good:
+        config = Upstream(name="a", url=Url("http", "127.0.0.1", port_of(good), "/"), connect_timeout=20.0)
+        dialer = Dialer(config, asyncio.get_running_loop())
+        many = [asyncio.create_task(dialer.connect(noted)) for _ in range(100)]
+        many[50].cancel()
+        made = await asyncio.gather(*many, return_exceptions=True)
+        counting.cancel()
+        connected = [one for one in made if isinstance(one, Noted)]
+        assert len(connected) == 99
+        assert max(ready_in.count(each) for each in ready_in) <= 50
+        for one in connected:
+            assert one.transport is not None
+            one.transport.close()
+
+
 async def test_where_no_address_answers_the_last_one_says_why(name_with: object) -> None:
     assert callable(name_with)
     with held_port() as nobody:
