@@ -188,6 +188,8 @@ class Record:
         unseen = before is None and (asked_at is None or asked_at < known.newcomers_from)
         hidden = unseen and (known.newcomers_from != NEVER or not known.asks_by_id)
         if unclear or (hidden and asked_at is None):
+            if task.method is not None:  # it holds for the task, whatever has become of it
+                self.index.tell_method(task.id, task.method)
             self._hint(task.id, now, now)
         else:
             is_listed = before is not None and before.crawl == self.crawl

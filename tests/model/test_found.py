@@ -285,6 +285,11 @@ FOUND = {
         (Stream(), Query(), Wait(67), Query(), Wait(91), Query(s=1), Wait(32), Fault(kind="500"), Wait(7), Stream(),
          Update(status=1, notify=True, late=20), Update(status=1), Wait(3), Page()),
     ),
+    "a report that no timestamp tells from another has the method of the task all the same": History(
+        Setting(page_size=1, methods=3, coarse=True, delays=((1, 140), (5, 0), (5, 70)), listening=True, tasks="w"),
+        (Create(method=1), Blink(count=13), Wait(), Update(which=1, status=0, notify=True),
+         Query(methods=(0, 2), pages=2)),
+    ),
     "max_age is longer after a reload: what was left out of an answer before it need not have been asked for": History(
         Setting(max_age=16, tasks="www"),
         (Query(), Wait(), Update(), Wait(16), Query(methods=(2,)), Wait(), Reload()),
