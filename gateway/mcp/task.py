@@ -35,7 +35,7 @@ _RFC3339: Final = re.compile(
 )
 _EPOCH: Final = date(2020, 1, 1)
 _EPOCH_UTC: Final = datetime(2020, 1, 1, tzinfo=UTC)
-_EPOCH_UNIX_S: Final = 1_577_836_800
+EPOCH_UNIX_S: Final = 1_577_836_800  # of 2020-01-01T00:00:00Z
 _SECOND: Final = 10**9
 _DAY: Final = 24 * 60 * 60 * _SECOND
 _GREGORIAN_CYCLE: Final = 146_097 * _DAY  # 400 years
@@ -99,7 +99,7 @@ class Task(msgspec.Struct, gc=False):
         """`createdAt + ttl` in seconds since 1970: from then on the task may disappear. None if there is none."""
         if self.ttl_ms is None or self.created.at == UNKNOWN:
             return None
-        return _EPOCH_UNIX_S + float(self.created.at) / _SECOND + self.ttl_ms / 1000
+        return EPOCH_UNIX_S + float(self.created.at) / _SECOND + self.ttl_ms / 1000
 
     def supersedes(self, other: "Task") -> bool:
         """Whether this report replaces `other`, which came before it, of the same task (DESIGN 6.9)."""

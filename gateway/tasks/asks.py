@@ -8,7 +8,7 @@ to the first waiting query whose client keeps reading (DESIGN 5.7).
 import asyncio
 from collections.abc import Callable, Coroutine, Sequence
 from functools import cached_property
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
@@ -105,10 +105,7 @@ class Ask:
                 free.forward(data)
                 return
             self._joined_or_left.clear()
-            await first_of(self._changed(), *(box.drain() for box in self.outboxes))
-
-    async def _changed(self) -> None:
-        await self._joined_or_left.wait()
+            await first_of(self._joined_or_left.wait(), *(box.drain() for box in self.outboxes))
 
     def progress(self, tasks: int) -> None:
         """Tell every waiting query how many tasks have been read."""
@@ -161,7 +158,7 @@ class Asks(dict[str | None, Ask]):
         return bool(self or self.answering)
 
 
-async def first_of(*works: Coroutine[None, None, None]) -> None:
+async def first_of(*works: Coroutine[Any, Any, object]) -> None:
     """Run several coroutines at once until one of them ends, and end the others."""
     tasks = [asyncio.ensure_future(work) for work in works]
     try:

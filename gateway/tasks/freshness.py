@@ -16,7 +16,7 @@ from typing import Final
 
 import msgspec
 
-from gateway.mcp.task import Task
+from gateway.mcp.task import EPOCH_UNIX_S, Task
 from gateway.tasks.criteria import Query
 from gateway.tasks.index import Index
 from gateway.tasks.knowledge import Knowledge, Listing
@@ -114,13 +114,10 @@ def overdue(known: Knowledge, shown: Sequence[Task], now: float, now_unix_s: flo
     """
     if not known.asks_by_id:
         return []
-    latest = (now_unix_s + 1 - _EPOCH_UNIX_S) * 1e9  # a second more than exact: floats are rounded
+    latest = (now_unix_s + 1 - EPOCH_UNIX_S) * 1e9  # a second more than exact: floats are rounded
     out = []
     for task in [t for t in shown if t.ttl_ms is not None and t.created.at + t.ttl_ms * 1e6 <= latest]:
         expires_s = task.expires_unix_s
         if expires_s is not None and now_unix_s >= expires_s > now_unix_s - (now - known.confirmed_at(task.id)):
             out.append(task.id)
     return out
-
-
-_EPOCH_UNIX_S: Final = 1_577_836_800  # instants are counted from 2020

@@ -21,8 +21,7 @@ _GZIP_OR_ZLIB: Final = zlib.MAX_WBITS | 32  # told by the first bytes
 _INFLATED_AT_ONCE: Final = 16 * 1024  # few: zlib copies all bytes that follow a gzip member
 _BOM: Final = b"\xef\xbb\xbf"
 _DATA: Final = re.compile(rb"data(?<![^\r\n]data)[:\r\n]")  # the beginning of a line of data
-_BEFORE_DATA: Final = re.compile(rb"(?:\xef\xbb\xbf)?+(?:(?!data[:\r\n])[^\r\n]*+[\r\n])*+")  # an event's lines
-_LINES: Final = re.compile(rb"(?:(?!data[:\r\n])[^\r\n]*+[\r\n])*+")
+_LINES: Final = re.compile(rb"(?:(?!data[:\r\n])[^\r\n]*+[\r\n])*+")  # whole ones in front of an event's data
 _IS_DATA: Final = re.compile(rb"data[:\r\n]")
 _ENDPOINT_BYTES_MAX: Final = 16 * 1024  # of an `endpoint` event that is edited: what has come of it is copied often
 _INFLATED_RATIO_MAX: Final = 32  # bytes unpacked from one byte of an endless stream; JSON gives 5 to 20
@@ -222,7 +221,7 @@ class EventTap:
 
     def _may_edit(self, event: bytes) -> bool:
         """Whether an `endpoint` event may be edited: only the first, while none of its data has gone out."""
-        return not self._watch.edits_endpoint or (not self._passes and _before_endpoint(event) is not None)
+        return not self._watch.edits_endpoint or (not self._passes and _is_endpoint(event))
 
     def _events(self, plain: bytes) -> bytes:
         out, unread, parser = [], False, self._parser
@@ -252,9 +251,8 @@ def _has_data(event: bytes) -> bool:
     return _DATA.search(event.removeprefix(_BOM)) is not None
 
 
-def _before_endpoint(event: bytes) -> bytes | None:
-    """The lines in front of an event's data, whether all of it has come or not, if they make it an `endpoint` event."""
-    if len(event) > _ENDPOINT_BYTES_MAX or not (found := _BEFORE_DATA.match(event)):
-        return None
-    before = found[0]
-    return before if sse.Event(before, bom=before.startswith(_BOM)).is_endpoint else None
+def _is_endpoint(event: bytes) -> bool:
+    """Whether the lines in front of a short event's data make it an `endpoint` event."""
+    if len(event) > _ENDPOINT_BYTES_MAX or not (before := _LINES.match(event.removeprefix(_BOM))):
+        return False
+    return sse.Event(before[0]).is_endpoint
