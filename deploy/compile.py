@@ -21,8 +21,9 @@ LIBRARY: Final = "taskgate"
 MODULES: Final = (
     "mcp/sse",
     *("operate/recent", "proxy", "watch"),
-    *(f"transport/{name}" for name in ("body", "buffers", "caller", "channel", "cors", "door", "exchange", "headers")),
-    *(f"transport/{name}" for name in ("http1", "pool", "relay", "reply", "routes", "taps", "turns")),
+    *(f"transport/{name}" for name in ("body", "buffers", "caller", "channel", "chunks", "cors", "door", "exchange")),
+    *(f"transport/{name}" for name in ("headers", "http1", "pool", "relay", "reply", "response", "routes", "taps")),
+    "transport/turns",
 )
 
 

@@ -1,1 +1,1 @@
-"""taskgate: a transparent reverse proxy that gives MCP servers of the 2025-11-25 era a filtered tasks/list."""
+"""taskgate: a transparent reverse proxy for MCP servers that stay on 2025-11-25: a filtered tasks/list."""

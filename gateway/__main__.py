@@ -7,8 +7,11 @@ server that it started.
 
 import argparse
 import asyncio
+import os
 import sys
+import time
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
@@ -20,6 +23,8 @@ _USAGE = """\
 taskgate --upstream URL [--listen HOST:PORT] [--admin HOST:PORT] [--log-level LEVEL] [--check]
        taskgate --config FILE [--log-level LEVEL] [--check [--against FILE]]
        taskgate stdio [--config FILE] [--admin HOST:PORT] -- COMMAND [ARG...]
+       taskgate try [flags] URL, or taskgate try [flags] -- COMMAND [ARG...]
+       taskgate tasks [flags] URL, or taskgate tasks [flags] -- COMMAND [ARG...]
        taskgate demo [--once]"""
 _EXAMPLES = """\
 examples:
@@ -33,6 +38,10 @@ examples:
       say as well whether a gateway that runs with the second file can take over the first
   taskgate stdio -- npx -y some-mcp-server
       in front of a server that speaks over standard input and output, in the place of its own command
+  taskgate try http://127.0.0.1:3001/mcp
+      say whether it helps at this server; nothing is changed there
+  taskgate tasks --status working,input_required --created-after 3d http://127.0.0.1:3001/mcp
+      list its tasks that meet criteria
   taskgate demo
       see what it does, in front of a small server of its own
 """
@@ -41,13 +50,13 @@ examples:
 def _arguments() -> argparse.ArgumentParser:
     from importlib.metadata import version  # stdio has no time for it
 
-    from gateway import config
+    from gateway import arguments, config
 
-    parser = argparse.ArgumentParser(
+    parser = arguments.Flags(
         prog="taskgate",
         usage=_USAGE,
-        description="A reverse proxy that gives MCP servers of the 2025-11-25 era a filtered tasks/list (SEP-1904).",
-        epilog=_EXAMPLES,
+        description="A reverse proxy for MCP servers that stay on revision 2025-11-25: a filtered tasks/list.",
+        epilog=f"{_EXAMPLES}\n{', '.join(arguments.VARIABLES.values())} stand for their flags.\n",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument(
@@ -55,8 +64,8 @@ def _arguments() -> argparse.ArgumentParser:
     )
     parser.add_argument("--upstream", metavar="URL", help="the server to stand in front of; needs no file")
     parser.add_argument("--listen", metavar="HOST:PORT", help="with --upstream: where clients connect (127.0.0.1:8080)")
-    parser.add_argument("--admin", metavar="HOST:PORT", help="with --upstream: /metrics and health (127.0.0.1:9090)")
-    parser.add_argument("--log-level", choices=config.LEVELS, help="goes before log.level of the configuration")
+    parser.add_argument("--admin", metavar="HOST:PORT", help="with --upstream: metrics, health, page (127.0.0.1:9090)")
+    parser.add_argument("--log-level", choices=config.LEVELS, help="overrides log.level of the configuration")
     parser.add_argument(
         "--against", type=Path, metavar="FILE", help="with --check: the configuration of the gateway that runs"
     )
@@ -66,6 +75,8 @@ def _arguments() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"taskgate {version('taskgate')}")
     commands = parser.add_subparsers(prog="taskgate", dest="command", title="commands", metavar="")
     commands.add_parser("stdio", help="start a server that speaks over standard input and output, in front of it")
+    commands.add_parser("try", help="say whether it helps at a server, and what a list of tasks costs there")
+    commands.add_parser("tasks", help="list the tasks of a server that meet criteria")
     demo = commands.add_parser(
         "demo",
         help="see what it does: a filtered list, what it costs by hand and through taskgate",
@@ -79,40 +90,74 @@ def _arguments() -> argparse.ArgumentParser:
 
 
 def main() -> None:
-    """Run the command with the process's arguments."""
+    """Run the command with the process's arguments. Whoever reads its output may stop early."""
+    try:
+        _main()
+    except BrokenPipeError:
+        pass
+    finally:
+        try:
+            sys.stdout.flush()
+        except OSError:  # else Python says so when it ends
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _main() -> None:
+    _open_closed_streams()
     if sys.argv[1:2] == ["stdio"]:
         _stdio(sys.argv[2:])
+    if sys.argv[1:2] in (["try"], ["tasks"]):
+        from gateway.client import flags  # its HTTP client is no part of the gateway
+
+        run = flags.run_try if sys.argv[1] == "try" else flags.run_tasks
+        raise SystemExit(run(sys.argv[2:]))
     from gateway import app, config  # not before the server of stdio has been started
 
     parser = _arguments()
-    given = parser.parse_args()
+    given = parser.parse_args(sys.argv[1:])
     if given.command == "demo":
         if any(value for name, value in vars(given).items() if name not in ("command", "once")):
             parser.error("demo has its own configuration: it goes with none of the other flags")
         from gateway.demo import show  # its HTTP client is no part of the gateway
 
         raise SystemExit(show.run(given.once))
-    if (given.config is None) == (given.upstream is None):
-        parser.error("one of --config FILE and --upstream URL is needed")
-    if given.config is not None and (given.listen or given.admin):
-        parser.error("--listen and --admin go with --upstream; a file has its own listen and admin.listen")
+    _fill_in(parser, given)
     if given.against is not None and (given.config is None or not given.check):
         parser.error("--against goes with --check and --config")
     try:
         settings = _checked(given)
     except (config.ConfigError, app.StartError) as error:
-        print(f"taskgate: {error}", file=sys.stderr)
-        raise SystemExit(2) from None
+        _fail(error, 2)
     if given.check:
+        from gateway.operate import memory
+        from gateway.operate.logs import printable
         from gateway.transport.routes import address
 
-        print(f"{given.config or 'the flags'}: valid")
+        print(f"{printable(str(given.config or 'the flags'))}: valid")
         for upstream in settings.upstreams:
             at = address(upstream, settings.listen, settings.tls is not None)
             print(f"  {at} leads to {upstream.url} ({upstream.name})")
+        if problem := memory.problem(settings.index.memory_bytes_max):
+            _say(f"warning: {problem}")
         return
     has_file = given.config is not None and str(given.config) != "-"
     _serve(settings, partial(_read, given) if has_file else None)
+
+
+def _fill_in(parser: argparse.ArgumentParser, given: argparse.Namespace) -> None:
+    """Add what the environment says to the flags. Ends the process unless there is one source of the configuration."""
+    from gateway.arguments import from_environment
+
+    named = from_environment(given)
+    if given.config is None and given.upstream is None:
+        parser.error("one of --config FILE and --upstream URL is needed")
+    if given.config is not None and given.upstream is not None:
+        both = f"{named['config']} and {named['upstream']}"
+        parser.error(f"{both} are both given: a file names its own upstreams, so leave one of the two out")
+    if given.config is not None and (given.listen or given.admin):
+        which = named["listen" if given.listen else "admin"]
+        parser.error(f"{which} goes with --upstream; a file has its own listen and admin.listen")
+    given.config = given.config and Path(given.config)
 
 
 def _checked(given: argparse.Namespace) -> "config.Config":
@@ -152,13 +197,14 @@ def _serve(settings: "config.Config", read: "Callable[[config.Config], config.Co
         with asyncio.Runner(loop_factory=_loop_factory()) as runner:
             runner.run(app.run(settings, read))
     except app.StartError as error:
-        print(f"taskgate: {error}", file=sys.stderr)
-        raise SystemExit(1) from None
+        _fail(error, 1)
 
 
 def _stdio(arguments: list[str]) -> NoReturn:
     """Start a server, stand in front of it, and end as it does."""
-    parser = argparse.ArgumentParser(
+    from gateway.arguments import Flags
+
+    parser = Flags(
         prog="taskgate stdio",
         usage="taskgate stdio [--config FILE] [--admin HOST:PORT] -- COMMAND [ARG...]",
         description="Start COMMAND, an MCP server that speaks over standard input and output, and stand in front of "
@@ -166,7 +212,7 @@ def _stdio(arguments: list[str]) -> NoReturn:
         epilog="Exit status: the server's; a signal that ends the server ends taskgate too. 127 if there is no such "
         "command, 126 if it cannot be started, 2 for wrong flags or a wrong configuration, 1 if --admin cannot listen.",
     )
-    parser.add_argument("--config", type=Path, metavar="FILE", help="a configuration of log, index and limits")
+    parser.add_argument("--config", type=Path, metavar="FILE", help="a configuration of log, index, limits and traces")
     parser.add_argument("--admin", metavar="HOST:PORT", help="where /metrics and health are; without it, nowhere")
     flags, command = _split(arguments)
     given = parser.parse_args(flags)
@@ -178,14 +224,13 @@ def _stdio(arguments: list[str]) -> NoReturn:
     try:
         server = child.Child(command)
     except child.NotStarted as error:
-        print(f"taskgate: {error}", file=sys.stderr)
-        raise SystemExit(error.status) from None
+        _fail(error, error.status)
     from gateway import config, stdio  # while the server starts
 
     try:
         status = stdio.run(server, settings or config.StdioConfig(), admin)
     except stdio.NoListener as error:
-        print(f"taskgate: {error}", file=sys.stderr)
+        _say(error)
         server.terminate()
         status = 1
     child.end_as(status)
@@ -210,10 +255,41 @@ def _of_stdio(given: argparse.Namespace) -> "tuple[config.StdioConfig, config.Ad
 
     try:
         settings = config.load_stdio(given.config) if given.config is not None else config.StdioConfig()
+        if settings.traces is not None:
+            _check_traces(settings)
         return settings, config.admin_address(given.admin) if given.admin is not None else None
     except config.ConfigError as error:
+        _fail(error, 2)
+
+
+def _check_traces(settings: "config.StdioConfig") -> None:
+    from gateway import app
+
+    try:
+        app.check_traces(settings)
+    except app.StartError as error:
+        _fail(error, 2)
+
+
+def _open_closed_streams() -> None:
+    """Have closed standard streams lead nowhere. What is opened next would take their places, and what they get."""
+    for number, (name, mode) in enumerate([("stdin", "r"), ("stdout", "w"), ("stderr", "w")]):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)  # it takes the lowest number that is free
+            setattr(sys, name, os.fdopen(number, mode, closefd=False))
+
+
+def _say(error: Exception | str) -> None:
+    with suppress(OSError):  # nobody reads it
         print(f"taskgate: {error}", file=sys.stderr)
-        raise SystemExit(2) from None
+
+
+def _fail(error: Exception, status: int) -> NoReturn:
+    """Say why, and end with that status."""
+    _say(error)
+    raise SystemExit(status) from None
 
 
 def _loop_factory() -> "type[asyncio.AbstractEventLoop] | None":
@@ -221,8 +297,13 @@ def _loop_factory() -> "type[asyncio.AbstractEventLoop] | None":
         import uvloop
     except ImportError:
         return None
-    loop: type[asyncio.AbstractEventLoop] = uvloop.Loop
-    return loop
+
+    class FineLoop(uvloop.Loop):
+        """uvloop's own clock ticks once a millisecond: two answers in one would be of the same age (DESIGN 6.9)."""
+
+        time = staticmethod(time.monotonic)
+
+    return FineLoop
 
 
 if __name__ == "__main__":

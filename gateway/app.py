@@ -14,26 +14,32 @@ import socket
 import ssl
 from collections.abc import Awaitable, Callable, Iterable
 from importlib.util import find_spec
+from time import time
 from typing import TYPE_CHECKING, Any
 
 from aiohttp import web
 
-from gateway.config import Address, Config, ConfigError, Tls, Traces
-from gateway.operate import admin, logs, page
+from gateway.config import Address, Config, ConfigError, StdioConfig, Tls, Traces
+from gateway.operate import admin, logs, memory, page
 from gateway.operate.journal import Journal
 from gateway.operate.metrics import Gauge, Metrics
 from gateway.proxy import Proxy
 from gateway.tasks.guards import guards_of
 from gateway.tasks.sessions import SERVERS_IDLE_S, Servers, Sessions
-from gateway.transport import dial, health
+from gateway.transport import certificates, dial, health
 from gateway.transport.buffers import Buffers
+from gateway.transport.cors import Cors
 from gateway.transport.descriptors import are_exhausted, connections_kept
 from gateway.transport.door import Door
 from gateway.transport.exchange import Exchange
+from gateway.transport.handshakes import TlsServer
 from gateway.transport.headers import Headers
 from gateway.transport.listener import Listener
 from gateway.transport.pool import Pool
+from gateway.transport.remembered import Heads
+from gateway.transport.response import ResponseHead
 from gateway.transport.routes import address
+from gateway.transport.state import UpstreamHealth
 from gateway.transport.wire import Links
 
 if TYPE_CHECKING:
@@ -66,15 +72,16 @@ class App:
         self._links = Links()
         self._buffers = Buffers(config.limits.held_bytes_max)
         self._guards = guards_of(config.guards, self._loop.time)
+        self._heads: Heads[ResponseHead] = Heads()  # of responses that came before
         self._apply(config)
-        self._listener = Listener(self.handle, config.limits, self._buffers, self._metrics.connection_refused)
+        self._listener = Listener(self.handle, config.limits, self._buffers, self._proxy.heads, self._metrics)
         self._metrics.gauges(self._gauges)
         self._tls: ssl.SSLContext | None = None
-        self._server: asyncio.Server | None = None
+        self._server: asyncio.Server | TlsServer | None = None
         self._admin: web.AppRunner | None = None
         self._raises_descriptors = False
-        self._stopping = False
-        self._checks: list[asyncio.Task[None]] = []
+        self._draining: tuple[float, float] | None = None  # since when, and until when at most
+        self.looks: list[asyncio.Task[None]] = []
         self._sweeper: asyncio.Task[None] | None = None
 
     def _apply(self, config: Config) -> None:
@@ -83,17 +90,25 @@ class App:
         if self._store is not None:
             self._store.serves(config.upstreams, SERVERS_IDLE_S, config.index.idle_timeout)
         before, changed = self._pools, _changed(self._config, config, "url", "socket")
+        kept = {name: pool.standing for name, pool in before.items() if name not in changed}
+        for name in kept.keys() & _changed(self._config, config, "identity_headers"):
+            kept[name].cors = Cors()  # it says who got what
+        for name in kept.keys() & _changed(self._config, config, "tls", "health_check"):
+            kept[name].state = UpstreamHealth(name, time)
+        self._heads.end()
+        self._heads, shared = Heads(), (config.limits, self._buffers, self._links)
         self._pools = {
-            u.name: Pool(u, config.limits, self._buffers, self._links, self._metrics.responses(u.name))
+            u.name: Pool(u, *shared, self._metrics.responses(u.name), kept.get(u.name), self._heads)
             for u in config.upstreams
         }
-        for name, pool in self._pools.items():
-            pool.up = name not in before or name in changed or before[name].up
         if config.guards != self._config.guards:
             self._guards = guards_of(config.guards, self._loop.time)
         tracing, metrics = self._tracing, self._metrics
         journal = Journal(metrics, config.log) if tracing is None else tracing.journal(metrics, config.log)
         self._proxy = Proxy(config, self._pools, self._links, self._sessions, self._guards, metrics, journal)
+        self._certificates_end = certificates.all_ends(config)
+        if problem := memory.problem(config.index.memory_bytes_max):
+            log.warning(problem)
         self._config = config
 
     def handle(self, exchange: Exchange) -> Awaitable[None]:
@@ -114,13 +129,17 @@ class App:
             **self._sessions.gauges(),
             "index_sessions_max": ("Limit of index_sessions.", config.index.sessions_max),
             "index_bytes_max": ("Limit of index_bytes.", config.index.memory_bytes_max),
-            "connections": ("Connections of clients.", len(self._listener.connections)),
+            "connections": ("Connections of clients, without those that are refused.", self._listener.served),
             "connections_max": ("Limit of connections: those that can be kept.", self._listener.connections_max),
             "held_bytes": ("Bytes held for clients and upstreams.", self._buffers.held_bytes),
             "held_bytes_max": ("Limit of held_bytes.", config.limits.held_bytes_max),
             "upstream_up": (
-                "1 if the last exchange with the upstream, or the last check, was answered, or there was none.",
-                {name: float(pool.up) for name, pool in pools.items()},
+                "1 if the upstream is up, 0 if it is down. One that was never asked has no sample.",
+                {n: float(not p.state.is_down) for n, p in pools.items() if p.state.name != "not asked yet"},
+            ),
+            "certificate_expiry_timestamp_seconds": (
+                "When a certificate ends: one shown to an upstream, or the listener's, whose upstream is empty.",
+                self._certificates_end,
             ),
             "requests_in_flight": ("Requests of clients that have not ended; an open stream is one.", clients),
             "upstream_requests_in_flight": ("Requests to the upstream that have not ended.", active),
@@ -129,6 +148,11 @@ class App:
                 {u.name: float(u.requests_max) for u in config.upstreams},
             ),
         }
+
+    @property
+    def asked(self) -> int:
+        """How many requests have gone to all upstreams together."""
+        return self._metrics.made()
 
     async def start(self) -> None:
         """Listen. Raises StartError."""
@@ -139,60 +163,58 @@ class App:
             self._tls = tls_context(config.tls) if config.tls is not None else None
             self._server = await self._listen(config)
         except OSError as error:
-            raise StartError(f"cannot listen on {config.listen}: {error.strerror or error}") from None
+            raise StartError(admin.why_not("listen", config.listen, error)) from None
         if config.admin is not None:
             try:
                 if config.admin.listen.path:
                     _check_unused(config.admin.listen.path)
                 self._admin = await admin.serve(
-                    config.admin.listen, self._metrics, self._is_ready, self._admit, self._status
+                    config.admin.listen, self._metrics, self._is_ready, self._admit, self._facts
                 )
             except OSError as error:
-                raise StartError(f"cannot listen on {config.admin.listen}: {error.strerror or error}") from None
+                raise StartError(admin.why_not("admin.listen", config.admin.listen, error)) from None
         self._sweeper = asyncio.create_task(self._sweep())
         self._check_health(config)
         listen = config.listen
         if not listen.path:
             listen = Address(listen.host, self._server.sockets[0].getsockname()[1])
+        page_at = {} if config.admin is None else {"page": f"http://{config.admin.listen}/"}
         for upstream in config.upstreams:
             at = address(upstream, listen, config.tls is not None)
-            log.info("serving", extra={"address": at, "upstream": upstream.name})
+            hint = {"hint": "url has no path; most servers are at /mcp"} if upstream.url.path == "/" else {}
+            log.info("serving", extra={"address": at, "upstream": upstream.name, **page_at, **hint})
 
-    async def _listen(self, config: Config) -> asyncio.Server:
+    async def _listen(self, config: Config) -> asyncio.Server | TlsServer:
         """The listener of clients. Raises OSError."""
-        listen, protocol, loop = config.listen, self._listener.connection, self._loop
-        limit_s = config.limits.request_timeout or None if self._tls is not None else None
+        listen, protocol, loop, plain = config.listen, self._listener.connection, self._loop, self._tls is None
         if listen.path:
             _check_unused(listen.path)
-            return await loop.create_unix_server(
-                protocol, listen.path, ssl=self._tls, ssl_handshake_timeout=limit_s, backlog=_BACKLOG
-            )
-        if listen.host == "::":
+            server = await loop.create_unix_server(protocol, listen.path, backlog=_BACKLOG, start_serving=plain)
+        elif listen.host == "::":
             both = socket.create_server(("::", listen.port), family=socket.AF_INET6, dualstack_ipv6=True)
-            return await loop.create_server(
-                protocol, sock=both, ssl=self._tls, ssl_handshake_timeout=limit_s, backlog=_BACKLOG
-            )
-        return await loop.create_server(
-            protocol, listen.host, listen.port, ssl=self._tls, ssl_handshake_timeout=limit_s, backlog=_BACKLOG
-        )
+            server = await loop.create_server(protocol, sock=both, backlog=_BACKLOG, start_serving=plain)
+        else:
+            at = listen.host, listen.port
+            server = await loop.create_server(protocol, *at, backlog=_BACKLOG, start_serving=plain)
+        return server if self._tls is None else TlsServer(server, self._tls, self._listener, _BACKLOG)
 
     def _check_health(self, config: Config) -> None:
-        """Start the health checks of this configuration, in place of those before."""
-        for task in self._checks:
+        """Start the looks at the upstreams of this configuration, in place of those before."""
+        for task in self.looks:
             task.cancel()
-        self._checks = [
-            asyncio.create_task(health.watch(self._pools[u.name], u.health_check))
-            for u in config.upstreams
-            if u.health_check is not None
-        ]
+        self.looks = [asyncio.create_task(health.watch(self._pools[u.name])) for u in config.upstreams]
 
-    def _status(self) -> dict[str, Any]:
+    def _facts(self) -> page.Facts:
         """What the page shows."""
-        urls = {u.name: str(u.url) for u in self._config.upstreams}
-        return page.status(self._metrics, self._gauges(), urls, self._is_ready())
+        upstreams = [
+            {"name": u.name, "url": str(u.url), "state": state.name, "since": state.since, "why": state.why}
+            for u in self._config.upstreams
+            for state in (self._pools[u.name].state,)
+        ]
+        return page.Facts(self._gauges(), upstreams, self._config.guards, self._draining)
 
     def _is_ready(self) -> bool:
-        return not self._stopping
+        return self._draining is None
 
     def _admit(self, fields: Iterable[tuple[bytes, bytes]]) -> None:
         """Let a request in at the admin listener. Raises Forbidden."""
@@ -204,6 +226,8 @@ class App:
             await asyncio.sleep(_SWEEP_S)
             now = self._loop.time()
             self._listener.sweep(now)
+            for heads in (self._proxy.heads, self._heads):
+                heads.sweep(now)
             self._sessions.expire()
             if are_exhausted():  # uvloop closes connections that it cannot take, and reports nothing
                 self._listener.refused("descriptors")
@@ -229,6 +253,8 @@ class App:
         self._servers.forget(_changed(self._config, config, "url", "socket"))
         self._sessions.take_over(config.index, _changed(self._config, config, "url", "socket", "identity_headers"))
         self._apply(config)
+        self._listener.heads.end()
+        self._listener.heads = self._proxy.heads
         self._listener.limits = config.limits
         self._listener.connections_max = config.limits.connections_max
         self._buffers.bytes_max = config.limits.held_bytes_max
@@ -240,14 +266,16 @@ class App:
 
     async def stop(self) -> None:
         """Be no longer ready, wait for `shutdown_delay`, take no new connections, let answers end, close all."""
-        self._stopping = True
-        log.info("draining", extra={"connections": len(self._listener.connections)})
-        if self._server is not None and self._config.limits.shutdown_delay:
-            await asyncio.sleep(self._config.limits.shutdown_delay)
+        limits, now = self._config.limits, time()
+        self._draining = (now, now + limits.shutdown_delay + limits.drain_timeout)
+        if has_begun := self._sweeper is not None:
+            log.info("draining", extra={"connections": len(self._listener.connections)})
+        if self._server is not None and limits.shutdown_delay:
+            await asyncio.sleep(limits.shutdown_delay)
         if self._server is not None:
             self._server.close()
-        await self._listener.drain(self._config.limits.drain_timeout)
-        for task in (self._sweeper, *self._checks):
+        await self._listener.drain(limits.drain_timeout)
+        for task in (self._sweeper, *self.looks):
             if task is not None:
                 task.cancel()
         for pool in (*self._pools.values(), *self._retired):
@@ -258,7 +286,8 @@ class App:
             await self._admin.cleanup()
         if self._tracing is not None:
             await self._tracing.close()
-        log.info("stopped")
+        if has_begun:
+            log.info("stopped")
 
     def raise_descriptors(self) -> None:
         """Raise the process's limit of open files to what its connections need, now and after each reload."""
@@ -286,7 +315,7 @@ def store_of(config: Config, failed: Callable[[str], None]) -> "RedisStore | Non
 def check_store(config: Config) -> None:
     """Raise StartError unless what a configured store needs is installed."""
     if config.store is not None and find_spec("redis") is None:
-        raise StartError("store: its client is not installed; run pip install 'taskgate[redis]'")
+        raise StartError("store: its client is not installed; install taskgate with the extra redis")
 
 
 def tls_context(tls: Tls) -> ssl.SSLContext:
@@ -294,9 +323,9 @@ def tls_context(tls: Tls) -> ssl.SSLContext:
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     context.set_alpn_protocols(["http/1.1"])
     try:
-        context.load_cert_chain(tls.certificate, tls.key)
-    except (OSError, ssl.SSLError) as error:
-        raise StartError(f"tls.certificate and tls.key cannot be used: {error}") from None
+        dial.load_certificate(context, tls.certificate, tls.key)
+    except OSError as error:
+        raise StartError(f"tls.{error}") from None
     return context
 
 
@@ -308,10 +337,10 @@ def check_tls(config: Config) -> None:
         try:
             dial.tls_context(upstream)
         except OSError as error:
-            raise StartError(f"upstreams[{at}].tls: its files cannot be used: {error}") from None
+            raise StartError(f"upstreams[{at}].tls.{error}") from None
 
 
-def check_traces(config: Config) -> None:
+def check_traces(config: Config | StdioConfig) -> None:
     """Raise StartError unless configured traces have their packages, and values that OpenTelemetry allows."""
     if config.traces is None:
         return
@@ -320,7 +349,7 @@ def check_traces(config: Config) -> None:
 
         Tracing.check(config.traces.endpoint)
     except ImportError as error:
-        raise StartError(f"traces: its packages are missing; install taskgate[otel]: {error}") from None
+        raise StartError(f"traces: its packages are missing; install taskgate with the extra otel: {error}") from None
     except ValueError as error:
         raise StartError(f"traces: OpenTelemetry refuses a variable OTEL_*: {error}") from None
 
@@ -363,7 +392,6 @@ async def run(config: Config, read: Callable[[Config], Config] | None) -> None:
     loop = asyncio.get_running_loop()
     app = App(config)
     loop.set_exception_handler(app.not_caught)
-    app.raise_descriptors()
     ended = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, ended.set)
@@ -373,6 +401,7 @@ async def run(config: Config, read: Callable[[Config], Config] | None) -> None:
         loop.add_signal_handler(signal.SIGHUP, _nothing_to_reload)
     try:
         await app.start()
+        app.raise_descriptors()
         await ended.wait()
     finally:
         await app.stop()

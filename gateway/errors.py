@@ -3,6 +3,7 @@
     GatewayError                502, -32603
     ├── Ambiguous               400, -32600   `Connection` names a field that tells who asks (DESIGN 3.2)
     ├── Forbidden               403, -32600   `Host` or `Origin` is refused (DESIGN 7.10)
+    ├── Internal                500, -32603   a fault of the gateway itself
     ├── Loop                    508, -32600   an upstream's address leads back to the gateway
     ├── NoUpstream              404, -32600   no upstream is configured for the host and path
     ├── RateLimited             429, -32600   too many task operations of one identity, with Retry-After
@@ -18,12 +19,9 @@
 """
 
 from collections.abc import Iterable, Sequence
-from typing import Final
 
 from gateway.mcp import jsonrpc
 from gateway.mcp.jsonrpc import INTERNAL_ERROR, INVALID_REQUEST
-
-DENIALS: Final = (401, 403, 404)  # statuses that mean: no access, or no such session
 
 
 class GatewayError(Exception):
@@ -32,6 +30,7 @@ class GatewayError(Exception):
     status = 502
     reason = b"Bad Gateway"
     code = INTERNAL_ERROR
+    refuses = False  # whether it says no to who asks, and so nothing has failed
     fields: Sequence[tuple[bytes, bytes]] = ()
     """Header fields of the response, beside the fields of every error."""
 
@@ -53,6 +52,15 @@ class Forbidden(GatewayError):
     status, reason, code = 403, b"Forbidden", INVALID_REQUEST
 
 
+class Internal(GatewayError):
+    """A fault of the gateway itself. Clients are not told which; the log has its traceback."""
+
+    status, reason = 500, b"Internal Server Error"
+
+    def __init__(self) -> None:
+        super().__init__("a fault of taskgate itself; its log says more")
+
+
 class NoUpstream(GatewayError):
     status, reason, code = 404, b"Not Found", INVALID_REQUEST
 
@@ -62,12 +70,13 @@ class Loop(GatewayError):
 
 
 class RateLimited(GatewayError):
-    """Too many task operations of one identity."""
+    """Too many task operations of one client; `price` is how many this one counts for."""
 
-    status, reason, code = 429, b"Too Many Requests", INVALID_REQUEST
+    status, reason, code, refuses = 429, b"Too Many Requests", INVALID_REQUEST, True
 
-    def __init__(self, retry_after_s: int) -> None:
-        super().__init__(f"too many task operations; try again in {retry_after_s} s")
+    def __init__(self, retry_after_s: int, price: int) -> None:
+        takes = f" (this one takes {price})" if price > 1 else ""
+        super().__init__(f"too many task operations{takes}; try again in {retry_after_s} s")
         self.fields = [(b"Retry-After", b"%d" % retry_after_s)]
 
 
@@ -95,11 +104,7 @@ class UpstreamRefused(GatewayError):
     ) -> None:
         super().__init__(f"the upstream answered {status}")
         self.status, self.reason, self.headers, self.body, self.crawl_id = status, reason, headers, body, crawl_id
-
-    @property
-    def denies(self) -> bool:
-        """Whether the caller has no access, or its session is no more."""
-        return self.status in DENIALS
+        self.refuses = status in (401, 403, 404)  # no access, or no such session
 
 
 class UpstreamFailed(GatewayError):
@@ -111,6 +116,7 @@ class UpstreamFailed(GatewayError):
         super().__init__("the upstream answered with a JSON-RPC error")
         self.error = error
         self.code = jsonrpc.code_of(error) or INTERNAL_ERROR
+        self.refuses = self.code == jsonrpc.METHOD_NOT_FOUND  # a server without tasks
 
     def message(self, raw_id: bytes) -> bytes:
         return b'{"jsonrpc":"2.0","id":%b,"error":%b}' % (raw_id, self.error)

@@ -1,12 +1,13 @@
-"""The identity of a caller, and the key of its session (DESIGN 7).
+"""The identity of a caller, the key of its session (DESIGN 7), and who pays for it (DESIGN 8.9).
 
-In: the header fields of a request, its upstream, target and session. Out: digests.
+In: the header fields of a request, its upstream, target, session and client's address. Out: digests.
 Always: two callers share a key only if upstream, target, session and identity are the same. `tasks` and `transport` may
 know this file; it knows no room.
 """
 
 import hashlib
 from collections.abc import Iterable
+from ipaddress import IPv6Address, ip_address
 from operator import itemgetter
 from typing import Final, NamedTuple
 
@@ -20,6 +21,9 @@ _NO_IDENTITY: Final = frozenset(
     b"connection keep-alive proxy-connection te trailer transfer-encoding upgrade expect "
     b"cache-control pragma date priority".split()
 )
+_CREDENTIALS: Final[tuple[str, ...]] = ("authorization", "cookie")  # the first that is there tells who pays
+_OF_ONE_TOKEN: Final = (b"bearer", b"basic")  # schemes: servers read no word behind their token
+_NETWORK_BYTES: Final = 8  # of an IPv6 address: one customer has all 2**64 behind them
 
 
 class Key(NamedTuple):
@@ -56,3 +60,41 @@ def identity(headers: Iterable[tuple[bytes, bytes]], only: Iterable[str] | None)
     for name, value in sorted(chosen, key=itemgetter(0)):  # the order of repeated fields may matter
         digest.update(b"%d:%b%d:%b" % (len(name), name, len(value), value))
     return digest.digest()
+
+
+def payer(headers: Iterable[tuple[bytes, bytes]], identity_headers: Iterable[str] | None, address: str) -> bytes:
+    """A digest of who pays for a request: its identity if the operator says what makes one (DESIGN 8.9).
+
+    Else the first that is there of `Authorization` and `Cookie`. Else its connection's `address`; so for a credential
+    that stands there twice: servers read one of them, and a client can invent the other.
+    """
+    fields = [(low, _as_read(low, value)) for name, value in headers if (low := name.lower())]
+    names = [name.decode("latin-1") for name, _ in fields]
+    if identity_headers is None:
+        only = [name for name in _CREDENTIALS if name in names][:1]
+    else:
+        only = [name.lower() for name in identity_headers]
+    is_doubled = any(name in _CREDENTIALS and names.count(name) > 1 for name in only)
+    if is_doubled or (identity_headers is None and not only):
+        return _digest(_network(address))
+    return identity(fields, only)
+
+
+def _as_read(name: bytes, value: bytes) -> bytes:
+    """A value as all servers read it that take it: with other white space or another case it is the same credential."""
+    words = value.split()
+    if name == b"authorization" and words:
+        words[0] = words[0].lower()
+        words = words[:2] if words[0] in _OF_ONE_TOKEN else words
+    return b" ".join(words)
+
+
+def _network(address: str) -> bytes:
+    """An IPv4 address, the network of an IPv6 address, or the text itself (a Unix socket)."""
+    try:
+        parsed = ip_address(address)
+    except ValueError:
+        return address.encode()
+    if not isinstance(parsed, IPv6Address):
+        return parsed.packed
+    return parsed.packed[:_NETWORK_BYTES] if parsed.ipv4_mapped is None else parsed.ipv4_mapped.packed

@@ -5,23 +5,25 @@
     for no upstream                       404                              transport/routes.py
     too many task operations              429, if configured               tasks/guards.py
     a filtered `tasks/list`               answered                         tasks/answer.py
-    `notifications/cancelled` of one      relayed, and the answer ends
+    `notifications/cancelled` of one      relayed, and the answer ends       tasks/ids.py
     everything else                       relayed                          transport/relay.py
                                           and watched on its way           watch.py
 
-In: exchanges. Out: responses. Always: a `GatewayError` becomes a response in one place, `_fail`.
+In: exchanges. Out: responses. Always: a `GatewayError` becomes a response in one place, `_fail`; so does any other
+exception, as `Internal`.
 """
 
 import asyncio
+import logging
 import re
 from time import perf_counter
 from typing import Final
 
 from gateway.config import Config
-from gateway.errors import GatewayError, Loop, Overloaded, UpstreamRefused
+from gateway.errors import GatewayError, Internal, Loop, UpstreamRefused, UpstreamTimeout
 from gateway.mcp import jsonrpc, observe
 from gateway.mcp.capabilities import LAST_REVISION
-from gateway.mcp.jsonrpc import INVALID_PARAMS, Message
+from gateway.mcp.jsonrpc import Message
 from gateway.operate.journal import Journal
 from gateway.operate.metrics import Metrics
 from gateway.tasks import answer
@@ -31,16 +33,20 @@ from gateway.tasks.guards import Guards
 from gateway.tasks.refresh import Refresher
 from gateway.tasks.sessions import Sessions
 from gateway.transport.buffers import SMALL_BYTES_MAX
-from gateway.transport.caller import Callers, HttpCaller
+from gateway.transport.caller import Callers, HttpCaller, Way
 from gateway.transport.door import Door
-from gateway.transport.exchange import Exchange
+from gateway.transport.exchange import ClientGone, Exchange
 from gateway.transport.headers import Headers
 from gateway.transport.pool import Pool
 from gateway.transport.relay import JSON, Request, relay
+from gateway.transport.remembered import Heads
 from gateway.transport.reply import HttpReply
-from gateway.transport.upstream import authenticates_connection
+from gateway.transport.response import authenticates_connection
+from gateway.transport.upstream import EVENT_STREAM
 from gateway.transport.wire import Links
 from gateway.watch import watch_of
+
+log = logging.getLogger("taskgate.request")
 
 # The message endpoint of HTTP+SSE (2024-11-05) names its session in the query, as every SDK's server writes it.
 _HTTP_SSE_SESSION: Final = re.compile(rb"[?&]session_?id=", re.IGNORECASE)
@@ -66,6 +72,7 @@ class Proxy:
         self._metrics = metrics
         self._journal = journal
         clock = asyncio.get_running_loop().time
+        self.heads: Heads[Way] = Heads()  # of requests that came before
         self._door = Door(config.listen, config)
         self._callers = Callers(config, pools)
         self._guards = guards
@@ -73,43 +80,40 @@ class Proxy:
 
     async def handle(self, exchange: Exchange) -> None:
         """One request of a client, from its head to the end of its response."""
-        began_at = perf_counter()  # uvloop's own clock ticks once a millisecond
-        kind = "refused"
+        began_at, kind = perf_counter(), "refused"  # uvloop's own clock ticks once a millisecond
         caller: HttpCaller | None = None
         message: Message | None = None
         failed: GatewayError | None = None
         try:
             if self._links.has_other_end_of(exchange.connection):
                 raise Loop("this request comes from taskgate itself: the url of an upstream leads back to it")
-            self._door.check(exchange.headers)
-            caller = self._callers.of(exchange)
-            exchange.authenticates = authenticates_connection(exchange.headers)
+            caller = self._admit(exchange)
             caller.pool.clients += 1
-            message, whole = await self._read(exchange)
-            if self._guards is not None and message is not None:
+            exchange.comments_s = caller.upstream.keepalive_comments
+            message, whole = await self._read(exchange, caller.session_id)
+            if self._guards is not None:
                 self._guard(self._guards, exchange, caller, message)
             if self._has_store and message is not None and message.method == "tasks/list":
                 caller.held = await self._catch_up(message, caller, exchange)
                 if caller.held is answer.CANCELLED_EARLY:
                     kind = "answered"
-                    self._journal.began(exchange)
+                    self._journal.began(exchange, message)
                     HttpReply(exchange, caller).end()
                     return
             position = self._position(message, caller, exchange) if message is not None else None
             if position is not None and message is not None:
                 kind = "answered"
-                self._journal.began(exchange)
-                await self._answerer.answer(HttpReply(exchange, caller), caller, message, position)
+                self._journal.began(exchange, message)
+                reply = HttpReply(exchange, caller)
+                exchange.error_code = await self._answerer.answer(reply, caller, message, position)
             else:
                 kind, message = "relayed", self._kept(exchange, caller, message)
                 await self._relay(exchange, caller, message, whole)
-        except BadQuery as bad:
-            kind = "answered"
-            assert message is not None and caller is not None
-            failed = self._refuse(exchange, bad, caller, message)
-        except GatewayError as error:
-            failed = error
-            self._fail(exchange, error, caller, message)
+        except ClientGone:
+            raise
+        except Exception as error:
+            failed = error if isinstance(error, GatewayError) else _internal(exchange)
+            self._fail(exchange, failed, caller, message)
             error.__traceback__ = error.__context__ = None  # break the reference cycle: its frames hold the error
         finally:
             if caller is not None:
@@ -117,14 +121,38 @@ class Proxy:
             self._journal.ended(exchange, caller, kind, message, perf_counter() - began_at, failed)
             failed = None
 
-    async def _read(self, exchange: Exchange) -> tuple[Message | None, bool]:
-        """The message of a request, None if it is not read or is none; and whether the whole body has come."""
+    def _admit(self, exchange: Exchange) -> HttpCaller:
+        """The caller of a request that may come in. Raises Forbidden, NoUpstream, Ambiguous or Overloaded."""
+        head = exchange.head
+        way: Way | None = exchange.way
+        if way is None or way.table is not self.heads:
+            self._door.check(exchange.headers)
+            caller = self._callers.of(exchange)
+            exchange.authenticates = authenticates_connection(exchange.headers)
+            way = exchange.way = Way(self.heads, head, caller, _may_carry_message(exchange))
+            if head.raw and not exchange.authenticates:
+                way.is_kept = exchange.connection.recall.keep(self.heads, head.raw, head.body_bytes, way)
+            head.raw = b""
+        is_changed = self._guards is not None or self._has_store  # they note something of the request in its caller
+        return way.caller.again() if is_changed else way.caller
+
+    async def _read(self, exchange: Exchange, session_id: bytes) -> tuple[Message | None, bool]:
+        """The message of a request, None if it is not read or is none; and whether the whole body has come.
+
+        In a session the id of a request is noted: a cancel may mean it.
+        """
+        exchange.check_head()
         bytes_max = self._limits.inspected_body_bytes_max
-        if not _may_carry_message(exchange, bytes_max):
-            exchange.taken = exchange.body.take()
-            return None, exchange.body.complete
-        whole = await exchange.read_body(bytes_max)
-        return jsonrpc.parse(exchange.taken) if whole else None, whole
+        message: Message | None = None
+        if exchange.way.may_carry and exchange.head.body_bytes <= bytes_max:
+            whole = await exchange.read_body(bytes_max)
+            message = jsonrpc.parse(exchange.taken) if whole else None
+        else:
+            exchange.taken, whole = exchange.body.take(), exchange.body.is_whole
+        if session_id and exchange.method == b"POST" and (message is None or message.is_request):
+            request_id = None if message is None else jsonrpc.id_of(message.id)
+            self._sessions.request_ids.note(session_id, request_id)
+        return message, whole
 
     async def _catch_up(self, message: Message, caller: HttpCaller, exchange: Exchange) -> object:
         """Learn what other replicas know of the session of a query; returns what must be held meanwhile."""
@@ -132,61 +160,54 @@ class Proxy:
             return None
         return await self._answerer.catch_up(caller.key, message)
 
-    def _position(self, message: Message, caller: HttpCaller, exchange: Exchange) -> Position | None:
-        """The page that a filtered `tasks/list` asks for; None if the message is relayed. Raises BadQuery."""
+    def _position(self, message: Message, caller: HttpCaller, exchange: Exchange) -> Position | BadQuery | None:
+        """The page that a filtered `tasks/list` asks for, or what is wrong; None if the message is relayed."""
         if message.method != "tasks/list" or not _may_be_answered(caller, exchange):
             return None
         return self._answerer.position(caller.key, message)
 
     @staticmethod
-    def _guard(guards: Guards, exchange: Exchange, caller: HttpCaller, message: Message) -> None:
+    def _guard(guards: Guards, exchange: Exchange, caller: HttpCaller, message: Message | None) -> None:
         """Apply the guards to a request. They may change its body. Raises RateLimited."""
-        body = guards.admit(message, exchange.taken, caller)
-        if body is not exchange.taken:
-            exchange.taken = body
-            if b"content-length" in caller.headers:
-                caller.headers = caller.headers.with_value(b"content-length", b"%d" % len(body))
+        if message is None:
+            if exchange.method == b"POST" and EVENT_STREAM in b",".join(exchange.headers.all(b"accept")).lower():
+                guards.admit_unread(exchange.taken, caller)  # a server may read what the gateway does not
+            return
+        exchange.replace_body(guards.admit(message, exchange.taken, caller))
 
     def _kept(self, exchange: Exchange, caller: HttpCaller, message: Message | None) -> Message | None:
         """What is still needed of a message that is relayed. Its raw members would keep the whole body in memory."""
         if message is None:
             return None
-        if message.method == answer.CANCELLED and not caller.pool.knows_by_connection(exchange):
-            self._answerer.cancel(caller.key, message)
+        if message.method == answer.CANCELLED and not exchange.authenticates:
+            self._answerer.cancel(caller.key, caller.session_id, message)
         if len(exchange.taken) <= SMALL_BYTES_MAX:
             return message
+        exchange.traceparent = self._journal.traceparent(message)
         kept = observe.essence(message)
         size_bytes = len(bytes(kept.id)) + len(kept.method or "")
-        exchange.kept_bytes = size_bytes if size_bytes > SMALL_BYTES_MAX else 0
+        exchange.kept_bytes += size_bytes if size_bytes > SMALL_BYTES_MAX else 0
         return kept
 
     async def _relay(self, exchange: Exchange, caller: HttpCaller, message: Message | None, whole: bool) -> None:
         method = message.method if message is not None and message.method is not None else exchange.method.decode()
         watch = watch_of(exchange, caller, message, self._sessions)
-        headers = caller.headers
-        if message is not None or exchange.method == b"GET":
-            headers = headers.with_readable_encodings()
-        refused_trailers = caller.identity_headers if b"transfer-encoding" in headers.by_name else ()
-        request = Request(exchange.method, caller.target, headers, exchange.take(), whole, refused_trailers)
+        # No name for the body or the head: they are not to stay for as long as the answer comes.
+        up_bytes = exchange.up_bytes
+        request = Request(exchange.method, exchange.way.up(up_bytes), up_bytes, exchange.take(), whole)
+        if request.chunked:
+            request.refused_trailers = caller.identity_headers
         exchange.waits_for_news = exchange.method == b"GET" or method == "tasks/result"
         self._metrics.upstream_request(caller.upstream.name, method)
         timeout_s = None if exchange.waits_for_news else caller.upstream.response_timeout
         await relay(exchange, request, caller.pool, timeout_s, watch, self._limits)
 
-    def _refuse(self, exchange: Exchange, bad: BadQuery, caller: HttpCaller, message: Message) -> GatewayError | None:
-        """Answer wrong parameters. Returns the error that goes out instead if there is no room for the request's id."""
-        try:
-            HttpReply(exchange, caller).send(answer.bad_query(message, bad))
-        except Overloaded as error:
-            self._fail(exchange, error, caller, message)
-            return error.with_traceback(None)
-        exchange.error_code = INVALID_PARAMS
-        return None
-
     def _fail(
         self, exchange: Exchange, error: GatewayError, caller: HttpCaller | None, message: Message | None
     ) -> None:
         """Make a response of an error. Where a response has begun, cut the connection instead."""
+        if caller is not None and isinstance(error, UpstreamTimeout):
+            caller.pool.state.silent(str(error))  # the connection does not see the limits of a crawl and of an upload
         if exchange.started:
             exchange.status = error.status  # for the metrics: the status that went out promised a whole answer
             return
@@ -207,16 +228,23 @@ class Proxy:
             exchange.respond(error.status, error.reason, fields, error.message(raw_id))
 
 
-def _may_carry_message(exchange: Exchange, bytes_max: int) -> bool:
+def _internal(exchange: Exchange) -> Internal:
+    """The error for the exception that is being handled, a fault of the gateway itself."""
+    path = exchange.target.partition(b"?")[0]  # a query may hold a token
+    log.exception("a request could not be handled", extra={"target": path.decode("latin-1")})
+    return Internal()
+
+
+def _may_carry_message(exchange: Exchange) -> bool:
     headers = exchange.headers
-    if exchange.method != b"POST" or headers.media_type() != JSON or b"content-encoding" in headers.by_name:
+    if exchange.method != b"POST" or headers.media_type() != JSON:
         return False
-    return int(headers.get(b"content-length") or 0) <= bytes_max
+    return b"content-encoding" not in headers.by_name or headers.tokens(b"content-encoding") == [b"identity"]
 
 
 def _may_be_answered(caller: HttpCaller, exchange: Exchange) -> bool:
     """Whether the gateway may answer a `tasks/list` of a caller's."""
-    return not (caller.pool.knows_by_connection(exchange) or _of_another_era(caller))
+    return not (exchange.authenticates or _of_another_era(caller))
 
 
 def _of_another_era(caller: HttpCaller) -> bool:

@@ -16,23 +16,24 @@ import gc
 import logging
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
 from contextlib import AbstractContextManager, nullcontext, suppress
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from time import time
+from typing import TYPE_CHECKING, Any, Final
 
 from gateway.config import Address, Config, StdioConfig
-from gateway.errors import GatewayError, Overloaded
+from gateway.errors import GatewayError, Internal, Overloaded
 from gateway.mcp import jsonrpc, observe
 from gateway.mcp.jsonrpc import Id, Message
 from gateway.operate import logs
 from gateway.tasks import answer
+from gateway.tasks.crawler import OWN
 from gateway.tasks.criteria import BadQuery
 from gateway.tasks.cursor import Position
-from gateway.tasks.passing import Passing
-from gateway.tasks.ports import Counts, EndedQuery
+from gateway.tasks.passing import PLAIN, UNKNOWN, Heard, Pending, begin
 from gateway.tasks.refresh import Refresher
 from gateway.tasks.sessions import Servers, Sessions
 from gateway.transport.buffers import Account, Buffers
 from gateway.transport.child import Child, Streams
-from gateway.transport.lines import Line, LineParser
+from gateway.transport.lines import Line, LineParser, Sight
 from gateway.transport.pipes import PipeSink, PipeSource
 from gateway.transport.stdio import (
     KEY,
@@ -50,23 +51,15 @@ from gateway.transport.stdio import (
 )
 
 if TYPE_CHECKING:
-    from gateway.operate.metrics import Gauge
+    from gateway.operate.journal import StdioJournal
+    from gateway.operate.metrics import Gauge, Metrics, Spans
 
 log = logging.getLogger("taskgate.request")
 
+_SESSION: Final = b"stdio"  # one process is one session
 _LINES_AT_ONCE: Final = 100  # before other tasks get their turn
 _SWEEP_S: Final = 1.0
 _SILENCE_S: Final = 0.5  # after the server's end: other processes may hold its output open
-
-
-class StdioCounts(Counts, Protocol):
-    """What is counted for the operator, requests of the client included."""
-
-    def request(self, upstream: str, kind: str, method: str, status: int, seconds: float) -> None:
-        """A client's request was answered; `kind` is relayed or answered."""
-
-    def upstream_request(self, upstream: str, method: str) -> None:
-        """A request of the client's went to the server."""
 
 
 class StdioProxy:
@@ -79,21 +72,23 @@ class StdioProxy:
         server: Sink,
         sessions: Sessions,
         buffers: Buffers,
-        counts: StdioCounts,
+        counts: "Metrics | NoCounts",
         clock: Callable[[], float],
+        journal: "StdioJournal | None" = None,
     ) -> None:
         self._limits = config.limits
+        self._journal = journal
         self._buffers = buffers
         self._sessions = sessions
         self._counts = counts
         self._clock = clock
         self._to_client = Outlet(client, buffers)
         self._to_server = Outlet(server, buffers)
-        self._channel = StdioChannel(self._to_server)
-        self._passing = Passing(sessions, KEY)
+        self._channel = StdioChannel(self._to_server, OWN)
         self._answerer = answer.Answerer(sessions, Refresher(sessions, config.index, counts, clock), counts, clock)
         self._unanswered = Unanswered()
         self._answering: set[asyncio.Task[None]] = set()
+        self._sight: Sight | None = None  # of the client's line that passes in pieces
 
     async def _lines(self, source: Source, outlet: Outlet) -> AsyncIterator[Line]:
         """The lines of a side, no faster than the other side takes them. The last one may have no end."""
@@ -119,8 +114,8 @@ class StdioProxy:
         async for line in self._lines(source, self._to_server):
             if line.whole and not line.ended:
                 last = line
-            else:
-                await self._from_client(line)
+            elif not await self._is_answered(line):
+                self._to_server.pass_on(line)
         if self._to_server.is_inside:  # a large line: no request of the gateway's own can follow
             self._channel.end("the client has ended inside a line")
         if last is not None and not await self._is_answered(last):
@@ -134,35 +129,43 @@ class StdioProxy:
         if self._answering:
             await asyncio.wait(self._answering, timeout=self._limits.drain_timeout)
 
-    async def _from_client(self, line: Line) -> None:
-        """A line of the client's passes, unless it is answered here."""
-        if not await self._is_answered(line):
-            self._to_server.pass_on(line)
-
     async def _is_answered(self, line: Line) -> bool:
         """Whether a line is answered here. What passes is noted."""
         message = jsonrpc.parse(line.raw) if line.whole else None
         if message is None:
+            self._pass_unread(line)
             return False
-        try:
-            position = self._answerer.position(KEY, message)
-        except BadQuery as bad:
-            await self._to_client.drain()
-            self._to_client.insist(answer.bad_query(message, bad))
-            return True
-        if position is not None:
+        if message.is_request:
+            self._sessions.request_ids.note(_SESSION, jsonrpc.id_of(message.id))
+        if (position := self._answerer.position(KEY, message)) is not None:
             await self._begin(message, position, len(line.raw))
             return True
         if message.method == answer.CANCELLED:
-            self._answerer.cancel(KEY, message)
+            self._answerer.cancel(KEY, _SESSION, message)
             self._unanswered.cancel(jsonrpc.id_of(jsonrpc.member(message.params, "requestId")))
         if message.is_request:
             held = self._sessions.hold(KEY) if observe.is_observed(message) else None
-            self._unanswered.note(Passed(observe.essence(message), self._clock(), held))
+            above = self._counts.spans.traceparent(message) if self._counts.spans is not None else ""
+            self._unanswered.note(Passed(observe.essence(message), self._clock(), held, traceparent=above))
             self._counts.upstream_request(KEY.upstream, message.method or "")
         return False
 
-    async def _begin(self, message: Message, position: Position, size_bytes: int) -> None:
+    def _pass_unread(self, line: Line) -> None:
+        """A line, or a piece of one, passes unread. It may be a request, whose id can be seen in most."""
+        if line.whole and not jsonrpc.looks_like_messages(line.raw):
+            return
+        if self._sight is None:
+            self._sight = Sight(line.raw)
+        else:
+            self._sight.feed(line.raw)
+        if not line.ended:
+            return
+        request_id, self._sight = self._sight.request_id, None
+        self._sessions.request_ids.note(_SESSION, request_id)
+        if request_id is not None:
+            self._unanswered.note_unread(request_id, self._clock())
+
+    async def _begin(self, message: Message, position: Position | BadQuery, size_bytes: int) -> None:
         """Answer a query in the background. A client that takes no answers is not read beyond its next query."""
         await self._to_client.drain()
         work = asyncio.create_task(self._answer(message, position, size_bytes))
@@ -170,20 +173,29 @@ class StdioProxy:
         work.add_done_callback(self._answering.discard)
         await asyncio.sleep(0)  # a cancellation that follows finds it under way
 
-    async def _answer(self, message: Message, position: Position, size_bytes: int) -> None:
-        reply, account, began_at = StdioReply(self._to_client), Account(self._buffers), self._clock()
+    async def _answer(self, message: Message, position: Position | BadQuery, size_bytes: int) -> None:
+        account, began_at = Account(self._buffers), self._clock()
+        reply = StdioReply(self._to_client, account, size_bytes)
+        code: int | None = None
+        failed: GatewayError | None = None
+        if self._counts.spans is not None:
+            self._counts.spans.began(message)
         try:
             if len(self._answering) > self._limits.connections_max:
                 raise Overloaded(f"{self._limits.connections_max} queries are under way (limits.connections_max)")
             account.hold(size_bytes)
-            await self._answerer.answer(reply, StdioCaller(self._channel), message, position)
-        except GatewayError as error:
-            log.info("failed", extra={"upstream": KEY.upstream, "failure": error.kind, "why": str(error)})
-            reply.fail(error.message(bytes(message.id)))
+            code = await self._answerer.answer(reply, StdioCaller(self._channel), message, position)
+        except Exception as error:
+            failed = error if isinstance(error, GatewayError) else Internal()
+            if failed is not error:
+                log.exception("a request could not be handled", extra={"method": "tasks/list"})
+            reply.fail(failed.message(bytes(message.id)))
+            code = failed.code
             error.__traceback__ = error.__context__ = None  # break the reference cycle: its frames hold the error
         finally:
             account.close()
-            self._count("answered", message.method, began_at)
+            if self._journal is not None:
+                self._journal.ended("answered", message, self._clock() - began_at, "", code, failed, None)
 
     # ---- from the server ----
 
@@ -219,26 +231,45 @@ class StdioProxy:
     def _stays(self, line: Line) -> bool:
         """Whether a line answers a request of the gateway's. What passes is observed."""
         message = jsonrpc.parse(line.raw)
-        if message is None:
-            if line.raw.lstrip().startswith(b"["):
-                self._passing.unread()  # a batch (2025-03-26) may have done anything
-        elif not message.is_response:
-            self._passing.notification(message)
+        if message is None or not message.is_response:
+            if message is None and (unread_id := Sight(line.raw).id) is not None:
+                return self._is_unreadable(unread_id)
+            self._hear(PLAIN.message(line.raw))
         elif self._channel.asked(message_id := jsonrpc.id_of(message.id)):
             self._channel.answer(message_id, message)
             return True
-        elif (passed := self._unanswered.take(message_id)) is None:
-            self._passing.unread()  # the request is unknown, so the response may tell of any change
         else:
-            self._count("relayed", passed.request.method, passed.at)
-            if passed.request.method == "initialize":
-                line.raw = self._passing.initialized(line.raw, message)
-            else:
-                self._passing.response(passed.request, message, passed.at)
+            passed = self._unanswered.take(message_id)
+            heard = _pending(passed).message(line.raw)
+            self._ended(passed, jsonrpc.error_code(message), heard.task_id)
+            self._hear(heard)
+            line.raw = heard.seen
         return False
 
-    def _count(self, kind: str, method: str | None, began_at: float) -> None:
-        self._counts.request(KEY.upstream, kind, method or "", 200, self._clock() - began_at)
+    def _answered(self, message_id: Id | None) -> Pending:
+        """What a response of that id answers, which is not read; it is answered now."""
+        passed = None if message_id is None else self._unanswered.take(message_id)
+        self._ended(passed, None, None)
+        return _pending(passed)
+
+    def _ended(self, passed: Passed | None, code: int | None, task_id: str | None) -> None:
+        """A request of the client's was answered, by an error if there is a code."""
+        if self._journal is not None and passed is not None:
+            seconds = self._clock() - passed.at
+            self._journal.ended("relayed", passed.request, seconds, passed.traceparent, code, None, task_id)
+
+    def _is_unreadable(self, message_id: Id) -> bool:
+        """A response that is no JSON ends the wait for it all the same. Returns whether it stays here."""
+        if self._channel.asked(message_id):
+            self._channel.answer(message_id, None)
+            return True
+        self._hear(self._answered(message_id).unread())
+        return False
+
+    def _hear(self, heard: Heard) -> None:
+        if heard.not_advertised:
+            log.warning("not advertised", extra={"upstream": KEY.upstream, "why": heard.not_advertised})
+        self._sessions.hear(KEY, heard)
 
     @property
     def answering(self) -> int:
@@ -257,43 +288,35 @@ class StdioProxy:
 
     def _large_passed(self, message_id: Id | None) -> None:
         """A line too large to be read has passed. `message_id` is the id of the response in it, None if unknown."""
-        passed = None if message_id is None else self._unanswered.take(message_id)
-        if passed is not None and passed.request.method == "initialize":
-            why = f"a response to initialize is larger than {self._limits.inspected_body_bytes_max} bytes"
-            log.warning("not advertised", extra={"upstream": KEY.upstream, "why": why})
-        elif passed is None or observe.is_observed(passed.request):
-            self._passing.unread()
+        if (pending := self._answered(message_id)) is not PLAIN:
+            self._hear(pending.unread())
+
+
+def _pending(passed: Passed | None) -> Pending:
+    return UNKNOWN if passed is None else begin(passed.request, passed.at)
 
 
 class NoCounts:
     """Nothing is counted: no listener would show it."""
 
-    def request(self, upstream: str, kind: str, method: str, status: int, seconds: float) -> None:
+    spans: "Spans | None" = None
+
+    def _nothing(self, *_: object, **__: object) -> None:
         pass
 
-    def upstream_request(self, upstream: str, method: str) -> None:
-        pass
-
-    def plan(self, upstream: str, reason: str) -> AbstractContextManager[None]:
+    def _meanwhile(self, *_: object, **__: object) -> AbstractContextManager[None]:
         return nullcontext()
 
-    def asking(self, upstream: str, method: str) -> AbstractContextManager[None]:
-        return nullcontext()
-
-    def crawl_page(self, upstream: str) -> None:
-        pass
-
-    def crawl(self, upstream: str, seconds: float) -> None:
-        pass
-
-    def query(self, ended: EndedQuery) -> None:
-        pass
+    upstream_request = crawl_page = crawl = query = _nothing
+    plan = asking = _meanwhile
 
 
 class Wrapped:
     """The gateway between two pairs of streams, until the server's process ends."""
 
-    def __init__(self, streams: Streams, config: StdioConfig, counts: StdioCounts) -> None:
+    def __init__(
+        self, streams: Streams, config: StdioConfig, counts: "Metrics | NoCounts", journal: "StdioJournal | None" = None
+    ) -> None:
         loop = asyncio.get_running_loop()
         buffers = self._buffers = Buffers(config.limits.held_bytes_max)
         self._config = config
@@ -301,7 +324,8 @@ class Wrapped:
         self._sessions = Sessions(config.index, Servers(loop.time), loop.time)
         self._client, self._server = PipeSink(streams.to_client, buffers), PipeSink(streams.to_server, buffers)
         self._from_client, self._from_server = PipeSource(streams.from_client), PipeSource(streams.from_server)
-        self._proxy = StdioProxy(config, self._client, self._server, self._sessions, buffers, counts, loop.time)
+        sinks = self._client, self._server
+        self._proxy = StdioProxy(config, *sinks, self._sessions, buffers, counts, loop.time, journal)
 
     async def run(self, ended: "asyncio.Future[int]") -> int:
         """Serve until the server has ended and the client has all its lines. Returns how the server ended."""
@@ -378,7 +402,7 @@ def run(child: Child, config: StdioConfig, admin: Address | None) -> int:
     """Stand between the client and the server until the server ends. Returns how it ended. Raises NoListener."""
     logs.set_up(config.log)
     gc.set_threshold(300, 1_000_000, 1_000_000)  # as in app.run
-    return asyncio.run(_serve(child, config) if admin is None else _serve_and_tell(child, config, admin))
+    return asyncio.run(_serve(child, config, admin))
 
 
 def _end_of(child: Child) -> "asyncio.Future[int]":
@@ -393,33 +417,53 @@ def _end_of(child: Child) -> "asyncio.Future[int]":
     return ended
 
 
-async def _serve(child: Child, config: StdioConfig) -> int:
-    return await Wrapped(child.streams, config, NoCounts()).run(_end_of(child))
+async def _serve(child: Child, config: StdioConfig, admin: Address | None) -> int:
+    if config.traces is None:
+        return await _stand_between(child, config, None, admin)
+    from gateway.operate.traces import Tracing
+
+    tracing = Tracing(config.traces.endpoint)
+    try:
+        return await _stand_between(child, config, tracing.metrics(), admin)
+    finally:
+        await tracing.close()
 
 
-async def _serve_and_tell(child: Child, config: StdioConfig, address: Address) -> int:
-    """Serve, with an admin listener. Its modules are imported here: that takes longer than all else together."""
-    from gateway.operate import admin, page
+async def _stand_between(child: Child, config: StdioConfig, metrics: "Metrics | None", admin: Address | None) -> int:
+    """Serve. What only an operator needs is imported here: that takes longer than all else together."""
+    if admin is None and metrics is None and not log.isEnabledFor(logging.INFO):
+        return await Wrapped(child.streams, config, NoCounts()).run(_end_of(child))
+    from gateway.operate.journal import StdioJournal
     from gateway.operate.metrics import Metrics
+
+    metrics = metrics or Metrics()
+    metrics.serves([KEY.upstream])
+    wrapped = Wrapped(child.streams, config, metrics, StdioJournal(metrics, config.log, KEY.upstream))
+    ended = _end_of(child)
+    return await (wrapped.run(ended) if admin is None else _show(wrapped, ended, child.name, metrics, admin))
+
+
+async def _show(wrapped: Wrapped, ended: "asyncio.Future[int]", name: str, metrics: "Metrics", address: Address) -> int:
+    """Serve, with an admin listener."""
+    from gateway.operate import admin, page
     from gateway.transport.door import Door
     from gateway.transport.headers import Headers
 
-    metrics, ended = Metrics(), _end_of(child)
-    metrics.serves([KEY.upstream])
-    wrapped = Wrapped(child.streams, config, metrics)
+    began_at = time()
     metrics.gauges(wrapped.gauges)
     door = Door(address, Config(upstreams=()))
 
     def admit(fields: Iterable[tuple[bytes, bytes]]) -> None:
         door.check(Headers(fields))
 
-    def status() -> dict[str, Any]:
-        return page.status(metrics, wrapped.gauges(), {KEY.upstream: child.name}, True)
+    def facts() -> page.Facts:
+        server = {"name": KEY.upstream, "url": logs.printable(name), "state": "up", "since": began_at, "why": ""}
+        return page.Facts(wrapped.gauges(), [server])
 
     try:
-        runner = await admin.serve(address, metrics, lambda: True, admit, status)
+        runner = await admin.serve(address, metrics, lambda: True, admit, facts)
     except OSError as error:
-        raise NoListener(f"cannot listen on {address}: {error.strerror or error}") from None
+        raise NoListener(admin.why_not("--admin", address, error)) from None
     try:
         return await wrapped.run(ended)
     finally:

@@ -14,7 +14,9 @@ from cryptography.hazmat.primitives.asymmetric import ec
 _DAY = timedelta(days=1)
 
 
-def signed(cert: Path, key: Path, name: str = "localhost", by: "Authority | None" = None) -> ec.EllipticCurvePrivateKey:
+def signed(
+    cert: Path, key: Path, name: str = "localhost", by: "Authority | None" = None, days: int = 1
+) -> ec.EllipticCurvePrivateKey:
     """Write a certificate for a name, and its key; without an authority it signs itself. Returns the key."""
     own = ec.generate_private_key(ec.SECP256R1())
     issuer, signer = (name, own) if by is None else (by.name, by.key)
@@ -26,7 +28,7 @@ def signed(cert: Path, key: Path, name: str = "localhost", by: "Authority | None
         .public_key(own.public_key())
         .serial_number(x509.random_serial_number())
         .not_valid_before(now - _DAY)
-        .not_valid_after(now + _DAY)
+        .not_valid_after(now + days * _DAY)
         .add_extension(x509.SubjectAlternativeName([x509.DNSName(name)]), critical=False)
         .add_extension(x509.BasicConstraints(ca=by is None, path_length=None), critical=True)
         .sign(signer, hashes.SHA256())

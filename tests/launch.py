@@ -413,8 +413,10 @@ class Gateways:
             async with app_before(upstream, changed) as gateway:
                 idle = asyncio.all_tasks()
                 yield replace(gateway, log_file=log)
-                await _only_left(idle)
-            await _only_left(before)
+                assert gateway.app is not None
+                own, every = gateway.app.looks, _looks()
+                await _only_left(idle | every)  # a reload, of another App too, has begun looks at upstreams anew
+            await _only_left(before | every.difference(own))
 
     @contextmanager
     def _logging(self, log: Json) -> Iterator[Path]:
@@ -459,6 +461,11 @@ def _flags(config: Json) -> list[str]:
 
 def _limited(descriptors: int | None) -> list[str]:
     return [] if descriptors is None else ["sh", "-c", f'ulimit -n {descriptors}; exec "$@"', "sh"]
+
+
+def _looks() -> "set[asyncio.Task[Any]]":
+    """The looks at upstreams (transport/health.py), of all Apps."""
+    return {task for task in asyncio.all_tasks() if getattr(task.get_coro(), "__qualname__", "") == "watch"}
 
 
 async def _only_left(allowed: "set[asyncio.Task[Any]]") -> None:

@@ -1,5 +1,6 @@
 """The configuration: what is accepted and what it becomes; what is refused, and in which words."""
 
+import os
 import re
 from pathlib import Path
 from typing import Any, get_args, get_origin
@@ -14,9 +15,12 @@ from gateway.config import (
     Address,
     Config,
     ConfigError,
+    GuardLimits,
+    HealthCheck,
     IndexLimits,
     Limits,
     Match,
+    StoreSettings,
     Tls,
     Upstream,
     Url,
@@ -24,6 +28,7 @@ from gateway.config import (
     load,
     parse,
 )
+from gateway.config.values import Duration, DurationOrZero, Stall
 
 EXAMPLE = Path(__file__).parent.parent / "config.example.yaml"
 MINIMAL = "upstreams:\n  - name: research\n    url: http://127.0.0.1:3001/mcp\n"
@@ -293,6 +298,10 @@ BAD: dict[str, tuple[str, list[str]]] = {
         MINIMAL + "index: {max_age: .inf}\n",
         ["gate.yaml:4:", "max_age", "500ms", "'.inf'"],
     ),
+    "duration above a year": (
+        MINIMAL + "index: {max_age: 99999999h}\n",
+        ["gate.yaml:4:", "max_age", "at most a year (8760h)", "'99999999h'"],
+    ),
     "duration null": (MINIMAL + "index: {max_age: }\n", ["gate.yaml:4:", "max_age", "500ms", "null"]),
     "duration zero": (
         upstream("connect_timeout: 0s"),
@@ -486,6 +495,54 @@ def test_no_error_shows_the_value_of_a_variable(environment: pytest.MonkeyPatch)
     assert message.count("given '${GATE_HOST}'") == 3 and "'http://${GATE_NAME}/'" in message
 
 
+@pytest.mark.parametrize("end", ["", "\n", "\r\n"])
+def test_a_value_may_stand_in_a_file(tmp_path: Path, end: str) -> None:
+    (tmp_path / "secret").write_bytes(b"p#w: ${x}" + end.encode())
+    (tmp_path / "size").write_bytes(b"7" + end.encode())
+    file = tmp_path / "gate.yaml"
+    text = MINIMAL + "index:\n  page_size: ${file:size}\nlog: {audit: '${file:-true}'}\n"
+    file.write_text(text)
+    config = load(file)
+    assert (config.index.page_size, config.log.audit) == (7, True)
+    (tmp_path / "size").write_text("8\n")
+    assert load(file).index.page_size == 8, "it is read again"
+    file.write_text(MINIMAL + "log: {level: '${file:secret}'}\n")
+    with pytest.raises(ConfigError) as raised:
+        load(file)
+    assert "p#w" not in str(raised.value) and "${file:" in str(raised.value)
+
+
+def test_only_one_line_end_is_cut(tmp_path: Path) -> None:
+    (tmp_path / "secret").write_text("127.0.0.1:1\n\n")
+    file = tmp_path / "gate.yaml"
+    file.write_text(MINIMAL + "listen: ${file:secret}\n")
+    with pytest.raises(ConfigError, match="HOST:PORT"):
+        load(file)
+
+
+@pytest.mark.parametrize(
+    ("name", "why"),
+    [
+        ("missing", "No such file"),
+        ("folder", "it is no file"),
+        ("large", "it is larger"),
+        ("bytes", "it is no UTF-8"),
+        ("pipe", "it is no file"),
+    ],
+)
+def test_a_file_of_a_value_that_cannot_be_read_is_a_fault_that_names_it(tmp_path: Path, name: str, why: str) -> None:
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "large").write_bytes(b"x" * (64 * 1024 + 1))
+    (tmp_path / "bytes").write_bytes(b"hunter\xff2")
+    os.mkfifo(tmp_path / "pipe")
+    file = tmp_path / "gate.yaml"
+    file.write_text(MINIMAL + f"listen: ${{file:{name}}}\n")
+    with pytest.raises(ConfigError) as raised:
+        load(file)
+    assert name in str(raised.value) and why in str(raised.value)
+    assert "hunter" not in str(raised.value)
+
+
 # ---- what a reload cannot change ----
 
 
@@ -582,6 +639,32 @@ def test_durations(text: str, seconds: float) -> None:
     assert type(age) is float
 
 
+def durations(kind: Any) -> list[str]:
+    """The keys of a section whose value is a duration."""
+    types = (Duration, DurationOrZero, Stall, Duration | None)
+    return [field.name for field in msgspec.structs.fields(kind) if field.type in types]
+
+
+@pytest.mark.parametrize(
+    ("kind", "text"),
+    [
+        (HealthCheck, upstream("health_check: {path: /, %s: %s}")),
+        (Upstream, upstream("%s: %s")),
+        (IndexLimits, MINIMAL + "index: {%s: %s}\n"),
+        (Limits, MINIMAL + "limits: {%s: %s}\n"),
+        (GuardLimits, MINIMAL + "guards: {%s: %s}\n"),
+        (StoreSettings, MINIMAL + "store: {url: 'redis://a', %s: %s}\n"),
+    ],
+)
+def test_a_duration_is_at_most_a_year(kind: Any, text: str) -> None:
+    """With `max_age: 99999999h` a query got an empty reply: no date was so long ago."""
+    assert durations(kind)
+    for key in durations(kind):
+        parse(text % (key, "8760h"), "gate.yaml")
+        for above in ("8760.001h", "31536001s", "999999999h"):
+            assert f"at most a year (8760h); given '{above}'" in refusal(text % (key, above))
+
+
 @pytest.mark.parametrize(
     ("text", "size"),
     [
@@ -623,7 +706,7 @@ def test_an_upstream_in_full() -> None:
         upstream(
             "host: Inner.example:8443\nmatch: {host: MCP.example, prefix: /research/v1}\n"
             "identity_headers: [Authorization, X-Org]\nadd_headers: [x-forwarded, forwarded, via]\n"
-            "connect_timeout: 1s\nresponse_timeout: 0s\nidle_timeout: 0\nrequests_max: 7"
+            "connect_timeout: 1s\nresponse_timeout: 0s\nidle_timeout: 0\nkeepalive_comments: 15s\nrequests_max: 7"
         )
     )
     assert read == Upstream(
@@ -636,6 +719,7 @@ def test_an_upstream_in_full() -> None:
         connect_timeout=1.0,
         response_timeout=0.0,
         idle_timeout=0.0,
+        keepalive_comments=15.0,
         requests_max=7,
     )
 

@@ -128,3 +128,37 @@ def test_every_relative_link_resolves() -> None:
 
 def test_links_are_found() -> None:
     assert sum(len(relative_links(path)) for path in DOCUMENTS) > 10
+
+
+def test_the_readme_says_of_each_server_whether_it_helps_there() -> None:
+    def servers(path: Path, heading: str) -> set[str]:
+        table = path.read_text().split(f"\n| {heading} |", 1)[1].split("\n\n", 1)[0]
+        return {row.split("|")[1].strip() for row in table.splitlines()[2:]}
+
+    measured = servers(ROOT / "docs/clients.md", "server | read by hand")
+    assert len(measured) >= 10
+    assert measured - servers(ROOT / "README.md", "your server") == set()
+
+
+def test_the_readme_is_short_and_its_first_screen_leads_on() -> None:
+    lines = (ROOT / "README.md").read_text().splitlines()
+    assert len(lines) <= 120
+    first_screen = "\n".join(lines[:28])  # in front of the picture
+    for answer in (
+        "](#do-i-need-this)",
+        "](docs/try.md)",
+        "](docs/choosing.md)",
+        "](docs/what-is-a-task.md)",
+        "make run",
+    ):
+        assert answer in first_screen
+
+
+def test_no_document_runs_a_package_that_is_not_published() -> None:
+    runs = re.compile(r"\b(uvx|pipx run|pip install|npx(?: -y)?) \"?'?taskgate\b|\"uvx\", *\"args\": *\[\"taskgate\"")
+    assert [
+        f"{path.relative_to(ROOT)}: {found[0]}"
+        for path in DOCUMENTS
+        if path.name != "CONTRIBUTING.md"  # it says why
+        for found in runs.finditer(path.read_text())
+    ] == []

@@ -19,6 +19,7 @@ ROOT: Final = Path(__file__).parents[1]
 PROJECT: Final[dict[str, Any]] = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 RUNTIME: Final[list[str]] = PROJECT["dependencies"]
 DEV: Final[list[str]] = PROJECT["optional-dependencies"]["dev"]
+BENCH: Final[list[str]] = PROJECT["optional-dependencies"]["bench"]
 PINS: Final = {
     canonicalize_name(pin.name): pin
     for line in (ROOT / "deploy/constraints.txt").read_text().splitlines()
@@ -44,9 +45,10 @@ def closure(given: list[str]) -> dict[NormalizedName, list[Requirement]]:
     return found
 
 
-def make(target: str, venv: Path) -> str:
+def make(target: str, venv: Path, *variables: str) -> str:
     """What `make` would do for a target in a fresh clone."""
     command = ["make", "--no-print-directory", "--dry-run", "--directory", str(ROOT), target, f"VENV={venv}"]
+    command += variables
     return subprocess.run(command, capture_output=True, text=True, check=True).stdout
 
 
@@ -57,6 +59,14 @@ def test_every_package_has_an_exact_version_that_fits(given: list[str]) -> None:
         assert exact.operator == "=="
         for requirement in requirements:
             assert requirement.specifier.contains(exact.version, prereleases=True), (requirement, exact)
+
+
+def test_no_package_has_a_version_that_nothing_needs() -> None:
+    """As `make lock` leaves none. CI runs `make check-lock`, which asks pip."""
+    assert PINS.keys() == closure([*RUNTIME, *DEV, *BENCH]).keys()
+    names = [pin.name.lower() for pin in PINS.values()]
+    assert names == sorted(names), "in another order than pip freeze has"
+    assert "make check-lock" in (ROOT / ".ci/run").read_text().splitlines()
 
 
 def test_running_needs_a_small_part_of_what_the_tests_need() -> None:
@@ -76,6 +86,15 @@ def test_make_run_installs_what_running_needs_and_no_more(tmp_path: Path) -> Non
 def test_other_targets_install_what_the_tests_need(target: str, tmp_path: Path) -> None:
     done = make(target, tmp_path / "venv")
     assert done.index("--editable .") < done.index("--editable '.[dev]'")
+
+
+def test_the_peers_are_installed_only_to_measure_beside_them(tmp_path: Path) -> None:
+    listed = [line for line in (ROOT / "tests/bench/peers.txt").read_text().splitlines() if "==" in line]
+    said = f"{len(listed)} packages"
+    done = make("bench", tmp_path / "venv", f"THIRD={tmp_path / 'peers'}", "ARGS=peers --rounds 1")
+    assert "tests/bench/peers.txt" in done
+    assert said in done
+    assert "tests/bench/peers.txt" not in make("bench", tmp_path / "venv", f"THIRD={tmp_path / 'peers'}")
 
 
 def test_make_says_what_takes_long_before_it_does_it(tmp_path: Path) -> None:

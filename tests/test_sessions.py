@@ -280,6 +280,9 @@ class _Reader:
 
     streaming = is_full = False
 
+    def hold(self, size_bytes: int) -> None:
+        pass
+
     def forward(self, data: bytes) -> None:
         pass
 

@@ -53,6 +53,7 @@ class Upstream(Listener):
         super().__init__(listening)
         self.connections: list[Peer] = []
         self._order: list[tuple[Peer, int]] = []  # connection, and place on it, of each request whose head has come
+        self._looks: list[tuple[Peer, int]] = []  # likewise the gateway's looks at a server that is down (DESIGN 8.12)
         self._heads: dict[Peer, int] = {}
         self._changed = asyncio.Event()
         self._forget_backlog()
@@ -78,19 +79,29 @@ class Upstream(Listener):
         with contextlib.suppress(Malformed):
             known = self._heads.get(peer, 0)
             self._heads[peer] = peer.incoming.count()
-            self._order += [(peer, place) for place in range(known, self._heads[peer])]
+            come = [(peer, place) for place in range(known, self._heads[peer])]
+            for each in come:
+                (self._looks if self._is_look(*each) else self._order).append(each)
         self._changed.set()
+
+    @staticmethod
+    def _is_look(peer: Peer, place: int) -> bool:
+        """Whether it is a look of the gateway; it may mean an earlier upstream at this address, which has died."""
+        asked = peer.incoming.requests()[place]
+        return asked.start.startswith(b"OPTIONS ") and asked.value(b"user-agent") == b"taskgate"
 
     @property
     def requests(self) -> list[Message]:
         """Every request whose head has come, in the order of arrival; the last on a connection may not be whole."""
         return [peer.incoming.requests()[place] for peer, place in self._order]
 
-    def _is_whole(self, number: int) -> bool:
-        if len(self._order) < number:
-            return False
+    def message(self, number: int) -> Message:
+        """The request of that number, whose head has come; `requests` takes long where there are many."""
         peer, place = self._order[number - 1]
-        return peer.incoming.requests()[place].whole
+        return peer.incoming.requests()[place]
+
+    def _is_whole(self, number: int) -> bool:
+        return len(self._order) >= number and self.message(number).whole
 
     async def until(self, condition: Callable[[], bool], what: str, wait_s: float = WAIT_S) -> None:
         """Return once `condition` holds, which is looked at whenever something happens on any connection."""
@@ -107,6 +118,12 @@ class Upstream(Listener):
         """The connection of the request of that number, once it is whole."""
         await self.until(lambda: self._is_whole(number), f"the whole of request {number} at the upstream", wait_s)
         return self._order[number - 1][0]
+
+    async def look(self, wait_s: float = WAIT_S) -> tuple[Peer, Message]:
+        """The connection and the request of the gateway's first look, once it has come."""
+        await self.until(lambda: bool(self._looks), "a look at the upstream", wait_s)
+        peer, place = self._looks[0]
+        return peer, peer.incoming.requests()[place]
 
     async def refuse(self) -> None:
         """Listen no more, and cut the connections that are there."""

@@ -5,21 +5,21 @@ one on real sockets, in this process. Exit status: 0 if its answers are those fo
 """
 
 import asyncio
-import io
 import json
-import signal
 import socket
-import sys
 import time
 import urllib.request
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack, ExitStack, suppress
 from typing import Any, Final, NamedTuple
 
 import aiohttp
 
 from gateway import config
-from gateway.app import App, StartError
+from gateway.app import App
+from gateway.client import text
+from gateway.client.link import Client
+from gateway.client.runs import signalled
 from gateway.demo.legacy import PAGE_SIZE, UNFINISHED, LegacyServer, Task, timestamp
 
 ANSWER_S: Final = 30.0
@@ -27,44 +27,6 @@ CHANGE_EVERY_S: Final = 2.0
 PORTS: Final = (8080, 9090)  # of the gateway and its admin listener, if they are free
 
 _DAY_MS: Final = 86_400_000
-_TASK: Final = "  {:<8} {:<14} {:<11}  {:<11}  {}"  # 80 columns with the longest message
-_COST: Final = "  {:<45} {:>8} {:>8} {:>11}"
-_INFO: Final = {"name": "taskgate-demo", "version": "1"}
-
-
-class DemoFailed(Exception):
-    """The demo could not be shown. The message says why."""
-
-
-class Client:
-    """An MCP client of one session. It counts its requests, and the bytes of the bodies that answered them."""
-
-    def __init__(self, http: aiohttp.ClientSession, url: str, session_id: str = "") -> None:
-        self.url = url
-        self.session_id = session_id
-        self.requests = 0
-        self.received_bytes = 0
-        self._http = http
-
-    async def ask(self, method: str, params: dict[str, Any]) -> dict[str, Any]:
-        """The result of a request. Raises DemoFailed."""
-        headers = {"Accept": "application/json, text/event-stream"}
-        if self.session_id:
-            headers["Mcp-Session-Id"] = self.session_id
-        self.requests += 1
-        message = _message(self.requests, method, params)
-        try:
-            async with self._http.post(self.url, json=message, headers=headers) as response:
-                body = await response.read()
-        except (aiohttp.ClientError, TimeoutError) as error:
-            raise DemoFailed(f"{method} to {self.url}: {error or type(error).__name__}") from error
-        self.received_bytes += len(body)
-        self.session_id = response.headers.get("Mcp-Session-Id", self.session_id)
-        answer = json.loads(body) if response.status == 200 else {}
-        if "result" not in answer:
-            raise DemoFailed(f"{method} to {self.url} was answered {response.status}: {body.decode(errors='replace')}")
-        result: dict[str, Any] = answer["result"]
-        return result
 
 
 class Cost(NamedTuple):
@@ -77,7 +39,7 @@ class Cost(NamedTuple):
 
     def row(self, way: str) -> str:
         """A line of the table. `way` says how the answer was found."""
-        return _COST.format(way, f"{self.requests:,}", f"{self.received_bytes:,}", f"{self.server_requests:,}")
+        return text.cost(way, self.requests, self.received_bytes, self.server_requests)
 
 
 class Comparison:
@@ -121,7 +83,7 @@ class Comparison:
 
 
 async def demo(once: bool) -> int:
-    """Start both servers and show the comparison. Returns the exit status. Raises DemoFailed, StartError."""
+    """Start both servers and show the comparison. Returns the exit status. Raises NotAnswered, StartError."""
     async with AsyncExitStack() as stack:
         legacy = LegacyServer()
         stack.push_async_callback(legacy.stop)
@@ -133,9 +95,9 @@ async def demo(once: bool) -> int:
         await app.start()
         timeout = aiohttp.ClientTimeout(total=ANSWER_S)
         http = await stack.enter_async_context(aiohttp.ClientSession(timeout=timeout))
-        client = Client(http, f"http://{listen}/mcp")
-        await client.ask("initialize", {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": _INFO})
-        session = Comparison(legacy, Client(http, server_url, client.session_id), client)
+        client = await stack.enter_async_context(Client(http, f"http://{listen}/mcp"))
+        await client.initialize()
+        session = Comparison(legacy, client.beside(http, server_url), client)
         right = await show(session, legacy, settings.index.max_age)
         if not once:
             _invite(session, server_url, f"http://{admin}/metrics")
@@ -154,11 +116,10 @@ async def show(session: Comparison, legacy: LegacyServer, max_age_s: float) -> b
     )
     print(_request(session, indent="  "))
     print(f"\nThe answer has {len(first.tasks)} tasks, the latest change first:\n")
-    for line in _table(first.tasks):
+    for line in text.table(first.tasks):
         print(line)
     print("\nWhat it costs to know:\n")
-    print(_COST.format("", "requests", "bytes", "requests"))
-    print(_COST.format("", "you send", "you get", "server gets"))
+    print(text.COSTS)
     print(by_hand.row("by hand: list all pages and filter, each time"))
     print(first.row("with taskgate: the first time"))
     print(second.row(f"with taskgate: again within {max_age_s:g} s"))
@@ -169,13 +130,6 @@ async def show(session: Comparison, legacy: LegacyServer, max_age_s: float) -> b
     right = first.tasks == second.tasks == by_hand.tasks and third.tasks == (await session.by_hand()).tasks
     print(f"\n{'Checked' if right else 'WRONG'}: taskgate's answers are {'' if right else 'not '}those found by hand.")
     return right
-
-
-def _table(tasks: list[Task]) -> Iterator[str]:
-    yield _TASK.format("TASK", "STATUS", "CREATED", "CHANGED", "MESSAGE").rstrip()
-    for task in tasks:
-        created, changed = (task[name][5:16].replace("T", " ") for name in ("createdAt", "lastUpdatedAt"))
-        yield _TASK.format(task["taskId"][:8], task["status"], created, changed, task.get("statusMessage", "")).rstrip()
 
 
 def _message(number: int, method: str, params: dict[str, Any]) -> dict[str, Any]:
@@ -219,28 +173,6 @@ def _free_ports() -> list[int]:
         return found
 
 
-async def _until_signalled(once: bool) -> int:
-    """Run `demo`, until SIGINT or SIGTERM cancels it. Only the first signal counts: nothing interrupts tidying up."""
-    task = asyncio.current_task()
-    assert task is not None
-
-    def cancel() -> None:
-        if not task.cancelling():
-            task.cancel()
-
-    for number in (signal.SIGINT, signal.SIGTERM):
-        asyncio.get_running_loop().add_signal_handler(number, cancel)
-    try:
-        return await demo(once)
-    except asyncio.CancelledError:
-        return 1  # cancelled before all was shown
-    except (DemoFailed, StartError) as error:
-        print(f"taskgate demo: {error}", file=sys.stderr)
-        return 1
-
-
 def run(once: bool) -> int:
     """Run the demo until Ctrl-C or, with `once`, until all is shown. Returns the exit status."""
-    if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(line_buffering=True)
-    return asyncio.run(_until_signalled(once))
+    return signalled("demo", demo(once), failed=1, interrupted=1)

@@ -3,9 +3,9 @@
 In: the bytes of a body or of an event. Out: a `Message` whose members are the very bytes that came. Or None for all
 else (a batch, other JSON, no JSON): that is relayed unread (DESIGN 3.8, 3.9).
 Always: an edit changes the bytes it names and no others, so numbers beyond 64 bits, unknown members, escapes and white
-space survive (DESIGN 4). `1` and `"1"` are different ids. A lone surrogate, which is half of a pair and no text, is
-read as U+FFFD. Work is in proportion to bytes: no Python code runs for each token of a client's message, and no object
-is made for each of its members.
+space survive (DESIGN 4). `1` and `"1"` are different ids. What JSON lacks is read all the same: a lone surrogate, which
+is half of a pair, as U+FFFD; NaN and the infinities as null; a byte order mark as spaces. Work is in proportion to
+bytes: no Python code runs for each token of a client's message, and no object is made for each of its members.
 """
 
 import re
@@ -19,6 +19,7 @@ import orjson
 INVALID_REQUEST: Final = -32600
 METHOD_NOT_FOUND: Final = -32601
 INVALID_PARAMS: Final = -32602
+NOT_FOUND: Final = -32002  # of a resource; the Rust SDK has it of a task too (DESIGN 2.15)
 INTERNAL_ERROR: Final = -32603
 
 ABSENT: Final = msgspec.Raw(b"")
@@ -54,35 +55,48 @@ _LONE: Final = re.compile(
     rb"\\u[dD](?:[89abAB][0-9a-fA-F]{2}(?!\\u[dD][c-fC-F][0-9a-fA-F]{2})"
     rb"|(?<!\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD])[c-fC-F][0-9a-fA-F]{2})"
 )
-_LONE_MAX: Final = 10_000  # replacements in one message: each takes time
+_NO_NUMBER: Final = re.compile(  # behind what is none: strings, and all else
+    rb'((?:[^"NI-]++|"(?:[^"\\]++|\\.)*+"|-(?!Infinity))*+)(NaN|-?Infinity)', re.DOTALL
+)
+_REPLACED_MAX: Final = 10_000  # in one message: each takes time
+_BOM: Final = b"\xef\xbb\xbf"
+_BEFORE_TEXT: Final = b"\xef\xbb\xbf\xfe\xff\0 \t\r\n"  # in UTF-8, and in UTF-16 and UTF-32, which some clients read
 _NO_UTF_8: Final = b"\xff\xff"  # stands for an escaped backslash meanwhile
 
 _message = msgspec.json.Decoder(Message)
 _members = msgspec.json.Decoder(dict[str, msgspec.Raw])
+_items = msgspec.json.Decoder(list[msgspec.Raw])
 _key = msgspec.json.Decoder(str)
 
 
 def parse(data: bytes) -> Message | None:
     """The message in `data`; None if `data` is not one JSON-RPC 2.0 object.
 
-    Lone surrogates in its members become U+FFFD. Its id keeps them, because the response repeats it.
+    What JSON lacks is replaced in its members (`legible`, `finite`). Its id keeps it, because the response repeats it.
     """
     try:
         if not data.isascii():
             str(data, "utf-8")  # msgspec does not check members that it skips
-        return _message.decode(data)
+        return _decoded(data)
     except msgspec.DecodeError:
         return _parse_legible(data)
     except (RecursionError, UnicodeDecodeError):
         return None
 
 
+def _decoded(data: bytes) -> Message:
+    message = _message.decode(data)
+    if bytes(message.error) == b"null":  # some servers write it into every response
+        message.error = ABSENT
+    return message
+
+
 def _parse_legible(data: bytes) -> Message | None:
-    copy = legible(data)
+    copy = finite(legible(data))
     if copy == data:
         return None
     try:
-        message = _message.decode(copy)
+        message = _decoded(copy)
     except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError):
         return None
     if b"\\ufffd" in bytes(message.id) and (span := find(copy, "id")):
@@ -90,14 +104,40 @@ def _parse_legible(data: bytes) -> Message | None:
     return message
 
 
-def legible(data: bytes) -> bytes:
-    """The JSON `data`, each lone surrogate replaced by the escape of U+FFFD. The size stays.
+def batch_size(data: bytes) -> int:
+    """How many messages a batch has (2025-03-26); 0 if `data` is no array."""
+    try:
+        return len(_items.decode(data))
+    except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError):
+        return 0
 
-    Decoders refuse lone surrogates. Only the first `_LONE_MAX` are replaced. JSON that has more stays unreadable.
+
+def looks_like_messages(data: bytes) -> bool:
+    """Whether `data`, which is no message, may be a batch, or a message that another reader can read."""
+    return data.lstrip(_BEFORE_TEXT)[:1] in (b"{", b"[")
+
+
+def finite(data: bytes, sized: bool = False) -> bytes:
+    """The JSON `data`, each NaN, Infinity and -Infinity replaced by null; by a string if the size must stay."""
+    if b"NaN" not in data and b"Infinity" not in data:
+        return data
+    parts, at = list[bytes](), 0
+    while len(parts) < 2 * _REPLACED_MAX and (found := _NO_NUMBER.match(data, at)):
+        parts += found[1], b'"%b"' % found[2][2:] if sized else b"null"
+        at = found.end()
+    return b"".join(parts) + data[at:] if parts else data
+
+
+def legible(data: bytes) -> bytes:
+    """The JSON `data`, each lone surrogate replaced by the escape of U+FFFD, a byte order mark by spaces.
+
+    The size stays. Only the first `_REPLACED_MAX` are replaced. JSON that has more stays unreadable.
     """
+    if data.startswith(_BOM):
+        data = b"   " + data[len(_BOM) :]
     if b"\\ud" not in data and b"\\uD" not in data:
         return data
-    return _LONE.sub(rb"\\ufffd", data.replace(rb"\\", _NO_UTF_8), _LONE_MAX).replace(_NO_UTF_8, rb"\\")
+    return _LONE.sub(rb"\\ufffd", data.replace(rb"\\", _NO_UTF_8), _REPLACED_MAX).replace(_NO_UTF_8, rb"\\")
 
 
 def member(value: msgspec.Raw | bytes | bytearray, name: str) -> msgspec.Raw:
@@ -172,7 +212,7 @@ def find(data: bytes, *path: str) -> tuple[int, int] | None:
 
     If a member is given twice, the last one counts, as most readers of JSON have it.
     """
-    copy = bytearray(legible(data))
+    copy = bytearray(finite(legible(data), sized=True))
     value: msgspec.Raw | bytearray = copy
     for name in path:
         value = member(value, name)
@@ -249,6 +289,8 @@ def error_code(response: Message) -> int | None:
 
 def code_of(error: msgspec.Raw | bytes) -> int | None:
     """The code of a raw JSON-RPC error; None if it has none."""
+    if not bytes(error):
+        return None  # as nearly always: to find it out by an exception takes long
     try:
         return _error.decode(error).code
     except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError):

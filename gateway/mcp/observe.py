@@ -1,6 +1,7 @@
 """What a passing message says about tasks.
 
-In: a response with the request that it answers, or a notification. Out: an `Observation`, or None if it says nothing.
+In: a response with the request that it answers, None if that is unknown; or a notification. Out: an `Observation`, or
+None if it says nothing.
 Always: reports are certain, and hints are marked as hints. After `tasks/result` the task has ended, in an unknown
 state. After an error with several possible reasons the task is suspect. After an unreadable message all is in doubt.
 
@@ -17,6 +18,7 @@ from gateway.mcp.jsonrpc import Message
 from gateway.mcp.task import Task, TaskError
 
 STATUS_NOTIFICATION: Final = "notifications/tasks/status"
+_RELATED: Final = "io.modelcontextprotocol/related-task"  # in the `_meta` of a response to `tasks/result`
 _TASKS_READ_MAX: Final = 500  # of one passing page; reading a larger one would delay the relay: a refresh does it
 _SMALL_PAGE_BYTES: Final = 64 * 1024  # a page up to this size is read quickly, whatever its items are
 _NAMED_BYTES_MAX: Final = 4096  # of a task's id that is kept until its request is answered
@@ -30,6 +32,7 @@ class Observation(msgspec.Struct):
     gone: Sequence[str] = ()
     suspect: Sequence[str] = ()
     ended: Sequence[str] = ()
+    unclear: Sequence[str] = ()  # of the tasks, those that are to be asked for before they are shown
     doubt: bool = False
     listed: bool = False  # the tasks are those of a page
 
@@ -60,26 +63,34 @@ def essence(request: Message) -> Message:
     )
 
 
-def of_response(request: Message, response: Message) -> Observation | None:
+def of_response(request: Message | None, response: Message) -> Observation | None:
     """What the response to `request` says."""
-    if not is_observed(request):
+    if request is not None and not is_observed(request):
         return None
     if bytes(response.error):
         return _of_error(request, response)
-    if request.method == "tasks/result":
-        return _of_result(request)
+    if request is not None and request.method == "tasks/result":
+        return _of_result(request.params)
     try:
-        if request.method in ("tasks/get", "tasks/cancel"):
-            return Observation([task.parse(jsonrpc.without_meta(bytes(response.result)))])
-        if request.method == "tasks/list":
-            raws, _ = parse_page(response)
-            if len(raws) > _TASKS_READ_MAX:
-                return Observation(doubt=True)
-            return Observation([*map(task.parse, raws)], listed=True)
-        if bytes(made := jsonrpc.member(response.result, "task")):
-            return Observation([task.parse(made, method=request.method)])
+        return _of_tasks(None if request is None else request.method, response)
     except TaskError:
         return Observation(doubt=True)
+
+
+def _of_tasks(method: str | None, response: Message) -> Observation | None:
+    """What a result says that has a task, or several. Without the method its form tells. Raises TaskError."""
+    is_one = method in ("tasks/get", "tasks/cancel")
+    if not is_one and method != "tasks/list" and bytes(made := jsonrpc.member(response.result, "task")):
+        return Observation([task.parse(made, method=method)])
+    if method == "tasks/list" or (method is None and bytes(jsonrpc.member(response.result, "tasks"))):
+        raws, _ = parse_page(response)
+        if len(raws) > _TASKS_READ_MAX:
+            return Observation(doubt=True)
+        return Observation([*map(task.parse, raws)], listed=True)
+    if method is None and bytes(related := jsonrpc.member(jsonrpc.member(response.result, "_meta"), _RELATED)):
+        return _of_result(related)
+    if is_one or method is None:
+        return Observation([task.parse(jsonrpc.without_meta(bytes(response.result)))])
     return None
 
 
@@ -104,11 +115,11 @@ def parse_page(response: Message) -> tuple[list[msgspec.Raw], str | None]:
         page = _page.decode(data)
     except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as error:
         raise TaskError(str(error)) from None
-    return page.tasks, page.nextCursor or None
+    return page.tasks or [], page.nextCursor or None
 
 
 class _ListResult(msgspec.Struct):
-    tasks: list[msgspec.Raw]
+    tasks: list[msgspec.Raw] | None  # null: an empty list in Go (DESIGN 2.14)
     nextCursor: str | None = None
 
 
@@ -128,24 +139,27 @@ def _makes_task(request: Message) -> bool:
     return bool(bytes(request.params)) and bool(bytes(jsonrpc.member(request.params, "task")))
 
 
-def _of_result(request: Message) -> Observation | None:
+def _of_result(names: msgspec.Raw) -> Observation | None:
     """A response to `tasks/result` comes when the task has ended."""
-    task_id = _named(request)
+    task_id = _named(names)
     return None if task_id is None else Observation(ended=[task_id])
 
 
-def _of_error(request: Message, response: Message) -> Observation | None:
-    task_id = _named(request)
-    if task_id is None or jsonrpc.error_code(response) != jsonrpc.INVALID_PARAMS:
+def _of_error(request: Message | None, response: Message) -> Observation | None:
+    if jsonrpc.error_code(response) not in (jsonrpc.INVALID_PARAMS, jsonrpc.NOT_FOUND):
         return None
-    # This code has one meaning for `tasks/get`: there is no such task. For `tasks/cancel` the task may be terminal. For
+    if request is None:
+        return Observation(doubt=True)  # a task may be gone
+    if (task_id := _named(request.params)) is None:
+        return None
+    # Each code has one meaning for `tasks/get`: there is no such task. For `tasks/cancel` the task may be terminal. For
     # `tasks/result` it may be the error of the task itself.
     return Observation(gone=[task_id]) if request.method == "tasks/get" else Observation(suspect=[task_id])
 
 
-def _named(request: Message) -> str | None:
+def _named(names: msgspec.Raw) -> str | None:
     try:
-        return msgspec.json.decode(request.params, type=_Named).taskId
+        return msgspec.json.decode(names, type=_Named).taskId
     except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError):
         return None
 

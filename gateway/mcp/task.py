@@ -16,6 +16,8 @@ import msgspec
 
 STATUSES: Final = ("working", "input_required", "completed", "failed", "cancelled")
 TERMINAL: Final = frozenset({"completed", "failed", "cancelled"})
+OTHER: Final = "(other)"
+"""Stands for every status that MCP does not know. No criterion can name one, and servers can have one for each task."""
 
 Instant: TypeAlias = int | Fraction
 """Nanoseconds since 2020-01-01T00:00:00Z: an int, or a Fraction for a timestamp that is finer.
@@ -56,6 +58,23 @@ class SortKey(msgspec.Struct, order=True, frozen=True, gc=False):
     id: Any  # str, or TOP
 
 
+_ASCII_BYTES: Final = "".__sizeof__()  # of a string beside its characters; they depend on the version of Python
+_WIDE_BYTES: Final = "é".__sizeof__() - 1
+
+
+def text_bytes(text: str) -> int:
+    """Bytes of memory that a string takes, as long as nothing keeps its UTF-8 with it (`apart`)."""
+    if text.isascii():
+        return _ASCII_BYTES + len(text)
+    widest = max(text)
+    return _WIDE_BYTES + len(text) * (1 if widest < "\u0100" else 2 if widest < "\U00010000" else 4)
+
+
+def apart(text: str) -> str:
+    """An equal string to be encoded: encoders keep the UTF-8 of a string that is not ASCII as long as the string."""
+    return text if text.isascii() else text.encode("utf-8", "surrogatepass").decode("utf-8", "surrogatepass")
+
+
 class _Top:
     """Greater than every id."""
 
@@ -77,7 +96,8 @@ def digest(task_id: str) -> int:
 class Task(msgspec.Struct, gc=False):
     """A task as last reported.
 
-    `method` is the method of the request that made the task, None if it is unknown (DESIGN 5.3).
+    `status` is one of MCP's, or OTHER. `method` is the method of the request that made the task, None if it is unknown
+    (DESIGN 5.3).
     """
 
     id: str
@@ -102,10 +122,10 @@ class Task(msgspec.Struct, gc=False):
         return EPOCH_UNIX_S + float(self.created.at) / _SECOND + self.ttl_ms / 1000
 
     def supersedes(self, other: "Task") -> bool:
-        """Whether this report replaces `other`, which came before it, of the same task (DESIGN 6.9)."""
-        if other.is_terminal and self.status != other.status:
-            return False
-        return bool(self.updated.at >= other.updated.at) or self.is_terminal > other.is_terminal
+        """Whether this report may replace `other`, an older one of the same task: no other state follows a final one
+        (DESIGN 6.9). Which is older, `tasks/knowledge.py` says.
+        """
+        return not other.is_terminal or self.status == other.status
 
 
 class _Plain(msgspec.Struct):
@@ -145,7 +165,7 @@ def parse(raw: bytes | msgspec.Raw, method: str | None = None) -> Task:
     created_key = SortKey(created, task_id)
     updated_key = created_key if updated == created else SortKey(updated, task_id)
     ttl_ms = None if wire.ttl is None else _shared(wire.ttl)
-    status = _KNOWN.get(wire.status, wire.status)
+    status = _KNOWN.get(wire.status, OTHER)
     return Task(task_id, status, created_key, updated_key, bytes(raw), method, ttl_ms=ttl_ms)
 
 

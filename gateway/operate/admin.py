@@ -4,13 +4,15 @@ In: GET requests. Out: short texts, the metrics as Prometheus reads them, the pa
 Always: an address of its own, so that no path of an upstream's is taken.
 """
 
+import errno
+import os
 import socket
 from collections.abc import Callable, Iterable
-from typing import Any
 
 from aiohttp import web
 from aiohttp.typedefs import Handler
 from prometheus_client import CONTENT_TYPE_LATEST
+from prometheus_client.exposition import gzip_accepted
 
 from gateway.config import Address
 from gateway.errors import Forbidden
@@ -23,11 +25,11 @@ async def serve(
     metrics: Metrics,
     is_ready: Callable[[], bool],
     admit: Callable[[Iterable[tuple[bytes, bytes]]], None],
-    status: Callable[[], dict[str, Any]],
+    facts: Callable[[], page.Facts],
 ) -> web.AppRunner:
     """Start the listener. `cleanup()` of the returned runner ends it. Raises OSError if the address cannot be taken.
 
-    `admit` raises Forbidden for a request that is not for this door; `status` is what the page shows.
+    `admit` raises Forbidden for a request that is not for this door; `facts` is what the page asks for.
     """
 
     @web.middleware
@@ -44,12 +46,17 @@ async def serve(
     async def readyz(_: web.Request) -> web.Response:
         return web.Response(text="ready\n") if is_ready() else web.Response(text="draining\n", status=503)
 
-    async def exposition(_: web.Request) -> web.Response:
-        return web.Response(body=metrics.exposition(), headers={"Content-Type": CONTENT_TYPE_LATEST})
+    async def exposition(request: web.Request) -> web.Response:
+        response = web.Response(body=metrics.exposition(), headers={"Content-Type": CONTENT_TYPE_LATEST})
+        if gzip_accepted(request.headers.get("Accept-Encoding", "")):
+            response.enable_compression(web.ContentCoding.gzip)
+        return response
 
     app = web.Application(middlewares=[guarded])
     app.add_routes([web.get("/healthz", healthz), web.get("/readyz", readyz), web.get("/metrics", exposition)])
-    app.add_routes(page.routes(status))
+    shown = page.Page(metrics, facts)
+    app.cleanup_ctx.append(shown.running)
+    app.add_routes(page.routes(shown))
     runner = web.AppRunner(app, access_log=None)
     await runner.setup()
     try:
@@ -58,6 +65,17 @@ async def serve(
         await runner.cleanup()
         raise
     return runner
+
+
+def why_not(key: str, address: Address, error: OSError) -> str:
+    """In words, why a process cannot listen, and what to do. `key` is that of the address."""
+    words = os.strerror(error.errno) if error.errno else str(error)
+    does = {
+        errno.EADDRINUSE: "end the process that has it, or choose another",
+        errno.EACCES: "below 1024 a port needs CAP_NET_BIND_SERVICE; choose one from 1024 on",
+        errno.EADDRNOTAVAIL: "choose an address of this machine",
+    }.get(error.errno or 0, "choose another")
+    return f"cannot listen on {address}: {words}; {key}: {does}"
 
 
 def _site(runner: web.AppRunner, address: Address) -> web.BaseSite:

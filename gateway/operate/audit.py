@@ -25,7 +25,7 @@ class AuditedCaller(Protocol):
 
     @property
     def digests(self) -> tuple[bytes, bytes]:
-        """The digest of the session, empty if there is none; and that of the identity."""
+        """The digest of the session, empty if there is none; and that of the identity: over stdio both are empty."""
 
 
 def action(message: Message | None) -> str | None:
@@ -53,7 +53,9 @@ def task_of(message: Message, created: str | None) -> str | None:
 def write(did: str, caller: AuditedCaller, task_id: str | None, said: dict[str, object]) -> None:
     """Write one line. `said` is what the request's own line says."""
     session, identity = caller.digests
-    extra: dict[str, object] = {"action": did, "caller": identity.hex()}
+    extra: dict[str, object] = {"action": did}
+    if identity:
+        extra["caller"] = identity.hex()
     if session:
         extra["session"] = session.hex()
     if task_id is not None:

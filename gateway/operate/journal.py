@@ -11,13 +11,15 @@ Always: no token, query string or body; no id of a session or a task.
 """
 
 import logging
-from typing import Final, Protocol
+from typing import Final, Protocol, cast
 
-from gateway.config import Log
+from gateway.config import Log, StdioLog
 from gateway.errors import GatewayError, UpstreamRefused
-from gateway.mcp.jsonrpc import Message
+from gateway.mcp.jsonrpc import INTERNAL_ERROR, Message
 from gateway.operate import audit
-from gateway.operate.metrics import Metrics, named
+from gateway.operate.logs import printable
+from gateway.operate.metrics import Metrics, coded, named
+from gateway.operate.recent import Reason
 
 log = logging.getLogger("taskgate.request")
 
@@ -64,6 +66,7 @@ class LoggedRequest(Protocol):
     status: int
     error_code: int | None
     task_id: str | None
+    traceparent: str
 
     @property
     def headers(self) -> LoggedFields: ...
@@ -80,8 +83,12 @@ class Journal:
         self._level = logging.INFO if config.access else logging.DEBUG
         self._audits = config.audit
 
-    def began(self, request: LoggedRequest) -> None:
+    def began(self, request: LoggedRequest, message: Message | None) -> None:
         """A query begins. `ended` follows."""
+
+    def traceparent(self, message: Message) -> str:
+        """The `traceparent` of a message that is not kept; empty if it has none, or if no span is made."""
+        return ""
 
     def ended(
         self,
@@ -105,15 +112,7 @@ class Journal:
             self._metrics.rpc_error(upstream, code)
         failed = error is not None or code is not None or status >= 499
         if failed or self._metrics.recent.is_watched:
-            self._metrics.recent.request(
-                failed,
-                upstream=upstream,
-                kind=kind,
-                method=named(method or request.method.decode()),
-                status=status,
-                seconds=seconds,
-                why=why(error, code, status).get("why", ""),
-            )
+            show(self._metrics, upstream, kind, method or request.method.decode(), status, seconds, error, code)
         level = logging.INFO if failed else self._level
         did = audit.action(message) if self._audits and caller is not None else None
         if did is None and not log.isEnabledFor(level):
@@ -123,6 +122,68 @@ class Journal:
         log.log(level, "failed" if failed else "request", extra=said)
         if did is not None and caller is not None and message is not None:
             audit.write(did, caller, audit.task_of(message, request.task_id), said)
+
+
+class StdioJournal:
+    """The same over stdio: one client, one session, no status; a line of the log does not tell them apart."""
+
+    digests = b"", b""
+
+    def __init__(self, metrics: Metrics, config: StdioLog, upstream: str) -> None:
+        self._metrics = metrics
+        self._level = logging.INFO if config.access else logging.DEBUG
+        self._audits = config.audit
+        self._upstream = upstream
+
+    def ended(
+        self,
+        kind: str,
+        message: Message,
+        seconds: float,
+        traceparent: str,
+        code: int | None,
+        error: GatewayError | None,
+        task_id: str | None,
+    ) -> None:
+        """A request was answered, by an error if there is a `code`; `task_id` is that of the task in the answer."""
+        metrics, upstream, method, told = self._metrics, self._upstream, message.method or "", why(error, code, 200)
+        metrics.request(upstream, kind, method, 200, seconds)
+        if error is not None:
+            metrics.failure(upstream, error.kind)
+        if code is not None:
+            metrics.rpc_error(upstream, code)
+        if told or metrics.recent.is_watched:
+            show(metrics, upstream, kind, method, 200, seconds, error, code)
+        if metrics.spans is not None:
+            metrics.spans.done(kind, message, traceparent, seconds, code, str(told.get("failure", "")))
+        said = {"upstream": upstream, "kind": kind, "method": method[:_METHOD_CHARS_MAX], "seconds": round(seconds, 6)}
+        said |= told
+        log.log(logging.INFO if told else self._level, "failed" if told else "request", extra=said)
+        if self._audits and (did := audit.action(message)) is not None:
+            audit.write(did, self, audit.task_of(message, task_id), said)
+
+
+def show(
+    metrics: Metrics,
+    upstream: str,
+    kind: str,
+    method: str,
+    status: int,
+    seconds: float,
+    error: GatewayError | None,
+    code: int | None,
+) -> None:
+    """Show a request on the page; if it failed, with the others that failed so."""
+    told = why(error, code, status)
+    metrics.recent.request(
+        Reason(upstream, _failure(told, status), status >= 500 or code == INTERNAL_ERROR) if told else None,
+        upstream=upstream,
+        kind=kind,
+        method=named(method),
+        status=status,
+        seconds=seconds,
+        why=printable(str(told.get("why", ""))),
+    )
 
 
 def why(error: GatewayError | None, code: int | None, status: int) -> dict[str, object]:
@@ -135,6 +196,14 @@ def why(error: GatewayError | None, code: int | None, status: int) -> dict[str, 
     if status == CLIENT_LEFT:
         return {"failure": "ClientLeft", "why": "the client left before a response began"}
     return {"failure": "UpstreamStatus", "why": f"the upstream answered {status}"} if status >= 500 else {}
+
+
+def _failure(said: dict[str, object], status: int) -> str:
+    """What failed, as the page groups it: the name in the log, and the code or status if it tells kinds apart."""
+    failure = str(said["failure"])
+    if failure == "JsonRpcError":
+        return f"{failure} {coded(cast(int, said['code']))}"
+    return f"{failure} {status}" if failure in ("UpstreamStatus", "UpstreamRefused") else failure
 
 
 def _said(

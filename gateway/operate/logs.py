@@ -1,12 +1,15 @@
 """Structured logs, on standard error or in a file: one line a record, as JSON or as text.
 
 In: records of the `taskgate` loggers, with their fields as `extra`. Out: lines that a log collector reads.
-Always: a record is one line. No logger ever gets a token, a query string or a body (DESIGN 8.7).
+Always: a record is one line of printable text, whatever a peer has put into it. No logger ever gets a token, a query
+string or a body (DESIGN 8.7).
 """
 
+import json
 import logging
 import re
 import sys
+from array import array
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import Final
@@ -16,7 +19,20 @@ import orjson
 from gateway.config import Log, StdioLog
 
 _STANDARD: Final = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
+_UNPRINTABLE: Final = re.compile(r"[^ -~]")  # and what else `str.isprintable` knows to be printable
 _BARE: Final = re.compile(r"[!#-<>-~]+")  # a value that text shows without quotes
+
+
+def printable(text: str) -> str:
+    r"""A text with each character that is not printable, such as C1 controls and U+2028, as JSON escapes it: \u0085."""
+    return text if text.isprintable() else _UNPRINTABLE.sub(_escape, text)
+
+
+def _escape(found: re.Match[str]) -> str:
+    character = found[0]
+    if character.isprintable():
+        return character
+    return "".join(f"\\u{unit:04x}" for unit in array("H", character.encode("utf-16", "surrogatepass")[2:]))
 
 
 def _time(record: logging.LogRecord) -> str:
@@ -41,7 +57,7 @@ class JsonLines(logging.Formatter):
         }
         if record.exc_info:
             line["exception"] = self.formatException(record.exc_info)
-        return orjson.dumps(line, default=str).decode()
+        return printable(_json(line))
 
 
 class TextLines(logging.Formatter):
@@ -52,12 +68,19 @@ class TextLines(logging.Formatter):
         words += [f"{name}={_plain(value)}" for name, value in _fields(record)]
         if record.exc_info:
             words.append(f"exception={_plain(self.formatException(record.exc_info))}")
-        return " ".join(words)
+        return printable(" ".join(words))
 
 
 def _plain(value: object) -> str:
-    text = value if isinstance(value, str) else orjson.dumps(value, default=str).decode()
-    return text if _BARE.fullmatch(text) else orjson.dumps(text).decode()
+    text = value if isinstance(value, str) else _json(value)
+    return text if _BARE.fullmatch(text) else _json(text)
+
+
+def _json(value: object) -> str:
+    try:
+        return orjson.dumps(value, default=str).decode()
+    except TypeError:  # a name of bytes that are no UTF-8 is no text: it has lone surrogates
+        return json.dumps(value, default=str)
 
 
 def set_up(config: Log | StdioLog) -> None:
@@ -68,5 +91,6 @@ def set_up(config: Log | StdioLog) -> None:
     logger = logging.getLogger("taskgate")
     logger.handlers[:] = [handler]
     logger.propagate = False
-    logger.setLevel(config.level.upper())
+    level = config.level or ("info" if config.access or config.audit else "warning")
+    logger.setLevel(level.upper())
     logging.getLogger().handlers[:] = [handler]  # libraries log from warning up

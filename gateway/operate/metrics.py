@@ -22,14 +22,18 @@ from prometheus_client.registry import Collector
 from prometheus_client.utils import floatToGoString
 
 from gateway.errors import GatewayError
+from gateway.mcp.jsonrpc import Message
+from gateway.operate.logs import printable
 from gateway.operate.recent import Recent
 
-# A relayed ping takes 0.2 ms, a crawl minutes.
-_SECONDS: Final = (
+# The bounds of histograms. A relayed ping takes 0.2 ms, a crawl minutes.
+SECONDS: Final = (
     0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300,
 )  # fmt: skip
-_OUTCOMES: Final = ("index", "refreshed", "coalesced", "scanned", "failed")
+_OUTCOMES: Final = ("index", "refreshed", "coalesced", "scanned", "refused", "failed")
+UNANSWERED: Final = ("refused", "failed")
 _REFUSALS: Final = ("connections_max", "descriptors")
+_HANDSHAKES: Final = ("broken", "certificate", "cipher", "client_left", "not_tls", "plain_http", "timeout", "version")
 
 # A client may send any method. Only these become values of the label; all others are `other`.
 _METHODS: Final = frozenset(
@@ -71,8 +75,30 @@ def named(method: str) -> str:
     return method if method in _METHODS else "other"
 
 
+def coded(code: int) -> str:
+    """The value of the label for a code of JSON-RPC."""
+    return str(code) if code in _CODES else "other"
+
+
+class Spans(Protocol):
+    """Makes spans of requests over stdio (traces.py)."""
+
+    def traceparent(self, message: Message) -> str:
+        """The `traceparent` of a message that is not kept; empty if it has none."""
+
+    def began(self, message: Message) -> None:
+        """A query begins, in a task of its own. Its steps are below it."""
+
+    def done(
+        self, kind: str, message: Message, traceparent: str, seconds: float, code: int | None, failure: str
+    ) -> None:
+        """A request was answered; if there is a `code`, by an error."""
+
+
 class Metrics:
     """All metrics of one gateway, in a registry of their own."""
+
+    spans: Spans | None = None  # with traces, over stdio
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
@@ -81,7 +107,8 @@ class Metrics:
         self.registry.register(self._tables)
         self.recent = Recent(time)
         self.version = version("taskgate")
-        self._reload_succeeded, self._reloaded_at = True, time()
+        self.reload_succeeded, self.reloaded_at = True, time()
+        self.began_at = self.reloaded_at
         self._counters()
         self._durations = self._tables.histogram(
             "request_duration_seconds", "Time until a response was whole.", "upstream", "kind", "method"
@@ -100,7 +127,7 @@ class Metrics:
         self._made = counter("upstream_requests", "Requests made upstream.", "upstream", "method")
         self._queries = counter(
             "queries",
-            "Filtered tasks/list: served from the index, refreshed, coalesced, scanned, failed.",
+            "Filtered tasks/list: served from the index, refreshed, coalesced, scanned, refused, failed.",
             "upstream",
             "outcome",
         )
@@ -118,6 +145,9 @@ class Metrics:
         self._refused = counter("connections_refused", "Connections of clients that were not served.", "why")
         for why in _REFUSALS:
             self._refused[(why,)] = 0
+        self._handshakes = counter("tls_handshake_failures", "TLS handshakes of clients that failed.", "reason")
+        for reason in _HANDSHAKES:
+            self._handshakes[(reason,)] = 0
         self._store_failures = counter(
             "store_failures", "Failures of the store, which the gateway works without.", "why"
         )
@@ -139,11 +169,15 @@ class Metrics:
         self._requests[upstream, kind, method, status] += 1
         durations = self._durations[upstream, kind, method]
         durations.seconds += seconds
-        durations.counts[bisect_left(_SECONDS, seconds)] += 1
+        durations.counts[bisect_left(SECONDS, seconds)] += 1
 
     def upstream_request(self, upstream: str, method: str) -> None:
         """A request goes out; `method` is its JSON-RPC method, or its HTTP method if it carries no message."""
         self._made[upstream, method if method in _METHODS else "other"] += 1
+
+    def made(self) -> int:
+        """How many requests have gone out, to all upstreams together."""
+        return int(sum(self._made.values()))
 
     def responses(self, upstream: str) -> Callable[[float], None]:
         """A function that takes the seconds until a response of the upstream's began."""
@@ -160,13 +194,13 @@ class Metrics:
     def query(self, ended: CountedQuery) -> None:
         """A query was answered, or failed."""
         self._queries[ended.upstream, ended.outcome] += 1
-        if ended.outcome != "failed":
+        if ended.outcome not in UNANSWERED:
             self._spared_requests[(ended.upstream,)] += ended.spared_requests
             self._spared_bytes[(ended.upstream,)] += ended.spared_bytes
         self.recent.query(
             upstream=ended.upstream,
             outcome=ended.outcome,
-            reason=ended.reason,
+            reason=printable(ended.reason),
             asked=ended.requests,
             spared=ended.spared_requests,
             tasks=ended.tasks,
@@ -188,11 +222,15 @@ class Metrics:
 
     def rpc_error(self, upstream: str, code: int) -> None:
         """A client got a JSON-RPC error."""
-        self._rpc_errors[upstream, str(code) if code in _CODES else "other"] += 1
+        self._rpc_errors[upstream, coded(code)] += 1
 
     def connection_refused(self, why: str) -> None:
         """Connections of clients are not served: `connections_max` is reached, or no file descriptors are left."""
         self._refused[(why,)] += 1
+
+    def handshake_failed(self, reason: str) -> None:
+        """The TLS handshake of a client has failed."""
+        self._handshakes[(reason,)] += 1
 
     def store_failed(self, why: str) -> None:
         """The store cannot be reached, answers too slowly, or refuses what it is told or asked."""
@@ -206,25 +244,22 @@ class Metrics:
         return {
             "requests": sum(self._spared_requests.values()),
             "bytes": sum(self._spared_bytes.values()),
-            "queries": sum(answered.values()) - answered["failed"],
+            "queries": sum(answered.values()) - sum(answered[outcome] for outcome in UNANSWERED),
             "at_once": answered["index"],
         }
 
-    def traffic(self, upstream: str) -> dict[str, float | None]:
-        """An upstream's requests, those with an error of the gateway's, and the mean time until a response began."""
-        answers = self._response_seconds[(upstream,)]
-        count = sum(answers.counts)
-        return {
-            "requests": sum(n for labels, n in self._requests.items() if labels[0] == upstream),
-            "failures": sum(n for labels, n in self._failures.items() if labels[0] == upstream),
-            "mean_seconds": answers.seconds / count if count else None,
-        }
+    def traffic(self) -> tuple[dict[str, int], dict[str, tuple[int, ...]]]:
+        """The requests of each upstream since the start, and how many answers began within each of `SECONDS`."""
+        requests: dict[str, int] = defaultdict(int)
+        for labels, count in self._requests.items():
+            requests[str(labels[0])] += count
+        return requests, {labels[0]: tuple(each.counts) for labels, each in self._response_seconds.items()}
 
     def reloaded(self, succeeded: bool) -> None:
         """The configuration was read anew: it is in force, or was refused."""
-        self._reload_succeeded = succeeded
+        self.reload_succeeded = succeeded
         if succeeded:
-            self._reloaded_at = time()
+            self.reloaded_at = time()
 
     def gauges(self, read: Callable[[], dict[str, Gauge]]) -> None:
         """Add gauges: at each scrape `read` returns them by name."""
@@ -234,11 +269,11 @@ class Metrics:
         return {
             "config_last_reload_successful": (
                 "1 if the last reload is in force, or there was none.",
-                float(self._reload_succeeded),
+                float(self.reload_succeeded),
             ),
             "config_last_reload_success_timestamp_seconds": (
                 "When the configuration in force was read.",
-                self._reloaded_at,
+                self.reloaded_at,
             ),
         }
 
@@ -253,13 +288,13 @@ class _Durations:
     __slots__ = ("counts", "seconds")
 
     def __init__(self) -> None:
-        self.counts = [0] * (len(_SECONDS) + 1)
+        self.counts = [0] * (len(SECONDS) + 1)
         self.seconds = 0.0
 
     def add(self, seconds: float) -> None:
         """Count one more."""
         self.seconds += seconds
-        self.counts[bisect_left(_SECONDS, seconds)] += 1
+        self.counts[bisect_left(SECONDS, seconds)] += 1
 
 
 _Counts: TypeAlias = defaultdict[tuple[str | int, ...], int]
@@ -292,7 +327,7 @@ class _Tables(Collector):
             for values, count in counts.items():
                 counter.add_metric([str(value) for value in values], count)
             yield counter
-        bounds = [*map(floatToGoString, _SECONDS), "+Inf"]
+        bounds = [*map(floatToGoString, SECONDS), "+Inf"]
         for name, text, labels, durations in self._histograms:
             histogram = HistogramMetricFamily(f"taskgate_{name}", text, labels=labels)
             for given, each in durations.items():

@@ -1,18 +1,28 @@
-"""The page for people at `/` of the admin listener: what the gateway does now, and what it spares.
+"""The page for people at `/` of the admin listener: whether anything is wrong, since when, and who is hit.
 
 In: GET requests. Out: HTML, a style, a script, and JSON that the script asks for once a second.
 Always: read-only. Nothing is loaded from elsewhere: `Content-Security-Policy` enforces that. No id, token or query
 string is shown.
 """
 
-from collections.abc import Callable, Mapping
+import asyncio
+from collections import defaultdict
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
+from time import time
 from typing import Any, Final
 
+import msgspec
 import orjson
 from aiohttp import web
 
+from gateway.config import GuardLimits
 from gateway.operate.metrics import Gauge, Metrics
+from gateway.operate.rates import SLOT_S, Rates
+from gateway.operate.recent import Reason
 
 _FOLDER: Final = Path(__file__).parent / "site"
 _TYPES: Final = {".html": "text/html", ".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
@@ -24,6 +34,7 @@ _HEADERS: Final = {
     "Cache-Control": "no-store",
 }
 
+_ICONS: Final = {**_HEADERS, "Cache-Control": "max-age=86400"}  # needed when the gateway does not answer any more
 
 _LIMITS: Final = {
     "index_bytes": ("Memory of all indexes", "bytes"),
@@ -32,55 +43,162 @@ _LIMITS: Final = {
     "queries_in_flight": ("Filtered lists at once", ""),
     "held_bytes": ("Buffers", "bytes"),
 }
+_NEAR: Final = 0.8  # of a limit, as the alert TaskgateNearLimit has it
+_MANY: Final = 0.05  # of all requests, as the alert TaskgateUpstreamFailing has it
+_RENEW_S: Final = 14 * 86_400.0  # before a certificate ends, as the alert TaskgateCertificateEnds has it
 
 
-def status(metrics: Metrics, gauges: dict[str, Gauge], urls: dict[str, str], is_ready: bool) -> dict[str, Any]:
-    """What the page shows. `urls` has the address of each upstream, by name."""
-    metrics.recent.look()
-    values = {name: value for name, (_, value) in gauges.items()}
-    by_upstream = {name: value for name, value in values.items() if isinstance(value, Mapping)}
-    return {
-        "version": metrics.version,
-        "is_ready": is_ready,
-        "saved": metrics.saved(),
-        "upstreams": [
-            {
-                "name": name,
-                "url": url,
-                "up": bool(by_upstream["upstream_up"][name]),
-                "in_flight": by_upstream["upstream_requests_in_flight"][name],
-                "requests_max": by_upstream["upstream_requests_max"][name],
-                **metrics.traffic(name),
-            }
-            for name, url in urls.items()
-        ],
-        "limits": [
-            {"what": what, "unit": unit, "used": values[name], "max": values[f"{name}_max"]}
-            for name, (what, unit) in _LIMITS.items()
-            if f"{name}_max" in values
-        ],
-        "queries": list(metrics.recent.queries),
-        "requests": list(metrics.recent.requests),
-        "failures": list(metrics.recent.failures),
-    }
+@dataclass(frozen=True)
+class Facts:
+    """What the gateway knows at one moment. Times are in seconds since 1970."""
+
+    gauges: Mapping[str, Gauge]
+    upstreams: Sequence[dict[str, Any]]
+    """The name, url and state of each: since when, and why."""
+    guards: GuardLimits | None = None
+    draining: tuple[float, float] | None = None
+    """Since when, and when the last connections are closed."""
 
 
-def routes(read_status: Callable[[], dict[str, Any]]) -> list[web.RouteDef]:
-    """The routes of the page. `read_status` gives what it shows."""
+class Page:
+    """What the page shows. `read` tells what is so now."""
+
+    def __init__(self, metrics: Metrics, read: Callable[[], Facts]) -> None:
+        self._metrics = metrics
+        self._read = read
+        self._rates = Rates(metrics)
+
+    async def running(self, _: web.Application) -> AsyncIterator[None]:
+        """Keep the counts of the last minutes, as long as the listener runs."""
+
+        async def sample() -> None:
+            while True:
+                await asyncio.sleep(SLOT_S)
+                self._rates.sample()
+
+        task = asyncio.create_task(sample())
+        yield
+        task.cancel()
+        with suppress(asyncio.CancelledError):
+            await task
+
+    def status(self) -> dict[str, Any]:
+        """All that the page shows."""
+        metrics, facts = self._metrics, self._read()
+        metrics.recent.look()
+        values = {name: value for name, (_, value) in facts.gauges.items()}
+        every, each, reasons = self._rates.show()
+        by_upstream = {name: value for name, value in values.items() if isinstance(value, Mapping)}
+        shown: dict[str, Any] = {
+            "version": metrics.version,
+            "now": time(),
+            "began_at": metrics.began_at,
+            "reload": {"at": metrics.reloaded_at, "refused": not metrics.reload_succeeded},
+            "draining": facts.draining,
+            "store_up": values.get("store_up"),
+            "guards": None if facts.guards is None else msgspec.to_builtins(facts.guards),
+            "certificates": by_upstream.get("certificate_expiry_timestamp_seconds", {}),
+            "under_way": sum(by_upstream["requests_in_flight"].values()),
+            "traffic": every,
+            "saved": metrics.saved(),
+            "reasons": self._reasons(reasons),
+            "upstreams": [
+                {
+                    **upstream,
+                    "in_flight": by_upstream["upstream_requests_in_flight"][upstream["name"]],
+                    "requests_max": by_upstream["upstream_requests_max"][upstream["name"]],
+                    **each.get(upstream["name"], {}),
+                }
+                for upstream in facts.upstreams
+            ],
+            "limits": [
+                {"what": what, "unit": unit, "used": values[name], "max": values[f"{name}_max"]}
+                for name, (what, unit) in _LIMITS.items()
+                if f"{name}_max" in values
+            ],
+            "queries": list(metrics.recent.queries),
+            "requests": list(metrics.recent.requests),
+            "failures": list(metrics.recent.failures),
+        }
+        return {"verdict": _verdict(shown), **shown}
+
+    def _reasons(self, counts: Mapping[Reason, list[int]]) -> list[dict[str, Any]]:
+        """Failures by reason, over all upstreams: those that clients could not help first, the most frequent first."""
+        groups: dict[tuple[str, bool], list[Reason]] = defaultdict(list)
+        for reason in sorted(counts, key=lambda reason: -counts[reason][-1]):
+            groups[reason.failure, reason.is_fault].append(reason)
+        rows = []
+        for (failure, is_fault), reasons in groups.items():
+            known = [self._metrics.recent.reasons[reason] for reason in reasons]
+            last = max(known, key=lambda failures: failures.last)
+            counted = [sum(column) for column in zip(*(counts[reason] for reason in reasons), strict=True)]
+            hit = [reason.upstream for reason in reasons if counts[reason][-1]]
+            rows.append(
+                {
+                    "failure": failure,
+                    "is_fault": is_fault,
+                    "counts": [*counted, sum(failures.count for failures in known)],
+                    "upstreams": hit or [reason.upstream for reason in reasons],
+                    "since": min((f.since for f in known if f.last >= last.since), default=last.since),
+                    "last": last.last,
+                    "why": last.why,
+                }
+            )
+        return sorted(rows, key=lambda row: (not row["is_fault"], -row["counts"][1], -row["last"]))
+
+
+def _verdict(shown: Mapping[str, Any]) -> dict[str, str]:
+    """Whether anything is wrong, in words; `level` is good, warn or bad."""
+    found = list(_faults(shown))
+    states = [upstream["state"] for upstream in shown["upstreams"]]
+    if not found:
+        parts = [f"{count} {state}" for state in ("up", "not asked yet") if (count := states.count(state))]
+        return {"level": "good", "text": "Nothing is wrong: " + ", ".join(parts)}
+    text = ", ".join(said for _, said in found)
+    return {"level": "bad" if any(level == "bad" for level, _ in found) else "warn", "text": text[0].upper() + text[1:]}
+
+
+def _faults(shown: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """What is wrong, with its level; the worst first."""
+    upstreams, failing = shown["upstreams"], shown["traffic"]["failing"][-1]
+    down = [upstream["name"] for upstream in upstreams if upstream["state"] == "down"]
+    if down:
+        yield "bad", f"{len(down)} of {len(upstreams)} upstreams down" if len(upstreams) > 1 else "the upstream is down"
+    if failing:
+        percent = f"{100 * failing:.0f}" if failing >= 0.01 else "under 1"
+        yield "bad" if failing > _MANY else "warn", f"{percent} % of requests failing in the last 5 minutes"
+    if shown["store_up"] == 0:
+        yield "warn", "the store fails"
+    if shown["reload"]["refused"]:
+        yield "warn", "the last reload was refused"
+    for limit in shown["limits"]:
+        if limit["max"] and limit["used"] >= _NEAR * limit["max"]:
+            yield "warn", f"{limit['what']}: {100 * limit['used'] / limit['max']:.0f} % of the limit"
+    for name, ends_at in shown["certificates"].items():
+        if ends_at - shown["now"] < _RENEW_S:
+            whose = f"shown to {name}" if name else "of the listener"
+            yield "warn", f"the certificate {whose} ends on {datetime.fromtimestamp(ends_at, UTC):%Y-%m-%d}"
+    if shown["draining"] is not None:
+        yield "warn", f"draining: {shown['under_way']:.0f} requests under way"
+
+
+def routes(page: Page) -> list[web.RouteDef]:
+    """The routes of the page."""
 
     async def read(_: web.Request) -> web.Response:
-        return web.Response(body=orjson.dumps(read_status()), content_type="application/json", headers=_HEADERS)
+        return web.Response(body=orjson.dumps(page.status()), content_type="application/json", headers=_HEADERS)
 
     found = [web.get("/page/status.json", read)]
     for file in _FOLDER.iterdir():
         if file.suffix in _TYPES:
             address = "/" if file.name == "index.html" else f"/page/{file.name}"
-            found.append(web.get(address, _file(file.read_bytes(), _TYPES[file.suffix])))
+            headers = _ICONS if file.suffix == ".svg" else _HEADERS
+            found.append(web.get(address, _file(file.read_bytes(), _TYPES[file.suffix], headers)))
     return found
 
 
-def _file(data: bytes, kind: str) -> Callable[[web.Request], Any]:
+def _file(data: bytes, kind: str, headers: Mapping[str, str]) -> Callable[[web.Request], Awaitable[web.Response]]:
     async def send(_: web.Request) -> web.Response:
-        return web.Response(body=data, content_type=kind, charset="utf-8", headers=_HEADERS)
+        return web.Response(body=data, content_type=kind, charset="utf-8", headers=headers)
 
     return send

@@ -1,17 +1,45 @@
-"""The last requests, failures and queries, for the page.
+"""The last requests, failures and queries, and why requests fail, for the page.
 
-In: what has ended. Out: rows, the newest first. Always: a fixed number of rows; no id of a session or a task, no token.
+In: what has ended. Out: rows, the newest first; failures by reason. Always: a fixed number of rows, reasons from a list
+that cannot grow; no id of a session or a task, no token.
 Successful requests are kept only while the page is open: without it, a relayed message costs nothing here.
 """
 
 from collections import deque
 from collections.abc import Callable
-from typing import Any, Final, TypeAlias
+from itertools import count
+from typing import Any, Final, NamedTuple, TypeAlias
 
 Row: TypeAlias = dict[str, Any]
 
 _ROWS: Final = 50
-_LOOKS_S: Final = 10.0  # so long after its last request the page counts as open
+_LOOKS_S: Final = 30.0  # so long after its last request the page counts as open: in the background it asks seldom
+_QUIET_S: Final = 300.0  # a failure after so long is the first of a new run
+
+
+class Reason(NamedTuple):
+    """Why requests fail: at which upstream, what failed as the log has it, and whether clients could not help it."""
+
+    upstream: str
+    failure: str
+    is_fault: bool
+
+
+class Failures:
+    """The failures of one reason: how many, the first and the last of the present run, in seconds since 1970."""
+
+    __slots__ = ("count", "last", "since", "why")
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.since = self.last = float("-inf")
+        self.why = ""
+
+    def add(self, at: float, why: str) -> None:
+        """Count one more; `why` says it in words."""
+        if at - self.last > _QUIET_S:
+            self.since = at
+        self.count, self.last, self.why = self.count + 1, at, why
 
 
 class Recent:
@@ -20,27 +48,30 @@ class Recent:
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
         self._looked_at = float("-inf")
+        self._numbers = count()
         self.is_watched = False
         self.requests: deque[Row] = deque(maxlen=_ROWS)
         self.failures: deque[Row] = deque(maxlen=_ROWS)
         self.queries: deque[Row] = deque(maxlen=_ROWS)
+        self.reasons: dict[Reason, Failures] = {}
 
     def look(self) -> None:
         """The page was asked for: it counts as open for a while."""
         self._looked_at = self._clock()
         self.is_watched = True
 
-    def request(self, failed: bool, **row: Any) -> None:
-        """A request has ended."""
-        row["at"] = self._clock()
+    def request(self, reason: Reason | None, **row: Any) -> None:
+        """A request has ended, and has failed if there is a reason."""
+        row["at"], row["n"] = self._clock(), next(self._numbers)
         if self.is_watched and row["at"] - self._looked_at > _LOOKS_S:
             self.is_watched = False
             self.requests.clear()
         if self.is_watched:
             self.requests.appendleft(row)
-        if failed:
+        if reason is not None:
             self.failures.appendleft(row)
+            self.reasons.setdefault(reason, Failures()).add(row["at"], row["why"])
 
     def query(self, **row: Any) -> None:
         """A query has been answered, or has failed."""
-        self.queries.appendleft({"at": self._clock(), **row})
+        self.queries.appendleft({"at": self._clock(), "n": next(self._numbers), **row})

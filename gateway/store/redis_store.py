@@ -22,7 +22,7 @@ from gateway import config
 from gateway.identity import Key
 from gateway.store.link import Command, Link, connect, errors
 from gateway.store.names import Names
-from gateway.store.waiting import Ending, Owed, Waiting
+from gateway.store.waiting import Answers, Ending, Owed, Waiting
 from gateway.tasks.ports import Read
 
 log = logging.getLogger("taskgate.store")
@@ -37,6 +37,10 @@ _CLOSE_S: Final = 1.0  # for all that waits to go out at the end
 _AGAIN_S: Final = 1.0  # until everything is told again to a store that has refused something
 _LATE_MAX: Final = 3  # questions in a row without an answer in time: the store is slow
 _MARK: Final = "taskgate:mark"
+_MARK_BYTES: Final = 32
+_NO_MARK: Final = b"-"  # the key holds something else
+_LOG_AGAIN_S: Final = 60.0  # until the next line about a key that cannot be read
+_IGNORED_MAX: Final = 10_000  # keys
 _END: Final = object()
 
 
@@ -62,6 +66,29 @@ class StoreState(Enum):
     REFUSED = "refused"  # it answers, and takes nothing in
 
 
+class _Ignored:
+    """Keys that hold what no gateway writes there: each is ignored, and nothing else suffers."""
+
+    def __init__(self, failed: Callable[[str], None]) -> None:
+        self._failed = failed
+        self._names: set[str] = set()  # where nothing was written; of too many some are not told again
+        self._log_at = 0.0  # when the next line may be logged
+
+    def note(self, answers: Answers, now: float) -> bool:
+        """Count and log what cannot be read. Returns whether a key was written that had been ignored before."""
+        for _ in (*answers.unread, *answers.wrong):
+            self._failed("unreadable")
+        if answers.wrong and now >= self._log_at:
+            name, why = next(iter(answers.wrong.items()))
+            self._log_at = now + _LOG_AGAIN_S
+            log.warning("a key of the store holds something else, and is ignored", extra={"key": name, "why": str(why)})
+        before, self._names = self._names, self._names - answers.written
+        is_back = self._names != before
+        if len(self._names) < _IGNORED_MAX:
+            self._names |= set(answers.wrong)
+        return is_back
+
+
 class RedisStore:
     """A store in Redis, as `tasks/ports.py` describes one."""
 
@@ -72,6 +99,7 @@ class RedisStore:
         self._timeout_s = settings.timeout
         self._url = settings.url
         self._failed = failed
+        self._ignored = _Ignored(failed)
         self._waiting = Waiting()
         self._owed = Owed()
         self._wake = asyncio.Event()
@@ -251,18 +279,19 @@ class RedisStore:
             self._lingering = None
         marks = self._mark is None and self.state is not StoreState.REFUSED
         commands: list[Command] = [("SET", _MARK, uuid4().hex, "NX")] if marks else []
-        commands += [*batch.commands(self._names.value_ms, self._names.entries_ms), ("GET", _MARK)]
+        commands += batch.commands(self._names.value_ms, self._names.entries_ms)
+        commands.append(("GETRANGE", _MARK, 0, _MARK_BYTES - 1))
         refused: list[ResponseError] | None = None
         self._out_since = self._loop.time()
         try:
             async with asyncio.timeout(_ANSWER_S):
                 results = await link.exchange(commands)
             self._note_pace(self._loop.time() - self._out_since)
-            of_writes, unread = batch.answer(results[marks:-1])
-            refused = errors(results[:marks]) + of_writes
+            answers = batch.answer(results[marks:], _MARK)
+            refused = errors(results[:marks]) + answers.refused
             self._note_mark(results[-1])
-            for _ in unread:
-                self._failed("unreadable")
+            if self._ignored.note(answers, self._out_since):
+                self._lacks = True
             return refused
         finally:
             self._out_since = None
@@ -287,8 +316,8 @@ class RedisStore:
     def _note_mark(self, mark: Any) -> None:
         """The store has that mark, or none. Another one than before: it was emptied."""
         if isinstance(mark, ResponseError):
-            self._failed("unreadable")
-        elif self._mark is None:
+            mark = _NO_MARK  # once it can be read again it is another one
+        if self._mark is None:
             self._mark = mark
         elif mark != self._mark:
             self._lacks = True

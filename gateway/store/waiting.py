@@ -19,6 +19,7 @@ from gateway.store.link import Command, errors
 from gateway.tasks.ports import Read
 
 READ_AT_ONCE: Final = 2000  # entries
+_BYTES_MAX: Final = 4096  # of a value or an entry; of 256 characters each escaped, an entry has half
 _OWED_MAX: Final = 10_000  # of each kind
 _ENTRIES_MAX: Final = 100_000  # of one session; the oldest go first
 _PLACE_MAX: Final = 2**53  # microseconds since 1970, until 2255; who else writes there may have infinity
@@ -39,6 +40,24 @@ end
 redis.call('ZREMRANGEBYRANK', key, 0, -ARGV[2] - 1)
 redis.call('PEXPIRE', key, ARGV[1])
 """
+
+# The place after which entries are asked for, how many, and their bytes: an entry that is larger comes as an empty one.
+_ENTRIES: Final = """
+local flat = redis.call('ZRANGEBYSCORE', KEYS[1], '(' .. ARGV[1], '+inf', 'WITHSCORES', 'LIMIT', 0, ARGV[2])
+for at = 1, #flat, 2 do
+    if #flat[at] > tonumber(ARGV[3]) then flat[at] = '' end
+end
+return flat
+"""
+
+
+class Answers(NamedTuple):
+    """What the store has answered. A key of another type is ignored, and harms no other (DESIGN 12.5)."""
+
+    refused: list[ResponseError]  # why it takes nothing in
+    unread: list[ResponseError]  # why it says nothing
+    wrong: dict[str, ResponseError]  # by the names of keys that are of another type
+    written: set[str]  # names of keys
 
 
 class Ending(NamedTuple):
@@ -141,20 +160,24 @@ class Waiting:
             old = self._old[name]
             found.append(("EVAL", _ADD, 1, name, entries_ms, _ENTRIES_MAX, len(old), *old, *new))
         for value_name, entries_name, after in self._asked:
-            found.append(("GET", value_name))
-            limit = ("LIMIT", 0, READ_AT_ONCE)
-            found.append(("ZRANGEBYSCORE", entries_name, f"({after}", "+inf", "WITHSCORES", *limit))
+            found.append(("GETRANGE", value_name, 0, _BYTES_MAX - 1))
+            found.append(("EVAL", _ENTRIES, 1, entries_name, after, READ_AT_ONCE, _BYTES_MAX))
         return found
 
-    def answer(self, results: list[Any]) -> tuple[list[ResponseError], list[ResponseError]]:
-        """Answer the questions from the results of all commands. Returns why writes were refused, and reads."""
-        first = len(results) - 2 * len(self._asked)
+    def answer(self, results: list[Any], last: str) -> Answers:
+        """Answer the questions from the results of all commands, and of one more that reads the key `last`."""
+        first = len(results) - 2 * len(self._asked) - 1
         for at, ((_, _, after), asked) in enumerate(self._asked.items()):
-            server, entries = results[first + 2 * at : first + 2 * at + 2]
+            pair = results[first + 2 * at : first + 2 * at + 2]
+            server, entries = (None if _is_wrong(result) else result for result in pair)
             if not asked.done():
-                failed = isinstance(server, ResponseError) or isinstance(entries, ResponseError)
-                asked.set_result(None if failed else _read(server, entries, after))
-        return errors(results[:first]), errors(results[first:])
+                asked.set_result(_read(server, entries, after))
+        written = [*self._values, *self._new]
+        names = [*written, *(name for asked in self._asked for name in asked[:2]), last]
+        by_name = zip(names, results[bool(self._dropped) :], strict=True)
+        wrong = {name: error for name, error in by_name if _is_wrong(error)}
+        refused, unread = ([e for e in errors(some) if not _is_wrong(e)] for some in (results[:first], results[first:]))
+        return Answers(refused, unread, wrong, set(written) - set(wrong))
 
     def give_up(self) -> None:
         """There will be no answer."""
@@ -164,7 +187,15 @@ class Waiting:
         self._asked.clear()
 
 
-def _read(server: bytes | None, flat: list[bytes], after: int) -> Read:
-    """What was read; `flat` has each entry and its place."""
+def _is_wrong(result: Any) -> bool:
+    """Whether a key holds another type of value. The error of a script has the word somewhere, the first or not."""
+    return isinstance(result, ResponseError) and "WRONGTYPE" in str(result)
+
+
+def _read(server: Any, flat: Any, after: int) -> Read | None:
+    """What was read, None if it could not be; `flat` has each entry and its place, or is None."""
+    if isinstance(server, ResponseError) or isinstance(flat, ResponseError):
+        return None
     place = int(min(float(flat[-1]), _PLACE_MAX)) if flat else after
-    return Read(server, flat[::2], place, complete=len(flat) < 2 * READ_AT_ONCE)
+    # Who else writes there may have more entries at one place than are read at once.
+    return Read(server or None, (flat or [])[::2], place, not flat or len(flat) < 2 * READ_AT_ONCE or place <= after)

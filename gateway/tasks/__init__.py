@@ -18,6 +18,7 @@ What is known:
     knowledge   as of when it is known
     notes       ... and the states of single tasks
     sessions    the indexes of all sessions: whose they are, how much they hold, when they go
+    stored      ... which of them are kept, and which go first
     told        what replicas tell each other of a session
 
 What must be asked of the upstream, and which queries wait for it:
@@ -26,13 +27,14 @@ What must be asked of the upstream, and which queries wait for it:
     refresh     from plan to plan, until the index is fresh enough
     refreshes   carry a plan out: a crawl, or a delta
     asks        what is being asked, and the queries that wait for it
+    ids         which request a cancel can mean
     crawler     requests of the gateway's own, and pages
     scan        sessions that are too large for an index
 
 Towards a transport:
 
     answer      the answer to one query
-    passing     what passing messages say of tasks, and the edit of `initialize`
+    passing     what an exchange tells of tasks, and the edit of `initialize`
     guards      limits on what clients may ask of tasks, off unless configured
     ports       what the room needs of its surroundings: the caller, the ways to the server and back, counts, the store
 """

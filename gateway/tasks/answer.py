@@ -9,11 +9,13 @@ import logging
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
+from functools import lru_cache
 from typing import Any, Final, TypeVar
 
+import msgspec
 import orjson
 
-from gateway.errors import GatewayError
+from gateway.errors import GatewayError, Internal
 from gateway.identity import Key
 from gateway.mcp import jsonrpc
 from gateway.mcp.capabilities import LAST_REVISION
@@ -31,6 +33,9 @@ log = logging.getLogger("taskgate.answer")
 
 CANCELLED: Final = "notifications/cancelled"
 CANCELLED_EARLY: Final = object()
+_LARGE_BYTES_MIN: Final = 256 * 1024
+_SAME_MAX: Final = 256  # params that are remembered as they were read, of `_SAME_BYTES_MAX` at most
+_SAME_BYTES_MAX: Final = 1024
 _Result = TypeVar("_Result")
 
 
@@ -52,13 +57,21 @@ def read(params: Params) -> Position | None:
     return position
 
 
-def _params(message: Message) -> Params | None:
-    """The parameters of a `tasks/list`; None for any other message, or one of a later revision."""
-    if message.method != "tasks/list" or not message.is_request:
-        return None
-    params = criteria.params(message.params)
+def read_raw(raw: bytes) -> Position | None:
+    """As `read`, of raw params; None for those of a later revision too (DESIGN 3.9)."""
+    params = criteria.params(raw)
     revision = bytes(jsonrpc.member(params.meta, "io.modelcontextprotocol/protocolVersion"))
-    return None if revision.strip(b'"') > LAST_REVISION else params
+    return None if revision.strip(b'"') > LAST_REVISION else read(params)
+
+
+@lru_cache(_SAME_MAX)
+def read_small(raw: bytes) -> Position | None:
+    """As `read_raw`. A screen that polls sends the same params again and again: they are read once."""
+    position = read_raw(raw)
+    return None if position is None else msgspec.structs.replace(position, comes_again=True)
+
+
+ignored_small: Final = lru_cache(_SAME_MAX)(criteria.ignored)
 
 
 class Answerer:
@@ -69,14 +82,20 @@ class Answerer:
         self._refresher = refresher
         self._counts = counts
         self._clock = clock
+        self._large = asyncio.Lock()  # one large answer is made in a turn of the loop
 
-    def position(self, key: Key, message: Message) -> Position | None:
-        """The page that a message asks for; None if it is no filtered `tasks/list`, and passes. Raises BadQuery.
+    def position(self, key: Key, message: Message) -> Position | BadQuery | None:
+        """The page that a message asks for, or what is wrong; None if it is no filtered `tasks/list`, and passes.
 
         A message of a later revision passes too (DESIGN 3.9), and one to a server that filters natively.
         """
-        params = _params(message)
-        return None if params is None or self._sessions.servers.filters_natively(key) else read(params)
+        if message.method != "tasks/list" or not message.is_request or self._sessions.servers.filters_natively(key):
+            return None
+        raw = bytes(message.params)
+        try:
+            return read_small(raw) if len(raw) <= _SAME_BYTES_MAX else read_raw(raw)
+        except BadQuery as bad:
+            return bad.with_traceback(None)
 
     async def catch_up(self, key: Key, message: Message) -> object:
         """Before `position`: if a message is a query, learn what other replicas know of its session.
@@ -84,12 +103,7 @@ class Answerer:
         Returns the session, to be held until the query is answered; None if there is no query; CANCELLED_EARLY if the
         query was cancelled meanwhile. Nothing else waits (DESIGN 12.3).
         """
-        params = _params(message)
-        try:
-            is_query = params is not None and read(params) is not None
-        except BadQuery:
-            is_query = True  # if the server filters natively, it may accept these parameters
-        if not is_query or self._sessions.servers.filters_natively(key):
+        if self.position(key, message) is None:
             return None
         session = self._sessions.open(key)
         if not self._sessions.is_behind(session):
@@ -101,37 +115,75 @@ class Answerer:
         await self._sessions.catch_up(session)
         return session
 
-    def cancel(self, key: Key, message: Message) -> None:
-        """End the answer that a `notifications/cancelled` names, if no other has the same id (DESIGN 5.7)."""
-        session = self._sessions.find(key)
-        request_id = jsonrpc.member(message.params, "requestId")
-        if session is None or not bytes(request_id):
-            return
-        # Some hosts give every request the same id (DESIGN 2.8). Which answer is meant is then unknown.
-        match session.asks.answering.get(jsonrpc.id_of(request_id)):
-            case [only] if not only.done():
-                only.set_result(None)
+    def cancel(self, key: Key, session_id: bytes, message: Message) -> None:
+        """End the answer that a `notifications/cancelled` names, if no other request can be meant (DESIGN 5.7).
 
-    async def answer(self, reply: Reply, caller: Caller, message: Message, position: Position) -> None:
-        """Answer with the page at `position`. Raises GatewayError; a stream that has begun gets the error first."""
+        `session_id` is that of `note`: empty if there is no session.
+        """
+        session = self._sessions.find(key)
+        request_id = jsonrpc.id_of(jsonrpc.member(message.params, "requestId"))
+        if session is None or not session_id or not self._sessions.request_ids.is_single(session_id, request_id):
+            return
+        for cancelled in session.asks.answering.get(request_id, ()):
+            if not cancelled.done():
+                cancelled.set_result(None)
+
+    async def answer(self, reply: Reply, caller: Caller, message: Message, position: Position | BadQuery) -> int | None:
+        """Answer with the page at `position`, or with what is wrong. Returns the JSON-RPC error code that was sent.
+
+        Raises GatewayError; a stream that has begun gets the error first.
+        """
         session = self._sessions.open(caller.key)
         raw_id = bytes(message.id)
-        answer = None if caller.asks_first else self._refresher.at_once(session, position)
-        if answer is None:
-            try:
+        try:
+            if isinstance(position, BadQuery):
+                return await self._refuse(session, reply, caller, message, position)
+            answer = None if caller.asks_first else self._refresher.at_once(session, position)
+            if answer is None:
                 outbox = Outbox(reply, message, self._clock)
                 answer = await self._unless_cancelled(session, raw_id, self._answer(session, caller, outbox, position))
-            except GatewayError as error:
-                self._counts.query(EndedQuery(caller.key.upstream, "failed", str(error)))
-                if reply.streaming:
-                    reply.send(error.message(raw_id))
-                raise
-        if answer is None:
-            reply.end()
-            return
-        tasks = b",".join([task.raw for task in answer.page.tasks])
-        self._note(session, caller, answer, len(tasks))
-        reply.send(jsonrpc.result(raw_id, _result(answer, tasks, position, criteria.ignored(message.params))))
+            if answer is None:
+                reply.end()
+                return None
+            raw_params = bytes(message.params)
+            ignored = (ignored_small if len(raw_params) <= _SAME_BYTES_MAX else criteria.ignored)(raw_params)
+            page_bytes, rest = answer.page.size_bytes, _rest(answer, position, ignored)
+            reply.hold(len(raw_id) + page_bytes + len(rest))
+        except Exception as error:
+            failed = error if isinstance(error, GatewayError) else Internal()
+            outcome = "refused" if failed.refuses else "failed"
+            self._counts.query(EndedQuery(caller.key.upstream, outcome, str(failed)))
+            if reply.streaming:
+                reply.send(failed.message(raw_id))
+            raise
+        self._note(session, caller, answer, page_bytes)
+        if page_bytes <= _LARGE_BYTES_MIN:
+            reply.send(_response(raw_id, answer, rest))
+            return None
+        async with self._large:
+            reply.send(_response(raw_id, answer, rest))
+            await asyncio.sleep(0)
+        return None
+
+    async def _refuse(
+        self, session: Session, reply: Reply, caller: Caller, message: Message, bad: BadQuery
+    ) -> int | None:
+        """Say what is wrong with a query; the server's refusal of its caller goes first (DESIGN 5.4). As `answer`."""
+        if caller.asks_first or not session.known.accepts:
+            accepted = self._accepted(session, caller, Outbox(reply, message, self._clock))
+            if await self._unless_cancelled(session, bytes(message.id), accepted) is None:
+                reply.end()
+                return None
+        said = bad_query(message, bad)
+        reply.hold(len(said))
+        reply.send(said)
+        return INVALID_PARAMS
+
+    async def _accepted(self, session: Session, caller: Caller, outbox: Outbox) -> Session:
+        if caller.asks_first:
+            await self._refresher.ask_first(session, caller, outbox, None)
+        await self._refresher.knock(session, caller, outbox)
+        return session
 
     async def _unless_cancelled(
         self, session: Session, raw_id: bytes, part: Coroutine[Any, Any, _Result]
@@ -163,7 +215,7 @@ class Answerer:
 
     async def _answer(self, session: Session, caller: Caller, outbox: Outbox, position: Position) -> Answer:
         if caller.asks_first:
-            await self._refresher.ask_first(session, caller, outbox)
+            await self._refresher.ask_first(session, caller, outbox, position.query)
         return await self._refresher.answer(session, caller, outbox, position)
 
     def _note(self, session: Session, caller: Caller, answer: Answer, answered_bytes: int) -> None:
@@ -186,15 +238,21 @@ class Answerer:
             log.debug("query", extra=said)
 
 
-def _result(answer: Answer, tasks: bytes, position: Position, ignored: list[str]) -> bytes:
-    """The raw `ListTasksResult` with raw `tasks`. `ignored` has the names of unread parameters (DESIGN 5.4)."""
+def _response(raw_id: bytes, answer: Answer, rest: bytes) -> bytes:
+    """The response with the page of an answer. `rest` has the other members of its result."""
+    tasks = b",".join([task.raw for task in answer.page.tasks])
+    return jsonrpc.result(raw_id, b'{"tasks":[%b],%b}' % (tasks, rest))
+
+
+def _rest(answer: Answer, position: Position, ignored: list[str]) -> bytes:
+    """The raw members of a `ListTasksResult` behind its tasks. `ignored`: names of unread parameters (DESIGN 5.4)."""
     page = answer.page
     as_of = datetime.fromtimestamp(answer.as_of_unix_s, UTC).isoformat(timespec="milliseconds")
     following = b""
     if page.more:
-        following = b'"nextCursor":%b,' % orjson.dumps(cursor.encode(cursor.following(position, page.tasks)))
-    return b'{"tasks":[%b],%b"_meta":{"taskgate/total":%d,"taskgate/asOf":"%b"%b}}' % (
-        tasks,
+        page.following = page.following or cursor.encode(cursor.following(position, page.tasks))
+        following = b'"nextCursor":%b,' % orjson.dumps(page.following)
+    return b'%b"_meta":{"taskgate/total":%d,"taskgate/asOf":"%b"%b}' % (
         following,
         page.total,
         as_of.replace("+00:00", "Z").encode(),

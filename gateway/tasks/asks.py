@@ -36,6 +36,10 @@ class Outbox:
         """Whether `drain` waits: the requestor is too far behind."""
         return self._reply.is_full
 
+    def hold(self, size_bytes: int) -> None:
+        """Hold room for a response. Raises Overloaded."""
+        self._reply.hold(size_bytes)
+
     def forward(self, data: bytes) -> None:
         """Pass on a message that came with the responses to the crawler's requests."""
         self._reply.forward(data)
@@ -80,6 +84,9 @@ class Ask:
         self.outboxes: list[Outbox] = []
         self.task: asyncio.Task[None] | None = None
         self._joined_or_left = asyncio.Event()
+        self._is_stuck = asyncio.Event()  # no client takes its messages
+        self.is_given_up = False
+        """Whether another may ask for the same at the same time: pages that this ask reads no longer count."""
         self.add(keys)
 
     def add(self, keys: Sequence[str | None]) -> None:
@@ -96,15 +103,16 @@ class Ask:
     async def forward(self, data: bytes) -> None:
         """Pass on a message from one of the crawler's streams. A client that reads nothing delays only itself.
 
-        It waits until one of the clients has room. A query that comes too late to join waits with it, for at most
-        `index.crawl_timeout`.
+        It waits until one of the clients has room.
         """
         while self.outboxes:
             free = next((box for box in self.outboxes if not box.is_full), None)
+            self._is_stuck.clear()
             if free is not None:
                 free.forward(data)
                 return
             self._joined_or_left.clear()
+            self._is_stuck.set()
             await first_of(self._joined_or_left.wait(), *(box.drain() for box in self.outboxes))
 
     def progress(self, tasks: int) -> None:
@@ -134,9 +142,12 @@ class Ask:
             del task  # break the reference cycle: the error's traceback holds this frame
 
     async def over(self) -> None:
-        """Wait for the end, good or bad."""
+        """Wait for the end, good or bad. An ask whose clients take no messages is given up instead."""
         if self.task is not None:
-            await asyncio.wait({self.task})
+            await first_of(asyncio.wait({self.task}), self._is_stuck.wait())
+            if self._is_stuck.is_set():
+                self.is_given_up = True
+                self.end()
 
     def end(self) -> None:
         """Let no further query join."""
@@ -149,7 +160,6 @@ class Asks(dict[str | None, Ask]):
     def __init__(self) -> None:
         super().__init__()
         self.answering: dict[jsonrpc.Id, list[asyncio.Future[None]]] = {}  # by request id, to be cancelled
-        self.scanning = asyncio.Lock()
         self.next_scan: Ask | None = None  # a scan that queries may still join
 
     @property

@@ -17,7 +17,7 @@ from gateway.config import IndexLimits
 from gateway.errors import UpstreamBroken, UpstreamFailed, UpstreamTimeout
 from gateway.mcp import jsonrpc, observe, task
 from gateway.mcp.jsonrpc import Message
-from gateway.mcp.task import Task, TaskError
+from gateway.mcp.task import Task, TaskError, apart
 from gateway.tasks.ports import Caller, Counts
 
 _RECOVERIES_MAX: Final = 10  # from expired cursors, in one crawl
@@ -26,16 +26,17 @@ _DROPS_MAX: Final = 1  # lost connections, for one request
 TASKS_AT_ONCE: Final = 200  # handled before others get their turn
 
 _ids = count()
-_PREFIX: Final = f"taskgate-{uuid4().hex}"
+OWN: Final = f"taskgate-{uuid4().hex}-"  # the ids of the gateway's own requests begin with it, and no others
 
 
 class ListPage(msgspec.Struct):
-    """One page of the upstream's `tasks/list`: its cursor, the next one, when it was asked for, its size in bytes."""
+    """One page of the upstream's `tasks/list`: its cursor, the next one, when it was asked for and came, its bytes."""
 
     tasks: list[Task]
     cursor: str | None
     following: str | None
     asked_at: float
+    came_at: float
     size_bytes: int
 
 
@@ -62,19 +63,20 @@ class Crawler:
 
         An asyncio task asks for the next page before this one is read: the upstream works meanwhile.
         """
-        handover = _Handover(self._loop)
-        asking = self._loop.create_task(self._ask_for_pages(handover))
-        asking.add_done_callback(handover.end)
+        unread_pages = self._ask_for_pages()
+        asking = asyncio.ensure_future(anext(unread_pages, None))
         try:
-            while (unread := await handover.take()) is not None:
+            while (unread := await asking) is not None:
+                asking = asyncio.ensure_future(anext(unread_pages, None))
                 yield await self._read(unread)
-            asking.result()
         finally:
             asking.cancel()
+            await asyncio.gather(asking, return_exceptions=True)
             del asking  # as in `Ask.join`
+            await unread_pages.aclose()
 
-    async def _ask_for_pages(self, handover: "_Handover") -> None:
-        """Ask for one page after the other, and hand each over."""
+    async def _ask_for_pages(self) -> "AsyncGenerator[_Unread, None]":
+        """Ask for one page after the other."""
         cursor: str | None = None  # of the next page
         before: str | None = None  # of the page before it
         seen: set[int] = set()  # hashes: cursors may be long, and pages many
@@ -92,7 +94,7 @@ class Crawler:
             went_back = False
             if hash(unread.following) in seen:
                 raise UpstreamBroken("the upstream's tasks/list repeats a cursor: its pages have no end")
-            await handover.give(unread)
+            yield unread
             if unread.following is None:
                 return
             seen.add(hash(unread.following))
@@ -108,7 +110,7 @@ class Crawler:
 
     async def _ask_for_page(self, cursor: str | None) -> "_Unread | None":
         asked_at = self._loop.time()
-        response = await self.ask("tasks/list", {} if cursor is None else {"cursor": cursor})
+        response = await self.ask("tasks/list", {} if cursor is None else {"cursor": apart(cursor)})
         if bytes(response.error):
             if cursor is not None and jsonrpc.error_code(response) == jsonrpc.INVALID_PARAMS:
                 return None
@@ -119,7 +121,7 @@ class Crawler:
             raise _no_tasks(error) from None
         if following is not None and len(following) > _CURSOR_CHARS_MAX:
             raise UpstreamBroken(f"a cursor of the upstream's tasks/list has more than {_CURSOR_CHARS_MAX} characters")
-        return _Unread(raws, cursor, following, asked_at, len(bytes(response.result)))
+        return _Unread(raws, cursor, following, asked_at, self._loop.time(), len(bytes(response.result)))
 
     async def _read(self, unread: "_Unread") -> ListPage:
         tasks: list[Task] = []
@@ -131,11 +133,11 @@ class Crawler:
         except TaskError as error:
             raise _no_tasks(error) from None
         self._counts.crawl_page(self._caller.key.upstream)
-        return ListPage(tasks, unread.cursor, unread.following, unread.asked_at, unread.size_bytes)
+        return ListPage(tasks, *unread[1:])
 
     async def ask(self, method: str, params: dict[str, Any]) -> Message:
         """The response to one request. Raises GatewayError; a JSON-RPC error is a response."""
-        message_id = f"{_PREFIX}-{next(_ids)}"
+        message_id = f"{OWN}{next(_ids)}"
         request, raw_id = jsonrpc.request(message_id, method, params), b'"%b"' % message_id.encode()
         for attempt in range(_DROPS_MAX + 1):
             self.requests += 1
@@ -164,44 +166,8 @@ class _Unread(NamedTuple):
     cursor: str | None
     following: str | None
     asked_at: float
+    came_at: float
     size_bytes: int
-
-
-class _Handover:
-    """Pages on their way from the asyncio task that asks for them to their reader, one at a time.
-
-    Always: as soon as the reader has this page, the next one is asked for.
-    """
-
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._loop = loop
-        self._wanted: asyncio.Future[None] = loop.create_future()
-        self._given: asyncio.Future[_Unread | None] = loop.create_future()
-        self._ended = False
-
-    async def give(self, unread: _Unread) -> None:
-        """Hand over a page, once its reader has come for it."""
-        await self._wanted
-        self._wanted = self._loop.create_future()
-        if not self._given.done():
-            self._given.set_result(unread)
-
-    async def take(self) -> _Unread | None:
-        """The next page; None if no more will come."""
-        if self._ended:
-            return None
-        self._given = self._loop.create_future()
-        if not self._wanted.done():
-            self._wanted.set_result(None)
-        return await self._given
-
-    def end(self, asking: asyncio.Task[None]) -> None:
-        """The asyncio task that asks has ended."""
-        self._ended = True
-        if not self._given.done():
-            self._given.set_result(None)
-        if not asking.cancelled():
-            asking.exception()  # counts as retrieved: its reader may have left
 
 
 def _no_tasks(error: TaskError) -> UpstreamBroken:

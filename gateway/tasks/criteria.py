@@ -174,19 +174,20 @@ class Query:
         )
 
     def may_match(self, candidate: Task, default_method: str | None = None) -> bool:
-        """Whether a task is live, and may match now or after a change."""
+        """Whether a task is live, and may match now or after a change. Its last update may then be at any instant: a
+        server's clock may be set back.
+        """
         return (
             not candidate.is_terminal
             and (self.task_ids is None or candidate.id in self.task_ids)
             and (self.method_test is None or self.method_test(candidate.method or default_method))
             and within(self.created, candidate.created.at)
-            and within((None, self.updated[1]), candidate.updated.at)
         )
 
     @property
     def may_match_all_live(self) -> bool:
         """Whether `may_match` holds for every live task."""
-        return self.method_test is None and self.task_ids is None and self.created is OPEN and self.updated[1] is None
+        return self.method_test is None and self.task_ids is None and self.created is OPEN
 
     @property
     def moves_ahead(self) -> bool:

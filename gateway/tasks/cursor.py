@@ -20,21 +20,20 @@ import hashlib
 import re
 import zlib
 from base64 import urlsafe_b64decode, urlsafe_b64encode
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import cache
-from typing import Annotated, Any, Final, Literal, NoReturn, Protocol, TypeAlias
+from typing import Annotated, Any, Final, Protocol, TypeAlias
 
 import msgspec
 
-from gateway.mcp.task import ID_CHARS_MAX, TERMINAL, UNKNOWN, SortKey, Task, digest
+from gateway.mcp.task import ID_CHARS_MAX, TERMINAL, UNKNOWN, SortKey, Task, apart, digest
 from gateway.tasks import spelled
-from gateway.tasks.criteria import CRITERIA, CRITERIA_BYTES_MAX, BadQuery, Query, defaults, fault
-from gateway.tasks.values import LIST_ITEMS_MAX, NUMBER_DIGITS_MAX, NotAllowed, pack_instant, unpack_instant
+from gateway.tasks.criteria import CRITERIA, CRITERIA_BYTES_MAX, Query, defaults
+from gateway.tasks.values import NUMBER_DIGITS_MAX, NotAllowed, pack_instant, unpack_instant
 
 ALLOWED: Final = "a nextCursor of this list, with the same criteria"
 
 _PREFIX: Final = "taskgate3."
-_PREFIX_2: Final = "taskgate2."
 _OURS: Final = re.compile(r"taskgate(?:[0-9]+\.|:)")  # of any version, or spelled
 _SHOWN_MAX: Final = 8_000  # live tasks on earlier pages; beyond, a changed task may be shown again
 # Unpacked: the criteria, the digests in base64, an id in JSON of at most six bytes a character, five numbers, the rest.
@@ -50,11 +49,14 @@ class Position(msgspec.Struct, frozen=True):
     In ascending order of last update a task that changes moves to a later page. A client that follows the cursors would
     get it again. So `shown` has the digests of the tasks that were live when an earlier page showed them. The instant
     of the first page would not do instead, because tasks are known as of different instants.
+
+    One that `comes_again` is small, and was read from params that were remembered (answer.py).
     """
 
     query: Query
     after: SortKey | None = None
     shown: frozenset[int] = frozenset()
+    comes_again: bool = False
 
 
 def following(position: Position, tasks: Sequence[Task]) -> Position:
@@ -100,7 +102,7 @@ def encode(position: Position) -> str:
         if value != usual.get(name)
     }
     shown = b"".join([one.to_bytes(8) for one in sorted(position.shown)])
-    raw = _json.encode((criteria, (pack_instant(after.at), after.id), shown))
+    raw = _json.encode((criteria, (pack_instant(after.at), apart(after.id)), shown))
     body = _PREFIX + urlsafe_b64encode(_packed(raw)).decode()
     return f"{body}.{_checksum(body)}"
 
@@ -131,23 +133,18 @@ def decode(text: str) -> Position | None:
     if is_spelled(text):
         return Position(spelled.read(text))
     if len(text) > _CHARS_MAX:
-        _refuse(f"a cursor of {len(text)} characters", f"one of no more than {_CHARS_MAX} characters")
-    if not text.startswith((_PREFIX, _PREFIX_2)):
-        _refuse(text, ALLOWED + ", of this version")
+        spelled.refuse(f"a cursor of {len(text)} characters", f"one of no more than {_CHARS_MAX} characters")
+    if not text.startswith(_PREFIX):
+        spelled.refuse(text, ALLOWED + ", of this version")
     body, _, checksum = text.rpartition(".")
     if checksum != _checksum(body):
-        _refuse(text, ALLOWED + ", unchanged")
+        spelled.refuse(text, ALLOWED + ", unchanged")
     try:
-        raw = _unpacked(urlsafe_b64decode(body[len(_PREFIX) :]))
-        return _position_2(_decoder_2.decode(raw)) if body.startswith(_PREFIX_2) else _position(_decoder().decode(raw))
+        return _position(_decoder().decode(_unpacked(urlsafe_b64decode(body[len(_PREFIX) :]))))
     except NotAllowed as refused:
-        _refuse(refused.given[0].decode(), refused.allowed)
+        spelled.refuse(refused.given[0].decode(), refused.allowed)
     except (ValueError, zlib.error):  # msgspec's errors are ValueErrors
-        _refuse(text, ALLOWED)
-
-
-def _refuse(given: str, allowed: str) -> NoReturn:
-    raise BadQuery([fault("cursor", given.encode("utf-8", "backslashreplace"), allowed)])
+        spelled.refuse(text, ALLOWED)
 
 
 def _position(said: _Unpacked) -> Position:
@@ -170,35 +167,3 @@ _UNKNOWN: Final = pack_instant(UNKNOWN)
 
 def _digests(shown: bytes) -> frozenset[int]:
     return frozenset(int.from_bytes(shown[at : at + 8]) for at in range(0, len(shown), 8))
-
-
-_Names: TypeAlias = Annotated[frozenset[str], msgspec.Meta(max_length=LIST_ITEMS_MAX)] | None
-
-
-class _Version2(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
-    """The JSON in a cursor of version 2, which earlier builds gave out."""
-
-    methods: _Names
-    task_ids: _Names
-    status: _Names
-    bounds: tuple[str | None, str | None, str | None, str | None]
-    by: Literal["createdAt", "lastUpdatedAt"]
-    descending: bool
-    after: _After
-    shown: _Shown
-
-
-_decoder_2 = msgspec.json.Decoder(_Version2)
-_BOUNDS_2: Final = ("createdAfter", "createdBefore", "lastUpdatedAfter", "lastUpdatedBefore")
-
-
-def _position_2(said: _Version2) -> Position:
-    """The position that a cursor of version 2 holds. Raises NotAllowed."""
-    bounds: Mapping[str, Any] = {
-        name: unpack_instant(at) for name, at in zip(_BOUNDS_2, said.bounds, strict=True) if at is not None
-    }
-    order = "desc" if said.descending else "asc"
-    query = Query(
-        methods=said.methods, taskIds=said.task_ids, status=said.status, orderBy=said.by, order=order, **bounds
-    )
-    return Position(query, _after(said.after), _digests(said.shown))

@@ -26,19 +26,31 @@ _COLD_IDS_MAX: Final = 100  # asked for one by one before the first crawl, whose
 
 
 class Plan(msgspec.Struct, frozen=True):
-    """What to ask, and why: all pages; or the page where new tasks appear, and single tasks."""
+    """What to ask, and why: all pages; or the page where new tasks appear, and single tasks; or just knock."""
 
     reason: str
     crawl: bool = False
     look: bool = False
     tasks: Sequence[str] = ()
+    knock: bool = False
+
+    @property
+    def reads(self) -> bool:
+        """Whether it asks for pages."""
+        return self.crawl or self.look or self.knock
 
     @property
     def nothing(self) -> bool:
-        return not (self.crawl or self.look or self.tasks)
+        return not self.price
+
+    @property
+    def price(self) -> int:
+        """What it costs a client (DESIGN 8.9): one for pages, however many; one for each task."""
+        return self.reads + len(self.tasks)
 
 
 FRESH: Final = Plan("fresh")
+KNOCK: Final = Plan("the upstream has yet to accept this caller", knock=True)
 
 
 class Ages(msgspec.Struct, frozen=True):
@@ -55,6 +67,8 @@ def oldest_of(known: Knowledge, came_at: float, ages: Ages) -> float:
 
 def plan(known: Knowledge, index: Index, query: Query, came_at: float, ages: Ages) -> Plan:
     """What must be asked before `query`, which came at `came_at`, may be answered from `index`."""
+    if known.refused_at != NEVER:
+        return KNOCK
     oldest, doubted_at = oldest_of(known, came_at, ages), min(known.doubted_at, came_at)
     oldest_crawl = came_at - ages.full_crawl_interval_s
     ids, unlisted = query.task_ids, known.notes.unlisted

@@ -1,10 +1,11 @@
 """Guards on task operations, off unless configured: each departs from passing everything through.
 
-    rate    each identity has a token bucket; an operation takes a token, and gets 429 if none is left
+    rate    each client has a token bucket; an operation takes a token, and gets 429 if none is left. A query takes
+            one for each request that it needs: `Toll` says when
     ttl     the `ttl` in a request for a task has a maximum: a larger one is lowered, and nothing else changes
 
 In: a request, and its caller. Out: its body as it goes on, or RateLimited. Always: a request that is no task operation
-goes on unchanged. Bodies that pass unread (batches, large or encoded bodies) are not guarded.
+goes on unchanged. The `ttl` in a body that passes unread (a batch, a large or encoded one) is not looked at.
 """
 
 import math
@@ -16,7 +17,6 @@ import msgspec
 
 from gateway.config import GuardLimits
 from gateway.errors import RateLimited
-from gateway.identity import Key
 from gateway.mcp import jsonrpc
 from gateway.mcp.jsonrpc import Message
 
@@ -26,9 +26,10 @@ _OPERATIONS: Final = ("tasks/list", "tasks/get", "tasks/cancel", "tasks/result")
 class GuardedCaller(Protocol):
     """The caller of a request."""
 
-    @property
-    def key(self) -> Key:
-        """The key of the caller's session."""
+    toll: "Toll | None"
+
+    def payer(self) -> tuple[str, bytes]:
+        """The upstream's name, and who pays (`identity.payer`)."""
 
 
 def guards_of(limits: GuardLimits, clock: Callable[[], float]) -> "Guards | None":
@@ -53,39 +54,83 @@ class Guards:
         if not bytes(task) and message.method not in _OPERATIONS:
             return body
         if self._limits.task_operations_per_second is not None:
-            self._take(caller.key, self._limits.task_operations_per_second)
+            caller.toll = Toll(self._bucket(caller.payer(), self._limits.task_operations_per_second))
         if self._limits.task_ttl_max is None or not _exceeds(jsonrpc.member(task, "ttl"), self._limits.task_ttl_max):
             return body
         return jsonrpc.replace(body, ("params", "task", "ttl"), b"%d" % (self._limits.task_ttl_max * 1000))
 
-    def _take(self, key: Key, per_second: float) -> None:
-        now, whose = self._clock(), (key.upstream, key.identity)
-        bucket = self._buckets.pop(whose, None) or _Bucket(self._limits.task_operations_burst, now)
+    def admit_unread(self, body: bytes, caller: GuardedCaller) -> None:
+        """Take the price of a body that passes unread: 1, or 1 for each message of a batch. Raises RateLimited."""
+        if self._limits.task_operations_per_second is not None:
+            bucket = self._bucket(caller.payer(), self._limits.task_operations_per_second)
+            bucket.take(max(1, jsonrpc.batch_size(body)))
+
+    def _bucket(self, whose: tuple[str, bytes], per_second: float) -> "_Bucket":
+        bucket = self._buckets.pop(whose, None)
+        bucket = bucket or _Bucket(self._limits.task_operations_burst, per_second, self._clock)
         self._buckets[whose] = bucket
         if len(self._buckets) > self._limits.identities_max:
             self._buckets.popitem(last=False)
-        wait_s = bucket.take(now, per_second, self._limits.task_operations_burst)
-        if wait_s:
-            raise RateLimited(math.ceil(wait_s))
+        return bucket
 
 
 class _Bucket:
-    """Tokens of one identity. They come back at a steady rate."""
+    """Tokens of one client, some of them owed. They come back at a steady rate."""
 
-    __slots__ = ("at", "tokens")
+    __slots__ = ("_at", "_burst", "_clock", "_per_second", "_tokens")
 
-    def __init__(self, tokens: float, at: float) -> None:
-        self.tokens = tokens
-        self.at = at
+    def __init__(self, burst: int, per_second: float, clock: Callable[[], float]) -> None:
+        self._burst, self._per_second, self._clock = burst, per_second, clock
+        self._tokens, self._at = float(burst), clock()
 
-    def take(self, now: float, per_second: float, burst: int) -> float:
-        """Take a token. Returns 0; if there is no token, the seconds until there is one."""
-        self.tokens = min(burst, self.tokens + (now - self.at) * per_second)
-        self.at = now
-        if self.tokens < 1:
-            return (1 - self.tokens) / per_second
-        self.tokens -= 1
-        return 0.0
+    def take(self, price: int) -> None:
+        """Take a price; one above the bucket's size from a full bucket, which then owes. Raises RateLimited."""
+        now = self._clock()
+        self._tokens = min(self._burst, self._tokens + (now - self._at) * self._per_second)
+        self._at = now
+        lacking = min(price, self._burst) - self._tokens
+        if lacking > 0:
+            raise RateLimited(math.ceil(lacking / self._per_second), price)
+        self._tokens -= price
+
+    def add(self, tokens: int) -> None:
+        """Give tokens back, or take those that are owed, whatever is left."""
+        self._tokens += tokens
+
+
+class Toll:
+    """What one request pays to a bucket (DESIGN 8.9).
+
+    when                               what it takes                            the bucket has less
+    it comes                           1                                        429
+    a query asks the server at last    1 for each `tasks/get`, each crawl and   429; what it took goes back, and
+                                       each look, less the 1 that it took       nothing was asked
+    it asks more in a later step       the same                                 the bucket owes it
+    """
+
+    __slots__ = ("_bucket", "_is_reserved", "_paid")
+
+    def __init__(self, bucket: _Bucket) -> None:
+        """The request comes. Raises RateLimited."""
+        bucket.take(1)
+        self._bucket = bucket
+        self._paid = 1  # and not used up
+        self._is_reserved = False
+
+    def reserve(self, price: int) -> None:
+        """Take what a query's first step asks, before it asks. Raises RateLimited."""
+        self._bucket.add(self._paid)
+        self._paid = 0
+        self._bucket.take(price)
+        self._paid, self._is_reserved = price, True
+
+    def pay(self, price: int) -> None:
+        """A step of a query is about to ask. The first one raises RateLimited, unless its price is reserved."""
+        if not self._is_reserved:
+            self.reserve(price)
+        used = min(price, self._paid)
+        self._paid -= used
+        self._bucket.add(used - price)
 
 
 def _exceeds(ttl: msgspec.Raw, max_s: float) -> bool:

@@ -1,7 +1,7 @@
 """The tasks of one session, sorted by creation and by last update: the cost of a page is that of its own tasks.
 
 In: reports of tasks, observed or crawled. Out: pages of a `Query`, with the number of tasks that match.
-Always: one entry for a task id; never backwards (`Task.supersedes`); a group has exactly the tasks of one status and
+Always: one entry for a task id: its last report (`Task.supersedes`); a group has exactly the tasks of one status and
 one method, as a `Plane` of their instants. A query touches only the groups whose status and method match. Its total
 and its page come from their planes, whatever its ranges and its order are. Only a query with task ids, or with a test
 of each task, looks at tasks one by one.
@@ -9,22 +9,33 @@ of each task, looks at tasks one by one.
 
 import heapq
 from collections.abc import Collection, Iterable, Iterator
-from itertools import islice
-from typing import Final, TypeAlias
+from fractions import Fraction
+from itertools import accumulate, islice, takewhile
+from typing import Final, NamedTuple, TypeAlias
 
 import msgspec
 
-from gateway.mcp.task import TERMINAL, SortKey, Task, digest
+from gateway.mcp.task import TERMINAL, UNKNOWN, Instant, SortKey, Task, digest, text_bytes
 from gateway.tasks.criteria import Query
 from gateway.tasks.plane import Plane
 from gateway.tasks.runs import OPEN
 from gateway.tasks.shards import Shards
+from gateway.tasks.told import METHOD_CHARS_MAX
 
-TASK_OVERHEAD_BYTES = 440
-"""What a task costs beside its raw JSON and its id, measured by `make bench`."""
+TASK_OVERHEAD_BYTES = 375
+"""What a task takes beside its raw JSON and its id (tests/rules/test_index_memory.py, `make bench`)."""
 
+GROUP_BYTES: Final = 1700  # of a group beside its tasks
+METHODS_MAX: Final = 16  # of one index: each makes groups, and clients choose them
+
+UNLIMITED: Final = float("inf")
+_KEPT_MAX: Final = 4  # pages of an index
+_KEPT_BYTES: Final = 600  # of one, beside its places for tasks
 _AT_ONCE: Final = 1000
-_TOLD_OVERHEAD_BYTES: Final = 200
+_KEY_BYTES: Final = 80  # of a second sort key, and its places
+_INT_BYTES: Final = 32
+_FRACTION_BYTES: Final = 48 + 2 * 28  # beside its digits, of which seven bits take a byte
+_TOLD_BYTES: Final = 40
 
 _Group: TypeAlias = tuple[str, str | None]  # a status and a method
 
@@ -35,6 +46,23 @@ class QueryPage(msgspec.Struct):
     tasks: list[Task]
     total: int
     more: bool
+    size_bytes: int
+    """Of its JSON, and of a comma behind each task."""
+    following: str = ""
+    """The cursor of the next page, once it has been asked for."""
+
+
+class _Kept(NamedTuple):
+    """A page as it was last asked for; it holds as long as its groups are these, and none of them changes."""
+
+    query: Query
+    place: tuple[SortKey | None, int, frozenset[int], float]
+    groups: list[Plane]
+    page: QueryPage
+
+    @property
+    def size_bytes(self) -> int:
+        return _KEPT_BYTES + 8 * len(self.page.tasks)
 
 
 class Index:
@@ -44,8 +72,10 @@ class Index:
         self.default_method: str | None = None
         """The method of a task whose request did not pass here (DESIGN 5.3)."""
         self._told: dict[str, str] = {}  # methods of tasks that are not here, by id
+        self._methods: dict[str, str] = {}  # one string for a million tasks
         self._tasks = Shards()
         self._groups: dict[_Group, Plane] = {}
+        self._kept: list[_Kept] = []  # pages that may be asked for again, the last one first
         self.size_bytes = 0
 
     def __len__(self) -> int:
@@ -70,11 +100,13 @@ class Index:
 
     def tell_method(self, task_id: str, method: str) -> None:
         """Another replica saw which request made a task."""
-        known = self._tasks.get(task_id)
+        known, shared = self._tasks.get(task_id), self._shared(method)
+        if shared is None:
+            return
         if known is not None:
-            self.put(msgspec.structs.replace(known, method=known.method or method))
+            self.put(msgspec.structs.replace(known, method=known.method or shared))
         elif task_id not in self._told:
-            self._told[task_id] = method
+            self._told[task_id] = shared
             self.size_bytes += _told_bytes(task_id)
 
     def method_of(self, task_id: str) -> str | None:
@@ -82,24 +114,31 @@ class Index:
         known = self._tasks.get(task_id)
         return self._told.get(task_id) if known is None else known.method
 
+    def _shared(self, method: str | None) -> str | None:
+        """The one string for a method. None, which is an unknown method, if it is long, or beyond METHODS_MAX."""
+        if method is None or len(method) > METHOD_CHARS_MAX:
+            return None
+        if len(self._methods) < METHODS_MAX:
+            return self._methods.setdefault(method, method)
+        return self._methods.get(method)
+
     def _with_method(self, report: Task) -> Task:
-        """A report with the method that another replica saw."""
-        method = self._told.pop(report.id, None)
-        if method is None:
-            return report
-        self.size_bytes -= _told_bytes(report.id)
-        return msgspec.structs.replace(report, method=report.method or method)
+        """A report with its method as it is kept, or with the one that another replica saw."""
+        told = self._told.pop(report.id, None)
+        if told is not None:
+            self.size_bytes -= _told_bytes(report.id)
+        method = self._shared(report.method) or told
+        return report if method is report.method else msgspec.structs.replace(report, method=method)
 
     def put(self, report: Task) -> None:
-        """Take in a report of a task, unless the same or a newer one is here."""
+        """Take in a report of a task, which is newer than the one that is here."""
         self.put_all((report,))
 
     def put_all(self, reports: Iterable[Task]) -> None:
         """Take in several reports, as `put` does, in half the time."""
         fresh: dict[_Group, dict[str, Task]] = {}
-        if self._told:
-            reports = map(self._with_method, reports)
-        for report in reports:
+        for reported in reports:
+            report = self._with_method(reported) if self._told or reported.method is not None else reported
             known = self._tasks.add(report)
             latest = report if known is None else self._latest(known, report, fresh)
             if latest is not None:
@@ -108,8 +147,10 @@ class Index:
         for group, tasks in fresh.items():
             if tasks:
                 if group not in self._groups:
+                    self.size_bytes += GROUP_BYTES
                     self._groups[group] = Plane(self._tasks.created_of)
                 self._groups[group].add_all([(task.created, task.updated) for task in tasks.values()])
+                self._forget_pages(self._groups[group])
 
     def _latest(self, known: Task, report: Task, fresh: dict[_Group, dict[str, Task]]) -> Task | None:
         """The task as it is known after a report; None if the report changes nothing."""
@@ -146,9 +187,11 @@ class Index:
     def _take_out(self, task: Task) -> None:
         """Remove a task from its group."""
         group = self._groups[task.status, task.method]
+        self._forget_pages(group)
         group.remove(task.created, task.updated)
         if group.is_empty:
             del self._groups[task.status, task.method]
+            self.size_bytes -= GROUP_BYTES
 
     def live(self, query: Query, among: Collection[str] | None = None) -> Iterator[list[str]]:
         """The ids of the live tasks that match `query` or may match it after a change, some at a time.
@@ -168,23 +211,60 @@ class Index:
             yield [t.id for t in known if query.may_match(t, self.default_method) and all(t.id in ids for ids in named)]
             return
         for group in groups:
-            keys = group.walk("createdAt", False, query.created, (None, query.updated[1]), None)
+            keys = group.walk("createdAt", False, query.created, OPEN, None)
             while some := [key.id for key in islice(keys, _AT_ONCE)]:
                 yield [i for i in some if all(i in ids for ids in named)] if named else some
 
-    def select(self, query: Query, after: SortKey | None, limit: int, shown: frozenset[int] = frozenset()) -> QueryPage:
-        """The first `limit` tasks that match, behind `after`, without those whose digests are in `shown`."""
+    def select(
+        self,
+        query: Query,
+        after: SortKey | None,
+        limit: int,
+        shown: frozenset[int] = frozenset(),
+        bytes_max: float = UNLIMITED,
+        comes_again: bool = False,
+    ) -> QueryPage:
+        """The first tasks that match, behind `after`, without those whose digests are in `shown`.
+
+        They are `limit` tasks and `bytes_max` of JSON at most, but one task if there is any. The page of a query that
+        `comes_again`, the same small object, is kept.
+        """
         if query.task_ids is not None or query.task_test is not None:
             found = [task for task in self._candidates(query) if query.matches(task, self.default_method)]
-            return page_of(query, found, after, limit, shown)
-        groups = self._matching_groups(query)
+            return page_of(query, found, after, limit, shown, bytes_max)
+        groups, place = self._matching_groups(query), (after, limit, shown, bytes_max)
+        for kept in self._kept:
+            if kept.query is query and kept.groups == groups and kept.place == place:
+                return kept.page
+        page = self._select_from(groups, query, *place)
+        if comes_again:
+            self._keep([_Kept(query, place, groups, page), *self._kept[: _KEPT_MAX - 1]])
+        return page
+
+    def _forget_pages(self, group: Plane) -> None:
+        """A group changes: its pages no longer hold."""
+        if self._kept:
+            self._keep([kept for kept in self._kept if group not in kept.groups])
+
+    def _keep(self, pages: list[_Kept]) -> None:
+        self.size_bytes += sum(kept.size_bytes for kept in pages) - sum(kept.size_bytes for kept in self._kept)
+        self._kept = pages
+
+    def _select_from(
+        self,
+        groups: list[Plane],
+        query: Query,
+        after: SortKey | None,
+        limit: int,
+        shown: frozenset[int],
+        bytes_max: float,
+    ) -> QueryPage:
         total = sum(group.count(query.created, query.updated) for group in groups)
         runs = [group.walk(query.by, query.descending, query.created, query.updated, after) for group in groups]
         keys: Iterator[SortKey] = runs[0] if len(runs) == 1 else heapq.merge(*runs, reverse=query.descending)
         if shown:
             keys = (key for key in keys if digest(key.id) not in shown)
-        tasks = self._tasks.all_of(islice(keys, limit + 1))
-        return QueryPage(tasks[:limit], total, len(tasks) > limit)
+        return cut(self._tasks.all_of(islice(keys, limit + 1)), total, limit, bytes_max)
 
     def _matching_groups(self, query: Query) -> list[Plane]:
         """The groups of each status and method for which the criteria hold."""
@@ -205,16 +285,42 @@ class Index:
                 yield self._tasks[key.id]
 
 
-def page_of(query: Query, matching: list[Task], after: SortKey | None, limit: int, shown: frozenset[int]) -> QueryPage:
+def page_of(
+    query: Query,
+    matching: list[Task],
+    after: SortKey | None,
+    limit: int,
+    shown: frozenset[int],
+    bytes_max: float = UNLIMITED,
+) -> QueryPage:
     """The page of a query, from all tasks that match, in any order."""
+    return cut(first(query, matching, after, limit, shown), len(matching), limit, bytes_max)
+
+
+def first(query: Query, matching: list[Task], after: SortKey | None, limit: int, shown: frozenset[int]) -> list[Task]:
+    """The tasks of a page in order, and one more, if there is one."""
     rest = [
         task
         for task in matching
         if (after is None or _follows(query, query.sort_key(task), after)) and not (shown and digest(task.id) in shown)
     ]
     pick = heapq.nlargest if query.descending else heapq.nsmallest
-    tasks = pick(limit + 1, rest, key=query.sort_key)
-    return QueryPage(tasks[:limit], len(matching), len(tasks) > limit)
+    return pick(limit + 1, rest, key=query.sort_key)
+
+
+def cut(tasks: list[Task], total: int, limit: int, bytes_max: float) -> QueryPage:
+    """The page that begins with `tasks`: `limit` of them and `bytes_max` at most, but one if there is any."""
+    count = min(len(tasks), limit)
+    size_bytes = _json_bytes(tasks[:count])
+    if size_bytes > bytes_max:
+        ends = accumulate(len(task.raw) + 1 for task in tasks)
+        count = max(1, sum(1 for _ in takewhile(bytes_max.__ge__, ends)))
+        size_bytes = _json_bytes(tasks[:count])
+    return QueryPage(tasks[:count], total, len(tasks) > count, size_bytes)
+
+
+def _json_bytes(tasks: list[Task]) -> int:
+    return sum([len(task.raw) for task in tasks]) + len(tasks)
 
 
 def _follows(query: Query, place: SortKey, after: SortKey) -> bool:
@@ -222,9 +328,20 @@ def _follows(query: Query, place: SortKey, after: SortKey) -> bool:
 
 
 def _told_bytes(task_id: str) -> int:
-    return len(task_id) + _TOLD_OVERHEAD_BYTES
+    return text_bytes(task_id) + _TOLD_BYTES
 
 
 def size_of(task: Task) -> int:
     """Bytes of memory that a task takes."""
-    return len(task.raw) + len(task.id) + TASK_OVERHEAD_BYTES
+    created, updated = task.created, task.updated
+    size_bytes = len(task.raw) + text_bytes(task.id) + TASK_OVERHEAD_BYTES + _beyond(created.at)
+    return size_bytes - _KEY_BYTES if updated is created else size_bytes + _beyond(updated.at)
+
+
+def _beyond(at: Instant) -> int:
+    """What an instant takes beyond a usual one."""
+    if at == UNKNOWN:
+        return -_INT_BYTES  # one for all
+    if isinstance(at, Fraction):
+        return _FRACTION_BYTES + (at.numerator.bit_length() + at.denominator.bit_length()) // 7 - _INT_BYTES
+    return 0

@@ -4,8 +4,8 @@ In: reports that pass, responses to the gateway's own requests, pages of a crawl
 a request comes with the time of that request. Out: the index, and the instants that `tasks/freshness.py` decides by.
 Always: pure; never backwards (DESIGN 6.9). A task that was found gone stays gone until a later request shows it. If the
 last crawl did not list a task, a report of it from before the end of that crawl is no proof: the task is asked for
-again. Of two different reports with one timestamp, the second counts only if it was asked for after the first came.
-Times are seconds of one monotonic clock.
+again. A report that was asked for after another came is newer. Else the timestamps decide; where they do not make the
+second one newer, the task is asked for again. Times are seconds of one monotonic clock.
 
 `Knowledge` has the instants of the session; `tasks/notes.py` has the states of single tasks. Both change by their own
 methods only.
@@ -17,7 +17,7 @@ from enum import Enum
 import msgspec
 
 from gateway.mcp.observe import Observation
-from gateway.mcp.task import UNKNOWN, Instant, Task
+from gateway.mcp.task import UNKNOWN, Instant, Task, text_bytes
 from gateway.tasks.index import Index
 from gateway.tasks.notes import NEVER, NOTED_ID_CHARS_MAX, Notes, NoteState
 from gateway.tasks.told import Told
@@ -45,9 +45,12 @@ class Knowledge(msgspec.Struct):
     doubted_at: float = NEVER  # something passed unread: all that was known then may be old
     newcomers_from: float = NEVER  # a task reported by an earlier request, if not in the index, may have gone
     page_came_at: float = NEVER  # a report asked for earlier may be older than the last page
+    refused_at: float = NEVER  # a request got a 403: nothing is shown until a later `tasks/*` succeeds
+    has_listed: bool = False  # a `tasks/list` has succeeded
     listing: Listing = Listing.NEITHER
     pages: int = 0  # of the last crawl
     cursors: list[str | None] = []  # of the last pages; the last one is at the end
+    cursors_bytes: int = 0  # their memory
     asks_by_id: bool = True  # the upstream knows `tasks/get`
     notes: Notes = msgspec.field(default_factory=Notes)
 
@@ -70,15 +73,20 @@ class Knowledge(msgspec.Struct):
         note = self.notes.get(task_id)
         return note.at if note is not None and note.state is NoteState.GONE else NEVER
 
+    @property
+    def accepts(self) -> bool:
+        """Whether the upstream has listed its tasks to this caller, and refused it nothing since."""
+        return self.has_listed and self.refused_at == NEVER
+
     def speaks_for(self, task_id: str, began_at: float) -> bool:
         """Whether reports of its own say that a task is there, though the crawl begun at `began_at` did not list it."""
         return self.reported_at(task_id) >= began_at or (self.asks_by_id and task_id in self.notes.unlisted)
 
     def may_be_old(self, task_id: str, asked_at: float | None) -> bool:
-        """Whether a report may be older than the last report of the task, or than the last page."""
+        """Whether a report may be older than the last one of the task that was taken in, or than the last page."""
         note = self.notes.get(task_id)
         told_at = NEVER if note is None else note.told_at
-        return asked_at is None or asked_at < max(told_at, self.page_came_at)
+        return asked_at is None or asked_at <= max(told_at, self.page_came_at)
 
     @property
     def as_of(self) -> float:
@@ -91,6 +99,16 @@ class Knowledge(msgspec.Struct):
     def doubt(self, now: float) -> None:
         """Something passed unread. It may have changed anything."""
         self.doubted_at = now
+
+    def refuse(self, now: float) -> None:
+        """A request of the caller's got a 403."""
+        self.refused_at = now
+
+    def accept(self, asked_at: float, lists: bool = False) -> None:
+        """A `tasks/*` that was asked at `asked_at` has succeeded; `lists`: it was a `tasks/list`."""
+        self.has_listed |= lists
+        if asked_at > self.refused_at:
+            self.refused_at = NEVER
 
     def report(self, task: Task, asked_at: float | None, is_listed: bool, as_of: float) -> None:
         """A report was taken in, as `Notes.report` says."""
@@ -112,7 +130,8 @@ class Knowledge(msgspec.Struct):
         """All pages were read, from `began_at` on."""
         self.newcomers_from = ended_at
         self.pages_as_of = self.new_as_of = began_at
-        self.pages, self.cursors, self.listing = pages, cursors, listing
+        self.pages, self.listing = pages, listing
+        self._keep_cursors(cursors)
         self.notes.end_crawl(began_at, self.asks_by_id)
         if not self.notes.unlisted:
             self.live_as_of = self.unlisted_as_of = began_at
@@ -120,7 +139,11 @@ class Knowledge(msgspec.Struct):
     def end_look(self, began_at: float, cursors: list[str | None]) -> None:
         """The page where new tasks appear was read, from `began_at` on."""
         self.new_as_of = began_at
+        self._keep_cursors(cursors)
+
+    def _keep_cursors(self, cursors: list[str | None]) -> None:
         self.cursors = cursors
+        self.cursors_bytes = sum(text_bytes(cursor) for cursor in cursors if cursor is not None)
 
     def lose_place(self) -> None:
         """The page where new tasks appear cannot be found: only a crawl helps."""
@@ -128,7 +151,7 @@ class Knowledge(msgspec.Struct):
 
     def end_scan(self, pages: int, now: float) -> None:
         """All pages were read, but not into the index, which may be older than the answers made from them."""
-        self.pages = pages
+        self.pages, self.has_listed = pages, True
         self.doubted_at = self.newcomers_from = now
 
     def stop_asking_by_id(self, now: float) -> None:
@@ -157,8 +180,7 @@ class Record:
     @property
     def size_bytes(self) -> int:
         """The memory that it takes."""
-        cursors_bytes = sum(len(cursor or "") for cursor in self.known.cursors)
-        return self.index.size_bytes + self.known.notes.size_bytes + cursors_bytes
+        return self.index.size_bytes + self.known.notes.size_bytes + self.known.cursors_bytes
 
     def take(self, observation: Observation, asked_at: float | None, now: float, since: Task | None = None) -> None:
         """Take in what passed. `asked_at`: when its request was made; None if it answers none.
@@ -169,6 +191,8 @@ class Record:
             gone_at = self.known.gone_at(task.id)
             if gone_at == NEVER or (asked_at is not None and asked_at > gone_at):
                 self._report(task, asked_at, now, since)
+        for task_id in observation.unclear:
+            self.suspect(task_id, now)
         for task_id in observation.gone:
             self.forget(task_id, now)
         for task_id in observation.suspect:
@@ -183,8 +207,16 @@ class Record:
 
     def _report(self, task: Task, asked_at: float | None, now: float, since: Task | None) -> None:
         known, before = self.known, self.index.get(task.id)
-        came_between = before is not since
-        unclear = came_between and _is_tie(before, task) and known.may_be_old(task.id, asked_at)
+        is_known = before is not None and before.raw == task.raw and task.method is None  # most polls say what is known
+        if (
+            not is_known
+            and before is not None
+            and (self._begins_anew(task, before, asked_at) or _is_another(task, before))
+        ):
+            self.index.remove(task.id)
+            before = None
+        came_between = not is_known and before is not since
+        unclear = came_between and _contradicts(task, before) and known.may_be_old(task.id, asked_at)
         unseen = before is None and (asked_at is None or asked_at < known.newcomers_from)
         hidden = unseen and (known.newcomers_from != NEVER or not known.asks_by_id)
         if unclear or (hidden and asked_at is None):
@@ -194,19 +226,33 @@ class Record:
         else:
             is_listed = before is not None and before.crawl == self.crawl
             known.report(task, asked_at, is_listed, NEVER if before is None else known.confirmed_at(task.id))
-            self.index.put(task)
+            if not is_known:
+                self.index.put(task)
             if asked_at is not None:
                 if hidden:  # it may have gone before the last crawl ended
                     self._hint(task.id, asked_at, now)
                 known.notes.settle(task.id, asked_at)
-        if not task.is_terminal:
-            known.notes.tell(task.id, now)
+            if asked_at is None or not task.is_terminal:
+                known.notes.tell(task.id, now)
+
+    def _begins_anew(self, task: Task, before: Task, asked_at: float | None) -> bool:
+        """Whether a report is that of a task which was made after another of its id had ended (DESIGN 6.9).
+
+        Only the response that made a task has its method. The end of this task may have come before that response.
+        """
+        if task.method is None or asked_at is None or not before.is_terminal:
+            return False
+        note, is_listed = self.known.notes.get(task.id), before.crawl == self.crawl
+        told_at = NEVER if note is None else note.told_at
+        return asked_at > max(
+            self.known.confirmed_at(task.id), told_at, self.known.page_came_at if is_listed else NEVER
+        )
 
     def _hint(self, task_id: str, suspect_from: float, now: float) -> None:
         self.known.notes.hint(task_id, suspect_from, now, in_index=self.index.get(task_id) is not None)
 
     def suspect(self, task_id: str, now: float) -> None:
-        """A task of the index may be gone: every query waits."""
+        """A task may be gone, or be other than it is known: every query waits."""
         self._hint(task_id, NEVER, now)
 
     def forget(self, task_id: str, now: float) -> None:
@@ -228,15 +274,22 @@ class Record:
             elif self.index.get(each.id) is not None and each.gone:
                 self._hint(each.id, NEVER, asked_at)
 
-    def listed(self, tasks: Sequence[Task], asked_at: float, now: float) -> list[Task]:
-        """Take in tasks of a page that was asked for at `asked_at`. Returns those that are new in this crawl."""
-        self.known.page_came_at = now
-        there, clear = self._judge(tasks, asked_at, now) if len(self.known.notes) else (tasks, tasks)
+    def listed(self, tasks: Sequence[Task], asked_at: float, came_at: float) -> list[Task]:
+        """Take in tasks of a page that was asked for at `asked_at`. Returns those that are new in this crawl.
+
+        A page that was asked for earlier was taken in before, or its tasks have notes.
+        """
+        self.known.page_came_at = max(self.known.page_came_at, came_at)
+        there, clear = self._judge(tasks, asked_at, came_at) if len(self.known.notes) else (tasks, tasks)
+        for task in clear:
+            before = self.index.get(task.id)
+            if before is not None and _is_another(task, before):
+                self.index.remove(task.id)
         self.index.put_all(clear)
         return [task for task in there if self.index.mark(task.id, self.crawl)]
 
-    def _judge(self, tasks: Sequence[Task], asked_at: float, now: float) -> tuple[list[Task], list[Task]]:
-        """The tasks of a page that are not gone; and of these, the tasks whose latest report is surely this one."""
+    def _judge(self, tasks: Sequence[Task], asked_at: float, came_at: float) -> tuple[list[Task], list[Task]]:
+        """The tasks of a page that are not gone; and of these, the tasks whose latest report is this one."""
         notes, there, clear = self.known.notes, list[Task](), list[Task]()
         for task in tasks:
             note = notes.get(task.id)
@@ -245,10 +298,12 @@ class Record:
                 clear.append(task)
             elif note.state is not NoteState.GONE or note.at < asked_at:
                 there.append(task)
-                if note.told_at > asked_at and _is_tie(self.index.get(task.id), task):
-                    self._hint(task.id, NEVER, now)
-                else:
+                before = self.index.get(task.id)
+                unclear = note.told_at >= asked_at and _contradicts(task, before)
+                if note.at <= came_at and not unclear:  # else the task was asked for when the page had come
                     clear.append(task)
+                elif unclear and before is not None and before.updated.at == task.updated.at:
+                    self._hint(task.id, NEVER, came_at)
                 notes.show(task.id)
         return there, clear
 
@@ -275,14 +330,22 @@ class Record:
             yield [task.id for task in tasks if task.crawl != self.crawl and not known.speaks_for(task.id, began_at)]
 
 
-def _is_tie(before: Task | None, report: Task) -> bool:
-    """Whether two different reports of a live task have one timestamp: some servers' clocks count whole seconds."""
+def _contradicts(report: Task, before: Task | None) -> bool:
+    """Whether a report of a live task differs from another, and its timestamp is not later: the report is older, or the
+    server's clock was set back, or counts whole seconds.
+    """
     return (
         before is not None
-        and before.updated.at == report.updated.at
+        and before.updated.at >= report.updated.at
         and before.raw != report.raw
         and not (before.is_terminal or report.is_terminal)
     )
+
+
+def _is_another(report: Task, before: Task) -> bool:
+    """Whether a report is that of a task which was created after another of its id had ended (DESIGN 6.9)."""
+    has_ended = before.is_terminal and report.status != before.status
+    return has_ended and bool(report.created.at > max(before.created.at, before.updated.at))
 
 
 class ListingOrder:

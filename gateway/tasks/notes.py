@@ -37,6 +37,8 @@ from typing import Final
 
 import msgspec
 
+from gateway.mcp.task import text_bytes
+
 NEVER: Final = float("-inf")
 _NOBODY: Final = float("inf")  # as `suspect_from`: no query waits
 NOTED_ID_CHARS_MAX: Final = 256  # of a task id; of a longer one that only clients name, nothing is noted
@@ -60,7 +62,7 @@ class Note(msgspec.Struct, gc=False):
 
     state: NoteState
     at: float = NEVER  # when the last report was asked for, or when the task was found gone
-    told_at: float = NEVER  # when the last report of the task alone came, if it was live
+    told_at: float = NEVER  # when the last report of the task alone that was taken in came, if it was live or no answer
     suspect_from: float = _NOBODY  # queries from then on wait until the hint is settled
     hinted_at: float = NEVER  # answers to requests from then on settle the hint
 
@@ -135,7 +137,7 @@ class Notes:
         return note
 
     def tell(self, task_id: str, now: float) -> None:
-        """A report of this task alone came, and the task is live. It is in the index, or has a note."""
+        """A report of this task alone was taken in, and the task is live."""
         note = self.get(task_id) or self._move(task_id, NoteState.LISTED)
         note.told_at = now
 
@@ -208,7 +210,7 @@ class Notes:
         note = self._unlisted.pop(task_id, None) or self._others.pop(task_id, None)
         if note is None:
             note = Note(state)
-            self.size_bytes += _NOTE_BYTES + len(task_id)
+            self.size_bytes += _NOTE_BYTES + text_bytes(task_id)
         elif (note.state in _IN_INDEX) != (state in _IN_INDEX):
             note.at = NEVER
         note.state = state
@@ -218,4 +220,4 @@ class Notes:
     def _drop_if_empty(self, task_id: str, note: Note) -> None:
         if not note.says_something:
             del self._others[task_id]
-            self.size_bytes -= _NOTE_BYTES + len(task_id)
+            self.size_bytes -= _NOTE_BYTES + text_bytes(task_id)

@@ -1,54 +1,148 @@
-"""What passing messages say of tasks, and the edit of `initialize`: the same over every transport.
+"""What an exchange tells of tasks: decided here, for every transport, message by message.
 
-In: the messages of one caller, on their way to the client. Out: what the sessions know; the result of `initialize`
-with the capability in it (DESIGN 4). Always: no other message is changed here.
+    the request                     its response                                                  `RequestKind`
+    `initialize`                    edited: the capability goes in; its server is noted           INITIALIZE
+    `tasks/*`; one for a task       a report, a hint, or a doubt (mcp/observe.py)                 TASKS
+    not read, or of another id      a task in it is reported, of unknown method; else a doubt     UNREAD
+    of a resumed stream             both of `initialize` and of what is not read                  RESUMED
+    any other                       nothing                                                       PLAIN
+
+    of every kind                   a status notification is a report; what cannot be read, or a batch, is a doubt
+    NaN or Infinity in a report     its tasks are suspect as well: what is known is not what the server wrote
+    401; 404 of a session; 403 of `tasks/*`: the index is dropped; another 403: it is hidden; other statuses: nothing
+
+In: a request, or why it is not known; the bytes of what passes, or the status of a refusal. Out: `Heard`, `Access`.
+Always: pure. No message is changed but the result of `initialize` (DESIGN 4).
 """
 
-import logging
+from enum import Enum
+from typing import Final, NamedTuple
 
-from gateway.identity import Key
-from gateway.mcp import capabilities, observe
+from gateway.mcp import capabilities, jsonrpc, observe
+from gateway.mcp.capabilities import Server
 from gateway.mcp.jsonrpc import Message
+from gateway.mcp.observe import Observation
 from gateway.tasks import criteria
-from gateway.tasks.sessions import Sessions
-
-log = logging.getLogger("taskgate.request")
 
 
-class Passing:
-    """Tells the sessions what passes for one caller."""
+class Heard(NamedTuple):
+    """What a message says. `seen`: the message as the client is to see it."""
 
-    def __init__(self, sessions: Sessions, key: Key) -> None:
-        self._sessions = sessions
-        self._key = key
+    seen: bytes
+    observation: Observation | None = None
+    asked_at: float | None = None  # when its request was made; None if it answers none, or an unknown one
+    server: Server | None = None  # that `initialize` described
+    response: Message | None = None  # None if it is none
+    succeeds: bool = False  # it is the result of a `tasks/*`
+    not_advertised: str = ""  # why the result of `initialize` stays as it was
 
-    def response(self, request: Message, response: Message, asked_at: float) -> str | None:
-        """The response to a request that passed at `asked_at`. Returns the id of the one task that it reports."""
-        if observation := observe.of_response(request, response):
-            self._sessions.observe(self._key, observation, asked_at)
-            return observation.tasks[0].id if len(observation.tasks) == 1 else None
-        return None
+    @property
+    def task_id(self) -> str | None:
+        """The id of the one task that it reports; None if it reports none, or several."""
+        tasks = () if self.observation is None else self.observation.tasks
+        return tasks[0].id if len(tasks) == 1 else None
 
-    def notification(self, message: Message) -> None:
-        """A notification or a request of the server's."""
-        if observation := observe.of_notification(message):
-            self._sessions.observe(self._key, observation)
 
-    def unread(self) -> None:
-        """Something passed unread. It may tell of any change, so the index may be out of date."""
-        self._sessions.observe(self._key, observe.Observation(doubt=True))
+class Access(Enum):
+    """What a refusal makes of what is known of the caller."""
 
-    def initialized(self, data: bytes, response: Message, opened: Key | None = None, is_certain: bool = True) -> bytes:
-        """The response `data` to `initialize` as the client gets it. `opened` is the key of its new session.
+    KEPT = "kept"
+    HIDDEN = "hidden"  # until a `tasks/*` of the caller's succeeds
+    DROPPED = "dropped"
 
-        `is_certain` is False if it is unknown which request the response answers: then nothing is logged.
-        """
-        try:
-            edited, server = capabilities.advertise(data, response, criteria.capability)
-        except capabilities.NotAdvertised as why:
-            if is_certain:
-                log.warning("not advertised", extra={"upstream": self._key.upstream, "why": str(why)})
-            return data
-        if server is not None:
-            self._sessions.servers.note(opened or self._key, server)
-        return edited
+
+def access_after(status: int, method: str | None, names_session: bool) -> Access:
+    """What a status of 400 or above does, as the answer to a request of that method; None if that is unknown."""
+    if status == 401 or (status == 404 and names_session):
+        return Access.DROPPED
+    if status == 403:
+        return Access.DROPPED if _is_of_tasks(method) else Access.HIDDEN
+    return Access.KEPT
+
+
+def _is_of_tasks(method: str | None) -> bool:
+    return method is not None and method.startswith("tasks/")
+
+
+class RequestKind(Enum):
+    """The kind of a request, as the table above has it."""
+
+    INITIALIZE = "initialize"
+    TASKS = "tasks"
+    UNREAD = "unread"
+    RESUMED = "resumed"
+    PLAIN = "plain"
+
+
+class Pending(NamedTuple):
+    """A request that passed at `asked_at`, until it is answered. A resumed stream answers several."""
+
+    kind: RequestKind
+    request: Message | None = None
+    asked_at: float | None = None
+
+    @property
+    def may_tell(self) -> bool:
+        """Whether its response may say something of tasks, and a session must be held for it."""
+        return self.kind in (RequestKind.TASKS, RequestKind.UNREAD)
+
+    @property
+    def may_edit(self) -> bool:
+        """Whether `message` may return other bytes than it was given."""
+        return self.kind in (RequestKind.INITIALIZE, RequestKind.RESUMED)
+
+    def message(self, data: bytes) -> Heard:
+        """What a message says that comes while the request is pending."""
+        message = jsonrpc.parse(data)
+        if message is None:
+            return UNREAD._replace(seen=data) if jsonrpc.looks_like_messages(data) else Heard(data)
+        if not message.is_response:
+            return _with_doubts(Heard(data, observe.of_notification(message)))
+        if self.kind is RequestKind.PLAIN:
+            return Heard(data, response=message)
+        if self.request is not None and not jsonrpc.same_id(message.id, self.request.id):
+            return UNKNOWN.message(data)  # a client may take it for its own all the same: `"1"` or `1.0` for `1`
+        observation, succeeds = None, False
+        if self.kind is not RequestKind.INITIALIZE:
+            observation = observe.of_response(self.request, message)
+            succeeds = bytes(message.error) == b"" and _is_of_tasks(self.request.method if self.request else None)
+        heard = Heard(data, observation, self.asked_at, None, message, succeeds)
+        if self.may_edit:
+            heard = _advertised(heard, message, is_certain=self.kind is RequestKind.INITIALIZE)
+        return _with_doubts(heard)
+
+    def unread(self) -> Heard:
+        """What a message says that cannot be read, and comes while the request is pending."""
+        why = "a response to initialize cannot be read: too large, or encoded"
+        return UNREAD._replace(not_advertised=why) if self.kind is RequestKind.INITIALIZE else UNREAD
+
+
+PLAIN: Final = Pending(RequestKind.PLAIN)
+RESUMED: Final = Pending(RequestKind.RESUMED)
+UNKNOWN: Final = Pending(RequestKind.UNREAD)  # which request a response answers
+UNREAD: Final = Heard(b"", Observation(doubt=True))
+
+
+def begin(request: Message, asked_at: float) -> Pending:
+    """A message of the client's that was read passes at `asked_at`."""
+    if observe.is_observed(request):
+        return Pending(RequestKind.TASKS, request, asked_at)
+    if request.method == "initialize" and request.is_request:
+        return Pending(RequestKind.INITIALIZE, request, asked_at)
+    return PLAIN
+
+
+def _with_doubts(heard: Heard) -> Heard:
+    """Numbers that JSON lacks were read as null. So the tasks are asked for before they are shown."""
+    observation = heard.observation
+    if observation is not None and observation.tasks and jsonrpc.finite(heard.seen) != heard.seen:
+        observation.unclear = [task.id for task in observation.tasks]
+    return heard
+
+
+def _advertised(heard: Heard, message: Message, is_certain: bool) -> Heard:
+    try:
+        seen, server = capabilities.advertise(heard.seen, message, criteria.capability)
+    except capabilities.NotAdvertised as why:
+        return heard._replace(not_advertised=str(why) if is_certain else "")
+    return heard._replace(seen=seen, server=server)

@@ -7,10 +7,13 @@ For HTTP they are in `transport/caller.py`, `transport/channel.py` and `transpor
 from collections.abc import Awaitable, Callable, Iterable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from gateway.identity import Key
 from gateway.mcp.jsonrpc import Message
+
+if TYPE_CHECKING:
+    from gateway.tasks.guards import Toll
 
 
 class Channel(Protocol):
@@ -29,6 +32,9 @@ class Caller(Protocol):
 
     held: object
     """What must stay for as long as the request."""
+
+    toll: "Toll | None"
+    """What a query pays before it asks; None where no guard counts."""
 
     @property
     def asks_first(self) -> bool:
@@ -55,11 +61,14 @@ class Reply(Protocol):
     async def drain(self) -> None:
         """Wait until the requestor has taken enough of what was sent."""
 
+    def hold(self, size_bytes: int) -> None:
+        """Hold room for a response of so many bytes until it is sent. Raises Overloaded if there is none."""
+
     def forward(self, data: bytes) -> None:
         """Send a message ahead of the response. After the response it does nothing."""
 
     def send(self, data: bytes) -> None:
-        """Send the response message, which ends the reply. Raises Overloaded if there is no room to hold it."""
+        """Send the response message, which ends the reply. `hold` has room for a large one."""
 
     def end(self) -> None:
         """End without a response: the request was cancelled."""

@@ -7,20 +7,21 @@ error that prevents it. Always: nothing is asked twice at once; queries that nee
 import asyncio
 import time
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from typing import Final
 
 from gateway.config import IndexLimits
 from gateway.errors import UpstreamBroken, UpstreamFailed, UpstreamRefused
-from gateway.mcp import jsonrpc, observe
 from gateway.tasks import freshness
 from gateway.tasks.asks import Answer, Ask, Outbox, together
 from gateway.tasks.crawler import Crawler
 from gateway.tasks.criteria import Query
 from gateway.tasks.cursor import Position
-from gateway.tasks.freshness import Ages, Plan
-from gateway.tasks.index import QueryPage
+from gateway.tasks.freshness import KNOCK, Ages, Plan
+from gateway.tasks.index import UNLIMITED, QueryPage
+from gateway.tasks.passing import PLAIN
 from gateway.tasks.ports import Caller, Counts
-from gateway.tasks.refreshes import Crawl, Delta, Parts, Refresh
+from gateway.tasks.refreshes import Crawl, Delta, Knock, Parts, Refresh
 from gateway.tasks.scan import Scanner
 from gateway.tasks.sessions import Forgotten, Session, Sessions, TooLarge
 
@@ -43,30 +44,41 @@ class Refresher:
         plan = self._plan(session, position.query, self._clock())
         if session.oversize or not plan.nothing:
             return None
-        page = self._select(session, position)
+        page = self._select(session, position, self._limits.page_bytes_max)
         if self._overdue(session, page):
             return None
         return Answer(page, self._as_of(session, self._clock()), "index", plan.reason, 0)
 
-    async def ask_first(self, session: Session, caller: Caller, outbox: Outbox) -> None:
+    async def ask_first(self, session: Session, caller: Caller, outbox: Outbox, query: Query | None) -> None:
         """Ask the server once as the caller does: its refusal is the answer (DESIGN 5.1). Raises GatewayError."""
+        if caller.toll is not None:
+            caller.toll.reserve(1 + (0 if query is None else self._plan(session, query, self._clock()).price))
+            caller.toll.pay(1)
 
         async def on_message(data: bytes) -> None:
             outbox.forward(data)
             await outbox.drain()
 
-        crawler = Crawler(caller, self._limits, self._counts, on_message, as_it_came=True)
+        crawler, asked_at = Crawler(caller, self._limits, self._counts, on_message, as_it_came=True), self._clock()
         try:
             response = await crawler.ask("tasks/list", {})
         except UpstreamRefused as refused:
-            if refused.denies:
-                self._sessions.drop(session.key)
+            self._sessions.refuse(session.key, refused.status, "tasks/list")
             raise
         if bytes(response.error):
             raise UpstreamFailed(bytes(response.error))
+        session.known.accept(asked_at, lists=True)
 
-    def _select(self, session: Session, position: Position) -> QueryPage:
-        return session.index.select(position.query, position.after, self._limits.page_size, position.shown)
+    async def knock(self, session: Session, caller: Caller, outbox: Outbox) -> None:
+        """Ask the server whether it lists tasks to the caller, unless it has (DESIGN 5.4). Raises GatewayError."""
+        came_at = self._clock()
+        while not session.known.accepts:
+            with suppress(Forgotten, TooLarge):
+                await self._carry_out(session, caller, outbox, Query(), KNOCK, came_at)
+
+    def _select(self, session: Session, position: Position, bytes_max: float) -> QueryPage:
+        after, shown, again = position.after, position.shown, position.comes_again
+        return session.index.select(position.query, after, self._limits.page_size, shown, bytes_max, again)
 
     async def answer(self, session: Session, caller: Caller, outbox: Outbox, position: Position) -> Answer:
         """The answer to a query, after the upstream was asked as planned. Raises GatewayError."""
@@ -92,11 +104,12 @@ class Refresher:
             if session.oversize and plan.crawl:
                 raise TooLarge
             if plan.nothing:
-                page = self._select(session, position)
-                overdue = self._overdue(session, page)
-                if not overdue:
+                page = self._select(session, position, self._limits.page_bytes_max)
+                if not self._overdue(session, page):
                     as_of = self._as_of(session, came_at)
                     return Answer(page, as_of, outcome, "; ".join(reasons) or plan.reason, requests)
+                # All that a page may have: of large tasks only one may be shown, and there may be many.
+                overdue = self._overdue(session, self._select(session, position, UNLIMITED))
                 plan = Plan("the ttl of tasks to be shown has passed", tasks=overdue)
             with self._counts.plan(session.key.upstream, plan.reason):
                 made = await self._carry_out(session, caller, outbox, query, plan, came_at)
@@ -126,17 +139,22 @@ class Refresher:
         """Ask what a plan says. Returns the number of requests; None if the asks of other queries had all of it."""
         oldest = freshness.oldest_of(session.known, came_at, self._ages)
         reading = session.asks.get(None)
-        if reading is not None and (plan.crawl or plan.look):
+        if reading is not None and plan.reads:
             await self._await(reading, outbox, oldest)
             return None
         new = [i for i in plan.tasks if i not in session.asks]
         waits = {session.asks[i] for i in plan.tasks if i in session.asks}
         refresh: Refresh | None = None
-        if plan.crawl or plan.look or new:
-            ask = Ask(session.asks, [*new, None] if plan.crawl or plan.look else new, self._clock())
+        if plan.reads or new:
+            if caller.toll is not None:  # those that joined pay nothing: it is asked once
+                caller.toll.pay(plan.reads + len(new))
+            ask = Ask(session.asks, [*new, None] if plan.reads else new, self._clock())
             crawler = Crawler(caller, self._limits, self._counts, self._on_message(session, ask))
             parts = Parts(session, self._sessions, crawler, ask, self._ages, self._counts, self._clock)
-            refresh = Crawl(parts) if plan.crawl else Delta(parts, query, plan.look, new)
+            if plan.knock:
+                refresh = Knock(parts)
+            else:
+                refresh = Crawl(parts) if plan.crawl else Delta(parts, query, plan.look, new)
             ask.task = asyncio.create_task(refresh.run())
             waits.add(ask)
         await together(*(self._await(wait, outbox, oldest) for wait in waits))
@@ -148,9 +166,7 @@ class Refresher:
 
     def _on_message(self, session: Session, ask: Ask) -> Callable[[bytes], Awaitable[None]]:
         async def on_message(data: bytes) -> None:
-            message = jsonrpc.parse(data)
-            if message is not None and (observation := observe.of_notification(message)):
-                self._sessions.observe(session.key, observation)
+            self._sessions.hear(session.key, PLAIN.message(data))
             await ask.forward(data)
 
         return on_message

@@ -16,12 +16,13 @@ import msgspec
 
 from gateway.errors import UpstreamBroken, UpstreamFailed, UpstreamRefused
 from gateway.mcp import jsonrpc, observe
-from gateway.mcp.task import Task
+from gateway.mcp.task import Task, apart
 from gateway.tasks.asks import Ask, together
 from gateway.tasks.crawler import TASKS_AT_ONCE, Crawler, ListPage
 from gateway.tasks.criteria import Query
 from gateway.tasks.freshness import Ages
 from gateway.tasks.knowledge import Listing, ListingOrder
+from gateway.tasks.passing import Access
 from gateway.tasks.ports import Counts
 from gateway.tasks.sessions import Forgotten, Session, Sessions, TooLarge
 
@@ -36,7 +37,7 @@ class RefreshState(Enum):
 
     ASKING      requests go up, responses are taken in; queries that need the same join
     DONE        all was asked and taken in: the queries plan again
-    CLEARED     the session was cleared meanwhile: the queries begin again
+    CLEARED     the session was cleared meanwhile, or the ask given up: the queries begin again
     OVERSIZE    the session has outgrown an index: it is cleared, and scans answer its queries
     REFUSED     the upstream refused the caller: the session is dropped, and the queries get the refusal
     FAILED      another error, and the queries get it; or the last query has left
@@ -96,9 +97,8 @@ class Refresh(ABC):
             self._session.clear(self._clock())
             raise
         except UpstreamRefused as refused:
-            if refused.denies:
+            if self._sessions.refuse(self._session.key, refused.status, "tasks/list") is Access.DROPPED:
                 self.state = RefreshState.REFUSED
-                self._sessions.drop(self._session.key)
                 self._session.clear(self._clock())
             raise
         finally:
@@ -113,20 +113,21 @@ class Refresh(ABC):
         """Ask for everything, and take it in."""
 
     def _check_same(self) -> None:
-        """Raises Forgotten if the session has been cleared since the refresh began."""
-        if self._session.known is not self._known:
+        """Raises Forgotten if the session has been cleared since the refresh began, or the ask was given up."""
+        if self._session.known is not self._known or self._ask.is_given_up:
             raise Forgotten
 
     async def _take_page(self, page: ListPage) -> list[Task]:
         """Take in a page. Returns the tasks that are new in this crawl."""
         new = []
         self._check_same()
+        self._known.accept(page.asked_at, lists=True)
         self._sessions.admit(self._session)
         for start in range(0, len(page.tasks), TASKS_AT_ONCE):
             if start:
                 await asyncio.sleep(0)
             self._check_same()
-            new += self._session.listed(page.tasks[start : start + TASKS_AT_ONCE], page.asked_at, self._clock())
+            new += self._session.listed(page.tasks[start : start + TASKS_AT_ONCE], page.asked_at, page.came_at)
         self._sessions.check(self._session)
         self._sessions.keep(self._session)
         return new
@@ -145,10 +146,10 @@ class Refresh(ABC):
 
     async def _ask_for_one(self, task_id: str) -> None:
         session, asked_at = self._session, self._clock()
-        params = msgspec.json.encode({"taskId": task_id})
+        params = msgspec.json.encode({"taskId": apart(task_id)})
         request = jsonrpc.Message("2.0", id=msgspec.Raw(b"0"), method="tasks/get", params=msgspec.Raw(params))
         since = session.index.get(task_id)
-        response = await self._crawler.ask("tasks/get", {"taskId": task_id})
+        response = await self._crawler.ask("tasks/get", {"taskId": apart(task_id)})
         if jsonrpc.error_code(response) == jsonrpc.METHOD_NOT_FOUND:
             session.known.stop_asking_by_id(self._clock())
             return
@@ -158,8 +159,20 @@ class Refresh(ABC):
         if observation.doubt or any(task.id != task_id for task in observation.tasks):
             raise UpstreamBroken("the upstream's tasks/get does not return the task that was asked for")
         self._sessions.admit(session)
+        session.known.accept(asked_at)
         session.take(observation, asked_at, self._clock(), since)
         self._sessions.check(session)
+
+
+class Knock(Refresh):
+    """Ask whether the upstream serves the caller: the answer itself is of no use."""
+
+    async def _ask_all(self) -> None:
+        asked_at = self._clock()
+        await self._crawler.page(None)
+        self._check_same()
+        self._known.accept(asked_at, lists=True)
+        self._sessions.admit(self._session)
 
 
 class Crawl(Refresh):
@@ -247,6 +260,7 @@ class Crawl(Refresh):
         """Ask for single tasks during a crawl, except those that have been reported since `since`."""
         session = self._session
         for start in range(0, len(task_ids), TASKS_AT_ONCE):
+            self._check_same()
             some = task_ids[start : start + TASKS_AT_ONCE]
             while asked := next((o for i in some if (o := session.asks.get(i)) not in (None, self._ask)), None):
                 await asked.over()

@@ -1,7 +1,8 @@
 """Scans: queries of a session that is larger than an index may be, answered by reading all pages (DESIGN 7.8).
 
-In: the queries that wait. Out: their answers. Always: a session has one scan at a time, and no crawl beside it. All
-queries that waited when it began share it. It keeps only the tasks of their pages, and a hash of each id that it read.
+In: the queries that wait. Out: their answers. Always: a session has one scan at a time, and no crawl beside it, unless
+it was given up. All queries that waited when it began share it. It keeps only the tasks of their pages, and a hash of
+each id that it read.
 """
 
 import asyncio
@@ -11,11 +12,12 @@ from contextlib import aclosing
 from typing import Final
 
 from gateway.config import IndexLimits
+from gateway.errors import Overloaded
 from gateway.mcp.task import Task
 from gateway.tasks.asks import Answer, Ask, Outbox
 from gateway.tasks.crawler import TASKS_AT_ONCE, Crawler
 from gateway.tasks.cursor import Position
-from gateway.tasks.index import QueryPage, page_of, size_of
+from gateway.tasks.index import QueryPage, cut, first, size_of
 from gateway.tasks.ports import Caller, Counts
 from gateway.tasks.sessions import Session
 
@@ -23,19 +25,37 @@ _REASON: Final = "the session is larger than an index may be"
 
 
 class Selection:
-    """The page of one query, gathered while the tasks go by."""
+    """The page of one query, gathered while the tasks go by. `hold` is called with its size in bytes."""
 
-    def __init__(self, position: Position, limit: int) -> None:
+    def __init__(self, position: Position, limits: IndexLimits, hold: Callable[[int], None]) -> None:
         self._position = position
-        self._limit = limit
-        self.page = QueryPage([], 0, False)
+        self._limits = limits
+        self._hold = hold
+        self._tasks: list[Task] = []  # of the page, and the one behind it: none behind that one may come onto the page
+        self._page = QueryPage([], 0, False, 0)
+        self._failed: Overloaded | None = None
+
+    @property
+    def page(self) -> QueryPage:
+        """The page. Raises Overloaded if there was no room for it."""
+        if self._failed is not None:
+            raise self._failed
+        return self._page
 
     def take(self, tasks: Collection[Task], default_method: str | None) -> None:
         """Take in further tasks, each for the first time."""
         query, after, shown = self._position.query, self._position.after, self._position.shown
         matching = [task for task in tasks if query.matches(task, default_method)]
-        kept = page_of(query, self.page.tasks + matching, after, self._limit, shown)
-        self.page = QueryPage(kept.tasks, self.page.total + len(matching), self.page.more or kept.more)
+        if not matching or self._failed is not None:
+            return
+        limit, total = self._limits.page_size, self._page.total + len(matching)
+        kept = first(query, self._tasks + matching, after, limit, shown)
+        self._page = cut(kept, total, limit, self._limits.page_bytes_max)
+        self._tasks = kept[: len(self._page.tasks) + 1]
+        try:
+            self._hold(sum(len(task.raw) for task in self._tasks))
+        except Overloaded as error:
+            self._failed, self._tasks, self._page = error.with_traceback(None), [], QueryPage([], 0, False, 0)
 
 
 class Scan(Ask):
@@ -75,22 +95,27 @@ class Scanner:
         joined = session.asks.next_scan
         scan = joined if isinstance(joined, Scan) else Scan(session, self._clock())
         if scan is not joined:
+            if caller.toll is not None:
+                caller.toll.pay(1)
             scan.task = asyncio.create_task(self._run(session, caller, scan))
-        selection = Selection(position, self._limits.page_size)
+        selection = Selection(position, self._limits, outbox.hold)
         scan.selections.append(selection)
-        await scan.join(outbox)
+        try:
+            await scan.join(outbox)
+        finally:
+            scan.selections.remove(selection)
         if scan.began_unix_s is None:
             return None
         return Answer(selection.page, scan.began_unix_s, "scanned", _REASON, 0 if scan is joined else scan.requests)
 
     async def _run(self, session: Session, caller: Caller, scan: Scan) -> None:
         try:
-            async with session.asks.scanning:
-                while (crawl := session.asks.get(None)) is not None:
-                    await crawl.over()
-                scan.end()
-                if session.oversize:
-                    await self._read(session, caller, scan)
+            while (reading := session.asks.get(None)) is not None:
+                await reading.over()
+            scan.end()
+            scan.add([None])
+            if session.oversize:
+                await self._read(session, caller, scan)
         finally:
             scan.end()
             scan.task = None  # break the reference cycle: the error of a cancelled task holds this frame
@@ -118,6 +143,7 @@ class Scanner:
 
     async def _select(self, session: Session, scan: Scan, tasks: list[Task]) -> None:
         for start in range(0, len(tasks), TASKS_AT_ONCE):
-            for selection in scan.selections:
-                selection.take(tasks[start : start + TASKS_AT_ONCE], session.index.default_method)
+            for selection in tuple(scan.selections):
+                if selection in scan.selections:  # its requestor may have left meanwhile
+                    selection.take(tasks[start : start + TASKS_AT_ONCE], session.index.default_method)
                 await asyncio.sleep(0)

@@ -25,10 +25,13 @@ from gateway.mcp.observe import Observation
 from gateway.mcp.task import Task
 from gateway.tasks import told
 from gateway.tasks.asks import Asks
+from gateway.tasks.ids import RequestIds
 from gateway.tasks.index import Index
 from gateway.tasks.knowledge import Knowledge, Record
 from gateway.tasks.notes import NEVER, NoteState
+from gateway.tasks.passing import Access, Heard, access_after
 from gateway.tasks.ports import SharedStore
+from gateway.tasks.stored import Stored
 
 _SESSION_OVERHEAD_BYTES: Final = 4096
 _SERVERS_MAX: Final = 100_000  # results of `initialize`: 730 bytes each, 73 MB in all
@@ -48,7 +51,7 @@ class Life(Enum):
         STORED      STORED            STORED           PARTING            PROVISIONAL     STORED
         PARTING     STORED            STORED           -                  PROVISIONAL     (none)
 
-    Answered: a status below 400, and a task to keep. Refused: 401, 403 or 404, which also clears the session.
+    Answered: a status below 400, and a task to keep. Refused: `Access.DROPPED`, which also clears the session.
     Only stored sessions count against the limits. Lookups find the others as long as requests of their callers are
     under way. When a stored session goes, the time is noted.
     """
@@ -171,7 +174,7 @@ def _slices(these: Sequence[_Each]) -> Iterator[Sequence[_Each]]:
 
 
 class Forgotten(Exception):
-    """The session was cleared while a request for it was under way."""
+    """The session was cleared while a request for it was under way; or another refresh took the place of this one."""
 
 
 class TooLarge(Exception):
@@ -186,27 +189,6 @@ def _free(index: Index) -> None:
 def _free_some(loop: asyncio.AbstractEventLoop, rest: Iterator[None]) -> None:
     if next(rest, rest) is None:
         loop.call_soon(_free_some, loop, rest)
-
-
-class _Store(TTLCache[Key, Session]):
-    """The stored sessions, limited by size and by idle time. `retire` gets each session that goes."""
-
-    def __init__(
-        self, limits: config.IndexLimits, clock: Callable[[], float], retire: Callable[[Session], None]
-    ) -> None:
-        self._retire = retire
-        super().__init__(limits.memory_bytes_max, limits.idle_timeout, timer=clock, getsizeof=lambda s: s.size_bytes)
-
-    def popitem(self) -> tuple[Key, Session]:
-        key, session = super().popitem()
-        self._retire(session)
-        return key, session
-
-    def expire(self, time: float | None = None) -> list[tuple[Key, Session]]:
-        expired = list(super().expire(time))
-        for _, session in expired:
-            self._retire(session)
-        return expired
 
 
 class Servers:
@@ -274,7 +256,7 @@ class Servers:
         return server
 
     def filters_natively(self, key: Key) -> bool:
-        """Whether the server of a session filters its lists by itself."""
+        """Whether the server of a session filters its lists by itself. The session counts as used now."""
         server = self.get(key)
         return server is not None and not server.filtered_here
 
@@ -291,15 +273,19 @@ class Sessions:
         self, limits: config.IndexLimits, servers: Servers, clock: Callable[[], float], store: SharedStore | None = None
     ) -> None:
         self.servers = servers
+        self.request_ids = RequestIds()
         self._shared = store
         self._limits = limits
         self._clock = clock
-        self._sessions = _Store(limits, clock, self._retire)
+        self._sessions = self._stored(limits)
         self._lost: TTLCache[Key, float] = TTLCache(limits.sessions_max, _LOST_KEPT_S, timer=clock)
         """When stored sessions went."""
         self._in_use: WeakValueDictionary[Key, Session] = WeakValueDictionary()  # provisional or parting
         self._of_one: WeakValueDictionary[tuple[str, bytes, bytes], WeakSet[Session]] = WeakValueDictionary()
         """The sessions of one upstream, target and `Mcp-Session-Id`. They end together."""
+
+    def _stored(self, limits: config.IndexLimits) -> Stored[Session]:
+        return Stored(limits.memory_bytes_max, limits.sessions_max, limits.idle_timeout, self._retire)
 
     def _retire(self, session: Session) -> None:
         """Evict or expire a session. Requests that already use it keep it, and lookups find it, until they end."""
@@ -313,19 +299,19 @@ class Sessions:
 
         All other indexes stay: what an exchange under way reports comes only once.
         """
-        old, self._limits = self._sessions, limits
-        self._sessions = _Store(limits, self._clock, self._retire)
-        for session in (*self._in_use.values(), *old.values()):
+        old, self._limits = self._sessions.all(), limits
+        self._sessions = self._stored(limits)
+        for session in (*self._in_use.values(), *(session for _, session in old)):
             if session.key.upstream in changed:
                 self._lost[session.key] = self._clock()  # in every state: an answer of the old server may be under way
                 self._in_use.pop(session.key, None)
                 session.clear(self._clock())
-        for session in [session for key, session in old.items() if key.upstream not in changed]:
+        for _, session in [each for each in old if each[0].upstream not in changed]:
             self._store(session)
 
     def find(self, key: Key) -> Session | None:
         """The session of that key: stored, or still in use; None if there is neither."""
-        self._sessions.expire()  # sessions in use move to `_in_use`
+        self._sessions.expire(self._clock())  # sessions in use move to `_in_use`
         return self._sessions.get(key) or self._in_use.get(key)
 
     def open(self, key: Key) -> Session:
@@ -333,12 +319,15 @@ class Sessions:
 
         A session that went while in use is stored again.
         """
-        with self._sessions.timer:
-            session = self.find(key)
-            if session is None or self._is_left(session):
-                session = self._begin(key)
-            elif session.life is not Life.PROVISIONAL:
-                self._store(session)
+        session = self._open(key)
+        if session.life is not Life.PROVISIONAL:
+            self._store(session)
+        return session
+
+    def _open(self, key: Key) -> Session:
+        session = self.find(key)
+        if session is None or self._is_left(session):
+            session = self._begin(key)
         if (server := self.servers.look_at(key)) is not None:
             session.index.default_method = server.default_method
         return session
@@ -369,55 +358,70 @@ class Sessions:
 
         Nothing happens if lookups find another session by now.
         """
-        with self._sessions.timer:
-            if self.find(session.key) is session:
-                self._store(session)
+        if self.find(session.key) is session:
+            self._store(session)
 
     def _store(self, session: Session) -> None:
         """Store a session, as used now. Others may be evicted for it. If it is too large, it is evicted itself."""
-        while session.key not in self._sessions and len(self._sessions) >= self._limits.sessions_max:
-            self._sessions.popitem()
-        try:
-            self._sessions[session.key] = session
-        except ValueError:
-            self._sessions.pop(session.key, None)
-            self._retire(session)
-        else:
-            session.life = Life.STORED
-            self._in_use.pop(session.key, None)
+        if self._sessions.use(session.key, session, self._clock()):
+            if session.life is not Life.STORED:
+                session.life = Life.STORED
+                self._in_use.pop(session.key, None)
             self._tell_use(session)
 
     def keep(self, session: Session) -> None:
         """Count the size of a stored session anew, as used now. Others may be evicted for it."""
-        with self._sessions.timer:
-            if self._sessions.get(session.key) is session:
-                self._store(session)
+        if self._sessions.get(session.key) is session:
+            self._store(session)
 
     def check(self, session: Session) -> None:
         """Raises TooLarge if the session is larger than an index may be."""
         if len(session.index) > self._limits.tasks_max or session.size_bytes > self._limits.memory_bytes_max:
             raise TooLarge
 
-    def observe(self, key: Key, observation: Observation, asked_at: float | None = None) -> None:
-        """Take in what passed: the answer to a request made at `asked_at`, or a message that answers no request."""
+    def observe(self, key: Key, observation: Observation, asked_at: float | None = None) -> Session | None:
+        """Take in what passed: the answer to a request made at `asked_at`, or a message that answers no request.
+
+        Returns the session of a task that it names.
+        """
         if self.servers.filters_natively(key):
-            return
+            return None
         if not observation.names_a_task:
             if observation.doubt and (doubted := self.find(key)) is not None:
                 doubted.known.doubt(self._clock())
-            return
-        session = self.open(key)
-        self.admit(session)
+            return None
+        session = self._open(key)
         if session.oversize:
+            self._store(session)
             session.known.doubt(self._clock())
-            return
+            return session
         session.take(observation, asked_at, self._clock())
         try:
             self.check(session)
         except TooLarge:
             session.oversize = True
             session.clear(self._clock())
-        self.keep(session)
+        self._store(session)
+        return session
+
+    def hear(self, key: Key, heard: Heard, opened: Key | None = None) -> None:
+        """Take in what a message said. `opened`: the key of the session that `initialize` has opened with it."""
+        if heard.server is not None:
+            self.servers.note(opened or key, heard.server)
+        session = None
+        if heard.observation is not None:
+            session = self.observe(key, heard.observation, heard.asked_at)
+        if heard.succeeds and heard.asked_at is not None and (session := session or self.find(key)) is not None:
+            session.known.accept(heard.asked_at)
+
+    def refuse(self, key: Key, status: int, method: str | None) -> Access:
+        """The upstream answered a request of a caller's with a status of 400 or above (DESIGN 7.4)."""
+        access = access_after(status, method, bool(key.session))
+        if access is Access.DROPPED:
+            self.drop(key)
+        elif access is Access.HIDDEN and (session := self.find(key)) is not None:
+            session.known.refuse(self._clock())
+        return access
 
     def drop(self, key: Key) -> None:
         """Clear a session: the upstream refused its caller, or does not know it. Its users keep it, empty."""
@@ -429,7 +433,7 @@ class Sessions:
         now = self._clock()
         if session.life is not Life.PROVISIONAL:
             self._lost[key] = now
-            self._sessions.pop(key, None)
+            self._sessions.take_out(key)
             session.life = Life.PROVISIONAL
             if session.in_use:
                 self._in_use[key] = session
@@ -484,7 +488,7 @@ class Sessions:
     def tell_all(self) -> Iterator[None]:
         """Tell the store everything again that the servers cannot be asked for, piece by piece."""
         yield from self.servers.tell_all()
-        for count, session in enumerate([*self._in_use.values(), *self._sessions.values()]):
+        for count, session in enumerate([*self._in_use.values(), *(session for _, session in self._sessions.all())]):
             if not session.oversize:
                 yield from session.tell_all()
             if count % _SESSIONS_AT_ONCE == _SESSIONS_AT_ONCE - 1:
@@ -492,13 +496,16 @@ class Sessions:
 
     def expire(self) -> None:
         """Take out the sessions that have been idle for `idle_timeout`."""
-        self._sessions.expire()
+        self._sessions.expire(self._clock())
 
     def gauges(self) -> dict[str, tuple[str, float]]:
         """What is held now: metric name to (help, value)."""
-        sessions = list(self._sessions.values())
+        sessions = [session for _, session in self._sessions.all()]
         return {
             "index_sessions": ("Sessions that have an index.", len(sessions)),
             "index_tasks": ("Tasks in all indexes.", sum(len(s.index) for s in sessions)),
-            "index_bytes": ("Bytes of all indexes, as they are counted against their limit.", self._sessions.currsize),
+            "index_bytes": (
+                "Bytes of all indexes, as they are counted against their limit.",
+                self._sessions.size_bytes,
+            ),
         }

@@ -10,6 +10,7 @@ from typing import Final
 from gateway.mcp.task import SortKey, Task
 
 _SHARDS: Final = 256  # a power of two
+_WHOLE_MAX: Final = 16 * _SHARDS  # tasks in one dict: many dicts of few entries take more memory
 _FREED_AT_ONCE: Final = 2
 
 
@@ -19,7 +20,7 @@ class Shards:
     __slots__ = ("_shards", "_size")
 
     def __init__(self) -> None:
-        self._shards: list[dict[str, Task]] = [{}]  # only one, until there are more tasks than shards
+        self._shards: list[dict[str, Task]] = [{}]  # only one, until there are many tasks
         self._size = 0
 
     def __len__(self) -> int:
@@ -47,7 +48,7 @@ class Shards:
             return known
         shard[task.id] = task
         self._size += 1
-        if self._size > _SHARDS and len(shards) == 1:
+        if self._size > _WHOLE_MAX and len(shards) == 1:
             self._part()
         return None
 

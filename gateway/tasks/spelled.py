@@ -12,8 +12,8 @@ Source: DESIGN 5.1. These cursors are the gateway's own, and no part of SEP-1904
 """
 
 import re
+from binascii import a2b_qp
 from typing import Final, NoReturn
-from urllib.parse import unquote
 
 import msgspec
 
@@ -41,11 +41,11 @@ def read(text: str) -> Query:
     """The query that a cursor spells. Raises BadQuery."""
     beginning, mark, pairs = text.partition("?")
     if beginning + mark != BEGINNING + "?":
-        _refuse(text, _ALLOWED)
+        refuse(text, _ALLOWED)
     if len(text) > CRITERIA_BYTES_MAX:
-        _refuse(f"a cursor of {len(text)} characters", f"one of no more than {CRITERIA_BYTES_MAX} characters")
+        refuse(f"a cursor of {len(text)} characters", f"one of no more than {CRITERIA_BYTES_MAX} characters")
     if (count := 1 + pairs.count("&") + pairs.count(",")) > _VALUES_MAX:
-        _refuse(f"a cursor of {count} values", f"one of no more than {_VALUES_MAX} values")
+        refuse(f"a cursor of {count} values", f"one of no more than {_VALUES_MAX} values")
     faults: list[Fault] = []
     single: list[Given] = []
     lists: dict[str, list[str]] = {}
@@ -62,21 +62,25 @@ def read(text: str) -> Query:
         if len(faults) == FAULTS_MAX:
             raise BadQuery(faults)
         if len(single) > _SINGLE_MAX:
-            _refuse(text, f"no more than {_SINGLE_MAX} values of criteria that are no lists")
+            refuse(text, f"no more than {_SINGLE_MAX} values of criteria that are no lists")
     listed = [(f"cursor.{name}", names()[name], msgspec.json.encode(items)) for name, items in lists.items()]
     return query_of([*listed, *single], faults) or Query()
 
 
 def _decoded(text: str) -> str:
     """`text`, percent-decoded. Raises BadQuery."""
+    if "%" not in text:
+        return text
     allowed = "percent-encoded UTF-8, in which `%25` stands for a percent sign"
     if _NO_ESCAPE.search(text) is not None:
-        _refuse(text, allowed)
+        refuse(text, allowed)
     try:
-        return unquote(text, errors="strict")
-    except UnicodeDecodeError:
-        _refuse(text, allowed)
+        # Quoted-printable, which is decoded in C: `unquote` takes ten times as long.
+        return a2b_qp(text.replace("=", "=3D").replace("%", "=").encode()).decode()
+    except UnicodeError:
+        refuse(text, allowed)
 
 
-def _refuse(given: str, allowed: str) -> NoReturn:
+def refuse(given: str, allowed: str) -> NoReturn:
+    """Raises BadQuery: a cursor, or words for it, is not what is allowed."""
     raise BadQuery([fault("cursor", given.encode("utf-8", "backslashreplace"), allowed)])

@@ -11,7 +11,7 @@ from typing import Final
 import msgspec
 
 from gateway.mcp.capabilities import Server
-from gateway.mcp.task import Task
+from gateway.mcp.task import Task, apart
 from gateway.tasks.notes import NOTED_ID_CHARS_MAX
 
 METHOD_CHARS_MAX: Final = 50  # twice the longest request method of MCP
@@ -36,6 +36,9 @@ class _ToldServer(msgspec.Struct, frozen=True):
     methods: tuple[str, ...]
 
 
+# JSON can be nested more deeply than a decoder goes.
+_UNREADABLE: Final = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
+
 _told = msgspec.json.Decoder(Told)
 _server = msgspec.json.Decoder(_ToldServer)
 
@@ -43,12 +46,12 @@ _server = msgspec.json.Decoder(_ToldServer)
 def of_task(task_id: str, method: str | None) -> bytes:
     """The value that says that a task is there."""
     known = method if method is None or len(method) <= METHOD_CHARS_MAX else None
-    return msgspec.json.encode(Told(_VERSION, task_id, known, False))
+    return msgspec.json.encode(Told(_VERSION, apart(task_id), known, False))
 
 
 def of_gone(task_id: str) -> bytes:
     """The value that says that a task is gone."""
-    return msgspec.json.encode(Told(_VERSION, task_id, None, True))
+    return msgspec.json.encode(Told(_VERSION, apart(task_id), None, True))
 
 
 DOUBT: Final = msgspec.json.encode(Told(_VERSION, None, None, False))
@@ -75,7 +78,7 @@ def server_in(value: bytes | None) -> Server | None:
         return None
     try:
         told = _server.decode(value)
-    except (msgspec.MsgspecError, UnicodeDecodeError):
+    except _UNREADABLE:
         return None
     legible = told.v == _VERSION and len(told.methods) <= 1 and all(len(m) <= METHOD_CHARS_MAX for m in told.methods)
     return Server(told.filtered, told.methods) if legible else None
@@ -86,7 +89,7 @@ def tasks_in(values: Iterable[bytes]) -> Iterator[Told]:
     for value in values:
         try:
             told = _told.decode(value)
-        except (msgspec.MsgspecError, UnicodeDecodeError):
+        except _UNREADABLE:
             continue
         legible = len(told.id or "") <= NOTED_ID_CHARS_MAX and len(told.method or "") <= METHOD_CHARS_MAX
         if told.v == _VERSION and legible:

@@ -48,11 +48,14 @@ class Kind(msgspec.Struct, frozen=True):
 
 
 def strings(what: str, accept: Callable[[str], object]) -> Kind:
-    """A list of strings, as a frozenset. `accept` is true for each allowed string; `what` describes these strings."""
+    """A list of strings, as a frozenset. `accept` is true for each allowed string; `what` describes these strings.
+
+    One string alone is a list of one (DESIGN 5.2).
+    """
 
     def read(raw: bytes) -> frozenset[str] | None:
         try:
-            items = _items.decode(raw)
+            items = [msgspec.Raw(raw)] if raw[:1] == b'"' else _items.decode(raw)
         except (msgspec.MsgspecError, RecursionError):
             raise NotAllowed(f"an array of {what}") from None
         if len(items) > LIST_ITEMS_MAX:
@@ -90,8 +93,9 @@ def _read_instant(raw: bytes) -> Instant:
     text = string(raw)
     instant = None if text is None else task.parse_instant(text)
     if instant is None:
-        what = 'an RFC 3339 timestamp with its offset, such as "2025-11-25T10:30:00Z"'
-        raise NotAllowed(f"{what}, of no more than {FRACTION_DIGITS_MAX} digits behind the point")
+        short = text is None or len(text) <= FRACTION_DIGITS_MAX
+        more = "" if short else f", of no more than {FRACTION_DIGITS_MAX} digits behind the point"
+        raise NotAllowed(f'an RFC 3339 timestamp with its offset, such as "2025-11-25T10:30:00Z"{more}')
     return instant
 
 

@@ -5,6 +5,7 @@ This room knows `mcp`, `config`, `errors` and `identity`.
 Towards clients:
 
     listener      all connections of clients: their number, their deadlines, the drain
+    handshakes    connections with TLS, up to the end of their handshake
     connection    one of them, and the states of its life
     exchange      one request and its response; the only writer of response heads
     http1         requests, read with llhttp
@@ -16,8 +17,11 @@ Towards upstreams:
 
     pool          the connections to one upstream, and the exchanges on them
     upstream      one of them: the request out, the response in
+    response      responses, read with llhttp
     dial          a new connection: addresses in turn, Unix sockets, TLS
-    health        the health check of an upstream, off unless configured
+    certificates  when certificates end
+    state         the state of an upstream: not asked yet, up or down
+    health        looks at an upstream: while it is down, and as its health check says
     channel       requests of the gateway's own
     addresses     the upstream's own addresses, moved to the gateway's
 
@@ -34,9 +38,13 @@ Between them:
     caller        the client of a request: its upstream, session and identity
     relay         the byte pump
     taps          a look at the messages that pass
+    codings       which content codings can be read, and how
     headers       header fields
+    remembered    heads that came before, and what follows from them
     wire          the base of all connections
+    chunks        bodies in chunks, read with llhttp
     body          a body on its way, and what ends it
+    comments      what keeps a quiet event stream open
     buffers       the count of all bytes that are held, and its limit
     turns         large reads share the turns of the event loop
     descriptors   how many connections the process can keep

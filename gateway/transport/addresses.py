@@ -9,8 +9,6 @@ uses could not log in through a gateway, and a client that follows a redirect wo
 """
 
 import re
-from collections.abc import Iterable
-from functools import lru_cache
 from typing import Final
 from urllib.parse import quote_from_bytes, unquote_to_bytes
 
@@ -20,7 +18,7 @@ from gateway.transport.headers import Headers
 
 DOCUMENT_BYTES_MAX: Final = 64 * 1024  # of an authorization document
 LOOPBACK: Final = ("localhost", "127.0.0.1", "[::1]")  # names of one machine: a server at one answers at the others
-_DEFAULT_PORTS: Final = {"http": ":80", "https": ":443"}
+_DEFAULT_PORTS: Final = {b"http": b":80", b"https": b":443"}
 _WELL_KNOWN: Final = re.compile(
     rb"(?:/[^?]*)?/\.well-known/(?:oauth-[^/?]+|openid-configuration)(?:[/?].*)?", re.DOTALL
 )
@@ -34,6 +32,10 @@ _PORT: Final = re.compile(rb":[0-9]*$")
 # an address, unless more follows. A comma or a semicolon ends it, unless an `@` makes all of it a user's name.
 _GOES_ON: Final = rb"['()]*+(?:[\w.~:@!$%&*+=\x80-\xff-]|[,;][^/?#\\\"<>\s]*@)"
 _MORE: Final = re.compile(_GOES_ON)
+# Any origin in text. A slash may be written as \/ ; an origin begins where its scheme does, ends where its port does.
+_ORIGIN: Final = re.compile(
+    rb"(?<![\w+.-])(https?):(?:\\?/){2}([\w.-]++|\[[0-9a-f:.]++\])(:[0-9]++)?+(?!%b)" % _GOES_ON, re.IGNORECASE
+)
 _OF_PLACE: Final = (b"location", b"content-location")
 _FORWARDED_PROTO: Final = re.compile(rb"(?:^|;)[ \t]*proto=\"?(https?)\"?[ \t]*(?:;|$)", re.IGNORECASE)
 
@@ -76,18 +78,19 @@ def _character(escape: re.Match[bytes]) -> bytes:
 class Move:
     """The move of the upstream's addresses to `base` (b"https://mcp.example/research"), where one client is."""
 
-    def __init__(self, own: re.Pattern[bytes], base: bytes) -> None:
-        self._own = own
+    def __init__(self, own: frozenset[bytes], base: bytes) -> None:
+        self._own = own  # the upstream's origins, as `_origin` writes them
         self.base = base
         self._path = b"/".join([b"", *base.split(b"/")[3:]])
 
     def text(self, data: bytes) -> bytes:
         """Text with the upstream's addresses moved; `data` itself if there is none in it."""
-        moved = self._own.sub(lambda found: self._moved(found, data), data)
+        moved = _ORIGIN.sub(lambda found: self._moved(found, data), data)
         return data if moved == data else moved
 
     def _moved(self, found: re.Match[bytes], data: bytes) -> bytes:
-        return found[0] if self._is_right(found, data) else self.base
+        is_own = _origin(found[1], found[2] + (found[3] or b"")) in self._own
+        return self.base if is_own and not self._is_right(found, data) else found[0]
 
     def _is_right(self, found: re.Match[bytes], data: bytes) -> bool:
         """Whether the address is the gateway's already: an upstream that is told the client's `Host` may know it."""
@@ -111,8 +114,10 @@ class Move:
 
     def _begins(self, address: bytes) -> re.Match[bytes] | None:
         """The upstream's origin at the beginning of an address that stands alone: a comma does not end it there."""
-        found = self._own.match(address)
-        return None if found is None or address.startswith((b",", b";"), found.end()) else found
+        found = _ORIGIN.match(address)
+        if found is None or address.startswith((b",", b";"), found.end()):
+            return None
+        return found if _origin(found[1], found[2] + (found[3] or b"")) in self._own else None
 
     def _place(self, value: bytes) -> bytes:
         """The value of a `Location` or a `Content-Location`, moved."""
@@ -167,8 +172,8 @@ class Addresses:
         told_host = not self._sent_host and _HOST.fullmatch(host) is not None
         authorities = self._authorities | {host.decode()} if told_host else self._authorities
         told = forwarded_proto(sent)
-        schemes = frozenset({self._scheme, told} if told else {self._scheme})
-        return Move(_own(schemes, authorities), base.encode())
+        schemes = {self._scheme, told} if told else {self._scheme}
+        return Move(frozenset(_origin(s.encode(), a.encode()) for s in schemes for a in authorities), base.encode())
 
     def base(self, client: Headers, is_tls: bool) -> str:
         """Where a client finds the upstream's root; empty if that is not known.
@@ -195,14 +200,7 @@ def forwarded_proto(headers: Headers) -> str:
     return found[1].lower().decode() if found else ""
 
 
-@lru_cache(maxsize=256)
-def _own(schemes: Iterable[str], authorities: Iterable[str]) -> re.Pattern[bytes]:
-    """A pattern that finds the addresses of an origin in text: `scheme://authority`, where one may begin and end."""
-    found = []
-    for scheme in schemes:
-        for authority in authorities:
-            host = re.sub(f"{_DEFAULT_PORTS[scheme]}$", "", authority)
-            port = "" if re.search(r":[0-9]+$", host) else f"(?:{_DEFAULT_PORTS[scheme]})?"
-            found.append(rf"{scheme}:(?:\\?/){{2}}{re.escape(host)}{port}")
-    # A slash may be written as \/ ; an origin begins where its scheme does, and ends where its port does.
-    return re.compile(rf"(?<![\w+.-])(?:{'|'.join(found)})".encode() + rb"(?!%b)" % _GOES_ON, re.IGNORECASE)
+def _origin(scheme: bytes, authority: bytes) -> bytes:
+    """An origin in lower case, without the port that its scheme has by default."""
+    scheme = scheme.lower()
+    return scheme + b"://" + authority.lower().removesuffix(_DEFAULT_PORTS[scheme])

@@ -3,12 +3,14 @@
 In: pieces of bytes as its connection gets them. Out: the same pieces to one reader, in order.
 Always: a body holds `HELD_BYTES_MAX` and one read of the socket at most; then its connection is not read until the
 reader has caught up. All that is held is counted (buffers.py); at the limit a body holds one small read. A reader gets
-every byte that came before a failure, and then the failure.
+every byte that came before a failure, and then the failure; it is told of an end only where the body came whole, and
+was read whole (DESIGN 3.5).
 """
 
 import asyncio
+import enum
 from collections.abc import Container
-from typing import Final, Literal, TypeAlias
+from typing import Final
 
 from gateway.transport.headers import Headers
 from gateway.transport.wire import Wire
@@ -16,9 +18,6 @@ from gateway.transport.wire import Wire
 HELD_BYTES_MAX: Final = 256 * 1024
 UNCOUNTED_BYTES_MAX: Final = 4 * 1024  # of a body: most messages are read at once, and counting has a cost
 NO_TRAILERS: Final = Headers()
-
-Framing: TypeAlias = Literal["length", "chunked", "close", "none"]
-"""What ends a body: its `Content-Length`, its last chunk, the connection's end; "none": there is no body."""
 
 
 def chunk(data: bytes) -> bytes:
@@ -31,30 +30,64 @@ def last_chunk(trailers: Headers, refused: Container[bytes] = ()) -> bytes:
     return b"0\r\n%b\r\n" % (trailers.passable_trailers(refused).block() if trailers else b"")
 
 
+class Dropped(Exception):
+    """The body is read no more: its reader, about to be cancelled, has woken once more."""
+
+
+class BodyState(enum.Enum):
+    """What is known of a body's end.
+
+    ARRIVING   more of it is to come
+    WHOLE      its end has come; its reader gets what is held, and then the end
+    FAILED     it broke off; its reader gets what is held, and then the error
+    DROPPED    nobody reads it: what came and what may come is dropped; a reader that is left gets `Dropped`
+
+    from               when                                          to
+    ARRIVING           `finish`: what ends its framing has come      WHOLE
+    ARRIVING           `fail`: its sender has left, or errs          FAILED
+    any                `drop`: its exchange is over                  DROPPED
+    all but ARRIVING   `finish`, `fail`                              as it was
+    """
+
+    ARRIVING = enum.auto()
+    WHOLE = enum.auto()
+    FAILED = enum.auto()
+    DROPPED = enum.auto()
+
+
+# To get a member from its class costs a call of a function.
+_ARRIVING: Final = BodyState.ARRIVING
+_WHOLE: Final = BodyState.WHOLE
+_DROPPED: Final = BodyState.DROPPED
+
+
 class Body:
     """The body of one message, between its connection and its reader."""
 
     __slots__ = (
-        "_counted", "_discarding", "_error", "_held", "_pieces", "_waiter", "_wire", "_wire_held", "began", "complete",
-        "trailers",
+        "_counted", "_error", "_held", "_pieces", "_waiter", "_wire", "_wire_held", "began", "state", "trailers",
     )  # fmt: skip
 
     def __init__(self, wire: Wire) -> None:
         self.began = False  # its first byte has come
-        self.complete = False
+        self.state = _ARRIVING
         self.trailers = NO_TRAILERS
         self._wire = wire
         self._pieces: list[bytes] = []
         self._held = self._counted = 0
         self._wire_held = False
-        self._discarding = False
         self._error: Exception | None = None
         self._waiter: asyncio.Future[None] | None = None
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether all of it has come, and nothing of it was dropped."""
+        return self.state is _WHOLE
 
     def feed(self, data: bytes) -> None:
         """Take in what arrived."""
         self.began = True
-        if self._discarding:
+        if self.state is _DROPPED:
             return
         self._pieces.append(data)
         self._held += len(data)
@@ -64,23 +97,25 @@ class Body:
             self._wake()
 
     def finish(self, trailers: Headers = NO_TRAILERS) -> None:
-        """The body is whole. Nothing happens if it has failed."""
-        if self._error is not None:
+        """The body is whole."""
+        if self.state is not _ARRIVING:
             return
-        self.complete = True
+        self.state = _WHOLE
         self.trailers = trailers
         if self._waiter is not None:
             self._wake()
 
-    def fail(self, error: Exception) -> None:
-        """The body breaks off here."""
-        if not self.complete and self._error is None:
-            self._error = error
-            self._wake()
+    def fail(self, error: Exception) -> bool:
+        """The body breaks off here. Returns whether it does: it may have ended before."""
+        if self.state is not _ARRIVING:
+            return False
+        self.state, self._error = BodyState.FAILED, error
+        self._wake()
+        return True
 
-    def end(self) -> None:
+    def drop(self) -> None:
         """Nobody reads it any more: drop what is held, and what may follow."""
-        self._discarding = True
+        self.state = _DROPPED
         if self._pieces:
             self.take()
         self._error = None  # break the reference cycle: the error's traceback holds the body
@@ -110,15 +145,15 @@ class Body:
             self._wire.hold_reading()
 
     async def read(self) -> bytes:
-        """Wait for more of the body, and take it; empty at the end.
+        """Wait for more of the body, and take it; empty at the end of a whole body that was read whole.
 
-        Raises the error that `fail` was given, once everything before it was read.
+        Raises the error that `fail` was given, once everything before it was read; Dropped behind `drop`.
         """
         while not self._pieces:
-            if self.complete:
+            if self.state is _WHOLE:
                 return b""
-            if self._error is not None:
-                raise self._error
+            if self.state is not _ARRIVING:
+                raise self._error or Dropped
             self._waiter = self._wire.loop.create_future()
             try:
                 await self._waiter

@@ -1,7 +1,7 @@
 """One count of all bytes that are held for clients and upstreams together, and its limit.
 
-In: how much each holder holds: bodies on their way, inspected bodies and events, requests that wait behind others,
-bytes that a peer has yet to take. Out: whether there is room for more.
+In: how much each holder holds: bodies on their way, inspected bodies and events, heads, requests that wait behind
+others, bytes that a peer has yet to take. Out: whether there is room for more.
 Always: at `limits.held_bytes_max` the gateway goes on serving (DESIGN 7.6). Small amounts (SMALL_BYTES_MAX) are still
 held; a larger body waits for room, first come, first served, and gets 503 if none comes free; a body that would only be
 inspected passes unread; every connection is read a little at a time. So the process holds the limit at most, and
@@ -129,6 +129,12 @@ class Account:
         self.check(size_bytes)
         self.set(size_bytes)
 
+    def grow(self, size_bytes: int) -> None:
+        """Hold `size_bytes` in all. What is less than SMALL_BYTES_MAX more is not counted. Raises Overloaded."""
+        if size_bytes > self.held_bytes + SMALL_BYTES_MAX:
+            self.hold(size_bytes)
+
     def close(self) -> None:
         """Hold nothing any more."""
-        self.set(0)
+        if self.held_bytes:
+            self.set(0)

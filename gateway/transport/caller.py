@@ -5,20 +5,23 @@ requests of the gateway's own that repeat the caller's target and header fields.
 """
 
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Final
+from typing import Any, Final
 
 from gateway.config import Config, Limits
 from gateway.errors import NoUpstream
-from gateway.identity import Key, identity
+from gateway.identity import Key, identity, payer
 from gateway.mcp.capabilities import LAST_REVISION
 from gateway.transport.addresses import Move
 from gateway.transport.channel import ACCEPT_BOTH, HttpChannel
+from gateway.transport.codings import with_readable
 from gateway.transport.exchange import Exchange
 from gateway.transport.headers import Headers
+from gateway.transport.http1 import Head
 from gateway.transport.pool import Pool
-from gateway.transport.relay import EVENT_STREAM, JSON
+from gateway.transport.relay import JSON, request_head
+from gateway.transport.remembered import HeadBytes
 from gateway.transport.routes import Route, by_precedence
-from gateway.transport.upstream import Response
+from gateway.transport.upstream import EVENT_STREAM, Response
 
 BOTH_TYPES: Final = frozenset({JSON, EVENT_STREAM})  # media types that a client must accept (transports specification)
 _ADDRESSES_TOLD_MAX: Final = 20  # of upstreams, in a 404
@@ -28,41 +31,46 @@ class HttpCaller:
     """A client of one upstream, for the time of one request."""
 
     __slots__ = (
-        "_addresses", "_cors", "_is_tls", "_key", "_knows_move", "_limits", "_move", "_original", "headers", "held",
-        "pool", "prefix", "target", "upstream",
+        "_address", "_is_tls", "_key", "_knows_move", "_limits", "_move", "_original", "_route", "headers", "held",
+        "pool", "prefix", "target", "toll", "upstream",
     )  # fmt: skip
 
     def __init__(
-        self, route: Route, target: bytes, original: Headers, headers: Headers, limits: Limits, is_tls: bool
+        self,
+        route: Route,
+        target: bytes,
+        original: Headers,
+        address: str,
+        headers: Headers,
+        limits: Limits,
+        is_tls: bool,
     ) -> None:
         self.upstream = route.upstream
         self.pool = route.pool
         self.prefix = route.prefix  # in front of the upstream's paths, as clients see them
-        self._addresses = route.addresses
         self._is_tls = is_tls
-        self._cors = route.cors
         self.target = target
         self.headers = headers
         self._original = original
+        self._address = address
+        self._route = route
         self._limits = limits
         self._key: Key | None = None
         self._knows_move = False  # worked out when it is first asked for
         self._move: Move | None = None
         self.held: object = None  # what must stay for as long as the request
+        self.toll: Any = None  # what guards take of the request (tasks/guards.py)
 
     @property
     def move(self) -> Move | None:
         """The move of the upstream's addresses to where this client is; None if they stay."""
         if not self._knows_move:
             self._knows_move = True
-            self._move = self._addresses.move(self._original, self.headers, self._is_tls)
+            self._move = self._route.addresses.move(self._original, self.headers, self._is_tls)
         return self._move
 
     def moved(self, status: int, headers: Headers) -> Headers:
         """The fields of a response of the upstream's with its own addresses moved."""
-        named = headers.by_name
-        if status not in (401, 403) and b"location" not in named and b"content-location" not in named:
-            return headers
         return headers if self.move is None else self.move.headers(status, headers)
 
     @property
@@ -85,13 +93,13 @@ class HttpCaller:
         if b"origin" in self._original.by_name:
             origin = self._original.get(b"origin") or b""
             who = None if preflight else self.key.identity
-            self._cors.note(origin, self.target, who, response.status, response.headers)
+            self.pool.standing.cors.note(origin, self.target, who, response.status, response.headers)
 
     @property
     def cors(self) -> Headers:
         """The fields that let the caller's browser read an answer of the gateway's own."""
         origin = self._original.get(b"origin")
-        return Headers() if origin is None else self._cors.fields(origin, self.target)
+        return Headers() if origin is None else self.pool.standing.cors.fields(origin, self.target)
 
     @property
     def identity_headers(self) -> frozenset[bytes]:
@@ -109,6 +117,10 @@ class HttpCaller:
             self._key = self.key_with(self.session_id)
         return self._key
 
+    def payer(self) -> tuple[str, bytes]:
+        """Whose bucket guards take from."""
+        return self.upstream.name, payer(self.headers, self.upstream.identity_headers, self._address)
+
     @property
     def digests(self) -> tuple[bytes, bytes]:
         """The digests of the session (empty if there is none) and of the identity, for the audit."""
@@ -118,6 +130,46 @@ class HttpCaller:
         """The key of the session with that id, which `initialize` has just opened for the caller."""
         who = identity(self.headers, self.upstream.identity_headers)  # of the fields as the upstream sees them
         return Key.of(self.upstream.name, self.target, session_id, who)
+
+    def again(self) -> "HttpCaller":
+        """The same caller for another request, which may change its own."""
+        route, original, address = self._route, self._original, self._address
+        other = HttpCaller(route, self.target, original, address, self.headers, self._limits, self._is_tls)
+        other._key = self._key
+        return other
+
+
+class Way:
+    """What follows from a request's head that was accepted, for a head that comes again (remembered.py).
+
+    `table` is that of the configuration which says so; `may_carry` says whether the body may be a message. The bytes
+    that go up are kept with it only if it `is_kept` in that table.
+    """
+
+    __slots__ = ("_up", "caller", "head", "is_kept", "may_carry", "table")
+
+    def __init__(self, table: object, head: Head, caller: HttpCaller, may_carry: bool) -> None:
+        self.table = table
+        self.head = head
+        self.caller = caller
+        self.may_carry = may_carry
+        self.is_kept = False
+        self._up: HeadBytes | None = None
+
+    def up(self, body_bytes: int) -> bytes:
+        """The head as it goes up, for a body of that length."""
+        method, target, is_same = self.head.method, self.caller.target, body_bytes == self.head.body_bytes
+        if self._up is None and self.is_kept:
+            self._up = HeadBytes(request_head(method, target, self._fields), self.head.body_bytes)
+        if self._up is not None and (known := self._up.of(body_bytes)):
+            return known
+        fields = self._fields if is_same else self._fields.with_value(b"content-length", b"%d" % body_bytes)
+        return request_head(method, target, fields)
+
+    @property
+    def _fields(self) -> Headers:
+        headers = self.caller.headers
+        return with_readable(headers) if self.head.method in (b"POST", b"GET") else headers
 
 
 class Callers:
@@ -135,7 +187,8 @@ class Callers:
             target = route.target(host, exchange.target)
             if target is not None:
                 headers = route.headers(exchange, host)
-                return HttpCaller(route, target, exchange.headers, headers, self._limits, self._is_tls)
+                original, address = exchange.headers, exchange.connection.address
+                return HttpCaller(route, target, original, address, headers, self._limits, self._is_tls)
         raise NoUpstream(self._nothing_at(host, exchange.headers))
 
     def _nothing_at(self, host: str, headers: Headers) -> str:

@@ -21,13 +21,12 @@ from gateway.mcp.jsonrpc import Message
 from gateway.transport.buffers import Account
 from gateway.transport.headers import Headers
 from gateway.transport.pool import Pool
-from gateway.transport.relay import EVENT_STREAM
-from gateway.transport.upstream import Response
+from gateway.transport.upstream import EVENT_STREAM, Response
 
 _POLLS_MAX: Final = 100  # of a stream that closes and asks to be polled
 _RETRY_DEFAULT_S: Final = 1.0
 _READ_ON_S: Final = 3.0  # behind the response, for the end of its stream
-_READ_ON_MAX: Final = 8  # streams at once
+READ_ON_MAX: Final = 64  # streams at once, of all upstreams
 OTHERS_MAX: Final = 10_000  # events besides the response, on the streams of one request
 _EVENTS_AT_ONCE: Final = 100  # before other tasks get their turn
 _BYTES_AT_ONCE: Final = 4096  # of a stream: so few bytes hold no flood of tiny events
@@ -62,7 +61,6 @@ class HttpChannel:
         self._accept = accept
         self._on_response = on_response
         self._on_message = on_message
-        self._reading_on: set[asyncio.Task[None]] = set()
 
     async def ask(self, request: bytes, raw_id: bytes) -> Message:
         """The response to one JSON-RPC request, whose id is `raw_id`; it may be an error. Raises GatewayError."""
@@ -148,22 +146,24 @@ class HttpChannel:
         return answer
 
     async def _read_piece(self, piece: bytes, raw_id: bytes, stream: "_Stream") -> Message | None:
-        """The response with that id, if this piece completes it. Every other message is passed on."""
+        """The response with that id, if this piece completes it. Requests and notifications are passed on."""
         answer = None
         for data in stream.feed(piece):
             if data is None:
                 await asyncio.sleep(0)
                 continue
             message = jsonrpc.parse(data)
-            if message is not None and message.is_response and jsonrpc.same_id(message.id, raw_id):
-                answer = message
-            elif message is not None or data.lstrip().startswith(b"["):  # a batch (2025-03-26)
+            if message is not None and message.is_response:
+                if jsonrpc.same_id(message.id, raw_id):
+                    answer = message  # else it is late, or a second one: nobody but the gateway asks on this stream
+            elif message is not None or jsonrpc.looks_like_messages(data):
                 await self._on_message(data)
         return answer
 
     def _read_on(self, leaving: AsyncExitStack, response: Response, stream: "_Stream") -> None:
         """Read on behind the response, to the end of the stream, in the background."""
-        if response.body.complete or len(self._reading_on) >= _READ_ON_MAX or self._pool.is_full:
+        reading_on = self._pool.links.reading_on
+        if response.body.is_whole or len(reading_on) >= READ_ON_MAX or self._pool.is_full:
             return
 
         async def read_on(call: AsyncExitStack) -> None:
@@ -173,8 +173,8 @@ class HttpChannel:
                         await self._read_stream(response, b"", stream)
 
         task = asyncio.create_task(read_on(leaving.pop_all()))
-        self._reading_on.add(task)
-        task.add_done_callback(self._reading_on.discard)
+        reading_on.add(task)
+        task.add_done_callback(reading_on.discard)
 
 
 class _Stream:

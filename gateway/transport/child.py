@@ -14,6 +14,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from types import FrameType
 from typing import Final, NamedTuple, NoReturn
@@ -108,7 +109,8 @@ class Child:
 
 def end_as(status: int) -> NoReturn:
     """End this process as another has ended: with its exit status, or by its signal."""
-    sys.stderr.flush()
+    with suppress(OSError):  # nobody reads it
+        sys.stderr.flush()
     if status < 0:
         _leave_no_core()
         if -status != signal.SIGKILL:

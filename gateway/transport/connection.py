@@ -9,13 +9,14 @@ import asyncio
 import enum
 import logging
 from collections.abc import Awaitable, Callable
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
 from gateway.config import Limits
 from gateway.transport import http1
 from gateway.transport.buffers import Account, Buffers
 from gateway.transport.exchange import ClientGone, Exchange, write_refusal
 from gateway.transport.headers import Headers
+from gateway.transport.remembered import Heads, Recall
 from gateway.transport.wire import ClientWire, Wire
 
 log = logging.getLogger("taskgate.listener")
@@ -29,6 +30,7 @@ _NEVER: Final = float("inf")
 class State(enum.Enum):
     """The life of a client's connection. Each state has a deadline; beyond it the connection is late (`time_out`).
 
+    HANDSHAKE  its TLS handshake is under way (handshakes.py)
     IDLE       nothing has come of the next request
     HEAD       a part of the next request's head has come
     SERVING    a handler runs; requests behind it wait in the queue, or as bytes
@@ -37,6 +39,9 @@ class State(enum.Enum):
     CLOSED     the connection is lost
 
     from         when                                                                to
+    HANDSHAKE    it is done                                                          IDLE
+    HANDSHAKE    it is done, and the connection is refused: a refusal is sent        LINGERING
+    HANDSHAKE    it fails or is late, or a drain begins                              CLOSED
     IDLE         the first byte of a head comes                                      HEAD
     IDLE         it is late, or a drain begins: the connection is closed             CLOSED
     IDLE, HEAD   a head is whole                                                     SERVING
@@ -52,6 +57,7 @@ class State(enum.Enum):
     any          the connection is lost                                              CLOSED
     """
 
+    HANDSHAKE = enum.auto()
     IDLE = enum.auto()
     HEAD = enum.auto()
     SERVING = enum.auto()
@@ -65,6 +71,7 @@ class ClientOwner(Protocol):
 
     limits: Limits
     buffers: Buffers
+    heads: Heads[Any]
     handle: Callable[[Exchange], Awaitable[None]]
 
     def opened(self, connection: "ClientConnection") -> http1.Refusal | None:
@@ -72,6 +79,9 @@ class ClientOwner(Protocol):
 
     def lost(self, connection: "ClientConnection") -> None:
         """A connection has gone."""
+
+    def unreadable(self, connection: "ClientConnection", status: int) -> None:
+        """What a client sent was refused with `status`."""
 
 
 class ClientConnection(ClientWire):
@@ -88,7 +98,8 @@ class ClientConnection(ClientWire):
         self._queue = _Queue(owner.buffers)
         self._refused: http1.Refusal | None = None  # to be answered behind the requests before it
         self._is_last = False  # the connection ends once all requests that came are answered
-        self._reader = http1.RequestReader(self._limits.header_bytes_max)
+        self.recall = Recall(owner)
+        self._reader = http1.RequestReader(owner.limits.header_bytes_max, owner.limits.header_fields_max, self.recall)
         self._dropped_bytes = 0
 
     def _enter(self, state: State, timeout_s: float = _NEVER) -> None:
@@ -97,6 +108,7 @@ class ClientConnection(ClientWire):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
+        self.recall.scope = self.address
         if (refused := self._owner.opened(self)) is not None:
             self._refuse(refused)
 
@@ -113,8 +125,6 @@ class ClientConnection(ClientWire):
             self._exchange = None
         self._queue.forget(self)
         self._reader.close()
-        if self.pinned is not None:
-            self.pinned.close()
 
     def eof_received(self) -> bool:
         # A half-close looks as if the client left, and a client that leaves must end its stream at once.
@@ -143,8 +153,9 @@ class ClientConnection(ClientWire):
         while reader.pending_bytes and not self._queue and self.state is not State.LINGERING:
             for event in reader.read():
                 self._take(event)
-        if self._queue:
-            self._queue.measure(reader.pending_bytes)
+        if not self._queue.measure(reader):
+            reader.close()
+            self._refuse(http1.Refusal(503, b"Service Unavailable", "limits.held_bytes_max is reached"))
         if self._receiving is not None and self.state is not State.SKIPPING:
             self.expect_body()
         if self.state is State.IDLE and reader.state is http1.Reading.HEAD:
@@ -188,8 +199,7 @@ class ClientConnection(ClientWire):
 
     def _refuse(self, refused: http1.Refusal) -> None:
         """Send a refusal, once the requests before it are answered, and close."""
-        # The log never has the reason: it may quote a token.
-        log.info("refused a request", extra={"status": refused.status, "client": self.address})
+        self._owner.unreadable(self, refused.status)
         if self.state is State.SKIPPING:
             self._hang_up()  # its response is out
             return
@@ -216,25 +226,25 @@ class ClientConnection(ClientWire):
         except asyncio.CancelledError:
             pass
         except Exception:
-            path = exchange.target.partition(b"?")[0]  # a query may hold a token
-            log.exception("a request could not be handled", extra={"target": path.decode("latin-1")})
+            log.exception("a request could not be handled")  # a fault of what handles faults
         self.task = self._exchange = None
         self.limit_stalls(True)
+        came = exchange.body.is_whole
         exchange.close()  # a body that nobody read would hold up the next request
         if self.state is State.SERVING:
-            self._end(exchange, refused)
+            self._end(exchange, came, refused)
 
-    def _end(self, exchange: Exchange, refused: http1.Refusal | None) -> None:
-        """The handler has ended: decide what follows. `refused`, if any, is sent in place of a response."""
+    def _end(self, exchange: Exchange, came: bool, refused: http1.Refusal | None) -> None:
+        """The handler has ended: decide what follows. `came`: its request was whole; `refused` is sent in its place."""
         if refused is not None:
             self._tell(refused)
         elif not exchange.finished:
             # A reset also destroys earlier responses that are unread. So it is sent only if nothing else shows the cut.
             self.abort() if exchange.would_look_whole else self._hang_up()
-        elif exchange.body.complete and exchange.keep_alive and not self.is_ending:
+        elif came and exchange.keep_alive and not self.is_ending:
             self._next()
             self._read_on()
-        elif exchange.body.complete or self._refused is not None:
+        elif came or self._refused is not None:
             self._hang_up()  # any rest of the body is malformed
         else:
             self._is_last |= not exchange.keep_alive
@@ -295,7 +305,7 @@ class ClientConnection(ClientWire):
     def close_when_idle(self) -> None:
         """Serve what has come, then close."""
         self._is_last = True
-        if self.state in (State.IDLE, State.HEAD):
+        if self.state in (State.HANDSHAKE, State.IDLE, State.HEAD):
             self.close()
 
     def end(self) -> "asyncio.Task[None] | None":
@@ -315,7 +325,7 @@ class ClientConnection(ClientWire):
         self._queue.forget(self)
         for exchange in (self._receiving, self._exchange):
             if exchange is not None:
-                exchange.body.end()  # unread, it may hold up reading
+                exchange.body.drop()  # unread, it may hold up reading
         self._receiving = None
         if self.transport is not None and not self.transport.is_closing():
             try:
@@ -343,10 +353,18 @@ class _Queue(list[Exchange]):
         if len(self) == 1:
             wire.hold_reading()
 
-    def measure(self, unread_bytes: int) -> None:
-        """Count the memory of the requests and of the bytes that came behind them."""
-        heads = sum(exchange.headers.size_bytes() + _QUEUED_BYTES for exchange in self)
-        self._account.set(heads + unread_bytes)
+    def measure(self, reader: http1.RequestReader) -> bool:
+        """Count the memory of the requests, of the bytes behind them, and of a head that is not whole.
+
+        False if there is no room for that head. A large head of a request counts for itself.
+        """
+        begun_bytes = held_bytes = reader.held_bytes
+        if self:
+            heads = [_QUEUED_BYTES + (0 if one.kept_bytes else one.headers.size_bytes()) for one in self]
+            held_bytes += sum(heads) + reader.pending_bytes
+        if held_bytes != self._account.held_bytes:
+            self._account.set(held_bytes)
+        return not begun_bytes or self._account.has_room(begun_bytes)
 
     def take(self, wire: Wire) -> Exchange:
         """Take out the first request."""

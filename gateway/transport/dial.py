@@ -11,9 +11,10 @@ import socket
 import ssl
 from collections import deque
 from collections.abc import Callable
+from pathlib import Path
 from typing import Final, TypeVar
 
-from gateway.config import Upstream
+from gateway.config import Upstream, bracketed
 
 _BEGUN_AT_ONCE: Final = 20
 
@@ -24,10 +25,38 @@ def tls_context(config: Upstream) -> ssl.SSLContext | None:
     """The context for an https upstream, else None. Raises OSError, such as ssl.SSLError, if a file cannot be used."""
     if config.url.scheme != "https":
         return None
-    context = ssl.create_default_context(cafile=config.tls.ca)
+    try:
+        context = ssl.create_default_context(cafile=config.tls.ca)
+    except OSError as error:
+        raise OSError(unusable(error, ca=config.tls.ca)) from None
     if config.tls.certificate is not None:
-        context.load_cert_chain(config.tls.certificate, config.tls.key)
+        load_certificate(context, config.tls.certificate, config.tls.key)
     return context
+
+
+def load_certificate(context: ssl.SSLContext, certificate: Path, key: Path | None) -> None:
+    """Give a context its certificate. Raises OSError, whose words name the file to blame."""
+    try:
+        context.load_cert_chain(certificate, key, password="")  # else a terminal would be asked for one
+    except OSError as error:
+        raise OSError(unusable(error, certificate=certificate, key=key)) from None
+
+
+def unusable(error: OSError, **files: Path | None) -> str:
+    """In words, which of these files cannot be used, and why."""
+    for name, file in files.items():
+        try:
+            text = file.read_bytes() if file is not None else b"-----BEGIN CERTIFICATE, PRIVATE KEY-----"
+        except OSError as unread:
+            return f"{name} cannot be used: {file}: {unread.strerror}"
+        if name == "key" and b"ENCRYPTED" in text:
+            return f"{name} cannot be used: {file} is encrypted, and nobody is asked for its passphrase"
+        what = "PRIVATE KEY-----" if name == "key" else "-----BEGIN CERTIFICATE"
+        if what.encode() not in text:
+            return f"{name} cannot be used: {file} has no PEM block with {what}"
+    if isinstance(error, ssl.SSLError) and error.reason == "KEY_VALUES_MISMATCH":
+        return f"key cannot be used: {files.get('key')} is not that of the certificate in {files.get('certificate')}"
+    return f"{' and '.join(files)} cannot be used: {', '.join(map(str, files.values()))}: {error}"
 
 
 class Dialer:
@@ -36,6 +65,7 @@ class Dialer:
     def __init__(self, config: Upstream, loop: asyncio.AbstractEventLoop) -> None:
         self._host, self._port = config.url.host, config.url.port
         self._socket = config.socket
+        self.where = config.socket or f"{bracketed(self._host)}:{self._port}"
         self._timeout_s = config.connect_timeout
         self._loop = loop
         self._begun = 0  # connections, in this turn of the loop

@@ -11,13 +11,15 @@ response without an `end` cuts the client's connection (DESIGN 3.5).
 """
 
 from collections.abc import Iterable
-from typing import Final
+from typing import Any, Final
 
 from gateway.mcp import jsonrpc
 from gateway.transport import http1
-from gateway.transport.body import NO_TRAILERS, Body, Framing, chunk, last_chunk
+from gateway.transport.body import NO_TRAILERS, Body, BodyState, chunk, last_chunk
 from gateway.transport.buffers import SMALL_BYTES_MAX, Account
+from gateway.transport.comments import COMMENT, Comments, may_stand_in
 from gateway.transport.headers import Headers
+from gateway.transport.response import Framing
 from gateway.transport.wire import ClientWire
 
 _ERROR: Final = b'"error"'
@@ -32,9 +34,10 @@ class Exchange:
     """One request of a client, and its response."""
 
     __slots__ = (
-        "_framing", "_unwritten", "account", "authenticates", "body", "connection", "continued", "error_code",
-        "finished", "headers", "keep_alive", "kept_bytes", "method", "minor", "started", "status", "streams", "taken",
-        "target", "task_id", "waits_for_news",
+        "_comments", "_framing", "_unwritten", "account", "authenticates", "body", "comments_s", "connection",
+        "continued", "error_code", "finished", "head", "keep_alive", "kept_bytes", "method", "minor", "started",
+        "status", "streams", "taken", "target", "task_id", "traceparent", "up_bytes", "waits_for_news",
+        "way",
     )  # fmt: skip
 
     def __init__(self, connection: ClientWire, head: http1.Head) -> None:
@@ -42,32 +45,59 @@ class Exchange:
         self.method = head.method
         self.target = head.target
         self.minor = head.minor  # of the HTTP version: 1, or 0 for a client that knows neither chunks nor 1xx
-        self.headers = head.headers
+        self.head = head
+        self.way: Any = head.known  # what follows from the head (caller.py); not kept in it, which would be a cycle
         self.body = Body(connection)
-        self.account: Account | None = None  # of a large body that is read to be inspected
+        self.account: Account | None = None  # of a large head, and of a large body that is read to be inspected
         self.taken = b""  # what was read of the body before it goes up
-        self.kept_bytes = 0  # of a large body, until the exchange ends, if they are many
+        self.up_bytes = head.body_bytes  # the length that goes up; below 0 for a body in chunks
+        self.kept_bytes = head.held_bytes  # of head and body, until the exchange ends, if they are many
+        if self.kept_bytes:
+            self.account = Account(connection.buffers)
+            self.account.set(self.kept_bytes)
         self.waits_for_news = False  # the response may take any time: a GET stream, `tasks/result`
-        self.authenticates = False  # the request carries credentials that authenticate its connection (pool.py)
+        self.authenticates = False  # request or response is a part of the authentication of a connection
         self.keep_alive = head.keep_alive
         self.continued = False  # the client was told to go on and send its body
         self.status = 0  # of the final response, once there is one
         self.error_code: int | None = None  # of the JSON-RPC error in the response
         self.task_id: str | None = None  # of the task that the response created
+        self.traceparent = ""  # of the message, if the message is not kept
         self.started = False  # something of the final response was written
         self.finished = False  # all of the final response was written
         self.streams = False  # the response is an event stream without an end to wait for
+        self.comments_s = 0.0  # an event stream that is quiet for so long gets a comment; 0: none does
+        self._comments: Comments | None = None
         self._framing: Framing = "none"
         self._unwritten = b""
 
+    @property
+    def headers(self) -> Headers:
+        """The request's header fields as they came."""
+        return self.head.headers
+
     # ---- the response ----
 
-    def begin(self, status: int, reason: bytes, headers: Headers, framing: Framing) -> None:
-        """Prepare the response's head. With the framing "length" the headers state the length.
+    @property
+    def is_usual(self) -> bool:
+        """Whether the client gets a response as most do."""
+        is_plain = bool(self.minor) and self.method != b"HEAD" and not self.comments_s
+        return is_plain and self.keep_alive and not self.connection.is_ending
+
+    def begin_as(self, status: int, framing: Framing, written: bytes) -> None:
+        """Prepare a head that `begin` has written before, for a client that `is_usual`."""
+        self.status, self._framing, self._unwritten = status, framing, written
+
+    def begin(self, status: int, reason: bytes, headers: Headers, framing: Framing) -> bytes:
+        """Prepare the response's head, and return it. With the framing "length" the headers state the length.
 
         As long as nothing was written, another head may take its place.
         """
         self.status = status
+        if self.comments_s:
+            self._end_comments()
+            if may_stand_in(status, headers, framing):
+                self._comments = Comments(self.comments_s, self.connection.loop, self._comment)
         if not self.minor:  # HTTP/1.0 knows no Transfer-Encoding (RFC 9112, 6.1)
             framing = "close" if framing == "chunked" else framing
             headers = headers.without(b"transfer-encoding")
@@ -78,9 +108,12 @@ class Exchange:
         if not self.keep_alive:
             headers = headers.with_field(b"Connection", b"close")
         self._unwritten = _head(status, reason, headers)
+        return self._unwritten
 
     def send(self, piece: bytes) -> None:
         """Add a piece to the body."""
+        if self._comments is not None:
+            piece = self._comments.passed(piece)
         if self._framing == "chunked":
             self._unwritten += chunk(piece)
         elif self._framing != "none":
@@ -92,10 +125,22 @@ class Exchange:
             return
         if not self.started:
             self.started = True
-            if not self.body.complete:
+            if not self.body.is_whole:
                 self.connection.expect_body()
         self.connection.write(self._unwritten)
         self._unwritten = b""
+
+    def _comment(self) -> bool:
+        """Send a comment, unless the client has yet to take what was sent. Returns whether it went out."""
+        if not self.started or self._unwritten or self.connection.has_unsent:
+            return False
+        self.connection.write(chunk(COMMENT) if self._framing == "chunked" else COMMENT)
+        return True
+
+    def _end_comments(self) -> None:
+        if self._comments is not None:
+            self._comments.end()
+            self._comments = None
 
     async def drain(self) -> None:
         """Wait until the client has taken enough of what was written."""
@@ -103,6 +148,7 @@ class Exchange:
 
     def end(self, trailers: Headers = NO_TRAILERS) -> None:
         """Write the rest of the response, which is then whole."""
+        self._end_comments()
         if self._framing == "chunked":
             self._unwritten += last_chunk(trailers)
         self.flush()
@@ -129,7 +175,12 @@ class Exchange:
             self.connection.expect_body()
             self.connection.write(_head(status, reason, headers))
 
-    # ---- the request's body ----
+    # ---- the request ----
+
+    def check_head(self) -> None:
+        """Raises Overloaded if there is no room for the request's head."""
+        if self.account is not None:
+            self.account.check(self.kept_bytes)
 
     async def read_body(self, bytes_max: int) -> bool:
         """Read the body into `taken`. False if it is larger than `bytes_max`: then `taken` is its beginning.
@@ -137,32 +188,33 @@ class Exchange:
         Beyond `SMALL_BYTES_MAX` there must first be room for the whole body, because half-read bodies would wait for
         each other for ever. Raises Overloaded if no room comes free.
         """
-        if not self.body.complete and not self.continued and self.minor and self.expects_continue:
+        if not self.body.is_whole and not self.continued and self.minor and self.expects_continue:
             self.continued = True
             self.connection.expect_body()
             self.connection.write(CONTINUE)
-        self.taken = self.body.take() if self.body.complete else await self._read_as_it_comes(bytes_max)
+        self.taken = self.body.take() if self.body.is_whole else await self._read_as_it_comes(bytes_max)
         size = len(self.taken)
         if self.account is None and size > SMALL_BYTES_MAX:
             self.account = Account(self.connection.buffers)
         if self.account is not None:
-            self.account.set(size)
+            self.account.set(self.kept_bytes + size)
         return size <= bytes_max
 
     async def _read_as_it_comes(self, bytes_max: int) -> bytes:
-        pieces, size = list[bytes](), 0
+        pieces, size, has_room = list[bytes](), 0, False
         while piece := await self.body.read():
             pieces.append(piece)
             size += len(piece)
-            if size > SMALL_BYTES_MAX and self.account is None and not self.body.complete:
+            if size > SMALL_BYTES_MAX and not has_room and not self.body.is_whole:
+                has_room = True
                 await self._reserve(max(size, min(bytes_max, int(self.headers.get(b"content-length") or bytes_max))))
             if size > bytes_max:
                 break
         return b"".join(pieces)
 
     async def _reserve(self, size_bytes: int) -> None:
-        self.account = Account(self.connection.buffers)
-        await self.account.reserve(size_bytes, self.connection.room_timeout_s)
+        self.account = self.account or Account(self.connection.buffers)
+        await self.account.reserve(self.kept_bytes + size_bytes, self.connection.room_timeout_s)
 
     def glance(self, piece: bytes) -> bytes:
         """Return a piece of a JSON body as it is. If it is a whole small message, note its JSON-RPC error."""
@@ -170,6 +222,12 @@ class Exchange:
             message = jsonrpc.parse(piece)
             self.error_code = jsonrpc.error_code(message) if message is not None else None
         return piece
+
+    def replace_body(self, body: bytes) -> None:
+        """Another body goes up than came, unless it is the same object; it states its own length."""
+        if body is not self.taken:
+            self.taken = body
+            self.up_bytes = len(body) if self.up_bytes >= 0 else self.up_bytes
 
     def take(self) -> bytes:
         """The part of the body that was read. The exchange no longer keeps it."""
@@ -181,16 +239,25 @@ class Exchange:
         if self.account is not None:
             self.account.set(self.kept_bytes)
 
+    def hold(self, size_bytes: int) -> None:
+        """Hold so many bytes of an answer as well, until nobody handles the exchange any more. Raises Overloaded."""
+        if self.connection.transport is None:
+            return  # the client has left, and the account is closed
+        if self.account is None:
+            self.account = Account(self.connection.buffers)
+        self.account.grow(len(self.taken) + size_bytes)
+
     def close(self) -> None:
         """Nobody handles the exchange any more: it holds nothing."""
-        self.body.end()
+        self._end_comments()
+        self.body.drop()
         if self.account is not None:
             self.account.close()
 
     @property
     def waits(self) -> bool:
         """Whether the client may be waiting to be told to go on and send its body (RFC 9110, 10.1.1)."""
-        if self.continued or self.body.began or self.body.complete:
+        if self.continued or self.body.began or self.body.state is not BodyState.ARRIVING:
             return False
         return bool(self.minor) and self.expects_continue
 

@@ -24,11 +24,18 @@ _NEVER_TRAILERS: Final = frozenset(
 )
 _NEVER_TRAILERS_BEGIN: Final = (b"mcp-", b"x-forwarded-", b"sec-", b"access-control-")
 # The encodings that the gateway can read in passing (DESIGN 3.3).
-_READABLE: Final = frozenset({b"gzip", b"x-gzip", b"deflate", b"identity"})
-_ENCODINGS_BYTES_MAX: Final = 1000  # of `Accept-Encoding`: each member takes time
+UNCOUNTED_BYTES_MAX: Final = 16 * 1024  # of the memory of a head: counting has a cost, and most heads take a third
+# The memory of a field besides the bytes of its value, and twice those of its name: four objects, in up to four lists
+# and maps (as it came, as it goes up).
+_FIELD_BYTES: Final = 250
 
 
 _Field: TypeAlias = tuple[bytes, bytes, bytes]  # the name in lower case, the name, the value
+
+
+def fields_bytes(fields: "list[_Field]") -> int:
+    """The memory of fields, in bytes."""
+    return sum([2 * len(name) + len(value) + _FIELD_BYTES for _, name, value in fields])
 
 
 class Headers:
@@ -94,9 +101,21 @@ class Headers:
             value = b",".join(self.all(name))  # the same list (RFC 9110, 5.3)
         return [t for part in value.lower().split(b",") if (t := part.strip(b" \t"))]
 
+    def are_plain(self, names: frozenset[bytes]) -> bool:
+        """Whether none is called one of `names`, and `Connection` says nothing but `keep-alive` (remembered.py)."""
+        if not names.isdisjoint(self.by_name):
+            return False
+        return b"connection" not in self.by_name or self.tokens(b"connection") == [b"keep-alive"]
+
     def media_type(self) -> bytes:
         """The media type of `Content-Type`, in lower case, without its parameters; empty if there is none."""
         return self.by_name.get(b"content-type", b"").partition(b";")[0].strip(b" \t").lower()
+
+    def held_bytes(self, head_bytes: int) -> int:
+        """The memory of the fields of a head of that size; 0 if they take no more than `UNCOUNTED_BYTES_MAX`."""
+        if 2 * head_bytes + _FIELD_BYTES * len(self._fields) <= UNCOUNTED_BYTES_MAX:
+            return 0
+        return fields_bytes(self._fields)
 
     def size_bytes(self) -> int:
         """The size of the fields as lines."""
@@ -148,16 +167,3 @@ class Headers:
         if self.repeats(name):
             fields = [field for at, field in enumerate(fields) if field[0] != name or at == first]
         return self._made(fields, {**self.by_name, name: value})
-
-    def with_readable_encodings(self) -> "Headers":
-        """The fields with `Accept-Encoding` narrowed to what the gateway can read; itself if all is readable."""
-        if b"accept-encoding" not in self.by_name:
-            return self
-        values = self.all(b"accept-encoding")
-        if sum(map(len, values)) > _ENCODINGS_BYTES_MAX:
-            return self.with_value(b"accept-encoding", b"identity")
-        offered = [part for value in values for part in value.split(b",") if part.strip(b" \t")]
-        kept = [part for part in offered if part.partition(b";")[0].strip(b" \t").lower() in _READABLE]
-        if len(kept) == len(offered):
-            return self
-        return self.with_value(b"accept-encoding", b", ".join(part.strip(b" \t") for part in kept) or b"identity")

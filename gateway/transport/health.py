@@ -1,51 +1,78 @@
-"""The health check of an upstream, off unless configured: a request for a page, again and again.
+"""A look at an upstream: again and again while it is down, and at each interval of its health check.
 
-In: a pool of connections. Out: whether the upstream is up, noted in the pool. Always: one request at a time, each with
-a time limit; a status below 500 counts as an answer.
+In: a pool of connections. Out: what each look shows, told to the state of the upstream (state.py). Always: one look
+at a time, with a time limit. What is up, or was never asked, is looked at only if a health check is configured.
+
+A health check is a GET of its page; a status below 500 passes. Without one a look connects, and sends nothing. Only to
+a server that is down because an answer was missing it sends an `OPTIONS`, which changes nothing and opens nothing
+(RFC 9110, 9.3.7): a connection does not show that such a server answers again.
 """
 
 import asyncio
-import logging
+from contextlib import suppress
+from itertools import chain, repeat
+from random import uniform
+from typing import Final
 
 from gateway.config import HealthCheck
-from gateway.errors import GatewayError
+from gateway.errors import GatewayError, UpstreamTimeout
 from gateway.transport.pool import Pool
+from gateway.transport.state import UpstreamState
 
-log = logging.getLogger("taskgate.upstream")
+_FIRST_LOOK_S: Final = 1.0  # after it went down
+_NEXT_LOOK_S: Final = 10.0  # after each look that finds it down
+_SPREAD: Final = 1.25  # so much longer at most: what went down together is not looked at together
+_LOOK_S: Final = 5.0  # for an answer to `OPTIONS`
 
 
-async def watch(pool: Pool, check: HealthCheck) -> None:
-    """Check for ever."""
-    was_up = True
+async def watch(pool: Pool) -> None:
+    """Look for ever."""
+    check, state = pool.config.health_check, pool.state
+    interval_s = None if check is None else check.interval
     while True:
-        if pool.is_full:  # no place for a check: requests under way will tell
-            await asyncio.sleep(check.interval)
-            continue
-        why = await _failure(pool, check)
-        pool.up = why is None
-        if pool.up != was_up:
-            was_up = pool.up
-            extra = {"upstream": pool.config.name}
-            log.log(
-                logging.INFO if was_up else logging.WARNING,
-                "the upstream is up" if was_up else "the upstream is down",
-                extra=extra if was_up else {**extra, "why": why},
-            )
-        await asyncio.sleep(check.interval)
+        if check is not None:
+            await _look(pool, check)
+        for pause_s in chain((_FIRST_LOOK_S,), repeat(_NEXT_LOOK_S)):
+            if not state.is_down:
+                break
+            await asyncio.sleep(min(pause_s * uniform(1.0, _SPREAD), interval_s or _NEXT_LOOK_S * _SPREAD))
+            if state.is_down:
+                await _look(pool, check)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(interval_s):
+                await state.went_down.wait()
 
 
-async def _failure(pool: Pool, check: HealthCheck) -> str | None:
-    """Why the check fails; None if it does not."""
+async def _look(pool: Pool, check: HealthCheck | None) -> None:
+    """Look once. What the connection or the exchange shows, the pool tells the state; a check adds what it found."""
+    if pool.is_full:  # no place for a look: requests under way will tell
+        return
+    with suppress(GatewayError):
+        if check is not None:
+            status = await _exchange(pool, b"GET", check.path, check.timeout)
+            if status >= 500:
+                pool.state.failed(f"the health check got status {status}")
+            else:
+                pool.state.passed()
+        elif pool.state.now is UpstreamState.UNREACHABLE:
+            (await pool.connection(fresh=True)).close()
+            pool.state.connected()
+        else:
+            await _exchange(pool, b"OPTIONS", pool.config.url.path, _LOOK_S)
+
+
+async def _exchange(pool: Pool, method: bytes, target: str, timeout_s: float) -> int:
+    """The status of the answer to a request without a body, once it is whole. Raises GatewayError."""
     config = pool.config
     host = config.url.authority if config.host in ("upstream", "preserve") else config.host
-    head = f"GET {check.path} HTTP/1.1\r\nHost: {host}\r\nAccept: */*\r\nUser-Agent: taskgate\r\n\r\n".encode()
+    head = b"%b %b HTTP/1.1\r\nHost: %b\r\nAccept: */*\r\nUser-Agent: taskgate\r\n\r\n"
     try:
-        async with asyncio.timeout(check.timeout), pool.call(b"GET") as call:
-            response = await call.send_all(head, b"", check.timeout, again=True)
+        async with asyncio.timeout(timeout_s), pool.call(method) as call:
+            response = await call.send_all(head % (method, target.encode(), host.encode()), b"", None, again=True)
             while await response.body.read():
                 pass
+            return response.status
     except TimeoutError:
-        return f"no whole answer within {check.timeout:g} s"
-    except GatewayError as error:
-        return str(error)
-    return f"it answered {response.status}" if response.status >= 500 else None
+        why = f"no whole answer to {method.decode()} {target} within {timeout_s:g} s"
+        pool.state.silent(why)
+        raise UpstreamTimeout(why) from None

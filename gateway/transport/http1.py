@@ -4,7 +4,8 @@ In: bytes as they arrive, split anywhere. Out: for each request a `Head`, pieces
 is the last event of a connection.
 Always: method, target, names and values are the bytes that came (DESIGN 3.1, 3.2), except that an authority in the
 target becomes the `Host`; a message has one framing, and one only (RFC 9112, 6 and 7.1); a head or a trailer has a
-limit in bytes; one `read` gives one request, or a few after chunks, however many have arrived.
+limit in bytes and in fields; one `read` gives one request at most, however many have arrived; until a head is whole,
+only its bytes are kept, and the work is in proportion to them. What a head gives depends on its bytes alone.
 
 llhttp refuses most of what is doubtful. This file also refuses: another version or protocol, a request line with more
 white space than it needs, a `Transfer-Encoding` other than one plain list that ends with `chunked`, no `Host` or two.
@@ -13,12 +14,13 @@ llhttp knows only registered methods and ASCII targets: others get 400 (DESIGN 1
 
 import enum
 import re
-from contextlib import suppress
 from typing import Any, Final, TypeAlias
 
 import httptools
 
+from gateway.transport.chunks import BadTrailer, Chunks, Followed, TooMuch
 from gateway.transport.headers import Headers
+from gateway.transport.remembered import Recall
 
 _ABSOLUTE: Final = re.compile(rb"[A-Za-z][A-Za-z0-9+.-]*://([^/?#]*)")
 _HEAD_END: Final = b"\r\n\r\n"
@@ -26,12 +28,17 @@ _EMPTY_LINES: Final = re.compile(rb"[\r\n]*+")
 _CODING: Final = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _CODINGS_MAX: Final = 10  # of a `Transfer-Encoding`: HTTP has six
 _LENGTH_DIGITS_MAX: Final = 18
-_HEAD_AT_ONCE: Final = 16 * 1024
 _CHUNKS_AT_ONCE: Final = 4 * 1024
-_JOINED_FROM: Final = 8  # pieces of a body
+_CHUNKS_FOLLOW: Final = b"POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n"  # a head for llhttp
+# A place among chunks where the last of them may end, with a request behind it; the first bytes may have come before.
+_MAY_END: Final = re.compile(rb"(?:\r\n\r|\A(?:\n?\r)?)\n(?=[\r\n]*+[A-Z])")
+_DOUBTS_MAX: Final = 10_000  # such places on one connection: each is read up to for itself
+_FIELD_BYTES_MIN: Final = 4  # one letter, a colon, and CR LF
+_TOO_LARGE: Final = b"Request Header Fields Too Large"
 _SHOWN_BYTES_MAX: Final = 100
 _OF_CONNECTION: Final = (b"connection", b"proxy-connection")  # llhttp obeys both
 _NO_TRAILERS: Final = frozenset({*_OF_CONNECTION, b"upgrade"})  # llhttp obeys these in a trailer too
+_NOT_PLAIN: Final = frozenset({b"expect", b"upgrade", b"te", b"trailer", b"transfer-encoding", b"proxy-connection"})
 _CHUNKED: Final = -1  # in place of a body's length
 
 
@@ -44,24 +51,51 @@ class Refusal(Exception):
         self.reason = reason
 
 
-class _Over(Exception):
-    """Bytes came after the last request. They mean nothing."""
-
-
 class Head:
-    """A request's line and fields. `minor` is that of HTTP/1.0 or 1.1; `keep_alive`: another request may follow."""
+    """A request's line and fields. `minor` is that of HTTP/1.0 or 1.1; `keep_alive`: another request may follow.
 
-    __slots__ = ("headers", "keep_alive", "method", "minor", "target")
+    `body_bytes` is the length of its body, or _CHUNKED; `held_bytes` its memory, or 0 for the little that most take.
+    `raw` has its bytes if it may be remembered; `known` what was kept when it came before (remembered.py).
+    """
 
-    def __init__(self, method: bytes, target: bytes, minor: int, headers: Headers) -> None:
+    __slots__ = (
+        "_headers", "_stated_bytes", "body_bytes", "held_bytes", "keep_alive", "known", "method", "minor", "raw",
+        "target",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        method: bytes,
+        target: bytes,
+        minor: int,
+        headers: Headers,
+        body_bytes: int = 0,
+        held_bytes: int = 0,
+        keep_alive: bool | None = None,
+    ) -> None:
         self.method = method
         self.target = target
         self.minor = minor
-        self.headers = headers
-        self.keep_alive = minor == 1
-        for name in _OF_CONNECTION:
-            if name in headers.by_name and b"close" in headers.tokens(name):
-                self.keep_alive = False
+        self._headers = headers
+        self.body_bytes = self._stated_bytes = body_bytes
+        self.held_bytes = held_bytes
+        self.raw = b""
+        self.known: Any = None
+        self.keep_alive = _keeps_alive(minor, headers) if keep_alive is None else keep_alive
+
+    def again(self, body_bytes: int, known: object) -> "Head":
+        """The same head, come again with another `Content-Length`, and what was kept of it."""
+        head = Head(self.method, self.target, self.minor, self._headers, body_bytes, self.held_bytes, self.keep_alive)
+        head._stated_bytes, head.known = self._stated_bytes, known
+        return head
+
+    @property
+    def headers(self) -> Headers:
+        """The header fields as they came."""
+        if self._stated_bytes != self.body_bytes:
+            self._headers = self._headers.with_value(b"content-length", b"%d" % self.body_bytes)
+            self._stated_bytes = self.body_bytes
+        return self._headers
 
 
 class End:
@@ -94,217 +128,257 @@ class Reading(enum.Enum):
 
 
 class RequestReader:
-    """Reads the requests of one connection: `add` takes the bytes that arrived, `read` gives their events.
-
-    Only llhttp calls the methods that begin with `on_`.
-    """
+    """Reads the requests of one connection: `add` takes the bytes that arrived, `read` gives their events."""
 
     __slots__ = (
-        "_at", "_body_from", "_data", "_events", "_fields", "_foreign_bytes_max", "_idle_bytes", "_keep_alive",
-        "_left", "_max", "_muted", "_parser", "_pending", "_raw", "_stops", "_target", "on_body", "state",
+        "_at", "_chunks", "_doubts", "_fields_max", "_keep_alive", "_left", "_lines", "_max", "_pending", "_recall",
+        "_seen", "_tried", "_waits", "state",
     )  # fmt: skip
 
-    def __init__(self, head_bytes_max: int) -> None:
+    def __init__(self, head_bytes_max: int, fields_max: int, recall: Recall[Any] | None = None) -> None:
+        self._recall = recall
         self._max = head_bytes_max
+        self._fields_max = fields_max
         self.state = Reading.BETWEEN
-        self._pending = b""  # what arrived and was not read yet, from `_at` on
+        self._pending: bytes | bytearray = b""  # what arrived and was not read yet, from `_at` on
         self._at = 0
-        self._events: list[Event] = []
-        self.on_body = self._events.append
-        self._target = b""
-        self._fields: list[tuple[bytes, bytes, bytes]] = []
-        self._data = b""  # the bytes that llhttp reads now
-        self._raw: bytes | bytearray = b""  # what was read since the head began, perhaps with bytes from before it
-        self._foreign_bytes_max = 0  # at most so many bytes of `_raw` came before the head
-        self._body_from = 0  # the place among `_events` of the first piece of this body
+        self._waits = False  # `_pending` is a head that is not whole, and all of it was looked at
+        self._seen = self._tried = self._lines = 0  # of that head: bytes looked at, bytes tried, lines
         self._left = 0  # bytes of the body that are still to be read, or _CHUNKED
-        self._idle_bytes = 0  # of chunk sizes, extensions and trailers, since the last byte of a chunk
         self._keep_alive = True
-        self._stops = False  # llhttp stops behind this head: it takes what follows for another protocol
-        self._muted = False  # llhttp reads a head that `_read_on` made up
-        self._parser: Any = httptools.HttpRequestParser(self)
+        self._chunks: Chunks | None = None  # of a body
+        self._doubts = _DOUBTS_MAX
 
     def close(self) -> None:
-        """Read nothing more. Drop the parser, which refers back to the reader."""
+        """Read nothing more."""
         self.state = Reading.OVER
-        self._pending, self._at = b"", 0
-        self._parser = self.on_body = None  # type: ignore[assignment]
+        self._pending, self._at, self._waits = b"", 0, False
+        if self._chunks is not None:
+            self._chunks.close()
+            self._chunks = None
 
     def add(self, data: bytes) -> None:
         """Take what arrived."""
-        if self.state is not Reading.OVER:
+        if self._waits:
+            self._pending += data
+            self._waits = False
+        elif self.state is not Reading.OVER:
             self._pending = self._pending[self._at :] + data if self._at < len(self._pending) else data
             self._at = 0
 
     @property
     def pending_bytes(self) -> int:
-        """How much has arrived and is not read yet."""
-        return len(self._pending) - self._at
+        """How much has arrived and can be read."""
+        return 0 if self._waits else len(self._pending) - self._at
+
+    @property
+    def held_bytes(self) -> int:
+        """The memory of a head, or of trailers, that are not whole."""
+        trailers = 0 if self._chunks is None else self._chunks.trailer_bytes
+        return trailers + (len(self._pending) if self._waits else 0)
 
     def read(self) -> list[Event]:
         """The events of the next bytes: of all that arrived, except what may be further requests."""
-        data = self._slice()
+        events: list[Event] = []
         try:
-            self._read(data)
+            if self.state is not Reading.BODY:
+                head = self._known_head()
+                if head is None and (data := self._whole_head()) is not None:
+                    head = read_head(data)
+                if head is not None:
+                    events.append(head)
+                    self._begin_body(head)
+            if self.state is Reading.BODY:
+                self._read_body(events)
         except Refusal as refused:
             refused.__traceback__ = refused.__context__ = None  # break the reference cycle: its frames hold the events
-            self._events.append(refused)
+            events.append(refused)
             self.state = Reading.OVER
         if self.state is Reading.OVER:
-            self._pending, self._at = b"", 0
-        events = self._events[:]
-        self._events.clear()
-        if len(events) > _JOINED_FROM:
-            with suppress(TypeError):  # other events are among them
-                return [b"".join(events)]  # type: ignore[arg-type]
+            self.close()
+        elif self._at == len(self._pending):
+            self._pending, self._at = b"", 0  # an open stream would keep it
         return events
 
-    def _slice(self) -> bytes:
-        """The next bytes to read: a head, a body, or some chunks. So pipelined requests wait as bytes."""
+    # ---- heads ----
+
+    def _known_head(self) -> Head | None:
+        """The next head, if all that is pending begins with one that came before."""
+        data = self._pending
+        if self._at or self._recall is None or self.state is not Reading.BETWEEN or type(data) is not bytes:
+            return None
+        if (found := self._recall.find(data)) is None:
+            return None
+        self._at = found.head_bytes
+        head: Head = found.kept.head
+        return head.again(found.body_bytes, found.kept)
+
+    def _whole_head(self) -> bytes | None:
+        """The next head, once it is whole; until then its bytes are kept, and nothing else. Raises Refusal."""
         data, start = self._pending, self._at
-        end = len(data)
-        if self.state is Reading.BODY:
-            end = min(end, start + (_CHUNKS_AT_ONCE if self._left == _CHUNKED else self._left))
-        else:
-            begun = start
-            if data[start] in b"\r\n" and self.state is Reading.BETWEEN:
-                begun = _EMPTY_LINES.match(data, start).end()  # type: ignore[union-attr]  # it always matches
-            most = begun + _HEAD_AT_ONCE
-            found = data.find(_HEAD_END, begun, most)
-            # If there is only one head, what follows it can be read with it.
-            is_last = found < 0 or data.find(_HEAD_END, found + len(_HEAD_END), most) < 0
-            end = min(end, most if is_last else found + len(_HEAD_END))
-        self._at = end
-        return data if not start and end == len(data) else data[start:end]
-
-    def _read(self, data: bytes) -> None:
-        """Have llhttp read these bytes, and check the limits. Raises Refusal."""
-        self._data, self._body_from = data, 0
-        if self.state is Reading.HEAD:
-            self._raw = bytearray(self._raw) if type(self._raw) is bytes else self._raw
-            self._raw += data
-        try:
-            self._parser.feed_data(data)
-        except httptools.HttpParserUpgrade as upgrade:
-            self._at -= len(data) - upgrade.args[0]
-            self._read_on()
-        except httptools.HttpParserCallbackError as error:
-            if not isinstance(error.__context__, _Over):
-                raise error.__context__ or error from None
-        except httptools.HttpParserError as error:
-            if self.state is not Reading.OVER:  # llhttp complains of what comes behind `Connection: close`
-                raise _fault(error, self._shown()) from None
-        if self.state is Reading.HEAD:
-            self._check_head(len(self._raw) - self._foreign_bytes_max)
-        elif self.state is Reading.BODY and self._left == _CHUNKED:
-            self._check_idle(0 if self._events else len(data))
-        elif self.state is Reading.BODY:
-            self._left -= sum(map(len, self._events[self._body_from :]))  # type: ignore[arg-type]  # pieces of the body
-
-    def _shown(self) -> str:
-        """The beginning of a head's first line, for an error to show what was given."""
-        if self.state is not Reading.HEAD:
-            return ""
-        line = bytes(self._raw[:_SHOWN_BYTES_MAX]).splitlines()[:1]
-        return f": {line[0].decode('latin-1')!r}" if line else ""
-
-    def _read_on(self) -> None:
-        """Read on with a new parser where llhttp stopped. A made-up head tells it how the body is framed."""
-        self._stops = False
-        self._parser = httptools.HttpRequestParser(self)
-        if not self._left:
-            self.on_message_complete()
-            return
-        framing = b"Transfer-Encoding: chunked" if self._left == _CHUNKED else b"Content-Length: %d" % self._left
-        self._muted = True
-        self._parser.feed_data(b"POST / HTTP/1.1\r\n%b\r\n\r\n" % framing)
-        self._muted = False
-
-    def _check_head(self, size_bytes: int) -> None:
-        if size_bytes > self._max:
-            message = f"the request's head is larger than {self._max} bytes"
-            if self._raw.find(b"\r\n", 0, self._max // 2) < 0:
-                raise Refusal(414, b"URI Too Long", message)
-            raise Refusal(431, b"Request Header Fields Too Large", message)
-
-    def _check_idle(self, size_bytes: int) -> None:
-        self._idle_bytes = self._idle_bytes + size_bytes if size_bytes else 0
-        if self._idle_bytes > self._max:
-            message = f"more than {self._max} bytes of chunk extensions or trailers"
-            raise Refusal(431, b"Request Header Fields Too Large", message)
-
-    # ---- llhttp's ----
-
-    def on_message_begin(self) -> None:
-        if self.state is Reading.OVER:
-            raise _Over
-        if not self._muted:
-            self._foreign_bytes_max = len(self._data) if self._events or self.state is not Reading.BETWEEN else 0
+        if self.state is Reading.BETWEEN:
+            if data[start] in b"\r\n":
+                start = self._at = _EMPTY_LINES.match(data, start).end()  # type: ignore[union-attr]  # always matches
+                if start == len(data):
+                    return None
             self.state = Reading.HEAD
-            self._raw = self._data
-            self._target = b""
-            self._fields = []
+            self._seen, self._tried, self._lines = start, 0, 0
+        found = data.find(_HEAD_END, max(start, self._seen - len(_HEAD_END) + 1))
+        if found < 0:
+            self._look_at(data, start)
+            return None
+        end = found + len(_HEAD_END)
+        self._check_size(data, start, end)
+        if end - start > _FIELD_BYTES_MIN * self._fields_max:
+            self._check_fields(data.count(b"\n", start, end) - 2)
+        if type(data) is bytearray:
+            self._pending = bytes(data[end:])
+            self._at = 0
+        else:
+            self._at = end
+        return bytes(data[start:end])
+
+    def _look_at(self, data: bytes | bytearray, start: int) -> None:
+        """Keep a head that is not whole. Raises Refusal for one that cannot become one.
+
+        llhttp tries what has come each time that has doubled, so byte by byte costs no more than twice the bytes.
+        """
+        seen, size = self._seen, len(data) - start
+        self._check_size(data, start, len(data))
+        if size >= 2 * self._tried:
+            self._tried = size
+            try:
+                httptools.HttpRequestParser(None).feed_data(data[start:])
+            except httptools.HttpParserError as error:
+                raise _fault(error, _shown(data[start:])) from None
+        lines = data.count(b"\n", seen)
+        if lines != data.count(b"\r\n", max(start, seen - 1)):
+            raise Refusal(400, b"Bad Request", f"not HTTP/1.1: a line ends with CR LF{_shown(data[start:])}")
+        self._lines += lines
+        self._check_fields(self._lines - 1)
+        if type(data) is bytes or start:
+            self._pending, self._at = bytearray(data[start:]), 0
+        self._seen, self._waits = size, True
+
+    def _check_size(self, data: bytes | bytearray, start: int, end: int) -> None:
+        if end - start > self._max:
+            message = f"the request's head is larger than {self._max} bytes"
+            if data.find(b"\r\n", start, start + self._max // 2) < 0:
+                raise Refusal(414, b"URI Too Long", message)
+            raise Refusal(431, _TOO_LARGE, message)
+
+    def _check_fields(self, count: int) -> None:
+        if count > self._fields_max:
+            raise Refusal(431, _TOO_LARGE, f"more than {self._fields_max} fields in the request's head")
+
+    # ---- bodies ----
+
+    def _begin_body(self, head: Head) -> None:
+        self.state = Reading.BODY
+        self._keep_alive, self._left = head.keep_alive, head.body_bytes
+        if self._left == _CHUNKED:
+            llhttp = httptools.HttpRequestParser
+            self._chunks = Chunks(llhttp, _CHUNKS_FOLLOW, self._max, self._fields_max, _NO_TRAILERS)
+
+    def _read_body(self, events: list[Event]) -> None:
+        """Read on in the body: all that has come of it, or some chunks. Raises Refusal."""
+        if self._left == _CHUNKED:
+            self._read_chunks(events)
+            return
+        data, start = self._pending, self._at
+        end = min(len(data), start + self._left)
+        if end > start:
+            events.append(data if not start and end == len(data) else data[start:end])  # type: ignore[arg-type]
+            self._at = end
+            self._left -= end - start
+        if not self._left:
+            self._end(events, _END)
+
+    def _end(self, events: list[Event], end: End) -> None:
+        events.append(end)
+        self._chunks = None
+        self.state = Reading.BETWEEN if self._keep_alive else Reading.OVER
+
+    def _read_chunks(self, events: list[Event]) -> None:
+        chunks = self._chunks
+        data = self._up_to_a_head(bytes(self._pending[self._at : self._at + _CHUNKS_AT_ONCE]))
+        assert chunks is not None
+        self._at += len(data)
+        if piece := chunks.feed(data):
+            events.append(piece)
+        if chunks.is_whole:
+            self._end(events, End(Headers.of(chunks.fields)) if chunks.fields else _END)
+        if chunks.fault is not None and self.state is not Reading.OVER:  # behind the last request nothing matters
+            raise _fault(chunks.fault, "")
+
+    def _up_to_a_head(self, data: bytes) -> bytes:
+        """Chunks, but nothing of a request that may begin behind the last one: a head is read from its first byte."""
+        if not data or (data.find(_HEAD_END) < 0 and data[0] not in b"\r\n") or not self._doubts:
+            return data
+        found = _MAY_END.search(data)
+        if found is None:
+            return data
+        self._doubts -= 1
+        return data[: found.end()]
+
+
+class _Found:
+    """What llhttp finds in a head: its target and fields."""
+
+    __slots__ = ("fields", "target")
+
+    def __init__(self) -> None:
+        self.target = b""
+        self.fields: list[tuple[bytes, bytes, bytes]] = []
 
     def on_url(self, url: bytes) -> None:
-        self._target += url
+        self.target = url
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        lower = name.lower()
-        if lower in _NO_TRAILERS and self.state is Reading.BODY:
-            raise Refusal(400, b"Bad Request", f"{lower.decode()} is not allowed as a trailer (RFC 9110, 6.5.1)")
-        self._fields.append((lower, name, value))
+        self.fields.append((name.lower(), name, value))
 
-    def on_headers_complete(self) -> None:
-        if self._muted:
-            self._fields = []
-            return
-        parser = self._parser
-        method, version = parser.get_method(), parser.get_http_version()
-        self._check_line(method, version)
-        minor, headers = int(version[-1]), Headers.of(self._fields)
-        if len(self._raw) > self._max:  # `_raw` may hold more than this head
-            self._check_head(self._head_bytes(method, headers))
-        if (minor == 1 and b"host" not in headers.by_name) or headers.repeats(b"host"):
-            raise Refusal(400, b"Bad Request", "a request of HTTP/1.1 has exactly one Host (RFC 9112, 3.2)")
-        self._left = _length(headers, minor)
-        target = self._target
-        if not target.startswith(b"/"):
-            target, headers = _in_origin_form(method, target, headers)
-        head = Head(method, target, minor, headers)
-        self._events.append(head)
-        self._fields, self._raw, self._idle_bytes = [], b"", 0
-        self._body_from = len(self._events)
-        self._keep_alive, self._stops = head.keep_alive, parser.should_upgrade()
-        self.state = Reading.BODY
 
-    def _head_bytes(self, method: bytes, headers: Headers) -> int:
-        """The size of the head that was just read; a little less if something was read before it."""
-        if not self._foreign_bytes_max:
-            return len(self._raw) - len(self._raw.partition(_HEAD_END)[2])
-        # A field takes its name, a colon, its value and CRLF at least.
-        return len(method) + len(self._target) + 14 + headers.size_bytes() - len(self._fields)
+def read_head(data: bytes) -> Head:
+    """The head in `data`, which ends with the first empty line. Raises Refusal. Nothing else decides what it gives."""
+    found = _Found()
+    parser: Any = httptools.HttpRequestParser(found)
+    try:
+        parser.feed_data(data)
+    except httptools.HttpParserUpgrade:
+        pass  # llhttp takes what follows for another protocol; here `Upgrade` is only a field (DESIGN 10.4)
+    except httptools.HttpParserError as error:
+        raise _fault(error, _shown(data)) from None
+    method, version, target = parser.get_method(), parser.get_http_version(), found.target
+    if method == b"CONNECT":
+        raise Refusal(501, b"Not Implemented", "CONNECT is not supported: it asks for a tunnel")
+    if not data.startswith(b"%b %b HTTP/%b\r\n" % (method, target, version.encode())):
+        message = "a request line is a method, a target and HTTP/1.1, with one space between"
+        raise Refusal(400, b"Bad Request", message + _shown(data))
+    if version not in ("1.1", "1.0"):
+        raise Refusal(505, b"HTTP Version Not Supported", "HTTP/1.1 and HTTP/1.0 are supported")
+    minor, headers = int(version[-1]), Headers.of(found.fields)
+    if (minor == 1 and b"host" not in headers.by_name) or headers.repeats(b"host"):
+        raise Refusal(400, b"Bad Request", "a request of HTTP/1.1 has exactly one Host (RFC 9112, 3.2)")
+    body_bytes = _length(headers, minor)
+    if not target.startswith(b"/"):
+        target, headers = _in_origin_form(method, target, headers)
+    head = Head(method, target, minor, headers, body_bytes, headers.held_bytes(len(data)))
+    is_small = not head.held_bytes
+    if is_small and head.keep_alive and target is found.target and body_bytes >= 0 and headers.are_plain(_NOT_PLAIN):
+        head.raw = data
+    return head
 
-    def _check_line(self, method: bytes, version: str) -> None:
-        if method == b"CONNECT":
-            raise Refusal(501, b"Not Implemented", "CONNECT is not supported: it asks for a tunnel")
-        line = b"%b %b HTTP/%b\r\n" % (method, self._target, version.encode())
-        if not (line in self._raw if self._foreign_bytes_max else self._raw.lstrip(b"\r\n").startswith(line)):
-            message = "a request line is a method, a target and HTTP/1.1, with one space between"
-            raise Refusal(400, b"Bad Request", message + self._shown())
-        if version not in ("1.1", "1.0"):
-            raise Refusal(505, b"HTTP Version Not Supported", "HTTP/1.1 and HTTP/1.0 are supported")
 
-    def on_message_complete(self) -> None:
-        if self._stops:
-            return  # llhttp stops here; `_read_on` reads the body
-        if self._fields:
-            trailers, self._fields = Headers.of(self._fields), []
-            if trailers.size_bytes() > self._max:
-                raise Refusal(431, b"Request Header Fields Too Large", f"trailers larger than {self._max} bytes")
-            self._events.append(End(trailers))
-        else:
-            self._events.append(_END)
-        self.state = Reading.BETWEEN if self._keep_alive else Reading.OVER
+def _keeps_alive(minor: int, headers: Headers) -> bool:
+    """Whether another request may follow."""
+    closes = (name in headers.by_name and b"close" in headers.tokens(name) for name in _OF_CONNECTION)
+    return minor == 1 and not any(closes)
+
+
+def _shown(head: bytes | bytearray) -> str:
+    """The beginning of a head's first line, for an error to show what was given."""
+    line = bytes(head[:_SHOWN_BYTES_MAX]).splitlines()[:1]
+    return f": {line[0].decode('latin-1')!r}" if line else ""
 
 
 def _length(headers: Headers, minor: int) -> int:
@@ -327,8 +401,14 @@ def _length(headers: Headers, minor: int) -> int:
     return int(length)
 
 
-def _fault(error: httptools.HttpParserError, shown: str) -> Refusal:
-    """The refusal for an error of llhttp; `shown` is what was given (`_shown`)."""
+def _fault(error: Exception, shown: str) -> Refusal:
+    """The refusal for an error of llhttp, or of a body in chunks; `shown` is what was given (`_shown`)."""
+    if isinstance(error, TooMuch):
+        return Refusal(431, _TOO_LARGE, str(error))
+    if isinstance(error, BadTrailer):
+        return Refusal(400, b"Bad Request", f"{error} is not allowed as a trailer (RFC 9110, 6.5.1)")
+    if isinstance(error, Followed):  # behind more than _DOUBTS_MAX places that looked like this one
+        return Refusal(400, b"Bad Request", "a request in one piece with the last chunk before it")
     if isinstance(error, httptools.HttpParserInvalidMethodError):
         return Refusal(400, b"Bad Request", f"a request line begins with a registered method (RFC 9110, 16.1){shown}")
     if isinstance(error, httptools.HttpParserInvalidURLError):

@@ -69,15 +69,16 @@ class LineParser:
 
 
 class Sight:
-    """The id of the request that a large line answers, found without reading the line, if it stands at either end.
+    """The id in a line, found without reading the line, if it stands at either end.
 
     A match is certain: in JSON nothing stands in front of the first member, and nothing behind the last.
     """
 
     def __init__(self, piece: bytes) -> None:
         head = piece[:_SIGHT_BYTES]
-        self.may_be_response = _METHOD_FIRST.match(head) is None
-        self.first_id = _id_in(_ID_FIRST.match(head))
+        method = _METHOD_FIRST.match(head)
+        self.may_be_response = method is None
+        self.first_id = _id_in(_ID_FIRST.match(head) if method is None else method)
         self._tail = piece[-_SIGHT_BYTES:]
 
     def feed(self, piece: bytes) -> None:
@@ -87,9 +88,17 @@ class Sight:
     @property
     def id(self) -> jsonrpc.Id | None:
         """The id of the response, once the line has ended; None if there is none, or it cannot be told."""
-        last_id = _id_in(_ID_LAST.search(self._tail)) if self.may_be_response else None
-        return last_id if self.first_id is None else self.first_id
+        return self._id if self.may_be_response else None
+
+    @property
+    def request_id(self) -> jsonrpc.Id | None:
+        """The same of the request, where the line is one for certain."""
+        return None if self.may_be_response else self._id
+
+    @property
+    def _id(self) -> jsonrpc.Id | None:
+        return _id_in(_ID_LAST.search(self._tail)) if self.first_id is None else self.first_id
 
 
 def _id_in(found: re.Match[bytes] | None) -> jsonrpc.Id | None:
-    return None if found is None else jsonrpc.id_of(found[1])
+    return None if found is None or found[1] is None else jsonrpc.id_of(found[1])

@@ -11,19 +11,55 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from typing import Final
+from typing import Any, Final, Protocol
 
 from gateway.config import Limits
 from gateway.transport import http1
 from gateway.transport.buffers import Buffers
 from gateway.transport.connection import ClientConnection
 from gateway.transport.exchange import Exchange
+from gateway.transport.remembered import Heads
 
 log = logging.getLogger("taskgate.listener")
 
 TURNED_AWAY_MAX: Final = 100  # connections that get a 503 at a time; further ones are only closed
 _COMPLAINT_INTERVAL_S: Final = 1.0
-_NEVER: Final = float("inf")
+_TURNED_AWAY: Final = (logging.WARNING, "connections of clients are refused")
+_UNREADABLE: Final = (logging.INFO, "refused a request")
+_HANDSHAKE: Final = (logging.INFO, "a TLS handshake failed")
+
+
+class _Said:
+    """A line of the log, written once in `_COMPLAINT_INTERVAL_S` at most: the latest, and `count` of how many."""
+
+    def __init__(self, level: int, message: str) -> None:
+        self._level = level
+        self._message = message
+        self._count = 0
+        self._latest: dict[str, object] = {}
+        self._next_at = float("-inf")
+
+    def say(self, now: float, extra: dict[str, object]) -> None:
+        """It has happened once more."""
+        self._count += 1
+        self._latest = extra
+        self.sweep(now)
+
+    def sweep(self, now: float) -> None:
+        """Write what is not written yet, if it is time."""
+        if self._count and now >= self._next_at:
+            log.log(self._level, self._message, extra={**self._latest, "count": self._count})
+            self._count, self._next_at = 0, now + _COMPLAINT_INTERVAL_S
+
+
+class ListenerCounts(Protocol):
+    """What is counted of connections."""
+
+    def connection_refused(self, why: str) -> None:
+        """A connection is not served."""
+
+    def handshake_failed(self, reason: str) -> None:
+        """A TLS handshake has failed."""
 
 
 class Listener:
@@ -34,18 +70,25 @@ class Listener:
         handle: Callable[[Exchange], Awaitable[None]],
         limits: Limits,
         buffers: Buffers,
-        on_refused: Callable[[str], None],
+        heads: Heads[Any],
+        counts: ListenerCounts,
     ) -> None:
         self.handle = handle
         self.limits = limits
         self.buffers = buffers
+        self.heads = heads
         self.connections_max = limits.connections_max  # fewer if there are too few file descriptors
-        self._on_refused = on_refused
-        self._next_complaint_at = -_NEVER
+        self._counts = counts
+        self._said = {kind: _Said(*kind) for kind in (_TURNED_AWAY, _UNREADABLE, _HANDSHAKE)}
         self.connections: set[ClientConnection] = set()
         self.turned_away: set[ClientConnection] = set()  # those of `connections` beyond `connections_max`
         self.draining = False
-        self._one_lost = asyncio.Event()
+        self._look_again = asyncio.Event()
+
+    @property
+    def served(self) -> int:
+        """How many connections there are, without those beyond `connections_max`."""
+        return len(self.connections) - len(self.turned_away)
 
     def connection(self) -> ClientConnection:
         """A protocol for one connection: the factory that the event loop's server calls."""
@@ -53,8 +96,10 @@ class Listener:
 
     def opened(self, connection: ClientConnection) -> http1.Refusal | None:
         """A connection has come. Connections beyond `connections_max` get a 503 that they can read."""
+        if connection in self.connections:
+            return None  # it has counted since its handshake began
         self.connections.add(connection)
-        if len(self.connections) - len(self.turned_away) <= self.connections_max:
+        if self.served <= self.connections_max:
             return None
         self.turned_away.add(connection)
         self.refused("connections_max")
@@ -67,19 +112,32 @@ class Listener:
         """A connection has gone."""
         self.connections.discard(connection)
         self.turned_away.discard(connection)
-        self._one_lost.set()
+        self._look_again.set()
 
     def refused(self, why: str) -> None:
         """A connection cannot be served. `why` is "connections_max", or "descriptors" if the system has none left."""
-        self._on_refused(why)
-        now = asyncio.get_running_loop().time()
-        if now >= self._next_complaint_at:
-            self._next_complaint_at = now + _COMPLAINT_INTERVAL_S
-            extra = {"why": why, "connections": len(self.connections), "connections_max": self.connections_max}
-            log.warning("connections of clients are refused", extra=extra)
+        self._counts.connection_refused(why)
+        extra = {"why": why, "connections": len(self.connections), "connections_max": self.connections_max}
+        self._said[_TURNED_AWAY].say(asyncio.get_running_loop().time(), extra)
+
+    def unreadable(self, connection: ClientConnection, status: int) -> None:
+        """What a client sent was refused with `status`. The log never has the reason: it may quote a token."""
+        extra = {"status": status, "client": connection.address}
+        self._said[_UNREADABLE].say(asyncio.get_running_loop().time(), extra)
+
+    def handshake_failed(self, connection: ClientConnection, reason: str, said: str) -> None:
+        """A TLS handshake has failed. `said` is OpenSSL's name of it, empty if it has none."""
+        self._counts.handshake_failed(reason)
+        extra: dict[str, object] = {"client": connection.address, "reason": reason}
+        if said:
+            extra["openssl"] = said
+        self._said[_HANDSHAKE].say(asyncio.get_running_loop().time(), extra)
 
     def sweep(self, now: float) -> None:
         """Time out the connections past their deadline. Notice which clients have left while they were not read."""
+        for said in self._said.values():
+            said.sweep(now)
+        self._look_again.set()  # at what a drain waits for: an answer may have become a stream
         for connection in list(self.connections):
             if now > connection.deadline:
                 connection.time_out()
@@ -94,8 +152,8 @@ class Listener:
         with suppress(TimeoutError):
             async with asyncio.timeout(timeout_s):
                 while any(connection.is_busy for connection in self.connections):
-                    self._one_lost.clear()
-                    await self._one_lost.wait()
+                    self._look_again.clear()
+                    await self._look_again.wait()
         tasks = [task for connection in list(self.connections) if (task := connection.end()) is not None]
         if tasks:
             await asyncio.wait(tasks, timeout=1.0)

@@ -10,16 +10,20 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable
-from time import perf_counter
+from time import perf_counter, time
 from types import TracebackType
 from typing import Final, Self
 
 from gateway.config import Limits, Upstream
-from gateway.errors import GatewayError, Overloaded, UpstreamBroken, UpstreamTimeout, UpstreamUnreachable
+from gateway.errors import Overloaded, UpstreamBroken, UpstreamTimeout, UpstreamUnreachable
 from gateway.transport.buffers import Buffers
+from gateway.transport.cors import Cors
 from gateway.transport.dial import Dialer
 from gateway.transport.exchange import Exchange
-from gateway.transport.upstream import Response, UpstreamConnection
+from gateway.transport.remembered import Heads
+from gateway.transport.response import ResponseHead
+from gateway.transport.state import UP, UpstreamHealth
+from gateway.transport.upstream import Response, UpstreamConnection, is_inside
 from gateway.transport.wire import Links
 
 log = logging.getLogger("taskgate.upstream")
@@ -47,23 +51,18 @@ class Call:
 
     async def __aenter__(self) -> Self:
         pool = self._pool
-        if not pool.places.take():
-            await pool.places.wait(pool.config.connect_timeout)
+        if not pool.standing.places.take():
+            await pool.standing.places.wait(pool.config.connect_timeout)
         try:
             await self._connect(fresh=False)
         except BaseException:
-            pool.places.leave()
+            pool.standing.places.leave()
             raise
         return self
 
     async def _connect(self, fresh: bool) -> None:
         pool, client = self._pool, self._client
-        connection = pinned = pool.pinned(client)
-        if connection is None or fresh or connection.is_stale():
-            serves_alone = pinned is not None or (client is not None and client.authenticates)
-            connection = await pool.connection(fresh or serves_alone)
-            if pinned is not None:
-                connection.pin(client)
+        connection = await pool.connection(fresh or (client is not None and client.authenticates))
         connection.begin(self._method, client)
         self._began_at = perf_counter()  # uvloop's own clock ticks once a millisecond
         self._connection = connection
@@ -94,9 +93,8 @@ class Call:
         self._send_whole(head, body)
         try:
             return self._seen(await connection.head(timeout_s))
-        except GatewayError as error:
-            self._missed(error)
-            if not again or connection.answered or not connection.used or not isinstance(error, UpstreamBroken):
+        except UpstreamBroken:
+            if not again or connection.answered or not connection.used:
                 raise
         self._pool.active.discard(connection)
         connection.end()
@@ -114,41 +112,31 @@ class Call:
     async def head(self, timeout_s: float | None) -> Response:
         """The response's head, once the request or enough of it has been sent."""
         assert self._connection is not None
-        try:
-            return self._seen(await self._connection.head(timeout_s))
-        except GatewayError as error:
-            self._missed(error)
-            raise
+        return self._seen(await self._connection.head(timeout_s))
 
     def _seen(self, response: Response) -> Response:
         """The upstream has answered. Tell `on_answer` how fast, unless the response waits for news."""
         pool = self._pool
-        pool.up = True
+        if pool.state.now is not UP:
+            pool.state.answered()
         if self._client is None or not self._client.waits_for_news:
             pool.on_answer(perf_counter() - self._began_at)
         return response
-
-    def _missed(self, error: GatewayError) -> None:
-        """The upstream has not answered. A pooled connection that it closed in silence does not count."""
-        connection = self._connection
-        assert connection is not None
-        if connection.answered or not connection.used or isinstance(error, UpstreamTimeout):
-            self._pool.up = False
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         pool, client, connection = self._pool, self._client, self._connection
-        pool.places.leave()
+        pool.standing.places.leave()
         if connection is not None:
             self._connection = None
             pool.active.discard(connection)
             if not self._sent or not connection.reusable or connection.lost:
                 connection.abort()
-            elif not (connection.authenticates or (client is not None and client.authenticates)):
+            elif connection.authenticates or (client is not None and client.authenticates):
+                connection.close()
+            else:
                 pool.put(connection)
-            elif client is None or client.connection.pinned is not connection or client.connection.transport is None:
-                connection.close()  # otherwise the client's connection keeps it, and closes it in the end
             connection.end()
 
 
@@ -159,20 +147,25 @@ def _ignore(seconds: float) -> None:
 class _Places:
     """The places for requests at one upstream. A request that finds none free waits; the first to come is the first.
 
-    `free` is 0 as long as one waits: a place that is left goes to the first in line.
+    None is free as long as one waits: a place that is left goes to the first in line.
     """
 
-    def __init__(self, count: int) -> None:
-        self.count = count
-        self.free = count
+    def __init__(self) -> None:
+        self.count = 0
+        self._taken = 0
         self._waiting: deque[asyncio.Future[None]] = deque()
 
     def take(self) -> bool:
         """Take a place, if one is free."""
-        if not self.free:
+        if self.is_full:
             return False
-        self.free -= 1
+        self._taken += 1
         return True
+
+    @property
+    def is_full(self) -> bool:
+        """Whether none is free."""
+        return self._taken >= self.count
 
     async def wait(self, timeout_s: float) -> None:
         """Wait for a place. Raises Overloaded if none comes free in time."""
@@ -192,18 +185,34 @@ class _Places:
 
     def leave(self) -> None:
         """Give a place back."""
-        while self._waiting:
+        self._taken -= 1
+        self.resize(self.count)
+
+    def resize(self, count: int) -> None:
+        """From now on there are so many. Those in line get what is free."""
+        self.count = count
+        while self._waiting and not self.is_full:
             place = self._waiting.popleft()
             if not place.done():
                 place.set_result(None)
-                return
-        self.free += 1
+                self._taken += 1
+
+
+class Standing:
+    """What the gateway knows of an upstream and counts there. It outlives a reload, unless the upstream is another."""
+
+    def __init__(self, name: str) -> None:
+        self.state = UpstreamHealth(name, time)
+        self.distrusted_until = 0.0
+        self.places = _Places()
+        self.cors = Cors()
 
 
 class Pool:
     """The connections to one upstream.
 
-    `on_answer` gets the seconds from each request to the beginning of its response.
+    `on_answer` gets the seconds from each request to the beginning of its response. `standing` is that of the pool
+    before a reload.
     """
 
     def __init__(
@@ -213,19 +222,22 @@ class Pool:
         buffers: Buffers,
         links: Links | None = None,
         on_answer: Callable[[float], None] = _ignore,
+        standing: Standing | None = None,
+        heads: Heads[ResponseHead] | None = None,
     ) -> None:
         self.config = config
         self.on_answer = on_answer
-        self.up = True  # the last exchange showed that the upstream answers, or there was none
+        self.standing = Standing(config.name) if standing is None else standing
+        self.state = self.standing.state
+        self.standing.places.resize(config.requests_max)
         self.clients = 0  # requests of clients that have not ended
         self.buffers = buffers
-        self._links = Links() if links is None else links  # shared by all pools
+        self.heads: Heads[ResponseHead] = Heads() if heads is None else heads  # of responses that came before
+        self.links = Links() if links is None else links  # shared by all pools
         self._limits = limits
         self._loop = asyncio.get_running_loop()
         self._idle: list[UpstreamConnection] = []
-        self._distrusted_until = 0.0
         self.active: set[UpstreamConnection] = set()
-        self.places = _Places(config.requests_max)
         self._dialer = Dialer(config, self._loop)
 
     def call(self, method: bytes, client: Exchange | None = None) -> Call:
@@ -235,17 +247,7 @@ class Pool:
     @property
     def is_full(self) -> bool:
         """Whether all `requests_max` places are taken."""
-        return not self.places.free
-
-    def pinned(self, client: Exchange | None) -> UpstreamConnection | None:
-        """The connection that serves a client alone, open or not."""
-        if client is None or (wire := client.connection.pinned) is None:
-            return None
-        return wire if isinstance(wire, UpstreamConnection) and wire.pool is self else None
-
-    def knows_by_connection(self, client: Exchange | None) -> bool:
-        """Whether the server knows, or may know, a client by its connection: then no header field tells who asks."""
-        return client is not None and (client.authenticates or self.pinned(client) is not None)
+        return self.standing.places.is_full
 
     async def connection(self, fresh: bool) -> UpstreamConnection:
         """A connection that nobody uses: the one idle for the shortest time, or a new one."""
@@ -262,18 +264,20 @@ class Pool:
         try:
             connection = await self._dialer.connect(lambda: UpstreamConnection(self, self._loop, self._limits))
         except TimeoutError:
-            self.up = False
-            raise UpstreamTimeout(f"no connection to the upstream within {self.config.connect_timeout:g} s") from None
+            why = f"no connection to the upstream at {self._dialer.where} within {self.config.connect_timeout:g} s"
+            self.state.unreachable(why)
+            raise UpstreamTimeout(why) from None
         except OSError as error:
-            self.up = False
-            raise UpstreamUnreachable(f"the upstream cannot be reached: {error.strerror or error}") from None
-        self._links.add(connection)
+            why = f"the upstream at {self._dialer.where} cannot be reached: {error.strerror or error}"
+            self.state.unreachable(why)
+            raise UpstreamUnreachable(why) from None
+        self.links.add(connection)
         return connection
 
     def put(self, connection: UpstreamConnection) -> None:
         """Take back a connection whose exchange is complete."""
         connection.idle_since = self._loop.time()
-        if connection.idle_since < self._distrusted_until:
+        if connection.idle_since < self.standing.distrusted_until:
             connection.close()
         else:
             self._idle.append(connection)
@@ -281,15 +285,24 @@ class Pool:
     def distrust(self) -> None:
         """The upstream has sent what nobody asked for: for a while each connection to it serves one exchange."""
         now = self._loop.time()
-        if now >= self._distrusted_until:
+        if now >= self.standing.distrusted_until:
             log.warning("the upstream sent what nobody asked for", extra={"upstream": self.config.name})
-        self._distrusted_until = now + _DISTRUST_S
+        self.standing.distrusted_until = now + _DISTRUST_S
         self.close()
 
     def sweep(self, now: float) -> None:
-        """Time out the exchanges that are past their deadline, and close connections that were idle for too long."""
-        for connection in [c for c in self.active if now > c.deadline]:
-            connection.time_out()
+        """Time out exchanges past their deadline, or that stand still inside a message (DESIGN 7.9). Close connections
+        that were idle for too long.
+        """
+        for connection in list(self.active):
+            if connection.moved or connection.is_held:  # while it is not read, it cannot send
+                connection.moved, connection.still_since = False, now
+            if now > connection.deadline:
+                connection.time_out(f"no answer from the upstream within {connection.timeout_s:g} s")
+            elif now - connection.still_since > connection.stall_timeout_s:
+                connection.still_since = now
+                if is_inside(connection):
+                    connection.time_out(f"nothing more of the upstream's answer for {connection.stall_timeout_s:g} s")
         while self._idle and (now - self._idle[0].idle_since >= self.config.idle_timeout or self._idle[0].lost):
             self._idle.pop(0).close()
 

@@ -15,57 +15,55 @@ from gateway.config import Limits
 from gateway.errors import GatewayError, UpstreamTimeout
 from gateway.transport.body import chunk, last_chunk
 from gateway.transport.buffers import SMALL_BYTES_MAX, Account
+from gateway.transport.codings import Decode, Unreadable, decoder
 from gateway.transport.exchange import Exchange
 from gateway.transport.headers import Headers
 from gateway.transport.pool import Call, Pool
-from gateway.transport.taps import BodyTap, Decode, EventTap, Unreadable, Watch, decoder
-from gateway.transport.upstream import Response
+from gateway.transport.remembered import HeadBytes
+from gateway.transport.taps import BodyTap, EventTap, Look, Watch
+from gateway.transport.upstream import EVENT_STREAM, Response
 
 log = logging.getLogger("taskgate.relay")
 
 SAFE_METHODS: Final = frozenset({b"GET", b"HEAD", b"OPTIONS", b"TRACE"})
-EVENT_STREAM: Final = b"text/event-stream"
 JSON: Final = b"application/json"
 
 
 class Request:
-    """A request as it goes up: its target, its header fields and the part of its body that was read already."""
+    """A request as it goes up: its head, and the part of its body that was read already."""
 
-    __slots__ = ("body", "headers", "method", "refused_trailers", "target", "whole")
+    __slots__ = ("body", "body_bytes", "chunked", "head", "method", "refused_trailers", "whole")
 
     def __init__(
         self,
         method: bytes,
-        target: bytes,
-        headers: Headers,
+        head: bytes,
+        body_bytes: int,
         body: bytes,
         whole: bool,
         refused_trailers: Container[bytes] = (),
     ) -> None:
         self.method = method
-        self.target = target
-        self.headers = headers
+        self.head = head
+        self.body_bytes = body_bytes  # as `Content-Length` says; below 0 for a body in chunks
+        self.chunked = body_bytes < 0
         self.body = body
         self.whole = whole
         self.refused_trailers = refused_trailers  # names in lower case, besides those that never pass
-
-    def head(self) -> bytes:
-        """The request line and header fields as bytes."""
-        return b"%b %b HTTP/1.1\r\n%b\r\n" % (self.method, self.target, self.headers.block())
-
-    @property
-    def chunked(self) -> bool:
-        return b"transfer-encoding" in self.headers.by_name
 
     def check_length(self, sent_bytes: int) -> None:
         """Raise GatewayError if the body's size is not what the head says.
 
         That would be a fault of the gateway: a server would take the missing bytes from the next client's request.
         """
-        stated_bytes = int(self.headers.by_name.get(b"content-length", 0))
-        if not self.chunked and sent_bytes != stated_bytes:
-            log.error("a body differs from its length", extra={"bytes": sent_bytes, "content_length": stated_bytes})
-            raise GatewayError(f"the body has {sent_bytes} bytes, its Content-Length says {stated_bytes}")
+        if not self.chunked and sent_bytes != self.body_bytes:
+            log.error("a body differs from its length", extra={"bytes": sent_bytes, "content_length": self.body_bytes})
+            raise GatewayError(f"the body has {sent_bytes} bytes, its Content-Length says {self.body_bytes}")
+
+
+def request_head(method: bytes, target: bytes, headers: Headers) -> bytes:
+    """The request line and header fields as bytes."""
+    return b"%b %b HTTP/1.1\r\n%b\r\n" % (method, target, headers.block())
 
 
 async def relay(
@@ -81,7 +79,7 @@ async def relay(
             request.check_length(len(request.body))
             again = request.method in SAFE_METHODS
             response = await call.send_all(*_whole(request, exchange), timeout_s, again)
-            request.body = b""
+            request.body = request.head = b""
             exchange.release()
             await _respond(exchange, response, watch, limits)
         else:
@@ -92,10 +90,10 @@ def _whole(request: Request, exchange: Exchange) -> tuple[bytes, bytes]:
     """The bytes of a request, in two parts if joining them would copy much."""
     if request.chunked:
         last = last_chunk(exchange.body.trailers, request.refused_trailers)
-        return request.head() + chunk(request.body) + last, b""
+        return request.head + chunk(request.body) + last, b""
     if len(request.body) > SMALL_BYTES_MAX:
-        return request.head(), request.body
-    return request.head() + request.body, b""
+        return request.head, request.body
+    return request.head + request.body, b""
 
 
 async def _pass_while_sending(
@@ -137,8 +135,8 @@ async def _send(exchange: Exchange, request: Request, call: Call) -> None:
     frame = chunk if request.chunked else _identity
     begun = request.body + exchange.body.take()
     sent_bytes = len(begun)
-    await call.send(request.head() + frame(begun))
-    begun = request.body = b""
+    await call.send(request.head + frame(begun))
+    begun = request.body = request.head = b""
     exchange.release()
     while piece := await exchange.body.read():
         if call.is_lost:
@@ -159,35 +157,38 @@ def _identity(data: bytes) -> bytes:
 
 async def _respond(exchange: Exchange, response: Response, watch: Watch, limits: Limits) -> None:
     """Write the response to the client as it comes, by way of `watch`."""
-    watch.head(response)
-    kind = response.headers.media_type()
+    kind = response.head.kind
+    look = watch.head(response, kind)
     stream = kind == EVENT_STREAM
     exchange.streams = stream and exchange.method == b"GET"
-    if stream:
+    if stream and not response.body.is_whole:
         exchange.connection.limit_stalls(False)  # no time limit on a stream that is open (DESIGN 3.4)
-    looked_at = response.status < 400 and (stream or (watch.reads_json and kind == JSON))
-    if not looked_at or response.framing == "none":
+    if look is None or response.framing == "none":
         await _pump(exchange, response, exchange.glance if kind == JSON else _pass)
         return
     try:
         bytes_max = limits.inspected_body_bytes_max
-        decode = decoder(response.headers, bytes_max if stream else min(bytes_max, watch.hold.bytes_max))
+        decode = decoder(response.head.headers, bytes_max if stream else min(bytes_max, look.hold.bytes_max))
     except Unreadable:
-        await _pump(exchange, response, _unread(watch))
+        await _pump(exchange, response, _unread(look))
         return
     account = Account(exchange.connection.buffers)
     try:
         if stream:
-            tap = EventTap(watch, decode, limits.inspected_event_bytes_max, account)
-            if watch.edits:
-                await _pump(exchange, _reframed(response), tap.edit, tap.rest)
+            tap = EventTap(look, decode, limits.inspected_event_bytes_max, account)
+            if look.edits:
+                await _pump(exchange, _reframed(response, decode), tap.edit, tap.rest)
             else:
-                await _pump(exchange, response, tap.look)
-        elif watch.edits:
-            await _edit_body(exchange, response, watch, decode, limits.inspected_body_bytes_max, account)
+                await _pump(exchange, response, tap.look, tap.end)
+        elif look.edits:
+            await _edit_body(exchange, response, look, decode, limits.inspected_body_bytes_max, account)
         else:
-            copy = BodyTap(watch, decode, limits.inspected_body_bytes_max, account, response)
+            copy = BodyTap(look, decode, limits.inspected_body_bytes_max, account, response)
             await _pump(exchange, response, copy.look, copy.end)
+    except GatewayError:
+        if not stream:
+            look.unread()  # it was cut short
+        raise
     finally:
         account.close()
 
@@ -200,11 +201,11 @@ async def _pump(
     begun: bytes = b"",
 ) -> None:
     """Send the head, each piece of the body at once, as `through` returns it, and then what `end` returns."""
-    exchange.begin(response.status, response.reason, response.headers.end_to_end(), response.framing)
+    _begin(exchange, response)
     body = response.body
     while True:
         piece = begun or body.take()
-        if not piece and not body.complete:
+        if not piece and not body.is_whole:
             exchange.flush()
             await exchange.drain()
             piece = await body.read()
@@ -212,7 +213,7 @@ async def _pump(
             break
         begun = b""
         exchange.send(through(piece))
-        if not body.complete:
+        if not body.is_whole:
             exchange.flush()
             await exchange.drain()
     if rest := end():
@@ -220,51 +221,68 @@ async def _pump(
     exchange.end(body.trailers)
 
 
-async def _edit_body(
-    exchange: Exchange, response: Response, watch: Watch, decode: Decode, bytes_max: int, account: Account
-) -> None:
-    """Hold a JSON body until it is whole, and send it as `watch` returns it; one that is too large passes unread.
+def _begin(exchange: Exchange, response: Response) -> None:
+    """Prepare the head for the client: one that came before goes out as it did then."""
+    head = response.head
+    is_usual = head.is_kept and not response.is_changed and exchange.is_usual
+    if is_usual and head.passed is not None and (known := head.passed.of(response.body_bytes)):
+        exchange.begin_as(response.status, response.framing, known)
+        return
+    written = exchange.begin(response.status, response.reason, response.headers.end_to_end(), response.framing)
+    if is_usual:
+        head.passed = HeadBytes(written, response.body_bytes)
 
-    Raises Overloaded if there is no room to hold it, unless the watch holds it for some seconds only.
+
+async def _edit_body(
+    exchange: Exchange, response: Response, look: Look, decode: Decode, bytes_max: int, account: Account
+) -> None:
+    """Hold a JSON body until it is whole, and send it as `look` returns it; one that is too large passes unread.
+
+    Raises Overloaded if there is no room to hold it, unless it is held for some seconds only.
     """
     held, whole = bytearray(), False
     try:
-        async with asyncio.timeout(watch.hold.seconds):
+        async with asyncio.timeout(look.hold.seconds):
             while piece := await response.body.read():
                 held += piece
-                if len(held) > min(bytes_max, watch.hold.bytes_max):
+                if len(held) > min(bytes_max, look.hold.bytes_max):
                     break
                 account.hold(len(held))
             else:
                 whole = True
     except (TimeoutError, GatewayError):
-        if watch.hold.seconds is None:
+        if look.hold.seconds is None:
             raise
     if whole:
-        await _send_edited(exchange, response, watch, decode, bytes(held))
+        await _send_edited(exchange, response, look, decode, bytes(held))
     else:
-        await _pump(exchange, response, _unread(watch), begun=bytes(held))
+        await _pump(exchange, response, _unread(look), begun=bytes(held))
 
 
-async def _send_edited(exchange: Exchange, response: Response, watch: Watch, decode: Decode, held: bytes) -> None:
+async def _send_edited(exchange: Exchange, response: Response, look: Look, decode: Decode, held: bytes) -> None:
     try:
         plain = decode(held) + decode(b"")
     except Unreadable:
-        watch.unread()
+        look.unread()
         plain = edited = held
     else:
-        edited = watch.message(plain)
+        edited = look.message(plain)
     if edited is not plain:
         held = edited
-        response.headers = response.headers.without(b"content-encoding")
+        response.headers = _decoded(response.headers, decode)
         if response.framing == "length":
             response.headers = response.headers.with_value(b"content-length", b"%d" % len(held))
     await _pump(exchange, response, _pass, begun=held)
 
 
-def _reframed(response: Response) -> Response:
+def _decoded(headers: Headers, decode: Decode) -> Headers:
+    """The fields for a body that `decode` has decoded. `Content-Encoding: identity` still says what is true."""
+    return headers if decode is bytes else headers.without(b"content-encoding")
+
+
+def _reframed(response: Response, decode: Decode) -> Response:
     """The response, framed for a body that is decoded and edited on its way."""
-    response.headers = response.headers.without(b"content-encoding")
+    response.headers = _decoded(response.headers, decode)
     if response.framing == "length":
         framed = response.headers.without(b"content-length")
         response.headers = framed.with_field(b"Transfer-Encoding", b"chunked")
@@ -276,11 +294,11 @@ def _pass(piece: bytes) -> bytes:
     return piece
 
 
-def _unread(watch: Watch) -> Callable[[bytes], bytes]:
-    """A function that passes pieces unread. It tells the watch at each one: much time may pass between two."""
+def _unread(look: Look) -> Callable[[bytes], bytes]:
+    """A function that passes pieces unread. The look is told at each one: much time may pass between two."""
 
     def through(piece: bytes) -> bytes:
-        watch.unread()
+        look.unread()
         return piece
 
     return through

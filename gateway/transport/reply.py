@@ -26,6 +26,10 @@ class HttpReply:
         """Whether the client has yet to take so much that sending more waits."""
         return self._exchange.connection.is_full
 
+    def hold(self, size_bytes: int) -> None:
+        """Hold room for a response of so many bytes. Raises Overloaded."""
+        self._exchange.hold(size_bytes)
+
     def forward(self, data: bytes) -> None:
         """Send a message ahead of the response. After the response nothing happens."""
         if not self._exchange.finished:
@@ -36,9 +40,8 @@ class HttpReply:
         await self._exchange.drain()
 
     def send(self, data: bytes) -> None:
-        """Send the response message, which ends the reply. Raises Overloaded where there is no room to hold it."""
+        """Send the response message, which ends the reply. Room for a large one is held already."""
         if not self.streaming:
-            self._exchange.connection.buffers.check(len(data))
             self._exchange.respond(200, b"OK", [(b"Content-Type", b"application/json"), *self._caller.cors], data)
         else:
             self._event(data)

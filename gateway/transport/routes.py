@@ -12,7 +12,6 @@ from typing import Final
 from gateway.config import ANY_ADDRESS, Address, Upstream, bracketed
 from gateway.errors import Ambiguous
 from gateway.transport.addresses import Addresses
-from gateway.transport.cors import Cors
 from gateway.transport.door import host_name
 from gateway.transport.exchange import Exchange
 from gateway.transport.headers import Headers
@@ -22,6 +21,8 @@ _WELL_KNOWN: Final = re.compile(rb"/\.well-known/[^/?]+")
 # `Connection` must not remove the fields that tell who asks, or what: the client would get somebody else's answer.
 _TELLS_WHO: Final = frozenset({b"authorization", b"proxy-authorization", b"cookie", b"origin", b"forwarded"})
 _TELLS_WHO_BEGIN: Final = (b"mcp-", b"x-forwarded-")
+# One value decides whose index answers, or whether any does. The server may read another one than the gateway.
+_ONCE: Final = (b"mcp-session-id", b"mcp-protocol-version")
 _CONNECTION_MAX: Final = 2000  # fields that `Connection` names: each takes time
 _OF_ONE_VALUE: Final = (b"X-Forwarded-Proto", b"X-Forwarded-Host")
 
@@ -49,7 +50,6 @@ class Route:
     def __init__(self, upstream: Upstream, pool: Pool) -> None:
         self.upstream = upstream
         self.pool = pool
-        self.cors = Cors()
         self._host = upstream.match.host
         self.prefix = (upstream.match.prefix or "").rstrip("/").encode()
         sent = {"upstream": upstream.url.authority, "preserve": None}.get(upstream.host, upstream.host)
@@ -77,7 +77,13 @@ class Route:
         return target[:at] + (rest if at or rest.startswith(b"/") else b"/" + rest)
 
     def headers(self, exchange: Exchange, host: str) -> Headers:
-        """The header fields as they go to the upstream. Raises Ambiguous where `Connection` would hide who asks."""
+        """The header fields as they go to the upstream.
+
+        Raises Ambiguous where `Connection` would hide who asks, and for two fields where MCP knows one.
+        """
+        for name in _ONCE:
+            if exchange.headers.repeats(name):
+                raise Ambiguous(f"there is more than one {name.decode()}")
         named = exchange.headers.tokens(b"connection") if b"connection" in exchange.headers.by_name else ()
         if len(named) > _CONNECTION_MAX:
             raise Ambiguous(f"Connection names more than {_CONNECTION_MAX} fields")

@@ -9,7 +9,7 @@ from collections import OrderedDict
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from enum import Enum
-from typing import Final, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 
 from gateway.errors import Overloaded, UpstreamBroken, UpstreamUnreachable
 from gateway.identity import Key
@@ -19,7 +19,7 @@ from gateway.transport.buffers import SMALL_BYTES_MAX, Account, Buffers
 from gateway.transport.lines import Line, Sight
 
 KEY: Final = Key.of("stdio", b"", b"", b"")  # one process is one session and one identity
-UNANSWERED_MAX: Final = 10_000  # requests of the client, and of the gateway; the oldest are forgotten first
+UNANSWERED_MAX: Final = 10_000  # requests of the client; the oldest are forgotten first
 CANCELLED_MAX: Final = 100  # requests of the client: hardly any is answered, so the oldest are forgotten first
 
 
@@ -101,16 +101,18 @@ class Outlet:
 
 
 class StdioChannel:
-    """Requests of the gateway's own to the server."""
+    """Requests of the gateway's own to the server. Their ids, and no others, begin with `own`."""
 
-    def __init__(self, outlet: Outlet) -> None:
+    def __init__(self, outlet: Outlet, own: str) -> None:
         self._outlet = outlet
-        self._asked: OrderedDict[Id, asyncio.Future[Message] | None] = OrderedDict()
-        """The requests that the server has yet to answer, by id; None where nobody waits for the answer any more."""
+        self._own = own
+        self._asked: dict[Id, asyncio.Future[Message]] = {}
         self._ended = ""  # why no request goes out any more
+        self.has_asked = False
+        """Whether a line may answer a request of the gateway's: a server may answer late, or twice."""
 
     def __len__(self) -> int:
-        """How many requests of the gateway's the server has yet to answer."""
+        """How many requests of the gateway's wait for the server's answer."""
         return len(self._asked)
 
     async def ask(self, request: bytes, raw_id: bytes) -> Message:
@@ -121,22 +123,20 @@ class StdioChannel:
         key = jsonrpc.id_of(raw_id)
         answered: asyncio.Future[Message] = asyncio.get_running_loop().create_future()
         self._asked[key] = answered
-        while len(self._asked) > UNANSWERED_MAX:
-            self._asked.popitem(last=False)
+        self.has_asked = True
         try:
             await self._outlet.sink.drain()
             return await answered
         finally:
-            if key in self._asked:
-                self._asked[key] = None
+            self._asked.pop(key, None)
 
     def asked(self, message_id: Id) -> bool:
-        """Whether a response with that id answers a request of the gateway's."""
-        return message_id in self._asked
+        """Whether a response with that id answers a request of the gateway's, perhaps too late or once more."""
+        return isinstance(message_id, str) and message_id.startswith(self._own)
 
     def answer(self, message_id: Id, response: Message | None) -> None:
         """The server has answered a request of the gateway's; None if the response is too large to be read."""
-        answered = self._asked.pop(message_id)
+        answered = self._asked.pop(message_id, None)
         if answered is None or answered.done():
             return
         if response is None:
@@ -147,10 +147,9 @@ class StdioChannel:
     def end(self, why: str) -> None:
         """No request goes out any more, and nobody waits for a response. Late ones stay here."""
         self._ended = why
-        for message_id, answered in self._asked.items():
-            if answered is not None and not answered.done():
+        for answered in self._asked.values():
+            if not answered.done():
                 answered.set_exception(UpstreamBroken(why))
-            self._asked[message_id] = None
 
 
 class StdioCaller:
@@ -159,6 +158,7 @@ class StdioCaller:
     key = KEY
     asks_first = False  # no field goes with a message, so the server would refuse none
     held: object = None
+    toll: Any = None
 
     def __init__(self, channel: StdioChannel) -> None:
         self._channel = channel
@@ -169,10 +169,12 @@ class StdioCaller:
 
 
 class StdioReply:
-    """The way back of one answer of the gateway's own."""
+    """The way back of one answer of the gateway's own. `account` holds its request too."""
 
-    def __init__(self, outlet: Outlet) -> None:
+    def __init__(self, outlet: Outlet, account: Account, request_bytes: int) -> None:
         self._outlet = outlet
+        self._account = account
+        self._request_bytes = request_bytes
         self.streaming = False
         self._ended = False
 
@@ -192,9 +194,13 @@ class StdioReply:
                 self._outlet.insert(data)
                 self.streaming = True
 
+    def hold(self, size_bytes: int) -> None:
+        """Hold room for a response of so many bytes. Raises Overloaded."""
+        self._account.grow(self._request_bytes + size_bytes)
+
     def send(self, data: bytes) -> None:
-        """Send the response message, which ends the reply. Raises Overloaded where there is no room to hold it."""
-        self._outlet.insert(data)
+        """Send the response message, which ends the reply. Room for a large one is held already."""
+        self._outlet.insist(data)
         self._ended = True
 
     def fail(self, data: bytes) -> None:
@@ -212,8 +218,8 @@ class Fate(Enum):
     """What becomes of a large line of the server's.
 
                 how the line begins                           more of it comes     it ends
-    UNKNOWN     a request of the gateway's is out, and the    no room: PASSES      PASSES, or STAYS if its id is
-                line may be the response                                           the gateway's
+    UNKNOWN     the gateway has asked, and the line may be    no room: PASSES      PASSES, or STAYS if its id is
+                a response, late or second ones included                           the gateway's
     PASSES      any other line                                PASSES               PASSES
     STAYS       with an id of the gateway's                   STAYS                STAYS
     """
@@ -232,7 +238,7 @@ class LargeLine:
         self._held: list[Line] = []
         self._account = Account(buffers)
         self.fate = Fate.PASSES
-        if len(channel) and self._sight.may_be_response:
+        if channel.has_asked and self._sight.may_be_response:
             first_id = self._sight.first_id
             self.fate = Fate.UNKNOWN if first_id is None else Fate.STAYS if channel.asked(first_id) else Fate.PASSES
 
@@ -284,6 +290,7 @@ class Passed(NamedTuple):
     times: int = 1  # requests of this id that the server has yet to answer
     cancelled: int = 0  # cancelled ones besides, which the server need not answer
     is_clear: bool = True  # a response of this id can only be to this request
+    traceparent: str = ""  # of the message, which is not kept
 
 
 class Unanswered:
@@ -304,7 +311,13 @@ class Unanswered:
 
     def note(self, passed: Passed) -> None:
         """A request goes to the server."""
-        message_id = jsonrpc.id_of(passed.request.id)
+        self._note(jsonrpc.id_of(passed.request.id), passed)
+
+    def note_unread(self, message_id: Id, at: float) -> None:
+        """A request goes to the server of which nothing but the id is known."""
+        self._note(message_id, Passed(Message("2.0"), at, None, is_clear=False))
+
+    def _note(self, message_id: Id, passed: Passed) -> None:
         if (earlier := self._pop(message_id)) is not None:
             passed = passed._replace(times=earlier.times + 1, cancelled=earlier.cancelled, is_clear=False)
         self._keep(message_id, passed)

@@ -10,10 +10,11 @@ import select
 import socket
 import struct
 from socket import SO_KEEPALIVE, SO_LINGER, SOL_SOCKET
-from typing import Final, Literal, TypeAlias
+from typing import Any, Final, Literal, TypeAlias
 from weakref import WeakValueDictionary
 
 from gateway.transport.buffers import Account, Buffers
+from gateway.transport.remembered import Recall
 from gateway.transport.turns import LARGE_BYTES_MIN
 
 _RESET_SEEN: Final = select.POLLHUP | select.POLLERR
@@ -35,6 +36,7 @@ class Links:
 
     def __init__(self) -> None:
         self._wires: WeakValueDictionary[Link, Wire] = WeakValueDictionary()
+        self.reading_on: set[asyncio.Task[None]] = set()  # streams that are read on behind a response (channel.py)
 
     def add(self, wire: "Wire") -> None:
         """Note a connection that the gateway has opened."""
@@ -112,6 +114,11 @@ class Wire(asyncio.BufferedProtocol):
         """Whether so much is unsent that `drain` waits."""
         return self._drained is not None
 
+    @property
+    def has_unsent(self) -> bool:
+        """Whether the system has yet to take something that was written: the peer reads slowly, or not at all."""
+        return self.transport is not None and self.transport.get_write_buffer_size() > 0
+
     async def drain(self) -> None:
         """Wait until the peer has taken enough of what was written."""
         if self._drained is not None:
@@ -163,7 +170,7 @@ class Wire(asyncio.BufferedProtocol):
             self._stalls_limited = limited
             sock = self.transport.get_extra_info("socket")
             if sock is not None:
-                _end_stalls(sock, self.stall_timeout_s, limited)
+                _limit_stalls(sock, self.stall_timeout_s if limited else 0)
 
     def abort(self) -> None:
         """Cut the connection with a reset, which no peer can take for the end of a message."""
@@ -182,19 +189,24 @@ class Wire(asyncio.BufferedProtocol):
 class ClientWire(Wire):
     """A client's connection, as its exchanges know it."""
 
-    __slots__ = ("address", "pinned", "room_timeout_s")
+    __slots__ = ("address", "recall", "room_timeout_s")
+
+    recall: Recall[Any]
+    """The heads that the client sent before."""
 
     def __init__(
         self, loop: asyncio.AbstractEventLoop, buffers: Buffers, stall_timeout_s: float, room_timeout_s: float
     ) -> None:
         super().__init__(loop, buffers, stall_timeout_s)
         self.room_timeout_s = room_timeout_s  # for a request to wait for room in the buffers
-        self.pinned: Wire | None = None  # the upstream connection that serves this client alone
         self.address = "unknown"  # the client's, without its port; "unix" for a Unix socket
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
-        peer = transport.get_extra_info("peername")
+        self.name_client(transport.get_extra_info("peername"))
+
+    def name_client(self, peer: object) -> None:
+        """Note whose connection it is."""
         self.address = str(peer[0]) if isinstance(peer, tuple) else "unix"
 
     @property
@@ -206,14 +218,8 @@ class ClientWire(Wire):
         """From now on more of the request's body must come in time, unless the client waits to be told to go on."""
         raise NotImplementedError
 
-    def pin(self, wire: Wire) -> None:
-        """Keep an upstream connection that serves this client alone, in place of the one before."""
-        if self.pinned is not None and self.pinned is not wire:
-            self.pinned.close()
-        self.pinned = wire
 
-
-def _end_stalls(sock: socket.socket, timeout_s: float, limited: bool = True) -> None:
+def _end_stalls(sock: socket.socket, timeout_s: float) -> None:
     """Have the kernel end a connection whose peer answers nothing, or takes nothing of what is sent, for `timeout_s`.
 
     Only the kernel sees that a peer takes a little now and then: the transport's own buffer moves by megabytes. On a
@@ -222,12 +228,18 @@ def _end_stalls(sock: socket.socket, timeout_s: float, limited: bool = True) -> 
     if sock.family == socket.AF_UNIX:
         return  # the kernel knows when its peer has gone
     sock.setsockopt(SOL_SOCKET, SO_KEEPALIVE, 1)
-    options = {
-        "TCP_KEEPIDLE": min(max(1, int(timeout_s / 2)), _KEEPIDLE_MAX_S),
-        "TCP_KEEPINTVL": min(max(1, int(timeout_s / 6)), _KEEPIDLE_MAX_S),
-        "TCP_KEEPCNT": 3,
-        "TCP_USER_TIMEOUT": min(int(timeout_s * 1000), _USER_TIMEOUT_MAX_MS) if limited else 0,
-    }
-    for name, value in options.items():
-        if (option := getattr(socket, name, None)) is not None:  # Linux has all of them
-            sock.setsockopt(socket.IPPROTO_TCP, option, value)
+    _set(sock, "TCP_KEEPIDLE", min(max(1, int(timeout_s / 2)), _KEEPIDLE_MAX_S))
+    _set(sock, "TCP_KEEPINTVL", min(max(1, int(timeout_s / 6)), _KEEPIDLE_MAX_S))
+    _set(sock, "TCP_KEEPCNT", 3)
+    _limit_stalls(sock, timeout_s)
+
+
+def _limit_stalls(sock: socket.socket, timeout_s: float) -> None:
+    """Have the kernel end a connection whose peer takes nothing of what is sent for `timeout_s`; 0: never."""
+    if sock.family != socket.AF_UNIX:
+        _set(sock, "TCP_USER_TIMEOUT", min(int(timeout_s * 1000), _USER_TIMEOUT_MAX_MS))
+
+
+def _set(sock: socket.socket, name: str, value: int) -> None:
+    if (option := getattr(socket, name, None)) is not None:  # Linux has all of them
+        sock.setsockopt(socket.IPPROTO_TCP, option, value)

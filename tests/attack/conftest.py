@@ -6,6 +6,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.attack.requests.limits import BODY_BYTES_MAX, HEAD_BYTES_MAX
+from tests.attack.requests.messages import IN_SESSION
 from tests.attack.stage import Stage
 from tests.attack.upstream import Upstream
 from tests.launch import Gateways, listening, port_of
@@ -37,6 +38,7 @@ def stage(runner: asyncio.Runner, tmp_path_factory: pytest.TempPathFactory) -> I
         upstream = Upstream(sock)
         runner.run(begin(upstream))
         one = Stage(gateway.port, upstream, b"127.0.0.1:%d" % port_of(sock))
+        runner.run(one.known(IN_SESSION))
         yield one
         runner.run(one.clear())
         upstream.shut()

@@ -34,6 +34,13 @@ class Stage:
         self._victims: list[Victim] = []
         self._clean = False
 
+    async def known(self, query: bytes) -> None:
+        """Have the caller of a query answered before any row."""
+        client = await self._client()
+        await client.play((query,), "open")
+        assert await client.within(PATIENCE_S, lambda: b'"tasks":[]' in client.received)
+        await self._end([])
+
     # ---- rows ----
 
     async def request(self, row: Request, followed: bool = False, with_victims: bool = True) -> list[str]:

@@ -18,4 +18,5 @@ def test_the_table_is_large_enough() -> None:
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row.id)
 def test_a_hostile_response(stage: Stage, runner: asyncio.Runner, row: Response) -> None:
-    assert not runner.run(stage.response(row))
+    for _ in range(3):  # a head that came before is remembered
+        assert not runner.run(stage.response(row))

@@ -1,10 +1,12 @@
 """The script of the upstream: it reads requests with llhttp, as Node does, and answers them with the row's bytes.
 
 In: answers by request target. Out: every byte that each connection received. Always: a request that llhttp cannot read
-gets 400 and the end of its connection; a request without an answer of its own gets its method and target back.
+gets 400 and the end of its connection; a request without an answer of its own gets its method and target back;
+one of the gateway's own gets an empty list.
 """
 
 import asyncio
+import json
 import socket
 from typing import Final
 
@@ -13,10 +15,12 @@ import httptools
 from tests.attack.readers import Fields, Llhttp, Message
 from tests.attack.rows import Pieces
 from tests.peer import Peer
+from tests.relay.messages import dumps, result
 from tests.upstream import Listener
 
 CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
 HOSTILE: Final = b"/hostile"
+OWN: Final = b'"id":"taskgate-'  # in a request of the gateway's own
 _LEAVE_S: Final = 2.0
 
 
@@ -96,7 +100,7 @@ class Upstream(Listener):
             if not self.early:
                 self.play(link)
         else:
-            link.write(self.answers.get(target) or echo(request))
+            link.write(self.answers.get(target) or (listed(request) if OWN in request.body else echo(request)))
         self._changed.set()
 
     def play(self, link: Link) -> None:
@@ -160,6 +164,12 @@ class Upstream(Listener):
             await link.close()
         self.links, self.arrivals, self.answers, self._held = [], [], {}, {}
         self.hostile, self.early = None, False
+
+
+def listed(request: Message) -> bytes:
+    """An empty list of tasks."""
+    body = dumps(result(json.loads(request.body)["id"], {"tasks": []}))
+    return b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%b" % (len(body), body)
 
 
 def echo(request: Message) -> bytes:

@@ -20,7 +20,7 @@ from typing import Any, Final
 import orjson
 import uvloop
 
-from tests.bench import crawl, fleet, guard, hostile, index, page, proc, relay, stdio, streams
+from tests.bench import crawl, fleet, guard, hostile, index, page, peers, proc, relay, stdio, streams
 from tests.bench.options import Options
 from tests.bench.processes import BenchFailed
 from tests.bench.report import Table, progress
@@ -35,14 +35,15 @@ SECTIONS: Final[dict[str, Callable[[Options], Awaitable[list[Table]]]]] = {
     "page": page.run,
     "fleet": fleet.run,
     "guard": guard.run,
+    "peers": peers.run,
 }
-NAMED_ONLY: Final = frozenset({"fleet", "guard"})
+NAMED_ONLY: Final = frozenset({"fleet", "guard", "peers"})
 ROUNDS: Final = 5
 ROUNDS_MAX: Final = 101
 
 _SECTIONS_HELP: Final = """\
-sections (all but fleet and guard, if none is named):
-  relay    requests per second and latency of a relayed ping: directly, plain aiohttp proxy, Envoy, taskgate
+sections (all but fleet, guard and peers, if none is named):
+  relay    what relayed messages cost: the traffic of real clients by kind, mixed, and one ping; Envoy, taskgate
   index    a filtered page out of 1,000, 10,000 and 100,000 tasks: the index, and through the gateway; memory
   crawl    what a filtered query costs the upstream, beside a client that pages by hand
   streams  memory per open event stream, delay of events on 500 streams (2 minutes), and 100 MB up and down
@@ -50,7 +51,8 @@ sections (all but fleet and guard, if none is named):
   stdio    what a server that a host starts takes longer to its first byte, to a ping, to a large line
   page     what the open page for operators costs the gateway at 10,000 queries a minute (80 seconds)
   fleet    three replicas behind HAProxy, 300 sessions: crawls, server requests, a lost replica; needs haproxy
-  guard    CPU of a relayed ping in this tree against another commit; 10 % more fails
+  guard    CPU of each kind of traffic in this tree against another commit; 10 % more fails
+  peers    beside what else you could use: nginx, HAProxy, Envoy, FastMCP, mcp-proxy, ContextForge (3 minutes)
 
 examples:
   make bench

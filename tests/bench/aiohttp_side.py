@@ -68,10 +68,11 @@ class Server:
         """One request, from its head to the end of its response."""
         headers = Headers(request.raw_headers)
         target = request.raw_path.encode("latin-1")
-        head = http1.Head(request.method.encode("ascii"), target, request.version.minor, headers)
+        body = await request.read() if request.body_exists else b""
+        head = http1.Head(request.method.encode("ascii"), target, request.version.minor, headers, len(body))
         exchange = Exchange(self._side(request), head)
-        if request.body_exists:
-            exchange.body.feed(await request.read())
+        if body:
+            exchange.body.feed(body)
         exchange.body.finish()
         await self._handle(exchange)
         exchange.close()

@@ -45,7 +45,7 @@ AFTER: Final = "taskgate, after max_age"
 CRAWLING: Final = "taskgate, always crawling"
 CROWD: Final = f"taskgate, {CLIENTS} clients, cold"
 
-_WARM: Final = {"page_size": 1_000_000, "max_age": "1h", "full_crawl_interval": "1h"}
+_WARM: Final = {"page_size": 1_000_000, "page_bytes_max": "1GiB", "max_age": "1h", "full_crawl_interval": "1h"}
 _STALE: Final = {**_WARM, "max_age": "0s"}
 _CRAWLING: Final = {**_STALE, "full_crawl_interval": "0s"}
 

@@ -12,6 +12,9 @@ memory is the growth over the same 500 connections when they hold nothing. Load 
 meanwhile, and delay every ping. So a control pings the calm upstream directly, at the same moments, from a process like
 the pinger; the probe tells how long the gateway held its loop at most; and the system tells how long the gateway waited
 for its core, beside the time that it ran.
+
+Last, lists of a hostile server are filtered: tasks of 4 MB, and a status of its own for each task, beside a list of as
+many small tasks with one status. The first query crawls; then the same query comes again and again, while pings pass.
 """
 
 import asyncio
@@ -26,9 +29,10 @@ from typing import Any, Final
 
 import orjson
 
-from gateway.config import Limits
+from gateway.config import IndexLimits, Limits
 from tests.bench import proc
 from tests.bench.attacks import ATTACKS, MIB, Attack, Side
+from tests.bench.httpclient import Client, request_body
 from tests.bench.options import Options
 from tests.bench.processes import BenchFailed, Child, child, free_address
 from tests.bench.report import Column, Goal, Table, progress
@@ -46,6 +50,7 @@ FILL_S: Final = 25.0
 HOLD_S: Final = 4.0
 SAMPLE_S: Final = 0.25
 UNREAD_BYTES: Final = 8 * MIB
+HEAD_BYTES: Final = 64_000
 # The kinds of holders, as the load knows them, and of how many bytes each is; of one of them there is more than fits.
 HOLDING: Final = {
     "bodies that lack a byte": ("body", Limits().inspected_body_bytes_max - 1),
@@ -53,7 +58,16 @@ HOLDING: Final = {
     "responses that are not read": ("unread", UNREAD_BYTES),
     "events that do not end": ("event", Limits().inspected_event_bytes_max - 1),
     "messages that lack a byte": ("result", Limits().inspected_body_bytes_max - 1),
+    "heads that lack a byte, in tiny fields": ("head", HEAD_BYTES),
+    "heads that lack a byte, in 250 fields": ("fields", HEAD_BYTES),
+    "heads with an open stream behind": ("streamed", HEAD_BYTES),
 }
+LISTS: Final = {
+    "20,000 small tasks, one status": "small",
+    "20,000 small tasks, a status for each": "statuses",
+    "100 tasks of 4 MB": "large",
+}
+COUNTS: Final = {"head": 1300, "fields": 1300, "streamed": 1300}  # of connections; of other kinds HOLDERS
 
 
 @dataclass
@@ -93,6 +107,7 @@ def _config(folder: Path, upstream: Child, calm: Child) -> str:
         "listen": free_address(),
         "admin": {"listen": free_address()},
         "log": {"level": "error"},
+        "index": {"max_age": "1h"},
         "upstreams": [
             {"name": "hostile", "url": upstream.url},
             {"name": "calm", "url": calm.url, "match": {"prefix": "/ping"}},
@@ -130,7 +145,7 @@ async def run(options: Options) -> list[Table]:
     async with child(others, "hostile_upstream") as upstream, child(others, "upstream") as calm:
         async with _rig(upstream, calm) as rig:
             streams = await _streams(rig, upstream)
-        return [streams, await _holders(upstream, calm)]
+        return [streams, await _holders(upstream, calm), await _lists(upstream, calm)]
 
 
 # ---- streams ----
@@ -261,7 +276,7 @@ async def _holders(upstream: Child, calm: Child) -> Table:
     named = f"held_bytes_max is {limit_bytes / 1e6:.0f} MB" if limit_bytes else "no limit for all of it has a name yet"
     table = Table(
         "hostile, holders",
-        f"{HOLDERS} connections that each hold as much as they are allowed to; {named}",
+        f"{HOLDERS} connections (heads: 1,300) that each hold as much as they are allowed to; {named}",
         "what they hold",
         [
             Column("base MB", 1),
@@ -278,7 +293,7 @@ async def _holders(upstream: Child, calm: Child) -> Table:
         ],
     )
     for name, (kind, size_bytes) in HOLDING.items():
-        progress(f"hostile: {HOLDERS} connections: {name}")
+        progress(f"hostile: {COUNTS.get(kind, HOLDERS)} connections: {name}")
         async with AsyncExitStack() as stack:
             rig = await stack.enter_async_context(_rig(upstream, calm))
             held = await _hold(rig, kind, size_bytes)
@@ -292,7 +307,7 @@ async def _holders(upstream: Child, calm: Child) -> Table:
             goal = Goal(f"memory over the base, {name}", limit_bytes // 10**6, "MB", held["grown"] / 1e6, at_most=True)
             table.goals.append(goal)
     table.notes.append(
-        f"base: {HOLDERS} idle connections, each answered a ping; grown: the largest resident set over that; "
+        "base: as many idle connections, each answered a ping; grown: the largest resident set over that; "
         "control: the same ping to the upstream directly, at the same moments; held: the longest hold of the loop, in "
         "the gateway's CPU time; waited: of the time in which it could have run, what other processes had"
     )
@@ -301,7 +316,7 @@ async def _holders(upstream: Child, calm: Child) -> Table:
 
 async def _hold(rig: Rig, kind: str, size_bytes: int) -> dict[str, Any]:
     """Memory before and while they hold, and how long pings take meanwhile."""
-    await rig.attacker.ask("connect", url=rig.gate.url, count=HOLDERS)
+    await rig.attacker.ask("connect", url=rig.gate.url, count=COUNTS.get(kind, HOLDERS))
     await asyncio.sleep(SAMPLE_S)
     base_bytes = largest_bytes = proc.rss_bytes(rig.gate.pid)
     await rig.gate.ask("held")
@@ -321,3 +336,60 @@ async def _hold(rig: Rig, kind: str, size_bytes: int) -> dict[str, Any]:
     held["waited"] = 100 * waited_s / (ran_s + waited_s)
     released = await rig.attacker.ask("release")
     return {"base": base_bytes, "grown": largest_bytes - base_bytes, "control": control, **pings, **held, **released}
+
+
+# ---- lists ----
+
+
+async def _lists(upstream: Child, calm: Child) -> Table:
+    table = Table(
+        "hostile, lists",
+        "Filtered lists of a hostile server: the same query again and again, once the list is known",
+        "the list",
+        [
+            Column("answer MB", 2),
+            Column("first s", 2),
+            Column("CPU ms a query", 2),
+            Column("x the first row", 1),
+            Column("held ms", 1),
+            Column("slowest ping ms more", 1),
+            Column("grown MB", 1),
+        ],
+    )
+    plain_s = 0.0
+    for name, kind in LISTS.items():
+        progress(f"hostile: {name}")
+        async with _rig(upstream, calm) as rig:
+            seen = await _queried(rig, kind)
+        plain_s = plain_s or seen["cpu_s"]
+        ratio = seen["cpu_s"] / plain_s
+        figures = (seen["bytes"] / 1e6, seen["first_s"], seen["cpu_s"] * 1e3, ratio, seen["held_ms"], seen["ping_ms"])
+        table.add(name, *figures, seen["grown_bytes"] / 1e6)
+        table.goals.append(Goal(f"hold of the loop, {name}", HELD_MS_GOAL, "ms", seen["held_ms"], at_most=True))
+    most_mb = (IndexLimits().page_bytes_max + MIB) / 1e6
+    largest = max(float(values[0] or 0) for _, values in table.rows)
+    table.goals.append(Goal("the largest answer", round(most_mb), "MB", largest, at_most=True))
+    table.notes.append("grown: the resident set after the queries, over that before the first")
+    return table
+
+
+async def _queried(rig: Rig, kind: str) -> dict[str, float]:
+    """The first query of a list, which crawls it, and the same one again and again while pings pass."""
+    client = await Client.connect(rig.gate.url.replace("/mcp", f"/list?{kind}"))
+    query = request_body("tasks/list", {"orderBy": "createdAt"})
+    before_bytes, began_at = proc.rss_bytes(rig.gate.pid), time.monotonic()
+    await client.post(query)
+    first_s, count, answered_bytes = time.monotonic() - began_at, 0, 0
+    await rig.gate.ask("held")
+    await rig.pinger.ask("ping", url=rig.gate.url)
+    before_s, began_at = proc.cpu_seconds(rig.gate.pid), time.monotonic()
+    while not count or time.monotonic() - began_at < ENOUGH_S:
+        answered_bytes, count = len(await client.post(query)), count + 1
+    cpu_s = proc.cpu_seconds(rig.gate.pid) - before_s
+    pings, held = await rig.pinger.ask("pinged"), await rig.gate.ask("held")
+    client.close()
+    cpu_s = max(cpu_s - pings["count"] * rig.ping_cpu_s, 0.0) / count
+    grown_bytes = proc.rss_bytes(rig.gate.pid) - before_bytes
+    slowest_ms = max(0.0, pings["slowest_ms"] - rig.idle_ms)
+    figures = {"bytes": answered_bytes, "first_s": first_s, "cpu_s": cpu_s, "grown_bytes": grown_bytes}
+    return {**figures, **held, "ping_ms": slowest_ms}

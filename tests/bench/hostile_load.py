@@ -207,12 +207,23 @@ def _filling(kind: str, size_bytes: int) -> bytes:
             )[:-1]
         case "pipelined":
             return request(b"GET /quiet") + request(b"GET /quiet") * (size_bytes // 40)
+        case "head":
+            return request(b"GET /quiet")[:-2] + b"a12:b\r\n" * (size_bytes // 8)
+        case "fields":
+            return request(b"GET /quiet")[:-2] + _fields(size_bytes)
+        case "streamed":
+            return request(b"GET /event?1", b"Accept: text/event-stream")[:-2] + _fields(size_bytes) + b"\r\n"
         case "unread":
             return request(b"GET /unread?%d" % size_bytes)
         case "event":
             return request(b"GET /event?%d" % size_bytes, b"Accept: text/event-stream")
         case _:
             return post(b"/result?%d" % size_bytes, attacks.INITIALIZE)
+
+
+def _fields(size_bytes: int) -> bytes:
+    """250 fields with names of their own, of so many bytes together."""
+    return b"".join((b"x%d:" % number).ljust(size_bytes // 250 - 2, b"v") + b"\r\n" for number in range(250))
 
 
 async def main() -> None:

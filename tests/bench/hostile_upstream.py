@@ -6,6 +6,7 @@ POST /mcp, GET /mcp   a JSON-RPC answer of 300 bytes
 /unread?N             the same
 /event?N              an event stream: N bytes of an event, then nothing, until the client leaves
 /result?N             N bytes of a JSON message that has one more, then nothing, until the client leaves
+/list?KIND            pages of tasks (`LISTS`), each of which names the next as its cursor
 /quiet                nothing
 """
 
@@ -21,6 +22,12 @@ from tests.bench.attacks import PIECE_BYTES, STREAM, in_chunks, pieces, response
 _JSON: Final = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n"
 _TASK: Final = {"taskId": "1", "status": "working", "createdAt": "2026-01-01T00:00:00Z", "ttl": None}
 _PAGE: Final = {"tasks": [{**_TASK, "lastUpdatedAt": "2026-01-01T00:00:00Z"}]}
+# By kind: how many tasks, tasks a page, bytes of each one's message, and whether each has a status of its own.
+LISTS: Final = {
+    "small": (20_000, 1000, 10, False),
+    "statuses": (20_000, 1000, 10, True),
+    "large": (100, 1, 4_000_000, False),
+}
 
 
 @functools.cache
@@ -36,6 +43,19 @@ def _event(size_bytes: int) -> bytes:
 @functools.cache
 def _message(size_bytes: int) -> bytes:
     return _JSON % (size_bytes + 1) + b'{"jsonrpc":"2.0","id":1,"result":{"x":"'.ljust(size_bytes, b"x")
+
+
+def _listed(kind: str, asked: dict[str, Any]) -> bytes:
+    """The answer to a `tasks/list` of such a list."""
+    count, page, message_bytes, have_own_status = LISTS[kind]
+    first = int(asked.get("params", {}).get("cursor", 0))
+    tasks = []
+    for number in range(first, first + page):
+        status = f"s-{number}" if have_own_status else "working"
+        one = {**_PAGE["tasks"][0], "taskId": str(number), "status": status, "statusMessage": "m" * message_bytes}
+        tasks.append(one)
+    rest = {"nextCursor": str(first + page)} if first + page < count else {}
+    return orjson.dumps({"jsonrpc": "2.0", "id": asked["id"], "result": {"tasks": tasks, **rest}})
 
 
 class Upstream(upstream.Upstream):
@@ -61,6 +81,8 @@ class Upstream(upstream.Upstream):
             self._say(_event(int(number)))
         elif path == b"/result":
             self._say(_message(int(number)))
+        elif path == b"/list":
+            self._say(response(_listed(number.decode(), orjson.loads(body)), b"application/json"))
         elif path != b"/quiet":
             self.transport.write(response(upstream.BODY, b"application/json"))
 

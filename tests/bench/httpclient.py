@@ -24,7 +24,7 @@ class Client(asyncio.Protocol):
 
     def __init__(self, url: str) -> None:
         parts = urlsplit(url)
-        self._target = parts.path
+        self._target = parts.path + (f"?{parts.query}" if parts.query else "")
         self._fields = {
             "Host": parts.netloc,
             "Content-Type": "application/json",

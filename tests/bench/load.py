@@ -16,6 +16,7 @@ import asyncio
 import functools
 import itertools
 from array import array
+from collections.abc import Callable
 from time import monotonic_ns, perf_counter_ns
 from typing import Any, Final
 from urllib.parse import urlsplit
@@ -38,8 +39,7 @@ class LoadFailed(Exception):
 class _Run:
     """What the connections of one `requests` command share. It is done when all of them have their last answer."""
 
-    def __init__(self, requests: list[bytes], connections: int, seconds: float | None, count: int | None) -> None:
-        self.next_request = itertools.cycle(requests).__next__
+    def __init__(self, connections: int, seconds: float | None, count: int | None) -> None:
         self.measure_from_ns = perf_counter_ns() + (0 if seconds is None else int(WARM_UP_SECONDS * _NS))
         self.ended_ns = 0
         self.until_ns = None if seconds is None else self.measure_from_ns + int(seconds * _NS)
@@ -73,8 +73,9 @@ class _Requestor(asyncio.Protocol):
 
     transport: asyncio.Transport
 
-    def __init__(self, run: _Run) -> None:
+    def __init__(self, run: _Run, next_request: Callable[[], bytes]) -> None:
         self._run = run
+        self._next_request = next_request
         self._parser = httptools.HttpResponseParser(self)
         self._sent_ns = 0
         self.idle = False
@@ -88,14 +89,14 @@ class _Requestor(asyncio.Protocol):
 
     def send(self) -> None:
         self._sent_ns = perf_counter_ns()
-        self.transport.write(self._run.next_request())
+        self.transport.write(self._next_request())
 
     def data_received(self, data: bytes) -> None:
         self._parser.feed_data(data)
 
     def on_message_complete(self) -> None:
         run, now_ns = self._run, perf_counter_ns()
-        if (status := self._parser.get_status_code()) != 200:
+        if (status := self._parser.get_status_code()) not in (200, 202):
             run.fail(f"answered {status}")
         run.answered += 1
         if self._sent_ns >= run.measure_from_ns:
@@ -108,14 +109,20 @@ class _Requestor(asyncio.Protocol):
 
 
 async def requests(command: dict[str, Any]) -> dict[str, Any]:
-    """Send `requests` in turn over `connections`, for `seconds` or until `count` were answered."""
+    """Send `requests` in turn over `connections`, for `seconds` or until `count` were answered.
+
+    In place of `requests`, `each` has a list of requests for each connection, which sends these alone, in turn.
+    """
     parts = urlsplit(command["url"])
-    encoded = [text.encode() for text in command["requests"]]
     loop = asyncio.get_running_loop()
-    run = _Run(encoded, command["connections"], command.get("seconds"), command.get("count"))
+    run = _Run(command["connections"], command.get("seconds"), command.get("count"))
+    if "each" in command:
+        nexts = [itertools.cycle([text.encode() for text in texts]).__next__ for texts in command["each"]]
+    else:
+        nexts = [itertools.cycle([text.encode() for text in command["requests"]]).__next__] * command["connections"]
     made = [
-        await loop.create_connection(lambda: _Requestor(run), parts.hostname, parts.port)
-        for _ in range(command["connections"])
+        await loop.create_connection(functools.partial(_Requestor, run, following), parts.hostname, parts.port)
+        for following in nexts
     ]
     for _, requestor in made:
         requestor.send()

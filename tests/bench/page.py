@@ -27,7 +27,7 @@ SECONDS: Final = 6.0
 CLIENTS: Final = 4
 TASKS: Final = 1_000
 LIVE: Final = 100
-PERCENT_GOAL: Final = 2
+PERCENT_GOAL: Final = 0.5
 
 _FRESH: Final = {"max_age": "1h", "full_crawl_interval": "1h"}
 

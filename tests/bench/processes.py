@@ -13,7 +13,7 @@ from asyncio.subprocess import DEVNULL, PIPE, Process
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TextIO
 from urllib.parse import urlsplit
 
 import orjson
@@ -22,7 +22,7 @@ from tests.bench import proc
 from tests.bench.child import COMMAND_BYTES_MAX
 from tests.launch import ROOT, Gateways, ports
 
-READY_SECONDS: Final = 30.0
+READY_SECONDS: Final = 60.0  # ContextForge makes its database first
 ANSWER_SECONDS: Final = 600.0
 STOP_SECONDS: Final = 15.0  # more than the gateway takes to drain
 
@@ -101,10 +101,12 @@ async def gateway(
 
 
 @contextlib.asynccontextmanager
-async def program(core: int | None, name: str, address: str, *line: str) -> AsyncIterator[Served]:
-    """Run a server that is not ours, which listens on `address`."""
+async def program(
+    core: int | None, name: str, address: str, *line: str, errors: int | TextIO = sys.stderr
+) -> AsyncIterator[Served]:
+    """Run a server that is not ours, which listens on `address`. Its `errors` go to the bench's, or to DEVNULL."""
     process = await asyncio.create_subprocess_exec(
-        *line, stdin=DEVNULL, stdout=DEVNULL, stderr=sys.stderr, start_new_session=True
+        *line, stdin=DEVNULL, stdout=DEVNULL, stderr=errors, start_new_session=True
     )
     try:
         await listening(name, address)

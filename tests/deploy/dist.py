@@ -22,7 +22,9 @@ NEEDED: Final = {
     "CHANGELOG.md",
     "config.example.yaml",
     "deploy/dashboard.json",
+    "docs/configuration.md",
     "docs/operating.md",
+    "docs/troubleshooting.md",
     "gateway/py.typed",
 }
 

@@ -43,7 +43,7 @@ def test_each_alert_fires_when_it_should_and_only_then() -> None:
 
 
 def test_each_alert_leads_to_a_section_of_the_handbook() -> None:
-    known = anchors(ROOT / "docs/operating.md")
+    known = anchors(ROOT / "docs/troubleshooting.md")
     for rule in RULES:
         assert rule["labels"]["severity"] in ("critical", "warning")
         assert set(rule["annotations"]) == {"summary", "description", "runbook"}

@@ -19,6 +19,7 @@ from tests.deploy import DEPLOY, ROOT, VERSION, tool
 from tests.launch import Gateways, listening, logged, port_of
 
 KUBERNETES: Final = ("1.29", "1.33", "1.37")
+EXAMPLES: Final = ("ingress.yaml", "secret.yaml")
 UNITS: Final = ("taskgate.service", "taskgate@.service")
 
 
@@ -75,7 +76,9 @@ def test_images_are_pinned(compose: dict[str, Any]) -> None:
 
 @pytest.fixture(scope="module")
 def manifests() -> str:
-    return output(tool("kubectl", "kubernetes-client"), "kustomize", DEPLOY / "kubernetes")
+    """What `kubectl apply -k` applies, and the examples that are applied by hand."""
+    made = output(tool("kubectl", "kubernetes-client"), "kustomize", DEPLOY / "kubernetes")
+    return "---\n".join([made, *((DEPLOY / "kubernetes" / name).read_text() for name in EXAMPLES)])
 
 
 @pytest.mark.parametrize("version", KUBERNETES)
@@ -112,6 +115,36 @@ def test_selectors_name_the_pods(manifests: str) -> None:
     monitored = by_kind["ServiceMonitor"]["spec"]["selector"]["matchLabels"]
     (admin,) = (service for service in services if monitored.items() <= service["metadata"]["labels"].items())
     assert [port["name"] for port in admin["spec"]["ports"]] == ["admin"]
+
+
+def test_the_configuration_that_the_secret_shows_takes_its_values(
+    manifests: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    parts = {part["kind"]: part for part in yaml.safe_load_all(manifests)}
+    secret = parts["Secret"]
+    (container,) = parts["Deployment"]["spec"]["template"]["spec"]["containers"]
+    assert container["envFrom"] == [{"secretRef": {"name": secret["metadata"]["name"], "optional": True}}]
+    for name, value in secret["stringData"].items():
+        monkeypatch.setenv(name, value)
+    (shown,) = re.findall(r"`(store: .*)`", (DEPLOY / "kubernetes/secret.yaml").read_text())
+    configured = config.parse(f"{parts['ConfigMap']['data']['config.yaml']}\n{shown}\n", "config.yaml")
+    assert configured.store is not None
+    assert secret["stringData"]["STORE_PASSWORD"] in configured.store.url
+
+
+def test_the_ingress_leads_all_paths_of_its_host_to_the_port_of_clients(manifests: str) -> None:
+    parts = [*yaml.safe_load_all(manifests)]
+    (spec,) = (part["spec"] for part in parts if part["kind"] == "Ingress")
+    (rule,), (tls,) = spec["rules"], spec["tls"]
+    (path,) = rule["http"]["paths"]
+    assert (path["path"], path["pathType"], tls["hosts"]) == ("/", "Prefix", [rule["host"]])
+    to = path["backend"]["service"]
+    (service,) = (part for part in parts if part["kind"] == "Service" and part["metadata"]["name"] == to["name"])
+    (port,) = (port for port in service["spec"]["ports"] if port["name"] == to["port"]["name"])
+    (container,) = next(part for part in parts if part["kind"] == "Deployment")["spec"]["template"]["spec"][
+        "containers"
+    ]
+    assert port["targetPort"] == "http" in {each["name"] for each in container["ports"]}
 
 
 @pytest.mark.parametrize("name", UNITS)

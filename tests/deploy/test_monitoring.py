@@ -18,6 +18,7 @@ import yaml
 from aiohttp import web
 
 from gateway.demo.legacy import LegacyServer
+from tests.certificates import signed
 from tests.deploy import DEPLOY, prometheus
 from tests.launch import Gateway, Gateways, held_port, port_of
 from tests.redis_process import Store, redis
@@ -107,6 +108,9 @@ class Session:
 class Stage:
     """Two gateways, and what clients do with the first. `faulty` adds what they should not."""
 
+    pair: tuple[Path, Path]  # a certificate that ends soon, and its key
+    lone: Session  # asks once while its server is away, and never again
+
     def __init__(self, http: aiohttp.ClientSession, gateway: Gateway, spare: Gateway, store: Store) -> None:
         self.gateway = gateway
         self.spare = spare
@@ -146,7 +150,9 @@ class Stage:
     async def break_down(self, upstreams: dict[str, Upstream]) -> None:
         """Begin all faults."""
         self.faulty, upstreams["slow"].delay_s = True, SLOW_S
-        await upstreams["shaky"].down()
+        for name in ("shaky", "lone"):
+            await upstreams[name].down()
+        await self.lone.ask("ping")
         self._idle = await self._connections(IDLE)
         self._reload(self._configuration.replace("upstreams", "downstreams"))
         self.spare.signal(signal.SIGSTOP)
@@ -156,11 +162,13 @@ class Stage:
         """End all faults."""
         self.spare.signal(signal.SIGCONT)
         self.store.start()
+        signed(*self.pair, days=90)
         self._reload(self._configuration)
         await _close(self._idle)
         self.faulty, upstreams["slow"].delay_s = False, 0.0
         upstreams["slow"].hurried.set()
-        await upstreams["shaky"].up()
+        for name in ("shaky", "lone"):
+            await upstreams[name].up()
 
     def _reload(self, configuration: str) -> None:
         assert self.gateway.file is not None
@@ -187,6 +195,7 @@ async def upstreams() -> AsyncIterator[dict[str, Upstream]]:
         "shaky": Upstream(),
         "slow": Upstream(one_page),
         "crowded": Upstream(delay_s=CROWDED_S),
+        "lone": Upstream(one_page),
     }
     for upstream in found.values():
         await upstream.up()
@@ -195,22 +204,27 @@ async def upstreams() -> AsyncIterator[dict[str, Upstream]]:
         await upstream.close()
 
 
-def settings(upstreams: dict[str, Upstream], store: Store) -> dict[str, Any]:
+def settings(upstreams: dict[str, Upstream], store: Store, pair: tuple[Path, Path]) -> dict[str, Any]:
     """A gateway in front of them all, with small limits."""
     changed = {"crowded": {"requests_max": 2, "connect_timeout": "50ms"}}
+    shown = {"certificate": str(pair[0]), "key": str(pair[1])}
+    never_asked = {"name": "tls", "url": "https://127.0.0.1:1/mcp", "match": {"prefix": "/tls"}, "tls": shown}
     return {
         "log": {"level": "info"},
         "index": {"tasks_max": TASKS_MAX, "max_age": f"{MAX_AGE_S}s"},
         "limits": {"connections_max": CONNECTIONS_MAX},
         "store": {"url": store.url},
         "upstreams": [
-            {
-                "name": name,
-                "url": f"http://127.0.0.1:{upstream.port}/mcp",
-                "match": {"prefix": f"/{name}"},
-                **changed.get(name, {}),
-            }
-            for name, upstream in upstreams.items()
+            never_asked,
+            *(
+                {
+                    "name": name,
+                    "url": f"http://127.0.0.1:{upstream.port}/mcp",
+                    "match": {"prefix": f"/{name}"},
+                    **changed.get(name, {}),
+                }
+                for name, upstream in upstreams.items()
+            ),
         ],
     }
 
@@ -222,9 +236,13 @@ async def stage(directory: Path, upstreams: dict[str, Upstream]) -> AsyncIterato
     research = upstreams["research"]
     async with AsyncExitStack() as stack:
         store = await stack.enter_async_context(redis(directory))
-        gateway = stack.enter_context(gateways.process(research.port, **settings(upstreams, store)))
+        pair = directory / "cert.pem", directory / "key.pem"
+        signed(*pair)
+        gateway = stack.enter_context(gateways.process(research.port, **settings(upstreams, store, pair)))
         spare = stack.enter_context(gateways.process(research.port))
         made = Stage(await stack.enter_async_context(aiohttp.ClientSession()), gateway, spare, store)
+        made.pair = pair
+        made.lone = await made.session("lone")
         sessions = [await made.session(name) for name in ("research", "research", "shaky", "crowded")]
         research.legacy.load(TASKS_MAX, sessions[1].id)
         traffic = asyncio.create_task(made.traffic(*sessions))
@@ -234,6 +252,14 @@ async def stage(directory: Path, upstreams: dict[str, Upstream]) -> AsyncIterato
             task.cancel()
             await asyncio.wait({task})
             assert task.cancelled(), task.exception()
+
+
+def test_each_summary_names_the_instance_and_the_upstream() -> None:
+    for group in RULES["groups"]:
+        for rule in group["rules"]:
+            summary = rule["annotations"]["summary"]
+            assert "$labels.instance" in summary, summary
+            assert "$labels.upstream" in summary or "upstream" not in rule["expr"], summary
 
 
 async def test_every_panel_has_a_value_and_every_alert_fires_and_resolves(
@@ -252,7 +278,8 @@ async def test_every_panel_has_a_value_and_every_alert_fires_and_resolves(
         async def all_seen() -> bool:
             empty.difference_update([expression for expression in empty if await seen.values(expression)])
             silent.difference_update([name for name, states in (await seen.alerts()).items() if "firing" in states])
-            return not empty | silent
+            lone = await seen.values('ALERTS{alertname="TaskgateUpstreamDown", alertstate="firing", upstream="lone"}')
+            return not empty | silent and bool(lone)
 
         async def none_active() -> bool:
             return not await seen.alerts()

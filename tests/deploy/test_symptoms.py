@@ -1,25 +1,28 @@
-"""The symptoms of docs/operating.md, each brought about: what the handbook says to look at is there.
+"""The symptoms of docs/troubleshooting.md, each brought about: what the handbook says to look at is there.
 
-In: the table under Troubleshooting, and here one scenario for each of its rows. Out: every metric that a row names has
+In: the table there, and here one scenario for each of its rows. Out: every metric that a row names has
 changed, or has the value that is named; one line of the log has every text that the row names.
 """
 
 import asyncio
 import re
 import signal
+import socket
+import ssl
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 
 import pytest
 
+from tests.certificates import signed
 from tests.deploy import ROOT
 from tests.launch import Gateway, Gateways, Samples, changes, eventually, listening, port_of
 from tests.relay.messages import answer, call, fault, filtered, page, post, request, response, task
 from tests.relay.rig import Place, Rig, Server, body, rig_at
 
 DESCRIPTORS: Final = 256
-HANDBOOK: Final = (ROOT / "docs/operating.md").read_text()
+HANDBOOK: Final = (ROOT / "docs/troubleshooting.md").read_text()
 
 Scenario = Callable[[Rig], Awaitable[None]]
 SCENARIOS: Final[dict[str, Scenario]] = {}
@@ -183,6 +186,15 @@ async def _(rig: Rig) -> None:
     rig.gateway.signal(signal.SIGHUP)
 
 
+@scenario("a client cannot connect over TLS")
+async def _(rig: Rig) -> None:
+    def connect() -> None:
+        with socket.create_connection(("127.0.0.1", rig.gateway.port)) as sock, pytest.raises(ssl.SSLError):
+            ssl.create_default_context().wrap_socket(sock, server_hostname="localhost")
+
+    await asyncio.to_thread(connect)
+
+
 @scenario("499")
 async def _(rig: Rig) -> None:
     one = await rig.client(post(call("ping"), target=b"/up/mcp"))
@@ -216,12 +228,27 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
 def of_start(gateway: Gateway) -> list[str]:
     """What the log says before the first request."""
     lines = gateway.log.splitlines()
-    return lines[: next(number for number, line in enumerate(lines) if '"message":"serving"' in line)]
+    serving = [number for number, line in enumerate(lines) if '"message":"serving"' in line]
+    return lines[: serving[-1] + 2]  # a warning about file descriptors stands behind
+
+
+@pytest.fixture(scope="module")
+def tls_place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
+    """A gateway with TLS, whose certificate nobody knows."""
+    folder = tmp_path_factory.mktemp("tls")
+    cert, key = folder / "cert.pem", folder / "key.pem"
+    signed(cert, key)
+    with (
+        listening() as sock,
+        Gateways(folder).process(port_of(sock), tls={"certificate": str(cert), "key": str(key)}) as gateway,
+    ):
+        yield Place(gateway, sock)
 
 
 @pytest.mark.parametrize("symptom", SCENARIOS)
-async def test_what_the_handbook_says_to_look_at_is_there(place: Place, symptom: str) -> None:
+async def test_what_the_handbook_says_to_look_at_is_there(request: pytest.FixtureRequest, symptom: str) -> None:
     asyncio.get_running_loop().set_debug(False)
+    place = request.getfixturevalue("tls_place" if "TLS" in symptom else "place")
     gateway, row = place.gateway, rows()[symptom]
     before, known = await gateway.metrics(), len(gateway.log.splitlines())
     async with rig_at(place) as rig:

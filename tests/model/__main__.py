@@ -1,4 +1,4 @@
-"""`python -m tests.model [--histories N] [--seed FIRST] [--jobs N]`: many random histories; `make fuzz` runs 20,000.
+"""`python -m tests.model [--histories N] [--seed FIRST] [--jobs N] [--stdio]`: random histories; `make fuzz`: 20,000.
 
 In: how many histories, from which seed on. Out: how many broke which rule; of each rule the history of the first seed
 that broke it, made as small as it can be, with all that happened. The exit status is 1 if there was any. One seed is
@@ -9,19 +9,22 @@ import argparse
 import os
 import sys
 from collections.abc import Iterator
-from typing import Final
+from typing import Any, Final
 
 from tests.model.history import drawn
-from tests.model.search import broken, search, smallest
+from tests.model.over_stdio import StdioWorld, as_stdio
+from tests.model.search import as_drawn, broken, search, smallest
 
 HISTORIES: Final = 20_000
 _SHOWN_LINES: Final = 150
 
 
-def _report(by_rule: dict[str, list[int]], whole: bool) -> Iterator[str]:
+def _report(by_rule: dict[str, list[int]], whole: bool, over: Any) -> Iterator[str]:
+    world, form = over
     for rule, seeds in by_rule.items():
         yield f"\n{rule}: broken by {len(seeds)} histories, seeds {', '.join(map(str, seeds[:10]))}"
-        story = str(broken(drawn(seeds[0])) if whole else smallest(drawn(seeds[0]), rule)).splitlines()
+        history = form(drawn(seeds[0]))
+        story = str(broken(history, world) if whole else smallest(history, rule, world, form)).splitlines()
         cut = len(story) - _SHOWN_LINES
         yield from story if cut <= 0 or whole else [*story[:10], f"... {cut} lines ...", *story[10 + cut :]]
 
@@ -36,9 +39,11 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0, help="the first")
     parser.add_argument("--jobs", type=int, default=os.cpu_count())
     parser.add_argument("--whole", action="store_true", help="show histories as they were drawn")
+    parser.add_argument("--stdio", action="store_true", help="over stdio, without what only HTTP has")
     options = parser.parse_args()
-    by_rule = search(range(options.seed, options.seed + options.histories), options.jobs)
-    print(*_report(by_rule, options.whole), sep="\n")
+    over = (StdioWorld, as_stdio) if options.stdio else (None, as_drawn)
+    by_rule = search(range(options.seed, options.seed + options.histories), options.jobs, *over)
+    print(*_report(by_rule, options.whole, over), sep="\n")
     return 1 if by_rule else 0
 
 

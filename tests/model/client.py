@@ -5,6 +5,8 @@ oracle, everything else that passes goes to `truth.py`. Always: a client whose s
 """
 
 import asyncio
+import gzip
+import zlib
 from collections.abc import Callable, Coroutine
 from itertools import count
 from typing import Any, Final, TypeAlias
@@ -15,13 +17,14 @@ import msgspec
 from tests.model import history as h
 from tests.model.oracle import Asked, Chain, Criteria, Oracle, Outcome, Place
 from tests.model.truth import ABSENT, GONE, Brief, Moment, Moments, ServerSession, Truth, Violation, instant
-from tests.model.upstream import INVALID_PARAMS, READ_BYTES_MAX, STATUS_NOTIFICATION, Upstream, authorization
+from tests.model.upstream import INVALID_PARAMS, READ_BYTES_MAX, STATUS_NOTIFICATION, Upstream, authorization, drops
 from tests.model.virtual import TICK_S, WIRE_S, VirtualLoop
 
 Json: TypeAlias = dict[str, Any]
 
 GATEWAY_PORT: Final = 8080
 _CANCELLED_WITHIN_S: Final = 8 * WIRE_S
+_BOMB_BYTES: Final = 100_000
 _ATTEMPTS_MAX: Final = 3  # to open a session: the upstream may close an idle connection at that moment
 RESULT_PATIENCE_TICKS: Final = 1280  # of a client that waits for a task to end
 
@@ -46,6 +49,9 @@ class Exchange(asyncio.Protocol):
         self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._on_message = on_message
         self._body = b""
+        self.event_id = ""  # the last that came
+        self._unpacker: Any = None
+        self._streams = False
         self._parser = httptools.HttpResponseParser(self)
         self._transport: asyncio.Transport | None = None
 
@@ -73,16 +79,22 @@ class Exchange(asyncio.Protocol):
     def on_headers_complete(self) -> None:
         self.status = self._parser.get_status_code()
         self._streams = self.headers.get("content-type") == "text/event-stream"
+        if self.headers.get("content-encoding") == "gzip":
+            self._unpacker = zlib.decompressobj(wbits=31)
 
     def on_body(self, data: bytes) -> None:
-        self._body += data
+        self._body += data if self._unpacker is None else self._unpacker.decompress(data)
         while self._streams and b"\n\n" in self._body:
             event, _, self._body = self._body.partition(b"\n\n")
-            self._read(event.partition(b"data: ")[2])
+            named, _, message = event.partition(b"data: ")
+            if named.startswith(b"id: "):
+                self.event_id = named[4:].decode().strip()
+            if message:
+                self._read(message)
 
     def on_message_complete(self) -> None:
         self.complete = True
-        if self._body.startswith(b"{"):
+        if self._body.startswith((b"{", b"\xef")):
             self._read(self._body)
         if self._transport is not None:
             self._transport.close()
@@ -90,14 +102,40 @@ class Exchange(asyncio.Protocol):
             self.done.set_result(None)
 
     def _read(self, data: bytes) -> None:
+        legible, odd = plain(data), b"\xff" in data
         try:
-            message = msgspec.json.decode(data, type=_Message)
+            message = msgspec.json.decode(legible, type=_Message)
         except msgspec.MsgspecError as error:
             if not self.done.done():
                 self.done.set_exception(Violation("content", f"no message, {error}: {data!r}"))
             return
-        message.unread = "content-encoding" in self.headers or len(data) > READ_BYTES_MAX
+        coding = self.headers.get("content-encoding", "")
+        short = self._unpacker is not None and not (self._streams or self._unpacker.eof)
+        message.unread = coding == "secret" or short or len(data) > READ_BYTES_MAX or odd
         self._on_message(message)
+
+
+def plain(data: bytes) -> bytes:
+    """JSON as a lenient reader has it."""
+    data = data.removeprefix(b"\xef\xbb\xbf").replace(b"\xff", b"?")
+    for odd in (b"-Infinity", b"Infinity", b"NaN"):
+        data = data.replace(b'"exact":' + odd, b'"exact":null')
+    return data
+
+
+def formed(body: bytes, form: str) -> tuple[bytes, list[bytes]]:
+    """The body of a request, and its header fields."""
+    media = b"Content-Type: application/" + (b"json-rpc" if form == "media" else b"json")
+    match form:
+        case "large":
+            return body + b" " * READ_BYTES_MAX, [media]
+        case "gzip":
+            return gzip.compress(body), [media, b"Content-Encoding: gzip"]
+        case "bomb":
+            return gzip.compress(body + b" " * _BOMB_BYTES), [media, b"Content-Encoding: gzip"]
+        case "coding":
+            return body[::-1], [media, b"Content-Encoding: secret"]
+    return body, [media]
 
 
 class Client:
@@ -150,13 +188,15 @@ class Client:
             case h.Create():
                 task = {} if event.ttl is None else {"ttl": event.ttl}
                 params = {"name": "work", "task": task}
-                await self._relay(h.METHODS[event.method % self._setting.methods], params, event.leave)
+                method = h.METHODS[event.method % self._setting.methods]
+                await self._relay(method, params, event.leave, event.form)
             case h.Get():
                 truth = None if event.which == h.NOBODY else self.session.pick(event.which)
                 patience = RESULT_PATIENCE_TICKS if event.method == "tasks/result" else None
-                await self._relay(event.method, {"taskId": "nobody" if truth is None else truth.id}, patience)
+                params = {"taskId": "nobody" if truth is None else truth.id}
+                await self._relay(event.method, params, patience, event.form)
             case h.Page():
-                await self._page(event.pages)
+                await self._page(event.pages, event.form)
             case h.Query():
                 await self._query(event)
             case h.Restart():
@@ -184,10 +224,10 @@ class Client:
         if self._stream is not None:
             self._stream.leave()
 
-    async def _page(self, pages: int) -> None:
+    async def _page(self, pages: int, form: str) -> None:
         cursor: str | None = None
         for _ in range(pages):
-            answer = await self._relay("tasks/list", {} if cursor is None else {"cursor": cursor})
+            answer = await self._relay("tasks/list", {} if cursor is None else {"cursor": cursor}, form=form)
             cursor = (
                 None if answer is None or not answer.result else msgspec.json.decode(answer.result).get("nextCursor")
             )
@@ -204,7 +244,7 @@ class Client:
     async def _guess(self, session: ServerSession, number: int) -> None:
         """Another asks for a filtered list in the session, with a token that the upstream does not know."""
         exchange = Exchange(lambda _: None)
-        body = {"jsonrpc": "2.0", "id": number, "method": "tasks/list", "params": {"order": "asc"}}
+        body = {"jsonrpc": "2.0", "id": f"guess-{number}", "method": "tasks/list", "params": {"order": "asc"}}
         await self._write(session, exchange, b"POST", msgspec.json.encode(body), f"Bearer guess-{number}")
         await exchange.done
         if exchange.status < 400:
@@ -277,7 +317,8 @@ class Client:
             raise Violation("content", f"{len(answers)} answers to one request")
         at, answer = answers[0]
         cancels = [sent.time for sent, i in asked.session.cancelled if i == request_id and sent > asked.came]
-        if cancels and not self._setting.ids_collide and at.time > cancels[0] + _CANCELLED_WITHIN_S:
+        collide = self._setting.ids_collide or self._setting.shared or asked.session.sent_unread
+        if cancels and not collide and at.time > cancels[0] + _CANCELLED_WITHIN_S:
             raise Violation("cancelled", f"an answer {at.time - cancels[0]:g} s after it was cancelled")
         if bytes(answer.id) != msgspec.json.encode(request_id):
             raise Violation("content", f"an answer to {bytes(answer.id)!r} and not to {request_id}")
@@ -344,23 +385,38 @@ class Client:
     def _id(self) -> int:
         return 1 if self._setting.ids_collide else next(self._ids)
 
-    async def _relay(self, method: str, params: Json, leave: int | None = None) -> _Message | None:
+    async def _relay(self, method: str, params: Json, leave: int | None = None, form: str = "") -> _Message | None:
         """A request that the gateway passes on, and the response to it."""
         session = self.session
         session.disturb(self._loop.time())
+        session.sent_unread |= bool(form)
         answers: list[_Message] = []
 
         def on_message(message: _Message) -> None:
             self._note("client {}: {} {} brought {}", self._number, method, params, Brief(message.result))
-            self._deliver(session, (method, params), message)
+            self._deliver(session, (method, params), message, is_read=not (form or resumed))
             if message.method is None:
                 answers.append(message)
 
-        exchange = await self._send(session, {"id": self._id(), "method": method, "params": params}, on_message, leave)
+        message, resumed = {"id": self._id(), "method": method, "params": params}, False
+        exchange = await self._send(session, message, on_message, leave, form=form)
+        if exchange.complete and exchange.event_id and not answers:
+            resumed = True
+            exchange = await self._resume(session, exchange.event_id, on_message)
         session.disturb(self._loop.time())
+        if drops(str(exchange.status), method) and not self._oracle.lists_all:
+            for truth in session.truths:
+                truth.forgotten = self._moments.now()
         if exchange.status == 404:
             await self._lost(session, exchange)
         return answers[0] if answers else None
+
+    async def _resume(self, session: ServerSession, event_id: str, on_message: Callable[[_Message], None]) -> Exchange:
+        """Ask for what comes behind an event."""
+        exchange = Exchange(on_message)
+        await self._write(session, exchange, b"GET", b"", resumes=event_id)
+        await exchange.done
+        return exchange
 
     async def _send(
         self,
@@ -369,9 +425,11 @@ class Client:
         on_message: Callable[[_Message], None] = lambda _: None,
         leave: int | None = None,
         port: int | None = None,
+        form: str = "",
     ) -> Exchange:
         exchange = Exchange(on_message)
-        await self._write(session, exchange, b"POST", msgspec.json.encode({"jsonrpc": "2.0", **message}), port=port)
+        body = msgspec.json.encode({"jsonrpc": "2.0", **message})
+        await self._write(session, exchange, b"POST", body, port=port, form=form)
         if leave is not None:
             self._loop.call_later(leave * TICK_S, exchange.leave)
         await exchange.done
@@ -385,13 +443,18 @@ class Client:
         body: bytes,
         who: str | None = None,
         port: int | None = None,
+        form: str = "",
+        resumes: str = "",
     ) -> None:
+        body, media = formed(body, form)
         fields = [b"Host: localhost:%d" % GATEWAY_PORT, b"Content-Length: %d" % len(body)]
         fields.append(b"Authorization: " + (who or authorization(self._number)).encode())
         if body:
-            fields += [b"Content-Type: application/json", b"Accept: application/json, text/event-stream"]
+            fields += [*media, b"Accept: application/json, text/event-stream"]
         if method == b"GET":
             fields += [b"Accept: text/event-stream"]
+        if resumes:
+            fields += [b"Last-Event-ID: " + resumes.encode()]
         if session is not None:
             fields += [b"Mcp-Session-Id: " + session.id.encode(), b"MCP-Protocol-Version: 2025-11-25"]
         transport, _ = await self._loop.create_connection(lambda: exchange, port=port or self.port)
@@ -399,7 +462,9 @@ class Client:
 
     # ---- what passes ----
 
-    def _deliver(self, session: ServerSession, request: tuple[str, Json] | None, message: _Message) -> None:
+    def _deliver(
+        self, session: ServerSession, request: tuple[str, Json] | None, message: _Message, is_read: bool = True
+    ) -> None:
         """A message other than the answer to a query has come: note what it says of tasks."""
         at = self._moments.now()
         session.disturb(self._loop.time())
@@ -425,7 +490,7 @@ class Client:
         result = msgspec.json.decode(message.result)
         for told in result["tasks"] if method == "tasks/list" else [result.get("task", result)]:
             truth = self._pass(session, told, at, message.unread)
-            if truth is not None and "task" in params and not message.unread:
+            if truth is not None and "task" in params and is_read and not message.unread:
                 truth.answered_at = at
 
     def _pass(self, session: ServerSession, told: Json, at: Moment, unread: bool) -> Truth | None:

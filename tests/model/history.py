@@ -37,6 +37,7 @@ class Setting(_Shown):
     max_age: int = 64
     full_crawl_interval: int = 640
     page_size: int = 100
+    page_bytes_max: int = 2**22
     tasks_max: int = 1000
     sessions_max: int = ROOM
     memory_bytes_max: int = 2**30
@@ -91,6 +92,7 @@ class Create(_Shown):
     method: int = 0
     ttl: int | None = None  # in eighths of a second
     leave: int | None = None  # the client is gone after so many ticks
+    form: str = ""  # of the request: see FORMS
 
 
 @dataclass(frozen=True, repr=False)
@@ -102,6 +104,7 @@ class Update(_Shown):
     status: int = 2
     notify: bool = False
     late: int = 0  # until the notification is sent
+    lie_s: int = 0  # by which its timestamp is wrong
 
 
 @dataclass(frozen=True, repr=False)
@@ -115,6 +118,7 @@ class Get(_Shown):
     s: int = 0
     which: int = 0
     method: str = "tasks/get"  # tasks/cancel, tasks/result
+    form: str = ""  # of the request: see FORMS
 
 
 @dataclass(frozen=True, repr=False)
@@ -123,6 +127,7 @@ class Page(_Shown):
 
     s: int = 0
     pages: int = 1
+    form: str = ""  # of the requests: see FORMS
 
 
 @dataclass(frozen=True, repr=False)
@@ -158,6 +163,13 @@ class Fault(_Shown):
     s: int = 0
     kind: str = "drop"
     method: str | None = None
+
+
+@dataclass(frozen=True, repr=False)
+class Clock(_Shown):
+    """The server's clock is set, ahead or back."""
+
+    by_s: int = 3600
 
 
 @dataclass(frozen=True, repr=False)
@@ -213,7 +225,7 @@ class Store(_Shown):
 
 Event: TypeAlias = (
     Wait | Blink | Create | Update | Delete | Get | Page | Query | Stream | Fault | Hangup | Restart | Reload | Flood |
-    Switch | Replace | Store
+    Switch | Replace | Store | Clock
 )  # fmt: skip
 
 
@@ -228,7 +240,15 @@ UNREAD: Final = (
     Fault(kind="encoded"), Fault(kind="large"), Fault(kind="encoded", method="GET"),
     Fault(kind="large", method="notifications/tasks/status"),
 )  # fmt: skip
+FORMS: Final = ("large", "gzip", "bomb", "coding", "media")
+"""Requests that the gateway does not read: too large; gzip; gzip that is large when unpacked; a coding that only the
+server knows; another media type than JSON's."""
+REFUSALS: Final = ("401", "403", "403", "403", "404", "429", "500")
+ODD: Final = ("nan", "nan", "bom", "illegible", "gzip", "short", "half", "stall", "resume", "encoded", "large")
+_OTHERS: Final = (*METHODS, "tools/call", "tools/call", "tasks/get", "tasks/cancel", "tasks/result")  # than a list
 _FLOODED: Final = 0.1  # of all histories
+_CLOCK_SET: Final = 0.3
+_SET_BY_S: Final = (3600, 3600, 3600, 1, 1, 60)
 _TICKS: Final = (1, 2, 3, 5, 16, 16, 32, 32, 63, 64, 65, 65, 130, 130, 320, 640, 641)
 _DELAYS: Final = (0, 0, 1, 2, 5, 16, 70, 140)
 _MOMENTS: Final = (0, 1, 2, 4, 8, 16)
@@ -260,6 +280,8 @@ def drawn(seed: int) -> History:
     if rng.random() < _FLOODED:
         at = rng.randrange(len(events) + 1)
         events = (*events[:at], *_flood(rng), *events[at:])
+    if rng.random() < _CLOCK_SET:
+        events = _clock_set(rng, events)
     return History(setting, events)
 
 
@@ -284,7 +306,9 @@ def _setting(rng: random.Random) -> Setting:
         full_crawl_interval=pick((640, 0, 64, 320, 640, 3840, 3840)),
         page_size=pick((100, 1, 2, 3, 100)),
         tasks_max=pick((1000, 1000, 1000, 1000, 3, 6)),
-        order=pick(("appends", "appends", "appends", "prepends", "prepends", "updated", "random", "nothing")),
+        order=pick(
+            ("appends", "appends", "appends", "prepends", "prepends", "updated", "random", "nothing", "nothing")
+        ),
         cursors=pick(("place", "last", "last", "offset")),
         per_page=pick((1, 1, 1, 1, 2, 2, 3)),
         always_next=pick((False, True)),
@@ -300,7 +324,7 @@ def _setting(rng: random.Random) -> Setting:
         listening=pick((False, True, True)),
         tasks="".join(pick("wiccfx") for _ in range(rng.randrange(13))),
     )
-    setting = replace(setting, shared=rng.random() < 0.2)
+    setting = replace(setting, shared=rng.random() < 0.2, page_bytes_max=pick((2**22,) * 4 + (1, 500, 1000)))
     limits: dict[str, Any] = dict([pick(_LIMITS)] if rng.random() < 0.2 else [])
     return replace(setting, **limits)
 
@@ -372,7 +396,12 @@ def _create(rng: random.Random) -> Create:
         method=rng.randrange(3),
         ttl=_maybe(rng, 0.3, rng.choice((4, 8, 16, 80)), None),
         leave=_maybe(rng, 0.1, rng.choice(_MOMENTS), None),
+        form=_form(rng),
     )
+
+
+def _form(rng: random.Random) -> str:
+    return _maybe(rng, 0.2, rng.choice(FORMS), "")
 
 
 def _update(rng: random.Random) -> Update:
@@ -381,7 +410,16 @@ def _update(rng: random.Random) -> Update:
 
 
 def _get(rng: random.Random) -> Get:
-    return Get(_s(rng), _task(rng), rng.choice(("tasks/get",) * 3 + ("tasks/cancel", "tasks/result")))
+    method = rng.choice(("tasks/get",) * 3 + ("tasks/cancel", "tasks/result"))
+    return Get(_s(rng), _task(rng), method, _form(rng))
+
+
+def _refusal(rng: random.Random) -> Fault:
+    return Fault(_s(rng), rng.choice(REFUSALS), rng.choice(_OTHERS))
+
+
+def _odd(rng: random.Random) -> Fault:
+    return Fault(_s(rng), rng.choice(ODD), rng.choice((None, "tasks/list", *_OTHERS)))
 
 
 def _fault(rng: random.Random) -> Fault:
@@ -406,6 +444,24 @@ def _hurried(rng: random.Random, event: Event) -> Event:
     return event
 
 
+def _clock_set(rng: random.Random, events: tuple[Event, ...]) -> tuple[Event, ...]:
+    """The events, with a clock that is wrong for a while, and notifications that lie about the time."""
+    lying = rng.random() < 0.5
+    changed = [
+        replace(e, lie_s=_wrong(rng)) if isinstance(e, Update) and lying and rng.random() < 0.3 else e for e in events
+    ]
+    for _ in range(rng.randrange(1 - lying, 3)):
+        by_s = _wrong(rng)
+        first, second = sorted(rng.randrange(len(changed) + 1) for _ in range(2))
+        changed[second:second] = [Clock(-by_s)]
+        changed[first:first] = [Clock(by_s)]
+    return tuple(changed)
+
+
+def _wrong(rng: random.Random) -> int:
+    return rng.choice(_SET_BY_S) * rng.choice((1, 1, -1))
+
+
 def _of_either(rng: random.Random, event: Event) -> Event:
     """The event where both sessions are as busy."""
     s: dict[str, Any] = {"s": rng.randrange(2)}
@@ -421,9 +477,11 @@ _KINDS: Final[tuple[tuple[Callable[[random.Random], Event], float], ...]] = (
     (_update, 5),
     (lambda rng: Delete(_s(rng), _task(rng)), 2),
     (_get, 3),
-    (lambda rng: Page(_s(rng), rng.randrange(1, 4)), 1),
+    (lambda rng: Page(_s(rng), rng.randrange(1, 4), _form(rng)), 1),
     (lambda rng: Stream(_s(rng)), 0.7),
     (_fault, 1),
+    (_refusal, 1),
+    (_odd, 2),
     (lambda rng: replace(rng.choice(UNREAD), s=_s(rng)), 0.5),
     (lambda rng: Hangup(), 0.7),
     (lambda rng: Restart(_s(rng), rng.random() < 0.5), 0.3),

@@ -10,6 +10,7 @@ chosen alone: what a task adds to an answer depends on its own state and the bou
 gone, a 404 for its session, and what must be so if an earlier answer was right (never backwards).
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import datetime
 from itertools import pairwise
@@ -22,6 +23,7 @@ from tests.model.truth import (
     ABSENT,
     BEFORE_ALL,
     GONE,
+    TERMINAL,
     Brief,
     Moment,
     ServerSession,
@@ -44,9 +46,10 @@ RULES: Final = {
     "backwards": "nothing older than what passed through before, or than an earlier answer (6)",
     "order": "in the order asked for, each task once (5.2)",
     "repeats": "following cursors never repeats a task (5.5)",
-    "page": "page_size tasks if more follow, at most so many if not, all behind the cursor (5.5)",
+    "page": "page_size tasks or page_bytes_max if more follow, no more if not, all behind the cursor (5.5)",
     "total": "taskgate/total is how many match (5.6)",
     "as of": "taskgate/asOf is no later than the oldest instant that the answer reflects (5.6)",
+    "refused": "after a 403 nothing is shown until the upstream has answered a `tasks/*` of the caller's (7.4)",
     "cancelled": "notifications/cancelled ends the answer (5.7)",
     "failed": "a query fails only as the upstream failed it (5.8), and not for one dropped connection (6)",
     "unanswered": "every query gets an answer, unless it is cancelled",
@@ -207,6 +210,7 @@ class Oracle:
             session.disturb(self._upstream.loop.time())
             self._check_failure(asked, outcome)
             return Seen(None, None)
+        self._check_access(asked)
         seen = self._check_answer(asked, outcome.at, outcome.result)
         self._check_cost(asked, outcome.at)
         return seen
@@ -218,6 +222,11 @@ class Oracle:
     def learn(self, truth: Truth, number: int, at: Moment) -> None:
         """An answer, if it is right, says that a task was in a state, or is gone."""
         truth.pass_through(number, at)
+
+    def _check_access(self, asked: Asked) -> None:
+        refused = asked.session.refused
+        if refused is not None and asked.came.time > refused + WIRE_S:
+            raise Violation("refused", f"an answer, though a 403 went out {asked.came.time - refused:g} s before")
 
     # ---- failures ----
 
@@ -247,13 +256,17 @@ class Oracle:
         status = outcome.status
         if status == 200 and outcome.error is not None:  # on a stream that had begun, what would have been a status
             told = outcome.error["message"].partition(":")[0]
-            status = {"Bad Gateway": 502, "Gateway Timeout": 504, "Server Error": 500, "Unauthorized": 401}.get(
-                told, 200
-            )
+            status = {
+                "Bad Gateway": 502,
+                "Gateway Timeout": 504,
+                "Server Error": 500,
+                "Unauthorized": 401,
+                "Forbidden": 403,
+                "Too Many Requests": 429,
+            }.get(told, 200)
         dropped = {o.id for o in own if o.outcome in DROPS}
         explained = {
-            401: "401" in kinds,
-            500: "500" in kinds,
+            **{refusal: str(refusal) in kinds for refusal in (401, 403, 429, 500)},
             200: "error" in kinds and outcome.error == {"code": -32603, "message": "oh no"},
             502: any(sum(o.id == i and o.outcome in DROPS for o in self._upstream.own) > 1 for i in dropped),
             504: "hang" in kinds,
@@ -273,8 +286,7 @@ class Oracle:
                 raise Violation("order", f"{one} before {other}")
         if places and asked.after is not None and not criteria.follows(places[0], asked.after):
             raise Violation("page", f"{places[0]} is not behind the cursor, {asked.after}")
-        if len(shown) > asked.setting.page_size or (more and len(shown) < asked.setting.page_size):
-            raise Violation("page", f"{len(shown)} tasks, more follow: {more}")
+        self._check_size(asked, result, more)
         last = places[-1] if more else None
         oldest = asked.oldest
         bounds = self._weigh(asked, at, [t for t, _ in shown], last, oldest)
@@ -293,6 +305,16 @@ class Oracle:
             self.learn(truth, number, at)
         return Seen(last, result.nextCursor)
 
+    def _check_size(self, asked: Asked, result: _Result, more: bool) -> None:
+        """A page has a task at least, if one matches. It has another if there is room, and one follows."""
+        limits, count = asked.setting, len(result.tasks)
+        size_bytes = sum(len(bytes(raw)) + 1 for raw in result.tasks)
+        largest_bytes = max(map(len, self._upstream.raws), default=0) + 1
+        has_room = count < limits.page_size and (size_bytes + largest_bytes <= limits.page_bytes_max or not count)
+        too_large = count > limits.page_size or (count > 1 and size_bytes > limits.page_bytes_max)
+        if too_large or (more and has_room):
+            raise Violation("page", f"{count} tasks of {size_bytes} bytes, more follow: {more}")
+
     def _shown(self, asked: Asked, at: Moment, result: _Result) -> list[tuple[Truth, State]]:
         shown = []
         for raw in result.tasks:
@@ -303,7 +325,7 @@ class Oracle:
             if session is not asked.session:
                 raise Violation("isolation", f"{truth.id} is of {session.id}, not of {asked.session.id}")
             self._check_state(asked, at, truth, state, asked.oldest)
-            if truth in asked.chain.shown:
+            if truth in asked.chain.shown and not truth.wound_back:
                 raise Violation("repeats", f"{truth.id} was on an earlier page")
             if True not in self._match(asked, truth, state):
                 raise Violation("match", f"{truth.id} in state {state.number} cannot match")
@@ -320,7 +342,7 @@ class Oracle:
             raise Violation("backwards", f"{what}, and {newer} was known before")
         until = truth.until(state)
         ago = f"{asked.came.time - until.time:g} s before the query came" if until is not None else "never"
-        raise Violation("stale" if state is not truth.state else "deleted", f"{what}, which ended {ago}")
+        raise Violation("stale" if state.number != truth.state.number else "deleted", f"{what}, which ended {ago}")
 
     def _options(self, asked: Asked, at: Moment, truth: Truth, oldest: float) -> list[State | int]:
         """What may be taken for a task's state: a state, ABSENT before it was made, GONE after it was deleted."""
@@ -336,9 +358,22 @@ class Oracle:
             ended_by = oldest_crawl if until is truth.gone else oldest
             if state.since < at and state.number >= known and (until is None or until.time >= ended_by):
                 options.append(state)
+        options += self._believed(asked, at, truth, oldest, oldest_crawl)
         if truth.gone is not None and truth.gone < at:
             options.append(GONE)
         return options
+
+    def _believed(self, asked: Asked, at: Moment, truth: Truth, oldest: float, oldest_crawl: float) -> Iterator[State]:
+        """The states that only a timestamp speaks for. They count as if they had ended when they were told of."""
+        for told, state in truth.said:
+            ended_by = oldest_crawl if state.status in TERMINAL else oldest
+            here = told.time + WIRE_S
+            if (
+                told < at
+                and here >= ended_by
+                and truth.learned_after(here + 2 * WIRE_S, self.knew(asked)) <= state.number
+            ):
+                yield state
 
     def _match(self, asked: Asked, truth: Truth, state: State) -> set[bool]:
         """Whether a state matches: both, where the gateway may or may not know which method made the task."""
@@ -399,7 +434,9 @@ class Oracle:
     def _is_late(self, asked: Asked, truth: Truth) -> bool:
         """Whether no full crawl is needed to know of a task that was made so long ago."""
         named = asked.criteria.ids is not None and self.setting.knows_get and self.setting.order != "nothing"
-        return (self._appends or named) and truth.born.time < asked.oldest
+        # The order of creation is told from timestamps.
+        in_order = all(one.created <= other.created for one, other in pairwise(asked.session.truths))
+        return ((self._appends and in_order) or named) and truth.born.time < asked.oldest
 
     def _check_as_of(
         self, asked: Asked, at: Moment, result: _Result, shown: list[tuple[Truth, State]], last: Place | None

@@ -18,13 +18,13 @@ from gateway.stdio import NoCounts, StdioProxy
 from gateway.tasks.sessions import Servers, Sessions
 from gateway.transport.buffers import Buffers
 from tests.model import history as h
-from tests.model.client import RESULT_PATIENCE_TICKS, Client, Exchange
+from tests.model.client import RESULT_PATIENCE_TICKS, Client, Exchange, formed, plain
 from tests.model.play import World, config_of
 from tests.model.truth import ServerSession, Violation
-from tests.model.upstream import Connection, Request, Upstream, authorization
+from tests.model.upstream import STALL_S, Connection, Request, Upstream, authorization
 from tests.model.virtual import TICK_S, WIRE_S, VirtualLoop
 
-_FAULTS: Final = ("error", "expired", "hang", "large")
+_FAULTS: Final = ("error", "expired", "hang", "large", "illegible", "nan", "bom", "stall")
 _PATIENCE_S: Final = 16 * WIRE_S  # for an answer that was cancelled
 
 
@@ -38,6 +38,9 @@ def as_stdio(history: h.History) -> h.History:
                 continue
             case h.Fault() if event.kind not in _FAULTS:
                 continue
+            case h.Create() | h.Get() | h.Page():
+                event = replace(event, form="large" if event.form else "")
+        match event:
             case h.Create() | h.Query():
                 event = replace(event, leave=None)
         events.append(event)
@@ -100,6 +103,7 @@ class Process:
         self._client = client
         self._number = number
         self._large = b""
+        self._behind: list[bytes] | None = None  # what waits for the end of a line that has stalled
         self.session: ServerSession | None = None
         loop = upstream.loop
         over_http = config_of(setting)
@@ -120,7 +124,22 @@ class Process:
 
     def say(self, line: bytes) -> None:
         """The server writes a line."""
-        self._from_server.send(line)
+        if self._behind is None:
+            self._from_server.send(line)
+        else:
+            self._behind.append(line)
+
+    async def stall(self, line: bytes) -> None:
+        """The server writes half of a line, and the rest after a while."""
+        if self._behind is not None:
+            self.say(line)
+            return
+        self._from_server.send(line[: len(line) // 2])
+        self._behind = [line[len(line) // 2 :]]
+        await asyncio.sleep(STALL_S)
+        behind, self._behind = self._behind, None
+        for each in behind:
+            self.say(each)
 
     def waits(self, message_id: str) -> bool:
         """Whether the gateway waits for the response to a request of its own."""
@@ -164,10 +183,13 @@ class Line(Connection):
     def is_left(self) -> bool:
         return self.own is not None and not self._process.waits(self.own.id)
 
-    def send(self, message: bytes, half: bool) -> None:
+    def send(self, message: bytes, half: bool, event_id: str = "") -> None:
         self.event(message, half)
 
-    def event(self, data: bytes, half: bool = False) -> None:
+    async def stall(self, message: bytes) -> None:
+        await self._process.stall(message + b"\n")
+
+    def event(self, data: bytes, half: bool = False, event_id: str = "", is_last: bool = False) -> None:
         assert not half
         self._process.say(data + b"\n")
 
@@ -196,6 +218,8 @@ class StdioClient(Client):
         body: bytes,
         who: str | None = None,
         port: int | None = None,
+        form: str = "",
+        resumes: str = "",
     ) -> None:
         if method == b"DELETE":
             assert session is not None
@@ -204,7 +228,7 @@ class StdioClient(Client):
             return
         if method == b"GET":
             return
-        message = msgspec.json.decode(body)
+        message, body = msgspec.json.decode(body), formed(body, form)[0]
         if session is None:
             self._process = Process(self._setting, self._upstream, self, self._number)
         elif session.ended is not None:
@@ -219,13 +243,15 @@ class StdioClient(Client):
             return
         _finish(exchange, 202)
         if message["method"] == "notifications/cancelled":
+            if session is not None and session.sent_unread:
+                self._impatient.add(message["params"]["requestId"])
             self._loop.call_later(_PATIENCE_S, self._give_up, message["params"]["requestId"])
 
     def heard(self, process: Process, line: bytes) -> None:
         """A line has come."""
         if process is not self._process:
             return  # of a process that has ended
-        message = msgspec.json.decode(line)
+        message = msgspec.json.decode(plain(line))
         if "method" in message:
             Exchange(lambda told: self._deliver(self.session, None, told))._read(line.rstrip(b"\n"))
             return

@@ -17,6 +17,7 @@ from unittest.mock import patch
 
 import msgspec
 
+import gateway
 from gateway import config
 from gateway.app import App
 from tests.model import history as h
@@ -29,7 +30,7 @@ from tests.model.virtual import START_S, TICK_S, WIRE_S, Deadlock, VirtualLoop
 _LONG_AGO_S: Final = 5000.0  # that the tasks of a setting were made before the history begins
 _PATIENCE_S: Final = 4000.0  # for what is under way when the events are over
 _BASE: Final = config.for_upstream(f"http://127.0.0.1:{PORT}/mcp", f"127.0.0.1:{GATEWAY_PORT}", None)
-_GATEWAY: Final = str(Path(config.__file__).parent)
+_GATEWAY: Final = str(Path(gateway.__file__).parent)
 
 Notes = list[tuple[float, str, tuple[Any, ...]]]
 
@@ -42,7 +43,11 @@ def play(history: h.History, world: "type[World] | None" = None) -> None:
     logger.addHandler(log)
     notes: Notes = []
     try:
-        with patch("time.time", loop.unix_time), patch("gateway.operate.logs.set_up", lambda _: None):
+        with (
+            patch("time.time", loop.unix_time),
+            patch("gateway.operate.logs.set_up", lambda _: None),
+            patch("gateway.transport.health.uniform", max),  # a history is to be the same each time
+        ):
             try:
                 loop.run_until_complete(_play(history, loop, notes, world or World))
             except Deadlock:
@@ -85,13 +90,15 @@ class _Log(logging.Handler):
         self.records: list[str] = []
 
     def emit(self, record: logging.LogRecord) -> None:
-        if record.name != "taskgate.store":  # what a history did to it
+        # What a history did to the store, or to the upstream.
+        if record.name != "taskgate.store" and record.getMessage() != "the upstream is down":
             self.records.append(logging.Formatter().format(record))
 
 
 def config_of(setting: h.Setting) -> config.Config:
     index = config.IndexLimits(
         page_size=setting.page_size,
+        page_bytes_max=setting.page_bytes_max,
         max_age=setting.max_age * TICK_S,
         full_crawl_interval=setting.full_crawl_interval * TICK_S,
         tasks_max=setting.tasks_max,
@@ -206,6 +213,8 @@ class World:
                     connection.close()
             case h.Fault():
                 self._upstream.faults.append((self._clients[event.s].session, event))
+            case h.Clock():
+                self._upstream.set_clock(event.by_s)
             case h.Stream():
                 self._clients[event.s].toggle_stream()
             case h.Create(elsewhere=True):
@@ -250,9 +259,9 @@ class World:
             return
         state = self._upstream.update(session, truth, h.STATUSES[event.status])
         if event.notify and event.late:
-            self._loop.call_later(event.late * TICK_S, self._upstream.notify, session, state)
+            self._loop.call_later(event.late * TICK_S, self._upstream.notify, session, state, event.lie_s)
         elif event.notify:
-            self._upstream.notify(session, state)
+            self._upstream.notify(session, state, event.lie_s)
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         async def run() -> None:

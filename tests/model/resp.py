@@ -11,6 +11,7 @@ from typing import Final, TypeAlias
 from tests.model.virtual import Transport, VirtualLoop
 
 STORE_PORT: Final = 6379
+_FULL: Final = Exception("OOM command not allowed when used memory > 'maxmemory'.")
 
 Answer: TypeAlias = "bytes | int | list[Answer] | Exception | None"
 
@@ -57,12 +58,12 @@ class Redis:
         command: Callable[..., Answer] | None = getattr(self, "_" + name.decode().lower(), None)
         if command is None:
             return Exception("ERR unknown command")
-        if self.state == "full" and name in (b"SET", b"EVAL"):
-            return Exception("OOM command not allowed when used memory > 'maxmemory'.")
+        if self.state == "full" and name == b"SET":
+            return _FULL
         return command(*given)
 
-    def _get(self, key: bytes) -> Answer:
-        return self.values.get(key)
+    def _getrange(self, key: bytes, _: bytes, last: bytes) -> Answer:
+        return self.values.get(key, b"")[: int(last) + 1]
 
     def _set(self, key: bytes, value: bytes, how: bytes, ms: bytes = b"") -> Answer:
         if how == b"NX":
@@ -75,14 +76,21 @@ class Redis:
     def _unlink(self, *keys: bytes) -> Answer:
         return sum(held.pop(key, None) is not None for key in keys for held in (self.values, self.sets))
 
-    def _zrangebyscore(self, key: bytes, low: bytes, *given: bytes) -> Answer:
-        after, out = int(low[1:]), list[Answer]()
+    def _entries(self, key: bytes, after: bytes, count: bytes, size: bytes) -> Answer:
+        out = list[Answer]()
         for member, place in sorted(self.sets.get(key, {}).items(), key=lambda item: item[1]):
-            if place > after:
-                out += [member, b"%d" % place]
-        return out[: 2 * int(given[-1])]
+            if place > int(after):
+                out += [member if len(member) <= int(size) else b"", b"%d" % place]
+        return out[: 2 * int(count)]
 
-    def _eval(self, _: bytes, __: bytes, key: bytes, ms: bytes, most: bytes, old: bytes, *members: bytes) -> Answer:
+    def _eval(self, script: bytes, _: bytes, *given: bytes) -> Answer:
+        if b"ZADD" not in script:
+            return self._entries(*given)
+        if self.state == "full":
+            return _FULL
+        return self._add(*given)
+
+    def _add(self, key: bytes, ms: bytes, most: bytes, old: bytes, *members: bytes) -> Answer:
         """Take the first `old` members out, add the rest, keep `most`."""
         entries = self.sets.get(key, {})
         place = max(max(entries.values(), default=0) + 1, round(self.loop.unix_time() * 1_000_000))

@@ -8,6 +8,7 @@ import multiprocessing
 import sys
 from collections import defaultdict
 from collections.abc import Callable
+from functools import partial
 from typing import Final
 
 from tests.model.history import History, drawn, reduced
@@ -26,11 +27,13 @@ def broken(history: History, world: type[World] | None = None) -> Violation | No
     return None
 
 
-def smallest(history: History, rule: str, world: type[World] | None = None) -> Violation:
-    """The violation of the smallest history that breaks the same rule."""
+def smallest(
+    history: History, rule: str, world: type[World] | None = None, form: Callable[[History], History] | None = None
+) -> Violation:
+    """The violation of the smallest history that breaks the same rule. `form` leaves histories of its own alone."""
 
     def fails(smaller: History) -> bool:
-        violation = broken(smaller, world)
+        violation = broken(smaller, world) if form is None or form(smaller) == smaller else None
         return violation is not None and violation.rule == rule
 
     violation = broken(reduced(history, fails), world)
@@ -44,21 +47,28 @@ def violated(seeds: range, world: type[World] | None = None, form: Callable[[His
         history = drawn(seed) if form is None else form(drawn(seed))
         violation = broken(history, world)
         if violation is not None:
-            return f"seed {seed}: {smallest(history, violation.rule, world)}"
+            return f"seed {seed}: {smallest(history, violation.rule, world, form)}"
     return ""
 
 
-def _chunk(seeds: range) -> list[tuple[int, str]]:
-    found = [(seed, broken(drawn(seed))) for seed in seeds]
+def _chunk(world: type[World] | None, form: Callable[[History], History], seeds: range) -> list[tuple[int, str]]:
+    found = [(seed, broken(form(drawn(seed)), world)) for seed in seeds]
     return [(seed, violation.rule) for seed, violation in found if violation is not None]
 
 
-def search(seeds: range, jobs: int) -> dict[str, list[int]]:
+def as_drawn(history: History) -> History:
+    """The history itself."""
+    return history
+
+
+def search(
+    seeds: range, jobs: int, world: type[World] | None = None, form: Callable[[History], History] = as_drawn
+) -> dict[str, list[int]]:
     """The seeds that break each rule; progress goes to stderr."""
     chunks = [seeds[at : at + _CHUNK] for at in range(0, len(seeds), _CHUNK)]
     by_rule: defaultdict[str, list[int]] = defaultdict(list)
     with multiprocessing.get_context("spawn").Pool(jobs) as pool:
-        for done, found in enumerate(pool.imap(_chunk, chunks), 1):
+        for done, found in enumerate(pool.imap(partial(_chunk, world, form), chunks), 1):
             for seed, rule in found:
                 by_rule[rule].append(seed)
             counts = ", ".join(f"{rule} {len(of_rule)}" for rule, of_rule in by_rule.items())

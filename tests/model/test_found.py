@@ -7,6 +7,7 @@ import pytest
 
 from tests.model.history import (
     Blink,
+    Clock,
     Create,
     Delete,
     Fault,
@@ -25,6 +26,39 @@ from tests.model.history import (
 from tests.model.play import play
 
 FOUND = {
+    "a task is made by a request that is too large to be read": History(
+        Setting(order="nothing"), (Create(form="large"),)
+    ),
+    "a task is made by a request in gzip": History(Setting(order="nothing"), (Create(form="gzip"),)),
+    "a task has ended, says the response to a request that was not read": History(
+        Setting(order="nothing", tasks="wwwwc"), (Get(which=4, method="tasks/result", form="coding"),)
+    ),
+    "a task is gone, says the response to a request that was not read": History(
+        Setting(tasks="ww"), (Delete(), Query(), Wait(), Get(which=1, form="bomb"), Delete())
+    ),
+    "a task is in a response with NaN": History(Setting(order="nothing"), (Fault(kind="nan"), Create(), Wait())),
+    "a task with NaN passes while a query is under way": History(
+        Setting(order="nothing"), (Query(), Fault(kind="nan"), Create(), Blink(count=5))
+    ),
+    "a page of the upstream's has NaN": History(
+        Setting(tasks="w"), (Fault(kind="nan"), Fault(kind="nan"), Query(), Wait())
+    ),
+    "a task is in a response behind a byte order mark": History(
+        Setting(order="nothing"), (Fault(kind="bom"), Create(), Wait())
+    ),
+    "a task has changed, says a response that is no UTF-8": History(
+        Setting(tasks="ww"), (Query(), Wait(), Fault(kind="illegible"), Get(method="tasks/cancel"), Wait())
+    ),
+    "a task is in a resumed stream": History(
+        Setting(order="nothing", streams=True), (Fault(kind="resume"), Create(), Wait())
+    ),
+    "a server is too busy for a tool after a task was made": History(
+        Setting(order="nothing"), (Create(), Wait(), Fault(kind="429", method="tools/call"), Create(), Wait())
+    ),
+    "a tool is refused after a task was made": History(
+        Setting(order="nothing"),
+        (Create(), Wait(), Query(), Wait(), Fault(kind="403", method="tools/call"), Create(), Wait(), Query()),
+    ),
     "a crawl begins beside the scan of a session that is too large": History(
         Setting(tasks_max=3, knows_get=False, delays=((16, 2),), tasks="wwww"),
         (Query(), Wait(ticks=32), Query(ids=(3,))),
@@ -293,6 +327,36 @@ FOUND = {
     "max_age is longer after a reload: what was left out of an answer before it need not have been asked for": History(
         Setting(max_age=16, tasks="www"),
         (Query(), Wait(), Update(), Wait(16), Query(methods=(2,)), Wait(), Reload()),
+    ),
+    "the timestamp of a notification that lies stays": History(
+        Setting(listening=True, tasks="w"), (Update(notify=True, lie_s=3600),)
+    ),
+    "a notification that lies about the time is newer than all that follows": History(
+        Setting(listening=True, tasks="w"), (Update(status=1, notify=True, lie_s=3600), Update(status=0, notify=True))
+    ),
+    "what passed after the clock was set back is not asked for": History(
+        Setting(listening=True, tasks="w"),
+        (Update(status=0, notify=True), Query(), Wait(), Clock(by_s=-3600), Update(status=1, notify=True), Wait(),
+         Query()),
+    ),
+    "the clock is set back between two pages of answers": History(
+        Setting(max_age=16, delays=((16, 70),), tasks="www"),
+        (Update(status=1), Query(), Wait(ticks=16), Wait(), Query(), Clock(by_s=-3600), Update(status=1)),
+    ),
+    "a clock an hour ahead is set right": History(
+        Setting(per_page=1, full_crawl_interval=3840, tasks="cccccccw"),
+        (Query(), Clock(), Update(status=0), Wait(130), Query(), Clock(by_s=-3600), Update(status=1), Wait(130),
+         Query(), Wait(130)),
+    ),
+    "a task stamped an hour ahead is not asked for by a query that ends before": History(
+        Setting(per_page=1, full_crawl_interval=3840, tasks="wccccccc"),
+        (Clock(), Update(status=0), Query(), Wait(5), Clock(by_s=-3600), Update(status=1), Wait(130),
+         Query(updated=(None, -2))),
+    ),
+    "a page that a look takes in late is older than an answer that came meanwhile": History(
+        Setting(per_page=1, full_crawl_interval=3840, delays=((1, 1), (1, 30), (1, 5)), tasks="wwcccccw"),
+        (Clock(), Update(which=7, status=0), Query(), Wait(130), Update(which=7, status=1), Query(), Wait(8),
+         Clock(by_s=-3600), Update(which=7, status=0), Create(elsewhere=True), Get(which=7), Wait(40), Query()),
     ),
     "callers whom the upstream refuses push an index out": History(
         Setting(order="nothing"), (Create(), Wait(), Query(), Wait(), Flood(), Wait(), Query()),

@@ -3,7 +3,7 @@
 500 histories here, always the same ones where PYTHONHASHSEED is 0; `make fuzz` plays 20,000, and any number from any
 seed. A violation names its rule and shows the smallest history that breaks it, which `test_found.py` then keeps.
 
-That it can fail is proved by eleven faults put into the gateway on purpose (`wilful.py`), each found by one of these
+That it can fail is proved by 21 faults put into the gateway on purpose (`wilful.py`), each found by one of these
 histories or of those in `test_found.py`:
 
 | fault | what it breaks most often |
@@ -17,8 +17,18 @@ histories or of those in `test_found.py`:
 | notifications are not observed | missing |
 | a report replaces what is known, though it be older | backwards |
 | of two reports of one instant the one that came last is believed | backwards |
+| of two reports the one with the later timestamp is believed, though the other was asked for later | backwards |
+| an older report replaces a final state | backwards |
 | what several queries wait for ends with the first of them that leaves | failed |
 | a session has a place before its caller was answered, and keeps it when he is refused | missing |
+| the response to a request that was not read, or is unknown, says nothing | missing |
+| a response with NaN is not read | missing |
+| a task that passed with NaN is shown with null, and not asked for | content |
+| a response behind a byte order mark is not read | missing |
+| a response that is no JSON puts nothing in doubt | backwards |
+| a 403 drops the index, whatever was asked for | missing |
+| a 403 hides nothing | refused |
+| a 429 drops the index | missing |
 """
 
 import pytest

@@ -361,9 +361,10 @@ def test_a_query_that_is_cancelled_while_it_waits_for_the_store_waits_no_longer(
         cancel = jsonrpc.parse(b'{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":7}}')
         assert query is not None and cancel is not None
         began = rig.loop.time()
+        rig.sessions.request_ids.note(b"session", b"7")
         work = asyncio.ensure_future(answerer.catch_up(KEY, query))
         await asyncio.sleep(WIRE_S)
-        answerer.cancel(KEY, cancel)
+        answerer.cancel(KEY, b"session", cancel)
         assert await work is answer.CANCELLED_EARLY
         assert rig.loop.time() - began < SETTINGS.timeout / 2
         await rig.redis.become("well")

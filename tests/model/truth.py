@@ -9,7 +9,7 @@ from asyncio import AbstractEventLoop
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from itertools import count
+from itertools import count, pairwise
 from typing import Any, Final, NamedTuple
 
 import msgspec
@@ -19,6 +19,7 @@ from tests.model.history import METHODS, STATUSES
 TERMINAL: Final = frozenset(STATUSES[2:])
 ABSENT: Final = -1  # as a state's number: the task is not there yet
 GONE: Final = 1_000_000  # the task is no more
+EXACT: Final = b"123456789012345678901234567890.10"  # in every task
 _TASK: Final = re.compile(r'\{"taskId":"([^"]*)","status":"([^"]*)","statusMessage":"state (\d+)"[^{}]*\}')
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -76,6 +77,11 @@ class Truth:
     states: list[State] = field(default_factory=list)
     gone: Moment | None = None
     known: list[tuple[Moment, int]] = field(default_factory=list)
+    clock: int = 0  # how often the server's clock had been set when it last changed
+    said: list[tuple[Moment, State]] = field(
+        default_factory=list
+    )  # what timestamps may make the gateway believe, and when
+    forgotten: "Moment" = BEFORE_ALL  # what passed before, the gateway had to forget
     asked_for: bool = False  # it was made through the gateway
     answered_at: Moment | None = None  # and this is when the client was told so
 
@@ -87,10 +93,11 @@ class Truth:
     def is_live(self) -> bool:
         return self.gone is None and self.state.status not in TERMINAL
 
-    def change(self, status: str, now: int, at: Moment, step: int) -> None:
-        """A new state, last updated at `now`; later than the one before by `step` at least."""
+    def change(self, status: str, now: int, at: Moment, step: int, clock: int = 0) -> None:
+        """A new state, last updated at `now`; later than the one before by `step` at least, by the same clock."""
         number = len(self.states)
-        updated = max(now, self.state.updated + step) if self.states else now
+        updated = max(now, self.state.updated + step) if self.states and clock == self.clock else now
+        self.clock = clock
         members = {
             "taskId": self.id,
             "status": status,
@@ -100,12 +107,31 @@ class Truth:
             "ttl": self.ttl_ms,
             "pollInterval": 500,
         }
-        raw = msgspec.json.encode(members)[:-1] + b',"exact":123456789012345678901234567890.10}'
+        raw = msgspec.json.encode(members)[:-1] + b',"exact":%b}' % EXACT
         self.states.append(State(number, status, updated, raw, at))
 
     def until(self, state: State) -> Moment | None:
         """When a state ended; None if it has not."""
-        return self.states[state.number + 1].since if state is not self.state else self.gone
+        return self.states[state.number + 1].since if state.number + 1 < len(self.states) else self.gone
+
+    @property
+    def wound_back(self) -> bool:
+        """Whether a timestamp of it was earlier than that of an earlier state, or may have been corrected."""
+        return bool(self.said) or any(later.updated < state.updated for state, later in pairwise(self.states))
+
+    def say(self, state: State, lies: bool, at: Moment) -> None:
+        """The server sends a report: as `state` says, which may be an old one. `lies`: its timestamp is wrong.
+
+        If the order of reports is not known, timestamps decide. So an old state may be believed again, if a report of
+        a newer state has an earlier timestamp. A lie may be believed as well, until the next answer.
+        """
+        newer = (s for s in (*self.states, *(s for _, s in self.said)) if s.number > state.number)
+        if lies or any(s.updated < state.updated for s in newer):
+            self.said.append((at, state))
+
+    def learned_after(self, time: float, before: Moment) -> int:
+        """The newest state that passed through after a time and before a moment; ABSENT if none did."""
+        return max((number for at, number in self.known if at.time > time and at < before), default=ABSENT)
 
     def pass_through(self, number: int, at: Moment) -> None:
         """A client got to know of a state, or that the task is gone."""
@@ -113,7 +139,7 @@ class Truth:
 
     def known_before(self, moment: Moment) -> int:
         """The newest state that passed through before a moment; ABSENT if none did."""
-        return max((number for at, number in self.known if at < moment), default=ABSENT)
+        return max((number for at, number in self.known if self.forgotten < at < moment), default=ABSENT)
 
 
 @dataclass(eq=False)
@@ -132,6 +158,9 @@ class ServerSession:
     disturbed_at: float = float("-inf")
     forgotten: bool = False  # the gateway had to forget what it knew of it
     asking: int = 0  # queries under way
+    is_indexed: bool = False  # the gateway has asked for its tasks, and need not forget them
+    refused: float | None = None  # when a 403 went out that hides the index, until a `tasks/*` is served
+    sent_unread: bool = False  # a request whose id the gateway does not know: a cancel then ends nothing
     cancelled: list[tuple[Moment, int]] = field(default_factory=list)  # ids of requests, and when that was sent
     first_cost: float | None = None  # when the gateway first asked for something
     refreshed: tuple[float, Any, int] | None = None  # by a query alone: when it came, its criteria, `disturbed` then

@@ -11,15 +11,26 @@ What may go wrong with a request (`Fault.kind`):
     drop       the request is carried out, then the connection is cut
     unheard    the connection is cut at once
     half       the response breaks off
-    401, 500   that status; 401 of servers that list what the gateway must forget then
+    401, 403, 404, 429, 500
+               that status. The gateway's own requests get no 404, and what makes the gateway forget only of servers
+               that list it
     error      a JSON-RPC error
     expired    `-32602 Invalid cursor`, of a `tasks/list` with a cursor
     hang       the answer comes after `HANG_S`, which is longer than the gateway waits
     encoded    the response to a client's request is in an encoding that the gateway cannot read
     large      the message is larger than the gateway reads: the response to a client's request, or a notification
+    illegible  the response to a client's request is no UTF-8
+    short      the response to a client's request is gzip, whose end is missing
+    gzip       the response to a client's request is gzip
+    nan, bom   the response has a number that JSON lacks; it begins with a byte order mark
+    stall      the response stops in its middle for `STALL_S`
+    resume     the stream of a client's request ends without the response: the client asks for it with `Last-Event-ID`
 """
 
 import asyncio
+import gzip
+import re
+import zlib
 from collections import Counter, defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -31,20 +42,41 @@ import httptools
 import msgspec
 
 from tests.model.history import Fault, Setting
-from tests.model.truth import Brief, Moment, Moments, ServerSession, State, Truth, Violation, method_names, task_id
-from tests.model.virtual import TICK_S, Transport, VirtualLoop
+from tests.model.truth import (
+    EXACT,
+    Brief,
+    Moment,
+    Moments,
+    ServerSession,
+    State,
+    Truth,
+    Violation,
+    instant,
+    method_names,
+    task_id,
+)
+from tests.model.virtual import TICK_S, WIRE_S, Transport, VirtualLoop
 
 Json: TypeAlias = dict[str, Any]
 
 PORT: Final = 3001
 HANG_S: Final = 45.0
+STALL_S: Final = 1.25
 OWN: Final = "taskgate-"  # how the ids of the gateway's own requests begin
 INVALID_PARAMS: Final = -32602
 DROPS: Final = ("drop", "unheard", "half")
 READ_BYTES_MAX: Final = 8192  # of a message, by the gateway
 STATUS_NOTIFICATION: Final = "notifications/tasks/status"
+_TOLD: Final = re.compile(rb'"taskId":"([^"]*)","status":"[^"]*","statusMessage":"state (\d+)"')
 _ENCODED: Final = b"Content-Encoding: secret\r\n"
-_REASONS: Final = {200: b"OK", 202: b"Accepted", 401: b"Unauthorized", 404: b"Not Found", 500: b"Server Error"}
+_GZIP: Final = b"Content-Encoding: gzip\r\n"
+_NO_NUMBERS: Final = (b"NaN", b"Infinity", b"-Infinity")  # as Python's `json.dumps` writes them
+_REASONS: Final = {
+    200: b"OK", 202: b"Accepted", 401: b"Unauthorized", 403: b"Forbidden", 404: b"Not Found", 429: b"Too Many Requests",
+    500: b"Server Error",
+}  # fmt: skip
+_REFUSALS: Final = ("401", "403", "404", "429", "500")
+_OF_CLIENTS: Final = ("encoded", "large", "illegible", "short", "gzip", "resume", "404")
 
 
 class Refusal(Exception):
@@ -75,6 +107,21 @@ class Request:
     headers: dict[str, str]
     body: bytes
 
+    @property
+    def message(self) -> Json:
+        """The message in it, in whatever form it came."""
+        if self.method != "POST":
+            return {}
+        match self.headers.get("content-encoding"):
+            case "gzip":
+                plain = gzip.decompress(self.body)
+            case "secret":
+                plain = self.body[::-1]
+            case _:
+                plain = self.body
+        message: Json = msgspec.json.decode(plain)
+        return message
+
 
 class Upstream:
     """The server."""
@@ -100,9 +147,12 @@ class Upstream:
         self.faults: list[tuple[ServerSession, Fault]] = []
         self.own: list[Own] = []
         self.notified: list[int] = []  # how often each notification has reached a client
+        self.kept: dict[str, bytes] = {}  # responses to those that come back for them, by the id of an event
         self.raws: dict[bytes, tuple[ServerSession, Truth, State]] = {}
         self._session_numbers = count()
         self._task_numbers = count()
+        self._skew_s = setting.skew_s
+        self._clock_set = 0  # how often
         self._times_asked: Counter[str] = Counter()
         self._shuffles = count()
         self.asks_once = True  # whoever asks on his own
@@ -113,7 +163,12 @@ class Upstream:
 
     def clock(self, ago_s: float = 0.0) -> int:
         """Microseconds since 1970, by this server's clock."""
-        return round((self.loop.unix_time() - ago_s + self.setting.skew_s) * 1_000_000)
+        return round((self.loop.unix_time() - ago_s + self._skew_s) * 1_000_000)
+
+    def set_clock(self, by_s: int) -> None:
+        """Somebody sets the clock."""
+        self._skew_s += by_s
+        self._clock_set += 1
 
     def timestamp(self, ago_s: float) -> int:
         """The same, as it is written into a task."""
@@ -143,7 +198,7 @@ class Upstream:
         return truth.state
 
     def _change(self, session: ServerSession, truth: Truth, status: str, now: int, at: Moment) -> None:
-        truth.change(status, now, at, 0 if self.setting.coarse else 1)
+        truth.change(status, now, at, 0 if self.setting.coarse else 1, self._clock_set)
         self.raws[truth.state.raw] = (session, truth, truth.state)
         self.note("upstream: {} is {}, state {}", truth.id, status, truth.state.number)
 
@@ -168,12 +223,19 @@ class Upstream:
             if truth.expires is not None and self.setting.expiry == "lazily" and truth.expires <= self.loop.time():
                 self.remove(truth, "expired, and looked for")
 
-    def notify(self, session: ServerSession, state: State) -> None:
-        """Tell a client, on its first open stream, of a task's state at that moment."""
+    def notify(self, session: ServerSession, state: State, lie_s: int = 0) -> None:
+        """Tell a client, on its first open stream, of a task's state at that moment; `lie_s`: of its time too."""
         streams = self.streams[session]
         if streams:
             session.disturb(self.loop.time())
             self.notified.append(0)
+            truth = self.raws[state.raw][1]
+            if lie_s:
+                lied = state.updated + lie_s * 1_000_000
+                raw = state.raw.replace(_updated(state.updated), _updated(lied))
+                state = state._replace(updated=lied, raw=raw)
+                self.raws[raw] = (session, truth, state)
+            truth.say(state, bool(lie_s), self.moments.now())
             params = state.raw[:-1] + b',"_meta":{"n":%d}}' % (len(self.notified) - 1)
             self.note("upstream: notifies {}", Brief(params))
             message = b'{"jsonrpc":"2.0","method":"notifications/tasks/status","params":%b}' % params
@@ -190,8 +252,11 @@ class Upstream:
 
     async def serve(self, connection: "Connection", request: Request) -> None:
         """Carry out one request."""
+        if request.method == "OPTIONS":  # a look at a server that is down
+            connection.respond(404, b"")
+            return
         session = self.sessions.get((request.headers.get("mcp-session-id", ""), request.headers["authorization"]))
-        message = msgspec.json.decode(request.body) if request.method == "POST" else {}
+        message = request.message
         method = message.get("method", request.method)
         own = None
         if session is not None and str(message.get("id")).startswith(OWN):
@@ -211,7 +276,10 @@ class Upstream:
             if fault is not None and fault.kind == "encoded":
                 connection.extra = _ENCODED
             connection.begin_stream()
-            self.streams[session].insert(0, connection)
+            if kept := self.kept.pop(request.headers.get("last-event-id", ""), b""):
+                connection.send(kept, half=False)
+            else:
+                self.streams[session].insert(0, connection)
         elif request.method == "DELETE":
             assert session is not None
             self.end(session)
@@ -232,16 +300,21 @@ class Upstream:
         self, connection: "Connection", session: ServerSession | None, message: Json, fault: str
     ) -> None:
         before, after = self._delays_of(message)
+        came_at, is_own = self.loop.time(), connection.own is not None
         if fault == "unheard":
             connection.cut()
             return
         if fault == "encoded":
             connection.extra = _ENCODED
-        if self.setting.streams and session is not None and fault not in ("401", "500"):
+        if fault in ("gzip", "short"):
+            connection.pack(ends=fault == "gzip")
+        if self.setting.streams and session is not None and fault not in _REFUSALS:
             connection.begin_stream()
             self.streams[session].append(connection)
         await _ticks(before)
-        if fault in ("401", "500"):
+        if fault in _REFUSALS:
+            if not connection.is_left:  # else nobody hears it
+                self._refuse(session, message["method"], fault)
             connection.respond(int(fault), b"oh no")
             return
         try:
@@ -251,17 +324,65 @@ class Upstream:
                 raise Refusal(-32603, "oh no")
             result = await self._result(session, message, connection)
             body = b'{"jsonrpc":"2.0","id":%b,"result":%b}' % (msgspec.json.encode(message["id"]), result)
+            self._accept(session, message["method"], came_at, is_own)
         except Refusal as refusal:
+            if message["method"] == "tasks/get" and refusal.code == INVALID_PARAMS:
+                self._accept(session, message["method"], came_at, is_own)  # it says that there is no such task
             error = {"code": refusal.code, "message": str(refusal)}
             body = msgspec.json.encode({"jsonrpc": "2.0", "id": message["id"], "error": error})
         self.note("upstream: to {} {} it answers {}", message["method"], message.get("params"), Brief(body))
         await _ticks(after)
         if fault == "hang":
             await asyncio.sleep(HANG_S)
+        for told in _TOLD.finditer(body):
+            truth = None if session is None else session.find(told[1].decode())
+            if truth is not None:
+                truth.say(truth.states[int(told[2])], False, self.moments.now())
         if fault == "drop":
             connection.cut()
+        elif fault == "resume" and connection.is_streaming:
+            self.kept[event_id := str(len(self.notified) + len(self.raws) + len(self.kept))] = body
+            connection.send(b"", half=False, event_id=event_id)
+        elif fault == "stall":
+            await connection.stall(body)
         else:
-            connection.send(_large(body) if fault == "large" else body, half=fault == "half")
+            if fault == "nan" and is_own and session is not None:
+                self._lack_numbers(session)
+            connection.send(self._odd(fault, body), half=fault == "half")
+
+    def _lack_numbers(self, session: ServerSession) -> None:
+        """The gateway was given numbers that JSON lacks: only now it may show null in their place."""
+        for truth in session.truths:
+            for state in truth.states:
+                self.raws[state.raw.replace(EXACT, b"null")] = (session, truth, state)
+
+    @staticmethod
+    def _odd(fault: str, body: bytes) -> bytes:
+        match fault:
+            case "large":
+                return _large(body)
+            case "nan":
+                return body.replace(EXACT, _NO_NUMBERS[crc32(body) % len(_NO_NUMBERS)])
+            case "bom":
+                return b"\xef\xbb\xbf" + body
+            case "illegible":
+                return body[:-1] + b',"odd":"\xff"}'
+        return body
+
+    def _refuse(self, session: ServerSession | None, method: str, status: str) -> None:
+        """A refusal goes out."""
+        assert session is not None
+        if drops(status, method):
+            session.is_indexed = False
+        elif status == "403" and session.is_indexed and not self.setting.evicts:
+            session.refused = self.loop.time()
+
+    def _accept(self, session: ServerSession | None, method: str, came_at: float, is_own: bool) -> None:
+        """A result goes out, to a request that came at `came_at`."""
+        if session is not None and method.startswith("tasks/"):
+            session.is_indexed |= is_own
+            if session.refused is not None and came_at >= session.refused + 2 * WIRE_S:
+                session.refused = None
 
     def _note_own(self, connection: "Connection", session: ServerSession, message: Json) -> Own:
         own = Own(connection, session, message["id"], message["method"], message["params"], self.moments.now())
@@ -278,10 +399,12 @@ class Upstream:
             fits = of is session and fault.method in (message["method"], None if "id" in message else ...)
             if fits and fault.kind == "expired":
                 fits = message["method"] == "tasks/list" and "cursor" in message["params"]
-            if fits and fault.kind in ("encoded", "large"):
-                fits = not str(message.get("id")).startswith(OWN)
-            if fits and fault.kind == "401":
-                fits = of.forgotten = self.setting.lists_all
+            is_own = str(message.get("id")).startswith(OWN)
+            if fits and fault.kind in _OF_CLIENTS:
+                fits = not is_own
+            if fits and drops(fault.kind, message["method"]):
+                fits = self.setting.lists_all or not is_own
+                of.forgotten |= fits
             if fits:
                 of.disturb(self.loop.time())
                 return self.faults.pop(at)[1]
@@ -403,6 +526,7 @@ class Connection(asyncio.Protocol):
         self._streaming = False
         self.own: Own | None = None
         self.extra = b""  # header fields of the response
+        self._packer: Any = None
 
     @property
     def lost(self) -> bool:
@@ -445,22 +569,53 @@ class Connection(asyncio.Protocol):
         self._body += data
 
     def on_message_complete(self) -> None:
-        self.own, self.extra = None, b""
+        self.own, self.extra, self._packer = None, b"", None
         request = Request(self._parser.get_method().decode(), self._headers, self._body)
         self._task = self._upstream.loop.create_task(self._upstream.serve(self, request))
 
-    def send(self, message: bytes, half: bool) -> None:
+    @property
+    def is_streaming(self) -> bool:
+        return self._streaming
+
+    def pack(self, ends: bool) -> None:
+        """The response is gzip. `ends`: its end is there."""
+        self.extra, self._packer = self.extra + _GZIP, zlib.compressobj(wbits=31)
+        self._last_flush = zlib.Z_FINISH if ends else zlib.Z_SYNC_FLUSH
+
+    def _packed(self, data: bytes, is_last: bool = True) -> bytes:
+        if self._packer is None:
+            return data
+        flush = self._last_flush if is_last else zlib.Z_SYNC_FLUSH
+        packed: bytes = self._packer.compress(data) + self._packer.flush(flush)
+        return packed
+
+    def send(self, message: bytes, half: bool, event_id: str = "") -> None:
         """Send a response message, or half of it, as the response or as the last event of the stream."""
         if not self._streaming:
             self.respond(200, message, half)
             return
-        self.event(message, half)
+        self.event(message, half, event_id, is_last=True)
         self._write(b"0\r\n\r\n")
         self._stop_streaming()
+
+    async def stall(self, message: bytes) -> None:
+        """Send half of a response message, and the rest after a while."""
+        if self._streaming:
+            raw = b"event: message\ndata: %b\n\n" % message
+        else:
+            raw = message
+            head = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\n%b\r\n"
+            self._write(head % self.extra)
+        half, rest = raw[: len(raw) // 2], raw[len(raw) // 2 :]
+        self._stop_streaming()  # nothing else goes into the middle of it
+        self._write(b"%x\r\n%b\r\n" % (len(half), half))
+        await asyncio.sleep(STALL_S)
+        self._write(b"%x\r\n%b\r\n0\r\n\r\n" % (len(rest), rest))
 
     def respond(self, status: int, body: bytes, half: bool = False) -> None:
         """Send a response, or half of its body."""
         head = b"HTTP/1.1 %d %b\r\nContent-Type: application/json\r\nContent-Length: %d\r\n%b\r\n"
+        body = self._packed(body)
         sent = body[: len(body) // 2] if half else body
         self._write(head % (status, _REASONS[status], len(body), self.extra) + sent)
         if half:
@@ -472,10 +627,10 @@ class Connection(asyncio.Protocol):
         head = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n%b\r\n"
         self._write(head % self.extra)
 
-    def event(self, data: bytes, half: bool = False) -> None:
+    def event(self, data: bytes, half: bool = False, event_id: str = "", is_last: bool = False) -> None:
         """Send an event, or half of it."""
-        raw = b"event: message\ndata: %b\n\n" % data
-        raw = raw[: len(raw) // 2] if half else raw
+        raw = b"id: %b\ndata: \n\n" % event_id.encode() if event_id else b"event: message\ndata: %b\n\n" % data
+        raw = self._packed(raw[: len(raw) // 2] if half else raw, is_last)
         self._write(b"%x\r\n%b\r\n" % (len(raw), raw))
         if half:
             self.cut()
@@ -501,9 +656,18 @@ class Connection(asyncio.Protocol):
             self._transport.write(data)
 
 
+def drops(kind: str, method: str) -> bool:
+    """Whether that refusal of a request makes the gateway forget (DESIGN 7.4)."""
+    return kind in ("401", "404") or (kind == "403" and method.startswith("tasks/"))
+
+
 def authorization(number: int) -> str:
     """The header field by which the server knows a client."""
     return f"Bearer {number}"
+
+
+def _updated(at: int) -> bytes:
+    return b'"lastUpdatedAt":"%b"' % instant(at).encode()
 
 
 def _large(message: bytes) -> bytes:

@@ -14,17 +14,20 @@ import msgspec
 
 from gateway.errors import UpstreamBroken
 from gateway.identity import Key
-from gateway.mcp import observe
+from gateway.mcp import jsonrpc, observe
 from gateway.mcp.task import Task
-from gateway.tasks import freshness, knowledge
+from gateway.tasks import freshness, knowledge, passing, sessions
 from gateway.tasks import notes as noting
 from gateway.tasks.asks import Ask
 from gateway.tasks.index import Index
 from gateway.tasks.notes import Notes
+from gateway.tasks.passing import PLAIN, Access, Heard, Pending, RequestKind
 from gateway.tasks.refreshes import Crawl
 from gateway.tasks.sessions import Life, Session, Sessions
 
+_message, _legible, _access_after = Pending.message, jsonrpc.legible, passing.access_after
 _plan, _live = freshness.plan, Index.live
+_contradicts, _supersedes = knowledge._contradicts, Task.supersedes
 _find_gone, _take, _crawl, _open = Notes.find_gone, Session.take, Crawl._ask_all, Sessions.open
 
 
@@ -95,12 +98,30 @@ def deaf_to_notifications() -> AbstractContextManager[Any]:
 
 def the_last_report_wins() -> AbstractContextManager[Any]:
     """A report replaces what is known, even if it is older."""
-    return patch.object(Task, "supersedes", lambda *_: True)
+    return patch.object(knowledge, "_contradicts", lambda *_: False)
 
 
 def the_last_report_wins_a_tie() -> AbstractContextManager[Any]:
     """Of two reports of one instant the one that came last is believed."""
-    return patch.object(knowledge, "_is_tie", lambda *_: False)
+
+    def contradicts(report: Task, before: Task | None) -> bool:
+        return _contradicts(report, before) and before is not None and before.updated.at != report.updated.at
+
+    return patch.object(knowledge, "_contradicts", contradicts)
+
+
+def the_later_timestamp_wins() -> AbstractContextManager[Any]:
+    """Of two reports the one with the later timestamp is believed, though the other was asked for later."""
+
+    def supersedes(report: Task, known: Task) -> bool:
+        return _supersedes(report, known) and (report.updated.at >= known.updated.at or report.is_terminal)
+
+    return patch.object(Task, "supersedes", supersedes)
+
+
+def no_state_is_final() -> AbstractContextManager[Any]:
+    """A state that is older follows a terminal one."""
+    return patch.object(Task, "supersedes", lambda *_: True)
 
 
 @contextmanager
@@ -142,7 +163,72 @@ def a_refused_caller_keeps_a_place() -> Iterator[None]:
         yield
 
 
+def deaf_to_what_was_not_read() -> AbstractContextManager[Any]:
+    """The response to a request that was not read, or is unknown, says nothing."""
+
+    def message(pending: Pending, data: bytes) -> Heard:
+        unread = pending.kind in (RequestKind.UNREAD, RequestKind.RESUMED)
+        return _message(PLAIN if unread else pending, data)
+
+    return patch.object(Pending, "message", message)
+
+
+def numbers_that_json_lacks_are_no_json() -> AbstractContextManager[Any]:
+    """A response with NaN in it is not read."""
+    return patch.object(jsonrpc, "finite", lambda data, sized=False: data)
+
+
+def null_is_shown_unasked() -> AbstractContextManager[Any]:
+    """A task that passed with NaN in it is shown with null, and not asked for."""
+    return patch.object(passing, "_with_doubts", lambda heard: heard)
+
+
+def a_byte_order_mark_is_no_json() -> AbstractContextManager[Any]:
+    """A response behind a byte order mark is not read."""
+    return patch.object(jsonrpc, "legible", lambda data: data if data.startswith(b"\xef\xbb\xbf") else _legible(data))
+
+
+def what_cannot_be_read_says_nothing() -> AbstractContextManager[Any]:
+    """A response that is no JSON puts nothing in doubt."""
+    return patch.object(jsonrpc, "looks_like_messages", lambda _: False)
+
+
+def _after(status: int, access: Access) -> AbstractContextManager[Any]:
+    """A status makes something else of what is known."""
+
+    def access_after(given: int, *others: Any) -> Access:
+        return access if given == status else _access_after(given, *others)
+
+    return patch.object(sessions, "access_after", access_after)
+
+
+def a_403_erases() -> AbstractContextManager[Any]:
+    """A 403 drops the index, whatever was asked for."""
+    return _after(403, Access.DROPPED)
+
+
+def a_403_hides_nothing() -> AbstractContextManager[Any]:
+    """A 403 changes nothing."""
+    return _after(403, Access.KEPT)
+
+
+def a_429_erases() -> AbstractContextManager[Any]:
+    """A 429 drops the index."""
+    return _after(429, Access.DROPPED)
+
+
+OF_WHAT_IS_HEARD: Final = (
+    deaf_to_what_was_not_read,
+    numbers_that_json_lacks_are_no_json,
+    null_is_shown_unasked,
+    a_byte_order_mark_is_no_json,
+    what_cannot_be_read_says_nothing,
+    a_403_erases,
+    a_403_hides_nothing,
+    a_429_erases,
+)
 FAULTS: Final = (
+    *OF_WHAT_IS_HEARD,
     never_looks,
     input_required_is_settled,
     no_tombstones,
@@ -152,6 +238,8 @@ FAULTS: Final = (
     deaf_to_notifications,
     the_last_report_wins,
     the_last_report_wins_a_tie,
+    the_later_timestamp_wins,
+    no_state_is_final,
     whoever_leaves_ends_it,
     a_refused_caller_keeps_a_place,
 )

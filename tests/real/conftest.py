@@ -194,7 +194,7 @@ class Runner:
             yield Place(f"{server.wait()}/mcp", f"{gateway.wait()}/mcp", f"{small.wait()}/mcp", server)
 
 
-def _need(is_there: bool, missing: str) -> None:
+def need(is_there: bool, missing: str) -> None:
     """Skip the test if what it needs is not there; under CI=true, fail."""
     if not is_there:
         (pytest.fail if os.environ.get("CI") == "true" else pytest.skip)(missing)
@@ -204,22 +204,22 @@ def node() -> str:
     """The path of Node, where it and the packages of tests/node are installed."""
     path = shutil.which("node") or ""
     packages = NODE / "node_modules/.package-lock.json"
-    _need(bool(path), "node is not installed")
-    _need(packages.exists(), "the packages of tests/node are not installed: run `npm ci` there, or `make test`")
+    need(bool(path), "node is not installed")
+    need(packages.exists(), "the packages of tests/node are not installed: run `npm ci` there, or `make test`")
     return path
 
 
 def inspector() -> str:
     """The path of the Node that comes with the Inspector, which needs a newer one than the other packages."""
     path = NODE / "inspector/node_modules/.bin/node"
-    _need(path.exists(), "tests/node/inspector is not installed: run `npm ci` there, or `make test`")
+    need(path.exists(), "tests/node/inspector is not installed: run `npm ci` there, or `make test`")
     return str(path)
 
 
 def second() -> str:
     """The Python of the environment whose packages go with no others: mcp 2.x, FastMCP 4 (tests/real/second.txt)."""
     path = ROOT / ".venv-2/bin/python"
-    _need(path.exists(), ".venv-2 is not installed: run `make .venv-2/.installed`, or `make test`")
+    need(path.exists(), ".venv-2 is not installed: run `make .venv-2/.installed`, or `make test`")
     return str(path)
 
 

@@ -195,7 +195,8 @@ async def test_a_filtered_list_of_this_revision_gets_the_error_of_a_server_that_
     python_sdk_json: Place, http: httpx.AsyncClient
 ) -> None:
     opened, _ = await Wire(python_sdk_json.gateway, http).initialize()
-    headers = {**opened.headers, **HEADERS, "mcp-protocol-version": REVISION}
+    told = {**opened.headers, **HEADERS, "mcp-protocol-version": REVISION}
+    headers = {name.lower(): value for name, value in told.items()}  # once each: two are refused
     body = list_request({**FILTERS["status"], **ENVELOPE})
     direct, through = [
         await exact(http, url, body, headers) for url in (python_sdk_json.direct, python_sdk_json.gateway)

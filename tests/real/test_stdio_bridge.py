@@ -1,4 +1,4 @@
-"""A server on stdio behind HTTP: the recipe of docs/operating.md, as it stands there.
+"""A server on stdio behind HTTP: the recipe of docs/configuration.md, as it stands there.
 
 Only what npx would fetch is taken from tests/node, and ports are free ones.
 """
@@ -14,7 +14,7 @@ from tests.real.conftest import FILTER_CAPABILITY, NODE, Runner, connected, free
 
 pytestmark = pytest.mark.filterwarnings("ignore:The experimental tasks API is deprecated:DeprecationWarning")
 
-RECIPE = re.compile(r"### Servers on stdio\n.*?```sh\n(.*?)```", re.DOTALL)
+RECIPE = re.compile(r"## Servers on stdio\n.*?```sh\n(.*?)```", re.DOTALL)
 PACKAGES = {
     "supergateway": "supergateway/dist/index.js",
     "@modelcontextprotocol/server-everything": "@modelcontextprotocol/server-everything/dist/index.js",
@@ -23,7 +23,7 @@ PACKAGES = {
 
 def recipe() -> tuple[list[str], str]:
     """The bridge's command, its port left out, and the upstream of the gateway, as the document says."""
-    found = RECIPE.search((ROOT / "docs/operating.md").read_text())
+    found = RECIPE.search((ROOT / "docs/configuration.md").read_text())
     assert found is not None
     text = found[1]
     for package, main in PACKAGES.items():

@@ -1,6 +1,7 @@
 """What the tests of the relay share: gateways that are started once, and the sockets of their upstreams."""
 
 import asyncio
+import json
 import signal
 from collections.abc import AsyncIterator, Iterator
 
@@ -78,8 +79,14 @@ async def spoilt_rig(place: Place) -> AsyncIterator[Rig]:
     """The same for an upstream that sends unasked bytes. The gateway forgets that before the next test."""
     async with rig_at(place) as one:
         yield one
-    if place.gateway.process is not None:
-        await reloaded(place.gateway)
+    if place.gateway.file is not None:
+        # What is known of an upstream outlives a reload, unless it is another.
+        config = json.loads(place.gateway.file.read_text())
+        upstream = config["upstreams"][0]
+        for name in ("another", upstream["name"]):
+            upstream["name"] = name
+            place.gateway.reconfigure(config)
+            await reloaded(place.gateway)
 
 
 async def reloaded(gateway: Gateway) -> None:

@@ -82,7 +82,7 @@ class Rig:
         while True:
             seen += 1
             peer = await self.upstream.request(seen, FOREVER_S)
-            self._answering.append(asyncio.create_task(self._answer(script, self.upstream.requests[seen - 1], peer)))
+            self._answering.append(asyncio.create_task(self._answer(script, self.upstream.message(seen), peer)))
 
     @staticmethod
     async def _answer(script: Script, request: Message, peer: Peer) -> None:

@@ -3,12 +3,18 @@
 In: arguments, files, standard input, the environment. Out: exit status, what it prints. Always: the real command.
 """
 
+import asyncio
 import http.client
 import json
+import logging
+import os
 import signal
 from pathlib import Path
 
-from tests.launch import Gateways, Json, eventually, held_port, listening, logged, port_of, run, settings
+import pytest
+
+from gateway.operate import logs
+from tests.launch import Gateways, Json, command, eventually, held_port, logged, port_of, ports, run, settings
 
 ONE = "upstreams: [{name: a, url: 'http://a.example/mcp'}]\n"
 
@@ -16,6 +22,23 @@ ONE = "upstreams: [{name: a, url: 'http://a.example/mcp'}]\n"
 def write(path: Path, text: str) -> str:
     path.write_text(text)
     return str(path)
+
+
+# ---- names that are no UTF-8 ----
+
+
+@pytest.mark.parametrize("lines", [logs.JsonLines(), logs.TextLines()])
+def test_a_log_names_a_file_whose_name_is_no_utf_8(lines: logging.Formatter) -> None:
+    record = logging.makeLogRecord({"msg": "not reloaded", "why": os.fsdecode(b"gate\xff.yaml"), "levelname": "ERROR"})
+    assert "gate\\udcff.yaml" in lines.format(record)
+
+
+def test_check_names_a_file_whose_name_is_no_utf_8(tmp_path: Path) -> None:
+    file = Path(os.fsdecode(os.fsencode(tmp_path) + b"/gate\xff.yaml"))
+    file.write_text(ONE)
+    checked = run("--check", "--config", str(file), PYTHONIOENCODING="utf-8:strict")  # as in most locales
+    assert (checked.returncode, checked.stderr) == (0, "")
+    assert "gate\\udcff.yaml: valid" in checked.stdout
 
 
 # ---- --check ----
@@ -90,12 +113,25 @@ def test_flags_that_do_not_go_together(tmp_path: Path) -> None:
 # ---- a gateway that runs ----
 
 
-def test_log_level_goes_before_the_files(tmp_path: Path) -> None:
-    with listening() as taken, held_port() as admin:
-        config = settings(port_of(taken), port_of(admin), 1, {"log": {"level": "debug"}})
+@pytest.mark.parametrize(("level", "lines"), [("info", 1), ("error", 0)])
+async def test_log_level_goes_before_the_files(tmp_path: Path, level: str, lines: int) -> None:
+    with ports() as (listen, admin):
+        config = settings(listen, admin, 1, {"log": {"level": "debug"}})
         file = write(tmp_path / "gate.yaml", json.dumps(config))
-        said = run("--config", file, "--log-level", "info").stderr
-        assert '"draining"' in said and run("--config", file, "--log-level", "error").stderr.count("draining") == 0
+
+        async def serves() -> bool:
+            try:
+                _, writer = await asyncio.open_connection("127.0.0.1", listen)
+            except ConnectionError:
+                return False
+            writer.close()
+            return True
+
+        async with command("--config", file, "--log-level", level) as process:
+            await eventually(serves, "a gateway that serves")
+            process.terminate()
+            said, _ = await process.communicate()
+        assert (said.count(b'"stopped"'), said.count(b'"debug"')) == (lines, 0)
 
 
 async def test_sighup_without_a_file_does_nothing(gateways: Gateways) -> None:

@@ -227,7 +227,7 @@ async def test_a_connection_goes_back_only_if_everything_on_it_was_read() -> Non
             peer = await upstream.request()
             await peer.send(response(b"x" * (HELD_BYTES_MAX + 1)))
             unread = await waiting
-            await until(lambda: unread.body.complete)
+            await until(lambda: unread.body.is_whole)
         async with pool.call(b"GET") as call_:
             waiting = asyncio.create_task(call_.send_all(asked, b"", None, again=False))
             peer = await upstream.request(2)
@@ -376,6 +376,25 @@ async def test_a_message_with_expect_is_asked_for_and_answered(rig: Rig) -> None
     await peer.send(answer(result(1, {})))
     assert (await one.response()).status == 200
     assert [m.status for m in one.responses()] == [100, 200], "and only once"
+
+
+@pytest.mark.parametrize("begun", [b"", b"3\r\nabc\r\n"], ids=["at once", "behind a chunk"])
+@pytest.mark.parametrize("waits", [True, False], ids=["in its own piece", "with the head"])
+async def test_a_malformed_chunk_behind_expect_is_the_clients_fault(rig: Rig, waits: bool, begun: bytes) -> None:
+    """Where no piece of the body had come, it was taken for a server that says nothing: 504 at once."""
+
+    async def failures() -> float:
+        counted = await rig.gateway.metrics()
+        return sum(count for (name, _), count in counted.items() if name == "taskgate_failures_total")
+
+    before = await failures()
+    head = request(b"PUT", fields=[TEXT, b"Transfer-Encoding: chunked", b"Expect: 100-continue"])
+    one = await rig.client(head if waits else head + begun + b"zz\r\n")
+    if waits:
+        await rig.upstream.head()
+        await one.send(begun + b"zz\r\n")
+    assert (await one.response()).status == 400
+    assert await failures() == before
 
 
 async def test_an_unknown_expectation_is_not_the_gateways_to_judge(rig: Rig) -> None:

@@ -5,6 +5,7 @@ the client got, and when.
 """
 
 import asyncio
+import contextlib
 import json
 import sys
 from collections.abc import Awaitable, Callable
@@ -17,7 +18,8 @@ from aiohttp import web
 
 from gateway.demo.legacy import LegacyServer
 from gateway.mcp import sse
-from gateway.transport.channel import OTHERS_MAX
+from gateway.transport import channel
+from gateway.transport.channel import OTHERS_MAX, READ_ON_MAX
 from tests.launch import Gateway, Gateways, eventually, listening, port_of
 from tests.peer import Peer
 from tests.relay.http1 import Message
@@ -29,6 +31,7 @@ from tests.relay.messages import (
     chunk,
     dumps,
     event,
+    fault,
     filtered,
     notification,
     page,
@@ -39,7 +42,7 @@ from tests.relay.messages import (
     stream,
     task,
 )
-from tests.relay.rig import Place, Rig, Server, Session, body, final, rig_at, rig_with, told
+from tests.relay.rig import FOREVER_S, Place, Rig, Script, Server, Session, body, final, own, rig_at, rig_with, told
 
 MIB = 1 << 20
 TASKS = [task(f"t-{n}", created=f"2026-01-01T00:00:{n:02}Z") for n in range(4)]
@@ -158,6 +161,61 @@ async def test_a_browser_may_read_a_streamed_answer(rig: Rig) -> None:
     assert cors_of(got) == CORS
 
 
+async def test_streams_that_are_read_on_behind_their_response_are_counted_for_the_gateway(
+    gateways: Gateways, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each refresh counted its own. Beyond the limit the connection is closed at once."""
+    monkeypatch.setattr(channel, "_READ_ON_S", FOREVER_S)
+    begun = list[Peer]()
+    asyncio.get_running_loop().set_debug(False)  # that makes a hundred exchanges slow
+
+    async def endless(asked: Message, peer: Peer) -> None:
+        begun.append(peer)
+        await peer.send(stream() + chunk(event(result(body(asked)["id"], page([])))))
+
+    async def six_closed() -> bool:
+        return sum(peer.end != "open" for peer in begun) >= 6
+
+    async with rig_with(gateways) as rig:
+        rig.serve(endless)
+        clients = [await rig.client(Session(rig).request(filtered())) for _ in range(READ_ON_MAX + 6)]
+        for one in clients:
+            assert (await one.response()).status == 200
+        await eventually(six_closed, "the ends beyond the limit")
+        assert [peer.end != "open" for peer in begun] == [False] * READ_ON_MAX + [True] * 6
+
+
+async def test_messages_that_come_while_a_query_is_being_cancelled_reach_one_of_those_that_wait(
+    gateways: Gateways,
+) -> None:
+    """Each exactly once (DESIGN 5.7): the cancelled query's answer ends only when it takes no more."""
+    count = 6000
+    async with own(gateways) as rig:
+        session = Session(rig)
+        first = await session.client(filtered(1))
+        peer = await rig.upstream.request()
+        second = await session.client(filtered(2))
+        note = [event(notification("notifications/message", level="info", data=f"n-{n}.")) for n in range(count)]
+        await peer.send(stream() + chunk(note[0]))
+        await first.hears(b"n-0.")
+        cancelled = await session.client(notification("notifications/cancelled", requestId=1))
+        for start in range(1, count, 1000):
+            await peer.send(chunk(b"".join(note[start : start + 1000])))
+        await (await rig.upstream.request(2)).send(b"HTTP/1.1 202 Accepted\r\nContent-Length: 0\r\n\r\n")
+        assert (await cancelled.response()).status == 202
+        await peer.send(chunk(event(result(body(rig.upstream.requests[0])["id"], page([])))) + LAST_CHUNK)
+        heard = (await first.response()).body + (await second.response()).body
+        assert [n for n in range(count) if heard.count(b'"n-%d."' % n) != 1] == []
+
+
+async def lists(rig: Rig, number: int, *cors: bytes) -> None:
+    """Have the upstream list its tasks to the page, with these fields: then what is wrong is said without asking."""
+    one = await rig.client(rig.post(filtered(7), PAGE))
+    peer, own_id = await crawl_id(rig, number)
+    await peer.send(answer(result(own_id, page([])), *cors))
+    await one.response()
+
+
 PREFLIGHT = request(b"OPTIONS", fields=[PAGE, b"Access-Control-Request-Method: POST"])
 
 
@@ -165,14 +223,16 @@ PREFLIGHT = request(b"OPTIONS", fields=[PAGE, b"Access-Control-Request-Method: P
 async def test_a_browser_may_read_what_is_wrong(gateways: Gateways, asked_before: str) -> None:
     """Errors have the CORS fields that the upstream last gave that page: a -32602, and the 502 after it has gone."""
     sock = listening()
-    async with gateways.in_process(port_of(sock)) as gateway, rig_at(Place(gateway, sock)) as rig:
+    async with gateways.in_process(port_of(sock), index={"max_age": 0}) as gateway, rig_at(Place(gateway, sock)) as rig:
         one = await rig.client(rig.post(call("ping"), PAGE) if asked_before == "ping" else PREFLIGHT)
         await (await rig.upstream.request()).send(response(b"", *CORS, b"Access-Control-Max-Age: 5"))
         await one.response()
+        await lists(rig, 2, *CORS)
         wrong = await rig.ask(rig.post(filtered(7, status=7), PAGE))
         assert body(wrong)["error"]["code"] == -32602
         assert cors_of(wrong) == CORS
         assert wrong.values(b"access-control-max-age") == []
+        rig.serve(Server({None: page([])}))
         assert cors_of(await rig.ask(rig.post(filtered(7, status=7), b"Origin: http://localhost:1"))) == []
         await rig.upstream.refuse()
         for asked in (call("ping"), filtered(7)):
@@ -182,26 +242,25 @@ async def test_a_browser_may_read_what_is_wrong(gateways: Gateways, asked_before
 
 
 async def test_a_page_that_the_upstream_admits_no_more_may_read_nothing(rig: Rig) -> None:
+    await lists(rig, 1, *CORS)
     one = await rig.client(rig.post(call("ping"), PAGE))
-    await (await rig.upstream.request()).send(response(b"", *CORS))
-    await one.response()
-    await one.send(rig.post(call("ping"), PAGE))
     await (await rig.upstream.request(2)).send(response(b""))
-    await one.response(2)
+    await one.response()
     assert cors_of(await rig.ask(rig.post(filtered(7, status=7), PAGE))) == []
 
 
 async def test_what_another_path_says_of_cors_admits_nobody_here(rig: Rig) -> None:
     """A `*` on a public document once made the gateway's own answers readable, and its absence revoked nothing."""
+    await lists(rig, 1)
     one = await rig.client(request(target=b"/.well-known/x", fields=[PAGE]))
-    await (await rig.upstream.request()).send(response(b"", *CORS))
+    await (await rig.upstream.request(2)).send(response(b"", *CORS))
     await one.response()
     assert cors_of(await rig.ask(rig.post(filtered(7, status=7), PAGE))) == []
     await one.send(rig.post(call("ping"), PAGE))
-    await (await rig.upstream.request(2)).send(response(b"", *CORS))
+    await (await rig.upstream.request(3)).send(response(b"", *CORS))
     await one.response(2)
     await one.send(request(target=b"/other", fields=[PAGE]))
-    await (await rig.upstream.request(3)).send(response(b""))
+    await (await rig.upstream.request(4)).send(response(b""))
     await one.response(3)
     assert cors_of(await rig.ask(rig.post(filtered(7, status=7), PAGE))) == CORS
 
@@ -209,13 +268,75 @@ async def test_what_another_path_says_of_cors_admits_nobody_here(rig: Rig) -> No
 @pytest.mark.parametrize("status", [b"401 Unauthorized", b"403 Forbidden"])
 async def test_a_refusal_without_cors_admits_a_page_no_more(rig: Rig, status: bytes) -> None:
     """Once only a 2xx did."""
+    await lists(rig, 1, *CORS)
     one = await rig.client(rig.post(call("ping"), PAGE))
-    await (await rig.upstream.request()).send(response(b"", *CORS))
-    await one.response()
-    await one.send(rig.post(call("ping"), PAGE))
     await (await rig.upstream.request(2)).send(response(b"", status=status))
-    await one.response(2)
-    assert cors_of(await rig.ask(rig.post(filtered(7, status=7), PAGE))) == []
+    await one.response()
+    wrong = await rig.client(rig.post(filtered(7, status=7), PAGE))
+    await (await rig.upstream.request(3)).send(response(b"", status=status))
+    refused = await wrong.response()
+    assert (refused.status, cors_of(refused)) == (int(status[:3]), [])
+
+
+QUERIES: dict[str, Json] = {"a list": {}, "a task by its id": {"taskIds": ["t-0"]}}
+
+
+@pytest.mark.parametrize("asked", QUERIES)
+@pytest.mark.parametrize("leaves", [False, True], ids=["reads again", "leaves"])
+async def test_a_refresh_whose_clients_do_not_read_holds_up_no_later_query(
+    gateways: Gateways, asked: str, leaves: bool
+) -> None:
+    """With `max_age: 0` it comes too late to share the refresh. It waited for `index.crawl_timeout`.
+
+    The slow client gets every message once, and the newer list.
+    """
+    async with rig_with(gateways, index={"max_age": 0, "full_crawl_interval": 0}) as rig:
+        session, query = Session(rig), QUERIES[asked]
+        slow = await session.client(filtered(1, **query))
+        peer, own_id = await crawl_id(rig)
+        slow.pause()
+        sent, enough = 0, asyncio.Event()
+        was, now = task("t-0"), {**task("t-0"), "lastUpdatedAt": "2026-02-01T00:00:00Z"}
+
+        def answered(message_id: object, found: Json) -> bytes:
+            return dumps(result(message_id, found if "taskIds" in query else page([found])))
+
+        async def answers() -> None:
+            nonlocal sent
+            await peer.send(stream())
+            while not (enough.is_set() or peer.closed):
+                note = notification("notifications/message", level="info", data=f"n-{sent}." + "x" * 60_000)
+                await peer.send(chunk(event(note)))
+                sent += 1
+            await peer.send(chunk(event(answered(own_id, was))) + LAST_CHUNK)
+
+        answering = asyncio.create_task(answers())
+        await _until_full(lambda: sent)
+        later = await session.client(filtered(2, **query))
+        other, other_id = await crawl_id(rig, 2)
+        await other.send(answer(answered(other_id, now)))
+        assert final(await later.response())["result"]["tasks"] == [now]
+        rig.serve(Server({None: page([now])}) if "taskIds" not in query else _gets(now))
+        enough.set()
+        if leaves:
+            slow.reset()
+            with contextlib.suppress(ConnectionError):
+                await answering
+        else:
+            slow.resume()
+            got = await slow.response()
+            await answering
+            assert [got.body.count(b"n-%d." % n) for n in range(sent)] == [1] * sent
+            assert told(got)[-1]["result"]["tasks"] == [now], "never backwards"
+
+
+def _gets(found: Json) -> Script:
+    """A server that knows one task."""
+
+    async def script(asked: Message, _peer: Peer) -> bytes:
+        return answer(result(body(asked)["id"], found))
+
+    return script
 
 
 # ---- half of a surrogate pair ----
@@ -322,7 +443,9 @@ async def test_a_look_at_more_than_it_may_hold_becomes_a_crawl(gateways: Gateway
         cursors.append(message["params"].get("cursor"))
         return answer(result(message["id"], pages[cursors[-1]]))
 
-    async with rig_with(gateways, index={"max_age": "0s", "full_crawl_interval": "1h"}) as rig:
+    async with rig_with(
+        gateways, index={"max_age": "0s", "full_crawl_interval": "1h", "page_bytes_max": "64MiB"}
+    ) as rig:
         rig.serve(script)
         session = Session(rig)
         everything = filtered(createdAfter="2026-01-01T00:00:01Z", status=["failed", "working"])
@@ -360,6 +483,21 @@ async def test_what_comes_behind_a_response_is_forwarded_while_the_answer_is_ope
     assert ids(final(got)) == ALL
     await peer.send(chunk(event(ASKS)) + LAST_CHUNK)
     assert one.received.count(dumps(ASKS)) == 0
+
+
+async def test_a_response_to_the_gateway_that_comes_once_more_stays_here(rig: Rig) -> None:
+    """With the first one, behind it, and on the stream of another request; so does one that nobody asked for."""
+    one = await rig.client(rig.post(filtered(7)))
+    peer, first_id = await crawl_id(rig)
+    again = event(result(first_id, page(TASKS[:2], "t-1")))
+    await peer.send(stream() + chunk(again + again + event(result(7, page([])))))
+    second, second_id = await crawl_id(rig, 2)
+    await peer.send(chunk(again + event(LOG)))
+    await one.hears(dumps(LOG))
+    await second.send(stream() + chunk(again + event(fault(first_id, -32603, "?"))))
+    await second.send(chunk(event(result(second_id, page(TASKS[2:])))) + LAST_CHUNK)
+    before, last = told(await one.response())
+    assert (before, ids(last)) == (LOG, ALL)
 
 
 async def test_an_answer_does_not_wait_for_the_end_of_the_crawlers_stream(rig: Rig) -> None:
@@ -930,3 +1068,18 @@ async def test_progress_never_goes_back(gateways: Gateways) -> None:
     assert progress == [2, 4]
     assert len(said[-1]["result"]["tasks"]) == 5
     assert len(rig.asked("tasks/list")) > len(pages)  # a crawl that grew too large, and the scan after it
+
+
+async def test_without_an_age_each_query_asks_however_soon_it_follows(gateways: Gateways) -> None:
+    """In one millisecond of uvloop's clock an answer was as new as the next query: it was given again."""
+    async with own(gateways, index={"max_age": "0s"}) as rig:
+
+        async def serve(asked: Message, peer: Peer) -> bytes:
+            return answer(result(body(asked)["id"], page([task("t-0")])))
+
+        rig.serve(serve)
+        queries = [rig.post(filtered(number)) for number in range(8)]
+        for count in range(1, 76):
+            client = await rig.client(*queries)
+            assert ids(final(await client.response(len(queries)))) == ["t-0"]
+            assert len(rig.upstream.requests) == count * len(queries)

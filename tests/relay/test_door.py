@@ -568,3 +568,15 @@ async def test_who_is_turned_away_and_stays_has_a_limit_too(gateways: Gateways) 
 
 async def _ok(_request: object, _peer: object) -> bytes:
     return response()
+
+
+@pytest.mark.parametrize("name", [b"Mcp-Session-Id", b"Mcp-Protocol-Version"])
+async def test_a_field_that_mcp_knows_once_is_refused_twice(gateways: Gateways, name: bytes) -> None:
+    """The gateway read the first: a server that reads the last one answered for another session than was looked up."""
+    async with rig_with(gateways) as rig:
+        rig.serve(_ok)
+        for given in ([name + b": a"], [name + b": a", b"x-between: b", name.lower() + b": a"]):
+            for asked in (post(filtered(), *given), request(fields=given), post(call("ping"), *given)):
+                answered = await rig.ask(asked)
+                assert (answered.status == 400) == (len(given) > 1)
+                assert answered.status != 400 or name.lower().decode() in body(answered)["error"]["message"]

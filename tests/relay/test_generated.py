@@ -18,7 +18,6 @@ from hypothesis import strategies as st
 
 from gateway.transport.exchange import CONTINUE, Exchange
 from gateway.transport.headers import Headers
-from gateway.transport.relay import Request
 from tests.launch import Gateways, eventually, listening, port_of
 from tests.relay.harness import (
     LAG_TRIES,
@@ -76,11 +75,13 @@ names = _of(_TOKEN, 1, 12).filter(lambda name: name.lower() not in _OF_A_MEANING
 values = _of(_VALUE)
 known = st.sampled_from(
     [
-        *(b"Accept: */*", b"mcp-session-id: s", b"Authorization: Bearer x", b"Origin: http://localhost:6274"),
+        *(b"Accept: */*", b"Authorization: Bearer x", b"Origin: http://localhost:6274"),
         *(b"Set-Cookie: a=1", b"WWW-Authenticate: Bearer", b"Access-Control-Allow-Origin: *"),
     ]
 )
 field = st.tuples(names, values).map(b": ".join)
+
+
 fields = st.lists(st.one_of(field, known), max_size=8)
 trailers = st.lists(field.map(b"~".__add__), max_size=2)  # no field that may not be a trailer begins so
 extensions = st.sampled_from([b"", b";x", b';a="b c"'])
@@ -141,6 +142,8 @@ def framed(draw: st.DrawFn, start: bytes, own: list[bytes], framings: tuple[str,
         named = [line.partition(b":")[0].swapcase() for line in draw(st.lists(st.sampled_from(lines), max_size=3))]
         named = [name for name in named if name.lower() not in _OF_WHO_ASKS]  # with these it is refused
         own = [*own, b"Connection: " + b" ,".join(named)]
+    if draw(st.booleans()):
+        own = [*own, b"mcp-session-id: s"]  # one at most: two are refused (DESIGN 10.3)
     for line in own:  # what frames a message stands anywhere among the rest, which was drawn in any order
         lines.insert(draw(st.integers(0, len(lines))), line)
     return b"\r\n".join([start, *lines, b"", payload]), framing
@@ -153,17 +156,20 @@ def _cut(data: bytes, places: list[int]) -> list[bytes]:
 
 
 @st.composite
-def cases(draw: st.DrawFn) -> Case:
-    """A few exchanges on one connection; one, for a client of HTTP/1.0."""
+def cases(draw: st.DrawFn, times: int = 1) -> Case:
+    """A few exchanges on one connection, each so many times; one, for a client of HTTP/1.0."""
     steps: list[Step] = []
     transcript = []
     version = draw(versions)
-    count = draw(counts) if version == b"HTTP/1.1" else 1
+    count = draw(counts) * times if version == b"HTTP/1.1" else 1
     for number in range(1, count + 1):
-        method = draw(methods)
-        ups = _UP if version == b"HTTP/1.1" else _UP_OF_OLD
-        asked, _ = draw(framed(b"%b %b %b" % (method, draw(targets), version), [b"Host: localhost"], ups))
-        answered, framing = draw(framed(b"HTTP/1.1 " + draw(statuses), [], _DOWN if number == count else _KEEPING))
+        if (number - 1) % times == 0:
+            method = draw(methods)
+            ups = _UP if version == b"HTTP/1.1" else _UP_OF_OLD
+            asked, _ = draw(framed(b"%b %b %b" % (method, draw(targets), version), [b"Host: localhost"], ups))
+            answered, framing = draw(framed(b"HTTP/1.1 " + draw(statuses), [], _DOWN if number == count else _KEEPING))
+            drawn = method, asked, answered, framing
+        method, asked, answered, framing = drawn
         if framing == "none":
             answered = b"HTTP/1.1 204 No Content\r\n" + answered.partition(b"\r\n")[2]
         if method == b"HEAD":  # which is answered as GET is, but for the body
@@ -223,6 +229,16 @@ def test_generated_exchanges(plain_place: Place, straight: socket.socket, runner
     runner.run(_agree(case, straight, plain_place))
 
 
+@settings(max_examples=EXAMPLES // 8, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(case=cases(times=2))
+def test_generated_exchanges_whose_heads_came_before(
+    plain_place: Place, straight: socket.socket, runner: asyncio.Runner, case: Case
+) -> None:
+    """On other connections, and on their own."""
+    for _ in range(2):
+        runner.run(_agree(case, straight, plain_place))
+
+
 @settings(max_examples=EXAMPLES // 4, deadline=None)
 @given(places=_places(6))
 def test_a_stream_split_anywhere(
@@ -252,8 +268,8 @@ def _as_ascii(self: Headers) -> bytes:
     return b"".join(b"%b: %b\r\n" % pair for pair in self).decode("ascii", "replace").encode("latin-1", "replace")
 
 
-def _tidied(self: Request) -> bytes:
-    return b"%b %b HTTP/1.1\r\n%b\r\n" % (self.method, self.target.replace(b"//", b"/"), self.headers.block())
+def _tidied(method: bytes, target: bytes, headers: Headers) -> bytes:
+    return b"%b %b HTTP/1.1\r\n%b\r\n" % (method, target.replace(b"//", b"/"), headers.block())
 
 
 def _bare(self: Exchange, status: int, reason: bytes, _: Headers) -> None:
@@ -284,7 +300,7 @@ FAULTS: Final[dict[str, tuple[str, Callable[..., object], str]]] = {
         _as_ascii,
         "a request|a response",
     ),
-    "two slashes become one": ("gateway.transport.relay.Request.head", _tidied, "a request"),
+    "two slashes become one": ("gateway.transport.caller.request_head", _tidied, "a request"),
     "trailers are dropped": ("gateway.transport.headers.Headers.passable_trailers", _without_trailers, "trailers"),
     "1xx responses lose their fields": ("gateway.transport.exchange.Exchange.write_informational", _bare, "a response"),
     "1xx responses go to HTTP/1.0": (

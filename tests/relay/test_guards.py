@@ -1,18 +1,26 @@
-"""Guards on task operations: a rate for each identity, a longest ttl; off unless configured.
+"""Guards on task operations: a rate for each client, a price for each query, a longest ttl; off unless configured.
 
 In: requests about tasks. Out: what reaches the upstream, byte for byte, and 429.
 """
 
+import asyncio
+import gzip
 import json
+import socket
+import tempfile
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
 
 from gateway.config import GuardLimits
+from gateway.identity import payer
 from tests.launch import Gateways, eventually
-from tests.peer import Peer
+from tests.peer import Client, Peer
 from tests.relay.http1 import Message
-from tests.relay.messages import answer, call, chunked, filtered, page, post, request, result
+from tests.relay.messages import answer, call, chunked, dumps, fault, filtered, page, post, request, result, task
 from tests.relay.rig import Rig, body, rig_with
 
 pytestmark = pytest.mark.usefixtures("harness_alone")
@@ -68,6 +76,52 @@ async def test_nothing_else_counts(gateways: Gateways) -> None:
         assert await statuses(rig, *[post(message, ALICE) for message in others * 2]) == [200] * 6
 
 
+async def echo_all(asked: Message, peer: Peer) -> bytes:
+    """An upstream that answers everything alike."""
+    return answer(result(1, {}))
+
+
+def raw(data: bytes, *fields: bytes) -> bytes:
+    """A POST that accepts event streams, as MCP's do."""
+    return request(b"POST", b"/mcp", [b"Accept: application/json, text/event-stream", ALICE, *fields], data)
+
+
+GET = dumps(call("tasks/get", taskId="t"))
+JSON_TYPE = b"Content-Type: application/json"
+UNREAD = [
+    pytest.param(raw(GET[:-2] + b',"x":"\xff"}}', JSON_TYPE), id="no UTF-8"),
+    pytest.param(raw(GET[:-2] + b',"x":' + b"[" * 2000 + b"]" * 2000 + b"}}", JSON_TYPE), id="deep"),
+    pytest.param(raw(gzip.compress(GET), JSON_TYPE, b"Content-Encoding: gzip"), id="gzip"),
+    pytest.param(raw(GET, JSON_TYPE, b"Content-Encoding: identity"), id="identity"),
+    pytest.param(raw(GET, b"Content-Type: text/plain, application/json"), id="two types"),
+    pytest.param(raw(b"[%b]" % GET, JSON_TYPE), id="a batch"),
+    pytest.param(raw(GET.ljust(200_000), JSON_TYPE), id="large"),
+]
+
+
+@pytest.mark.parametrize("asked", UNREAD)
+async def test_a_body_that_passes_unread_counts_once(gateways: Gateways, asked: bytes) -> None:
+    """Some server reads each of these, so one token brought any number of requests."""
+    async with rig_with(gateways, guards=SLOW, limits={"inspected_body_bytes_max": 100_000}) as rig:
+        rig.serve(echo_all)
+        assert await statuses(rig, *[asked] * 4) == [200, 200, 429, 429]
+
+
+async def test_a_batch_pays_for_each_of_its_messages(gateways: Gateways) -> None:
+    async with rig_with(gateways, guards={**SLOW, "task_operations_burst": 5}) as rig:
+        rig.serve(echo_all)
+        batch = raw(b"[%b]" % b",".join([GET] * 3), JSON_TYPE)
+        assert await statuses(rig, batch, batch, raw(GET, JSON_TYPE)) == [200, 429, 200]
+
+
+async def test_what_asks_for_no_event_stream_is_no_mcp_and_does_not_count(gateways: Gateways) -> None:
+    async with rig_with(gateways, guards={**SLOW, "task_operations_burst": 1}) as rig:
+        rig.serve(echo_all)
+        login = request(b"POST", b"/token", [b"Content-Type: application/x-www-form-urlencoded", ALICE], b"a=b")
+        registration = request(b"POST", b"/register", [JSON_TYPE, b"Accept: application/json", ALICE], b"{}")
+        assert await statuses(rig, *[login, registration] * 2) == [200] * 4
+
+
 async def test_tokens_come_back(gateways: Gateways) -> None:
     async with rig_with(gateways, guards={"task_operations_per_second": 5, "task_operations_burst": 1}) as rig:
         rig.serve(echo)
@@ -99,6 +153,245 @@ async def test_only_so_many_identities_are_told_apart(gateways: Gateways) -> Non
         rig.serve(echo)
         get = call("tasks/get", taskId="t")
         assert await statuses(rig, post(get, ALICE), post(get, BOB), post(get, ALICE)) == [200, 200, 200]
+
+
+def named(count: int, *fields: bytes) -> bytes:
+    """A query that names tasks: the server is asked for each."""
+    return post(filtered(taskIds=[f"t{n}" for n in range(count)]), *fields)
+
+
+async def no_such_task(asked: Message, peer: Peer) -> bytes:
+    """An upstream that knows no task, and lists none."""
+    message = body(asked)
+    if message["method"] == "tasks/get":
+        return answer(fault(message["id"], -32602, "no such task"))
+    return answer(result(message["id"], page([])))
+
+
+async def test_a_wrong_query_costs_one(gateways: Gateways) -> None:
+    async with rig_with(gateways, guards=SLOW) as rig:
+        rig.serve(echo)
+        assert await statuses(rig, *[post(filtered(status=7), ALICE)] * 3) == [200, 200, 429]
+        assert len(rig.asked("tasks/list")) == 1
+
+
+async def test_a_query_beyond_the_bucket_gets_429_and_asks_nothing(gateways: Gateways) -> None:
+    async with rig_with(gateways, guards={"task_operations_per_second": 0.01, "task_operations_burst": 99}) as rig:
+        rig.serve(no_such_task)
+        assert await statuses(rig, post(call("tasks/get", taskId="t"), ALICE)) == [200]
+        refused = await rig.ask(named(99, ALICE))
+        assert refused.status == 429
+        assert 50 <= int(refused.value(b"retry-after") or 0) <= 100
+        assert "takes 99" in body(refused)["error"]["message"]
+        assert len(rig.upstream.requests) == 1, "nothing was asked for it"
+        assert await statuses(rig, named(98, ALICE)) == [200], "a query that is refused takes nothing"
+        assert len(rig.asked("tasks/get")) == 99
+        assert await statuses(rig, post(call("tasks/get", taskId="t"), ALICE)) == [429], "98 were taken"
+
+
+@pytest.mark.parametrize("count", [1, 2, 7, 99])
+async def test_a_query_pays_for_each_task_that_is_asked_for(gateways: Gateways, count: int) -> None:
+    async with rig_with(gateways, guards={"task_operations_per_second": 0.01, "task_operations_burst": 100}) as rig:
+        rig.serve(no_such_task)
+        assert await statuses(rig, named(count, ALICE)) == [200]
+        assert len(rig.asked("tasks/get")) == count
+        get = post(call("tasks/get", taskId="t"), ALICE)
+        assert await statuses(rig, *[get] * (100 - count), get) == [200] * (100 - count) + [429]
+
+
+async def test_a_crawl_costs_one_and_so_does_a_query_that_needs_nothing(gateways: Gateways) -> None:
+    pages = {None: page([], "2"), "2": page([], "3"), "3": page([])}
+
+    async def listed(asked: Message, peer: Peer) -> bytes:
+        return answer(result(body(asked)["id"], pages[body(asked)["params"].get("cursor")]))
+
+    async with rig_with(gateways, guards={**SLOW, "task_operations_burst": 3}, index={"max_age": "1h"}) as rig:
+        rig.serve(listed)
+        assert await statuses(rig, *[post(filtered(), ALICE)] * 4) == [200, 200, 200, 429]
+        assert len(rig.asked("tasks/list")) == 3, "three pages, once"
+
+
+async def test_a_price_above_the_bucket_is_taken_from_a_full_bucket_only_and_owed(gateways: Gateways) -> None:
+    guards = {"task_operations_per_second": 20, "task_operations_burst": 2}
+    async with rig_with(gateways, guards=guards) as rig:
+        rig.serve(no_such_task)
+        get = post(call("tasks/get", taskId="t"), ALICE)
+        assert await statuses(rig, get, named(22, ALICE)) == [200, 429]
+        began_at = asyncio.get_running_loop().time()
+
+        async def admitted() -> bool:
+            return (await rig.ask(named(22, ALICE))).status == 200
+
+        await eventually(admitted, "a full bucket, though a client that tries again takes nothing of it")
+        assert len(rig.asked("tasks/get")) == 23
+        owes = await rig.ask(get)
+        assert (owes.status, owes.value(b"retry-after")) == (429, b"2"), "20 below zero, at 20 a second"
+
+        async def paid() -> bool:
+            return (await rig.ask(get)).status == 200
+
+        await eventually(paid, "the bucket above zero again")
+        assert asyncio.get_running_loop().time() - began_at > 1, "21 tokens at 20 a second"
+
+
+async def test_what_a_later_step_of_a_query_asks_is_taken_too(gateways: Gateways) -> None:
+    """The ttl of tasks passes while the pages are read: before they are shown, the server is asked for each."""
+
+    ends: list[datetime] = []
+
+    async def passed() -> bool:
+        return datetime.now(UTC) > ends[0]
+
+    async def expired(asked: Message, peer: Peer) -> bytes:
+        message, now = body(asked), datetime.now(UTC)
+        if message["method"] == "tasks/get":
+            return answer(fault(message["id"], -32602, "no such task"))
+        if "cursor" in message["params"]:
+            await eventually(passed, "the end of the ttl")
+            return answer(result(message["id"], page([])))
+        ends.append(now + timedelta(milliseconds=20))
+        tasks = [task(f"t{n}", created=now.isoformat().replace("+00:00", "Z"), ttl=10) for n in range(5)]
+        return answer(result(message["id"], page(tasks, "2")))
+
+    async with rig_with(gateways, guards={**SLOW, "task_operations_burst": 3}) as rig:
+        rig.serve(expired)
+        assert await statuses(rig, post(filtered(), ALICE)) == [200], "what has begun is finished"
+        assert [len(rig.asked("tasks/list")), len(rig.asked("tasks/get"))] == [2, 5]
+        refused = await rig.ask(post(call("tasks/list"), ALICE))
+        assert refused.status == 429
+        assert 350 < int(refused.value(b"retry-after") or 0) <= 400, "3 - 1 - 5 is 3 below zero, at 0.01 a second"
+
+
+async def test_a_server_that_is_asked_first_is_asked_nothing_beyond_the_bucket(gateways: Gateways) -> None:
+    """A client of an earlier revision: the server is asked as the client does, before its tasks are asked for."""
+    earlier = b"MCP-Protocol-Version: 2025-06-18"
+    async with rig_with(gateways, guards={**SLOW, "task_operations_burst": 10}) as rig:
+        rig.serve(no_such_task)
+        # It needs 10 and 1: that is above the bucket, which would have to be full.
+        assert await statuses(rig, post(call("tasks/get", taskId="t"), BOB), named(10, BOB, earlier)) == [200, 429]
+        assert len(rig.upstream.requests) == 1
+        assert await statuses(rig, named(9, ALICE, earlier)) == [200]
+        assert [len(rig.asked("tasks/list")), len(rig.asked("tasks/get"))] == [1, 10]
+        assert await statuses(rig, post(call("tasks/get", taskId="t"), ALICE)) == [429]
+
+
+async def test_who_begins_an_ask_pays_for_it_and_who_joins_it_pays_one(gateways: Gateways) -> None:
+    go = asyncio.Event()
+
+    async def held(asked: Message, peer: Peer) -> bytes:
+        await go.wait()
+        return await no_such_task(asked, peer)
+
+    async with rig_with(gateways, guards={**SLOW, "task_operations_burst": 8}) as rig:
+        rig.serve(held)
+        first = await rig.client(named(5, ALICE))
+        await rig.upstream.until(lambda: len(rig.upstream.requests) == 5, "the first query's asks")
+        others = [await rig.client(named(5, ALICE)) for _ in range(3)]
+
+        async def joined() -> bool:
+            return (await rig.gateway.metrics())["taskgate_requests_in_flight", (("upstream", "up"),)] == 4
+
+        await eventually(joined, "the others under way")
+        go.set()
+        assert [(await one.response()).status for one in (first, *others)] == [200] * 4
+        assert len(rig.upstream.requests) == 5
+        assert await statuses(rig, post(call("tasks/get", taskId="t"), ALICE)) == [429], "8 were taken"
+
+
+INVENTED = [
+    pytest.param([lambda n: b"X-Invented: %d" % n], id="a field"),
+    pytest.param([lambda n: b"X-Invented-%d: 1" % n], id="a name"),
+    pytest.param([lambda n: b"X-Forwarded-For: 10.0.0.%d" % n], id="an address"),
+    pytest.param([lambda n: ALICE, lambda n: b"Cookie: %d" % n], id="a cookie beside Authorization"),
+    pytest.param([lambda n: b"Cookie: alice", lambda n: b"X-Api-Key: %d" % n], id="a key beside a cookie"),
+    pytest.param([lambda n: b"Mcp-Session-Id: %d" % n], id="a session"),
+    pytest.param([lambda n: b"Proxy-Authorization: %d" % n], id="of another proxy"),
+]
+
+
+@pytest.mark.parametrize("fields", INVENTED)
+async def test_an_invented_field_makes_no_other_client(
+    gateways: Gateways, fields: list[Callable[[int], bytes]]
+) -> None:
+    async with rig_with(gateways, guards=SLOW) as rig:
+        rig.serve(echo)
+        asked = [post(call("tasks/get", taskId="t"), *(field(n) for field in fields)) for n in range(4)]
+        assert await statuses(rig, *asked) == [200, 200, 429, 429]
+
+
+SPELLED = [
+    pytest.param(lambda n: ALICE + b" " * n, id="white space behind it"),
+    pytest.param(lambda n: ALICE + b"\t" * n, id="tabs behind it"),
+    pytest.param(lambda n: b"Authorization: Bearer " + b" " * n + b"alice", id="white space inside"),
+    pytest.param(lambda n: b"Authorization: " + [b"bearer", b"Bearer", b"BEARER", b"beareR"][n] + b" alice", id="case"),
+    pytest.param(lambda n: ALICE + b" %d" % n, id="a word behind the token"),
+    pytest.param(lambda n: ALICE + b"\r\nAuthorization: %d" % n, id="a second field behind it"),
+    pytest.param(lambda n: b"Authorization: %d\r\n" % n + ALICE, id="a second field before it"),
+    pytest.param(lambda n: b"Cookie: alice\r\nCookie: %d" % n, id="a second cookie field"),
+]
+
+
+@pytest.mark.parametrize("named", [None, ["authorization", "Cookie"]], ids=["any", "identity_headers"])
+@pytest.mark.parametrize("field", SPELLED)
+async def test_a_credential_spelled_otherwise_is_the_same_client(
+    gateways: Gateways, field: Callable[[int], bytes], named: list[str] | None
+) -> None:
+    """Servers take each of these for one token. Several fields count by the address: one of them is invented."""
+    async with rig_with(gateways, guards=SLOW, upstream={"identity_headers": named}) as rig:
+        rig.serve(echo)
+        asked = [post(call("tasks/get", taskId="t"), field(n)) for n in range(4)]
+        assert await statuses(rig, *asked) == [200, 200, 429, 429]
+
+
+async def test_clients_are_told_apart_by_authorization_then_cookie_then_address(gateways: Gateways) -> None:
+    async with rig_with(gateways, guards={**SLOW, "task_operations_burst": 1}) as rig:
+        rig.serve(echo)
+        asked = [ALICE, BOB, b"Cookie: alice", b"Cookie: bob", b"X-None: of these"]
+        get = call("tasks/get", taskId="t")
+        assert await statuses(rig, *(post(get, field) for field in asked)) == [200] * 5
+        assert await statuses(rig, *(post(get, field) for field in asked)) == [429] * 5
+        sock = socket.create_connection(("127.0.0.1", rig.gateway.port), source_address=("127.0.0.9", 0))
+        other = Client(sock)
+        await other.send(post(get))
+        assert (await other.response()).status == 200, "another address"
+        await other.close()
+
+
+async def test_identity_headers_say_whom_guards_count(gateways: Gateways) -> None:
+    async with rig_with(
+        gateways, guards={**SLOW, "task_operations_burst": 1}, upstream={"identity_headers": ["X-User"]}
+    ) as rig:
+        rig.serve(echo)
+        get = call("tasks/get", taskId="t")
+        fields = [(b"X-User: a", ALICE), (b"X-User: b", ALICE), (b"X-User: a", BOB), (ALICE,), (BOB,)]
+        assert await statuses(rig, *(post(get, *each) for each in fields)) == [200, 200, 429, 200, 429]
+
+
+async def test_over_a_unix_socket_all_without_credentials_are_one_client(gateways: Gateways) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        path = str(Path(folder) / "gateway.sock")
+        async with rig_with(gateways, guards={**SLOW, "task_operations_burst": 1}, listen=f"unix:{path}") as rig:
+            rig.serve(echo)
+            get = call("tasks/get", taskId="t")
+            seen = []
+            for field in (b"X-A: 1", b"X-A: 2", ALICE, BOB):
+                reader, writer = await asyncio.open_unix_connection(path)
+                writer.write(post(get, field))
+                seen.append(int((await reader.readline()).split()[1]))
+                writer.close()
+                await writer.wait_closed()
+            assert seen == [200, 429, 200, 200]
+
+
+def test_of_an_ipv6_address_the_network_counts() -> None:
+    """One customer has 2**64 addresses there."""
+
+    def whose(address: str) -> bytes:
+        return payer((), None, address)
+
+    assert whose("2001:db8::1") == whose("2001:db8::ffff:2") != whose("2001:db8:0:1::1")
+    assert whose("fe80::1%eth0") == whose("fe80::2%eth1")
+    assert whose("::ffff:192.0.2.1") == whose("192.0.2.1") != whose("::ffff:192.0.2.2") != whose("unix")
 
 
 TTL = b'{"jsonrpc":"2.0", "id":1,"method":"tools/call","params":{"name":"x","task":{ "ttl" : %b ,"x":1e400}},"y":[ ]}'

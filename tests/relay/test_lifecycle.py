@@ -182,6 +182,18 @@ async def test_sigterm_closes_a_stream_whose_head_has_not_come(gateways: Gateway
         assert await rig.gateway.exits() == 0
 
 
+async def test_a_drain_does_not_wait_for_what_has_become_a_stream(gateways: Gateways) -> None:
+    """It did, until another connection had ended: a head that comes during a drain says that there is no end."""
+    async with own(gateways, limits={"drain_timeout": "1h"}) as rig:
+        one = await rig.client(request(fields=[b"Accept: text/event-stream"]))
+        peer = await rig.upstream.request()
+        rig.gateway.signal(signal.SIGTERM)
+        await refused(rig.gateway)
+        await peer.send(stream() + chunk(event(b"1")))
+        await one.ends()
+        assert await rig.gateway.exits() == 0
+
+
 async def test_sigterm_waits_no_longer_than_its_limit(gateways: Gateways) -> None:
     async with own(gateways, limits={"drain_timeout": "500ms"}) as rig:
         one = await rig.client(post(call("tools/call")))
@@ -905,7 +917,19 @@ async def test_metrics_say_what_happened_and_to_whom_nothing(gateways: Gateways)
         for secret in SECRETS.values():
             assert secret not in text
         labels = {label for _, pairs in after for label, _ in pairs}
-        assert labels <= {"upstream", "kind", "status", "method", "outcome", "code", "why", "version", "python", "le"}
+        assert labels <= {
+            "upstream",
+            "kind",
+            "status",
+            "method",
+            "outcome",
+            "code",
+            "why",
+            "reason",
+            "version",
+            "python",
+            "le",
+        }
         ours = {name for name, _ in after if not name.startswith(("python_", "process_"))}
         assert all(re.fullmatch(r"taskgate_[a-z_]+", name) for name in ours)
 

@@ -4,16 +4,23 @@ In: traffic and faults. Out: samples of /metrics, lines of the log. Always: the 
 """
 
 import asyncio
+import gzip
 import hashlib
+import json
 import os
 import re
 import shutil
 import signal
 import subprocess
+import time
+from pathlib import Path
+from time import monotonic
 from typing import Any
 
+import aiohttp
 import pytest
 
+from tests.certificates import signed
 from tests.launch import Gateways, Json, Samples, changes, eventually, logged, port_of, settings
 from tests.peer import Peer
 from tests.relay.http1 import Message
@@ -131,10 +138,11 @@ async def test_counters_are_there_before_the_first_event(gateways: Gateways) -> 
         found = await rig.gateway.metrics()
         for kind in ("UpstreamUnreachable", "UpstreamTimeout", "UpstreamBroken", "Overloaded"):
             assert found["taskgate_failures_total", (("kind", kind), ("upstream", "up"))] == 0
-        for outcome in ("index", "refreshed", "coalesced", "scanned", "failed"):
+        for outcome in ("index", "refreshed", "coalesced", "scanned", "refused", "failed"):
             assert found["taskgate_queries_total", (("outcome", outcome), ("upstream", "up"))] == 0
         for why in ("connections_max", "descriptors"):
             assert found["taskgate_connections_refused_total", (("why", why),)] == 0
+        assert found["taskgate_tls_handshake_failures_total", (("reason", "certificate"),)] == 0
 
 
 async def test_requests_in_flight(gateways: Gateways) -> None:
@@ -150,8 +158,8 @@ async def test_requests_in_flight(gateways: Gateways) -> None:
 
 
 async def test_an_upstream_is_up_until_an_exchange_shows_that_it_is_not(gateways: Gateways) -> None:
+    """tests/relay/test_state.py has the states."""
     async with rig_with(gateways, upstream={"response_timeout": "500ms"}) as rig:
-        await samples_with(rig, "upstream_up", 1, upstream="up")
         one = await rig.client(post(call("ping")))
         peer = await rig.upstream.request()
         peer.reset()
@@ -175,6 +183,63 @@ async def test_a_crawl_shows_that_an_upstream_is_down_too(gateways: Gateways) ->
     async with rig_with(gateways, upstream={"url": "http://127.0.0.1:1/mcp"}) as rig:
         assert (await rig.ask(post(filtered()))).status == 502
         await samples_with(rig, "upstream_up", 0, upstream="up")
+
+
+@pytest.mark.parametrize(
+    ("said", "outcome"),
+    [
+        (json.dumps(fault("ID", -32601, "Method not found")).encode(), "refused"),
+        (json.dumps(fault("ID", -32603, "No room")).encode(), "failed"),
+        *((response(status=status), "refused") for status in (b"401 Unauthorized", b"403 Forbidden", b"404 Not Found")),
+        *((response(status=status), "failed") for status in (b"429 Too Many Requests", b"500 Internal Server Error")),
+    ],
+)
+async def test_a_list_that_the_server_refuses_has_not_failed(gateways: Gateways, said: bytes, outcome: str) -> None:
+    async def refuse(asked: Message, peer: Peer) -> bytes:
+        message = body(asked)
+        return answer(json.loads(said) | {"id": message["id"]}) if message and b"ID" in said else said
+
+    async with rig_with(gateways) as rig:
+        rig.serve(refuse)
+        await rig.ask(post(filtered()))
+        found = await samples_with(rig, "queries_total", 1, upstream="up", outcome=outcome)
+        other = {"refused": "failed", "failed": "refused"}[outcome]
+        assert found["taskgate_queries_total", (("outcome", other), ("upstream", "up"))] == 0
+
+
+@pytest.mark.parametrize(("accepted", "coding"), [("gzip", "gzip"), ("identity", None), ("deflate, br", None)])
+async def test_metrics_are_compressed_for_a_scraper_that_takes_it(
+    gateways: Gateways, accepted: str, coding: str | None
+) -> None:
+    async with rig_with(gateways) as rig, aiohttp.ClientSession(auto_decompress=False) as http:
+        url = f"http://127.0.0.1:{rig.gateway.admin}/metrics"
+        async with http.get(url, headers={"Accept-Encoding": accepted}) as scraped:
+            data = await scraped.read()
+        assert scraped.headers.get("Content-Encoding") == coding
+        assert b"taskgate_build_info" in (gzip.decompress(data) if coding else data)
+
+
+async def test_when_certificates_end_is_read_again_at_a_reload(gateways: Gateways, tmp_path: Path) -> None:
+    cert, key = tmp_path / "cert.pem", tmp_path / "key.pem"
+    signed(cert, key, days=3)
+    shown = {"certificate": str(cert), "key": str(key)}
+    async with rig_with(gateways, log={}, upstream={"url": "https://127.0.0.1:1/", "tls": shown}) as rig:
+        for days in (3, 40_000):  # from 2050 on the instant has another form
+            signed(cert, key, days=days)
+            changed = {"upstream": {"url": "https://127.0.0.1:1/", "tls": shown}}
+            rig.gateway.reload(settings(rig.gateway.port, rig.gateway.admin, port_of(rig.place.listening), changed))
+            found = (await rig.gateway.metrics())[
+                "taskgate_certificate_expiry_timestamp_seconds", (("upstream", "up"),)
+            ]
+            assert abs(found - time.time() - days * 86400) < 60
+
+
+async def test_connections_that_are_refused_are_no_connections_in_use(gateways: Gateways) -> None:
+    async with rig_with(gateways, limits={"connections_max": 3}) as rig:
+        for _ in range(9):
+            await rig.client()
+        found = await samples_with(rig, "connections_refused_total", 6, why="connections_max")
+        assert found["taskgate_connections", ()] == 3
 
 
 async def test_what_waits_for_news_is_no_slow_answer(gateways: Gateways) -> None:
@@ -271,8 +336,10 @@ async def test_a_result_that_has_an_error_in_it_is_none(gateways: Gateways) -> N
 
 
 async def test_errors_of_the_gateway_count_too(gateways: Gateways) -> None:
-    async with rig_with(gateways, log={"level": "info"}, upstream={"url": "http://127.0.0.1:1/mcp"}) as rig:
+    async with rig_with(gateways, log={"level": "info"}) as rig:
+        rig.serve(Server({None: page([])}))
         await rig.ask(post(filtered(status=["none"])))
+        await rig.upstream.refuse()
         await rig.ask(post(call("ping")))
         await samples_with(rig, "jsonrpc_errors_total", 1, upstream="up", code="-32602")
         await samples_with(rig, "jsonrpc_errors_total", 1, upstream="up", code="-32603")
@@ -300,7 +367,7 @@ async def test_a_failed_request_is_told_with_all_that_finds_it(gateways: Gateway
             "client": "127.0.0.1",
             "request_id": "r-17",
             "failure": "UpstreamUnreachable",
-            "why": "the upstream cannot be reached: Connection refused",
+            "why": "the upstream at 127.0.0.1:1 cannot be reached: Connection refused",
             "code": -32603,
         }
 
@@ -308,7 +375,7 @@ async def test_a_failed_request_is_told_with_all_that_finds_it(gateways: Gateway
 async def test_traceparent_finds_a_request_where_it_has_no_id(gateways: Gateways) -> None:
     async with rig_with(gateways, log={"level": "info"}, upstream={"url": "http://127.0.0.1:1/mcp"}) as rig:
         await rig.ask(post(call("x"), b"Traceparent: " + TRACE))
-        assert (await logged(rig.gateway, "failed"))["request_id"] == TRACE.decode()
+        assert (await logged(rig.gateway, '"failed"'))["request_id"] == TRACE.decode()
 
 
 @pytest.mark.parametrize("status", [b"500 Internal Server Error", b"503 Service Unavailable"])
@@ -372,7 +439,7 @@ async def test_text_lines(gateways: Gateways) -> None:
         [line] = [line for line in rig.gateway.log.splitlines() if " failed " in line]
         assert re.match(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}\+00:00 info    failed upstream=up kind=relayed ", line)
         assert ' method="two words" path=/mcp client=127.0.0.1 request_id="a\\"b" status=502 ' in line
-        assert line.endswith(' why="the upstream cannot be reached: Connection refused"')
+        assert line.endswith(' why="the upstream at 127.0.0.1:1 cannot be reached: Connection refused"')
 
 
 # ---- the audit ----
@@ -447,3 +514,51 @@ async def test_nothing_of_this_is_asked_of_a_relayed_message_twice(gateways: Gat
 
         await eventually(told, "20 lines")
         assert len(lines(rig, "request")) == 20
+
+
+UNPRINTABLE = "\x80\x85\x9b31m\x9f\u2028\u202e\ue000"
+
+
+@pytest.mark.parametrize("form", ["json", "text"])
+async def test_what_a_peer_says_stands_in_the_log_as_printable_text(gateways: Gateways, form: str) -> None:
+    """C1 controls, NEL among them, stood raw in lines: a terminal obeys them, and some readers end a line there."""
+    raw = bytes(range(0x80, 0xFF, 2)) + b"\x85\xff"
+    async with own(gateways, log={"level": "debug", "format": form, "access": True, "audit": True}) as rig:
+        rig.serve(echo)
+        await rig.ask(request(fields=[b"X-Request-Id: r-" + raw]))
+        await rig.ask(post(call(UNPRINTABLE, {"task": {}}), b"X-Request-Id: m"))
+        await rig.ask(request(fields=[b"Traceparent: " + raw]))
+        assert (await rig.ask(request(fields=[b"Connection: mcp-" + raw]))).status == 400
+
+        async def told() -> bool:
+            return rig.gateway.log.count("mcp-") >= 1
+
+        await eventually(told, "the last line")
+        log = rig.gateway.log
+        assert [line for line in log.split("\n") if not line.isprintable()] == []
+        assert "\\u0085" in log and "\\u202e" in log and "\xff" in log
+        if form == "json":
+            assert "r-" + raw.decode("latin-1") in {line.get("request_id") for line in rig.gateway.lines()}
+
+
+async def test_why_a_request_failed_stands_on_the_page_as_printable_text(gateways: Gateways) -> None:
+    async with own(gateways) as rig:
+        assert (await rig.ask(request(fields=[b"Connection: mcp-\x85\x9b"]))).status == 400
+        _, shown = await asyncio.to_thread(rig.gateway.get, "/page/status.json")
+        assert "mcp-\\u0085\\u009b" in json.loads(shown)["failures"][0]["why"]
+
+
+async def test_a_storm_of_what_is_no_request_writes_a_line_a_second_with_a_count(gateways: Gateways) -> None:
+    """16,829 in 90 s, one for each connection."""
+    async with own(gateways, log={"level": "info"}) as rig:
+        began_at, count = monotonic(), 60
+        for _ in range(count):
+            assert (await rig.ask(b"nonsense\r\n\r\n")).status == 400
+
+        async def told() -> bool:
+            told_count: int = sum(line["count"] for line in lines(rig, "refused a request"))
+            return told_count == count
+
+        await eventually(told, "a count of all of them")
+        seconds = monotonic() - began_at
+        assert 1 <= len(lines(rig, "refused a request")) <= seconds + 1

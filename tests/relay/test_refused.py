@@ -78,13 +78,14 @@ def kept(rig: Rig) -> dict[str, Any]:
     app = rig.gateway.app
     assert app is not None
     sessions = app._sessions
+    told = [pool.standing.cors for pool in app._pools.values()]
     notes = {
-        "stored": list(sessions._sessions),
+        "stored": [key for key, _ in sessions._sessions.all()],
         "in use": list(sessions._in_use),
         "lost": list(sessions._lost),
         "of one session": list(sessions._of_one),
         "servers": list(sessions.servers._servers),
-        "cors": [key for route in app._proxy._callers._routes for key in (*route.cors._told, *route.cors._preflights)],
+        "cors": [key for cors in told for key in (*cors._told, *cors._preflights)],
     }
     return {name: held for name, held in notes.items() if held}
 
@@ -213,13 +214,17 @@ async def cancelled(rig: Rig) -> None:
     await other.response()
 
 
+BAD_QUERIES = (
+    filtered(7, status=7),
+    filtered(7, status=["working"], cursor="nobody gave it out"),
+    filtered(7, createdAfter="yesterday"),
+)
+
+
 async def a_bad_query(rig: Rig) -> None:
-    for wrong in (
-        filtered(status=7),
-        filtered(status=["working"], cursor="nobody gave it out"),
-        filtered(createdAfter="yesterday"),
-    ):
-        assert final(await rig.ask(as_a_stranger(post(wrong))))["error"]["code"] == -32602
+    rig.serve(refusing(as_json, b"401 Unauthorized"))
+    for wrong in BAD_QUERIES:
+        assert (await rig.ask(as_a_stranger(post(wrong)))).status == 401
 
 
 async def sessions_ended_that_nobody_has(rig: Rig) -> None:
@@ -295,3 +300,83 @@ async def test_a_refused_page_takes_nothing_from_the_page_of_another(gateways: G
         await rig.ask(ping)
         assert (await rig.ask(as_a_stranger(post(call("ping"))))).status == 401
         assert (await rig.ask(wrong)).value(b"access-control-allow-origin") is not None
+
+
+# ---- a query that is wrong ----
+
+REFUSALS = [b"401 Unauthorized", b"403 Forbidden", b"404 Not Found", b"-32601"]
+
+
+class Moody:
+    """A server that lists no tasks, and refuses every `tasks/list` while `refusal` is not empty."""
+
+    def __init__(self, refusal: bytes = b"") -> None:
+        self.refusal = refusal
+
+    async def __call__(self, asked: Message, _peer: Peer) -> bytes:
+        message_id = body(asked)["id"]
+        if self.refusal == b"-32601" and body(asked)["method"] == "tasks/list":
+            return answer(fault(message_id, -32601, "Method not found"))
+        return answer(result(message_id, page([])), status=self.refusal if b" " in self.refusal else b"200 OK")
+
+
+@pytest.mark.parametrize("refusal", REFUSALS)
+@pytest.mark.parametrize("field", [b"X: y", b"Mcp-Protocol-Version: 2025-06-18"], ids=["this", "another"])
+async def test_a_refusal_goes_before_what_is_wrong_with_a_query(rig: Rig, refusal: bytes, field: bytes) -> None:
+    """In this revision and in others. The client once saw -32602, and no login began."""
+    server, session = Moody(refusal), Session(rig)
+    rig.serve(server)
+    await session.ask(call("tools/list"))
+    for wrong in BAD_QUERIES:
+        got = await rig.ask(post(wrong, *session.fields()[:2], field))
+        if refusal == b"-32601":
+            assert final(got) == fault(7, -32601, "Method not found")
+        else:
+            assert got.status == int(refusal[:3])
+            assert body(got)["id"] == 7
+    server.refusal = b""
+    for wrong in BAD_QUERIES:
+        assert final(await rig.ask(post(wrong, *session.fields()[:2], field)))["error"]["code"] == -32602
+
+
+@pytest.mark.parametrize("refusal", REFUSALS[:3])
+@pytest.mark.parametrize("passed", ["tools/list", "tasks/list", "tasks/get"])
+async def test_who_was_refused_since_is_asked_for_again(rig: Rig, refusal: bytes, passed: str) -> None:
+    server, session = Moody(), Session(rig)
+    rig.serve(server)
+    assert final(await session.ask(BAD_QUERIES[0]))["error"]["code"] == -32602
+    server.refusal = refusal
+    assert final(await session.ask(BAD_QUERIES[1]))["error"]["code"] == -32602, "nobody can know yet"
+    assert (await session.ask(call(passed, taskId="t"))).status == int(refusal[:3])
+    assert (await session.ask(BAD_QUERIES[2])).status == int(refusal[:3])
+    server.refusal = b""
+    assert final(await session.ask(BAD_QUERIES[2]))["error"]["code"] == -32602
+
+
+async def test_queries_that_are_wrong_cost_the_server_one_request(rig: Rig) -> None:
+    """At once, and one after the other: no more than right ones would."""
+    session = Session(rig)
+    rig.serve(Moody())
+    for _ in range(2):
+        told = await asyncio.gather(*(session.ask(wrong) for wrong in BAD_QUERIES * 5))
+        assert {final(got)["error"]["code"] for got in told} == {-32602}
+    assert len(rig.asked("tasks/list")) == 1
+
+
+async def test_a_query_that_is_wrong_needs_no_asking_once_a_right_one_was_answered(rig: Rig) -> None:
+    session = Session(rig)
+    rig.serve(Moody())
+    assert "result" in final(await session.ask(filtered(1)))
+    asked = len(rig.asked("tasks/list"))
+    assert final(await session.ask(BAD_QUERIES[0]))["error"]["code"] == -32602
+    assert len(rig.asked("tasks/list")) == asked
+
+
+async def test_a_wrong_query_is_cancelled_as_a_right_one_is(rig: Rig) -> None:
+    session = Session(rig)
+    one = await session.client(BAD_QUERIES[0])
+    await rig.upstream.request()
+    other = await session.client(notification("notifications/cancelled", requestId=7))
+    assert (await one.response()).body == b""
+    await (await rig.upstream.request(2)).send(response(b"", status=b"202 Accepted"))
+    await other.response()

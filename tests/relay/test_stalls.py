@@ -16,8 +16,8 @@ from pathlib import Path
 import pytest
 
 from tests.launch import Gateways, eventually
-from tests.relay.messages import chunk, event, filtered, page, request, response, stream, task
-from tests.relay.rig import Rig, Server, rig_with
+from tests.relay.messages import call, chunk, event, filtered, page, request, response, stream, task
+from tests.relay.rig import Rig, Server, body, rig_with
 
 JSON = b"Content-Type: application/json"
 TEXT = b"Content-Type: text/plain"
@@ -158,6 +158,88 @@ async def test_a_client_that_reads_slowly_and_steadily_gets_all(gateways: Gatewa
         one.resume()
         await pouring
         assert len((await one.response()).body) == size
+
+
+# ---- an upstream that stops in the middle of its answer ----
+
+LENGTH, CHUNKED = b"Content-Length: 100000\r\n\r\n", b"Transfer-Encoding: chunked\r\n\r\n"
+HEADS = {"by length": LENGTH + b"{", "in chunks": CHUNKED + chunk(b"{"), "to the end": b"Connection: close\r\n\r\n{"}
+
+
+@pytest.mark.parametrize("head", HEADS.values(), ids=HEADS)
+@pytest.mark.parametrize("method", ["ping", "tasks/get", "tasks/result"])
+async def test_an_upstream_that_stops_in_the_middle_of_a_body_is_cut(
+    gateways: Gateways, head: bytes, method: str
+) -> None:
+    """It held its client, and one of `requests_max` places, for ever."""
+    async with impatient(gateways) as rig:
+        one = await rig.client(rig.post(call(method, taskId="t")))
+        peer = await rig.upstream.request()
+        await peer.send(b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n" + head)
+        assert not (await one.response()).whole
+        await peer.ends()
+        await nobody_is_connected(rig)
+
+
+async def test_an_answer_that_is_held_to_be_edited_and_stops_is_504(gateways: Gateways) -> None:
+    async with impatient(gateways) as rig:
+        one = await rig.client(rig.post(call("initialize", 7)))
+        peer = await rig.upstream.request()
+        await peer.send(b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n" + LENGTH + b"{")
+        got = await one.response()
+        assert (got.status, body(got)["id"]) == (504, 7)
+        assert "nothing more of the upstream's answer for 1 s" in body(got)["error"]["message"]
+
+
+async def test_an_upstream_that_stops_in_the_middle_of_a_head_is_cut(gateways: Gateways) -> None:
+    """`tasks/result` may wait for its answer for ever, but not for the rest of a head."""
+    async with impatient(gateways) as rig:
+        one = await rig.client(rig.post(call("tasks/result", 7, taskId="t")))
+        await (await rig.upstream.request()).send(b"HTTP/1.1 200 OK\r\nContent-Type: app")
+        assert (await one.response()).status == 504
+
+
+async def test_a_page_that_stops_in_the_middle_fails_its_query(gateways: Gateways) -> None:
+    """Long before `index.crawl_timeout`."""
+    async with rig_with(gateways, limits={"stall_timeout": "1s"}, index={"crawl_timeout": "1h"}) as rig:
+        one = await rig.client(rig.post(filtered(7)))
+        peer = await rig.upstream.request()
+        await peer.send(b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n" + LENGTH + b'{"jsonrpc"')
+        got = await one.response()
+        assert (got.status, body(got)["id"]) == (504, 7)
+        await peer.ends()
+
+
+async def test_an_upstream_that_answers_slowly_and_steadily_keeps_its_connection(gateways: Gateways) -> None:
+    async with impatient(gateways, "2s") as rig:
+        one = await rig.client(rig.post(call("ping")))
+        peer = await rig.upstream.request()
+        await peer.send(b"HTTP/1.1 200 OK\r\nContent-Length: 25\r\n\r\n")
+        for _ in range(25):
+            await asyncio.sleep(0.15)
+            await peer.send(b"x")
+        got = await one.response()
+        assert (got.whole, got.body) == (True, b"x" * 25)
+
+
+async def test_a_client_that_does_not_read_makes_no_upstream_look_stalled(gateways: Gateways) -> None:
+    """The client takes a little now and then, so it keeps its own connection; the upstream cannot send meanwhile."""
+    size = 16 << 20
+    async with impatient(gateways) as rig:
+        one = await rig.client(rig.post(call("ping")))
+        one.pause()
+        peer = await rig.upstream.request()
+        await peer.send(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % size)
+        sending = asyncio.create_task(peer.send(b"x" * size))
+        for _ in range(16):  # longer than two stalls
+            await asyncio.sleep(0.25)
+            one.resume()
+            await asyncio.sleep(0.01)
+            one.pause()
+        one.resume()
+        got = await one.response()
+        await sending
+        assert (got.whole, len(got.body)) == (True, size)
 
 
 async def test_a_quiet_stream_has_no_limit(gateways: Gateways) -> None:

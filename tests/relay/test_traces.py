@@ -3,6 +3,7 @@
 In: requests. Out: what a receiver of OTLP over HTTP gets, read with the types of `opentelemetry-proto`.
 """
 
+import re
 import signal
 import subprocess
 import sys
@@ -31,6 +32,7 @@ from tests.relay.rig import Rig, Server, body, final, own, rig_with
 
 pytestmark = pytest.mark.usefixtures("harness_alone")
 
+METRICS = ROOT / "docs/metrics.md"
 TRACE, PARENT = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
 SAMPLED = f"traceparent: 00-{TRACE}-{PARENT}-01".encode()
 UNSAMPLED = f"traceparent: 00-{TRACE}-{PARENT}-00".encode()
@@ -146,11 +148,80 @@ async def test_a_relayed_request_has_a_span_below_its_traceparent(gateways: Gate
             "http.request.method": "POST",
             "http.response.status_code": 202,
             "mcp.method.name": "tools/call",
+            "jsonrpc.request.id": "1",
+            "network.transport": "tcp",
         }
         assert 0 < span.end_time_unix_nano - span.start_time_unix_nano < 60e9
         assert rig.upstream.requests[0].value(b"traceparent") == SAMPLED.partition(b": ")[2], "it goes up as it came"
         [of_process] = collector.resources()
         assert of_process["service.name"] == "taskgate" and of_process["service.version"]
+
+
+OTHER, OTHER_PARENT = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
+META = {"_meta": {"traceparent": f"00-{OTHER}-{OTHER_PARENT}-01", "tracestate": "a=t0ken5ecret"}}
+
+
+@pytest.mark.parametrize("fields", [[], [SAMPLED], [UNSAMPLED]], ids=["alone", "beside a header", "unsampled header"])
+@pytest.mark.parametrize("pad", [0, 100_000], ids=["small", "large"])
+@pytest.mark.parametrize("is_query", [False, True], ids=["relayed", "answered"])
+async def test_the_traceparent_of_a_message_goes_before_that_of_the_header(
+    gateways: Gateways, fields: list[bytes], pad: int, is_query: bool
+) -> None:
+    """SEP-414. The context of HTTP, if it is another one, is linked."""
+    async with traced(gateways) as (rig, collector):
+        rig.serve(SERVER)
+        params = {**META, "pad": "x" * pad}
+        asked = filtered(**params, status=["working"]) if is_query else call("tools/call", **params)
+        await rig.ask(post(asked, *fields))
+        [span, *_] = await collector.until(4 if is_query else 1)
+        assert (span.trace_id.hex(), span.parent_span_id.hex()) == (OTHER, OTHER_PARENT)
+        assert [(link.trace_id.hex(), link.span_id.hex()) for link in span.links] == [(TRACE, PARENT)] * len(fields)
+        assert not span.trace_state and not any(link.trace_state for link in span.links)
+
+
+@pytest.mark.parametrize("given", ["", "00-zero", 7, None, "x" * 10_000, f"00-{'0' * 32}-{OTHER_PARENT}-01"])
+async def test_a_traceparent_in_a_message_that_is_none_counts_as_absent(gateways: Gateways, given: object) -> None:
+    async with traced(gateways) as (rig, collector):
+        rig.serve(no_content)
+        await rig.ask(post(call("ping", _meta={"traceparent": given}), SAMPLED))
+        [span] = await collector.until(1)
+        assert (span.trace_id.hex(), span.parent_span_id.hex()) == (TRACE, PARENT) and not span.links
+
+
+@pytest.mark.parametrize(
+    "given, said_of_it",
+    [(7, "7"), ("seven", "seven"), ("x" * 1000, "x" * 128), (None, None), (2**70, str(2**70)), (1.5, "1.5")],
+)
+async def test_the_id_of_a_request_is_in_its_span(gateways: Gateways, given: object, said_of_it: str | None) -> None:
+    async with traced(gateways) as (rig, collector):
+        rig.serve(no_content)
+        await rig.ask(post({"jsonrpc": "2.0", "id": given, "method": "ping"}))
+        await rig.ask(post({"jsonrpc": "2.0", "method": "notifications/initialized"}))
+        span, notification = await collector.until(2)
+        assert said(span).get("jsonrpc.request.id") == said_of_it
+        assert "jsonrpc.request.id" not in said(notification)
+
+
+@pytest.mark.parametrize(
+    "version, said_of_it", [("2025-11-25", "2025-11-25"), ("2026-07-28", "2026-07-28"), ("t0ken5ecret", None)]
+)
+async def test_the_revision_is_in_a_span(gateways: Gateways, version: str, said_of_it: str | None) -> None:
+    async with traced(gateways) as (rig, collector):
+        rig.serve(no_content)
+        await rig.ask(post(call("ping"), f"MCP-Protocol-Version: {version}".encode()))
+        [span] = await collector.until(1)
+        assert said(span).get("mcp.protocol.version") == said_of_it
+
+
+async def test_a_span_names_the_conventions_that_it_follows(gateways: Gateways) -> None:
+    async with traced(gateways) as (rig, collector):
+        rig.serve(no_content)
+        await rig.ask(post(call("ping")))
+        await collector.until(1)
+        [message] = map(ExportTraceServiceRequest.FromString, collector.bodies)
+        [scope] = message.resource_spans[0].scope_spans
+        found = re.search(r"version (1\.[0-9]+\.0) of\s+OpenTelemetry's conventions", METRICS.read_text())
+        assert found is not None and scope.schema_url == f"https://opentelemetry.io/schemas/{found[1]}"
 
 
 async def test_a_request_without_traceparent_begins_a_trace(gateways: Gateways) -> None:
@@ -207,9 +278,11 @@ async def test_a_failure_is_known_by_its_class_alone(gateways: Gateways) -> None
         await rig.ask(post(call("ping")))
         await rig.ask(post(filtered(status="no")))
         await rig.ask(request(fields=[b"Origin: http://other.example"]))
-        query, _, _, ping, bad, refused = await collector.until(6)
+        query, _, _, ping, bad, _, refused = await collector.until(7)
         assert said(query)["taskgate.outcome"] == "failed"
-        failures = ["UpstreamFailed", "UpstreamFailed", None, "JsonRpcError", "JsonRpcError", "Forbidden"]
+        codes = ["-32603", None, None, "-32603", "-32603", None, "-32600"]
+        assert [said(span).get("rpc.response.status_code") for span in collector.spans] == codes
+        failures = ["UpstreamFailed", "UpstreamFailed", None, "JsonRpcError", "UpstreamFailed", None, "Forbidden"]
         assert [said(span).get("error.type") for span in collector.spans] == failures
         assert all(
             (span.status.code == Status.STATUS_CODE_ERROR) == ("error.type" in said(span)) for span in collector.spans
@@ -276,6 +349,7 @@ class OddRequest:
     method, target, status, headers, connection = b"\xff", b"/mcp", 200, Headers(), OddWire()
     error_code: int | None = None
     task_id: str | None = None
+    traceparent = ""
 
 
 def test_a_record_that_fails_ends_its_span_and_leaves_none_to_the_next_request() -> None:
@@ -285,7 +359,7 @@ def test_a_record_that_fails_ends_its_span_and_leaves_none_to_the_next_request()
     journal = TracedJournal(TracedMetrics(tracer), Log(), tracer)
 
     def query() -> Context:
-        journal.began(OddRequest())
+        journal.began(OddRequest(), None)
         with pytest.raises(UnicodeDecodeError):
             journal.ended(OddRequest(), None, "answered", None, 0.0, None)
         return get_current()
@@ -334,7 +408,7 @@ def refused(setup: str) -> str:
 
 def test_check_says_which_packages_are_missing() -> None:
     said = refused("sys.modules['opentelemetry.sdk.trace'] = None")
-    assert said.startswith("taskgate: traces: its packages are missing; install taskgate[otel]: ")
+    assert said.startswith("taskgate: traces: its packages are missing; install taskgate with the extra otel: ")
 
 
 def test_check_says_which_variable_opentelemetry_refuses() -> None:

@@ -6,24 +6,25 @@ client and the next one get. Always: the next client gets its own answer. A conn
 
 import asyncio
 import random
-import signal
 import socket
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 
 import pytest
 
 from gateway.config import Limits, Url
 from gateway.config import Upstream as Config
 from gateway.errors import GatewayError, UpstreamBroken
+from gateway.operate.metrics import Metrics
 from gateway.transport.buffers import Buffers
 from gateway.transport.exchange import Exchange
 from gateway.transport.headers import Headers
 from gateway.transport.listener import Listener
 from gateway.transport.pool import Pool
-from gateway.transport.relay import Request, relay
-from gateway.transport.taps import Hold
-from gateway.transport.upstream import Response, authenticates_connection
-from tests.launch import Gateway, Gateways, eventually, listening, logged, port_of, settings
+from gateway.transport.relay import Request, relay, request_head
+from gateway.transport.remembered import Heads
+from gateway.transport.response import authenticates_connection
+from gateway.transport.upstream import Response
+from tests.launch import Gateways, eventually, listening, logged, port_of
 from tests.peer import Client, Peer
 from tests.relay.conftest import SMALL_HEADER_BYTES
 from tests.relay.http1 import Message
@@ -41,7 +42,7 @@ from tests.relay.messages import (
     result,
     task,
 )
-from tests.relay.rig import Place, Rig, Server, body, final, own, rig_at, rig_with
+from tests.relay.rig import Rig, Server, body, final, own, rig_with
 from tests.upstream import Upstream
 
 TEXT = b"Content-Type: text/plain"
@@ -499,18 +500,7 @@ async def test_the_answer_behind_a_flood_of_1xx_comes(process_rig: Rig) -> None:
 class Blind:
     """A watch that looks at nothing."""
 
-    reads_json = edits = edits_endpoint = False
-    hold = Hold()
-    marks: Sequence[bytes] = ()
-
-    def head(self, response: Response) -> None: ...
-
-    def message(self, data: bytes) -> bytes:
-        return data
-
-    endpoint = message
-
-    def unread(self) -> None: ...
+    def head(self, response: Response, kind: bytes) -> None: ...
 
 
 @pytest.mark.parametrize("whole", [True, False])
@@ -522,9 +512,9 @@ async def test_a_body_that_is_not_of_its_length_leaves_nothing_to_the_next_clien
     failed = asyncio.get_running_loop().create_future()
 
     async def handle(exchange: Exchange) -> None:
-        headers = exchange.headers.with_value(b"content-length", b"%d" % stated)
+        head = request_head(b"PUT", b"/", exchange.headers.with_value(b"content-length", b"%d" % stated))
         got = await exchange.body.read()
-        asked = Request(b"PUT", b"/", headers, got if whole else b"", whole)
+        asked = Request(b"PUT", head, stated, got if whole else b"", whole)
         if not whole:
             exchange.body.feed(got)
         try:
@@ -533,7 +523,7 @@ async def test_a_body_that_is_not_of_its_length_leaves_nothing_to_the_next_clien
             failed.set_result(error)
             exchange.respond(error.status, error.reason, [], b"")
 
-    listener = Listener(handle, Limits(), Buffers(1 << 20), lambda why: None)
+    listener = Listener(handle, Limits(), Buffers(1 << 20), Heads(), Metrics())
     with listening() as sock:
         server = await asyncio.get_running_loop().create_server(listener.connection, sock=sock)
         one = await Client.connect(port_of(sock))
@@ -546,6 +536,58 @@ async def test_a_body_that_is_not_of_its_length_leaves_nothing_to_the_next_clien
         await one.close()
         server.close()
         await server.wait_closed()
+
+
+# ---- heads that came before ----
+
+# The text of a length that is none, in other places than the length.
+SAME_HEADS = [
+    b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\nContent-Type: application/json\r\n\r\n",
+    b"HTTP/1.1 200 Content-Length: 3\r\nX-Content-Length: 4\r\ncontent-length: %d\r\nSet-Cookie: a\r\n\r\n",
+    b"HTTP/1.1 404 No\r\nX: Content-Length: 7\r\nCONTENT-LENGTH: %d\r\n\r\n",
+    b"HTTP/1.1 200 OK\r\nconnection: keep-alive\r\nKeep-Alive: timeout=5\r\ncontent-length:%d\r\n\r\n",
+]
+LENGTHS = (5, 5, 5, 0, 12, 5, 4096, 100_000, 9, 10)
+
+
+@pytest.mark.parametrize("head", SAME_HEADS)
+@pytest.mark.parametrize("message", [None, call("tools/call")], ids=["GET", "tools/call"])
+async def test_an_answer_whose_head_came_before_is_the_same_but_for_its_length(
+    rig: Rig, head: bytes, message: object
+) -> None:
+    """On one connection, on another, with another head between, to HEAD and to HTTP/1.0."""
+    answers = iter([answered for n in LENGTHS for answered in (head % n + b"b" * n, SAME_HEADS[0] % n + b"a" * n)] * 2)
+    kept = head.replace(b"connection: keep-alive\r\nKeep-Alive: timeout=5\r\n", b"")
+    plain = kept.replace(b"length:%d", b"length: %d")
+
+    async def answering(_: Message, peer: Peer) -> bytes:
+        return next(answers)
+
+    rig.serve(answering)
+    asked = request() if message is None else rig.post(message)
+    for one in (await rig.client(), await rig.client()):
+        for n in LENGTHS:
+            for expected in (plain % n + b"b" * n, SAME_HEADS[0] % n + b"a" * n):
+                one.received.clear()
+                await one.send(asked)
+                await one.hears(expected)
+                assert bytes(one.received) == expected
+
+
+async def test_a_head_that_came_before_is_framed_for_each_client(rig: Rig) -> None:
+    async def answering(asked: Message, peer: Peer) -> bytes:
+        return CHUNKS + (b"" if asked.method == b"HEAD" else chunked(b"ok"))
+
+    rig.serve(answering)
+    for _ in range(4):
+        assert (await rig.ask(GET)).body == b"ok"
+        old = await rig.client(b"GET / HTTP/1.0\r\nHost: localhost\r\n\r\n")
+        got = await old.response()
+        assert (got.body, got.values(b"transfer-encoding"), got.values(b"connection")) == (b"ok", [], [b"close"])
+        head = await rig.ask(b"HEAD / HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        assert (head.body, head.values(b"transfer-encoding")) == (b"", [b"chunked"])
+        last = await rig.ask(b"GET / HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
+        assert (last.body, last.values(b"connection")) == (b"ok", [b"close"])
 
 
 # ---- connections that a server authenticates ----
@@ -564,22 +606,18 @@ CHALLENGES = {
 
 
 @pytest.mark.parametrize("name", CHALLENGES)
-async def test_a_connection_that_was_challenged_is_its_clients_alone(rig: Rig, name: str) -> None:
+async def test_a_connection_that_was_challenged_serves_no_other_exchange(rig: Rig, name: str) -> None:
     one = await rig.client(request())
     peer = await rig.upstream.request()
     await peer.send(response(b"who?", *CHALLENGES[name], status=b"401 Unauthorized"))
     await one.response()
-    other = await rig.client(request())
-    fresh = await rig.upstream.request(2)
-    assert fresh is not peer
-    await fresh.send(response(b"other"))
-    assert (await other.response()).body == b"other"
-    await one.send(request())
-    assert await rig.upstream.request(3) is peer, "it is still the client's own"
-    await peer.send(response(b"mine"))
-    assert (await one.response(2)).body == b"mine"
-    await one.close()
     await peer.ends()
+    for number, client in enumerate((await rig.client(), one), 2):
+        await client.send(request())
+        fresh = await rig.upstream.request(number)
+        assert fresh is not peer
+        await fresh.send(response(b"other"))
+        assert (await client.response(number - 1 if client is one else 1)).body == b"other"
 
 
 @pytest.mark.parametrize(
@@ -600,61 +638,6 @@ async def test_credentials_alone_keep_no_connection(rig: Rig, field: bytes) -> N
     assert await rig.upstream.request(3) is pooled[1], "it is a client as any other"
     await pooled[1].send(response(b"mine"))
     assert (await one.response(2)).body == b"mine"
-
-
-async def challenged(rig: Rig, one: Client, target: bytes = b"/mcp", number: int = 1) -> Peer:
-    """The upstream connection on which a request of the client was challenged, and which is its own from now on."""
-    known = len(rig.upstream.requests)
-    await one.send(request(target=target))
-    peer = await rig.upstream.request(known + 1)
-    await peer.send(response(b"who?", b"WWW-Authenticate: NTLM", status=b"401 Unauthorized"))
-    assert (await one.response(number)).status == 401
-    return peer
-
-
-async def test_a_client_has_one_connection_of_its_own_at_most(gateways: Gateways) -> None:
-    """descriptors.py counts one upstream connection for each client connection."""
-    with listening() as sock:
-        url = f"http://127.0.0.1:{port_of(sock)}/"
-        upstreams = [{"name": name, "url": url, "match": {"prefix": f"/{name}"}} for name in ("a", "b", "c")]
-        async with (
-            gateways.in_process(port_of(sock), upstreams=upstreams) as gateway,
-            rig_at(Place(gateway, sock)) as rig,
-        ):
-            one = await rig.client()
-            before = await challenged(rig, one, b"/a/mcp")
-            for number, name in enumerate((b"b", b"c", b"a"), 2):
-                peer = await challenged(rig, one, b"/%b/mcp" % name, number)
-                assert peer is not before
-                await before.ends()
-                before = peer
-            await one.close()
-            await before.ends()
-
-
-async def test_reloads_add_no_connection_to_a_client(gateways: Gateways) -> None:
-    async with own(gateways) as rig:
-        one = await rig.client()
-        before = await challenged(rig, one)
-        for number in (2, 3):
-            gateway = rig.gateway
-            changed = {"index": {"page_size": number}}
-            gateway.reconfigure(settings(gateway.port, gateway.admin, port_of(rig.place.listening), changed))
-            gateway.signal(signal.SIGHUP)
-            await reloads(gateway, number - 1)
-            peer = await challenged(rig, one, number=number)
-            assert peer is not before
-            await before.ends()
-            before = peer
-
-
-async def reloads(gateway: Gateway, count: int) -> None:
-    """Return when the gateway has logged that many reloads."""
-
-    async def told() -> bool:
-        return ["reloaded" in line.values() for line in gateway.lines()].count(True) >= count
-
-    await eventually(told, f"{count} reloads")
 
 
 class Ntlm:
@@ -687,58 +670,37 @@ class Ntlm:
         return answer(fault(message["id"], -32601, user))
 
 
-async def login(rig: Rig, one: Client, user: bytes, leg: int = 1) -> None:
-    """The three legs of NTLM; the last one asks for something already."""
-    await one.send(request())
-    assert (await one.response(leg)).status == 401
-    await one.send(request(fields=[b"Authorization: NTLM negotiate"]))
-    assert (await one.response(leg + 1)).status == 401
-    await one.send(request(fields=[b"Authorization: NTLM user=" + user]))
-    got = await one.response(leg + 2)
-    assert (got.status, got.body) == (200, user)
-
-
-async def test_ntlm_works_and_nobody_is_taken_for_another(rig: Rig) -> None:
-    """Point 10: a client without credentials was answered as another."""
+async def test_a_login_by_connection_comes_about_for_nobody(rig: Rig) -> None:
+    """A client without credentials was answered as another. Each leg comes on a connection of its own."""
     rig.serve(Ntlm())
     alice, bob = await rig.client(), await rig.client()
-    await login(rig, alice, b"alice")
-    await login(rig, bob, b"bob")
-    for round_number in range(4, 14):
-        for one, name in ((alice, b"alice"), (bob, b"bob")):
-            await one.send(request())
-            assert (await one.response(round_number)).body == name
-        assert (await rig.ask(request())).status == 401
-    await alice.close()
-    await bob.close()
+    for number, fields in enumerate(([], [b"Authorization: NTLM negotiate"], [b"Authorization: NTLM user=alice"]), 1):
+        for one in (alice, bob):
+            await one.send(request(fields=fields))
+            got = await one.response(number)
+            assert (got.status, b"alice" in got.body) == (401, False)
     assert (await rig.ask(request())).status == 401
     await asyncio.gather(*(peer.ends() for peer in rig.upstream.connections))
 
 
-async def test_lists_of_authenticated_connections_are_the_servers_own(rig: Rig) -> None:
+async def test_what_comes_with_credentials_of_a_connection_is_the_servers_own(rig: Rig) -> None:
     """Header fields do not tell such clients apart, so indexes neither answer them nor learn from them."""
-    rig.serve(Ntlm())
-    alice, bob = await rig.client(), await rig.client()
-    await login(rig, alice, b"alice")
-    await login(rig, bob, b"bob")
-    for number in (4, 5, 6):
-        for one, name in ((alice, "alice"), (bob, "bob")):
-            await one.send(rig.post(filtered(number)))
-            got = final(await one.response(number))["result"]
-            assert [t["taskId"] for t in got["tasks"]] == [f"of-{name}", f"done-{name}"]
-            assert "_meta" not in got
-    await alice.send(rig.post(call("initialize", 7)))
-    offered = final(await alice.response(7))["result"]["capabilities"]["tasks"]["list"]
+
+    async def serve(asked: Message, _peer: Peer) -> bytes:
+        message = body(asked)
+        lists = message["method"] == "tasks/list"
+        return answer(result(message["id"], page([task("t-1")]) if lists else initialized()))
+
+    rig.serve(serve)
+    scheme = b"Authorization: Negotiate abc"
+    assert "_meta" not in final(await rig.ask(rig.post(filtered(1), scheme)))["result"]
+    offered = final(await rig.ask(rig.post(call("initialize", 2), scheme)))["result"]["capabilities"]["tasks"]["list"]
     assert "filter" not in offered, "what is not answered is not offered"
-    got = await rig.ask(rig.post(filtered(8)))
-    assert got.status == 401
-    assert b"of-" not in got.body
-    lists = [m for m in rig.asked("tasks/list") if "cursor" in m["params"]]
-    assert lists == []
+    assert len(rig.upstream.requests) == 2
 
 
 async def test_a_crawl_never_uses_a_connection_that_was_challenged(rig: Rig) -> None:
-    """Neither one that is a client's, nor one on which a crawl was challenged itself."""
+    """Neither one on which a client was challenged, nor one on which a crawl was challenged itself."""
     challenged: list[Peer] = []
 
     async def challenge(asked: Message, peer: Peer) -> bytes:
@@ -747,14 +709,12 @@ async def test_a_crawl_never_uses_a_connection_that_was_challenged(rig: Rig) -> 
         return response(b"who?", b"WWW-Authenticate: Negotiate", status=b"401 Unauthorized")
 
     rig.serve(challenge)
-    pinned = await rig.client(request())
-    assert (await pinned.response()).status == 401
+    assert (await rig.ask(request())).status == 401
     for _ in range(3):
         got = await rig.ask(rig.post(filtered()))
         assert (got.status, got.value(b"www-authenticate")) == (401, b"Negotiate")
     assert len(challenged) == 4
-    assert challenged[0].end == "open", "it is the client's that is still there"
-    await asyncio.gather(*(peer.ends() for peer in challenged[1:]))
+    await asyncio.gather(*(peer.ends() for peer in challenged))
 
 
 async def test_another_clients_index_stays_when_one_is_authenticated_by_connection(rig: Rig) -> None:
@@ -768,28 +728,6 @@ async def test_another_clients_index_stays_when_one_is_authenticated_by_connecti
     got = final(await rig.ask(rig.post(filtered(3), token)))["result"]
     assert got["_meta"]["taskgate/total"] == 1
     assert len(rig.upstream.requests) - asked <= 1
-
-
-async def test_a_pinned_connection_that_the_server_closed_is_replaced_by_a_new_one(rig: Rig) -> None:
-    """Never by one of the pool's, on which others are or were."""
-    one = await rig.client()
-    peer = await challenged(rig, one)
-    other = await rig.client(request())
-    pooled = await rig.upstream.request(2)
-    await pooled.send(response())
-    await other.response()
-    peer.finish()
-    await peer.ends()
-    await one.send(request())
-    fresh = await rig.upstream.request(3)
-    assert fresh not in (peer, pooled)
-    await fresh.send(response(b"again"))
-    assert (await one.response(2)).body == b"again"
-    await other.send(request())
-    assert await rig.upstream.request(4) is pooled
-    await pooled.send(response())
-    await one.close()
-    await fresh.ends()
 
 
 async def test_a_client_that_leaves_in_the_middle_leaves_no_connection(rig: Rig) -> None:

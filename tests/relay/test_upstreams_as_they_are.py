@@ -358,7 +358,7 @@ async def test_a_health_check_shows_whether_an_upstream_is_up(gateways: Gateways
             assert seen.heads[0].startswith(b"GET /health?deep=1 HTTP/1.1\r\n")
             seen.status = b"503 Service Unavailable"
             await eventually(lambda: up_is(gateway, 0), "down")
-            assert (await logged(gateway, "the upstream is down"))["why"] == "it answered 503"
+            assert (await logged(gateway, "the upstream is down"))["why"] == "the health check got status 503"
             seen.status = b"404 Not Found"
             await eventually(lambda: up_is(gateway, 1), "up: it answers")
             await logged(gateway, "the upstream is up")

@@ -9,7 +9,7 @@ import pytest
 
 from gateway.mcp import jsonrpc, task
 from gateway.mcp.task import Task
-from gateway.tasks import criteria, cursor
+from gateway.tasks import answer, criteria, cursor
 from gateway.tasks.criteria import Criterion
 from gateway.tasks.values import Kind, NotAllowed, string, strings
 
@@ -65,7 +65,8 @@ def withdrawn() -> Iterator[None]:
 
 
 def _forget() -> None:
-    for made in (criteria.names, criteria.defaults, criteria._decoders, cursor._decoder):
+    of_params = answer.read_small, answer.ignored_small
+    for made in (criteria.names, criteria.defaults, criteria._decoders, cursor._decoder, *of_params):
         made.cache_clear()
 
 

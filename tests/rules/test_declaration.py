@@ -22,8 +22,8 @@ from gateway.tasks.values import LIST_ITEMS_MAX
 from tests.rules import new_criterion, plain
 
 ROOT = Path(__file__).parents[2]
-README, CLIENTS, RULES, OPERATING = (
-    ROOT / name for name in ("README.md", "docs/clients.md", "docs/design.md", "docs/operating.md")
+README, CLIENTS, RULES, CONFIGURATION = (
+    ROOT / name for name in ("README.md", "docs/clients.md", "docs/design.md", "docs/configuration.md")
 )
 
 
@@ -77,7 +77,7 @@ def test_the_table_of_criteria_has_the_values_and_the_defaults(path: Path) -> No
         assert re.findall("`(.+?)`", said["status"]) == list(task.STATUSES)
 
 
-@pytest.mark.parametrize("path", [README, CLIENTS, OPERATING], ids=lambda path: path.name)
+@pytest.mark.parametrize("path", [README, CLIENTS, CONFIGURATION], ids=lambda path: path.name)
 def test_the_documents_have_the_limits(path: Path) -> None:
     text = path.read_text()
     assert f"{CRITERIA_BYTES_MAX // 1024} KiB" in text

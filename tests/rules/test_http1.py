@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from gateway.transport.http1 import End, Event, Head, Refusal, RequestReader
 from tests.rules import strict_http1 as strict
 
+FIELDS_MAX = 20_000  # more than `limits.header_fields_max` has by default, so that bytes decide
 Seen = list[tuple[object, ...]]
 
 
@@ -29,7 +30,7 @@ def events(reader: RequestReader, *pieces: bytes) -> Iterator[Event]:
 def read(*pieces: bytes, head_bytes_max: int = 65536) -> Seen:
     """The events of a connection that delivers `pieces`, neighbouring pieces of a body joined."""
     seen: Seen = []
-    for event in events(RequestReader(head_bytes_max), *pieces):
+    for event in events(RequestReader(head_bytes_max, FIELDS_MAX), *pieces):
         if isinstance(event, Head):
             seen.append(("head", event.method, event.target, event.minor, tuple(event.headers)))
         elif isinstance(event, End):
@@ -169,7 +170,7 @@ def test_what_can_be_read_in_two_ways_is_refused(data: bytes, status: int) -> No
 
 
 def test_after_a_refusal_nothing_more_is_read() -> None:
-    reader = RequestReader(65536)
+    reader = RequestReader(65536, FIELDS_MAX)
     assert isinstance([*events(reader, b"nonsense\r\n\r\nGET / HTTP/1.1\r\nHost: x\r\n\r\n")][-1], Refusal)
     assert [*events(reader, b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")] == []
 
@@ -245,10 +246,56 @@ def test_one_read_of_many_small_chunks_costs_what_its_bytes_cost() -> None:
 
     def seconds(chunks: int) -> float:
         data = b"1\r\nx\r\n" * chunks
-        reader = RequestReader(65536)
+        reader = RequestReader(65536, FIELDS_MAX)
         assert list(events(reader, b"POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n"))
         began_at = process_time()
         assert list(events(reader, data))
         return process_time() - began_at
 
     assert min(seconds(160_000) for _ in range(3)) < 24 * min(seconds(20_000) for _ in range(5))
+
+
+@pytest.mark.parametrize("line", [b"x: y\r\n", b"x:" + b"y" * 500, b"\r\n", b"X: " + b"y" * 70 + b"\r\n"])
+def test_a_head_that_comes_byte_by_byte_costs_what_its_bytes_cost(line: bytes) -> None:
+    """Eight times the bytes cost eight times the work. Nothing is kept of it but its bytes."""
+
+    def seconds(size_bytes: int) -> float:
+        data = (b"GET / HTTP/1.1\r\nHost: x\r\n" if line != b"\r\n" else b"") + line * (size_bytes // len(line))
+        reader = RequestReader(1 << 20, 1 << 20)
+        began_at = process_time()
+        for at in range(len(data)):
+            reader.add(data[at : at + 1])
+            while reader.pending_bytes:
+                assert reader.read() == []
+        assert reader.held_bytes <= 1.2 * len(data) + 100
+        return process_time() - began_at
+
+    assert min(seconds(64_000) for _ in range(2)) < 24 * min(seconds(8_000) for _ in range(5))
+
+
+BEHIND = (
+    b"POST /a HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"
+    b'18\r\n0\r\n\r\nGET /b HTTP/1.1\r\n\r\n\r\n0;e="GET"\r\nT: GET\r\n\r\n\r\n'
+    b"GET /c HTTP/1.1\r\nHost: x\r\n\r\n"
+)
+
+
+@pytest.mark.parametrize("size", range(1, len(BEHIND) + 1))
+def test_a_body_in_chunks_that_looks_like_its_own_end_ends_where_it_ends(size: int) -> None:
+    seen = read(*(BEHIND[at : at + size] for at in range(0, len(BEHIND), size)))
+    assert [event[:3] for event in seen] == [
+        ("head", b"POST", b"/a"),
+        ("body", b"0\r\n\r\nGET /b HTTP/1.1\r\n\r\n"),
+        ("end", ((b"T", b"GET"),)),
+        ("head", b"GET", b"/c"),
+        ("end", ()),
+    ]
+
+
+def test_behind_a_body_full_of_such_places_a_request_in_the_same_piece_is_refused() -> None:
+    """Each of them is read up to for itself, and that has a limit: the connection then ends, and nothing is misread."""
+    body = b"\r\n\r\nA" * 12_000
+    data = CHUNKED + b"%x\r\n%b\r\n0\r\n\r\nGET / HTTP/1.1\r\nHost: x\r\n\r\n" % (len(body), body)
+    seen = read(data)
+    assert [event[0] for event in seen] == ["head", "body", "end", "refused"]
+    assert seen[1] == ("body", body)

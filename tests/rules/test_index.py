@@ -15,7 +15,7 @@ from gateway.mcp.task import TERMINAL, SortKey, Task, digest
 from gateway.tasks import cursor, plane, runs
 from gateway.tasks.criteria import Query
 from gateway.tasks.cursor import Position
-from gateway.tasks.index import TASK_OVERHEAD_BYTES, Index, QueryPage, page_of
+from gateway.tasks.index import GROUP_BYTES, Index, QueryPage, page_of, size_of
 from tests.rules import plain
 
 thorough = settings(max_examples=100, deadline=None)
@@ -54,11 +54,16 @@ def dict_put(model: dict[str, Task], report: Task) -> None:
     model[report.id] = msgspec.structs.replace(latest, method=report.method or known.method)
 
 
+def size_of_all(model: dict[str, Task]) -> int:
+    """What an index of these tasks counts (tests/rules/test_index_memory.py holds it against what it takes)."""
+    return sum(map(size_of, model.values())) + GROUP_BYTES * len({(t.status, t.method) for t in model.values()})
+
+
 def check_same(index: Index, model: dict[str, Task]) -> None:
     assert len(index) == len(model)
     assert set(index) == set(model)
     assert {i: index.get(i) for i in plain.IDS} == {i: model.get(i) for i in plain.IDS}
-    assert index.size_bytes == sum(len(t.raw) + len(t.id) + TASK_OVERHEAD_BYTES for t in model.values())
+    assert index.size_bytes == size_of_all(model)
 
 
 # A step: a report to take in, or the id of a task to forget.
@@ -121,6 +126,49 @@ def test_a_filtered_list_is_the_plain_definition(
     )
 
 
+@settings(thorough, max_examples=200)
+@given(steps, st.lists(plain.queries, min_size=1, max_size=6), st.integers(1, 4), st.sampled_from(plain.METHODS))
+def test_a_page_that_is_kept_is_the_one_that_would_be_made_anew(
+    drawn: list[Task | str], queries: list[Query], limit: int, default_method: str | None
+) -> None:
+    """Whatever changes between two times that the same list is asked for."""
+    index = Index()
+
+    def check() -> None:
+        for query in queries:
+            anew = index.select(Query(**query.values), None, limit)
+            assert index.select(query, None, limit, comes_again=True) == anew
+
+    for at, step in enumerate(drawn):
+        check()
+        if isinstance(step, str):
+            index.remove(step)
+        else:
+            index.put(step)
+        if at == len(drawn) // 2:
+            index.default_method = default_method
+    check()
+    for task_id in list(index):
+        index.remove(task_id)
+    kept_bytes = sum(kept.size_bytes for kept in index._kept)
+    assert (len(index._kept) <= 4, index.size_bytes - kept_bytes) == (True, size_of_all({}))
+
+
+def test_the_same_page_is_made_once() -> None:
+    index, query = Index(), Query()
+    index.put(report("a", "working", 1, 1))
+    page = index.select(query, None, 10, comes_again=True)
+    assert index.select(query, None, 10, comes_again=True) is page
+    assert index.select(query, None, 11, comes_again=True) is not page, "another size"
+    assert index.select(Query(), None, 10, comes_again=True) is not page, "another query"
+    index.put(report("b", "working", 1, 1))
+    assert index.select(query, None, 10, comes_again=True).total == 2
+    index.put(report("b", "failed", 1, 2))
+    assert [t.status for t in index.select(query, None, 10, comes_again=True).tasks] == ["failed", "working"]
+    index.remove("b")
+    assert index.select(query, None, 10, comes_again=True).tasks == page.tasks
+
+
 anywhere = st.tuples(plain.instants, st.sampled_from([*plain.IDS, "nobody"]))
 
 
@@ -151,7 +199,7 @@ def test_a_page_begins_behind_any_place_even_where_no_task_is_and_without_what_w
 
 def test_an_empty_index_has_one_empty_page() -> None:
     for query in (Query(), Query(taskIds=frozenset({"a"})), Query(status=frozenset({"failed"}))):
-        assert Index().select(query, None, 10) == QueryPage([], 0, False)
+        assert Index().select(query, None, 10) == QueryPage([], 0, False, 0)
     assert len(Index()) == 0
     assert Index().size_bytes == 0
     assert Index().get("a") is None
@@ -207,7 +255,7 @@ def large(request: pytest.FixtureRequest) -> Iterator[tuple[Index, list[Task]]]:
         for forgotten in rng.sample(MANY, 600):
             index.remove(forgotten.id)
             del model[forgotten.id]
-        assert index.size_bytes == sum(len(t.raw) + len(t.id) + TASK_OVERHEAD_BYTES for t in model.values())
+        assert index.size_bytes == size_of_all(model)
         yield index, list(model.values())
 
 
@@ -228,7 +276,7 @@ def test_tasks_that_come_and_go_by_the_thousand_leave_nothing() -> None:
         for report in reversed(MANY) if batch % 2 else MANY:
             index.remove(report.id)
         assert len(index) == index.size_bytes == 0
-        assert index.select(Query(), None, 10) == QueryPage([], 0, False)
+        assert index.select(Query(), None, 10) == QueryPage([], 0, False, 0)
 
 
 def test_a_task_created_in_the_past_by_the_thousand() -> None:
@@ -385,7 +433,7 @@ def test_what_is_known_already_changes_nothing() -> None:
     index = Index()
     known = task.parse(plain.raw_task("a", "completed", None, "2025-11-25T10:30:01Z"))
     index.put(known)
-    index.put(task.parse(plain.raw_task("a", "completed", None, "2025-11-25T10:30:00Z")))
+    index.put(task.parse(plain.raw_task("a", "completed", None, "2025-11-25T10:30:01Z")))
     index.put(task.parse(plain.raw_task("a", "working", None, "2025-11-25T10:30:02Z")))
     assert index.get("a") == known
     assert len(index) == 1
@@ -407,7 +455,7 @@ def test_the_live_tasks_of_a_query_are_those_that_may_come_to_match(
     for known in model.values():
         if known.status in TERMINAL:
             continue
-        updates = {known.updated.at, max(known.updated.at, later)}
+        updates = {known.updated.at, later}
         futures = [
             msgspec.structs.replace(known, status=status, updated=SortKey(at, known.id))
             for status in task.STATUSES

@@ -5,6 +5,7 @@ The rules are those of DESIGN 6.
 
 import ast
 import re
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -43,7 +44,7 @@ def asked(record: Record, answer: Task, between: Task | None) -> None:
         (reading("2"), None, False),  # differs at every reading, and nothing came between
         (reading("2"), reading("3"), True),
         (reading("2"), reading("1"), False),  # the same as before
-        (reading("2"), reading("3", at="2025-11-25T10:29:59Z"), False),  # older, by its timestamp
+        (reading("2"), reading("3", at="2025-11-25T10:29:59Z"), True),  # older, by its timestamp: a hint
     ],
 )
 def test_a_tie_is_asked_for_again_only_if_something_came_between(
@@ -58,8 +59,9 @@ def test_a_tie_is_asked_for_again_only_if_something_came_between(
 def test_the_cursors_that_are_kept_count() -> None:
     record = Record()
     before = record.size_bytes
-    record.known.end_crawl(1, 2, 2, [None, "c" * 1000], Listing.APPENDS)
-    assert record.size_bytes == before + 1000
+    cursors = ["c" * 1000, "é" * 1000, "語" * 1000, "😀" * 1000]
+    record.known.end_crawl(1, 2, 2, [None, *cursors], Listing.APPENDS)
+    assert record.size_bytes - before == pytest.approx(sum(map(sys.getsizeof, cursors)), abs=16)
 
 
 def test_a_task_made_while_a_crawl_reads_is_looked_for_though_the_upstream_turns_out_not_to_know_tasks_get() -> None:
@@ -102,6 +104,142 @@ def test_a_task_that_came_back_is_heard_again() -> None:
     found = record.index.get("t")
     assert found is not None
     assert found.is_terminal
+
+
+# ---- the server's clock ----
+
+AHEAD, RIGHT = "2025-11-25T11:30:00Z", "2025-11-25T10:30:05Z"
+
+
+def held(record: Record) -> bytes:
+    found = record.index.get("t")
+    assert found is not None
+    return found.raw
+
+
+def test_an_answer_that_was_asked_for_later_is_newer_whatever_its_timestamp_says() -> None:
+    """A clock an hour ahead that is set right, or a notification that lies: DESIGN 6.9."""
+    right = reading("2", at=RIGHT)
+    for asked_at, is_held in ((3.5, True), (3, False), (2, False)):
+        record = Record()
+        record.listed([reading("0")], 1, 1)
+        record.take(Observation(tasks=[reading("1", at=AHEAD)]), None, 3)
+        record.take(Observation(tasks=[right]), asked_at, 4)
+        assert (held(record) == right.raw) is is_held
+        # Where the order is not known the timestamps decide, and the server is asked again.
+        assert record.known.notes.suspects(FOREVER) == ([] if is_held else ["t"])
+
+
+@pytest.mark.parametrize("asked_at", [3, 3.5])
+def test_a_page_that_was_asked_for_later_is_newer_whatever_its_timestamp_says(asked_at: float) -> None:
+    record = Record()
+    record.listed([reading("0")], 1, 1)
+    record.take(Observation(tasks=[reading("1", at=AHEAD)]), None, 3)
+    right = reading("2", at=RIGHT)
+    record.listed([right], asked_at, 4)
+    assert (held(record) == right.raw) is (asked_at > 3)
+
+
+def test_a_page_that_follows_a_page_is_newer_whatever_its_timestamp_says() -> None:
+    record = Record()
+    record.listed([reading("1", at=AHEAD)], 1, 2)
+    right = reading("2", at=RIGHT)
+    record.listed([right], 3, 4)
+    assert held(record) == right.raw
+
+
+def test_a_page_that_is_taken_in_late_is_older_than_what_was_asked_for_once_it_had_come() -> None:
+    record = Record()
+    record.listed([reading("0")], 1, 1)
+    right = reading("2", at=RIGHT)
+    record.take(Observation(tasks=[right]), 5, 6)
+    record.listed([reading("1", at=AHEAD)], 3, 4)  # it came at 4: a look takes its pages in once it has all
+    assert held(record) == right.raw
+    assert not record.known.notes.suspects(FOREVER)
+
+
+def test_a_notification_with_an_earlier_timestamp_is_a_hint() -> None:
+    """It is late, or the clock was set back."""
+    record = Record()
+    record.listed([reading("1", at=AHEAD)], 1, 2)
+    record.take(Observation(tasks=[reading("2", at=RIGHT)]), None, 3)
+    assert held(record) == reading("1", at=AHEAD).raw
+    assert record.known.notes.suspects(3) == ["t"]
+
+
+def test_a_terminal_state_is_final_whoever_was_asked_later_and_its_timestamp_is_set_right() -> None:
+    record = Record()
+    record.listed([reading("1", "completed", AHEAD)], 1, 2)
+    for asked_at, answer in ((3, reading("2", "working", RIGHT)), (5, reading("3", "failed", RIGHT))):
+        record.take(Observation(tasks=[answer]), asked_at, asked_at + 1)
+        assert held(record) == reading("1", "completed", AHEAD).raw
+    right = reading("1", "completed", RIGHT)
+    record.take(Observation(tasks=[right]), 7, 8)
+    assert held(record) == right.raw
+
+
+# ---- another life of an id (DESIGN 6.9, 2.15) ----
+
+
+def made(number: str, at: str = "2025-11-25T10:30:00Z") -> Task:
+    """The report in the response that made a task."""
+    return task.parse(reading(number, at=at).raw, method="tools/call")
+
+
+ENDED = reading("1", "completed")
+
+
+@pytest.mark.parametrize("notified", [False, True])
+def test_a_task_that_is_made_after_another_of_its_id_has_ended_is_a_new_one(notified: bool) -> None:
+    """The Rust SDK takes ids from requests, and some hosts give all the id 1. The new task was missing for ever."""
+    record = Record()
+    record.take(Observation(tasks=[made("0")]), 1, 2)
+    record.take(Observation(tasks=[ENDED]), None if notified else 3, 4)
+    record.take(Observation(tasks=[made("2")]), 5, 6)
+    assert held(record) == reading("2").raw
+    record.take(Observation(tasks=[reading("3", "failed")]), 7, 8)
+    assert held(record) == reading("3", "failed").raw
+
+
+def test_a_task_that_a_page_showed_at_its_end_has_another_life_too() -> None:
+    record = Record()
+    record.begin_crawl(1)
+    record.listed([ENDED], 1, 2)
+    record.known.end_crawl(1, 2, 1, [None], Listing.NEITHER)
+    record.take(Observation(tasks=[made("2")]), 3, 4)
+    assert held(record) == reading("2").raw
+
+
+@pytest.mark.parametrize("how", ["a notification", "an answer", "a page"])
+def test_the_end_of_a_task_may_overtake_the_response_that_made_it(how: str) -> None:
+    """It is the end of this life: a terminal state stays final."""
+    record = Record()
+    record.begin_crawl(0)
+    record.known.end_crawl(0, 0.5, 1, [None], Listing.NEITHER)
+    record.begin_crawl(1)
+    match how:
+        case "a notification":
+            record.take(Observation(tasks=[reading("0")]), 0.6, 0.7)
+            record.take(Observation(tasks=[ENDED]), None, 4)
+        case "an answer":
+            record.take(Observation(tasks=[ENDED]), 3, 4)
+        case "a page":
+            record.listed([ENDED], 3, 4)
+    record.take(Observation(tasks=[made("0")]), 2, 5)
+    assert held(record) == ENDED.raw
+
+
+def test_a_task_that_was_created_after_its_id_had_ended_is_a_new_one_whoever_says_so() -> None:
+    """The response that made it passed at another replica, or unread."""
+    later = task.parse(reading("2").raw.replace(b"10:30:00Z", b"10:31:00Z"))
+    for since, listed in ((None, True), (ENDED, False)):
+        record = Record()
+        record.take(Observation(tasks=[ENDED]), 1, 2)
+        if listed:
+            record.listed([later], 3, 4)
+        else:
+            record.take(Observation(tasks=[later]), 3, 4, since)
+        assert held(record) == later.raw
 
 
 # ---- what is known is legal, whatever happens ----

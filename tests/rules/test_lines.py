@@ -83,4 +83,4 @@ def test_a_request_is_no_response_whatever_its_ends(params: Any, method: str) ->
     theirs = {"jsonrpc": "2.0", "id": 5, "method": method, "params": params}
     for message in (ours, theirs):
         sight = Sight(json.dumps(message).encode() + b"\n")
-        assert (sight.may_be_response, sight.id) == (False, None)
+        assert (sight.may_be_response, sight.id, sight.request_id) == (False, None, b"5")

@@ -1,6 +1,7 @@
 """Cursors that spell criteria: they mean what the same parameters mean, and are refused with the same words."""
 
 import json
+import random
 from typing import Any
 from urllib.parse import quote
 
@@ -232,3 +233,15 @@ def test_a_criterion_that_is_declared_can_be_spelled() -> None:
         assert spelled("taskgate:?statusMessageContains=a,b&statusNot=failed,working") == Query(
             statusMessageContains="a,b", statusNot=frozenset({"failed", "working"})
         )
+
+
+@given(st.text(max_size=30), st.randoms())
+def test_any_text_is_read_as_it_was_before_it_was_escaped(text: str, rng: random.Random) -> None:
+    """Each byte may be escaped, in capitals or not; what stands raw stays: `=`, spaces and line ends are no escapes."""
+    spelt = "".join(
+        one
+        if one not in "%&," and rng.random() < 0.5
+        else "".join(rng.choice(("%%%02x", "%%%02X")) % b for b in one.encode())
+        for one in text
+    )
+    assert spelled("taskgate:?taskIds=x&taskIds=" + spelt) == Query(taskIds=frozenset({"x", *([text] if text else [])}))

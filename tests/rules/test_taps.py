@@ -1,14 +1,13 @@
 """Of a stream of HTTP+SSE (2024-11-05) the first event alone is edited, whatever the chunking (DESIGN 3.10)."""
 
 import time
-from collections.abc import Sequence
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gateway.transport.buffers import Account, Buffers
-from gateway.transport.taps import EventTap, Hold
+from gateway.transport.taps import EventTap, Look
 
 MOVED = b"/research/m"
 ENDPOINT = b"event: endpoint\ndata: /m\n\n"
@@ -28,27 +27,19 @@ OTHERS = [
 ]
 
 
-class OfEndpoint:
-    """A watch that moves an `endpoint`."""
+def same(data: bytes) -> bytes:
+    return data
 
-    reads_json = False
-    edits = edits_endpoint = True
-    hold = Hold()
-    marks: Sequence[bytes] = (b"endpoint",)
 
-    def head(self, response: object) -> None: ...
+def moved(data: bytes) -> bytes:
+    return b"/research" + data
 
-    def message(self, data: bytes) -> bytes:
-        return data
 
-    def endpoint(self, data: bytes) -> bytes:
-        return b"/research" + data
-
-    def unread(self) -> None: ...
+MOVES_AN_ENDPOINT = Look(same, lambda: None, (b"endpoint",), edits=True, endpoint=moved, edits_endpoint=True)
 
 
 def tap(event_bytes_max: int = 1000) -> EventTap:
-    return EventTap(OfEndpoint(), bytes, event_bytes_max, Account(Buffers(10_000)))
+    return EventTap(MOVES_AN_ENDPOINT, bytes, event_bytes_max, Account(Buffers(10_000)))
 
 
 @settings(max_examples=200, deadline=None)

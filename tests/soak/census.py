@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from gateway.app import App
+from gateway.tasks import answer
 from tests.launch import Gateway, Gateways, app_before
 from tests.relay.messages import Json
 from tests.soak.play import Player
@@ -34,7 +35,10 @@ _STEPS: Final = 1000
 _OURS: Final = "gateway."
 # Kept when a session's index goes: what `initialize` said and of whom; durations by upstream, kind and method, each of
 # a few values.
-_STAYS: Final = ("gateway.mcp.capabilities.Server", "gateway.identity.Key", "gateway.operate.metrics._Durations")
+_STAYS: Final = (
+    *("gateway.mcp.capabilities.Server", "gateway.identity.Key", "gateway.operate.metrics._Durations"),
+    *("gateway.operate.rates._Sample", "gateway.operate.recent.Failures", "gateway.operate.recent.Reason"),
+)
 
 
 @dataclass(frozen=True)
@@ -95,6 +99,10 @@ class InProcess:
         recent = self._app._metrics.recent
         for rows in (recent.requests, recent.failures, recent.queries):
             rows.clear()  # a fixed number, which the rounds fill
+        for heads in (self._app._proxy.heads, self._app._heads) * 10:
+            heads.sweep(heads._next_turn_at)  # those that are remembered are bounded too
+        for params in (answer.read_small, answer.ignored_small):
+            params.cache_clear()  # and these
         gc.collect()
         for _ in range(_STEPS):  # indexes are freed bit by bit
             await asyncio.sleep(0)
@@ -127,9 +135,12 @@ async def in_process(upstream: Upstream, changed: Json = SETTINGS) -> AsyncItera
         asyncio.get_running_loop().set_exception_handler(lambda _, context: gate.unhandled.append(str(context)))
         logged = _Errors(gate.unhandled)
         logging.getLogger().addHandler(logged)
+        of_states = logging.getLogger("taskgate.upstream")
+        of_states.setLevel(logging.ERROR)  # pytest would keep a line for each time that the upstream goes or comes back
         try:
             yield gate
         finally:
+            of_states.setLevel(logging.NOTSET)
             logging.getLogger().removeHandler(logged)
             tracemalloc.stop()
 
@@ -143,6 +154,11 @@ class Process:
         self._upstream = upstream
         self._proc = Path("/proc", str(gateway.running.popen.pid))
         self._idle = 0
+
+    @property
+    def log(self) -> str:
+        """What the process has logged."""
+        return self._gateway.log
 
     async def begin(self) -> None:
         """Note the descriptors that may be open: those of now, when the readiness check has left."""

@@ -107,6 +107,10 @@ def _whole(exchange: Exchange, response: Message, weather: Weather) -> str | Non
     expected = right(exchange)
     if _end_to_end(response) != _end_to_end(expected):
         return "another head"
+    death = exchange.death
+    is_cut = death is not None and death.at == "response" and (death.persists or not exchange.is_safe)
+    if is_cut and not (expected.framing == "close" and death is not None and death.how == "fin"):
+        return f"cut, and ended cleanly, after {len(response.body)} of {len(expected.body)} bytes"
     if exchange.is_edited:
         return _edited(response.body, expected.body)
     if framing := [name for name, _ in response.trailers if name.lower() in NOT_IN_TRAILERS]:
@@ -115,7 +119,6 @@ def _whole(exchange: Exchange, response: Message, weather: Weather) -> str | Non
     if (response.body, response.trailers) == (expected.body, trailers):
         return None
     if response.framing == "close" and expected.body.startswith(response.body):
-        death = exchange.death
         may_end = weather.cut_short or (death is not None and death.how == "fin" and death.at == "response")
         if may_end and expected.framing == "close":
             return None

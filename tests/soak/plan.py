@@ -122,6 +122,8 @@ class Exchange:
     is_edited: bool = False
     stays_open: bool = False
     death: Death | None = None
+    is_cut: bool = False  # the client leaves before it has sent all of the request
+    is_slow: bool = False  # the upstream reads the body of the request a little later
     behind: bytes = b""  # what the upstream sends with the end of its response, and nobody asked for
     is_hostile: bool = False  # the request or the response can be read in no way, or in two: all but another's is right
 
@@ -152,6 +154,14 @@ class Conversation:
     departure: Departure | None
     is_slow: bool = False
     behind: bytes = b""
+
+    @property
+    def sent_bytes(self) -> int:
+        """How much of its requests the client sends."""
+        asked_bytes = sum(len(e.asked) for e in self.exchanges)
+        if self.departure is None or self.departure.at != "asking":
+            return asked_bytes
+        return int(self.departure.share * asked_bytes)
 
 
 @dataclass(frozen=True)
@@ -393,7 +403,17 @@ def conversation(source: random.Random, exchanges: list[Exchange], departures: f
         last.death = None
         departure = Departure("hearing", 1.0, source.choice(["fin", "rst"]))
     cuts = [source.random() for _ in range(source.randrange(4))]
-    return Conversation(exchanges, source.random() < 0.4, sorted(cuts), departure)
+    made = Conversation(exchanges, source.random() < 0.4, sorted(cuts), departure)
+    mark_cut(made)
+    return made
+
+
+def mark_cut(made: Conversation) -> None:
+    """Note which requests of a conversation are not sent whole."""
+    sent_bytes = made.sent_bytes
+    for one in made.exchanges:
+        one.is_cut = sent_bytes < len(one.asked)
+        sent_bytes -= len(one.asked)
 
 
 def _ends(exchange: Exchange) -> bool:

@@ -129,9 +129,7 @@ async def _until_departure(client: Client, conversation: Conversation, asking: "
 async def _ask(client: Client, conversation: Conversation) -> None:
     """Send the requests, and wait for the responses: for each in turn, or for all behind the last."""
     exchanges, departure = conversation.exchanges, conversation.departure
-    allowed = sum(len(e.asked) for e in exchanges)
-    if departure is not None and departure.at == "asking":
-        allowed = int(departure.share * allowed)
+    allowed = conversation.sent_bytes
     groups = [exchanges] if conversation.pipelined else [[e] for e in exchanges]
     wanted = 0
     for group in groups:

@@ -44,7 +44,7 @@ _CALLED: Final = {
     "foreign": r"foreign|no exchange in this round",
     "trailers that frame": r"trailers that frame",
     "whole, and lost": r"and lost|no response",
-    "a cut that looks whole": r"ended cleanly",
+    "a cut that looks whole": r"ended cleanly|came whole|to llhttp|came as another",
     "whole and wrong": r"complete and wrong|another head|another list|no list|edited|capability|502 that says",
     "no HTTP": r"[Mm]alformed",
     "not in time": r"not within|Timeout",
@@ -101,9 +101,16 @@ def draw(seed: int) -> Conversation:
     return made
 
 
-async def blow(gate: InProcess | Process, upstream: Upstream, seed: int, exchanges: int, warm_up: int) -> Report:
+async def blow(
+    gate: InProcess | Process,
+    upstream: Upstream,
+    seed: int,
+    exchanges: int,
+    warm_up: int,
+    draw: Callable[[int], Conversation] = draw,
+) -> Report:
     """A storm behind another one that warms up. What is held then and was not before is among the findings."""
-    storm = Storm(gate.port, upstream, gate.left)
+    storm = Storm(gate.port, upstream, gate.left, draw)
     warming = await storm.play(seed, warm_up)
     before = await _calm(gate, upstream)
     report = await storm.play(seed + warm_up, exchanges)
@@ -127,7 +134,14 @@ async def _calm(gate: InProcess | Process, upstream: Upstream) -> Census:
 class Storm:
     """Plays conversations, `CLIENTS` at once, until so many exchanges were asked for."""
 
-    def __init__(self, port: int, upstream: Upstream, left: Callable[[], Awaitable[str]]) -> None:
+    def __init__(
+        self,
+        port: int,
+        upstream: Upstream,
+        left: Callable[[], Awaitable[str]],
+        draw: Callable[[int], Conversation] = draw,
+    ) -> None:
+        self._draw = draw
         self._port = port
         self._upstream = upstream
         self._left = left
@@ -150,7 +164,7 @@ class Storm:
         return report
 
     async def _converse(self, seed: int, report: Report) -> None:
-        conversation = draw(seed)
+        conversation = self._draw(seed)
         report.exchanges += len(conversation.exchanges)
         self._upstream.expect(conversation.exchanges)
         try:

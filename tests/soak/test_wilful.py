@@ -5,23 +5,56 @@ seeds pass without the fault (test_soak.py).
 """
 
 import asyncio
+import re
 from collections.abc import Callable
 from typing import Any, Final
 
 import pytest
 
 from gateway.errors import GatewayError
+from gateway.transport.caller import Way
 from gateway.transport.connection import ClientConnection
 from gateway.transport.pool import Call, Pool
-from gateway.transport.relay import Request
 from gateway.transport.upstream import UpstreamConnection
+from tests.relay.messages import Json
+from tests.soak import storm
 from tests.soak.census import in_process, traced
+from tests.soak.plan import Conversation
 from tests.soak.play import Player
 from tests.soak.test_soak import ROUND_BYTES_MAX
 from tests.soak.upstream import Upstream
 
 ROUNDS_MAX: Final = 300
+STORMS_MAX: Final = 8
 Patch = pytest.MonkeyPatch
+
+
+async def found_in_a_storm(
+    fault: Callable[[Patch], None],
+    monkeypatch: Patch,
+    wanted: str,
+    settings: Json,
+    exchanges: int,
+    draw: Callable[[int], Conversation] = storm.draw,
+) -> str:
+    """What storms find in a gateway with this fault, until `wanted` is found: a line each, the kind first.
+
+    Who is first decides what is found, and on a busy machine others are.
+    """
+    asyncio.get_running_loop().set_debug(False)
+    monkeypatch.setattr("tests.soak.play.SETTLE_S", 0.3)
+    monkeypatch.setattr("tests.peer.WAIT_S", 3.0)
+    found = ""
+    for first in range(1, STORMS_MAX * exchanges, exchanges):
+        async with Upstream() as upstream, in_process(upstream, settings) as gate:
+            with monkeypatch.context() as patch:
+                fault(patch)
+                report = await storm.Storm(gate.port, upstream, gate.left, draw).play(first, exchanges)
+            upstream.go_down("rst")
+        found = "\n".join(f"{storm.called(finding)}: {finding}" for finding in report.findings)
+        if re.search(wanted, found, re.MULTILINE):
+            break
+    return found
 
 
 def ends_what_was_cut(patch: Patch) -> None:
@@ -40,7 +73,7 @@ def takes_back_what_was_half_read(patch: Patch) -> None:
     """A connection whose response was not read to its end serves the next exchange."""
 
     async def leave(self: Call, *_: object) -> None:
-        self._pool.places.leave()
+        self._pool.standing.places.leave()
         if (connection := self._connection) is not None:
             self._pool.active.discard(connection)
             if connection._response is not None and not connection.lost:
@@ -79,7 +112,7 @@ def keeps_its_place(patch: Patch) -> None:
 
     async def keeping(self: Call, kind: type[BaseException] | None, *more: Any) -> None:
         if kind is not None:
-            places = self._pool.places
+            places = self._pool.standing.places
             if not places.take():
                 await places.wait(self._pool.config.connect_timeout)
         await leave(self, kind, *more)
@@ -125,13 +158,13 @@ def remembers_connections(patch: Patch) -> None:
 def remembers_bytes(patch: Patch) -> None:
     """The heads of requests are remembered somewhere."""
     kept: list[bytes] = []
-    head = Request.head
+    up = Way.up
 
-    def keeping(self: Request) -> bytes:
-        kept.append(head(self))
-        return kept[-1]
+    def keeping(self: Way, body_bytes: int) -> bytes:
+        kept.append(self.caller.headers.block())  # made anew, by the gateway
+        return up(self, body_bytes)
 
-    patch.setattr(Request, "head", keeping)
+    patch.setattr(Way, "up", keeping)
 
 
 # Each leak, and in which count it shows.

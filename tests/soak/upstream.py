@@ -14,6 +14,7 @@ from collections.abc import Iterable
 from itertools import pairwise
 from typing import Final, Self
 
+from tests.attack.readers import requests_by_llhttp
 from tests.launch import held_port, port_of
 from tests.peer import Peer
 from tests.relay.http1 import End, Malformed, Message, Reader
@@ -22,6 +23,8 @@ from tests.soak.plan import NOT_IN_TRAILERS, TASKS, Death, Exchange, Round, page
 from tests.upstream import Listener
 
 DESERTED_S: Final = 10.0
+CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
+SLOW_S: Final = 0.005
 _PAUSE_MAX_S: Final = 0.001
 _PAUSES: Final = 0.25  # before a piece of a response
 _CRAWLER: Final = "taskgate-"  # what the ids of the gateway's own requests begin with
@@ -43,6 +46,8 @@ class Line(Peer):
         return self._answering is None and not self.received
 
     def on_end(self) -> None:
+        if self._answering is None and requests_by_llhttp(bytes(self.received)).messages:
+            self._upstream.faults.append(f"to llhttp a request is whole that is not: {bytes(self.received[-80:])!r}")
         self.leave()
 
     def on_close(self) -> None:
@@ -75,6 +80,11 @@ class Line(Peer):
                 self.die("rst")
                 return
             self._death = self._upstream.death_of(self._exchange)
+            if request.value(b"expect") and not request.whole:
+                self.write(CONTINUE)
+            if self._exchange.is_slow:
+                self.pause()
+                asyncio.get_running_loop().call_later(SLOW_S, self.resume)
         if self._death is not None and self._death.at == "request":
             head_bytes = len(self.received) - len(request.body)
             so_far = len(self.received) - head_bytes
@@ -121,6 +131,7 @@ class Upstream(Listener):
         super().__init__(self._held)
         self.lines: set[Line] = set()
         self.faults: list[str] = []
+        self.came_whole = 0  # requests
         self.random = random.Random(0)
         self._exchanges: dict[int, Exchange] = {}
         self._count: Counter[int] = Counter()  # of requests that came, by exchange
@@ -192,7 +203,8 @@ class Upstream(Listener):
         """The exchange that a request belongs to."""
         number = request.value(b"x-request-id")
         exchange = self._exchanges.get(int(number)) if number is not None else None
-        if exchange is None and (number is None or int(number) not in self._gone):
+        is_look = request.start.startswith(b"OPTIONS ") and request.value(b"user-agent") == b"taskgate"  # for its state
+        if exchange is None and not is_look and (number is None or int(number) not in self._gone):
             self.faults.append(f"a request of no exchange in this round: {request.start!r}, {number!r}")
         return exchange
 
@@ -204,8 +216,11 @@ class Upstream(Listener):
 
     def came(self, exchange: Exchange, request: Message) -> None:
         """Check a request that came whole: it is what the client sent, whole, and came once."""
+        self.came_whole += 1
         if exchange.tasks is not None:
             return  # the gateway's own requests, of which it knows best
+        if exchange.is_cut and not exchange.is_hostile:
+            self.faults.append(f"exchange {exchange.number}, {exchange.kind}, was cut, and came whole")
         if framing := [name for name, _ in request.trailers if name.lower() in NOT_IN_TRAILERS]:
             self.faults.append(f"exchange {exchange.number} came with trailers that frame: {framing}")
         if self._count[exchange.number] > 1 and not exchange.is_safe:

@@ -14,6 +14,11 @@ def gateway(*server: str, flags: Sequence[str] = ()) -> list[str]:
     return [*COMMAND, "stdio", *flags, "--", *server]
 
 
+def closing(streams: Sequence[int], command: Sequence[str]) -> list[str]:
+    """A command line that closes some of the standard streams 0, 1 and 2 first."""
+    return ["sh", "-c", f'exec "$@" {" ".join(f"{number}>&-" for number in streams)}', "sh", *command]
+
+
 def ran(*server: str, data: bytes = b"", flags: Sequence[str] = ()) -> "subprocess.CompletedProcess[bytes]":
     """What a server under the gateway printed, and how it ended."""
     return run_bytes("stdio", *flags, "--", *server, data=data)

@@ -122,6 +122,7 @@ FAULTS: Final = (
     drops_what_is_no_json,
     loses_the_last_line,
     shows_its_own_responses,
+    takes_text_and_numbers_for_the_same,
     cuts_large_lines,
     writes_anew,
 )

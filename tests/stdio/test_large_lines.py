@@ -32,7 +32,7 @@ class _Sink:
 )
 async def test_its_asker_is_told(form: bytes) -> None:
     buffers = Buffers(1 << 24)
-    channel = StdioChannel(Outlet(_Sink(), buffers))  # type: ignore[arg-type]
+    channel = StdioChannel(Outlet(_Sink(), buffers), "g")  # type: ignore[arg-type]
     asking = asyncio.ensure_future(channel.ask(REQUEST, b'"g1"'))
     await asyncio.sleep(0)
     data = form % (b"a" * 10_000)

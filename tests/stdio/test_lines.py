@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from gateway.config import Limits, StdioConfig
+from gateway.config import IndexLimits, Limits, StdioConfig
 from gateway.mcp import jsonrpc
 from gateway.transport.buffers import SMALL_BYTES_MAX
 from gateway.transport.stdio import CANCELLED_MAX, Passed, Unanswered
@@ -36,6 +36,24 @@ async def test_a_filtered_list_is_answered_and_the_server_never_sees_it() -> Non
         assert answer["result"]["_meta"]["taskgate/total"] == 2
         assert QUERY not in stage.server.received
         assert b"taskgate-" not in stage.client.received
+
+
+async def test_a_query_that_meets_a_fault_of_ours_gets_an_error(caplog: pytest.LogCaptureFixture) -> None:
+    """It got nothing. No file can say this `max_age`: no date is so long ago, which is a real exception."""
+    async with through(StdioConfig(index=IndexLimits(max_age=1e13))) as stage:
+        await stage.initialize()
+        await stage.client.send(call("q", "tasks/list", taskIds=["a"]))
+        await stage.server.send(result((await stage.server.own())["id"], task("a")))
+        await stage.client.hears(b'"id":"q"')
+        error = stage.client.messages()[-1]["error"]
+        assert error == {
+            "code": -32603,
+            "message": "Internal Server Error: a fault of taskgate itself; its log says more",
+        }
+        [told] = [r for r in caplog.records if r.message == "a request could not be handled"]
+        assert told.exc_info is not None and told.exc_info[0] is ValueError
+        await stage.client.send(call("r", "tools/list"))
+        await stage.server.hears(b'"r"')
 
 
 async def test_initialize_is_edited_and_keeps_its_line_end() -> None:
@@ -247,6 +265,44 @@ async def test_a_large_notification_passes_at_once_while_a_request_of_the_gatewa
         await stage.client.hears(b'"id":"q"')
 
 
+AGAIN = {
+    "a result": lambda own: result(own, {"tasks": []}),
+    "an error": lambda own: line({"jsonrpc": "2.0", "id": own, "error": {"code": -32603, "message": "?"}}),
+    "its id escaped": lambda own: result(own, {}).replace(b"taskgate", b"task\\u0067ate"),
+    "its id last": lambda own: line({"result": {}, "jsonrpc": "2.0", "id": own}),
+    "large": lambda own: large(own, last=False),
+    "large, its id last": lambda own: large(own, last=True),
+    "large, its id within": lambda own: line(
+        {"jsonrpc": "2.0", "x": "y" * 5000, "id": own, "result": {"z": "y" * 5000}}
+    ),
+    "spaced": lambda own: (
+        json.dumps({"id": own, "result": {}, "jsonrpc": "2.0"}, indent=1).replace("\n", "\r").encode() + b"\n"
+    ),
+}
+
+
+@pytest.mark.parametrize("given_up", [False, True])
+@pytest.mark.parametrize("form", AGAIN)
+async def test_an_answer_to_the_gateway_that_comes_once_more_or_too_late_stays_here(form: str, given_up: bool) -> None:
+    async with through(SMALL) as stage:
+        await stage.initialize()
+        await stage.client.send(QUERY)
+        own = (await stage.server.own())["id"]
+        if given_up:
+            cancelled = notification("notifications/cancelled", requestId="q")
+            await stage.client.send(cancelled)
+            await stage.server.hears(cancelled)
+        else:
+            await stage.server.send(result(own, {"tasks": []}))
+            await stage.client.hears(b'"id":"q"')
+        await stage.client.send(call(7, "tools/call"))
+        before = len(stage.client.received)
+        response = large(7, last=True)
+        await stage.server.send(*[AGAIN[form](own)] * 3, response)
+        await stage.client.hears(b'"id":7')
+        assert stage.client.received[before:] == response
+
+
 async def test_requests_of_the_servers_own_pass_while_a_crawl_waits() -> None:
     async with through() as stage:
         await stage.initialize()
@@ -282,6 +338,17 @@ async def test_a_cancelled_query_is_not_answered_and_the_cancellation_passes() -
         await stage.client.hears(b"last")
         assert b'"q"' not in stage.client.received
         assert b"taskgate-" not in stage.client.received
+
+
+@pytest.mark.parametrize("other", [call("q", "tools/call"), line([json.loads(call("q", "tools/call"))])])
+async def test_a_cancel_ends_no_list_where_another_request_may_be_meant(other: bytes) -> None:
+    async with through() as stage:
+        await stage.initialize()
+        cancelled = notification("notifications/cancelled", requestId="q")
+        await stage.client.send(other + QUERY + cancelled)
+        await stage.server.hears(cancelled)
+        await crawled(stage)
+        await stage.client.hears(b'"taskgate/total"')
 
 
 async def test_a_cancelled_request_waits_for_no_answer() -> None:
@@ -502,6 +569,9 @@ async def test_each_bad_query_of_a_client_that_does_not_read_gets_its_answer() -
     count = 5000
     async with through(SMALL) as stage:
         await stage.initialize()
+        await stage.client.send(QUERY)
+        await crawled(stage)
+        await stage.client.hears(b'"id":"q"')
         half = b'{"method":"' + b"m" * 3000
         await stage.server.send(half)
         await stage.client.hears(half)
@@ -521,3 +591,19 @@ async def test_each_bad_query_of_a_client_that_does_not_read_gets_its_answer() -
         stage.client.resume()
         await sending
         await stage.client.until(lambda: stage.client.received.count(b"-32602") == count, "all answers")
+
+
+async def test_a_servers_refusal_goes_before_what_is_wrong_with_a_query() -> None:
+    """A server without `tasks.list` says so; -32602 once stood in its place."""
+    async with through() as stage:
+        await stage.initialize()
+        await stage.client.send(call("w", "tasks/list", status=["x"]))
+        own = await stage.server.own()
+        refusal = {"code": -32601, "message": "Method not found"}
+        await stage.server.send(line({"jsonrpc": "2.0", "id": own["id"], "error": refusal}))
+        await stage.client.hears(b'"id":"w"')
+        assert stage.client.messages()[-1]["error"] == refusal
+        await stage.client.send(call("v", "tasks/list", status=["x"]))
+        await crawled(stage, 2)
+        await stage.client.hears(b'"id":"v"')
+        assert stage.client.messages()[-1]["error"]["code"] == -32602

@@ -11,13 +11,14 @@ import sys
 import threading
 import time
 import urllib.request
+from itertools import combinations
 from pathlib import Path
 
 import pytest
 
-from tests.launch import held_port, listening, piped, port_of, run_bytes
+from tests.launch import COMMAND, ROOT, held_port, listening, piped, port_of, run_bytes
 from tests.stdio.harness import QUERY_ALL, call, initialized
-from tests.stdio.process import WAIT_S, gateway, ran
+from tests.stdio.process import WAIT_S, closing, gateway, ran
 
 LINUX = sys.platform.startswith("linux")
 
@@ -29,6 +30,97 @@ LINUX = sys.platform.startswith("linux")
 def test_the_gateway_ends_as_the_server_does(script: str, status: int) -> None:
     ended = ran("sh", "-c", f"echo out; echo err >&2; {script}")
     assert (ended.returncode, ended.stdout, ended.stderr) == (status, b"out\n", b"err\n")
+
+
+CLOSED = [streams for count in (1, 2, 3) for streams in combinations((0, 1, 2), count)]
+
+
+@pytest.mark.parametrize("streams", CLOSED)
+@pytest.mark.parametrize(("script", "status"), [("cat; exit 7", 7), ("kill -TERM $$", -15)])
+def test_with_standard_streams_closed_it_ends_as_the_server_does(
+    streams: tuple[int, ...], script: str, status: int
+) -> None:
+    line = closing(streams, gateway("sh", "-c", f"echo out; echo err >&2; {script}"))
+    ended = subprocess.run(line, input=b"", capture_output=True, timeout=WAIT_S, cwd=ROOT)
+    out, err = b"" if 1 in streams else b"out\n", b"" if 2 in streams else b"err\n"
+    assert (ended.returncode, ended.stdout, ended.stderr) == (status, out, err)
+
+
+@pytest.mark.parametrize("streams", CLOSED)
+@pytest.mark.parametrize(
+    ("arguments", "status"),
+    [
+        (["stdio", "--", "no-such-command"], 127),
+        (["stdio", "--config", "no-such-file", "--", "true"], 2),
+        (["stdio"], 2),
+        (["--config", "-", "--check"], 2),
+        (["--config", "no-such-file"], 2),
+        (["--upstream", "http://127.0.0.1:1/mcp", "--check"], 0),
+    ],
+)
+def test_with_standard_streams_closed_a_fault_has_its_status(
+    streams: tuple[int, ...], arguments: list[str], status: int
+) -> None:
+    line = closing(streams, [*COMMAND, *arguments])
+    ended = subprocess.run(line, input=b"", capture_output=True, timeout=WAIT_S, cwd=ROOT)
+    assert ended.returncode == status
+    assert b"Traceback" not in ended.stdout + ended.stderr
+    assert 1 not in streams or not ended.stdout
+    assert bool(ended.stderr) == (status != 0 and 2 not in streams), "what is said stays where it belongs"
+
+
+@pytest.mark.skipif(not LINUX, reason="/proc")
+@pytest.mark.parametrize("streams", CLOSED)
+def test_with_standard_streams_closed_the_gateway_serves_and_nothing_takes_their_places(
+    streams: tuple[int, ...],
+) -> None:
+    with held_port() as listen, held_port() as admin:
+        at = [f"127.0.0.1:{port_of(sock)}" for sock in (listen, admin)]
+        flags = ["--upstream", "http://127.0.0.1:1/mcp", "--listen", at[0], "--admin", at[1]]
+        with piped(closing(streams, [*COMMAND, *flags])) as process:
+            deadline = time.monotonic() + WAIT_S
+            while not serves(f"http://{at[1]}/readyz"):
+                assert process.poll() is None and time.monotonic() < deadline
+                time.sleep(0.02)
+            for number in streams:
+                assert str(Path(f"/proc/{process.pid}/fd/{number}").readlink()) == os.devnull
+            process.terminate()
+            assert process.wait(WAIT_S) == 0
+
+
+def serves(url: str) -> bool:
+    """Whether a GET of the address is answered with 200."""
+    try:
+        with urllib.request.urlopen(url, timeout=WAIT_S) as answer:
+            return bool(answer.status == 200)
+    except OSError:
+        return False
+
+
+def test_an_error_that_nobody_reads_has_its_status() -> None:
+    for arguments, status in (["no-such-command"], 127), (["sh", "-c", "exit 7"], 7):
+        with Path("/dev/full").open("wb") as full:
+            ended = subprocess.run(gateway(*arguments), stdin=subprocess.DEVNULL, stderr=full, timeout=WAIT_S, cwd=ROOT)
+        assert ended.returncode == status
+
+
+def test_a_command_whose_name_is_no_utf_8_shows_on_the_page(tmp_path: Path) -> None:
+    command = os.fsencode(tmp_path) + b"/c\xffat\x85"
+    Path(os.fsdecode(command)).symlink_to("/bin/cat")
+    with held_port() as held:
+        line = gateway(os.fsdecode(command), flags=["--admin", f"127.0.0.1:{port_of(held)}"])
+        with piped(line) as process:
+            assert process.stdin is not None and process.stdout is not None
+            process.stdin.write(call(1, "ping"))
+            process.stdin.flush()
+            assert process.stdout.readline() == call(1, "ping")
+            with urllib.request.urlopen(f"http://127.0.0.1:{port_of(held)}/page/status.json", timeout=WAIT_S) as answer:
+                assert json.load(answer)["upstreams"][0]["url"] == f"{tmp_path}/c\\udcffat\\udc85"
+            with urllib.request.urlopen(f"http://127.0.0.1:{port_of(held)}/metrics", timeout=WAIT_S) as answer:
+                assert b"taskgate_upstream_up" in answer.read()
+            process.stdin.close()
+            process.stdin = None
+            assert process.wait(WAIT_S) == 0
 
 
 @pytest.mark.parametrize(

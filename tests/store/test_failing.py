@@ -97,6 +97,27 @@ async def fails(replica: Replica) -> bool:
     return sum(failures) > 0 and not await replica.serves()
 
 
+# By the type of a key: the command that makes one.
+WRONG: Final[dict[str, Callable[[str], list[str]]]] = {
+    "string": lambda name: ["SET", name, "no entries"],
+    "list": lambda name: ["RPUSH", name, "no entry"],
+    "set": lambda name: ["SADD", name, "no entry"],
+    "hash": lambda name: ["HSET", name, "no", "entry"],
+    "stream": lambda name: ["XADD", name, "*", "no", "entry"],
+}
+
+
+async def unreadable(replica: Replica) -> bool:
+    """Whether the metrics of a replica say that a key cannot be read."""
+    return await replica.sample("store_failures_total", why="unreadable") > 0
+
+
+async def sent_bytes(store: Store) -> int:
+    """What it has sent to everybody."""
+    found: int = (await store.run("INFO", "stats"))["total_net_output_bytes"]
+    return found
+
+
 @pytest.mark.parametrize("name", FAILURES)
 async def test_a_store_that_fails_loses_nothing_and_stops_nobody(
     name: str, fleet: Fleet, store: Store, caplog: pytest.LogCaptureFixture
@@ -123,6 +144,21 @@ async def test_a_store_that_fails_loses_nothing_and_stops_nobody(
     assert set(said) == {"the store serves", "the store fails, and the gateway works without it"}
 
 
+@pytest.mark.parametrize("name", ["full", "read-only"])
+async def test_a_store_that_takes_nothing_in_is_still_read(name: str, fleet: Fleet, store: Store) -> None:
+    fail, mend = FAILURES[name]
+    async with fleet.pair() as (one, other):
+        caller = await one.open()
+        made = await one.make(caller)
+        await known(store, 1)
+        await fail(store)
+        for replica in (one, other):
+            await replica.make(await replica.open("another"))
+            await eventually(partial(fails, replica), "the failure in the metrics")
+        assert await other.ids(caller) == [made]
+        await mend(store)
+
+
 async def test_a_store_that_forgets_all_in_a_moment_is_told_all_again(fleet: Fleet, store: Store) -> None:
     """It restarts, or is emptied, between two beats of its connection."""
     async with fleet.replica() as one:
@@ -139,15 +175,111 @@ async def test_a_store_that_forgets_all_in_a_moment_is_told_all_again(fleet: Fle
 async def test_a_value_that_cannot_be_read_does_not_keep_the_store_from_taking_in(fleet: Fleet, store: Store) -> None:
     async with fleet.pair() as (one, other):
         caller = await one.open()
-        await one.make(caller)
+        made = await one.make(caller)
         await known(store, 1)
         [name] = await store.run("KEYS", "*:server")
         await store.run("DEL", name)
         await store.run("RPUSH", name, "no value")
-        assert await other.ids(caller) == []
+        assert await other.ids(caller) == [made]
         assert await other.sample("store_failures_total", why="unreadable") == 1
         assert await other.sample("store_failures_total", why="refused") == 0
         assert await other.serves()
+
+
+@pytest.mark.parametrize("kind", WRONG)
+async def test_a_key_of_a_wrong_type_harms_no_other_session(
+    kind: str, fleet: Fleet, store: Store, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It stopped the store for all: nothing was taken in any more."""
+    async with fleet.pair() as (one, other):
+        victim, caller = await one.open(), await one.open("another")
+        made = [await one.make(victim)]
+        await known(store, 1)
+        [name] = await store.run("KEYS", "*:tasks")
+        await store.run("DEL", name)
+        await store.run(*WRONG[kind](name))
+        made += [await one.make(victim) for _ in range(2)]
+        others = await one.make(caller)
+        await eventually(lambda: unreadable(one), "the key in the metrics")
+        await eventually(lambda: shows(other, caller, [others]), "the other session's task")
+        assert await one.ids(victim) == sorted(made)
+        assert await other.ids(victim) == []
+        for replica in (one, other):
+            assert await replica.serves()
+            assert await replica.sample("store_failures_total", why="refused") == 0
+        assert await store.run("TYPE", name) == kind, "what is not ours stays"
+        await store.run("DEL", name)
+        made.append(await one.make(victim))
+        await known(store, 5)  # all that could not be told is told
+    lines = [r for r in caplog.records if r.name == "taskgate.store"]  # asyncio logs too, on a busy machine
+    [line] = {r.getMessage(): r for r in lines}.values()
+    assert line.getMessage() == "a key of the store holds something else, and is ignored"
+    assert line.__dict__["key"] == name
+    assert "WRONGTYPE" in line.__dict__["why"]
+    assert len(lines) <= 2, "one line a minute of each replica"
+
+
+async def test_a_mark_of_a_wrong_type_is_ignored_and_an_emptied_store_is_told_again(fleet: Fleet, store: Store) -> None:
+    """Nobody noticed that the store had been emptied."""
+    await store.run("RPUSH", "taskgate:mark", "no mark")
+    async with fleet.replica() as one:
+        await one.make(await one.open())
+        await known(store, 1)
+        assert await unreadable(one)
+        assert await one.serves()
+        await store.run("FLUSHALL")
+        await known(store, 1)
+        assert await store.run("TYPE", "taskgate:mark") == "string"
+
+
+@pytest.mark.parametrize("which", ["the mark", "a value", "an entry"])
+async def test_a_value_of_a_huge_size_is_not_read(which: str, fleet: Fleet, store: Store) -> None:
+    """One of 512 MB was read by each replica, for longer than a second: the store was down for all."""
+    async with fleet.pair() as (one, other):
+        caller = await one.open()
+        made = await one.make(caller)
+        await known(store, 1)
+        [value], [entries] = [await store.run("KEYS", f"*:{kind}") for kind in ("server", "tasks")]
+        if which == "an entry":
+            await store.run("EVAL", "redis.call('ZADD', KEYS[1], 1, string.rep('[', 5e7))", 1, entries)
+        else:
+            await store.run("SETRANGE", {"the mark": "taskgate:mark"}.get(which, value), 50_000_000, "x")
+        for replica in (one, other):
+            await eventually(replica.serves, "a store that serves again: to make the value took it long")
+        before, failures = await sent_bytes(store), await other.sample("store_failures_total", why="unreachable")
+        await eventually(lambda: shows(other, caller, [made]), "the task in an answer")
+        assert await sent_bytes(store) - before < 1_000_000
+        assert await other.sample("store_failures_total", why="unreachable") == failures
+
+
+@pytest.mark.parametrize("place", ["+inf", "1e300", "1e17", "5.5"])
+async def test_more_entries_at_one_place_than_are_read_at_once_are_read_once(
+    place: str, fleet: Fleet, store: Store
+) -> None:
+    """A replica read the same ones, again and again, for as long as `store.timeout`."""
+    async with fleet.pair() as (one, other):
+        caller = await one.open()
+        made = await one.make(caller)
+        await known(store, 1)
+        [name] = await store.run("KEYS", "*:tasks")
+        await store.run("ZADD", name, *(word for n in range(3000) for word in (place, f"no entry {n}")))
+        await eventually(lambda: shows(other, caller, [made] if float(place) > 1e10 else []), "an answer")
+        assert await other.sample("store_failures_total", why="slow") == 0
+        assert await other.serves()
+
+
+@pytest.mark.parametrize("said", ["", "no JSON", "null", '{"v":1}', '{"v":1e999}', "[" * 3000, '{"x":' + "[" * 3000])
+async def test_a_value_that_says_nothing_harms_nobody(said: str, fleet: Fleet, store: Store) -> None:
+    """JSON that was nested deeply made a query fail."""
+    async with fleet.pair() as (one, other):
+        caller = await one.open()
+        made = await one.make(caller)
+        await known(store, 1)
+        [value], [entries] = [await store.run("KEYS", f"*:{kind}") for kind in ("server", "tasks")]
+        await store.run("SET", value, said)
+        await store.run("ZADD", entries, 1, said)
+        assert "result" in await other.ask(caller, filtered())
+        assert await other.ids(caller) == [made]
 
 
 async def test_an_entry_at_a_place_beyond_all_others_harms_nobody(fleet: Fleet, store: Store) -> None:

@@ -1,30 +1,41 @@
 "use strict";
-// Asks for the status once a second, while the page is visible. All text goes in as text, never as HTML.
+// Asks for the status again and again, and changes the page in place. All text goes in as text, never as HTML.
 
 const INTERVAL_MS = 1000;
+const HIDDEN_MS = 10_000; // in the background: for the title and the icon
+const SILENT_MS = 3000; // so long without an answer, and the page says so
+const ICONS = ["icon", "icon-warn", "icon-bad", "icon-gone"];
+const DOES = {
+  UpstreamUnreachable: "Does the server run, and is its address right? Ask it past the gateway.",
+  UpstreamTimeout: "The server is slow or stuck. Look at its p95, and ask it past the gateway.",
+  UpstreamBroken: "The server ended its answer, or it was no HTTP. Look at the server's log.",
+  UpstreamStatus: "The server failed. Look at the server's log.",
+  UpstreamRefused: "The server refused what a query asked. Look at its rights and limits.",
+  UpstreamFailed: "The server refused what a query asked. Look at the server's log.",
+  Overloaded: "A limit is reached. Look at Limits, and at what is under way.",
+  RateLimited: "A guard holds a client back. The log names the client.",
+  NoUpstream: "Clients ask for a host and path that no upstream has.",
+  Forbidden: "Host or Origin is not allowed. See allowed_hosts and allowed_origins.",
+  ClientLeft: "Clients did not wait. Is the upstream slow?",
+  JsonRpcError: "The server's answer to the client. The log names the client.",
+  Internal: "A fault of taskgate. Its log has more; please report it.",
+  Loop: "The url of an upstream leads back to taskgate.",
+};
+const SORTS = {
+  name: (u) => u.name, state: (u) => ["down", "up", "not asked yet"].indexOf(u.state), rate: (u) => -(u.rate?.[1] ?? 0),
+  failing: (u) => -(u.failing?.[1] ?? -1), p95: (u) => -(u.p95?.[1] ?? -1), in_flight: (u) => -u.in_flight,
+};
 const byId = (id) => document.getElementById(id);
-let paused = false;
-let last = null;
+let paused = false, last = null, missingSince = null, answeredAt = performance.now(), sort = "state", held = null;
 
-function cell(text, kind = "", tag = "td") {
-  const made = document.createElement(tag);
-  made.textContent = text;
-  if (kind) made.className = kind;
-  if (tag === "th") made.scope = "row";
-  return made;
-}
-
-function fill(id, rows) {
-  const made = rows.map((cells) => {
-    const row = document.createElement("tr");
-    row.append(...cells);
-    return row;
-  });
-  byId(id).replaceChildren(...made);
-}
+// ---- words ----
 
 const count = (n) => n.toLocaleString("en");
 const clock = (s) => new Date(s * 1000).toLocaleTimeString("en-GB");
+const when = (s) => (last.now - s > 43_200 ? `${new Date(s * 1000).toLocaleDateString("en-CA")} ` : "") + clock(s);
+const percent = (share) => (share === null ? "–" : share && share < 0.01 ? "< 1 %" : `${Math.round(100 * share)} %`);
+const both = (pair, show) => (pair ? `${show(pair[0])} / ${show(pair[1])}` : "–");
+const rate = (n) => (n && n < 0.1 ? "< 0.1" : n < 100 ? n.toFixed(1) : count(Math.round(n)));
 
 function bytes(n) {
   const units = ["B", "KiB", "MiB", "GiB", "TiB"];
@@ -38,75 +49,241 @@ function duration(s) {
   return s < 1 ? `${(s * 1000).toFixed(1)} ms` : `${s.toFixed(1)} s`;
 }
 
-function share(used, max) {
-  const made = document.createElement("td");
-  const meter = document.createElement("meter");
-  meter.max = max;
-  meter.high = max * 0.8;
-  meter.value = used;
-  const percent = `${Math.round((100 * used) / max)} %`;
-  meter.setAttribute("aria-label", percent);
-  made.append(meter, ` ${percent}`);
-  return made;
+function ago(s) {
+  if (s < 100) return `${Math.max(0, Math.round(s))} s`;
+  if (s < 6000) return `${Math.round(s / 60)} min`;
+  return s < 172_800 ? `${Math.floor(s / 3600)} h ${Math.round(s / 60) % 60} min` : `${Math.floor(s / 86_400)} days`;
 }
 
+// ---- rows ----
+
+function say(element, text, kind) { // touch only what has changed: a selection stays
+  if (element.textContent !== text) element.textContent = text;
+  if (kind !== undefined && element.className !== kind) element.className = kind;
+}
+
+function child(parent, at, tag) {
+  return parent.children[at] ?? parent.appendChild(document.createElement(tag));
+}
+
+// A cell is a text, or {text, below, kind, curve, share}.
+function put(cell, given) {
+  const { text = "", below = "", kind = "", curve, share } = typeof given === "string" ? { text: given } : given;
+  if (cell.className !== kind) cell.className = kind;
+  if (curve !== undefined) return draw(cell, curve);
+  if (kind === "wide" && cell.title !== text) cell.title = text; // it may be cut
+  say(child(cell, 0, "span"), text);
+  if (below || cell.children[1]) say(child(cell, 1, "small"), below);
+  if (share !== undefined) Object.assign(child(cell, 2, "meter"), { max: 1, high: 0.8, value: share, ariaLabel: text });
+}
+
+function draw(cell, curve) {
+  const space = "http://www.w3.org/2000/svg";
+  if (!cell.firstChild) {
+    const made = document.createElementNS(space, "svg");
+    made.setAttribute("viewBox", "0 0 120 24");
+    made.setAttribute("preserveAspectRatio", "none");
+    made.setAttribute("role", "img");
+    for (const kind of ["requests", "faults"]) {
+      made.append(document.createElementNS(space, "polyline"));
+      made.lastChild.setAttribute("class", kind);
+    }
+    cell.append(made);
+  }
+  const most = Math.max(1, ...(curve?.requests ?? []));
+  ["requests", "faults"].forEach((kind, at) => {
+    const counts = curve?.[kind].some(Boolean) ? curve[kind] : kind === "requests" ? [0] : [];
+    const first = 60 - counts.length;
+    const points = counts.map((n, i) => `${(first + i) * 2},${(23 - 22 * n / most).toFixed(1)}`);
+    if (points.length) points.push(`120,${points.at(-1).split(",")[1]}`);
+    const line = cell.firstChild.children[at];
+    if (line.getAttribute("points") !== points.join(" ")) line.setAttribute("points", points.join(" "));
+  });
+  const told = curve ? `the most in 5 s: ${count(most)}` : "no requests";
+  if (cell.firstChild.getAttribute("aria-label") !== told) cell.firstChild.setAttribute("aria-label", told);
+}
+
+// `rows` are [key, cells]. Rows keep their elements; under the pointer they also keep their order.
+function fill(id, rows) {
+  const body = byId(id), kept = new Map([...body.rows].map((row) => [row.dataset.key, row]));
+  if (body.matches(":hover")) {
+    const places = new Map([...kept.keys()].map((key, at) => [key, at]));
+    rows = rows.toSorted((one, other) => (places.get(one[0]) ?? Infinity) - (places.get(other[0]) ?? Infinity) || 0);
+  }
+  const keys = new Set(rows.map(([key]) => key));
+  for (const [key, row] of kept) if (!keys.has(key)) row.remove();
+  const labels = [...body.parentElement.querySelectorAll("thead th")].map((head) => [...head.children].map((part) => part.textContent).join(" ") || head.textContent);
+  const wanted = byId("search").value.trim().toLowerCase();
+  rows.forEach(([key, cells], at) => {
+    const row = kept.get(key) ?? document.createElement("tr");
+    row.dataset.key = key;
+    cells.forEach((cell, i) => put(child(row, i, i || id === "requests" || id === "queries" ? "td" : "th"), cell));
+    if (!kept.has(key)) cells.forEach((_, i) => { row.cells[i].dataset.label = labels[i] ?? ""; });
+    if (row.cells[0].tagName === "TH") row.cells[0].scope = "row";
+    row.hidden = !row.textContent.toLowerCase().includes(wanted);
+    if (body.rows[at] !== row) body.insertBefore(row, body.rows[at] ?? null);
+  });
+}
+
+// ---- what the page shows ----
+
+const number = (text, bad = false) => ({ text, kind: bad ? "number bad" : "number" });
+const wide = (text, below = "") => ({ text, below, kind: "wide" });
+
 function show(status) {
+  last = status;
+  const { saved } = status;
   byId("version").textContent = status.version;
-  const saved = status.saved;
+  showUpstreams(status);
+  showGateway(status);
   byId("spared-requests").textContent = count(saved.requests);
   byId("spared-bytes").textContent = bytes(saved.bytes);
   byId("queries-answered").textContent = count(saved.queries);
   byId("queries-index").textContent = count(saved.at_once);
-  fill("upstreams", status.upstreams.map((u) => [
-    cell(u.name, "", "th"), cell(u.up ? "up" : "down", u.up ? "good" : "bad"), cell(u.url),
-    cell(`${count(u.in_flight)} of ${count(u.requests_max)}`, "number"), cell(count(u.requests), "number"),
-    cell(count(u.failures), u.failures ? "number bad" : "number"), cell(duration(u.mean_seconds), "number"),
-  ]));
-  fill("limits", status.limits.map((l) => {
-    const unit = l.unit === "bytes" ? bytes : count;
-    return [cell(l.what, "", "th"), cell(unit(l.used), "number"), cell(unit(l.max), "number"), share(l.used, l.max)];
-  }));
-  fill("queries", status.queries.map((q) => [
-    cell(clock(q.at)), cell(q.upstream), cell(q.outcome, q.outcome === "failed" ? "bad" : ""), cell(q.reason, "wide"),
-    cell(count(q.asked), "number"), cell(count(q.spared), "number"), cell(count(q.tasks), "number"),
-    cell(count(q.total), "number"),
-  ]));
+  fill("reasons", status.reasons.map((r) => [`${r.failure} ${r.is_fault}`, [
+    { text: r.failure, below: r.is_fault ? "counts as failing" : "caused by clients", kind: r.counts[1] && r.is_fault ? "bad" : "" },
+    number(count(r.counts[0])), number(count(r.counts[1]), r.is_fault && r.counts[1]), number(count(r.counts[2])),
+    { text: `since ${when(r.since)}`, below: `last ${when(r.last)}` }, wide(named(r.upstreams)),
+    wide(r.why, DOES[r.failure.split(" ")[0]]),
+  ]]));
+  byId("no-reasons").hidden = status.reasons.length > 0;
+  if (!byId("queries").matches(":hover")) {
+    fill("queries", status.queries.map((q) => [String(q.n), [
+      clock(q.at), wide(q.upstream), { text: q.outcome, kind: q.outcome === "failed" ? "bad" : "" }, wide(q.reason),
+      number(count(q.asked)), number(count(q.spared)), number(count(q.tasks)), number(count(q.total)),
+    ]]));
+  }
   byId("no-queries").hidden = status.queries.length > 0;
-  const requests = byId("failures").checked ? status.failures : status.requests;
-  fill("requests", requests.map((r) => [
-    cell(clock(r.at)), cell(r.upstream || "none"), cell(r.method), cell(r.kind),
-    cell(r.status, r.why ? "number bad" : "number"), cell(duration(r.seconds), "number"), cell(r.why, "wide"),
-  ]));
-  byId("no-requests").hidden = requests.length > 0;
+  showRequests(status);
 }
 
-function say(text) {
-  if (byId("state").textContent !== text) byId("state").textContent = text;
+function named(names) {
+  const shown = names.slice(0, 5).map((name) => name || "no upstream").join(", ");
+  return names.length > 5 ? `${shown} and ${names.length - 5} more` : shown;
+}
+
+function showUpstreams(status) {
+  const by = SORTS[sort];
+  const ordered = status.upstreams.toSorted((one, other) =>
+    by(one) < by(other) ? -1 : by(one) > by(other) ? 1 : SORTS.state(one) - SORTS.state(other));
+  fill("upstreams", ordered.map((u) => [u.name, [
+    wide(u.name, u.url),
+    { text: u.state, kind: { up: "state good", down: "state bad" }[u.state] ?? "state",
+      below: `since ${when(u.since)}, ${ago(status.now - u.since)}${u.state === "down" ? `: ${u.why}` : ""}` },
+    number(both(u.rate, rate)), { curve: u.curve ?? null, kind: "curve" }, number(both(u.failing, percent), u.failing?.[1]),
+    number(both(u.p95, duration)), number(`${count(u.in_flight)} of ${count(u.requests_max)}`, u.in_flight >= 0.8 * u.requests_max),
+  ]]));
+  const rows = [...byId("upstreams").rows], seen = rows.filter((row) => !row.hidden).length;
+  say(byId("found"), seen < rows.length ? `${seen} of ${rows.length} upstreams` : "");
+}
+
+function showGateway(status) {
+  const { traffic, reload, guards, draining, now } = status;
+  say(byId("uptime"), `${ago(now - status.began_at)}, since ${when(status.began_at)}`);
+  say(byId("rate"), both(traffic.rate, rate));
+  say(byId("failing"), both(traffic.failing, percent), traffic.failing[1] ? "bad" : "");
+  say(byId("reload"), `read ${when(reload.at)}${reload.refused ? "; the last reload was refused, the log says why" : ""}`,
+    reload.refused ? "bad" : "");
+  const stores = { 0: "fails; the log says why", 1: "serves" };
+  say(byId("store"), stores[status.store_up] ?? "none", status.store_up === 0 ? "bad" : "");
+  const limits = [];
+  if (guards?.task_operations_per_second) limits.push(`${guards.task_operations_per_second} task operations/s of a client`);
+  if (guards?.task_ttl_max) limits.push(`ttl at most ${ago(guards.task_ttl_max)}`);
+  const refused = status.reasons.find((r) => r.failure === "RateLimited")?.counts[1] ?? 0;
+  say(byId("guards"), limits.length ? `${limits.join(", ")}; ${count(refused)} refused in 5 min` : "off");
+  const ends = Object.entries(status.certificates).map(([name, at]) => `${name || "the listener"}: ${ago(at - now)} left`);
+  say(byId("certificates"), ends.join(", ") || "none");
+  say(byId("drain"), draining
+    ? `for ${ago(now - draining[0])}: ${count(status.under_way)} requests left, ends within ${ago(draining[1] - now)}` : "no");
+  const rows = status.limits.map((l) => [l.what, [l.what, { text: percent(l.used / l.max), share: l.used / l.max,
+    below: `${(l.unit ? bytes : count)(l.used)} of ${(l.unit ? bytes : count)(l.max)}`, kind: "share" }], l.used >= l.max / 2]);
+  const low = rows.filter((row) => !row[2]);
+  fill("limits", rows.filter((row) => row[2]));
+  fill("limits-low", low);
+  say(byId("limits-low-count"), `${low.length} of ${rows.length} below half`);
+}
+
+function showRequests(status, anyway = false) {
+  const found = byId("failures").checked ? status.failures : status.requests;
+  if (byId("requests").matches(":hover") && !anyway) { // it holds still: rows would move from under the pointer
+    held ??= Number(byId("requests").rows[0].dataset.key);
+    const more = found.filter((r) => r.n > held).length;
+    return say(byId("held"), more ? `Held under the pointer; ${more === found.length ? "at least " : ""}${more} new` : "");
+  }
+  held = null;
+  say(byId("held"), "");
+  fill("requests", found.map((r) => [String(r.n), [
+    clock(r.at), wide(r.upstream || "none"), r.method, r.kind, number(String(r.status), r.why), number(duration(r.seconds)),
+    wide(r.why),
+  ]]));
+  byId("no-requests").hidden = found.length > 0;
+}
+
+// ---- the connection ----
+
+function verdict(text, level, icon) {
+  say(byId("verdict"), text, level);
+  if (document.title !== `${text} · taskgate`) document.title = `${text} · taskgate`;
+  const address = `page/${icon}.svg`;
+  if (byId("icon").getAttribute("href") !== address) byId("icon").setAttribute("href", address);
+}
+
+// Says how things stand between the page and the gateway. Runs by itself, so that a hanging answer holds nothing up.
+function tell() {
+  const isGone = !paused && missingSince !== null && performance.now() - missingSince >= SILENT_MS;
+  document.body.classList.toggle("gone", isGone);
+  const silent = ago((performance.now() - answeredAt) / 1000);
+  say(byId("how-long"), isGone ? `for ${silent}; what is shown is as old` : "");
+  if (paused) say(byId("state"), "Paused");
+  else if (isGone) say(byId("state"), "The gateway does not answer");
+  else if (last) say(byId("state"), last.draining ? "Draining" : "Live");
+  if (isGone) verdict("The gateway does not answer", "bad", "icon-gone");
+  else if (last) verdict(last.verdict.text, last.verdict.level, { warn: "icon-warn", bad: "icon-bad" }[last.verdict.level] ?? "icon");
 }
 
 async function ask() {
+  missingSince ??= performance.now();
   try {
-    const answer = await fetch("page/status.json", { cache: "no-store" });
+    const answer = await fetch("page/status.json", { cache: "no-store", signal: AbortSignal.timeout(SILENT_MS) });
     if (!answer.ok) throw new Error(String(answer.status));
     const found = await answer.json();
     if (paused) return; // pressed meanwhile
-    last = found;
-    show(last);
-    say(last.is_ready ? "Live" : "Draining");
-  } catch {
-    if (!paused) say("The gateway does not answer");
+    answeredAt = performance.now();
+    missingSince = null;
+    show(found);
+  } catch (error) {
+    if (!(error instanceof DOMException || error instanceof TypeError)) throw error; // no answer, or a broken one
+  } finally {
+    tell();
   }
 }
 
+let next;
 async function turn() {
-  if (!paused && !document.hidden) await ask();
-  setTimeout(turn, INTERVAL_MS);
+  clearTimeout(next);
+  if (!paused) await ask();
+  next = setTimeout(turn, document.hidden ? HIDDEN_MS : INTERVAL_MS);
 }
 
 byId("pause").addEventListener("click", () => {
   paused = !paused;
+  missingSince = null;
   byId("pause").setAttribute("aria-pressed", String(paused));
-  if (paused) say("Paused");
+  tell();
 });
-byId("failures").addEventListener("change", () => { if (last) show(last); });
+byId("failures").addEventListener("change", () => { if (last) showRequests(last, true); });
+byId("search").addEventListener("input", () => { if (last) show(last); });
+byId("requests").addEventListener("pointerleave", () => { if (last && !paused) showRequests(last, true); });
+for (const button of document.querySelectorAll("[data-sort]")) {
+  button.addEventListener("click", () => {
+    sort = button.dataset.sort;
+    document.querySelector("[aria-sort]").removeAttribute("aria-sort");
+    button.closest("th").setAttribute("aria-sort", "ascending");
+    if (last) showUpstreams(last);
+  });
+}
+document.addEventListener("visibilitychange", () => { if (!document.hidden) turn(); });
+for (const part of document.querySelectorAll(".live")) part.hidden = false;
+for (const name of ICONS) new Image().src = `page/${name}.svg`; // kept for when the gateway is gone
+setInterval(tell, 250);
 turn();

@@ -5,6 +5,7 @@ from typing import Final
 from tests.attack.rows import JSON, Request, Seen, either, get, held, passes, raw, refused, stops, streamed
 
 HEAD_BYTES_MAX: Final = 8192
+FIELDS_MAX: Final = 256  # by default
 BODY_BYTES_MAX: Final = 16384
 _TOO_LARGE: Final = (400, 413, 414, 431)
 
@@ -36,8 +37,11 @@ ROWS: Final[list[Request]] = [
     passes("head-at-the-limit", _padded(HEAD_BYTES_MAX)),
     refused("head-beyond-the-limit", _padded(HEAD_BYTES_MAX + 1), 431),
     refused("head-far-beyond-the-limit", _padded(10 * HEAD_BYTES_MAX), 431),
-    passes("many-fields", _of_fields(HEAD_BYTES_MAX)),
-    refused("too-many-fields", _of_fields(HEAD_BYTES_MAX + 100), 431),
+    passes("many-fields", get(*[b"X:a"] * (FIELDS_MAX - 1))),
+    refused("too-many-fields", get(*[b"X:a"] * FIELDS_MAX), 431),
+    refused("many-more-fields", _of_fields(HEAD_BYTES_MAX), 431),
+    refused("too-many-fields-and-bytes", _of_fields(HEAD_BYTES_MAX + 100), 431),
+    refused("fields-without-end", b"GET /mcp HTTP/1.1\r\nHost: localhost\r\n" + b"X:a\r\n" * 300, 431),
     passes("name-of-7000-bytes", get(b"X" * 7000 + b": a"), Seen(has=((b"x" * 7000, b"a"),))),
     refused("name-of-9000-bytes", get(b"X" * 9000 + b": a"), 431),
     passes("target-of-7000-bytes", get(target=_LONG), Seen(target=_LONG)),

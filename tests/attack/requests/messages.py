@@ -93,6 +93,9 @@ def _error(name: str, data: bytes) -> Request:
     return Request(name, (data,), (outcome,))
 
 
+IN_SESSION: Final = _list(status=["working"])
+"""A query of these rows' caller. The server has listed its tasks to it before: what is wrong asks nothing."""
+
 ROWS: Final[list[Request]] = [
     *(passes(name, held(b"Content-Length: %d" % len(b), body=b), Seen(b"POST", body=b)) for name, b in _PASSED.items()),
     *(_error(f"cursor-{name}", _list(cursor=cursor)) for name, cursor in _CURSORS.items()),

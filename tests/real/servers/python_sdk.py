@@ -1,10 +1,11 @@
 """The Python SDK's low-level server with tasks, as anybody would build one.
 
-    python -m tests.real.servers.python_sdk --port 3001 [--json] [--auth] [--polling] [--chatty]
+    python -m tests.real.servers.python_sdk --port 3001 [--json] [--auth] [--polling] [--chatty] [--stateless]
     python -m tests.real.servers.python_sdk --stdio [--chatty]
 
 The endpoint is /mcp, and /sse for clients of the deprecated HTTP+SSE transport. Answers are event streams, with --json
-JSON; with --auth every request to /mcp needs a bearer token, and the token's own text is the user. Three tools:
+JSON; with --auth every request to /mcp needs a bearer token, and the token's own text is the user; with --stateless
+there are no sessions. Three tools:
 
 - `work` makes a task that lasts until what its argument `until` says: `now`, `released` (by the other tool), `asked`
   (until an elicitation is answered) or `failed`. Its `label` becomes the task's `statusMessage`, which says
@@ -204,7 +205,8 @@ def application(options: argparse.Namespace) -> Starlette:
     if options.chatty:
         server.request_handlers[types.ListTasksRequest] = chatty(server, list_tasks)
     events = Events() if options.polling else None
-    manager = StreamableHTTPSessionManager(server, events, options.json, retry_interval=RETRY_MS if events else None)
+    retry_ms = RETRY_MS if events else None
+    manager = StreamableHTTPSessionManager(server, events, options.json, options.stateless, retry_interval=retry_ms)
 
     async def handle(scope: Scope, receive: Receive, send: Send) -> None:
         await manager.handle_request(scope, receive, send)
@@ -252,7 +254,7 @@ class Endpoint:
 def parser() -> argparse.ArgumentParser:
     options = argparse.ArgumentParser()
     options.add_argument("--port", type=int)
-    for flag in ("--stdio", "--json", "--auth", "--polling", "--chatty"):
+    for flag in ("--stdio", "--json", "--auth", "--polling", "--chatty", "--stateless"):
         options.add_argument(flag, action="store_true")
     return options
 

@@ -1,0 +1,13 @@
+"""`taskgate try` and `taskgate tasks`: an MCP client that shows what a server's tasks are like, and lists them.
+
+Nothing that serves imports this room. It may know the rest of the gateway.
+
+flags    the two command lines
+runs     how a command ends
+link     the client: requests, answers, sessions, and the words for what fails
+place    where a server is: an address, or a command behind a bridge; the gateway in front of either
+facts    what lists and costs say, and the verdict
+probe    `try`: what is asked, in which order
+listing  `tasks`: the list, once or again and again
+text     tables and lines for a terminal
+"""

@@ -1,0 +1,108 @@
+"""`taskgate tasks`: a filtered list as a table or as JSON, once or again and again.
+
+In: a place, criteria. Out: tasks on standard output. Always: a gateway, or a server that filters by itself, is asked as
+it is; in front of any other server a gateway works in this process.
+"""
+
+import asyncio
+import json
+import sys
+from contextlib import AsyncExitStack
+from typing import Any, Final, NamedTuple
+
+import aiohttp
+
+from gateway.client import text
+from gateway.client.link import Client, NotAnswered, TaskPage, object_of
+from gateway.client.place import Target, gateway_before
+from gateway.client.probe import Mistake
+from gateway.client.text import Task
+from gateway.config import IndexLimits
+
+WATCH_S: Final = 2.0
+_CLEAR: Final = "\033[H\033[J"
+
+
+class Form(NamedTuple):
+    """How a list is shown: all of its pages, again and again, as JSON."""
+
+    all: bool
+    watch: bool
+    json: bool
+
+
+async def show(place: Target, session_id: str, criteria: dict[str, Any], form: Form) -> None:
+    """Print the tasks. Raises NotAnswered, ConfigError, StartError."""
+    params = {"orderBy": "lastUpdatedAt", **criteria}  # with no criterion at all it would be the server's own list
+    async with AsyncExitStack() as stack:
+        http = await stack.enter_async_context(aiohttp.ClientSession(connector=place.connector()))
+        client = await stack.enter_async_context(Client(http, place.url, place.fields, session_id))
+        page: TaskPage | None = None
+        if session_id:  # a gateway answers what a server cannot: the total
+            page = await client.page(params)
+            filters = page.total is not None
+        else:
+            try:
+                said = await client.initialize()
+            except NotAnswered as refused:
+                raise await Mistake(client, place, "tasks").named(refused) from None
+            declared = object_of(object_of(said.get("capabilities")).get("tasks")).get("list")
+            if declared is None:
+                raise NotAnswered(f"{client.url} cannot list tasks: it does not declare tasks.list")
+            filters = "filter" in object_of(declared)
+        if not filters:
+            front = await stack.enter_async_context(gateway_before(place._replace(url=client.url), IndexLimits()))
+            through = aiohttp.ClientSession(connector=front.place.connector())
+            client, page = client.beside(await stack.enter_async_context(through), front.place.url), None
+        before: dict[str, Task] | None = None
+        while True:
+            tasks, total = await _pages(client, params, form.all, page)
+            _print(tasks, total, before, form, bool(session_id))
+            if not form.watch:
+                return
+            before, page = {str(task.get("taskId")): task for task in tasks}, None
+            await asyncio.sleep(WATCH_S)
+
+
+async def _pages(
+    client: Client, params: dict[str, Any], follow: bool, page: TaskPage | None
+) -> tuple[list[Task], int | None]:
+    """The tasks of the first page, or of all; and how many there are in all, if the answer says so."""
+    tasks, cursor, total = page or await client.page(params)
+    while follow and cursor is not None:
+        more, cursor, _ = await client.page({**params, "cursor": cursor})
+        tasks = tasks + more
+    return tasks, total
+
+
+def _print(tasks: list[Task], total: int | None, before: dict[str, Task] | None, form: Form, in_session: bool) -> None:
+    if form.json:
+        for task in tasks:
+            print(json.dumps(task))
+        return
+    if form.watch and sys.stdout.isatty():
+        print(_CLEAR, end="")
+    elif before is not None:
+        print()
+    if not tasks:
+        hint = "" if in_session else " Many servers show a session its own tasks alone: --session ID"
+        print(f"No such tasks.{hint}")
+        return
+    for line in text.table(tasks, True, _changes(tasks, before)):
+        print(line)
+    if total is not None and total > len(tasks):
+        print(f"\n{len(tasks):,} of {total:,} tasks; --all shows them all")
+
+
+def _changes(tasks: list[Task], before: dict[str, Task] | None) -> dict[str, str]:
+    """What is new since the list before, and what has changed, by id."""
+    if before is None:
+        return {}
+    marks = {}
+    for task in tasks:
+        task_id = str(task.get("taskId"))
+        if task_id not in before:
+            marks[task_id] = "NEW"
+        elif task != before[task_id]:
+            marks[task_id] = "CHANGED"
+    return marks

@@ -1,0 +1,41 @@
+"""Text for a terminal of 80 columns: tasks as a table, costs as another. What a server sent is printed as text.
+
+In: tasks as JSON objects, figures. Out: lines. Always: a control character is shown escaped, whoever sent it.
+"""
+
+from collections.abc import Iterator, Mapping
+from typing import Any, Final, TypeAlias
+
+from gateway.operate.logs import printable
+
+Task: TypeAlias = dict[str, Any]
+
+_TASK: Final = "  {:<{id}} {:<14} {:<11}  {:<11}  {}"
+_COST: Final = "  {:<45} {:>8} {:>8} {:>11}"
+_SENT: Final = ("", "you send", "you get", "server gets")
+ID_CHARS: Final = 8  # of an id, where that tells the tasks apart
+
+
+def table(tasks: list[Task], whole_ids: bool = False, marks: Mapping[str, str] | None = None) -> Iterator[str]:
+    """The tasks as lines, under a head. `marks` are words for what changed, by id."""
+    ids = [_cell(task, "taskId") for task in tasks]
+    width = ID_CHARS if not whole_ids else max([ID_CHARS, *map(len, ids)])
+    yield _TASK.format("TASK", "STATUS", "CREATED", "CHANGED", "MESSAGE", id=width).rstrip()
+    for task, task_id in zip(tasks, ids, strict=True):
+        created, changed = (_cell(task, name)[5:16].replace("T", " ") for name in ("createdAt", "lastUpdatedAt"))
+        mark = (marks or {}).get(task_id, "")
+        words = " ".join(filter(None, [mark, _cell(task, "statusMessage")]))
+        yield _TASK.format(task_id[:width], _cell(task, "status"), created, changed, words, id=width).rstrip()
+
+
+def _cell(task: Mapping[str, Any], name: str) -> str:
+    value = task.get(name)
+    return "" if value is None else printable(str(value))
+
+
+def cost(way: str, requests: int, received_bytes: int, asked: int) -> str:
+    """A way to a list, as a line under `COSTS`: what the client sends, what it gets, what the server gets."""
+    return _COST.format(way, f"{requests:,}", f"{received_bytes:,}", f"{asked:,}")
+
+
+COSTS: Final = f"{_COST.format('', 'requests', 'bytes', 'requests')}\n{_COST.format(*_SENT)}"

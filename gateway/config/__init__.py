@@ -1,0 +1,40 @@
+"""The configuration: from YAML text and the environment, or the command line's flags, to frozen structs.
+
+The structs of `model` are the specification: the type of a field carries the reader of its values. `document` walks the
+YAML and the structs together, and remembers the place of each value. This room knows no other.
+
+model      the sections, their keys and defaults
+values     the readers of values: addresses, durations, sizes, names
+document   a YAML document: its values are read, each fault is noted with its place
+clashes    values that are wrong only together
+sources    a text, a file, standard input, the command line's flags
+"""
+
+from gateway.config.clashes import ANY_ADDRESS, FIXED
+from gateway.config.document import GIVEN_CHARS_MAX, VALUES_MAX, ConfigError
+from gateway.config.model import (
+    Admin,
+    Config,
+    GuardLimits,
+    HealthCheck,
+    IndexLimits,
+    Limits,
+    Log,
+    Match,
+    StdioConfig,
+    StdioLog,
+    StoreSettings,
+    Tls,
+    Traces,
+    Upstream,
+    UpstreamTls,
+)
+from gateway.config.sources import admin_address, for_upstream, load, load_stdio, parse
+from gateway.config.values import COUNT_MAX, DURATION_MAX_S, LEVELS, RATE_MAX, Address, Url, bracketed
+
+__all__ = [
+    "ANY_ADDRESS", "COUNT_MAX", "DURATION_MAX_S", "FIXED", "GIVEN_CHARS_MAX", "LEVELS", "RATE_MAX", "VALUES_MAX",
+    "Address", "Admin", "Config", "ConfigError", "GuardLimits", "HealthCheck", "IndexLimits", "Limits", "Log", "Match",
+    "StdioConfig", "StdioLog", "StoreSettings", "Tls", "Traces", "Upstream", "UpstreamTls", "Url", "admin_address",
+    "bracketed", "for_upstream", "load", "load_stdio", "parse",
+]  # fmt: skip

@@ -1,0 +1,278 @@
+"""A YAML document on its way to a configuration: its values are read, and each fault is noted with its place.
+
+In: YAML text, the environment, and the structs of model.py. Out: a struct; or one `ConfigError` with a line for each
+fault. Always: all faults are told at once. No error shows the value of a variable, or of a file that a value names.
+"""
+
+import difflib
+import os
+import re
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from types import NoneType
+from typing import Annotated, Any, Final, NoReturn, get_args, get_origin
+
+import msgspec
+import yaml
+
+from gateway.config.clashes import Clash, changes, clashes
+from gateway.config.model import Config
+
+VALUES_MAX: Final = 10_000  # aliases can make billions of values from a few lines
+GIVEN_CHARS_MAX: Final = 80  # of a value that an error repeats
+_VARIABLE: Final = re.compile(r"\$\{(?:(?:([A-Za-z_][A-Za-z0-9_]*)(:-[^}]*)?|file:([^}]+))\})?")
+_SECRET_BYTES_MAX: Final = 64 * 2**10  # of a file that a value names
+_YAML_FAULTS: Final = {
+    "mapping values are not allowed": "a value has `: ` in it and no quotes, or the line is indented too far",
+    "character '\\t'": "a tab stands where YAML wants spaces: indent with spaces",
+    "that cannot start any token": "a value begins with a sign that YAML keeps for itself: put it in quotes",
+    "expected <block end>": "the line is not indented as its neighbours are",
+    "could not find expected ':'": "a key has no `:` behind it, or the line is not indented as its neighbours are",
+    "expected ',' or": "a [ or { is not closed",
+    "expected the node content": "a [ or { is not closed, or a value is missing",
+    "unexpected end of stream": "a quote is not closed",
+}
+"""Parts of what the YAML parser says, and words for them."""
+
+_FAULTY: Final = object()  # stands for a value with a fault; the fault is noted
+
+
+class ConfigError(Exception):
+    """The configuration cannot be used. Each of `args` is one fault, for an operator to read, on one line."""
+
+    def __str__(self) -> str:
+        return "\n".join(self.args)
+
+
+class Document:
+    """A YAML document on its way to a `Config`: the place of each value, how it was given, and all faults."""
+
+    def __init__(self, source: str, folder: Path, opens: bool) -> None:
+        self.source = source
+        self.folder = folder
+        self.opens = opens  # whether the files that it names must be readable
+        self.places: dict[str, str] = {}
+        self.given: dict[str, str] = {}
+        self.faults: list[str] = []
+
+    def place(self, line: int, path: str = "") -> str:
+        return f"{self.source}:{line}: {path}".removesuffix(": ")
+
+    def fault(self, place: str, problem: str) -> object:
+        text = f"{place}: {problem}"
+        self.faults.append(text if text.isprintable() else repr(text)[1:-1])
+        return _FAULTY
+
+    def fail(self, place: str, problem: str) -> NoReturn:
+        self.fault(place, problem)
+        raise ConfigError(*self.faults)
+
+    def compose(self, text: str, least: str = "") -> yaml.MappingNode:
+        """The root node of a YAML text, which must be a mapping. `least` ends the error for an empty text."""
+        try:
+            root = yaml.compose(text, Loader=yaml.SafeLoader)
+        except RecursionError:
+            self.fail(self.place(1), "not YAML: nested too deeply")
+        except (yaml.YAMLError, ValueError, OverflowError) as error:  # a ValueError: the escape "\\UFFFFFFFF"
+            mark = getattr(error, "problem_mark", None)
+            line = mark.line if mark else text.count("\n", 0, getattr(error, "position", 0))
+            problem = getattr(error, "problem", None) or str(error).partition("\n")[0]
+            words = [f"{words} (" for part, words in _YAML_FAULTS.items() if part in problem]
+            self.fail(self.place(line + 1), f"not YAML: {''.join(words[:1])}{problem}{')' if words else ''}")
+        if root is None or root.value == "":
+            self.fail(self.place(1), f"the file is empty; expected a mapping{least}")
+        if not isinstance(root, yaml.MappingNode):
+            self.fail(self.place(root.start_mark.line + 1), f"expected a mapping; given {_given(root)}")
+        return root
+
+    def value(self, kind: Any, node: yaml.Node, path: str, line: int) -> object:
+        """The value of a field of type `kind`; `_FAULTY` if it has a fault, which is noted.
+
+        The types have no cycle. So an alias that contains itself ends where they do.
+        """
+        place = self.place(line, path)
+        self.places[path], self.given[path] = place, _given(node)
+        if len(self.places) > VALUES_MAX:
+            self.fail(place, f"more than {VALUES_MAX} values, those of aliases counted each time")
+        if node.tag not in yaml.SafeLoader.yaml_constructors:
+            return self.fault(place, f"expected no tag; given the tag {node.tag}")
+        kind, reader, nullable, least = _parts(kind)
+        if nullable and isinstance(node, yaml.ScalarNode) and node.tag.endswith(":null"):
+            return None
+        if reader is not None:
+            return self.read(reader, node, path, nullable)
+        if get_origin(kind) is tuple:
+            return self.sequence(get_args(kind)[0], node, path, least)
+        if not isinstance(node, yaml.MappingNode):
+            return self.fault(place, f"expected a mapping; given {_given(node)}")
+        return self.mapping(kind, node, path)
+
+    def sequence(self, kind: Any, node: yaml.Node, path: str, least: bool) -> object:
+        if not isinstance(node, yaml.SequenceNode) or (least and not node.value):
+            return self.fault(self.places[path], f"expected a list{' of at least one' * least}; given {_given(node)}")
+        items = [
+            self.value(kind, item, f"{path}[{at}]", item.start_mark.line + 1) for at, item in enumerate(node.value)
+        ]
+        return _FAULTY if _FAULTY in items else tuple(items)
+
+    def mapping(self, kind: Any, node: yaml.MappingNode, path: str) -> object:
+        fields = {field.name: field for field in msgspec.structs.fields(kind)}
+        lines: dict[str, int] = {}
+        values: dict[str, Any] = {}
+        for key_node, value_node in node.value:
+            key, line = key_node.value, key_node.start_mark.line + 1
+            inner = f"{path}.{key}".removeprefix(".")
+            if not isinstance(key_node, yaml.ScalarNode):
+                self.fault(self.place(line, path), f"expected text as a key; given {_given(key_node)}")
+            elif key in lines:
+                self.fault(self.place(line, inner), f"given twice, first in line {lines[key]}")
+            elif key not in fields:
+                near = [f"did you mean {each}?" for each in difflib.get_close_matches(key, fields, 1)]
+                words = ["unknown key;", *near, "allowed:", ", ".join(fields)]
+                self.fault(self.place(line, inner), " ".join(words))
+            else:
+                lines[key] = line
+                values[key] = self.value(fields[key].type, value_node, inner, line)
+        missing = [name for name, field in fields.items() if field.required and name not in values]
+        for name in missing:
+            self.fault(self.places[path], f"the required key {name} is missing")
+        known = {name: value for name, value in values.items() if value is not _FAULTY}
+        if kind is Config:
+            return Config(**{"upstreams": (), **known})  # for `clashes`, which tells its faults beside those so far
+        return kind(**known) if len(known) == len(values) and not missing else _FAULTY
+
+    def read(self, reader: Callable[[object], object], node: yaml.Node, path: str, nullable: bool) -> object:
+        """A scalar, by its reader. Text with variables is read as text; if that fails, as YAML would read it."""
+        tries: list[object]
+        if isinstance(node, yaml.ScalarNode) and "${" in node.value:
+            text = self.expanded(node.value, path)
+            if text is None:
+                return _FAULTY
+            tries = [text, _plain(text)]
+        else:
+            tries = [_constructed(node)]
+        allowed = ""
+        for value in tries:
+            if value is None and nullable:
+                return None
+            try:
+                found = reader(value)
+            except ValueError as error:
+                allowed = str(error)
+            else:
+                return self.file(found, path) if isinstance(found, Path) else found
+        return self.fault(self.places[path], f"expected {allowed}; given {self.given[path]}")
+
+    def file(self, name: Path, path: str) -> object:
+        """The path of a file that the configuration names; `_FAULTY` if the file cannot be read."""
+        file = self.folder / name
+        try:
+            if self.opens:
+                file.open("rb").close()
+        except OSError as error:
+            problem = f"expected a file that can be read; given {self.given[path]}: {error.strerror}"
+            return self.fault(self.places[path], problem)
+        return file
+
+    def expanded(self, text: str, path: str) -> str | None:
+        """Text with the values of its variables. None if one has no value; that fault is noted."""
+        faults = []
+
+        def value_of(found: re.Match[str]) -> str:
+            name, default, file = found.groups()
+            if file is not None:
+                try:
+                    return _secret(self.folder / file)
+                except (OSError, ValueError) as error:
+                    faults.append(f"a file of UTF-8 that can be read, of at most 64 KiB, as {file}: {_why(error)}")
+                    return ""
+            if name is None:
+                faults.append("${NAME} or ${NAME:-default}, the name of letters, digits and _; or ${file:PATH}")
+                return ""
+            value = os.environ.get(name)
+            if value is None and default is None:
+                faults.append(f"{name} in the environment, or a default as in ${{{name}:-default}}")
+            return default[2:] if default is not None and not value else value or ""
+
+        expanded = _VARIABLE.sub(value_of, text)
+        for fault in faults:
+            self.fault(self.places[path], f"expected {fault}; given {self.given[path]}")
+        return None if faults else expanded
+
+    def config(self, value: object, in_force: Config | None = None) -> Config:
+        """The configuration. Raises ConfigError for all faults, clashes between values included."""
+        assert isinstance(value, Config)
+        self.check([*clashes(value, self.given), *changes(value, in_force, self.given)])
+        return value
+
+    def check(self, clashes: Iterable[Clash]) -> None:
+        """Raises ConfigError for all faults, these clashes among them."""
+        told = list(self.faults)
+        for paths, problem in clashes:
+            place = next((self.places[path] for path in paths if path in self.places), self.place(1, paths[0]))
+            if not any(fault.startswith(place) for fault in told):  # else a default stands for the faulty value
+                self.fault(place, problem)
+        if self.faults:
+            raise ConfigError(*self.faults)
+
+
+def _secret(file: Path) -> str:
+    """The text of a file, without one line end at its end. Raises OSError or ValueError, which never quotes it."""
+    if file.exists() and not file.is_file():
+        raise ValueError("it is no file")
+    with file.open("rb") as opened:
+        data = opened.read(_SECRET_BYTES_MAX + 1)
+    if len(data) > _SECRET_BYTES_MAX:
+        raise ValueError("it is larger")
+    text = data.decode()
+    return text.removesuffix("\r\n") if text.endswith("\r\n") else text.removesuffix("\n")
+
+
+def _why(error: Exception) -> str:
+    """What is wrong with a file."""
+    if isinstance(error, UnicodeDecodeError):
+        return "it is no UTF-8"
+    return (error.strerror or "") if isinstance(error, OSError) else str(error)
+
+
+def _parts(kind: Any) -> tuple[Any, Callable[[object], object] | None, bool, bool]:
+    """The parts of a field's type: plain type, reader, whether null is allowed, whether a list needs an item."""
+    nullable = least = False
+    arguments = get_args(kind)
+    if NoneType in arguments:
+        nullable = True
+        [kind] = [each for each in arguments if each is not NoneType]
+    if get_origin(kind) is Annotated:
+        kind, noted = get_args(kind)[:2]
+        if callable(noted):
+            return kind, noted, nullable, False
+        least = True
+    return kind, None, nullable, least
+
+
+def _plain(text: str) -> object:
+    """The value of text without quotes in YAML."""
+    tag = yaml.SafeLoader("").resolve(yaml.ScalarNode, text, (True, False))  # type: ignore[no-untyped-call]
+    return _constructed(yaml.ScalarNode(tag, text))
+
+
+def _constructed(node: yaml.Node) -> object:
+    """The value of a scalar in YAML. For a mapping or a list, a value that every reader refuses."""
+    if not isinstance(node, yaml.ScalarNode):
+        return _FAULTY
+    try:
+        return yaml.constructor.SafeConstructor().construct_object(node)
+    except Exception:  # there are many kinds: `!!int x`, a 13th month, thousands of digits
+        return node.value
+
+
+def _given(node: yaml.Node) -> str:
+    if not isinstance(node, yaml.ScalarNode):
+        return "a mapping" if isinstance(node, yaml.MappingNode) else "a list" if node.value else "an empty list"
+    return "null" if node.tag.endswith(":null") else quoted(node.value)
+
+
+def quoted(text: str) -> str:
+    """Text as an error repeats it: on one line, not too long, without the parts of a URL that may be secret."""
+    text = re.sub(r"(?s)(?<=//).*@|(?<=\?).*", "...", text)
+    return repr(text if len(text) <= GIVEN_CHARS_MAX else text[:GIVEN_CHARS_MAX] + "...")

@@ -1,0 +1,267 @@
+"""The readers of values: each takes what YAML gives, and returns what the gateway works with.
+
+In: one value as YAML reads it. Out: the value; or a ValueError that says what is allowed. Always: no I/O.
+"""
+
+import ipaddress
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Final, TypeAlias, TypeVar
+
+from msgspec import Struct
+
+COUNT_MAX: Final = 1_000_000_000
+RATE_MAX: Final = 1_000_000
+DURATION_MAX_S: Final = 365 * 24 * 3600  # an instant so long ago can still be written
+LEVELS: Final = ("debug", "info", "warning", "error")
+_PORTS: Final = {"http": 80, "https": 443}
+_SOCKET_BYTES_MAX: Final = 107  # sun_path has 108
+_SECONDS: Final = {"ms": 0.001, "s": 1, "m": 60, "h": 3600}
+_BYTES: Final = {"B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30}
+
+
+class Address(Struct, frozen=True):
+    """Where to listen: a lower-case name or an IP address (IPv6 without brackets), and a port (0 is any); or a path.
+
+    The host `::` is every address, of IPv4 too. `path` is that of a Unix socket; the host is then empty, the port 0.
+    """
+
+    host: str
+    port: int
+    path: str = ""
+
+    def __str__(self) -> str:
+        if self.path:
+            return f"unix:{self.path}"
+        return f"{bracketed(self.host)}:{self.port}"
+
+
+class Url(Struct, frozen=True):
+    """An upstream or a collector: `http` or `https`, a host as in `Address`, a port (1 to 65535), a path.
+
+    An upstream's path is only printed: requests keep their own paths.
+    """
+
+    scheme: str
+    host: str
+    port: int
+    path: str
+
+    @property
+    def authority(self) -> str:
+        """`host[:port]` as in a `Host` header: IPv6 in brackets, no port where it is the scheme's own."""
+        return bracketed(self.host) + ("" if self.port == _PORTS[self.scheme] else f":{self.port}")
+
+    def __str__(self) -> str:
+        return f"{self.scheme}://{self.authority}{self.path}"
+
+
+# Readers: a YAML value in, the value of the field out. A ValueError says what is allowed.
+
+
+def bracketed(host: str) -> str:
+    """A host as in a URL."""
+    return f"[{host}]" if ":" in host else host
+
+
+def _match(pattern: str, value: object) -> re.Match[str] | None:
+    return re.fullmatch(pattern, value) if isinstance(value, str) else None
+
+
+def _host_port(value: object) -> tuple[str | None, int | None]:
+    """`HOST` or `HOST:PORT`, the host in lower case, IPv6 without brackets. The host is None if anything is wrong."""
+    # No `%`: a `Host` has no zone.
+    found = _match(r"(?:\[([^%]+)\]|([A-Za-z0-9._-]+))(?::([0-9]{1,5}))?", value)
+    if not found or int(found[3] or 0) > 65535:
+        return None, None
+    host, port = (found[1] or found[2]).lower(), int(found[3]) if found[3] else None
+    try:
+        if found[1]:
+            host = str(ipaddress.IPv6Address(host))
+        elif host.rpartition(".")[2].isdigit():
+            ipaddress.IPv4Address(host)
+    except ValueError:
+        return None, None
+    return (None if "" in host.split(".") else host), port
+
+
+def read_address(value: object) -> Address:
+    if isinstance(value, str) and value.startswith("unix:") and _is_socket(path := value.removeprefix("unix:")):
+        return Address("", 0, path)
+    host, port = _host_port(value)
+    if host is None or port is None:
+        raise ValueError(
+            "HOST:PORT such as 127.0.0.1:8080 or [::1]:8080, the port from 0 to 65535; or unix:/PATH, "
+            f"the path of at most {_SOCKET_BYTES_MAX} bytes"
+        )
+    return Address(host, port)
+
+
+def _is_socket(path: object) -> bool:
+    """Whether a path can be that of a Unix socket."""
+    return bool(_match(r"/[^\0\ud800-\udfff]+", path)) and len(str(path).encode()) <= _SOCKET_BYTES_MAX
+
+
+def _read_socket(value: object) -> object:
+    if not _is_socket(value):
+        raise ValueError(f"the path of a Unix socket, from / on, of at most {_SOCKET_BYTES_MAX} bytes")
+    return value
+
+
+def read_url(value: object) -> Url:
+    found = _match(r"([Hh][Tt][Tt][Pp][Ss]?)://([^/]*)(/(?:(?![?#\\])[!-~])*)?", value)
+    host, port = _host_port(found[2]) if found else (None, None)
+    if not found or host is None or port == 0:
+        raise ValueError("http:// or https://, a host, perhaps a port and a path; no user, query or fragment")
+    scheme = found[1].lower()
+    return Url(scheme, host, port or _PORTS[scheme], found[3] or "/")
+
+
+def _read_host_name(value: object) -> str:
+    host, port = _host_port(value)
+    if host is None or port is not None:
+        raise ValueError("a Host name such as mcp.example.com, 10.0.0.1 or [::1], without a port")
+    return bracketed(host)
+
+
+def _read_public_url(value: object) -> object:
+    if value is False or value == "off":  # a bare `off` is YAML's false
+        return "off"
+    authority = r"([A-Za-z0-9._-]+|\[[0-9A-Fa-f:]+\])(:[0-9]{1,5})?"
+    if not _match(rf"https?://{authority}(/[A-Za-z0-9._~!$&'()*+,;=:@%-]+)*", value):
+        raise ValueError(
+            "the gateway's own address as its clients use it, such as https://mcp.example or "
+            "https://mcp.example/research; or off"
+        )
+    return value
+
+
+def _read_store_url(value: object) -> object:
+    found = _match(r"rediss?://(?:[^\s/?#@\[\]]*@)?([^/?#@]*)(?:/[0-9]{1,4})?", value)
+    host, port = _host_port(found[1]) if found else (None, None)
+    if host is None or port == 0:
+        raise ValueError(
+            "redis:// or rediss://, perhaps user:password@ (percent-encoded), a host, perhaps a port and /NUMBER"
+        )
+    return value
+
+
+def _read_host_rule(value: object) -> object:
+    host, port = _host_port(value)
+    if host is None or port == 0:
+        raise ValueError("upstream, preserve, or a fixed host[:port], the port from 1 to 65535")
+    return value
+
+
+def _read_file(value: object) -> Path:
+    if not isinstance(value, str) or not value or "\0" in value:
+        raise ValueError("the name of a file")
+    return Path(value)
+
+
+def _read_size(value: object) -> int:
+    found = _match(rf"([0-9]{{1,13}}(?:\.[0-9]{{1,9}})?)({'|'.join(_BYTES)})", value)
+    size = round(float(found[1]) * _BYTES[found[2]]) if found else value
+    if type(size) is not int or not 2**10 <= size <= 2**40:
+        raise ValueError(f"a size such as 64KiB or 1.5GB, in {', '.join(_BYTES)} or plain bytes, from 1KiB to 1024GiB")
+    return size
+
+
+def _read_memory(value: object) -> int:
+    if (size := _read_size(value)) < 2**20:
+        raise ValueError("a size of 1MiB or more")
+    return size
+
+
+def _read_duration(value: object) -> float:
+    bare_zero = type(value) is int and value == 0
+    found = _match(r"([0-9]{1,9}(?:\.[0-9]{1,9})?)(ms|s|m|h)", "0s" if bare_zero else value)
+    seconds = float(found[1]) * _SECONDS[found[2]] if found else DURATION_MAX_S + 1
+    if seconds > DURATION_MAX_S:
+        raise ValueError("a duration such as 500ms, 1s, 10m or 1h, in ms, s, m or h, at most a year (8760h)")
+    return seconds
+
+
+def _read_positive(value: object) -> float:
+    if seconds := _read_duration(value):
+        return seconds
+    raise ValueError("a duration of more than 0, such as 500ms, 1s, 10m or 1h")
+
+
+def _read_stall(value: object) -> float:
+    if (seconds := _read_duration(value)) < 1:
+        raise ValueError("a duration of 1s or more: a shorter stall does not show that a peer has stopped")
+    return seconds
+
+
+def _read_count(value: object) -> int:
+    if type(value) is not int or not 1 <= value <= COUNT_MAX:
+        raise ValueError(f"a whole number from 1 to {COUNT_MAX}")
+    return value
+
+
+def _read_rate(value: object) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= RATE_MAX:
+        raise ValueError(f"a number of more than 0, such as 0.5 or 10, at most {RATE_MAX}")
+    return float(value)
+
+
+def _read_switch(value: object) -> bool:
+    if not isinstance(value, bool):
+        raise ValueError("true or false")
+    return value
+
+
+def _matching(pattern: str, allowed: str) -> Callable[[object], object]:
+    def read(value: object) -> object:
+        if not _match(pattern, value):
+            raise ValueError(allowed)
+        return value
+
+    return read
+
+
+def _one_of(*choices: str) -> Callable[[object], object]:
+    return _matching("|".join(choices), "one of " + ", ".join(choices))
+
+
+# The types of fields.
+_T = TypeVar("_T")
+AtLeastOne: TypeAlias = Annotated[tuple[_T, ...], "at least one"]
+Listen = Annotated[Address, read_address]
+Duration = Annotated[float, _read_positive]  # seconds
+DurationOrZero = Annotated[float, _read_duration]  # seconds
+Stall = Annotated[float, _read_stall]  # seconds
+Size = Annotated[int, _read_size]  # bytes
+Memory = Annotated[int, _read_memory]  # bytes
+Count = Annotated[int, _read_count]
+Rate = Annotated[float, _read_rate]  # a second
+Switch = Annotated[bool, _read_switch]
+File = Annotated[Path, _read_file]
+LogFile = Annotated[str, _matching(r"[^\0]+", "the name of a file")]  # the file need not exist yet
+Socket = Annotated[str, _read_socket]
+Target = Annotated[str, _matching(r"/[!-\"$-~]*", "a path such as /healthz, perhaps with a query")]
+HostName = Annotated[str, _read_host_name]  # as in a Host header: lower case, IPv6 in brackets, no port
+HostRule = Annotated[str, _read_host_rule]
+Name = Annotated[str, _matching("[a-z0-9][a-z0-9_-]*", "text like [a-z0-9][a-z0-9_-]* (a number in quotes)")]
+HeaderName = Annotated[str, _matching(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+", "a header's name such as X-Org")]
+Level = Annotated[str, _one_of(*LEVELS)]
+Format = Annotated[str, _one_of("json", "text")]
+Added = Annotated[str, _one_of("x-forwarded", "forwarded", "via")]
+Prefix = Annotated[
+    str,
+    _matching(
+        r"(?:/(?!\.\.?(?:/|$))[A-Za-z0-9._~!$&'()*+,;=:@%-]+)+",
+        "a path such as /research, without . or .. in it or / at its end",
+    ),
+]
+Origin = Annotated[
+    str,
+    _matching(
+        r"(?!http:.*:80$|https:.*:443$)[a-z][a-z0-9+.-]*://([a-z0-9._-]+|\[[0-9a-f:]+\])(:[0-9]{1,5})?",
+        "an Origin as browsers send it, such as https://app.example: lower case, no path, no default port",
+    ),
+]
+PublicUrl = Annotated[str, _read_public_url]
+StoreUrl = Annotated[str, _read_store_url]

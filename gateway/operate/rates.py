@@ -1,0 +1,110 @@
+"""What the last minutes were like: rates, failures and p95, of each upstream and of each reason.
+
+In: the counts since the start, once in `SLOT_S`. Out: what they grew by in the last 1 and 5 minutes, and a curve.
+Always: requests cost nothing here, because the counts are kept anyway; 61 samples, which share what has not changed.
+"""
+
+from collections import deque
+from collections.abc import Callable, Mapping
+from itertools import pairwise
+from time import monotonic
+from typing import Any, Final, NamedTuple, TypeAlias
+
+from gateway.operate.metrics import SECONDS, Metrics
+from gateway.operate.recent import Reason
+
+SLOT_S: Final = 5.0
+_SLOTS: Final = (12, 60)  # of 1 and 5 minutes
+
+Each: TypeAlias = Mapping[str, int]
+
+
+class _Sample(NamedTuple):
+    """The counts since the start, at a time of the monotonic clock."""
+
+    at: float
+    requests: Each
+    faults: Each
+    answers: Mapping[str, tuple[int, ...]]
+    reasons: Mapping[Reason, int]
+
+
+class Rates:
+    """The last five minutes of all upstreams."""
+
+    def __init__(self, metrics: Metrics, clock: Callable[[], float] = monotonic) -> None:
+        self._metrics = metrics
+        self._clock = clock
+        self._samples = deque([_Sample(clock(), {}, {}, {}, {})], maxlen=_SLOTS[-1] + 1)
+        self._curves: dict[str, dict[str, list[int]]] = {}
+
+    def sample(self) -> None:
+        """Keep the counts of now. To be called once in `SLOT_S`."""
+        now, last = self._read(), self._samples[-1]
+        answers = {name: last.answers[name] if last.answers.get(name) == n else n for name, n in now.answers.items()}
+        self._samples.append(now._replace(answers=answers))
+        self._curves = {
+            name: {"requests": self._curve("requests", name), "faults": self._curve("faults", name)}
+            for name in now.requests
+        }
+
+    def show(self) -> tuple[dict[str, Any], dict[str, dict[str, Any]], dict[Reason, list[int]]]:
+        """Of all requests together, of those of each upstream, and how often each reason was given; of 1 and 5 minutes.
+
+        `rate` is requests a second, `failing` a share from 0 to 1, or None without requests, `p95` seconds or None.
+        """
+        now = self._read()
+        before = [self._samples[-min(slots + 1, len(self._samples))] for slots in _SLOTS]
+        seconds = [max(now.at - one.at, 1.0) for one in before]
+
+        def window(requests: list[int], faults: list[int]) -> dict[str, Any]:
+            return {
+                "rate": [n / s for n, s in zip(requests, seconds, strict=True)],
+                "failing": [min(f / n, 1.0) if n else None for f, n in zip(faults, requests, strict=True)],
+            }
+
+        every = window(
+            [sum(now.requests.values()) - sum(one.requests.values()) for one in before],
+            [sum(now.faults.values()) - sum(one.faults.values()) for one in before],
+        )
+        each = {
+            name: {
+                **window(
+                    [n - one.requests.get(name, 0) for one in before],
+                    [now.faults.get(name, 0) - one.faults.get(name, 0) for one in before],
+                ),
+                "p95": [_p95(one.answers.get(name), now.answers.get(name)) for one in before],
+                "curve": self._curves.get(name),
+            }
+            for name, n in now.requests.items()
+        }
+        return every, each, {r: [n - one.reasons.get(r, 0) for one in before] for r, n in now.reasons.items()}
+
+    def _read(self) -> _Sample:
+        reasons = {reason: failures.count for reason, failures in self._metrics.recent.reasons.items()}
+        faults: dict[str, int] = {}
+        for reason, count in reasons.items():
+            if reason.is_fault:
+                faults[reason.upstream] = faults.get(reason.upstream, 0) + count
+        requests, answers = self._metrics.traffic()
+        return _Sample(self._clock(), requests, faults, answers, reasons)
+
+    def _curve(self, field: str, name: str) -> list[int]:
+        """How many there were in each slot, the oldest first."""
+        counts = [getattr(sample, field).get(name, 0) for sample in self._samples]
+        return [after - before for before, after in pairwise(counts)]
+
+
+def _p95(before: tuple[int, ...] | None, after: tuple[int, ...] | None) -> float | None:
+    """The seconds that 95 % stayed below, as Prometheus's histogram_quantile has it; None if there were none."""
+    if after is None:
+        return None
+    counts = after if before is None else [a - b for a, b in zip(after, before, strict=True)]
+    rank = 0.95 * sum(counts)
+    if not rank:
+        return None
+    for low, high, count in zip((0.0, *SECONDS), SECONDS, counts, strict=False):  # the last count is beyond all bounds
+        if rank <= count:
+            return low + (high - low) * rank / count
+        rank -= count
+    return SECONDS[-1]

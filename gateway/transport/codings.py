@@ -1,0 +1,86 @@
+"""Content codings: which the gateway can read, and how.
+
+In: a `Content-Encoding`, and a body in pieces; an `Accept-Encoding`. Out: the plain body, as much of it as is allowed;
+the codings that a server may choose from. Always: `_INFLATES` alone says what can be read.
+"""
+
+import zlib
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from gateway.transport.headers import Headers
+
+_INFLATED_AT_ONCE: Final = 16 * 1024  # few: zlib copies all bytes that follow a gzip member
+_INFLATED_RATIO_MAX: Final = 32  # bytes unpacked from one byte of an endless stream; JSON gives 5 to 20
+_OFFERED_BYTES_MAX: Final = 1000  # of `Accept-Encoding`: each member takes time
+
+
+def _zlib() -> Any:
+    return zlib.decompressobj(zlib.MAX_WBITS | 32)  # gzip or zlib: the first bytes tell
+
+
+_INFLATES: Final[Mapping[bytes, Callable[[], Any]]] = {b"gzip": _zlib, b"x-gzip": _zlib, b"deflate": _zlib}
+_READABLE: Final = frozenset({*_INFLATES, b"identity"})
+
+
+class Unreadable(Exception):
+    """A body cannot be decoded: its encoding is unknown or malformed, or it is too large when unpacked."""
+
+
+Decode = Callable[[bytes], bytes]
+
+
+def decoder(headers: Headers, bytes_max: int) -> Decode:
+    """A function that decodes a body (`Content-Encoding`) piece by piece; an empty piece marks the end.
+
+    It decodes one coding: `gzip, gzip` is Unreadable, in one header line or in two. A piece gives `bytes_max` at most.
+    All pieces together give at most `bytes_max` and `_INFLATED_RATIO_MAX` times their own size. `decoder` and the
+    function raise Unreadable; the function also does so at the end of a body that stops short.
+    """
+    codings = headers.tokens(b"content-encoding") or [b"identity"]
+    if codings == [b"identity"]:
+        return bytes  # the same object
+    begin = _INFLATES.get(codings[0]) if len(codings) == 1 else None
+    if begin is None:
+        raise Unreadable(b", ".join(codings))
+    inflate = begin()
+    begun, room = False, bytes_max
+
+    def decode(piece: bytes) -> bytes:
+        nonlocal inflate, begun, room
+        if not piece and begun and not inflate.eof:
+            raise Unreadable("it stops short")
+        begun = begun or bool(piece)
+        plain = bytearray()
+        room += len(piece) * _INFLATED_RATIO_MAX
+        most = min(room, bytes_max)
+        for start in range(0, len(piece), _INFLATED_AT_ONCE):
+            packed = piece[start : start + _INFLATED_AT_ONCE]
+            while packed:
+                if inflate.eof:  # gzip may have several members (RFC 1952, 2.2)
+                    inflate = begin()
+                try:
+                    plain += inflate.decompress(packed, most + 1 - len(plain))
+                except zlib.error as error:
+                    raise Unreadable(str(error)) from None
+                if len(plain) > most:
+                    raise Unreadable(f"more than {most} bytes unpacked from {len(piece)}")
+                packed = inflate.unused_data
+        room -= len(plain)
+        return bytes(plain)
+
+    return decode
+
+
+def with_readable(headers: Headers) -> Headers:
+    """The fields with `Accept-Encoding` narrowed to what the gateway can read; itself if all is readable."""
+    if b"accept-encoding" not in headers.by_name:
+        return headers
+    values = headers.all(b"accept-encoding")
+    if sum(map(len, values)) > _OFFERED_BYTES_MAX:
+        return headers.with_value(b"accept-encoding", b"identity")
+    offered = [part for value in values for part in value.split(b",") if part.strip(b" \t")]
+    kept = [part for part in offered if part.partition(b";")[0].strip(b" \t").lower() in _READABLE]
+    if len(kept) == len(offered):
+        return headers
+    return headers.with_value(b"accept-encoding", b", ".join(part.strip(b" \t") for part in kept) or b"identity")

@@ -1,0 +1,326 @@
+"""The page for people, kept open all day, in a real browser (DESIGN 8.10): what it says, and that it holds still.
+
+In: gateways with faults, with many upstreams and with long names; some hang. Out: what a person reads on the page, in
+its title and in its icon. Always: real gateways, real upstreams, Debian's chromium.
+"""
+
+import json
+import re
+import signal
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from http.server import ThreadingHTTPServer
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+from tests import certificates
+from tests.launch import Gateway, Gateways
+from tests.relay.messages import call, filtered
+from tests.relay.test_page import SIZES, Upstream, ask, browser, opened, playwright
+
+__all__ = ["browser"]  # the fixture
+
+NOTHING: Final = "\N{EN DASH}"  # in place of a figure
+GONE: Final = "The gateway does not answer"
+HANGS_MS: Final = 5_000  # a gateway that hangs is seen by then
+
+
+@pytest.fixture(scope="module")
+def port() -> Iterator[int]:
+    """The port of a server that answers."""
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Upstream)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield server.server_address[1]
+    server.shutdown()
+    server.server_close()
+
+
+def upstream(name: str, port: int, path: str = "mcp") -> dict[str, object]:
+    """An upstream below a prefix of its own name."""
+    return {"name": name, "url": f"http://127.0.0.1:{port}/{path}", "match": {"prefix": f"/{name}"}}
+
+
+def status(gateway: Gateway) -> dict[str, Any]:
+    """What the page is told."""
+    found: dict[str, Any] = json.loads(gateway.get("/page/status.json")[1])
+    return found
+
+
+def names(tab: Any) -> list[str]:
+    """The upstreams that can be seen, from the top."""
+    shown: list[str] = tab.locator("#upstreams tr:visible th span").all_inner_texts()
+    return shown
+
+
+# ---- is anything wrong, since when, and who is hit ----
+
+
+def test_the_verdict_is_first_and_in_the_title_and_the_icon(browser: Any, gateways: Gateways, port: int) -> None:
+    expect = playwright.expect
+    with (
+        gateways.process(port, upstreams=[upstream("well", port), upstream("spare", port), upstream("dead", 1)]) as one,
+        opened(browser, one) as tab,
+    ):
+        verdict, icon = tab.locator("#verdict"), tab.locator("#icon")
+        expect(verdict).to_have_text("Nothing is wrong: 3 not asked yet")
+        assert ask(one, call("ping"), "/well/mcp") == 200
+        assert ask(one, call("ping"), "/nowhere/mcp") == 404, "what a client causes is no fault"
+        expect(verdict).to_have_text("Nothing is wrong: 1 up, 2 not asked yet")
+        expect(icon).to_have_attribute("href", "page/icon.svg")
+        assert ask(one, call("tools/call"), "/well/mcp") == 500
+        expect(verdict).to_have_text("33 % of requests failing in the last 5 minutes")
+        for _ in range(37):
+            assert ask(one, call("ping"), "/well/mcp") == 200
+        expect(verdict).to_have_text("2 % of requests failing in the last 5 minutes")
+        expect(icon).to_have_attribute("href", "page/icon-warn.svg")
+        assert ask(one, call("ping"), "/dead/mcp") == 502
+        expect(verdict).to_have_text("1 of 3 upstreams down, 5 % of requests failing in the last 5 minutes")
+        expect(tab).to_have_title(f"{status(one)['verdict']['text']} · taskgate")
+        expect(icon).to_have_attribute("href", "page/icon-bad.svg")
+        assert names(tab) == ["dead", "well", "spare"], "what is down comes first"
+        dead = tab.locator("#upstreams tr").first
+        expect(dead).to_contain_text("down")
+        expect(dead).to_contain_text("since ")
+        expect(dead).to_contain_text("cannot be reached: Connection refused")
+        expect(dead).to_contain_text("100 % / 100 %")
+        assert tab.locator("main > :first-child").get_attribute("id") == "verdict"
+
+
+def test_failures_are_grouped_by_reason(browser: Any, gateways: Gateways, port: int) -> None:
+    with (
+        gateways.process(port, upstreams=[upstream("a", port), upstream("b", port), upstream("dead", 1)]) as one,
+        opened(browser, one) as tab,
+    ):
+        playwright.expect(tab.locator("#no-reasons")).to_be_visible()
+        began = time.time()
+        for target, message in (
+            *(("/a/mcp", "tools/call"), ("/a/mcp", "tools/call"), ("/b/mcp", "tools/call")),
+            *(("/dead/mcp", "ping"), *(("/nowhere", "ping"),) * 9),
+        ):
+            ask(one, call(message), target)
+        rows = tab.locator("#reasons tr")
+        playwright.expect(rows).to_have_count(3)
+        text = [row.split("\t") for row in (rows.nth(n).inner_text().replace("\n", "\t") for n in range(3))]
+        assert [row[0] for row in text] == ["UpstreamStatus 500", "UpstreamUnreachable", "NoUpstream"]
+        assert "a, b" in text[0] and "dead" in text[1], "who is hit, most often first"
+        assert "caused by clients" in text[2] and text[0].count("3") == 3
+        for reason in status(one)["reasons"]:
+            assert began - 1 <= reason["since"] <= reason["last"] <= time.time() + 1
+        playwright.expect(tab.locator("#no-reasons")).to_be_hidden()
+
+
+def test_rates_and_p95_of_each_upstream_are_shown_with_a_curve(browser: Any, gateways: Gateways, port: int) -> None:
+    with (
+        gateways.process(port, upstreams=[upstream("well", port), upstream("idle", port)]) as one,
+        opened(browser, one) as tab,
+    ):
+        for _ in range(20):
+            ask(one, call("ping"), "/well/mcp")
+        ask(one, call("tools/call"), "/well/mcp")
+        row = tab.locator("#upstreams tr").filter(has_text="well")
+        playwright.expect(row.locator("td").nth(5)).to_have_text("0 of 10,000")
+        playwright.expect(row.locator("polyline.faults")).to_have_attribute("points", re.compile(r"\d+,\d+"))
+        assert tab.locator("#upstreams tr").filter(has_text="idle").locator("td").nth(1).inner_text() == NOTHING
+        told = status(one)["upstreams"][0]
+        assert 0 < told["p95"][0] < 10 and 0 < told["rate"][1] <= 21 and 0 < told["failing"][0] < 0.06
+        assert sum(told["curve"]["requests"]) == 21 and sum(told["curve"]["faults"]) == 1
+        assert told["curve"]["requests"] and len(told["curve"]["requests"]) <= 60
+
+
+def test_uptime_reload_store_guards_and_limits_are_shown(browser: Any, gateways: Gateways, port: int) -> None:
+    guards = {"task_operations_per_second": 1, "task_operations_burst": 1, "task_ttl_max": "1h"}
+    with (
+        socket.create_server(("127.0.0.1", 0)) as silent,  # a store that takes connections, and says nothing
+        gateways.process(
+            port,
+            guards=guards,
+            store={"url": f"redis://127.0.0.1:{silent.getsockname()[1]}"},
+            limits={"connections_max": 2},
+        ) as one,
+        opened(browser, one) as tab,
+    ):
+        expect = playwright.expect
+        expect(tab.locator("#uptime")).to_contain_text("since ")
+        expect(tab.locator("#guards")).to_contain_text("1 task operations/s of a client, ttl at most 60 min; 0 refused")
+        expect(tab.locator("#store")).to_have_text("fails; the log says why")
+        expect(tab.locator("#verdict")).to_have_text("The store fails")
+        expect(tab.locator("#drain")).to_have_text("no")
+        expect(tab.locator("#limits-low")).not_to_be_visible()
+        assert {ask(one, filtered()) for _ in range(3)} == {200, 429}
+        expect(tab.locator("#guards")).not_to_contain_text("0 refused")
+        with socket.create_connection(("127.0.0.1", one.port)), socket.create_connection(("127.0.0.1", one.port)):
+            expect(tab.locator("#limits tr")).to_contain_text("Connections of clients")
+            expect(tab.locator("#verdict")).to_contain_text("Connections of clients: 100 % of the limit")
+        expect(tab.locator("#limits tr")).to_have_count(0)
+        assert one.file is not None
+        before = one.file.read_text()
+        one.file.write_text("nothing: here")
+        one.signal(signal.SIGHUP)
+        expect(tab.locator("#reload")).to_contain_text("the last reload was refused")
+        expect(tab.locator("#verdict")).to_contain_text("the last reload was refused")
+        one.file.write_text(before)
+        one.signal(signal.SIGHUP)
+        expect(tab.locator("#reload")).not_to_contain_text("refused")
+
+
+def test_when_a_certificate_ends_is_shown(browser: Any, gateways: Gateways, port: int, tmp_path: Path) -> None:
+    cert, key = tmp_path / "cert.pem", tmp_path / "key.pem"
+    certificates.signed(cert, key, days=90)
+    tls = {"certificate": str(cert), "key": str(key)}
+    with (
+        gateways.process(port, upstream={"tls": tls, "url": "https://localhost:1/mcp"}) as one,
+        opened(browser, one) as tab,
+    ):
+        playwright.expect(tab.locator("#certificates")).to_have_text("up: 89 days left")
+        playwright.expect(tab.locator("#verdict")).to_have_text("Nothing is wrong: 1 not asked yet")
+        certificates.signed(cert, key, days=13)
+        day = (datetime.now(UTC) + timedelta(days=13)).date()
+        one.signal(signal.SIGHUP)
+        playwright.expect(tab.locator("#verdict")).to_have_text(f"The certificate shown to up ends on {day}")
+
+
+def test_a_drain_and_its_progress_are_shown(browser: Any, gateways: Gateways, port: int) -> None:
+    with gateways.process(port, limits={"shutdown_delay": "6s"}) as one, opened(browser, one) as tab:
+        one.signal(signal.SIGTERM)
+        playwright.expect(tab.locator("#state")).to_have_text("Draining")
+        playwright.expect(tab.locator("#drain")).to_contain_text("0 requests left, ends within")
+        playwright.expect(tab.locator("#verdict")).to_have_text("Draining: 0 requests under way")
+        tab.locator("#pause").click()  # it goes away while nobody asks
+
+
+# ---- it holds still ----
+
+
+def test_rows_change_in_place_and_a_selection_stays(browser: Any, gateways: Gateways, port: int) -> None:
+    with (
+        gateways.process(port, upstreams=[upstream("well", port), upstream("other", port)]) as one,
+        opened(browser, one) as tab,
+    ):
+        ask(one, call("ping"), "/well/mcp")
+        row = tab.locator("#upstreams tr").filter(has_text="well")
+        rate = row.locator("td").nth(1)
+        playwright.expect(rate).not_to_have_text(NOTHING)
+        tab.evaluate("window.kept = document.querySelector('#upstreams tr th span')")
+        tab.evaluate("getSelection().selectAllChildren(kept)")
+        for _ in range(2):
+            before = rate.inner_text()
+            for _ in range(20):
+                ask(one, call("ping"), "/well/mcp")
+            ask(one, call("ping"), "/other/mcp")
+            playwright.expect(rate).not_to_have_text(before)
+        assert tab.evaluate("kept.isConnected && String(getSelection())") == "well"
+
+
+def test_the_list_of_requests_holds_still_under_the_pointer(browser: Any, gateways: Gateways, port: int) -> None:
+    with gateways.process(port) as one, opened(browser, one) as tab:
+        expect = playwright.expect
+        rows, held = tab.locator("#requests tr"), tab.locator("#held")
+        ask(one, call("ping"))
+        expect(rows).to_have_count(1)
+        rows.first.hover()
+        ask(one, call("tools/list"))
+        ask(one, call("tools/list"))
+        expect(held).to_have_text("Held under the pointer; 2 new")
+        assert rows.count() == 1 and "ping" in rows.first.inner_text()
+        tab.get_by_role("heading", name="Requests").hover()
+        expect(rows).to_have_count(3)
+        expect(held).to_have_text("")
+        assert "tools/list" in rows.first.inner_text() and "ping" in rows.nth(2).inner_text()
+
+
+def test_fifty_upstreams_can_be_searched_and_sorted(browser: Any, gateways: Gateways, port: int) -> None:
+    many = [upstream(f"team-{n:02}", port) for n in range(47)] + [upstream(f"dead-{n}", 1) for n in range(3)]
+    with gateways.process(port, upstreams=many) as one, opened(browser, one) as tab:
+        expect = playwright.expect
+        for name in ("dead-0", "dead-2", "team-07", "team-03"):
+            for _ in range(1 + (name == "team-07")):
+                ask(one, call("ping"), f"/{name}/mcp")
+        expect(tab.locator("#verdict")).to_contain_text("2 of 50 upstreams down")
+        expect(tab.locator("#upstreams .good")).to_have_count(2)
+        assert names(tab)[:5] == ["dead-0", "dead-2", "team-03", "team-07", "team-00"]
+        tab.get_by_role("button", name="Requests/s").click()
+        assert names(tab)[0] == "team-07"
+        assert tab.get_by_role("columnheader", name="Requests/s").get_attribute("aria-sort") == "ascending"
+        tab.get_by_role("button", name="Name", exact=True).click()
+        assert names(tab) == sorted(str(u["name"]) for u in many)
+        tab.get_by_label("Search").fill("DEAD-")
+        assert names(tab) == ["dead-0", "dead-1", "dead-2"]
+        expect(tab.locator("#found")).to_have_text("3 of 50 upstreams")
+        tab.get_by_label("Search").fill("")
+        assert len(names(tab)) == 50
+
+
+# ---- a gateway that does not answer ----
+
+
+def test_a_gateway_that_hangs_is_seen(browser: Any, gateways: Gateways, port: int) -> None:
+    with gateways.process(port) as one, opened(browser, one) as tab:
+        expect = playwright.expect
+        one.signal(signal.SIGSTOP)
+        try:
+            expect(tab.locator("#state")).to_have_text(GONE, timeout=HANGS_MS)
+            assert tab.evaluate("getComputedStyle(document.querySelector('section')).filter") == "grayscale(1)"
+            expect(tab.locator("#verdict")).to_have_text(GONE)
+            expect(tab.locator("#icon")).to_have_attribute("href", "page/icon-gone.svg")
+            expect(tab).to_have_title(f"{GONE} · taskgate")
+            expect(tab.locator("#how-long")).to_have_text("for 6 s; what is shown is as old")
+        finally:
+            one.signal(signal.SIGCONT)
+        expect(tab.locator("#state")).to_have_text("Live")
+        expect(tab.locator("#how-long")).to_have_text("")
+        assert tab.evaluate("getComputedStyle(document.querySelector('section')).filter") == "none"
+
+
+def test_a_gateway_that_is_gone_is_seen(browser: Any, gateways: Gateways) -> None:
+    with gateways.process(1) as short_lived:
+        context = browser.new_context()
+        tab = context.new_page()
+        tab.goto(f"http://127.0.0.1:{short_lived.admin}/")
+        playwright.expect(tab.locator("#state")).to_have_text("Live")
+    playwright.expect(tab.locator("#state")).to_have_text(GONE)
+    playwright.expect(tab.locator("#how-long")).to_contain_text("for ")
+    context.close()
+
+
+# ---- whatever the screen and the names are ----
+
+
+def test_without_javascript_it_says_what_it_is(browser: Any, gateways: Gateways, port: int) -> None:
+    with gateways.process(port) as one:
+        context = browser.new_context(java_script_enabled=False)
+        tab = context.new_page()
+        tab.goto(f"http://127.0.0.1:{one.admin}/")
+        text = tab.locator("body").inner_text()
+        assert "This page shows the state of taskgate" in text and "needs JavaScript" in text
+        assert "Connecting" not in text and NOTHING not in text, "nothing that looks like a state"
+        for link in ("page/status.json", "metrics", "readyz"):
+            assert tab.locator(f"a[href='{link}']").count() == 1
+            assert one.get(f"/{link}")[0] == 200
+        context.close()
+
+
+@pytest.mark.parametrize("size", ["phone", "wide"])
+def test_a_long_name_breaks_no_table(browser: Any, gateways: Gateways, port: int, size: str) -> None:
+    long = [upstream("x" * 200, port), upstream("well", port, "p" * 300), upstream("y" * 120, 1, "a-" * 100)]
+    with gateways.process(port, upstreams=long) as one, opened(browser, one, size) as tab:
+        for name in ("x" * 200, "y" * 120, "well"):
+            for message in (filtered(), call("tools/call"), call("ping")):
+                ask(one, message, f"/{name}/mcp")
+        ask(one, call("ping"), "/nowhere")
+        playwright.expect(tab.locator("#reasons tr")).to_have_count(3)
+        playwright.expect(tab.locator("#requests tr")).to_have_count(10)
+        width = SIZES[size][0]
+        assert tab.evaluate("document.documentElement.scrollWidth") <= width
+        wide = tab.evaluate("[...document.querySelectorAll('.scroll')].map(s => [s.scrollWidth, s.clientWidth])")
+        assert all(inner <= outer for inner, outer in wide), wide
+        cut = (
+            "[...document.querySelectorAll('tbody td, tbody th')].filter(c => c.scrollWidth > c.clientWidth + 1).length"
+        )
+        assert tab.evaluate(cut) == 0, "nothing lies over its neighbour"
+        tall = tab.evaluate("Math.max(...[...document.querySelectorAll('#upstreams tr')].map(r => r.offsetHeight))")
+        assert tall < 260, "a row stays a row"

@@ -1,0 +1,233 @@
+"""The state of an upstream, seen from outside: what begins a down, and what ends it if nobody asks (DESIGN 8.12).
+
+In: servers that are away, hang, break off, come back. Out: `taskgate_upstream_up`, lines of the log, and how often the
+gateway looks. Always: real sockets; the looks are the gateway's own.
+"""
+
+import asyncio
+import contextlib
+from time import monotonic
+from typing import Any
+
+import pytest
+
+from gateway.config import Limits, Url
+from gateway.config import Upstream as Config
+from gateway.transport import health
+from gateway.transport.buffers import Buffers
+from gateway.transport.pool import Pool
+from tests.launch import Gateway, Gateways, Json, eventually, held_port, logged, port_of, settings
+from tests.peer import Peer
+from tests.relay.http1 import Message
+from tests.relay.messages import answer, call, chunk, filtered, page, post, request, response, result, stream
+from tests.relay.rig import Rig, body, own, rig_with
+from tests.upstream import Upstream
+
+LOOK_S = 1.25  # the first look comes so long after a down at the latest
+
+
+async def up(gateway: Gateway, name: str = "up") -> float | None:
+    return (await gateway.metrics()).get(("taskgate_upstream_up", (("upstream", name),)))
+
+
+async def becomes(gateway: Gateway, value: float | None, name: str = "up") -> None:
+    async def there() -> bool:
+        return await up(gateway, name) == value
+
+    await eventually(there, f"taskgate_upstream_up of {name} is {value}")
+
+
+def said(gateway: Gateway) -> list[tuple[str, str]]:
+    """The changes in the log: the state after, the state before."""
+    lines = [line for line in gateway.lines() if str(line["message"]).startswith("the upstream is ")]
+    return [(str(line["message"]).removeprefix("the upstream is "), str(line["before"])) for line in lines]
+
+
+async def pong(asked: Message, peer: Peer) -> bytes:
+    message = body(asked)
+    return answer(result(message["id"], page([]))) if message else response(status=b"405 Method Not Allowed")
+
+
+async def test_an_upstream_that_was_never_asked_has_no_sample(gateways: Gateways) -> None:
+    async with rig_with(gateways, log={"level": "info"}) as rig:
+        assert await up(rig.gateway) is None
+        rig.serve(pong)
+        await rig.ask(post(call("ping")))
+        await becomes(rig.gateway, 1)
+        assert said(rig.gateway) == [("up", "not asked yet")]
+
+
+async def test_a_status_of_500_is_an_answer(gateways: Gateways) -> None:
+    async with rig_with(gateways) as rig:
+        one = await rig.client(post(call("ping")))
+        peer = await rig.upstream.request()
+        await peer.send(response(status=b"500 Internal Server Error"))
+        await one.response()
+        await becomes(rig.gateway, 1)
+
+
+async def test_a_dead_server_that_is_back_is_up_though_nobody_asks(gateways: Gateways) -> None:
+    with held_port() as port:
+        url = f"http://127.0.0.1:{port_of(port)}/mcp"
+        async with rig_with(gateways, upstream={"url": url}, log={"level": "info"}) as rig:
+            assert (await rig.ask(post(call("ping")))).status == 502
+            await becomes(rig.gateway, 0)
+            line = await logged(rig.gateway, "the upstream is down")
+            assert line["level"] == "warning"
+            assert "cannot be reached" in line["why"]
+            back = Upstream(port)
+            back.open()
+            await becomes(rig.gateway, 1)
+            assert back.requests == [], "a look at what could not be reached sends nothing"
+            assert said(rig.gateway) == [("down", "not asked yet"), ("up", "down")]
+            await back.close()
+
+
+async def reset(rig: Rig) -> None:
+    await rig.client(post(call("ping")))
+    (await rig.upstream.request()).reset()
+
+
+async def late(rig: Rig) -> None:
+    one = await rig.client(post(call("ping")))
+    assert (await one.response()).status == 504
+
+
+async def late_to_a_crawl(rig: Rig) -> None:
+    one = await rig.client(post(filtered()))
+    assert (await one.response()).status == 504
+
+
+async def late_to_an_upload(rig: Rig) -> None:
+    """The server reads a part of a long body, and says nothing to all of it."""
+    one = await rig.client(UPLOAD, chunk(b"x"))
+    await rig.upstream.head()
+    await one.send(b"0\r\n\r\n")
+    assert (await one.response()).status == 504
+
+
+async def broken_off(rig: Rig) -> None:
+    await rig.client(post(call("ping")))
+    peer = await rig.upstream.request()
+    await peer.send(b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nab")
+    peer.finish()
+
+
+async def broken_stream(rig: Rig) -> None:
+    await rig.client(request(fields=[b"Accept: text/event-stream"]))
+    peer = await rig.upstream.request()
+    await peer.send(stream(), chunk(b": quiet\n\n"))
+    peer.reset()
+
+
+async def no_http(rig: Rig) -> None:
+    await rig.client(post(call("ping")))
+    await (await rig.upstream.request()).send(b"220 mail.example ESMTP\r\n\r\n")
+
+
+UPLOAD = b"POST /mcp HTTP/1.1\r\nHost: localhost\r\nContent-Type: text/plain\r\nTransfer-Encoding: chunked\r\n\r\n"
+
+
+@pytest.mark.parametrize("fails", [reset, late, late_to_a_crawl, late_to_an_upload, broken_off, broken_stream, no_http])
+async def test_a_missing_answer_begins_a_down_that_only_an_answer_ends(gateways: Gateways, fails: Any) -> None:
+    changed: Json = {"upstream": {"response_timeout": "300ms"}, "index": {"crawl_timeout": "300ms"}}
+    async with rig_with(gateways, log={"level": "info"}, **changed) as rig:
+        await fails(rig)
+        await becomes(rig.gateway, 0)
+        looked, look = await rig.upstream.look(2 * LOOK_S)
+        assert (look.method, look.target, look.body) == (b"OPTIONS", b"/mcp", b"")
+        assert await up(rig.gateway) == 0, "a connection does not end it"
+        await looked.send(response(status=b"405 Method Not Allowed"))
+        await becomes(rig.gateway, 1)
+        assert [after for after, _ in said(rig.gateway)][-2:] == ["down", "up"]
+
+
+async def test_the_next_exchange_ends_a_down_too(gateways: Gateways) -> None:
+    async with rig_with(gateways) as rig:
+        await reset(rig)
+        await becomes(rig.gateway, 0)
+        rig.serve(pong)
+        assert (await rig.ask(post(call("ping")))).status == 200
+        await becomes(rig.gateway, 1)
+
+
+async def test_an_idle_connection_that_the_server_closes_says_nothing(gateways: Gateways) -> None:
+    async with own(gateways, log={"level": "info"}) as rig:
+        for number in (1, 2):
+            one = await rig.client(post(call("ping")))
+            peer = await rig.upstream.request(number)
+            await peer.send(answer(result(1, {})))
+            assert (await one.response()).status == 200
+            peer.finish()
+            await peer.ends()
+        assert said(rig.gateway) == [("up", "not asked yet")]
+
+
+async def test_a_client_that_leaves_says_nothing_of_the_server(gateways: Gateways) -> None:
+    async with rig_with(gateways, log={"level": "info"}) as rig:
+        for number, begun in enumerate((b"", stream(), b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nab"), 1):
+            one = await rig.client(post(call("ping")))
+            peer = await rig.upstream.request(number)
+            await peer.send(begun)
+            one.reset()
+            await peer.ends()
+        await becomes(rig.gateway, 1)
+        assert said(rig.gateway) == [("up", "not asked yet")]
+
+
+async def test_a_head_for_which_the_gateway_has_no_room_says_nothing_of_the_server(gateways: Gateways) -> None:
+    limits = {"held_bytes_max": "1MiB", "inspected_body_bytes_max": "1MiB", "header_bytes_max": "1MiB"}
+    async with rig_with(gateways, log={"level": "info"}, limits=limits) as rig:
+        one = await rig.client(post(call("ping")))
+        peer = await rig.upstream.request()
+        await peer.send(b"HTTP/1.1 200 OK\r\nX-Large: " + b"x" * 1_000_000)
+        assert (await one.response()).status == 503
+        rig.serve(pong)
+        assert (await rig.ask(post(call("ping")))).status == 200
+        assert said(rig.gateway) == [("up", "not asked yet")]
+
+
+async def test_a_reload_keeps_the_state_unless_the_server_is_another(gateways: Gateways) -> None:
+    with held_port() as other:
+        async with rig_with(gateways, log={"level": "info"}) as rig:
+            rig.serve(pong)
+            await rig.ask(post(call("ping")))
+            here = rig.gateway.port, rig.gateway.admin
+            for changed, value in (({"requests_max": 9}, 1.0), ({"url": f"http://127.0.0.1:{port_of(other)}/"}, None)):
+                rig.gateway.reload(settings(*here, port_of(rig.place.listening), {"upstream": changed}))
+                await becomes(rig.gateway, value)
+
+
+async def test_what_went_down_together_is_looked_at_spread_and_seldom() -> None:
+    """50 servers that take connections and say nothing: each is asked once in the first seconds, not all at once."""
+    asked: list[float] = []
+
+    async def hang(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(asyncio.IncompleteReadError, ConnectionError):
+            await reader.readuntil(b"\r\n\r\n")
+            asked.append(monotonic())
+            await reader.read()
+        writer.close()
+
+    server = await asyncio.start_server(hang, "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    url = Url("http", "127.0.0.1", port, "/mcp")
+    pools = [Pool(Config(name=f"u{number}", url=url), Limits(), Buffers(1 << 20)) for number in range(50)]
+    began_at = monotonic()
+    for pool in pools:
+        pool.state.silent("no answer")
+    looks = [asyncio.create_task(health.watch(pool)) for pool in pools]
+    try:
+        await asyncio.sleep(LOOK_S + 1.0)
+        after = sorted(at - began_at for at in asked)
+        assert len(after) == len(pools)
+        assert after[0] >= 1.0
+        assert after[-1] - after[0] > 0.1
+    finally:
+        for look in looks:
+            look.cancel()
+        await asyncio.gather(*looks, return_exceptions=True)
+        for pool in pools:
+            pool.close()
+        server.close()
+        await server.wait_closed()

@@ -1,0 +1,179 @@
+"""What an exchange tells of tasks, as a table: each kind of request, each kind of response, each status."""
+
+from typing import Final
+
+import pytest
+
+from gateway.mcp import jsonrpc
+from gateway.mcp.jsonrpc import Message
+from gateway.mcp.observe import Observation
+from gateway.tasks.passing import (
+    PLAIN,
+    RESUMED,
+    UNKNOWN,
+    Access,
+    Pending,
+    RequestKind,
+    access_after,
+    begin,
+)
+
+ASKED_AT: Final = 5.0
+TASK: Final = b'{"taskId":"a","status":"working","createdAt":"2025-12-01T00:00:00Z"%b}'
+PLAIN_TASK: Final = TASK % b""
+BOM: Final = b"\xef\xbb\xbf"
+
+
+def request(method: str, params: bytes = b"{}") -> Message:
+    message = jsonrpc.parse(b'{"jsonrpc":"2.0","id":1,"method":"%b","params":%b}' % (method.encode(), params))
+    assert message is not None
+    return message
+
+
+def result(value: bytes, message_id: bytes = b"1") -> bytes:
+    return b'{"jsonrpc":"2.0","id":%b,"result":%b}' % (message_id, value)
+
+
+def error(code: int) -> bytes:
+    return b'{"jsonrpc":"2.0","id":1,"error":{"code":%d,"message":"no"}}' % code
+
+
+def told(pending: Pending, data: bytes) -> str:
+    """What a message says, in a few words."""
+    heard = pending.message(data)
+    said: Observation = heard.observation or Observation()
+    words = [
+        *(f"{task.id} of {task.method or 'unknown'}" for task in said.tasks),
+        *(f"{i} gone" for i in said.gone),
+        *(f"{i} suspect" for i in said.suspect),
+        *(f"{i} unclear" for i in said.unclear),
+        *(f"{i} ended" for i in said.ended),
+        *["doubt"] * said.doubt,
+        *["serves"] * heard.succeeds,
+        *["edited"] * (heard.seen != data),
+    ]
+    if said.tasks and heard.response is not None:
+        assert heard.asked_at == (pending.asked_at if bytes(heard.response.id) == b"1" else None)
+    return ", ".join(words) or "nothing"
+
+
+def of(method: str, params: bytes = b"{}") -> Pending:
+    return begin(request(method, params), ASKED_AT)
+
+
+ID: Final = b'{"taskId":"a"}'
+CALL: Final = of("tools/call", b'{"name":"x","task":{}}')
+GET: Final = of("tasks/get", ID)
+RESULT: Final = of("tasks/result", ID)
+LIST: Final = of("tasks/list")
+OTHER: Final = of("tools/call", b'{"name":"x"}')
+INITIALIZE: Final = of("initialize")
+NOT_READ: Final = Pending(RequestKind.UNREAD, None, ASKED_AT)
+CAPABLE: Final = b'{"capabilities":{"tasks":{"list":{},"requests":{"tools":{"call":{}}}}}}'
+STATUS: Final = b'{"jsonrpc":"2.0","method":"notifications/tasks/status","params":%b}'
+ILLEGIBLE: Final = b'{"jsonrpc":"2.0","id":1,"result":{"x":"\xff"}}'
+MADE: Final = result(b'{"task":%b}' % PLAIN_TASK)
+ODD_SAYS: Final = "a of tools/call, a unclear"
+ODD: Final = result(b'{"task":%b}' % (TASK % b',"x":NaN'))
+
+TABLE: Final[dict[str, tuple[Pending, bytes, str]]] = {
+    "a task is made": (CALL, MADE, "a of tools/call"),
+    "a task is made, by a request that was not read": (NOT_READ, MADE, "a of unknown"),
+    "a task is made, and the request is unknown": (UNKNOWN, MADE, "a of unknown"),
+    "a task is made, on a resumed stream": (RESUMED, MADE, "a of unknown"),
+    "a request that makes no task": (OTHER, MADE, "nothing"),
+    "the response to another request": (CALL, result(b'{"task":%b}' % PLAIN_TASK, b"2"), "a of unknown"),
+    "the id as a string": (CALL, result(b'{"task":%b}' % PLAIN_TASK, b'"1"'), "a of unknown"),
+    "a page for another request": (GET, result(b'{"tasks":[%b]}' % PLAIN_TASK, b"2"), "a of unknown"),
+    "another request fails": (GET, error(-32602).replace(b'"id":1', b'"id":2'), "doubt"),
+    "initialize of another id": (INITIALIZE, result(CAPABLE, b"2"), "doubt"),
+    "an error of null": (CALL, MADE.replace(b'"result"', b'"error":null,"result"'), "a of tools/call"),
+    "an error of null and NaN": (CALL, ODD.replace(b'"result"', b'"error": null,"result"'), ODD_SAYS),
+    "an error beside a result of null": (GET, error(-32602).replace(b'"error"', b'"result":null,"error"'), "a gone"),
+    "NaN": (CALL, ODD, ODD_SAYS),
+    "NaN, by a request that was not read": (NOT_READ, ODD, "a of unknown, a unclear"),
+    "the word NaN": (CALL, result(b'{"task":%b}' % (TASK % b',"x":"NaN \\" Infinity"')), "a of tools/call"),
+    "Infinity in a result": (GET, result(TASK % b',"x":[-Infinity,Infinity]'), "a of unknown, a unclear, serves"),
+    "Infinity in a notification": (PLAIN, STATUS % (TASK % b',"x":Infinity'), "a of unknown, a unclear"),
+    "a byte order mark": (CALL, BOM + MADE, "a of tools/call"),
+    "a byte order mark before a notification": (PLAIN, BOM + STATUS % PLAIN_TASK, "a of unknown"),
+    "a task is asked for": (GET, result(PLAIN_TASK), "a of unknown, serves"),
+    "a task is asked for, by a request that was not read": (NOT_READ, result(PLAIN_TASK), "a of unknown"),
+    "a task is not there": (GET, error(-32602), "a gone"),
+    "a task may not be there": (NOT_READ, error(-32602), "doubt"),
+    "another error": (NOT_READ, error(-32603), "nothing"),
+    "a page": (LIST, result(b'{"tasks":[%b]}' % PLAIN_TASK), "a of unknown, serves"),
+    "a page, by a request that was not read": (NOT_READ, result(b'{"tasks":[%b]}' % PLAIN_TASK), "a of unknown"),
+    "the result of a task": (RESULT, result(b'{"content":[]}'), "a ended, serves"),
+    "the result of a task, or of anything": (NOT_READ, result(b'{"content":[]}'), "doubt"),
+    "the result of a task, by a request that was not read": (
+        NOT_READ,
+        result(b'{"content":[],"_meta":{"io.modelcontextprotocol/related-task":%b}}' % ID),
+        "a ended",
+    ),
+    "no task where one was asked for": (GET, result(b"{}"), "doubt, serves"),
+    "what is no UTF-8": (CALL, ILLEGIBLE, "doubt"),
+    "what is cut short": (CALL, MADE[:-9], "doubt"),
+    "what is cut short, though nothing was awaited": (PLAIN, MADE[:-9], "doubt"),
+    "a batch": (PLAIN, b"[%b]" % MADE, "doubt"),
+    "a batch behind a byte order mark": (PLAIN, BOM + b" [%b]" % MADE, "doubt"),
+    "UTF-16": (PLAIN, MADE.decode().encode("utf-16"), "doubt"),
+    "UTF-16 of either order": (PLAIN, MADE.decode().encode("utf-16-be"), "doubt"),
+    "UTF-32": (CALL, MADE.decode().encode("utf-32"), "doubt"),
+    "what is no JSON at all": (PLAIN, b"Server listening on stdio", "nothing"),
+    "a request of the server's": (CALL, b'{"jsonrpc":"2.0","id":1,"method":"ping"}', "nothing"),
+    "initialize": (INITIALIZE, result(CAPABLE), "edited"),
+    "initialize behind a byte order mark": (INITIALIZE, BOM + result(CAPABLE), "edited"),
+    "initialize with NaN": (INITIALIZE, result(CAPABLE[:-1] + b',"x":NaN}'), "edited"),
+    "initialize on a resumed stream": (RESUMED, result(CAPABLE), "doubt, edited"),
+    "initialize that was not read": (NOT_READ, result(CAPABLE), "doubt"),
+}
+
+
+@pytest.mark.parametrize("row", TABLE.values(), ids=TABLE.keys())
+def test_what_a_message_tells(row: tuple[Pending, bytes, str]) -> None:
+    pending, data, says = row
+    assert told(pending, data) == says
+
+
+def test_only_the_capability_goes_into_initialize() -> None:
+    data = BOM + result(CAPABLE[:-1] + b',"x":NaN}')
+    heard = INITIALIZE.message(data)
+    at = next(i for i, (one, other) in enumerate(zip(heard.seen, data, strict=False)) if one != other)
+    assert data.startswith(heard.seen[:at]) and data.endswith(heard.seen[at - len(data) :])
+    assert heard.server is not None and heard.server.methods == ("tools/call",)
+
+
+@pytest.mark.parametrize("pending", [CALL, NOT_READ, UNKNOWN, RESUMED, GET])
+def test_what_json_lacks_is_null_in_what_is_kept(pending: Pending) -> None:
+    observation = pending.message(result(TASK % b',"x":NaN,"y":-Infinity') if pending is GET else ODD).observation
+    assert observation is not None
+    assert b'"x":null' in observation.tasks[0].raw and b"NaN" not in observation.tasks[0].raw
+
+
+ACCESS: Final = {
+    (401, "tools/call", False): Access.DROPPED,
+    (401, None, True): Access.DROPPED,
+    (404, "tools/call", True): Access.DROPPED,
+    (404, "tools/call", False): Access.KEPT,
+    (403, "tasks/get", True): Access.DROPPED,
+    (403, "tools/call", True): Access.HIDDEN,
+    (403, None, False): Access.HIDDEN,
+    (429, "tasks/list", True): Access.KEPT,
+    (500, "tasks/list", True): Access.KEPT,
+    (503, None, True): Access.KEPT,
+    (405, None, True): Access.KEPT,
+}
+
+
+@pytest.mark.parametrize("row", ACCESS.items(), ids=str)
+def test_what_a_refusal_makes_of_what_is_known(row: tuple[tuple[int, str | None, bool], Access]) -> None:
+    (status, method, names_session), access = row
+    assert access_after(status, method, names_session) is access
+
+
+@pytest.mark.parametrize("pending", [CALL, NOT_READ, UNKNOWN, RESUMED, GET, OTHER, INITIALIZE])
+def test_what_cannot_be_read_is_a_doubt_and_of_initialize_a_warning(pending: Pending) -> None:
+    heard = pending.unread()
+    assert heard.observation is not None and heard.observation.doubt
+    assert bool(heard.not_advertised) is (pending is INITIALIZE)

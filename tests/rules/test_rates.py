@@ -1,0 +1,88 @@
+"""Rates of the last minutes (gateway/operate/rates.py), against their definition: the history, counted by hand.
+
+In: requests, failures and answers at random moments of 15 minutes. Out: rates, shares and p95. Always: whatever was
+sampled when, a window has what ended in it.
+"""
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gateway.operate.metrics import SECONDS, Metrics
+from gateway.operate.rates import SLOT_S, Rates
+from gateway.operate.recent import Reason
+
+NAMES = ("a", "b", "")
+EVENT = st.tuples(
+    st.integers(0, 899),
+    st.sampled_from(NAMES),
+    st.sampled_from(["well", "fault", "client"]),
+    st.sampled_from(SECONDS),
+)
+
+
+@given(st.lists(EVENT, max_size=60).map(sorted), st.integers(0, int(SLOT_S) - 1))
+def test_a_window_has_what_ended_in_it(history: list[tuple[int, str, str, float]], after_s: int) -> None:
+    now = 0.0
+    metrics = Metrics()
+    rates = Rates(metrics, lambda: now)
+    pending = list(history)
+    end = 900 + after_s
+    for second in range(end):
+        while pending and pending[0][0] == second:
+            _, name, what, seconds = pending.pop(0)
+            reason = None if what == "well" else Reason(name, what, what == "fault")
+            metrics.request(name, "relayed", "ping", 200, seconds)
+            metrics.responses(name)(seconds)
+            if reason is not None:
+                metrics.recent.request(reason, why="")
+        now = float(second + 1)
+        if now % SLOT_S == 0 and now < end:
+            rates.sample()
+    every, each, reasons = rates.show()
+    last = (math.ceil(end / SLOT_S) - 1) * SLOT_S  # the last sample
+    for at, minutes in enumerate((1, 5)):
+        start = last - minutes * 60
+        if last + SLOT_S == end:  # the slot under way is whole
+            assert end - start == minutes * 60 + SLOT_S
+        inside = [event for event in history if event[0] >= start]
+        assert every["rate"][at] == pytest.approx(len(inside) / (end - start))
+        for name in NAMES:
+            ours = [event for event in inside if event[1] == name]
+            shown = each.get(name, {"rate": [0, 0], "failing": [None, None], "p95": [None, None]})
+            assert shown["rate"][at] == pytest.approx(len(ours) / (end - start))
+            faults = sum(event[2] == "fault" for event in ours)
+            assert shown["failing"][at] == (pytest.approx(faults / len(ours)) if ours else None)
+            assert reasons.get(Reason(name, "fault", True), [0, 0])[at] == faults
+            if not ours:
+                assert shown["p95"][at] is None
+                continue
+            exact = sorted(event[3] for event in ours)[math.ceil(0.95 * len(ours)) - 1]
+            below = SECONDS[SECONDS.index(exact) - 1] if exact != SECONDS[0] else 0.0
+            assert below < shown["p95"][at] <= exact, "in the bucket of the true one"
+
+
+def test_a_curve_has_a_count_for_each_slot_of_five_minutes() -> None:
+    metrics = Metrics()
+    rates = Rates(metrics, lambda: 0.0)
+    for slot in range(100):
+        for _ in range(slot):
+            metrics.request("a", "relayed", "ping", 200, 0.1)
+        rates.sample()
+    _, each, _ = rates.show()
+    assert each["a"]["curve"] == {"requests": list(range(40, 100)), "faults": [0] * 60}
+    assert len(rates._samples) == 61, "bounded"
+
+
+def test_samples_share_what_has_not_changed() -> None:
+    metrics = Metrics()
+    rates = Rates(metrics, lambda: 0.0)
+    for name in ("a", "b"):
+        metrics.responses(name)(0.1)
+    rates.sample()
+    metrics.responses("b")(0.1)
+    rates.sample()
+    before, after = (sample.answers for sample in list(rates._samples)[-2:])
+    assert before["a"] is after["a"] and before["b"] != after["b"]

@@ -1,0 +1,209 @@
+"""A remembered head changes nothing: a reader that remembers gives what one gives that does not (remembered.py)."""
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from gateway.transport import remembered
+from gateway.transport.http1 import End, Head, Refusal, RequestReader
+from gateway.transport.remembered import Heads, Recall
+
+HEAD_BYTES_MAX, FIELDS_MAX = 8000, 50
+PLAIN = b"POST /mcp HTTP/1.1\r\nHost: a\r\nAuthorization: Bearer t\r\nContent-Length: %b\r\n\r\n"
+# Heads that lie about their length, or seem to: each is sent behind the plain one.
+LIES = {
+    "plus": PLAIN % b"+5",
+    "hexadecimal": PLAIN % b"0x5",
+    "two numbers": PLAIN % b"5 5",
+    "two numbers, comma": PLAIN % b"5, 5",
+    "leading zero": PLAIN % b"05",
+    "zeros": PLAIN % b"00",
+    "none": PLAIN % b"",
+    "space behind": PLAIN % b"5 ",
+    "tab in front": PLAIN % b"\t5",
+    "twenty digits": PLAIN % b"00000000000000000005",
+    "too many": PLAIN % b"99999999999999999999",
+    "NUL": PLAIN % b"\0",
+    "minus": PLAIN % b"-5",
+    "superscript": PLAIN % "5²".encode("latin-1"),
+    "LF": (PLAIN % b"5").replace(b"5\r\n", b"5\n"),
+    "CR": (PLAIN % b"5").replace(b"5\r\n", b"5\r"),
+    "folded": PLAIN % b"5\r\n 5",
+    "twice": (PLAIN % b"5").replace(b"Host", b"Content-Length: 5\r\nHost"),
+    "twice, another": (PLAIN % b"5").replace(b"Host", b"Content-Length: 3\r\nHost"),
+    "twice behind": (PLAIN % b"5").replace(b"\r\n\r\n", b"\r\nContent-Length: 4\r\n\r\n"),
+    "with a coding": (PLAIN % b"5").replace(b"Host", b"Transfer-Encoding: chunked\r\nHost"),
+    "capitals": (PLAIN % b"5").replace(b"Content-Length", b"CONTENT-LENGTH"),
+    "lower case": (PLAIN % b"5").replace(b"Content-Length", b"content-length"),
+    "no space": (PLAIN % b"5").replace(b"Length: ", b"Length:"),
+    "two spaces": (PLAIN % b"5").replace(b"Length: ", b"Length:  "),
+    "space before the colon": (PLAIN % b"5").replace(b"Length: ", b"Length : "),
+    "in a value": (PLAIN % b"5").replace(b"Bearer t", b"Content-Length: 4"),
+    "in a name": (PLAIN % b"5").replace(b"Authorization: Bearer t", b"X-Content-Length: 4"),
+    "in the target": (PLAIN % b"5").replace(b"/mcp", b"/mcp?Content-Length:%204"),
+    "in capitals beside": (PLAIN % b"5").replace(b"Host", b"CONTENT-LENGTH: 3\r\nHost"),
+    "HTTP/1.0": (PLAIN % b"5").replace(b"1.1", b"1.0"),
+    "close": (PLAIN % b"5").replace(b"Host", b"Connection: close\r\nHost"),
+    "absolute": (PLAIN % b"5").replace(b"/mcp", b"http://b/mcp"),
+    "expects": (PLAIN % b"5").replace(b"Host", b"Expect: 100-continue\r\nHost"),
+    "upgrades": (PLAIN % b"5").replace(b"Host", b"Connection: Upgrade\r\nUpgrade: h2c\r\nHost"),
+    "another token": (PLAIN % b"5").replace(b"Bearer t", b"Bearer u"),
+    "a longer token": (PLAIN % b"5").replace(b"Bearer t", b"Bearer tt"),
+    "no body": b"GET /mcp HTTP/1.1\r\nHost: a\r\n\r\n",
+}
+BODY = b"hello, this is a body"
+
+
+def told(event: Any) -> Any:
+    """An event as a value."""
+    if isinstance(event, Head):
+        return (event.method, event.target, event.minor, list(event.headers), event.body_bytes, event.keep_alive)
+    if isinstance(event, End):
+        return ("end", list(event.trailers))
+    return (event.status, str(event)) if isinstance(event, Refusal) else event
+
+
+def keep(recall: Recall[Any], heads: Heads[Any], head: bytes, length: int, kept: object) -> None:
+    """The head comes twice: then it is kept."""
+    for _ in range(2):
+        recall.keep(heads, head, length, kept)
+
+
+def read(pieces: list[bytes], recall: Recall[Any] | None, heads: Heads[Any]) -> list[Any]:
+    """What a reader says of pieces. With `recall` it remembers each head that may be, and finds those that came."""
+    reader = RequestReader(HEAD_BYTES_MAX, FIELDS_MAX, recall)
+    events: list[Any] = []
+    for piece in pieces:
+        reader.add(piece)
+        while reader.pending_bytes:
+            for event in reader.read():
+                if isinstance(event, Head) and event.raw and recall is not None:
+                    keep(recall, heads, event.raw, event.body_bytes, SimpleNamespace(head=event))
+                if events and isinstance(event, bytes) and isinstance(events[-1], bytes):
+                    events[-1] += event
+                else:
+                    events.append(told(event))
+    return events
+
+
+def same(*messages: list[bytes]) -> None:
+    """Each message is a list of pieces. On one connection, and on one connection each, twice over."""
+    source: Any = SimpleNamespace(heads=Heads())
+    for one in (*messages, [piece for message in messages for piece in message]) * 2:
+        assert read(one, Recall(source), source.heads) == read(one, None, source.heads)
+
+
+@pytest.mark.parametrize("lie", LIES.values(), ids=LIES)
+def test_a_head_that_differs_is_another_head(lie: bytes) -> None:
+    for length in (b"5", b"21", b"0"):
+        plain = [PLAIN % length + BODY[: int(length)]]
+        same(plain, [lie + BODY[:5]], plain, [lie + BODY[:5]])
+        same([lie + BODY[:5]], plain, [lie + BODY[:5]], plain)
+        same(plain, [lie, BODY[:5]], [lie[:30], lie[30:] + BODY[:5]])
+
+
+def test_the_length_is_that_of_each_message() -> None:
+    source: Any = SimpleNamespace(heads=Heads())
+    recall: Recall[Any] = Recall(source)
+    read([PLAIN % b"5" + b"12345"], recall, source.heads)
+    reader = RequestReader(HEAD_BYTES_MAX, FIELDS_MAX, recall)
+    for length in (0, 1, 5, 9, 10, 4096):
+        reader.add(PLAIN % b"%d" % length + b"x" * length)
+        head, *rest = reader.read()
+        assert isinstance(head, Head)
+        assert head.known is not None, "the head was not found"
+        assert head.body_bytes == length
+        assert head.headers.get(b"content-length") == b"%d" % length
+        assert b"".join(piece for piece in rest if isinstance(piece, bytes)) == b"x" * length
+
+
+NAMES = st.sampled_from(
+    [b"Content-Length", b"content-length", b"CONTENT-LENGTH", b"X", b"Host", b"Connection", b"Expect"]
+)
+VALUES = st.sampled_from(
+    [b"0", b"3", b"5", b"05", b"+5", b"", b" 5", b"5 ", b"a", b"keep-alive", b"close", b"100-continue"]
+)
+FIELDS = st.lists(st.tuples(NAMES, st.sampled_from([b": ", b":", b" : "]), VALUES), max_size=4)
+
+
+@st.composite
+def messages(draw: Any) -> list[bytes]:
+    """A head of few kinds of fields, so that many are nearly the same, and a body, in pieces."""
+    lines = b"".join(b"%b%b%b\r\n" % field for field in draw(FIELDS))
+    method = draw(st.sampled_from([b"POST /mcp HTTP/1.1", b"POST /mcp HTTP/1.0", b"GET /mcp HTTP/1.1"]))
+    data = b"%b\r\nHost: a\r\n%b\r\n" % (method, lines) + BODY[: draw(st.integers(0, 6))]
+    cuts = sorted(draw(st.lists(st.integers(0, len(data)), max_size=2)))
+    return [data[a:b] for a, b in zip([0, *cuts], [*cuts, len(data)], strict=True) if a < b]
+
+
+@given(st.lists(messages(), max_size=6))
+@example([[b"POST /mcp HTTP/1.1\r\nHost: a\r\nCONTENT-LENGTH: 5\r\n\r\n12345"]] * 2)
+def test_generated_messages_are_read_alike(sent: list[list[bytes]]) -> None:
+    same(*sent)
+
+
+def test_a_connection_adds_few_heads_and_an_entry_ends_without_use() -> None:
+    source: Any = SimpleNamespace(heads=Heads())
+    flood, other = Recall[Any](source, "a"), Recall[Any](source, "a")
+    keep(other, source.heads, PLAIN % b"5", 5, "kept")
+    for number in range(3 * remembered.OF_ONE_CONNECTION_MAX):
+        keep(flood, source.heads, (PLAIN % b"5").replace(b"Bearer t", b"Bearer %d" % number), 5, "flood")
+    assert len(source.heads) == remembered.OF_ONE_CONNECTION_MAX + 1
+    found = other.find(PLAIN % b"7")
+    assert found is not None
+    assert (found.kept, found.body_bytes, found.head_bytes) == ("kept", 7, len(PLAIN % b"7"))
+    assert Recall[Any](source, "b").find(PLAIN % b"7") is None, "another way found it"
+    for now in range(int(2 * remembered.IDLE_S)):
+        source.heads.sweep(now)
+        if now % 10 == 0:
+            assert other.find(PLAIN % b"5") is not None
+    assert len(source.heads) == 1, "the flood is unused"
+    assert not flood.added
+    for now in range(int(2 * remembered.IDLE_S), int(3 * remembered.IDLE_S) + 2):
+        source.heads.sweep(now)
+    assert len(source.heads) == source.heads.size_bytes == 0
+    assert other.find(PLAIN % b"5") is None, "the connection kept it"
+
+
+def test_a_configuration_that_ends_takes_all_its_heads_along() -> None:
+    source: Any = SimpleNamespace(heads=Heads())
+    recall = Recall[Any](source)
+    keep(recall, source.heads, PLAIN % b"5", 5, "kept")
+    assert recall.find(PLAIN % b"5") is not None
+    old, source.heads = source.heads, Heads()
+    old.end()
+    assert recall.find(PLAIN % b"5") is None
+    keep(recall, old, PLAIN % b"5", 5, "late")
+    assert len(old) == 0
+
+
+def test_the_table_is_bounded() -> None:
+    source: Any = SimpleNamespace(heads=Heads())
+    padding = b"x" * 3000
+    for number in range(5000):
+        head = (PLAIN % b"5").replace(b"Bearer t", b"Bearer %d%b" % (number, padding if number % 2 else b""))
+        keep(Recall[Any](source), source.heads, head, 5, "kept")
+        assert len(source.heads) <= remembered.ENTRIES_MAX
+        assert source.heads.size_bytes <= remembered.BYTES_MAX
+    assert len(source.heads) > 500
+    large = (PLAIN % b"5").replace(b"Bearer t", b"Bearer " + b"x" * remembered.HEAD_BYTES_MAX)
+    keep(Recall[Any](source), source.heads, large, 5, "kept")
+    assert Recall[Any](source).find(large) is None
+
+
+def test_a_head_that_comes_once_takes_no_memory() -> None:
+    source: Any = SimpleNamespace(heads=Heads())
+    for number in range(3000):
+        head = (PLAIN % b"5").replace(b"Host", b"X-Request-Id: %d\r\nHost" % number)
+        Recall[Any](source).keep(source.heads, head, 5, "kept")
+    assert len(source.heads) < 300, "few share a slot"
+    for now in (0, 30, 60, 90, 120):
+        source.heads.sweep(now)
+    recall = Recall[Any](source)
+    recall.keep(source.heads, PLAIN % b"5", 5, "kept")
+    assert recall.find(PLAIN % b"5") is None, "it came once"
+    recall.keep(source.heads, PLAIN % b"6", 6, "kept")
+    assert recall.find(PLAIN % b"5") is not None

@@ -1,0 +1,137 @@
+"""What a server on stdio leaves in the log and on the page: each request, each task created or cancelled, each failure.
+
+In: requests of every outcome, and the keys of the log. Out: lines on standard error, or in the file. Always: nothing
+but messages on standard output; no id of a task, no params.
+"""
+
+import hashlib
+import json
+import urllib.request
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+from tests.launch import held_port, piped, port_of
+from tests.stdio.harness import call
+from tests.stdio.process import WAIT_S, gateway, ran
+
+# A server that makes and cancels tasks, fails `prompts/get`, and ends with its input.
+SERVER: Final = """
+import json, sys
+at = {"createdAt": "2026-01-01T00:00:00Z", "lastUpdatedAt": "2026-01-01T00:00:00Z", "ttl": None}
+for line in sys.stdin:
+    asked = json.loads(line)
+    params = asked.get("params", {})
+    said = {"result": {}}
+    if asked["method"] == "initialize":
+        said = {"result": {"protocolVersion": "2025-11-25", "serverInfo": {"name": "s", "version": "1"},
+                           "capabilities": {"tasks": {"list": {}, "cancel": {}, "requests": {"tools": {"call": {}}}}}}}
+    elif asked["method"] == "tasks/list":
+        said = {"result": {"tasks": []}}
+    elif asked["method"] == "prompts/get":
+        said = {"error": {"code": -32603, "message": "body5ecret"}}
+    elif asked["method"] == "tasks/cancel" and params["taskId"] != "t-5ecret":
+        said = {"error": {"code": -32602, "message": "body5ecret"}}
+    elif asked["method"] == "tasks/cancel":
+        said = {"result": {"taskId": params["taskId"], "status": "cancelled", **at}}
+    elif "task" in params:
+        said = {"result": {"task": {"taskId": "t-5ecret", "status": "working", **at}}}
+    print(json.dumps({"jsonrpc": "2.0", "id": asked["id"], **said}), flush=True)
+"""
+ASKED: Final = (
+    call(0, "initialize", protocolVersion="2025-11-25", capabilities={}),
+    call(1, "tools/call", name="param5ecret"),
+    call(2, "tools/call", name="x", task={"ttl": 60000}, pad="x" * 200_000),
+    call(3, "tasks/cancel", taskId="t-5ecret"),
+    call(4, "tasks/cancel", taskId="gone"),
+    call(5, "prompts/get", name="x"),
+    call(6, "tasks/list", status=["working"]),
+    call(7, "tasks/list", status=["nonsense"]),
+)
+
+
+def told(folder: Path, log: dict[str, Any]) -> list[dict[str, Any]]:
+    """The lines that the log has of those requests."""
+    config = folder / "config.yaml"
+    config.write_text(json.dumps({"log": log}))
+    ended = ran("python3", "-c", SERVER, data=b"".join(ASKED), flags=("--config", str(config)))
+    assert ended.returncode == 0, ended.stderr
+    assert {json.loads(line)["id"] for line in ended.stdout.splitlines()} == set(range(8))
+    text = (folder / log["file"]).read_text() if "file" in log else ended.stderr.decode()
+    assert "5ecret" not in text and "gone" not in text
+    return [json.loads(line) for line in text.splitlines()]
+
+
+@pytest.mark.parametrize("file", [{}, {"file": "taskgate.log"}])
+def test_the_access_log_has_a_line_for_each_request(tmp_path: Path, file: dict[str, str]) -> None:
+    lines = told(tmp_path, {"access": True, **file})
+    assert all(line["level"] == "info" and line["seconds"] >= 0 and line["upstream"] == "stdio" for line in lines)
+    seen = sorted((line["method"], line["kind"], line["message"], line.get("code")) for line in lines)
+    assert seen == [
+        ("initialize", "relayed", "request", None),
+        ("prompts/get", "relayed", "failed", -32603),
+        ("tasks/cancel", "relayed", "failed", -32602),
+        ("tasks/cancel", "relayed", "request", None),
+        ("tasks/list", "answered", "failed", -32602),
+        ("tasks/list", "answered", "request", None),
+        ("tools/call", "relayed", "request", None),
+        ("tools/call", "relayed", "request", None),
+    ]
+    assert {line["failure"] for line in lines if line["message"] == "failed"} == {"JsonRpcError"}
+
+
+def test_the_audit_has_a_line_for_each_task_that_is_created_or_cancelled(tmp_path: Path) -> None:
+    lines = [line for line in told(tmp_path, {"audit": True}) if line["message"] == "audit"]
+    digests = [hashlib.blake2b(name.encode(), digest_size=16).hexdigest() for name in ("t-5ecret", "gone")]
+    assert [(line["action"], line["task"], line.get("code")) for line in lines] == [
+        ("create", digests[0], None),
+        ("cancel", digests[0], None),
+        ("cancel", digests[1], -32602),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("log", "messages"),
+    [
+        ({}, set()),
+        ({"level": "info"}, {"failed"}),
+        ({"level": "debug"}, {"failed", "request", "query"}),
+        ({"audit": True}, {"failed", "audit"}),
+        ({"access": True, "audit": True, "level": "error"}, set()),
+    ],
+)
+def test_a_level_that_is_named_holds(tmp_path: Path, log: dict[str, Any], messages: set[str]) -> None:
+    """Without one it is `warning`; with `access` or `audit` it is `info`, as over HTTP."""
+    lines = told(tmp_path, log)
+    assert {line["message"] for line in lines if line["logger"] != "asyncio"} == messages
+
+
+def test_the_page_shows_failures_and_requests(tmp_path: Path) -> None:
+    """Once it showed none over stdio."""
+    with held_port() as held:
+        at = f"127.0.0.1:{port_of(held)}"
+        with piped(gateway("python3", "-c", SERVER, flags=["--admin", at])) as process:
+            assert process.stdin is not None and process.stdout is not None
+
+            def page() -> Any:
+                with urllib.request.urlopen(f"http://{at}/page/status.json", timeout=WAIT_S) as answer:
+                    return json.load(answer)
+
+            process.stdin.write(call(8, "ping"))
+            process.stdin.flush()
+            process.stdout.readline()
+            page()  # from now on it counts as open
+            process.stdin.write(b"".join(ASKED))
+            process.stdin.flush()
+            for _ in ASKED:
+                process.stdout.readline()
+            shown = page()
+            assert {one["failure"] for one in shown["reasons"]} == {"JsonRpcError -32602", "JsonRpcError -32603"}
+            assert len(shown["failures"]) == 3 and len(shown["requests"]) == len(ASKED)
+            assert "5ecret" not in json.dumps(shown)
+            with urllib.request.urlopen(f"http://{at}/metrics", timeout=WAIT_S) as answer:
+                assert b'taskgate_jsonrpc_errors_total{code="-32603",upstream="stdio"} 1.0' in answer.read()
+            process.stdin.close()
+            process.stdin = None
+            assert process.wait(WAIT_S) == 0

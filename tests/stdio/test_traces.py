@@ -1,0 +1,88 @@
+"""Traces over stdio: each request is a span, below the `traceparent` of its message. No header can say it there."""
+
+import json
+from pathlib import Path
+
+import pytest
+from opentelemetry.proto.trace.v1.trace_pb2 import Span
+
+from tests.relay.test_traces import META, OTHER, OTHER_PARENT, Collector, collecting, said
+from tests.stdio.harness import call, notification
+from tests.stdio.process import ran
+
+# A server that answers every request, of `tools/call` with an error, and ends with its input.
+SERVER = """
+import json, sys
+for line in sys.stdin:
+    asked = json.loads(line)
+    if "id" not in asked:
+        continue
+    if asked["method"] == "initialize":
+        said = {"result": {"protocolVersion": "2025-11-25", "serverInfo": {"name": "s", "version": "1"},
+                           "capabilities": {"tasks": {"list": {}, "requests": {"tools": {"call": {}}}}}}}
+    elif asked["method"] == "tasks/list":
+        said = {"result": {"tasks": []}}
+    else:
+        said = {"error": {"code": -32000, "message": "body5ecret"}}
+    print(json.dumps({"jsonrpc": "2.0", "id": asked["id"], **said}), flush=True)
+"""
+
+
+def spans_of(collector: Collector, folder: Path, *lines: bytes, flags: tuple[str, ...] = ()) -> list[Span]:
+    config = folder / "config.yaml"
+    config.write_text(json.dumps({"traces": collector.traces, "index": {"max_age": "1h"}}))
+    open_first = json.dumps(
+        {"jsonrpc": "2.0", "id": 0, "method": "initialize", "params": {"protocolVersion": "2025-11-25"}}
+    )
+    data = b"".join((open_first.encode() + b"\n", *lines))
+    ended = ran("python3", "-c", SERVER, data=data, flags=("--config", str(config), *flags))
+    assert ended.returncode == 0, ended.stderr
+    return [span for span in collector.spans if span.name != "initialize"]
+
+
+@pytest.mark.parametrize("pad", ["", "x" * 100_000], ids=["small", "large"])
+@pytest.mark.parametrize("flags", [(), ("--admin", "127.0.0.1:0")], ids=["alone", "with a page"])
+def test_each_request_is_below_the_traceparent_of_its_message(tmp_path: Path, pad: str, flags: tuple[str, ...]) -> None:
+    with collecting() as collector:
+        relayed = call(1, "tools/call", **META, pad=pad)
+        query = call("two", "tasks/list", **META, pad=pad, status=["working"])
+        bad = call(3, "tasks/list", **META, status=["no"])
+        spans = spans_of(collector, tmp_path, relayed, notification("notifications/x"), query, bad, flags=flags)
+        assert {span.trace_id.hex() for span in spans} == {OTHER}
+        [passed] = [span for span in spans if span.name == "tools/call"]
+        assert passed.parent_span_id.hex() == OTHER_PARENT
+        assert said(passed) == {
+            "taskgate.kind": "relayed",
+            "taskgate.upstream": "stdio",
+            "network.transport": "pipe",
+            "mcp.method.name": "tools/call",
+            "jsonrpc.request.id": "1",
+            "rpc.response.status_code": "-32000",
+            "error.type": "JsonRpcError",
+        }
+        by_id = {said(span)["jsonrpc.request.id"]: span for span in spans if "jsonrpc.request.id" in said(span)}
+        answered, refused = by_id["two"], by_id["3"]
+        assert answered.parent_span_id.hex() == refused.parent_span_id.hex() == OTHER_PARENT
+        assert said(answered)["taskgate.outcome"] == "refreshed" and "error.type" not in said(answered)
+        assert (said(refused)["rpc.response.status_code"], said(refused)["taskgate.kind"]) == ("-32602", "answered")
+        [plan] = [span for span in spans if span.name == "plan"]
+        asked = [span for span in spans if span.parent_span_id == plan.span_id]
+        assert plan.parent_span_id == answered.span_id and [span.name for span in asked] == ["tasks/list"]
+        assert len(spans) == 5
+        assert b"5ecret" not in b"".join(collector.bodies)
+
+
+def test_a_request_without_traceparent_begins_a_trace(tmp_path: Path) -> None:
+    with collecting() as collector:
+        one, other = spans_of(collector, tmp_path, call(1, "ping"), call(2, "ping"))
+        assert not one.parent_span_id and not other.parent_span_id and one.trace_id != other.trace_id
+
+
+def test_a_variable_that_opentelemetry_refuses_is_a_fault_of_the_configuration(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OTEL_BSP_MAX_QUEUE_SIZE", "1")
+    config = tmp_path / "config.yaml"
+    config.write_text('{"traces": {"endpoint": "http://127.0.0.1:4318"}}')
+    ended = ran("true", flags=("--config", str(config)))
+    assert ended.returncode == 2 and ended.stderr.startswith(b"taskgate: traces: OpenTelemetry refuses a variable")

@@ -1,0 +1,186 @@
+"""Filtered lists at every kind of server: right, whatever happens there and whoever saw it; and at the stated cost."""
+
+import random
+from typing import Final
+
+import pytest
+
+from tests.launch import ROOT, Gateways
+from tests.real.conftest import selected
+from tests.relay.messages import Json, call
+from tests.relay.rig import Rig, Session, final, rig_with
+from tests.world.costs import HEAD, LIVE, MADE_HERE, measured
+from tests.world.servers import KINDS, Server, shown
+
+STATUSES: Final = ("working", "input_required", "completed", "failed", "cancelled")
+ACTS: Final = 36
+SEEDS: Final = 2
+
+each = pytest.mark.parametrize("name", KINDS)
+
+
+async def listed(session: Session, request_id: object = 1, **criteria: object) -> Json:
+    """A page of a filtered list."""
+    said = final(await session.ask(call("tasks/list", request_id, **criteria)))
+    assert "result" in said, said
+    page: Json = said["result"]
+    return page
+
+
+class Play:
+    """A random history at a server, and what of it the gateway can know.
+
+    A task is known once a message that passed, or a list that was read for a query, has shown it. A list must have all
+    known tasks that the server still has (DESIGN 6.8).
+    """
+
+    def __init__(self, server: Server, rig: Rig, rng: random.Random) -> None:
+        self.server = server
+        self.session = Session(rig)
+        self.rng = rng
+        self.known: set[str] = set()
+        self._count = 0
+
+    async def act(self) -> None:
+        """Anything happens."""
+        ids = list(self.server.tasks)
+        task_id = self.rng.choice(ids or [""])
+        kinds = ["made here", "made here", "made elsewhere", "changes", "changes", "goes", "read", "page"]
+        match self.rng.choice(kinds if ids else kinds[:3]):
+            case "made here":
+                self._count += 1
+                made = await self.session.ask(call("tools/call", f"r{self._count}", name="work", task={}))
+                self.known.add(final(made)["result"]["task"]["taskId"])
+            case "made elsewhere":
+                self._count += 1
+                self.server.add(self.rng.choice(STATUSES), f"r{self._count}" if self._by_request else None)
+            case "changes" if self.server.tasks[task_id]["status"] in STATUSES[:2]:
+                self.server.change(task_id, self.rng.choice(STATUSES))
+            case "goes":
+                del self.server.tasks[task_id]
+            case "read":
+                await self.session.ask(call("tasks/get", 1, taskId=task_id))
+                self.known.add(task_id)
+            case "page":
+                self.known |= {*shown(final(await self.session.ask(call("tasks/list")))["result"])}
+
+    @property
+    def _by_request(self) -> bool:
+        return self.server.kind.ids == "requests"
+
+    async def check(self) -> None:
+        """Every query has the tasks that it should have, in their order, on pages that follow each other."""
+        self.known |= {task["taskId"] for task in self.server.listed}
+        for criteria in self._queries():
+            expected = selected([t for i, t in self.server.tasks.items() if i in self.known], criteria)
+            got: list[Json] = []
+            page = await listed(self.session, **criteria)
+            got += page["tasks"]
+            while "nextCursor" in page:
+                page = await listed(self.session, **criteria, cursor=page["nextCursor"])
+                got += page["tasks"]
+            ids = [task["taskId"] for task in got]
+            if self.server.kind.reads_now:
+                assert sorted(ids) == sorted(expected), criteria
+                assert all(task["status"] == self.server.tasks[task["taskId"]]["status"] for task in got)
+            else:
+                assert ids == expected, criteria
+                assert got == [self.server.tasks[task_id] for task_id in ids]
+
+    def _queries(self) -> list[Json]:
+        status = self.rng.choice(STATUSES)
+        some = self.rng.sample([*self.server.tasks, "nobody"], min(3, len(self.server.tasks)))
+        return [
+            {"orderBy": "createdAt", "order": self.rng.choice(("asc", "desc"))},
+            {"status": self.rng.choice(([status], status))},
+            {"taskIds": [i for i in some if i in self.known] or "nobody", "order": "asc"},
+        ]
+
+
+@pytest.mark.parametrize("seed", range(SEEDS))
+@each
+async def test_a_list_has_all_that_the_server_shows_and_all_that_was_seen(
+    gateways: Gateways, name: str, seed: int
+) -> None:
+    kind = KINDS[name]
+    index = {"max_age": "0s", "full_crawl_interval": "0s", "page_size": 100 if kind.reads_now else 7}
+    async with rig_with(gateways, index=index) as rig:
+        server = Server(kind)
+        rig.serve(server)
+        play = Play(server, rig, random.Random(seed))
+        if seed == 0:
+            await play.check()  # a server without tasks
+        server.fill(30, 5)
+        for number in range(ACTS):
+            await play.act()
+            if number % 6 == 5:
+                await play.check()
+
+
+# What docs/clients.md says of lists that are longer than a page: the order, and `max_age`.
+ORDERS: Final = [("lastUpdatedAt", "asc", "0s")] + [
+    (by, order, "1h") for by in ("createdAt", "lastUpdatedAt") for order in ("asc", "desc")
+]
+
+
+@pytest.mark.parametrize(("by", "order", "max_age"), ORDERS)
+async def test_tasks_whose_instants_move_at_every_reading_are_on_one_page_each(
+    gateways: Gateways, by: str, order: str, max_age: str
+) -> None:
+    """With a `max_age` of 0s each page is read later than the one before."""
+    async with rig_with(gateways, index={"max_age": max_age, "full_crawl_interval": "1h", "page_size": 7}) as rig:
+        server = Server(KINDS["Rust SDK (rmcp) to 2.2"])
+        rig.serve(server)
+        server.fill(30, 30)
+        session = Session(rig)
+        page = await listed(session, orderBy=by, order=order)
+        ids = shown(page)
+        while "nextCursor" in page and len(ids) < 2 * len(server.tasks):
+            page = await listed(session, cursor=page["nextCursor"])
+            ids += shown(page)
+        assert sorted(ids) == sorted(server.tasks)
+
+
+# ---- what it costs ----
+
+
+def rows() -> dict[str, str]:
+    """The table of servers in the docs, by server."""
+    _, _, behind = (ROOT / "docs/clients.md").read_text().partition(HEAD + "\n")
+    lines = behind.partition("\n\n")[0].split("\n")
+    return {line.split("|")[1].strip(): line for line in lines}
+
+
+@each
+@pytest.mark.usefixtures("harness_alone")
+async def test_the_cost_in_the_docs_is_what_is_counted(gateways: Gateways, name: str) -> None:
+    cost = await measured(gateways, name)
+    assert cost.found[1] == LIVE
+    assert rows()[name] == cost.row(name), "python -m tests.world prints the table"
+
+
+def test_the_table_has_these_servers_and_no_others() -> None:
+    assert list(rows()) == list(KINDS)
+
+
+@each
+async def test_within_max_age_a_query_costs_nothing(gateways: Gateways, name: str) -> None:
+    async with rig_with(gateways, index={"max_age": "1h", "full_crawl_interval": "1h"}) as rig:
+        server = Server(KINDS[name])
+        rig.serve(server)
+        session = Session(rig)
+        server.fill(100, 10)
+        await listed(session, status="working")
+        before = server.asked.copy()
+        await listed(session, status="completed", order="asc")
+        assert server.asked == before
+
+
+def test_what_the_docs_say_of_each_server_follows_from_its_figures() -> None:
+    """ "Saves requests" is said where a later list costs fewer than reading by hand, and nowhere else."""
+    for name, line in rows().items():
+        by_hand, filtered, _, later = (int(cell.split(",")[0]) for cell in line.replace(",0", "0").split("|")[2:6])
+        assert filtered == 1
+        if name not in MADE_HERE:
+            assert ("saves requests" in line) == (later < by_hand)
+        assert ("makes the list" in line) == (name in MADE_HERE)
