@@ -237,6 +237,7 @@ class Pool:
         self._limits = limits
         self._loop = asyncio.get_running_loop()
         self._idle: list[UpstreamConnection] = []
+        self._is_stopped = False  # for good: a connection that is given back is closed
         self.active: set[UpstreamConnection] = set()
         self._dialer = Dialer(config, self._loop)
 
@@ -277,7 +278,7 @@ class Pool:
     def put(self, connection: UpstreamConnection) -> None:
         """Take back a connection whose exchange is complete."""
         connection.idle_since = self._loop.time()
-        if connection.idle_since < self.standing.distrusted_until:
+        if self._is_stopped or connection.idle_since < self.standing.distrusted_until:
             connection.close()
         else:
             self._idle.append(connection)
@@ -312,7 +313,11 @@ class Pool:
         return not self.active and not self._idle
 
     def stop(self) -> None:
-        """Close the idle connections as the process ends, without waiting for the server's end of TLS."""
+        """Close the idle connections as the process ends, without waiting for the server's end of TLS.
+
+        Those in use are closed as they are given back: a stream may be read on behind a response that is long out.
+        """
+        self._is_stopped = True
         for connection in self._idle:
             if connection.transport is not None and self.config.url.scheme == "https":
                 connection.transport.abort()

@@ -398,6 +398,20 @@ async def test_a_stop_closes_what_was_in_flight_at_a_reload_too(gateways: Gatewa
         assert await peer.ends() == "fin"
 
 
+async def test_a_stop_closes_a_connection_that_is_in_use_until_after_it(gateways: Gateways) -> None:
+    """A stream is read on behind the response in it. Its connection went back to a pool that nobody closed any more."""
+    async with rig_with(gateways) as rig:
+        one = await rig.client(post(filtered()))
+        peer = await rig.upstream.request()
+        sent = body(rig.upstream.requests[0])
+        await peer.send(stream() + chunk(event(result(sent["id"], page(TASKS)))))
+        assert [t["taskId"] for t in final(await one.response())["result"]["tasks"]] == ["t-1"]
+        assert rig.gateway.app is not None
+        await rig.gateway.app.stop()
+        await peer.send(LAST_CHUNK)
+        assert await peer.ends() == "fin"
+
+
 async def test_a_reload_frees_the_old_indexes_bit_by_bit(gateways: Gateways, same_logging: None) -> None:
     """A million tasks freed at once would hold the loop. Here are 20,000, of some six memory blocks each."""
     tasks = [task(f"t-{number}") for number in range(20_000)]
