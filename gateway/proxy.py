@@ -36,13 +36,12 @@ from gateway.transport.buffers import SMALL_BYTES_MAX
 from gateway.transport.caller import Callers, HttpCaller, Way
 from gateway.transport.door import Door
 from gateway.transport.exchange import ClientGone, Exchange
-from gateway.transport.headers import Headers
+from gateway.transport.headers import EVENT_STREAM, Headers
 from gateway.transport.pool import Pool
 from gateway.transport.relay import JSON, Request, relay
 from gateway.transport.remembered import Heads
 from gateway.transport.reply import HttpReply
 from gateway.transport.response import authenticates_connection
-from gateway.transport.upstream import EVENT_STREAM
 from gateway.transport.wire import Links
 from gateway.watch import watch_of
 
@@ -249,7 +248,7 @@ def _may_be_answered(caller: HttpCaller, exchange: Exchange) -> bool:
 
 def _of_another_era(caller: HttpCaller) -> bool:
     """Whether a `tasks/list` comes in a later revision, or over HTTP+SSE: both are relayed (DESIGN 3.9)."""
-    if _HTTP_SSE_SESSION.search(caller.target) and b"text/event-stream" not in caller.headers.tokens(b"accept"):
+    if _HTTP_SSE_SESSION.search(caller.target) and EVENT_STREAM not in caller.headers.tokens(b"accept"):
         return True  # its response goes out on a stream that the client opened before
     version = caller.headers.get(b"mcp-protocol-version")
     return version is not None and version > LAST_REVISION

@@ -22,9 +22,10 @@ from gateway.tasks.sessions import Sessions
 from gateway.transport.addresses import DOCUMENT_BYTES_MAX, is_resource_metadata, is_well_known
 from gateway.transport.caller import HttpCaller
 from gateway.transport.exchange import Exchange
+from gateway.transport.headers import EVENT_STREAM
 from gateway.transport.relay import JSON
 from gateway.transport.taps import Hold, Look, Watch
-from gateway.transport.upstream import EVENT_STREAM, Response
+from gateway.transport.upstream import Response
 
 log = logging.getLogger("taskgate.request")
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from functools import lru_cache
-from typing import Any, Final, TypeVar
+from typing import Any, Final, Generic, TypeVar
 
 import msgspec
 import orjson
@@ -61,17 +61,26 @@ def read_raw(raw: bytes) -> Position | None:
     """As `read`, of raw params; None for those of a later revision too (DESIGN 3.9)."""
     params = criteria.params(raw)
     revision = bytes(jsonrpc.member(params.meta, "io.modelcontextprotocol/protocolVersion"))
-    return None if revision.strip(b'"') > LAST_REVISION else read(params)
+    position = None if revision.strip(b'"') > LAST_REVISION else read(params)
+    if position is None or len(raw) > _SAME_BYTES_MAX:
+        return position
+    return msgspec.structs.replace(position, comes_again=True)
 
 
-@lru_cache(_SAME_MAX)
-def read_small(raw: bytes) -> Position | None:
-    """As `read_raw`. A screen that polls sends the same params again and again: they are read once."""
-    position = read_raw(raw)
-    return None if position is None else msgspec.structs.replace(position, comes_again=True)
+class Once(Generic[_Result]):
+    """A function of raw params. A screen that polls sends the same small ones again and again: they are read once."""
+
+    def __init__(self, of: Callable[[bytes], _Result]) -> None:
+        self._of = of
+        self._of_small = lru_cache(_SAME_MAX)(of)
+        self.cache_clear = self._of_small.cache_clear
+
+    def __call__(self, raw: bytes) -> _Result:
+        return self._of_small(raw) if len(raw) <= _SAME_BYTES_MAX else self._of(raw)
 
 
-ignored_small: Final = lru_cache(_SAME_MAX)(criteria.ignored)
+position_of: Final = Once(read_raw)
+ignored_of: Final = Once(criteria.ignored)
 
 
 class Answerer:
@@ -93,7 +102,7 @@ class Answerer:
             return None
         raw = bytes(message.params)
         try:
-            return read_small(raw) if len(raw) <= _SAME_BYTES_MAX else read_raw(raw)
+            return position_of(raw)
         except BadQuery as bad:
             return bad.with_traceback(None)
 
@@ -145,9 +154,7 @@ class Answerer:
             if answer is None:
                 reply.end()
                 return None
-            raw_params = bytes(message.params)
-            ignored = (ignored_small if len(raw_params) <= _SAME_BYTES_MAX else criteria.ignored)(raw_params)
-            page_bytes, rest = answer.page.size_bytes, _rest(answer, position, ignored)
+            page_bytes, rest = answer.page.size_bytes, _rest(answer, position, ignored_of(bytes(message.params)))
             reply.hold(len(raw_id) + page_bytes + len(rest))
         except Exception as error:
             failed = error if isinstance(error, GatewayError) else Internal()

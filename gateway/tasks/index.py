@@ -233,7 +233,7 @@ class Index:
             found = [task for task in self._candidates(query) if query.matches(task, self.default_method)]
             return page_of(query, found, after, limit, shown, bytes_max)
         groups, place = self._matching_groups(query), (after, limit, shown, bytes_max)
-        for kept in self._kept:
+        for kept in self._kept if comes_again else ():
             if kept.query is query and kept.groups == groups and kept.place == place:
                 return kept.page
         page = self._select_from(groups, query, *place)

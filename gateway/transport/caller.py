@@ -15,13 +15,13 @@ from gateway.transport.addresses import Move
 from gateway.transport.channel import ACCEPT_BOTH, HttpChannel
 from gateway.transport.codings import with_readable
 from gateway.transport.exchange import Exchange
-from gateway.transport.headers import Headers
+from gateway.transport.headers import EVENT_STREAM, Headers
 from gateway.transport.http1 import Head
 from gateway.transport.pool import Pool
 from gateway.transport.relay import JSON, request_head
 from gateway.transport.remembered import HeadBytes
 from gateway.transport.routes import Route, by_precedence
-from gateway.transport.upstream import EVENT_STREAM, Response
+from gateway.transport.upstream import Response
 
 BOTH_TYPES: Final = frozenset({JSON, EVENT_STREAM})  # media types that a client must accept (transports specification)
 _ADDRESSES_TOLD_MAX: Final = 20  # of upstreams, in a 404

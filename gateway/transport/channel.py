@@ -19,9 +19,9 @@ from gateway.errors import GatewayError, UpstreamBroken, UpstreamRefused
 from gateway.mcp import jsonrpc, sse
 from gateway.mcp.jsonrpc import Message
 from gateway.transport.buffers import Account
-from gateway.transport.headers import Headers
+from gateway.transport.headers import EVENT_STREAM, Headers
 from gateway.transport.pool import Pool
-from gateway.transport.upstream import EVENT_STREAM, Response
+from gateway.transport.upstream import Response
 
 _POLLS_MAX: Final = 100  # of a stream that closes and asks to be polled
 _RETRY_DEFAULT_S: Final = 1.0

@@ -19,6 +19,7 @@ def _zlib() -> Any:
     return zlib.decompressobj(zlib.MAX_WBITS | 32)  # gzip or zlib: the first bytes tell
 
 
+# What the gateway can read in passing (DESIGN 3.3).
 _INFLATES: Final[Mapping[bytes, Callable[[], Any]]] = {b"gzip": _zlib, b"x-gzip": _zlib, b"deflate": _zlib}
 _READABLE: Final = frozenset({*_INFLATES, b"identity"})
 

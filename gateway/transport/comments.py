@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable
 from typing import Final
 
-from gateway.transport.headers import Headers
+from gateway.transport.headers import EVENT_STREAM, Headers
 from gateway.transport.response import Framing
 
 COMMENT: Final = b": keepalive\n"
@@ -24,7 +24,7 @@ def may_stand_in(status: int, headers: Headers, framing: Framing) -> bool:
     return (
         status == 200
         and framing in ("chunked", "close")
-        and headers.media_type() == b"text/event-stream"
+        and headers.media_type() == EVENT_STREAM
         and headers.tokens(b"content-encoding") in ([], [b"identity"])
         and headers.tokens(b"transfer-encoding") in ([], [b"chunked"])
     )

@@ -36,8 +36,7 @@ class Exchange:
     __slots__ = (
         "_comments", "_framing", "_unwritten", "account", "authenticates", "body", "comments_s", "connection",
         "continued", "error_code", "finished", "head", "keep_alive", "kept_bytes", "method", "minor", "started",
-        "status", "streams", "taken", "target", "task_id", "traceparent", "up_bytes", "waits_for_news",
-        "way",
+        "status", "streams", "taken", "target", "task_id", "traceparent", "up_bytes", "waits_for_news", "way",
     )  # fmt: skip
 
     def __init__(self, connection: ClientWire, head: http1.Head) -> None:

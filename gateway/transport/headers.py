@@ -23,19 +23,35 @@ _NEVER_TRAILERS: Final = frozenset(
     b"age date expires vary retry-after warning allow accept-ranges".split()
 )
 _NEVER_TRAILERS_BEGIN: Final = (b"mcp-", b"x-forwarded-", b"sec-", b"access-control-")
-# The encodings that the gateway can read in passing (DESIGN 3.3).
 UNCOUNTED_BYTES_MAX: Final = 16 * 1024  # of the memory of a head: counting has a cost, and most heads take a third
 # The memory of a field besides the bytes of its value, and twice those of its name: four objects, in up to four lists
 # and maps (as it came, as it goes up).
 _FIELD_BYTES: Final = 250
+FIELD_BYTES_MIN: Final = 4  # as it comes: one letter, a colon, and CR LF
+HEAD_END: Final = b"\r\n\r\n"
+OF_CONNECTION: Final = (b"connection", b"proxy-connection")  # readers obey both, llhttp too
+EVENT_STREAM: Final = b"text/event-stream"
+
+Field: TypeAlias = tuple[bytes, bytes, bytes]
+"""The name in lower case, the name, the value."""
 
 
-_Field: TypeAlias = tuple[bytes, bytes, bytes]  # the name in lower case, the name, the value
-
-
-def fields_bytes(fields: "list[_Field]") -> int:
+def fields_bytes(fields: "list[Field]") -> int:
     """The memory of fields, in bytes."""
     return sum([2 * len(name) + len(value) + _FIELD_BYTES for _, name, value in fields])
+
+
+class FoundFields:
+    """The fields that llhttp finds in a head."""
+
+    __slots__ = ("fields",)
+
+    def __init__(self) -> None:
+        self.fields: list[Field] = []
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """llhttp has found a field."""
+        self.fields.append((name.lower(), name, value))
 
 
 class Headers:
@@ -52,12 +68,12 @@ class Headers:
         self.by_name = {lower: value for lower, _, value in reversed(self._fields)}
 
     @classmethod
-    def of(cls, fields: list[_Field]) -> Self:
+    def of(cls, fields: list[Field]) -> Self:
         """The fields in a list of (name in lower case, name, value). The object keeps the list as its own."""
         return cls._made(fields, {lower: value for lower, _, value in reversed(fields)})
 
     @classmethod
-    def _made(cls, fields: list[_Field], by_name: dict[bytes, bytes]) -> Self:
+    def _made(cls, fields: list[Field], by_name: dict[bytes, bytes]) -> Self:
         headers = cls.__new__(cls)
         headers._fields, headers.by_name = fields, by_name
         return headers

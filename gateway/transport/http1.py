@@ -19,11 +19,10 @@ from typing import Any, Final, TypeAlias
 import httptools
 
 from gateway.transport.chunks import BadTrailer, Chunks, Followed, TooMuch
-from gateway.transport.headers import Headers
+from gateway.transport.headers import FIELD_BYTES_MIN, HEAD_END, OF_CONNECTION, FoundFields, Headers
 from gateway.transport.remembered import Recall
 
 _ABSOLUTE: Final = re.compile(rb"[A-Za-z][A-Za-z0-9+.-]*://([^/?#]*)")
-_HEAD_END: Final = b"\r\n\r\n"
 _EMPTY_LINES: Final = re.compile(rb"[\r\n]*+")
 _CODING: Final = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _CODINGS_MAX: Final = 10  # of a `Transfer-Encoding`: HTTP has six
@@ -33,11 +32,9 @@ _CHUNKS_FOLLOW: Final = b"POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n"
 # A place among chunks where the last of them may end, with a request behind it; the first bytes may have come before.
 _MAY_END: Final = re.compile(rb"(?:\r\n\r|\A(?:\n?\r)?)\n(?=[\r\n]*+[A-Z])")
 _DOUBTS_MAX: Final = 10_000  # such places on one connection: each is read up to for itself
-_FIELD_BYTES_MIN: Final = 4  # one letter, a colon, and CR LF
 _TOO_LARGE: Final = b"Request Header Fields Too Large"
 _SHOWN_BYTES_MAX: Final = 100
-_OF_CONNECTION: Final = (b"connection", b"proxy-connection")  # llhttp obeys both
-_NO_TRAILERS: Final = frozenset({*_OF_CONNECTION, b"upgrade"})  # llhttp obeys these in a trailer too
+_NO_TRAILERS: Final = frozenset({*OF_CONNECTION, b"upgrade"})  # llhttp obeys these in a trailer too
 _NOT_PLAIN: Final = frozenset({b"expect", b"upgrade", b"te", b"trailer", b"transfer-encoding", b"proxy-connection"})
 _CHUNKED: Final = -1  # in place of a body's length
 
@@ -223,13 +220,13 @@ class RequestReader:
                     return None
             self.state = Reading.HEAD
             self._seen, self._tried, self._lines = start, 0, 0
-        found = data.find(_HEAD_END, max(start, self._seen - len(_HEAD_END) + 1))
+        found = data.find(HEAD_END, max(start, self._seen - len(HEAD_END) + 1))
         if found < 0:
             self._look_at(data, start)
             return None
-        end = found + len(_HEAD_END)
+        end = found + len(HEAD_END)
         self._check_size(data, start, end)
-        if end - start > _FIELD_BYTES_MIN * self._fields_max:
+        if end - start > FIELD_BYTES_MIN * self._fields_max:
             self._check_fields(data.count(b"\n", start, end) - 2)
         if type(data) is bytearray:
             self._pending = bytes(data[end:])
@@ -313,7 +310,7 @@ class RequestReader:
 
     def _up_to_a_head(self, data: bytes) -> bytes:
         """Chunks, but nothing of a request that may begin behind the last one: a head is read from its first byte."""
-        if not data or (data.find(_HEAD_END) < 0 and data[0] not in b"\r\n") or not self._doubts:
+        if not data or (data.find(HEAD_END) < 0 and data[0] not in b"\r\n") or not self._doubts:
             return data
         found = _MAY_END.search(data)
         if found is None:
@@ -322,20 +319,17 @@ class RequestReader:
         return data[: found.end()]
 
 
-class _Found:
-    """What llhttp finds in a head: its target and fields."""
+class _Found(FoundFields):
+    """What llhttp finds in a request's head: its target and fields."""
 
-    __slots__ = ("fields", "target")
+    __slots__ = ("target",)
 
     def __init__(self) -> None:
+        super().__init__()
         self.target = b""
-        self.fields: list[tuple[bytes, bytes, bytes]] = []
 
     def on_url(self, url: bytes) -> None:
         self.target = url
-
-    def on_header(self, name: bytes, value: bytes) -> None:
-        self.fields.append((name.lower(), name, value))
 
 
 def read_head(data: bytes) -> Head:
@@ -371,7 +365,7 @@ def read_head(data: bytes) -> Head:
 
 def _keeps_alive(minor: int, headers: Headers) -> bool:
     """Whether another request may follow."""
-    closes = (name in headers.by_name and b"close" in headers.tokens(name) for name in _OF_CONNECTION)
+    closes = (name in headers.by_name and b"close" in headers.tokens(name) for name in OF_CONNECTION)
     return minor == 1 and not any(closes)
 
 

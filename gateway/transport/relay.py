@@ -17,11 +17,11 @@ from gateway.transport.body import chunk, last_chunk
 from gateway.transport.buffers import SMALL_BYTES_MAX, Account
 from gateway.transport.codings import Decode, Unreadable, decoder
 from gateway.transport.exchange import Exchange
-from gateway.transport.headers import Headers
+from gateway.transport.headers import EVENT_STREAM, Headers
 from gateway.transport.pool import Call, Pool
 from gateway.transport.remembered import HeadBytes
 from gateway.transport.taps import BodyTap, EventTap, Look, Watch
-from gateway.transport.upstream import EVENT_STREAM, Response
+from gateway.transport.upstream import Response
 
 log = logging.getLogger("taskgate.relay")
 

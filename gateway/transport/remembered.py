@@ -28,13 +28,14 @@ import re
 from collections import OrderedDict
 from typing import Final, Generic, Protocol, TypeVar
 
+from gateway.transport.headers import HEAD_END
+
 HEAD_BYTES_MAX: Final = 4096  # a larger head is not kept
 ENTRIES_MAX: Final = 2000
 BYTES_MAX: Final = 16 << 20  # of all entries, with what is kept in them
 OF_ONE_CONNECTION_MAX: Final = 50
 IDLE_S: Final = 60.0
 
-_HEAD_END: Final = b"\r\n\r\n"
 _LENGTH: Final = re.compile(rb"\r\n[Cc]ontent-[Ll]ength: ([0-9]+)\r\n")
 _DIGITS_MAX: Final = 18
 _SLOTS: Final = 1 << 16  # for the heads that came once; a slot takes a byte
@@ -212,8 +213,8 @@ class Recall(Generic[Kept]):
         heads, entry = self._owner.heads, self._last
         length = -1 if entry is None else entry.length_in(data)
         if length < 0:
-            end = data.find(_HEAD_END, 0, HEAD_BYTES_MAX) + len(_HEAD_END)
-            if end < len(_HEAD_END):
+            end = data.find(HEAD_END, 0, HEAD_BYTES_MAX) + len(HEAD_END)
+            if end < len(HEAD_END):
                 return None
             entry = heads.find(self.scope, *halves(data, end))
             length = -1 if entry is None else entry.length_in(data)

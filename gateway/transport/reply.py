@@ -7,7 +7,7 @@ messages first, the result last.
 from gateway.mcp import sse
 from gateway.transport.caller import HttpCaller
 from gateway.transport.exchange import Exchange
-from gateway.transport.headers import Headers
+from gateway.transport.headers import EVENT_STREAM, Headers
 
 
 class HttpReply:
@@ -60,5 +60,5 @@ class HttpReply:
         self._exchange.flush()
 
     def _begin(self) -> None:
-        fields = [(b"Content-Type", b"text/event-stream"), (b"Cache-Control", b"no-cache"), *self._caller.cors]
+        fields = [(b"Content-Type", EVENT_STREAM), (b"Cache-Control", b"no-cache"), *self._caller.cors]
         self._exchange.begin(200, b"OK", Headers(fields), "chunked")

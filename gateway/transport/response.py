@@ -12,7 +12,7 @@ from typing import Final, Literal, TypeAlias
 import httptools
 
 from gateway.transport.chunks import Chunks, whole_body
-from gateway.transport.headers import Headers
+from gateway.transport.headers import FIELD_BYTES_MIN, HEAD_END, OF_CONNECTION, Field, FoundFields, Headers
 from gateway.transport.remembered import HeadBytes, Recall
 
 Framing: TypeAlias = Literal["length", "chunked", "close", "none"]
@@ -21,11 +21,8 @@ Framing: TypeAlias = Literal["length", "chunked", "close", "none"]
 _BODILESS: Final = (204, 304)
 _PROTOCOL: Final = b"HTTP/1."
 _STATUS_LINE: Final = re.compile(rb"HTTP/1\.([01]) ([1-5][0-9]{2})(?: ([\t\x20-\x7e\x80-\xff]*))?\r\n")  # RFC 9112, 4
-_HEAD_END: Final = b"\r\n\r\n"
 _CHUNKS_FOLLOW: Final = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"  # a head for llhttp
-_FIELD_BYTES_MIN: Final = 4  # one letter, a colon, and CR LF
-_OF_CONNECTION: Final = (b"connection", b"proxy-connection")  # both are obeyed
-_OBEYED: Final = frozenset({*_OF_CONNECTION, b"transfer-encoding", b"content-length", b"upgrade"})  # by some readers
+_OBEYED: Final = frozenset({*OF_CONNECTION, b"transfer-encoding", b"content-length", b"upgrade"})  # by some readers
 _NOT_PLAIN: Final = frozenset({b"upgrade", b"trailer", b"te", b"proxy-connection"})
 _WITH_ADDRESSES: Final = frozenset({b"location", b"content-location"})
 _CODINGS: Final = frozenset({b"gzip", b"x-gzip", b"deflate", b"compress", b"x-compress"})  # RFC 9112, 7
@@ -89,7 +86,7 @@ class ResponseHead:
 
     def keeps_alive(self, framing: Framing) -> bool:
         """Whether the connection may serve again, behind a body that is framed like this."""
-        told = [token for name in _OF_CONNECTION if name in self.headers for token in self.headers.tokens(name)]
+        told = [token for name in OF_CONNECTION if name in self.headers for token in self.headers.tokens(name)]
         if framing == "close" or b"close" in told:
             return False
         return self.minor == 1 or (framing == "length" and b"keep-alive" in told)  # RFC 9112, 6.1
@@ -155,11 +152,11 @@ class ResponseReader:
         if not at and type(data) is bytes and (known := self._recall.find(data)) is not None:
             self._at, self.stated_bytes = known.head_bytes, known.body_bytes
             return known.kept
-        found = data.find(_HEAD_END, max(at, self._seen - len(_HEAD_END) + 1))
-        end = found + len(_HEAD_END) if found >= 0 else len(data)
+        found = data.find(HEAD_END, max(at, self._seen - len(HEAD_END) + 1))
+        end = found + len(HEAD_END) if found >= 0 else len(data)
         if end - at > self._bytes_max:
             raise BadResponse(f"its head is larger than {self._bytes_max} bytes")
-        if end - at > _FIELD_BYTES_MIN * self._fields_max and data.count(b"\n", at, end) > self._fields_max + 2:
+        if end - at > FIELD_BYTES_MIN * self._fields_max and data.count(b"\n", at, end) > self._fields_max + 2:
             raise BadResponse(f"its head has more than {self._fields_max} fields")
         if found < 0:
             self._keep_begun(data, at)
@@ -221,21 +218,9 @@ class ResponseReader:
         return piece
 
     @property
-    def trailers(self) -> list[tuple[bytes, bytes, bytes]]:
+    def trailers(self) -> list[Field]:
         """The trailers of a body that is whole."""
         return self._chunks.fields if self._chunks is not None else []
-
-
-class _FoundFields:
-    """The fields that llhttp finds in a head."""
-
-    __slots__ = ("fields",)
-
-    def __init__(self) -> None:
-        self.fields: list[tuple[bytes, bytes, bytes]] = []
-
-    def on_header(self, name: bytes, value: bytes) -> None:
-        self.fields.append((name.lower(), name, value))
 
 
 def read_head(data: bytes) -> ResponseHead:
@@ -243,7 +228,7 @@ def read_head(data: bytes) -> ResponseHead:
     line = _STATUS_LINE.match(data)
     if line is None:
         raise BadResponse("it is not HTTP/1.1")
-    found = _FoundFields()
+    found = FoundFields()
     try:
         httptools.HttpResponseParser(found).feed_data(data)
     except httptools.HttpParserUpgrade:
@@ -263,7 +248,7 @@ def read_head(data: bytes) -> ResponseHead:
     return head
 
 
-def ends_connection(trailers: list[tuple[bytes, bytes, bytes]]) -> bool:
+def ends_connection(trailers: list[Field]) -> bool:
     """Whether a connection serves no more behind these: a reader could obey one of them."""
     return not _OBEYED.isdisjoint([lower for lower, _, _ in trailers])
 

@@ -17,7 +17,7 @@ from gateway.errors import GatewayError, Overloaded, UpstreamBroken, UpstreamTim
 from gateway.transport.body import NO_TRAILERS, Body
 from gateway.transport.buffers import Buffers
 from gateway.transport.exchange import Exchange
-from gateway.transport.headers import Headers
+from gateway.transport.headers import EVENT_STREAM, Headers
 from gateway.transport.remembered import Heads, Recall
 from gateway.transport.response import BadResponse, Framing, ResponseHead, ResponseReader, ends_connection
 from gateway.transport.state import UpstreamHealth
@@ -25,7 +25,6 @@ from gateway.transport.wire import Wire
 
 log = logging.getLogger("taskgate.upstream")
 
-EVENT_STREAM: Final = b"text/event-stream"
 _OF_THE_UPSTREAM: Final = (UpstreamBroken, UpstreamTimeout)  # any other error is the gateway's own
 _NEVER: Final = float("inf")
 # After each `_INFORMED_AT_ONCE` 1xx responses the upstream is not read for a while: one costs a hundred times as

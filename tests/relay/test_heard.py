@@ -104,6 +104,15 @@ async def stands(session: Session, odd: Odd) -> None:
     assert page["tasks"] == list(odd.server.tasks.values())
 
 
+async def one_known(rig: Rig) -> tuple[Odd, Session, str]:
+    """A server whose own list is empty, a session of it, and the id of a task that the gateway knows."""
+    odd, session = Odd(rig, EMPTY), Session(rig)
+    task_id = odd.server.add()
+    await session.ask(call("tasks/get", taskId=task_id))
+    await stands(session, odd)
+    return odd, session, task_id
+
+
 @pytest.mark.parametrize("kind", [EMPTY, FULL])
 @forms
 async def test_a_task_that_is_made_in_an_odd_response_is_in_the_list(gateways: Gateways, form: Form, kind: str) -> None:
@@ -123,10 +132,7 @@ async def test_a_task_that_ends_or_goes_in_an_odd_response_does_so_in_the_list(
     gateways: Gateways, form: Form, gone: bool
 ) -> None:
     async with rig_with(gateways, index={"max_age": "1h", "full_crawl_interval": "1h"}) as rig:
-        odd, session = Odd(rig, EMPTY), Session(rig)
-        task_id = odd.server.add()
-        await session.ask(call("tasks/get", taskId=task_id))
-        await stands(session, odd)
+        odd, session, task_id = await one_known(rig)
 
         def said() -> Json:
             if gone:
@@ -157,10 +163,7 @@ async def test_a_last_notification_without_its_blank_line_is_heard_and_passes_as
     gateways: Gateways, resumed: bool, missing: tuple[bytes, ...]
 ) -> None:
     async with rig_with(gateways, index={"max_age": "1h", "full_crawl_interval": "1h"}) as rig:
-        odd, session = Odd(rig, EMPTY), Session(rig)
-        task_id = odd.server.add()
-        await session.ask(call("tasks/get", taskId=task_id))
-        await stands(session, odd)
+        odd, session, task_id = await one_known(rig)
         odd.server.change(task_id, "completed")
         told = notification("notifications/tasks/status", **odd.server.tasks[task_id])
         odd.said, odd.form = lambda: told, cut(*missing)

@@ -65,7 +65,7 @@ def withdrawn() -> Iterator[None]:
 
 
 def _forget() -> None:
-    of_params = answer.read_small, answer.ignored_small
+    of_params = answer.position_of, answer.ignored_of
     for made in (criteria.names, criteria.defaults, criteria._decoders, cursor._decoder, *of_params):
         made.cache_clear()
 

@@ -101,7 +101,7 @@ class InProcess:
             rows.clear()  # a fixed number, which the rounds fill
         for heads in (self._app._proxy.heads, self._app._heads) * 10:
             heads.sweep(heads._next_turn_at)  # those that are remembered are bounded too
-        for params in (answer.read_small, answer.ignored_small):
+        for params in (answer.position_of, answer.ignored_of):
             params.cache_clear()  # and these
         gc.collect()
         for _ in range(_STEPS):  # indexes are freed bit by bit
