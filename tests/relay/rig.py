@@ -51,6 +51,7 @@ class Rig:
         self._clients: list[Client] = []
         self._serving: asyncio.Task[None] | None = None
         self._answering: list[asyncio.Task[None]] = []
+        self._asking: list[asyncio.Task[Message]] = []
 
     @property
     def gateway(self) -> Gateway:
@@ -73,6 +74,11 @@ class Rig:
         response = await one.response()
         await one.close()
         return response
+
+    def asking(self, data: bytes) -> "asyncio.Task[Message]":
+        """The same, as a task, which is ended with the rig."""
+        self._asking.append(asyncio.create_task(self.ask(data)))
+        return self._asking[-1]
 
     def serve(self, script: Script) -> None:
         """Have every request that comes from now on answered by `script`, several at a time."""
@@ -113,9 +119,10 @@ class Rig:
             with contextlib.suppress(asyncio.CancelledError):
                 await self._serving
         await self.upstream.close()
-        for task in self._answering:
+        tasks = [*self._answering, *self._asking]
+        for task in tasks:
             task.cancel()
-        for ended in await asyncio.gather(*self._answering, return_exceptions=True):
+        for ended in await asyncio.gather(*tasks, return_exceptions=True):
             if isinstance(ended, Exception):
                 raise ended
 

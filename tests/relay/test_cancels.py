@@ -53,7 +53,7 @@ class Clients:
     async def reaches(self, data: bytes) -> tuple[Peer, Answer]:
         """Send a request. Returns the upstream's end of the exchange, and the response to come."""
         number = len(self.rig.upstream.requests) + 1
-        asking = asyncio.create_task(self.rig.ask(data))
+        asking = self.rig.asking(data)
         return await self.rig.upstream.request(number), asking
 
     async def asks(self, message_id: object) -> None:
@@ -154,7 +154,7 @@ async def test_in_a_session_a_cancel_ends_nothing_where_another_request_may_be_m
 async def test_of_two_lists_of_one_id_a_cancel_ends_neither(rig: Rig) -> None:
     clients = Clients(rig, rig.session)
     first = await clients.lists(1)
-    second = asyncio.create_task(rig.ask(clients.post(filtered(1))))
+    second = rig.asking(clients.post(filtered(1)))
     await rig.canary()
     await clients.cancels(1)
     await finish(first, (*first[:2], second))
