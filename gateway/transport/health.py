@@ -49,7 +49,7 @@ async def _look(pool: Pool, check: HealthCheck | None) -> None:
         return
     with suppress(GatewayError):
         if check is not None:
-            status = await _exchange(pool, b"GET", check.path, check.timeout)
+            status = await _exchange(pool, b"GET", check.path, check.timeout, is_check=True)
             if status >= 500:
                 pool.state.failed(f"the health check got status {status}")
             else:
@@ -58,16 +58,16 @@ async def _look(pool: Pool, check: HealthCheck | None) -> None:
             (await pool.connection(fresh=True)).close()
             pool.state.connected()
         else:
-            await _exchange(pool, b"OPTIONS", pool.config.url.path, _LOOK_S)
+            await _exchange(pool, b"OPTIONS", pool.config.url.path, _LOOK_S, is_check=False)
 
 
-async def _exchange(pool: Pool, method: bytes, target: str, timeout_s: float) -> int:
+async def _exchange(pool: Pool, method: bytes, target: str, timeout_s: float, is_check: bool) -> int:
     """The status of the answer to a request without a body, once it is whole. Raises GatewayError."""
     config = pool.config
     host = config.url.authority if config.host in ("upstream", "preserve") else config.host
     head = b"%b %b HTTP/1.1\r\nHost: %b\r\nAccept: */*\r\nUser-Agent: taskgate\r\n\r\n"
     try:
-        async with asyncio.timeout(timeout_s), pool.call(method) as call:
+        async with asyncio.timeout(timeout_s), pool.call(method, is_check=is_check) as call:
             response = await call.send_all(head % (method, target.encode(), host.encode()), b"", None, again=True)
             while await response.body.read():
                 pass

@@ -38,13 +38,15 @@ _DISTRUST_S: Final = 3600.0
 class Call:
     """One exchange with the upstream, as a context: leaving it before both messages are whole closes the connection.
 
-    `client` is the client's exchange that is relayed; None for a request of the gateway's own.
+    `client` is the client's exchange that is relayed; None for a request of the gateway's own. Of an answer to a health
+    check the state is told by whoever checks: its status decides.
     """
 
-    def __init__(self, pool: "Pool", method: bytes, client: Exchange | None) -> None:
+    def __init__(self, pool: "Pool", method: bytes, client: Exchange | None, is_check: bool) -> None:
         self._pool = pool
         self._method = method
         self._client = client
+        self._is_check = is_check
         self._connection: UpstreamConnection | None = None
         self._sent = False  # the request has gone out whole
         self._began_at = 0.0
@@ -117,7 +119,7 @@ class Call:
     def _seen(self, response: Response) -> Response:
         """The upstream has answered. Tell `on_answer` how fast, unless the response waits for news."""
         pool = self._pool
-        if pool.state.now is not UP:
+        if pool.state.now is not UP and not self._is_check:
             pool.state.answered()
         if self._client is None or not self._client.waits_for_news:
             pool.on_answer(perf_counter() - self._began_at)
@@ -241,9 +243,9 @@ class Pool:
         self.active: set[UpstreamConnection] = set()
         self._dialer = Dialer(config, self._loop)
 
-    def call(self, method: bytes, client: Exchange | None = None) -> Call:
+    def call(self, method: bytes, client: Exchange | None = None, is_check: bool = False) -> Call:
         """An exchange, to be entered. Entering raises Overloaded, UpstreamUnreachable or UpstreamTimeout."""
-        return Call(self, method, client)
+        return Call(self, method, client, is_check)
 
     @property
     def is_full(self) -> bool:

@@ -371,6 +371,29 @@ async def test_a_health_check_shows_whether_an_upstream_is_up(gateways: Gateways
         server.close()
 
 
+async def test_a_down_lasts_until_a_check_passes_whatever_answers(gateways: Gateways) -> None:
+    """Once the answer to a check that fails counted as one: the log said up, then down, and the down began anew."""
+    check: Json = {"path": "/health", "interval": "100ms", "timeout": "1s"}
+    seen = Seen()
+    seen.status = b"500 Internal Server Error"
+    with held_port() as port:
+        url = f"http://127.0.0.1:{port_of(port)}/mcp"
+        upstream = {"url": url, "health_check": check}
+        with gateways.process(port_of(port), upstream=upstream, log={"level": "info"}) as gateway:
+            await logged(gateway, "the upstream is down")
+            server = await asyncio.start_server(seen.serve, "127.0.0.1", port_of(port))
+
+            async def checked() -> bool:
+                return len(seen.heads) > 1
+
+            await eventually(checked, "two checks")
+            seen.status = b"200 OK"
+            await logged(gateway, "the upstream is up")
+            changes = [line["message"] for line in gateway.lines() if line["logger"] == "taskgate.upstream"]
+            assert changes == ["the upstream is down", "the upstream is up"]
+        server.close()
+
+
 async def up_is(gateway: Gateway, value: int) -> bool:
     found = samples((await asyncio.to_thread(gateway.get, "/metrics"))[1])
     return found["taskgate_upstream_up", (("upstream", "up"),)] == value
