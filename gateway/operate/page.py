@@ -174,6 +174,10 @@ def _faults(shown: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     for limit in shown["limits"]:
         if limit["max"] and limit["used"] >= _NEAR * limit["max"]:
             yield "warn", f"{limit['what']}: {100 * limit['used'] / limit['max']:.0f} % of the limit"
+    for upstream in upstreams:
+        if upstream["in_flight"] >= _NEAR * upstream["requests_max"]:
+            share = upstream["in_flight"] / upstream["requests_max"]
+            yield "warn", f"requests to {upstream['name']}: {100 * share:.0f} % of the limit"
     for name, ends_at in shown["certificates"].items():
         if ends_at - shown["now"] < _RENEW_S:
             whose = f"shown to {name}" if name else "of the listener"

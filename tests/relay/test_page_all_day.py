@@ -168,6 +168,18 @@ def test_uptime_reload_store_guards_and_limits_are_shown(browser: Any, gateways:
         expect(tab.locator("#reload")).not_to_contain_text("refused")
 
 
+def test_an_upstream_near_its_requests_max_is_told(browser: Any, gateways: Gateways) -> None:
+    """Once the page said that nothing is wrong while the alert TaskgateNearLimit fired."""
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        narrow = {**upstream("narrow", silent.getsockname()[1]), "requests_max": 1}
+        with gateways.process(1, upstreams=[narrow]) as one, opened(browser, one) as tab:
+            verdict = tab.locator("#verdict")
+            with socket.create_connection(("127.0.0.1", one.port)) as client:
+                client.sendall(b"GET /narrow/mcp HTTP/1.1\r\nHost: localhost\r\n\r\n")
+                playwright.expect(verdict).to_have_text("Requests to narrow: 100 % of the limit")
+            playwright.expect(verdict).to_have_text("Nothing is wrong: 1 not asked yet")
+
+
 def test_when_a_certificate_ends_is_shown(browser: Any, gateways: Gateways, port: int, tmp_path: Path) -> None:
     cert, key = tmp_path / "cert.pem", tmp_path / "key.pem"
     certificates.signed(cert, key, days=90)
