@@ -11,6 +11,7 @@ import logging
 import resource
 import signal
 import time
+import tracemalloc
 from pathlib import Path
 
 import pytest
@@ -197,6 +198,38 @@ async def test_a_large_list_gets_503_beyond_the_limit_and_a_small_one_its_answer
         refused = await session.ask(wrong)
         assert refused.status == 503 and "held_bytes_max" in json.loads(refused.body)["error"]["message"]
         assert final(await session.ask(small))["result"]["tasks"] == tasks[1:]
+
+
+async def test_an_answer_that_finds_no_room_is_not_built(gateways: Gateways) -> None:
+    """Its room is reserved first. It was built, at three times its size, and then refused."""
+    limits = {"held_bytes_max": MIB, "inspected_body_bytes_max": MIB}
+    async with rig_with(gateways, limits=limits, index={"max_age": "1h"}) as rig:
+        tasks = [a_task(f"t-{n}", statusMessage="x" * 100_000) for n in range(30)]
+
+        async def script(asked: Message, _peer: Peer) -> bytes:
+            message = body(asked)
+            if message is None:
+                return response(b"x" * (8 * MIB))
+            at = int(message["params"].get("cursor", 0))
+            return answer(result(message["id"], page(tasks[at : at + 5], str(at + 5) if at < 25 else None)))
+
+        rig.serve(script)
+        session = Session(rig)
+        assert final(await session.ask(filtered(status=["failed"])))["result"]["tasks"] == []
+        for _ in range(8):
+            slow = await rig.client()
+            slow.pause()
+            await slow.send(request())
+        await eventually(lambda: _holds(rig, MIB), "the limit is reached")
+        tracemalloc.start()
+        try:
+            before = tracemalloc.get_traced_memory()[0]
+            refused = await session.ask(filtered(status=["working"]))
+            peak_bytes = tracemalloc.get_traced_memory()[1] - before
+        finally:
+            tracemalloc.stop()
+        assert refused.status == 503
+        assert peak_bytes < MIB, "the answer has 3 MB"
 
 
 async def test_who_waits_for_room_gets_it_when_another_leaves_or_the_limit_grows() -> None:

@@ -562,3 +562,20 @@ async def test_a_storm_of_what_is_no_request_writes_a_line_a_second_with_a_count
         await eventually(told, "a count of all of them")
         seconds = monotonic() - began_at
         assert 1 <= len(lines(rig, "refused a request")) <= seconds + 1
+
+
+async def test_a_storm_beyond_connections_max_writes_a_line_a_second_with_a_count(gateways: Gateways) -> None:
+    async with own(gateways, limits={"connections_max": 1}) as rig:
+        rig.serve(echo)
+        first = await rig.client(request())
+        assert (await first.response()).status == 200
+        began_at, count = monotonic(), 60
+        for _ in range(count):
+            assert (await rig.ask(request())).status == 503
+
+        async def told() -> bool:
+            told_count: int = sum(line["count"] for line in lines(rig, "connections of clients are refused"))
+            return told_count == count
+
+        await eventually(told, "a count of all of them")
+        assert 1 <= len(lines(rig, "connections of clients are refused")) <= monotonic() - began_at + 1

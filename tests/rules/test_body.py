@@ -1,0 +1,89 @@
+"""The body of a message between its connection and its reader, in both directions (DESIGN 3.5).
+
+In: what a connection and the end of an exchange do to a body, in any order, beside a reader. Out: what the reader gets.
+Always: the end comes only behind every byte; what was dropped is never taken for the end.
+"""
+
+import asyncio
+import itertools
+from contextlib import suppress
+from typing import Final
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from gateway.transport.body import Body, Dropped
+from gateway.transport.buffers import Buffers
+from gateway.transport.wire import Wire
+
+LEFT: Final = ConnectionError("its sender has left")
+STEPS: Final = ("feed", "finish", "fail", "drop", "turn")
+
+
+async def played(steps: list[str]) -> tuple[bytes, bytes, str]:
+    """What came of the body, what its reader got of it, and how the reading ended."""
+    loop = asyncio.get_running_loop()
+    body, got, came, has_ended = Body(Wire(loop, Buffers(1 << 20), 0)), bytearray(), bytearray(), False
+
+    async def read() -> str:
+        try:
+            while piece := await body.read():
+                got.extend(piece)
+        except Dropped:
+            return "dropped"
+        except ConnectionError:
+            return "failed"
+        return "whole"
+
+    reader = asyncio.create_task(read())
+    for number, step in enumerate(steps):
+        if step == "turn":  # others are served, the reader among them
+            for _ in range(3):
+                await asyncio.sleep(0)
+        elif step == "drop":
+            body.drop()
+        elif not has_ended:  # a connection says nothing of a body behind its end
+            if step == "feed":
+                came += b"%d." % number
+                body.feed(b"%d." % number)
+            else:
+                body.finish() if step == "finish" else body.fail(LEFT)
+                has_ended = True
+    for _ in range(3):
+        await asyncio.sleep(0)
+    if not reader.done():
+        reader.cancel()
+        with suppress(asyncio.CancelledError):
+            await reader
+        return bytes(came), bytes(got), "waits"
+    return bytes(came), bytes(got), reader.result()
+
+
+def check(steps: list[str]) -> None:
+    came, got, how = asyncio.run(played(steps))
+    ends = [step for step in steps if step in ("finish", "fail")]
+    assert came.startswith(got)
+    if how == "whole":
+        assert ends[0] == "finish"
+        assert got == came
+    elif how == "failed":
+        assert ends[0] == "fail"
+        assert got == came
+    if "drop" not in steps:
+        assert how == ({"finish": "whole", "fail": "failed"}[ends[0]] if ends else "waits")
+
+
+@pytest.mark.parametrize("end", [["finish"], ["fail"], ["finish", "fail"]])
+@pytest.mark.parametrize("waits", [True, False])
+def test_what_was_dropped_is_not_taken_for_the_end(waits: bool, end: list[str]) -> None:
+    """The client leaves, and its unread pieces are dropped: its reader, already woken, once took that for the end."""
+    for steps in itertools.permutations(["feed", "drop", *end]):
+        if steps.index("feed") < steps.index(end[0]):  # what comes behind the end is another message
+            check(["turn"] * waits + list(steps))
+
+
+@given(st.lists(st.sampled_from(STEPS), max_size=12))
+@example(["turn", "feed", "finish", "drop"])
+def test_a_reader_gets_every_byte_before_the_end_or_no_end(steps: list[str]) -> None:
+    check(steps)
