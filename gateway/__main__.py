@@ -225,11 +225,11 @@ def _stdio(arguments: list[str]) -> NoReturn:
         server = child.Child(command)
     except child.NotStarted as error:
         _fail(error, error.status)
-    from gateway import config, stdio  # while the server starts
+    from gateway import config, wrapped  # while the server starts
 
     try:
-        status = stdio.run(server, settings or config.StdioConfig(), admin)
-    except stdio.NoListener as error:
+        status = wrapped.run(server, settings or config.StdioConfig(), admin)
+    except wrapped.NoListener as error:
         _say(error)
         server.terminate()
         status = 1

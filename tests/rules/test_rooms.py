@@ -31,25 +31,11 @@ KNOWS: Final = {
 DECIDES: Final = {
     "mcp": ("capabilities", "jsonrpc", "observe", "sse", "task"),
     "tasks": (
-        *(
-            "criteria",
-            "cursor",
-            "freshness",
-            "ids",
-            "index",
-            "knowledge",
-            "notes",
-            "passing",
-            "plane",
-            "runs",
-            "shards",
-            "spelled",
-        ),
-        "told",
-        "values",
+        "criteria", "cursor", "freshness", "ids", "index", "knowledge", "notes", "passing", "plane", "runs", "shards",
+        "spelled", "told", "values",
     ),
     "transport": ("addresses", "chunks", "cors", "headers", "http1", "lines", "remembered", "response"),
-}
+}  # fmt: skip
 DECIDING: Final = [ROOT / room / f"{name}.py" for room, names in DECIDES.items() for name in names]
 
 # Nothing here reaches a file, a socket, a clock, a thread, a process, an environment or a log. `datetime` has a clock,

@@ -14,8 +14,9 @@ from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
 from gateway.config import StdioConfig
-from gateway.stdio import NoCounts, Wrapped
+from gateway.stdio import NoCounts
 from gateway.transport.child import Streams
+from gateway.wrapped import Wrapped
 from tests.peer import holds_in_time
 
 Json: TypeAlias = dict[str, Any]

@@ -1,0 +1,191 @@
+"""The process of `taskgate stdio`: it stands between its own standard streams and those of the server that it started.
+
+In: the server's process, the configuration, the address of an admin listener. Out: how the server ended; the gauges.
+Always: it serves until the server has ended, and the client then has all its lines (DESIGN 11.4). What only an operator
+needs is imported only for one.
+"""
+
+import asyncio
+import gc
+import logging
+from collections.abc import Coroutine, Iterable
+from contextlib import suppress
+from time import time
+from typing import TYPE_CHECKING, Any, Final
+
+from gateway.config import Address, Config, StdioConfig
+from gateway.operate import logs
+from gateway.stdio import NoCounts, StdioProxy
+from gateway.tasks.sessions import Servers, Sessions
+from gateway.transport.buffers import Buffers
+from gateway.transport.child import Child, Streams
+from gateway.transport.pipes import PipeSink, PipeSource
+from gateway.transport.stdio import KEY, UNANSWERED_MAX
+
+if TYPE_CHECKING:
+    from gateway.operate.journal import StdioJournal
+    from gateway.operate.metrics import Gauge, Metrics
+
+log = logging.getLogger("taskgate.request")
+
+_SWEEP_S: Final = 1.0
+_SILENCE_S: Final = 0.5  # after the server's end: other processes may hold its output open
+
+
+class Wrapped:
+    """The gateway between two pairs of streams, until the server's process ends."""
+
+    def __init__(
+        self, streams: Streams, config: StdioConfig, counts: "Metrics | NoCounts", journal: "StdioJournal | None" = None
+    ) -> None:
+        loop = asyncio.get_running_loop()
+        buffers = self._buffers = Buffers(config.limits.held_bytes_max)
+        self._config = config
+        self._drain_timeout = config.limits.drain_timeout
+        self._sessions = Sessions(config.index, Servers(loop.time), loop.time)
+        self._client, self._server = PipeSink(streams.to_client, buffers), PipeSink(streams.to_server, buffers)
+        self._from_client, self._from_server = PipeSource(streams.from_client), PipeSource(streams.from_server)
+        sinks = self._client, self._server
+        self._proxy = StdioProxy(config, *sinks, self._sessions, buffers, counts, loop.time, journal)
+
+    async def run(self, ended: "asyncio.Future[int]") -> int:
+        """Serve until the server has ended and the client has all its lines. Returns how the server ended."""
+        down = asyncio.create_task(self._down())
+        works: set[asyncio.Future[Any]] = {ended, down}
+        works |= {asyncio.create_task(work) for work in (self._up(), self._sweep(), *self._breaks())}
+        while not ended.done():
+            done, works = await asyncio.wait(works, return_when=asyncio.FIRST_COMPLETED)
+            for work in done:
+                work.result()  # raises: a fault in the gateway ends the gateway
+        with suppress(TimeoutError):
+            async with asyncio.timeout(self._drain_timeout):
+                await self._rest(down)
+        for work in works:
+            work.cancel()
+        await asyncio.gather(*works, return_exceptions=True)
+        return ended.result()
+
+    def gauges(self) -> "dict[str, Gauge]":
+        """The gauges: what is in use now, and its limits."""
+        config, name = self._config, KEY.upstream
+        return {
+            **self._sessions.gauges(),
+            "index_sessions_max": ("Limit of index_sessions.", config.index.sessions_max),
+            "index_bytes_max": ("Limit of index_bytes.", config.index.memory_bytes_max),
+            "connections": ("Clients.", 1),
+            "queries_in_flight": ("Filtered tasks/list under way.", self._proxy.answering),
+            "queries_in_flight_max": ("Limit of queries_in_flight.", config.limits.connections_max),
+            "held_bytes": ("Bytes held for the client and the server.", self._buffers.held_bytes),
+            "held_bytes_max": ("Limit of held_bytes.", config.limits.held_bytes_max),
+            "upstream_up": ("1: the server runs.", {name: 1.0}),
+            "requests_in_flight": ("Requests of the client that have not been answered.", {name: self._proxy.waiting}),
+            "upstream_requests_in_flight": ("Requests to the server that have not ended.", {name: self._proxy.out}),
+            "upstream_requests_max": ("Limit of upstream_requests_in_flight.", {name: float(UNANSWERED_MAX)}),
+        }
+
+    async def _up(self) -> None:
+        await self._proxy.serve_client(self._from_client)
+        await self._server.close()
+
+    async def _down(self) -> None:
+        await self._proxy.serve_server(self._from_server)
+        await self._client.close()
+
+    async def _rest(self, down: "asyncio.Task[None]") -> None:
+        """Wait until the client has all the server's lines. Stop if others hold its output open, and are silent."""
+        pieces = -1
+        while not down.done() and (self._client.is_full or pieces != self._from_server.pieces):
+            pieces = self._from_server.pieces
+            await asyncio.wait({down}, timeout=_SILENCE_S)
+        self._from_server.stop()
+        await asyncio.wait({down})
+
+    def _breaks(self) -> tuple[Coroutine[None, None, None], ...]:
+        """If one side takes no more, stop reading the other: its writes then fail, as they would without a gateway."""
+
+        async def carry(broken: asyncio.Event, source: PipeSource) -> None:
+            await broken.wait()
+            source.stop()
+
+        return carry(self._client.broken, self._from_server), carry(self._server.broken, self._from_client)
+
+    async def _sweep(self) -> None:
+        while True:
+            await asyncio.sleep(_SWEEP_S)
+            self._sessions.expire()
+
+
+class NoListener(Exception):
+    """The admin listener cannot have its address."""
+
+
+def run(child: Child, config: StdioConfig, admin: Address | None) -> int:
+    """Stand between the client and the server until the server ends. Returns how it ended. Raises NoListener."""
+    logs.set_up(config.log)
+    gc.set_threshold(300, 1_000_000, 1_000_000)  # as in app.run
+    return asyncio.run(_serve(child, config, admin))
+
+
+def _end_of(child: Child) -> "asyncio.Future[int]":
+    loop = asyncio.get_running_loop()
+    ended: asyncio.Future[int] = loop.create_future()
+
+    def told(status: int) -> None:
+        with suppress(RuntimeError):  # the loop is closed
+            loop.call_soon_threadsafe(ended.set_result, status)
+
+    child.on_end(told)
+    return ended
+
+
+async def _serve(child: Child, config: StdioConfig, admin: Address | None) -> int:
+    if config.traces is None:
+        return await _stand_between(child, config, None, admin)
+    from gateway.operate.traces import Tracing
+
+    tracing = Tracing(config.traces.endpoint)
+    try:
+        return await _stand_between(child, config, tracing.metrics(), admin)
+    finally:
+        await tracing.close()
+
+
+async def _stand_between(child: Child, config: StdioConfig, metrics: "Metrics | None", admin: Address | None) -> int:
+    """Serve. What only an operator needs is imported here: that takes longer than all else together."""
+    if admin is None and metrics is None and not log.isEnabledFor(logging.INFO):
+        return await Wrapped(child.streams, config, NoCounts()).run(_end_of(child))
+    from gateway.operate.journal import StdioJournal
+    from gateway.operate.metrics import Metrics
+
+    metrics = metrics or Metrics()
+    metrics.serves([KEY.upstream])
+    wrapped = Wrapped(child.streams, config, metrics, StdioJournal(metrics, config.log, KEY.upstream))
+    ended = _end_of(child)
+    return await (wrapped.run(ended) if admin is None else _show(wrapped, ended, child.name, metrics, admin))
+
+
+async def _show(wrapped: Wrapped, ended: "asyncio.Future[int]", name: str, metrics: "Metrics", address: Address) -> int:
+    """Serve, with an admin listener."""
+    from gateway.operate import admin, page
+    from gateway.transport.door import Door
+    from gateway.transport.headers import Headers
+
+    began_at = time()
+    metrics.gauges(wrapped.gauges)
+    door = Door(address, Config(upstreams=()))
+
+    def admit(fields: Iterable[tuple[bytes, bytes]]) -> None:
+        door.check(Headers(fields))
+
+    def facts() -> page.Facts:
+        server = {"name": KEY.upstream, "url": logs.printable(name), "state": "up", "since": began_at, "why": ""}
+        return page.Facts(wrapped.gauges(), [server])
+
+    try:
+        runner = await admin.serve(address, metrics, lambda: True, admit, facts)
+    except OSError as error:
+        raise NoListener(admin.why_not("--admin", address, error)) from None
+    try:
+        return await wrapped.run(ended)
+    finally:
+        await runner.cleanup()
