@@ -5,6 +5,7 @@ and 7", "DESIGN 5.1 to 5.4". In `docs/design.md` the line of a rule begins with 
 heading.
 """
 
+import ast
 import re
 from collections import Counter
 from collections.abc import Iterator
@@ -128,6 +129,22 @@ def test_every_relative_link_resolves() -> None:
 
 def test_links_are_found() -> None:
     assert sum(len(relative_links(path)) for path in DOCUMENTS) > 10
+
+
+def logged() -> Iterator[str]:
+    """The messages that the code logs, where they are literal."""
+    for path in _files(ROOT / "gateway"):
+        for node in ast.walk(ast.parse(path.read_text())) if path.suffix == ".py" else ():
+            if isinstance(node, ast.Call) and re.match(r"log\.\w+$", ast.unparse(node.func)):
+                parts = (part for argument in node.args for part in ast.walk(argument))
+                yield from (p.value for p in parts if isinstance(p, ast.Constant) and isinstance(p.value, str))
+
+
+def test_every_line_of_the_log_stands_in_the_documents() -> None:
+    """Its message, or the beginning of it: the document may leave out what is in brackets."""
+    text = (ROOT / "docs" / "metrics.md").read_text()
+    assert len(found := set(logged())) > 15
+    assert [message for message in found if f"`{message.partition(':')[0]}" not in text] == []
 
 
 def test_the_readme_says_of_each_server_whether_it_helps_there() -> None:
