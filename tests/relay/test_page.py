@@ -20,7 +20,8 @@ from typing import Any, Final
 
 import pytest
 
-from tests.launch import Gateway, Gateways
+from gateway.errors import GatewayError
+from tests.launch import ROOT, Gateway, Gateways
 from tests.relay.messages import call, filtered, page, task
 
 try:
@@ -250,6 +251,16 @@ def test_what_the_upstreams_text_says_is_shown_as_text(browser: Any, gateway: Ga
         )
         assert tab.locator("#queries td").nth(3).inner_text() == HOSTILE
         assert tab.locator("#queries img").count() == 0
+
+
+def test_each_reason_says_what_to_do() -> None:
+    script = (ROOT / "gateway/operate/site/page.js").read_text()
+    said = set(re.findall(r"^  (\w+): \"", script.partition("const DOES = {")[2].partition("};")[0], re.M))
+    assert said == {kind.__name__ for kind in GatewayError.__subclasses__()} | {
+        "UpstreamStatus",
+        "JsonRpcError",
+        "ClientLeft",
+    }
 
 
 @pytest.mark.parametrize(

@@ -15,6 +15,7 @@ const DOES = {
   Overloaded: "A limit is reached. Look at Limits, and at what is under way.",
   RateLimited: "A guard holds a client back. The log names the client.",
   NoUpstream: "Clients ask for a host and path that no upstream has.",
+  Ambiguous: "The Connection field names a field that tells who asks. Look at the client, and at what is in front.",
   Forbidden: "Host or Origin is not allowed. See allowed_hosts and allowed_origins.",
   ClientLeft: "Clients did not wait. Is the upstream slow?",
   JsonRpcError: "The server's answer to the client. The log names the client.",
