@@ -218,7 +218,12 @@ async def test_what_went_down_together_is_looked_at_spread_and_seldom() -> None:
         pool.state.silent("no answer")
     looks = [asyncio.create_task(health.watch(pool)) for pool in pools]
     try:
-        await asyncio.sleep(LOOK_S + 1.0)
+
+        async def all_asked() -> bool:
+            return len(asked) >= len(pools)
+
+        await eventually(all_asked, "a look at each")
+        await asyncio.sleep(max(0.0, began_at + LOOK_S + 1.0 - monotonic()))
         after = sorted(at - began_at for at in asked)
         assert len(after) == len(pools)
         assert after[0] >= 1.0

@@ -189,7 +189,7 @@ FAULTS: Final[dict[Callable[[Patch], None], str]] = {
 async def test_a_wilful_fault_is_found(fault: Callable[[Patch], None], monkeypatch: Patch) -> None:
     asyncio.get_running_loop().set_debug(False)
     monkeypatch.setattr("tests.soak.play.SETTLE_S", 1.0)
-    monkeypatch.setattr("tests.peer.WAIT_S", 2.0)  # what never comes need not be waited for at length
+    monkeypatch.setattr("tests.peer.WAIT_S", 8.0)  # what never comes need not be waited for at length
     async with Upstream() as upstream, in_process(upstream) as gate:
         with monkeypatch.context() as patch, pytest.raises(AssertionError, match=FAULTS[fault]) as found:
             fault(patch)
