@@ -74,6 +74,17 @@ async def test_a_task_that_is_larger_than_a_page_is_a_page(gateways: Gateways) -
         assert found == tasks
 
 
+async def test_a_page_has_at_most_4_mib_unless_configured(gateways: Gateways) -> None:
+    tasks = [task(f"t-{n}", statusMessage="x" * (1500 * KIB)) for n in range(4)]
+    async with rig_with(gateways, index={"max_age": "1h"}) as rig:
+        rig.serve(served(tasks))
+        session = Session(rig)
+        first = final(await session.ask(filtered(1, order="asc")))["result"]
+        second = final(await session.ask(filtered(1, cursor=first.get("nextCursor"))))["result"]
+        assert [each["taskId"] for each in first["tasks"]] == ["t-0", "t-1"]
+        assert [each["taskId"] for each in second["tasks"]] == ["t-2", "t-3"]
+
+
 @dataclass
 class Expiring(Server):
     """A server whose tasks have all expired by the time that `tasks/get` names them."""
