@@ -111,7 +111,7 @@ def _main() -> None:
 
         run = flags.run_try if sys.argv[1] == "try" else flags.run_tasks
         raise SystemExit(run(sys.argv[2:]))
-    from gateway import app, config  # not before the server of stdio has been started
+    from gateway import config  # not before the server of stdio has been started
 
     parser = _arguments()
     given = parser.parse_args(sys.argv[1:])
@@ -126,7 +126,7 @@ def _main() -> None:
         parser.error("--against goes with --check and --config")
     try:
         settings = _checked(given)
-    except (config.ConfigError, app.StartError) as error:
+    except (config.ConfigError, config.StartError) as error:
         _fail(error, 2)
     if given.check:
         from gateway.operate import memory
@@ -162,15 +162,19 @@ def _fill_in(parser: argparse.ArgumentParser, given: argparse.Namespace) -> None
 
 def _checked(given: argparse.Namespace) -> "config.Config":
     """The configuration that the command starts with. Raises ConfigError or StartError."""
-    from gateway import app, config
+    from gateway import config
+    from gateway.transport import certificates
 
     in_force = None
     if given.against is not None:  # a copy kept elsewhere: its relative names start from the original's folder
         in_force = config.load(given.against, folder=given.config.parent)
     settings = _read(given, in_force)
-    app.check_tls(settings)
-    app.check_traces(settings)
-    app.check_store(settings)
+    certificates.check(settings)
+    _check_traces(settings)
+    if settings.store is not None:
+        from gateway import store
+
+        store.check()
     return settings
 
 
@@ -191,12 +195,12 @@ def _read(given: argparse.Namespace, in_force: "config.Config | None") -> "confi
 
 def _serve(settings: "config.Config", read: "Callable[[config.Config], config.Config] | None") -> None:
     """Run the gateway until a signal ends it."""
-    from gateway import app
+    from gateway import app, config
 
     try:
         with asyncio.Runner(loop_factory=_loop_factory()) as runner:
             runner.run(app.run(settings, read))
-    except app.StartError as error:
+    except config.StartError as error:
         _fail(error, 1)
 
 
@@ -255,20 +259,27 @@ def _of_stdio(given: argparse.Namespace) -> "tuple[config.StdioConfig, config.Ad
 
     try:
         settings = config.load_stdio(given.config) if given.config is not None else config.StdioConfig()
-        if settings.traces is not None:
-            _check_traces(settings)
+        _check_traces(settings)
         return settings, config.admin_address(given.admin) if given.admin is not None else None
-    except config.ConfigError as error:
+    except (config.ConfigError, config.StartError) as error:
         _fail(error, 2)
 
 
-def _check_traces(settings: "config.StdioConfig") -> None:
-    from gateway import app
+def _check_traces(settings: "config.Config | config.StdioConfig") -> None:
+    """Raise StartError unless configured traces have their packages, and values that OpenTelemetry allows."""
+    if settings.traces is None:
+        return
+    from gateway import config
 
     try:
-        app.check_traces(settings)
-    except app.StartError as error:
-        _fail(error, 2)
+        from gateway.operate.traces import Tracing
+
+        Tracing.check(settings.traces.endpoint)
+    except ImportError as error:
+        why = f"traces: its packages are missing; install taskgate with the extra otel: {error}"
+        raise config.StartError(why) from None
+    except ValueError as error:
+        raise config.StartError(f"traces: OpenTelemetry refuses a variable OTEL_*: {error}") from None
 
 
 def _open_closed_streams() -> None:

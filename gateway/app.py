@@ -13,20 +13,19 @@ import signal
 import socket
 import ssl
 from collections.abc import Awaitable, Callable, Iterable
-from importlib.util import find_spec
 from time import time
 from typing import TYPE_CHECKING, Any
 
 from aiohttp import web
 
-from gateway.config import Address, Config, ConfigError, StdioConfig, Tls, Traces
+from gateway.config import Address, Config, ConfigError, StartError, Traces
 from gateway.operate import admin, logs, memory, page
 from gateway.operate.journal import Journal
 from gateway.operate.metrics import Gauge, Metrics
 from gateway.proxy import Proxy
 from gateway.tasks.guards import guards_of
 from gateway.tasks.sessions import SERVERS_IDLE_S, Servers, Sessions
-from gateway.transport import certificates, dial, health
+from gateway.transport import certificates, health
 from gateway.transport.buffers import Buffers
 from gateway.transport.cors import Cors
 from gateway.transport.descriptors import are_exhausted, connections_kept
@@ -50,10 +49,6 @@ log = logging.getLogger("taskgate")
 
 _SWEEP_S = 1.0
 _BACKLOG = 1024  # connections that wait to be accepted
-
-
-class StartError(Exception):
-    """The gateway cannot start with this configuration on this machine."""
 
 
 class App:
@@ -160,7 +155,7 @@ class App:
         if self._store is not None:
             await self._store.start(self._sessions.tell_all)
         try:
-            self._tls = tls_context(config.tls) if config.tls is not None else None
+            self._tls = certificates.listener_context(config.tls) if config.tls is not None else None
             self._server = await self._listen(config)
         except OSError as error:
             raise StartError(admin.why_not("listen", config.listen, error)) from None
@@ -239,7 +234,7 @@ class App:
         """Take over the configuration that `read` returns; it gets the one in force. A bad one changes nothing."""
         try:
             config = read(self._config)
-            check_tls(config)
+            certificates.check(config)
             if config.tls is not None and self._tls is not None:
                 self._tls.load_cert_chain(config.tls.certificate, config.tls.key)  # renewed, under the same names
         except (ConfigError, StartError, OSError) as error:
@@ -306,52 +301,12 @@ def store_of(config: Config, failed: Callable[[str], None]) -> "RedisStore | Non
     """The store; None if none is configured, and then nothing of it is imported. Raises StartError."""
     if config.store is None:
         return None
-    check_store(config)
+    from gateway import store
+
+    store.check()
     from gateway.store.redis_store import RedisStore
 
     return RedisStore(config.store, failed)
-
-
-def check_store(config: Config) -> None:
-    """Raise StartError unless what a configured store needs is installed."""
-    if config.store is not None and find_spec("redis") is None:
-        raise StartError("store: its client is not installed; install taskgate with the extra redis")
-
-
-def tls_context(tls: Tls) -> ssl.SSLContext:
-    """The context of the listener's certificate and key. Raises StartError."""
-    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-    context.set_alpn_protocols(["http/1.1"])
-    try:
-        dial.load_certificate(context, tls.certificate, tls.key)
-    except OSError as error:
-        raise StartError(f"tls.{error}") from None
-    return context
-
-
-def check_tls(config: Config) -> None:
-    """Raise StartError unless every certificate and key of the configuration can be used."""
-    if config.tls is not None:
-        tls_context(config.tls)
-    for at, upstream in enumerate(config.upstreams):
-        try:
-            dial.tls_context(upstream)
-        except OSError as error:
-            raise StartError(f"upstreams[{at}].tls.{error}") from None
-
-
-def check_traces(config: Config | StdioConfig) -> None:
-    """Raise StartError unless configured traces have their packages, and values that OpenTelemetry allows."""
-    if config.traces is None:
-        return
-    try:
-        from gateway.operate.traces import Tracing
-
-        Tracing.check(config.traces.endpoint)
-    except ImportError as error:
-        raise StartError(f"traces: its packages are missing; install taskgate with the extra otel: {error}") from None
-    except ValueError as error:
-        raise StartError(f"traces: OpenTelemetry refuses a variable OTEL_*: {error}") from None
 
 
 def _tracing(config: Traces | None) -> "Tracing | None":

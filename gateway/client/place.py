@@ -20,8 +20,8 @@ from msgspec.structs import replace
 from gateway import config
 from gateway.app import App
 from gateway.client.link import ANSWER_BYTES_MAX, NotAnswered
+from gateway.transport.certificates import unusable
 from gateway.transport.child import NotStarted
-from gateway.transport.dial import unusable
 
 STOP_S: Final = 5.0
 _LOCAL: Final = "http://localhost/mcp"

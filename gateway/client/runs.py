@@ -12,9 +12,8 @@ from collections.abc import Coroutine
 from contextlib import suppress
 from typing import Any, Final
 
-from gateway.app import StartError
 from gateway.client.link import NotAnswered
-from gateway.config import ConfigError
+from gateway.config import ConfigError, StartError
 from gateway.operate.logs import printable
 
 INTERRUPTED: Final = 130

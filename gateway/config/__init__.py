@@ -11,7 +11,7 @@ sources    a text, a file, standard input, the command line's flags
 """
 
 from gateway.config.clashes import ANY_ADDRESS, FIXED
-from gateway.config.document import GIVEN_CHARS_MAX, VALUES_MAX, ConfigError
+from gateway.config.document import GIVEN_CHARS_MAX, VALUES_MAX, ConfigError, StartError
 from gateway.config.model import (
     Admin,
     Config,
@@ -35,6 +35,6 @@ from gateway.config.values import COUNT_MAX, DURATION_MAX_S, LEVELS, RATE_MAX, A
 __all__ = [
     "ANY_ADDRESS", "COUNT_MAX", "DURATION_MAX_S", "FIXED", "GIVEN_CHARS_MAX", "LEVELS", "RATE_MAX", "VALUES_MAX",
     "Address", "Admin", "Config", "ConfigError", "GuardLimits", "HealthCheck", "IndexLimits", "Limits", "Log", "Match",
-    "StdioConfig", "StdioLog", "StoreSettings", "Tls", "Traces", "Upstream", "UpstreamTls", "Url", "admin_address",
-    "bracketed", "for_upstream", "load", "load_stdio", "parse",
+    "StartError", "StdioConfig", "StdioLog", "StoreSettings", "Tls", "Traces", "Upstream", "UpstreamTls", "Url",
+    "admin_address", "bracketed", "for_upstream", "load", "load_stdio", "parse",
 ]  # fmt: skip

@@ -44,6 +44,10 @@ class ConfigError(Exception):
         return "\n".join(self.args)
 
 
+class StartError(Exception):
+    """The gateway cannot start with this configuration on this machine."""
+
+
 class Document:
     """A YAML document on its way to a `Config`: the place of each value, how it was given, and all faults."""
 

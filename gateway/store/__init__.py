@@ -7,3 +7,13 @@ link          one connection, by redis-py
 names         the names of keys, and how long they are kept
 waiting       what waits to be written and to be read
 """
+
+from importlib.util import find_spec
+
+from gateway.config import StartError
+
+
+def check() -> None:
+    """Raise StartError unless what a configured store needs is installed."""
+    if find_spec("redis") is None:
+        raise StartError("store: its client is not installed; install taskgate with the extra redis")

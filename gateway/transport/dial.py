@@ -8,59 +8,20 @@ connections: each takes it 0.1 ms, and 500 clients may come at once.
 import asyncio
 import ipaddress
 import socket
-import ssl
 from collections import deque
 from collections.abc import Callable
-from pathlib import Path
 from typing import Final, TypeVar
 
 from gateway.config import Upstream, bracketed
+from gateway.transport.certificates import upstream_context
 
 _BEGUN_AT_ONCE: Final = 20
 
 _Protocol = TypeVar("_Protocol", bound=asyncio.BaseProtocol)
 
 
-def tls_context(config: Upstream) -> ssl.SSLContext | None:
-    """The context for an https upstream, else None. Raises OSError, such as ssl.SSLError, if a file cannot be used."""
-    if config.url.scheme != "https":
-        return None
-    try:
-        context = ssl.create_default_context(cafile=config.tls.ca)
-    except OSError as error:
-        raise OSError(unusable(error, ca=config.tls.ca)) from None
-    if config.tls.certificate is not None:
-        load_certificate(context, config.tls.certificate, config.tls.key)
-    return context
-
-
-def load_certificate(context: ssl.SSLContext, certificate: Path, key: Path | None) -> None:
-    """Give a context its certificate. Raises OSError, whose words name the file to blame."""
-    try:
-        context.load_cert_chain(certificate, key, password="")  # else a terminal would be asked for one
-    except OSError as error:
-        raise OSError(unusable(error, certificate=certificate, key=key)) from None
-
-
-def unusable(error: OSError, **files: Path | None) -> str:
-    """In words, which of these files cannot be used, and why."""
-    for name, file in files.items():
-        try:
-            text = file.read_bytes() if file is not None else b"-----BEGIN CERTIFICATE, PRIVATE KEY-----"
-        except OSError as unread:
-            return f"{name} cannot be used: {file}: {unread.strerror}"
-        if name == "key" and b"ENCRYPTED" in text:
-            return f"{name} cannot be used: {file} is encrypted, and nobody is asked for its passphrase"
-        what = "PRIVATE KEY-----" if name == "key" else "-----BEGIN CERTIFICATE"
-        if what.encode() not in text:
-            return f"{name} cannot be used: {file} has no PEM block with {what}"
-    if isinstance(error, ssl.SSLError) and error.reason == "KEY_VALUES_MISMATCH":
-        return f"key cannot be used: {files.get('key')} is not that of the certificate in {files.get('certificate')}"
-    return f"{' and '.join(files)} cannot be used: {', '.join(map(str, files.values()))}: {error}"
-
-
 class Dialer:
-    """Makes connections to one upstream. The constructor raises OSError as `tls_context` does."""
+    """Makes connections to one upstream. The constructor raises OSError as `upstream_context` does."""
 
     def __init__(self, config: Upstream, loop: asyncio.AbstractEventLoop) -> None:
         self._host, self._port = config.url.host, config.url.port
@@ -70,7 +31,7 @@ class Dialer:
         self._loop = loop
         self._begun = 0  # connections, in this turn of the loop
         self._waiting: deque[asyncio.Future[None]] = deque()  # for a later turn; the first to come is the first
-        self._tls = tls_context(config)
+        self._tls = upstream_context(config)
         self._server_name = (config.tls.server_name or self._host) if self._tls is not None else None
 
     async def connect(self, protocol: Callable[[], _Protocol]) -> _Protocol:

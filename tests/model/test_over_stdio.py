@@ -9,7 +9,7 @@ from tests.model.history import drawn
 from tests.model.over_stdio import StdioWorld, as_stdio
 from tests.model.search import broken, violated
 
-HISTORIES = 500
+HISTORIES = 200
 _AT_ONCE = 100
 
 

@@ -1,4 +1,4 @@
-"""A thousand rounds. In each an upstream dies or a client leaves, at a random byte.
+"""Rounds. In each an upstream dies or a client leaves, at a random byte.
 
 In: always the same seeds; SOAK_FIRST and SOAK_ROUNDS choose others or more, `python -m tests.soak SEED` repeats one.
 Out: no whole answer is wrong, and no task, connection or memory is left behind: on asyncio's loop in the test's own
@@ -18,7 +18,7 @@ from tests.soak.play import Player
 from tests.soak.upstream import Upstream
 
 FIRST: Final = int(os.environ.get("SOAK_FIRST", "1"))
-ROUNDS: Final = int(os.environ.get("SOAK_ROUNDS", "1000"))
+ROUNDS: Final = int(os.environ.get("SOAK_ROUNDS", "600"))
 WARM_UP: Final = 200  # rounds, after which all that is made once has been made
 TRACED_FROM: Final = ROUNDS * 3 // 4  # to be traced takes time
 ROUND_BYTES_MAX: Final = 100  # of what the gateway's code has allocated, for each round; caches of Python's fill slowly
@@ -30,7 +30,7 @@ def gateways(tmp_path_factory: pytest.TempPathFactory) -> Gateways:
     return Gateways(tmp_path_factory.mktemp("soak"))
 
 
-async def test_a_thousand_rounds_on_the_loop_of_asyncio() -> None:
+async def test_rounds_on_the_loop_of_asyncio() -> None:
     asyncio.get_running_loop().set_debug(False)
     async with Upstream() as upstream, in_process(upstream) as gate:
         player = Player(gate.port, upstream, gate.left)
@@ -56,7 +56,7 @@ async def test_what_a_round_leaves_is_in_no_cycle() -> None:
             assert not left_in_cycles()
 
 
-async def test_a_thousand_rounds_on_the_loop_of_the_process(gateways: Gateways) -> None:
+async def test_rounds_on_the_loop_of_the_process(gateways: Gateways) -> None:
     asyncio.get_running_loop().set_debug(False)
     async with Upstream() as upstream, process(gateways, upstream) as gate:
         player = Player(gate.port, upstream, gate.left)

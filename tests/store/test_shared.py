@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
-from gateway import config
-from gateway.app import StartError, check_store
+from gateway import store as room
+from gateway.config import StartError
 from tests.certificates import Authority
 from tests.launch import ROOT, eventually, held_port, port_of
 from tests.redis_process import Store
@@ -342,6 +342,5 @@ print([name for name in sys.modules if name.partition(".")[0] == "redis" or name
 
 def test_a_store_whose_client_is_not_installed_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "redis", None)
-    text = "upstreams: [{name: a, url: http://127.0.0.1:9/mcp}]\nstore: {url: redis://127.0.0.1}\n"
     with pytest.raises(StartError, match="install taskgate with the extra redis"):
-        check_store(config.parse(text, "test.yaml"))
+        room.check()
