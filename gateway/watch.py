@@ -8,8 +8,8 @@
     a DELETE that succeeds                              all indexes of the session are dropped
     all else                                            passes
 
-In: heads and messages, from the byte pump. Out: the messages as the client is to see them. What they tell is decided
-in `tasks/passing.py`.
+In: heads and messages, from the byte pump. Out: the messages as the client is to see them. Always: what they tell is
+decided in `tasks/passing.py`.
 """
 
 import logging

@@ -1,7 +1,8 @@
 """An MCP server of revision 2025-11-25. It lists its tasks ten at a time, and cannot filter them.
 
 In: JSON-RPC messages by POST to `/mcp`; DELETE ends a session. Out: JSON, as the official SDKs' servers answer with
-their in-memory task stores. Sessions do not see each other's tasks. Criteria of `tasks/list` are ignored.
+their in-memory task stores. Always: sessions do not see each other's tasks; criteria
+of `tasks/list` are ignored.
 """
 
 import asyncio

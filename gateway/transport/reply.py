@@ -1,7 +1,8 @@
 """The gateway's own response to a filtered `tasks/list`, on its way to the client.
 
 In: messages. Out: the response as JSON; or as an event stream, if other messages came ahead of it (DESIGN 5.7): those
-messages first, the result last.
+messages first, the result last. Always: the form is chosen when the first message goes out;
+behind the response nothing is sent.
 """
 
 from gateway.mcp import sse
