@@ -8,10 +8,10 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Any, Final, NamedTuple, TypeAlias
 
+from gateway.client.text import TaskFields
 from gateway.mcp.task import STATUSES, parse_instant
 
-Task: TypeAlias = dict[str, Any]
-Facts: TypeAlias = dict[str, Any]
+ServerFacts: TypeAlias = dict[str, Any]
 
 UNFINISHED: Final = ("working", "input_required")
 _GETS: Final = "You get order, criteria and fewer bytes."
@@ -23,18 +23,18 @@ _INSTANTS: Final = ("createdAt", "lastUpdatedAt")
 class ByHand(NamedTuple):
     """A list read by hand: its tasks, how many were on each page, the bytes of the results, whether it is whole."""
 
-    tasks: list[Task]
+    tasks: list[TaskFields]
     pages: list[int]
     received_bytes: int
     whole: bool
 
     @property
-    def by_id(self) -> dict[str, Task]:
+    def by_id(self) -> dict[str, TaskFields]:
         """The tasks by id."""
         return {str(task.get("taskId")): task for task in self.tasks}
 
     @property
-    def unfinished(self) -> list[Task]:
+    def unfinished(self) -> list[TaskFields]:
         """The tasks that are not finished."""
         return [task for task in self.tasks if task.get("status") in UNFINISHED]
 
@@ -44,7 +44,7 @@ class ByHand(NamedTuple):
         found = Counter(str(task.get("status")) for task in self.tasks)
         return {status: found[status] for status in STATUSES if found[status]}
 
-    def fact(self) -> Facts:
+    def fact(self) -> ServerFacts:
         """The list as a fact."""
         return {
             "requests": len(self.pages),
@@ -91,20 +91,20 @@ def has_changed(first: ByHand, second: ByHand) -> bool:
     return one != other
 
 
-def samples(listing: ByHand) -> list[Task]:
+def samples(listing: ByHand) -> list[TaskFields]:
     """Up to three tasks to be asked for by `tasks/get`: those that are finished, which no longer change, go first."""
     done = [task for task in listing.tasks if task.get("status") not in UNFINISHED] or listing.tasks
     return [done[at] for at in sorted({0, len(done) // 2, len(done) - 1})] if done else []
 
 
-def agree(listed: Task, got: Task, moving: bool) -> bool:
+def agree(listed: TaskFields, got: TaskFields, moving: bool) -> bool:
     """Whether `tasks/get` and the list say the same of a task."""
     apart = {"_meta", *(_INSTANTS if moving else ())}
     one, other = ({k: v for k, v in task.items() if v is not None and k not in apart} for task in (listed, got))
     return one == other
 
 
-def seen_by_others(mine: ByHand, theirs: list[Task]) -> str | None:
+def seen_by_others(mine: ByHand, theirs: list[TaskFields]) -> str | None:
     """What another session sees of the tasks; None if there are none."""
     if not mine.tasks:
         return None
@@ -112,7 +112,7 @@ def seen_by_others(mine: ByHand, theirs: list[Task]) -> str | None:
     return "none" if not seen else "all" if seen == len(theirs) and theirs else "some"
 
 
-def verdict(known: Facts) -> tuple[bool, str]:
+def verdict(known: ServerFacts) -> tuple[bool, str]:
     """Whether taskgate helps at this server, and why, in one line."""
     if "tasks" not in known:
         return False, "Too little is known to say."
@@ -164,14 +164,14 @@ def _tasks(capability: Any) -> str:
     return f"{can}; made by {made}" if made else can
 
 
-def _by_hand(fact: Facts) -> str:
+def _by_hand(fact: ServerFacts) -> str:
     size = f", {fact['page_size']} a page" if fact["page_size"] else ""
     more = "" if fact["whole"] else "; there are more"
     words = f"{_count(fact['requests'], 'request')}, {fact['bytes']:,} bytes, {_count(fact['tasks'], 'task')}"
     return f"{words}{size}{more}"
 
 
-def _filtered(fact: Facts) -> str:
+def _filtered(fact: ServerFacts) -> str:
     asked = _count(fact["asked"], "request")
     return f"1 request, {fact['bytes']:,} bytes, {_count(fact['tasks'], 'task')}; the server gets {asked}"
 

@@ -16,7 +16,7 @@ from gateway.client import text
 from gateway.client.link import Client, NotAnswered, TaskPage, object_of
 from gateway.client.place import Target, gateway_before
 from gateway.client.probe import Mistake
-from gateway.client.text import Task
+from gateway.client.text import TaskFields
 from gateway.config import IndexLimits
 
 WATCH_S: Final = 2.0
@@ -54,7 +54,7 @@ async def show(place: Target, session_id: str, criteria: dict[str, Any], form: F
             front = await stack.enter_async_context(gateway_before(place._replace(url=client.url), IndexLimits()))
             through = aiohttp.ClientSession(connector=front.place.connector())
             client, page = client.beside(await stack.enter_async_context(through), front.place.url), None
-        before: dict[str, Task] | None = None
+        before: dict[str, TaskFields] | None = None
         while True:
             tasks, total = await _pages(client, params, form.all, page)
             _print(tasks, total, before, form, bool(session_id))
@@ -66,7 +66,7 @@ async def show(place: Target, session_id: str, criteria: dict[str, Any], form: F
 
 async def _pages(
     client: Client, params: dict[str, Any], follow: bool, page: TaskPage | None
-) -> tuple[list[Task], int | None]:
+) -> tuple[list[TaskFields], int | None]:
     """The tasks of the first page, or of all; and how many there are in all, if the answer says so."""
     tasks, cursor, total = page or await client.page(params)
     while follow and cursor is not None:
@@ -75,7 +75,9 @@ async def _pages(
     return tasks, total
 
 
-def _print(tasks: list[Task], total: int | None, before: dict[str, Task] | None, form: Form, in_session: bool) -> None:
+def _print(
+    tasks: list[TaskFields], total: int | None, before: dict[str, TaskFields] | None, form: Form, in_session: bool
+) -> None:
     if form.json:
         for task in tasks:
             print(json.dumps(task))
@@ -94,7 +96,7 @@ def _print(tasks: list[Task], total: int | None, before: dict[str, Task] | None,
         print(f"\n{len(tasks):,} of {total:,} tasks; --all shows them all")
 
 
-def _changes(tasks: list[Task], before: dict[str, Task] | None) -> dict[str, str]:
+def _changes(tasks: list[TaskFields], before: dict[str, TaskFields] | None) -> dict[str, str]:
     """What is new since the list before, and what has changed, by id."""
     if before is None:
         return {}

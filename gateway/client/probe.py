@@ -16,9 +16,10 @@ from yarl import URL
 
 from gateway.app import App
 from gateway.client import facts
-from gateway.client.facts import ByHand, Facts, Task
+from gateway.client.facts import ByHand, ServerFacts
 from gateway.client.link import Client, NotAnswered, events, object_of
 from gateway.client.place import Target, gateway_before
+from gateway.client.text import TaskFields
 from gateway.config import IndexLimits
 
 CRITERIA: Final = {"status": list(facts.UNFINISHED)}
@@ -40,8 +41,8 @@ class Probe:
     def __init__(
         self, place: Target, pages_max: int, told: Callable[[str, Any], None], shown: Callable[[str], None]
     ) -> None:
-        self.known: Facts = {"url": place.url}
-        self.unfinished: list[Task] = []  # as the gateway has listed them last
+        self.known: ServerFacts = {"url": place.url}
+        self.unfinished: list[TaskFields] = []  # as the gateway has listed them last
         self._place = place
         self._pages_max = pages_max
         self._told = told
@@ -102,7 +103,7 @@ class Probe:
     async def _read(self, client: Client) -> ByHand:
         """The whole list by hand, or as many pages as are allowed."""
         before, params = client.received_bytes, dict[str, Any]()
-        tasks: list[Task] = []
+        tasks: list[TaskFields] = []
         pages: list[int] = []
         cursor: Any = None
         try:
@@ -155,7 +156,7 @@ class Probe:
         same = not changed and made is None
         self._learn("gateway_agrees", self.known["later"]["tasks"] == len(second.unfinished) if same else None)
 
-    async def _agrees(self, client: Client, task: Task) -> bool:
+    async def _agrees(self, client: Client, task: TaskFields) -> bool:
         try:
             got = await client.ask("tasks/get", {"taskId": task.get("taskId")})
         except NotAnswered:

@@ -8,7 +8,7 @@ from typing import Any, Final, TypeAlias
 
 from gateway.operate.logs import printable
 
-Task: TypeAlias = dict[str, Any]
+TaskFields: TypeAlias = dict[str, Any]
 
 _TASK: Final = "  {:<{id}} {:<14} {:<11}  {:<11}  {}"
 _COST: Final = "  {:<45} {:>8} {:>8} {:>11}"
@@ -16,7 +16,7 @@ _SENT: Final = ("", "you send", "you get", "server gets")
 ID_CHARS: Final = 8  # of an id, where that tells the tasks apart
 
 
-def table(tasks: list[Task], whole_ids: bool = False, marks: Mapping[str, str] | None = None) -> Iterator[str]:
+def table(tasks: list[TaskFields], whole_ids: bool = False, marks: Mapping[str, str] | None = None) -> Iterator[str]:
     """The tasks as lines, under a head. `marks` are words for what changed, by id."""
     ids = [_cell(task, "taskId") for task in tasks]
     width = ID_CHARS if not whole_ids else max([ID_CHARS, *map(len, ids)])

@@ -36,7 +36,7 @@ _MESSAGES: Final = {
     "cancelled": ("The task was cancelled by request.",),
 }
 
-Task: TypeAlias = dict[str, Any]
+LegacyTask: TypeAlias = dict[str, Any]
 """A task as it is on the wire. Its members are in the TypeScript SDK's order."""
 
 
@@ -47,7 +47,7 @@ def timestamp(instant_ms: int) -> str:
     return f"{datetime.fromtimestamp(seconds, UTC).isoformat()[:19]}.{ms:03d}Z"
 
 
-def history(rng: random.Random, count: int, until_ms: int) -> Iterator[Task]:
+def history(rng: random.Random, count: int, until_ms: int) -> Iterator[LegacyTask]:
     """`count` tasks of the last `HISTORY_DAYS` before `until_ms`, in the order of their creation."""
     span_ms = HISTORY_DAYS * 86_400_000
     step_ms = span_ms / max(count, 1)
@@ -55,7 +55,7 @@ def history(rng: random.Random, count: int, until_ms: int) -> Iterator[Task]:
         created_ms = until_ms - span_ms + int((number + rng.random()) * step_ms)
         updated_ms = created_ms + int(rng.random() * (until_ms - created_ms) * 0.5)
         status = rng.choices(_STATUSES, _WEIGHTS)[0]
-        task: Task = {
+        task: LegacyTask = {
             "taskId": f"{rng.getrandbits(128):032x}",
             "status": status,
             "ttl": _TTL_MS,
@@ -79,11 +79,11 @@ class Tasks:
     """The tasks of one session, in the order of their creation."""
 
     def __init__(self, page_size: int) -> None:
-        self.all: list[Task] = []
+        self.all: list[LegacyTask] = []
         self._page_size = page_size
         self._place: dict[str, int] = {}
 
-    def add(self, tasks: Iterable[Task]) -> None:
+    def add(self, tasks: Iterable[LegacyTask]) -> None:
         """Put tasks at the end."""
         for task in tasks:
             self._place[task["taskId"]] = len(self.all)
@@ -96,11 +96,11 @@ class Tasks:
         more = start + self._page_size < len(self.all)
         return {"tasks": tasks, "nextCursor": tasks[-1]["taskId"]} if more else {"tasks": tasks}
 
-    def get(self, task_id: object) -> Task:
+    def get(self, task_id: object) -> LegacyTask:
         """The task of that id. Raises RpcError."""
         return self.all[self._find(task_id, "Task not found")]
 
-    def update(self, task_id: object, status: str, message: str) -> Task:
+    def update(self, task_id: object, status: str, message: str) -> LegacyTask:
         """Change a task that has not finished. Raises RpcError."""
         task = self.get(task_id)
         if task["status"] not in UNFINISHED:
@@ -153,7 +153,7 @@ class LegacyServer:
                 if unfinished:
                     self.change(tasks, self._rng.choice(unfinished))
 
-    def change(self, tasks: Tasks, task: Task) -> None:
+    def change(self, tasks: Tasks, task: LegacyTask) -> None:
         """Let a working task ask for input, or a task that has asked for input work again."""
         status = "working" if task["status"] == "input_required" else "input_required"
         tasks.update(task["taskId"], status, self._rng.choice(_MESSAGES[status]) or "Starting again")

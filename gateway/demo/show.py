@@ -20,7 +20,7 @@ from gateway.app import App
 from gateway.client import text
 from gateway.client.link import Client
 from gateway.client.runs import signalled
-from gateway.demo.legacy import PAGE_SIZE, UNFINISHED, LegacyServer, Task, timestamp
+from gateway.demo.legacy import PAGE_SIZE, UNFINISHED, LegacyServer, LegacyTask, timestamp
 
 ANSWER_S: Final = 30.0
 CHANGE_EVERY_S: Final = 2.0
@@ -32,7 +32,7 @@ _DAY_MS: Final = 86_400_000
 class Cost(NamedTuple):
     """An answer, and what it cost."""
 
-    tasks: list[Task]
+    tasks: list[LegacyTask]
     requests: int
     received_bytes: int
     server_requests: int
@@ -61,13 +61,13 @@ class Comparison:
         """The gateway's answer."""
         return await self._measured(self.gateway, self._filtered)
 
-    async def _measured(self, client: Client, ask: Callable[[], Awaitable[list[Task]]]) -> Cost:
+    async def _measured(self, client: Client, ask: Callable[[], Awaitable[list[LegacyTask]]]) -> Cost:
         before = client.requests, client.received_bytes, self._legacy.counts.total()
         tasks = await ask()
         after = client.requests, client.received_bytes, self._legacy.counts.total()
         return Cost(tasks, *(now - then for now, then in zip(after, before, strict=True)))
 
-    async def _pages(self) -> list[Task]:
+    async def _pages(self) -> list[LegacyTask]:
         page = await self._direct.ask("tasks/list", {})
         tasks = list(page["tasks"])
         while "nextCursor" in page:
@@ -77,8 +77,8 @@ class Comparison:
         found = [t for t in tasks if t["status"] in UNFINISHED and t["createdAt"] >= self.params["createdAfter"]]
         return sorted(found, key=lambda t: (t["lastUpdatedAt"], t["taskId"]), reverse=True)
 
-    async def _filtered(self) -> list[Task]:
-        tasks: list[Task] = (await self.gateway.ask("tasks/list", self.params))["tasks"]
+    async def _filtered(self) -> list[LegacyTask]:
+        tasks: list[LegacyTask] = (await self.gateway.ask("tasks/list", self.params))["tasks"]
         return tasks
 
 

@@ -297,7 +297,7 @@ class _Durations:
         self.counts[bisect_left(SECONDS, seconds)] += 1
 
 
-_Counts: TypeAlias = defaultdict[tuple[str | int, ...], int]
+_ByLabels: TypeAlias = defaultdict[tuple[str | int, ...], int]
 _Histogram: TypeAlias = defaultdict[tuple[str, ...], _Durations]
 
 
@@ -305,13 +305,13 @@ class _Tables(Collector):
     """Counters and histograms as tables by the values of their labels."""
 
     def __init__(self) -> None:
-        self._counters: list[tuple[str, str, tuple[str, ...], _Counts]] = []
+        self._counters: list[tuple[str, str, tuple[str, ...], _ByLabels]] = []
         self._histograms: list[tuple[str, str, tuple[str, ...], _Histogram]] = []
         self._version = version("taskgate")
 
-    def counter(self, name: str, text: str, *labels: str) -> _Counts:
+    def counter(self, name: str, text: str, *labels: str) -> _ByLabels:
         """A new counter: the table to count in."""
-        counts: _Counts = defaultdict(int)
+        counts: _ByLabels = defaultdict(int)
         self._counters.append((name, text, labels, counts))
         return counts
 

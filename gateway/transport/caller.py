@@ -1,8 +1,8 @@
 """The caller of a request: the upstream that it asks, its target there, and its header fields as they go up.
 
 In: the head of a client's request, and its route. Out: the caller's key, what its browser may read, and a channel for
-requests of the gateway's own that repeat the caller's target and header fields. Always: what follows from a head alone is
-worked out once, if the head may be remembered (`Way`).
+requests of the gateway's own that repeat the caller's target and header fields. Always: what follows from a head
+alone is worked out once, if the head may be remembered (`Way`).
 """
 
 from collections.abc import Awaitable, Callable, Mapping
