@@ -36,25 +36,29 @@ class State(enum.Enum):
     SERVING    a handler runs; requests behind it wait in the queue, or as bytes
     SKIPPING   the response is out and the request is not in: the rest of its body is dropped
     LINGERING  all answers are written; what still comes is dropped, so that no reset destroys them
-    CLOSED     the connection is lost
+    CLOSED     the connection is lost; nothing leads from here
 
-    from         when                                                                to
-    HANDSHAKE    it is done                                                          IDLE
-    HANDSHAKE    it is done, and the connection is refused: a refusal is sent        LINGERING
-    HANDSHAKE    it fails or is late, or a drain begins                              CLOSED
-    IDLE         the first byte of a head comes                                      HEAD
-    IDLE         it is late, or a drain begins: the connection is closed             CLOSED
-    IDLE, HEAD   a head is whole                                                     SERVING
-    IDLE, HEAD   what came is refused, or HEAD is late: a refusal is sent            LINGERING
-    HEAD         a drain begins: the connection is closed                            CLOSED
-    SERVING      response and request are whole, and a request waits                 SERVING
-    SERVING      response and request are whole, and none waits                      IDLE, or HEAD if a part of it came
-    SERVING      the response is whole, the request is not                           SKIPPING
-    SERVING      the last response is whole, or one is cut, or a refusal is sent     LINGERING
-    SKIPPING     the request is whole                                                as from SERVING
-    SKIPPING     the request is refused or late, or was the last                     LINGERING
-    LINGERING    the client closes, it is late, or it sends too much                 CLOSED
-    any          the connection is lost                                              CLOSED
+    A connection begins as HANDSHAKE behind TLS, else as IDLE. What leads from one state to the next (`-`: cannot be):
+
+                                 HANDSHAKE       IDLE            HEAD       SERVING              SKIPPING   LINGERING
+    the handshake is done        IDLE/LINGERING  -               -          -                    -          -
+    the handshake fails          CLOSED          -               -          -                    -          -
+    a part of a head comes       -               HEAD            HEAD       SERVING              -          LINGERING
+    a head is whole              -               SERVING         SERVING    SERVING              -          LINGERING
+    what comes is refused        -               LINGERING       LINGERING  SERVING/LINGERING    LINGERING  LINGERING
+    the rest of a request comes  -               -               -          SERVING              (next)     LINGERING
+    the response is whole        -               -               -          (next)/SKIPPING      -          -
+    the response is cut          -               -               -          LINGERING/CLOSED     -          -
+    it is late                   CLOSED          CLOSED          LINGERING  SERVING/LINGERING    LINGERING  CLOSED
+    too much comes               -               -               -          -                    -          CLOSED
+    a drain begins               CLOSED          CLOSED          CLOSED     SERVING              SKIPPING   LINGERING
+    a drain ends                 CLOSED          CLOSED          CLOSED     CLOSED               CLOSED     CLOSED
+    the client leaves            CLOSED          CLOSED          CLOSED     CLOSED               CLOSED     CLOSED
+
+    (next): SERVING if a request waits; LINGERING if a refusal waits or the connection ends here; HEAD if a part of a
+    head came; else IDLE. A connection that is not served at all (`connections_max`) is refused as soon as it can be.
+    What is refused behind a request waits for its response; a request that is itself refused, or late, fails in its
+    handler. A response is cut by a reset where the client could take it for whole, and then nothing lingers.
     """
 
     HANDSHAKE = enum.auto()
@@ -64,6 +68,14 @@ class State(enum.Enum):
     SKIPPING = enum.auto()
     LINGERING = enum.auto()
     CLOSED = enum.auto()
+
+
+# To get a member from its class costs a call of a function.
+_IDLE: Final = State.IDLE
+_SERVING: Final = State.SERVING
+_SKIPPING: Final = State.SKIPPING
+_LINGERING: Final = State.LINGERING
+_HEAD_COMES: Final = http1.Reading.HEAD
 
 
 class ClientOwner(Protocol):
@@ -87,11 +99,13 @@ class ClientOwner(Protocol):
 class ClientConnection(ClientWire):
     """One connection of a client."""
 
+    begins: State = _IDLE
+
     def __init__(self, owner: ClientOwner, loop: asyncio.AbstractEventLoop) -> None:
         self._owner = owner
         self._limits = owner.limits
         super().__init__(loop, owner.buffers, self._limits.stall_timeout, self._limits.request_timeout)
-        self._enter(State.IDLE, self._limits.request_timeout)
+        self._enter(self.begins, self.loop.time() + self._limits.request_timeout)
         self.task: asyncio.Task[None] | None = None
         self._exchange: Exchange | None = None  # the one that `task` handles
         self._receiving: Exchange | None = None  # the one whose body is arriving: that, or the last in the queue
@@ -102,9 +116,10 @@ class ClientConnection(ClientWire):
         self._reader = http1.RequestReader(owner.limits.header_bytes_max, owner.limits.header_fields_max, self.recall)
         self._dropped_bytes = 0
 
-    def _enter(self, state: State, timeout_s: float = _NEVER) -> None:
+    def _enter(self, state: State, deadline: float = _NEVER) -> None:
+        """Be in that state. Nothing else enters one."""
         self.state = state
-        self.deadline = self.loop.time() + timeout_s
+        self.deadline = deadline
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
@@ -139,7 +154,7 @@ class ClientConnection(ClientWire):
     # ---- what arrives ----
 
     def data_received(self, data: bytes) -> None:
-        if self.state is State.LINGERING:
+        if self.state is _LINGERING:
             self._dropped_bytes += len(data)
             if self._dropped_bytes > _LINGER_BYTES_MAX:
                 self.close()
@@ -150,23 +165,23 @@ class ClientConnection(ClientWire):
     def _read_on(self) -> None:
         """Read what has arrived, up to a request that must wait for its turn."""
         reader = self._reader
-        while reader.pending_bytes and not self._queue and self.state is not State.LINGERING:
+        while reader.pending_bytes and not self._queue and self.state is not _LINGERING:
             for event in reader.read():
                 self._take(event)
         if not self._queue.measure(reader):
             reader.close()
             self._refuse(http1.Refusal(503, b"Service Unavailable", "limits.held_bytes_max is reached"))
-        if self._receiving is not None and self.state is not State.SKIPPING:
+        if self._receiving is not None and self.state is not _SKIPPING:
             self.expect_body()
-        if self.state is State.IDLE and reader.state is http1.Reading.HEAD:
-            self._enter(State.HEAD, self._limits.request_timeout)
+        if self.state is _IDLE and reader.state is _HEAD_COMES:
+            self._enter(State.HEAD, self.loop.time() + self._limits.request_timeout)
 
     def _take(self, event: http1.Event) -> None:
-        if self.state is State.LINGERING:
+        if self.state is _LINGERING:
             return  # an event before this one was the last
         if isinstance(event, http1.Head):
             self._receiving = exchange = Exchange(self, event)
-            if self.state is State.SERVING:
+            if self.state is _SERVING:
                 self._queue.put(exchange, self)
             else:
                 self._start(exchange)
@@ -181,7 +196,7 @@ class ClientConnection(ClientWire):
         if self._receiving is not None:
             self._receiving.body.finish(trailers)
             self._receiving = None
-        if self.state is State.SKIPPING:
+        if self.state is _SKIPPING:
             self._next()
         else:
             self.deadline = _NEVER
@@ -200,19 +215,19 @@ class ClientConnection(ClientWire):
     def _refuse(self, refused: http1.Refusal) -> None:
         """Send a refusal, once the requests before it are answered, and close."""
         self._owner.unreadable(self, refused.status)
-        if self.state is State.SKIPPING:
+        if self.state is _SKIPPING:
             self._hang_up()  # its response is out
             return
         self.deadline = _NEVER
         self._break_off()
         self._refused = refused
-        if self.state is not State.SERVING:
+        if self.state is not _SERVING:
             self._tell(refused)
 
     # ---- exchanges ----
 
     def _start(self, exchange: Exchange) -> None:
-        self.state, self.deadline = State.SERVING, _NEVER
+        self._enter(_SERVING)
         self._exchange = exchange
         self.task = self.loop.create_task(self._run(exchange))
 
@@ -231,7 +246,7 @@ class ClientConnection(ClientWire):
         self.limit_stalls(True)
         came = exchange.body.is_whole
         exchange.close()  # a body that nobody read would hold up the next request
-        if self.state is State.SERVING:
+        if self.state is _SERVING:
             self._end(exchange, came, refused)
 
     def _end(self, exchange: Exchange, came: bool, refused: http1.Refusal | None) -> None:
@@ -248,7 +263,7 @@ class ClientConnection(ClientWire):
             self._hang_up()  # any rest of the body is malformed
         else:
             self._is_last |= not exchange.keep_alive
-            self._enter(State.SKIPPING, _LINGER_S)
+            self._enter(_SKIPPING, self.loop.time() + _LINGER_S)
 
     def _next(self) -> None:
         """Serve the next request of the queue; else send the refusal that waits behind it; else wait for a request."""
@@ -258,10 +273,10 @@ class ClientConnection(ClientWire):
             self._tell(self._refused)
         elif self._is_last:
             self._hang_up()
-        elif self._reader.state is http1.Reading.HEAD:
-            self._enter(State.HEAD, self._limits.request_timeout)
+        elif self._reader.state is _HEAD_COMES:
+            self._enter(State.HEAD, self.loop.time() + self._limits.request_timeout)
         else:
-            self._enter(State.IDLE, self._limits.keepalive_timeout)
+            self._enter(_IDLE, self.loop.time() + self._limits.keepalive_timeout)
 
     @property
     def is_ending(self) -> bool:
@@ -277,9 +292,9 @@ class ClientConnection(ClientWire):
         """The deadline has passed: close in silence if the connection is idle, refuse a request that has begun."""
         if self.state is State.HEAD:
             self._refuse(_late(f"no whole request head within {self._limits.request_timeout:g} s"))
-        elif self.state is State.SKIPPING:
+        elif self.state is _SKIPPING:
             self._hang_up()
-        elif self.state is not State.SERVING or self._receiving is None:
+        elif self.state is not _SERVING or self._receiving is None:
             self.close()
         elif self.is_held or (self._receiving.started and not self._receiving.finished):
             self.expect_body()  # a client that is not read cannot send; one that is answered may wait for the rest
@@ -300,12 +315,12 @@ class ClientConnection(ClientWire):
     def is_busy(self) -> bool:
         """Whether a drain waits for it: for the end of an answer, or for its reader, never for the end of a stream."""
         streams = self._exchange is not None and self._exchange.streams
-        return self.state in (State.SERVING, State.SKIPPING, State.LINGERING) and not streams
+        return self.state in (_SERVING, _SKIPPING, _LINGERING) and not streams
 
     def close_when_idle(self) -> None:
         """Serve what has come, then close."""
         self._is_last = True
-        if self.state in (State.HANDSHAKE, State.IDLE, State.HEAD):
+        if self.state in (State.HANDSHAKE, _IDLE, State.HEAD):
             self.close()
 
     def end(self) -> "asyncio.Task[None] | None":
@@ -320,7 +335,7 @@ class ClientConnection(ClientWire):
 
     def _hang_up(self) -> None:
         """Linger, as nginx does; behind TLS the transport itself waits for the client's close_notify."""
-        self._enter(State.LINGERING, min(_LINGER_S, self.stall_timeout_s))
+        self._enter(_LINGERING, self.loop.time() + min(_LINGER_S, self.stall_timeout_s))
         self._reader.close()
         self._queue.forget(self)
         for exchange in (self._receiving, self._exchange):

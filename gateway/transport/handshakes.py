@@ -78,6 +78,8 @@ class TlsServer:
 class TlsConnection(ClientConnection):
     """A client's connection with TLS, or with plain HTTP that is refused."""
 
+    begins = State.HANDSHAKE
+
     def __init__(self, server: TlsServer, sock: socket.socket) -> None:
         super().__init__(server.listener, server.loop)
         self._server = server
@@ -87,7 +89,6 @@ class TlsConnection(ClientConnection):
     def begin(self, peer: object) -> None:
         """It is accepted: it counts, and its time runs. What refuses it is sent behind the handshake."""
         self.name_client(peer)
-        self._enter(State.HANDSHAKE, self._limits.request_timeout)
         self.loop.add_reader(self._sock, self._look)
         self._refused = self._owner.opened(self)
 
@@ -112,7 +113,7 @@ class TlsConnection(ClientConnection):
         self._handshake.add_done_callback(self._ended)
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._enter(State.IDLE, self._limits.request_timeout)
+        self._enter(State.IDLE, self.loop.time() + self._limits.request_timeout)
         super().connection_made(transport)
         if self._refused is not None:
             self._refuse(self._refused)

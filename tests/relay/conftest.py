@@ -9,10 +9,18 @@ import pytest
 
 from tests.launch import Gateway, Gateways, eventually, listening, port_of
 from tests.relay.rig import Place, Rig, rig_at
+from tests.states import Watch, connections_by_the_table
 
 SMALL_BODY_BYTES = 4096
 SMALL_EVENT_BYTES = 4096
 SMALL_HEADER_BYTES = 8192
+
+
+@pytest.fixture(autouse=True)
+def connection_steps() -> Iterator[Watch]:
+    """The steps of the connections of each App here: all stand in the table of their states."""
+    with connections_by_the_table() as watch:
+        yield watch
 
 
 @pytest.fixture(scope="session")
