@@ -45,13 +45,14 @@ _SESSIONS_AT_ONCE: Final = 20
 class Life(Enum):
     """The state of a session. The table gives the next state (`-`: impossible). `Sessions` makes each step.
 
-                    its caller asks   is answered      no room, or idle   is refused      not in use
-        (none)      PROVISIONAL       STORED           -                  (none)          -
-        PROVISIONAL PROVISIONAL       STORED           -                  PROVISIONAL     (none)
-        STORED      STORED            STORED           PARTING            PROVISIONAL     STORED
-        PARTING     STORED            STORED           -                  PROVISIONAL     (none)
+                     its caller asks  is answered  no room, or idle  too large  is refused   not in use
+        (none)       PROVISIONAL      STORED       -                 -          (none)       -
+        PROVISIONAL  PROVISIONAL      STORED       -                 PARTING    PROVISIONAL  (none)
+        STORED       STORED           STORED       PARTING           PARTING    PROVISIONAL  STORED
+        PARTING      STORED           STORED       -                 PARTING    PROVISIONAL  (none)
 
-    Answered: a status below 400, and a task to keep. Refused: `Access.DROPPED`, which also clears the session.
+    Answered: a status below 400, and a task to keep. Refused: `Access.DROPPED`, which also clears the session. Too
+    large: counted so; a parting session that stays so is left, and its caller gets another.
     Only stored sessions count against the limits. Lookups find the others as long as requests of their callers are
     under way. When a stored session goes, the time is noted.
     """
