@@ -21,10 +21,17 @@ Step: TypeAlias = tuple[str, str]
 
 
 def table(doc: str | None, behind: str) -> Table:
-    """The table that stands in a docstring behind these words. Two spaces or more part its columns."""
+    """The table that stands in a docstring behind these words. Two spaces or more part its columns.
+
+    Its headings take one line, or two that stand one below the other.
+    """
     assert doc is not None
     heading, *rows = doc.split(behind)[1].strip("\n").split("\n\n")[0].splitlines()
     columns = re.split(r" {2,}", heading.strip())
+    if rows[0].startswith(" " * (len(heading) - len(heading.lstrip()))):
+        columns = [
+            f"{above} {below}" for above, below in zip(columns, re.split(r" {2,}", rows.pop(0).strip()), strict=True)
+        ]
     found = {}
     for row in rows:
         name, *cells = re.split(r" {2,}", row.strip())

@@ -47,16 +47,16 @@ _END: Final = object()
 class StoreState(Enum):
     """The state of the store, as this replica sees it. Only `RedisStore` changes it.
 
-                a connection   everything   a write      some answers   an answer   no connection,
-                is ready       is told      is refused   are late       is quick    no answer
-    DOWN        TELLING        -            -            -              -           DOWN
-    TELLING     -              UP           REFUSED      SLOW           TELLING     DOWN
-    UP          -              -            REFUSED      SLOW           UP          DOWN
-    SLOW        -              SLOW         REFUSED      SLOW           TELLING     DOWN
-    REFUSED     -              -            REFUSED      REFUSED        REFUSED     DOWN
+                a connection  everything  something     a write     some answers  an answer  no connection,
+                is ready      is told     was not told  is refused  are late      is quick   no answer
+    DOWN        TELLING       -           DOWN          -           -             -          DOWN
+    TELLING     -             UP          TELLING       REFUSED     SLOW          TELLING    DOWN
+    UP          -             -           TELLING       REFUSED     SLOW          UP         DOWN
+    SLOW        -             SLOW        SLOW          REFUSED     SLOW          TELLING    DOWN
+    REFUSED     -             -           TELLING       REFUSED     REFUSED       REFUSED    DOWN
 
-    `REFUSED` becomes TELLING after a second. `UP` becomes TELLING when something was not told, or was forgotten: too
-    much waited, the store was emptied, a reload has changed keys or how long they are kept.
+    Not told, or forgotten: too much waited, the store was emptied, a reload has changed keys or how long they are kept.
+    Behind a refusal everything is told anew, and not before a second is over.
     """
 
     DOWN = "down"
