@@ -106,9 +106,8 @@ class ClientConnection(ClientWire):
         self._limits = owner.limits
         super().__init__(loop, owner.buffers, self._limits.stall_timeout, self._limits.request_timeout)
         self._enter(self.begins, self.loop.time() + self._limits.request_timeout)
-        self.task: asyncio.Task[None] | None = None
-        self._exchange: Exchange | None = None  # the one that `task` handles
-        self._receiving: Exchange | None = None  # the one whose body is arriving: that, or the last in the queue
+        self._serving = _Serving()
+        self._receiving: Exchange | None = None  # whose body is arriving: the one that is served, or the last waiting
         self._queue = _Queue(owner.buffers)
         self._refused: http1.Refusal | None = None  # to be answered behind the requests before it
         self._is_last = False  # the connection ends once all requests that came are answered
@@ -132,24 +131,15 @@ class ClientConnection(ClientWire):
         self._enter(State.CLOSED)
         self._owner.lost(self)
         self._break_off()
-        if self.task is not None:
-            self.task.cancel()
-            self.task = None  # a task that has not begun never clears this itself
-        if self._exchange is not None:
-            self._exchange.close()
-            self._exchange = None
+        self._serving.forget()
         self._queue.forget(self)
         self._reader.close()
 
     def eof_received(self) -> bool:
         # A half-close looks as if the client left, and a client that leaves must end its stream at once.
-        if self._would_look_whole:
+        if self._serving.would_look_whole:
             self.abort()
         return False
-
-    @property
-    def _would_look_whole(self) -> bool:
-        return self._exchange is not None and self._exchange.would_look_whole
 
     # ---- what arrives ----
 
@@ -222,27 +212,18 @@ class ClientConnection(ClientWire):
         self._break_off()
         self._refused = refused
         if self.state is not _SERVING:
-            self._tell(refused)
+            self._hang_up(refused)
 
     # ---- exchanges ----
 
     def _start(self, exchange: Exchange) -> None:
         self._enter(_SERVING)
-        self._exchange = exchange
-        self.task = self.loop.create_task(self._run(exchange))
+        self._serving.exchange, self._serving.task = exchange, self.loop.create_task(self._run(exchange))
 
     async def _run(self, exchange: Exchange) -> None:
-        refused: http1.Refusal | None = None
-        try:
-            await self._owner.handle(exchange)
-        except ClientGone as gone:
-            gone.__traceback__ = None  # break the reference cycle: its frames hold what holds the error
-            refused = None if exchange.started else self._refused
-        except asyncio.CancelledError:
-            pass
-        except Exception:
-            log.exception("a request could not be handled")  # a fault of what handles faults
-        self.task = self._exchange = None
+        was_cut = await _handle(self._owner.handle, exchange)
+        refused = self._refused if was_cut and not exchange.started else None
+        self._serving.exchange = self._serving.task = None
         self.limit_stalls(True)
         came = exchange.body.is_whole
         exchange.close()  # a body that nobody read would hold up the next request
@@ -252,7 +233,7 @@ class ClientConnection(ClientWire):
     def _end(self, exchange: Exchange, came: bool, refused: http1.Refusal | None) -> None:
         """The handler has ended: decide what follows. `came`: its request was whole; `refused` is sent in its place."""
         if refused is not None:
-            self._tell(refused)
+            self._hang_up(refused)
         elif not exchange.finished:
             # A reset also destroys earlier responses that are unread. So it is sent only if nothing else shows the cut.
             self.abort() if exchange.would_look_whole else self._hang_up()
@@ -269,10 +250,8 @@ class ClientConnection(ClientWire):
         """Serve the next request of the queue; else send the refusal that waits behind it; else wait for a request."""
         if self._queue:
             self._start(self._queue.take(self))
-        elif self._refused is not None:
-            self._tell(self._refused)
-        elif self._is_last:
-            self._hang_up()
+        elif self._refused is not None or self._is_last:
+            self._hang_up(self._refused)
         elif self._reader.state is _HEAD_COMES:
             self._enter(State.HEAD, self.loop.time() + self._limits.request_timeout)
         else:
@@ -281,10 +260,6 @@ class ClientConnection(ClientWire):
     @property
     def is_ending(self) -> bool:
         return self._is_last and not self._queue and self._refused is None
-
-    def _tell(self, refused: http1.Refusal) -> None:
-        write_refusal(self, refused)
-        self._hang_up()
 
     # ---- the end ----
 
@@ -304,18 +279,16 @@ class ClientConnection(ClientWire):
     def look_for_its_end(self) -> None:
         """Notice that the client has left: the loop does not see it while the connection is not read."""
         left = self.has_left()
-        if left == "reset" or (left and self._would_look_whole):
+        if left == "reset" or (left and self._serving.would_look_whole):
             self.abort()
         elif left:
             self._hang_up()
-            if self.task is not None:
-                self.task.cancel()
+            self._serving.cancel()
 
     @property
     def is_busy(self) -> bool:
         """Whether a drain waits for it: for the end of an answer, or for its reader, never for the end of a stream."""
-        streams = self._exchange is not None and self._exchange.streams
-        return self.state in (_SERVING, _SKIPPING, _LINGERING) and not streams
+        return self.state in (_SERVING, _SKIPPING, _LINGERING) and not self._serving.streams
 
     def close_when_idle(self) -> None:
         """Serve what has come, then close."""
@@ -325,32 +298,76 @@ class ClientConnection(ClientWire):
 
     def end(self) -> "asyncio.Task[None] | None":
         """End it now. Returns its handler, which is cancelled; the handler's end cuts a response under way."""
-        if self._would_look_whole:
+        if self._serving.would_look_whole:
             self.abort()
-        elif self.task is None or not self.is_busy:
+        elif self._serving.task is None or not self.is_busy:
             self.close()
-        if self.task is not None:
-            self.task.cancel()
-        return self.task
+        return self._serving.cancel()
 
-    def _hang_up(self) -> None:
-        """Linger, as nginx does; behind TLS the transport itself waits for the client's close_notify."""
+    def _hang_up(self, refused: http1.Refusal | None = None) -> None:
+        """Send a refusal, if there is one, and linger, as nginx does; a transport of TLS waits for the close_notify."""
+        if refused is not None:
+            write_refusal(self, refused)
         self._enter(_LINGERING, self.loop.time() + min(_LINGER_S, self.stall_timeout_s))
         self._reader.close()
         self._queue.forget(self)
-        for exchange in (self._receiving, self._exchange):
+        for exchange in (self._receiving, self._serving.exchange):
             if exchange is not None:
                 exchange.body.drop()  # unread, it may hold up reading
         self._receiving = None
-        if self.transport is not None and not self.transport.is_closing():
-            try:
-                self.transport.write_eof()
-            except (NotImplementedError, OSError):  # TLS, or the client has left
-                self.close()
+        self.end_writing()
 
 
 def _late(missing: str) -> http1.Refusal:
     return http1.Refusal(408, b"Request Timeout", missing)
+
+
+class _Serving:
+    """The exchange that is served, and the task of its handler: one of a connection, or none."""
+
+    __slots__ = ("exchange", "task")
+
+    def __init__(self) -> None:
+        self.exchange: Exchange | None = None
+        self.task: asyncio.Task[None] | None = None
+
+    @property
+    def would_look_whole(self) -> bool:
+        """Whether the response would look whole if the connection ended now without a reset."""
+        return self.exchange is not None and self.exchange.would_look_whole
+
+    @property
+    def streams(self) -> bool:
+        """Whether the response is an event stream without an end to wait for."""
+        return self.exchange is not None and self.exchange.streams
+
+    def cancel(self) -> "asyncio.Task[None] | None":
+        """Cancel the handler, if there is one, and return it."""
+        if self.task is not None:
+            self.task.cancel()
+        return self.task
+
+    def forget(self) -> None:
+        """The connection is lost."""
+        self.cancel()
+        self.task = None  # a task that has not begun never clears this itself
+        if self.exchange is not None:
+            self.exchange.close()
+            self.exchange = None
+
+
+async def _handle(handle: Callable[[Exchange], Awaitable[None]], exchange: Exchange) -> bool:
+    """Have an exchange handled to its end. Returns whether its request broke off."""
+    try:
+        await handle(exchange)
+    except ClientGone as gone:
+        gone.__traceback__ = None  # break the reference cycle: its frames hold what holds the error
+        return True
+    except asyncio.CancelledError:
+        pass
+    except Exception:
+        log.exception("a request could not be handled")  # a fault of what handles faults
+    return False
 
 
 class _Queue(list[Exchange]):

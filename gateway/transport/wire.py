@@ -180,6 +180,14 @@ class Wire(asyncio.BufferedProtocol):
                 sock.setsockopt(SOL_SOCKET, SO_LINGER, _RESET)
             self.transport.abort()
 
+    def end_writing(self) -> None:
+        """Tell the peer that nothing more comes. Where only a close can tell it, the connection is closed."""
+        if self.transport is not None and not self.transport.is_closing():
+            try:
+                self.transport.write_eof()
+            except (NotImplementedError, OSError):  # TLS, or the peer has left
+                self.close()
+
     def close(self) -> None:
         """Close the connection once all that was written has gone out."""
         if self.transport is not None:

@@ -89,7 +89,7 @@ def forgets_to_cancel(patch: Patch) -> None:
     lost = ClientConnection.connection_lost
 
     def connection_lost(self: ClientConnection, exc: Exception | None) -> None:
-        self.task = None
+        self._serving.task = None
         lost(self, exc)
 
     patch.setattr(ClientConnection, "connection_lost", connection_lost)
