@@ -166,7 +166,7 @@ class ClientConnection(ClientWire):
         if self.state is _IDLE and reader.state is _HEAD_COMES:
             self._enter(State.HEAD, self.loop.time() + self._limits.request_timeout)
 
-    def _take(self, event: http1.Event) -> None:
+    def _take(self, event: http1.RequestEvent) -> None:
         if self.state is _LINGERING:
             return  # an event before this one was the last
         if isinstance(event, http1.Head):

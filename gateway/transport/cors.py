@@ -24,15 +24,15 @@ _FIELDS_BYTES_MAX: Final = 8000  # of what is noted of one response
 _NONE: Final = Headers()
 _NOBODY: Final = (b"", _NONE)
 
-_Resource: TypeAlias = tuple[bytes, bytes]  # origin and path
+_AtOrigin: TypeAlias = tuple[bytes, bytes]  # origin and path
 
 
 class Cors:
     """What one upstream told the pages of each origin, by path."""
 
     def __init__(self) -> None:
-        self._told: dict[_Resource, tuple[bytes, Headers]] = {}  # the last answer: who got it, and its fields
-        self._preflights: dict[_Resource, Headers] = {}
+        self._told: dict[_AtOrigin, tuple[bytes, Headers]] = {}  # the last answer: who got it, and its fields
+        self._preflights: dict[_AtOrigin, Headers] = {}
 
     def note(self, origin: bytes, target: bytes, who: bytes | None, status: int, headers: Headers) -> None:
         """Note a response to a request of `origin` for `target`, of the identity `who`; None stands for a preflight."""
@@ -61,7 +61,7 @@ class Cors:
         # An answer goes before a preflight: only an answer tells which fields a page may read.
         return self._told[page][1] if page in self._told else self._preflights.get(page, _NONE)
 
-    def _forget(self, page: _Resource) -> None:
+    def _forget(self, page: _AtOrigin) -> None:
         self._told.pop(page, None)
         self._preflights.pop(page, None)
 
@@ -69,7 +69,7 @@ class Cors:
 _Noted = TypeVar("_Noted")
 
 
-def _put(notes: dict[_Resource, _Noted], page: _Resource, noted: _Noted) -> None:
+def _put(notes: dict[_AtOrigin, _Noted], page: _AtOrigin, noted: _Noted) -> None:
     notes.pop(page, None)
     notes[page] = noted
     if len(notes) > _ENTRIES_MAX:

@@ -107,7 +107,7 @@ class End:
 _END: Final = End(Headers())  # of a request without trailers, as nearly all are
 
 
-Event: TypeAlias = Head | bytes | End | Refusal
+RequestEvent: TypeAlias = Head | bytes | End | Refusal
 """A head, a piece of the body, the end, or a refusal."""
 
 
@@ -174,9 +174,9 @@ class RequestReader:
         trailers = 0 if self._chunks is None else self._chunks.trailer_bytes
         return trailers + (len(self._pending) if self._waits else 0)
 
-    def read(self) -> list[Event]:
+    def read(self) -> list[RequestEvent]:
         """The events of the next bytes: of all that arrived, except what may be further requests."""
-        events: list[Event] = []
+        events: list[RequestEvent] = []
         try:
             if self.state is not Reading.BODY:
                 head = self._known_head()
@@ -277,7 +277,7 @@ class RequestReader:
             llhttp = httptools.HttpRequestParser
             self._chunks = Chunks(llhttp, _CHUNKS_FOLLOW, self._max, self._fields_max, _NO_TRAILERS)
 
-    def _read_body(self, events: list[Event]) -> None:
+    def _read_body(self, events: list[RequestEvent]) -> None:
         """Read on in the body: all that has come of it, or some chunks. Raises Refusal."""
         if self._left == _CHUNKED:
             self._read_chunks(events)
@@ -291,12 +291,12 @@ class RequestReader:
         if not self._left:
             self._end(events, _END)
 
-    def _end(self, events: list[Event], end: End) -> None:
+    def _end(self, events: list[RequestEvent], end: End) -> None:
         events.append(end)
         self._chunks = None
         self.state = Reading.BETWEEN if self._keep_alive else Reading.OVER
 
-    def _read_chunks(self, events: list[Event]) -> None:
+    def _read_chunks(self, events: list[RequestEvent]) -> None:
         chunks = self._chunks
         data = self._up_to_a_head(bytes(self._pending[self._at : self._at + _CHUNKS_AT_ONCE]))
         assert chunks is not None

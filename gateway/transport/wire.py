@@ -24,7 +24,7 @@ _USER_TIMEOUT_MAX_MS: Final = 2**31 - 1
 _RESET: Final = struct.pack("ii", 1, 0)  # on, for 0 seconds: what is not sent yet is dropped, and RST is sent
 
 
-Link: TypeAlias = tuple[tuple[str, int], tuple[str, int]]
+Ends: TypeAlias = tuple[tuple[str, int], tuple[str, int]]
 """A connection as one side sees it: its own address and port, and the other side's."""
 
 
@@ -35,7 +35,7 @@ class Links:
     """
 
     def __init__(self) -> None:
-        self._wires: WeakValueDictionary[Link, Wire] = WeakValueDictionary()
+        self._wires: WeakValueDictionary[Ends, Wire] = WeakValueDictionary()
         self.reading_on: set[asyncio.Task[None]] = set()  # streams that are read on behind a response (channel.py)
 
     def add(self, wire: "Wire") -> None:
@@ -66,7 +66,7 @@ class Wire(asyncio.BufferedProtocol):
         self.stall_timeout_s = stall_timeout_s
         self._unsent = Account(buffers)  # in the transport's buffer, while that is over its limit
         self.transport: asyncio.Transport | None = None
-        self.link: Link | None = None
+        self.link: Ends | None = None
         self.is_own: bool | None = None  # of an accepted connection: the gateway opened it; None before it was asked
         self._reading_held = 0
         self._input: select.poll | None = None

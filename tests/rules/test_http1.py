@@ -12,14 +12,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.transport.http1 import End, Event, Head, Refusal, RequestReader
+from gateway.transport.http1 import End, Head, Refusal, RequestEvent, RequestReader
 from tests.rules import strict_http1 as strict
 
 FIELDS_MAX = 20_000  # more than `limits.header_fields_max` has by default, so that bytes decide
 Seen = list[tuple[object, ...]]
 
 
-def events(reader: RequestReader, *pieces: bytes) -> Iterator[Event]:
+def events(reader: RequestReader, *pieces: bytes) -> Iterator[RequestEvent]:
     """What a reader gives of all that arrives."""
     for piece in pieces:
         reader.add(piece)

@@ -214,13 +214,20 @@ def test_classes_and_functions_are_of_a_size_to_read(file: Path) -> None:
     assert not too_large(sized(file.read_text()), file.stem)
 
 
-def test_no_two_classes_have_one_name() -> None:
+def aliases(source: str) -> list[str]:
+    """The names of types that stand for other types."""
+    found = [node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.AnnAssign)]
+    return [ast.unparse(node.target) for node in found if ast.unparse(node.annotation).endswith("TypeAlias")]
+
+
+def test_no_two_classes_or_aliases_have_one_name() -> None:
     """A leading underscore makes no other name of it."""
     classes = defaultdict(list)
     for file in FILES:
-        for name, is_class, _ in sized(file.read_text()):
-            if is_class:
-                classes[name.rpartition(".")[2].lstrip("_")].append(f"{module_of(file)}.{name}")
+        source = file.read_text()
+        named = [name for name, is_class, _ in sized(source) if is_class] + aliases(source)
+        for name in named:
+            classes[name.rpartition(".")[2].lstrip("_")].append(f"{module_of(file)}.{name}")
     assert not {name: where for name, where in classes.items() if len(where) > 1}
 
 
