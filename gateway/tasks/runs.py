@@ -11,7 +11,7 @@ from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
 from itertools import accumulate
-from typing import Final, Protocol, TypeAlias
+from typing import Final, TypeAlias
 
 from gateway.mcp.task import TOP, UNKNOWN, Instant, SortKey
 
@@ -31,26 +31,8 @@ def within(bounds: Bounds, at: Instant) -> bool:
     return at == UNKNOWN or ((low is None or low <= at) and (high is None or at <= high))
 
 
-class Keys(Protocol):
-    """Sorted keys, each with an index."""
-
-    def __len__(self) -> int: ...
-
-    def bisect_left(self, key: SortKey) -> int:
-        """The index of a key, or the index at which it would be added."""
-
-    def bisect_right(self, key: SortKey) -> int:
-        """The index behind a key, or the index at which it would be added."""
-
-    def slices(self, wanted: "Range") -> Slices:
-        """The keys in a range."""
-
-    def walk(self, start: int, stop: int, descending: bool) -> Iterator[SortKey]:
-        """The keys from index `start` to before `stop`, in order."""
-
-
 class Run:
-    """A few thousand keys at most, in one list."""
+    """A few thousand keys at most, sorted, in one list."""
 
     __slots__ = ("instants", "keys")
 
@@ -108,7 +90,7 @@ class Run:
         return place
 
     def bisect_left(self, key: SortKey) -> int:
-        """As `Keys.bisect_left`."""
+        """The index of a key, or the index at which it would be added."""
         instants, at = self.instants, float(key.at)  # two instants can be the same float
         low = bisect_left(instants, at)
         if low == len(instants) or instants[low] != at:
@@ -116,12 +98,12 @@ class Run:
         return bisect_left(self.keys, key, low, bisect_right(instants, at, low))
 
     def bisect_right(self, key: SortKey) -> int:
-        """As `Keys.bisect_right`."""
+        """The index behind a key, or the index at which it would be added."""
         place = self.bisect_left(key)
         return place + (place < len(self.keys) and self.keys[place] == key)
 
     def slices(self, wanted: "Range") -> Slices:
-        """As `Keys.slices`."""
+        """The keys in a range."""
         instants, (first, beyond), (low, high) = self.instants, wanted.ends, wanted.floats
         start, stop = bisect_left(instants, low), bisect_right(instants, high)
         if start < len(instants) and instants[start] == low:
@@ -144,13 +126,13 @@ class Run:
         return None if key is None or key < first or not key < beyond else key
 
     def walk(self, start: int, stop: int, descending: bool) -> Iterator[SortKey]:
-        """As `Keys.walk`."""
+        """The keys from index `start` to before `stop`, in order."""
         places = range(start, stop)
         return map(self.keys.__getitem__, reversed(places) if descending else places)
 
 
 class Runs:
-    """Any number of keys."""
+    """Any number of keys, sorted. What it has of a `Run` means the same."""
 
     def __init__(self) -> None:
         self._runs = [Run([])]
@@ -192,29 +174,28 @@ class Runs:
             yield
 
     def bisect_left(self, key: SortKey) -> int:
-        """As `Keys.bisect_left`."""
         at = self._ends.bisect_left(key)
         return self._places()[at] + self._runs[at].bisect_left(key)
 
     def bisect_right(self, key: SortKey) -> int:
-        """As `Keys.bisect_right`."""
         at = self._ends.bisect_left(key)
         return self._places()[at] + self._runs[at].bisect_right(key)
 
     def slices(self, wanted: "Range") -> Slices:
-        """As `Keys.slices`."""
         first, beyond = wanted.ends
         unknown = self.bisect_left(KNOWN) if self._runs[0] and self._runs[0][0].at == UNKNOWN else 0
         stop = self.bisect_left(beyond)
         return (0, unknown), (min(self.bisect_left(first), stop), stop)
 
     def walk(self, start: int, stop: int, descending: bool) -> Iterator[SortKey]:
-        """As `Keys.walk`."""
         starts = self._places()
         reach = range(bisect_right(starts, start) - 1, bisect_left(starts, stop))
         for at in reversed(reach) if descending else reach:
             run, before = self._runs[at], starts[at]
             yield from run.walk(max(start - before, 0), min(stop - before, len(run)), descending)
+
+
+Keys: TypeAlias = Run | Runs
 
 
 def halves(count: int, at_end: bool) -> list[slice]:
