@@ -25,28 +25,11 @@ class Outbox:
     """The way to one requestor for messages ahead of its answer."""
 
     def __init__(self, reply: Reply, message: Message, clock: Callable[[], float]) -> None:
-        self._reply = reply
+        self.reply = reply
         self._message = message
         self._clock = clock
         self._progress_due_at = 0.0
         self._progress = 0  # the number of tasks last told
-
-    @property
-    def is_full(self) -> bool:
-        """Whether `drain` waits: the requestor is too far behind."""
-        return self._reply.is_full
-
-    def hold(self, size_bytes: int) -> None:
-        """Hold room for a response. Raises Overloaded."""
-        self._reply.hold(size_bytes)
-
-    def forward(self, data: bytes) -> None:
-        """Pass on a message that came with the responses to the crawler's requests."""
-        self._reply.forward(data)
-
-    async def drain(self) -> None:
-        """Wait until the requestor has taken enough."""
-        await self._reply.drain()
 
     @cached_property
     def _progress_token(self) -> bytes:
@@ -57,11 +40,11 @@ class Outbox:
     def progress(self, tasks: int) -> None:
         """Tell how many tasks have been read so far, at intervals, if the requestor asked for progress."""
         now = self._clock()
-        if not self._progress_token or now < self._progress_due_at or tasks <= self._progress or self.is_full:
+        if not self._progress_token or now < self._progress_due_at or tasks <= self._progress or self.reply.is_full:
             return
         self._progress_due_at, self._progress = now + _PROGRESS_INTERVAL_S, tasks
         params = b'{"progressToken":%b,"progress":%d,"message":"tasks read"}' % (self._progress_token, tasks)
-        self.forward(b'{"jsonrpc":"2.0","method":"notifications/progress","params":%b}' % params)
+        self.reply.forward(b'{"jsonrpc":"2.0","method":"notifications/progress","params":%b}' % params)
 
 
 class Answer(msgspec.Struct):
@@ -106,14 +89,14 @@ class Ask:
         It waits until one of the clients has room.
         """
         while self.outboxes:
-            free = next((box for box in self.outboxes if not box.is_full), None)
+            free = next((box for box in self.outboxes if not box.reply.is_full), None)
             self._is_stuck.clear()
             if free is not None:
-                free.forward(data)
+                free.reply.forward(data)
                 return
             self._joined_or_left.clear()
             self._is_stuck.set()
-            await first_of(self._joined_or_left.wait(), *(box.drain() for box in self.outboxes))
+            await first_of(self._joined_or_left.wait(), *(box.reply.drain() for box in self.outboxes))
 
     def progress(self, tasks: int) -> None:
         """Tell every waiting query how many tasks have been read."""

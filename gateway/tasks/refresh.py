@@ -21,7 +21,7 @@ from gateway.tasks.freshness import KNOCK, Ages, Plan
 from gateway.tasks.index import UNLIMITED, QueryPage
 from gateway.tasks.passing import PLAIN
 from gateway.tasks.ports import Caller, Counts
-from gateway.tasks.refreshes import Crawl, Delta, Knock, Parts, Refresh
+from gateway.tasks.refreshes import Crawl, Delta, Knock, Refresh
 from gateway.tasks.scan import Scanner
 from gateway.tasks.sessions import Forgotten, Session, Sessions, TooLarge
 
@@ -56,8 +56,8 @@ class Refresher:
             caller.toll.pay(1)
 
         async def on_message(data: bytes) -> None:
-            outbox.forward(data)
-            await outbox.drain()
+            outbox.reply.forward(data)
+            await outbox.reply.drain()
 
         crawler, asked_at = Crawler(caller, self._limits, self._counts, on_message, as_it_came=True), self._clock()
         try:
@@ -150,11 +150,11 @@ class Refresher:
                 caller.toll.pay(plan.reads + len(new))
             ask = Ask(session.asks, [*new, None] if plan.reads else new, self._clock())
             crawler = Crawler(caller, self._limits, self._counts, self._on_message(session, ask))
-            parts = Parts(session, self._sessions, crawler, ask, self._ages, self._counts, self._clock)
+            parts = session, self._sessions, crawler, ask, self._ages, self._counts, self._clock
             if plan.knock:
-                refresh = Knock(parts)
+                refresh = Knock(*parts)
             else:
-                refresh = Crawl(parts) if plan.crawl else Delta(parts, query, plan.look, new)
+                refresh = Crawl(*parts) if plan.crawl else Delta(*parts, query, plan.look, new)
             ask.task = asyncio.create_task(refresh.run())
             waits.add(ask)
         await together(*(self._await(wait, outbox, oldest) for wait in waits))

@@ -8,9 +8,10 @@ import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from contextlib import aclosing
+from dataclasses import dataclass, field
 from enum import Enum
 from itertools import chain
-from typing import Final, NamedTuple
+from typing import Final
 
 import msgspec
 
@@ -51,31 +52,18 @@ class RefreshState(Enum):
     FAILED = "failed"
 
 
-class Parts(NamedTuple):
-    """What a refresh works with."""
-
-    session: Session
-    sessions: Sessions
-    crawler: Crawler
-    ask: Ask
-    ages: Ages
-    counts: Counts
-    clock: Callable[[], float]
-
-
+@dataclass(eq=False)
 class Refresh(ABC):
-    """One refresh of a session."""
+    """One refresh of a session, and what it works with."""
 
-    def __init__(self, parts: Parts) -> None:
-        self.state = RefreshState.ASKING
-        self._session = parts.session
-        self._sessions = parts.sessions
-        self._crawler = parts.crawler
-        self._ask = parts.ask
-        self._ages = parts.ages
-        self._counts = parts.counts
-        self._clock = parts.clock
-        self._known = parts.session.known
+    _session: Session
+    _sessions: Sessions
+    _crawler: Crawler
+    _ask: Ask
+    _ages: Ages
+    _counts: Counts
+    _clock: Callable[[], float]
+    state: RefreshState = field(default=RefreshState.ASKING, init=False)
 
     @property
     def requests(self) -> int:
@@ -270,14 +258,13 @@ class Crawl(Refresh):
             await asyncio.sleep(0)
 
 
+@dataclass(eq=False)
 class Delta(Refresh):
     """Ask for single tasks; at the same time, if the plan says so, look where new tasks appear."""
 
-    def __init__(self, parts: Parts, query: Query, look: bool, task_ids: Sequence[str]) -> None:
-        super().__init__(parts)
-        self._query = query
-        self._looks = look
-        self._task_ids = task_ids
+    _query: Query
+    _looks: bool
+    _task_ids: Sequence[str]
 
     async def _ask_all(self) -> None:
         began_at = self._clock()

@@ -98,7 +98,7 @@ class Scanner:
             if caller.toll is not None:
                 caller.toll.pay(1)
             scan.task = asyncio.create_task(self._run(session, caller, scan))
-        selection = Selection(position, self._limits, outbox.hold)
+        selection = Selection(position, self._limits, outbox.reply.hold)
         scan.selections.append(selection)
         try:
             await scan.join(outbox)
