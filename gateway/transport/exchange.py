@@ -155,10 +155,7 @@ class Exchange:
 
     def respond(self, status: int, reason: bytes, headers: Iterable[tuple[bytes, bytes]], body: bytes) -> None:
         """Send a whole response of the gateway's own."""
-        fields = Headers(headers)
-        if status != 204:
-            fields = fields.with_value(b"content-length", b"%d" % len(body))
-        self.begin(status, reason, fields, "none" if status == 204 else "length")
+        self.begin(status, reason, Headers(headers).with_value(b"content-length", b"%d" % len(body)), "length")
         self.send(body)
         self.end()
 

@@ -14,7 +14,7 @@ llhttp knows only registered methods and ASCII targets: others get 400 (DESIGN 1
 
 import enum
 import re
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias
 
 import httptools
 
@@ -95,13 +95,10 @@ class Head:
         return self._headers
 
 
-class End:
+class End(NamedTuple):
     """The request is whole."""
 
-    __slots__ = ("trailers",)
-
-    def __init__(self, trailers: Headers) -> None:
-        self.trailers = trailers
+    trailers: Headers
 
 
 _END: Final = End(Headers())  # of a request without trailers, as nearly all are

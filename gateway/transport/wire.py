@@ -74,7 +74,6 @@ class Wire(asyncio.BufferedProtocol):
         self._drained: asyncio.Future[None] | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport) or hasattr(transport, "write")
         self.transport = transport  # type: ignore[assignment]  # uvloop's are no asyncio.Transport
         ends = transport.get_extra_info("sockname"), transport.get_extra_info("peername")
         if isinstance(ends[0], tuple) and isinstance(ends[1], tuple):
