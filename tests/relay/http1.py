@@ -19,7 +19,7 @@ _TOKEN: Final = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _VALUE: Final = re.compile(rb"[\t\x20-\x7e\x80-\xff]*")
 _STATUS_LINE: Final = re.compile(rb"HTTP/1\.[01] [1-5][0-9][0-9] [\t\x20-\x7e\x80-\xff]*")
 _REQUEST_LINE: Final = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+ [!-\xff]+ HTTP/1\.[01]")
-_CHUNK_SIZE: Final = re.compile(rb"([0-9A-Fa-f]{1,15})(?:;[^\r\n]*)?")
+_CHUNK_SIZE: Final = re.compile(rb"([0-9A-Fa-f]{1,15})(?:;[\t\x20-\x7e\x80-\xff]*)?")
 
 
 class Malformed(Exception):
@@ -67,10 +67,12 @@ class Message:
 class Reader:
     """The messages of one direction of a connection, read as bytes are fed; those that are whole are read once."""
 
-    def __init__(self) -> None:
+    def __init__(self, bare: bool = False) -> None:
+        """`bare`: line ends in front of a request may be bare, as llhttp has it; else they are CR LF."""
         self.data = bytearray()
+        self.done: list[Message] = []  # those that are whole, as far as they were read
+        self._empty_lines = re.compile(rb"[\r\n]*" if bare else rb"(?:\r\n)*")
         self._at = 0
-        self._done: list[Message] = []
         self._asked = 0  # of the methods that responses answer to
         self._whole_at = 0  # how much data there must be before the request under way can be whole
 
@@ -81,29 +83,29 @@ class Reader:
     def requests(self) -> list[Message]:
         """The requests whose heads have come; the last one may not be whole."""
         while True:
-            while self.data.startswith(b"\r\n", self._at):  # to be ignored before a request line (RFC 9112, 2.2)
-                self._at += 2
+            if ignored := self._empty_lines.match(self.data, self._at):  # before a request line (RFC 9112, 2.2)
+                self._at = ignored.end()
             head = _head(self.data, self._at, _REQUEST_LINE)
             if head is None:
-                return list(self._done)
+                return list(self.done)
             message, after = _with_body(self.data, head[2], Message(*head[:2], _framing(head[1]) or "none"))
             if not message.whole:
                 self._whole_at = after if message.framing == "length" else 0
-                return [*self._done, message]
-            self._done.append(message)
+                return [*self.done, message]
+            self.done.append(message)
             self._at = after
 
     def count(self) -> int:
         """How many requests have begun; costs nothing while a large body arrives."""
-        return len(self._done) + 1 if len(self.data) < self._whole_at else len(self.requests())
+        return len(self.done) + 1 if len(self.data) < self._whole_at else len(self.requests())
 
     def methods(self) -> list[bytes]:
         """The methods of the requests, and one more for bytes behind them that are no request: they may be refused."""
         with contextlib.suppress(Malformed):
             heads = self.requests()
-            if self._at == len(self.data) or len(heads) > len(self._done):
+            if self._at == len(self.data) or len(heads) > len(self.done):
                 return [request.method for request in heads]
-        return [*(request.method for request in self._done), b"POST"]
+        return [*(request.method for request in self.done), b"POST"]
 
     def responses(self, methods: Sequence[bytes], end: End = "open") -> list[Message]:
         """The responses, 1xx ones included, to requests of these methods on a connection that ended so."""
@@ -116,16 +118,16 @@ class Reader:
                     message = Message(*head[:2], _framing(head[1]) or "close")
             if message.framing == "close":
                 body = bytes(self.data[head[2] :])
-                return [*self._done, Message(message.start, message.fields, "close", body, (), end == "fin")]
+                return [*self.done, Message(message.start, message.fields, "close", body, (), end == "fin")]
             message, after = _with_body(self.data, head[2], message)
             if not message.whole:
-                return [*self._done, message]
-            self._done.append(message)
+                return [*self.done, message]
+            self.done.append(message)
             self._asked += message.is_final
             self._at = after
         if len(self.data) > self._at and self._asked == len(methods):
             raise Malformed(f"bytes behind the last response: {bytes(self.data[self._at :][:100])!r}")
-        return list(self._done)
+        return list(self.done)
 
 
 def _head(data: bytearray, at: int, start_line: re.Pattern[bytes]) -> tuple[bytes, Fields, int] | None:

@@ -1,6 +1,6 @@
 """Requests of HTTP/1.x: every split gives the same events, and what can be read in two ways is refused.
 
-A second reader (strict_http1.py) takes whatever the gateway takes, and reads it the same way.
+A second reader (tests/relay/http1.py) takes whatever the gateway takes, and reads it the same way.
 """
 
 from collections.abc import Iterator
@@ -12,8 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gateway.transport.headers import Headers
 from gateway.transport.http1 import End, Head, Refusal, RequestEvent, RequestReader
-from tests.rules import strict_http1 as strict
+from tests.relay.http1 import Malformed, Reader
 
 FIELDS_MAX = 20_000  # more than `limits.header_fields_max` has by default, so that bytes decide
 Seen = list[tuple[object, ...]]
@@ -187,26 +188,39 @@ def first(data: bytes) -> Seen | None:
 
 
 def second(data: bytes) -> Seen | None:
-    """What the second reader reads."""
+    """What the second reader reads, which forgives no more than the gateway may; None if it refuses some of it."""
     seen: Seen = []
-    for event in strict.RequestParser(65536).feed(data):
-        if isinstance(event, strict.Head):
-            if seen and seen[-1][0] == "last":
-                return seen
-            fields = tuple(event.headers)
-            seen.append(("head", event.method, event.target, event.minor, fields))
-            last = not event.minor or b"close" in event.headers.tokens(b"connection")
-        elif isinstance(event, strict.End):
-            seen.append(("end", tuple(event.trailers)))
-            if last:
-                return seen
-        elif isinstance(event, strict.Refusal):
+    reader, whole = Reader(bare=True), True
+    reader.feed(data)
+    try:
+        messages = reader.requests()
+    except Malformed:
+        messages, whole = reader.done, False
+    for message in messages:
+        headers, minor = Headers(message.fields), int(message.start[-1:])
+        codings, lengths = headers.tokens(b"transfer-encoding"), headers.all(b"content-length")
+        chunked = minor and codings[-1:] == [b"chunked"] and codings.count(b"chunked") == 1
+        if message.method == b"CONNECT" or headers.repeats(b"host") or (minor and b"host" not in headers):
             return None
-        elif seen[-1][0] == "body":
-            seen[-1] = ("body", cast(bytes, seen[-1][1]) + event)
-        else:
-            seen.append(("body", event))
-    return seen
+        if (b"transfer-encoding" in headers and not chunked) or any(len(length) > 18 for length in lengths):
+            return None
+        seen.append(("head", message.method, message.target, minor, message.fields))
+        if message.body:
+            seen.append(("body", message.body))
+        if message.whole:
+            seen.append(("end", message.trailers))
+            if not minor or b"close" in headers.tokens(b"connection"):
+                return seen
+    return seen if whole else None
+
+
+def stripped(seen: Seen) -> Seen:
+    """The same, without white space around the values of fields: it is no part of them (RFC 9112, 5.1)."""
+
+    def without(fields: object) -> object:
+        return tuple((n, v.strip(b" \t")) for n, v in fields) if isinstance(fields, tuple) else fields
+
+    return [(*event[:-1], without(event[-1])) for event in seen]
 
 
 PIECES = st.sampled_from(
@@ -225,7 +239,9 @@ def test_what_is_taken_the_second_reader_takes_and_reads_the_same_way(pieces: li
     if not data.isascii():
         return  # a known difference: targets beyond ASCII
     ours, theirs = first(data), second(data)
-    assert ours is None or ours == theirs, "the gateway takes what the second reader refuses, or reads it differently"
+    assert ours is None or stripped(ours) == theirs, (
+        "the gateway takes what the second reader refuses, or reads it differently"
+    )
 
 
 def test_what_is_behind_a_body_does_not_count_as_its_own_head_or_extensions() -> None:
