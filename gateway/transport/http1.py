@@ -109,16 +109,27 @@ RequestEvent: TypeAlias = Head | bytes | End | Refusal
 
 
 class Reading(enum.Enum):
-    """The state of a reader.
+    """The state of a reader. Each step is made by one method: `_whole_head`, `_begin_body`, `_end`, `close`.
 
-    BETWEEN --first byte of a request line--> HEAD --empty line--> BODY --last byte--> BETWEEN, or OVER if the head
-    said that it is the last request; any state --Refusal--> OVER. Nothing follows OVER.
+               a part of a head  a head is whole  a body ends  the last body ends  what came is refused  it is closed
+    BETWEEN    HEAD              BODY             -            -                   OVER                  OVER
+    HEAD       HEAD              BODY             -            -                   OVER                  OVER
+    BODY       -                 -                BETWEEN      OVER                OVER                  OVER
+    OVER       OVER              OVER             OVER         OVER                OVER                  OVER
+
+    A request without a body has one that ends at once. The last body is that of a request whose head says so.
     """
 
     BETWEEN = enum.auto()
     HEAD = enum.auto()
     BODY = enum.auto()
     OVER = enum.auto()
+
+
+# To get a member from its class costs a call of a function.
+_BETWEEN: Final = Reading.BETWEEN
+_BODY: Final = Reading.BODY
+_OVER: Final = Reading.OVER
 
 
 class RequestReader:
@@ -133,7 +144,7 @@ class RequestReader:
         self._recall = recall
         self._max = head_bytes_max
         self._fields_max = fields_max
-        self.state = Reading.BETWEEN
+        self.state: Reading = _BETWEEN
         self._pending: bytes | bytearray = b""  # what arrived and was not read yet, from `_at` on
         self._at = 0
         self._waits = False  # `_pending` is a head that is not whole, and all of it was looked at
@@ -145,7 +156,7 @@ class RequestReader:
 
     def close(self) -> None:
         """Read nothing more."""
-        self.state = Reading.OVER
+        self.state = _OVER
         self._pending, self._at, self._waits = b"", 0, False
         if self._chunks is not None:
             self._chunks.close()
@@ -156,7 +167,7 @@ class RequestReader:
         if self._waits:
             self._pending += data
             self._waits = False
-        elif self.state is not Reading.OVER:
+        elif self.state is not _OVER:
             self._pending = self._pending[self._at :] + data if self._at < len(self._pending) else data
             self._at = 0
 
@@ -175,20 +186,20 @@ class RequestReader:
         """The events of the next bytes: of all that arrived, except what may be further requests."""
         events: list[RequestEvent] = []
         try:
-            if self.state is not Reading.BODY:
+            if self.state is not _BODY:
                 head = self._known_head()
                 if head is None and (data := self._whole_head()) is not None:
                     head = read_head(data)
                 if head is not None:
                     events.append(head)
                     self._begin_body(head)
-            if self.state is Reading.BODY:
+            if self.state is _BODY:
                 self._read_body(events)
         except Refusal as refused:
             refused.__traceback__ = refused.__context__ = None  # break the reference cycle: its frames hold the events
             events.append(refused)
-            self.state = Reading.OVER
-        if self.state is Reading.OVER:
+            self.close()
+        if self.state is _OVER:
             self.close()
         elif self._at == len(self._pending):
             self._pending, self._at = b"", 0  # an open stream would keep it
@@ -199,7 +210,7 @@ class RequestReader:
     def _known_head(self) -> Head | None:
         """The next head, if all that is pending begins with one that came before."""
         data = self._pending
-        if self._at or self._recall is None or self.state is not Reading.BETWEEN or type(data) is not bytes:
+        if self._at or self._recall is None or self.state is not _BETWEEN or type(data) is not bytes:
             return None
         if (found := self._recall.find(data)) is None:
             return None
@@ -210,7 +221,7 @@ class RequestReader:
     def _whole_head(self) -> bytes | None:
         """The next head, once it is whole; until then its bytes are kept, and nothing else. Raises Refusal."""
         data, start = self._pending, self._at
-        if self.state is Reading.BETWEEN:
+        if self.state is _BETWEEN:
             if data[start] in b"\r\n":
                 start = self._at = _EMPTY_LINES.match(data, start).end()  # type: ignore[union-attr]  # always matches
                 if start == len(data):
@@ -268,7 +279,7 @@ class RequestReader:
     # ---- bodies ----
 
     def _begin_body(self, head: Head) -> None:
-        self.state = Reading.BODY
+        self.state = _BODY
         self._keep_alive, self._left = head.keep_alive, head.body_bytes
         if self._left == _CHUNKED:
             llhttp = httptools.HttpRequestParser
@@ -291,7 +302,7 @@ class RequestReader:
     def _end(self, events: list[RequestEvent], end: End) -> None:
         events.append(end)
         self._chunks = None
-        self.state = Reading.BETWEEN if self._keep_alive else Reading.OVER
+        self.state = _BETWEEN if self._keep_alive else _OVER
 
     def _read_chunks(self, events: list[RequestEvent]) -> None:
         chunks = self._chunks
@@ -302,7 +313,7 @@ class RequestReader:
             events.append(piece)
         if chunks.is_whole:
             self._end(events, End(Headers.of(chunks.fields)) if chunks.fields else _END)
-        if chunks.fault is not None and self.state is not Reading.OVER:  # behind the last request nothing matters
+        if chunks.fault is not None and self.state is not _OVER:  # behind the last request nothing matters
             raise _fault(chunks.fault, "")
 
     def _up_to_a_head(self, data: bytes) -> bytes:
