@@ -1,8 +1,9 @@
 """The part of section `index` that has rates: filtered pages from a warm index beside relayed pings.
 
 How: the kinds of queries of questions.py, another each time; one query again and again; and a ping. Each goes over 32
-connections in a closed loop; they take turns, in short rounds. The ping goes through a gateway of its own, on the same core, to the least of upstreams (upstream.py): it
-costs what section `relay` says. A figure is that of the median round, a ratio the median of the ratios of all rounds.
+connections in a closed loop; they take turns, in short rounds. The ping goes through a gateway of its own, on the same
+core, to the least of upstreams (upstream.py): it costs what section `relay` says. A figure is that of the median round,
+a ratio the median of the ratios of all rounds.
 """
 
 import statistics
