@@ -369,9 +369,11 @@ texts = st.lists(
 @example(b"data: x\rid: 1\rdata: y", b"N")
 @example(b"data: x\rdata: y\ndata: z", b"N")
 @example(b"data: x\rid: 1\rdata: y\ndata: z", b"N")
+@example(b"data: x\n" + BOM + b"data: no\ndata: y", b"")
 def test_new_data_is_read_back_and_every_other_line_is_kept(stream: bytes, data: bytes) -> None:
-    # A line behind CR that begins with a byte order mark might become the stream's first: nobody writes such a thing.
-    assume(b"\r" + BOM not in stream)
+    # Where a line ends with CR, one that begins with a byte order mark might become the stream's first: nobody writes
+    # such a thing.
+    assume(b"\r" not in stream or BOM not in stream[1:])
     events = fed([stream + b"\n\ndata: last\n\n"])
     for at, event in enumerate(events):
         if event.data is None:
