@@ -34,7 +34,7 @@ from gateway.transport.exchange import Exchange
 from gateway.transport.handshakes import TlsServer
 from gateway.transport.headers import Headers
 from gateway.transport.listener import Listener
-from gateway.transport.pool import Pool
+from gateway.transport.pool import Pool, pool_gauges
 from gateway.transport.remembered import Heads
 from gateway.transport.response import ResponseHead
 from gateway.transport.routes import address
@@ -112,35 +112,19 @@ class App:
 
     def _gauges(self) -> dict[str, Gauge]:
         """The gauges: what is in use now, and its limits."""
-        config, pools = self._config, self._pools
+        limits = self._config.index
         store = {} if self._store is None else {"store_up": ("1 if the store serves.", float(self._store.is_up))}
-        clients, active = dict.fromkeys(pools, 0.0), dict.fromkeys(pools, 0.0)
-        for pool in (*pools.values(), *self._retired):
-            if pool.config.name in pools:
-                clients[pool.config.name] += pool.clients
-                active[pool.config.name] += len(pool.active)
         return {
             **store,
             **self._sessions.gauges(),
-            "index_sessions_max": ("Limit of index_sessions.", config.index.sessions_max),
-            "index_bytes_max": ("Limit of index_bytes.", config.index.memory_bytes_max),
-            "connections": ("Connections of clients, without those that are refused.", self._listener.served),
-            "connections_max": ("Limit of connections: those that can be kept.", self._listener.connections_max),
-            "held_bytes": ("Bytes held for clients and upstreams.", self._buffers.held_bytes),
-            "held_bytes_max": ("Limit of held_bytes.", config.limits.held_bytes_max),
-            "upstream_up": (
-                "1 if the upstream is up, 0 if it is down. One that was never asked has no sample.",
-                {n: float(not p.state.is_down) for n, p in pools.items() if p.state.name != "not asked yet"},
-            ),
+            "index_sessions_max": ("Limit of index_sessions.", limits.sessions_max),
+            "index_bytes_max": ("Limit of index_bytes.", limits.memory_bytes_max),
+            **self._listener.gauges(),
+            **self._buffers.gauges(),
+            **pool_gauges(self._pools, self._retired),
             "certificate_expiry_timestamp_seconds": (
                 "When a certificate ends: one shown to an upstream, or the listener's, whose upstream is empty.",
                 self._certificates_end,
-            ),
-            "requests_in_flight": ("Requests of clients that have not ended; an open stream is one.", clients),
-            "upstream_requests_in_flight": ("Requests to the upstream that have not ended.", active),
-            "upstream_requests_max": (
-                "Limit of upstream_requests_in_flight.",
-                {u.name: float(u.requests_max) for u in config.upstreams},
             ),
         }
 

@@ -82,28 +82,15 @@ class StdioProxy:
         self._answering: set[asyncio.Task[None]] = set()
         self._sight: Sight | None = None  # of the client's line that passes in pieces
 
-    async def _lines(self, source: Source, outlet: Outlet) -> AsyncIterator[Line]:
-        """The lines of a side, no faster than the other side takes them. The last one may have no end."""
-        parser, account = LineParser(self._limits.inspected_body_bytes_max), Account(self._buffers)
-        try:
-            while piece := await source.read():
-                for number, line in enumerate(parser.feed(piece), 1):
-                    yield line
-                    if number % _LINES_AT_ONCE == 0:
-                        await asyncio.sleep(0)
-                account.set(parser.pending_bytes)
-                await outlet.sink.drain()
-        finally:
-            account.close()
-        if (rest := parser.rest()) is not None:
-            yield rest
+    def _lines_of(self, source: Source, outlet: Outlet) -> AsyncIterator[Line]:
+        return _lines(source, outlet, self._limits.inspected_body_bytes_max, self._buffers)
 
     # ---- from the client ----
 
     async def serve_client(self, source: Source) -> None:
         """Carry all of the client's lines to the server, then let the answers under way end."""
         last: Line | None = None
-        async for line in self._lines(source, self._to_server):
+        async for line in self._lines_of(source, self._to_server):
             if line.whole and not line.ended:
                 last = line
             elif not await self._is_answered(line):
@@ -195,7 +182,7 @@ class StdioProxy:
         """Carry all of the server's lines to the client. Then fail the gateway's requests that are unanswered."""
         large: LargeLine | None = None
         last: Line | None = None
-        async for line in self._lines(source, self._to_client):
+        async for line in self._lines_of(source, self._to_client):
             if not line.whole:
                 large = self._piece(large or LargeLine(line.raw, self._channel, self._buffers), line)
             elif not self._stays(line):
@@ -282,6 +269,23 @@ class StdioProxy:
         """A line too large to be read has passed. `message_id` is the id of the response in it, None if unknown."""
         if (pending := self._answered(message_id)) is not PLAIN:
             self._hear(pending.unread())
+
+
+async def _lines(source: Source, outlet: Outlet, bytes_max: int, buffers: Buffers) -> AsyncIterator[Line]:
+    """The lines of a side, no faster than the other side takes them. The last one may have no end."""
+    parser, account = LineParser(bytes_max), Account(buffers)
+    try:
+        while piece := await source.read():
+            for number, line in enumerate(parser.feed(piece), 1):
+                yield line
+                if number % _LINES_AT_ONCE == 0:
+                    await asyncio.sleep(0)
+            account.set(parser.pending_bytes)
+            await outlet.sink.drain()
+    finally:
+        account.close()
+    if (rest := parser.rest()) is not None:
+        yield rest
 
 
 def _pending(passed: Passed | None) -> Pending:

@@ -42,6 +42,13 @@ class Buffers:
         """Whether the limit is reached."""
         return self.held_bytes >= self._bytes_max
 
+    def gauges(self) -> dict[str, tuple[str, float]]:
+        """What is held now, and its limit: name of the metric to (help, value)."""
+        return {
+            "held_bytes": ("Bytes held for clients and upstreams.", self.held_bytes),
+            "held_bytes_max": ("Limit of held_bytes.", self._bytes_max),
+        }
+
     def change(self, by_bytes: int) -> None:
         """Count `by_bytes` more; less, if it is negative."""
         self.held_bytes += by_bytes

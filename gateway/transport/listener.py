@@ -90,6 +90,13 @@ class Listener:
         """How many connections there are, without those beyond `connections_max`."""
         return len(self.connections) - len(self.turned_away)
 
+    def gauges(self) -> dict[str, tuple[str, float]]:
+        """The connections that are there now, and their limit: name of the metric to (help, value)."""
+        return {
+            "connections": ("Connections of clients, without those that are refused.", self.served),
+            "connections_max": ("Limit of connections: those that can be kept.", self.connections_max),
+        }
+
     def connection(self) -> ClientConnection:
         """A protocol for one connection: the factory that the event loop's server calls."""
         return ClientConnection(self, asyncio.get_running_loop())
