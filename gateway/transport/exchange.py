@@ -188,29 +188,13 @@ class Exchange:
             self.continued = True
             self.connection.expect_body()
             self.connection.write(CONTINUE)
-        self.taken = self.body.take() if self.body.is_whole else await self._read_as_it_comes(bytes_max)
+        self.taken = self.body.take() if self.body.is_whole else await _read_as_it_comes(self, bytes_max)
         size = len(self.taken)
         if self.account is None and size > SMALL_BYTES_MAX:
             self.account = Account(self.connection.buffers)
         if self.account is not None:
             self.account.set(self.kept_bytes + size)
         return size <= bytes_max
-
-    async def _read_as_it_comes(self, bytes_max: int) -> bytes:
-        pieces, size, has_room = list[bytes](), 0, False
-        while piece := await self.body.read():
-            pieces.append(piece)
-            size += len(piece)
-            if size > SMALL_BYTES_MAX and not has_room and not self.body.is_whole:
-                has_room = True
-                await self._reserve(max(size, min(bytes_max, int(self.headers.get(b"content-length") or bytes_max))))
-            if size > bytes_max:
-                break
-        return b"".join(pieces)
-
-    async def _reserve(self, size_bytes: int) -> None:
-        self.account = self.account or Account(self.connection.buffers)
-        await self.account.reserve(self.kept_bytes + size_bytes, self.connection.room_timeout_s)
 
     def glance(self, piece: bytes) -> bytes:
         """Return a piece of a JSON body as it is. If it is a whole small message, note its JSON-RPC error."""
@@ -261,6 +245,23 @@ class Exchange:
     def expects_continue(self) -> bool:
         """Whether the request says `Expect: 100-continue`. From HTTP/1.0 that does not count (RFC 9110, 10.1.1)."""
         return b"expect" in self.headers.by_name and b"100-continue" in self.headers.tokens(b"expect")
+
+
+async def _read_as_it_comes(exchange: Exchange, bytes_max: int) -> bytes:
+    """The body of a request as far as `bytes_max`, and the piece that goes beyond. Raises Overloaded."""
+    pieces, size, has_room = list[bytes](), 0, False
+    while piece := await exchange.body.read():
+        pieces.append(piece)
+        size += len(piece)
+        if size > SMALL_BYTES_MAX and not has_room and not exchange.body.is_whole:
+            has_room = True
+            stated = int(exchange.headers.get(b"content-length") or bytes_max)
+            exchange.account = account = exchange.account or Account(exchange.connection.buffers)
+            whole = exchange.kept_bytes + max(size, min(bytes_max, stated))
+            await account.reserve(whole, exchange.connection.room_timeout_s)
+        if size > bytes_max:
+            break
+    return b"".join(pieces)
 
 
 def write_refusal(connection: ClientWire, refused: http1.Refusal) -> None:
