@@ -26,7 +26,7 @@ from gateway.client.runs import INTERRUPTED, signalled
 from gateway.client.text import table
 from gateway.operate.logs import printable
 from gateway.tasks.criteria import CRITERIA, Criterion
-from gateway.tasks.values import INSTANT, NotAllowed
+from gateway.tasks.values import INSTANT, NUMBER, NotAllowed
 
 SHOWN_MAX: Final = 10  # tasks that `try --create` shows
 _SERVER: Final = """\
@@ -35,6 +35,7 @@ _SERVER: Final = """\
 _FIELD: Final = re.compile(r"([!#$%&'*+.^_`|~0-9A-Za-z-]+):[ \t]*([\t -~\x80-\xff]*)")
 _AGO: Final = re.compile(r"([0-9]{1,6})([smhdw])")
 _UNITS: Final = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
+_METAVARS: Final = {INSTANT: "INSTANT", NUMBER: "NUMBER"}
 _LINE: Final = "  {:<11} {}"
 
 
@@ -194,7 +195,7 @@ def _flag(name: str) -> str:
 
 def _metavar(criterion: Criterion) -> str:
     kind = criterion.kind
-    return "|".join(kind.choices) or ("A,B" if kind.is_list else "INSTANT" if kind is INSTANT else "VALUE")
+    return "|".join(kind.choices) or ("A,B" if kind.is_list else _METAVARS.get(kind, "VALUE"))
 
 
 def _value(parser: argparse.ArgumentParser, criterion: Criterion, text: str) -> Any:
@@ -204,8 +205,8 @@ def _value(parser: argparse.ArgumentParser, criterion: Criterion, text: str) -> 
         then = datetime.fromtimestamp(time.time(), UTC) - timedelta(**{_UNITS[ago[2]]: int(ago[1])})
         value = then.isoformat(timespec="milliseconds").replace("+00:00", "Z")
     try:
-        criterion.kind.read(json.dumps(value).encode())
+        read = criterion.kind.read(json.dumps(value).encode())
     except NotAllowed as refused:
         also = "; or how long ago, such as 3d or 2h" if criterion.kind is INSTANT else ""
         parser.error(f"{_flag(criterion.name)}: given {text!r}, allowed is {refused.allowed}{also}")
-    return value
+    return read if criterion.kind is NUMBER else value  # a server that filters by itself need not know a number's text

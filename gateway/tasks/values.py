@@ -21,6 +21,7 @@ FAULTS_MAX: Final = 10  # reported of one list, or of one cursor
 
 _items = msgspec.json.Decoder(list[msgspec.Raw])
 _string = msgspec.json.Decoder(str)
+_number = msgspec.json.Decoder(float)
 
 
 class NotAllowed(Exception):
@@ -36,7 +37,8 @@ class Kind(msgspec.Struct, frozen=True):
     `read` makes the value from raw JSON. It raises NotAllowed, and returns None for what is as good as absent.
     `packed` is the type of the value's JSON in a cursor. If that JSON is not the value itself, `pack` makes it from the
     value, and `unpack` makes the value from it or raises NotAllowed. `choices` are all values, if there are few.
-    The raw JSON is an array of strings if `is_list`, else a string.
+    The raw JSON is an array of strings if `is_list`. Else it is a string, or what else `read` takes: cursors that spell
+    criteria, and flags, have strings alone.
     """
 
     read: Callable[[bytes], Any]
@@ -99,7 +101,7 @@ def _read_instant(raw: bytes) -> Instant:
     return instant
 
 
-_NUMBER: Final = re.compile(
+_HEXADECIMAL: Final = re.compile(
     rf"(-?[0-9a-f]{{1,{NUMBER_DIGITS_MAX}}})(?:/(0*[1-9a-f][0-9a-f]{{0,{NUMBER_DIGITS_MAX - 1}}}))?"
 )
 
@@ -113,7 +115,7 @@ def pack_instant(instant: Instant) -> str:
 
 def unpack_instant(text: str) -> Instant:
     """The instant that `pack_instant` packed. Raises NotAllowed if no timestamp has it: huge numbers take long."""
-    number = _NUMBER.fullmatch(text)
+    number = _HEXADECIMAL.fullmatch(text)
     if number is None:
         raise NotAllowed(f"numbers of no more than {NUMBER_DIGITS_MAX} hexadecimal digits", [text.encode()])
     instant = int(number[1], 16) if number[2] is None else Fraction(int(number[1], 16), int(number[2], 16))
@@ -123,3 +125,15 @@ def unpack_instant(text: str) -> Instant:
 
 
 INSTANT: Final = Kind(_read_instant, str, pack_instant, unpack_instant)
+
+
+def _read_number(raw: bytes) -> float:
+    text = string(raw)
+    try:
+        return _number.decode(raw if text is None else text)
+    except (msgspec.MsgspecError, UnicodeError):
+        raise NotAllowed("a number, or its text") from None
+
+
+NUMBER: Final = Kind(_read_number, float)
+"""A number of JSON, as a double; or its text, such as "60000"."""

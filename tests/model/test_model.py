@@ -31,8 +31,13 @@ histories or of those in `test_found.py`:
 | a 429 drops the index | missing |
 """
 
+from typing import ClassVar
+
 import pytest
 
+from gateway.tasks.criteria import CRITERIA
+from tests.model import history as h
+from tests.model.play import World, play
 from tests.model.search import violated
 
 HISTORIES = 500
@@ -43,3 +48,20 @@ _AT_ONCE = 50
 def test_every_answer_keeps_the_promise(first: int) -> None:
     if violation := violated(range(first, first + _AT_ONCE)):
         pytest.fail(violation, pytrace=False)
+
+
+class _Noting(World):
+    """Notes the names of the criteria that its clients ask for."""
+
+    asked: ClassVar[set[str]] = set()
+
+    def _note(self, text: str, *values: object) -> None:
+        super()._note(text, *values)
+        for value in values if "asked for" in text else ():
+            self.asked.update(value if isinstance(value, dict) else ())
+
+
+def test_the_model_has_every_criterion() -> None:
+    every = h.Query(status=(0,), ids=(0,), methods=(0,), created=(0, 0), updated=(0, 0), by="createdAt")
+    play(h.History(h.Setting(tasks="w"), (every,)), _Noting)
+    assert CRITERIA.keys() == _Noting.asked

@@ -12,7 +12,13 @@ from tests.relay.rig import Rig, Server, Session, body, final, rig_with
 from tests.rules import new_criterion
 
 TASKS = [
-    task(f"t-{n}", "failed" if n % 2 else "completed", f"2026-01-01T00:00:{n:02}Z", statusMessage=f"{n % 2} of {n}")
+    task(
+        f"t-{n}",
+        "failed" if n % 2 else "completed",
+        f"2026-01-01T00:00:{n:02}Z",
+        statusMessage=f"{n % 2} of {n}",
+        ttl=n % 2,
+    )
     for n in range(9)
 ]
 FAILED = ["t-7", "t-5", "t-3", "t-1"]
@@ -53,6 +59,10 @@ async def test_a_criterion_that_is_declared_is_found_by_a_client(gateways: Gatew
             assert advertised["statusMessage"] == {"contains": True}
             assert await followed(rig, statusMessageContains="1 of") == [FAILED[:3], FAILED[3:]]
             assert await followed(rig, filter={"statusNot": ["completed"]}) == [FAILED[:3], FAILED[3:]]
+            assert advertised["ttl"] == {"below": True}
+            below = [[f"t-{n}" for n in some] for some in ((8, 6, 4), (2, 0))]
+            for params in ({"ttlBelow": 1}, {"filter": {"ttlBelow": "1"}}, {"cursor": "taskgate:?ttlBelow=1"}):
+                assert await followed(rig, **params) == below
             wrong = final(await Session(rig).ask(filtered(1, statusMessageContains=1)))
             assert wrong["error"]["code"] == -32602
             (fault,) = wrong["error"]["data"]["errors"]

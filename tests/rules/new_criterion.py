@@ -1,4 +1,4 @@
-"""Two criteria that the gateway does not have, each declared once (CONTRIBUTING, "Where to change what")."""
+"""Criteria that the gateway does not have, each declared once (CONTRIBUTING, "Where to change what")."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,7 +11,7 @@ from gateway.mcp import jsonrpc, task
 from gateway.mcp.task import Task
 from gateway.tasks import answer, criteria, cursor
 from gateway.tasks.criteria import Criterion
-from gateway.tasks.values import Kind, NotAllowed, string, strings
+from gateway.tasks.values import NUMBER, Kind, NotAllowed, string, strings
 
 
 def _read_text(raw: bytes) -> str | None:
@@ -42,11 +42,19 @@ NOT: Final = Criterion(
 )
 
 
+def _ttl_below(value: float, candidate: Task) -> bool:
+    return candidate.ttl_ms is not None and candidate.ttl_ms < value
+
+
+TTL_BELOW: Final = Criterion("ttlBelow", NUMBER, "task", ("ttl", "below"), holds=_ttl_below)
+ALL: Final = (CONTAINS, NOT, TTL_BELOW)
+
+
 @contextmanager
 def declared() -> Iterator[None]:
     """As if `CRITERIA` had them as well."""
     with pytest.MonkeyPatch.context() as patch:
-        for one in (CONTAINS, NOT):
+        for one in ALL:
             patch.setitem(criteria.CRITERIA, one.name, one)
         _forget()
         yield
@@ -57,7 +65,7 @@ def declared() -> Iterator[None]:
 def withdrawn() -> Iterator[None]:
     """As if `CRITERIA` had them no more."""
     with pytest.MonkeyPatch.context() as patch:
-        for one in (CONTAINS, NOT):
+        for one in ALL:
             patch.delitem(criteria.CRITERIA, one.name)
         _forget()
         yield
@@ -70,6 +78,8 @@ def _forget() -> None:
         made.cache_clear()
 
 
-def with_message(raw: bytes, message: str) -> bytes:
-    """The JSON of a task, with a status message."""
-    return jsonrpc.insert(b'{"a":%b}' % raw, ("a",), "statusMessage", msgspec.json.encode(message))[5:-1]
+def with_members(raw: bytes, **members: object) -> bytes:
+    """The JSON of a task, with these members as well."""
+    for name, value in members.items():
+        raw = jsonrpc.insert(b'{"a":%b}' % raw, ("a",), name, msgspec.json.encode(value))[5:-1]
+    return raw

@@ -76,18 +76,20 @@ def some(items: list[str]) -> st.SearchStrategy[frozenset[str] | None]:
 
 
 _bound = st.none() | st.none() | instants
-queries = st.builds(
-    Query,
-    methods=some(["tools/call", "prompts/get", "resources/read"]),
-    taskIds=st.none() | st.none() | some([*IDS, "nobody"]),
-    status=some(list(STATUSES)),
-    createdAfter=_bound,
-    createdBefore=_bound,
-    lastUpdatedAfter=_bound,
-    lastUpdatedBefore=_bound,
-    orderBy=st.sampled_from(["createdAt", "lastUpdatedAt"]),
-    order=st.sampled_from(["asc", "desc"]),
-)
+values: dict[str, st.SearchStrategy[Any]] = {
+    "methods": some(["tools/call", "prompts/get", "resources/read"]),
+    "taskIds": st.none() | st.none() | some([*IDS, "nobody"]),
+    "status": some(list(STATUSES)),
+    "createdAfter": _bound,
+    "createdBefore": _bound,
+    "lastUpdatedAfter": _bound,
+    "lastUpdatedBefore": _bound,
+    "orderBy": st.sampled_from(["createdAt", "lastUpdatedAt"]),
+    "order": st.sampled_from(["asc", "desc"]),
+}
+"""Of each criterion."""
+
+queries = st.builds(Query, **values)
 
 
 def _inside(low: Instant | None, high: Instant | None, at: Instant) -> bool:
@@ -99,9 +101,12 @@ def _inside(low: Instant | None, high: Instant | None, at: Instant) -> bool:
 def listed(tasks: list[Task], query: Query, default_method: str | None) -> list[Task]:
     """The filtered list by its definition: the tasks for which all criteria hold, ordered by instant and id."""
 
-    methods, task_ids, status = (query.values.get(name) for name in ("methods", "taskIds", "status"))
-    created = query.values.get("createdAfter"), query.values.get("createdBefore")
-    updated = query.values.get("lastUpdatedAfter"), query.values.get("lastUpdatedBefore")
+    asked = dict(query.values)
+    by, order = asked.pop("orderBy"), asked.pop("order")
+    methods, task_ids, status = (asked.pop(name, None) for name in ("methods", "taskIds", "status"))
+    created = asked.pop("createdAfter", None), asked.pop("createdBefore", None)
+    updated = asked.pop("lastUpdatedAfter", None), asked.pop("lastUpdatedBefore", None)
+    assert not asked, "criteria without a plain definition"
 
     def holds(candidate: Task) -> bool:
         method = candidate.method if candidate.method is not None else default_method
@@ -116,10 +121,10 @@ def listed(tasks: list[Task], query: Query, default_method: str | None) -> list[
         )
 
     def place(candidate: Task) -> tuple[Instant, str]:
-        instant: Instant = (candidate.created if query.values["orderBy"] == "createdAt" else candidate.updated).at
+        instant: Instant = (candidate.created if by == "createdAt" else candidate.updated).at
         return instant, candidate.id
 
-    return sorted(filter(holds, tasks), key=place, reverse=query.values["order"] == "desc")
+    return sorted(filter(holds, tasks), key=place, reverse=order == "desc")
 
 
 def many(count: int, seed: int) -> list[Task]:

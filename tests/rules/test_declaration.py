@@ -1,29 +1,31 @@
 """One declaration for each criterion: what is made of it, and what the documents say of it.
 
-A new criterion is declared in `CRITERIA` and written into the documents. Here two are declared, and found everywhere:
-one that each task is asked for, and one that whole groups of the index are asked for.
+A new criterion is declared in `CRITERIA` and written into the documents. Here three are declared, and found everywhere:
+two that each task is asked for, with a text and with a number, and one that whole groups of the index are asked for.
 """
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from itertools import cycle
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from gateway.client import flags
 from gateway.mcp import capabilities, jsonrpc, task
 from gateway.mcp.task import Task
 from gateway.tasks import answer, criteria, cursor
-from gateway.tasks.criteria import CRITERIA, CRITERIA_BYTES_MAX, BadQuery, Fault, Query
+from gateway.tasks.criteria import CRITERIA, CRITERIA_BYTES_MAX, BadQuery, Criterion, Fault, Query
 from gateway.tasks.cursor import Position
 from gateway.tasks.index import Index, page_of
 from gateway.tasks.values import LIST_ITEMS_MAX
 from tests.rules import new_criterion, plain
 
 ROOT = Path(__file__).parents[2]
-README, CLIENTS, RULES, CONFIGURATION = (
-    ROOT / name for name in ("README.md", "docs/clients.md", "docs/design.md", "docs/configuration.md")
+README, CLIENTS, TASKS, RULES, CONFIGURATION = (
+    ROOT / name for name in ("README.md", "docs/clients.md", "docs/tasks.md", "docs/design.md", "docs/configuration.md")
 )
 
 
@@ -37,10 +39,39 @@ def in_table(path: Path) -> set[str]:
     return {name for criterion, *_ in rows(path, "criterion") for name in re.findall("`(.+?)`", criterion)}
 
 
-def in_rule() -> set[str]:
-    """The names in rule 5.1 of the design."""
-    (rule,) = re.findall(r"The criteria are (.+?)\.", RULES.read_text(), re.DOTALL)
-    return set(re.findall("`(.+?)`", rule))
+def in_sentence(path: Path, beginning: str, end: str) -> set[str]:
+    """What stands in backticks in the one sentence that begins and ends so."""
+    (sentence,) = re.findall(rf"{re.escape(beginning)}(.+?){re.escape(end)}", path.read_text(), re.DOTALL)
+    return set(re.findall("`(.+?)`", sentence))
+
+
+def in_example() -> dict[str, Any]:
+    """The capability in the example of docs/clients.md."""
+    example = CLIENTS.read_text().split("```json\n", 1)[1].split("\n```", 1)[0]
+    found: dict[str, Any] = json.loads(example)["tasks"]["list"]["filter"]
+    return found
+
+
+def flag(name: str) -> str:
+    return "--" + re.sub("([A-Z])", r"-\1", name).lower()
+
+
+def lacking() -> dict[str, set[str]]:
+    """What the documents and the reference model lack, and what they have that is not declared."""
+    members = json.loads(criteria.capability(("tools/call",)))
+    example, names = in_example(), set(criteria.names())
+    found = {
+        "the table in README.md": names ^ in_table(README),
+        "the table in docs/clients.md": names ^ in_table(CLIENTS),
+        "rule 5.1": names ^ in_sentence(RULES, "The criteria are ", ". They stand in"),
+        "rule 4.2": set(members) - in_sentence(RULES, "4.2. The value has ", ": the object of"),
+        "the example in docs/clients.md": {
+            name for name in members | example if example.get(name) != members.get(name)
+        },
+        "the flags in docs/tasks.md": set(map(flag, CRITERIA)) ^ in_sentence(TASKS, "has a flag: ", ". Items of"),
+        "the plain definition, tests/rules/plain.py": CRITERIA.keys() ^ plain.values.keys(),
+    }
+    return {where: names for where, names in found.items() if names}
 
 
 def faults(params: object) -> list[Fault]:
@@ -58,13 +89,8 @@ def query(**params: Any) -> Query:
 # ---- the documents ----
 
 
-@pytest.mark.parametrize("path", [README, CLIENTS], ids=lambda path: path.name)
-def test_the_table_of_criteria_has_those_that_are_declared(path: Path) -> None:
-    assert in_table(path) == set(criteria.names())
-
-
-def test_the_rule_has_the_criteria_that_are_declared() -> None:
-    assert in_rule() == set(criteria.names())
+def test_the_documents_and_the_reference_model_have_the_criteria_that_are_declared() -> None:
+    assert lacking() == {}
 
 
 @pytest.mark.parametrize("path", [README, CLIENTS], ids=lambda path: path.name)
@@ -118,12 +144,11 @@ def declared() -> Iterator[None]:
         yield
 
 
-CONTAINS, NOT = new_criterion.CONTAINS.name, new_criterion.NOT.name
+CONTAINS, NOT, BELOW = (one.name for one in new_criterion.ALL)
+MESSAGES, TTLS = ("quota exceeded", "one of many", "two"), (60_000, 60_001, 59_999.5, None, "60000")
 MANY = [
-    task.parse(
-        new_criterion.with_message(one.raw, "quota exceeded" if number % 3 == 0 else "one of many"), method=one.method
-    )
-    for number, one in enumerate(plain.many(300, seed=10))
+    task.parse(new_criterion.with_members(one.raw, statusMessage=message, ttl=ttl), method=one.method)
+    for one, message, ttl in zip(plain.many(300, seed=10), cycle(MESSAGES), cycle(TTLS), strict=False)
 ]
 
 
@@ -139,6 +164,9 @@ def test_it_is_read_wherever_criteria_stand() -> None:
     )
     assert criteria.read(criteria.params(b'{"%b":""}' % CONTAINS.encode())) is None
     assert query(statusNot=["failed"]) == Query(statusNot=frozenset({"failed"}))
+    for number in (60_000, 6e4, "60000", " 60000.0 "):
+        assert query(ttlBelow=number) == query(filter={BELOW: number}) == Query(ttlBelow=60_000.0)
+    assert query(ttlBelow=60_000, filter={BELOW: "60000"}) == Query(ttlBelow=60_000.0)
 
 
 @pytest.mark.usefixtures("declared")
@@ -148,13 +176,28 @@ def test_its_faults_are_told() -> None:
     assert faults({CONTAINS: "a", "filter": {CONTAINS: "b"}}) == [
         Fault(f"filter.{CONTAINS}", '"b"', f"the same value as the other `{CONTAINS}`")
     ]
+    no_numbers: list[Any] = ["soon", "", "NaN", "1e400", True, [60_000], {}]
+    for wrong in no_numbers:
+        assert faults({BELOW: wrong}) == [Fault(BELOW, json.dumps(wrong), "a number, or its text")]
+    for raw in (b"1e400", b"9" * 9_000):
+        with pytest.raises(BadQuery):
+            criteria.read(criteria.params(b'{"ttlBelow":%b}' % raw))
 
 
 def expected(asked: Query) -> list[Task]:
     """The list by its plain definition."""
     rest = [one for one in MANY if "statusMessageContains" not in asked.values or b"quota" in one.raw]
     rest = [one for one in rest if one.status not in asked.values.get("statusNot", ())]
-    return plain.listed(rest, asked, None)
+    if "ttlBelow" in asked.values:
+        ttls = [(one, json.loads(one.raw)["ttl"]) for one in rest]
+        rest = [one for one, ttl in ttls if isinstance(ttl, int | float) and ttl < asked.values["ttlBelow"]]
+    return plain.listed(rest, _without(asked, new_criterion.ALL), None)
+
+
+def _without(asked: Query, some: Iterable[Criterion]) -> Query:
+    """A query without some criteria."""
+    names = {one.name for one in some}
+    return Query(**{name: value for name, value in asked.values.items() if name not in names})
 
 
 PARAMS: list[dict[str, Any]] = [
@@ -165,6 +208,8 @@ PARAMS: list[dict[str, Any]] = [
     {NOT: ["completed"]},
     {NOT: ["completed"], "status": ["completed", "failed", "working"], "lastUpdatedAfter": "2025-11-25T00:01:00Z"},
     {NOT: ["completed"], CONTAINS: "quota"},
+    {BELOW: 60_000},
+    {BELOW: "60001", CONTAINS: "quota", NOT: ["failed"], "order": "asc"},
 ]
 
 
@@ -196,14 +241,15 @@ def test_a_live_task_that_may_come_to_match_is_asked_for(params: dict[str, Any])
     """Any status message, and any status, may be a live task's next one."""
     asked, index = query(**params), Index()
     index.put_all(MANY)
-    kept = Query(**{name: value for name, value in asked.values.items() if name not in (CONTAINS, NOT)})
+    kept = _without(asked, new_criterion.ALL)
     assert sorted(i for ids in index.live(asked) for i in ids) == sorted(i for ids in index.live(kept) for i in ids)
     assert asked.may_match_all_live is kept.may_match_all_live
 
 
 @pytest.mark.usefixtures("declared")
 def test_a_forged_value_of_it_in_a_cursor_is_refused() -> None:
-    other = Position(Query(statusNot=frozenset({"failed"}), statusMessageContains="x"), MANY[0].updated)
+    asked = Query(statusNot=frozenset({"failed"}), statusMessageContains="x", ttlBelow=0.5)
+    other = Position(asked, MANY[0].updated)
     text = cursor.encode(other)
     assert cursor.decode(text) == other
     with new_criterion.withdrawn(), pytest.raises(BadQuery):  # a build without the criterion cannot answer it
@@ -219,12 +265,34 @@ def test_it_is_advertised() -> None:
     advertised = json.loads(edited)["result"]["capabilities"]["tasks"]["list"]["filter"]
     assert advertised["statusMessage"] == {"contains": True}
     assert advertised["statusNot"] is True
+    assert advertised["ttl"] == {"below": True}
+
+
+def test_it_is_missed_in_the_documents_and_in_the_reference_model() -> None:
+    before = lacking()
+    with new_criterion.declared():
+        after = {where: names - before.get(where, set()) for where, names in lacking().items()}
+    names, members = {CONTAINS, NOT, BELOW}, {"statusMessage", "statusNot", "ttl"}
+    assert after == {
+        "the table in README.md": names,
+        "the table in docs/clients.md": names,
+        "rule 5.1": names,
+        "rule 4.2": members,
+        "the example in docs/clients.md": members,
+        "the flags in docs/tasks.md": set(map(flag, names)),
+        "the plain definition, tests/rules/plain.py": names,
+    }
 
 
 @pytest.mark.usefixtures("declared")
-def test_it_is_missed_in_the_documents() -> None:
-    for documented in (in_table(README), in_table(CLIENTS), in_rule()):
-        assert set(criteria.names()) - documented == {CONTAINS, NOT}
+def test_it_is_a_flag_of_taskgate_tasks(capsys: pytest.CaptureFixture[str]) -> None:
+    for arguments, said in (
+        (["--help"], "--ttl-below NUMBER"),
+        (["--ttl-below", "soon", "http://127.0.0.1:1/mcp"], "--ttl-below: given 'soon', allowed is a number"),
+    ):
+        with pytest.raises(SystemExit):
+            flags.run_tasks(arguments)
+        assert said in "".join(capsys.readouterr())
 
 
 @pytest.mark.usefixtures("declared")

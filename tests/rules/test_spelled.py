@@ -72,22 +72,26 @@ def test_every_criterion_can_be_spelled(name: str) -> None:
 
 
 texts = st.text(st.characters(codec="utf-8"), max_size=6)
-params = st.fixed_dictionaries(
-    {},
-    optional={
-        "methods": st.lists(st.sampled_from(["tools/call", "prompts/get"]), min_size=1, max_size=2),
-        "taskIds": st.lists(texts, min_size=1, max_size=3).filter(lambda items: items != [""]),
-        "status": st.lists(st.sampled_from(task.STATUSES), min_size=1, max_size=3),
-        "createdAfter": st.just(EARLY),
-        "lastUpdatedBefore": st.sampled_from([LATE, "2025-11-25T11:30:00.5+01:00"]),
-        "orderBy": st.sampled_from(["createdAt", "lastUpdatedAt"]),
-        "order": st.sampled_from(["asc", "desc"]),
-    },
-)
+late = st.sampled_from([LATE, "2025-11-25T11:30:00.5+01:00"])
+values: dict[str, st.SearchStrategy[Any]] = {
+    "methods": st.lists(st.sampled_from(["tools/call", "prompts/get"]), min_size=1, max_size=2),
+    "taskIds": st.lists(texts, min_size=1, max_size=3).filter(lambda items: items != [""]),
+    "status": st.lists(st.sampled_from(task.STATUSES), min_size=1, max_size=3),
+    "createdAfter": st.just(EARLY),
+    "createdBefore": late,
+    "lastUpdatedAfter": st.just(EARLY),
+    "lastUpdatedBefore": late,
+    "orderBy": st.sampled_from(["createdAt", "lastUpdatedAt"]),
+    "order": st.sampled_from(["asc", "desc"]),
+}
+
+
+def test_values_of_every_criterion_are_spelled() -> None:
+    assert values.keys() == criteria.CRITERIA.keys()
 
 
 @thorough
-@given(params)
+@given(st.fixed_dictionaries({}, optional=values))
 def test_what_is_spelled_is_what_the_parameters_are(given: dict[str, Any]) -> None:
     assert spelled(query_string(given)) == (criteria.read(criteria.params(json.dumps(given).encode())) or Query())
 
@@ -230,9 +234,10 @@ def test_any_text_is_a_query_or_told_to_be_wrong(text: str) -> None:
 
 def test_a_criterion_that_is_declared_can_be_spelled() -> None:
     with new_criterion.declared():
-        assert spelled("taskgate:?statusMessageContains=a,b&statusNot=failed,working") == Query(
-            statusMessageContains="a,b", statusNot=frozenset({"failed", "working"})
+        assert spelled("taskgate:?statusMessageContains=a,b&statusNot=failed,working&ttlBelow=6e+4") == Query(
+            statusMessageContains="a,b", statusNot=frozenset({"failed", "working"}), ttlBelow=60_000.0
         )
+        assert fault("taskgate:?ttlBelow=soon") == Fault("cursor.ttlBelow", '"soon"', "a number, or its text")
 
 
 @given(st.text(max_size=30), st.randoms())
