@@ -101,25 +101,18 @@ class Journal:
     ) -> None:
         """A request has ended. `kind` is relayed, answered or refused; `message` is the message in its body."""
         upstream = caller.upstream.name if caller is not None else ""
-        status = request.status or CLIENT_LEFT
-        code = request.error_code
+        status, code = request.status or CLIENT_LEFT, request.error_code
         if error is not None:
-            self._metrics.failure(upstream, error.kind)
             code = None if isinstance(error, UpstreamRefused) else error.code
         method = message.method if message is not None else None
-        self._metrics.request(upstream, kind, method or request.method.decode(), status, seconds)
-        if code is not None:
-            self._metrics.rpc_error(upstream, code)
-        failed = error is not None or code is not None or status >= 499
-        if failed or self._metrics.recent.is_watched:
-            show(self._metrics, upstream, kind, method or request.method.decode(), status, seconds, error, code)
-        level = logging.INFO if failed else self._level
+        told = count(self._metrics, upstream, kind, method or request.method.decode(), status, seconds, error, code)
+        level = logging.INFO if told else self._level
         did = audit.action(message) if self._audits and caller is not None else None
         if did is None and not log.isEnabledFor(level):
             return
         said = _said(request, upstream, kind, method, status, seconds)
-        said |= why(error, code, status)
-        log.log(level, "failed" if failed else "request", extra=said)
+        said |= told
+        log.log(level, "failed" if told else "request", extra=said)
         if did is not None and caller is not None and message is not None:
             audit.write(did, caller, audit.task_of(message, request.task_id), said)
 
@@ -146,14 +139,8 @@ class StdioJournal:
         task_id: str | None,
     ) -> None:
         """A request was answered, by an error if there is a `code`; `task_id` is that of the task in the answer."""
-        metrics, upstream, method, told = self._metrics, self._upstream, message.method or "", why(error, code, 200)
-        metrics.request(upstream, kind, method, 200, seconds)
-        if error is not None:
-            metrics.failure(upstream, error.kind)
-        if code is not None:
-            metrics.rpc_error(upstream, code)
-        if told or metrics.recent.is_watched:
-            show(metrics, upstream, kind, method, 200, seconds, error, code)
+        metrics, upstream, method = self._metrics, self._upstream, message.method or ""
+        told = count(metrics, upstream, kind, method, 200, seconds, error, code)
         if metrics.spans is not None:
             metrics.spans.done(kind, message, traceparent, seconds, code, str(told.get("failure", "")))
         said = {"upstream": upstream, "kind": kind, "method": method[:_METHOD_CHARS_MAX], "seconds": round(seconds, 6)}
@@ -163,7 +150,7 @@ class StdioJournal:
             audit.write(did, self, audit.task_of(message, task_id), said)
 
 
-def show(
+def count(
     metrics: Metrics,
     upstream: str,
     kind: str,
@@ -172,18 +159,25 @@ def show(
     seconds: float,
     error: GatewayError | None,
     code: int | None,
-) -> None:
-    """Show a request on the page; if it failed, with the others that failed so."""
+) -> dict[str, object]:
+    """Count a request, and show it on the page; if it failed, with the others that failed so. Returns why it failed."""
+    metrics.request(upstream, kind, method, status, seconds)
+    if error is not None:
+        metrics.failure(upstream, error.kind)
+    if code is not None:
+        metrics.rpc_error(upstream, code)
     told = why(error, code, status)
-    metrics.recent.request(
-        Reason(upstream, _failure(told, status), status >= 500 or code == INTERNAL_ERROR) if told else None,
-        upstream=upstream,
-        kind=kind,
-        method=named(method),
-        status=status,
-        seconds=seconds,
-        why=printable(str(told.get("why", ""))),
-    )
+    if told or metrics.recent.is_watched:
+        metrics.recent.request(
+            Reason(upstream, _failure(told, status), status >= 500 or code == INTERNAL_ERROR) if told else None,
+            upstream=upstream,
+            kind=kind,
+            method=named(method),
+            status=status,
+            seconds=seconds,
+            why=printable(str(told.get("why", ""))),
+        )
+    return told
 
 
 def why(error: GatewayError | None, code: int | None, status: int) -> dict[str, object]:
