@@ -107,7 +107,7 @@ class MessageWatch:
         is_blind = self._exchange.authenticates
         if method == b"GET" and self._begins_with_address(response):
             pending = PLAIN if is_blind else pending
-            message, unread = (_same, _nothing) if is_blind else (self._message, self._unread)
+            message, unread = (bytes, _nothing) if is_blind else (self._message, self._unread)
             marks = _MARKS if pending is PLAIN else _AWAITED
             return Look(message, unread, (*marks, b"endpoint"), True, self._endpoint, pending is PLAIN)
         if is_blind:
@@ -152,10 +152,6 @@ class MessageWatch:
         if heard.observation or heard.server or heard.succeeds:
             opened = None if heard.server is None else caller.key_with(self._session_id or caller.session_id)
             self._sessions.hear(caller.key, heard, opened)
-
-
-def _same(data: bytes) -> bytes:
-    return data
 
 
 def _nothing() -> None:

@@ -7,7 +7,6 @@ the certificate is for, has accepted it.
 
 import re
 import ssl
-from collections.abc import Iterator
 from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
@@ -95,14 +94,12 @@ def ends_at(file: Path) -> float:
 
 def all_ends(config: Config) -> dict[str, float]:
     """When the certificates of a configuration end: those shown to upstreams by name, the listener's under ""."""
-    return dict(_ends(config))
-
-
-def _ends(config: Config) -> Iterator[tuple[str, float]]:
     shown = [(u.name, u.tls.certificate) for u in config.upstreams]
     if config.tls is not None:
         shown.append(("", config.tls.certificate))
+    ends = {}
     for name, file in shown:
         if file is not None:
             with suppress(OSError, ValueError):  # ssl reads more forms than this does
-                yield name, ends_at(file)
+                ends[name] = ends_at(file)
+    return ends

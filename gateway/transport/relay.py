@@ -132,7 +132,7 @@ async def _pass_while_sending(
 
 
 async def _send(exchange: Exchange, request: Request, call: Call) -> None:
-    frame = chunk if request.chunked else _identity
+    frame = chunk if request.chunked else bytes
     begun = request.body + exchange.body.take()
     sent_bytes = len(begun)
     await call.send(request.head + frame(begun))
@@ -148,10 +148,6 @@ async def _send(exchange: Exchange, request: Request, call: Call) -> None:
     await call.send(last, last=True)
 
 
-def _identity(data: bytes) -> bytes:
-    return data
-
-
 # ---- the response ----
 
 
@@ -164,7 +160,7 @@ async def _respond(exchange: Exchange, response: Response, watch: Watch, limits:
     if stream and not response.body.is_whole:
         exchange.connection.limit_stalls(False)  # no time limit on a stream that is open (DESIGN 3.4)
     if look is None or response.framing == "none":
-        await _pump(exchange, response, exchange.glance if kind == JSON else _pass)
+        await _pump(exchange, response, exchange.glance if kind == JSON else bytes)
         return
     try:
         bytes_max = limits.inspected_body_bytes_max
@@ -200,7 +196,10 @@ async def _pump(
     end: Callable[[], bytes] = bytes,
     begun: bytes = b"",
 ) -> None:
-    """Send the head, each piece of the body at once, as `through` returns it, and then what `end` returns."""
+    """Send the head, each piece of the body at once, as `through` returns it, and then what `end` returns.
+
+    `bytes` returns a piece as it came, and nothing for the end.
+    """
     _begin(exchange, response)
     body = response.body
     while True:
@@ -272,7 +271,7 @@ async def _send_edited(exchange: Exchange, response: Response, look: Look, decod
         response.headers = _decoded(response.headers, decode)
         if response.framing == "length":
             response.headers = response.headers.with_value(b"content-length", b"%d" % len(held))
-    await _pump(exchange, response, _pass, begun=held)
+    await _pump(exchange, response, bytes, begun=held)
 
 
 def _decoded(headers: Headers, decode: Decode) -> Headers:
@@ -288,10 +287,6 @@ def _reframed(response: Response, decode: Decode) -> Response:
         response.headers = framed.with_field(b"Transfer-Encoding", b"chunked")
         response.framing = "chunked"
     return response
-
-
-def _pass(piece: bytes) -> bytes:
-    return piece
 
 
 def _unread(look: Look) -> Callable[[bytes], bytes]:
