@@ -22,6 +22,7 @@ from tests.attack.upstream import HOSTILE, Link, Upstream
 from tests.attack.victim import SECRET, TARGET, Victim
 from tests.relay.http1 import Malformed, Reader
 
+INVALID_REQUEST: Final = -32600
 # RFC 9110, 7.6.1: they are of one connection, and end at the gateway.
 _HOP_BY_HOP: Final = (b"connection", b"keep-alive", b"proxy-connection", b"te", b"upgrade")
 # RFC 9110, 6.5.1: what frames, routes, authenticates, modifies the request or describes the content.
@@ -195,12 +196,15 @@ def _refusal(outcome: Outcome, scene: Scene, rest: list[Message]) -> list[str]:
     found = []
     if rest[0].status not in outcome.refused:
         found.append(f"refused with {rest[0].status}, allowed {sorted(outcome.refused)}")
-    if outcome.code is not None and f'"code":{outcome.code}'.encode() not in rest[0].body.replace(b": ", b":"):
-        found.append(f"no error {outcome.code}: {rest[0].body[:200]!r}")
+    code = INVALID_REQUEST if outcome.code is None else outcome.code
+    if f'"code":{code}'.encode() not in rest[0].body.replace(b": ", b":"):
+        found.append(f"no error {code}: {rest[0].body[:200]!r}")
     if len(rest) > 1 and not (scene.behind is not None and len(rest) == 2 and scene.behind.is_answer(rest[1])):
         found.append(f"behind the refusal: {rest[1:]}")
     if not outcome.keeps and (len(rest) > 1 or scene.hostile.end == "open"):
         found.append("the connection goes on behind a refusal")
+    if not outcome.keeps and [value.lower() for value in rest[0].values(b"connection")] != [b"close"]:
+        found.append("the refusal does not say that the connection ends")
     return found
 
 

@@ -154,7 +154,7 @@ class Got:
 
 CUT: Final = Got(0)
 """The connection ends before the answer is whole."""
-BROKEN: Final = Got(502)
+BROKEN: Final = Got(502, error=True)
 
 
 @dataclass(frozen=True)

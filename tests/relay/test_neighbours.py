@@ -498,28 +498,7 @@ async def test_a_trailer_that_names_a_configured_identity_stays_here(gateways: G
         assert rig.upstream.requests[0].trailers == ((b"X-Sum", b"1"),)
 
 
-# ---- 11: Transfer-Encoding, and 0: what llhttp stops at ----
-
-DOUBTFUL = {
-    "a comma behind": [b"Transfer-Encoding: chunked,"],
-    "a comma in front": [b"Transfer-Encoding: ,chunked"],
-    "identity in front": [b"Transfer-Encoding: identity, chunked"],
-    "an empty one behind": [b"Transfer-Encoding: chunked", b"Transfer-Encoding:"],
-    "an empty one in front": [b"Transfer-Encoding:", b"Transfer-Encoding: chunked"],
-    "two lines": [b"Transfer-Encoding: gzip", b"Transfer-Encoding: chunked"],
-    "twice": [b"Transfer-Encoding: chunked, chunked"],
-    "a parameter": [b"Transfer-Encoding: chunked;q=1"],
-    "a form feed": [b"Transfer-Encoding: \x0cchunked"],
-}
-
-
-@pytest.mark.parametrize("doubt", DOUBTFUL)
-async def test_a_transfer_encoding_that_two_read_differently_is_refused(rig: Rig, doubt: str) -> None:
-    rig.serve(ok)
-    assert (await rig.ask(request(b"POST", fields=DOUBTFUL[doubt]) + chunked(b"x"))).status == 400
-    await rig.canary()
-    assert [m.target for m in rig.upstream.requests] == [b"/canary"]
-
+# ---- 0: what llhttp stops at ----
 
 UPGRADE = [b"Connection: Upgrade, HTTP2-Settings", b"Upgrade: h2c", b"HTTP2-Settings: AAMAAABkAAQAoAAAAAIAAAAA"]
 

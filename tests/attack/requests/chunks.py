@@ -68,6 +68,7 @@ BAD: Final = {
     "extension-with-nul": b"3;a\0b\r\nabc\r\n" + _END,
     "extension-ends-with-lf": b"3;a\nabc\r\n" + _END,
     "last-chunk-ends-with-lf": b"3\r\nabc\r\n0\n\r\n",
+    "last-chunk-and-end-are-lf": b"3\r\nabc\r\n0\n\n",
     "end-is-lf": b"3\r\nabc\r\n0\r\n\n\r\n\r\n",
     "end-is-cr": b"3\r\nabc\r\n0\r\n\rx\r\n\r\n",
     "last-chunk-minus-zero": b"3\r\nabc\r\n-0\r\n\r\n",

@@ -16,6 +16,7 @@ _BAD_LINES: Final = {
     "a-request-line": _SMUGGLED,
     "no-break-space-before-colon": b"X\xa0: a",
     "utf-8-name": "Xé: a".encode(),
+    "latin-1-name": b"X\xe9: a",
     "folded-value": b"X: a\r\n b",
     "folded-by-tab": b"X: a\r\n\tb",
     "folded-by-nothing": b"X: a\r\n ",

@@ -41,6 +41,7 @@ _LINES: Final = {
     "thrice": (b"Content-Length: 3",) * 3,
     "twice-far-apart": (b"Content-Length: 3", *(b"X-%d: a" % n for n in range(50)), b"Content-Length: 4"),
     "space-before-colon": (b"Content-Length : 3",),
+    "tab-before-colon": (b"Content-Length\t: 3",),
     "once-with-a-space-before-colon": (b"Content-Length: 3", b"Content-Length : 4"),
 }
 _LENGTH: Final = b"Content-Length: 3"

@@ -39,6 +39,7 @@ _SPACED: Final = {
 # Other protocols that find their way to the port.
 _FOREIGN: Final = {
     "tls-client-hello": b"\x16\x03\x01\x00\xc8\x01\x00\x00\xc4\x03\x03" + bytes(range(32)) + b"\r\n\r\n",
+    "tls-client-hello-without-a-line": b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + bytes(60),
     "ssh": b"SSH-2.0-OpenSSH_9.6\r\n\r\n",
     "proxy-protocol-1": b"PROXY TCP4 127.0.0.1 127.0.0.1 1 2\r\n" + get(),
     "proxy-protocol-2": b"\r\n\r\n\x00\r\nQUIT\n\x21\x11\x00\x0c" + bytes(12) + get(),

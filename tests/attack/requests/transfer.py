@@ -41,6 +41,7 @@ _BAD: Final = {
     "vertical-tab-behind": b"chunked\x0b",
     "vertical-tab-before": b"\x0bchunked",
     "form-feed-behind": b"chunked\x0c",
+    "form-feed-before": b"\x0cchunked",
     "nul-behind": b"chunked\0",
     "cr-behind": b"chunked\r",
     "backslash": b"chunked\\",
@@ -70,6 +71,7 @@ _LINES: Final = {
     "space-in-name": (b"Transfer Encoding: chunked",),
     "colon-in-name": (b":Transfer-Encoding: chunked",),
     "folded": (b"Transfer-Encoding: chun", b" ked"),
+    "folded-before": (b"Transfer-Encoding:", b" chunked"),
     "folded-empty": (b"Transfer-Encoding: chunked", b" "),
 }
 _CONFLICTS: Final = {
