@@ -93,8 +93,8 @@ class Proxy:
             if self._guards is not None:
                 self._guard(self._guards, exchange, caller, message)
             if self._has_store and message is not None and message.method == "tasks/list":
-                caller.held = await self._catch_up(message, caller, exchange)
-                if caller.held is answer.CANCELLED_EARLY:
+                held = await self._catch_up(message, caller, exchange)
+                if held is answer.CANCELLED_EARLY:
                     kind = "answered"
                     self._journal.began(exchange, message)
                     HttpReply(exchange, caller).end()
@@ -132,8 +132,7 @@ class Proxy:
             if head.raw and not exchange.authenticates:
                 way.is_kept = exchange.connection.recall.keep(self.heads, head.raw, head.body_bytes, way)
             head.raw = b""
-        is_changed = self._guards is not None or self._has_store  # they note something of the request in its caller
-        return way.caller.again() if is_changed else way.caller
+        return way.caller if self._guards is None else way.caller.again()  # guards note the request's price in it
 
     async def _read(self, exchange: Exchange, session_id: bytes) -> tuple[Message | None, bool]:
         """The message of a request, None if it is not read or is none; and whether the whole body has come.

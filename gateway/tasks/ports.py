@@ -30,9 +30,6 @@ class Caller(Protocol):
     def key(self) -> Key:
         """The key of the caller's session."""
 
-    held: object
-    """What must stay for as long as the request."""
-
     toll: "Toll | None"
     """What a query pays before it asks; None where no guard counts."""
 

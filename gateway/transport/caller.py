@@ -32,8 +32,8 @@ class HttpCaller:
     """A client of one upstream, for the time of one request."""
 
     __slots__ = (
-        "_address", "_is_tls", "_key", "_knows_move", "_limits", "_move", "_original", "_route", "headers", "held",
-        "pool", "prefix", "target", "toll", "upstream",
+        "_address", "_is_tls", "_key", "_knows_move", "_limits", "_move", "_original", "_route", "headers", "pool",
+        "prefix", "target", "toll", "upstream",
     )  # fmt: skip
 
     def __init__(
@@ -59,7 +59,6 @@ class HttpCaller:
         self._key: Key | None = None
         self._knows_move = False  # worked out when it is first asked for
         self._move: Move | None = None
-        self.held: object = None  # what must stay for as long as the request
         self.toll: Any = None  # what guards take of the request (tasks/guards.py)
 
     @property

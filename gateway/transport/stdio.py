@@ -157,7 +157,6 @@ class StdioCaller:
 
     key = KEY
     asks_first = False  # no field goes with a message, so the server would refuse none
-    held: object = None
     toll: Any = None
 
     def __init__(self, channel: StdioChannel) -> None:
