@@ -20,12 +20,12 @@ from gateway.tasks.criteria import Query
 from gateway.tasks.plane import Plane
 from gateway.tasks.runs import OPEN
 from gateway.tasks.shards import Shards
-from gateway.tasks.told import METHOD_CHARS_MAX
 
 TASK_OVERHEAD_BYTES = 375
 """What a task takes beside its raw JSON and its id (tests/rules/test_index_memory.py, `make bench`)."""
 
 GROUP_BYTES: Final = 1700  # of a group beside its tasks
+METHOD_CHARS_MAX: Final = 50  # twice the longest request method of MCP
 METHODS_MAX: Final = 16  # of one index: each makes groups, and clients choose them
 
 UNLIMITED: Final = float("inf")
@@ -35,7 +35,7 @@ _AT_ONCE: Final = 1000
 _KEY_BYTES: Final = 80  # of a second sort key, and its places
 _INT_BYTES: Final = 32
 _FRACTION_BYTES: Final = 48 + 2 * 28  # beside its digits, of which seven bits take a byte
-_TOLD_BYTES: Final = 40
+_NOTED_BYTES: Final = 40
 
 _Group: TypeAlias = tuple[str, str | None]  # a status and a method
 
@@ -71,7 +71,7 @@ class Index:
     def __init__(self) -> None:
         self.default_method: str | None = None
         """The method of a task whose request did not pass here (DESIGN 5.3)."""
-        self._told: dict[str, str] = {}  # methods of tasks that are not here, by id
+        self._noted: dict[str, str] = {}  # methods of tasks that are not here, by id
         self._methods: dict[str, str] = {}  # one string for a million tasks
         self._tasks = Shards()
         self._groups: dict[_Group, Plane] = {}
@@ -99,20 +99,20 @@ class Index:
         return self._tasks.get(task_id)
 
     def tell_method(self, task_id: str, method: str) -> None:
-        """Another replica saw which request made a task."""
+        """The method of the request that made a task, in the index or not, is known."""
         known, shared = self._tasks.get(task_id), self._shared(method)
         if shared is None:
             return
         if known is not None:
             self.put(msgspec.structs.replace(known, method=known.method or shared))
-        elif task_id not in self._told:
-            self._told[task_id] = shared
-            self.size_bytes += _told_bytes(task_id)
+        elif task_id not in self._noted:
+            self._noted[task_id] = shared
+            self.size_bytes += _noted_bytes(task_id)
 
     def method_of(self, task_id: str) -> str | None:
         """The method of a task, in the index or not; None if it is unknown."""
         known = self._tasks.get(task_id)
-        return self._told.get(task_id) if known is None else known.method
+        return self._noted.get(task_id) if known is None else known.method
 
     def _shared(self, method: str | None) -> str | None:
         """The one string for a method. None, which is an unknown method, if it is long, or beyond METHODS_MAX."""
@@ -123,11 +123,11 @@ class Index:
         return self._methods.get(method)
 
     def _with_method(self, report: Task) -> Task:
-        """A report with its method as it is kept, or with the one that another replica saw."""
-        told = self._told.pop(report.id, None)
-        if told is not None:
-            self.size_bytes -= _told_bytes(report.id)
-        method = self._shared(report.method) or told
+        """A report with its method as it is kept, or with the one that was noted."""
+        noted = self._noted.pop(report.id, None)
+        if noted is not None:
+            self.size_bytes -= _noted_bytes(report.id)
+        method = self._shared(report.method) or noted
         return report if method is report.method else msgspec.structs.replace(report, method=method)
 
     def put(self, report: Task) -> None:
@@ -138,7 +138,7 @@ class Index:
         """Take in several reports, as `put` does, in half the time."""
         fresh: dict[_Group, dict[str, Task]] = {}
         for reported in reports:
-            report = self._with_method(reported) if self._told or reported.method is not None else reported
+            report = self._with_method(reported) if self._noted or reported.method is not None else reported
             known = self._tasks.add(report)
             latest = report if known is None else self._latest(known, report, fresh)
             if latest is not None:
@@ -175,8 +175,8 @@ class Index:
 
     def remove(self, task_id: str) -> bool:
         """Remove a task. False if it is not here."""
-        if self._told.pop(task_id, None) is not None:
-            self.size_bytes -= _told_bytes(task_id)
+        if self._noted.pop(task_id, None) is not None:
+            self.size_bytes -= _noted_bytes(task_id)
         task = self._tasks.pop(task_id)
         if task is None:
             return False
@@ -327,8 +327,8 @@ def _follows(query: Query, place: SortKey, after: SortKey) -> bool:
     return bool(place < after if query.descending else place > after)
 
 
-def _told_bytes(task_id: str) -> int:
-    return text_bytes(task_id) + _TOLD_BYTES
+def _noted_bytes(task_id: str) -> int:
+    return text_bytes(task_id) + _NOTED_BYTES
 
 
 def size_of(task: Task) -> int:

@@ -26,7 +26,7 @@ from gateway.mcp.task import Task
 from gateway.tasks import told
 from gateway.tasks.asks import Asks
 from gateway.tasks.ids import RequestIds
-from gateway.tasks.index import Index
+from gateway.tasks.index import METHOD_CHARS_MAX, Index
 from gateway.tasks.knowledge import Knowledge, Record
 from gateway.tasks.notes import NEVER, NoteState
 from gateway.tasks.passing import Access, Heard, access_after
@@ -207,7 +207,7 @@ class Servers:
     def note(self, key: Key, server: Server) -> None:
         """Note what `initialize` said in a session."""
         # The list of task methods may take 64 KiB. Only a single method is ever used.
-        methods = server.methods if len(server.default_method or "") <= told.METHOD_CHARS_MAX else ()
+        methods = server.methods if len(server.default_method or "") <= METHOD_CHARS_MAX else ()
         self._servers[key.of_all] = Server(server.filtered_here, methods if len(methods) == 1 else ())
         self._told.pop(key.of_all, None)
         self._tell(key)

@@ -12,9 +12,9 @@ import msgspec
 
 from gateway.mcp.capabilities import Server
 from gateway.mcp.task import Task, apart
+from gateway.tasks.index import METHOD_CHARS_MAX
 from gateway.tasks.notes import NOTED_ID_CHARS_MAX
 
-METHOD_CHARS_MAX: Final = 50  # twice the longest request method of MCP
 _VERSION: Final = 1
 
 
