@@ -42,7 +42,8 @@ method                     `holds(value, method)` is asked once for all tasks of
 status                     `holds(value, status)` is asked once for all tasks of a status
 createdFrom, createdTo     bounds of `createdAt`: the range is looked up
 updatedFrom, updatedTo     bounds of `lastUpdatedAt`: the range is looked up
-task                       `holds(value, task)` is asked for each task that matches all else
+task                       `holds(value, task)` is asked for each task that matches all else: of many tasks, some in
+                           each turn of the loop (refresh.py)
 orderBy, direction         the order, which excludes no task
 
 Several criteria may have the part `method`, `status` or `task`; each other part has one criterion. While a task is

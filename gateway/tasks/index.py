@@ -241,6 +241,14 @@ class Index:
             self._keep([_Kept(query, place, groups, page), *self._kept[: _KEPT_MAX - 1]])
         return page
 
+    def looks_at(self, query: Query) -> int:
+        """How many tasks `select` looks at one by one, beside those of the page."""
+        if query.task_ids is not None:
+            return len(query.task_ids)
+        if query.task_test is None:
+            return 0
+        return sum(group.count(query.created, query.updated) for group in self._matching_groups(query))
+
     def _forget_pages(self, group: Plane) -> None:
         """A group changes: its pages no longer hold."""
         if self._kept:

@@ -14,7 +14,7 @@ from gateway.config import IndexLimits
 from gateway.errors import UpstreamBroken, UpstreamFailed, UpstreamRefused
 from gateway.tasks import freshness
 from gateway.tasks.asks import Answer, Ask, Outbox, together
-from gateway.tasks.crawler import Crawler
+from gateway.tasks.crawler import TASKS_AT_ONCE, Crawler
 from gateway.tasks.criteria import Query
 from gateway.tasks.cursor import Position
 from gateway.tasks.freshness import KNOCK, Ages, Plan
@@ -22,10 +22,14 @@ from gateway.tasks.index import UNLIMITED, QueryPage
 from gateway.tasks.passing import PLAIN
 from gateway.tasks.ports import Caller, Counts
 from gateway.tasks.refreshes import Crawl, Delta, Knock, Refresh
-from gateway.tasks.scan import Scanner
+from gateway.tasks.scan import Scanner, Selection
 from gateway.tasks.sessions import Forgotten, Session, Sessions, TooLarge
 
 _ROUNDS_MAX: Final = 100  # of planning for one query; each round learns something
+
+
+def _hold_nothing(_size_bytes: int) -> None:
+    """For a page that is not sent."""
 
 
 class Refresher:
@@ -37,12 +41,13 @@ class Refresher:
         self._counts = counts
         self._clock = clock
         self._ages = Ages(limits.max_age, limits.full_crawl_interval)
+        self._in_turn = asyncio.Lock()
         self._scanner = Scanner(limits, counts, clock, self._on_message)
 
     def at_once(self, session: Session, position: Position) -> Answer | None:
         """The answer to a query, if nothing must be asked of the upstream for it; else None."""
         plan = self._plan(session, position.query, self._clock())
-        if session.oversize or not plan.nothing:
+        if session.oversize or not plan.nothing or self._is_long(session, position):
             return None
         page = self._select(session, position, self._limits.page_bytes_max)
         if self._overdue(session, page):
@@ -80,6 +85,34 @@ class Refresher:
         after, shown, again = position.after, position.shown, position.comes_again
         return session.index.select(position.query, after, self._limits.page_size, shown, bytes_max, again)
 
+    def _is_long(self, session: Session, position: Position) -> bool:
+        """Whether a query looks at so many tasks one by one that others must get their turn meanwhile."""
+        return position.query.task_test is not None and session.index.looks_at(position.query) > TASKS_AT_ONCE
+
+    async def _page(
+        self, session: Session, position: Position, came_at: float, hold: Callable[[int], None] | None = None
+    ) -> QueryPage:
+        """The page of a query for which nothing must be asked. Its bytes have no limit unless they are to be held.
+
+        A page that takes long is gathered from a few tasks in each turn of the loop, whatever the number of queries. A
+        task may change meanwhile: each is taken as it is in its turn, since the query came. Raises Forgotten, if more
+        has changed than that, and Overloaded.
+        """
+        bytes_max = UNLIMITED if hold is None else self._limits.page_bytes_max
+        if not self._is_long(session, position):
+            return self._select(session, position, bytes_max)
+        index, selection = session.index, Selection(position, self._limits, hold or _hold_nothing, bytes_max)
+        for part in index.parts():
+            for start in range(0, len(part), TASKS_AT_ONCE):
+                async with self._in_turn:
+                    selection.take(part[start : start + TASKS_AT_ONCE], index.default_method)
+                    await asyncio.sleep(0)
+                if session.index is not index:
+                    raise Forgotten
+        if not self._plan(session, position.query, came_at).nothing:
+            raise Forgotten
+        return selection.page
+
     async def answer(self, session: Session, caller: Caller, outbox: Outbox, position: Position) -> Answer:
         """The answer to a query, after the upstream was asked as planned. Raises GatewayError."""
         came_at = self._clock()
@@ -104,12 +137,12 @@ class Refresher:
             if session.oversize and plan.crawl:
                 raise TooLarge
             if plan.nothing:
-                page = self._select(session, position, self._limits.page_bytes_max)
+                page = await self._page(session, position, came_at, outbox.reply.hold)
                 if not self._overdue(session, page):
                     as_of = self._as_of(session, came_at)
                     return Answer(page, as_of, outcome, "; ".join(reasons) or plan.reason, requests)
                 # All that a page may have: of large tasks only one may be shown, and there may be many.
-                overdue = self._overdue(session, self._select(session, position, UNLIMITED))
+                overdue = self._overdue(session, await self._page(session, position, came_at))
                 plan = Plan("the ttl of tasks to be shown has passed", tasks=overdue)
             with self._counts.plan(session.key.upstream, plan.reason):
                 made = await self._carry_out(session, caller, outbox, query, plan, came_at)

@@ -27,9 +27,12 @@ _REASON: Final = "the session is larger than an index may be"
 class Selection:
     """The page of one query, gathered while the tasks go by. `hold` is called with its size in bytes."""
 
-    def __init__(self, position: Position, limits: IndexLimits, hold: Callable[[int], None]) -> None:
+    def __init__(
+        self, position: Position, limits: IndexLimits, hold: Callable[[int], None], bytes_max: float | None = None
+    ) -> None:
         self._position = position
-        self._limits = limits
+        self._limit = limits.page_size
+        self._bytes_max = limits.page_bytes_max if bytes_max is None else bytes_max
         self._hold = hold
         self._tasks: list[Task] = []  # of the page, and the one behind it: none behind that one may come onto the page
         self._page = QueryPage([], 0, False, 0)
@@ -48,9 +51,9 @@ class Selection:
         matching = [task for task in tasks if query.matches(task, default_method)]
         if not matching or self._failed is not None:
             return
-        limit, total = self._limits.page_size, self._page.total + len(matching)
+        limit, total = self._limit, self._page.total + len(matching)
         kept = first(query, self._tasks + matching, after, limit, shown)
-        self._page = cut(kept, total, limit, self._limits.page_bytes_max)
+        self._page = cut(kept, total, limit, self._bytes_max)
         self._tasks = kept[: len(self._page.tasks) + 1]
         try:
             self._hold(sum(len(task.raw) for task in self._tasks))

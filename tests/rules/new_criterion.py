@@ -51,10 +51,10 @@ ALL: Final = (CONTAINS, NOT, TTL_BELOW)
 
 
 @contextmanager
-def declared() -> Iterator[None]:
-    """As if `CRITERIA` had them as well."""
+def declared(*more: Criterion) -> Iterator[None]:
+    """As if `CRITERIA` had them as well, and `more`."""
     with pytest.MonkeyPatch.context() as patch:
-        for one in ALL:
+        for one in (*ALL, *more):
             patch.setitem(criteria.CRITERIA, one.name, one)
         _forget()
         yield
