@@ -132,6 +132,28 @@ async def test_promtool_finds_no_fault(gateways: Gateways) -> None:
     assert (checked.returncode, checked.stdout, checked.stderr) == (0, "", "")
 
 
+def in_the_documents() -> dict[str, str]:
+    """The metrics in the table of docs/metrics.md, each with its labels."""
+    table = (Path(__file__).parents[2] / "docs/metrics.md").read_text().split("\n| metric |", 1)[1].split("\n\n", 1)[0]
+    found = dict[str, str]()
+    for row in table.splitlines():
+        found |= dict(re.findall(r"`(taskgate_[a-z_]+)({.*?})?`", row))
+        limited, has_limits, _ = row.partition("each with `_max`")
+        found |= {f"{name}_max": "" for name in re.findall("`(taskgate_[a-z_]+)`", limited) if has_limits}
+    return found
+
+
+async def test_every_metric_stands_in_the_documents_and_none_else(gateways: Gateways) -> None:
+    elsewhere = {"taskgate_store_up", "taskgate_queries_in_flight", "taskgate_queries_in_flight_max"}  # a store, stdio
+    async with rig_with(gateways) as rig:
+        told = set(re.findall("^# TYPE (taskgate_[a-z_]+) ", await rig.gateway.exposition(), re.MULTILINE))
+        found = await rig.gateway.metrics()
+    assert told ^ in_the_documents().keys() == elsewhere
+    for name, labels in in_the_documents().items():  # of an upstream alone: there from the first scrape on
+        if name.endswith("_total") and labels == "{upstream}":
+            assert found[name, (("upstream", "up"),)] == 0
+
+
 async def test_counters_are_there_before_the_first_event(gateways: Gateways) -> None:
     """One that begins at 1 hides its first event from `rate`, and an alert on it."""
     async with rig_with(gateways) as rig:
