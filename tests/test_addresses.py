@@ -26,6 +26,7 @@ UPSTREAMS: list[Json] = [
         "match": {"prefix": "/p"},
         "public_url": "https://x.example/y",
     },
+    {"name": "deep", "url": "http://c.example:81/x", "match": {"host": "mcp.example", "prefix": "/c"}},
     {"name": "stays", "url": "http://127.0.0.1:3005/mcp", "match": {"prefix": "/s"}, "public_url": "off"},
 ]
 
@@ -38,16 +39,19 @@ def checked(folder: Path, **settings: object) -> tuple[int, str]:
     return ended.returncode, ended.stdout + ended.stderr
 
 
-def test_check_prints_which_address_leads_to_which_upstream(tmp_path: Path) -> None:
-    status, said = checked(tmp_path, upstreams=UPSTREAMS)
+@pytest.mark.parametrize("listen", ["127.0.0.1:8080", "[::1]:8443"])
+def test_check_prints_which_address_leads_to_which_upstream(tmp_path: Path, listen: str) -> None:
+    status, said = checked(tmp_path, listen=listen, upstreams=UPSTREAMS)
     assert status == 0
+    port = listen.rpartition(":")[2]
     assert said.splitlines()[1:] == [
-        f"  {HERE}/mcp leads to http://127.0.0.1:3001/mcp (plain)",
-        f"  {HERE}/research/mcp leads to http://127.0.0.1:3002/mcp (research)",
-        "  http://mcp.example:8080/v1/mcp leads to https://tools.example/v1/mcp (named)",
-        "  http://mcp.example:8080/b/ leads to http://127.0.0.1:3003/ (both)",
+        f"  http://{listen}/mcp leads to http://127.0.0.1:3001/mcp (plain)",
+        f"  http://{listen}/research/mcp leads to http://127.0.0.1:3002/mcp (research)",
+        f"  http://mcp.example:{port}/v1/mcp leads to https://tools.example/v1/mcp (named)",
+        f"  http://mcp.example:{port}/b/ leads to http://127.0.0.1:3003/ (both)",
         "  https://x.example/y/mcp leads to http://127.0.0.1:3004/mcp (public)",
-        f"  {HERE}/s/mcp leads to http://127.0.0.1:3005/mcp (stays)",
+        f"  http://mcp.example:{port}/c/x leads to http://c.example:81/x (deep)",
+        f"  http://{listen}/s/mcp leads to http://127.0.0.1:3005/mcp (stays)",
     ]
 
 

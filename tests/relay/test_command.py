@@ -44,24 +44,6 @@ def test_check_names_a_file_whose_name_is_no_utf_8(tmp_path: Path) -> None:
 # ---- --check ----
 
 
-def test_check_says_which_address_leads_to_which_upstream(tmp_path: Path) -> None:
-    text = (
-        "listen: '[::1]:8443'\nupstreams:\n"
-        "- {name: a, url: 'http://127.0.0.1:3001/mcp'}\n"
-        "- {name: b, url: 'https://b.example/', match: {prefix: /research}}\n"
-        "- {name: c, url: 'http://c.example:81/x', match: {host: mcp.example, prefix: /c}}\n"
-        "- {name: d, url: 'http://d/mcp', match: {host: d}, public_url: 'https://mcp.example/d'}\n"
-    )
-    checked = run("--check", "--config", write(tmp_path / "gate.yaml", text))
-    assert (checked.returncode, checked.stderr) == (0, "")
-    assert checked.stdout.splitlines()[1:] == [
-        "  http://[::1]:8443/mcp leads to http://127.0.0.1:3001/mcp (a)",
-        "  http://[::1]:8443/research/ leads to https://b.example/ (b)",
-        "  http://mcp.example:8443/c/x leads to http://c.example:81/x (c)",
-        "  https://mcp.example/d/mcp leads to http://d/mcp (d)",
-    ]
-
-
 def test_check_reads_standard_input() -> None:
     assert run("--check", "--config", "-", text=ONE).returncode == 0
     refused = run("--check", "--config", "-", text=ONE + "zzz: 1\n")
@@ -157,18 +139,6 @@ async def test_a_reload_changes_how_is_logged(gateways: Gateways) -> None:
             return " reloaded upstreams=" in gateway.log
 
         await eventually(told, "the reload, in the format that it brings")
-
-
-async def test_the_address_that_is_logged_has_the_port_that_was_taken(gateways: Gateways) -> None:
-    """Port 0 takes any; the prefix is part of what clients use."""
-    config = settings(0, 0, 1, {"upstream": {"match": {"prefix": "/research"}}})
-    with held_port() as admin:
-        config["admin"] = {"listen": f"127.0.0.1:{port_of(admin)}"}
-        with gateways.starting(config) as gateway:
-            gateway.wait()
-            address = (await logged(gateway, '"serving"'))["address"]
-            port = int(address.split(":")[2].partition("/")[0])
-            assert port > 0 and address == f"http://127.0.0.1:{port}/research/mcp"
 
 
 async def test_a_drain_takes_new_connections_for_its_delay(gateways: Gateways) -> None:

@@ -1057,37 +1057,6 @@ async def test_one_line_for_a_request_at_debug_and_none_at_info(gateways: Gatewa
 # ---- starting ----
 
 
-def test_an_address_that_is_taken_is_said_and_exits_1(tmp_path: Path) -> None:
-    with listening() as taken, held_port() as admin:
-        file = tmp_path / "gateway.yaml"
-        port = port_of(taken)
-        file.write_text(json.dumps(settings(port, port_of(admin), 1)))
-        ended = run("--config", str(file))
-    assert ended.returncode == 1
-    assert f"127.0.0.1:{port}" in ended.stderr
-    assert "Traceback" not in ended.stderr
-
-
-def test_an_admin_address_that_is_taken_is_said_and_exits_1(tmp_path: Path) -> None:
-    with listening() as taken, held_port() as listen:
-        file = tmp_path / "gateway.yaml"
-        port = port_of(taken)
-        file.write_text(json.dumps(settings(port_of(listen), port, 1)))
-        ended = run("--config", str(file))
-    assert ended.returncode == 1
-    assert f"127.0.0.1:{port}" in ended.stderr
-    assert "Traceback" not in ended.stderr
-
-
-def test_an_unknown_key_is_said_and_exits_2(tmp_path: Path) -> None:
-    file = tmp_path / "gateway.yaml"
-    file.write_text("upstreams:\n  - name: a\n    url: http://127.0.0.1:1/mcp\n    colour: red\n")
-    ended = run("--config", str(file))
-    assert ended.returncode == 2
-    assert "gateway.yaml:4" in ended.stderr and "colour" in ended.stderr
-    assert "Traceback" not in ended.stderr
-
-
 def test_a_certificate_that_is_not_there_is_said_and_exits_2(tmp_path: Path) -> None:
     file = tmp_path / "gateway.yaml"
     file.write_text(json.dumps(settings(1, 2, 3, {"tls": {"certificate": "no.pem", "key": "no.key"}})))
