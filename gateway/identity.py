@@ -2,7 +2,7 @@
 
 In: the header fields of a request, its upstream, target, session and client's address. Out: digests.
 Always: two callers share a key only if upstream, target, session and identity are the same. `tasks` and `transport` may
-know this file; it knows no room.
+know this file; it knows no package.
 """
 
 import hashlib

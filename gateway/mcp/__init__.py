@@ -1,4 +1,4 @@
-"""Messages of MCP, and what they say. It knows no other room, no transport and no clock.
+"""Messages of MCP, and what they say. It knows no other package, no transport and no clock.
 
 jsonrpc        one message: reading it, editing it, making one
 sse            event streams

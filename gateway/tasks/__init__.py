@@ -25,7 +25,7 @@ What must be asked of the upstream, and which queries wait for it:
 
     freshness   the plan: to ask only for what can have changed
     refresh     from plan to plan, until the index is fresh enough
-    refreshes   carry a plan out: a crawl, or a delta
+    refreshes   carry a plan out: a crawl, a delta, or a knock
     asks        what is being asked, and the queries that wait for it
     ids         which request a cancel can mean
     crawler     requests of the gateway's own, and pages
@@ -36,5 +36,5 @@ Towards a transport:
     answer      the answer to one query
     passing     what an exchange tells of tasks, and the edit of `initialize`
     guards      limits on what clients may ask of tasks, off unless configured
-    ports       what the room needs of its surroundings: the caller, the ways to the server and back, counts, the store
+    ports       what it needs of its surroundings: the caller, the ways to the server and back, counts, the store
 """

@@ -201,7 +201,7 @@ class Query:
 
 
 class Fault(msgspec.Struct):
-    """One thing wrong with a request: where, what was given (as JSON), what is allowed."""
+    """One thing wrong with a request: where, what was given (its JSON, or words for it), what is allowed."""
 
     parameter: str
     given: str

@@ -1,6 +1,6 @@
 """HTTP: bytes to exchanges and back. stdio: bytes to lines and back.
 
-This room knows `mcp`, `config`, `errors` and `identity`.
+This package knows `mcp`, `config`, `errors` and `identity`.
 
 Towards clients:
 
