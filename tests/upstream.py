@@ -3,8 +3,8 @@
 In: a listening socket. Out: connections (tests/peer.py). `Upstream` is for tests that answer request by request; those
 of tests/soak and tests/attack answer by a script of their own. Always: nothing of one test reaches the next.
 
-Apart from it: the upstream of tests/model, which lives on a virtual clock; those of tests/bench and
-tests/relay/flood.py, which must cost little; and real servers.
+`Cheap` must cost little: it is for requests with a length that are answered at once. Apart from these: the upstream of
+tests/model, which lives on a virtual clock; those of tests/bench; and real servers.
 """
 
 import asyncio
@@ -143,3 +143,30 @@ class Upstream(Listener):
             with contextlib.suppress(NotInTime):
                 await peer.ends()
             await peer.close()
+
+
+class Cheap(asyncio.Protocol):
+    """One connection to a server that is one function: of the head and the body of a request, to a response."""
+
+    def __init__(self, answer: Callable[[bytes, bytes], bytes]) -> None:
+        self._answer = answer
+        self._held = b""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+
+    def data_received(self, data: bytes) -> None:
+        self._held += data
+        while b"\r\n\r\n" in self._held:
+            head, _, rest = self._held.partition(b"\r\n\r\n")
+            length = length_of(head)
+            if len(rest) < length:
+                return
+            self._held = rest[length:]
+            self._transport.write(self._answer(head, rest[:length]))
+
+
+def length_of(head: bytes) -> int:
+    """The `Content-Length` of a message, 0 if it has none."""
+    return int(head.lower().partition(b"content-length: ")[2].partition(b"\r\n")[0] or 0)

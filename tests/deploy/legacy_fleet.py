@@ -13,10 +13,9 @@ from itertools import count
 from typing import Any, Final
 from uuid import uuid4
 
-import httptools
-
 from tests.model.truth import BEFORE_ALL, Moment, Moments, ServerSession, State, Truth, task_id
 from tests.relay.messages import Json, answer, dumps, fault, initialized, result
+from tests.upstream import Cheap
 
 PER_PAGE: Final = 4
 CAPABILITY: Final[Json] = {
@@ -92,7 +91,7 @@ class FleetServer:
 
     async def start(self) -> int:
         """Take connections; the port."""
-        self._server = await self.loop.create_server(lambda: _Connection(self), "127.0.0.1", 0, backlog=1024)
+        self._server = await self.loop.create_server(lambda: Cheap(self.response), "127.0.0.1", 0, backlog=1024)
         port: int = self._server.sockets[0].getsockname()[1]
         return port
 
@@ -118,15 +117,18 @@ class FleetServer:
 
     # ---- requests ----
 
-    def response(self, heard: "_Heard") -> bytes:
+    def response(self, head: bytes, body: bytes) -> bytes:
         """The response to a request."""
-        message = json.loads(heard.body)
+        message = json.loads(body)
         if message["method"] == "initialize":
             said = {**initialized(), "capabilities": {"tasks": CAPABILITY}}
             return answer(result(message["id"], said), b"Mcp-Session-Id: " + uuid4().hex.encode())
-        caller = self.callers[heard.session, heard.token]
-        view = caller.views.setdefault(heard.gateway, View(caller.came))
-        caller.seen.append(heard.gateway)
+        lines = (line.partition(": ") for line in head.decode().split("\r\n"))
+        fields = {name.lower(): value for name, _, value in lines}
+        gateway = fields["host"]
+        caller = self.callers[fields["mcp-session-id"], fields["authorization"]]
+        view = caller.views.setdefault(gateway, View(caller.came))
+        caller.seen.append(gateway)
         given = message["params"]
         if message["method"] == "tasks/list":
             return self._list(caller, view, message["id"], given.get("cursor"))
@@ -136,7 +138,7 @@ class FleetServer:
             return _answered(message["id"], b'{"task":%b}' % truth.state.raw)
         asked = caller.find(given["taskId"])
         if asked is None:
-            self.wrong.append(f"{heard.gateway} asks {message} in the name of {caller.token} in {caller.id}")
+            self.wrong.append(f"{gateway} asks {message} in the name of {caller.token} in {caller.id}")
             return answer(fault(message["id"], -32602, "no such task"))
         if message["method"] == "tasks/cancel":
             if not asked.is_live:
@@ -175,42 +177,3 @@ class FleetServer:
 
 def _answered(request_id: object, value: bytes) -> bytes:
     return answer(b'{"jsonrpc":"2.0","id":%b,"result":%b}' % (dumps(request_id), value))
-
-
-@dataclass
-class _Heard:
-    gateway: str = ""
-    session: str = ""
-    token: str = ""
-    body: bytes = b""
-
-
-class _Connection(asyncio.Protocol):
-    """One connection of a gateway's."""
-
-    def __init__(self, server: FleetServer) -> None:
-        self._server = server
-        self._parser = httptools.HttpRequestParser(self)
-        self._heard = _Heard()
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport: asyncio.Transport = transport  # type: ignore[assignment]
-
-    def data_received(self, data: bytes) -> None:
-        self._parser.feed_data(data)
-
-    def on_header(self, name: bytes, value: bytes) -> None:
-        match name.lower():
-            case b"host":
-                self._heard.gateway = value.decode()
-            case b"mcp-session-id":
-                self._heard.session = value.decode()
-            case b"authorization":
-                self._heard.token = value.decode()
-
-    def on_body(self, body: bytes) -> None:
-        self._heard.body += body
-
-    def on_message_complete(self) -> None:
-        heard, self._heard = self._heard, _Heard()
-        self._transport.write(self._server.response(heard))

@@ -1,6 +1,6 @@
 """A flood of refused callers: a server that knows one token, and clients that guess.
 
-It is apart from tests/upstream.py because it must cost little: the gateway is to be the slow part.
+The server must cost little: the gateway is to be the slow part.
 
 In: whether the server lists its tasks, and the number of lists. Out: what a query of the known caller costs.
 Always: raw bytes, keep-alive on both sides.
@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from tests.relay.messages import answer, call, fault, filtered, page, post, result, task
+from tests.upstream import Cheap, length_of
 
 TOKEN: Final = b"Authorization: Bearer victim"
 SESSION: Final = b"Mcp-Session-Id: 0f8c"
@@ -39,7 +40,7 @@ class Guarded:
     @asynccontextmanager
     async def on(self, sock: socket.socket) -> AsyncIterator[None]:
         """Serve on that socket."""
-        server = await asyncio.get_running_loop().create_server(lambda: _Served(self), sock=sock)
+        server = await asyncio.get_running_loop().create_server(lambda: Cheap(self.answer), sock=sock)
         try:
             yield
         finally:
@@ -69,28 +70,6 @@ class Guarded:
             case "tasks/get" if params["taskId"] in tasks:
                 return result(message["id"], tasks[params["taskId"]])
         return fault(message["id"], -32602, "no such task")
-
-
-class _Served(asyncio.Protocol):
-    """One connection to the server."""
-
-    def __init__(self, server: Guarded) -> None:
-        self._server = server
-        self._held = b""
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
-
-    def data_received(self, data: bytes) -> None:
-        self._held += data
-        while b"\r\n\r\n" in self._held:
-            head, _, rest = self._held.partition(b"\r\n\r\n")
-            length = _length(head)
-            if len(rest) < length:
-                return
-            self._held = rest[length:]
-            self._transport.write(self._server.answer(head, rest[:length]))
 
 
 @dataclass
@@ -147,11 +126,6 @@ async def flood(port: int, lists: int, first: int = 0) -> None:
 async def _response(reader: asyncio.StreamReader, status: bytes) -> bytes:
     """The body of a response of that status."""
     head = await reader.readuntil(b"\r\n\r\n")
-    body = await reader.readexactly(_length(head))
+    body = await reader.readexactly(length_of(head))
     assert status in head.partition(b"\r\n")[0], (head, body)
     return body
-
-
-def _length(head: bytes) -> int:
-    """The `Content-Length` of a message, 0 if it has none."""
-    return int(head.lower().partition(b"content-length: ")[2].partition(b"\r\n")[0] or 0)
