@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gateway.mcp import task
-from gateway.tasks import criteria as query
+from gateway.tasks import criteria
 from gateway.tasks.criteria import BadQuery, Fault, Query
 from tests.rules import documents, plain
 
@@ -17,7 +17,7 @@ thorough = settings(max_examples=100, deadline=None)
 
 
 def read(params: object) -> Query | None:
-    return query.read(query.params(json.dumps(params).encode()))
+    return criteria.read(criteria.params(json.dumps(params).encode()))
 
 
 def asked(params: object) -> Query:
@@ -44,7 +44,7 @@ def fault(params: object) -> Fault:
 EARLY, LATE = "2025-11-25T10:30:00Z", "2025-11-25T10:30:01Z"
 
 # Each criterion: a value, what the query then is, and another value.
-CRITERIA: dict[str, tuple[Any, Query, Any]] = {
+EXAMPLES: dict[str, tuple[Any, Query, Any]] = {
     "methods": (["tools/call", "prompts/get"], Query(methods=frozenset({"tools/call", "prompts/get"})), ["tools/call"]),
     "requestTypes": (["tools/call"], Query(methods=frozenset({"tools/call"})), ["prompts/get"]),
     "taskIds": (["a", "b", "a", ""], Query(taskIds=frozenset({"a", "b", ""})), ["a"]),
@@ -56,16 +56,16 @@ CRITERIA: dict[str, tuple[Any, Query, Any]] = {
     "orderBy": ("createdAt", Query(orderBy="createdAt"), "lastUpdatedAt"),
     "order": ("asc", Query(order="asc"), "desc"),
 }
-each = pytest.mark.parametrize("name", CRITERIA)
+each = pytest.mark.parametrize("name", EXAMPLES)
 
 
 def test_every_criterion_has_an_example() -> None:
-    assert CRITERIA.keys() == query.names().keys()
+    assert EXAMPLES.keys() == criteria.names().keys()
 
 
 @each
 def test_a_criterion_stands_in_the_params_or_in_their_filter(name: str) -> None:
-    value, expected, _ = CRITERIA[name]
+    value, expected, _ = EXAMPLES[name]
     assert read({name: value}) == expected
     assert read({"filter": {name: value}}) == expected
     assert read({"filter": {name: value}, "unknown": [], "_meta": {}, "cursor": "x"}) == expected
@@ -73,13 +73,13 @@ def test_a_criterion_stands_in_the_params_or_in_their_filter(name: str) -> None:
 
 @each
 def test_a_criterion_may_be_given_twice_with_one_value(name: str) -> None:
-    value, expected, _ = CRITERIA[name]
+    value, expected, _ = EXAMPLES[name]
     assert read({name: value, "filter": {name: value}}) == expected
 
 
 @each
 def test_a_criterion_given_twice_with_different_values_is_an_error(name: str) -> None:
-    value, _, other = CRITERIA[name]
+    value, _, other = EXAMPLES[name]
     for first, second in ((value, other), (other, value)):
         found = fault({name: first, "filter": {name: second}})
         assert found.parameter.split(".")[-1] == name
@@ -97,11 +97,11 @@ def test_a_criterion_given_twice_with_different_values_is_an_error(name: str) ->
 )
 def test_an_alias_is_the_same_criterion(params: dict[str, Any]) -> None:
     assert fault(params).parameter.split(".")[-1] in ("methods", "requestTypes")
-    assert read(json.loads(json.dumps(params).replace("prompts/get", "tools/call"))) == CRITERIA["requestTypes"][1]
+    assert read(json.loads(json.dumps(params).replace("prompts/get", "tools/call"))) == EXAMPLES["requestTypes"][1]
 
 
 def test_all_criteria_at_once() -> None:
-    every = {name: value for name, (value, _, _) in CRITERIA.items() if name != "requestTypes"}
+    every = {name: value for name, (value, _, _) in EXAMPLES.items() if name != "requestTypes"}
     expected = Query(
         methods=frozenset({"tools/call", "prompts/get"}),
         taskIds=frozenset({"a", "b", ""}),
@@ -126,8 +126,8 @@ def test_all_criteria_at_once() -> None:
         {"filter": None},
         {"methods": [], "requestTypes": [], "taskIds": [], "status": []},
         {"filter": {"methods": [], "requestTypes": [], "taskIds": [], "status": []}},
-        dict.fromkeys(CRITERIA),
-        {"filter": dict.fromkeys(CRITERIA)},
+        dict.fromkeys(EXAMPLES),
+        {"filter": dict.fromkeys(EXAMPLES)},
         {"status": [], "filter": {"order": None}},
     ],
 )
@@ -138,7 +138,7 @@ def test_params_without_a_criterion_are_no_query(params: dict[str, Any]) -> None
 def test_what_is_as_good_as_absent_does_not_contradict() -> None:
     assert read({"status": [], "filter": {"status": ["failed"]}}) == Query(status=frozenset({"failed"}))
     assert read({"status": ["failed"], "filter": {"status": None}}) == Query(status=frozenset({"failed"}))
-    assert read({"methods": None, "requestTypes": ["tools/call"]}) == CRITERIA["requestTypes"][1]
+    assert read({"methods": None, "requestTypes": ["tools/call"]}) == EXAMPLES["requestTypes"][1]
 
 
 def test_the_order_is_last_update_descending_unless_given() -> None:
@@ -149,7 +149,7 @@ def test_the_order_is_last_update_descending_unless_given() -> None:
 
 def test_names_and_values_may_be_escaped_and_members_given_twice() -> None:
     params = rb'{"st\u0061tus":["working"],"status" : [ "f\u0061iled" ] , "filter":{"order":"asc"}, "filter":{}}'
-    assert query.read(query.params(params)) == Query(status=frozenset({"failed"}))
+    assert criteria.read(criteria.params(params)) == Query(status=frozenset({"failed"}))
 
 
 @pytest.mark.parametrize("offset", ["2025-11-25T11:30:00+01:00", "2025-11-25T10:30:00.000Z", "2025-11-25t10:30:00z"])
@@ -163,10 +163,10 @@ LISTS = ("methods", "requestTypes", "taskIds", "status")
 @pytest.mark.parametrize("name", LISTS)
 def test_one_string_is_a_list_of_one(name: str) -> None:
     """Servers that filter without saying so are asked by `{"status": "working"}`; it once was an error."""
-    for value in CRITERIA[name][0][:1]:
+    for value in EXAMPLES[name][0][:1]:
         for params in ({name: value}, {"filter": {name: value}}, {name: value, "filter": {name: [value]}}):
             assert read(params) == read({name: [value]})
-    assert query.read(query.params(rb'{"taskIds" : "\u0061 b"}')) == Query(taskIds=frozenset({"a b"}))
+    assert criteria.read(criteria.params(rb'{"taskIds" : "\u0061 b"}')) == Query(taskIds=frozenset({"a b"}))
 
 
 TIMES = ("createdAfter", "createdBefore", "lastUpdatedAfter", "lastUpdatedBefore")
@@ -297,7 +297,7 @@ def test_every_member_of_the_filter_that_is_no_criterion_is_named() -> None:
     ids=lambda value: str(value)[:30],
 )
 def test_parameters_that_are_not_read_are_known_by_name(params: Any, names: list[str]) -> None:
-    assert query.ignored(json.dumps(params).encode()) == names
+    assert criteria.ignored(json.dumps(params).encode()) == names
 
 
 @pytest.mark.parametrize(
@@ -356,7 +356,7 @@ def test_every_wrong_value_in_a_list_is_a_fault() -> None:
 
 def test_what_was_given_is_shown_in_part_if_it_is_long() -> None:
     for value in ("x y" * 33_333, [["x y" * 100_000]], {"x": "y" * 100_000}, "\u00e9" * 100_000):
-        for name in CRITERIA.keys() - ({"taskIds"} if isinstance(value, str) else set()):  # any string is an id
+        for name in EXAMPLES.keys() - ({"taskIds"} if isinstance(value, str) else set()):  # any string is an id
             with pytest.raises(BadQuery) as caught:
                 read({name: value})
             assert len(str(caught.value)) < 1000
@@ -370,11 +370,11 @@ def test_the_faults_of_a_long_list_are_few() -> None:
 
 raw_params = documents.documents(
     st.dictionaries(
-        st.sampled_from([*CRITERIA, "filter", "cursor"]),
+        st.sampled_from([*EXAMPLES, "filter", "cursor"]),
         documents.values
         | st.lists(st.sampled_from(["failed", "tools/call", EARLY, ""]), max_size=2)
         | st.sampled_from([EARLY, LATE, "asc", "createdAt"])
-        | st.dictionaries(st.sampled_from(list(CRITERIA)), documents.values, max_size=3),
+        | st.dictionaries(st.sampled_from(list(EXAMPLES)), documents.values, max_size=3),
         max_size=4,
     ).map(documents.plain)
 )
@@ -384,7 +384,7 @@ raw_params = documents.documents(
 @given(raw_params)
 def test_whatever_is_given_is_a_query_or_none_or_told_to_be_wrong(params: bytes) -> None:
     try:
-        found = query.read(query.params(params))
+        found = criteria.read(criteria.params(params))
     except BadQuery as bad:
         assert bad.faults
     else:

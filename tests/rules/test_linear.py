@@ -16,8 +16,7 @@ import pytest
 from gateway.mcp import capabilities, jsonrpc, observe, sse
 from gateway.mcp.jsonrpc import Message
 from gateway.mcp.task import TaskError
-from gateway.tasks import criteria as query
-from gateway.tasks import spelled
+from gateway.tasks import criteria, spelled
 from gateway.tasks.criteria import BadQuery, Query
 from gateway.tasks.values import LIST_ITEMS_MAX
 from gateway.transport.addresses import DOCUMENT_BYTES_MAX, Addresses
@@ -72,14 +71,14 @@ def test_unknown_members_of_a_list_s_params_cost_their_bytes() -> None:
     """350,000 of them took 0.9 s, and a dict of all of them, several times."""
     params = b'{"status":["working"],%b}' % MANY
     with bytes_taken_at_most(4 * len(params)):
-        assert query.read(query.params(params)) == Query(status=frozenset({"working"}))
-        assert query.ignored(params) == ["..."]
+        assert criteria.read(criteria.params(params)) == Query(status=frozenset({"working"}))
+        assert criteria.ignored(params) == ["..."]
 
 
 def test_unknown_members_of_a_filter_cost_their_bytes() -> None:
     params = b'{"filter":{%b,"status":["working"]}}' % MANY
     with bytes_taken_at_most(4 * len(params)), pytest.raises(BadQuery) as caught:
-        query.read(query.params(params))
+        criteria.read(criteria.params(params))
     (fault,) = caught.value.faults
     assert (fault.parameter, fault.allowed) == ("filter", "an object that holds criteria, and nothing else")
 
@@ -112,7 +111,7 @@ def test_the_tokens_of_an_initialize_result_cost_their_bytes(form: bytes, tokens
     edited: list[bytes] = []
 
     def work() -> None:
-        edited.append(capabilities.advertise(data, parsed(data), query.capability)[0])
+        edited.append(capabilities.advertise(data, parsed(data), criteria.capability)[0])
 
     assert lines_run(work) < 1000
     filtering = jsonrpc.find(edited[0], "result", "capabilities", "tasks", "list", "filter")
@@ -131,7 +130,7 @@ def test_the_tokens_of_an_initialize_result_cost_their_bytes(form: bytes, tokens
 def test_an_initialize_result_beyond_its_limit_is_not_edited_and_says_so(form: bytes, size: int) -> None:
     data = form % (b'"x":"%b"' % (b"a" * size))
     with pytest.raises(capabilities.NotAdvertised, match=f"no more than {size}"):
-        capabilities.advertise(data, parsed(data), query.capability)
+        capabilities.advertise(data, parsed(data), criteria.capability)
 
 
 def test_the_id_of_a_large_error_is_replaced_at_the_cost_of_its_bytes() -> None:
@@ -144,10 +143,10 @@ def test_the_id_of_a_large_error_is_replaced_at_the_cost_of_its_bytes() -> None:
 def test_a_list_of_too_many_is_told_so() -> None:
     """A list that a cursor repeats, or that is looked up while others wait, has a limit."""
     most = b",".join(b'"%d"' % number for number in range(LIST_ITEMS_MAX))
-    assert query.read(query.params(b'{"taskIds":[%b]}' % most)) is not None
+    assert criteria.read(criteria.params(b'{"taskIds":[%b]}' % most)) is not None
     for name in ("taskIds", "methods"):
         with pytest.raises(BadQuery) as caught:
-            query.read(query.params(b'{"%b":[%b,"x"]}' % (name.encode(), most)))
+            criteria.read(criteria.params(b'{"%b":[%b,"x"]}' % (name.encode(), most)))
         (fault,) = caught.value.faults
         assert fault.parameter == name
         assert str(LIST_ITEMS_MAX + 1) in fault.given

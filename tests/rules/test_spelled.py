@@ -15,7 +15,7 @@ from gateway.tasks.criteria import CRITERIA_BYTES_MAX, BadQuery, Fault, Query
 from gateway.tasks.cursor import Position
 from gateway.tasks.values import LIST_ITEMS_MAX
 from tests.rules import new_criterion, plain
-from tests.rules.test_criteria import CRITERIA, EARLY, LATE, LISTS, NO_METHOD, NO_STATUS, WRONG
+from tests.rules.test_criteria import EARLY, EXAMPLES, LATE, LISTS, NO_METHOD, NO_STATUS, WRONG
 
 thorough = settings(max_examples=100, deadline=None)
 
@@ -63,9 +63,9 @@ def query_string(params: dict[str, Any]) -> str:
     return "taskgate:?" + "&".join(f"{encoded(name)}={value_of(value)}" for name, value in params.items())
 
 
-@pytest.mark.parametrize("name", CRITERIA)
+@pytest.mark.parametrize("name", EXAMPLES)
 def test_every_criterion_can_be_spelled(name: str) -> None:
-    value, expected, _ = CRITERIA[name]
+    value, expected, _ = EXAMPLES[name]
     assert spelled(query_string({name: value})) == expected
     plainly = ",".join(value) if isinstance(value, list) else value
     assert spelled(f"taskgate:?{name}={plainly}") == expected
