@@ -265,7 +265,7 @@ def test_it_is_advertised() -> None:
     advertised = json.loads(edited)["result"]["capabilities"]["tasks"]["list"]["filter"]
     assert advertised["statusMessage"] == {"contains": True}
     assert advertised["statusNot"] is True
-    assert advertised["ttl"] == {"below": True}
+    assert advertised["ttl"]["below"] is True
 
 
 def test_it_is_missed_in_the_documents_and_in_the_reference_model() -> None:
