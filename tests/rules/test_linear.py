@@ -3,6 +3,7 @@
 The tests count executed lines of Python and allocated bytes, which are the same on every machine.
 """
 
+import gc
 import gzip
 import sys
 import tracemalloc
@@ -39,11 +40,14 @@ def lines_run(work: Callable[[], object]) -> int:
         return trace
 
     before = sys.gettrace()
+    gc.collect()
+    gc.disable()  # else what other tests have left may be finalized meanwhile, in Python
     sys.settrace(trace)
     try:
         work()
     finally:
         sys.settrace(before)
+        gc.enable()
     return count
 
 
