@@ -44,6 +44,7 @@ from gateway.transport.wire import Links
 if TYPE_CHECKING:
     from gateway.operate.traces import Tracing
     from gateway.store.redis_store import RedisStore
+    from gateway.tasks.replicas import SharedSessions
 
 log = logging.getLogger("taskgate")
 
@@ -62,8 +63,9 @@ class App:
         self._pools: dict[str, Pool] = {}
         self._retired: list[Pool] = []
         self._store = store_of(config, self._metrics.store_failed)
-        self._servers = Servers(self._loop.time, self._store)
-        self._sessions = Sessions(config.index, self._servers, self._loop.time, self._store)
+        clock = self._loop.time
+        self._shared = None if self._store is None else _shared_by(self._store, config, clock)
+        self._sessions = self._shared or Sessions(config.index, Servers(clock), clock)
         self._links = Links()
         self._buffers = Buffers(config.limits.held_bytes_max)
         self._guards = guards_of(config.guards, self._loop.time)
@@ -100,7 +102,9 @@ class App:
             self._guards = guards_of(config.guards, self._loop.time)
         tracing, metrics = self._tracing, self._metrics
         journal = Journal(metrics, config.log) if tracing is None else tracing.journal(metrics, config.log)
-        self._proxy = Proxy(config, self._pools, self._links, self._sessions, self._guards, metrics, journal)
+        self._proxy = Proxy(
+            config, self._pools, self._links, self._sessions, self._guards, metrics, journal, self._shared
+        )
         self._certificates_end = certificates.all_ends(config)
         if problem := memory.problem(config.index.memory_bytes_max):
             log.warning(problem)
@@ -136,8 +140,8 @@ class App:
     async def start(self) -> None:
         """Listen. Raises StartError."""
         config = self._config
-        if self._store is not None:
-            await self._store.start(self._sessions.tell_all)
+        if self._store is not None and self._shared is not None:
+            await self._store.start(self._shared.tell_all)
         try:
             self._tls = certificates.listener_context(config.tls) if config.tls is not None else None
             self._server = await self._listen(config)
@@ -229,7 +233,7 @@ class App:
         for pool in self._pools.values():
             pool.close()
         self._retired += self._pools.values()  # until their requests in flight have ended
-        self._servers.forget(_changed(self._config, config, "url", "socket"))
+        self._sessions.servers.forget(_changed(self._config, config, "url", "socket"))
         self._sessions.take_over(config.index, _changed(self._config, config, "url", "socket", "identity_headers"))
         self._apply(config)
         self._listener.heads.end()
@@ -291,6 +295,13 @@ def store_of(config: Config, failed: Callable[[str], None]) -> "RedisStore | Non
     from gateway.store.redis_store import RedisStore
 
     return RedisStore(config.store, failed)
+
+
+def _shared_by(store: "RedisStore", config: Config, clock: Callable[[], float]) -> "SharedSessions":
+    """The sessions that replicas share by a store. Without one nothing of them is imported."""
+    from gateway.tasks.replicas import SharedSessions
+
+    return SharedSessions(config.index, clock, store)
 
 
 def _tracing(config: Traces | None) -> "Tracing | None":

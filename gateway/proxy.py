@@ -17,7 +17,7 @@ import asyncio
 import logging
 import re
 from time import perf_counter
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from gateway.config import Config
 from gateway.errors import GatewayError, Internal, Loop, UpstreamRefused, UpstreamTimeout
@@ -45,6 +45,9 @@ from gateway.transport.response import authenticates_connection
 from gateway.transport.wire import Links
 from gateway.watch import watch_of
 
+if TYPE_CHECKING:
+    from gateway.tasks.replicas import SharedSessions
+
 log = logging.getLogger("taskgate.request")
 
 # The message endpoint of HTTP+SSE (2024-11-05) names its session in the query, as every SDK's server writes it.
@@ -63,11 +66,13 @@ class Proxy:
         guards: Guards | None,
         metrics: Metrics,
         journal: Journal,
+        shared: "SharedSessions | None" = None,
     ) -> None:
+        """`shared`: the same sessions, if other replicas share them."""
         self._limits = config.limits
         self._links = links
         self._sessions = sessions
-        self._has_store = sessions.are_shared
+        self._shared = shared
         self._metrics = metrics
         self._journal = journal
         clock = asyncio.get_running_loop().time
@@ -92,19 +97,20 @@ class Proxy:
             message, whole = await self._read(exchange, caller.session_id)
             if self._guards is not None:
                 self._guard(self._guards, exchange, caller, message)
-            if self._has_store and message is not None and message.method == "tasks/list":
-                held = await self._catch_up(message, caller, exchange)
-                if held is answer.CANCELLED_EARLY:
-                    kind = "answered"
-                    self._journal.began(exchange, message)
-                    HttpReply(exchange, caller).end()
-                    return
+            is_cancelled = False
             position = self._position(message, caller, exchange) if message is not None else None
+            if self._shared is not None and position is not None and message is not None:
+                held = await self._shared.learn(self._answerer, caller.key, message)  # until the answer holds it
+                is_cancelled = held is None
+                position = position if is_cancelled else self._position(message, caller, exchange)
             if position is not None and message is not None:
                 kind = "answered"
                 self._journal.began(exchange, message)
                 reply = HttpReply(exchange, caller)
-                exchange.error_code = await self._answerer.answer(reply, caller, message, position)
+                if is_cancelled:
+                    reply.end()
+                else:
+                    exchange.error_code = await self._answerer.answer(reply, caller, message, position)
             else:
                 kind, message = "relayed", self._kept(exchange, caller, message)
                 await self._relay(exchange, caller, message, whole)
@@ -151,12 +157,6 @@ class Proxy:
             request_id = None if message is None else jsonrpc.id_of(message.id)
             self._sessions.request_ids.note(session_id, request_id)
         return message, whole
-
-    async def _catch_up(self, message: Message, caller: HttpCaller, exchange: Exchange) -> object:
-        """Learn what other replicas know of the session of a query; returns what must be held meanwhile."""
-        if not _may_be_answered(caller, exchange):
-            return None
-        return await self._answerer.catch_up(caller.key, message)
 
     def _position(self, message: Message, caller: HttpCaller, exchange: Exchange) -> Position | BadQuery | None:
         """The page that a filtered `tasks/list` asks for, or what is wrong; None if the message is relayed."""

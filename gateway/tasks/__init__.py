@@ -19,7 +19,8 @@ What is known:
     notes       ... and the states of single tasks
     sessions    the indexes of all sessions: whose they are, how much they hold, when they go
     stored      ... which of them are kept, and which go first
-    told        what replicas tell each other of a session
+    replicas    ... shared by several gateways, only if a store is configured
+    told        ... what these tell each other of a session
 
 What must be asked of the upstream, and which queries wait for it:
 

@@ -32,7 +32,6 @@ from gateway.tasks.values import string
 log = logging.getLogger("taskgate.answer")
 
 CANCELLED: Final = "notifications/cancelled"
-CANCELLED_EARLY: Final = object()
 _LARGE_BYTES_MIN: Final = 256 * 1024
 _SAME_MAX: Final = 256  # params that are remembered as they were read, of `_SAME_BYTES_MAX` at most
 _SAME_BYTES_MAX: Final = 1024
@@ -106,24 +105,6 @@ class Answerer:
         except BadQuery as bad:
             return bad.with_traceback(None)
 
-    async def catch_up(self, key: Key, message: Message) -> object:
-        """Before `position`: if a message is a query, learn what other replicas know of its session.
-
-        Returns the session, to be held until the query is answered; None if there is no query; CANCELLED_EARLY if the
-        query was cancelled meanwhile. Nothing else waits (DESIGN 12.3).
-        """
-        if self.position(key, message) is None:
-            return None
-        session = self._sessions.open(key)
-        if not self._sessions.is_behind(session):
-            return session
-        caught_up = await self._unless_cancelled(session, bytes(message.id), self._caught_up(session))
-        return CANCELLED_EARLY if caught_up is None else caught_up
-
-    async def _caught_up(self, session: Session) -> Session:
-        await self._sessions.catch_up(session)
-        return session
-
     def cancel(self, key: Key, session_id: bytes, message: Message) -> None:
         """End the answer that a `notifications/cancelled` names, if no other request can be meant (DESIGN 5.7).
 
@@ -150,7 +131,7 @@ class Answerer:
             answer = None if caller.asks_first else self._refresher.at_once(session, position)
             if answer is None:
                 outbox = Outbox(reply, message, self._clock)
-                answer = await self._unless_cancelled(session, raw_id, self._answer(session, caller, outbox, position))
+                answer = await self.unless_cancelled(session, raw_id, self._answer(session, caller, outbox, position))
             if answer is None:
                 reply.end()
                 return None
@@ -178,7 +159,7 @@ class Answerer:
         """Say what is wrong with a query; the server's refusal of its caller goes first (DESIGN 5.4). As `answer`."""
         if caller.asks_first or not session.known.accepts:
             accepted = self._accepted(session, caller, Outbox(reply, message, self._clock))
-            if await self._unless_cancelled(session, bytes(message.id), accepted) is None:
+            if await self.unless_cancelled(session, bytes(message.id), accepted) is None:
                 reply.end()
                 return None
         said = bad_query(message, bad)
@@ -192,7 +173,7 @@ class Answerer:
         await self._refresher.knock(session, caller, outbox)
         return session
 
-    async def _unless_cancelled(
+    async def unless_cancelled(
         self, session: Session, raw_id: bytes, part: Coroutine[Any, Any, _Result]
     ) -> _Result | None:
         """The result of a part of the answer; None if `notifications/cancelled` named the request first."""

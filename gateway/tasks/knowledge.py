@@ -1,7 +1,7 @@
 """What is known of the tasks of one session, and as of when.
 
-In: reports that pass, responses to the gateway's own requests, pages of a crawl, what other replicas tell. What answers
-a request comes with the time of that request. Out: the index, and the instants that `tasks/freshness.py` decides by.
+In: reports that pass, responses to the gateway's own requests, pages of a crawl. What answers a request comes with
+the time of that request. Out: the index, and the instants that `tasks/freshness.py` decides by.
 Always: pure; never backwards (DESIGN 6.9). A task that was found gone stays gone until a later request shows it. If the
 last crawl did not list a task, a report of it from before the end of that crawl is no proof: the task is asked for
 again. A report that was asked for after another came is newer. Else the timestamps decide; where they do not make the
@@ -20,7 +20,6 @@ from gateway.mcp.observe import Observation
 from gateway.mcp.task import UNKNOWN, Instant, Task, text_bytes
 from gateway.tasks.index import Index
 from gateway.tasks.notes import NEVER, NOTED_ID_CHARS_MAX, Notes, NoteState
-from gateway.tasks.told import Told
 
 
 class Listing(Enum):
@@ -259,20 +258,6 @@ class Record:
         """The task was found gone, at `now`."""
         self.index.remove(task_id)
         self.known.notes.find_gone(task_id, now)
-
-    def hear(self, told: Iterable[Told], asked_at: float) -> None:
-        """Take in what other replicas told by `asked_at`. Methods are believed; the server is asked for all else."""
-        for each in told:
-            if each.id is None:
-                self.known.doubt(max(asked_at, self.known.doubted_at))
-                continue
-            if each.method is not None:
-                self.index.tell_method(each.id, each.method)
-            if self.index.get(each.id) is None and not each.gone:
-                # The first crawl settles it, if it lists the task: it will ask later than anything that was told.
-                self._hint(each.id, NEVER, NEVER if self.known.pages_as_of == NEVER else asked_at)
-            elif self.index.get(each.id) is not None and each.gone:
-                self._hint(each.id, NEVER, asked_at)
 
     def listed(self, tasks: Sequence[Task], asked_at: float, came_at: float) -> list[Task]:
         """Take in tasks of a page that was asked for at `asked_at`. Returns those that are new in this crawl.

@@ -211,7 +211,7 @@ class Crawl(Refresh):
             self._check_same()
             may_be_there = any(session.index.get(i) is not None for i in sample)
             if not may_be_there:
-                session.tell_doubt()
+                session.lose_many()
         for start in range(0, len(unseen), TASKS_AT_ONCE):
             for task_id in unseen[start : start + TASKS_AT_ONCE]:
                 if known.speaks_for(task_id, began_at):

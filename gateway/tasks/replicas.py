@@ -1,0 +1,270 @@
+"""Sessions that several replicas share by a store (DESIGN 12). It is imported only if a store is configured.
+
+In: what happens to the sessions of this replica; what the store has. Out: what the store is told; to a session, hints
+and methods that other replicas have told. Always: shared sessions are the sessions of `tasks/sessions.py`, which knows
+nothing of replicas: they decide the same, and tell. What is heard is told only when everything is. Only a query waits
+for the store, and what was told `max_age` ago counts in its answer. The store hears of a session in use often enough to
+keep what it has of it.
+
+    a session's task                                      the store is told
+    is there, and other replicas could not learn it       its id, and its method if that is known
+    has gone                                              that it is gone
+    is one of many that have gone at once                 that anything may have changed
+
+    a session
+    was opened by `initialize`                            what that said
+    is used                                               so, at intervals
+    is refused to its caller                              to forget the caller's entries
+    has ended                                             to forget all of it
+
+    the store
+    is new, has forgotten or refused something            everything again: `tell_all`
+"""
+
+import asyncio
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Final, TypeVar
+
+from cachetools import TTLCache
+
+from gateway import config
+from gateway.identity import Key
+from gateway.mcp.capabilities import Server
+from gateway.mcp.jsonrpc import Message
+from gateway.mcp.observe import Observation
+from gateway.mcp.task import Task
+from gateway.tasks import told
+from gateway.tasks.answer import Answerer
+from gateway.tasks.notes import NEVER, NoteState
+from gateway.tasks.ports import SharedStore
+from gateway.tasks.sessions import SERVERS_IDLE_S, SERVERS_MAX, Life, Servers, Session, Sessions
+from gateway.tasks.told import Told
+
+_TOLD_AGAIN: Final = 4  # times in the time for which the store keeps what is not used
+_TOLD_AT_ONCE: Final = 200
+_SESSIONS_AT_ONCE: Final = 20
+
+_Each = TypeVar("_Each")
+
+
+class SharedSession(Session):
+    """A session that tells the store what its server cannot be asked for again."""
+
+    def __init__(self, key: Key, store: SharedStore) -> None:
+        super().__init__(key)
+        self._store = store
+        self.heard_to = 0  # the place of the last entry of the store's that was taken in, in `heard_era`
+        self.heard_era = 0
+        self.heard_at = NEVER  # when the store was last asked
+        self.told_at = NEVER  # when the store last heard that the session is in use
+
+    def clear(self, now: float) -> None:
+        super().clear(now)
+        self.heard_to, self.heard_at = 0, NEVER
+
+    def take(self, observation: Observation, asked_at: float | None, now: float, since: Task | None = None) -> None:
+        unlisted = self.known.notes.unlisted
+        named = (*(task.id for task in observation.tasks), *observation.suspect, *observation.ended)
+        before = {i: (self.index.get(i), observation.listed or i in unlisted) for i in named if told.may_be_told(i)}
+        gone = [i for i in observation.gone if told.may_be_told(i) and self._knows(i)]
+        old = [value for i in gone for value in self._told_of(i)]
+        super().take(observation, asked_at, now, since)
+        new = {i: value for i, was in before.items() if (value := self._news(i, *was)) is not None}
+        if new:
+            self._store.add(self.key, new.values(), map(told.of_gone, new))
+        if gone:
+            self._store.end(self.key, map(told.of_gone, gone), old)
+
+    def _knows(self, task_id: str) -> bool:
+        """Whether a task may be there, by all that was heard. Nobody need be told that another is gone."""
+        note = self.known.notes.get(task_id)
+        may_be = note is not None and (note.state is not NoteState.GONE or note.is_suspect)
+        return may_be or self.index.get(task_id) is not None
+
+    def _news(self, task_id: str, before: Task | None, was_told: bool) -> bytes | None:
+        """The value to tell of a task that was named; None if other replicas know it, or can learn it by themselves."""
+        notes, now = self.known.notes, self.index.get(task_id)
+        if now is None:
+            note = notes.get(task_id)
+            return told.of_task(task_id, None) if note is not None and note.state is NoteState.HINTED else None
+        gained = now.method is not None and (before is None or before.method is None)
+        return told.of_task(task_id, now.method) if gained or (task_id in notes.unlisted and not was_told) else None
+
+    def _told_of(self, task_id: str) -> list[bytes]:
+        """The values by which replicas may have told that a task is there."""
+        return [told.of_task(task_id, method) for method in {None, self.index.method_of(task_id)}]
+
+    def lose_many(self) -> None:
+        self._store.end(self.key, [told.DOUBT], [told.DOUBT])
+
+    def hear(self, said: Iterable[Told], asked_at: float) -> None:
+        """Take in what other replicas told by `asked_at`. Methods are believed; the server is asked for all else."""
+        for each in said:
+            if each.id is None:
+                self.known.doubt(max(asked_at, self.known.doubted_at))
+                continue
+            if each.method is not None:
+                self.index.tell_method(each.id, each.method)
+            if self.index.get(each.id) is None and not each.gone:
+                # The first crawl settles it, if it lists the task: it will ask later than anything that was told.
+                self.suspect(each.id, NEVER if self.known.pages_as_of == NEVER else asked_at)
+            elif self.index.get(each.id) is not None and each.gone:
+                self.suspect(each.id, asked_at)
+
+    def tell_all(self) -> Iterator[None]:
+        """Tell everything again, piece by piece."""
+        notes, index = self.known.notes, self.index
+        if self.heard_to:
+            self._store.add(self.key, ())  # others' entries are in use too
+        for some in _slices(list(notes.unlisted)):
+            self._store.add(self.key, told.of_tasks(filter(None, map(index.get, some))))
+            yield
+        for some in _slices([i for i in notes.hinted if told.may_be_told(i)]):
+            self._store.add(self.key, [told.of_task(i, index.method_of(i)) for i in some])
+            yield
+        for some in _slices(notes.gone):
+            self._store.add(self.key, map(told.of_gone, some))
+            yield
+        if index.default_method is None:
+            seen = 0
+            for tasks in (tasks for part in index.parts() for tasks in _slices(part)):
+                if made := [task for task in tasks if task.method is not None]:
+                    self._store.add(self.key, told.of_tasks(made))
+                seen += len(tasks)
+                if seen >= _TOLD_AT_ONCE:
+                    seen = 0
+                    yield
+
+
+def _slices(these: Sequence[_Each]) -> Iterator[Sequence[_Each]]:
+    """A few at a time, so that others get their turn."""
+    for start in range(0, len(these), _TOLD_AT_ONCE):
+        yield these[start : start + _TOLD_AT_ONCE]
+
+
+class SharedServers(Servers):
+    """What `initialize` said, here or at another replica."""
+
+    def __init__(self, clock: Callable[[], float], store: SharedStore) -> None:
+        super().__init__(clock)
+        self._store = store
+        self._told: TTLCache[tuple[str, bytes, bytes], None]  # those that the store has heard of
+        self._told = TTLCache(SERVERS_MAX, SERVERS_IDLE_S / _TOLD_AGAIN, timer=clock)
+
+    def note(self, key: Key, server: Server) -> None:
+        super().note(key, server)
+        self._told.pop(key.of_all, None)
+        self._tell(key)
+
+    def get(self, key: Key) -> Server | None:
+        server = super().get(key)
+        if server is not None:
+            self._tell(key)
+        return server
+
+    def end(self, key: Key) -> None:
+        super().end(key)
+        self._told.pop(key.of_all, None)
+        self._store.drop_server(key)
+
+    def _tell(self, key: Key) -> None:
+        """Tell the store of a session, unless it has heard of it."""
+        if key.of_all not in self._told:
+            self._told[key.of_all] = None
+            self._store.put(key, told.of_server(self._servers[key.of_all]))
+
+    def hear(self, key: Key, value: bytes | None) -> None:
+        """Note what another replica saw `initialize` say."""
+        server = told.server_in(value)
+        if server is not None and key.of_all not in self._servers:
+            self._servers[key.of_all] = server
+
+    def tell_all(self) -> Iterator[None]:
+        """Tell the store of all sessions again, piece by piece."""
+        self._told.clear()
+        for count, of_all in enumerate(list(self._servers)):
+            if of_all in self._servers:
+                self._tell(Key(*of_all, b""))
+            if count % _TOLD_AT_ONCE == _TOLD_AT_ONCE - 1:
+                yield
+
+
+class SharedSessions(Sessions):
+    """All sessions of a replica."""
+
+    servers: SharedServers
+
+    def __init__(self, limits: config.IndexLimits, clock: Callable[[], float], store: SharedStore) -> None:
+        super().__init__(limits, SharedServers(clock, store), clock)
+        self._shared = store
+
+    def _new(self, key: Key) -> Session:
+        return SharedSession(key, self._shared)
+
+    def _store(self, session: Session) -> None:
+        super()._store(session)
+        if session.life is Life.STORED:
+            self._tell_use(_shared(session))
+
+    def _tell_use(self, session: SharedSession) -> None:
+        """Tell the store that a session is in use, so that it keeps what it has of it."""
+        now = self._clock()
+        if now - session.told_at > self._limits.idle_timeout / _TOLD_AGAIN:
+            session.told_at = now
+            self._shared.add(session.key, ())
+
+    def drop(self, key: Key) -> None:
+        self._shared.drop(key)  # another replica may have told of it
+        super().drop(key)
+
+    async def learn(self, answerer: Answerer, key: Key, message: Message) -> Session | None:
+        """Learn what other replicas have told of the session of a query, before it is answered. Nothing else waits.
+
+        Returns the session, to be held until then; None if the query was cancelled meanwhile.
+        """
+        session = self.open(key)
+        if not self.is_behind(session):
+            return session
+        return await answerer.unless_cancelled(session, bytes(message.id), self.catch_up(session))
+
+    def is_behind(self, session: Session) -> bool:
+        """Whether a query of a session must first learn what other replicas have told."""
+        # What was told `max_age` ago must be known.
+        return self._clock() - _shared(session).heard_at >= self._limits.max_age / 2
+
+    async def catch_up(self, behind: Session) -> Session:
+        """Learn what other replicas have told of a session, and return it. It waits for a bounded time."""
+        session = _shared(behind)
+        now, known, era = self._clock(), session.known, self._shared.era
+        read = await self._shared.read(session.key, session.heard_to if session.heard_era == era else 0)
+        if read is None or session.known is not known:
+            return session
+        self.servers.hear(session.key, read.server)
+        for number, some in enumerate(_slices(read.tasks)):
+            if number > 0:
+                await asyncio.sleep(0)
+            if session.known is not known:
+                return session
+            if not session.oversize:
+                session.hear(told.tasks_in(some), now)
+        session.heard_era, session.heard_to = era, read.place
+        if read.complete:
+            session.heard_at = now
+        if read.tasks:
+            self.keep(session)
+        return session
+
+    def tell_all(self) -> Iterator[None]:
+        """Tell the store everything again that the servers cannot be asked for, piece by piece."""
+        yield from self.servers.tell_all()
+        for count, session in enumerate([*self._in_use.values(), *(session for _, session in self._sessions.all())]):
+            if not session.oversize:
+                yield from _shared(session).tell_all()
+            if count % _SESSIONS_AT_ONCE == _SESSIONS_AT_ONCE - 1:
+                yield
+
+
+def _shared(session: Session) -> SharedSession:
+    """A session as `_new` made it."""
+    assert isinstance(session, SharedSession)
+    return session
