@@ -12,8 +12,9 @@ from unittest.mock import patch
 
 import pytest
 
-from gateway.tasks.knowledge import Record
-from gateway.tasks.sessions import Session, Sessions
+from gateway.mcp.observe import Observation
+from gateway.tasks.replicas import SharedSession, SharedSessions
+from gateway.tasks.sessions import Session
 from tests.model import history as h
 from tests.model.fleet import FleetWorld, histories
 from tests.model.play import play
@@ -23,7 +24,7 @@ from tests.model.virtual import WIRE_S
 HISTORIES = 10
 TIMEOUT_S = 0.1
 EXCHANGE_S = 8 * WIRE_S  # through the gateway and back, and an exchange or two with the upstream
-_take = Session.take
+_take = SharedSession.take
 
 
 def played_here() -> list[h.History]:
@@ -45,24 +46,21 @@ def test_every_answer_of_a_fleet_keeps_the_promise() -> None:
 
 def nothing_is_heard() -> AbstractContextManager[Any]:
     """What other replicas have told is not taken in."""
-    return patch.object(Record, "hear", lambda *_: None)
+    return patch.object(SharedSession, "hear", lambda *_: None)
 
 
 def nothing_is_told_again() -> AbstractContextManager[Any]:
     """A store that is back gets only what is new."""
-    return patch.object(Sessions, "tell_all", lambda _: iter(()))
+    return patch.object(SharedSessions, "tell_all", lambda _: iter(()))
 
 
 def nobody_tells_that_a_task_is_gone() -> AbstractContextManager[Any]:
     """Only new tasks are told."""
 
-    def take(session: Session, observation: Any, *given: Any) -> None:
-        store = session._store
-        session._store = None if observation.gone else store
-        _take(session, observation, *given)
-        session._store = store
+    def take(session: SharedSession, observation: Observation, *given: Any) -> None:
+        (Session.take if observation.gone else _take)(session, observation, *given)
 
-    return patch.object(Session, "take", take)
+    return patch.object(SharedSession, "take", take)
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,7 @@
 """The store and what sessions tell it, on a clock of its own (DESIGN 12).
 
-In: a `RedisStore` before the Redis of `resp.py`, told by `Sessions` or by the test. Out: nothing. Always: each test is
-named for what must hold, in whatever moment the store fails.
+In: a `RedisStore` before the Redis of `resp.py`, told by `SharedSessions` or by the test. Out: nothing.
+Always: each test is named for what must hold, in whatever moment the store fails.
 """
 
 import asyncio
@@ -20,7 +20,7 @@ from gateway.store.redis_store import RedisStore, StoreState
 from gateway.store.waiting import READ_AT_ONCE
 from gateway.tasks import answer, told
 from gateway.tasks.refresh import Refresher
-from gateway.tasks.sessions import Servers, Sessions
+from gateway.tasks.replicas import SharedSessions
 from tests.model.resp import STORE_PORT, Redis
 from tests.model.virtual import WIRE_S, VirtualLoop
 
@@ -39,7 +39,7 @@ class Rig:
         self.failures: list[str] = []
         self.index = config.IndexLimits()
         self.store = self.store_at(SETTINGS)
-        self.sessions = Sessions(self.index, Servers(loop.time, self.store), loop.time, self.store)
+        self.sessions = SharedSessions(self.index, loop.time, self.store)
 
     def store_at(self, settings: config.StoreSettings) -> RedisStore:
         """A store that serves the upstream."""
@@ -125,7 +125,7 @@ def test_what_ends_while_the_store_fails_is_told_when_it_is_back(state: str) -> 
         await rig.start()
         rig.see("t-1", "t-2")
         await asyncio.sleep(1)
-        await rig.outage(state, lambda: rig.lose("t-1"), rig.sessions.open(KEY).tell_doubt)
+        await rig.outage(state, lambda: rig.lose("t-1"), rig.sessions.open(KEY).lose_many)
         assert sorted(rig.entries()) == sorted([there("t-2"), told.of_gone("t-1"), told.DOUBT])
         await rig.outage(state, lambda: rig.sessions.drop(KEY))
         assert not rig.redis.sets
@@ -362,10 +362,10 @@ def test_a_query_that_is_cancelled_while_it_waits_for_the_store_waits_no_longer(
         assert query is not None and cancel is not None
         began = rig.loop.time()
         rig.sessions.request_ids.note(b"session", b"7")
-        work = asyncio.ensure_future(answerer.catch_up(KEY, query))
+        work = asyncio.ensure_future(rig.sessions.learn(answerer, KEY, query))
         await asyncio.sleep(WIRE_S)
         answerer.cancel(KEY, b"session", cancel)
-        assert await work is answer.CANCELLED_EARLY
+        assert await work is None
         assert rig.loop.time() - began < SETTINGS.timeout / 2
         await rig.redis.become("well")
 

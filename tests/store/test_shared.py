@@ -324,7 +324,7 @@ async def test_the_rights_that_the_handbook_names_suffice(fleet: Fleet, store: S
 # ---- without a store ----
 
 
-def test_without_a_store_nothing_of_redis_is_imported() -> None:
+def test_without_a_store_nothing_of_redis_or_replicas_is_imported() -> None:
     program = """
 import asyncio, sys
 from gateway import config
@@ -334,7 +334,8 @@ async def main():
     await app.start()
     await app.stop()
 asyncio.run(main())
-print([name for name in sys.modules if name.partition(".")[0] == "redis" or name.startswith("gateway.store")])
+OURS = ("gateway.store", "gateway.tasks.replicas", "gateway.tasks.told")
+print([name for name in sys.modules if name.partition(".")[0] == "redis" or name.startswith(OURS)])
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=20)
     assert done.stdout == "[]\n"
