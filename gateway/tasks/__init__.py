@@ -25,7 +25,7 @@ What is known:
 What must be asked of the upstream, and which queries wait for it:
 
     freshness   the plan: to ask only for what can have changed
-    refresh     from plan to plan, until the index is fresh enough
+    planner     from plan to plan, until the index is fresh enough
     refreshes   carry a plan out: a crawl, a delta, or a knock
     asks        what is being asked, and the queries that wait for it
     ids         which request a cancel can mean

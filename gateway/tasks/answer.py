@@ -24,8 +24,8 @@ from gateway.tasks import criteria, cursor
 from gateway.tasks.asks import Answer, Outbox
 from gateway.tasks.criteria import BadQuery, Fault, Params
 from gateway.tasks.cursor import Position
+from gateway.tasks.planner import Planner
 from gateway.tasks.ports import Caller, Counts, EndedQuery, Reply
-from gateway.tasks.refresh import Refresher
 from gateway.tasks.sessions import Session, Sessions
 from gateway.tasks.values import string
 
@@ -85,9 +85,9 @@ ignored_of: Final = Once(criteria.ignored)
 class Answerer:
     """Answers filtered `tasks/list` requests."""
 
-    def __init__(self, sessions: Sessions, refresher: Refresher, counts: Counts, clock: Callable[[], float]) -> None:
+    def __init__(self, sessions: Sessions, planner: Planner, counts: Counts, clock: Callable[[], float]) -> None:
         self._sessions = sessions
-        self._refresher = refresher
+        self._planner = planner
         self._counts = counts
         self._clock = clock
         self._large = asyncio.Lock()  # one large answer is made in a turn of the loop
@@ -128,7 +128,7 @@ class Answerer:
         try:
             if isinstance(position, BadQuery):
                 return await self._refuse(session, reply, caller, message, position)
-            answer = None if caller.asks_first else self._refresher.at_once(session, position)
+            answer = None if caller.asks_first else self._planner.at_once(session, position)
             if answer is None:
                 outbox = Outbox(reply, message, self._clock)
                 answer = await self.unless_cancelled(session, raw_id, self._answer(session, caller, outbox, position))
@@ -169,8 +169,8 @@ class Answerer:
 
     async def _accepted(self, session: Session, caller: Caller, outbox: Outbox) -> Session:
         if caller.asks_first:
-            await self._refresher.ask_first(session, caller, outbox, None)
-        await self._refresher.knock(session, caller, outbox)
+            await self._planner.ask_first(session, caller, outbox, None)
+        await self._planner.knock(session, caller, outbox)
         return session
 
     async def unless_cancelled(
@@ -203,8 +203,8 @@ class Answerer:
 
     async def _answer(self, session: Session, caller: Caller, outbox: Outbox, position: Position) -> Answer:
         if caller.asks_first:
-            await self._refresher.ask_first(session, caller, outbox, position.query)
-        return await self._refresher.answer(session, caller, outbox, position)
+            await self._planner.ask_first(session, caller, outbox, position.query)
+        return await self._planner.answer(session, caller, outbox, position)
 
     def _note(self, session: Session, caller: Caller, answer: Answer, answered_bytes: int) -> None:
         """Count what an answer cost, and what it spared its requestor."""

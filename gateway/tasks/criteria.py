@@ -43,7 +43,7 @@ status                     `holds(value, status)` is asked once for all tasks of
 createdFrom, createdTo     bounds of `createdAt`: the range is looked up
 updatedFrom, updatedTo     bounds of `lastUpdatedAt`: the range is looked up
 task                       `holds(value, task)` is asked for each task that matches all else: of many tasks, some in
-                           each turn of the loop (refresh.py)
+                           each turn of the loop (planner.py)
 orderBy, direction         the order, which excludes no task
 
 Several criteria may have the part `method`, `status` or `task`; each other part has one criterion. While a task is

@@ -32,7 +32,7 @@ def _hold_nothing(_size_bytes: int) -> None:
     """For a page that is not sent."""
 
 
-class Refresher:
+class Planner:
     """Answers queries from sessions, as fresh as they must be."""
 
     def __init__(self, sessions: Sessions, limits: IndexLimits, counts: Counts, clock: Callable[[], float]) -> None:
