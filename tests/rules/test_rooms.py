@@ -174,6 +174,7 @@ def test_these_tests_see_every_import(line: str) -> None:
 
 CLASS_LINES_MAX: Final = 250
 FUNCTION_LINES_MAX: Final = 45
+FILE_LINES_MAX: Final = 450
 
 Sized = ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
 
@@ -210,7 +211,8 @@ def too_large(sizes: list[tuple[str, bool, int]], file: str) -> list[str]:
 
 
 @pytest.mark.parametrize("file", FILES, ids=module_of)
-def test_classes_and_functions_are_of_a_size_to_read(file: Path) -> None:
+def test_files_classes_and_functions_are_of_a_size_to_read(file: Path) -> None:
+    assert len(file.read_text().splitlines()) <= FILE_LINES_MAX
     assert not too_large(sized(file.read_text()), file.stem)
 
 
