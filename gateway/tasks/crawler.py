@@ -61,22 +61,26 @@ class Crawler:
     async def pages(self) -> AsyncGenerator[ListPage, None]:
         """Every page of the upstream's `tasks/list`, from the first to the last. Raises GatewayError.
 
-        An asyncio task asks for the next page before this one is read: the upstream works meanwhile.
+        An asyncio task asks for the next page before this one is read: the upstream works meanwhile. It does so as soon
+        as it has put down a page that is `wanted`, and never asks for more than one page ahead.
         """
-        unread_pages = self._ask_for_pages()
-        asking = asyncio.ensure_future(anext(unread_pages, None))
+        unread_pages: asyncio.Queue[_Unread | None] = asyncio.Queue()
+        wanted = asyncio.Semaphore(0)
+        asking = asyncio.ensure_future(self._ask_for_pages(wanted, unread_pages))
+        asking.add_done_callback(lambda _: unread_pages.put_nowait(None))
         try:
-            while (unread := await asking) is not None:
-                asking = asyncio.ensure_future(anext(unread_pages, None))
+            wanted.release()
+            while (unread := await unread_pages.get()) is not None:
                 yield await self._read(unread)
+                wanted.release()
+            asking.result()
         finally:
             asking.cancel()
             await asyncio.gather(asking, return_exceptions=True)
             del asking  # as in `Ask.join`
-            await unread_pages.aclose()
 
-    async def _ask_for_pages(self) -> "AsyncGenerator[_Unread, None]":
-        """Ask for one page after the other."""
+    async def _ask_for_pages(self, wanted: asyncio.Semaphore, unread_pages: "asyncio.Queue[_Unread | None]") -> None:
+        """Ask for one page after the other, and put down each that is wanted."""
         cursor: str | None = None  # of the next page
         before: str | None = None  # of the page before it
         seen: set[int] = set()  # hashes: cursors may be long, and pages many
@@ -94,7 +98,8 @@ class Crawler:
             went_back = False
             if hash(unread.following) in seen:
                 raise UpstreamBroken("the upstream's tasks/list repeats a cursor: its pages have no end")
-            yield unread
+            await wanted.acquire()
+            unread_pages.put_nowait(unread)
             if unread.following is None:
                 return
             seen.add(hash(unread.following))
