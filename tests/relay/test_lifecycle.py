@@ -398,7 +398,15 @@ async def test_a_stop_closes_what_was_in_flight_at_a_reload_too(gateways: Gatewa
         assert await peer.ends() == "fin"
 
 
-async def test_a_stop_closes_a_connection_that_is_in_use_until_after_it(gateways: Gateways) -> None:
+@pytest.mark.parametrize(
+    "rest",
+    [LAST_CHUNK, chunk(event(notification("notifications/message"))) + LAST_CHUNK, b"1\r\n", b"no chunk\r\n", b""],
+    ids=["the end", "an event and the end", "half a chunk", "no chunk", "nothing"],
+)
+@pytest.mark.parametrize("client_stays", [True, False])
+async def test_a_stop_closes_a_connection_that_is_in_use_until_after_it(
+    gateways: Gateways, rest: bytes, client_stays: bool
+) -> None:
     """A stream is read on behind the response in it. Its connection went back to a pool that nobody closed any more."""
     async with rig_with(gateways) as rig:
         one = await rig.client(post(filtered()))
@@ -406,10 +414,16 @@ async def test_a_stop_closes_a_connection_that_is_in_use_until_after_it(gateways
         sent = body(rig.upstream.requests[0])
         await peer.send(stream() + chunk(event(result(sent["id"], page(TASKS)))))
         assert [t["taskId"] for t in final(await one.response())["result"]["tasks"]] == ["t-1"]
+        if not client_stays:
+            await one.close()
         assert rig.gateway.app is not None
         await rig.gateway.app.stop()
-        await peer.send(LAST_CHUNK)
-        assert await peer.ends() == "fin"
+        await peer.send(rest)
+        if rest.endswith(LAST_CHUNK):
+            assert await peer.ends() == "fin"
+        else:
+            peer.finish()
+            await peer.ends()
 
 
 async def test_a_reload_frees_the_old_indexes_bit_by_bit(gateways: Gateways, same_logging: None) -> None:
