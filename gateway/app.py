@@ -116,13 +116,10 @@ class App:
 
     def _gauges(self) -> dict[str, Gauge]:
         """The gauges: what is in use now, and its limits."""
-        limits = self._config.index
         store = {} if self._store is None else {"store_up": ("1 if the store serves.", float(self._store.is_up))}
         return {
             **store,
             **self._sessions.gauges(),
-            "index_sessions_max": ("Limit of index_sessions.", limits.sessions_max),
-            "index_bytes_max": ("Limit of index_bytes.", limits.memory_bytes_max),
             **self._listener.gauges(),
             **self._buffers.gauges(),
             **pool_gauges(self._pools, self._retired),

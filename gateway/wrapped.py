@@ -70,8 +70,6 @@ class Wrapped:
         config, name = self._config, KEY.upstream
         return {
             **self._sessions.gauges(),
-            "index_sessions_max": ("Limit of index_sessions.", config.index.sessions_max),
-            "index_bytes_max": ("Limit of index_bytes.", config.index.memory_bytes_max),
             "connections": ("Clients.", 1),
             "queries_in_flight": ("Filtered tasks/list under way.", self._proxy.answering),
             "queries_in_flight_max": ("Limit of queries_in_flight.", config.limits.connections_max),

@@ -333,13 +333,15 @@ class Sessions:
         self._sessions.expire(self._clock())
 
     def gauges(self) -> dict[str, tuple[str, float]]:
-        """What is held now: metric name to (help, value)."""
+        """What is held now, and its limits: name of the metric to (help, value)."""
         sessions = [session for _, session in self._sessions.all()]
         return {
             "index_sessions": ("Sessions that have an index.", len(sessions)),
+            "index_sessions_max": ("Limit of index_sessions.", self._limits.sessions_max),
             "index_tasks": ("Tasks in all indexes.", sum(len(s.index) for s in sessions)),
             "index_bytes": (
                 "Bytes of all indexes, as they are counted against their limit.",
                 self._sessions.size_bytes,
             ),
+            "index_bytes_max": ("Limit of index_bytes.", self._limits.memory_bytes_max),
         }
