@@ -163,8 +163,9 @@ async def test_a_browser_may_read_a_streamed_answer(rig: Rig) -> None:
     assert cors_of(got) == CORS
 
 
+@pytest.mark.parametrize(("page_size", "pages"), [(1, 25), (10, 3), (24, 2)])
 async def test_the_next_page_is_asked_for_before_a_small_one_is_read(
-    gateways: Gateways, monkeypatch: pytest.MonkeyPatch
+    gateways: Gateways, monkeypatch: pytest.MonkeyPatch, page_size: int, pages: int
 ) -> None:
     """The upstream works while the gateway reads. It once waited: a crawl took 1.4 times as long as paging by hand."""
     seen: list[str] = []
@@ -183,12 +184,12 @@ async def test_the_next_page_is_asked_for_before_a_small_one_is_read(
 
         monkeypatch.setattr(metrics, "asking", asked)
         monkeypatch.setattr(metrics, "crawl_page", read)
-        server = worlds.Server(worlds.KINDS["TypeScript SDK 1.x"])
+        server = worlds.Server(worlds.Kind(page_size=page_size))
         for _ in range(25):
             server.add()
         rig.serve(server)
         assert len(ids(final(await (await rig.client(rig.post(filtered(order="asc")))).response()))) == 25
-    assert seen == ["asked", "asked", "read", "asked", "read", "read"]
+    assert seen == ["asked", *["asked", "read"] * (pages - 1), "read"]
 
 
 async def test_streams_that_are_read_on_behind_their_response_are_counted_for_the_gateway(
