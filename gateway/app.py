@@ -25,20 +25,16 @@ from gateway.operate.metrics import Gauge, Metrics
 from gateway.proxy import Proxy
 from gateway.tasks.guards import guards_of
 from gateway.tasks.sessions import SERVERS_IDLE_S, Servers, Sessions
-from gateway.transport import certificates, health
+from gateway.transport import certificates
 from gateway.transport.buffers import Buffers
-from gateway.transport.cors import Cors
 from gateway.transport.descriptors import are_exhausted, connections_kept
 from gateway.transport.door import Door
 from gateway.transport.exchange import Exchange
 from gateway.transport.handshakes import TlsServer
 from gateway.transport.headers import Headers
 from gateway.transport.listener import Listener
-from gateway.transport.pool import Pool, pool_gauges
-from gateway.transport.remembered import Heads
-from gateway.transport.response import ResponseHead
+from gateway.transport.pools import Pools
 from gateway.transport.routes import address
-from gateway.transport.state import UpstreamHealth
 from gateway.transport.wire import Links
 
 if TYPE_CHECKING:
@@ -60,16 +56,14 @@ class App:
         self._loop = asyncio.get_running_loop()
         self._tracing = _tracing(config.traces)
         self._metrics = Metrics() if self._tracing is None else self._tracing.metrics()
-        self._pools: dict[str, Pool] = {}
-        self._retired: list[Pool] = []
         self._store = store_of(config, self._metrics.store_failed)
         clock = self._loop.time
         self._shared = None if self._store is None else _shared_by(self._store, config, clock)
         self._sessions = self._shared or Sessions(config.index, Servers(clock), clock)
         self._links = Links()
         self._buffers = Buffers(config.limits.held_bytes_max)
+        self._pools = Pools(self._buffers, self._links, self._metrics.responses)
         self._guards = guards_of(config.guards, self._loop.time)
-        self._heads: Heads[ResponseHead] = Heads()  # of responses that came before
         self._apply(config)
         self._listener = Listener(self.handle, config.limits, self._buffers, self._proxy.heads, self._metrics)
         self._metrics.gauges(self._gauges)
@@ -78,7 +72,6 @@ class App:
         self._admin: web.AppRunner | None = None
         self._raises_descriptors = False
         self._draining: tuple[float, float] | None = None  # since when, and until when at most
-        self.looks: list[asyncio.Task[None]] = []
         self._sweeper: asyncio.Task[None] | None = None
 
     def _apply(self, config: Config) -> None:
@@ -86,24 +79,13 @@ class App:
         self._metrics.serves(u.name for u in config.upstreams)
         if self._store is not None:
             self._store.serves(config.upstreams, SERVERS_IDLE_S, config.index.idle_timeout)
-        before, changed = self._pools, _changed(self._config, config, "url", "socket")
-        kept = {name: pool.standing for name, pool in before.items() if name not in changed}
-        for name in kept.keys() & _changed(self._config, config, "identity_headers"):
-            kept[name].cors = Cors()  # it says who got what
-        for name in kept.keys() & _changed(self._config, config, "tls", "health_check"):
-            kept[name].state = UpstreamHealth(name, time)
-        self._heads.end()
-        self._heads, shared = Heads(), (config.limits, self._buffers, self._links)
-        self._pools = {
-            u.name: Pool(u, *shared, self._metrics.responses(u.name), kept.get(u.name), self._heads)
-            for u in config.upstreams
-        }
+        self._pools.serve(self._config, config)
         if config.guards != self._config.guards:
             self._guards = guards_of(config.guards, self._loop.time)
         tracing, metrics = self._tracing, self._metrics
         journal = Journal(metrics, config.log) if tracing is None else tracing.journal(metrics, config.log)
         self._proxy = Proxy(
-            config, self._pools, self._links, self._sessions, self._guards, metrics, journal, self._shared
+            config, self._pools.of, self._links, self._sessions, self._guards, metrics, journal, self._shared
         )
         self._certificates_end = certificates.all_ends(config)
         if problem := memory.problem(config.index.memory_bytes_max):
@@ -122,7 +104,7 @@ class App:
             **self._sessions.gauges(),
             **self._listener.gauges(),
             **self._buffers.gauges(),
-            **pool_gauges(self._pools, self._retired),
+            **self._pools.gauges(),
             "certificate_expiry_timestamp_seconds": (
                 "When a certificate ends: one shown to an upstream, or the listener's, whose upstream is empty.",
                 self._certificates_end,
@@ -154,7 +136,7 @@ class App:
             except OSError as error:
                 raise StartError(admin.why_not("admin.listen", config.admin.listen, error)) from None
         self._sweeper = asyncio.create_task(self._sweep())
-        self._check_health(config)
+        self._pools.look()
         listen = config.listen
         if not listen.path:
             listen = Address(listen.host, self._server.sockets[0].getsockname()[1])
@@ -178,18 +160,12 @@ class App:
             server = await loop.create_server(protocol, *at, backlog=_BACKLOG, start_serving=plain)
         return server if self._tls is None else TlsServer(server, self._tls, self._listener, _BACKLOG)
 
-    def _check_health(self, config: Config) -> None:
-        """Start the looks at the upstreams of this configuration, in place of those before."""
-        for task in self.looks:
-            task.cancel()
-        self.looks = [asyncio.create_task(health.watch(self._pools[u.name])) for u in config.upstreams]
-
     def _facts(self) -> page.Facts:
         """What the page shows."""
         upstreams = [
             {"name": u.name, "url": str(u.url), "state": state.name, "since": state.since, "why": state.why}
             for u in self._config.upstreams
-            for state in (self._pools[u.name].state,)
+            for state in (self._pools.of[u.name].state,)
         ]
         return page.Facts(self._gauges(), upstreams, self._config.guards, self._draining)
 
@@ -206,14 +182,11 @@ class App:
             await asyncio.sleep(_SWEEP_S)
             now = self._loop.time()
             self._listener.sweep(now)
-            for heads in (self._proxy.heads, self._heads):
-                heads.sweep(now)
+            self._proxy.heads.sweep(now)
+            self._pools.sweep(now)
             self._sessions.expire()
             if are_exhausted():  # uvloop closes connections that it cannot take, and reports nothing
                 self._listener.refused("descriptors")
-            self._retired = [pool for pool in self._retired if not pool.is_empty]
-            for pool in (*self._pools.values(), *self._retired):
-                pool.sweep(now)
 
     def reload(self, read: Callable[[Config], Config]) -> None:
         """Take over the configuration that `read` returns; it gets the one in force. A bad one changes nothing."""
@@ -227,11 +200,8 @@ class App:
             log.error("reload refused, nothing has changed", extra={"why": str(error)})
             return
         logs.set_up(config.log)
-        for pool in self._pools.values():
-            pool.close()
-        self._retired += self._pools.values()  # until their requests in flight have ended
-        self._sessions.servers.forget(_changed(self._config, config, "url", "socket"))
-        self._sessions.take_over(config.index, _changed(self._config, config, "url", "socket", "identity_headers"))
+        self._sessions.servers.forget(config.changed_from(self._config, "url", "socket"))
+        self._sessions.take_over(config.index, config.changed_from(self._config, "url", "socket", "identity_headers"))
         self._apply(config)
         self._listener.heads.end()
         self._listener.heads = self._proxy.heads
@@ -240,7 +210,7 @@ class App:
         self._buffers.bytes_max = config.limits.held_bytes_max
         if self._raises_descriptors:
             self.raise_descriptors()
-        self._check_health(config)
+        self._pools.look()
         self._metrics.reloaded(succeeded=True)
         log.info("reloaded", extra={"upstreams": [u.name for u in config.upstreams]})
 
@@ -255,11 +225,9 @@ class App:
         if self._server is not None:
             self._server.close()
         await self._listener.drain(limits.drain_timeout)
-        for task in (self._sweeper, *self.looks):
-            if task is not None:
-                task.cancel()
-        for pool in (*self._pools.values(), *self._retired):
-            pool.stop()
+        if self._sweeper is not None:
+            self._sweeper.cancel()
+        self._pools.stop()
         if self._store is not None:
             await self._store.stop()
         if self._admin is not None:
@@ -318,12 +286,6 @@ def _check_unused(path: str) -> None:
         except OSError:
             return
     raise OSError(errno.EADDRINUSE, os.strerror(errno.EADDRINUSE))
-
-
-def _changed(before: Config, after: Config, *attributes: str) -> set[str]:
-    """The names of upstreams that are gone, or that differ in one of these attributes."""
-    kept = {(u.name, *(getattr(u, a) for a in attributes)) for u in after.upstreams}
-    return {u.name for u in before.upstreams if (u.name, *(getattr(u, a) for a in attributes)) not in kept}
 
 
 def _nothing_to_reload() -> None:

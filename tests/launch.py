@@ -414,7 +414,7 @@ class Gateways:
                 idle = asyncio.all_tasks()
                 yield replace(gateway, log_file=log)
                 assert gateway.app is not None
-                own, every = gateway.app.looks, _looks()
+                own, every = gateway.app._pools.looks, _looks()
                 await _only_left(idle | every)  # a reload, of another App too, has begun looks at upstreams anew
             await _only_left(before | every.difference(own))
 

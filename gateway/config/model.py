@@ -182,6 +182,11 @@ class Config(Struct, frozen=True, kw_only=True):
     guards: GuardLimits = GuardLimits()
     store: StoreSettings | None = None
 
+    def changed_from(self, before: "Config", *attributes: str) -> set[str]:
+        """The names of upstreams of the configuration before that are gone, or differ in one of these attributes."""
+        kept = {(u.name, *(getattr(u, a) for a in attributes)) for u in self.upstreams}
+        return {u.name for u in before.upstreams if (u.name, *(getattr(u, a) for a in attributes)) not in kept}
+
 
 class StdioLog(Struct, frozen=True):
     """What is logged for a server on stdio, how, and where: to a file, or on standard error."""

@@ -2,7 +2,8 @@
 
 It knows `config` and `identity`, and of `tasks` only `ports`, which says what a store does.
 
-redis_store   the states of the store, and the loop that carries what waits
+redis_store   the store, as a replica has it
+carrier       the states of the store, and the loop that carries what waits
 link          one connection, by redis-py
 names         the names of keys, and how long they are kept
 waiting       what waits to be written and to be read

@@ -12,6 +12,7 @@ What is asked:
 What is known:
 
     index       the tasks of one session, ordered
+    pages       ... and its pages, kept for those who ask again
     plane       ... by two timestamps at once
     runs        ... in sorted runs, with ranges over them
     shards      ... by one timestamp

@@ -14,7 +14,7 @@ import msgspec
 
 from gateway.mcp import jsonrpc
 from gateway.mcp.jsonrpc import Message
-from gateway.tasks.index import QueryPage
+from gateway.tasks.pages import QueryPage
 from gateway.tasks.ports import Reply
 
 _PROGRESS_INTERVAL_S: Final = 0.2

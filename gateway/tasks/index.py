@@ -10,13 +10,14 @@ of each task, looks at tasks one by one.
 import heapq
 from collections.abc import Collection, Iterable, Iterator
 from fractions import Fraction
-from itertools import accumulate, islice, takewhile
-from typing import Final, NamedTuple, TypeAlias
+from itertools import islice
+from typing import Final, TypeAlias
 
 import msgspec
 
 from gateway.mcp.task import TERMINAL, UNKNOWN, Instant, SortKey, Task, digest, text_bytes
 from gateway.tasks.criteria import Query
+from gateway.tasks.pages import UNLIMITED, KeptPages, QueryPage, cut, page_of
 from gateway.tasks.plane import Plane
 from gateway.tasks.runs import OPEN
 from gateway.tasks.shards import Shards
@@ -28,9 +29,6 @@ GROUP_BYTES: Final = 1700  # of a group beside its tasks
 METHOD_CHARS_MAX: Final = 50  # twice the longest request method of MCP
 METHODS_MAX: Final = 16  # of one index: each makes groups, and clients choose them
 
-UNLIMITED: Final = float("inf")
-_KEPT_MAX: Final = 4  # pages of an index
-_KEPT_BYTES: Final = 600  # of one, beside its places for tasks
 _AT_ONCE: Final = 1000
 _KEY_BYTES: Final = 80  # of a second sort key, and its places
 _INT_BYTES: Final = 32
@@ -38,31 +36,6 @@ _FRACTION_BYTES: Final = 48 + 2 * 28  # beside its digits, of which seven bits t
 _NOTED_BYTES: Final = 40
 
 _Group: TypeAlias = tuple[str, str | None]  # a status and a method
-
-
-class QueryPage(msgspec.Struct):
-    """A page of a query: its tasks in order, how many match in all, and whether more follow."""
-
-    tasks: list[Task]
-    total: int
-    more: bool
-    size_bytes: int
-    """Of its JSON, and of a comma behind each task."""
-    following: str = ""
-    """The cursor of the next page, once it has been asked for."""
-
-
-class _Kept(NamedTuple):
-    """A page as it was last asked for; it holds as long as its groups are these, and none of them changes."""
-
-    query: Query
-    place: tuple[SortKey | None, int, frozenset[int], float]
-    groups: list[Plane]
-    page: QueryPage
-
-    @property
-    def size_bytes(self) -> int:
-        return _KEPT_BYTES + 8 * len(self.page.tasks)
 
 
 class Index:
@@ -75,7 +48,7 @@ class Index:
         self._methods: dict[str, str] = {}  # one string for a million tasks
         self._tasks = Shards()
         self._groups: dict[_Group, Plane] = {}
-        self._kept: list[_Kept] = []  # pages that may be asked for again, the last one first
+        self._pages = KeptPages()
         self.size_bytes = 0
 
     def __len__(self) -> int:
@@ -150,7 +123,7 @@ class Index:
                     self.size_bytes += GROUP_BYTES
                     self._groups[group] = Plane(self._tasks.created_of)
                 self._groups[group].add_all([(task.created, task.updated) for task in tasks.values()])
-                self._forget_pages(self._groups[group])
+                self.size_bytes += self._pages.forget(self._groups[group])
 
     def _latest(self, known: Task, report: Task, fresh: dict[_Group, dict[str, Task]]) -> Task | None:
         """The task as it is known after a report; None if the report changes nothing."""
@@ -187,7 +160,7 @@ class Index:
     def _take_out(self, task: Task) -> None:
         """Remove a task from its group."""
         group = self._groups[task.status, task.method]
-        self._forget_pages(group)
+        self.size_bytes += self._pages.forget(group)
         group.remove(task.created, task.updated)
         if group.is_empty:
             del self._groups[task.status, task.method]
@@ -232,13 +205,12 @@ class Index:
         if query.task_ids is not None or query.task_test is not None:
             found = [task for task in self._candidates(query) if query.matches(task, self.default_method)]
             return page_of(query, found, after, limit, shown, bytes_max)
-        groups, place = self._matching_groups(query), (after, limit, shown, bytes_max)
-        for kept in self._kept if comes_again else ():
-            if kept.query is query and kept.groups == groups and kept.place == place:
-                return kept.page
-        page = self._select_from(groups, query, *place)
+        groups, window = self._matching_groups(query), (after, limit, shown, bytes_max)
+        if comes_again and (kept := self._pages.find(query, window, groups)) is not None:
+            return kept
+        page = self._select_from(groups, query, *window)
         if comes_again:
-            self._keep([_Kept(query, place, groups, page), *self._kept[: _KEPT_MAX - 1]])
+            self.size_bytes += self._pages.keep(query, window, groups, page)
         return page
 
     def looks_at(self, query: Query) -> int:
@@ -248,15 +220,6 @@ class Index:
         if query.task_test is None:
             return 0
         return sum(group.count(query.created, query.updated) for group in self._matching_groups(query))
-
-    def _forget_pages(self, group: Plane) -> None:
-        """A group changes: its pages no longer hold."""
-        if self._kept:
-            self._keep([kept for kept in self._kept if group not in kept.groups])
-
-    def _keep(self, pages: list[_Kept]) -> None:
-        self.size_bytes += sum(kept.size_bytes for kept in pages) - sum(kept.size_bytes for kept in self._kept)
-        self._kept = pages
 
     def _select_from(
         self,
@@ -291,48 +254,6 @@ class Index:
         for group in self._matching_groups(query):
             for key in group.walk(query.by, False, query.created, query.updated, None):
                 yield self._tasks[key.id]
-
-
-def page_of(
-    query: Query,
-    matching: list[Task],
-    after: SortKey | None,
-    limit: int,
-    shown: frozenset[int],
-    bytes_max: float = UNLIMITED,
-) -> QueryPage:
-    """The page of a query, from all tasks that match, in any order."""
-    return cut(first(query, matching, after, limit, shown), len(matching), limit, bytes_max)
-
-
-def first(query: Query, matching: list[Task], after: SortKey | None, limit: int, shown: frozenset[int]) -> list[Task]:
-    """The tasks of a page in order, and one more, if there is one."""
-    rest = [
-        task
-        for task in matching
-        if (after is None or _follows(query, query.sort_key(task), after)) and not (shown and digest(task.id) in shown)
-    ]
-    pick = heapq.nlargest if query.descending else heapq.nsmallest
-    return pick(limit + 1, rest, key=query.sort_key)
-
-
-def cut(tasks: list[Task], total: int, limit: int, bytes_max: float) -> QueryPage:
-    """The page that begins with `tasks`: `limit` of them and `bytes_max` at most, but one if there is any."""
-    count = min(len(tasks), limit)
-    size_bytes = _json_bytes(tasks[:count])
-    if size_bytes > bytes_max:
-        ends = accumulate(len(task.raw) + 1 for task in tasks)
-        count = max(1, sum(1 for _ in takewhile(bytes_max.__ge__, ends)))
-        size_bytes = _json_bytes(tasks[:count])
-    return QueryPage(tasks[:count], total, len(tasks) > count, size_bytes)
-
-
-def _json_bytes(tasks: list[Task]) -> int:
-    return sum([len(task.raw) for task in tasks]) + len(tasks)
-
-
-def _follows(query: Query, place: SortKey, after: SortKey) -> bool:
-    return bool(place < after if query.descending else place > after)
 
 
 def _noted_bytes(task_id: str) -> int:

@@ -18,7 +18,7 @@ from gateway.tasks.crawler import TASKS_AT_ONCE, Crawler
 from gateway.tasks.criteria import Query
 from gateway.tasks.cursor import Position
 from gateway.tasks.freshness import KNOCK, Ages, Plan
-from gateway.tasks.index import UNLIMITED, QueryPage
+from gateway.tasks.pages import UNLIMITED, QueryPage
 from gateway.tasks.passing import PLAIN
 from gateway.tasks.ports import Caller, Counts
 from gateway.tasks.refreshes import Crawl, Delta, Knock, Refresh

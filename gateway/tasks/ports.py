@@ -120,8 +120,9 @@ class SharedStore(Protocol):
     of `put` or `add` is lost, everything is told again. Any other lost write is repeated.
     """
 
-    era: int
-    """Places of two eras cannot be compared: the store may be another, or have been emptied."""
+    @property
+    def era(self) -> int:
+        """Places of two eras cannot be compared: the store may be another, or have been emptied."""
 
     def put(self, key: Key, server: bytes) -> None:
         """Keep the value of a session. The identity does not count."""

@@ -17,7 +17,8 @@ from gateway.mcp.task import Task
 from gateway.tasks.asks import Answer, Ask, Outbox
 from gateway.tasks.crawler import TASKS_AT_ONCE, Crawler
 from gateway.tasks.cursor import Position
-from gateway.tasks.index import QueryPage, cut, first, size_of
+from gateway.tasks.index import size_of
+from gateway.tasks.pages import QueryPage, cut, first
 from gateway.tasks.ports import Caller, Counts
 from gateway.tasks.sessions import Session
 

@@ -16,6 +16,7 @@ Towards clients:
 Towards upstreams:
 
     pool          the connections to one upstream, and the exchanges on them
+    pools         ... and the pools of all upstreams, through reloads
     upstream      one of them: the request out, the response in
     response      responses, read with llhttp
     dial          a new connection: addresses in turn, Unix sockets, TLS

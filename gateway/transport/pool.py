@@ -9,7 +9,7 @@ connections serves one exchange.
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable
 from time import perf_counter, time
 from types import TracebackType
 from typing import Final, Self
@@ -330,27 +330,3 @@ class Pool:
         for connection in self._idle:
             connection.close()
         self._idle.clear()
-
-
-def pool_gauges(pools: Mapping[str, Pool], retired: Iterable[Pool]) -> dict[str, tuple[str, dict[str, float]]]:
-    """What goes on at each upstream, and its limit: name of the metric to (help, value by upstream).
-
-    `retired`: the pools before a reload, as long as requests go on there.
-    """
-    clients, active = dict.fromkeys(pools, 0.0), dict.fromkeys(pools, 0.0)
-    for pool in (*pools.values(), *retired):
-        if pool.config.name in pools:
-            clients[pool.config.name] += pool.clients
-            active[pool.config.name] += len(pool.active)
-    return {
-        "upstream_up": (
-            "1 if the upstream is up, 0 if it is down. One that was never asked has no sample.",
-            {name: float(not p.state.is_down) for name, p in pools.items() if p.state.name != "not asked yet"},
-        ),
-        "requests_in_flight": ("Requests of clients that have not ended; an open stream is one.", clients),
-        "upstream_requests_in_flight": ("Requests to the upstream that have not ended.", active),
-        "upstream_requests_max": (
-            "Limit of upstream_requests_in_flight.",
-            {name: float(p.config.requests_max) for name, p in pools.items()},
-        ),
-    }

@@ -16,7 +16,8 @@ from gateway.identity import Key
 from gateway.mcp import jsonrpc, task
 from gateway.mcp.observe import Observation
 from gateway.operate.metrics import Metrics
-from gateway.store.redis_store import RedisStore, StoreState
+from gateway.store.carrier import StoreState
+from gateway.store.redis_store import RedisStore
 from gateway.store.waiting import READ_AT_ONCE
 from gateway.tasks import answer, told
 from gateway.tasks.planner import Planner

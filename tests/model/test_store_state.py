@@ -1,4 +1,4 @@
-"""The states of the store: the table in `store/redis_store.py` is what `RedisStore` does, in whatever order.
+"""The states of the store: the table in `store/carrier.py` is what the store does, in whatever order.
 
 In: a `RedisStore` before the Redis of `resp.py`, on a clock of its own. Out: nothing. Always: a telling of everything
 lasts as long as the test wants.
@@ -12,8 +12,8 @@ from typing import Final
 
 import pytest
 
-from gateway.store import redis_store
-from gateway.store.redis_store import RedisStore, StoreState
+from gateway.store import carrier
+from gateway.store.carrier import Carrier, StoreState
 from tests.model.test_store import DAY_S, KEY, Rig, play, upstream
 from tests.model.virtual import TICK_S
 from tests.states import Watch, changes, in_cell, steps, table, watched
@@ -149,8 +149,8 @@ WAYS: Final[dict[str, list[list[Event]]]] = {
 @pytest.fixture(autouse=True)
 def watch(monkeypatch: pytest.MonkeyPatch) -> Iterator[Watch]:
     """Every step of a store stands in the table."""
-    monkeypatch.setattr(redis_store, "_TOGETHER", TOGETHER)
-    with watched(RedisStore, "state") as one:
+    monkeypatch.setattr(carrier, "_TOGETHER", TOGETHER)
+    with watched(Carrier, "state") as one:
         yield one
     assert one.steps <= STEPS
 

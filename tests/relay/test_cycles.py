@@ -193,7 +193,7 @@ HOW: list[How] = [
 async def swept(rig: Rig) -> bool:
     """Whether no connection to the upstream is known any more."""
     assert rig.gateway.app is not None
-    return all(pool.is_empty for pool in rig.gateway.app._pools.values())
+    return all(pool.is_empty for pool in rig.gateway.app._pools.of.values())
 
 
 @pytest.mark.parametrize("how", HOW, ids=lambda how: how.__name__)

@@ -78,7 +78,7 @@ def kept(rig: Rig) -> dict[str, Any]:
     app = rig.gateway.app
     assert app is not None
     sessions = app._sessions
-    told = [pool.standing.cors for pool in app._pools.values()]
+    told = [pool.standing.cors for pool in app._pools.of.values()]
     notes = {
         "stored": [key for key, _ in sessions._sessions.all()],
         "in use": list(sessions._in_use),

@@ -19,7 +19,8 @@ from gateway.mcp.task import Task
 from gateway.tasks import answer, criteria, cursor
 from gateway.tasks.criteria import CRITERIA, CRITERIA_BYTES_MAX, BadQuery, Criterion, Fault, Query
 from gateway.tasks.cursor import Position
-from gateway.tasks.index import Index, page_of
+from gateway.tasks.index import Index
+from gateway.tasks.pages import page_of
 from gateway.tasks.values import LIST_ITEMS_MAX
 from tests.rules import new_criterion, plain
 

@@ -15,7 +15,8 @@ from gateway.mcp.task import TERMINAL, SortKey, Task, digest
 from gateway.tasks import cursor, plane, runs
 from gateway.tasks.criteria import Query
 from gateway.tasks.cursor import Position
-from gateway.tasks.index import GROUP_BYTES, Index, QueryPage, page_of, size_of
+from gateway.tasks.index import GROUP_BYTES, Index, size_of
+from gateway.tasks.pages import QueryPage, page_of
 from tests.rules import plain
 
 thorough = settings(max_examples=100, deadline=None)
@@ -150,8 +151,8 @@ def test_a_page_that_is_kept_is_the_one_that_would_be_made_anew(
     check()
     for task_id in list(index):
         index.remove(task_id)
-    kept_bytes = sum(kept.size_bytes for kept in index._kept)
-    assert (len(index._kept) <= 4, index.size_bytes - kept_bytes) == (True, size_of_all({}))
+    kept_bytes = sum(kept.size_bytes for kept in index._pages._kept)
+    assert (len(index._pages._kept) <= 4, index.size_bytes - kept_bytes) == (True, size_of_all({}))
 
 
 def test_the_same_page_is_made_once() -> None:

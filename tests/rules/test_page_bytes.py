@@ -14,7 +14,8 @@ from gateway.mcp.task import Task
 from gateway.tasks import cursor
 from gateway.tasks.criteria import Query
 from gateway.tasks.cursor import Position
-from gateway.tasks.index import Index, QueryPage
+from gateway.tasks.index import Index
+from gateway.tasks.pages import QueryPage
 from gateway.tasks.scan import Selection
 from tests.rules import plain
 

@@ -31,8 +31,8 @@ KNOWS: Final = {
 DECIDES: Final = {
     "mcp": ("capabilities", "jsonrpc", "observe", "sse", "task"),
     "tasks": (
-        "criteria", "cursor", "freshness", "ids", "index", "knowledge", "notes", "passing", "plane", "runs", "shards",
-        "spelled", "told", "values",
+        "criteria", "cursor", "freshness", "ids", "index", "knowledge", "notes", "pages", "passing", "plane", "runs",
+        "shards", "spelled", "told", "values",
     ),
     "transport": ("addresses", "chunks", "cors", "headers", "http1", "lines", "remembered", "response"),
 }  # fmt: skip
@@ -172,7 +172,7 @@ def test_these_tests_see_every_import(line: str) -> None:
 
 # ---- sizes and names ----
 
-CLASS_LINES_MAX: Final = 250
+CLASS_LINES_MAX: Final = 220
 FUNCTION_LINES_MAX: Final = 45
 FILE_LINES_MAX: Final = 450
 

@@ -83,7 +83,7 @@ class InProcess:
         tasks = asyncio.all_tasks() - self._tasks - {asyncio.current_task()}
         if tasks:
             return f"tasks: {tasks}"
-        clients, active = self._app._listener.connections, [p.active for p in self._app._pools.values()]
+        clients, active = self._app._listener.connections, [p.active for p in self._app._pools.of.values()]
         return f"clients {clients}, exchanges {active}" if clients or any(active) else ""
 
     @staticmethod
@@ -99,7 +99,7 @@ class InProcess:
         recent = self._app._metrics.recent
         for rows in (recent.requests, recent.failures, recent.queries):
             rows.clear()  # a fixed number, which the rounds fill
-        for heads in (self._app._proxy.heads, self._app._heads) * 10:
+        for heads in (self._app._proxy.heads, self._app._pools.heads) * 10:
             heads.sweep(heads._next_turn_at)  # those that are remembered are bounded too
         for params in (answer.position_of, answer.ignored_of):
             params.cache_clear()  # and these

@@ -14,7 +14,7 @@ from typing import Final
 
 import pytest
 
-from gateway.store import redis_store
+from gateway.store import carrier
 from gateway.store.waiting import Ending, Owed
 from tests.launch import eventually
 from tests.peer import Client
@@ -321,7 +321,7 @@ async def test_a_query_that_waits_for_the_store_can_be_cancelled(
     fleet: Fleet, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its answer ends without a message, long before `store.timeout` (PATIENCE)."""
-    monkeypatch.setattr(redis_store, "_ANSWER_S", 60.0)
+    monkeypatch.setattr(carrier, "_ANSWER_S", 60.0)
     async with fleet.pair() as (one, other):
         caller = await one.open()
         await one.make(caller)

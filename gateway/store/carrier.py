@@ -1,0 +1,289 @@
+"""The loop that carries what waits to the store, batch by batch, and the answers back; and the state of the store.
+
+In: what waits, and a way to tell everything anew. Out: answers, and the state. Always: one connection, and one batch
+under way. Nothing is lost by a failure: with each connection, and whenever the store has forgotten or refused
+something, this replica tells everything that it knows.
+
+One key is a mark, the same for all replicas. Each batch reads it: a store whose mark has changed was emptied.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
+from enum import Enum
+from typing import Any, Final
+from uuid import uuid4
+
+from redis.exceptions import ResponseError
+
+from gateway import config
+from gateway.store.link import Command, Link, connect, errors
+from gateway.store.names import Names
+from gateway.store.waiting import Answers, Ending, Owed, Waiting
+
+log = logging.getLogger("taskgate.store")
+
+_PAUSE_S: Final = 0.5  # until the next connection is tried
+_ANSWER_S: Final = 1.0  # for the answers to one batch
+_BEAT_S: Final = 0.5  # a connection that is quiet is tried
+_LINGER_S: Final = 0.02  # until what is written goes out, so that it goes out together
+_TOGETHER: Final = 2000  # values and entries in a batch, while everything is told
+_WAITING_MAX: Final = 20_000  # values and entries; if more wait, everything is told again
+_CLOSE_S: Final = 1.0  # for all that waits to go out at the end
+_AGAIN_S: Final = 1.0  # until everything is told again to a store that has refused something
+_LATE_MAX: Final = 3  # questions in a row without an answer in time: the store is slow
+_MARK: Final = "taskgate:mark"
+_MARK_BYTES: Final = 32
+_NO_MARK: Final = b"-"  # the key holds something else
+_LOG_AGAIN_S: Final = 60.0  # until the next line about a key that cannot be read
+_IGNORED_MAX: Final = 10_000  # keys
+_END: Final = object()
+
+
+class StoreState(Enum):
+    """The state of the store, as this replica sees it. Only `Carrier` changes it.
+
+                a connection  everything  something     a write     some answers  an answer  no connection,
+                is ready      is told     was not told  is refused  are late      is quick   no answer
+    DOWN        TELLING       -           DOWN          -           -             -          DOWN
+    TELLING     -             UP          TELLING       REFUSED     SLOW          TELLING    DOWN
+    UP          -             -           TELLING       REFUSED     SLOW          UP         DOWN
+    SLOW        -             SLOW        SLOW          REFUSED     SLOW          TELLING    DOWN
+    REFUSED     -             -           TELLING       REFUSED     REFUSED       REFUSED    DOWN
+
+    Not told, or forgotten: too much waited, the store was emptied, a reload has changed keys or how long they are kept.
+    Behind a refusal everything is told anew, and not before a second is over.
+    """
+
+    DOWN = "down"
+    TELLING = "telling"  # it takes in what was told before
+    UP = "up"  # it has all that this replica has told
+    SLOW = "slow"  # it takes in what it is told, and answers too late: no query waits for it
+    REFUSED = "refused"  # it answers, and takes nothing in
+
+
+class _Ignored:
+    """Keys that hold what no gateway writes there: each is ignored, and nothing else suffers."""
+
+    def __init__(self, failed: Callable[[str], None]) -> None:
+        self._failed = failed
+        self._names: set[str] = set()  # where nothing was written; of too many some are not told again
+        self._log_at = 0.0  # when the next line may be logged
+
+    def note(self, answers: Answers, now: float) -> bool:
+        """Count and log what cannot be read. Returns whether a key was written that had been ignored before."""
+        for _ in (*answers.unread, *answers.wrong):
+            self._failed("unreadable")
+        if answers.wrong and now >= self._log_at:
+            name, why = next(iter(answers.wrong.items()))
+            self._log_at = now + _LOG_AGAIN_S
+            log.warning("a key of the store holds something else, and is ignored", extra={"key": name, "why": str(why)})
+        before, self._names = self._names, self._names - answers.written
+        is_back = self._names != before
+        if len(self._names) < _IGNORED_MAX:
+            self._names |= set(answers.wrong)
+        return is_back
+
+
+class Carrier:
+    """The way to the store."""
+
+    def __init__(self, settings: config.StoreSettings, names: Names, failed: Callable[[str], None]) -> None:
+        """`failed` counts a failure: unreachable, slow, refused, unreadable."""
+        self.state = StoreState.DOWN
+        self.era = 0
+        self.waiting = Waiting()
+        self._timeout_s = settings.timeout
+        self._url = settings.url
+        self._names = names
+        self._failed = failed
+        self._ignored = _Ignored(failed)
+        self._owed = Owed()
+        self._wake = asyncio.Event()
+        self._lingering: asyncio.TimerHandle | None = None
+        self._loop = asyncio.get_running_loop()
+        self._out_since: float | None = None  # when the batch under way was sent
+        self._late = 0  # questions without an answer in time, since the last quick batch
+        self._stopping = False
+        self._tell_all: Callable[[], Iterator[None]] = lambda: iter(())
+        self._telling: Iterator[None] | None = None  # what is left to tell
+        self._lacks = True  # something was not told, or was forgotten: everything is to be told anew
+        self._again_at = 0.0  # when a store that refuses is told again
+        self._mark: bytes | None = None  # None: not known yet
+        self._tried = asyncio.Event()
+        self._logged: StoreState | None = None  # the state that the log tells of
+        self._running: asyncio.Task[None] | None = None
+
+    # ---- what waits ----
+
+    @property
+    def answers_late(self) -> bool:
+        """Whether a question would get no answer in time."""
+        late = self._out_since is not None and self._loop.time() - self._out_since >= self._timeout_s
+        return late or self.state in (StoreState.DOWN, StoreState.SLOW)
+
+    def soon(self) -> None:
+        """What waits goes out soon. While the store takes nothing in, writes are forgotten: all will be told again."""
+        if self.state in (StoreState.DOWN, StoreState.REFUSED) or self.waiting.size > _WAITING_MAX:
+            self._owe(self.waiting.forget_writes())
+        elif self._lingering is None:
+            self._lingering = self._loop.call_later(_LINGER_S, self._wake.set)
+
+    def now(self) -> None:
+        """What waits goes out as soon as the batch under way is back."""
+        self._wake.set()
+
+    def tell_again(self) -> None:
+        """Tell everything anew."""
+        self._lacks = True
+        self._wake.set()
+
+    def _owe(self, ends: Iterable[Ending]) -> None:
+        """What was to be written is lost. Everything is told again, and these ends before it."""
+        self._lacks = True
+        self._owed.add(ends)
+
+    # ---- the loop ----
+
+    async def start(self, tell_all: Callable[[], Iterator[None]]) -> None:
+        """Connect, and stay connected; return when the first attempt has ended, well or not.
+
+        `tell_all` tells everything that this replica knows, piece by piece.
+        """
+        self._tell_all = tell_all
+        self._running = asyncio.create_task(self._run())
+        await self._tried.wait()
+
+    async def stop(self) -> None:
+        """Send what waits, for a bounded time, and end."""
+        self._stopping = True
+        self._wake.set()
+        if self._running is not None:
+            await asyncio.wait({self._running}, timeout=_CLOSE_S)
+            self._running.cancel()
+            await asyncio.wait({self._running})
+
+    async def _run(self) -> None:
+        while not self._stopping:
+            try:
+                async with connect(self._url) as link:
+                    await self._serve(link)
+            except Exception as error:  # there are many kinds, and the loop must go on after each of them
+                slow = isinstance(error, TimeoutError)
+                self._become(StoreState.DOWN, "no answer in time" if slow else str(error) or type(error).__name__)
+            finally:
+                self._tried.set()
+            if not self._stopping:
+                self._wake.clear()  # what was set while the store was down would end the pause at once
+                await self._news(_PAUSE_S)
+
+    async def _serve(self, link: Link) -> None:
+        """Carry batches until the connection fails, or all is done at the end. Raises."""
+        self._late, self._lacks, self.era = 0, True, self.era + 1
+        self._become(StoreState.TELLING)
+        self._tried.set()
+        while not self._is_done:
+            await self._tell()
+            if self._telling is None and not self.waiting and self.state is not StoreState.TELLING:
+                await self._news(_BEAT_S)
+            refused = await self._carry(link)
+            if refused:
+                self._become(StoreState.REFUSED, str(refused[0]))
+            elif self.state is StoreState.TELLING and self._telling is None and not self._lacks:
+                self._become(StoreState.UP)
+
+    @property
+    def _is_done(self) -> bool:
+        """Whether it is the end, and nothing is left that the store would take in."""
+        rests = not (self._lacks or self._telling is not None or self.waiting)
+        return self._stopping and (rests or self.state is StoreState.REFUSED)
+
+    async def _tell(self) -> None:
+        """Begin to tell everything if that is due; go on telling until enough waits for one batch."""
+        if self._lacks and (self.state is not StoreState.REFUSED or self._loop.time() >= self._again_at):
+            self._telling, self._lacks, self._mark = self._tell_all(), False, None
+            if self.state is not StoreState.SLOW:
+                self._become(StoreState.TELLING)
+            for end in self._owed.take():
+                self.waiting.end(end)
+        while self._telling is not None and self.waiting.size < _TOGETHER:
+            if next(self._telling, _END) is _END:
+                self._telling = None
+            else:
+                await asyncio.sleep(0)
+
+    async def _news(self, within_s: float) -> None:
+        """Wait until there is something to carry, for `within_s` at most."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(within_s):
+                await self._wake.wait()
+
+    async def _carry(self, link: Link) -> list[ResponseError]:
+        """Carry what waits to the store, and the answers back. Returns why something was refused. Raises."""
+        batch, self.waiting = self.waiting, Waiting()
+        self._wake.clear()
+        if self._lingering is not None:
+            self._lingering.cancel()
+            self._lingering = None
+        marks = self._mark is None and self.state is not StoreState.REFUSED
+        commands: list[Command] = [("SET", _MARK, uuid4().hex, "NX")] if marks else []
+        commands += batch.commands(self._names.value_ms, self._names.entries_ms)
+        commands.append(("GETRANGE", _MARK, 0, _MARK_BYTES - 1))
+        refused: list[ResponseError] | None = None
+        self._out_since = self._loop.time()
+        try:
+            async with asyncio.timeout(_ANSWER_S):
+                results = await link.exchange(commands)
+            self._note_pace(self._loop.time() - self._out_since)
+            answers = batch.answer(results[marks:], _MARK)
+            refused = errors(results[:marks]) + answers.refused
+            self._note_mark(results[-1])
+            if self._ignored.note(answers, self._out_since):
+                self._lacks = True
+            return refused
+        finally:
+            self._out_since = None
+            batch.give_up()
+            if refused or refused is None:
+                self._owe(batch.forget_writes())
+
+    def _note_pace(self, took_s: float) -> None:
+        """A batch took that long. Half the timeout is quick: a question may wait for the batch before its own."""
+        if took_s <= self._timeout_s / 2:
+            self._late = 0
+            if self.state is StoreState.SLOW:
+                self._become(StoreState.TELLING)
+
+    def note_late(self) -> None:
+        """A question had no answer in time."""
+        self._failed("slow")
+        self._late += 1
+        if self._late >= _LATE_MAX and self.state in (StoreState.TELLING, StoreState.UP):
+            self._become(StoreState.SLOW, "answers come later than store.timeout")
+
+    def _note_mark(self, mark: Any) -> None:
+        """The store has that mark, or none. Another one than before: it was emptied."""
+        if isinstance(mark, ResponseError):
+            mark = _NO_MARK  # once it can be read again it is another one
+        if self._mark is None:
+            self._mark = mark
+        elif mark != self._mark:
+            self._lacks = True
+            self.era += 1
+
+    def _become(self, state: StoreState, why: str = "") -> None:
+        """Take a state, and tell the operator of a change: `why` the store fails, empty if it does not."""
+        self.state = state
+        if state in (StoreState.DOWN, StoreState.REFUSED):
+            self._failed("unreachable" if state is StoreState.DOWN else "refused")
+            self._telling, self._again_at = None, self._loop.time() + _AGAIN_S
+            self._owe(self.waiting.forget_writes())
+        if state is StoreState.DOWN:
+            self.waiting.give_up()
+        if state is not StoreState.TELLING and state is not self._logged:
+            self._logged = state
+            if state is StoreState.UP:
+                log.info("the store serves")
+            else:
+                log.warning("the store fails, and the gateway works without it", extra={"why": why})
