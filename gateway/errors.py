@@ -19,9 +19,18 @@
 """
 
 from collections.abc import Iterable, Sequence
+from typing import TypeVar
 
 from gateway.mcp import jsonrpc
 from gateway.mcp.jsonrpc import INTERNAL_ERROR, INVALID_REQUEST
+
+_E = TypeVar("_E", bound=BaseException)
+
+
+def without_frames(error: _E) -> _E:
+    """A handled error that may be kept. The frames that it passed hold what holds it, in a cycle that stays (9.5)."""
+    error.__traceback__ = error.__context__ = None
+    return error
 
 
 class GatewayError(Exception):

@@ -20,7 +20,7 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Final
 
 from gateway.config import Config
-from gateway.errors import GatewayError, Internal, Loop, UpstreamRefused, UpstreamTimeout
+from gateway.errors import GatewayError, Internal, Loop, UpstreamRefused, UpstreamTimeout, without_frames
 from gateway.mcp import jsonrpc, observe
 from gateway.mcp.capabilities import LAST_REVISION
 from gateway.mcp.jsonrpc import Message
@@ -119,7 +119,7 @@ class Proxy:
         except Exception as error:
             failed = error if isinstance(error, GatewayError) else _internal(exchange)
             self._fail(exchange, failed, caller, message)
-            error.__traceback__ = error.__context__ = None  # break the reference cycle: its frames hold the error
+            without_frames(error)
         finally:
             if caller is not None:
                 caller.pool.clients -= 1

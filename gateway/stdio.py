@@ -18,7 +18,7 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Final
 
 from gateway.config import StdioConfig
-from gateway.errors import GatewayError, Internal, Overloaded
+from gateway.errors import GatewayError, Internal, Overloaded, without_frames
 from gateway.mcp import jsonrpc, observe
 from gateway.mcp.jsonrpc import Id, Message
 from gateway.tasks import answer
@@ -170,7 +170,7 @@ class StdioProxy:
                 log.exception("a request could not be handled", extra={"method": "tasks/list"})
             reply.fail(failed.message(bytes(message.id)))
             code = failed.code
-            error.__traceback__ = error.__context__ = None  # break the reference cycle: its frames hold the error
+            without_frames(error)
         finally:
             account.close()
             if self._journal is not None:

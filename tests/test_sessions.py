@@ -303,10 +303,12 @@ def _outbox() -> Outbox:
 async def test_who_joins_what_its_last_reader_has_just_given_up_asks_anew() -> None:
     """The cancelled request was once taken for a cancelled query, which got no answer."""
     ask = Ask(Session(KEY).asks, ["t-1"], 0.0)
-    ask.task = asyncio.create_task(asyncio.sleep(60))
+    ask.begin(asyncio.sleep(60))
+    task = ask._task
     leaving = asyncio.create_task(ask.join(_outbox()))
     await asyncio.sleep(0)
     leaving.cancel()
     await asyncio.sleep(0)
     await ask.join(_outbox())
-    assert ask.task.cancelled()
+    assert task is not None
+    assert task.cancelled()

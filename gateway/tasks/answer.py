@@ -15,7 +15,7 @@ from typing import Any, Final, Generic, TypeVar
 import msgspec
 import orjson
 
-from gateway.errors import GatewayError, Internal
+from gateway.errors import GatewayError, Internal, without_frames
 from gateway.identity import Key
 from gateway.mcp import jsonrpc
 from gateway.mcp.capabilities import LAST_REVISION
@@ -103,7 +103,7 @@ class Answerer:
         try:
             return position_of(raw)
         except BadQuery as bad:
-            return bad.with_traceback(None)
+            return without_frames(bad)
 
     def cancel(self, key: Key, session_id: bytes, message: Message) -> None:
         """End the answer that a `notifications/cancelled` names, if no other request can be meant (DESIGN 5.7).

@@ -65,12 +65,20 @@ class Ask:
         self._keys: list[str | None] = []
         self.began_at = began_at
         self.outboxes: list[Outbox] = []
-        self.task: asyncio.Task[None] | None = None
+        self._task: asyncio.Task[None] | None = None
         self._joined_or_left = asyncio.Event()
         self._is_stuck = asyncio.Event()  # no client takes its messages
         self.is_given_up = False
         """Whether another may ask for the same at the same time: pages that this ask reads no longer count."""
         self.add(keys)
+
+    def begin(self, work: Coroutine[Any, Any, None]) -> None:
+        """A task does the work. It is forgotten when it has ended: its error holds frames that hold this ask (9.5)."""
+        self._task = asyncio.create_task(work)
+        self._task.add_done_callback(self._ended)
+
+    def _ended(self, _task: asyncio.Task[None]) -> None:
+        self._task = None
 
     def add(self, keys: Sequence[str | None]) -> None:
         """Ask for these too: task ids, or None for pages."""
@@ -108,7 +116,7 @@ class Ask:
 
         If the ask was cancelled just before, it returns early: the query then asks anew.
         """
-        if (task := self.task) is None:
+        if (task := self._task) is None:
             return
         self.outboxes.append(outbox)
         self._joined_or_left.set()
@@ -122,12 +130,12 @@ class Ask:
             if not self.outboxes:
                 self.end()
                 task.cancel()
-            del task  # break the reference cycle: the error's traceback holds this frame
+            del task  # its error holds this frame (9.5)
 
     async def over(self) -> None:
         """Wait for the end, good or bad. An ask whose clients take no messages is given up instead."""
-        if self.task is not None:
-            await first_of(asyncio.wait({self.task}), self._is_stuck.wait())
+        if self._task is not None:
+            await first_of(asyncio.wait({self._task}), self._is_stuck.wait())
             if self._is_stuck.is_set():
                 self.is_given_up = True
                 self.end()
@@ -165,7 +173,7 @@ async def first_of(*works: Coroutine[Any, Any, object]) -> None:
 async def together(*works: Coroutine[None, None, None]) -> None:
     """Run several coroutines at once. The first that fails ends the others, and its error is raised.
 
-    `asyncio.TaskGroup` of 3.11 does the same, but leaves errors, frames and a session's index in a reference cycle.
+    `asyncio.TaskGroup` of 3.11 does the same, but leaves errors, frames and a session's index in a cycle (9.5).
     """
     if not works:
         return

@@ -188,7 +188,7 @@ class Planner:
                 refresh = Knock(*parts)
             else:
                 refresh = Crawl(*parts) if plan.crawl else Delta(*parts, query, plan.look, new)
-            ask.task = asyncio.create_task(refresh.run())
+            ask.begin(refresh.run())
             waits.add(ask)
         await together(*(self._await(wait, outbox, oldest) for wait in waits))
         return None if refresh is None else refresh.requests

@@ -93,7 +93,6 @@ class Refresh(ABC):
             if self.state is RefreshState.ASKING:
                 self.state = RefreshState.FAILED
             self._ask.end()
-            self._ask.task = None  # break the reference cycle: the error of a cancelled task holds this frame
             self._sessions.keep(self._session)
 
     @abstractmethod

@@ -12,7 +12,7 @@ from contextlib import aclosing
 from typing import Final
 
 from gateway.config import IndexLimits
-from gateway.errors import Overloaded
+from gateway.errors import Overloaded, without_frames
 from gateway.mcp.task import Task
 from gateway.tasks.asks import Answer, Ask, Outbox
 from gateway.tasks.crawler import TASKS_AT_ONCE, Crawler
@@ -59,7 +59,7 @@ class Selection:
         try:
             self._hold(sum(len(task.raw) for task in self._tasks))
         except Overloaded as error:
-            self._failed, self._tasks, self._page = error.with_traceback(None), [], QueryPage([], 0, False, 0)
+            self._failed, self._tasks, self._page = without_frames(error), [], QueryPage([], 0, False, 0)
 
 
 class Scan(Ask):
@@ -101,7 +101,7 @@ class Scanner:
         if scan is not joined:
             if caller.toll is not None:
                 caller.toll.pay(1)
-            scan.task = asyncio.create_task(self._run(session, caller, scan))
+            scan.begin(self._run(session, caller, scan))
         selection = Selection(position, self._limits, outbox.reply.hold)
         scan.selections.append(selection)
         try:
@@ -122,7 +122,6 @@ class Scanner:
                 await self._read(session, caller, scan)
         finally:
             scan.end()
-            scan.task = None  # break the reference cycle: the error of a cancelled task holds this frame
 
     async def _read(self, session: Session, caller: Caller, scan: Scan) -> None:
         crawler = Crawler(caller, self._limits, self._counts, self._on_message(session, scan))

@@ -118,7 +118,7 @@ class Body:
         self.state = _DROPPED
         if self._pieces:
             self.take()
-        self._error = None  # break the reference cycle: the error's traceback holds the body
+        self._error = None  # its frames hold the body (9.5)
 
     def take(self) -> bytes:
         """Take all that is held now; it may be empty."""

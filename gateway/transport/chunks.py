@@ -10,6 +10,7 @@ from typing import Any, Final
 
 import httptools
 
+from gateway.errors import without_frames
 from gateway.transport.headers import fields_bytes
 
 _WHOLE_MAX: Final = 64  # chunks that are read without llhttp: beyond that it is faster
@@ -94,15 +95,15 @@ class Chunks:
         self._idle_bytes = 0 if piece or self.is_whole else self._idle_bytes + len(data)
         if self._idle_bytes > self._bytes_max and self.fault is None:
             self.fault = TooMuch(f"more than {self._bytes_max} bytes of chunk extensions or trailers")
-        if self.fault is not None:  # break the reference cycle: its frames hold this object
-            self.fault.__traceback__ = self.fault.__context__ = None
+        if self.fault is not None:
+            without_frames(self.fault)
         if self.fault is not None or self.is_whole:
             self.close()
         return piece
 
     def close(self) -> None:
         """Read nothing more."""
-        self._parser = None  # break the reference cycle: it holds methods of this object
+        self._parser = None  # it holds methods of this object (9.5)
 
     def on_message_begin(self) -> None:
         if self._begun:

@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any, Final, Protocol
 
 from gateway.config import Limits
+from gateway.errors import without_frames
 from gateway.transport import http1
 from gateway.transport.buffers import Account, Buffers
 from gateway.transport.exchange import ClientGone, Exchange, write_refusal
@@ -361,7 +362,7 @@ async def _handle(handle: Callable[[Exchange], Awaitable[None]], exchange: Excha
     try:
         await handle(exchange)
     except ClientGone as gone:
-        gone.__traceback__ = None  # break the reference cycle: its frames hold what holds the error
+        without_frames(gone)
         return True
     except asyncio.CancelledError:
         pass

@@ -12,6 +12,7 @@ import socket
 import ssl
 from typing import Any, Final
 
+from gateway.errors import without_frames
 from gateway.transport import http1
 from gateway.transport.connection import ClientConnection, State
 from gateway.transport.listener import Listener
@@ -126,8 +127,7 @@ class TlsConnection(ClientConnection):
         if handshake.cancelled():
             self._given_up()
         elif (error := handshake.exception()) is not None:
-            error.__traceback__ = None  # break the reference cycle: its frames hold this connection
-            self._fail(*_reason(error))
+            self._fail(*_reason(without_frames(error)))
 
     def close(self) -> None:
         if self.state is not State.HANDSHAKE:

@@ -18,6 +18,7 @@ from typing import Any, Final, NamedTuple, TypeAlias
 
 import httptools
 
+from gateway.errors import without_frames
 from gateway.transport.chunks import BadTrailer, Chunks, Followed, TooMuch
 from gateway.transport.headers import FIELD_BYTES_MIN, HEAD_END, OF_CONNECTION, FoundFields, Headers
 from gateway.transport.remembered import Recall
@@ -196,8 +197,7 @@ class RequestReader:
             if self.state is _BODY:
                 self._read_body(events)
         except Refusal as refused:
-            refused.__traceback__ = refused.__context__ = None  # break the reference cycle: its frames hold the events
-            events.append(refused)
+            events.append(without_frames(refused))
             self.close()
         if self.state is _OVER:
             self.close()

@@ -103,7 +103,8 @@ class Transport(asyncio.Transport):
     def _lose(self, error: Exception | None) -> None:
         if not self._lost:
             self._closing = self._lost = True
-            self._protocol.connection_lost(error)
+            lost, self._protocol = self._protocol, asyncio.Protocol()  # as a real one: it holds no protocol any more
+            lost.connection_lost(error)
 
 
 _Factory: TypeAlias = Callable[[], asyncio.Protocol]

@@ -130,13 +130,13 @@ def whoever_leaves_ends_it() -> Iterator[None]:
     join = Ask.join
 
     async def join_alone(ask: Ask, outbox: Any) -> None:
-        task = ask.task
+        task = ask._task
         try:
             await join(ask, outbox)
         except asyncio.CancelledError:
-            assert ask.task is not None
+            assert ask._task is not None
             ask.end()
-            ask.task.cancel()
+            ask._task.cancel()
             raise
         if task is not None and task.cancelled():
             raise UpstreamBroken("it ended with the one who left")

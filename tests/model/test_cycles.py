@@ -1,0 +1,44 @@
+"""No history leaves a reference cycle, whatever fails in it.
+
+In: histories, over HTTP and over stdio, with the collector off. Out: the collector finds nothing of the gateway's while
+the gateway still runs. Always: a reload and the end of a process may leave some, because they come seldom.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from tests.garbage import kept_garbage, left_in_cycles
+from tests.model import history as h
+from tests.model.over_stdio import StdioWorld, as_stdio
+from tests.model.play import World, play
+from tests.model.search import as_drawn
+from tests.model.truth import Violation
+
+HISTORIES = 40
+
+
+def checked(world: type[World]) -> type[World]:
+    """A world that looks for cycles before its gateway stops."""
+
+    class Checked(world):  # type: ignore[misc, valid-type]
+        async def stop(self) -> None:
+            if left := left_in_cycles():
+                raise Violation("cycle", f"{left}")
+            await super().stop()
+
+    return Checked
+
+
+@pytest.mark.parametrize(
+    ("world", "form", "seldom"),
+    [(World, as_drawn, h.Reload), (StdioWorld, as_stdio, h.Restart)],
+    ids=["over HTTP", "over stdio"],
+)
+def test_no_history_leaves_a_cycle(world: type[World], form: Callable[[h.History], h.History], seldom: Any) -> None:
+    for seed in range(HISTORIES):
+        history = form(h.drawn(seed))
+        if not any(isinstance(event, seldom) for event in history.events):
+            with kept_garbage():
+                play(history, checked(world))
