@@ -136,7 +136,7 @@ class App:
             except OSError as error:
                 raise StartError(admin.why_not("admin.listen", config.admin.listen, error)) from None
         self._sweeper = asyncio.create_task(self._sweep())
-        self._pools.look()
+        self._pools.probe()
         listen = config.listen
         if not listen.path:
             listen = Address(listen.host, self._server.sockets[0].getsockname()[1])
@@ -210,7 +210,7 @@ class App:
         self._buffers.bytes_max = config.limits.held_bytes_max
         if self._raises_descriptors:
             self.raise_descriptors()
-        self._pools.look()
+        self._pools.probe()
         self._metrics.reloaded(succeeded=True)
         log.info("reloaded", extra={"upstreams": [u.name for u in config.upstreams]})
 

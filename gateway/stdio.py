@@ -123,7 +123,7 @@ class StdioProxy:
             self._answerer.cancel(KEY, _SESSION, message)
             self._unanswered.cancel(jsonrpc.id_of(jsonrpc.member(message.params, "requestId")))
         if message.is_request:
-            held = self._sessions.hold(KEY) if observe.is_observed(message) else None
+            held = self._sessions.claim(KEY) if observe.is_observed(message) else None
             above = self._counts.spans.traceparent(message) if self._counts.spans is not None else ""
             self._unanswered.note(Passed(observe.essence(message), self._clock(), held, traceparent=above))
             self._counts.upstream_request(KEY.upstream, message.method or "")

@@ -24,7 +24,7 @@ from gateway.transport.caller import HttpCaller
 from gateway.transport.exchange import Exchange
 from gateway.transport.headers import EVENT_STREAM
 from gateway.transport.relay import JSON
-from gateway.transport.taps import Hold, Look, Watch
+from gateway.transport.taps import Hold, Inspector, Watch
 from gateway.transport.upstream import Response
 
 log = logging.getLogger("taskgate.request")
@@ -49,13 +49,13 @@ class DocumentWatch:
     def __init__(self, caller: HttpCaller) -> None:
         self._caller = caller
 
-    def head(self, response: Response, kind: bytes) -> Look | None:
+    def head(self, response: Response, kind: bytes) -> Inspector | None:
         self._caller.note_cors(response)
         if response.head.may_name:
             response.headers = self._caller.moved(response.status, response.headers)
         if (move := self._caller.move) is None or kind != JSON or response.status >= 400:
             return None
-        return Look(move.document, _document_unread, edits=True, hold=Hold(DOCUMENT_BYTES_MAX))
+        return Inspector(move.document, _document_unread, edits=True, hold=Hold(DOCUMENT_BYTES_MAX))
 
 
 def _document_unread() -> None:
@@ -82,9 +82,9 @@ class MessageWatch:
             # A resumed stream carries responses to requests of earlier exchanges. Those requests are forgotten here.
             is_resumed = exchange.method == b"GET" and b"last-event-id" in exchange.headers.by_name
             self._pending = RESUMED if is_resumed else PLAIN
-        self._held = sessions.hold(caller.key) if self._pending.may_tell else None
+        self._held = sessions.claim(caller.key) if self._pending.may_tell else None
 
-    def head(self, response: Response, kind: bytes) -> Look | None:
+    def head(self, response: Response, kind: bytes) -> Inspector | None:
         """Tell of a refusal, and of a session that ends. Choose what is done with the body."""
         caller, pending, method, status = self._caller, self._pending, self._exchange.method, response.status
         caller.note_cors(response, method == b"OPTIONS")
@@ -97,7 +97,7 @@ class MessageWatch:
             self._sessions.drop_all(caller.key)
         if method == b"GET" and kind == JSON:
             # No revision sends a message so. It may be the metadata of a resource, which may stand anywhere.
-            return None if caller.move is None else Look(self._metadata, _nothing, edits=True, hold=_OFF_CHANCE)
+            return None if caller.move is None else Inspector(self._metadata, _nothing, edits=True, hold=_OFF_CHANCE)
         is_initialize = pending.kind is RequestKind.INITIALIZE
         if kind != EVENT_STREAM and not (pending.may_tell or (is_initialize and kind == JSON)):
             return None
@@ -109,12 +109,12 @@ class MessageWatch:
             pending = PLAIN if is_blind else pending
             message, unread = (bytes, _nothing) if is_blind else (self._message, self._unread)
             marks = _MARKS if pending is PLAIN else _AWAITED
-            return Look(message, unread, (*marks, b"endpoint"), True, self._endpoint, pending is PLAIN)
+            return Inspector(message, unread, (*marks, b"endpoint"), True, self._endpoint, pending is PLAIN)
         if is_blind:
             return None
         if pending is PLAIN:
-            return Look(self._message, self._unread, _MARKS)
-        return Look(self._message, self._unread, _AWAITED, pending.may_edit)
+            return Inspector(self._message, self._unread, _MARKS)
+        return Inspector(self._message, self._unread, _AWAITED, pending.may_edit)
 
     def _begins_with_address(self, response: Response) -> bool:
         """Whether a stream may be one of HTTP+SSE (2024-11-05), whose first event has an address of the upstream's."""

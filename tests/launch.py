@@ -414,8 +414,8 @@ class Gateways:
                 idle = asyncio.all_tasks()
                 yield replace(gateway, log_file=log)
                 assert gateway.app is not None
-                own, every = gateway.app._pools.looks, _looks()
-                await _only_left(idle | every)  # a reload, of another App too, has begun looks at upstreams anew
+                own, every = gateway.app._pools.probes, _probes()
+                await _only_left(idle | every)  # a reload, of another App too, has begun probes of upstreams anew
             await _only_left(before | every.difference(own))
 
     @contextmanager
@@ -463,8 +463,8 @@ def _limited(descriptors: int | None) -> list[str]:
     return [] if descriptors is None else ["sh", "-c", f'ulimit -n {descriptors}; exec "$@"', "sh"]
 
 
-def _looks() -> "set[asyncio.Task[Any]]":
-    """The looks at upstreams (transport/health.py), of all Apps."""
+def _probes() -> "set[asyncio.Task[Any]]":
+    """The probes of upstreams (transport/health.py), of all Apps."""
     return {task for task in asyncio.all_tasks() if getattr(task.get_coro(), "__qualname__", "") == "watch"}
 
 

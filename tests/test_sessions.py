@@ -211,7 +211,7 @@ async def test_what_passes_before_the_first_answer_of_a_caller_is_not_lost_on_it
     clock = Clock()
     store = sessions(clock)
     asked_at = clock.now
-    held = store.hold(KEY)
+    held = store.claim(KEY)
     clock.now += 1
     match how:
         case "refused":

@@ -53,7 +53,9 @@ class Upstream(Listener):
         super().__init__(listening)
         self.connections: list[Peer] = []
         self._order: list[tuple[Peer, int]] = []  # connection, and place on it, of each request whose head has come
-        self._looks: list[tuple[Peer, int]] = []  # likewise the gateway's looks at a server that is down (DESIGN 8.12)
+        self._probes: list[
+            tuple[Peer, int]
+        ] = []  # likewise the gateway's probes of a server that is down (DESIGN 8.12)
         self._heads: dict[Peer, int] = {}
         self._changed = asyncio.Event()
         self._forget_backlog()
@@ -81,12 +83,12 @@ class Upstream(Listener):
             self._heads[peer] = peer.incoming.count()
             come = [(peer, place) for place in range(known, self._heads[peer])]
             for each in come:
-                (self._looks if self._is_look(*each) else self._order).append(each)
+                (self._probes if self._is_probe(*each) else self._order).append(each)
         self._changed.set()
 
     @staticmethod
-    def _is_look(peer: Peer, place: int) -> bool:
-        """Whether it is a look of the gateway; it may mean an earlier upstream at this address, which has died."""
+    def _is_probe(peer: Peer, place: int) -> bool:
+        """Whether it is a probe of the gateway; it may mean an earlier upstream at this address, which has died."""
         asked = peer.incoming.requests()[place]
         return asked.start.startswith(b"OPTIONS ") and asked.value(b"user-agent") == b"taskgate"
 
@@ -119,10 +121,10 @@ class Upstream(Listener):
         await self.until(lambda: self._is_whole(number), f"the whole of request {number} at the upstream", wait_s)
         return self._order[number - 1][0]
 
-    async def look(self, wait_s: float = WAIT_S) -> tuple[Peer, Message]:
-        """The connection and the request of the gateway's first look, once it has come."""
-        await self.until(lambda: bool(self._looks), "a look at the upstream", wait_s)
-        peer, place = self._looks[0]
+    async def probe(self, wait_s: float = WAIT_S) -> tuple[Peer, Message]:
+        """The connection and the request of the gateway's first probe, once it has come."""
+        await self.until(lambda: bool(self._probes), "a probe of the upstream", wait_s)
+        peer, place = self._probes[0]
         return peer, peer.incoming.requests()[place]
 
     async def refuse(self) -> None:

@@ -31,7 +31,7 @@ EVERY: Final = (b"",)  # the mark that every event has
 _MARKED_BYTES_MIN: Final = 320
 _MARKED_MIN: Final = 32
 _MARKED_MAX: Final = 250
-_LOOKED_AT_ONCE: Final = 16 * 1024  # bytes of an unfinished event, searched for marks together
+_SEARCHED_AT_ONCE: Final = 16 * 1024  # bytes of an unfinished event, searched for marks together
 
 
 class Event(msgspec.Struct):
@@ -143,7 +143,7 @@ class Parser:
             self._skipping = True
             events.append(Event(self._take(-1), whole=False))  # the last byte may begin a blank line
         self._first &= not events
-        self._look_on()
+        self._search_on()
         return events
 
     @property
@@ -151,9 +151,9 @@ class Parser:
         """The number of bytes held of an unfinished event."""
         return len(self._pending)
 
-    def _look_on(self) -> None:
+    def _search_on(self) -> None:
         """Search the new bytes for marks: to search a large event only at its end would take long."""
-        if not self._has_mark and len(self._pending) - self._unmarked > _LOOKED_AT_ONCE:
+        if not self._has_mark and len(self._pending) - self._unmarked > _SEARCHED_AT_ONCE:
             self._has_mark = any(self._pending.find(mark, self._unmarked) >= 0 for mark in self._marks)
             longest = max(map(len, self._marks), default=1)
             self._unmarked = max(0, len(self._pending) + 1 - longest)

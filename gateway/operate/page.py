@@ -85,7 +85,7 @@ class Page:
     def status(self) -> dict[str, Any]:
         """All that the page shows."""
         metrics, facts = self._metrics, self._read()
-        metrics.recent.look()
+        metrics.recent.opened()
         values = {name: value for name, (_, value) in facts.gauges.items()}
         every, each, reasons = self._rates.show()
         by_upstream = {name: value for name, value in values.items() if isinstance(value, Mapping)}

@@ -13,7 +13,7 @@ from typing import Any, Final, NamedTuple, TypeAlias
 Row: TypeAlias = dict[str, Any]
 
 _ROWS: Final = 50
-_LOOKS_S: Final = 30.0  # so long after its last request the page counts as open: in the background it asks seldom
+_OPEN_S: Final = 30.0  # so long after its last request the page counts as open: in the background it asks seldom
 _QUIET_S: Final = 300.0  # a failure after so long is the first of a new run
 
 
@@ -47,7 +47,7 @@ class Recent:
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
-        self._looked_at = float("-inf")
+        self._opened_at = float("-inf")
         self._numbers = count()
         self.is_watched = False
         self.requests: deque[Row] = deque(maxlen=_ROWS)
@@ -55,15 +55,15 @@ class Recent:
         self.queries: deque[Row] = deque(maxlen=_ROWS)
         self.reasons: dict[Reason, Failures] = {}
 
-    def look(self) -> None:
+    def opened(self) -> None:
         """The page was asked for: it counts as open for a while."""
-        self._looked_at = self._clock()
+        self._opened_at = self._clock()
         self.is_watched = True
 
     def request(self, reason: Reason | None, **row: Any) -> None:
         """A request has ended, and has failed if there is a reason."""
         row["at"], row["n"] = self._clock(), next(self._numbers)
-        if self.is_watched and row["at"] - self._looked_at > _LOOKS_S:
+        if self.is_watched and row["at"] - self._opened_at > _OPEN_S:
             self.is_watched = False
             self.requests.clear()
         if self.is_watched:

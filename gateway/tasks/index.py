@@ -71,7 +71,7 @@ class Index:
         """The task of an id; None if there is none."""
         return self._tasks.get(task_id)
 
-    def tell_method(self, task_id: str, method: str) -> None:
+    def note_method(self, task_id: str, method: str) -> None:
         """The method of the request that made a task, in the index or not, is known."""
         known, shared = self._tasks.get(task_id), self._shared(method)
         if shared is None:
@@ -213,7 +213,7 @@ class Index:
             self.size_bytes += self._pages.keep(query, window, groups, page)
         return page
 
-    def looks_at(self, query: Query) -> int:
+    def walked_by(self, query: Query) -> int:
         """How many tasks `select` looks at one by one, beside those of the page."""
         if query.task_ids is not None:
             return len(query.task_ids)

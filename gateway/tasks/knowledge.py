@@ -220,7 +220,7 @@ class Record:
         hidden = unseen and (known.newcomers_from != NEVER or not known.asks_by_id)
         if unclear or (hidden and asked_at is None):
             if task.method is not None:  # it holds for the task, whatever has become of it
-                self.index.tell_method(task.id, task.method)
+                self.index.note_method(task.id, task.method)
             self._hint(task.id, now, now)
         else:
             is_listed = before is not None and before.crawl == self.crawl
@@ -232,7 +232,7 @@ class Record:
                     self._hint(task.id, asked_at, now)
                 known.notes.settle(task.id, asked_at)
             if asked_at is None or not task.is_terminal:
-                known.notes.tell(task.id, now)
+                known.notes.renew(task.id, now)
 
     def _begins_anew(self, task: Task, before: Task, asked_at: float | None) -> bool:
         """Whether a report is that of a task which was made after another of its id had ended (DESIGN 6.9).

@@ -136,7 +136,7 @@ class Notes:
             note.at = max(note.at, asked_at)
         return note
 
-    def tell(self, task_id: str, now: float) -> None:
+    def renew(self, task_id: str, now: float) -> None:
         """A report of this task alone was taken in, and the task is live."""
         note = self.get(task_id) or self._move(task_id, NoteState.LISTED)
         note.told_at = now

@@ -86,8 +86,8 @@ class Planner:
         return session.index.select(position.query, after, self._limits.page_size, shown, bytes_max, again)
 
     def _is_long(self, session: Session, position: Position) -> bool:
-        """Whether a query looks at so many tasks one by one that others must get their turn meanwhile."""
-        return position.query.task_test is not None and session.index.looks_at(position.query) > TASKS_AT_ONCE
+        """Whether a query walks over so many tasks one by one that others must get their turn meanwhile."""
+        return position.query.task_test is not None and session.index.walked_by(position.query) > TASKS_AT_ONCE
 
     async def _page(
         self, session: Session, position: Position, came_at: float, hold: Callable[[int], None] | None = None

@@ -104,7 +104,7 @@ class SharedSession(Session):
                 self.known.doubt(max(asked_at, self.known.doubted_at))
                 continue
             if each.method is not None:
-                self.index.tell_method(each.id, each.method)
+                self.index.note_method(each.id, each.method)
             if self.index.get(each.id) is None and not each.gone:
                 # The first crawl settles it, if it lists the task: it will ask later than anything that was told.
                 self.suspect(each.id, NEVER if self.known.pages_as_of == NEVER else asked_at)

@@ -129,12 +129,12 @@ class Servers:
 
     def get(self, key: Key) -> Server | None:
         """The server of a session, None if its `initialize` was not seen. It counts as used now."""
-        server = self.look_at(key)
+        server = self.peek(key)
         if server is not None:
             self._servers[key.of_all] = server
         return server
 
-    def look_at(self, key: Key) -> Server | None:
+    def peek(self, key: Key) -> Server | None:
         """As `get`, but it does not count as used."""
         try:
             server: Server = self._servers[key.of_all]
@@ -212,7 +212,7 @@ class Sessions:
         session = self.find(key)
         if session is None or self._is_left(session):
             session = self._begin(key)
-        if (server := self.servers.look_at(key)) is not None:
+        if (server := self.servers.peek(key)) is not None:
             session.index.default_method = server.default_method
         return session
 
@@ -231,7 +231,7 @@ class Sessions:
     def _new(self, key: Key) -> Session:
         return Session(key)
 
-    def hold(self, key: Key) -> Session | None:
+    def claim(self, key: Key) -> Session | None:
         """A provisional session, for a request to hold until it is answered. It notes what passes meanwhile, such as a
         refusal: the answer may be older than that. None if the caller has a stored session, or needs none.
         """

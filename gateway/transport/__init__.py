@@ -22,7 +22,7 @@ Towards upstreams:
     dial          a new connection: addresses in turn, Unix sockets, TLS
     certificates  when certificates end
     state         the state of an upstream: not asked yet, up or down
-    health        looks at an upstream: while it is down, and as its health check says
+    health        probes of an upstream: while it is down, and as its health check says
     channel       requests of the gateway's own
     addresses     the upstream's own addresses, moved to the gateway's
 
@@ -38,7 +38,7 @@ Between them:
     routes        the way of a request: which upstream, which target, which header fields
     caller        the client of a request: its upstream, session and identity
     relay         the byte pump
-    taps          a look at the messages that pass
+    taps          the messages that pass, inspected
     codings       which content codings can be read, and how
     headers       header fields
     remembered    heads that came before, and what follows from them

@@ -43,13 +43,13 @@ class Comments:
 
     def _wait(self) -> None:
         self._moved_at = self._loop.time()
-        self._timer = self._loop.call_later(self._quiet_s, self._look)
+        self._timer = self._loop.call_later(self._quiet_s, self._tick)
 
-    def _look(self) -> None:
+    def _tick(self) -> None:
         """Write a comment if the stream was quiet for long enough, and wait on."""
         left_s = self._moved_at + self._quiet_s - self._loop.time()
         if left_s > 0:
-            self._timer = self._loop.call_later(left_s, self._look)
+            self._timer = self._loop.call_later(left_s, self._tick)
             return
         if _ENDED.search(self._end) and self._write() and not self._end:
             self._begun = self._begun or b""

@@ -277,7 +277,7 @@ class ClientConnection(ClientWire):
         else:
             self._refuse(_late(f"nothing more of the request's body for {self.stall_timeout_s:g} s"))
 
-    def look_for_its_end(self) -> None:
+    def check_end(self) -> None:
         """Notice that the client has left: the loop does not see it while the connection is not read."""
         left = self.has_left()
         if left == "reset" or (left and self._serving.would_look_whole):

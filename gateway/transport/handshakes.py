@@ -90,10 +90,10 @@ class TlsConnection(ClientConnection):
     def begin(self, peer: object) -> None:
         """It is accepted: it counts, and its time runs. What refuses it is sent behind the handshake."""
         self.name_client(peer)
-        self.loop.add_reader(self._sock, self._look)
+        self.loop.add_reader(self._sock, self._peek)
         self._refused = self._owner.opened(self)
 
-    def _look(self) -> None:
+    def _peek(self) -> None:
         """The first bytes have come, or the client has left. They stay in the socket, for TLS to read."""
         self.loop.remove_reader(self._sock)
         try:

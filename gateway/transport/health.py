@@ -1,9 +1,9 @@
-"""A look at an upstream: again and again while it is down, and at each interval of its health check.
+"""Probes of an upstream: again and again while it is down, and at each interval of its health check.
 
-In: a pool of connections. Out: what each look shows, told to the state of the upstream (state.py). Always: one look
-at a time, with a time limit. What is up, or was never asked, is looked at only if a health check is configured.
+In: a pool of connections. Out: what each probe shows, told to the state of the upstream (state.py). Always: one probe
+at a time, with a time limit. What is up, or was never asked, is probed only if a health check is configured.
 
-A health check is a GET of its page; a status below 500 passes. Without one a look connects, and sends nothing. Only to
+A health check is a GET of its page; a status below 500 passes. Without one a probe connects, and sends nothing. Only to
 a server that is down because an answer was missing it sends an `OPTIONS`, which changes nothing and opens nothing
 (RFC 9110, 9.3.7): a connection does not show that such a server answers again.
 """
@@ -19,33 +19,33 @@ from gateway.errors import GatewayError, UpstreamTimeout
 from gateway.transport.pool import Pool
 from gateway.transport.state import UpstreamState
 
-_FIRST_LOOK_S: Final = 1.0  # after it went down
-_NEXT_LOOK_S: Final = 10.0  # after each look that finds it down
-_SPREAD: Final = 1.25  # so much longer at most: what went down together is not looked at together
-_LOOK_S: Final = 5.0  # for an answer to `OPTIONS`
+_FIRST_PROBE_S: Final = 1.0  # after it went down
+_NEXT_PROBE_S: Final = 10.0  # after each probe that finds it down
+_SPREAD: Final = 1.25  # so much longer at most: what went down together is not probed together
+_PROBE_S: Final = 5.0  # for an answer to `OPTIONS`
 
 
 async def watch(pool: Pool) -> None:
-    """Look for ever."""
+    """Probe for ever."""
     check, state = pool.config.health_check, pool.state
     interval_s = None if check is None else check.interval
     while True:
         if check is not None:
-            await _look(pool, check)
-        for pause_s in chain((_FIRST_LOOK_S,), repeat(_NEXT_LOOK_S)):
+            await _probe(pool, check)
+        for pause_s in chain((_FIRST_PROBE_S,), repeat(_NEXT_PROBE_S)):
             if not state.is_down:
                 break
-            await asyncio.sleep(min(pause_s * uniform(1.0, _SPREAD), interval_s or _NEXT_LOOK_S * _SPREAD))
+            await asyncio.sleep(min(pause_s * uniform(1.0, _SPREAD), interval_s or _NEXT_PROBE_S * _SPREAD))
             if state.is_down:
-                await _look(pool, check)
+                await _probe(pool, check)
         with suppress(TimeoutError):
             async with asyncio.timeout(interval_s):
                 await state.went_down.wait()
 
 
-async def _look(pool: Pool, check: HealthCheck | None) -> None:
-    """Look once. What the connection or the exchange shows, the pool tells the state; a check adds what it found."""
-    if pool.is_full:  # no place for a look: requests under way will tell
+async def _probe(pool: Pool, check: HealthCheck | None) -> None:
+    """Probe once. What the connection or the exchange shows, the pool tells the state; a check adds what it found."""
+    if pool.is_full:  # no place for a probe: requests under way will tell
         return
     with suppress(GatewayError):
         if check is not None:
@@ -58,7 +58,7 @@ async def _look(pool: Pool, check: HealthCheck | None) -> None:
             (await pool.connection(fresh=True)).close()
             pool.state.connected()
         else:
-            await _exchange(pool, b"OPTIONS", pool.config.url.path, _LOOK_S, is_check=False)
+            await _exchange(pool, b"OPTIONS", pool.config.url.path, _PROBE_S, is_check=False)
 
 
 async def _exchange(pool: Pool, method: bytes, target: str, timeout_s: float, is_check: bool) -> int:

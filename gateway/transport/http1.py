@@ -230,7 +230,7 @@ class RequestReader:
             self._seen, self._tried, self._lines = start, 0, 0
         found = data.find(HEAD_END, max(start, self._seen - len(HEAD_END) + 1))
         if found < 0:
-            self._look_at(data, start)
+            self._inspect(data, start)
             return None
         end = found + len(HEAD_END)
         self._check_size(data, start, end)
@@ -243,7 +243,7 @@ class RequestReader:
             self._at = end
         return bytes(data[start:end])
 
-    def _look_at(self, data: bytes | bytearray, start: int) -> None:
+    def _inspect(self, data: bytes | bytearray, start: int) -> None:
         """Keep a head that is not whole. Raises Refusal for one that cannot become one.
 
         llhttp tries what has come each time that has doubled, so byte by byte costs no more than twice the bytes.

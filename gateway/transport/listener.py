@@ -83,7 +83,7 @@ class Listener:
         self.connections: set[ClientConnection] = set()
         self.turned_away: set[ClientConnection] = set()  # those of `connections` beyond `connections_max`
         self.draining = False
-        self._look_again = asyncio.Event()
+        self._check_again = asyncio.Event()
 
     @property
     def served(self) -> int:
@@ -119,7 +119,7 @@ class Listener:
         """A connection has gone."""
         self.connections.discard(connection)
         self.turned_away.discard(connection)
-        self._look_again.set()
+        self._check_again.set()
 
     def refused(self, why: str) -> None:
         """A connection cannot be served. `why` is "connections_max", or "descriptors" if the system has none left."""
@@ -144,12 +144,12 @@ class Listener:
         """Time out the connections past their deadline. Notice which clients have left while they were not read."""
         for said in self._said.values():
             said.sweep(now)
-        self._look_again.set()  # at what a drain waits for: an answer may have become a stream
+        self._check_again.set()  # at what a drain waits for: an answer may have become a stream
         for connection in list(self.connections):
             if now > connection.deadline:
                 connection.time_out()
             elif connection.is_held:
-                connection.look_for_its_end()
+                connection.check_end()
 
     async def drain(self, timeout_s: float) -> None:
         """Let requests be answered, and answers be read, for `timeout_s` at most; then close every connection."""
@@ -159,8 +159,8 @@ class Listener:
         with suppress(TimeoutError):
             async with asyncio.timeout(timeout_s):
                 while any(connection.is_busy for connection in self.connections):
-                    self._look_again.clear()
-                    await self._look_again.wait()
+                    self._check_again.clear()
+                    await self._check_again.wait()
         tasks = [task for connection in list(self.connections) if (task := connection.end()) is not None]
         if tasks:
             await asyncio.wait(tasks, timeout=1.0)

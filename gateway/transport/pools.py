@@ -1,6 +1,6 @@
 """The pools of all upstreams: made anew by each configuration, and kept until their requests have ended.
 
-In: configurations, one after the other. Out: the pool of each upstream, looks at it, and gauges. Always: requests go on
+In: configurations, one after the other. Out: the pool of each upstream, its probes, and gauges. Always: requests go on
 through a reload. What is known of an upstream outlives it, unless the upstream is another, or has another caller's key.
 """
 
@@ -28,7 +28,7 @@ class Pools:
 
     def __init__(self, buffers: Buffers, links: Links, on_answer: OnAnswer) -> None:
         self.of: dict[str, Pool] = {}
-        self.looks: list[asyncio.Task[None]] = []
+        self.probes: list[asyncio.Task[None]] = []
         self.heads: Heads[ResponseHead] = Heads()  # of responses that came before
         self._retired: list[Pool] = []
         self._shared = buffers, links
@@ -52,13 +52,13 @@ class Pools:
             for u in config.upstreams
         }
 
-    def look(self) -> None:
-        """Begin the looks at the upstreams of this configuration, in place of those before."""
-        self._end_looks()
-        self.looks = [asyncio.create_task(health.watch(pool)) for pool in self.of.values()]
+    def probe(self) -> None:
+        """Begin the probes of the upstreams of this configuration, in place of those before."""
+        self._end_probes()
+        self.probes = [asyncio.create_task(health.watch(pool)) for pool in self.of.values()]
 
-    def _end_looks(self) -> None:
-        for task in self.looks:
+    def _end_probes(self) -> None:
+        for task in self.probes:
             task.cancel()
 
     def sweep(self, now: float) -> None:
@@ -70,7 +70,7 @@ class Pools:
 
     def stop(self) -> None:
         """Stop all, for good."""
-        self._end_looks()
+        self._end_probes()
         for pool in (*self.of.values(), *self._retired):
             pool.stop()
 

@@ -20,7 +20,7 @@ from gateway.transport.exchange import Exchange
 from gateway.transport.headers import EVENT_STREAM, Headers
 from gateway.transport.pool import Call, Pool
 from gateway.transport.remembered import HeadBytes
-from gateway.transport.taps import BodyTap, EventTap, Look, Watch
+from gateway.transport.taps import BodyTap, EventTap, Inspector, Watch
 from gateway.transport.upstream import Response
 
 log = logging.getLogger("taskgate.relay")
@@ -154,36 +154,36 @@ async def _send(exchange: Exchange, request: Request, call: Call) -> None:
 async def _respond(exchange: Exchange, response: Response, watch: Watch, limits: Limits) -> None:
     """Write the response to the client as it comes, by way of `watch`."""
     kind = response.head.kind
-    look = watch.head(response, kind)
+    inspector = watch.head(response, kind)
     stream = kind == EVENT_STREAM
     exchange.streams = stream and exchange.method == b"GET"
     if stream and not response.body.is_whole:
         exchange.connection.limit_stalls(False)  # no time limit on a stream that is open (DESIGN 3.4)
-    if look is None or response.framing == "none":
+    if inspector is None or response.framing == "none":
         await _pump(exchange, response, exchange.glance if kind == JSON else bytes)
         return
     try:
         bytes_max = limits.inspected_body_bytes_max
-        decode = decoder(response.head.headers, bytes_max if stream else min(bytes_max, look.hold.bytes_max))
+        decode = decoder(response.head.headers, bytes_max if stream else min(bytes_max, inspector.hold.bytes_max))
     except Unreadable:
-        await _pump(exchange, response, _unread(look))
+        await _pump(exchange, response, _unread(inspector))
         return
     account = Account(exchange.connection.buffers)
     try:
         if stream:
-            tap = EventTap(look, decode, limits.inspected_event_bytes_max, account)
-            if look.edits:
+            tap = EventTap(inspector, decode, limits.inspected_event_bytes_max, account)
+            if inspector.edits:
                 await _pump(exchange, _reframed(response, decode), tap.edit, tap.rest)
             else:
-                await _pump(exchange, response, tap.look, tap.end)
-        elif look.edits:
-            await _edit_body(exchange, response, look, decode, limits.inspected_body_bytes_max, account)
+                await _pump(exchange, response, tap.inspect, tap.end)
+        elif inspector.edits:
+            await _edit_body(exchange, response, inspector, decode, limits.inspected_body_bytes_max, account)
         else:
-            copy = BodyTap(look, decode, limits.inspected_body_bytes_max, account, response)
-            await _pump(exchange, response, copy.look, copy.end)
+            copy = BodyTap(inspector, decode, limits.inspected_body_bytes_max, account, response)
+            await _pump(exchange, response, copy.inspect, copy.end)
     except GatewayError:
         if not stream:
-            look.unread()  # it was cut short
+            inspector.unread()  # it was cut short
         raise
     finally:
         account.close()
@@ -233,39 +233,41 @@ def _begin(exchange: Exchange, response: Response) -> None:
 
 
 async def _edit_body(
-    exchange: Exchange, response: Response, look: Look, decode: Decode, bytes_max: int, account: Account
+    exchange: Exchange, response: Response, inspector: Inspector, decode: Decode, bytes_max: int, account: Account
 ) -> None:
-    """Hold a JSON body until it is whole, and send it as `look` returns it; one that is too large passes unread.
+    """Hold a JSON body until it is whole, and send it as `inspector` returns it; one that is too large passes unread.
 
     Raises Overloaded if there is no room to hold it, unless it is held for some seconds only.
     """
     held, whole = bytearray(), False
     try:
-        async with asyncio.timeout(look.hold.seconds):
+        async with asyncio.timeout(inspector.hold.seconds):
             while piece := await response.body.read():
                 held += piece
-                if len(held) > min(bytes_max, look.hold.bytes_max):
+                if len(held) > min(bytes_max, inspector.hold.bytes_max):
                     break
                 account.hold(len(held))
             else:
                 whole = True
     except (TimeoutError, GatewayError):
-        if look.hold.seconds is None:
+        if inspector.hold.seconds is None:
             raise
     if whole:
-        await _send_edited(exchange, response, look, decode, bytes(held))
+        await _send_edited(exchange, response, inspector, decode, bytes(held))
     else:
-        await _pump(exchange, response, _unread(look), begun=bytes(held))
+        await _pump(exchange, response, _unread(inspector), begun=bytes(held))
 
 
-async def _send_edited(exchange: Exchange, response: Response, look: Look, decode: Decode, held: bytes) -> None:
+async def _send_edited(
+    exchange: Exchange, response: Response, inspector: Inspector, decode: Decode, held: bytes
+) -> None:
     try:
         plain = decode(held) + decode(b"")
     except Unreadable:
-        look.unread()
+        inspector.unread()
         plain = edited = held
     else:
-        edited = look.message(plain)
+        edited = inspector.message(plain)
     if edited is not plain:
         held = edited
         response.headers = _decoded(response.headers, decode)
@@ -289,11 +291,11 @@ def _reframed(response: Response, decode: Decode) -> Response:
     return response
 
 
-def _unread(look: Look) -> Callable[[bytes], bytes]:
-    """A function that passes pieces unread. The look is told at each one: much time may pass between two."""
+def _unread(inspector: Inspector) -> Callable[[bytes], bytes]:
+    """A function that passes pieces unread. The inspector is told at each one: much time may pass between two."""
 
     def through(piece: bytes) -> bytes:
-        look.unread()
+        inspector.unread()
         return piece
 
     return through

@@ -1,11 +1,11 @@
 """The state of one upstream: not asked yet, up or down; since when, and why (DESIGN 8.12).
 
-In: what exchanges, looks and health checks show. Out: the state, and a line of the log for each change.
+In: what exchanges, probes and health checks show. Out: the state, and a line of the log for each change.
 Always: only `UpstreamHealth` changes it. Metrics, page and alerts say what it says. Requests go up in every state.
 
 What leads from one state to the next (`-`: cannot be). The last three are all down, and differ in what ends that:
 
-                   answered     no connection   no answer     a look connects   check passes   check fails
+                   answered     no connection   no answer     a probe connects  check passes   check fails
     NOT_ASKED      UP           UNREACHABLE     SILENT        -                 UP             UNHEALTHY
     UP             UP           UNREACHABLE     SILENT        UP                UP             UNHEALTHY
     UNREACHABLE    UP           UNREACHABLE     UNREACHABLE   UP                UP             UNHEALTHY
@@ -75,7 +75,7 @@ class UpstreamHealth:
         self._fall(UpstreamState.SILENT, why)
 
     def connected(self) -> None:
-        """A look has connected."""
+        """A probe has connected."""
         if self.now is UpstreamState.UNREACHABLE:
             self._rise()
 

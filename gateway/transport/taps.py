@@ -1,8 +1,8 @@
-"""Taps: a copy of what is relayed, decoded and split into messages, each given to a `Look`.
+"""Taps: a copy of what is relayed, decoded and split into messages, each given to an `Inspector`.
 
 In: a body in pieces, encoded or not. Out: its messages, each looked at before the client can act on it; the pieces, as
-they came or as they were edited. Always: of what is too large, too much or not readable the look is told that it passes
-unread.
+they came or as they were edited. Always: the inspector is told of what is too large, too much or not readable: it
+passes unread.
 """
 
 import re
@@ -32,7 +32,7 @@ class Hold(NamedTuple):
     seconds: float | None = None
 
 
-class Look(msgspec.Struct, frozen=True):
+class Inspector(msgspec.Struct, frozen=True):
     """What is done with a body: it is copied, or edited. It is chosen once, when the response's head has come."""
 
     message: Callable[[bytes], bytes]  # takes one message; returns it as it came, unless `edits`
@@ -47,22 +47,24 @@ class Look(msgspec.Struct, frozen=True):
 class Watch(Protocol):
     """Watches over one exchange."""
 
-    def head(self, response: Response, kind: bytes) -> Look | None:
+    def head(self, response: Response, kind: bytes) -> Inspector | None:
         """The response's head has come, of that media type. Returns what is done with its body; None if it passes."""
 
 
 class BodyTap:
-    """Looks at a copy of a JSON body: as soon as its last byte has come, before that byte is passed on."""
+    """Inspects a copy of a JSON body: as soon as its last byte has come, before that byte is passed on."""
 
-    def __init__(self, look: Look, decode: Decode, bytes_max: int, account: Account, response: Response) -> None:
-        self._to = look
+    def __init__(
+        self, inspector: Inspector, decode: Decode, bytes_max: int, account: Account, response: Response
+    ) -> None:
+        self._to = inspector
         self._decode = decode
         self._bytes_max = bytes_max
         self._account = account
         self._copy: bytearray | None = bytearray()
         self._length = response.body_bytes or -1
 
-    def look(self, piece: bytes) -> bytes:
+    def inspect(self, piece: bytes) -> bytes:
         if self._copy is None:
             self._to.unread()
             return piece
@@ -89,16 +91,16 @@ class BodyTap:
 
 
 class EventTap:
-    """Looks at the events of a stream, and edits them if its look does."""
+    """Inspects the events of a stream, and edits them if its inspector does."""
 
     __slots__ = (
         "_account", "_ahead", "_decode", "_event_bytes_max", "_is_endpoint", "_looked", "_parser", "_passes", "_to",
     )  # fmt: skip
 
-    def __init__(self, look: Look, decode: Decode, event_bytes_max: int, account: Account) -> None:
-        self._to = look
+    def __init__(self, inspector: Inspector, decode: Decode, event_bytes_max: int, account: Account) -> None:
+        self._to = inspector
         self._decode: Decode | None = decode
-        self._parser = sse.Parser(event_bytes_max, look.marks)
+        self._parser = sse.Parser(event_bytes_max, inspector.marks)
         self._event_bytes_max = event_bytes_max
         self._account = account
         self._passes = False  # only the first event with data is edited, and that has come
@@ -106,8 +108,8 @@ class EventTap:
         self._looked = 0  # bytes of its whole lines in front of its data
         self._is_endpoint = False  # by these lines
 
-    def look(self, piece: bytes) -> bytes:
-        """Look at every event that the piece completes; return the piece as it came."""
+    def inspect(self, piece: bytes) -> bytes:
+        """Inspect every event that the piece completes; return the piece as it came."""
         if self._decode is None:
             self._to.unread()
             return piece
@@ -121,13 +123,13 @@ class EventTap:
     def end(self) -> bytes:
         """The stream is whole. One whose encoding stops short could not be read."""
         if self._decode is not bytes:
-            self.look(b"")
+            self.inspect(b"")
         if self._parser.pending_bytes:
             self._events(b"\n\n")  # some clients read a last event that lacks its blank line
         return b""
 
     def edit(self, piece: bytes) -> bytes:
-        """The events that the piece completes, as the look returns them, and comments, which wait for no event."""
+        """The events that the piece completes, as the inspector returns them, and comments, which wait for no event."""
         if self._decode is None:
             raise UpstreamBroken("the event stream's encoding broke off")
         passed = self._passes
@@ -146,15 +148,15 @@ class EventTap:
         begun = self._parser.rest()
         if seen:
             self._looked, self._is_endpoint = 0, False  # another event has begun
-        self._look_on(begun, came)
+        self._search_on(begun, came)
         is_data = _IS_DATA.match(begun, self._looked) is not None
         self._passes |= len(begun) > _ENDPOINT_BYTES_MAX or (is_data and not self._is_endpoint)
         free = begun[: self._looked] if self._is_endpoint and not self._passes else begun
         ahead, self._ahead = self._ahead, len(free)
         return (seen + free)[ahead:]
 
-    def _look_on(self, begun: bytes, came: bytes) -> None:
-        """Look at the lines that have ended since: to look at all of them again for each piece would take long."""
+    def _search_on(self, begun: bytes, came: bytes) -> None:
+        """Inspect the lines that have ended since: to inspect all of them again for each piece would take long."""
         if not self._looked and begun.startswith(_BOM):
             self._looked = len(_BOM)
         if b"\n" not in came and b"\r" not in came:

@@ -252,7 +252,7 @@ class Upstream:
 
     async def serve(self, connection: "Connection", request: Request) -> None:
         """Carry out one request."""
-        if request.method == "OPTIONS":  # a look at a server that is down
+        if request.method == "OPTIONS":  # a probe of a server that is down
             connection.respond(404, b"")
             return
         session = self.sessions.get((request.headers.get("mcp-session-id", ""), request.headers["authorization"]))

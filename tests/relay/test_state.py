@@ -1,7 +1,7 @@
 """The state of an upstream, seen from outside: what begins a down, and what ends it if nobody asks (DESIGN 8.12).
 
 In: servers that are away, hang, break off, come back. Out: `taskgate_upstream_up`, lines of the log, and how often the
-gateway looks. Always: real sockets; the looks are the gateway's own.
+gateway probes. Always: real sockets; the probes are the gateway's own.
 """
 
 import asyncio
@@ -23,7 +23,7 @@ from tests.relay.messages import answer, call, chunk, filtered, page, post, requ
 from tests.relay.rig import Rig, body, own, rig_with
 from tests.upstream import Upstream
 
-LOOK_S = 1.25  # the first look comes so long after a down at the latest
+PROBE_S = 1.25  # the first probe comes so long after a down at the latest
 
 
 async def up(gateway: Gateway, name: str = "up") -> float | None:
@@ -78,7 +78,7 @@ async def test_a_dead_server_that_is_back_is_up_though_nobody_asks(gateways: Gat
             back = Upstream(port)
             back.open()
             await becomes(rig.gateway, 1)
-            assert back.requests == [], "a look at what could not be reached sends nothing"
+            assert back.requests == [], "a probe of what could not be reached sends nothing"
             assert said(rig.gateway) == [("down", "not asked yet"), ("up", "down")]
             await back.close()
 
@@ -134,10 +134,10 @@ async def test_a_missing_answer_begins_a_down_that_only_an_answer_ends(gateways:
     async with rig_with(gateways, log={"level": "info"}, **changed) as rig:
         await fails(rig)
         await becomes(rig.gateway, 0)
-        looked, look = await rig.upstream.look(2 * LOOK_S)
-        assert (look.method, look.target, look.body) == (b"OPTIONS", b"/mcp", b"")
+        probed, probe = await rig.upstream.probe(2 * PROBE_S)
+        assert (probe.method, probe.target, probe.body) == (b"OPTIONS", b"/mcp", b"")
         assert await up(rig.gateway) == 0, "a connection does not end it"
-        await looked.send(response(status=b"405 Method Not Allowed"))
+        await probed.send(response(status=b"405 Method Not Allowed"))
         await becomes(rig.gateway, 1)
         assert [after for after, _ in said(rig.gateway)][-2:] == ["down", "up"]
 
@@ -198,7 +198,7 @@ async def test_a_reload_keeps_the_state_unless_the_server_is_another(gateways: G
                 await becomes(rig.gateway, value)
 
 
-async def test_what_went_down_together_is_looked_at_spread_and_seldom() -> None:
+async def test_what_went_down_together_is_probed_spread_and_seldom() -> None:
     """50 servers that take connections and say nothing: each is asked once in the first seconds, not all at once."""
     asked: list[float] = []
 
@@ -216,22 +216,22 @@ async def test_what_went_down_together_is_looked_at_spread_and_seldom() -> None:
     began_at = monotonic()
     for pool in pools:
         pool.state.silent("no answer")
-    looks = [asyncio.create_task(health.watch(pool)) for pool in pools]
+    probes = [asyncio.create_task(health.watch(pool)) for pool in pools]
     try:
 
         async def all_asked() -> bool:
             return len(asked) >= len(pools)
 
-        await eventually(all_asked, "a look at each")
-        await asyncio.sleep(max(0.0, began_at + LOOK_S + 1.0 - monotonic()))
+        await eventually(all_asked, "a probe of each")
+        await asyncio.sleep(max(0.0, began_at + PROBE_S + 1.0 - monotonic()))
         after = sorted(at - began_at for at in asked)
         assert len(after) == len(pools)
         assert after[0] >= 1.0
         assert after[-1] - after[0] > 0.1
     finally:
-        for look in looks:
-            look.cancel()
-        await asyncio.gather(*looks, return_exceptions=True)
+        for probe in probes:
+            probe.cancel()
+        await asyncio.gather(*probes, return_exceptions=True)
         for pool in pools:
             pool.close()
         server.close()

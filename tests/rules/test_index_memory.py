@@ -124,7 +124,7 @@ def test_statuses_and_methods_that_others_choose_make_few_groups(told_first: boo
     for number in range(1000):
         method = f"method/{number}" if number % 2 else "x" * 51
         if told_first:
-            index.tell_method(f"t-{number}", method)
+            index.note_method(f"t-{number}", method)
         raw = plain.raw_task(f"t-{number}", f"status-{number}", f"2026-01-01T00:{number % 60:02}:00Z", None)
         index.put(task.parse(raw, None if told_first else method))
     assert len(index._groups) <= METHODS_MAX + 1

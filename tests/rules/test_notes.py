@@ -125,7 +125,7 @@ def test_a_note_takes_no_more_than_is_counted(state: str) -> None:
             match state:
                 case "LISTED" | "UNLISTED":
                     notes.report(task_id, at, is_listed=state == "LISTED", as_of=NEVER)
-                    notes.tell(task_id, at + 0.1)
+                    notes.renew(task_id, at + 0.1)
                     notes.hint(task_id, at, at, in_index=True)
                 case "GONE":
                     notes.find_gone("".join((task_id[:9], task_id[9:])), at)  # of a request: another str

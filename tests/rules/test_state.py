@@ -16,7 +16,7 @@ EVENTS: dict[str, Event] = {
     "answered": lambda s: s.answered(),
     "no connection": lambda s: s.unreachable("refused"),
     "no answer": lambda s: s.silent("too late"),
-    "a look connects": lambda s: s.connected(),
+    "a probe connects": lambda s: s.connected(),
     "check passes": lambda s: s.passed(),
     "check fails": lambda s: s.failed("status 503"),
 }
@@ -64,7 +64,7 @@ def test_the_table_names_every_state() -> None:
 @pytest.mark.parametrize(("begins", "event", "leads_to"), TRANSITIONS)
 def test_the_table_is_what_happens(begins: str, event: str, leads_to: str, caplog: pytest.LogCaptureFixture) -> None:
     if leads_to == "-":
-        assert (begins, event) == ("NOT_ASKED", "a look connects")  # only what is down is looked at
+        assert (begins, event) == ("NOT_ASKED", "a probe connects")  # only what is down is probed
         return
     clock = Clock()
     state = in_state(begins, clock)

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gateway.transport.buffers import Account, Buffers
-from gateway.transport.taps import EventTap, Look
+from gateway.transport.taps import EventTap, Inspector
 
 MOVED = b"/research/m"
 ENDPOINT = b"event: endpoint\ndata: /m\n\n"
@@ -35,7 +35,7 @@ def moved(data: bytes) -> bytes:
     return b"/research" + data
 
 
-MOVES_AN_ENDPOINT = Look(same, lambda: None, (b"endpoint",), edits=True, endpoint=moved, edits_endpoint=True)
+MOVES_AN_ENDPOINT = Inspector(same, lambda: None, (b"endpoint",), edits=True, endpoint=moved, edits_endpoint=True)
 
 
 def tap(event_bytes_max: int = 1000) -> EventTap:

@@ -203,8 +203,10 @@ class Upstream(Listener):
         """The exchange that a request belongs to."""
         number = request.value(b"x-request-id")
         exchange = self._exchanges.get(int(number)) if number is not None else None
-        is_look = request.start.startswith(b"OPTIONS ") and request.value(b"user-agent") == b"taskgate"  # for its state
-        if exchange is None and not is_look and (number is None or int(number) not in self._gone):
+        is_probe = (
+            request.start.startswith(b"OPTIONS ") and request.value(b"user-agent") == b"taskgate"
+        )  # for its state
+        if exchange is None and not is_probe and (number is None or int(number) not in self._gone):
             self.faults.append(f"a request of no exchange in this round: {request.start!r}, {number!r}")
         return exchange
 
