@@ -68,7 +68,8 @@ def strings(what: str, accept: Callable[[str], object]) -> Kind:
             raise NotAllowed(f"an array of {what}", wrong[:FAULTS_MAX])
         return frozenset(text for text in texts if text is not None) or None
 
-    return Kind(read, Annotated[frozenset[str], msgspec.Meta(max_length=LIST_ITEMS_MAX)], is_list=True)
+    packed = Annotated[tuple[str, ...], msgspec.Meta(max_length=LIST_ITEMS_MAX)]  # of a set one item would count once
+    return Kind(read, packed, unpack=frozenset, is_list=True)
 
 
 def choice(*choices: str) -> Kind:

@@ -167,6 +167,7 @@ def test_a_cursor_that_unpacks_to_more_than_any_that_is_handed_out_is_refused() 
     assert cursor.decode(like_ours((TASK_IDS, names[:1000]))) is not None
     for too_many in (LIST_ITEMS_MAX + 1, 110_000, 200_000):
         refused(like_ours((TASK_IDS, names[:too_many])))
+        refused(like_ours((TASK_IDS, ["the same"] * too_many)))
 
 
 def test_a_cursor_that_is_longer_than_any_that_is_handed_out_is_not_read() -> None:
