@@ -4,8 +4,8 @@ In: a configuration as a mapping. Out: its ports, its metrics, its log. Always: 
 session of its own, so that Ctrl-C reaches the tests alone; its exit status must be 0; a traceback or a warning in its
 log fails the test.
 
-Apart from it: tests/model runs the App on a clock of its own, tests/bench/probed.py runs it with a probe inside, and
-tests/deploy runs what is installed elsewhere.
+Apart from it: tests/forked.py runs the command in a fork, which imports nothing; tests/model runs the App on a clock of
+its own, tests/bench/probed.py runs it with a probe inside, and tests/deploy runs what is installed elsewhere.
 """
 
 import asyncio

@@ -19,7 +19,8 @@ import httpx
 import pytest
 
 from tests.certificates import signed
-from tests.launch import ROOT, run
+from tests.forked import forked
+from tests.launch import ROOT
 from tests.real.conftest import NODE, Json, Place, Runner, Wire, eventually, free_port, ids_of, instant, node, selected
 from tests.real.servers.login import SCOPE, token
 from tests.real.servers.logins import KINDS
@@ -32,7 +33,7 @@ LIVE = ["working", "input_required"]
 
 async def tried(*flags: str) -> tuple[int, Json]:
     """Exit status and facts."""
-    ended = await asyncio.to_thread(run, "try", "--json", *flags)
+    ended = await forked("try", "--json", *flags)
     assert ended.stdout, ended.stderr
     facts: Json = json.loads(ended.stdout)
     assert ended.returncode == (0 if facts["helps"] else 1)
@@ -41,14 +42,14 @@ async def tried(*flags: str) -> tuple[int, Json]:
 
 async def refused(*flags: str) -> str:
     """What standard error says, where there is nothing to try."""
-    ended = await asyncio.to_thread(run, "try", *flags)
+    ended = await forked("try", *flags)
     assert (ended.returncode, "Traceback" in ended.stderr) == (2, False), ended
     return ended.stderr
 
 
 async def listed(*flags: str) -> list[Json]:
     """The tasks that `taskgate tasks` prints."""
-    ended = await asyncio.to_thread(run, "tasks", "--json", *flags)
+    ended = await forked("tasks", "--json", *flags)
     assert ended.returncode == 0, ended.stderr
     return [json.loads(line) for line in ended.stdout.splitlines()]
 
@@ -227,7 +228,7 @@ async def test_the_output_in_the_docs_and_the_command_in_the_readme_are_those_of
         assert sorted(shlex.split(line)) == sorted(
             shlex.split(*re.findall(r"(?m)^taskgate (try .* --create .*)$", (ROOT / "README.md").read_text()))
         )
-        ended = await asyncio.to_thread(run, *shlex.split(line)[:-1], url)
+        ended = await forked(*shlex.split(line)[:-1], url)
         assert ended.returncode == 1
         seen, there = (re.sub(r"\b[0-9a-f]{32}\b", "ID", text) for text in (ended.stdout, output))
         row = r"(?m)^  [0-9a-f]{8} working        \d\d-\d\d \d\d:\d\d  \d\d-\d\d \d\d:\d\d  \S.*$"
@@ -247,7 +248,7 @@ async def test_servers_in_go_and_csharp_without_tasks(kubernetes: Place, http: h
         status, facts = await tried(*here)
         assert (status, facts["server"]["name"], facts["lists"], facts["tasks"]) == (1, name, False, None)
         assert facts["verdict"] == "taskgate brings you nothing here: this server declares no tasks/list."
-        ended = await asyncio.to_thread(run, "tasks", *here)
+        ended = await forked("tasks", *here)
         assert ended.returncode == 2 and "cannot list tasks" in ended.stderr
 
 

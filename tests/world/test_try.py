@@ -24,6 +24,7 @@ from aiohttp import web
 from gateway.client.link import Client
 from gateway.demo.legacy import LegacyServer
 from gateway.tasks.criteria import CRITERIA
+from tests.forked import forked
 from tests.launch import (
     COMMAND,
     NO_AUTHORITIES,
@@ -75,11 +76,10 @@ async def at(server: Server) -> AsyncIterator[str]:
             yield f"http://127.0.0.1:{port_of(sock)}/mcp"
 
 
-async def said(*arguments: str) -> tuple[int | None, str]:
+async def said(*arguments: str) -> tuple[int, str]:
     """Exit status and output of the command."""
-    async with command(*arguments) as process:
-        output, _ = await asyncio.wait_for(process.communicate(), 60)
-        return process.returncode, output.decode()
+    ended = await forked(*arguments)
+    return ended.returncode, ended.stdout + ended.stderr
 
 
 async def tried(server: Server, *flags: str) -> tuple[int | None, Json]:
