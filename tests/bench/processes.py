@@ -77,18 +77,27 @@ async def child(core: int | None, module: str, *arguments: str) -> AsyncIterator
 
 @contextlib.asynccontextmanager
 async def gateway(
-    core: int | None, upstream: str, index: dict[str, Any] | None = None, tree: Path = ROOT, store: str | None = None
+    core: int | None,
+    upstream: str,
+    index: dict[str, Any] | None = None,
+    tree: Path = ROOT,
+    store: str | None = None,
+    upstreams: int = 1,
 ) -> AsyncIterator[Served]:
-    """Run the gateway of a source tree in front of `upstream`. `index` is a section of its file, `store` a URL."""
+    """Run the gateway of a source tree in front of `upstream`. `index` is a section of its file, `store` a URL.
+
+    The first of its `upstreams` serves; the others have the same server under names and prefixes of their own.
+    """
+    more = [{"name": f"bench-{n}", "url": upstream, "match": {"prefix": f"/{n}"}} for n in range(1, upstreams)]
     with tempfile.TemporaryDirectory(prefix="taskgate-bench-") as folder, ports() as (listen, admin):
         config: dict[str, Any] = {
             "listen": f"127.0.0.1:{listen}",
             "admin": {"listen": f"127.0.0.1:{admin}"},
-            "upstreams": [{"name": "bench", "url": upstream}],
+            "upstreams": [{"name": "bench", "url": upstream}, *more],
             **({} if index is None else {"index": index}),
             **({} if store is None else {"store": {"url": store}}),
         }
-        with Gateways(Path(folder)).starting(config, by_flags=index is None and store is None, tree=tree) as running:
+        with Gateways(Path(folder)).starting(config, by_flags=not (index or store or more), tree=tree) as running:
             pid = running.running.popen.pid
             proc.pin(pid, core)
             try:
