@@ -3,8 +3,9 @@
 A tenth of the time went into the garbage collector, which looked again and again at what pytest has collected and the
 packages that tests import. None of it ever goes, so it is set aside.
 
-asyncio's debug mode remembers where each task, future and timer was made: ten frames of it, and for each one it looks
-in the file system whether the source has changed. Two frames name the line as well. The mode's checks are the same.
+asyncio's debug mode remembers where each task, future and timer was made: all frames of it, and for each one it looks
+in the file system whether the source has changed. Two frames name the line as well, and no source changes meanwhile.
+The mode's checks are the same.
 
 A shell starts what runs in its background with SIGINT ignored, and nohup with SIGHUP. What the tests start would
 inherit that. A signal that has a handler here has its default action there.
@@ -12,7 +13,9 @@ inherit that. A signal that has a handler here has its default action there.
 
 import asyncio.constants
 import gc
+import linecache
 import signal
+import traceback
 from typing import Final
 
 import pytest
@@ -26,7 +29,9 @@ def pytest_configure(config: pytest.Config) -> None:
     if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN or hasattr(config, "workerinput"):
         signal.signal(signal.SIGHUP, lambda *_: None)
     patch = pytest.MonkeyPatch()
-    patch.setattr(asyncio.constants, "DEBUG_STACK_DEPTH", STACK_DEPTH)
+    patch.setattr(asyncio.constants, "DEBUG_STACK_DEPTH", STACK_DEPTH)  # of timers
+    patch.setattr(traceback.extract_stack, "__defaults__", (None, STACK_DEPTH))  # of futures and tasks, which are C
+    patch.setattr(linecache, "checkcache", lambda filename=None: None)
     config.add_cleanup(patch.undo)
 
 
