@@ -27,15 +27,17 @@ class NotInTime(AssertionError):
 
 async def holds_in_time(condition: Callable[[], bool], changed: asyncio.Event, wait_s: float) -> bool:
     """Whether `condition` holds within `wait_s`. It is looked at now, and whenever `changed` is set."""
-    deadline = time.monotonic() + wait_s
-    while not condition():
-        changed.clear()
-        try:
-            async with asyncio.timeout(deadline - time.monotonic()):
+    if condition():
+        return True
+    try:
+        async with asyncio.timeout(wait_s):
+            while True:
+                changed.clear()
                 await changed.wait()
-        except TimeoutError:
-            return False
-    return True
+                if condition():
+                    return True
+    except TimeoutError:
+        return False
 
 
 class Peer:
