@@ -99,7 +99,7 @@ def browser() -> Iterator[Any]:
         pytest.skip("needs Debian's package chromium")
     playwright.expect.set_options(timeout=WAIT_MS)
     with playwright.sync_playwright() as driver:
-        launched = driver.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
+        launched = driver.chromium.launch(executable_path=chromium, args=["--no-sandbox", "--disable-gpu"])
         yield launched
         launched.close()
 
