@@ -65,15 +65,15 @@ class RedisStore:
 
     def drop(self, key: Key) -> None:
         """Forget all entries."""
-        self._drop(self._names.of_entries(key), of_caller=True)
+        self._drop(self._names.of_entries(key))
 
     def drop_server(self, key: Key) -> None:
         """Forget the value of a session."""
-        self._drop(self._names.of_value(key), of_caller=False)
+        self._drop(self._names.of_value(key))
 
-    def _drop(self, name: str | None, of_caller: bool) -> None:
+    def _drop(self, name: str | None) -> None:
         if name is not None:
-            self._carrier.waiting.end(Ending(name, of_caller=of_caller))
+            self._carrier.waiting.end(Ending(name))
             self._carrier.soon()
 
     async def read(self, key: Key, after: int) -> Read | None:

@@ -66,31 +66,30 @@ class Ending(NamedTuple):
     name: str
     new: tuple[bytes, ...] = ()
     old: tuple[bytes, ...] = ()
-    of_caller: bool = False  # all entries of a caller are forgotten, for example because the server refused it
 
 
 class Owed:
     """Ends that a store which fails is yet to hear of; of too many the oldest go first.
 
-    Any stranger can be refused, again and again. So the ends of callers displace no others.
+    Any stranger can end sessions of his own, again and again. So names that are forgotten displace no others.
     """
 
     def __init__(self) -> None:
-        self._of_callers: dict[Ending, None] = {}
+        self._names: dict[Ending, None] = {}
         self._others: dict[Ending, None] = {}
 
     def add(self, ends: Iterable[Ending]) -> None:
         """The store is to hear of these too."""
         for end in ends:
-            kept = self._of_callers if end.of_caller else self._others
+            kept = self._others if end.new else self._names
             kept[end] = None
             if len(kept) > _OWED_MAX:
                 del kept[next(iter(kept))]
 
     def take(self) -> list[Ending]:
         """Take them out. What is forgotten comes first: a hint too many costs only requests."""
-        ends = [*self._of_callers, *self._others]
-        self._of_callers.clear()
+        ends = [*self._names, *self._others]
+        self._names.clear()
         self._others.clear()
         return ends
 

@@ -14,8 +14,8 @@ keep what it has of it.
     a session
     was opened by `initialize`                            what that said
     is used                                               so, at intervals
-    is refused to its caller                              to forget the caller's entries
-    has ended                                             to forget all of it
+    is refused to its caller                              nothing: another replica's caller may be accepted (12.4)
+    was ended by its client                               to forget all of it
 
     the store
     is new, has forgotten or refused something            everything again: `tell_all`
@@ -66,7 +66,7 @@ class SharedSession(Session):
         unlisted = self.known.notes.unlisted
         named = (*(task.id for task in observation.tasks), *observation.suspect, *observation.ended)
         before = {i: (self.index.get(i), observation.listed or i in unlisted) for i in named if told.may_be_told(i)}
-        gone = [i for i in observation.gone if told.may_be_told(i) and self._knows(i)]
+        gone = [i for i in observation.gone if told.may_be_told(i) and self._may_be(i)]
         old = [value for i in gone for value in self._told_of(i)]
         super().take(observation, asked_at, now, since)
         new = {i: value for i, was in before.items() if (value := self._news(i, *was)) is not None}
@@ -75,11 +75,10 @@ class SharedSession(Session):
         if gone:
             self._store.end(self.key, map(told.of_gone, gone), old)
 
-    def _knows(self, task_id: str) -> bool:
-        """Whether a task may be there, by all that was heard. Nobody need be told that another is gone."""
+    def _may_be(self, task_id: str) -> bool:
+        """Whether a task may be there. Another replica may know one of which nothing was heard here."""
         note = self.known.notes.get(task_id)
-        may_be = note is not None and (note.state is not NoteState.GONE or note.is_suspect)
-        return may_be or self.index.get(task_id) is not None
+        return note is None or note.state is not NoteState.GONE or note.is_suspect
 
     def _news(self, task_id: str, before: Task | None, was_told: bool) -> bytes | None:
         """The value to tell of a task that was named; None if other replicas know it, or can learn it by themselves."""
@@ -213,9 +212,11 @@ class SharedSessions(Sessions):
             session.told_at = now
             self._shared.add(session.key, ())
 
-    def drop(self, key: Key) -> None:
-        self._shared.drop(key)  # another replica may have told of it
-        super().drop(key)
+    def drop_all(self, key: Key) -> set[Key]:
+        keys = super().drop_all(key)
+        for each in keys:
+            self._shared.drop(each)  # another replica may have told of it
+        return keys
 
     async def learn(self, answerer: Answerer, key: Key, message: Message) -> Session | None:
         """Learn what other replicas have told of the session of a query, before it is answered. Nothing else waits.

@@ -322,11 +322,13 @@ class Sessions:
                 self._in_use[key] = session
         session.clear(now)
 
-    def drop_all(self, key: Key) -> None:
-        """A session was ended: drop what is known of it, for every identity."""
+    def drop_all(self, key: Key) -> set[Key]:
+        """A session was ended: drop what is known of it, for every identity. Returns the keys of all these."""
         self.servers.end(key)
-        for each in {key, *(session.key for session in self._of_one.get(key.of_all, ()))}:
+        keys = {key, *(session.key for session in self._of_one.get(key.of_all, ()))}
+        for each in keys:
             self.drop(each)
+        return keys
 
     def expire(self) -> None:
         """Take out the sessions that have been idle for `idle_timeout`."""

@@ -404,9 +404,8 @@ class Client:
             resumed = True
             exchange = await self._resume(session, exchange.event_id, on_message)
         session.disturb(self._loop.time())
-        if drops(str(exchange.status), method) and not self._oracle.lists_all:
-            for truth in session.truths:
-                truth.forgotten = self._moments.now()
+        if drops(str(exchange.status), method):
+            self._oracle.dropped(session, self._moments.now())
         if exchange.status == 404:
             await self._lost(session, exchange)
         return answers[0] if answers else None

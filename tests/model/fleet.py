@@ -6,10 +6,16 @@ only Redis is `resp.py`.
 The promise of a fleet (DESIGN 12): an answer reflects every state from not longer than `max_age` ago, as that of one
 gateway does. What passed through any replica counts `max_age` later, if the store has served all the time. A batch
 takes its time, which matters where `max_age` is shorter. 2 s after the store serves again it has everything. While it
-fails, nothing that passed elsewhere counts. What is asked twice, or in vain, is not judged: each replica asks alone.
+fails, nothing that passed elsewhere counts. While it serves, a refusal makes only the queries
+forget that are under way at that replica. What is asked twice, or in vain, is not judged: each replica asks alone.
+
+`python -m tests.model.fleet [--histories N] [--seed FIRST] [--jobs N]` plays histories, and shows the first violation,
+as small as it can be.
 """
 
+import argparse
 import multiprocessing
+import os
 import random
 import sys
 from collections.abc import Iterator
@@ -25,8 +31,9 @@ from tests.model.client import GATEWAY_PORT
 from tests.model.oracle import Asked, Oracle
 from tests.model.play import World, config_of
 from tests.model.resp import STORE_PORT, Redis
-from tests.model.search import broken
-from tests.model.truth import BEFORE_ALL, GONE, Moment, Truth
+from tests.model.search import broken, smallest
+from tests.model.truth import ABSENT, BEFORE_ALL, GONE, Moment, ServerSession, State, Truth
+from tests.model.upstream import Upstream
 from tests.model.virtual import TICK_S, WIRE_S
 
 REPLICAS: Final = 2
@@ -64,10 +71,28 @@ class FleetOracle(Oracle):
 
     redis: Redis
 
+    def __init__(self, setting: h.Setting, upstream: Upstream) -> None:
+        super().__init__(setting, upstream)
+        self._slips = setting.cursors == "offset"
+        self._dropped: dict[ServerSession, Moment] = {}
+
+    def dropped(self, session: ServerSession, at: Moment) -> None:
+        """The store has what passed before, if it serves."""
+        self._dropped[session] = at
+        if self.redis.state != "well" or at.time < self.redis.well_since + _BACK_S:
+            super().dropped(session, at)
+
+    def fails(self, now: float) -> None:
+        """The store fails, and is not told what has just passed: who dropped it cannot tell it later."""
+        for session, at in self._dropped.items():
+            if at.time > now - _TOLD_S:
+                super().dropped(session, at)
+
     def knew(self, asked: Asked) -> Moment:
         max_age_s = asked.setting.max_age * TICK_S
         now, since = asked.came.time, self.redis.well_since
-        if self.redis.state != "well" or now < since + _BACK_S + max_age_s / 2:
+        forgot = self._dropped.get(asked.session, BEFORE_ALL) > asked.came
+        if forgot or self.redis.state != "well" or now < since + _BACK_S + max_age_s / 2:
             return BEFORE_ALL
         return Moment(now - max(max_age_s, max_age_s / 2 + _TOLD_S), 0)
 
@@ -75,6 +100,16 @@ class FleetOracle(Oracle):
         """A replica that has never heard of a task does not know that it is gone, and tells nobody (DESIGN 6.2)."""
         if number != GONE:
             super().learn(truth, number, at)
+
+    @property
+    def hidden_after_s(self) -> float:
+        """Another replica has not seen the 403, and need not ask within `max_age` (DESIGN 12.1)."""
+        return self.setting.max_age * TICK_S
+
+    def _options(self, asked: Asked, at: Moment, truth: Truth, oldest: float) -> list[State | int]:
+        """A task may slip from page to page, unseen by a crawl. Replicas do not tell each other of listed tasks."""
+        options = super()._options(asked, at, truth, oldest)
+        return [ABSENT, *options] if self._slips and ABSENT not in options else options
 
     def _check_cost(self, asked: Asked, at: Moment) -> None:
         """Not judged."""
@@ -123,6 +158,7 @@ class FleetWorld(World):
                 client = self._clients[event.s]
                 client.port = GATEWAY_PORT + (client.port + 1 - GATEWAY_PORT) % REPLICAS
             case h.Store():
+                self._oracle.fails(self._loop.time())
                 # What only the store knows, because its replica has gone, is lost with what the store holds.
                 await self._redis.become("killed" if event.state == "wiped" and self._has_replaced else event.state)
             case h.Replace():
@@ -151,20 +187,36 @@ def played(seed: int, **changed: Any) -> h.History:
     return as_fleet(h.History(h.sensible(replace(drawn.setting, **changed)), drawn.events), seed)
 
 
-def histories(count: int = 500) -> Iterator[h.History]:
+def histories(count: int, first: int = 0) -> Iterator[h.History]:
     """Histories before any server, and before servers whose list omits all tasks."""
-    for seed in range(count):
+    for seed in range(first, first + count):
         yield played(seed, **({"order": "nothing", "max_age": 64} if seed % 2 else {}))
 
 
-def _violation(number_and_history: tuple[int, h.History]) -> tuple[int, str | None]:
-    number, history = number_and_history
+def _violation(history: h.History) -> str | None:
     violation = broken(history, FleetWorld)
-    return number, None if violation is None else violation.rule
+    return None if violation is None else violation.rule
+
+
+def main() -> int:
+    """The command; returns its exit status."""
+    if os.environ.get("PYTHONHASHSEED") != "0":  # the order of sets of strings is part of a history
+        command = [sys.executable, "-m", "tests.model.fleet", *sys.argv[1:]]
+        os.execve(sys.executable, command, {**os.environ, "PYTHONHASHSEED": "0"})
+    parser = argparse.ArgumentParser(prog="python -m tests.model.fleet")
+    parser.add_argument("--histories", type=int, default=500)
+    parser.add_argument("--seed", type=int, default=0, help="the first")
+    parser.add_argument("--jobs", type=int, default=2)
+    options = parser.parse_args()
+    drawn = list(histories(options.histories, options.seed))
+    with multiprocessing.get_context("spawn").Pool(options.jobs) as pool:
+        rules = enumerate(pool.imap(_violation, drawn, 10))
+        found = [(at, rule) for at, rule in rules if rule is not None]
+    print([(options.seed + at, rule) for at, rule in found] or "no violation")
+    for at, rule in found[:1]:
+        print(smallest(drawn[at], rule, FleetWorld))
+    return 1 if found else 0
 
 
 if __name__ == "__main__":
-    with multiprocessing.get_context("spawn").Pool(2) as pool:
-        found = [each for each in pool.imap_unordered(_violation, enumerate(histories()), 10) if each[1] is not None]
-    print(found or "no violation")
-    sys.exit(1 if found else 0)
+    sys.exit(main())

@@ -223,9 +223,20 @@ class Oracle:
         """An answer, if it is right, says that a task was in a state, or is gone."""
         truth.pass_through(number, at)
 
+    def dropped(self, session: ServerSession, at: Moment) -> None:
+        """The gateway had to forget the session, after a refusal. A list that shows all brings it back."""
+        if not self.lists_all:
+            for truth in session.truths:
+                truth.forgotten = at
+
+    @property
+    def hidden_after_s(self) -> float:
+        """How long after a 403 an answer may still be given unasked."""
+        return 0.0
+
     def _check_access(self, asked: Asked) -> None:
         refused = asked.session.refused
-        if refused is not None and asked.came.time > refused + WIRE_S:
+        if refused is not None and asked.came.time > refused + self.hidden_after_s + WIRE_S:
             raise Violation("refused", f"an answer, though a 403 went out {asked.came.time - refused:g} s before")
 
     # ---- failures ----

@@ -1,7 +1,7 @@
 """A fleet in the model: its answers keep the promise of DESIGN 12, whatever happens to its store (`fleet.py`).
 
 `python -m tests.model.fleet` plays 500 histories. Here are a few of them, what a fleet must do within exact times, and
-three faults on purpose, which histories find.
+four faults on purpose, which histories find.
 """
 
 import asyncio
@@ -12,6 +12,7 @@ from unittest.mock import patch
 
 import pytest
 
+from gateway.identity import Key
 from gateway.mcp.observe import Observation
 from gateway.tasks.replicas import SharedSession, SharedSessions
 from gateway.tasks.sessions import Session
@@ -24,14 +25,19 @@ from tests.model.virtual import WIRE_S
 HISTORIES = 10
 TIMEOUT_S = 0.1
 EXCHANGE_S = 8 * WIRE_S  # through the gateway and back, and an exchange or two with the upstream
-_take = SharedSession.take
+_take, _drop = SharedSession.take, SharedSessions.drop
 
 
 def played_here() -> list[h.History]:
-    """One history about a task that goes, and some that are drawn."""
+    """Histories about a task that goes, a caller who is refused at one replica, and a task that another replica finds
+    gone without having heard of it; and some that are drawn."""
     before = (h.Create(), h.Switch(), h.Wait(65), h.Query(), h.Update(), h.Wait(65), h.Query())
     goes = (*before, h.Switch(), h.Query(), h.Delete(), h.Get(), h.Wait(65), h.Switch(), h.Query())
-    return [h.History(h.Setting(order="nothing"), goes), *histories(HISTORIES)]
+    refused = (h.Create(), h.Wait(), h.Switch(), h.Fault(kind="401", method="tasks/get"), h.Get(), h.Wait(65))
+    ended = (h.Create(), h.Wait(), h.Update(), h.Wait(65), h.Query(), h.Wait())
+    unheard = (*ended, h.Delete(), h.Switch(), h.Get(), h.Wait(65), h.Switch(), h.Query())
+    fixed = (goes, refused, unheard)
+    return [*(h.History(h.Setting(order="nothing"), events) for events in fixed), *histories(HISTORIES)]
 
 
 def test_every_answer_of_a_fleet_keeps_the_promise() -> None:
@@ -63,12 +69,23 @@ def nobody_tells_that_a_task_is_gone() -> AbstractContextManager[Any]:
     return patch.object(SharedSession, "take", take)
 
 
+def a_refusal_at_one_replica_is_one_for_all() -> AbstractContextManager[Any]:
+    """The entries of a caller who is refused are dropped."""
+
+    def drop(sessions: SharedSessions, key: Key) -> None:
+        sessions._shared.drop(key)
+        _drop(sessions, key)
+
+    return patch.object(SharedSessions, "drop", drop)
+
+
 @pytest.mark.parametrize(
     ("fault", "rule"),
     [
         (nothing_is_heard, "missing"),
         (nothing_is_told_again, "missing"),
         (nobody_tells_that_a_task_is_gone, "backwards"),
+        (a_refusal_at_one_replica_is_one_for_all, "missing"),
     ],
 )
 def test_a_fault_of_a_fleet_is_found(fault: Callable[[], AbstractContextManager[Any]], rule: str) -> None:

@@ -18,7 +18,7 @@ from tests.launch import Gateway, Gateways, eventually, listening
 from tests.peer import Client
 from tests.redis_process import Store, redis
 from tests.relay.http1 import Message
-from tests.relay.messages import Json, answer, call, fault, filtered, initialized, page, post, response, result
+from tests.relay.messages import Json, answer, call, fault, filtered, initialized, page, post, request, response, result
 from tests.relay.messages import task as task_of
 from tests.relay.rig import FOREVER_S, body, final
 from tests.upstream import Upstream
@@ -29,7 +29,6 @@ THREE: Final[Json] = {
     "requests": {"tools": {"call": {}}, "prompts": {"get": {}}, "resources": {"read": {}}},
 }
 PATIENCE: Final = "20s"  # of a query for the store: on a busy machine a store that serves may be slow
-_NOWHERE: Final = b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n"
 
 
 @pytest.fixture
@@ -51,24 +50,26 @@ class Server:
 
     tasks_capability: Json = field(default_factory=lambda: THREE)
     lists: bool = False
-    has_ended: bool = False  # every session
+    refuses: bytes = b""  # everybody, with this status
     tasks: dict[str, tuple[str, str, Json]] = field(default_factory=dict)  # by id: session, token, task
     asked: list[Json] = field(default_factory=list)
 
-    def response(self, request: Message) -> bytes:
+    def response(self, asked: Message) -> bytes:
         """The response to a request."""
-        message = body(request)
+        if self.refuses:
+            return response(b"", status=self.refuses)
+        if asked.method == b"DELETE":
+            return response(b"")
+        message = body(asked)
         self.asked.append(message)
         if "id" not in message:
             return response(b"", status=b"202 Accepted")
-        session = (request.value(b"mcp-session-id") or b"").decode()
-        owner = (session, (request.value(b"authorization") or b"").decode())
+        session = (asked.value(b"mcp-session-id") or b"").decode()
+        owner = (session, (asked.value(b"authorization") or b"").decode())
         if message["method"] == "initialize":
             said = {**initialized(), "capabilities": {"tasks": self.tasks_capability}}
             return answer(result(message["id"], said), b"Mcp-Session-Id: " + uuid4().hex.encode())
         params = message["params"]
-        if self.has_ended:
-            return _NOWHERE
         if "task" in params:
             made = task_of(uuid4().hex)
             self.tasks[made["taskId"]] = (*owner, made)
@@ -111,8 +112,15 @@ class Replica:
 
     async def exchange(self, caller: "Caller", message: Json) -> Message:
         """The response to a message."""
+        return await self._send(post(message, *caller.fields()))
+
+    async def delete(self, caller: "Caller") -> Message:
+        """End the session of a client."""
+        return await self._send(request(b"DELETE", b"/mcp", caller.fields()))
+
+    async def _send(self, data: bytes) -> Message:
         client = await Client.connect(self.gateway.port)
-        await client.send(post(message, *caller.fields()))
+        await client.send(data)
         response = await client.response()
         await client.close()
         return response

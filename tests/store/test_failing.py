@@ -352,14 +352,14 @@ async def test_a_reload_keeps_the_store_and_cannot_change_it(fleet: Fleet, store
         assert await other.ids(caller) == [made]
 
 
-def test_refusals_displace_nothing_else_that_a_failing_store_must_hear_of() -> None:
-    """Any stranger can be refused. 10,000 refusals made it forget that a task of somebody else's had gone."""
+def test_ended_sessions_displace_nothing_else_that_a_failing_store_must_hear_of() -> None:
+    """Any stranger can end sessions. 10,000 ends made it forget that a task of somebody else's had gone."""
     owed = Owed()
-    gone, ended = Ending("of the victim", (b"gone",), (b"there",)), Ending("of a session")
-    owed.add([gone, ended])
+    gone, doubt = Ending("of the victim", (b"gone",), (b"there",)), Ending("of another", (b"doubt",), (b"doubt",))
+    owed.add([gone, doubt])
     for number in range(20_000):
-        owed.add([Ending(f"of stranger {number}", of_caller=True)])
+        owed.add([Ending(f"of stranger {number}")])
     taken = owed.take()
-    assert taken[-2:] == [gone, ended]
+    assert taken[-2:] == [gone, doubt]
     assert len(taken) <= 10_002
     assert not owed.take()

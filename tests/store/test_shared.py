@@ -261,23 +261,31 @@ async def test_what_the_store_makes_up_is_shown_to_nobody(fleet: Fleet, store: S
         assert {m["params"]["taskId"] for m in fleet.server.asked if m["method"] == "tasks/get"} == {made, "made up"}
 
 
-async def test_a_session_that_ended_is_forgotten(fleet: Fleet, store: Store) -> None:
-    async with fleet.replica() as one:
+@pytest.mark.parametrize("status", [b"401 Unauthorized", b"403 Forbidden", b"404 Not Found"])
+async def test_a_refusal_at_one_replica_loses_no_task_at_any(status: bytes, fleet: Fleet, store: Store) -> None:
+    """The other replica went on showing the task, and the one where the caller was refused once never did again."""
+    async with fleet.pair(index={"max_age": 0}) as (one, other):
         caller = await one.open()
-        await one.make(caller)
+        made = await one.make(caller)
         await known(store, 1)
-        fleet.server.has_ended = True
-        assert (await one.exchange(caller, call("tools/list"))).status == 404
-        await known(store, 0)
+        fleet.server.refuses = status
+        for method in ("tasks/get", "tasks/list"):
+            refused = await other.exchange(caller, call(method, taskId=made))
+            assert refused.status == int(status[:3])
+        assert (await other.exchange(caller, filtered(status=["working"]))).status == int(status[:3])
+        fleet.server.refuses = b""
+        for replica in (one, other, one):
+            assert await replica.ids(caller) == [made]
 
 
-async def test_a_session_that_ended_at_a_replica_that_never_had_it_is_forgotten(fleet: Fleet, store: Store) -> None:
+@pytest.mark.parametrize("knew", [True, False])
+async def test_a_session_that_its_client_ended_is_forgotten(knew: bool, fleet: Fleet, store: Store) -> None:
+    """At the replica that had it, or at one that never did."""
     async with fleet.pair() as (one, other):
         caller = await one.open()
         await one.make(caller)
         await known(store, 1)
-        fleet.server.has_ended = True
-        assert (await other.exchange(caller, call("tools/list"))).status == 404
+        assert (await (one if knew else other).delete(caller)).status == 200
         await known(store, 0)
 
 
@@ -315,8 +323,7 @@ async def test_the_rights_that_the_handbook_names_suffice(fleet: Fleet, store: S
         del fleet.server.tasks[made[0]]
         assert await other.ids(caller) == [made[1]]
         await eventually(lambda: _tells_of(store, made[0], gone=True), "the end of the task in the store")
-        fleet.server.has_ended = True
-        assert (await other.exchange(caller, call("tools/list"))).status == 404
+        assert (await other.delete(caller)).status == 200
         await known(store, 0)
         assert (await one.sample("store_failures_total", why="refused")) == 0
 
