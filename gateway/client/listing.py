@@ -13,7 +13,7 @@ from typing import Any, Final, NamedTuple
 import aiohttp
 
 from gateway.client import text
-from gateway.client.link import Client, NotAnswered, TaskPage, object_of
+from gateway.client.link import REVISION, Client, NotAnswered, TaskPage, object_of
 from gateway.client.place import Target, gateway_before
 from gateway.client.probe import Mistake
 from gateway.client.text import TaskFields
@@ -39,6 +39,7 @@ async def show(place: Target, session_id: str, criteria: dict[str, Any], form: F
         client = await stack.enter_async_context(Client(http, place.url, place.fields, session_id))
         page: TaskPage | None = None
         if session_id:  # a gateway answers what a server cannot: the total
+            client.revision = REVISION  # no other has tasks; without it a server takes the client for one of 2025-03-26
             page = await client.page(params)
             filters = page.total is not None
         else:

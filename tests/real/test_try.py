@@ -1,7 +1,7 @@
-"""`taskgate try` and `taskgate tasks` at the real servers: facts compared with what another client sees there.
+"""`taskgate try` and `taskgate tasks` at the real servers: all that they print is what a witness saw on the way.
 
 In: servers as processes, with tasks that a client of the tests made. Out: what the command prints. Always: the list,
-read by that client before and after, is the same; the real command, as a process.
+read by that client before and after, is the same, and no fact is printed that was not compared (tests/witness.py).
 """
 
 import asyncio
@@ -12,7 +12,7 @@ import ssl
 import sys
 from collections import Counter
 from collections.abc import AsyncIterator, Iterator
-from contextlib import ExitStack
+from contextlib import AsyncExitStack
 from pathlib import Path
 
 import httpx
@@ -25,19 +25,10 @@ from tests.real.conftest import NODE, Json, Place, Runner, Wire, eventually, fre
 from tests.real.servers.login import SCOPE, token
 from tests.real.servers.logins import KINDS
 from tests.real.test_go_and_csharp import installed, kubernetes  # noqa: F401 (a fixture)
-from tests.relay.messages import dumps
+from tests.trials import BY_ITSELF, EMPTY, LIVE, MAKES, NO_LIST, ONE_PAGE, SAVES, facts_of, judged, learned, listed
+from tests.witness import Exchange, Witness, beside, on_the_way
 
 TOKEN = token("try", [SCOPE], 2**33)
-LIVE = ["working", "input_required"]
-
-
-async def tried(*flags: str) -> tuple[int, Json]:
-    """Exit status and facts."""
-    ended = await forked("try", "--json", *flags)
-    assert ended.stdout, ended.stderr
-    facts: Json = json.loads(ended.stdout)
-    assert ended.returncode == (0 if facts["helps"] else 1)
-    return ended.returncode, facts
 
 
 async def refused(*flags: str) -> str:
@@ -47,53 +38,36 @@ async def refused(*flags: str) -> str:
     return ended.stderr
 
 
-async def listed(*flags: str) -> list[Json]:
-    """The tasks that `taskgate tasks` prints."""
-    ended = await forked("tasks", "--json", *flags)
-    assert ended.returncode == 0, ended.stderr
-    return [json.loads(line) for line in ended.stdout.splitlines()]
-
-
 def introduced(facts: Json, said: Json, session: str) -> None:
     """What a server says of itself is what it said to another client. `session`: how the words about it begin."""
     assert facts["revision"] == said["protocolVersion"]
     assert facts["server"] == {name: said["serverInfo"][name] for name in ("name", "version")}
     assert facts["tasks"] == said["capabilities"].get("tasks")
-    assert facts["lists"] == ("list" in said["capabilities"].get("tasks", {}))
     assert facts["session"].startswith(session)
 
 
-async def compared(wire: Wire, said: Json, flags: list[str], page_size: int | None) -> Json:
+async def compared(wire: Wire, said: Json, flags: list[str], pages: int, verdict: str, helps: bool = False) -> Json:
     """The facts of a list that another client reads too, before and after; and `taskgate tasks` of the same."""
-    results = [(await wire.post("tasks/list", {})).result]
-    while "nextCursor" in results[-1]:
-        results.append((await wire.post("tasks/list", {"cursor": results[-1]["nextCursor"]})).result)
-    before = [task for result in results for task in result["tasks"]]
-    status, facts = await tried(*flags, wire.url)
+    before = await wire.tasks({})
+    async with on_the_way(wire.url) as witness:
+        facts = await judged(witness, *flags, verdict=verdict, helps=helps)
+        assert ids_of(await listed(witness, *flags)) == selected(before, {})
+        some = await listed(witness, *flags, "--status", ",".join(LIVE), forms="JSON")
+        assert ids_of(some) == selected(before, {"status": LIVE})
     introduced(facts, said, "opened, deleted" if "mcp-session-id" in wire.headers else "none")
-    live = [task for task in before if task["status"] in LIVE]
-    pages = -(-len(before) // page_size) if page_size and before else 1
-    assert facts["by_hand"] == {
-        "requests": pages,
-        "bytes": sum(len(dumps(result)) for result in results),
-        "tasks": len(before),
-        "page_size": page_size if pages > 1 else None,
-        "whole": True,
-    }
+    assert (facts["by_hand"]["requests"], facts["by_hand"]["tasks"]) == (pages, len(before))
     assert facts["statuses"] == Counter(task["status"] for task in before)
     created = [instant(task["createdAt"]) for task in before]
-    assert facts["order"] == ("oldest first" if len(before) > 1 and created == sorted(created) else None)
-    meta = {"taskgate/total": len(live), "taskgate/asOf": "2026-11-22T21:48:00.000Z"}
-    cost = {"bytes": len(dumps({"tasks": live, "_meta": meta})), "tasks": len(live)}
-    later = min(pages, len(live) + 1)  # all pages, or the place of new tasks and each that runs
-    assert [facts[name] for name in ("first", "again", "later")] == [cost | {"asked": n} for n in (pages, 0, later)]
-    assert (facts["filters"], status) == (None, 0 if pages > 1 else 1)
-    assert (facts["get_agrees"], facts["instants_move"]) == ((True, False) if before else (None, None))
-    assert (facts["change"], facts["gateway_agrees"], facts["may_be_cut"]) == (False, True, False)
-    assert ("one page" in facts["verdict"]) == (pages == 1)
-    by_id = {task["taskId"]: task for task in before}
-    assert [by_id[i] for i in selected(before, {})] == await listed(*flags, "--all", wire.url)
-    assert ids_of(await listed(*flags, "--status", ",".join(LIVE), wire.url)) == selected(before, {"status": LIVE})
+    assert facts["order"] == "oldest first" and created == sorted(created)
+    assert facts["later"]["asked"] == min(
+        pages, len(some) + 1
+    )  # all pages, or the place of new tasks and each that runs
+    assert (facts["change"], facts["may_be_cut"], facts["instants_move"], facts["filters"]) == (
+        False,
+        False,
+        False,
+        None,
+    )
     assert await wire.tasks({}) == before
     return facts
 
@@ -105,15 +79,20 @@ async def compared(wire: Wire, said: Json, flags: list[str], page_size: int | No
 async def test_the_python_sdks_server(runner: Runner, http: httpx.AsyncClient, options: list[str]) -> None:
     with runner.server("python_sdk", *options) as server:
         wire, said = await Wire(f"{server.wait()}/mcp", http).initialize()
-        if "--polling" in options:  # this client cannot fetch an answer; `try` can
-            status, facts = await tried("--create", "work", "--arguments", '{"until":"now","label":"x"}', wire.url)
-            assert (status, facts["created"]["listed"], facts["by_hand_later"]["tasks"]) == (1, True, 1)
-            return
-        for until in ("released", "released", "asked"):
-            await wire.work(until, until)
-        facts = await compared(wire, said, ["--session", wire.headers["mcp-session-id"]], None)
+        made = [await wire.work(until, until) for until in ("released", "released", "asked")]
+        flags, verdict = ["--session", wire.headers["mcp-session-id"]], ONE_PAGE.format("3 tasks")
+        if "--polling" in options:  # this client cannot fetch an answer; `try` can, and a witness sees it
+            async with on_the_way(wire.url) as witness:
+                facts = await judged(witness, *flags, verdict=verdict)
+                assert sorted(ids_of(await listed(witness, *flags))) == sorted(made)
+                make = ["--create", "work", "--arguments", '{"until":"now","label":"x"}']
+                change = await judged(witness, *make, verdict=ONE_PAGE.format("1 task"), forms="JSON")
+            assert (change["created"]["listed"], change["by_hand_later"]["tasks"]) == (True, 1)
+        else:
+            facts = await compared(wire, said, flags, 1, verdict)
+        introduced(facts, said, "opened, deleted")
         assert facts["server"] == {"name": "python-sdk", "version": "1"}
-        assert facts["others_see"] == "none"
+        assert (facts["others_see"], facts["get_agrees"]) == ("none", True)
 
 
 async def test_the_typescript_sdks_server(runner: Runner, http: httpx.AsyncClient) -> None:
@@ -129,42 +108,59 @@ async def test_the_typescript_sdks_server(runner: Runner, http: httpx.AsyncClien
             return all(t["status"] in ("completed", "cancelled") for t in await wire.tasks({})) or None
 
         await eventually("the tasks to rest", rests)
-        facts = await compared(wire, said, ["--session", wire.headers["mcp-session-id"]], 10)
+        verdict = SAVES.format(1, 2)
+        facts = await compared(wire, said, ["--session", wire.headers["mcp-session-id"]], 2, verdict, True)
         assert (facts["server"]["name"], facts["others_see"]) == ("mcp-servers/everything", "none")
-        assert facts["verdict"].startswith("taskgate ")
 
 
 @pytest.mark.parametrize("by", ["HTTP", "stdio"])
-async def test_fastmcp_lists_nothing_and_taskgate_makes_the_list(
-    runner: Runner, http: httpx.AsyncClient, by: str
-) -> None:
+async def test_fastmcp_lists_nothing_and_taskgate_makes_the_list(runner: Runner, tmp_path: Path, by: str) -> None:
     make = ["--create", "work", "--arguments", '{"name": "x"}']
-    with ExitStack() as stack:
-        command = ["--", sys.executable, "-m", "tests.real.servers.fastmcp_tasks", "--stdio"]
-        here = command if by == "stdio" else [f"{stack.enter_context(runner.server('fastmcp_tasks')).wait()}/mcp"]
-        status, facts = await tried(*here)
-        assert (status, facts["by_hand"]["tasks"], "empty" in facts["verdict"]) == (1, 0, True)
+    async with AsyncExitStack() as stack:
         if by == "HTTP":
-            introduced(facts, (await Wire(here[0], http).initialize())[1], "opened, deleted")
-        assert await listed(*here) == []
-        status, facts = await tried(*make, *here)
-        assert (status, facts["by_hand"]["tasks"], facts["later"]["tasks"]) == (0, 0, 1)
-        assert facts["created"] | {"id": ""} == {"id": "", "listed": False, "got": True}
-        assert facts["verdict"].startswith("taskgate makes the list")
+            url = f"{stack.enter_context(runner.server('fastmcp_tasks')).wait()}/mcp"
+            witnesses = [await stack.enter_async_context(on_the_way(url)) for _ in range(3)]
+        else:
+            witnesses = [served(tmp_path, str(number), "fastmcp_tasks") for number in range(3)]
+        forms = "JSON, text" if by == "HTTP" else "text"
+        empty, rows, made = await asyncio.gather(
+            judged(witnesses[0], verdict=EMPTY, forms=forms),
+            listed(witnesses[1], forms=forms),
+            judged(witnesses[2], *make, verdict=MAKES, helps=True, forms=forms),
+        )
+        assert (empty["by_hand"]["tasks"], rows) == (0, [])
+        assert (made["by_hand"]["tasks"], made["later"]["tasks"]) == (0, 1)
+        assert made["created"] | {"id": ""} == {"id": "", "listed": False, "got": True}
 
 
-async def test_the_sdks_servers_on_stdio() -> None:
+def served(folder: Path, name: str, server: str) -> Witness:
+    """A witness of one of servers/ on stdio."""
+    return over_stdio(folder, name, sys.executable, "-m", f"tests.real.servers.{server}", "--stdio")
+
+
+def over_stdio(folder: Path, name: str, *command: str) -> Witness:
+    """A witness of a process, its files in a folder of their own."""
+    there = folder / name
+    there.mkdir()
+    return beside(there, command)
+
+
+async def test_the_sdks_servers_on_stdio(tmp_path: Path) -> None:
     main = NODE / "node_modules/@modelcontextprotocol/server-everything/dist/index.js"
-    make = ["--create", "simulate-research-query", "--arguments", '{"topic": "x"}']
-    for flags, name in (([*make, "--", node(), str(main), "stdio"], "mcp-servers/everything"),):
-        status, facts = await tried(*flags)
-        assert (status, facts["server"]["name"], facts["created"]["listed"]) == (1, name, True)
-        assert (facts["later"]["tasks"], facts["by_hand_later"]["tasks"]) == (1, 1)
+    research = ["--create", "simulate-research-query", "--arguments", '{"topic": "x"}']
+    work = ["--create", "work", "--arguments", '{"until": "released", "label": "x"}']
+    one = ONE_PAGE.format("1 task")
+    everything, python, *rows = await asyncio.gather(
+        judged(over_stdio(tmp_path, "1", node(), str(main), "stdio"), *research, verdict=one, forms="JSON"),
+        judged(served(tmp_path, "2", "python_sdk"), *work, verdict=one, forms="text"),
+        listed(over_stdio(tmp_path, "3", node(), str(main), "stdio"), forms="JSON"),
+        listed(served(tmp_path, "4", "python_sdk"), forms="text"),
+    )
+    for facts, name in ((everything, "mcp-servers/everything"), (python, "python-sdk")):
+        assert (facts["server"]["name"], facts["created"]["listed"], facts["statuses"]) == (name, True, {"working": 1})
+        assert (facts["later"]["tasks"], facts["by_hand_later"]["tasks"], facts["get_agrees"]) == (1, 1, True)
         assert "others_see" not in facts
-    command = ["--", sys.executable, "-m", "tests.real.servers.python_sdk", "--stdio"]
-    status, facts = await tried("--create", "work", "--arguments", '{"until": "released", "label": "x"}', *command)
-    assert (status, facts["statuses"], facts["get_agrees"]) == (1, {"working": 1}, True)
-    assert await listed(*command) == []
+    assert rows == [[], []]
 
 
 async def test_a_server_whose_users_are_told_by_a_header(
@@ -178,12 +174,12 @@ async def test_a_server_whose_users_are_told_by_a_header(
             task_id = await wire.work("", str(label))
             if label % 6:
                 await wire.post("tasks/cancel", {"taskId": task_id})
-        facts = await compared(wire, said, ["--header-file", str(secret)], 3)
-        assert facts["verdict"] == "taskgate saves requests here: 3 in place of 4; you send one."
-        assert "others_see" not in facts and facts["session"].startswith("none")
+        verdict = SAVES.format(3, 4)
+        facts = await compared(wire, said, ["--header-file", str(secret)], 4, verdict, True)
+        assert "others_see" not in facts and facts["by_hand"]["page_size"] == 3
         assert "does not say which server gives tokens" in await refused(wire.url)
-        _, facts = await tried("--header", "X-Api-Key: two", wire.url)
-        assert facts["by_hand"]["tasks"] == 0
+        async with on_the_way(wire.url) as witness:
+            await judged(witness, "--header", "X-Api-Key: two", verdict=EMPTY, forms="JSON")
 
 
 async def test_a_server_of_batches_and_one_that_speaks_two_revisions(runner: Runner, http: httpx.AsyncClient) -> None:
@@ -192,28 +188,23 @@ async def test_a_server_of_batches_and_one_that_speaks_two_revisions(runner: Run
             wire, said = await Wire(f"{server.wait()}/mcp", http).initialize()
             for _ in range(made):
                 await wire.post("tools/call", {"name": "work", "arguments": {}, "task": {}})
-            before = await wire.tasks({})
-            _, facts = await tried(wire.url)
-            assert (facts["by_hand"]["tasks"], facts["by_hand"]["requests"]) == (3, 1) == (len(before), 1)
-            introduced(facts, said, "none")
-            assert facts["statuses"] == Counter(task["status"] for task in before)
-            assert facts["gateway_agrees"]
+            facts = await compared(wire, said, [], 1, ONE_PAGE.format("3 tasks"))
+            assert facts["by_hand"]["tasks"] == 3
             assert facts["get_agrees"] == (server is batches), "the second has no tasks/get for this revision"
-            assert "one page" in facts["verdict"]
-            assert ids_of(await listed("--all", wire.url)) == selected(before, {})
-            assert await wire.tasks({}) == before
 
 
 async def test_in_front_of_a_gateway_nothing_more_is_needed(python_sdk_json: Place, http: httpx.AsyncClient) -> None:
-    wire, _ = await Wire(python_sdk_json.gateway, http).initialize()
+    wire, said = await Wire(python_sdk_json.gateway, http).initialize()
     made = [await wire.work("released", "x") for _ in range(3)]
-    status, facts = await tried(wire.url)
-    assert (status, facts["filters"], "by itself" in facts["verdict"]) == (1, "declared", True)
     session = ["--session", wire.headers["mcp-session-id"]]
-    assert sorted(ids_of(await listed(*session, wire.url))) == sorted(made)
-    assert sorted(ids_of(await listed(*session, python_sdk_json.direct))) == sorted(made)
-    small = await listed("--all", *session, python_sdk_json.small)
-    assert sorted(ids_of(small)) == sorted(made)
+    async with on_the_way(python_sdk_json.gateway) as witness:
+        facts = await judged(witness, verdict=BY_ITSELF)
+        introduced(facts, said, "opened, deleted")
+        assert facts["filters"] == "declared"
+        assert sorted(ids_of(await listed(witness, *session))) == sorted(made)
+    for url in (python_sdk_json.direct, python_sdk_json.small):
+        async with on_the_way(url) as witness:
+            assert sorted(ids_of(await listed(witness, *session))) == sorted(made)
 
 
 async def test_the_output_in_the_docs_and_the_command_in_the_readme_are_those_of_the_reference_server(
@@ -239,17 +230,25 @@ async def test_the_output_in_the_docs_and_the_command_in_the_readme_are_those_of
 # ---- servers without tasks, and the mistakes of the first minute ----
 
 
-async def test_servers_in_go_and_csharp_without_tasks(kubernetes: Place, http: httpx.AsyncClient) -> None:  # noqa: F811
+async def test_servers_in_go_and_csharp_without_tasks(
+    kubernetes: Place,  # noqa: F811
+    http: httpx.AsyncClient,
+    tmp_path: Path,
+) -> None:
     _, said = await Wire(kubernetes.direct, http).initialize()
-    _, facts = await tried(kubernetes.direct)
-    introduced(facts, said, "opened, deleted")
-    azure = ["--", node(), installed("@azure/mcp/index.js"), "server", "start"]
-    for here, name in (([kubernetes.direct], "kubernetes-mcp-server"), (azure, "Azure MCP Server")):
-        status, facts = await tried(*here)
-        assert (status, facts["server"]["name"], facts["lists"], facts["tasks"]) == (1, name, False, None)
-        assert facts["verdict"] == "taskgate brings you nothing here: this server declares no tasks/list."
-        ended = await forked("tasks", *here)
-        assert ended.returncode == 2 and "cannot list tasks" in ended.stderr
+    azure = [node(), installed("@azure/mcp/index.js"), "server", "start"]
+    async with on_the_way(kubernetes.direct) as witness:
+        in_go, in_csharp, ended, other = await asyncio.gather(
+            judged(witness, verdict=NO_LIST),
+            judged(over_stdio(tmp_path, "azure", *azure), verdict=NO_LIST, forms="text"),
+            forked("tasks", kubernetes.direct),
+            forked("tasks", "--", *azure),
+        )
+    introduced(in_go, said, "opened, deleted")
+    for facts, name in ((in_go, "kubernetes-mcp-server"), (in_csharp, "Azure MCP Server")):
+        assert (facts["server"]["name"], facts["lists"], facts["tasks"]) == (name, False, None)
+    for refusal in (ended, other):
+        assert refusal.returncode == 2 and "cannot list tasks" in refusal.stderr
 
 
 async def test_http_and_sse_of_2024_is_told_apart(runner: Runner) -> None:
@@ -293,25 +292,28 @@ async def test_a_login_is_named_with_its_authorization_server(
         "elsewhere": authorities["openid"],
         "localhost": authorities["localhost"].replace("127.0.0.1", "localhost"),
     }
-    for kind, url in logins.items():
-        if kind != "mounted":
+
+    async def with_and_without_a_token(kind: str, url: str) -> None:
+        flags = [] if kind == "mounted" else ["--header-file", bearer]
+        if flags:
             said = await refused(url)
             assert "asks for a login (401)" in said
             assert f"Its authorization server is {authorities[kind]}/." in said
             assert "Authorization: Bearer TOKEN" in said
-        status, facts = await tried(*([] if kind == "mounted" else ["--header-file", bearer]), url)
         fields = {"authorization": f"Bearer {TOKEN}"}
         place = (await http.post(url, headers=fields)).headers.get("location", url)  # some redirect
         _, spoken = await Wire(str(httpx.URL(url).join(place)), http).at(**fields).initialize()
-        introduced(facts, spoken, "opened, deleted")
-        assert await listed(*([] if kind == "mounted" else ["--header-file", bearer]), url) == []
-        assert (status, facts["by_hand"]["tasks"], facts["gateway_agrees"]) == (1, 0, True), kind
+        async with on_the_way(url) as witness:
+            introduced(await judged(witness, *flags, verdict=EMPTY, forms="JSON"), spoken, "opened, deleted")
+            assert await listed(witness, *flags, forms="JSON") == []
+
+    await asyncio.gather(*(with_and_without_a_token(*each) for each in logins.items()))
     quiet = logins["login"].replace("/mcp", "/quiet/mcp")
     assert f"Its authorization server is {authorities['login']}/." in await refused(quiet)
 
 
 async def test_a_certificate_that_nobody_trusts_and_one_that_is_named(
-    runner: Runner, python_sdk_json: Place, tmp_path: Path
+    runner: Runner, python_sdk_json: Place, http: httpx.AsyncClient, tmp_path: Path
 ) -> None:
     cert, key = tmp_path / "cert.pem", tmp_path / "key.pem"
     signed(cert, key)
@@ -321,8 +323,10 @@ async def test_a_certificate_that_nobody_trusts_and_one_that_is_named(
         https = gateway.origin.replace("http://127.0.0.1", "https://localhost") + "/mcp"
         assert "TLS: the certificate of localhost:" in await refused(https)
         assert "this port speaks TLS: use its address with https://" in await refused(f"{gateway.origin}/mcp")
-        _, facts = await tried("--ca", str(cert), https)
-        assert facts["filters"] == "declared"
+        ended = await forked("try", "--json", "--ca", str(cert), https)
+        wire, said = await Wire(python_sdk_json.gateway, http).initialize()  # no witness reads TLS
+        opening = Exchange(wire.headers["mcp-session-id"], "initialize", {}, json.dumps(said))
+        assert json.loads(ended.stdout) == facts_of(learned([opening]), https, BY_ITSELF, False)
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     context.load_cert_chain(cert, key)
     async with await asyncio.start_server(lambda _, writer: writer.close(), "127.0.0.1", 0, ssl=context) as silent:
