@@ -209,7 +209,7 @@ class StdioProxy:
 
     def _stays(self, line: Line) -> bool:
         """Whether a line answers a request of the gateway's. What passes is observed."""
-        message = jsonrpc.parse(line.raw)
+        message = jsonrpc.parse_served(line.raw)
         if message is None or not message.is_response:
             if message is None and (unread_id := Sight(line.raw).id) is not None:
                 return self._is_unreadable(unread_id)

@@ -4,8 +4,9 @@ In: the bytes of a body or of an event. Out: a `Message` whose members are the v
 else (a batch, other JSON, no JSON): that is relayed unread (DESIGN 3.8, 3.9).
 Always: an edit changes the bytes it names and no others, so numbers beyond 64 bits, unknown members, escapes and white
 space survive (DESIGN 4). `1` and `"1"` are different ids. What JSON lacks is read all the same: a lone surrogate, which
-is half of a pair, as U+FFFD; NaN and the infinities as null; a byte order mark as spaces. Work is in proportion to
-bytes: no Python code runs for each token of a client's message, and no object is made for each of its members.
+is half of a pair, as U+FFFD, and so is a byte of a server's that is no UTF-8; NaN and the infinities as null; a byte
+order mark as spaces. Work is in proportion to bytes: no Python code runs for each token of a client's message, and no
+object is made for each of its members.
 """
 
 import re
@@ -59,6 +60,7 @@ _NO_NUMBER: Final = re.compile(  # behind what is none: strings, and all else
     rb'((?:[^"NI-]++|"(?:[^"\\]++|\\.)*+"|-(?!Infinity))*+)(NaN|-?Infinity)', re.DOTALL
 )
 _REPLACED_MAX: Final = 10_000  # in one message: each takes time
+REPLACEMENT: Final = "\ufffd".encode()
 _BOM: Final = b"\xef\xbb\xbf"
 _BEFORE_TEXT: Final = b"\xef\xbb\xbf\xfe\xff\0 \t\r\n"  # in UTF-8, and in UTF-16 and UTF-32, which some clients read
 _NO_UTF_8: Final = b"\xff\xff"  # stands for an escaped backslash meanwhile
@@ -82,6 +84,23 @@ def parse(data: bytes) -> Message | None:
         return _parse_legible(data)
     except (RecursionError, UnicodeDecodeError):
         return None
+
+
+def parse_served(data: bytes) -> Message | None:
+    """As `parse`, of a server's message: bytes that are no UTF-8 are read (`replaced`), unless they are in its id."""
+    if (message := parse(data)) is not None or (copy := replaced(data)) is None:
+        return message
+    message = parse(copy)
+    return None if message is None or REPLACEMENT in bytes(message.id) else message
+
+
+def replaced(data: bytes) -> bytes | None:
+    """The JSON `data`, U+FFFD in place of bytes that are no UTF-8; None if it has none, or above `_REPLACED_MAX`."""
+    text = str(data, "utf-8", "replace")
+    if b"\0" in data or text.count("\ufffd") > _REPLACED_MAX:  # UTF-16 and UTF-32 have zeros
+        return None
+    copy = text.encode()
+    return None if copy == data else copy
 
 
 def _decoded(data: bytes) -> Message:

@@ -9,6 +9,7 @@
 
     of every kind                   a status notification is a report; what cannot be read, or a batch, is a doubt
     NaN or Infinity in a report     its tasks are suspect as well: what is known is not what the server wrote
+    bytes that are no UTF-8         the same; if they are in the id of a task, a doubt
     401; 404 of a session; 403 of `tasks/*`: the index is dropped; another 403: it is hidden; other statuses: nothing
 
 In: a request, or why it is not known; the bytes of what passes, or the status of a refusal. Out: `Heard`, `Access`.
@@ -95,6 +96,8 @@ class Pending(NamedTuple):
         """What a message says that comes while the request is pending."""
         message = jsonrpc.parse(data)
         if message is None:
+            if (copy := jsonrpc.replaced(data)) is not None:
+                return _illegible(self.message(copy), data)
             return UNREAD._replace(seen=data) if jsonrpc.looks_like_messages(data) else Heard(data)
         if not message.is_response:
             return _with_doubts(Heard(data, observe.of_notification(message)))
@@ -138,6 +141,18 @@ def _with_doubts(heard: Heard) -> Heard:
     if observation is not None and observation.tasks and jsonrpc.finite(heard.seen) != heard.seen:
         observation.unclear = [task.id for task in observation.tasks]
     return heard
+
+
+def _illegible(heard: Heard, data: bytes) -> Heard:
+    """What `data` says, by its copy without bytes that are no UTF-8. It passes as it came, that of `initialize` too."""
+    said, why = heard.observation, heard.not_advertised
+    if said is not None and said.tasks:
+        if any("\ufffd" in task.id for task in said.tasks):
+            said = Observation(doubt=True)
+        else:
+            said.unclear = said.unclear or [task.id for task in said.tasks if jsonrpc.REPLACEMENT in task.raw]
+    why = "the response to initialize is no UTF-8" if heard.server is not None else why
+    return heard._replace(seen=data, observation=said, server=None, not_advertised=why)
 
 
 def _advertised(heard: Heard, message: Message, is_certain: bool) -> Heard:

@@ -102,22 +102,21 @@ class Exchange(asyncio.Protocol):
             self.done.set_result(None)
 
     def _read(self, data: bytes) -> None:
-        legible, odd = plain(data), b"\xff" in data
         try:
-            message = msgspec.json.decode(legible, type=_Message)
+            message = msgspec.json.decode(plain(data), type=_Message)
         except msgspec.MsgspecError as error:
             if not self.done.done():
                 self.done.set_exception(Violation("content", f"no message, {error}: {data!r}"))
             return
         coding = self.headers.get("content-encoding", "")
         short = self._unpacker is not None and not (self._streams or self._unpacker.eof)
-        message.unread = coding == "secret" or short or len(data) > READ_BYTES_MAX or odd
+        message.unread = coding == "secret" or short or len(data) > READ_BYTES_MAX or b"\x01" in data
         self._on_message(message)
 
 
 def plain(data: bytes) -> bytes:
     """JSON as a lenient reader has it."""
-    data = data.removeprefix(b"\xef\xbb\xbf").replace(b"\xff", b"?")
+    data = data.removeprefix(b"\xef\xbb\xbf").replace(b"\xff", b"?").replace(b"\x01", b"?")
     for odd in (b"-Infinity", b"Infinity", b"NaN"):
         data = data.replace(b'"exact":' + odd, b'"exact":null')
     return data

@@ -244,7 +244,7 @@ FORMS: Final = ("large", "gzip", "bomb", "coding", "media")
 """Requests that the gateway does not read: too large; gzip; gzip that is large when unpacked; a coding that only the
 server knows; another media type than JSON's."""
 REFUSALS: Final = ("401", "403", "403", "403", "404", "429", "500")
-ODD: Final = ("nan", "nan", "bom", "illegible", "gzip", "short", "half", "stall", "resume", "encoded", "large")
+ODD: Final = ("nan", "nan", "bom", "illegible", "latin", "gzip", "short", "half", "stall", "resume", "encoded", "large")
 _OTHERS: Final = (*METHODS, "tools/call", "tools/call", "tasks/get", "tasks/cancel", "tasks/result")  # than a list
 _FLOODED: Final = 0.1  # of all histories
 _CLOCK_SET: Final = 0.3

@@ -24,7 +24,7 @@ from tests.model.truth import ServerSession, Violation
 from tests.model.upstream import STALL_S, Connection, Request, Upstream, authorization
 from tests.model.virtual import TICK_S, WIRE_S, VirtualLoop
 
-_FAULTS: Final = ("error", "expired", "hang", "large", "illegible", "nan", "bom", "stall")
+_FAULTS: Final = ("error", "expired", "hang", "large", "illegible", "latin", "nan", "bom", "stall")
 _PATIENCE_S: Final = 16 * WIRE_S  # for an answer that was cancelled
 
 

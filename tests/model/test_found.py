@@ -46,7 +46,16 @@ FOUND = {
     "a task is in a response behind a byte order mark": History(
         Setting(order="nothing"), (Fault(kind="bom"), Create(), Wait())
     ),
-    "a task has changed, says a response that is no UTF-8": History(
+    "a task is in a response that is no UTF-8": History(
+        Setting(order="nothing"), (Fault(kind="latin"), Create(), Wait())
+    ),
+    "a task is no UTF-8, and is so again when it is asked for": History(
+        Setting(order="nothing"), (Fault(kind="latin"), Create(), Wait(), Fault(kind="latin"), Query(), Wait())
+    ),
+    "a page of the upstream's is no UTF-8": History(
+        Setting(tasks="w"), (Fault(kind="latin"), Fault(kind="latin"), Query(), Wait())
+    ),
+    "a task has changed, says a response that is no JSON": History(
         Setting(tasks="ww"), (Query(), Wait(), Fault(kind="illegible"), Get(method="tasks/cancel"), Wait())
     ),
     "a task is in a resumed stream": History(

@@ -3,7 +3,7 @@
 500 histories here, always the same ones where PYTHONHASHSEED is 0; `make fuzz` plays 20,000, and any number from any
 seed. A violation names its rule and shows the smallest history that breaks it, which `test_found.py` then keeps.
 
-That it can fail is proved by 21 faults put into the gateway on purpose (`wilful.py`), each found by one of these
+That it can fail is proved by 23 faults put into the gateway on purpose (`wilful.py`), each found by one of these
 histories or of those in `test_found.py`:
 
 | fault | what it breaks most often |
@@ -24,6 +24,8 @@ histories or of those in `test_found.py`:
 | the response to a request that was not read, or is unknown, says nothing | missing |
 | a response with NaN is not read | missing |
 | a task that passed with NaN is shown with null, and not asked for | content |
+| a response that is no UTF-8 is not read | missing |
+| a task that passed with bytes that are no UTF-8 is shown with U+FFFD, and not asked for | content |
 | a response behind a byte order mark is not read | missing |
 | a response that is no JSON puts nothing in doubt | backwards |
 | a 403 drops the index, whatever was asked for | missing |

@@ -19,7 +19,8 @@ What may go wrong with a request (`Fault.kind`):
     hang       the answer comes after `HANG_S`, which is longer than the gateway waits
     encoded    the response to a client's request is in an encoding that the gateway cannot read
     large      the message is larger than the gateway reads: the response to a client's request, or a notification
-    illegible  the response to a client's request is no UTF-8
+    illegible  the response to a client's request has a control character, which only some clients read
+    latin      the response, and each task in it, is no UTF-8
     short      the response to a client's request is gzip, whose end is missing
     gzip       the response to a client's request is gzip
     nan, bom   the response has a number that JSON lacks; it begins with a byte order mark
@@ -71,6 +72,7 @@ _TOLD: Final = re.compile(rb'"taskId":"([^"]*)","status":"[^"]*","statusMessage"
 _ENCODED: Final = b"Content-Encoding: secret\r\n"
 _GZIP: Final = b"Content-Encoding: gzip\r\n"
 _NO_NUMBERS: Final = (b"NaN", b"Infinity", b"-Infinity")  # as Python's `json.dumps` writes them
+_LACKS: Final = {"nan": b"null", "latin": '"\ufffd"'.encode()}  # what stands in place of what is no JSON
 _REASONS: Final = {
     200: b"OK", 202: b"Accepted", 401: b"Unauthorized", 403: b"Forbidden", 404: b"Not Found", 429: b"Too Many Requests",
     500: b"Server Error",
@@ -346,15 +348,15 @@ class Upstream:
         elif fault == "stall":
             await connection.stall(body)
         else:
-            if fault == "nan" and is_own and session is not None:
-                self._lack_numbers(session)
+            if fault in _LACKS and is_own and session is not None:
+                self._lack(session, _LACKS[fault])
             connection.send(self._odd(fault, body), half=fault == "half")
 
-    def _lack_numbers(self, session: ServerSession) -> None:
-        """The gateway was given numbers that JSON lacks: only now it may show null in their place."""
+    def _lack(self, session: ServerSession, shown: bytes) -> None:
+        """The gateway was given values that JSON lacks: only now it may show others in their place."""
         for truth in session.truths:
             for state in truth.states:
-                self.raws[state.raw.replace(EXACT, b"null")] = (session, truth, state)
+                self.raws[state.raw.replace(EXACT, shown)] = (session, truth, state)
 
     @staticmethod
     def _odd(fault: str, body: bytes) -> bytes:
@@ -363,10 +365,12 @@ class Upstream:
                 return _large(body)
             case "nan":
                 return body.replace(EXACT, _NO_NUMBERS[crc32(body) % len(_NO_NUMBERS)])
+            case "latin":
+                return body.replace(EXACT, b'"\xff"')[:-1] + b',"odd":"\xff"}'
             case "bom":
                 return b"\xef\xbb\xbf" + body
             case "illegible":
-                return body[:-1] + b',"odd":"\xff"}'
+                return body[:-1] + b',"odd":"\x01"}'
         return body
 
     def _refuse(self, session: ServerSession | None, method: str, status: str) -> None:

@@ -183,6 +183,16 @@ def null_is_shown_unasked() -> AbstractContextManager[Any]:
     return patch.object(passing, "_with_doubts", lambda heard: heard)
 
 
+def what_is_no_utf_8_is_no_json() -> AbstractContextManager[Any]:
+    """A response that is no UTF-8 is not read."""
+    return patch.object(jsonrpc, "replaced", lambda _: None)
+
+
+def the_replacement_is_shown_unasked() -> AbstractContextManager[Any]:
+    """A task that passed with bytes that are no UTF-8 is shown with U+FFFD, and not asked for."""
+    return patch.object(passing, "_illegible", lambda heard, data: heard._replace(seen=data))
+
+
 def a_byte_order_mark_is_no_json() -> AbstractContextManager[Any]:
     """A response behind a byte order mark is not read."""
     return patch.object(jsonrpc, "legible", lambda data: data if data.startswith(b"\xef\xbb\xbf") else _legible(data))
@@ -221,6 +231,8 @@ OF_WHAT_IS_HEARD: Final = (
     deaf_to_what_was_not_read,
     numbers_that_json_lacks_are_no_json,
     null_is_shown_unasked,
+    what_is_no_utf_8_is_no_json,
+    the_replacement_is_shown_unasked,
     a_byte_order_mark_is_no_json,
     what_cannot_be_read_says_nothing,
     a_403_erases,

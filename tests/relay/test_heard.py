@@ -62,6 +62,11 @@ def with_null(data: bytes) -> bytes:
     return answer(data if b'"error"' in data else data.replace(b'"result"', b'"error":null,"result"'))
 
 
+def in_latin_1(data: bytes) -> bytes:
+    """A response in whose task, or error, a text is no UTF-8."""
+    return answer(data.replace(b'"status":', b'"note":"caf\xe9","status":').replace(b'"message":"', b'"message":"\xe9'))
+
+
 READ: Final[dict[str, Form]] = {
     "a type that begins as JSON does": of_type(b"application/json-rpc"),
     "the type twice": of_type(b"application/json, application/json"),
@@ -71,6 +76,7 @@ READ: Final[dict[str, Form]] = {
     "the id as a string": with_id(b'"1"'),
     "the id with a fraction": with_id(b"1.0"),
     "an error of null": with_null,
+    "text in Latin-1": in_latin_1,
     "a last event without its blank line": cut(b"\n"),
     "a last event without any line end": cut(b"\n", b"\n"),
 }
@@ -185,6 +191,26 @@ async def test_a_server_that_writes_a_null_error_into_all_its_responses_has_filt
         rig.serve(script)
         server.fill(12, 4)
         assert len(shown(await listed(session, status="working"))) == 4
+
+
+@pytest.mark.parametrize("kind", [EMPTY, FULL])
+async def test_a_task_that_is_never_utf_8_is_in_the_list_with_the_replacement_character(
+    gateways: Gateways, kind: str
+) -> None:
+    """Every list failed where the server's own list showed the task, and none had it where that was empty."""
+    async with rig_with(gateways, index={"max_age": "0s", "full_crawl_interval": "0s"}) as rig:
+        server, session = Server(KINDS[kind]), Session(rig)
+
+        async def script(asked: Message, peer: Peer) -> bytes:
+            return in_latin_1((await server(asked, peer)).partition(b"\r\n\r\n")[2])
+
+        rig.serve(script)
+        one, other = server.add(), server.add()
+        for task_id in (one, other):
+            passed = await session.ask(call("tasks/get", taskId=task_id))
+            assert b'"note":"caf\xe9"' in passed.body
+        tasks = (await listed(session, order="asc"))["tasks"]
+        assert [(task["taskId"], task["note"]) for task in tasks] == [(one, "caf\ufffd"), (other, "caf\ufffd")]
 
 
 UNREADABLE: Final[dict[str, Form]] = {

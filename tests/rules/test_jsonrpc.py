@@ -195,6 +195,25 @@ def test_numbers_that_json_lacks_are_null(written: bytes, read: bytes) -> None:
     assert span is not None and (CALL % written)[slice(*span)] == written
 
 
+def test_bytes_of_a_server_that_are_no_utf_8_are_read_as_the_replacement_character() -> None:
+    data = b'{"jsonrpc":"2.0","id":"a","result":{"x":"\xe9\xe8","y":NaN,"\xc3\xa9":"\xf0\x9f\x98"}}'
+    message = jsonrpc.parse_served(data)
+    assert jsonrpc.parse(data) is None and message is not None
+    assert json.loads(bytes(message.result)) == {"x": "\ufffd\ufffd", "y": None, "é": "\ufffd"}
+    assert jsonrpc.parse_served(data.replace(b'"a"', b'"\xe9"')) is None, "nobody can have asked with that id"
+
+
+@pytest.mark.parametrize("data", [data for name, data in NO_MESSAGE.items() if "UTF-8" not in name])
+def test_what_is_no_message_is_none_of_a_server(data: bytes) -> None:
+    assert jsonrpc.parse_served(data) is None
+
+
+def test_many_bytes_that_are_no_utf_8_have_a_limit() -> None:
+    for count in (10_000, 10_001):
+        data = b'{"jsonrpc":"2.0","id":1,"result":"%b"}' % (b"\xff" * count)
+        assert (jsonrpc.parse_served(data) is not None) == (count == 10_000)
+
+
 def test_a_byte_order_mark_is_white_space() -> None:
     data = b'\xef\xbb\xbf{"jsonrpc":"2.0","id":1,"method":"a","params":{}}'
     message = jsonrpc.parse(data)

@@ -71,10 +71,11 @@ INITIALIZE: Final = of("initialize")
 NOT_READ: Final = Pending(RequestKind.UNREAD, None, ASKED_AT)
 CAPABLE: Final = b'{"capabilities":{"tasks":{"list":{},"requests":{"tools":{"call":{}}}}}}'
 STATUS: Final = b'{"jsonrpc":"2.0","method":"notifications/tasks/status","params":%b}'
-ILLEGIBLE: Final = b'{"jsonrpc":"2.0","id":1,"result":{"x":"\xff"}}'
 MADE: Final = result(b'{"task":%b}' % PLAIN_TASK)
 ODD_SAYS: Final = "a of tools/call, a unclear"
 ODD: Final = result(b'{"task":%b}' % (TASK % b',"x":NaN'))
+LATIN: Final = TASK % b',"statusMessage":"caf\xe9"'
+PAGE: Final = result(b'{"tasks":[%b,%b]}' % (PLAIN_TASK, LATIN.replace(b'"a"', b'"b"')))
 
 TABLE: Final[dict[str, tuple[Pending, bytes, str]]] = {
     "a task is made": (CALL, MADE, "a of tools/call"),
@@ -112,7 +113,21 @@ TABLE: Final[dict[str, tuple[Pending, bytes, str]]] = {
         "a ended",
     ),
     "no task where one was asked for": (GET, result(b"{}"), "doubt, serves"),
-    "what is no UTF-8": (CALL, ILLEGIBLE, "doubt"),
+    "a task that is no UTF-8": (CALL, result(b'{"task":%b}' % LATIN), ODD_SAYS),
+    "a task that is no UTF-8, and the request is unknown": (
+        UNKNOWN,
+        result(b'{"task":%b}' % LATIN),
+        "a of unknown, a unclear",
+    ),
+    "a task that is no UTF-8, in a notification": (PLAIN, STATUS % LATIN, "a of unknown, a unclear"),
+    "a task that is no UTF-8, and has NaN": (GET, result(LATIN[:-1] + b',"x":NaN}'), "a of unknown, a unclear, serves"),
+    "no UTF-8 in one task of a page": (LIST, PAGE, "a of unknown, b of unknown, b unclear, serves"),
+    "no UTF-8 beside a task": (CALL, MADE[:-1] + b',"x":"\xff"}', "a of tools/call"),
+    "no UTF-8 in an error": (GET, error(-32602).replace(b'"no"', b'"n\xf3"'), "a gone"),
+    "no UTF-8 in the id of a task": (CALL, result(b'{"task":%b}' % LATIN.replace(b'"a"', b'"\xe9"')), "doubt"),
+    "no UTF-8 in 10,001 places": (CALL, MADE[:-1] + b',"x":"%b"}' % (b"\xe9" * 10_001), "doubt"),
+    "what is no UTF-8, and cut short": (CALL, result(b'{"task":%b}' % LATIN)[:-1], "doubt"),
+    "initialize that is no UTF-8": (INITIALIZE, result(CAPABLE[:-1] + b',"x":"\xe9"}'), "nothing"),
     "what is cut short": (CALL, MADE[:-9], "doubt"),
     "what is cut short, though nothing was awaited": (PLAIN, MADE[:-9], "doubt"),
     "a batch": (PLAIN, b"[%b]" % MADE, "doubt"),
@@ -170,6 +185,12 @@ ACCESS: Final = {
 def test_what_a_refusal_makes_of_what_is_known(row: tuple[tuple[int, str | None, bool], Access]) -> None:
     (status, method, names_session), access = row
     assert access_after(status, method, names_session) is access
+
+
+@pytest.mark.parametrize("pending", [INITIALIZE, RESUMED])
+def test_initialize_that_is_no_utf_8_is_not_edited_and_the_log_says_so(pending: Pending) -> None:
+    heard = pending.message(result(CAPABLE[:-1] + b',"x":"\xe9"}'))
+    assert heard.server is None and heard.not_advertised == "the response to initialize is no UTF-8"
 
 
 @pytest.mark.parametrize("pending", [CALL, NOT_READ, UNKNOWN, RESUMED, GET, OTHER, INITIALIZE])

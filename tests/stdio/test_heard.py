@@ -106,3 +106,26 @@ async def test_a_large_response_of_the_clients_is_no_request_of_its_id() -> None
         await stage.client.hears(b'"new"')
         assert await listed(stage, "l1", methods=["tools/call"]) == ["new"]
         assert await listed(stage, "l2", methods=["prompts/get"]) == []
+
+
+@pytest.mark.parametrize("again", [False, True])
+async def test_a_task_that_is_no_utf_8_is_asked_for_before_it_is_shown(again: bool) -> None:
+    """If it is none again, U+FFFD stands for each byte. The line passes as it came."""
+
+    def written(message_id: object, value: Json, odd: bool) -> bytes:
+        return result(message_id, value).replace(b'"?"', b'"caf\xe9"' if odd else b'"well"')
+
+    async with fresh_stage() as stage:
+        made = {**task("new"), "statusMessage": "?"}
+        await stage.client.send(call(1, "tools/call", name="work", task={}))
+        await stage.server.until(lambda: stage.server.received.count(b"\n") == 3, "the request")
+        await stage.server.send(passed := written(1, {"task": made}, odd=True))
+        await stage.client.hears(passed)
+        assert stage.gauge("requests_in_flight") == {"stdio": 0}
+        await stage.client.send(QUERY_ALL.replace(b'"q"', b'"l1"'))
+        own = await stage.server.own(2)
+        assert (own["method"], own["params"]) == ("tasks/get", {"taskId": "new"})
+        await stage.server.send(written(own["id"], made, odd=again))
+        await stage.client.hears(b'"id":"l1"')
+        [shown] = json.loads(stage.client.lines()[-1])["result"]["tasks"]
+        assert shown == {**made, "statusMessage": "caf\ufffd" if again else "well"}
