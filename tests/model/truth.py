@@ -139,7 +139,11 @@ class Truth:
 
     def known_before(self, moment: Moment) -> int:
         """The newest state that passed through before a moment; ABSENT if none did."""
-        return max((number for at, number in self.known if self.forgotten < at < moment), default=ABSENT)
+        newest = ABSENT
+        for at, number in self.known:
+            if number > newest and self.forgotten < at < moment:
+                newest = number
+        return newest
 
 
 @dataclass(eq=False)

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from prometheus_client.parser import text_string_to_metric_families
 
 from gateway import config as gateway_config
 from tests.certificates import signed
@@ -917,6 +918,8 @@ async def test_metrics_say_what_happened_and_to_whom_nothing(gateways: Gateways)
         await eventually(all_counted, "the last requests, two refusals, are counted")
         text = await rig.gateway.exposition()
         after = samples(text)
+        whole = [sample for family in text_string_to_metric_families(text) for sample in family.samples]
+        assert len(whole) == len(after), "Prometheus reads the whole of it, and each series once"
 
         def grown(name: str, **labels: str) -> float:
             return changes(before, after, f"taskgate_{name}", upstream="up", **labels)

@@ -40,7 +40,6 @@ def lines_run(work: Callable[[], object]) -> int:
         return trace
 
     before = sys.gettrace()
-    gc.collect()
     gc.disable()  # else what other tests have left may be finalized meanwhile, in Python
     sys.settrace(trace)
     try:

@@ -5,6 +5,7 @@ The sizes of classes and functions, and the names of classes, have limits too.
 
 import ast
 from collections import defaultdict
+from functools import cache
 from pathlib import Path
 from typing import Final
 
@@ -76,6 +77,7 @@ def module_of(file: Path) -> str:
     return ".".join(file.relative_to(ROOT.parent).with_suffix("").parts).removesuffix(".__init__")
 
 
+@cache
 def ours(file: Path) -> set[str]:
     """The modules of ours that a file imports."""
     return {m for m in imported(ast.parse(file.read_text())) if m.startswith("gateway.")}
