@@ -1,23 +1,31 @@
-"""`taskgate` as a process that has nothing to import: a fork of the tests' own, which has imported all of it.
+"""Python's programs as processes that have nothing to import: forks of the tests' own, which has imported all of it.
 
-In: arguments. Out: how it ended, and what it wrote. Always: the child runs the command's own `main`, in a session of
-its own, with the streams, signals, log, warnings and environment of a fresh process; it ends before anything that it
-inherited does. A fresh process imports for a quarter of a second of CPU, this one for none. What an interpreter's own
-start and end are part of (imports, a terminal, a signal on the way) is tested with `tests.launch.command`.
+In: arguments of `taskgate`, or the command of a module. Out: how it ended, and what it wrote; or a process that serves.
+Always: the child runs the program's own `main`, in a session of its own, with the streams, signals, log, warnings and
+environment of a fresh process; it ends before anything that it inherited does. A fresh `taskgate` imports for a quarter
+of a second of CPU, a server of an SDK for up to one, a fork for none. What an interpreter's own start and end are part
+of (imports, a terminal, memory) is tested with `tests.launch`.
 """
 
 import asyncio
 import gc
+import importlib
 import logging
 import os
 import signal
+import subprocess
 import sys
+import time
 import traceback
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
 from typing import NamedTuple, NoReturn
 
 from gateway.__main__ import main
 from gateway.client import flags  # noqa: F401 (what a fresh process would import first)
-from tests.launch import NO_AUTHORITIES, ROOT, RUN_S
+from tests.launch import NO_AUTHORITIES, POLL_S, ROOT, RUN_S, Running, spawned
 
 
 class Ended(NamedTuple):
@@ -33,7 +41,8 @@ async def forked(*arguments: str, **environment: str) -> Ended:
     outputs = [os.memfd_create(name) for name in ("stdout", "stderr")]
     try:
         if (pid := os.fork()) == 0:
-            _become(arguments, outputs, environment)
+            sys.argv = ["taskgate", *arguments]
+            _become(main, outputs[0], outputs[1], NO_AUTHORITIES | environment, ROOT)
         status = await _ended(pid)
         stdout, stderr = (os.pread(output, os.fstat(output).st_size, 0).decode() for output in outputs)
     finally:
@@ -65,8 +74,69 @@ def _reaped(pid: int) -> int:
     return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
 
 
-def _become(arguments: tuple[str, ...], outputs: list[int], environment: dict[str, str]) -> NoReturn:
-    """In the child: what the interpreter of `python -m gateway` is, runs and ends as."""
+class Fork:
+    """A child that runs, with what tests ask of a `subprocess.Popen`."""
+
+    def __init__(self, pid: int) -> None:
+        self.pid = pid
+        self.returncode: int | None = None
+
+    def poll(self) -> int | None:
+        """The exit status; None if it still runs."""
+        if self.returncode is None and (found := os.waitpid(self.pid, os.WNOHANG))[0]:
+            self.returncode = os.waitstatus_to_exitcode(found[1])
+        return self.returncode
+
+    def wait(self, timeout: float | None = None) -> int:
+        """The exit status, once it has ended."""
+        deadline = time.monotonic() + (RUN_S if timeout is None else timeout)
+        while (status := self.poll()) is None:
+            if time.monotonic() > deadline:
+                raise subprocess.TimeoutExpired("a fork", timeout or RUN_S)
+            time.sleep(POLL_S)
+        return status
+
+    def send_signal(self, number: int) -> None:
+        """Send it a signal, unless it has ended."""
+        if self.poll() is None:
+            os.kill(self.pid, number)
+
+    def terminate(self) -> None:
+        """Ask it to end."""
+        self.send_signal(signal.SIGTERM)
+
+    def kill(self) -> None:
+        """End it."""
+        self.send_signal(signal.SIGKILL)
+
+
+def fork_of(command: Sequence[str], out: int, environment: Mapping[str, str], tree: Path) -> Running:
+    """The process of `python -m MODULE` or `python -c TEXT`: a fork, once this process has the module.
+
+    Any other command starts as it is.
+    """
+    if command[0] != sys.executable or not {"-m", "-c"} & set(command):
+        return spawned(command, out, environment, tree)
+    at = command.index("-m" if "-m" in command else "-c")
+    name, *arguments = command[at + 1 :]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        run = _main_of(name) if command[at] == "-m" else partial(exec, name, {"__name__": "__main__"})
+    if (pid := os.fork()) == 0:
+        sys.argv = [name, *arguments]
+        warnings.resetwarnings()
+        warnings.simplefilter("ignore" if "ignore" in command[:at] else "default")
+        _become(run, out, out, environment, tree)
+    return Fork(pid)
+
+
+def _main_of(name: str) -> Callable[[], None]:
+    main: Callable[[], None] = importlib.import_module("gateway.__main__" if name == "gateway" else name).main
+    return main
+
+
+def _become(run: Callable[[], None], stdout: int, stderr: int, environment: Mapping[str, str], tree: Path) -> NoReturn:
+    """In the child: be as an interpreter that has just begun, run, and end as one does."""
     status = 1
     try:
         gc.freeze()  # an inherited socket that is collected here would close another's descriptor
@@ -74,7 +144,8 @@ def _become(arguments: tuple[str, ...], outputs: list[int], environment: dict[st
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGINT, signal.default_int_handler)
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
-        for source, target in ((os.open(os.devnull, os.O_RDONLY), 0), (outputs[0], 1), (outputs[1], 2)):
+        signal.signal(signal.SIGHUP, signal.SIG_DFL)
+        for source, target in ((os.open(os.devnull, os.O_RDONLY), 0), (stdout, 1), (stderr, 2)):
             os.dup2(source, target)
         os.closerange(3, os.sysconf("SC_OPEN_MAX"))
         sys.stdin, sys.stdout, sys.stderr = os.fdopen(0), os.fdopen(1, "w"), os.fdopen(2, "w", buffering=1)
@@ -82,10 +153,9 @@ def _become(arguments: tuple[str, ...], outputs: list[int], environment: dict[st
         sys.set_coroutine_origin_tracking_depth(0)
         logging.root.handlers.clear()
         logging.root.setLevel(logging.WARNING)
-        os.environ.update(NO_AUTHORITIES | environment)
-        os.chdir(ROOT)
-        sys.argv = ["taskgate", *arguments]
-        main()
+        os.environ.update(environment)
+        os.chdir(tree)
+        run()
         status = 0
     except SystemExit as end:
         status = end.code if isinstance(end.code, int) else 0 if end.code is None else 1

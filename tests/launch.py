@@ -4,8 +4,8 @@ In: a configuration as a mapping. Out: its ports, its metrics, its log. Always: 
 session of its own, so that Ctrl-C reaches the tests alone; its exit status must be 0; a traceback or a warning in its
 log fails the test.
 
-Apart from it: tests/forked.py runs the command in a fork, which imports nothing; tests/model runs the App on a clock of
-its own, tests/bench/probed.py runs it with a probe inside, and tests/deploy runs what is installed elsewhere.
+Apart from it: tests/forked.py runs the same in forks, which import nothing; tests/model runs the App on a clock of its
+own, tests/bench/probed.py runs it with a probe inside, and tests/deploy runs what is installed elsewhere.
 """
 
 import asyncio
@@ -23,7 +23,7 @@ from contextlib import ExitStack, asynccontextmanager, contextmanager, redirect_
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, Protocol, TypeAlias
 
 import msgspec
 from prometheus_client.parser import text_string_to_metric_families
@@ -76,12 +76,38 @@ def port_of(sock: socket.socket) -> int:
 # ---- processes ----
 
 
+class Running(Protocol):
+    """What tests ask of a process."""
+
+    @property
+    def pid(self) -> int: ...
+    @property
+    def returncode(self) -> int | None: ...
+    def poll(self) -> int | None: ...
+    def wait(self, timeout: float | None = None) -> int: ...
+    def send_signal(self, sig: int) -> None: ...
+    def terminate(self) -> None: ...
+    def kill(self) -> None: ...
+
+
+Start: TypeAlias = Callable[[Sequence[str], int, Mapping[str, str], Path], Running]
+"""Starts a command: its output's descriptor, more of its environment, where it runs."""
+
+
+def spawned(command: Sequence[str], out: int, environment: Mapping[str, str], tree: Path) -> Running:
+    """A command as a process, in a session of its own."""
+    given = {**os.environ, **environment}
+    return subprocess.Popen(
+        command, cwd=tree, env=given, stdin=subprocess.DEVNULL, stdout=out, stderr=out, start_new_session=True
+    )
+
+
 @dataclass(frozen=True)
 class Process:
     """A process that a test has started. `serves` looks from outside whether it is ready."""
 
     name: str
-    popen: "subprocess.Popen[bytes]"
+    popen: Running
     log: Path
     origin: str
     serves: Callable[[], bool]
@@ -119,18 +145,11 @@ def started(
     serves: Callable[[], bool],
     environment: Mapping[str, str] | None = None,
     tree: Path = ROOT,
+    start: Start = spawned,
 ) -> Iterator[Process]:
     """Start a process whose output is appended to `log`, and stop it in the end. It may not serve yet: see `wait`."""
     with log.open("ab") as out:
-        popen = subprocess.Popen(
-            command,
-            cwd=tree,
-            env={**os.environ, **(environment or {})},
-            stdin=subprocess.DEVNULL,
-            stdout=out,
-            stderr=out,
-            start_new_session=True,
-        )
+        popen = start(command, out.fileno(), environment or {}, tree)
     process = Process(name, popen, log, origin, serves)
     try:
         yield process
@@ -368,8 +387,9 @@ def ports(port: int | None = None) -> Iterator[tuple[int, int]]:
 class Gateways:
     """Starts gateways, their files in one directory."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, start: Start = spawned) -> None:
         self._directory = directory
+        self._start = start
         self._count = 0
 
     @contextmanager
@@ -401,7 +421,7 @@ class Gateways:
         origin = f"http://127.0.0.1:{port}"
         log = file.with_suffix(".log")
         ready = serves or (lambda: _ready(admin))
-        with started("the gateway", line, log, origin, ready, NO_AUTHORITIES, tree) as process:
+        with started("the gateway", line, log, origin, ready, NO_AUTHORITIES, tree, self._start) as process:
             gateway = Gateway(port, admin, process, file)
             yield gateway
         gateway.check_end()

@@ -26,7 +26,6 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mappin
 from contextlib import AbstractContextManager, ExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
@@ -41,11 +40,9 @@ from mcp.shared.message import SessionMessage
 from mcp.shared.session import RequestResponder
 from pydantic import ConfigDict
 
+import tests.real.clients  # noqa: F401 (it makes httpcore cheaper)
+from tests.forked import fork_of
 from tests.launch import ROOT, Gateways, Process, ports, started
-
-if find_spec("sniffio") is None:
-    # httpcore tries to import it at every lock, and each time all of sys.path is searched: a fifth of all our time.
-    sys.modules["sniffio"] = None  # type: ignore[assignment]
 
 Json = dict[str, Any]
 Steps = dict[str, Json]
@@ -97,17 +94,20 @@ def listening(port: int) -> bool:
 
 
 class Runner:
-    """Starts servers and gateways, their logs in one directory. What it gives may still be starting: see wait."""
+    """Starts servers and gateways, their logs in one directory. What it gives may still be starting: see wait.
+
+    What is Python's starts as a fork of this process: to import an SDK takes longer than most conversations.
+    """
 
     def __init__(self, logs: Path) -> None:
         self._logs = logs
-        self._gateways = Gateways(logs)
+        self._gateways = Gateways(logs, fork_of)
 
     def _server(
         self, name: str, command: Sequence[str], port: int, env: Mapping[str, str] | None = None
     ) -> AbstractContextManager[Process]:
         log = self._logs / f"{name}-{port}.log"
-        return started(name, command, log, f"http://127.0.0.1:{port}", lambda: listening(port), env)
+        return started(name, command, log, f"http://127.0.0.1:{port}", lambda: listening(port), env, start=fork_of)
 
     @contextmanager
     def server(self, name: str, *options: str, port: int | None = None) -> Iterator[Process]:

@@ -8,8 +8,6 @@ and a prefix behind `TLS`.
 """
 
 import json
-import os
-import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -19,16 +17,17 @@ from pathlib import Path
 import pytest
 
 from tests.certificates import signed
-from tests.launch import ROOT, Process
+from tests.forked import fork_of
+from tests.launch import Process, started
 from tests.real.clients.conversation import SECONDS
 from tests.real.conftest import NODE, Json, Runner, free_port, ids_of, inspector, node, second, selected
 from tests.real.servers.logins import KINDS
 
 PLACES = ("root", "prefix", "host", "TLS")
 CLIENTS: dict[str, Callable[[], list[str]]] = {
-    "mcp 1.30": lambda: [sys.executable, "-m", "tests.real.clients.mcp_1"],
+    "mcp 1.30": lambda: [sys.executable, "-W", "ignore", "-m", "tests.real.clients.mcp_1"],
     "mcp 2.x": lambda: [second(), "-m", "tests.real.clients.mcp_2"],
-    "fastmcp 3.4": lambda: [sys.executable, "-m", "tests.real.clients.fastmcp_any"],
+    "fastmcp 3.4": lambda: [sys.executable, "-W", "ignore", "-m", "tests.real.clients.fastmcp_any"],
     "fastmcp 4.x": lambda: [second(), "-m", "tests.real.clients.fastmcp_any"],
     "sdk 1.x": lambda: [node(), str(NODE / "table.mjs"), "sdk"],
     "client 2.x": lambda: [node(), str(NODE / "table.mjs"), "client"],
@@ -94,18 +93,20 @@ def stage(runner: Runner, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
 def conversations(stage: Stage, logs: Path) -> dict[Cell, Json]:
     """What each client saw of each server at each place; all clients at once."""
     urls = list(stage.addresses.values())
-    env = os.environ | stage.trust
-    running = {}
-    for client, command in CLIENTS.items():
-        with (logs / f"{client}.out").open("w") as out, (logs / f"{client}.err").open("w") as err:
-            running[client] = subprocess.Popen([*command(), *urls], cwd=ROOT, env=env, stdout=out, stderr=err)
     seen = {}
-    for client, process in running.items():
-        process.wait(SECONDS + 20)
-        lines = (logs / f"{client}.out").read_text().split("\n")
-        by_url = {said["url"]: said for said in map(json.loads, filter(None, lines))}
-        for (kind, place), url in stage.addresses.items():
-            seen[client, kind, place] = by_url.get(url, {"error": "the client ended before it"})
+    with ExitStack() as stack:
+        running = {}
+        for client, command in CLIENTS.items():
+            log, line = logs / f"{client}.out", [*command(), *urls]
+            running[client] = stack.enter_context(
+                started(client, line, log, "", log.exists, stage.trust, start=fork_of)
+            )
+        for client, process in running.items():
+            process.popen.wait(SECONDS + 20)
+            lines = process.log.read_text().split("\n")
+            by_url = {said["url"]: said for said in (json.loads(line) for line in lines if line.startswith('{"url"'))}
+            for (kind, place), url in stage.addresses.items():
+                seen[client, kind, place] = by_url.get(url, {"error": "the client ended before it"})
     return seen
 
 

@@ -33,5 +33,9 @@ async def visit(url: str) -> Json:
         return {**seen, "logged_in": auth.context.current_tokens is not None}
 
 
-if __name__ == "__main__":
+def main() -> None:
     run(visit)
+
+
+if __name__ == "__main__":
+    main()

@@ -68,5 +68,9 @@ async def visit(url: str) -> Json:
         return {**seen, "capabilities": capabilities, "asked": asked, "logged_in": kept.tokens is not None}
 
 
-if __name__ == "__main__":
+def main() -> None:
     run(visit)
+
+
+if __name__ == "__main__":
+    main()
