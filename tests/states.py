@@ -26,7 +26,7 @@ def table(doc: str | None, behind: str) -> Table:
     Its headings take one line, or two that stand one below the other.
     """
     assert doc is not None
-    heading, *rows = doc.split(behind)[1].strip("\n").split("\n\n")[0].splitlines()
+    heading, *rows = doc.split(behind)[1].strip("\n").split("\n\n")[0].rstrip().splitlines()
     columns = re.split(r" {2,}", heading.strip())
     if rows[0].startswith(" " * (len(heading) - len(heading.lstrip()))):
         columns = [
@@ -69,12 +69,15 @@ class Watch:
     def __init__(self, of: type, name: str) -> None:
         self.steps: set[Step] = set()
         self._name = name
-        self._slot = of.__dict__.get(name)  # None: the instances have a dictionary
+        self._held = of.__dict__.get(name)  # a slot; else the instances have a dictionary, and this is the default
+        self._slot = self._held if hasattr(self._held, "__set__") else None
 
     def __get__(self, one: Any, of: type) -> Any:
         if one is None:
             return self
-        return one.__dict__[self._name] if self._slot is None else self._slot.__get__(one, of)
+        if self._slot is not None:
+            return self._slot.__get__(one, of)
+        return one.__dict__[self._name] if self._held is None else one.__dict__.get(self._name, self._held)
 
     def __set__(self, one: Any, state: Enum) -> None:
         try:

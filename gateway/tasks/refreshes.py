@@ -34,14 +34,19 @@ _CURSORS_KEPT: Final = 4  # of the last pages: a look for new tasks begins there
 
 
 class RefreshState(Enum):
-    """The state of a refresh. ASKING leads to each of the others; the others are final:
+    """The state of a refresh, which runs once (`-`: cannot be). `Refresh.run` makes each step.
 
-    ASKING      requests go up, responses are taken in; queries that need the same join
-    DONE        all was asked and taken in: the queries plan again
-    CLEARED     the session was cleared meanwhile, or the ask given up: the queries begin again
-    OVERSIZE    the session has outgrown an index: it is cleared, and scans answer its queries
-    REFUSED     the upstream refused the caller: the session is dropped, and the queries get the refusal
-    FAILED      another error, and the queries get it; or the last query has left
+                all was asked   session cleared,   session too          caller    another error, or
+                and taken in    or ask given up    large for an index   refused   last query left
+    ASKING      DONE            CLEARED            OVERSIZE             REFUSED   FAILED
+    DONE        -               -                  -                    -         -
+    CLEARED     -               -                  -                    -         -
+    OVERSIZE    -               -                  -                    -         -
+    REFUSED     -               -                  -                    -         -
+    FAILED      -               -                  -                    -         -
+
+    Its queries plan again behind DONE, begin again behind CLEARED, are answered by scans behind OVERSIZE, and get the
+    error behind the others. OVERSIZE and REFUSED leave the session empty.
     """
 
     ASKING = "asking"
@@ -72,26 +77,26 @@ class Refresh(ABC):
 
     async def run(self) -> None:
         """Ask for everything, and take it in. Raises GatewayError, Forgotten and TooLarge."""
-        self._known = self._session.known
+        assert self.state is RefreshState.ASKING
+        self._known, end = self._session.known, RefreshState.FAILED
         try:
             await self._ask_all()
-            self.state = RefreshState.DONE
+            end = RefreshState.DONE
         except Forgotten:
-            self.state = RefreshState.CLEARED
+            end = RefreshState.CLEARED
             raise
         except TooLarge:
-            self.state = RefreshState.OVERSIZE
+            end = RefreshState.OVERSIZE
             self._session.oversize = True
-            self._session.clear(self._clock())
             raise
         except UpstreamRefused as refused:
             if self._sessions.refuse(self._session.key, refused.status, "tasks/list") is Access.DROPPED:
-                self.state = RefreshState.REFUSED
-                self._session.clear(self._clock())
+                end = RefreshState.REFUSED
             raise
         finally:
-            if self.state is RefreshState.ASKING:
-                self.state = RefreshState.FAILED
+            self.state = end
+            if end in (RefreshState.OVERSIZE, RefreshState.REFUSED):
+                self._session.clear(self._clock())
             self._ask.end()
             self._sessions.keep(self._session)
 

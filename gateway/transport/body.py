@@ -35,18 +35,14 @@ class Dropped(Exception):
 
 
 class BodyState(enum.Enum):
-    """What is known of a body's end.
+    """What is known of a body's end. The table gives the next state, and what its reader gets behind what is held.
 
-    ARRIVING   more of it is to come
-    WHOLE      its end has come; its reader gets what is held, and then the end
-    FAILED     it broke off; its reader gets what is held, and then the error
-    DROPPED    nobody reads it: what came and what may come is dropped; a reader that is left gets `Dropped`
-
-    from               when                                          to
-    ARRIVING           `finish`: what ends its framing has come      WHOLE
-    ARRIVING           `fail`: its sender has left, or errs          FAILED
-    any                `drop`: its exchange is over                  DROPPED
-    all but ARRIVING   `finish`, `fail`                              as it was
+                `finish`: what ends    `fail`: its sender   `drop`: its        its reader
+                its framing has come   has left, or errs    exchange is over   gets
+    ARRIVING    WHOLE                  FAILED               DROPPED            nothing yet
+    WHOLE       WHOLE                  WHOLE                DROPPED            the end
+    FAILED      FAILED                 FAILED               DROPPED            the error
+    DROPPED     DROPPED                DROPPED              DROPPED            `Dropped`
     """
 
     ARRIVING = enum.auto()

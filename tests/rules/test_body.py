@@ -6,6 +6,7 @@ Always: the end comes only behind every byte; what was dropped is never taken fo
 
 import asyncio
 import itertools
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from typing import Final
 
@@ -13,12 +14,93 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from gateway.transport.body import Body, Dropped
+from gateway.transport.body import Body, BodyState, Dropped
 from gateway.transport.buffers import Buffers
 from gateway.transport.wire import Wire
+from tests.states import Watch, changes, table, watched
 
 LEFT: Final = ConnectionError("its sender has left")
+FINISH, FAIL, DROP, READER = (
+    "`finish`: what ends its framing has come", "`fail`: its sender has left, or errs",
+    "`drop`: its exchange is over", "its reader gets",
+)  # fmt: skip
+TABLE: Final = table(BodyState.__doc__, "what is held.\n\n")
+EVENTS: Final[dict[str, Callable[[Body], object]]] = {
+    FINISH: Body.finish,
+    FAIL: lambda body: body.fail(LEFT),
+    DROP: Body.drop,
+}
+WAYS: Final[dict[str, list[tuple[str, ...]]]] = {
+    "ARRIVING": [()],
+    "WHOLE": [(FINISH,), (FINISH, FAIL)],
+    "FAILED": [(FAIL,), (FAIL, FINISH)],
+    "DROPPED": [(DROP,), (FINISH, DROP), (FAIL, DROP)],
+}
 STEPS: Final = ("feed", "finish", "fail", "drop", "turn")
+
+
+@pytest.fixture(autouse=True)
+def watch() -> Iterator[Watch]:
+    """Every step of a body stands in the table."""
+    with watched(Body, "state") as one:
+        yield one
+    assert changes(one.steps) <= {(row, cells[event]) for row, cells in TABLE.items() for event in EVENTS}
+
+
+def made(way: Iterable[str] = (), held: bytes = b"") -> Body:
+    """A body to which all this has happened."""
+    body = Body(Wire(asyncio.get_running_loop(), Buffers(1 << 20), 0))
+    if held:
+        body.feed(held)
+    for event in way:
+        EVENTS[event](body)
+    return body
+
+
+def test_the_table_names_every_state_and_event() -> None:
+    assert list(TABLE) == list(WAYS) == [state.name for state in BodyState]
+    assert list(TABLE["WHOLE"]) == [*EVENTS, READER]
+
+
+@pytest.mark.parametrize(("state", "event"), [*itertools.product(WAYS, EVENTS)])
+async def test_the_table_is_what_happens(state: str, event: str) -> None:
+    """Whatever is held, and whether somebody reads."""
+    for way, held, waits in itertools.product(WAYS[state], (b"", b"a"), (False, True)):
+        body = made(way, held)
+        assert body.state.name == state
+        reader = asyncio.ensure_future(body.read())
+        if waits:
+            await asyncio.sleep(0)
+        EVENTS[event](body)
+        assert body.state.name == TABLE[state][event]
+        assert body.is_whole is (body.state is BodyState.WHOLE)
+        reader.cancel()
+        await asyncio.gather(reader, return_exceptions=True)
+
+
+@pytest.mark.parametrize("state", WAYS)
+async def test_a_reader_gets_what_the_table_says_behind_what_is_held(state: str) -> None:
+    for way, held in itertools.product(WAYS[state], (b"", b"a")):
+        body = made(way, held)
+        if held and state != "DROPPED":
+            assert await body.read() == held
+        for _ in range(2):
+            assert await ends(body) == TABLE[state][READER]
+
+
+async def ends(body: Body) -> str:
+    """What the reader of a body gets now."""
+    reader = asyncio.ensure_future(body.read())
+    for _ in range(3):
+        await asyncio.sleep(0)
+    if not reader.done():
+        reader.cancel()
+        return "nothing yet"
+    error = reader.exception()
+    if error is None:
+        assert reader.result() == b""
+        return "the end"
+    return "the error" if error is LEFT else f"`{type(error).__name__}`"
 
 
 async def played(steps: list[str]) -> tuple[bytes, bytes, str]:

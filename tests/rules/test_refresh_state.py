@@ -1,0 +1,193 @@
+"""The states of a refresh: the table in `tasks/refreshes.py` is what each kind of refresh does, whatever happens.
+
+In: a session, and a server that answers as the test says. Out: nothing. Always: each end comes of something that
+happens while the refresh asks; behind its end a refresh asks nothing more.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterator
+from functools import partial
+from itertools import product
+from typing import Final
+
+import pytest
+
+from gateway import config
+from gateway.errors import UpstreamBroken, UpstreamFailed, UpstreamRefused
+from gateway.identity import Key
+from gateway.mcp import jsonrpc
+from gateway.mcp.jsonrpc import Message
+from gateway.stdio import NoCounts
+from gateway.tasks.asks import Ask
+from gateway.tasks.crawler import Crawler
+from gateway.tasks.criteria import Query
+from gateway.tasks.freshness import Ages
+from gateway.tasks.guards import Toll
+from gateway.tasks.knowledge import Listing
+from gateway.tasks.refreshes import Crawl, Delta, Knock, Refresh, RefreshState
+from gateway.tasks.sessions import Forgotten, Servers, Session, Sessions, TooLarge
+from tests.rules import plain
+from tests.states import Watch, steps, table, watched
+
+KEY: Final = Key("research", b"/mcp", b"0f8c", b"who")
+LIMITS: Final = config.IndexLimits(tasks_max=2)
+TASKS: Final = [plain.raw_task(f"t-{number}", "working", None, None) for number in range(LIMITS.tasks_max + 1)]
+TABLE: Final = table(RefreshState.__doc__, "each step.\n\n")
+
+
+class Place:
+    """One refresh of a session, and the server that it asks."""
+
+    toll: Toll | None = None
+    asks_first = False
+    key = KEY
+
+    def __init__(self, kind: str) -> None:
+        loop = asyncio.get_running_loop()
+        counts = NoCounts()
+        self.sessions = Sessions(LIMITS, Servers(loop.time), loop.time)
+        self.session: Session = self.sessions.open(KEY)
+        self.session.known.end_crawl(0.0, 0.0, 1, [None], Listing.PREPENDS)
+        self.single = Ask(self.session.asks, ["t-0", None], loop.time())
+        self.server: Callable[[Place], Awaitable[bytes]] = all_is_there
+        self.asked: list[str | None] = []
+        crawler = Crawler(self, LIMITS, counts, self._on_message)
+        parts = self.session, self.sessions, crawler, self.single, Ages(1.0, 60.0), counts, loop.time
+        self.refresh: Refresh = KINDS[kind](*parts)
+
+    def channel(self, *_: object) -> "Place":
+        """The way to the server."""
+        return self
+
+    async def _on_message(self, _: bytes) -> None:
+        raise AssertionError("the server says nothing else")
+
+    async def ask(self, request: bytes, raw_id: bytes) -> Message:
+        """The server's answer."""
+        asked = jsonrpc.parse(request)
+        assert asked is not None
+        self.asked.append(asked.method)
+        said = await self.server(self)
+        value = TASKS[0] if asked.method == "tasks/get" else said
+        answer = jsonrpc.parse(jsonrpc.result(raw_id, value))
+        assert answer is not None
+        return answer
+
+    async def run(self) -> BaseException | None:
+        """Run the refresh. Returns its error."""
+        [error] = await asyncio.gather(self.refresh.run(), return_exceptions=True)
+        return error
+
+
+KINDS: Final[dict[str, Callable[..., Refresh]]] = {
+    "knock": Knock,
+    "crawl": Crawl,
+    "look": partial(Delta, _query=Query(), _looks=True, _task_ids=[]),
+    "single tasks": partial(Delta, _query=Query(), _looks=False, _task_ids=["t-0"]),
+}
+LISTED: Final = b'{"tasks":[%b]}' % TASKS[0]
+
+Event = Callable[[Place], Awaitable[bytes]]
+
+
+async def all_is_there(_: Place) -> bytes:
+    return LISTED
+
+
+async def cleared(place: Place) -> bytes:
+    place.session.clear(1.0)
+    return LISTED
+
+
+async def given_up(place: Place) -> bytes:
+    place.single.is_given_up = True
+    return LISTED
+
+
+async def outgrown(_: Place) -> bytes:
+    return b'{"tasks":[%b]}' % b",".join(TASKS)
+
+
+def refused(status: int) -> Event:
+    async def refuse(_: Place) -> bytes:
+        raise UpstreamRefused(status, b"No", (), b"", b"")
+
+    return refuse
+
+
+async def broken(_: Place) -> bytes:
+    raise UpstreamBroken("no answer")
+
+
+async def failed(_: Place) -> bytes:
+    raise UpstreamFailed(b'{"code":-32603,"message":"oh no"}')
+
+
+async def left(_: Place) -> bytes:
+    raise asyncio.CancelledError
+
+
+async def at_fault(_: Place) -> bytes:
+    raise ZeroDivisionError
+
+
+EVENTS: Final[dict[str, list[tuple[Event, type[BaseException] | None]]]] = {
+    "all was asked and taken in": [(all_is_there, None)],
+    "session cleared, or ask given up": [(cleared, Forgotten), (given_up, Forgotten)],
+    "session too large for an index": [(outgrown, TooLarge)],
+    "caller refused": [(refused(status), UpstreamRefused) for status in (401, 403, 404)],
+    "another error, or last query left": [
+        *((refused(status), UpstreamRefused) for status in (302, 429, 503)),
+        (broken, UpstreamBroken),
+        (failed, UpstreamFailed),
+        (left, asyncio.CancelledError),
+        (at_fault, ZeroDivisionError),
+    ],
+}
+UNSEEN: Final = {  # what a kind of refresh does not look at: it ends as if nothing had happened
+    ("knock", "session too large for an index"),
+    ("single tasks", "session too large for an index"),
+    ("single tasks", "session cleared, or ask given up"),
+}
+
+
+@pytest.fixture(autouse=True)
+def watch() -> Iterator[Watch]:
+    """Every step of a refresh stands in the table."""
+    with watched(Refresh, "state") as one:
+        yield one
+    assert one.steps <= steps(TABLE, ["ASKING"])
+
+
+def test_the_table_names_every_state_and_event() -> None:
+    assert list(TABLE) == [state.name for state in RefreshState]
+    assert list(TABLE["ASKING"]) == list(EVENTS)
+    assert {cell for row, cells in TABLE.items() if row != "ASKING" for cell in cells.values()} == {"-"}
+
+
+@pytest.mark.parametrize(("kind", "event"), [*product(KINDS, EVENTS)])
+async def test_the_table_is_what_happens(kind: str, event: str) -> None:
+    sees = (kind, event) not in UNSEEN
+    for server, error in EVENTS[event]:
+        place = Place(kind)
+        place.server = server
+        assert place.refresh.state.name == "ASKING"
+        assert type(await place.run()) is (error if sees and error is not None else type(None))
+        assert place.refresh.state.name == (TABLE["ASKING"][event] if sees else "DONE")
+        assert not place.session.asks, "nobody joins it any more"
+        if place.refresh.state in (RefreshState.OVERSIZE, RefreshState.REFUSED):
+            assert len(place.session.index) == 0
+        assert place.session.oversize is (place.refresh.state is RefreshState.OVERSIZE)
+
+
+@pytest.mark.parametrize(("begins", "event"), [pair for pair in product(TABLE, EVENTS) if pair[0] != "ASKING"])
+async def test_a_refresh_that_has_ended_runs_no_more(begins: str, event: str) -> None:
+    [first] = [events for column, events in EVENTS.items() if TABLE["ASKING"][column] == begins]
+    for (before, _), (behind, _) in product(first, EVENTS[event]):
+        place = Place("crawl")
+        place.server = before
+        await place.run()
+        asked, place.server = len(place.asked), behind
+        assert isinstance(await place.run(), AssertionError)
+        assert place.refresh.state.name == begins
+        assert len(place.asked) == asked
