@@ -9,6 +9,7 @@ from tests.attack.requests.limits import BODY_BYTES_MAX, HEAD_BYTES_MAX
 from tests.attack.requests.messages import IN_SESSION
 from tests.attack.stage import Stage
 from tests.attack.upstream import Upstream
+from tests.forked import fork_of
 from tests.launch import Gateways, listening, port_of
 
 LIMITS = {
@@ -32,7 +33,7 @@ async def begin(upstream: Upstream) -> None:
 @pytest.fixture(scope="session")
 def stage(runner: asyncio.Runner, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
     """The process, and an upstream that stays; identity is narrowed, so that a header of it can be named."""
-    gateways = Gateways(tmp_path_factory.mktemp("attack"))
+    gateways = Gateways(tmp_path_factory.mktemp("attack"), fork_of)
     identity = {"identity_headers": ["Authorization", "X-Tenant"]}
     with listening() as sock, gateways.process(port_of(sock), limits=LIMITS, upstream=identity) as gateway:
         upstream = Upstream(sock)
