@@ -9,6 +9,7 @@ order mark as spaces. Work is in proportion to bytes: no Python code runs for ea
 object is made for each of its members.
 """
 
+import codecs
 import re
 from contextlib import suppress
 from functools import lru_cache
@@ -60,6 +61,8 @@ _NO_NUMBER: Final = re.compile(  # behind what is none: strings, and all else
     rb'((?:[^"NI-]++|"(?:[^"\\]++|\\.)*+"|-(?!Infinity))*+)(NaN|-?Infinity)', re.DOTALL
 )
 _REPLACED_MAX: Final = 10_000  # in one message: each takes time
+_PIECE_BYTES: Final = 64 * 1024
+_OBJECT: Final = re.compile(rb"(?:\xef\xbb\xbf)?[ \t\r\n]*+\{")
 REPLACEMENT: Final = "\ufffd".encode()
 _BOM: Final = b"\xef\xbb\xbf"
 _BEFORE_TEXT: Final = b"\xef\xbb\xbf\xfe\xff\0 \t\r\n"  # in UTF-8, and in UTF-16 and UTF-32, which some clients read
@@ -95,12 +98,17 @@ def parse_served(data: bytes) -> Message | None:
 
 
 def replaced(data: bytes) -> bytes | None:
-    """The JSON `data`, U+FFFD in place of bytes that are no UTF-8; None if it has none, or above `_REPLACED_MAX`."""
-    text = str(data, "utf-8", "replace")
-    if b"\0" in data or text.count("\ufffd") > _REPLACED_MAX:  # UTF-16 and UTF-32 have zeros
+    """The object `data`, U+FFFD in place of bytes that are no UTF-8; None if it has none, or above `_REPLACED_MAX`."""
+    if _OBJECT.match(data) is None or b"\0" in data:  # UTF-16 and UTF-32 have zeros
         return None
-    copy = text.encode()
-    return None if copy == data else copy
+    copy, count = bytearray(), 0
+    pieces = (data[at : at + _PIECE_BYTES] for at in range(0, len(data), _PIECE_BYTES))
+    for text in codecs.iterdecode(pieces, "utf-8", "replace"):
+        count += text.count("\ufffd")
+        if count > _REPLACED_MAX:
+            return None
+        copy += text.encode()
+    return None if copy == data else bytes(copy)
 
 
 def _decoded(data: bytes) -> Message:

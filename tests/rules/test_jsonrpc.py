@@ -214,6 +214,15 @@ def test_many_bytes_that_are_no_utf_8_have_a_limit() -> None:
         assert (jsonrpc.parse_served(data) is not None) == (count == 10_000)
 
 
+@pytest.mark.parametrize("shift", range(4))
+def test_a_large_message_with_a_byte_that_is_no_utf_8_is_read_whole(shift: int) -> None:
+    """It is read in pieces, which end anywhere in a character."""
+    text = "x" * shift + "\U0001f600€é" * 30_000
+    data = b'\xef\xbb\xbf {"jsonrpc":"2.0","id":1,"result":"%b\xe9%b"}' % (text.encode(), text.encode())
+    message = jsonrpc.parse_served(data)
+    assert message is not None and json.loads(bytes(message.result)) == f"{text}\ufffd{text}"
+
+
 def test_a_byte_order_mark_is_white_space() -> None:
     data = b'\xef\xbb\xbf{"jsonrpc":"2.0","id":1,"method":"a","params":{}}'
     message = jsonrpc.parse(data)

@@ -45,9 +45,9 @@ DEFINES: Final = {"gateway.errors", "gateway.tasks.ports"}
 # Nothing here reaches a file, a socket, a clock, a thread, a process, an environment or a log. `datetime` has a clock,
 # which is looked for below.
 ALLOWED: Final = {
-    "array", "base64", "binascii", "bisect", "collections", "collections.abc", "contextlib", "datetime", "difflib",
-    "enum", "fractions", "functools", "hashlib", "heapq", "itertools", "operator", "re", "typing", "urllib.parse",
-    "zlib", "httptools", "msgspec", "orjson",
+    "array", "base64", "binascii", "bisect", "codecs", "collections", "collections.abc", "contextlib", "datetime",
+    "difflib", "enum", "fractions", "functools", "hashlib", "heapq", "itertools", "operator", "re", "typing",
+    "urllib.parse", "zlib", "httptools", "msgspec", "orjson",
 }  # fmt: skip
 BUILTINS: Final = {"open", "print", "input", "exec", "eval", "compile", "__import__", "breakpoint"}
 CLOCKS: Final = {"now", "utcnow", "today"}
