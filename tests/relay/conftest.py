@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Iterator
 
 import pytest
 
+from tests.forked import fork_of
 from tests.launch import Gateway, Gateways, eventually, listening, port_of
 from tests.relay.rig import Place, Rig, rig_at
 from tests.states import Watch, connections_by_the_table
@@ -26,6 +27,12 @@ def connection_steps() -> Iterator[Watch]:
 @pytest.fixture(scope="session")
 def gateways(tmp_path_factory: pytest.TempPathFactory) -> Gateways:
     return Gateways(tmp_path_factory.mktemp("relay"))
+
+
+@pytest.fixture(scope="session")
+def forks(tmp_path_factory: pytest.TempPathFactory) -> Gateways:
+    """The same, but forks of this process: two thirds of a start are imports."""
+    return Gateways(tmp_path_factory.mktemp("forks"), fork_of)
 
 
 @pytest.fixture(scope="session")

@@ -35,6 +35,11 @@ Way: TypeAlias = Callable[[Rig, Path], Awaitable[None]]
 
 
 @pytest.fixture(scope="module")
+def gateways(forks: Gateways) -> Gateways:
+    return forks
+
+
+@pytest.fixture(scope="module")
 def tls(tmp_path_factory: pytest.TempPathFactory) -> Json:
     """The listener's certificate, which signs itself, and its key."""
     folder = tmp_path_factory.mktemp("tls")

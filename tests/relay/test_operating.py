@@ -46,6 +46,11 @@ pytestmark = pytest.mark.usefixtures("harness_alone")
 TRACE = b"00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
 
 
+@pytest.fixture(scope="module")
+def gateways(forks: Gateways) -> Gateways:
+    return forks
+
+
 async def samples_with(rig: Rig, name: str, value: float, **labels: str) -> Samples:
     """The samples once that one has this value: a request is counted when its answer is out."""
     found: Samples = {}

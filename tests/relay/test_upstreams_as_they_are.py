@@ -41,6 +41,11 @@ pytestmark = pytest.mark.usefixtures("harness_alone")
 
 
 @pytest.fixture(scope="module")
+def gateways(forks: Gateways) -> Gateways:
+    return forks
+
+
+@pytest.fixture(scope="module")
 def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
     return Authority(tmp_path_factory.mktemp("authority"))
 
