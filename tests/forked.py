@@ -40,7 +40,7 @@ async def forked(*arguments: str, **environment: str) -> Ended:
     """`taskgate` with these arguments, once it has ended. Several may run at a time."""
     outputs = [os.memfd_create(name) for name in ("stdout", "stderr")]
     try:
-        if (pid := os.fork()) == 0:
+        if (pid := _fork()) == 0:
             sys.argv = ["taskgate", *arguments]
             _become(main, outputs[0], outputs[1], NO_AUTHORITIES | environment, ROOT)
         status = await _ended(pid)
@@ -67,6 +67,13 @@ async def _ended(pid: int) -> int:
         os.close(descriptor)
         status = _reaped(pid)
     return status
+
+
+def _fork() -> int:
+    """Fork. From Python 3.12 on it warns of other threads: those of the tests hold nothing that a child uses."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        return os.fork()
 
 
 def _reaped(pid: int) -> int:
@@ -122,7 +129,7 @@ def fork_of(command: Sequence[str], out: int, environment: Mapping[str, str], tr
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         run = _main_of(name) if command[at] == "-m" else partial(exec, name, {"__name__": "__main__"})
-    if (pid := os.fork()) == 0:
+    if (pid := _fork()) == 0:
         sys.argv = [name, *arguments]
         warnings.resetwarnings()
         warnings.simplefilter("ignore" if "ignore" in command[:at] else "default")
