@@ -18,7 +18,7 @@ import sys
 import time
 import traceback
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple, NoReturn
@@ -142,6 +142,19 @@ def _main_of(name: str) -> Callable[[], None]:
     return main
 
 
+_inherited: list[object] = []  # files whose descriptors are others' now: closed, or written to, they would take these
+
+
+def _set_aside() -> Iterator[object]:
+    """The streams and the handlers of every log, which are as in a fresh process then."""
+    yield sys.stdin, sys.stdout, sys.stderr
+    for logger in (logging.root, *logging.root.manager.loggerDict.values()):
+        if isinstance(logger, logging.Logger):
+            yield logger.handlers
+            logger.handlers, logger.propagate, logger.disabled = [], True, False
+            logger.setLevel(logging.WARNING if logger is logging.root else logging.NOTSET)
+
+
 def _become(run: Callable[[], None], stdout: int, stderr: int, environment: Mapping[str, str], tree: Path) -> NoReturn:
     """In the child: be as an interpreter that has just begun, run, and end as one does."""
     status = 1
@@ -152,14 +165,13 @@ def _become(run: Callable[[], None], stdout: int, stderr: int, environment: Mapp
         signal.signal(signal.SIGINT, signal.default_int_handler)
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         signal.signal(signal.SIGHUP, signal.SIG_DFL)
+        _inherited.extend(_set_aside())
         for source, target in ((os.open(os.devnull, os.O_RDONLY), 0), (stdout, 1), (stderr, 2)):
             os.dup2(source, target)
         os.closerange(3, os.sysconf("SC_OPEN_MAX"))
         sys.stdin, sys.stdout, sys.stderr = os.fdopen(0), os.fdopen(1, "w"), os.fdopen(2, "w", buffering=1)
         sys.unraisablehook = sys.__unraisablehook__
         sys.set_coroutine_origin_tracking_depth(0)
-        logging.root.handlers.clear()
-        logging.root.setLevel(logging.WARNING)
         os.environ.update(environment)
         os.chdir(tree)
         run()
