@@ -213,7 +213,7 @@ class StdioProxy:
         if message is None or not message.is_response:
             if message is None and (unread_id := Sight(line.raw).id) is not None:
                 return self._is_unreadable(unread_id)
-            self._hear(PLAIN.message(line.raw))
+            self._hear((UNKNOWN if message is None else PLAIN).message(line.raw))
         elif self._channel.asked(message_id := jsonrpc.id_of(message.id)):
             self._channel.answer(message_id, message)
             return True

@@ -21,11 +21,15 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple, NoReturn
+from typing import Final, NamedTuple, NoReturn
+from uuid import uuid4
 
 from gateway.__main__ import main
 from gateway.client import flags  # noqa: F401 (what a fresh process would import first)
+from gateway.stdio import StdioProxy  # noqa: F401 (likewise)
 from tests.launch import NO_AUTHORITIES, POLL_S, ROOT, RUN_S, Running, spawned
+
+OWN_AT: Final = ("gateway.tasks.crawler", "gateway.stdio")
 
 
 class Ended(NamedTuple):
@@ -166,6 +170,9 @@ def _become(run: Callable[[], None], stdout: int, stderr: int, environment: Mapp
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         signal.signal(signal.SIGHUP, signal.SIG_DFL)
         _inherited.extend(_set_aside())
+        own = f"taskgate-{uuid4().hex}-"  # made at the import: no two processes have one
+        for name in OWN_AT:
+            sys.modules[name].OWN = own  # type: ignore[attr-defined]
         for source, target in ((os.open(os.devnull, os.O_RDONLY), 0), (stdout, 1), (stderr, 2)):
             os.dup2(source, target)
         os.closerange(3, os.sysconf("SC_OPEN_MAX"))

@@ -53,9 +53,8 @@ class Upstream(Listener):
         super().__init__(listening)
         self.connections: list[Peer] = []
         self._order: list[tuple[Peer, int]] = []  # connection, and place on it, of each request whose head has come
-        self._probes: list[
-            tuple[Peer, int]
-        ] = []  # likewise the gateway's probes of a server that is down (DESIGN 8.12)
+        # Likewise the gateway's probes of a server that is down (DESIGN 8.12).
+        self._probes: list[tuple[Peer, int]] = []
         self._heads: dict[Peer, int] = {}
         self._changed = asyncio.Event()
         self._forget_backlog()

@@ -146,8 +146,8 @@ def _with_doubts(heard: Heard) -> Heard:
 def _illegible(heard: Heard, data: bytes) -> Heard:
     """What `data` says, by its copy without bytes that are no UTF-8. It passes as it came, that of `initialize` too."""
     said, why = heard.observation, heard.not_advertised
-    if said is not None and said.tasks:
-        if any("\ufffd" in task.id for task in said.tasks):
+    if said is not None:
+        if any("\ufffd" in i for i in (*(task.id for task in said.tasks), *said.suspect, *said.gone, *said.ended)):
             said = Observation(doubt=True)
         else:
             said.unclear = said.unclear or [task.id for task in said.tasks if jsonrpc.REPLACEMENT in task.raw]

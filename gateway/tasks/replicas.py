@@ -23,6 +23,7 @@ keep what it has of it.
 
 import asyncio
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import chain
 from typing import Final, TypeVar
 
 from cachetools import TTLCache
@@ -67,13 +68,20 @@ class SharedSession(Session):
         named = (*(task.id for task in observation.tasks), *observation.suspect, *observation.ended)
         before = {i: (self.index.get(i), observation.listed or i in unlisted) for i in named if told.may_be_told(i)}
         gone = [i for i in observation.gone if told.may_be_told(i) and self._may_be(i)]
-        old = [value for i in gone for value in self._told_of(i)]
+        heard_of = [i for i in gone if self.known.notes.get(i) is not None or self.index.get(i) is not None]
+        old = {i: self._told_of(i) for i in gone}
         super().take(observation, asked_at, now, since)
         new = {i: value for i, was in before.items() if (value := self._news(i, *was)) is not None}
         if new:
             self._store.add(self.key, new.values(), map(told.of_gone, new))
-        if gone:
-            self._store.end(self.key, map(told.of_gone, gone), old)
+        self._tell_gone(self._store.end, {i: old[i] for i in heard_of})
+        # Of any id a stranger can ask. Such a hint may be lost while the store fails: it displaces no other's.
+        self._tell_gone(self._store.add, {i: old[i] for i in gone if i not in heard_of})
+
+    def _tell_gone(self, tell: Callable[[Key, list[bytes], list[bytes]], None], old: dict[str, list[bytes]]) -> None:
+        """Tell that tasks are gone, in place of the values by which they may be there."""
+        if old:
+            tell(self.key, list(map(told.of_gone, old)), list(chain.from_iterable(old.values())))
 
     def _may_be(self, task_id: str) -> bool:
         """Whether a task may be there. Another replica may know one of which nothing was heard here."""

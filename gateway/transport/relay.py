@@ -1,4 +1,4 @@
-"""The byte pump: a request goes up and its response comes down, unchanged, while a `Watch` may look at the messages.
+"""The byte pump: a request goes up and its response comes down, unchanged, while a `Watch` may inspect the messages.
 
 In: an `Exchange`, the request's head and the part of its body that was read already. Out: the upstream's response,
 written to the client as it arrives. Always: bytes, order, case and framing are the sender's (DESIGN 3.2); a body that

@@ -1,6 +1,6 @@
 """Taps: a copy of what is relayed, decoded and split into messages, each given to an `Inspector`.
 
-In: a body in pieces, encoded or not. Out: its messages, each looked at before the client can act on it; the pieces, as
+In: a body in pieces, encoded or not. Out: its messages, each inspected before the client can act on it; the pieces, as
 they came or as they were edited. Always: the inspector is told of what is too large, too much or not readable: it
 passes unread.
 """
@@ -94,7 +94,7 @@ class EventTap:
     """Inspects the events of a stream, and edits them if its inspector does."""
 
     __slots__ = (
-        "_account", "_ahead", "_decode", "_event_bytes_max", "_is_endpoint", "_looked", "_parser", "_passes", "_to",
+        "_account", "_ahead", "_decode", "_event_bytes_max", "_is_endpoint", "_inspected", "_parser", "_passes", "_to",
     )  # fmt: skip
 
     def __init__(self, inspector: Inspector, decode: Decode, event_bytes_max: int, account: Account) -> None:
@@ -105,7 +105,7 @@ class EventTap:
         self._account = account
         self._passes = False  # only the first event with data is edited, and that has come
         self._ahead = 0  # bytes sent of an event that has not ended
-        self._looked = 0  # bytes of its whole lines in front of its data
+        self._inspected = 0  # bytes of its whole lines in front of its data
         self._is_endpoint = False  # by these lines
 
     def inspect(self, piece: bytes) -> bytes:
@@ -147,26 +147,26 @@ class EventTap:
         """Events as the client is to see them, and what has come of the next: only an endpoint's data waits."""
         begun = self._parser.rest()
         if seen:
-            self._looked, self._is_endpoint = 0, False  # another event has begun
+            self._inspected, self._is_endpoint = 0, False  # another event has begun
         self._search_on(begun, came)
-        is_data = _IS_DATA.match(begun, self._looked) is not None
+        is_data = _IS_DATA.match(begun, self._inspected) is not None
         self._passes |= len(begun) > _ENDPOINT_BYTES_MAX or (is_data and not self._is_endpoint)
-        free = begun[: self._looked] if self._is_endpoint and not self._passes else begun
+        free = begun[: self._inspected] if self._is_endpoint and not self._passes else begun
         ahead, self._ahead = self._ahead, len(free)
         return (seen + free)[ahead:]
 
     def _search_on(self, begun: bytes, came: bytes) -> None:
         """Inspect the lines that have ended since: to inspect all of them again for each piece would take long."""
-        if not self._looked and begun.startswith(_BOM):
-            self._looked = len(_BOM)
+        if not self._inspected and begun.startswith(_BOM):
+            self._inspected = len(_BOM)
         if b"\n" not in came and b"\r" not in came:
             return
-        start, self._looked = self._looked, _LINES.match(begun, self._looked).end()  # type: ignore[union-attr]
-        if types := sse.Event(begun[start : self._looked]).field(b"event"):
+        start, self._inspected = self._inspected, _LINES.match(begun, self._inspected).end()  # type: ignore[union-attr]
+        if types := sse.Event(begun[start : self._inspected]).field(b"event"):
             self._is_endpoint = types[-1] == b"endpoint"
 
     def rest(self) -> bytes:
-        """The beginning of an event that never ended, looked at. Raises UpstreamBroken if the encoding did not end."""
+        """The beginning of an event that never ended, inspected. Raises UpstreamBroken if the encoding did not end."""
         rest = self.edit(b"") + (b"" if self._passes else self._parser.rest()[self._ahead :])
         self._events(b"\n\n")  # as `end`
         return rest

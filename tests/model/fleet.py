@@ -103,8 +103,8 @@ class FleetOracle(Oracle):
 
     @property
     def hidden_after_s(self) -> float:
-        """Another replica has not seen the 403, and need not ask within `max_age` (DESIGN 12.1)."""
-        return self.setting.max_age * TICK_S
+        """Another replica has not seen the 403, and need not ask meanwhile (DESIGN 12.1)."""
+        return max(self.setting.max_age, self.setting.full_crawl_interval) * TICK_S
 
     def _options(self, asked: Asked, at: Moment, truth: Truth, oldest: float) -> list[State | int]:
         """A task may slip from page to page, unseen by a crawl. Replicas do not tell each other of listed tasks."""

@@ -134,6 +134,30 @@ def test_what_ends_while_the_store_fails_is_told_when_it_is_back(state: str) -> 
     play(scenario)
 
 
+def test_asking_for_tasks_that_never_were_displaces_nothing_that_a_failing_store_must_hear_of() -> None:
+    """Any stranger can ask his server for any id. 10,001 of them made it forget that another's tasks were in doubt."""
+
+    def many() -> None:
+        rig_of[0].sessions.open(KEY).lose_many()
+        stranger = rig_of[0].sessions.open(KEY._replace(session=b"a stranger's"))
+        now = rig_of[0].loop.time()
+        for number in range(10_001):
+            stranger.take(Observation([], gone=[f"never-{number}"]), now, now)
+
+    rig_of: list[Rig] = []
+
+    async def scenario(rig: Rig) -> None:
+        rig_of.append(rig)
+        await rig.start()
+        rig.see("t-1")
+        await asyncio.sleep(1)
+        await rig.outage("killed", many)
+        name = rig.store._names.of_entries(KEY)
+        assert name is not None and set(rig.redis.sets[name.encode()]) == {there("t-1"), told.DOUBT}
+
+    play(scenario)
+
+
 def test_a_store_that_was_emptied_learns_again_what_is_gone() -> None:
     async def scenario(rig: Rig) -> None:
         await rig.start()

@@ -125,6 +125,11 @@ TABLE: Final[dict[str, tuple[Pending, bytes, str]]] = {
     "no UTF-8 beside a task": (CALL, MADE[:-1] + b',"x":"\xff"}', "a of tools/call"),
     "no UTF-8 in an error": (GET, error(-32602).replace(b'"no"', b'"n\xf3"'), "a gone"),
     "no UTF-8 in the id of a task": (CALL, result(b'{"task":%b}' % LATIN.replace(b'"a"', b'"\xe9"')), "doubt"),
+    "no UTF-8 in the id of the task that a result is of": (
+        NOT_READ,
+        result(b'{"x":"y","_meta":{"io.modelcontextprotocol/related-task":{"taskId":"caf\xe9"}}}'),
+        "doubt",
+    ),
     "no UTF-8 in 10,001 places": (CALL, MADE[:-1] + b',"x":"%b"}' % (b"\xe9" * 10_001), "doubt"),
     "what is no UTF-8, and cut short": (CALL, result(b'{"task":%b}' % LATIN)[:-1], "doubt"),
     "initialize that is no UTF-8": (INITIALIZE, result(CAPABLE[:-1] + b',"x":"\xe9"}'), "nothing"),

@@ -108,6 +108,15 @@ async def test_a_large_response_of_the_clients_is_no_request_of_its_id() -> None
         assert await listed(stage, "l2", methods=["prompts/get"]) == []
 
 
+async def test_a_task_in_a_response_whose_own_id_is_no_utf_8_is_heard() -> None:
+    """Nobody can say which request it answers."""
+    async with fresh_stage() as stage:
+        response = b'{"x":1,"jsonrpc":"2.0","id":"caf\xe9","result":{"task":%b},"y":2}\n'
+        await stage.server.send(response % json.dumps(task("new")).encode())
+        await stage.client.hears(b'"new"')
+        assert await asked_for(stage, "new") == ["new"]
+
+
 @pytest.mark.parametrize("again", [False, True])
 async def test_a_task_that_is_no_utf_8_is_asked_for_before_it_is_shown(again: bool) -> None:
     """If it is none again, U+FFFD stands for each byte. The line passes as it came."""

@@ -14,7 +14,6 @@ from uuid import uuid4
 
 import pytest
 
-from tests.forked import fork_of
 from tests.launch import Gateway, Gateways, eventually, listening
 from tests.peer import Client
 from tests.redis_process import Store, redis
@@ -189,7 +188,7 @@ async def fleet(tmp_path: Path, store: Store) -> AsyncIterator[Fleet]:
     """Gateways that share the store, before a server whose list omits all tasks."""
     with listening() as sock:
         upstream = Upstream(sock)
-        one = Fleet(Gateways(tmp_path, fork_of), upstream, {"store": {"url": store.url, "timeout": PATIENCE}})
+        one = Fleet(Gateways(tmp_path), upstream, {"store": {"url": store.url, "timeout": PATIENCE}})
 
         async def serve() -> None:
             for number in count(1):
