@@ -94,7 +94,7 @@ class EventTap:
     """Inspects the events of a stream, and edits them if its inspector does."""
 
     __slots__ = (
-        "_account", "_ahead", "_decode", "_event_bytes_max", "_is_endpoint", "_inspected", "_parser", "_passes", "_to",
+        "_account", "_ahead", "_decode", "_event_bytes_max", "_inspected", "_is_endpoint", "_parser", "_passes", "_to",
     )  # fmt: skip
 
     def __init__(self, inspector: Inspector, decode: Decode, event_bytes_max: int, account: Account) -> None:
