@@ -20,7 +20,7 @@ import pytest
 
 from tests.certificates import signed
 from tests.forked import forked
-from tests.launch import ROOT
+from tests.launch import ROOT, run
 from tests.real.conftest import NODE, Json, Place, Runner, Wire, eventually, free_port, ids_of, instant, node, selected
 from tests.real.servers.login import SCOPE, token
 from tests.real.servers.logins import KINDS
@@ -342,3 +342,10 @@ async def test_a_process_that_is_no_server() -> None:
     assert "cannot start 'no-such-command'" in await refused("--", "no-such-command")
     assert "the command has ended, or writes no MCP" in await refused("--", "true")
     assert "the command has ended" in await refused("--", "echo", "hello")
+
+
+@pytest.mark.parametrize("command", ["try", "tasks"])
+def test_a_command_that_ends_at_once_ends_a_fresh_process_too(command: str) -> None:
+    ended = run(command, "--", "true")
+    assert (ended.returncode, ended.stdout) == (2, "")
+    assert "the command has ended" in ended.stderr
