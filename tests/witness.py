@@ -167,10 +167,8 @@ def _value(message: Message, name: bytes) -> str:
 def _told(response: Message) -> list[str]:
     """The messages in a response, as they were written."""
     body = response.body
-    if _value(response, b"content-encoding"):
-        body = zlib.decompressobj(zlib.MAX_WBITS | 32).decompress(
-            body
-        )  # a client leaves a stream once it has its answer
+    if _value(response, b"content-encoding"):  # it may be cut: a client leaves a stream once it has its answer
+        body = zlib.decompressobj(zlib.MAX_WBITS | 32).decompress(body)
     match _value(response, b"content-type").partition(";")[0]:
         case "application/json" if body.strip().startswith(b"{"):
             return [body.decode()]

@@ -67,16 +67,19 @@ class SharedSession(Session):
         unlisted = self.known.notes.unlisted
         named = (*(task.id for task in observation.tasks), *observation.suspect, *observation.ended)
         before = {i: (self.index.get(i), observation.listed or i in unlisted) for i in named if told.may_be_told(i)}
-        gone = [i for i in observation.gone if told.may_be_told(i) and self._may_be(i)]
-        heard_of = [i for i in gone if self.known.notes.get(i) is not None or self.index.get(i) is not None]
-        old = {i: self._told_of(i) for i in gone}
+        heard_of: dict[str, list[bytes]] = {}  # of those that are gone: the values by which they may be there
+        others: dict[str, list[bytes]] = {}
+        for i in filter(told.may_be_told, observation.gone):
+            if self._may_be(i):
+                is_heard_of = self.known.notes.get(i) is not None or self.index.get(i) is not None
+                (heard_of if is_heard_of else others)[i] = self._told_of(i)
         super().take(observation, asked_at, now, since)
         new = {i: value for i, was in before.items() if (value := self._news(i, *was)) is not None}
         if new:
             self._store.add(self.key, new.values(), map(told.of_gone, new))
-        self._tell_gone(self._store.end, {i: old[i] for i in heard_of})
+        self._tell_gone(self._store.end, heard_of)
         # Of any id a stranger can ask. Such a hint may be lost while the store fails: it displaces no other's.
-        self._tell_gone(self._store.add, {i: old[i] for i in gone if i not in heard_of})
+        self._tell_gone(self._store.add, others)
 
     def _tell_gone(self, tell: Callable[[Key, list[bytes], list[bytes]], None], old: dict[str, list[bytes]]) -> None:
         """Tell that tasks are gone, in place of the values by which they may be there."""
