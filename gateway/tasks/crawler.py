@@ -8,7 +8,7 @@ from expired cursors, have limits (DESIGN 6).
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from itertools import count
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 from uuid import uuid4
 
 import msgspec
@@ -32,12 +32,13 @@ OWN: Final = f"taskgate-{uuid4().hex}-"  # the ids of the gateway's own requests
 class ListPage(msgspec.Struct):
     """One page of the upstream's `tasks/list`: its cursor, the next one, when it was asked for and came, its bytes."""
 
-    tasks: list[Task]
+    raws: list[msgspec.Raw]  # of its tasks, until they are read
     cursor: str | None
     following: str | None
     asked_at: float
     came_at: float
     size_bytes: int
+    tasks: list[Task] = []
 
 
 class Crawler:
@@ -64,14 +65,14 @@ class Crawler:
         An asyncio task asks for the next page before this one is read: the upstream works meanwhile. It does so as soon
         as it has put down a page that is `wanted`, and never asks for more than one page ahead.
         """
-        unread_pages: asyncio.Queue[_Unread | None] = asyncio.Queue()
+        unread_pages: asyncio.Queue[ListPage | None] = asyncio.Queue()
         wanted = asyncio.Semaphore(0)
         asking = asyncio.ensure_future(self._ask_for_pages(wanted, unread_pages))
         asking.add_done_callback(lambda _: unread_pages.put_nowait(None))
         try:
             wanted.release()
-            while (unread := await unread_pages.get()) is not None:
-                yield await self._read(unread)
+            while (page := await unread_pages.get()) is not None:
+                yield await self._read(page)
                 wanted.release()
             asking.result()
         finally:
@@ -79,15 +80,15 @@ class Crawler:
             await asyncio.gather(asking, return_exceptions=True)
             del asking  # as in `Ask.join`
 
-    async def _ask_for_pages(self, wanted: asyncio.Semaphore, unread_pages: "asyncio.Queue[_Unread | None]") -> None:
+    async def _ask_for_pages(self, wanted: asyncio.Semaphore, unread_pages: asyncio.Queue[ListPage | None]) -> None:
         """Ask for one page after the other, and put down each that is wanted."""
         cursor: str | None = None  # of the next page
         before: str | None = None  # of the page before it
         seen: set[int] = set()  # hashes: cursors may be long, and pages many
         recoveries, went_back = 0, False
         for _ in range(self._limits.pages_max):
-            unread = await self._ask_for_page(cursor)
-            if unread is None:
+            page = await self._ask_for_page(cursor)
+            if page is None:
                 recoveries += 1
                 if recoveries > _RECOVERIES_MAX:
                     raise UpstreamBroken(f"cursors of the upstream's tasks/list expired {recoveries} times")
@@ -96,24 +97,24 @@ class Crawler:
                 cursor, went_back = None if went_back else before, not went_back
                 continue
             went_back = False
-            if hash(unread.following) in seen:
+            if hash(page.following) in seen:
                 raise UpstreamBroken("the upstream's tasks/list repeats a cursor: its pages have no end")
             await wanted.acquire()
-            unread_pages.put_nowait(unread)
-            if unread.following is None:
+            unread_pages.put_nowait(page)
+            if page.following is None:
                 return
-            seen.add(hash(unread.following))
-            before, cursor = cursor, unread.following
+            seen.add(hash(page.following))
+            before, cursor = cursor, page.following
         raise UpstreamBroken(
             f"the upstream's tasks/list has more pages than index.pages_max ({self._limits.pages_max})"
         )
 
     async def page(self, cursor: str | None) -> ListPage | None:
         """The page at `cursor`; None if the cursor is no longer valid. Raises GatewayError."""
-        unread = await self._ask_for_page(cursor)
-        return None if unread is None else await self._read(unread)
+        page = await self._ask_for_page(cursor)
+        return None if page is None else await self._read(page)
 
-    async def _ask_for_page(self, cursor: str | None) -> "_Unread | None":
+    async def _ask_for_page(self, cursor: str | None) -> ListPage | None:
         asked_at = self._loop.time()
         response = await self.ask("tasks/list", {} if cursor is None else {"cursor": apart(cursor)})
         if bytes(response.error):
@@ -126,19 +127,19 @@ class Crawler:
             raise _no_tasks(error) from None
         if following is not None and len(following) > _CURSOR_CHARS_MAX:
             raise UpstreamBroken(f"a cursor of the upstream's tasks/list has more than {_CURSOR_CHARS_MAX} characters")
-        return _Unread(raws, cursor, following, asked_at, self._loop.time(), len(bytes(response.result)))
+        return ListPage(raws, cursor, following, asked_at, self._loop.time(), len(bytes(response.result)))
 
-    async def _read(self, unread: "_Unread") -> ListPage:
-        tasks: list[Task] = []
+    async def _read(self, page: ListPage) -> ListPage:
         try:
-            for start in range(0, len(unread.raws), TASKS_AT_ONCE):
+            for start in range(0, len(page.raws), TASKS_AT_ONCE):
                 if start:
                     await asyncio.sleep(0)
-                tasks += map(task.parse, unread.raws[start : start + TASKS_AT_ONCE])
+                page.tasks += map(task.parse, page.raws[start : start + TASKS_AT_ONCE])
         except TaskError as error:
             raise _no_tasks(error) from None
+        page.raws = []
         self._counts.crawl_page(self._caller.key.upstream)
-        return ListPage(tasks, *unread[1:])
+        return page
 
     async def ask(self, method: str, params: dict[str, Any]) -> Message:
         """The response to one request. Raises GatewayError; a JSON-RPC error is a response."""
@@ -162,17 +163,6 @@ class Crawler:
         except TimeoutError:
             within = f"within {timeout_s:g} s (index.crawl_timeout)"
             raise UpstreamTimeout(f"no answer to {method} from the upstream {within}") from None
-
-
-class _Unread(NamedTuple):
-    """A page whose tasks are still to be read; else as `ListPage`."""
-
-    raws: list[msgspec.Raw]
-    cursor: str | None
-    following: str | None
-    asked_at: float
-    came_at: float
-    size_bytes: int
 
 
 def _no_tasks(error: TaskError) -> UpstreamBroken:
