@@ -17,6 +17,7 @@ import msgspec
 
 from gateway.mcp.task import TERMINAL, UNKNOWN, Instant, SortKey, Task, digest, text_bytes
 from gateway.tasks.criteria import Query
+from gateway.tasks.cursor import Position
 from gateway.tasks.pages import UNLIMITED, KeptPages, QueryPage, cut, page_of
 from gateway.tasks.plane import Plane
 from gateway.tasks.runs import OPEN
@@ -188,29 +189,21 @@ class Index:
             while some := [key.id for key in islice(keys, _AT_ONCE)]:
                 yield [i for i in some if all(i in ids for ids in named)] if named else some
 
-    def select(
-        self,
-        query: Query,
-        after: SortKey | None,
-        limit: int,
-        shown: frozenset[int] = frozenset(),
-        bytes_max: float = UNLIMITED,
-        comes_again: bool = False,
-    ) -> QueryPage:
-        """The first tasks that match, behind `after`, without those whose digests are in `shown`.
+    def select(self, position: Position, limit: int, bytes_max: float = UNLIMITED) -> QueryPage:
+        """The page at a position: `limit` tasks and `bytes_max` of JSON at most, but one task if there is any.
 
-        They are `limit` tasks and `bytes_max` of JSON at most, but one task if there is any. The page of a query that
-        `comes_again`, the same small object, is kept.
+        The page of a position that comes again, the same small object, is kept.
         """
+        query, limits = position.query, (limit, bytes_max)
         if query.task_ids is not None or query.task_test is not None:
             found = [task for task in self._candidates(query) if query.matches(task, self.default_method)]
-            return page_of(query, found, after, limit, shown, bytes_max)
-        groups, window = self._matching_groups(query), (after, limit, shown, bytes_max)
-        if comes_again and (kept := self._pages.find(query, window, groups)) is not None:
+            return page_of(position, found, *limits)
+        groups = self._matching_groups(query)
+        if position.comes_again and (kept := self._pages.find(position, limits, groups)) is not None:
             return kept
-        page = self._select_from(groups, query, *window)
-        if comes_again:
-            self.size_bytes += self._pages.keep(query, window, groups, page)
+        page = self._select_from(groups, position, *limits)
+        if position.comes_again:
+            self.size_bytes += self._pages.keep(position, limits, groups, page)
         return page
 
     def walked_by(self, query: Query) -> int:
@@ -221,15 +214,8 @@ class Index:
             return 0
         return sum(group.count(query.created, query.updated) for group in self._matching_groups(query))
 
-    def _select_from(
-        self,
-        groups: list[Plane],
-        query: Query,
-        after: SortKey | None,
-        limit: int,
-        shown: frozenset[int],
-        bytes_max: float,
-    ) -> QueryPage:
+    def _select_from(self, groups: list[Plane], position: Position, limit: int, bytes_max: float) -> QueryPage:
+        query, after, shown = position.query, position.after, position.shown
         total = sum(group.count(query.created, query.updated) for group in groups)
         runs = [group.walk(query.by, query.descending, query.created, query.updated, after) for group in groups]
         keys: Iterator[SortKey] = runs[0] if len(runs) == 1 else heapq.merge(*runs, reverse=query.descending)

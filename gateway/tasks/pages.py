@@ -6,20 +6,18 @@ but one task if there is any. A kept page holds exactly as long as no group that
 
 import heapq
 from itertools import accumulate, takewhile
-from typing import Final, NamedTuple, TypeAlias
+from operator import gt, lt
+from typing import Final, NamedTuple
 
 import msgspec
 
-from gateway.mcp.task import SortKey, Task, digest
-from gateway.tasks.criteria import Query
+from gateway.mcp.task import Task, digest
+from gateway.tasks.cursor import Position
 from gateway.tasks.plane import Plane
 
 UNLIMITED: Final = float("inf")
 _KEPT_MAX: Final = 4  # pages of an index
 _KEPT_BYTES: Final = 600  # of one, beside its places for tasks
-
-Window: TypeAlias = tuple[SortKey | None, int, frozenset[int], float]
-"""Behind which key a page begins, its tasks at most, the digests of those that it leaves out, its bytes at most."""
 
 
 class QueryPage(msgspec.Struct):
@@ -35,8 +33,8 @@ class QueryPage(msgspec.Struct):
 
 
 class _Kept(NamedTuple):
-    query: Query
-    window: Window
+    position: Position
+    limits: tuple[int, float]  # of tasks, and of bytes
     groups: list[Plane]
     page: QueryPage
 
@@ -51,16 +49,16 @@ class KeptPages:
     def __init__(self) -> None:
         self._kept: list[_Kept] = []
 
-    def find(self, query: Query, window: Window, groups: list[Plane]) -> QueryPage | None:
-        """The page of this very query, if it is kept, and was made of these groups."""
+    def find(self, position: Position, limits: tuple[int, float], groups: list[Plane]) -> QueryPage | None:
+        """The page at this very position, if it is kept, and was made of these groups."""
         for kept in self._kept:
-            if kept.query is query and kept.groups == groups and kept.window == window:
+            if kept.position is position and kept.groups == groups and kept.limits == limits:
                 return kept.page
         return None
 
-    def keep(self, query: Query, window: Window, groups: list[Plane], page: QueryPage) -> int:
+    def keep(self, position: Position, limits: tuple[int, float], groups: list[Plane], page: QueryPage) -> int:
         """Keep a page; the oldest of too many goes."""
-        return self._become([_Kept(query, window, groups, page), *self._kept[: _KEPT_MAX - 1]])
+        return self._become([_Kept(position, limits, groups, page), *self._kept[: _KEPT_MAX - 1]])
 
     def forget(self, group: Plane) -> int:
         """A group changes: its pages no longer hold."""
@@ -71,27 +69,20 @@ class KeptPages:
         return sum(one.size_bytes for one in kept) - sum(one.size_bytes for one in before)
 
 
-def page_of(
-    query: Query,
-    matching: list[Task],
-    after: SortKey | None,
-    limit: int,
-    shown: frozenset[int],
-    bytes_max: float = UNLIMITED,
-) -> QueryPage:
-    """The page of a query, from all tasks that match, in any order."""
-    return cut(first(query, matching, after, limit, shown), len(matching), limit, bytes_max)
+def page_of(position: Position, matching: list[Task], limit: int, bytes_max: float = UNLIMITED) -> QueryPage:
+    """The page at a position, from all tasks that match, in any order."""
+    return cut(first(position, matching, limit), len(matching), limit, bytes_max)
 
 
-def first(query: Query, matching: list[Task], after: SortKey | None, limit: int, shown: frozenset[int]) -> list[Task]:
+def first(position: Position, matching: list[Task], limit: int) -> list[Task]:
     """The tasks of a page in order, and one more, if there is one."""
-    rest = [
-        task
-        for task in matching
-        if (after is None or _follows(query, query.sort_key(task), after)) and not (shown and digest(task.id) in shown)
-    ]
-    pick = heapq.nlargest if query.descending else heapq.nsmallest
-    return pick(limit + 1, rest, key=query.sort_key)
+    query, after, shown = position.query, position.after, position.shown
+    pick, follows = (heapq.nlargest, lt) if query.descending else (heapq.nsmallest, gt)
+    if after is not None:
+        matching = [task for task in matching if follows(query.sort_key(task), after)]
+    if shown:
+        matching = [task for task in matching if digest(task.id) not in shown]
+    return pick(limit + 1, matching, key=query.sort_key)
 
 
 def cut(tasks: list[Task], total: int, limit: int, bytes_max: float) -> QueryPage:
@@ -107,7 +98,3 @@ def cut(tasks: list[Task], total: int, limit: int, bytes_max: float) -> QueryPag
 
 def _json_bytes(tasks: list[Task]) -> int:
     return sum([len(task.raw) for task in tasks]) + len(tasks)
-
-
-def _follows(query: Query, place: SortKey, after: SortKey) -> bool:
-    return bool(place < after if query.descending else place > after)

@@ -49,7 +49,7 @@ class Planner:
         plan = self._plan(session, position.query, self._clock())
         if session.oversize or not plan.nothing or self._is_long(session, position):
             return None
-        page = self._select(session, position, self._limits.page_bytes_max)
+        page = session.index.select(position, self._limits.page_size, self._limits.page_bytes_max)
         if self._overdue(session, page):
             return None
         return Answer(page, self._as_of(session, self._clock()), "index", plan.reason, 0)
@@ -81,10 +81,6 @@ class Planner:
             with suppress(Forgotten, TooLarge):
                 await self._carry_out(session, caller, outbox, Query(), KNOCK, came_at)
 
-    def _select(self, session: Session, position: Position, bytes_max: float) -> QueryPage:
-        after, shown, again = position.after, position.shown, position.comes_again
-        return session.index.select(position.query, after, self._limits.page_size, shown, bytes_max, again)
-
     def _is_long(self, session: Session, position: Position) -> bool:
         """Whether a query walks over so many tasks one by one that others must get their turn meanwhile."""
         return position.query.task_test is not None and session.index.walked_by(position.query) > TASKS_AT_ONCE
@@ -100,7 +96,7 @@ class Planner:
         """
         bytes_max = UNLIMITED if hold is None else self._limits.page_bytes_max
         if not self._is_long(session, position):
-            return self._select(session, position, bytes_max)
+            return session.index.select(position, self._limits.page_size, bytes_max)
         index, selection = session.index, Selection(position, self._limits, hold or _hold_nothing, bytes_max)
         for part in index.parts():
             for start in range(0, len(part), TASKS_AT_ONCE):

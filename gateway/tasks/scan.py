@@ -48,12 +48,11 @@ class Selection:
 
     def take(self, tasks: Collection[Task], default_method: str | None) -> None:
         """Take in further tasks, each for the first time."""
-        query, after, shown = self._position.query, self._position.after, self._position.shown
-        matching = [task for task in tasks if query.matches(task, default_method)]
+        matching = [task for task in tasks if self._position.query.matches(task, default_method)]
         if not matching or self._failed is not None:
             return
         limit, total = self._limit, self._page.total + len(matching)
-        kept = first(query, self._tasks + matching, after, limit, shown)
+        kept = first(self._position, self._tasks + matching, limit)
         self._page = cut(kept, total, limit, self._bytes_max)
         self._tasks = kept[: len(self._page.tasks) + 1]
         try:

@@ -29,6 +29,7 @@ from gateway.mcp.task import Task
 from gateway.mcp.task import parse as parse_task
 from gateway.tasks import freshness
 from gateway.tasks.criteria import Query
+from gateway.tasks.cursor import Position
 from gateway.tasks.freshness import Ages
 from gateway.tasks.index import TASK_OVERHEAD_BYTES, Index
 from gateway.tasks.knowledge import Listing, Record
@@ -119,7 +120,7 @@ def _summary(times_us: list[float]) -> dict[str, float]:
 
 
 def _query_us(index: Index, question: Question) -> float:
-    return min(_us(index.select, question.query, question.after, PAGE) for _ in range(REPEATS))
+    return min(_us(index.select, Position(question.query, question.after), PAGE) for _ in range(REPEATS))
 
 
 def _put(index: Index, tasks: list[Task]) -> None:

@@ -436,7 +436,7 @@ def test_any_bound_that_can_be_read_leads_to_a_page(number: Instant) -> None:
         for path in NUMBERS_AT:
             position = cursor.decode(like_ours((path, text), (ORDER_BY, by), (ORDER, "desc" if descending else "asc")))
             assert position is not None
-            page = index.select(position.query, position.after, 1, position.shown)
+            page = index.select(position, 1)
             if page.tasks:
                 check_there_and_back(cursor.following(position, page.tasks))
 

@@ -224,8 +224,8 @@ def test_it_is_matched_selected_and_carried_in_cursors(params: dict[str, Any]) -
     assert [one for one in MANY if asked.matches(one)] == [one for one in MANY if one in want]
     position, found = Position(asked), list[Task]()
     while True:
-        page = index.select(position.query, position.after, 7, position.shown)
-        assert page == page_of(asked, want, position.after, 7, position.shown)
+        page = index.select(position, 7)
+        assert page == page_of(position, want, 7)
         found += page.tasks
         assert page.total == len(want)
         if not page.more:

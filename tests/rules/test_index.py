@@ -37,7 +37,7 @@ def pages(select: Callable[[Position], QueryPage], query: Query) -> list[QueryPa
 
 def selected(index: Index, limit: int) -> Callable[[Position], QueryPage]:
     """The pages of an index."""
-    return lambda position: index.select(position.query, position.after, limit, position.shown)
+    return lambda position: index.select(position, limit)
 
 
 def check_pages(found: list[QueryPage], expected: list[Task], limit: int) -> None:
@@ -83,7 +83,7 @@ def test_reports_in_any_order_leave_what_they_leave_in_a_dict(drawn: list[Task |
             dict_put(model, step)
         check_same(index, model)
     everything = Query(orderBy="createdAt", order="asc")
-    assert index.select(everything, None, 100).tasks == plain.listed(list(model.values()), everything, None)
+    assert index.select(Position(everything), 100).tasks == plain.listed(list(model.values()), everything, None)
 
 
 @thorough
@@ -95,7 +95,7 @@ def test_reports_at_once_are_as_one_after_the_other(drawn: list[Task | str], bat
     for each in batch:
         dict_put(model, each)
     check_same(index, model)
-    assert index.select(query, None, 100).tasks == plain.listed(list(model.values()), query, None)
+    assert index.select(Position(query), 100).tasks == plain.listed(list(model.values()), query, None)
 
 
 def filled(drawn: list[Task | str]) -> tuple[Index, dict[str, Task]]:
@@ -122,9 +122,7 @@ def test_a_filtered_list_is_the_plain_definition(
     check_pages(pages(selected(index, limit), query), expected, limit)
     # What a scan makes of tasks in no order (DESIGN 7) is the same.
     matching = [t for t in sorted(model.values(), key=lambda t: t.raw) if query.matches(t, default_method)]
-    check_pages(
-        pages(lambda position: page_of(query, matching, position.after, limit, position.shown), query), expected, limit
-    )
+    check_pages(pages(lambda position: page_of(position, matching, limit), query), expected, limit)
 
 
 @settings(thorough, max_examples=200)
@@ -133,12 +131,12 @@ def test_a_page_that_is_kept_is_the_one_that_would_be_made_anew(
     drawn: list[Task | str], queries: list[Query], limit: int, default_method: str | None
 ) -> None:
     """Whatever changes between two times that the same list is asked for."""
-    index = Index()
+    index, again = Index(), [Position(query, comes_again=True) for query in queries]
 
     def check() -> None:
-        for query in queries:
-            anew = index.select(Query(**query.values), None, limit)
-            assert index.select(query, None, limit, comes_again=True) == anew
+        for position in again:
+            anew = index.select(Position(Query(**position.query.values)), limit)
+            assert index.select(position, limit) == anew
 
     for at, step in enumerate(drawn):
         check()
@@ -156,18 +154,18 @@ def test_a_page_that_is_kept_is_the_one_that_would_be_made_anew(
 
 
 def test_the_same_page_is_made_once() -> None:
-    index, query = Index(), Query()
+    index, again = Index(), Position(Query(), comes_again=True)
     index.put(report("a", "working", 1, 1))
-    page = index.select(query, None, 10, comes_again=True)
-    assert index.select(query, None, 10, comes_again=True) is page
-    assert index.select(query, None, 11, comes_again=True) is not page, "another size"
-    assert index.select(Query(), None, 10, comes_again=True) is not page, "another query"
+    page = index.select(again, 10)
+    assert index.select(again, 10) is page
+    assert index.select(again, 11) is not page, "another size"
+    assert index.select(Position(Query(), comes_again=True), 10) is not page, "another query"
     index.put(report("b", "working", 1, 1))
-    assert index.select(query, None, 10, comes_again=True).total == 2
+    assert index.select(again, 10).total == 2
     index.put(report("b", "failed", 1, 2))
-    assert [t.status for t in index.select(query, None, 10, comes_again=True).tasks] == ["failed", "working"]
+    assert [t.status for t in index.select(again, 10).tasks] == ["failed", "working"]
     index.remove("b")
-    assert index.select(query, None, 10, comes_again=True).tasks == page.tasks
+    assert index.select(again, 10).tasks == page.tasks
 
 
 anywhere = st.tuples(plain.instants, st.sampled_from([*plain.IDS, "nobody"]))
@@ -189,10 +187,8 @@ def test_a_page_begins_behind_any_place_even_where_no_task_is_and_without_what_w
     behind = [t for t, place in places if follows(place, after) and t.id not in shown]
     digests = frozenset(map(digest, shown))
     matching = [t for t in sorted(model.values(), key=lambda t: t.raw) if query.matches(t)]
-    for page in (
-        index.select(query, SortKey(*after), limit, digests),
-        page_of(query, matching, SortKey(*after), limit, digests),
-    ):
+    position = Position(query, SortKey(*after), digests)
+    for page in (index.select(position, limit), page_of(position, matching, limit)):
         assert page.tasks == behind[:limit]
         assert page.total == len(expected)
         assert page.more is (len(behind) > limit)
@@ -200,7 +196,7 @@ def test_a_page_begins_behind_any_place_even_where_no_task_is_and_without_what_w
 
 def test_an_empty_index_has_one_empty_page() -> None:
     for query in (Query(), Query(taskIds=frozenset({"a"})), Query(status=frozenset({"failed"}))):
-        assert Index().select(query, None, 10) == QueryPage([], 0, False, 0)
+        assert Index().select(Position(query), 10) == QueryPage([], 0, False, 0)
     assert len(Index()) == 0
     assert Index().size_bytes == 0
     assert Index().get("a") is None
@@ -277,7 +273,7 @@ def test_tasks_that_come_and_go_by_the_thousand_leave_nothing() -> None:
         for report in reversed(MANY) if batch % 2 else MANY:
             index.remove(report.id)
         assert len(index) == index.size_bytes == 0
-        assert index.select(Query(), None, 10) == QueryPage([], 0, False, 0)
+        assert index.select(Position(Query()), 10) == QueryPage([], 0, False, 0)
 
 
 def test_a_task_created_in_the_past_by_the_thousand() -> None:
@@ -415,19 +411,19 @@ def test_a_method_that_was_seen_is_not_forgotten() -> None:
         found = index.get("a")
         assert found is not None
         assert (found.method, found.status, found.raw) == ("tools/call", "completed", listed.raw)
-    assert index.select(Query(methods=frozenset({"prompts/get"})), None, 10).total == 0
-    assert index.select(Query(methods=frozenset({"tools/call"})), None, 10).tasks == [found]
+    assert index.select(Position(Query(methods=frozenset({"prompts/get"}))), 10).total == 0
+    assert index.select(Position(Query(methods=frozenset({"tools/call"}))), 10).tasks == [found]
 
 
 def test_the_default_method_counts_from_when_it_is_known() -> None:
     index = Index()
     index.put(task.parse(plain.raw_task("a", "working", None, None)))
     other = Query(methods=frozenset({"prompts/get"}))
-    assert index.select(other, None, 10).total == 1
+    assert index.select(Position(other), 10).total == 1
     index.default_method = "tools/call"
-    assert index.select(other, None, 10).total == 0
+    assert index.select(Position(other), 10).total == 0
     index.default_method = None
-    assert index.select(other, None, 10).total == 1
+    assert index.select(Position(other), 10).total == 1
 
 
 def test_what_is_known_already_changes_nothing() -> None:

@@ -80,7 +80,7 @@ def read(raw: bytes, method: str | None) -> Task:
 def used(index: Index) -> None:
     """What else is done with the strings of an index: cursors, what replicas are told, walks, look-ups."""
     position = Position(Query(status=frozenset({"working", "completed"})))
-    while (page := index.select(position.query, position.after, 50, position.shown)).more:
+    while (page := index.select(position, 50)).more:
         position = cursor.following(position, page.tasks)
         assert cursor.decode(cursor.encode(position)) == position
     for tasks in index.parts():
@@ -128,10 +128,10 @@ def test_statuses_and_methods_that_others_choose_make_few_groups(told_first: boo
         raw = plain.raw_task(f"t-{number}", f"status-{number}", f"2026-01-01T00:{number % 60:02}:00Z", None)
         index.put(task.parse(raw, None if told_first else method))
     assert len(index._groups) <= METHODS_MAX + 1
-    assert index.select(Query(), None, 1).total == 1000
-    assert index.select(Query(status=frozenset(task.STATUSES)), None, 1).total == 0
+    assert index.select(Position(Query()), 1).total == 1000
+    assert index.select(Position(Query(status=frozenset(task.STATUSES))), 1).total == 0
     # The first ones are known; the others are tasks of unknown method (DESIGN 5.3).
-    known = index.select(Query(methods=frozenset({"method/1"})), None, 1000)
+    known = index.select(Position(Query(methods=frozenset({"method/1"}))), 1000)
     assert known.total == 1000 - METHODS_MAX + 1
     assert index.method_of("t-1") == "method/1"
     assert index.method_of("t-0") is index.method_of("t-999") is None

@@ -87,7 +87,7 @@ def test_a_page_ends_at_its_bytes_and_cursors_skip_and_repeat_nothing(
     limits = IndexLimits(page_size=limit, page_bytes_max=bytes_max)
 
     def selected(position: Position) -> QueryPage:
-        return index.select(position.query, position.after, limit, position.shown, bytes_max)
+        return index.select(position, limit, bytes_max)
 
     for select, asked in ((selected, query), (selected, by_id), (scanned(tasks, limits, at_once), query)):
         pages = followed(select, asked)
