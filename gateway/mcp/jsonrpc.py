@@ -13,7 +13,7 @@ import codecs
 import re
 from contextlib import suppress
 from functools import lru_cache
-from typing import Annotated, Any, Final, Literal, Protocol, TypeAlias
+from typing import Annotated, Any, Final, Literal, Protocol, TypeAlias, TypeVar
 
 import msgspec
 import orjson
@@ -68,10 +68,21 @@ _BOM: Final = b"\xef\xbb\xbf"
 _BEFORE_TEXT: Final = b"\xef\xbb\xbf\xfe\xff\0 \t\r\n"  # in UTF-8, and in UTF-16 and UTF-32, which some clients read
 _NO_UTF_8: Final = b"\xff\xff"  # stands for an escaped backslash meanwhile
 
+UNREADABLE: Final = (msgspec.MsgspecError, RecursionError, UnicodeDecodeError)  # JSON can be nested too deeply
+_Read = TypeVar("_Read")
+
 _message = msgspec.json.Decoder(Message)
 _members = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _items = msgspec.json.Decoder(list[msgspec.Raw])
 _key = msgspec.json.Decoder(str)
+
+
+def decoded(decoder: msgspec.json.Decoder[_Read], data: bytes | msgspec.Raw) -> _Read | None:
+    """What a decoder reads in `data`; None if it cannot."""
+    try:
+        return decoder.decode(data)
+    except UNREADABLE:
+        return None
 
 
 def parse(data: bytes) -> Message | None:
@@ -124,7 +135,7 @@ def _parse_legible(data: bytes) -> Message | None:
         return None
     try:
         message = _decoded(copy)
-    except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError):
+    except UNREADABLE:
         return None
     if b"\\ufffd" in bytes(message.id) and (span := find(copy, "id")):
         message.id = msgspec.Raw(data[slice(*span)])
@@ -133,10 +144,8 @@ def _parse_legible(data: bytes) -> Message | None:
 
 def batch_size(data: bytes) -> int:
     """How many messages a batch has (2025-03-26); 0 if `data` is no array."""
-    try:
-        return len(_items.decode(data))
-    except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError):
-        return 0
+    items = decoded(_items, data)
+    return 0 if items is None else len(items)
 
 
 def looks_like_messages(data: bytes) -> bool:
@@ -174,7 +183,7 @@ def member(value: msgspec.Raw | bytes | bytearray, name: str) -> msgspec.Raw:
     """
     try:
         return _only(name).decode(value).value
-    except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError):
+    except UNREADABLE:
         return ABSENT
 
 
@@ -192,10 +201,7 @@ def _only(name: str) -> msgspec.json.Decoder[_Only]:
 
 def members(value: msgspec.Raw | bytes) -> dict[str, msgspec.Raw]:
     """The members of a small raw JSON object, by name; none if it is no object."""
-    try:
-        return _members.decode(value)
-    except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError):
-        return {}
+    return decoded(_members, value) or {}
 
 
 def same_id(one: msgspec.Raw | bytes, other: msgspec.Raw | bytes) -> bool:
@@ -318,7 +324,5 @@ def code_of(error: msgspec.Raw | bytes) -> int | None:
     """The code of a raw JSON-RPC error; None if it has none."""
     if not bytes(error):
         return None  # as nearly always: to find it out by an exception takes long
-    try:
-        return _error.decode(error).code
-    except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError):
-        return None
+    found = decoded(_error, error)
+    return None if found is None else found.code

@@ -113,7 +113,7 @@ def parse_page(response: Message) -> tuple[list[msgspec.Raw], str | None]:
         if len(data) > _SMALL_PAGE_BYTES:
             _entries.decode(data)  # stops at the first item that is no task: there may be millions
         page = _page.decode(data)
-    except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as error:
+    except jsonrpc.UNREADABLE as error:
         raise TaskError(str(error)) from None
     return page.tasks or [], page.nextCursor or None
 
@@ -133,6 +133,7 @@ class _Entries(msgspec.Struct):
 
 _page = msgspec.json.Decoder(_ListResult)
 _entries = msgspec.json.Decoder(_Entries)
+_entry = msgspec.json.Decoder(_Entry)
 
 
 def _makes_task(request: Message) -> bool:
@@ -158,11 +159,5 @@ def _of_error(request: Message | None, response: Message) -> Observation | None:
 
 
 def _named(names: msgspec.Raw) -> str | None:
-    try:
-        return msgspec.json.decode(names, type=_Named).taskId
-    except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError):
-        return None
-
-
-class _Named(msgspec.Struct):
-    taskId: str
+    found = jsonrpc.decoded(_entry, names)
+    return None if found is None else found.taskId

@@ -14,6 +14,8 @@ from typing import Any, Final, TypeAlias
 
 import msgspec
 
+from gateway.mcp.jsonrpc import UNREADABLE, decoded
+
 STATUSES: Final = ("working", "input_required", "completed", "failed", "cancelled")
 TERMINAL: Final = frozenset({"completed", "failed", "cancelled"})
 OTHER: Final = "(other)"
@@ -156,7 +158,7 @@ def parse(raw: bytes | msgspec.Raw, method: str | None = None) -> Task:
     """The task in `raw`. Raises TaskError, which says what is wrong."""
     try:
         wire = _read(raw)
-    except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as error:
+    except UNREADABLE as error:
         raise TaskError(str(error)) from None
     task_id = wire.taskId
     if len(task_id) > ID_CHARS_MAX:
@@ -184,23 +186,9 @@ def _read(raw: bytes | msgspec.Raw) -> _Plain:
         return _plain.decode(raw)
     except msgspec.ValidationError:
         wire = _any.decode(raw)
-        created = _text_of(wire.createdAt)
-        updated = _text_of(wire.lastUpdatedAt) if bytes(wire.lastUpdatedAt) else created
-        return _Plain(wire.taskId, wire.status, created, updated, _number_of(wire.ttl))
-
-
-def _number_of(raw: msgspec.Raw) -> float | None:
-    try:
-        return _number.decode(raw)
-    except msgspec.MsgspecError:
-        return None
-
-
-def _text_of(raw: msgspec.Raw) -> str:
-    try:
-        return _text.decode(raw)
-    except (msgspec.MsgspecError, UnicodeDecodeError):
-        return ""
+        created = decoded(_text, wire.createdAt) or ""
+        updated = (decoded(_text, wire.lastUpdatedAt) or "") if bytes(wire.lastUpdatedAt) else created
+        return _Plain(wire.taskId, wire.status, created, updated, decoded(_number, wire.ttl))
 
 
 def _reported_instant(text: str) -> Instant:

@@ -18,8 +18,7 @@ What is known:
     shards      ... by one timestamp
     knowledge   as of when it is known
     notes       ... and the states of single tasks
-    sessions    the indexes of all sessions: whose they are, how much they hold, when they go
-    stored      ... which of them are kept, and which go first
+    sessions    the indexes of all sessions: whose they are, how much they may take, which go first
     replicas    ... shared by several gateways, only if a store is configured
     told        ... what these tell each other of a session
 

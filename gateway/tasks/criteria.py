@@ -15,7 +15,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from functools import cache, partial
 from itertools import islice
-from typing import Any, Final, Literal, NamedTuple, TypeAlias
+from typing import Any, Final, Literal, TypeAlias
 
 import msgspec
 import orjson
@@ -235,43 +235,25 @@ class Params(msgspec.Struct):
     meta: msgspec.Raw = msgspec.field(default=jsonrpc.ABSENT, name="_meta")
 
 
-class _Decoders(NamedTuple):
-    """If a member is given twice, the last one counts. The decoders with `_only` refuse all other members."""
-
-    params: msgspec.json.Decoder[Params]
-    params_only: msgspec.json.Decoder[Params]
-    filter: msgspec.json.Decoder[msgspec.Struct]
-    filter_only: msgspec.json.Decoder[msgspec.Struct]
-
-
 @cache
-def _decoders() -> _Decoders:
+def _decoder(base: type[msgspec.Struct], only: bool = False) -> msgspec.json.Decoder[Any]:
+    """Reads the members of `base` and the criteria; `only`: and refuses others. Of one given twice the last counts."""
     fields = [(name, msgspec.Raw, jsonrpc.ABSENT) for name in names()]
-
-    def decoder(base: type[msgspec.Struct], only: bool) -> msgspec.json.Decoder[Any]:
-        return msgspec.json.Decoder(msgspec.defstruct("_Read", fields, bases=(base,), forbid_unknown_fields=only))
-
-    return _Decoders(
-        decoder(Params, False), decoder(Params, True), decoder(msgspec.Struct, False), decoder(msgspec.Struct, True)
-    )
+    return msgspec.json.Decoder(msgspec.defstruct("_Read", fields, bases=(base,), forbid_unknown_fields=only))
 
 
 def params(raw: msgspec.Raw | bytes) -> Params:
     """The params of a `tasks/list` as far as they are read; empty if they are no object."""
-    try:
-        return _decoders().params.decode(raw)
-    except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError):
-        return _decoders().params.decode(b"{}")
+    found: Params | None = jsonrpc.decoded(_decoder(Params), raw)
+    return params(b"{}") if found is None else found
 
 
 def ignored(raw: msgspec.Raw | bytes) -> list[str]:
     """The names of unread members in the params of a `tasks/list`: some of them, then "..." if there are more."""
-    try:
-        _decoders().params_only.decode(raw)
-    except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError):
-        some, more = _unknown(bytes(raw), params(raw))
-        return [*some, "..."] if more else list(some)
-    return []
+    if jsonrpc.decoded(_decoder(Params, only=True), raw) is not None:
+        return []
+    some, more = _unknown(bytes(raw), params(raw))
+    return [*some, "..."] if more else list(some)
 
 
 def _unknown(raw: bytes, known: msgspec.Struct) -> tuple[dict[str, bytes], bool]:
@@ -315,14 +297,9 @@ def _in_filter(raw: bytes, faults: list[Fault]) -> list[Given]:
     """The criteria in `params.filter`. Its faults go to `faults`."""
     if raw in (b"", b"null"):
         return []
-    decoders = _decoders()
-    try:
-        return _present("filter.", decoders.filter_only.decode(raw))
-    except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError):
-        pass  # it has other members, or is no object
-    try:
-        members = decoders.filter.decode(raw)
-    except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError):
+    if (members := jsonrpc.decoded(_decoder(msgspec.Struct, only=True), raw)) is not None:
+        return _present("filter.", members)
+    if (members := jsonrpc.decoded(_decoder(msgspec.Struct), raw)) is None:
         faults.append(fault("filter", raw, "an object that holds criteria"))
         return []
     some, more = _unknown(raw, members)

@@ -22,7 +22,7 @@ import zlib
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections.abc import Sequence
 from functools import cache
-from typing import Annotated, Any, Final, Protocol, TypeAlias
+from typing import Annotated, Any, Final, TypeAlias
 
 import msgspec
 
@@ -71,17 +71,9 @@ _After: TypeAlias = tuple[str, Annotated[str, msgspec.Meta(max_length=ID_CHARS_M
 _Shown: TypeAlias = Annotated[bytes, msgspec.Meta(max_length=8 * _SHOWN_MAX)]  # digests of eight bytes
 
 
-class _Unpacked(Protocol):
-    """The JSON of a cursor as it is read. `criteria` has a member for each criterion: None if it is not given."""
-
-    criteria: Any
-    after: tuple[str, str]
-    shown: bytes
-
-
 @cache
-def _decoder() -> msgspec.json.Decoder[_Unpacked]:
-    """The decoder of the JSON in a cursor, made from the declared criteria."""
+def _decoder() -> msgspec.json.Decoder[Any]:
+    """The decoder of the JSON in a cursor, made from the declared criteria. One that is not given is None."""
     fields = [(name, criterion.kind.packed | None, None) for name, criterion in CRITERIA.items()]
     criteria = msgspec.defstruct("_Criteria", fields, forbid_unknown_fields=True)
     members = [("criteria", criteria), ("after", _After), ("shown", _Shown)]
@@ -147,23 +139,17 @@ def decode(text: str) -> Position | None:
         spelled.refuse(text, ALLOWED)
 
 
-def _position(said: _Unpacked) -> Position:
-    """The position that a cursor holds. Raises NotAllowed."""
+def _position(said: Any) -> Position:
+    """The position that the JSON of a cursor has. Raises NotAllowed."""
     given = {
         name: packed if (unpack := criterion.kind.unpack) is None else unpack(packed)
         for name, criterion in CRITERIA.items()
         if (packed := getattr(said.criteria, name)) is not None
     }
-    return Position(Query(**given), _after(said.after), _digests(said.shown))
-
-
-def _after(said: tuple[str, str]) -> SortKey:
-    instant, task_id = said
-    return SortKey(UNKNOWN if instant == _UNKNOWN else unpack_instant(instant), task_id)
+    instant, task_id = said.after
+    after = SortKey(UNKNOWN if instant == _UNKNOWN else unpack_instant(instant), task_id)
+    shown = frozenset(int.from_bytes(said.shown[at : at + 8]) for at in range(0, len(said.shown), 8))
+    return Position(Query(**given), after, shown)
 
 
 _UNKNOWN: Final = pack_instant(UNKNOWN)
-
-
-def _digests(shown: bytes) -> frozenset[int]:
-    return frozenset(int.from_bytes(shown[at : at + 8]) for at in range(0, len(shown), 8))

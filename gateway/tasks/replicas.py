@@ -269,7 +269,7 @@ class SharedSessions(Sessions):
     def tell_all(self) -> Iterator[None]:
         """Tell the store everything again that the servers cannot be asked for, piece by piece."""
         yield from self.servers.tell_all()
-        for count, session in enumerate([*self._in_use.values(), *(session for _, session in self._sessions.all())]):
+        for count, session in enumerate([*self._in_use.values(), *self._sessions.all()]):
             if not session.oversize:
                 yield from _shared(session).tell_all()
             if count % _SESSIONS_AT_ONCE == _SESSIONS_AT_ONCE - 1:

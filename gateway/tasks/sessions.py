@@ -9,6 +9,7 @@ keep (`Life`). No result of `initialize` can be asked for again, so it is kept a
 """
 
 import asyncio
+from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterator
 from contextlib import suppress
 from enum import Enum
@@ -27,7 +28,6 @@ from gateway.tasks.index import METHOD_CHARS_MAX, Index
 from gateway.tasks.knowledge import Knowledge, Record
 from gateway.tasks.notes import NEVER
 from gateway.tasks.passing import Access, Heard, access_after
-from gateway.tasks.stored import Stored
 
 _SESSION_OVERHEAD_BYTES: Final = 4096
 SERVERS_MAX: Final = 100_000  # results of `initialize`: 730 bytes each, 73 MB in all
@@ -66,15 +66,12 @@ class Session(Record):
         self.oversize = False  # the upstream lists more than an index may hold
         self.asks = Asks()
         self.list_bytes = 0  # of JSON, in all pages of the last crawl
+        self.stored_bytes = 0  # as `Stored` has counted it last
+        self.used_at = 0.0  # while it is stored
 
     @property
     def size_bytes(self) -> int:
         return super().size_bytes + _SESSION_OVERHEAD_BYTES
-
-    @property
-    def in_use(self) -> bool:
-        """Whether a request uses it."""
-        return self.asks.in_use
 
     def __del__(self) -> None:
         with suppress(RuntimeError):  # without an event loop nothing can be delayed
@@ -153,6 +150,64 @@ class Servers:
             self._servers.pop(key, None)
 
 
+class Stored:
+    """The stored sessions, least recently used first, within limits of bytes, of number and of idle time.
+
+    `size_bytes` is the sum of their sizes as last counted. `retire` gets each that is evicted, expires, or is too
+    large; not one that is taken out. A use stands in the way of every answer to `tasks/get`, and costs the same however
+    many there are.
+    """
+
+    def __init__(self, limits: config.IndexLimits, retire: Callable[[Session], None]) -> None:
+        self.size_bytes = 0
+        self.limits = limits
+        self._retire = retire
+        self._by_key: OrderedDict[Key, Session] = OrderedDict()
+
+    def get(self, key: Key) -> Session | None:
+        """The stored session of that key; it does not count as used."""
+        return self._by_key.get(key)
+
+    def all(self) -> list[Session]:
+        """All of them, the least recently used first."""
+        return list(self._by_key.values())
+
+    def use(self, session: Session, now: float) -> bool:
+        """Store it, or count its size anew, as used now. Others go for it. False if it is itself too large: it goes."""
+        key = session.key
+        if self._by_key.get(key) is not session:
+            self.take_out(key)
+            self._by_key[key] = session
+        size_bytes = session.size_bytes
+        self.size_bytes += size_bytes - session.stored_bytes
+        session.stored_bytes, session.used_at = size_bytes, now
+        self._by_key.move_to_end(key)
+        if size_bytes > self.limits.memory_bytes_max:
+            self._let_go(key)
+            return False
+        while self.size_bytes > self.limits.memory_bytes_max or len(self._by_key) > self.limits.sessions_max:
+            self._let_go(next(iter(self._by_key)))
+        return True
+
+    def expire(self, now: float) -> None:
+        """Take out what has been idle for too long."""
+        while self._by_key and now - next(iter(self._by_key.values())).used_at >= self.limits.idle_timeout:
+            self._let_go(next(iter(self._by_key)))
+
+    def take_out(self, key: Key) -> Session | None:
+        """Take out the session of that key."""
+        session = self._by_key.pop(key, None)
+        if session is not None:
+            self.size_bytes -= session.stored_bytes
+            session.stored_bytes = 0
+        return session
+
+    def _let_go(self, key: Key) -> None:
+        session = self.take_out(key)
+        assert session is not None
+        self._retire(session)
+
+
 class Sessions:
     """All sessions, by key."""
 
@@ -161,21 +216,18 @@ class Sessions:
         self.request_ids = RequestIds()
         self._limits = limits
         self._clock = clock
-        self._sessions = self._stored(limits)
+        self._sessions = Stored(limits, self._retire)
         self._lost: TTLCache[Key, float] = TTLCache(limits.sessions_max, _LOST_KEPT_S, timer=clock)
         """When stored sessions went."""
         self._in_use: WeakValueDictionary[Key, Session] = WeakValueDictionary()  # provisional or parting
         self._of_one: WeakValueDictionary[tuple[str, bytes, bytes], WeakSet[Session]] = WeakValueDictionary()
         """The sessions of one upstream, target and `Mcp-Session-Id`. They end together."""
 
-    def _stored(self, limits: config.IndexLimits) -> Stored[Session]:
-        return Stored(limits.memory_bytes_max, limits.sessions_max, limits.idle_timeout, self._retire)
-
     def _retire(self, session: Session) -> None:
         """Evict or expire a session. Requests that already use it keep it, and lookups find it, until they end."""
         self._lost[session.key] = self._clock()
         session.life = Life.PARTING
-        if session.in_use:
+        if session.asks.in_use:
             self._in_use[session.key] = session
 
     def take_over(self, limits: config.IndexLimits, changed: Collection[str]) -> None:
@@ -183,15 +235,18 @@ class Sessions:
 
         All other indexes stay: what an exchange under way reports comes only once.
         """
-        old, self._limits = self._sessions.all(), limits
-        self._sessions = self._stored(limits)
-        for session in (*self._in_use.values(), *(session for _, session in old)):
+        stored = self._sessions.all()
+        for session in stored:
+            self._sessions.take_out(session.key)
+        self._limits = self._sessions.limits = limits
+        for session in (*self._in_use.values(), *stored):
             if session.key.upstream in changed:
                 self._lost[session.key] = self._clock()  # in every state: an answer of the old server may be under way
                 self._in_use.pop(session.key, None)
                 session.clear(self._clock())
-        for _, session in [each for each in old if each[0].upstream not in changed]:
-            self._store(session)
+        for session in stored:
+            if session.key.upstream not in changed:
+                self._store(session)
 
     def find(self, key: Key) -> Session | None:
         """The session of that key: stored, or still in use; None if there is neither."""
@@ -219,7 +274,7 @@ class Sessions:
     def _is_left(self, session: Session) -> bool:
         """Whether a session that went cannot be stored again."""
         too_large = session.size_bytes > self._limits.memory_bytes_max
-        return session.life is Life.PARTING and (too_large or not session.in_use)
+        return session.life is Life.PARTING and (too_large or not session.asks.in_use)
 
     def _begin(self, key: Key) -> Session:
         session = self._in_use[key] = self._new(key)
@@ -235,7 +290,7 @@ class Sessions:
         """A provisional session, for a request to hold until it is answered. It notes what passes meanwhile, such as a
         refusal: the answer may be older than that. None if the caller has a stored session, or needs none.
         """
-        if key in self._sessions or self.servers.filters_natively(key):
+        if self._sessions.get(key) is not None or self.servers.filters_natively(key):
             return None
         session = self.open(key)
         return session if session.life is Life.PROVISIONAL else None
@@ -250,7 +305,7 @@ class Sessions:
 
     def _store(self, session: Session) -> None:
         """Store a session, as used now. Others may be evicted for it. If it is too large, it is evicted itself."""
-        if self._sessions.use(session.key, session, self._clock()) and session.life is not Life.STORED:
+        if self._sessions.use(session, self._clock()) and session.life is not Life.STORED:
             session.life = Life.STORED
             self._in_use.pop(session.key, None)
 
@@ -318,7 +373,7 @@ class Sessions:
             self._lost[key] = now
             self._sessions.take_out(key)
             session.life = Life.PROVISIONAL
-            if session.in_use:
+            if session.asks.in_use:
                 self._in_use[key] = session
         session.clear(now)
 
@@ -336,7 +391,7 @@ class Sessions:
 
     def gauges(self) -> dict[str, tuple[str, float]]:
         """What is held now, and its limits: name of the metric to (help, value)."""
-        sessions = [session for _, session in self._sessions.all()]
+        sessions = self._sessions.all()
         return {
             "index_sessions": ("Sessions that have an index.", len(sessions)),
             "index_sessions_max": ("Limit of index_sessions.", self._limits.sessions_max),

@@ -11,6 +11,7 @@ from typing import Final
 import msgspec
 
 from gateway.mcp.capabilities import Server
+from gateway.mcp.jsonrpc import decoded
 from gateway.mcp.task import Task, apart
 from gateway.tasks.index import METHOD_CHARS_MAX
 from gateway.tasks.notes import NOTED_ID_CHARS_MAX
@@ -35,9 +36,6 @@ class _ToldServer(msgspec.Struct, frozen=True):
     filtered: bool
     methods: tuple[str, ...]
 
-
-# JSON can be nested more deeply than a decoder goes.
-_UNREADABLE: Final = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 
 _told = msgspec.json.Decoder(Told)
 _server = msgspec.json.Decoder(_ToldServer)
@@ -74,11 +72,7 @@ def of_server(server: Server) -> bytes:
 
 def server_in(value: bytes | None) -> Server | None:
     """What `initialize` said, by a value; None if it does not say."""
-    if value is None:
-        return None
-    try:
-        told = _server.decode(value)
-    except _UNREADABLE:
+    if value is None or (told := decoded(_server, value)) is None:
         return None
     legible = told.v == _VERSION and len(told.methods) <= 1 and all(len(m) <= METHOD_CHARS_MAX for m in told.methods)
     return Server(told.filtered, told.methods) if legible else None
@@ -87,9 +81,7 @@ def server_in(value: bytes | None) -> Server | None:
 def tasks_in(values: Iterable[bytes]) -> Iterator[Told]:
     """What these values say of tasks."""
     for value in values:
-        try:
-            told = _told.decode(value)
-        except _UNREADABLE:
+        if (told := decoded(_told, value)) is None:
             continue
         legible = len(told.id or "") <= NOTED_ID_CHARS_MAX and len(told.method or "") <= METHOD_CHARS_MAX
         if told.v == _VERSION and legible:

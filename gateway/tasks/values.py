@@ -12,6 +12,7 @@ from typing import Annotated, Any, Final, Literal
 import msgspec
 
 from gateway.mcp import task
+from gateway.mcp.jsonrpc import decoded
 from gateway.mcp.task import EARLIEST, FRACTION_DIGITS_MAX, LATEST, Instant
 
 LIST_ITEMS_MAX: Final = 2_000  # of one criterion
@@ -56,10 +57,9 @@ def strings(what: str, accept: Callable[[str], object]) -> Kind:
     """
 
     def read(raw: bytes) -> frozenset[str] | None:
-        try:
-            items = [msgspec.Raw(raw)] if raw[:1] == b'"' else _items.decode(raw)
-        except (msgspec.MsgspecError, RecursionError):
-            raise NotAllowed(f"an array of {what}") from None
+        items = [msgspec.Raw(raw)] if raw[:1] == b'"' else decoded(_items, raw)
+        if items is None:
+            raise NotAllowed(f"an array of {what}")
         if len(items) > LIST_ITEMS_MAX:
             raise NotAllowed(f"an array of no more than {LIST_ITEMS_MAX} {what}", [b"%d of them" % len(items)])
         texts = [string(item) for item in items]
@@ -86,10 +86,7 @@ def choice(*choices: str) -> Kind:
 
 def string(raw: msgspec.Raw | bytes) -> str | None:
     """The string in raw JSON; None if it is no string."""
-    try:
-        return _string.decode(raw)
-    except (msgspec.MsgspecError, UnicodeDecodeError):
-        return None
+    return decoded(_string, raw)
 
 
 def _read_instant(raw: bytes) -> Instant:

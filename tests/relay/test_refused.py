@@ -80,7 +80,7 @@ def kept(rig: Rig) -> dict[str, Any]:
     sessions = app._sessions
     told = [pool.standing.cors for pool in app._pools.of.values()]
     notes = {
-        "stored": [key for key, _ in sessions._sessions.all()],
+        "stored": [session.key for session in sessions._sessions.all()],
         "in use": list(sessions._in_use),
         "lost": list(sessions._lost),
         "of one session": list(sessions._of_one),

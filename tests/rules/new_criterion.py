@@ -74,7 +74,7 @@ def withdrawn() -> Iterator[None]:
 
 def _forget() -> None:
     of_params = answer.position_of, answer.ignored_of
-    for made in (criteria.names, criteria.defaults, criteria._decoders, cursor._decoder, *of_params):
+    for made in (criteria.names, criteria.defaults, criteria._decoder, cursor._decoder, *of_params):
         made.cache_clear()
 
 

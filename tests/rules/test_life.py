@@ -170,7 +170,7 @@ async def test_whatever_happens_in_whatever_order_leads_only_where_the_table_say
         for happens in chance.choices(happenings, k=DEEDS):
             happens(place)
             found = place.sessions.find(KEY)
-            stored = [session for _, session in place.sessions._sessions.all()]
+            stored = place.sessions._sessions.all()
             assert all(session.life is Life.STORED for session in stored)
             assert found is None or (found.life is Life.STORED) == (found in stored)
     assert changes(watch.steps) == changes(STEPS)
