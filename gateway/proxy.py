@@ -30,7 +30,6 @@ from gateway.tasks import answer
 from gateway.tasks.criteria import BadQuery
 from gateway.tasks.cursor import Position
 from gateway.tasks.guards import Guards
-from gateway.tasks.planner import Planner
 from gateway.tasks.sessions import Sessions
 from gateway.transport.buffers import SMALL_BYTES_MAX
 from gateway.transport.caller import Callers, HttpCaller, Way
@@ -80,7 +79,7 @@ class Proxy:
         self._door = Door(config.listen, config)
         self._callers = Callers(config, pools)
         self._guards = guards
-        self._answerer = answer.Answerer(sessions, Planner(sessions, config.index, metrics, clock), metrics, clock)
+        self._answerer = answer.Answerer(sessions, config.index, metrics, clock)
 
     async def handle(self, exchange: Exchange) -> None:
         """One request of a client, from its head to the end of its response."""

@@ -26,7 +26,6 @@ from gateway.tasks.crawler import OWN
 from gateway.tasks.criteria import BadQuery
 from gateway.tasks.cursor import Position
 from gateway.tasks.passing import PLAIN, UNKNOWN, Heard, Pending, begin
-from gateway.tasks.planner import Planner
 from gateway.tasks.sessions import Sessions
 from gateway.transport.buffers import Account, Buffers
 from gateway.transport.lines import Line, LineParser, Sight
@@ -77,7 +76,7 @@ class StdioProxy:
         self._to_client = Outlet(client, buffers)
         self._to_server = Outlet(server, buffers)
         self._channel = StdioChannel(self._to_server, OWN)
-        self._answerer = answer.Answerer(sessions, Planner(sessions, config.index, counts, clock), counts, clock)
+        self._answerer = answer.Answerer(sessions, config.index, counts, clock)
         self._unanswered = Unanswered()
         self._answering: set[asyncio.Task[None]] = set()
         self._sight: Sight | None = None  # of the client's line that passes in pieces

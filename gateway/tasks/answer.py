@@ -15,16 +15,17 @@ from typing import Any, Final, Generic, TypeVar
 import msgspec
 import orjson
 
+from gateway.config import IndexLimits
 from gateway.errors import GatewayError, Internal, without_frames
 from gateway.identity import Key
 from gateway.mcp import jsonrpc
 from gateway.mcp.capabilities import LAST_REVISION
 from gateway.mcp.jsonrpc import INVALID_PARAMS, Message
 from gateway.tasks import criteria, cursor
-from gateway.tasks.asks import Answer, Outbox
+from gateway.tasks.asks import Outbox
 from gateway.tasks.criteria import BadQuery, Fault, Params
 from gateway.tasks.cursor import Position
-from gateway.tasks.planner import Planner
+from gateway.tasks.planner import Answer, Planner
 from gateway.tasks.ports import Caller, Counts, EndedQuery, Reply
 from gateway.tasks.sessions import Session, Sessions
 from gateway.tasks.values import string
@@ -85,9 +86,9 @@ ignored_of: Final = Once(criteria.ignored)
 class Answerer:
     """Answers filtered `tasks/list` requests."""
 
-    def __init__(self, sessions: Sessions, planner: Planner, counts: Counts, clock: Callable[[], float]) -> None:
+    def __init__(self, sessions: Sessions, limits: IndexLimits, counts: Counts, clock: Callable[[], float]) -> None:
         self._sessions = sessions
-        self._planner = planner
+        self._planner = Planner(sessions, limits, counts, clock)
         self._counts = counts
         self._clock = clock
         self._large = asyncio.Lock()  # one large answer is made in a turn of the loop

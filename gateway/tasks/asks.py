@@ -10,11 +10,8 @@ from collections.abc import Callable, Coroutine, Sequence
 from functools import cached_property
 from typing import Any, Final
 
-import msgspec
-
 from gateway.mcp import jsonrpc
 from gateway.mcp.jsonrpc import Message
-from gateway.tasks.pages import QueryPage
 from gateway.tasks.ports import Reply
 
 _PROGRESS_INTERVAL_S: Final = 0.2
@@ -45,16 +42,6 @@ class Outbox:
         self._progress_due_at, self._progress = now + _PROGRESS_INTERVAL_S, tasks
         params = b'{"progressToken":%b,"progress":%d,"message":"tasks read"}' % (self._progress_token, tasks)
         self.reply.forward(b'{"jsonrpc":"2.0","method":"notifications/progress","params":%b}' % params)
-
-
-class Answer(msgspec.Struct):
-    """A page; the instant it reflects, in seconds since 1970; its outcome, reason and cost in upstream requests."""
-
-    page: QueryPage
-    as_of_unix_s: float
-    outcome: str
-    reason: str
-    requests: int
 
 
 class Ask:

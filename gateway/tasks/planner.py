@@ -10,10 +10,12 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import Final
 
+import msgspec
+
 from gateway.config import IndexLimits
 from gateway.errors import UpstreamBroken, UpstreamFailed, UpstreamRefused
 from gateway.tasks import freshness
-from gateway.tasks.asks import Answer, Ask, Outbox, together
+from gateway.tasks.asks import Ask, Outbox, together
 from gateway.tasks.crawler import TASKS_AT_ONCE, Crawler
 from gateway.tasks.criteria import Query
 from gateway.tasks.cursor import Position
@@ -22,10 +24,21 @@ from gateway.tasks.pages import UNLIMITED, QueryPage
 from gateway.tasks.passing import PLAIN
 from gateway.tasks.ports import Caller, Counts
 from gateway.tasks.refreshes import Crawl, Delta, Knock, Refresh
-from gateway.tasks.scan import Scanner, Selection
+from gateway.tasks.scan import Scan, Selection
 from gateway.tasks.sessions import Forgotten, Session, Sessions, TooLarge
 
+_SCANNED: Final = "the session is larger than an index may be"
 _ROUNDS_MAX: Final = 100  # of planning for one query; each round learns something
+
+
+class Answer(msgspec.Struct):
+    """A page; the instant it reflects, in seconds since 1970; its outcome, reason and cost in upstream requests."""
+
+    page: QueryPage
+    as_of_unix_s: float
+    outcome: str
+    reason: str
+    requests: int
 
 
 def _hold_nothing(_size_bytes: int) -> None:
@@ -42,7 +55,6 @@ class Planner:
         self._clock = clock
         self._ages = Ages(limits.max_age, limits.full_crawl_interval)
         self._in_turn = asyncio.Lock()
-        self._scanner = Scanner(limits, counts, clock, self._on_message)
 
     def at_once(self, session: Session, position: Position) -> Answer | None:
         """The answer to a query, if nothing must be asked of the upstream for it; else None."""
@@ -118,7 +130,7 @@ class Planner:
             except Forgotten:
                 continue
             except TooLarge:
-                scanned = await self._scanner.answer(session, caller, outbox, position)
+                scanned = await self._from_scan(session, caller, outbox, position)
                 if scanned is not None:
                     return scanned
 
@@ -149,6 +161,27 @@ class Planner:
                 requests += made
                 reasons.append(plan.reason)
         raise UpstreamBroken("the upstream's tasks change faster than they can be asked for")
+
+    async def _from_scan(self, session: Session, caller: Caller, outbox: Outbox, position: Position) -> Answer | None:
+        """The answer of a scan (DESIGN 7.8); None if an index may hold the session again by then."""
+        scan = session.asks.next_scan
+        crawler: Crawler | None = None
+        if not isinstance(scan, Scan):
+            if caller.toll is not None:
+                caller.toll.pay(1)
+            scan = Scan(session, self._limits, self._clock)
+            crawler = Crawler(caller, self._limits, self._counts, self._on_message(session, scan))
+            scan.begin(scan.run(crawler))
+        selection = Selection(position, self._limits, outbox.reply.hold)
+        scan.selections.append(selection)
+        try:
+            await scan.join(outbox)
+        finally:
+            scan.selections.remove(selection)
+        if scan.began_unix_s is None:
+            return None
+        requests = 0 if crawler is None else crawler.requests
+        return Answer(selection.page, scan.began_unix_s, "scanned", _SCANNED, requests)
 
     def _plan(self, session: Session, query: Query, came_at: float) -> Plan:
         return freshness.plan(session.known, session.index, query, came_at, self._ages)

@@ -7,22 +7,18 @@ each id that it read.
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Callable, Collection
 from contextlib import aclosing
-from typing import Final
 
 from gateway.config import IndexLimits
 from gateway.errors import Overloaded, without_frames
 from gateway.mcp.task import Task
-from gateway.tasks.asks import Answer, Ask, Outbox
+from gateway.tasks.asks import Ask
 from gateway.tasks.crawler import TASKS_AT_ONCE, Crawler
 from gateway.tasks.cursor import Position
 from gateway.tasks.index import size_of
 from gateway.tasks.pages import QueryPage, cut, first
-from gateway.tasks.ports import Caller, Counts
 from gateway.tasks.sessions import Session
-
-_REASON: Final = "the session is larger than an index may be"
 
 
 class Selection:
@@ -64,10 +60,10 @@ class Selection:
 class Scan(Ask):
     """One reading of all pages, and the queries that it serves."""
 
-    def __init__(self, session: Session, began_at: float) -> None:
-        super().__init__(session.asks, (), began_at)
+    def __init__(self, session: Session, limits: IndexLimits, clock: Callable[[], float]) -> None:
+        super().__init__(session.asks, (), clock())
+        self._session, self._limits, self._clock = session, limits, clock
         self.selections: list[Selection] = []
-        self.requests = 0
         self.began_unix_s: float | None = None  # None before all is read; stays so if an index may hold the session
         session.asks.next_scan = self
 
@@ -77,75 +73,40 @@ class Scan(Ask):
         if self._asks.next_scan is self:
             self._asks.next_scan = None
 
-
-class Scanner:
-    """Answers queries from scans. `on_message` makes the function that takes the other messages on a scan's streams."""
-
-    def __init__(
-        self,
-        limits: IndexLimits,
-        counts: Counts,
-        clock: Callable[[], float],
-        on_message: Callable[[Session, Ask], Callable[[bytes], Awaitable[None]]],
-    ) -> None:
-        self._limits = limits
-        self._counts = counts
-        self._clock = clock
-        self._on_message = on_message
-
-    async def answer(self, session: Session, caller: Caller, outbox: Outbox, position: Position) -> Answer | None:
-        """The answer to a query; None if an index may hold the session again by then. Raises GatewayError."""
-        joined = session.asks.next_scan
-        scan = joined if isinstance(joined, Scan) else Scan(session, self._clock())
-        if scan is not joined:
-            if caller.toll is not None:
-                caller.toll.pay(1)
-            scan.begin(self._run(session, caller, scan))
-        selection = Selection(position, self._limits, outbox.reply.hold)
-        scan.selections.append(selection)
+    async def run(self, crawler: Crawler) -> None:
+        """Read all pages once nothing else reads them. Raises GatewayError."""
         try:
-            await scan.join(outbox)
-        finally:
-            scan.selections.remove(selection)
-        if scan.began_unix_s is None:
-            return None
-        return Answer(selection.page, scan.began_unix_s, "scanned", _REASON, 0 if scan is joined else scan.requests)
-
-    async def _run(self, session: Session, caller: Caller, scan: Scan) -> None:
-        try:
-            while (reading := session.asks.get(None)) is not None:
+            while (reading := self._asks.get(None)) is not None:
                 await reading.over()
-            scan.end()
-            scan.add([None])
-            if session.oversize:
-                await self._read(session, caller, scan)
+            self.end()
+            self.add([None])
+            if self._session.oversize:
+                await self._read(crawler)
         finally:
-            scan.end()
+            self.end()
 
-    async def _read(self, session: Session, caller: Caller, scan: Scan) -> None:
-        crawler = Crawler(caller, self._limits, self._counts, self._on_message(session, scan))
-        began_unix_s = time.time()
+    async def _read(self, crawler: Crawler) -> None:
+        session, limits, began_unix_s = self._session, self._limits, time.time()
         seen: set[int] = set()
         pages, list_bytes, size_bytes = 0, 0, 0
         async with aclosing(crawler.pages()) as reading:
             async for read in reading:
                 unique = list({t.id: t for t in read.tasks if hash(t.id) not in seen}.values())
                 seen.update(hash(task.id) for task in unique)
-                await self._select(session, scan, unique)
+                await self._select(unique)
                 pages += 1
                 list_bytes += read.size_bytes
                 size_bytes += sum(map(size_of, unique))
                 if read.following is not None:
-                    scan.progress(len(seen))
-        limits = self._limits
+                    self.progress(len(seen))
         session.oversize = len(seen) > limits.tasks_max or size_bytes + session.size_bytes > limits.memory_bytes_max
         session.list_bytes = list_bytes
         session.known.end_scan(pages, self._clock())
-        scan.requests, scan.began_unix_s = crawler.requests, began_unix_s
+        self.began_unix_s = began_unix_s
 
-    async def _select(self, session: Session, scan: Scan, tasks: list[Task]) -> None:
+    async def _select(self, tasks: list[Task]) -> None:
         for start in range(0, len(tasks), TASKS_AT_ONCE):
-            for selection in tuple(scan.selections):
-                if selection in scan.selections:  # its requestor may have left meanwhile
-                    selection.take(tasks[start : start + TASKS_AT_ONCE], session.index.default_method)
+            for selection in tuple(self.selections):
+                if selection in self.selections:  # its requestor may have left meanwhile
+                    selection.take(tasks[start : start + TASKS_AT_ONCE], self._session.index.default_method)
                 await asyncio.sleep(0)

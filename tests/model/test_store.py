@@ -20,7 +20,6 @@ from gateway.store.carrier import StoreState
 from gateway.store.redis_store import RedisStore
 from gateway.store.waiting import READ_AT_ONCE
 from gateway.tasks import answer, told
-from gateway.tasks.planner import Planner
 from gateway.tasks.replicas import SharedSessions
 from tests.model.resp import STORE_PORT, Redis
 from tests.model.virtual import WIRE_S, VirtualLoop
@@ -380,8 +379,7 @@ def test_a_query_that_is_cancelled_while_it_waits_for_the_store_waits_no_longer(
     async def scenario(rig: Rig) -> None:
         await rig.start()
         await rig.redis.become("stopped")
-        planner = Planner(rig.sessions, rig.index, Metrics(), rig.loop.time)
-        answerer = answer.Answerer(rig.sessions, planner, Metrics(), rig.loop.time)
+        answerer = answer.Answerer(rig.sessions, rig.index, Metrics(), rig.loop.time)
         query = jsonrpc.parse(b'{"jsonrpc":"2.0","id":7,"method":"tasks/list","params":{"status":["working"]}}')
         cancel = jsonrpc.parse(b'{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":7}}')
         assert query is not None and cancel is not None
