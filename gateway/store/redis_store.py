@@ -51,28 +51,18 @@ class RedisStore:
             self._carrier.waiting.put(name, server)
             self._carrier.soon()
 
-    def add(self, key: Key, new: Iterable[bytes], old: Iterable[bytes] = ()) -> None:
+    def add(self, key: Key, new: Iterable[bytes], old: Iterable[bytes] = (), owed: bool = False) -> None:
         """Add entries, as `tasks/ports.py` has it."""
         if (name := self._names.of_entries(key)) is not None:
-            self._carrier.waiting.add(name, list(new), list(old))
-            self._carrier.soon()
-
-    def end(self, key: Key, new: Iterable[bytes], old: Iterable[bytes]) -> None:
-        """Replace entries, as `tasks/ports.py` has it."""
-        if (name := self._names.of_entries(key)) is not None:
-            self._carrier.waiting.end(Ending(name, tuple(new), tuple(old)))
+            if owed:
+                self._carrier.waiting.end(Ending(name, tuple(new), tuple(old)))
+            else:
+                self._carrier.waiting.add(name, list(new), list(old))
             self._carrier.soon()
 
     def drop(self, key: Key) -> None:
-        """Forget all entries."""
-        self._drop(self._names.of_entries(key))
-
-    def drop_server(self, key: Key) -> None:
-        """Forget the value of a session."""
-        self._drop(self._names.of_value(key))
-
-    def _drop(self, name: str | None) -> None:
-        if name is not None:
+        """Forget a session, as `tasks/ports.py` has it."""
+        for name in filter(None, (self._names.of_value(key), self._names.of_entries(key))):
             self._carrier.waiting.end(Ending(name))
             self._carrier.soon()
 

@@ -116,8 +116,8 @@ class Read(NamedTuple):
 class SharedStore(Protocol):
     """What the replicas share. It never raises: a store that fails says nothing (DESIGN 12).
 
-    Nothing waits for what is written. An entry stands once, however often it is added. If a write
-    of `put` or `add` is lost, everything is told again. Any other lost write is repeated.
+    Nothing waits for what is written. An entry stands once, however often it is added. If a write is lost,
+    everything is told again; one of `drop`, or of what is `owed`, is repeated itself.
     """
 
     @property
@@ -127,17 +127,14 @@ class SharedStore(Protocol):
     def put(self, key: Key, server: bytes) -> None:
         """Keep the value of a session. The identity does not count."""
 
-    def add(self, key: Key, new: Iterable[bytes], old: Iterable[bytes] = ()) -> None:
-        """Take the entries in `old` out, then add those in `new` behind all others. The session is in use."""
+    def add(self, key: Key, new: Iterable[bytes], old: Iterable[bytes] = (), owed: bool = False) -> None:
+        """Take the entries in `old` out, then add those in `new` behind all others. The session is in use.
 
-    def end(self, key: Key, new: Iterable[bytes], old: Iterable[bytes]) -> None:
-        """Take the entries in `old` out, then add those in `new`: what they say will not be told again."""
+        `owed`: what they say would not be among everything that is told again.
+        """
 
     def drop(self, key: Key) -> None:
-        """Forget all entries."""
-
-    def drop_server(self, key: Key) -> None:
-        """Forget the value of a session, for every identity."""
+        """Forget the value of a session, for every identity, and all entries."""
 
     async def read(self, key: Key, after: int) -> Read | None:
         """What the store has, behind the place `after`; None if it does not say so in time."""

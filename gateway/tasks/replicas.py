@@ -77,14 +77,10 @@ class SharedSession(Session):
         new = {i: value for i, was in before.items() if (value := self._news(i, *was)) is not None}
         if new:
             self._store.add(self.key, new.values(), map(told.of_gone, new))
-        self._tell_gone(self._store.end, heard_of)
         # Of any id a stranger can ask. Such a hint may be lost while the store fails: it displaces no other's.
-        self._tell_gone(self._store.add, others)
-
-    def _tell_gone(self, tell: Callable[[Key, list[bytes], list[bytes]], None], old: dict[str, list[bytes]]) -> None:
-        """Tell that tasks are gone, in place of the values by which they may be there."""
-        if old:
-            tell(self.key, list(map(told.of_gone, old)), list(chain.from_iterable(old.values())))
+        for gone, owed in ((heard_of, True), (others, False)):
+            if gone:
+                self._store.add(self.key, map(told.of_gone, gone), chain.from_iterable(gone.values()), owed)
 
     def _may_be(self, task_id: str) -> bool:
         """Whether a task may be there. Another replica may know one of which nothing was heard here."""
@@ -105,7 +101,7 @@ class SharedSession(Session):
         return [told.of_task(task_id, method) for method in {None, self.index.method_of(task_id)}]
 
     def lose_many(self) -> None:
-        self._store.end(self.key, [told.DOUBT], [told.DOUBT])
+        self._store.add(self.key, [told.DOUBT], [told.DOUBT], owed=True)
 
     def hear(self, said: Iterable[Told], asked_at: float) -> None:
         """Take in what other replicas told by `asked_at`. Methods are believed; the server is asked for all else."""
@@ -175,7 +171,6 @@ class SharedServers(Servers):
     def end(self, key: Key) -> None:
         super().end(key)
         self._told.pop(key.of_all, None)
-        self._store.drop_server(key)
 
     def _tell(self, key: Key) -> None:
         """Tell the store of a session, unless it has heard of it."""
