@@ -104,7 +104,7 @@ class Proxy:
                 position = position if is_cancelled else self._position(message, caller, exchange)
             if position is not None and message is not None:
                 kind = "answered"
-                self._journal.began(exchange, message)
+                self._journal.began(message, exchange)
                 reply = HttpReply(exchange, caller)
                 if is_cancelled:
                     reply.end()

@@ -44,8 +44,8 @@ from gateway.transport.stdio import (
 )
 
 if TYPE_CHECKING:
-    from gateway.operate.journal import StdioJournal
-    from gateway.operate.metrics import Metrics, Spans
+    from gateway.operate.journal import Journal
+    from gateway.operate.metrics import Metrics
 
 log = logging.getLogger("taskgate.request")
 
@@ -65,7 +65,7 @@ class StdioProxy:
         buffers: Buffers,
         counts: "Metrics | NoCounts",
         clock: Callable[[], float],
-        journal: "StdioJournal | None" = None,
+        journal: "Journal | None" = None,
     ) -> None:
         self._limits = config.limits
         self._journal = journal
@@ -123,7 +123,7 @@ class StdioProxy:
             self._unanswered.cancel(jsonrpc.id_of(jsonrpc.member(message.params, "requestId")))
         if message.is_request:
             held = self._sessions.claim(KEY) if observe.is_observed(message) else None
-            above = self._counts.spans.traceparent(message) if self._counts.spans is not None else ""
+            above = self._journal.traceparent(message) if self._journal is not None else ""
             self._unanswered.note(Passed(observe.essence(message), self._clock(), held, traceparent=above))
             self._counts.upstream_request(KEY.upstream, message.method or "")
         return False
@@ -156,8 +156,8 @@ class StdioProxy:
         reply = StdioReply(self._to_client, account, size_bytes)
         code: int | None = None
         failed: GatewayError | None = None
-        if self._counts.spans is not None:
-            self._counts.spans.began(message)
+        if self._journal is not None:
+            self._journal.began(message, None)
         try:
             if len(self._answering) > self._limits.connections_max:
                 raise Overloaded(f"{self._limits.connections_max} queries are under way (limits.connections_max)")
@@ -173,7 +173,8 @@ class StdioProxy:
         finally:
             account.close()
             if self._journal is not None:
-                self._journal.ended("answered", message, self._clock() - began_at, "", code, failed, None)
+                seconds = self._clock() - began_at
+                self._journal.ended_over_stdio("answered", message, seconds, "", code, failed, None)
 
     # ---- from the server ----
 
@@ -233,8 +234,8 @@ class StdioProxy:
     def _ended(self, passed: Passed | None, code: int | None, task_id: str | None) -> None:
         """A request of the client's was answered, by an error if there is a code."""
         if self._journal is not None and passed is not None:
-            seconds = self._clock() - passed.at
-            self._journal.ended("relayed", passed.request, seconds, passed.traceparent, code, None, task_id)
+            request, seconds, above = passed.request, self._clock() - passed.at, passed.traceparent
+            self._journal.ended_over_stdio("relayed", request, seconds, above, code, None, task_id)
 
     def _is_unreadable(self, message_id: Id) -> bool:
         """A response that is no JSON ends the wait for it all the same. Returns whether it stays here."""
@@ -293,8 +294,6 @@ def _pending(passed: Passed | None) -> Pending:
 
 class NoCounts:
     """Nothing is counted: no listener would show it."""
-
-    spans: "Spans | None" = None
 
     def _nothing(self, *_: object, **__: object) -> None:
         pass

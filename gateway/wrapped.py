@@ -23,8 +23,9 @@ from gateway.transport.pipes import PipeSink, PipeSource
 from gateway.transport.stdio import KEY, UNANSWERED_MAX
 
 if TYPE_CHECKING:
-    from gateway.operate.journal import StdioJournal
+    from gateway.operate.journal import Journal
     from gateway.operate.metrics import Gauge, Metrics
+    from gateway.operate.traces import Tracing
 
 log = logging.getLogger("taskgate.request")
 
@@ -36,7 +37,7 @@ class Wrapped:
     """The gateway between two pairs of streams, until the server's process ends."""
 
     def __init__(
-        self, streams: Streams, config: StdioConfig, counts: "Metrics | NoCounts", journal: "StdioJournal | None" = None
+        self, streams: Streams, config: StdioConfig, counts: "Metrics | NoCounts", journal: "Journal | None" = None
     ) -> None:
         loop = asyncio.get_running_loop()
         buffers = self._buffers = Buffers(config.limits.held_bytes_max)
@@ -142,21 +143,22 @@ async def _serve(child: Child, config: StdioConfig, admin: Address | None) -> in
 
     tracing = Tracing(config.traces.endpoint)
     try:
-        return await _stand_between(child, config, tracing.metrics(), admin)
+        return await _stand_between(child, config, tracing, admin)
     finally:
         await tracing.close()
 
 
-async def _stand_between(child: Child, config: StdioConfig, metrics: "Metrics | None", admin: Address | None) -> int:
+async def _stand_between(child: Child, config: StdioConfig, tracing: "Tracing | None", admin: Address | None) -> int:
     """Serve. What only an operator needs is imported here: that takes longer than all else together."""
-    if admin is None and metrics is None and not log.isEnabledFor(logging.INFO):
+    if admin is None and tracing is None and not log.isEnabledFor(logging.INFO):
         return await Wrapped(child.streams, config, NoCounts()).run(_end_of(child))
-    from gateway.operate.journal import StdioJournal
+    from gateway.operate.journal import Journal
     from gateway.operate.metrics import Metrics
 
-    metrics = metrics or Metrics()
+    metrics = Metrics() if tracing is None else tracing.metrics()
     metrics.serves([KEY.upstream])
-    wrapped = Wrapped(child.streams, config, metrics, StdioJournal(metrics, config.log, KEY.upstream))
+    journal = Journal(metrics, config.log) if tracing is None else tracing.journal(metrics, config.log)
+    wrapped = Wrapped(child.streams, config, metrics, journal)
     ended = _end_of(child)
     return await (wrapped.run(ended) if admin is None else _show(wrapped, ended, child.name, metrics, admin))
 

@@ -1,7 +1,6 @@
-"""For operators: what they see of the gateway. It knows `mcp`, `config` and `errors`.
+"""For operators: what they see of the gateway. No other room knows it.
 
 journal   the record of each request: metrics, a line of the log and of the audit, a row of the page
-audit     the line for each operation on tasks that changes something
 metrics   what is counted
 traces    spans of requests, off unless configured
 logs      how log lines are written

@@ -6,22 +6,36 @@
     the client left before the answer      failed, at info
     anything else                          request, at info with `log.access`, else at debug
 
-In: a request, its response, its error. Out: one line, with the fields that find the request in other logs.
-Always: no token, query string or body; no id of a session or a task.
+    a request with `params.task`           audit, at info, as `create`, with `log.audit`
+    `tasks/cancel`                         audit, at info, as `cancel`, with `log.audit`
+
+In: a request, its response, its error. Out: lines with the fields that find the request in other logs.
+Always: no token, query string or body; no id of a session or a task. In the audit digests stand for the ids, and for
+the caller: with an id one can find its lines; from a line nobody learns an id.
 """
 
+import hashlib
 import logging
-from typing import Final, Protocol, cast
+from typing import TYPE_CHECKING, Final, cast
+
+import msgspec
 
 from gateway.config import Log, StdioLog
 from gateway.errors import GatewayError, UpstreamRefused
+from gateway.identity import Key
+from gateway.mcp import jsonrpc
 from gateway.mcp.jsonrpc import INTERNAL_ERROR, Message
-from gateway.operate import audit
 from gateway.operate.logs import printable
 from gateway.operate.metrics import Metrics, coded, named
 from gateway.operate.recent import Reason
+from gateway.transport.stdio import KEY
+
+if TYPE_CHECKING:
+    from gateway.transport.caller import HttpCaller
+    from gateway.transport.exchange import Exchange
 
 log = logging.getLogger("taskgate.request")
+audit_log = logging.getLogger("taskgate.audit")
 
 CLIENT_LEFT: Final = 499  # the status of a request whose client left before a response began, as nginx has it
 _METHOD_CHARS_MAX: Final = 100
@@ -29,62 +43,16 @@ _PATH_CHARS_MAX: Final = 200
 _ID_CHARS_MAX: Final = 128
 
 
-class LoggedFields(Protocol):
-    """The header fields of a request."""
-
-    def get(self, name: bytes) -> bytes | None:
-        """The value of the field of that name, in lower case."""
-
-
-class LoggedWire(Protocol):
-    """The connection of a request."""
-
-    @property
-    def address(self) -> str:
-        """The client's address."""
-
-
-class LoggedUpstream(Protocol):
-    """The upstream of a request."""
-
-    @property
-    def name(self) -> str: ...
-
-
-class LoggedCaller(audit.AuditedCaller, Protocol):
-    """The caller of a request, and its upstream."""
-
-    @property
-    def upstream(self) -> LoggedUpstream: ...
-
-
-class LoggedRequest(Protocol):
-    """A client's request. `status`, `error_code` and `task_id` say what came of it, once it has ended."""
-
-    method: bytes
-    target: bytes
-    status: int
-    error_code: int | None
-    task_id: str | None
-    traceparent: str
-
-    @property
-    def headers(self) -> LoggedFields: ...
-
-    @property
-    def connection(self) -> LoggedWire: ...
-
-
 class Journal:
     """Records each request that has ended. It is also told when a query begins."""
 
-    def __init__(self, metrics: Metrics, config: Log) -> None:
+    def __init__(self, metrics: Metrics, config: Log | StdioLog) -> None:
         self._metrics = metrics
         self._level = logging.INFO if config.access else logging.DEBUG
         self._audits = config.audit
 
-    def began(self, request: LoggedRequest, message: Message | None) -> None:
-        """A query begins. `ended` follows."""
+    def began(self, message: Message | None, exchange: "Exchange | None") -> None:
+        """A query begins. Over stdio it has a task of its own, and no exchange."""
 
     def traceparent(self, message: Message) -> str:
         """The `traceparent` of a message that is not kept; empty if it has none, or if no span is made."""
@@ -92,8 +60,8 @@ class Journal:
 
     def ended(
         self,
-        request: LoggedRequest,
-        caller: LoggedCaller | None,
+        exchange: "Exchange",
+        caller: "HttpCaller | None",
         kind: str,
         message: Message | None,
         seconds: float,
@@ -101,34 +69,21 @@ class Journal:
     ) -> None:
         """A request has ended. `kind` is relayed, answered or refused; `message` is the message in its body."""
         upstream = caller.upstream.name if caller is not None else ""
-        status, code = request.status or CLIENT_LEFT, request.error_code
+        status, code = exchange.status or CLIENT_LEFT, exchange.error_code
         if error is not None:
             code = None if isinstance(error, UpstreamRefused) else error.code
         method = message.method if message is not None else None
-        told = count(self._metrics, upstream, kind, method or request.method.decode(), status, seconds, error, code)
+        told = self._count(upstream, kind, method or exchange.method.decode(), status, seconds, error, code)
+        did = _action(message) if self._audits and caller is not None else None
         level = logging.INFO if told else self._level
-        did = audit.action(message) if self._audits and caller is not None else None
         if did is None and not log.isEnabledFor(level):
             return
-        said = _said(request, upstream, kind, method, status, seconds)
-        said |= told
+        said = {**_request(exchange, upstream, kind, method), "status": status, "seconds": round(seconds, 6), **told}
         log.log(level, "failed" if told else "request", extra=said)
         if did is not None and caller is not None and message is not None:
-            audit.write(did, caller, audit.task_of(message, request.task_id), said)
+            _audit(did, caller.key, exchange.task_id or _task_in(message), said)
 
-
-class StdioJournal:
-    """The same over stdio: one client, one session, no status; a line of the log does not tell them apart."""
-
-    digests = b"", b""
-
-    def __init__(self, metrics: Metrics, config: StdioLog, upstream: str) -> None:
-        self._metrics = metrics
-        self._level = logging.INFO if config.access else logging.DEBUG
-        self._audits = config.audit
-        self._upstream = upstream
-
-    def ended(
+    def ended_over_stdio(
         self,
         kind: str,
         message: Message,
@@ -138,46 +93,47 @@ class StdioJournal:
         error: GatewayError | None,
         task_id: str | None,
     ) -> None:
-        """A request was answered, by an error if there is a `code`; `task_id` is that of the task in the answer."""
-        metrics, upstream, method = self._metrics, self._upstream, message.method or ""
-        told = count(metrics, upstream, kind, method, 200, seconds, error, code)
-        if metrics.spans is not None:
-            metrics.spans.done(kind, message, traceparent, seconds, code, str(told.get("failure", "")))
-        said = {"upstream": upstream, "kind": kind, "method": method[:_METHOD_CHARS_MAX], "seconds": round(seconds, 6)}
-        said |= told
+        """A request was answered over stdio: by an error if there is a `code`, or with the task of that id.
+
+        There is one client, one session and no status, so the lines tell none apart. `traceparent` is the message's.
+        """
+        method = message.method or ""
+        told = self._count(KEY.upstream, kind, method, 200, seconds, error, code)
+        said: dict[str, object] = {"upstream": KEY.upstream, "kind": kind, "method": method[:_METHOD_CHARS_MAX]}
+        said |= {"seconds": round(seconds, 6), **told}
         log.log(logging.INFO if told else self._level, "failed" if told else "request", extra=said)
-        if self._audits and (did := audit.action(message)) is not None:
-            audit.write(did, self, audit.task_of(message, task_id), said)
+        if self._audits and (did := _action(message)) is not None:
+            _audit(did, KEY, task_id or _task_in(message), said)
 
-
-def count(
-    metrics: Metrics,
-    upstream: str,
-    kind: str,
-    method: str,
-    status: int,
-    seconds: float,
-    error: GatewayError | None,
-    code: int | None,
-) -> dict[str, object]:
-    """Count a request, and show it on the page; if it failed, with the others that failed so. Returns why it failed."""
-    metrics.request(upstream, kind, method, status, seconds)
-    if error is not None:
-        metrics.failure(upstream, error.kind)
-    if code is not None:
-        metrics.rpc_error(upstream, code)
-    told = why(error, code, status)
-    if told or metrics.recent.is_watched:
-        metrics.recent.request(
-            Reason(upstream, _failure(told, status), status >= 500 or code == INTERNAL_ERROR) if told else None,
-            upstream=upstream,
-            kind=kind,
-            method=named(method),
-            status=status,
-            seconds=seconds,
-            why=printable(str(told.get("why", ""))),
-        )
-    return told
+    def _count(
+        self,
+        upstream: str,
+        kind: str,
+        method: str,
+        status: int,
+        seconds: float,
+        error: GatewayError | None,
+        code: int | None,
+    ) -> dict[str, object]:
+        """Count a request, and show it on the page. Returns why it failed; empty if it did not."""
+        metrics = self._metrics
+        metrics.request(upstream, kind, method, status, seconds)
+        if error is not None:
+            metrics.failure(upstream, error.kind)
+        if code is not None:
+            metrics.rpc_error(upstream, code)
+        told = why(error, code, status)
+        if told or metrics.recent.is_watched:
+            metrics.recent.request(
+                Reason(upstream, _failure(told, status), status >= 500 or code == INTERNAL_ERROR) if told else None,
+                upstream=upstream,
+                kind=kind,
+                method=named(method),
+                status=status,
+                seconds=seconds,
+                why=printable(str(told.get("why", ""))),
+            )
+        return told
 
 
 def why(error: GatewayError | None, code: int | None, status: int) -> dict[str, object]:
@@ -200,16 +156,43 @@ def _failure(said: dict[str, object], status: int) -> str:
     return f"{failure} {status}" if failure in ("UpstreamStatus", "UpstreamRefused") else failure
 
 
-def _said(
-    request: LoggedRequest, upstream: str, kind: str, method: str | None, status: int, seconds: float
-) -> dict[str, object]:
-    """The fields of a request's line: those that find it in other logs, and its outcome."""
-    said: dict[str, object] = {"upstream": upstream, "kind": kind, "http_method": request.method.decode("latin-1")}
+def _request(exchange: "Exchange", upstream: str, kind: str, method: str | None) -> dict[str, object]:
+    """The fields of a request that find it in other logs."""
+    said: dict[str, object] = {"upstream": upstream, "kind": kind, "http_method": exchange.method.decode("latin-1")}
     if method is not None:
         said["method"] = method[:_METHOD_CHARS_MAX]
-    said["path"] = request.target.partition(b"?")[0].decode("latin-1")[:_PATH_CHARS_MAX]
-    said["client"] = request.connection.address
-    given = request.headers.get(b"x-request-id") or request.headers.get(b"traceparent")
+    said["path"] = exchange.target.partition(b"?")[0].decode("latin-1")[:_PATH_CHARS_MAX]
+    said["client"] = exchange.connection.address
+    given = exchange.headers.get(b"x-request-id") or exchange.headers.get(b"traceparent")
     if given is not None:
         said["request_id"] = given.decode("latin-1")[:_ID_CHARS_MAX]
-    return {**said, "status": status, "seconds": round(seconds, 6)}
+    return said
+
+
+def _action(message: Message | None) -> str | None:
+    """What a request does to tasks; None if it changes none."""
+    if message is None or not message.is_request:
+        return None
+    if message.method == "tasks/cancel":
+        return "cancel"
+    return "create" if bytes(jsonrpc.member(message.params, "task")) else None
+
+
+def _task_in(message: Message) -> str | None:
+    """The id of the task that the params of a request name; None if they name none."""
+    try:
+        return msgspec.json.decode(jsonrpc.member(message.params, "taskId"), type=str)
+    except (msgspec.MsgspecError, UnicodeDecodeError):
+        return None
+
+
+def _audit(did: str, key: Key, task_id: str | None, said: dict[str, object]) -> None:
+    """Write a line of the audit. The digests in `key` are empty over stdio. `said` is what the request's line says."""
+    extra: dict[str, object] = {"action": did}
+    if key.identity:
+        extra["caller"] = key.identity.hex()
+    if key.session:
+        extra["session"] = key.session.hex()
+    if task_id is not None:
+        extra["task"] = hashlib.blake2b(task_id.encode(), digest_size=16).hexdigest()
+    audit_log.info("audit", extra=extra | said)

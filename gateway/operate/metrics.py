@@ -12,9 +12,9 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from importlib.metadata import version
-from itertools import accumulate
+from itertools import accumulate, chain
 from time import time
-from typing import Final, Protocol, TypeAlias
+from typing import Final, TypeAlias
 
 from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
@@ -22,9 +22,11 @@ from prometheus_client.registry import Collector
 from prometheus_client.utils import floatToGoString
 
 from gateway.errors import GatewayError
-from gateway.mcp.jsonrpc import Message
 from gateway.operate.logs import printable
 from gateway.operate.recent import Recent
+from gateway.tasks.ports import EndedQuery
+
+VERSION: Final = version("taskgate")
 
 # The bounds of histograms. A relayed ping takes 0.2 ms, a crawl minutes.
 SECONDS: Final = (
@@ -57,19 +59,6 @@ Gauge: TypeAlias = tuple[str, float | Mapping[str, float]]
 """A help text, and a value; or values by upstream."""
 
 
-class CountedQuery(Protocol):
-    """What became of a query, as `tasks/ports.py` has it."""
-
-    upstream: str
-    outcome: str
-    reason: str
-    requests: int
-    spared_requests: int
-    spared_bytes: int
-    tasks: int
-    total: int
-
-
 def named(method: str) -> str:
     """The value of the label for a method."""
     return method if method in _METHODS else "other"
@@ -80,49 +69,32 @@ def coded(code: int) -> str:
     return str(code) if code in _CODES else "other"
 
 
-class Spans(Protocol):
-    """Makes spans of requests over stdio (traces.py)."""
-
-    def traceparent(self, message: Message) -> str:
-        """The `traceparent` of a message that is not kept; empty if it has none."""
-
-    def began(self, message: Message) -> None:
-        """A query begins, in a task of its own. Its steps are below it."""
-
-    def done(
-        self, kind: str, message: Message, traceparent: str, seconds: float, code: int | None, failure: str
-    ) -> None:
-        """A request was answered; if there is a `code`, by an error."""
-
-
 class Metrics:
     """All metrics of one gateway, in a registry of their own."""
-
-    spans: Spans | None = None  # with traces, over stdio
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
         ProcessCollector(registry=self.registry)
-        self._tables = _Tables()
-        self.registry.register(self._tables)
+        self._families = _Families()
+        self.registry.register(self._families)
         self.recent = Recent(time)
-        self.version = version("taskgate")
         self.reload_succeeded, self.reloaded_at = True, time()
         self.began_at = self.reloaded_at
         self._counters()
-        self._durations = self._tables.histogram(
+        histogram = self._families.histogram
+        self._durations = histogram(
             "request_duration_seconds", "Time until a response was whole.", "upstream", "kind", "method"
         )
-        self._response_seconds = self._tables.histogram(
+        self._response_seconds = histogram(
             "upstream_response_seconds",
             "Time until the head of a response; without GETs of clients and tasks/result, which wait for news.",
             "upstream",
         )
-        self._crawl_seconds = self._tables.histogram("crawl_duration_seconds", "Time that a crawl took.", "upstream")
+        self._crawl_seconds = histogram("crawl_duration_seconds", "Time that a crawl took.", "upstream")
         self.gauges(self._own_gauges)
 
     def _counters(self) -> None:
-        counter = self._tables.counter
+        counter = self._families.counter
         self._requests = counter("requests", "Requests of clients.", "upstream", "kind", "method", "status")
         self._made = counter("upstream_requests", "Requests made upstream.", "upstream", "method")
         self._queries = counter(
@@ -142,12 +114,12 @@ class Metrics:
         self._rpc_errors = counter(
             "jsonrpc_errors", "JSON-RPC errors that clients got, the gateway's own included.", "upstream", "code"
         )
-        self._refused = counter("connections_refused", "Connections of clients that were not served.", "why")
-        for why in _REFUSALS:
-            self._refused[(why,)] = 0
-        self._handshakes = counter("tls_handshake_failures", "TLS handshakes of clients that failed.", "reason")
-        for reason in _HANDSHAKES:
-            self._handshakes[(reason,)] = 0
+        self._refused = counter(
+            "connections_refused", "Connections of clients that were not served.", "why", known=_REFUSALS
+        )
+        self._handshakes = counter(
+            "tls_handshake_failures", "TLS handshakes of clients that failed.", "reason", known=_HANDSHAKES
+        )
         self._store_failures = counter(
             "store_failures", "Failures of the store, which the gateway works without.", "why"
         )
@@ -191,7 +163,7 @@ class Metrics:
         """A crawl has ended, well or not."""
         self._crawl_seconds[(upstream,)].add(seconds)
 
-    def query(self, ended: CountedQuery) -> None:
+    def query(self, ended: EndedQuery) -> None:
         """A query was answered, or failed."""
         self._queries[ended.upstream, ended.outcome] += 1
         if ended.outcome not in UNANSWERED:
@@ -263,18 +235,13 @@ class Metrics:
 
     def gauges(self, read: Callable[[], dict[str, Gauge]]) -> None:
         """Add gauges: at each scrape `read` returns them by name."""
-        self.registry.register(_Gauges(read))
+        self._families.gauges.append(read)
 
     def _own_gauges(self) -> dict[str, Gauge]:
+        succeeded, at = float(self.reload_succeeded), self.reloaded_at
         return {
-            "config_last_reload_successful": (
-                "1 if the last reload is in force, or there was none.",
-                float(self.reload_succeeded),
-            ),
-            "config_last_reload_success_timestamp_seconds": (
-                "When the configuration in force was read.",
-                self.reloaded_at,
-            ),
+            "config_last_reload_successful": ("1 if the last reload is in force, or there was none.", succeeded),
+            "config_last_reload_success_timestamp_seconds": ("When the configuration in force was read.", at),
         }
 
     def exposition(self) -> bytes:
@@ -301,17 +268,17 @@ _ByLabels: TypeAlias = defaultdict[tuple[str | int, ...], int]
 _Histogram: TypeAlias = defaultdict[tuple[str, ...], _Durations]
 
 
-class _Tables(Collector):
-    """Counters and histograms as tables by the values of their labels."""
+class _Families(Collector):
+    """Counters and histograms, as tables by the values of their labels; and gauges, which are read at each scrape."""
 
     def __init__(self) -> None:
         self._counters: list[tuple[str, str, tuple[str, ...], _ByLabels]] = []
         self._histograms: list[tuple[str, str, tuple[str, ...], _Histogram]] = []
-        self._version = version("taskgate")
+        self.gauges: list[Callable[[], dict[str, Gauge]]] = []
 
-    def counter(self, name: str, text: str, *labels: str) -> _ByLabels:
-        """A new counter: the table to count in."""
-        counts: _ByLabels = defaultdict(int)
+    def counter(self, name: str, text: str, *labels: str, known: Iterable[str] = ()) -> _ByLabels:
+        """A new counter: the table to count in. The `known` values of its one label are shown from the start."""
+        counts: _ByLabels = defaultdict(int, {(value,): 0 for value in known})
         self._counters.append((name, text, labels, counts))
         return counts
 
@@ -334,20 +301,13 @@ class _Tables(Collector):
                 histogram.add_metric(given, list(zip(bounds, accumulate(each.counts), strict=True)), each.seconds)
             yield histogram
         build = GaugeMetricFamily("taskgate_build_info", "What runs; always 1.", labels=["version", "python"])
-        build.add_metric([self._version, platform.python_version()], 1.0)
+        build.add_metric([VERSION, platform.python_version()], 1.0)
         yield build
-
-
-class _Gauges(Collector):
-    def __init__(self, read: Callable[[], dict[str, Gauge]]) -> None:
-        self._read = read
-
-    def collect(self) -> Iterator[Metric]:
-        for name, (text, given) in self._read().items():
-            if not isinstance(given, Mapping):
-                yield GaugeMetricFamily(f"taskgate_{name}", text, given)
+        for name, (text, value) in chain.from_iterable(read().items() for read in self.gauges):
+            if not isinstance(value, Mapping):
+                yield GaugeMetricFamily(f"taskgate_{name}", text, value)
                 continue
             gauge = GaugeMetricFamily(f"taskgate_{name}", text, labels=["upstream"])
-            for upstream, value in given.items():
-                gauge.add_metric([upstream], value)
+            for upstream, number in value.items():
+                gauge.add_metric([upstream], number)
             yield gauge

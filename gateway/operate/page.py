@@ -20,7 +20,7 @@ import orjson
 from aiohttp import web
 
 from gateway.config import GuardLimits
-from gateway.operate.metrics import Gauge, Metrics
+from gateway.operate.metrics import VERSION, Gauge, Metrics
 from gateway.operate.rates import SLOT_S, Rates
 from gateway.operate.recent import Reason
 
@@ -90,7 +90,7 @@ class Page:
         every, each, reasons = self._rates.show()
         by_upstream = {name: value for name, value in values.items() if isinstance(value, Mapping)}
         shown: dict[str, Any] = {
-            "version": metrics.version,
+            "version": VERSION,
             "now": time(),
             "began_at": metrics.began_at,
             "reload": {"at": metrics.reloaded_at, "refused": not metrics.reload_succeeded},

@@ -14,7 +14,6 @@ import asyncio
 import re
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
-from importlib.metadata import version
 from threading import Thread
 from time import time_ns
 from typing import Final
@@ -28,12 +27,16 @@ from opentelemetry.sdk.trace.export import BatchSpanProcessor
 from opentelemetry.trace import Link, Span, SpanContext, SpanKind, StatusCode, Tracer
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
-from gateway.config import Log, Url
+from gateway.config import Log, StdioLog, Url
 from gateway.errors import GatewayError, UpstreamRefused
 from gateway.mcp import jsonrpc
 from gateway.mcp.jsonrpc import Message
-from gateway.operate.journal import CLIENT_LEFT, Journal, LoggedCaller, LoggedRequest, why
-from gateway.operate.metrics import UNANSWERED, CountedQuery, Metrics, named
+from gateway.operate.journal import CLIENT_LEFT, Journal, why
+from gateway.operate.metrics import UNANSWERED, VERSION, Metrics, named
+from gateway.tasks.ports import EndedQuery
+from gateway.transport.caller import HttpCaller
+from gateway.transport.exchange import Exchange
+from gateway.transport.stdio import KEY
 
 _PATH: Final = "/v1/traces"  # of a collector, unless its URL has another
 _FLUSH_S: Final = 2.0  # for the last spans, at the end of the process
@@ -52,7 +55,7 @@ class Tracing:
     def __init__(self, endpoint: Url) -> None:
         """Raises ValueError if a variable has a value that it may not have."""
         url = f"{endpoint.scheme}://{endpoint.authority}{_PATH if endpoint.path == '/' else endpoint.path}"
-        own = Resource.create({"service.name": "taskgate", "service.version": version("taskgate")})
+        own = Resource.create({"service.name": "taskgate", "service.version": VERSION})
         self._provider = TracerProvider(resource=own.merge(OTELResourceDetector().detect()), shutdown_on_exit=False)
         self._provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter(url)))
         self._tracer = self._provider.get_tracer("taskgate", schema_url=_CONVENTIONS)
@@ -66,7 +69,7 @@ class Tracing:
         """New metrics."""
         return TracedMetrics(self._tracer)
 
-    def journal(self, metrics: Metrics, config: Log) -> Journal:
+    def journal(self, metrics: Metrics, config: Log | StdioLog) -> Journal:
         """A new journal."""
         return TracedJournal(metrics, config, self._tracer)
 
@@ -80,106 +83,89 @@ class Tracing:
 class TracedJournal(Journal):
     """A journal that makes a span of each request."""
 
-    def __init__(self, metrics: Metrics, config: Log, tracer: Tracer) -> None:
+    def __init__(self, metrics: Metrics, config: Log | StdioLog, tracer: Tracer) -> None:
         super().__init__(metrics, config)
         self._tracer = tracer
 
-    def began(self, request: LoggedRequest, message: Message | None) -> None:
+    def began(self, message: Message | None, exchange: Exchange | None) -> None:
         """A query begins. Its span is the current one, so that steps of the query are its children."""
-        context.attach(trace.set_span_in_context(self._begin(request, message, time_ns())))
+        context.attach(trace.set_span_in_context(self._begin("", message, exchange, time_ns())))
 
     def traceparent(self, message: Message) -> str:
-        return _traceparent(message)
+        return _text(jsonrpc.member(jsonrpc.member(message.params, "_meta"), "traceparent"))
 
     def ended(
         self,
-        request: LoggedRequest,
-        caller: LoggedCaller | None,
+        exchange: Exchange,
+        caller: HttpCaller | None,
         kind: str,
         message: Message | None,
         seconds: float,
         error: GatewayError | None,
     ) -> None:
         try:
-            super().ended(request, caller, kind, message, seconds, error)
+            super().ended(exchange, caller, kind, message, seconds, error)
         finally:
             now = time_ns()
-            span = trace.get_current_span()
-            if span is trace.INVALID_SPAN:
-                span = self._begin(request, message, now - round(seconds * 1e9))
-            else:
-                context.attach(context.Context())  # the next request of the connection inherits the context of this one
+            span = self._of_ended(exchange.traceparent, message, exchange, now - round(seconds * 1e9))
             if span.is_recording():
-                self._say(span, request, caller, kind, message, error)
+                span.set_attribute("taskgate.kind", kind)
+                _say_exchange(span, exchange, caller)
+                if message is not None:
+                    _say_message(span, message)
+                code = exchange.error_code if error is None or isinstance(error, UpstreamRefused) else error.code
+                _say_failure(span, code, why(error, exchange.error_code, exchange.status or CLIENT_LEFT))
             span.end(now)
 
-    def _begin(self, request: LoggedRequest, message: Message | None, began_ns: int) -> Span:
-        own = request.traceparent or (self.traceparent(message) if message is not None else "")
-        of_http = (request.headers.get(b"traceparent") or b"").decode("latin-1")
-        return _start(self._tracer, (own, of_http), began_ns)
-
-    @staticmethod
-    def _say(
-        span: Span,
-        request: LoggedRequest,
-        caller: LoggedCaller | None,
+    def ended_over_stdio(
+        self,
         kind: str,
-        message: Message | None,
+        message: Message,
+        seconds: float,
+        traceparent: str,
+        code: int | None,
         error: GatewayError | None,
+        task_id: str | None,
     ) -> None:
-        """Say in a span what the request was, and what came of it."""
-        http_method, status = named(request.method.decode("latin-1")), request.status or CLIENT_LEFT
-        span.set_attributes({"taskgate.kind": kind, "http.request.method": http_method})
-        span.set_attribute("http.response.status_code", status)
-        span.update_name(http_method)
-        if message is not None:
-            _say_message(span, message)
-        span.set_attribute("network.transport", "unix" if request.connection.address == "unix" else "tcp")
-        revision = request.headers.get(b"mcp-protocol-version")
-        if revision is not None and _REVISION.fullmatch(revision):
-            span.set_attribute("mcp.protocol.version", revision.decode())
-        if caller is not None:
-            span.set_attribute("taskgate.upstream", caller.upstream.name)
-        code = request.error_code if error is None or isinstance(error, UpstreamRefused) else error.code
-        failure = why(error, request.error_code, status).get("failure")
-        _say_failure(span, code, None if failure is None else str(failure))
-
-
-class StdioSpans:
-    """Makes a span of each request over stdio. There a message alone says what its trace is."""
-
-    def __init__(self, tracer: Tracer) -> None:
-        self._tracer = tracer
-
-    def traceparent(self, message: Message) -> str:
-        """The `traceparent` of a message that is not kept; empty if it has none."""
-        return _traceparent(message)
-
-    def began(self, message: Message) -> None:
-        """A query begins, in a task of its own. Its span is the current one there."""
-        span = _start(self._tracer, (_traceparent(message),), time_ns())
-        context.attach(trace.set_span_in_context(span))
-
-    def done(
-        self, kind: str, message: Message, traceparent: str, seconds: float, code: int | None, failure: str
-    ) -> None:
-        """A request was answered; if there is a `code`, by an error."""
-        now, span = time_ns(), trace.get_current_span()
-        if span is trace.INVALID_SPAN:
-            span = _start(self._tracer, (traceparent or _traceparent(message),), now - round(seconds * 1e9))
+        super().ended_over_stdio(kind, message, seconds, traceparent, code, error, task_id)
+        now = time_ns()
+        span = self._of_ended(traceparent, message, None, now - round(seconds * 1e9))
         if span.is_recording():
-            span.set_attributes({"taskgate.kind": kind, "taskgate.upstream": "stdio", "network.transport": "pipe"})
+            span.set_attributes({"taskgate.kind": kind, "taskgate.upstream": KEY.upstream, "network.transport": "pipe"})
             _say_message(span, message)
-            _say_failure(span, code, None if code is None else failure)
+            _say_failure(span, code, why(error, code, 200))
         span.end(now)
 
+    def _begin(self, own: str, message: Message | None, exchange: Exchange | None, began_ns: int) -> Span:
+        """A span below the first valid `traceparent` of `own` or the message, and the header; the other is a link."""
+        given = [own or (self.traceparent(message) if message is not None else "")]
+        if exchange is not None:
+            given.append((exchange.headers.get(b"traceparent") or b"").decode("latin-1"))
+        parents = [parent for each in given if (parent := _context(each)).is_valid]
+        above = trace.set_span_in_context(trace.NonRecordingSpan(parents[0])) if parents else context.Context()
+        links = [Link(other) for other in parents[1:] if other != parents[0]]
+        return self._tracer.start_span("request", above, SpanKind.SERVER, links=links, start_time=began_ns)
 
-def _start(tracer: Tracer, traceparents: tuple[str, ...], began_ns: int) -> Span:
-    """A span below the first valid one of `traceparents`, with links to others."""
-    parents = [parent for given in traceparents if (parent := _context(given)).is_valid]
-    above = trace.set_span_in_context(trace.NonRecordingSpan(parents[0])) if parents else context.Context()
-    links = [Link(other) for other in parents[1:] if other != parents[0]]
-    return tracer.start_span("request", above, SpanKind.SERVER, links=links, start_time=began_ns)
+    def _of_ended(self, own: str, message: Message | None, exchange: Exchange | None, began_ns: int) -> Span:
+        """The span of a request that has ended: that of a query is the current one."""
+        span = trace.get_current_span()
+        if span is trace.INVALID_SPAN:
+            return self._begin(own, message, exchange, began_ns)
+        context.attach(context.Context())  # the next request of the connection inherits the context of this one
+        return span
+
+
+def _say_exchange(span: Span, exchange: Exchange, caller: HttpCaller | None) -> None:
+    http_method = named(exchange.method.decode("latin-1"))
+    span.update_name(http_method)
+    span.set_attribute("http.request.method", http_method)
+    span.set_attribute("http.response.status_code", exchange.status or CLIENT_LEFT)
+    span.set_attribute("network.transport", "unix" if exchange.connection.address == "unix" else "tcp")
+    revision = exchange.headers.get(b"mcp-protocol-version")
+    if revision is not None and _REVISION.fullmatch(revision):
+        span.set_attribute("mcp.protocol.version", revision.decode())
+    if caller is not None:
+        span.set_attribute("taskgate.upstream", caller.upstream.name)
 
 
 def _say_message(span: Span, message: Message) -> None:
@@ -191,16 +177,12 @@ def _say_message(span: Span, message: Message) -> None:
         span.set_attribute("jsonrpc.request.id", message_id)
 
 
-def _say_failure(span: Span, code: int | None, failure: str | None) -> None:
+def _say_failure(span: Span, code: int | None, said: dict[str, object]) -> None:
     if code is not None:
         span.set_attribute("rpc.response.status_code", str(code))
-    if failure is not None:
-        span.set_attribute("error.type", failure)
+    if said:
+        span.set_attribute("error.type", str(said["failure"]))
         span.set_status(StatusCode.ERROR)
-
-
-def _traceparent(message: Message) -> str:
-    return _text(jsonrpc.member(jsonrpc.member(message.params, "_meta"), "traceparent"))
 
 
 def _text(raw: Raw) -> str:
@@ -227,9 +209,8 @@ class TracedMetrics(Metrics):
     def __init__(self, tracer: Tracer) -> None:
         super().__init__()
         self._tracer = tracer
-        self.spans = StdioSpans(tracer)
 
-    def query(self, ended: CountedQuery) -> None:
+    def query(self, ended: EndedQuery) -> None:
         super().query(ended)
         span = trace.get_current_span()
         span.set_attribute("taskgate.outcome", ended.outcome)

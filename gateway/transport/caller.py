@@ -121,11 +121,6 @@ class HttpCaller:
         """Whose bucket guards take from."""
         return self.upstream.name, payer(self.headers, self.upstream.identity_headers, self._address)
 
-    @property
-    def digests(self) -> tuple[bytes, bytes]:
-        """The digests of the session (empty if there is none) and of the identity, for the audit."""
-        return self.key.session, self.key.identity
-
     def key_with(self, session_id: bytes) -> Key:
         """The key of the session with that id, which `initialize` has just opened for the caller."""
         who = identity(self.headers, self.upstream.identity_headers)  # of the fields as the upstream sees them

@@ -12,6 +12,7 @@ from contextlib import asynccontextmanager, contextmanager
 from contextvars import copy_context
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from threading import Event, Thread
+from typing import cast
 
 import pytest
 from opentelemetry.context import Context, get_current
@@ -23,6 +24,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 
 from gateway.config import Log
 from gateway.operate.traces import TracedJournal, TracedMetrics
+from gateway.transport.exchange import Exchange
 from gateway.transport.headers import Headers
 from tests.launch import ROOT, Gateways, eventually, held_port, port_of
 from tests.peer import Peer
@@ -359,9 +361,10 @@ def test_a_record_that_fails_ends_its_span_and_leaves_none_to_the_next_request()
     journal = TracedJournal(TracedMetrics(tracer), Log(), tracer)
 
     def query() -> Context:
-        journal.began(OddRequest(), None)
+        request = cast(Exchange, OddRequest())
+        journal.began(None, request)
         with pytest.raises(UnicodeDecodeError):
-            journal.ended(OddRequest(), None, "answered", None, 0.0, None)
+            journal.ended(request, None, "answered", None, 0.0, None)
         return get_current()
 
     assert not copy_context().run(query)

@@ -24,7 +24,7 @@ KNOWS: Final = {
     "identity": set[str](),
     "tasks": {"mcp", "config", "errors", "identity"},
     "transport": {"mcp", "config", "errors", "identity"},
-    "operate": {"mcp", "config", "errors"},
+    "operate": {"mcp", "config", "errors", "identity", "tasks", "transport"},
     "store": {"tasks", "config", "identity"},
 }
 
