@@ -20,7 +20,8 @@ from typing import Any, Final
 from gateway import config
 from gateway.arguments import Flags
 from gateway.client import facts, listing
-from gateway.client.place import Target, started
+from gateway.client.link import Target
+from gateway.client.place import started
 from gateway.client.probe import Probe
 from gateway.client.runs import INTERRUPTED, signalled
 from gateway.client.text import table

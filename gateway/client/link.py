@@ -12,12 +12,14 @@ import os
 import ssl
 from collections.abc import AsyncIterator, Mapping
 from contextlib import suppress
+from pathlib import Path
 from typing import Any, Final, NamedTuple, Self
 
 import aiohttp
 from yarl import URL
 
 from gateway.mcp import jsonrpc, sse
+from gateway.transport.certificates import unusable
 
 REVISION: Final = "2025-11-25"
 INFO: Final = {"name": "taskgate", "version": "1"}
@@ -51,19 +53,36 @@ def object_of(value: Any) -> dict[str, Any]:
     return value if isinstance(value, dict) else {}
 
 
-class Client:
-    """One session, or none if the server has none."""
+class Target(NamedTuple):
+    """A server's address, the fields that each request to it has, and how it is reached."""
 
-    def __init__(
-        self, http: aiohttp.ClientSession, url: str, fields: Mapping[str, str] | None = None, session_id: str = ""
-    ) -> None:
-        self.url = url
+    url: str
+    fields: Mapping[str, str] = {}
+    ca: Path | None = None
+    socket: str | None = None
+
+    def connector(self) -> aiohttp.BaseConnector:
+        """Connections to it. Raises NotAnswered if `ca` cannot be used."""
+        if self.socket is not None:
+            return aiohttp.UnixConnector(self.socket)
+        if not self.url.startswith("https:"):
+            return aiohttp.TCPConnector()
+        try:
+            return aiohttp.TCPConnector(ssl=ssl.create_default_context(cafile=self.ca))
+        except OSError as error:
+            raise NotAnswered(f"--{unusable(error, ca=self.ca)}") from None
+
+
+class Client:
+    """One session, or none if the server has none. Raises NotAnswered if there can be no connections."""
+
+    def __init__(self, place: Target, session_id: str = "", revision: str = "") -> None:
+        self.place = place
         self.session_id = session_id
+        self.revision = revision
         self.requests = 0
         self.received_bytes = 0
-        self.revision = ""
-        self._fields = fields or {}
-        self.http = http
+        self.http = aiohttp.ClientSession(connector=place.connector())
         self._opened = False
 
     async def __aenter__(self) -> Self:
@@ -74,6 +93,7 @@ class Client:
             with suppress(NotAnswered, TimeoutError):
                 async with asyncio.timeout(CLOSING_S):
                     (await self._send("DELETE")).release()
+        await self.http.close()
 
     async def initialize(self) -> dict[str, Any]:
         """Open a session. Returns the result of `initialize`. Raises NotAnswered."""
@@ -84,41 +104,32 @@ class Client:
         (await self._send("POST", {"jsonrpc": "2.0", "method": "notifications/initialized"})).release()
         return said
 
-    def beside(self, http: aiohttp.ClientSession, url: str) -> "Client":
-        """The same session at another address."""
-        other = Client(http, url, self._fields, self.session_id)
-        other.revision = self.revision
-        return other
-
     async def ask(self, method: str, params: Mapping[str, Any]) -> dict[str, Any]:
         """The result of a request. Raises NotAnswered."""
         self.requests += 1
         number = self.requests
-        message = {"jsonrpc": "2.0", "id": number, "method": method, "params": params}
-        response = await self._send("POST", message)
+        response = await self._send("POST", {"jsonrpc": "2.0", "id": number, "method": method, "params": params})
+        url, status, fields = self.place.url, response.status, response.headers
         try:
-            self.session_id = response.headers.get("Mcp-Session-Id", self.session_id)
+            self.session_id = fields.get("Mcp-Session-Id", self.session_id)
             answer = await self._answer(response, number)
         except aiohttp.ClientError as error:
-            raise NotAnswered(f"the answer of {self.url} to {method} broke off: {error}", response.status) from None
+            raise NotAnswered(f"the answer of {url} to {method} broke off: {error}", status) from None
         finally:
             response.close()
         if isinstance(answer, bytes):
-            raise NotAnswered(
-                f"{self.url} answered {method} with {response.status} {response.reason or ''}: {_shown(answer)}",
-                response.status,
-                fields=response.headers,
-            )
+            words = f"{url} answered {method} with {status} {response.reason or ''}: {_shown(answer)}"
+            raise NotAnswered(words, status, fields=fields)
         raw = bytes(answer.result)
         if not raw:
-            words = json.loads(bytes(jsonrpc.member(answer.error, "message")) or b'"no words"')
+            said = json.loads(bytes(jsonrpc.member(answer.error, "message")) or b'"no words"')
             code = jsonrpc.error_code(answer) or 0
-            words = _shown(str(words).encode())
-            raise NotAnswered(f"{self.url} refuses {method}: {words} ({code})", response.status, code, response.headers)
+            words = f"{url} refuses {method}: {_shown(str(said).encode())} ({code})"
+            raise NotAnswered(words, status, code, fields)
         self.received_bytes += len(raw)
         result = json.loads(raw)
         if not isinstance(result, dict):
-            raise NotAnswered(f"{self.url} answered {method} with a result that is no object", response.status)
+            raise NotAnswered(f"{url} answered {method} with a result that is no object", status)
         return result
 
     async def page(self, params: Mapping[str, Any]) -> TaskPage:
@@ -126,8 +137,18 @@ class Client:
         said = await self.ask("tasks/list", params)
         tasks = said.get("tasks") or []
         if not isinstance(tasks, list) or not all(isinstance(task, dict) for task in tasks):
-            raise NotAnswered(f"{self.url} answered tasks/list with something other than a list of tasks")
+            raise NotAnswered(f"{self.place.url} answered tasks/list with something other than a list of tasks")
         return TaskPage(tasks, said.get("nextCursor"), object_of(said.get("_meta")).get("taskgate/total"))
+
+    async def pages(self, params: Mapping[str, Any], first: TaskPage | None = None) -> AsyncIterator[TaskPage]:
+        """The pages of a list, `first` if it is there already. One whose cursor comes again is the last."""
+        page = first or await self.page(params)
+        before = None
+        yield page
+        while page.cursor not in (None, before):
+            before = page.cursor
+            page = await self.page({**params, "cursor": before})
+            yield page
 
     async def _answer(self, response: aiohttp.ClientResponse, number: int) -> jsonrpc.Message | bytes:
         """The response to request `number`; the body, if it is none."""
@@ -136,7 +157,7 @@ class Client:
             async for piece in response.content.iter_any():
                 body += piece
                 if len(body) > ANSWER_BYTES_MAX:
-                    raise NotAnswered(f"{self.url} answered with more than {ANSWER_BYTES_MAX:,} bytes")
+                    raise NotAnswered(f"{self.place.url} answered with more than {ANSWER_BYTES_MAX:,} bytes")
             message = jsonrpc.parse(body)
             return message if message is not None and message.is_response else body
         for _ in range(RESUMED_MAX):
@@ -160,17 +181,17 @@ class Client:
         self, method: str, message: object = None, more: Mapping[str, str] | None = None
     ) -> aiohttp.ClientResponse:
         """The response to any request, its body not yet read. Raises NotAnswered."""
-        fields = {"Accept": _ACCEPT, **self._fields, **(more or {})}
+        fields = {"Accept": _ACCEPT, **self.place.fields, **(more or {})}
         if self.session_id:
             fields["Mcp-Session-Id"] = self.session_id
         if self.revision:
             fields["Mcp-Protocol-Version"] = self.revision
         for _ in range(REDIRECTS_MAX):
-            url = URL(self.url, encoded=True)
+            url = URL(self.place.url, encoded=True)
             try:
                 response = await self.http.request(method, url, json=message, headers=fields, allow_redirects=False)
             except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
-                raise NotAnswered(why(self.url, error)) from None
+                raise NotAnswered(why(self.place.url, error)) from None
             if response.status not in (301, 302, 307, 308):
                 return response
             response.release()
@@ -181,10 +202,10 @@ class Client:
             except ValueError:
                 same = False
             if not same:
-                words = f"{self.url} redirects to {location}, which is another origin: nothing was sent there"
+                words = f"{self.place.url} redirects to {location}, which is another origin: nothing was sent there"
                 raise NotAnswered(words, 300)
-            self.url = str(to)
-        raise NotAnswered(f"{self.url} redirects again and again", 300)
+            self.place = self.place._replace(url=str(to))
+        raise NotAnswered(f"{self.place.url} redirects again and again", 300)
 
 
 async def events(response: aiohttp.ClientResponse) -> AsyncIterator[sse.Event]:

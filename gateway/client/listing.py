@@ -10,12 +10,10 @@ import sys
 from contextlib import AsyncExitStack
 from typing import Any, Final, NamedTuple
 
-import aiohttp
-
 from gateway.client import text
-from gateway.client.link import REVISION, Client, NotAnswered, TaskPage, object_of
-from gateway.client.place import Target, gateway_before
-from gateway.client.probe import Mistake
+from gateway.client.link import REVISION, Client, NotAnswered, Target, TaskPage, object_of
+from gateway.client.mistake import opened
+from gateway.client.place import behind_gateway
 from gateway.client.text import TaskFields
 from gateway.config import IndexLimits
 
@@ -35,45 +33,32 @@ async def show(place: Target, session_id: str, criteria: dict[str, Any], form: F
     """Print the tasks. Raises NotAnswered, ConfigError, StartError."""
     params = {"orderBy": "lastUpdatedAt", **criteria}  # with no criterion at all it would be the server's own list
     async with AsyncExitStack() as stack:
-        http = await stack.enter_async_context(aiohttp.ClientSession(connector=place.connector()))
-        client = await stack.enter_async_context(Client(http, place.url, place.fields, session_id))
+        # No other revision has tasks. Without it a server takes the client for one of 2025-03-26.
+        client = await stack.enter_async_context(Client(place, session_id, REVISION if session_id else ""))
         page: TaskPage | None = None
         if session_id:  # a gateway answers what a server cannot: the total
-            client.revision = REVISION  # no other has tasks; without it a server takes the client for one of 2025-03-26
             page = await client.page(params)
             filters = page.total is not None
         else:
-            try:
-                said = await client.initialize()
-            except NotAnswered as refused:
-                raise await Mistake(client, place, "tasks").named(refused) from None
+            said = await opened(client, "tasks")
             declared = object_of(object_of(said.get("capabilities")).get("tasks")).get("list")
             if declared is None:
-                raise NotAnswered(f"{client.url} cannot list tasks: it does not declare tasks.list")
+                raise NotAnswered(f"{client.place.url} cannot list tasks: it does not declare tasks.list")
             filters = "filter" in object_of(declared)
         if not filters:
-            front = await stack.enter_async_context(gateway_before(place._replace(url=client.url), IndexLimits()))
-            through = aiohttp.ClientSession(connector=front.place.connector())
-            client, page = client.beside(await stack.enter_async_context(through), front.place.url), None
+            client, _ = await stack.enter_async_context(behind_gateway(client, IndexLimits()))
+            page = None
         before: dict[str, TaskFields] | None = None
         while True:
-            tasks, total = await _pages(client, params, form.all, page)
-            _print(tasks, total, before, form, bool(session_id))
+            page = page or await client.page(params)
+            tasks = page.tasks
+            if form.all:
+                tasks = [task async for each in client.pages(params, page) for task in each.tasks]
+            _print(tasks, page.total, before, form, bool(session_id))
             if not form.watch:
                 return
             before, page = {str(task.get("taskId")): task for task in tasks}, None
             await asyncio.sleep(WATCH_S)
-
-
-async def _pages(
-    client: Client, params: dict[str, Any], follow: bool, page: TaskPage | None
-) -> tuple[list[TaskFields], int | None]:
-    """The tasks of the first page, or of all; and how many there are in all, if the answer says so."""
-    tasks, cursor, total = page or await client.page(params)
-    while follow and cursor is not None:
-        more, cursor, _ = await client.page({**params, "cursor": cursor})
-        tasks = tasks + more
-    return tasks, total
 
 
 def _print(

@@ -1,70 +1,42 @@
-"""Where a server is: at an address, or started by a command; and the gateway in front of either, in this process.
+"""A server that is started by a command; and a gateway in front of any server, in this process.
 
-In: an address or a command. Out: a `Target`, which HTTP reaches, while a context lasts. Always: nothing listens but
-Unix sockets in a folder that only this user can open; a server that was started here ends with its context.
+In: a command, or a client. Out: a `Target`, which HTTP reaches, or a client of the gateway, while a context lasts.
+Always: nothing listens but Unix sockets in a folder that only this user can open; a server that was started here ends
+with its context.
 """
 
 import asyncio
 import json
-import ssl
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
-from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
-import aiohttp
 from aiohttp import web
 from msgspec.structs import replace
 
 from gateway import config
 from gateway.app import App
-from gateway.client.link import ANSWER_BYTES_MAX, NotAnswered
-from gateway.transport.certificates import unusable
+from gateway.client.link import ANSWER_BYTES_MAX, Client, NotAnswered, Target
 from gateway.transport.child import NotStarted
 
 STOP_S: Final = 5.0
 _LOCAL: Final = "http://localhost/mcp"
 
 
-class Target(NamedTuple):
-    """A server's address, the fields that each request to it has, and how it is reached."""
-
-    url: str
-    fields: Mapping[str, str] = {}
-    ca: Path | None = None
-    socket: str | None = None
-
-    def connector(self) -> aiohttp.BaseConnector:
-        """Connections to it. Raises NotAnswered if `ca` cannot be used."""
-        if self.socket is not None:
-            return aiohttp.UnixConnector(self.socket)
-        if not self.url.startswith("https:"):
-            return aiohttp.TCPConnector()
-        try:
-            return aiohttp.TCPConnector(ssl=ssl.create_default_context(cafile=self.ca))
-        except OSError as error:
-            raise NotAnswered(f"--{unusable(error, ca=self.ca)}") from None
-
-
-class Front(NamedTuple):
-    """The gateway in front of a place."""
-
-    place: Target
-    app: App
-
-
 @asynccontextmanager
-async def gateway_before(place: Target, index: config.IndexLimits) -> AsyncIterator[Front]:
-    """The gateway on a socket of its own. Raises ConfigError, StartError."""
+async def behind_gateway(client: Client, index: config.IndexLimits) -> AsyncIterator[tuple[Client, App]]:
+    """The session of a client through a gateway, which works in this process. Raises ConfigError, StartError."""
+    place = client.place
     with TemporaryDirectory(prefix="taskgate-") as folder:
         settings = config.for_upstream(place.url, f"unix:{folder}/gateway", None)
-        tls = config.UpstreamTls(ca=place.ca)
-        upstream = replace(settings.upstreams[0], tls=tls, socket=place.socket)
+        upstream = replace(settings.upstreams[0], tls=config.UpstreamTls(ca=place.ca), socket=place.socket)
         app = App(replace(settings, admin=None, index=index, upstreams=(upstream,)))
         try:
             await app.start()
-            yield Front(Target(place.url, place.fields, socket=str(settings.listen.path)), app)
+            front = Target(place.url, place.fields, socket=settings.listen.path)
+            async with Client(front, client.session_id, client.revision) as through:
+                yield through, app
         finally:
             await app.stop()
 

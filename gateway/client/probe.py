@@ -5,34 +5,20 @@ the server but by `--create`; sessions that were opened are deleted, however thi
 """
 
 import asyncio
-import json
-import re
 from collections.abc import Callable
 from contextlib import AsyncExitStack, suppress
 from typing import Any, Final
 
-import aiohttp
-from yarl import URL
-
 from gateway.app import App
 from gateway.client import facts
 from gateway.client.facts import ByHand, ServerFacts
-from gateway.client.link import Client, NotAnswered, events, object_of
-from gateway.client.place import Target, gateway_before
+from gateway.client.link import Client, NotAnswered, Target, object_of
+from gateway.client.mistake import opened
+from gateway.client.place import behind_gateway
 from gateway.client.text import TaskFields
 from gateway.config import IndexLimits
 
 CRITERIA: Final = {"status": list(facts.UNFINISHED)}
-PATHS: Final = ("/mcp", "/", "/api/mcp", "/sse")  # where servers often are
-MISTAKE_S: Final = 3.0  # for each request that looks for the reason of a failure
-_NEXT: Final = "2026-07-28"
-_OLD: Final = (
-    "speaks HTTP+SSE of 2024-11-05, the old transport, and not Streamable HTTP: taskgate passes it on, and filters "
-    "nothing there"
-)
-_METADATA: Final = re.compile(r'resource_metadata="([^"]*)"')
-_WELL_KNOWN: Final = "/.well-known/oauth-protected-resource"
-_DOCUMENT_BYTES_MAX: Final = 2**20
 
 
 class Probe:
@@ -55,39 +41,32 @@ class Probe:
     async def run(self, session_id: str, create: str | None, arguments: dict[str, Any]) -> None:
         """Learn all that can be learned. Raises NotAnswered."""
         async with AsyncExitStack() as stack:
-            http = await stack.enter_async_context(aiohttp.ClientSession(connector=self._place.connector()))
-            fresh = await stack.enter_async_context(Client(http, self._place.url, self._place.fields))
+            fresh = await stack.enter_async_context(Client(self._place))
             await self._meet(fresh)
             if not self.known["lists"] or self.known["filters"] == "declared":
                 return
             client = fresh
             if session_id:
-                client = Client(http, fresh.url, self._place.fields, session_id)
-                client.revision = fresh.revision
+                client = await stack.enter_async_context(Client(fresh.place, session_id, fresh.revision))
             first = await self._read(client)
             self._learn("by_hand", first.fact())
             self._learn("statuses", first.statuses)
             if not first.whole:
                 return
             index = IndexLimits(pages_max=self._pages_max + 1)
-            front = await stack.enter_async_context(gateway_before(self._place._replace(url=client.url), index))
-            through = await stack.enter_async_context(aiohttp.ClientSession(connector=front.place.connector()))
-            guarded = client.beside(through, front.place.url)
+            guarded, app = await stack.enter_async_context(behind_gateway(client, index))
             for name in ("first", "again"):
-                await self._filtered(name, guarded, front.app)
+                await self._filtered(name, guarded, app)
             made = await self._create(guarded, create, arguments) if create else None
             await asyncio.sleep(index.max_age)
-            await self._filtered("later", guarded, front.app)
+            await self._filtered("later", guarded, app)
             second = await self._read(client)
             await self._compare(client, first, second, made)
-            await self._others(http, client, fresh, second)
+            await self._others(client, fresh, second)
 
     async def _meet(self, client: Client) -> None:
         """Open a session: what the server says of itself."""
-        try:
-            said = await client.initialize()
-        except NotAnswered as refused:
-            raise await Mistake(client, self._place, "try").named(refused) from None
+        said = await opened(client, "try")
         about, can = (object_of(said.get(name)) for name in ("serverInfo", "capabilities"))
         self._learn("revision", client.revision)
         self._learn("server", {name: str(about.get(name) or "") for name in ("name", "version")})
@@ -102,22 +81,17 @@ class Probe:
 
     async def _read(self, client: Client) -> ByHand:
         """The whole list by hand, or as many pages as are allowed."""
-        before, params = client.received_bytes, dict[str, Any]()
-        tasks: list[TaskFields] = []
-        pages: list[int] = []
-        cursor: Any = None
+        before, tasks, pages = client.received_bytes, list[TaskFields](), list[int]()
         try:
-            while len(pages) < self._pages_max:
-                found, cursor, _ = await client.page(params)
-                tasks += found
-                pages.append(len(found))
+            async for page in client.pages({}):
+                tasks += page.tasks
+                pages.append(len(page.tasks))
                 self._shown(f"page {len(pages):,}, {len(tasks):,} tasks")
-                if cursor is None or cursor == params.get("cursor"):
+                if len(pages) == self._pages_max:
                     break
-                params = {"cursor": cursor}
         finally:
             self._shown("")
-        return ByHand(tasks, pages, client.received_bytes - before, cursor is None)
+        return ByHand(tasks, pages, client.received_bytes - before, page.cursor is None)
 
     async def _filtered(self, name: str, client: Client, app: App) -> None:
         """The unfinished tasks, asked of the gateway: what they cost."""
@@ -174,92 +148,15 @@ class Probe:
                 unsaid = {str(task.get("status")) for task in page.tasks} == {status}
         self._learn("filters", "unsaid" if unsaid else None)
 
-    async def _others(self, http: aiohttp.ClientSession, client: Client, fresh: Client, listing: ByHand) -> None:
+    async def _others(self, client: Client, fresh: Client, listing: ByHand) -> None:
         """What a session sees that did not make the tasks."""
         if not client.session_id or self._place.socket:
             return
         seen = None
-        async with Client(http, client.url, self._place.fields) as another:
+        async with Client(client.place) as another:
             with suppress(NotAnswered):  # a server may open no second session
                 if client is fresh:
                     await another.initialize()
                 page = await (another if client is fresh else fresh).page({})
                 seen = facts.seen_by_others(listing, page.tasks)
         self._learn("others_see", seen)
-
-
-class Mistake:
-    """What went wrong in the first minute, in words of its own. `command` is that of taskgate that asked."""
-
-    def __init__(self, client: Client, place: Target, command: str) -> None:
-        self._client = client
-        self._place = place
-        self._command = command
-
-    async def named(self, refused: NotAnswered) -> NotAnswered:
-        """The error that says what to do."""
-        if self._place.socket is not None or not refused.status or refused.status == 300:
-            return refused
-        url = self._client.url
-        if refused.status in (401, 403):
-            who = await self._authority(refused)
-            return NotAnswered(f"{url} asks for a login ({refused.status}). {who}", refused.status)
-        if await self._is_next(url):
-            return NotAnswered(f"{url} speaks {_NEXT} alone, which has no tasks/list: taskgate does nothing there", 200)
-        if refused.code:
-            return refused
-        found = [each for path in PATHS if (each := str(URL(url).with_path(path))) != url and await self._is_mcp(each)]
-        if found:
-            there = " or ".join(f"taskgate {self._command} {each}" for each in found)
-            return NotAnswered(f"{url} is not MCP, but another path of it is: {there}", refused.status)
-        for old, where in ((url, ""), (str(URL(url).with_path("/sse")), " is not MCP, but /sse there")):
-            if await self._is_old(old):
-                return NotAnswered(f"{url}{where} {_OLD}", refused.status)
-        return NotAnswered(f"{refused}\nThis is not MCP over HTTP, nor is {', '.join(PATHS)} there.", refused.status)
-
-    async def _is_mcp(self, url: str) -> bool:
-        """Whether an MCP server is at another path."""
-        try:
-            async with asyncio.timeout(MISTAKE_S), Client(self._client.http, url, self._place.fields) as client:
-                await client.initialize()
-        except (NotAnswered, TimeoutError) as refused:
-            return isinstance(refused, NotAnswered) and refused.status in (401, 403)
-        return True
-
-    async def _is_old(self, url: str) -> bool:
-        """Whether this is the stream of the transport of 2024-11-05, by its first event."""
-        fields, http = {**self._place.fields, "Accept": "text/event-stream"}, self._client.http
-        with suppress(aiohttp.ClientError, TimeoutError):
-            async with asyncio.timeout(MISTAKE_S), http.get(url, headers=fields, allow_redirects=False) as response:
-                if response.status == 200 and response.content_type == "text/event-stream":
-                    async for event in events(response):
-                        if event.data is not None:
-                            return event.is_endpoint
-        return False
-
-    async def _is_next(self, url: str) -> bool:
-        """Whether this server speaks revision 2026-07-28."""
-        meta = {"io.modelcontextprotocol/protocolVersion": _NEXT, "io.modelcontextprotocol/clientCapabilities": {}}
-        client = Client(self._client.http, url, {**self._place.fields, "Mcp-Method": "server/discover"})
-        client.revision = _NEXT
-        try:
-            async with asyncio.timeout(MISTAKE_S):
-                return _NEXT in (await client.ask("server/discover", {"_meta": meta})).get("supportedVersions", [])
-        except (NotAnswered, TimeoutError):
-            return False
-
-    async def _authority(self, refused: NotAnswered) -> str:
-        """Which authorization server gives a token, and how to bring it."""
-        url = URL(self._client.url)
-        said = _METADATA.search(refused.fields.get("WWW-Authenticate", ""))
-        places = [said[1]] if said else [str(url.with_path(_WELL_KNOWN + path)) for path in (url.path, "")]
-        servers: list[str] = []
-        for place in places:
-            try:
-                async with self._client.http.get(place, allow_redirects=False) as response:
-                    document = json.loads(await response.content.read(_DOCUMENT_BYTES_MAX))
-                servers += map(str, object_of(document).get("authorization_servers") or [])
-            except (aiohttp.ClientError, TimeoutError, ValueError):
-                continue
-        who = f"Its authorization server is {servers[0]}." if servers else "It does not say which server gives tokens."
-        return f"{who} Bring a token: --header-file FILE, with a line Authorization: Bearer TOKEN"

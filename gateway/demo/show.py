@@ -9,20 +9,17 @@ import json
 import socket
 import time
 import urllib.request
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable
 from contextlib import AsyncExitStack, ExitStack, suppress
 from typing import Any, Final, NamedTuple
-
-import aiohttp
 
 from gateway import config
 from gateway.app import App
 from gateway.client import text
-from gateway.client.link import Client
+from gateway.client.link import Client, Target
 from gateway.client.runs import signalled
 from gateway.demo.legacy import PAGE_SIZE, UNFINISHED, LegacyServer, LegacyTask, timestamp
 
-ANSWER_S: Final = 30.0
 CHANGE_EVERY_S: Final = 2.0
 PORTS: Final = (8080, 9090)  # of the gateway and its admin listener, if they are free
 
@@ -55,31 +52,26 @@ class Comparison:
 
     async def by_hand(self) -> Cost:
         """All pages, filtered and ordered by the client."""
-        return await self._measured(self._direct, self._pages)
+        return await self._measured(self._direct, self._pages())
 
     async def filtered(self) -> Cost:
         """The gateway's answer."""
-        return await self._measured(self.gateway, self._filtered)
+        return await self._measured(self.gateway, self._answer())
 
-    async def _measured(self, client: Client, ask: Callable[[], Awaitable[list[LegacyTask]]]) -> Cost:
+    async def _measured(self, client: Client, work: Awaitable[list[LegacyTask]]) -> Cost:
         before = client.requests, client.received_bytes, self._legacy.counts.total()
-        tasks = await ask()
+        tasks = await work
         after = client.requests, client.received_bytes, self._legacy.counts.total()
         return Cost(tasks, *(now - then for now, then in zip(after, before, strict=True)))
 
     async def _pages(self) -> list[LegacyTask]:
-        page = await self._direct.ask("tasks/list", {})
-        tasks = list(page["tasks"])
-        while "nextCursor" in page:
-            page = await self._direct.ask("tasks/list", {"cursor": page["nextCursor"]})
-            tasks += page["tasks"]
+        tasks = [task async for page in self._direct.pages({}) for task in page.tasks]
         # The server writes all timestamps in one format, so they can be compared as text.
         found = [t for t in tasks if t["status"] in UNFINISHED and t["createdAt"] >= self.params["createdAfter"]]
         return sorted(found, key=lambda t: (t["lastUpdatedAt"], t["taskId"]), reverse=True)
 
-    async def _filtered(self) -> list[LegacyTask]:
-        tasks: list[LegacyTask] = (await self.gateway.ask("tasks/list", self.params))["tasks"]
-        return tasks
+    async def _answer(self) -> list[LegacyTask]:
+        return (await self.gateway.page(self.params)).tasks
 
 
 async def demo(once: bool) -> int:
@@ -93,11 +85,10 @@ async def demo(once: bool) -> int:
         app = App(settings)
         stack.push_async_callback(app.stop)
         await app.start()
-        timeout = aiohttp.ClientTimeout(total=ANSWER_S)
-        http = await stack.enter_async_context(aiohttp.ClientSession(timeout=timeout))
-        client = await stack.enter_async_context(Client(http, f"http://{listen}/mcp"))
+        client = await stack.enter_async_context(Client(Target(f"http://{listen}/mcp")))
         await client.initialize()
-        session = Comparison(legacy, client.beside(http, server_url), client)
+        direct = await stack.enter_async_context(Client(Target(server_url), client.session_id, client.revision))
+        session = Comparison(legacy, direct, client)
         right = await show(session, legacy, settings.index.max_age)
         if not once:
             _invite(session, server_url, f"http://{admin}/metrics")
@@ -132,13 +123,10 @@ async def show(session: Comparison, legacy: LegacyServer, max_age_s: float) -> b
     return right
 
 
-def _message(number: int, method: str, params: dict[str, Any]) -> dict[str, Any]:
-    return {"jsonrpc": "2.0", "id": number, "method": method, "params": params}
-
-
 def _request(session: Comparison, indent: str) -> str:
     """The request as JSON that fits 80 columns."""
-    head = json.dumps(_message(session.gateway.requests, "tasks/list", {})).removesuffix("}}")
+    message = {"jsonrpc": "2.0", "id": session.gateway.requests, "method": "tasks/list", "params": {}}
+    head = json.dumps(message).removesuffix("}}")
     members = [f"{json.dumps(name)}: {json.dumps(value)}" for name, value in session.params.items()]
     return indent + head + f"\n{indent}  " + f",\n{indent}  ".join(members) + "}}"
 
@@ -149,10 +137,10 @@ def _invite(session: Comparison, server_url: str, metrics_url: str) -> None:
     direct = "--noproxy '*' " if urllib.request.getproxies() else ""
     print(
         f"\nNow a task changes every {CHANGE_EVERY_S:g} s. See it from another terminal:\n\n"
-        f"  curl -sS {session.gateway.url} -H 'Content-Type: application/json' \\\n"
+        f"  curl -sS {session.gateway.place.url} -H 'Content-Type: application/json' \\\n"
         f"    {direct}-H 'Mcp-Session-Id: {session.gateway.session_id}' -d '\n"
         f"{_request(session, indent='    ')}' | python3 -m json.tool\n\n"
-        f"  taskgate    {session.gateway.url}\n"
+        f"  taskgate    {session.gateway.place.url}\n"
         f"  the server  {server_url}\n"
         f"  metrics     {metrics_url}\n\n"
         "Ctrl-C ends it."

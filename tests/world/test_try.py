@@ -18,11 +18,10 @@ from copy import deepcopy
 from dataclasses import replace
 from typing import Final
 
-import aiohttp
 import pytest
 from aiohttp import web
 
-from gateway.client.link import Client
+from gateway.client.link import Client, Target
 from gateway.demo.legacy import LegacyServer
 from gateway.tasks.criteria import CRITERIA
 from tests.forked import forked
@@ -250,8 +249,7 @@ async def test_a_server_that_refuses_more_than_it_must_is_tried_to_the_end() -> 
 
 
 async def test_sessions_that_it_opened_are_deleted_and_others_are_left() -> None:
-    async with legacy(240) as (server, url), aiohttp.ClientSession() as http:
-        mine = Client(http, url)
+    async with legacy(240) as (server, url), Client(Target(url)) as mine:
         await mine.initialize()
         before = deepcopy(server.sessions[mine.session_id].all)
         for flags in ((), ("--session", mine.session_id)):

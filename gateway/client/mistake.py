@@ -1,0 +1,107 @@
+"""What went wrong where a session could not be opened, in words that say what to do.
+
+In: the error of `initialize`. Out: the same error, or one that says more: a login, another path, another transport or
+revision. Always: each request that looks for the reason has a limit of time.
+"""
+
+import asyncio
+import json
+import re
+from contextlib import suppress
+from typing import Any, Final
+
+import aiohttp
+from yarl import URL
+
+from gateway.client.link import Client, NotAnswered, events, object_of
+
+_PATHS: Final = ("/mcp", "/", "/api/mcp", "/sse")  # where servers often are
+_LOOK_S: Final = 3.0  # for each request that looks for the reason of a failure
+_NEXT: Final = "2026-07-28"
+_OLD: Final = (
+    "speaks HTTP+SSE of 2024-11-05, the old transport, and not Streamable HTTP: taskgate passes it on, and filters "
+    "nothing there"
+)
+_METADATA: Final = re.compile(r'resource_metadata="([^"]*)"')
+_WELL_KNOWN: Final = "/.well-known/oauth-protected-resource"
+_DOCUMENT_BYTES_MAX: Final = 2**20
+
+
+async def opened(client: Client, command: str) -> dict[str, Any]:
+    """Open a session. Returns the result of `initialize`. `command` is that of taskgate. Raises NotAnswered."""
+    try:
+        return await client.initialize()
+    except NotAnswered as refused:
+        raise await _named(client, command, refused) from None
+
+
+async def _named(client: Client, command: str, refused: NotAnswered) -> NotAnswered:
+    """The error that says what to do."""
+    if client.place.socket is not None or not refused.status or refused.status == 300:
+        return refused
+    url = client.place.url
+    if refused.status in (401, 403):
+        who = await _authority(client, refused)
+        return NotAnswered(f"{url} asks for a login ({refused.status}). {who}", refused.status)
+    if await _is_next(client):
+        return NotAnswered(f"{url} speaks {_NEXT} alone, which has no tasks/list: taskgate does nothing there", 200)
+    if refused.code:
+        return refused
+    others = [each for path in _PATHS if (each := str(URL(url).with_path(path))) != url]
+    if found := [each for each in others if await _is_mcp(client, each)]:
+        there = " or ".join(f"taskgate {command} {each}" for each in found)
+        return NotAnswered(f"{url} is not MCP, but another path of it is: {there}", refused.status)
+    for old, where in ((url, ""), (str(URL(url).with_path("/sse")), " is not MCP, but /sse there")):
+        if await _is_old(client, old):
+            return NotAnswered(f"{url}{where} {_OLD}", refused.status)
+    return NotAnswered(f"{refused}\nThis is not MCP over HTTP, nor is {', '.join(_PATHS)} there.", refused.status)
+
+
+async def _is_mcp(client: Client, url: str) -> bool:
+    """Whether an MCP server is at another path."""
+    try:
+        async with asyncio.timeout(_LOOK_S), Client(client.place._replace(url=url)) as other:
+            await other.initialize()
+    except (NotAnswered, TimeoutError) as refused:
+        return isinstance(refused, NotAnswered) and refused.status in (401, 403)
+    return True
+
+
+async def _is_old(client: Client, url: str) -> bool:
+    """Whether this is the stream of the transport of 2024-11-05, by its first event."""
+    fields = {**client.place.fields, "Accept": "text/event-stream"}
+    with suppress(aiohttp.ClientError, TimeoutError):
+        async with asyncio.timeout(_LOOK_S), client.http.get(url, headers=fields, allow_redirects=False) as response:
+            if response.status == 200 and response.content_type == "text/event-stream":
+                async for event in events(response):
+                    if event.data is not None:
+                        return event.is_endpoint
+    return False
+
+
+async def _is_next(client: Client) -> bool:
+    """Whether this server speaks revision 2026-07-28."""
+    meta = {"io.modelcontextprotocol/protocolVersion": _NEXT, "io.modelcontextprotocol/clientCapabilities": {}}
+    place = client.place._replace(fields={**client.place.fields, "Mcp-Method": "server/discover"})
+    try:
+        async with asyncio.timeout(_LOOK_S), Client(place, revision=_NEXT) as other:
+            return _NEXT in (await other.ask("server/discover", {"_meta": meta})).get("supportedVersions", [])
+    except (NotAnswered, TimeoutError):
+        return False
+
+
+async def _authority(client: Client, refused: NotAnswered) -> str:
+    """Which authorization server gives a token, and how to bring it."""
+    url = URL(client.place.url)
+    said = _METADATA.search(refused.fields.get("WWW-Authenticate", ""))
+    places = [said[1]] if said else [str(url.with_path(_WELL_KNOWN + path)) for path in (url.path, "")]
+    servers: list[str] = []
+    for place in places:
+        try:
+            async with client.http.get(place, allow_redirects=False) as response:
+                document = json.loads(await response.content.read(_DOCUMENT_BYTES_MAX))
+            servers += map(str, object_of(document).get("authorization_servers") or [])
+        except (aiohttp.ClientError, TimeoutError, ValueError):
+            continue
+    who = f"Its authorization server is {servers[0]}." if servers else "It does not say which server gives tokens."
+    return f"{who} Bring a token: --header-file FILE, with a line Authorization: Bearer TOKEN"
