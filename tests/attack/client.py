@@ -32,14 +32,7 @@ class Client(peer.Client):
 
     async def within(self, wait_s: float, condition: Callable[[], bool]) -> bool:
         """Whether `condition`, which is looked at whenever something comes, holds in that time."""
-        try:
-            async with asyncio.timeout(wait_s):
-                while not condition():
-                    self._changed.clear()
-                    await self._changed.wait()
-        except TimeoutError:
-            return False
-        return True
+        return await peer.holds_in_time(condition, self._changed, wait_s)
 
     def cut(self) -> None:
         """Cut the connection: a port that is free again at once."""

@@ -1,7 +1,7 @@
 """What became of a row, and whether the row allows it.
 
 In: every byte that the upstream and the hostile client received. Out: the faults, one line each.
-Always: both readers of each side agree, and the strictest reader, that of tests/relay, accepts the bytes.
+Always: both readers of each side accept the bytes, and agree.
 """
 
 from collections.abc import Sequence
@@ -12,15 +12,14 @@ from tests.attack.readers import (
     Message,
     Reading,
     differences,
-    requests_by_h11,
     requests_by_llhttp,
-    responses_by_h11,
+    requests_by_ours,
     responses_by_llhttp,
+    responses_by_ours,
 )
 from tests.attack.rows import Got, Outcome, Request, Response, Seen
 from tests.attack.upstream import HOSTILE, Link, Upstream
 from tests.attack.victim import SECRET, TARGET, Victim
-from tests.relay.http1 import Malformed, Reader
 
 INVALID_REQUEST: Final = -32600
 # RFC 9110, 7.6.1: they are of one connection, and end at the gateway.
@@ -50,7 +49,7 @@ class Scene:
         self.arrived = [message for _, message in upstream.arrivals]
         self.attacks = [m for m in self.arrived if not m.target.startswith(TARGET)]
         self.readings = [
-            (link, requests_by_llhttp(bytes(link.received)), requests_by_h11(bytes(link.received)))
+            (link, requests_by_llhttp(bytes(link.received)), requests_by_ours(bytes(link.received)))
             for link in upstream.links
         ]
 
@@ -79,16 +78,7 @@ class Scene:
         return any(SECRET in part for part in parts)
 
     def _of_link(self, link: Link, one: Reading, other: Reading) -> list[str]:
-        codings = {value.lower() for m in one.messages for value in m.values(b"transfer-encoding")}
-        found = [f"at the upstream: {text}" for text in differences(one, other, bool(codings - {b"chunked"}))]
-        try:
-            strict = Reader()
-            strict.feed(bytes(link.received))
-            count = len([message for message in strict.requests() if message.whole])
-        except Malformed as malformed:
-            return [*found, f"at the upstream: malformed: {malformed}"]
-        if count != len(one.messages):
-            found.append(f"at the upstream: {count} requests for the strictest reader, {len(one.messages)} for llhttp")
+        found = [f"at the upstream: {text}" for text in differences(one, other)]
         if one.rest and not link.left.done():
             found.append("at the upstream: half a request on a connection that stays open")
         return found
@@ -106,7 +96,7 @@ class Scene:
     def responses(self, methods: Sequence[bytes]) -> tuple[Reading, Reading]:
         """What the hostile client got, by either reader."""
         ended = self.hostile.end == "fin"
-        return responses_by_llhttp(self.received, methods, ended), responses_by_h11(self.received, methods, ended)
+        return responses_by_llhttp(self.received, methods, ended), responses_by_ours(self.received, methods, ended)
 
 
 # ---- requests ----
@@ -232,7 +222,7 @@ def _got(may: Got, one: Reading, other: Reading, scene: Scene) -> list[str]:
         if scene.hostile.end == "open":
             return ["it is not cut"]
         return ["it looks whole"] if one.finals or other.finals else []
-    found = [f"at the client: {text}" for text in differences(one, other, may.h11_may_refuse)]
+    found = [f"at the client: {text}" for text in differences(one, other)]
     if len(one.finals) != 1:
         return [*found, f"{len(one.finals)} answers came, the connection is {scene.hostile.end}"]
     got = one.finals[0]

@@ -1,28 +1,23 @@
-"""Two readers of HTTP/1.1 besides the gateway's: llhttp, by way of httptools, and h11.
+"""Two readers of HTTP/1.1 besides the gateway's: llhttp, by way of httptools, and our own, the strictest.
 
 In: every byte of one direction of a connection. Out: a `Reading`: the whole messages, and what else is there.
-Always: each forgives what its defaults forgive, so a message that only one understands is seen, and one that they read
-differently.
+Always: llhttp forgives what its defaults forgive, ours (tests/relay/http1.py) nothing. So a message that only one
+understands is seen, and one that they read differently.
 """
 
-import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, TypeAlias
+from typing import Any
 
-import h11
 import httptools
 
-Fields: TypeAlias = tuple[tuple[bytes, bytes], ...]
-"""Names in lower case, values without the white space around them."""
-
-_MESSAGE_BYTES_MAX: Final = 1 << 22
-_NO_ANSWER: Final = "ConnectionClosed when role=SERVER and state=SEND_RESPONSE"  # the end, instead of one
+from tests.relay import http1
+from tests.relay.http1 import Fields
 
 
 @dataclass(frozen=True)
 class Message:
-    """A whole message. `start` is method and target, or status and reason."""
+    """A whole message. `start` is method and target, or status and reason. Names of fields are in lower case."""
 
     start: tuple[bytes, bytes]
     fields: Fields
@@ -57,9 +52,7 @@ class Reading:
 
 
 def _plain(fields: Sequence[tuple[bytes, bytes]]) -> Fields:
-    pairs = [(name.lower(), value.strip(b" \t")) for name, value in fields]
-    # h11 gives this one value in lower case, whose case means nothing (RFC 9112, 7).
-    return tuple((name, value.lower() if name == b"transfer-encoding" else value) for name, value in pairs)
+    return tuple((name.lower(), value.strip(b" \t")) for name, value in fields)
 
 
 # ---- llhttp ----
@@ -186,114 +179,50 @@ def _one_response(data: bytes, to_head: bool) -> tuple[Reading, bytes] | None:
     return (reader.reading, data[at:]) if reader.reading.messages or reader.reading.fault else None
 
 
-# ---- h11 ----
+# ---- our own ----
 
 
-class _H11:
-    """What h11 reads, event by event."""
-
-    def __init__(self, role: Any) -> None:
-        self.reading = Reading()
-        self.connection = h11.Connection(role, max_incomplete_event_size=_MESSAGE_BYTES_MAX)
-        self._start: tuple[bytes, bytes] = (b"", b"")
-        self._fields: Fields = ()
-        self._body: list[bytes] = []
-
-    def next(self) -> Any:
-        """The next event, or None if there is none, or no sense in what is there."""
-        try:
-            event = self.connection.next_event()
-        except h11.RemoteProtocolError as error:
-            self.reading.fault = f"h11: {error}"
-            return None
-        if event is h11.NEED_DATA or event is h11.PAUSED or isinstance(event, h11.ConnectionClosed):
-            self.reading.rest |= bool(self.connection.trailing_data[0])
-            return None
-        return event
-
-    def take(self, event: Any) -> None:
-        """Note what an event says."""
-        if isinstance(event, h11.Request):
-            self._begin((bytes(event.method), bytes(event.target)), event)
-        elif isinstance(event, h11.InformationalResponse):
-            start = (b"%d" % event.status_code, bytes(event.reason))
-            self.reading.messages.append(Message(start, _plain(event.headers.raw_items())))
-        elif isinstance(event, h11.Response):
-            self._begin((b"%d" % event.status_code, bytes(event.reason)), event)
-        elif isinstance(event, h11.Data):
-            self._body.append(bytes(event.data))
-        else:
-            trailers = _plain(event.headers.raw_items())
-            self.reading.messages.append(Message(self._start, self._fields, b"".join(self._body), trailers))
-            self.reading.rest = False
-
-    def _begin(self, start: tuple[bytes, bytes], event: Any) -> None:
-        self._start, self._fields, self._body = start, _plain(event.headers.raw_items()), []
-        self.reading.rest = True
-
-    def closes(self, behind: str) -> bool:
-        """Begin the next exchange; True if there can be none, which is a fault where bytes are left."""
-        if self.connection.our_state is h11.DONE and self.connection.their_state is h11.DONE:
-            self.connection.start_next_cycle()
-            return False
-        if self.connection.trailing_data[0]:
-            self.reading.fault = f"h11: bytes behind {behind} that closes"
-        return True
+def _reading(reader: http1.Reader, read: Callable[[], Sequence[http1.Message]], start: slice) -> Reading:
+    """What our reader made of its bytes; `start`: which two parts of a start line say what it is."""
+    found = Reading()
+    messages: Sequence[http1.Message] = reader.done
+    try:
+        messages = read()
+        ended = bool(messages) and messages[-1].whole and messages[-1].framing == "close"
+        found.rest = reader.has_rest and not ended
+    except http1.Malformed as error:
+        found.fault = f"ours: {error}"
+    for message in messages:
+        if message.whole:
+            one, other = message.start.split(b" ", 2)[start]
+            found.messages.append(Message((one, other), _plain(message.fields), message.body, _plain(message.trailers)))
+    return found
 
 
-def requests_by_h11(data: bytes) -> Reading:
-    """The requests in `data`, each answered at once."""
-    reader = _H11(h11.SERVER)
-    reader.connection.receive_data(data)
-    while (event := reader.next()) is not None:
-        reader.take(event)
-        if isinstance(event, h11.EndOfMessage):
-            reader.connection.send(h11.Response(status_code=200, headers=[("Content-Length", "0")]))
-            reader.connection.send(h11.EndOfMessage())
-            if reader.closes("a request"):
-                break
-    return reader.reading
+def requests_by_ours(data: bytes) -> Reading:
+    """The requests in `data`."""
+    reader = http1.Reader()
+    reader.feed(data)
+    return _reading(reader, reader.requests, slice(0, 2))
 
 
-def responses_by_h11(data: bytes, methods: Sequence[bytes], ended: bool) -> Reading:
+def responses_by_ours(data: bytes, methods: Sequence[bytes], ended: bool) -> Reading:
     """The responses in `data` to requests of these methods; `ended`: the connection has, by FIN."""
-    if not data:
-        return Reading()
-    reader = _H11(h11.CLIENT)
-    reader.connection.receive_data(data)
-    left = list(methods)
-    if ended:
-        reader.connection.receive_data(b"")
-    while left:
-        reader.connection.send(h11.Request(method=left.pop(0), target="/", headers=[("Host", "x")]))
-        reader.connection.send(h11.EndOfMessage())
-        while (event := reader.next()) is not None:
-            reader.take(event)
-            if isinstance(event, h11.EndOfMessage):
-                break
-        if event is None or reader.closes("a response"):
-            break
-    if ended and _NO_ANSWER in reader.reading.fault:
-        reader.reading.fault = ""
-    elif ended and reader.reading.fault.startswith("h11: peer "):
-        reader.reading.fault, reader.reading.rest = "", True  # it says so where a message stops short
-    elif not left and not reader.reading.rest and not reader.reading.fault and reader.connection.trailing_data[0]:
-        reader.reading.fault = "h11: a response that nobody asked for"
-    return reader.reading
+    reader = http1.Reader()
+    reader.feed(data)
+    return _reading(reader, lambda: reader.responses(methods, "fin" if ended else "open"), slice(1, 3))
 
 
 # ---- both ----
 
 
-def differences(one: Reading, other: Reading, h11_may_refuse: bool = False) -> list[str]:
+def differences(llhttp: Reading, ours: Reading) -> list[str]:
     """How two readings of the same bytes differ."""
-    found = [reading.fault for reading in (one, other) if reading.fault]
-    if h11_may_refuse:
-        return [fault for fault in found if not re.match("h11: .*(Transfer-Encoding)", fault)]
-    if not found and one.rest != other.rest:
+    found = [reading.fault for reading in (llhttp, ours) if reading.fault]
+    if not found and llhttp.rest != ours.rest:
         found.append("one reader waits for more, the other does not")
-    if not found and one.messages != other.messages:
-        pairs = zip(one.messages, other.messages, strict=False)
-        found += [f"llhttp read {a}, h11 read {b}" for a, b in pairs if a != b]
-        found += [f"llhttp read {len(one.messages)} messages, h11 {len(other.messages)}"]
+    if not found and llhttp.messages != ours.messages:
+        pairs = zip(llhttp.messages, ours.messages, strict=False)
+        found += [f"llhttp read {a}, ours read {b}" for a, b in pairs if a != b]
+        found += [f"llhttp read {len(llhttp.messages)} messages, ours {len(ours.messages)}"]
     return found

@@ -26,7 +26,6 @@ class Seen:
     """A request as both readers behind the gateway must see it.
 
     `has` and `lacks` are fields and names of fields, in lower case. `trailers` None: any that the gateway may pass.
-    `h11_may_refuse`: h11 does not know the transfer coding; it must not read it in another way.
     `alone`: no other client's request may follow on its connection.
     """
 
@@ -36,7 +35,6 @@ class Seen:
     has: Pairs = ()
     lacks: tuple[bytes, ...] = ()
     trailers: Pairs | None = None
-    h11_may_refuse: bool = False
     alone: bool = False
 
 
@@ -138,7 +136,7 @@ class Got:
     """One answer that the client may get: a status and, unless it is None, the very body.
 
     `reason` None: any. `has` and `lacks` as in `Seen`. `before`: the statuses of the 1xx responses before it,
-    None: any. `error`: the body is a JSON-RPC error. `h11_may_refuse` as in `Seen`.
+    None: any. `error`: the body is a JSON-RPC error.
     """
 
     status: int
@@ -149,7 +147,6 @@ class Got:
     trailers: Pairs | None = None
     before: tuple[int, ...] | None = None
     error: bool = False
-    h11_may_refuse: bool = False
 
 
 CUT: Final = Got(0)

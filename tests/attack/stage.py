@@ -11,7 +11,7 @@ from typing import Final
 
 from tests.attack.client import Client
 from tests.attack.judge import Scene, judge_request, judge_response
-from tests.attack.readers import responses_by_h11, responses_by_llhttp
+from tests.attack.readers import responses_by_llhttp, responses_by_ours
 from tests.attack.rows import Outcome, Pieces, Request, Response
 from tests.attack.upstream import Upstream
 from tests.attack.victim import Victim
@@ -73,7 +73,7 @@ class Stage:
         self._upstream.hostile, self._upstream.early = (row.sent, row.then), row.early
 
         def whole(received: bytes) -> bool:
-            return any(read(received, [method], False).finals for read in (responses_by_llhttp, responses_by_h11))
+            return any(read(received, [method], False).finals for read in (responses_by_llhttp, responses_by_ours))
 
         hostile, found = await self._play(row.ask, "open", whole)
         scene = self._scene(hostile, None)
@@ -198,7 +198,7 @@ class Beside:
             lambda: client.end != "open" or bool(responses_by_llhttp(bytes(client.received), methods, False).finals),
         )
         data, ended = bytes(client.received), client.end == "fin"
-        readings = [read(data, methods, ended) for read in (responses_by_llhttp, responses_by_h11)]
+        readings = [read(data, methods, ended) for read in (responses_by_llhttp, responses_by_ours)]
         return self._victim.wrongs_below(readings)
 
 

@@ -5,10 +5,10 @@ import pytest
 from tests.attack.readers import (
     Reading,
     differences,
-    requests_by_h11,
     requests_by_llhttp,
-    responses_by_h11,
+    requests_by_ours,
     responses_by_llhttp,
+    responses_by_ours,
 )
 from tests.attack.rows import get, ok, raw
 
@@ -17,11 +17,11 @@ _OK = ok(b"Content-Length: 2", body=b"ok")
 
 
 def _requests(data: bytes) -> tuple[Reading, Reading]:
-    return requests_by_llhttp(data), requests_by_h11(data)
+    return requests_by_llhttp(data), requests_by_ours(data)
 
 
 def _responses(data: bytes, *methods: bytes, ended: bool = False) -> tuple[Reading, Reading]:
-    return responses_by_llhttp(data, methods, ended), responses_by_h11(data, methods, ended)
+    return responses_by_llhttp(data, methods, ended), responses_by_ours(data, methods, ended)
 
 
 def test_they_agree_on_what_is_plain() -> None:

@@ -14,8 +14,8 @@ import httptools
 
 from tests.attack.readers import Fields, Llhttp, Message
 from tests.attack.rows import Pieces
-from tests.peer import Peer
-from tests.relay.messages import dumps, result
+from tests.peer import Peer, holds_in_time
+from tests.relay.messages import answer, page, result
 from tests.upstream import Listener
 
 CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
@@ -132,14 +132,7 @@ class Upstream(Listener):
 
     async def has(self, target: bytes, wait_s: float) -> bool:
         """Whether a held request comes in that time."""
-        try:
-            async with asyncio.timeout(wait_s):
-                while self._held[target] is None:
-                    self._changed.clear()
-                    await self._changed.wait()
-        except TimeoutError:
-            return False
-        return True
+        return await holds_in_time(lambda: self._held[target] is not None, self._changed, wait_s)
 
     def release(self, target: bytes) -> None:
         """Answer what is held."""
@@ -168,8 +161,7 @@ class Upstream(Listener):
 
 def listed(request: Message) -> bytes:
     """An empty list of tasks."""
-    body = dumps(result(json.loads(request.body)["id"], {"tasks": []}))
-    return b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%b" % (len(body), body)
+    return answer(result(json.loads(request.body)["id"], page([])))
 
 
 def echo(request: Message) -> bytes:

@@ -80,6 +80,11 @@ class Reader:
         """Take in what was sent."""
         self.data += data
 
+    @property
+    def has_rest(self) -> bool:
+        """Whether there are bytes behind the messages that are whole."""
+        return self._at < len(self.data)
+
     def requests(self) -> list[Message]:
         """The requests whose heads have come; the last one may not be whole."""
         while True:

@@ -76,7 +76,7 @@ ROWS: Final[list[Response]] = [
         gives(
             f"coding-{name}",
             ok(b"Transfer-Encoding: " + value, body=_BODY),
-            *(BROKEN, CUT, Got(200, body, h11_may_refuse=True)),
+            *(BROKEN, CUT, Got(200, body)),
             then="fin",
         )
         for name, (value, body) in _UNUSUAL.items()
