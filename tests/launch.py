@@ -260,6 +260,14 @@ class Gateway:
         """Every sample on /metrics."""
         return samples(await self.exposition())
 
+    async def until(self, condition: Callable[[Samples], bool], what: str) -> None:
+        """Return once the metrics are so."""
+
+        async def holds() -> bool:
+            return condition(await self.metrics())
+
+        await eventually(holds, what)
+
     async def exposition(self) -> str:
         """The text of /metrics."""
         status, text = await asyncio.to_thread(self.get, "/metrics")
@@ -334,10 +342,10 @@ def _series(text: str) -> tuple[str, tuple[tuple[str, str], ...]]:
     return family.samples[0].name, tuple(sorted(family.samples[0].labels.items()))
 
 
-async def eventually(condition: Callable[[], Awaitable[bool]], what: str) -> None:
+async def eventually(condition: Callable[[], bool | Awaitable[bool]], what: str) -> None:
     """Return once `condition` holds. Nothing announces that, so it is polled."""
     deadline = time.monotonic() + EVENTUALLY_S
-    while not await condition():
+    while not (held := condition()) or not (held is True or await held):
         assert time.monotonic() < deadline, f"not within {EVENTUALLY_S:g} s: {what}"
         await asyncio.sleep(POLL_S)
 

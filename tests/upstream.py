@@ -96,8 +96,13 @@ class Upstream(Listener):
         """Every request whose head has come, in the order of arrival; the last on a connection may not be whole."""
         return [peer.incoming.requests()[place] for peer, place in self._order]
 
+    @property
+    def count(self) -> int:
+        """How many there are; `requests` takes long where there are many."""
+        return len(self._order)
+
     def message(self, number: int) -> Message:
-        """The request of that number, whose head has come; `requests` takes long where there are many."""
+        """The request of that number, whose head has come."""
         peer, place = self._order[number - 1]
         return peer.incoming.requests()[place]
 

@@ -12,9 +12,10 @@ from typing import Final
 
 import httptools
 
-from tests.attack.readers import Fields, Llhttp, Message
+from tests.attack.readers import Llhttp, Message
 from tests.attack.rows import Pieces
 from tests.peer import Peer, holds_in_time
+from tests.relay.http1 import Fields
 from tests.relay.messages import answer, page, result
 from tests.upstream import Listener
 

@@ -5,8 +5,9 @@ In: a number. Out: its request, its answer, and the faults in what became of the
 
 from typing import Final
 
-from tests.attack.readers import Fields, Message, Reading
+from tests.attack.readers import Message, Reading
 from tests.attack.rows import JSON
+from tests.relay.http1 import Fields
 from tests.relay.messages import call, chunked, dumps, result
 
 TARGET: Final = b"/victim/"

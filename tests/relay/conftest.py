@@ -112,11 +112,7 @@ async def reloaded(gateway: Gateway) -> None:
 
     before = times()
     gateway.signal(signal.SIGHUP)
-
-    async def done() -> bool:
-        return times() > before
-
-    await eventually(done, "a reload")
+    await eventually(lambda: times() > before, "a reload")
 
 
 @pytest.fixture

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, TypeAlias
 from uuid import uuid4
 
+from gateway.app import App
 from tests.launch import Gateway, Gateways, listening, port_of
 from tests.peer import Client, Peer
 from tests.relay.http1 import Message
@@ -57,6 +58,12 @@ class Rig:
     def gateway(self) -> Gateway:
         return self.place.gateway
 
+    @property
+    def app(self) -> App:
+        """The App, where the gateway is one."""
+        assert self.gateway.app is not None
+        return self.gateway.app
+
     def post(self, message: object, *fields: bytes) -> bytes:
         """A POST of a message, of a session that no other rig shares."""
         return post(message, self.session, *fields)
@@ -67,6 +74,25 @@ class Rig:
         self._clients.append(one)
         await one.send(*pieces)
         return one
+
+    async def begin(self, *pieces: bytes) -> tuple[Client, Peer]:
+        """A new client that sends a request, and the connection on which it has come to the upstream."""
+        number = self.upstream.count + 1
+        one = await self.client(*pieces)
+        return one, await self.upstream.request(number)
+
+    async def answered(self, asked: bytes, *said: bytes) -> tuple[Client, Peer]:
+        """The same, once the upstream has answered with these pieces, and the client has the response."""
+        one, peer = await self.begin(asked)
+        await peer.send(*said)
+        await one.response()
+        return one, peer
+
+    async def exchange(self, asked: bytes, *said: bytes) -> Message:
+        """The response to a request that the upstream answers with these pieces. The connection stays open."""
+        one, peer = await self.begin(asked)
+        await peer.send(*said)
+        return await one.response()
 
     async def ask(self, *pieces: bytes) -> Message:
         """The final response to one request on a new connection, whole or as far as it came."""
@@ -82,7 +108,7 @@ class Rig:
 
     def serve(self, script: Script) -> None:
         """Have every request that comes from now on answered by `script`, several at a time."""
-        self._serving = asyncio.create_task(self._serve(script, len(self.upstream.requests)))
+        self._serving = asyncio.create_task(self._serve(script, self.upstream.count))
 
     async def _serve(self, script: Script, seen: int) -> None:
         while True:
@@ -127,6 +153,24 @@ class Rig:
                 raise ended
 
 
+def says(data: bytes) -> Script:
+    """An upstream that answers every request with these bytes."""
+
+    async def script(_asked: Message, _peer: Peer) -> bytes:
+        return data
+
+    return script
+
+
+def gives(value: object, *fields: bytes) -> Script:
+    """An upstream that answers every request of JSON-RPC with this result."""
+
+    async def script(asked: Message, _peer: Peer) -> bytes:
+        return answer(result(body(asked)["id"], value), *fields)
+
+    return script
+
+
 @asynccontextmanager
 async def rig_at(place: Place) -> AsyncIterator[Rig]:
     """A rig at that place, closed in the end."""
@@ -169,6 +213,17 @@ def told(message: Message) -> list[Json]:
         return [json.loads(b"\n".join(lines)) for lines in events if lines]
     assert kind == b"application/json", kind
     return [json.loads(message.body)]
+
+
+def ids(message: Json) -> list[str]:
+    """The ids of the tasks in a response, in order."""
+    return [task["taskId"] for task in message["result"]["tasks"]]
+
+
+def failed(message: Message) -> tuple[int, object, int]:
+    """The status of a refusal, and id and code of the error in it."""
+    told = body(message)
+    return message.status, told["id"], told["error"]["code"]
 
 
 def final(message: Message) -> Json:

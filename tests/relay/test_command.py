@@ -134,22 +134,14 @@ async def test_a_reload_changes_how_is_logged(gateways: Gateways) -> None:
         good = json.loads(gateway.file.read_text()) if gateway.file else {}
         gateway.reconfigure({**good, "log": {"level": "info", "format": "text"}})
         gateway.signal(signal.SIGHUP)
-
-        async def told() -> bool:
-            return " reloaded upstreams=" in gateway.log
-
-        await eventually(told, "the reload, in the format that it brings")
+        await eventually(lambda: " reloaded upstreams=" in gateway.log, "the reload, in the format that it brings")
 
 
 async def test_a_drain_takes_new_connections_for_its_delay(gateways: Gateways) -> None:
     """What Kubernetes needs: it goes on sending clients for a while."""
     with gateways.process(1, limits={"shutdown_delay": "2s"}) as gateway:
         gateway.signal(signal.SIGTERM)
-
-        async def not_ready() -> bool:
-            return gateway.get("/readyz")[0] == 503
-
-        await eventually(not_ready, "/readyz says no")
+        await eventually(lambda: gateway.get("/readyz")[0] == 503, "/readyz says no")
         connection = http.client.HTTPConnection("127.0.0.1", gateway.port, timeout=5)
         connection.request("GET", "/")
         assert connection.getresponse().status == 502

@@ -40,7 +40,7 @@ from tests.relay.messages import (
     stream,
     task,
 )
-from tests.relay.rig import Rig, Server, Session, body, final, rig_with, told
+from tests.relay.rig import Rig, Server, Session, body, final, ids, rig_with, says, told
 
 EVENTS = b"text/event-stream"
 TASKS = [task("t-1"), task("t-2", "completed", "2026-01-02T00:00:00Z")]
@@ -61,8 +61,7 @@ def get(*fields: bytes, target: bytes = b"/mcp") -> bytes:
 
 async def opened(rig: Rig, number: int = 1, *fields: bytes) -> tuple[Client, Peer]:
     """A GET stream, its head sent and arrived."""
-    one = await rig.client(get(*fields))
-    peer = await rig.upstream.request(number)
+    one, peer = await rig.begin(get(*fields))
     await peer.send(stream())
     await one.hears(b"\r\n\r\n")
     return one, peer
@@ -73,8 +72,7 @@ async def opened(rig: Rig, number: int = 1, *fields: bytes) -> tuple[Client, Pee
 
 @pytest.mark.parametrize("method", ["GET", "POST"])
 async def test_sse_is_not_buffered_until_the_end(rig: Rig, method: str) -> None:
-    one = await rig.client(get() if method == "GET" else post(call("tools/call")))
-    peer = await rig.upstream.request()
+    one, peer = await rig.begin(get() if method == "GET" else post(call("tools/call")))
     await peer.send(stream())
     await one.hears(b"text/event-stream\r\n")
     for number in range(20):
@@ -87,8 +85,7 @@ async def test_sse_is_not_buffered_until_the_end(rig: Rig, method: str) -> None:
 
 async def test_get_streams_are_not_timed_out(hasty_rig: Rig) -> None:
     """Every time limit of that gateway is a second or less; the stream is quiet for longer than all of them."""
-    one = await hasty_rig.client(get())
-    peer = await hasty_rig.upstream.request()
+    one, peer = await hasty_rig.begin(get())
     await asyncio.sleep(2.2)
     await peer.send(stream())
     await one.hears(b"\r\n\r\n")
@@ -100,9 +97,7 @@ async def test_get_streams_are_not_timed_out(hasty_rig: Rig) -> None:
 
 async def test_get_is_answered_405_where_the_server_says_405(rig: Rig) -> None:
     refusal = answer(fault(None, -32000, "Method not allowed."), b"Allow: POST", status=b"405 Method Not Allowed")
-    one = await rig.client(get())
-    await (await rig.upstream.request()).send(refusal)
-    assert await one.response() == Message(
+    assert await rig.exchange(get(), refusal) == Message(
         b"HTTP/1.1 405 Method Not Allowed",
         ((b"Content-Type", b"application/json"), (b"Allow", b"POST"), (b"Content-Length", b"83")),
         "length",
@@ -132,10 +127,13 @@ async def test_notifications_are_not_dropped(rig: Rig) -> None:
     """Neither on a POST's stream before its answer, nor on a GET stream, nor those that only look like an answer."""
     notes = [notification("notifications/progress", progressToken=1, progress=n) for n in range(50)]
     notes.append(notification("notifications/message", level="debug", data={"id": 1, "result": {}}))
-    one = await rig.client(post(call("tools/call", _meta={"progressToken": 1})))
-    peer = await rig.upstream.request()
-    await peer.send(stream() + chunk(b"".join(map(event, notes))), chunk(event(result(1, {}))) + LAST_CHUNK)
-    assert told(await one.response()) == [*notes, result(1, {})]
+    assert told(
+        await rig.exchange(
+            post(call("tools/call", _meta={"progressToken": 1})),
+            stream() + chunk(b"".join(map(event, notes))),
+            chunk(event(result(1, {}))) + LAST_CHUNK,
+        )
+    ) == [*notes, result(1, {})]
     listener, to_listener = await opened(rig, 2)
     await to_listener.send(*(chunk(event(note)) for note in notes))
     await listener.hears(b"data: ", len(notes))
@@ -146,12 +144,8 @@ async def test_a_half_open_get_does_not_pin_its_session(rig: Rig, how: str) -> N
     """A server that allows one stream a session refuses the next GET until the old one has ended there."""
     one, peer = await opened(rig)
     one.finish() if how == "fin" else one.reset()
-    assert await peer.ends() in ("fin", "rst")
-
-    async def nobody_left() -> bool:
-        return (await rig.gateway.metrics())["taskgate_connections", ()] == 0
-
-    await eventually(nobody_left, "no connection is left")
+    await peer.ends()
+    await rig.gateway.until(lambda now: now["taskgate_connections", ()] == 0, "no connection is left")
 
 
 @pytest.mark.parametrize("method", ["GET", "POST"])
@@ -169,18 +163,17 @@ LINE_ENDS_OF_UNICODE = '{"jsonrpc":"2.0","method":"notifications/message","param
 
 @pytest.mark.parametrize("method", ["GET", "POST"])
 async def test_u2028_does_not_split_a_message(rig: Rig, method: str) -> None:
-    one = await rig.client(get() if method == "GET" else post(call("tools/call")))
-    peer = await rig.upstream.request()
+    one, peer = await rig.begin(get() if method == "GET" else post(call("tools/call")))
     await peer.send(stream() + chunk(event(LINE_ENDS_OF_UNICODE.encode())))
     await one.hears(event(LINE_ENDS_OF_UNICODE.encode()))
 
 
 async def test_u2028_does_not_split_an_edited_message(rig: Rig) -> None:
     given = {**initialized(), "instructions": "a\u2028b\u2029c\u0085d"}
-    one = await rig.client(post(call("initialize")))
-    peer = await rig.upstream.request()
-    await peer.send(stream() + chunk(event(LINE_ENDS_OF_UNICODE.encode()) + event(result(1, given))) + LAST_CHUNK)
-    got = await one.response()
+    got = await rig.exchange(
+        post(call("initialize")),
+        stream() + chunk(event(LINE_ENDS_OF_UNICODE.encode()) + event(result(1, given))) + LAST_CHUNK,
+    )
     assert LINE_ENDS_OF_UNICODE.encode() in got.body
     assert final(got)["result"]["instructions"] == given["instructions"]
     assert "a\u2028b\u2029c\u0085d".encode() in got.body
@@ -195,10 +188,12 @@ async def test_the_event_field_is_not_lost(rig: Rig) -> None:
         b"foo\n\n",
     )
     after = b"event: message\ndata: {}\n\n"
-    one = await rig.client(post(call("initialize")))
-    peer = await rig.upstream.request()
-    await peer.send(stream() + chunk(before + head + b"data: " + data + b"\n" + tail + after) + LAST_CHUNK)
-    got = (await one.response()).body
+    got = (
+        await rig.exchange(
+            post(call("initialize")),
+            stream() + chunk(before + head + b"data: " + data + b"\n" + tail + after) + LAST_CHUNK,
+        )
+    ).body
     edited = got.removeprefix(before + head + b"data: ").removesuffix(b"\n" + tail + after)
     assert len(edited) == len(got) - len(before + head + b"data: ") - len(b"\n" + tail + after), got
     assert json.loads(edited)["result"]["capabilities"]["tasks"]["list"] == {"filter": FILTER}
@@ -270,10 +265,7 @@ CHALLENGE = [
     ids=["initialize", "relayed", "filtered", "GET"],
 )
 async def test_the_401_challenge_is_not_lost(rig: Rig, message: Json | None) -> None:
-    async def refuse(_asked: Message, _peer: Peer) -> bytes:
-        return response(b"", *CHALLENGE, status=b"401 Unauthorized")
-
-    rig.serve(refuse)
+    rig.serve(says(response(b"", *CHALLENGE, status=b"401 Unauthorized")))
     got = await rig.ask(get() if message is None else post(message))
     assert got.start == b"HTTP/1.1 401 Unauthorized"
     assert [b": ".join(f) for f in got.fields if f[0] == b"WWW-Authenticate"] == CHALLENGE
@@ -328,8 +320,7 @@ async def test_the_door_is_not_bypassed(rig: Rig) -> None:
 async def test_delete_is_forwarded(rig: Rig) -> None:
     session = Session(rig)
     for status in (b"200 OK", b"202 Accepted", b"204 No Content", b"405 Method Not Allowed", b"404 Not Found"):
-        one = await rig.client(request(b"DELETE", fields=session.fields()))
-        peer = await rig.upstream.request(len(rig.upstream.requests) + 1)
+        one, peer = await rig.begin(request(b"DELETE", fields=session.fields()))
         assert rig.upstream.requests[-1].value(b"mcp-session-id") == session.session_id.encode()
         end = b"\r\n\r\n" if status.startswith(b"204") else b"\r\nContent-Length: 0\r\n\r\n"
         await peer.send(b"HTTP/1.1 " + status + end)
@@ -375,10 +366,10 @@ async def test_gzip_is_not_passed_to_a_parser(rig: Rig, encoding: bytes) -> None
         b"deflate": zlib.compress(plain),
         b"br": b"\x0b\x02\x80" + plain[:5] + b"\x03",
     }
-    one = await rig.client(post(call("initialize"), b"Accept-Encoding: gzip, deflate, br"))
-    peer = await rig.upstream.request()
-    await peer.send(answer(packed[encoding], b"Content-Encoding: " + encoding))
-    got = await one.response()
+    got = await rig.exchange(
+        post(call("initialize"), b"Accept-Encoding: gzip, deflate, br"),
+        answer(packed[encoding], b"Content-Encoding: " + encoding),
+    )
     assert (got.status, got.whole) == (200, True)
     if encoding == b"br":
         assert (got.body, got.value(b"content-encoding")) == (packed[encoding], encoding)
@@ -392,8 +383,7 @@ async def test_gzip_is_not_passed_to_a_parser(rig: Rig, encoding: bytes) -> None
 @pytest.mark.parametrize("cuts", [[], [3], [60], [-4]], ids=str)
 async def test_every_member_of_a_gzipped_event_stream_is_read(rig: Rig, cuts: list[int]) -> None:
     """A gzip stream may have several members, such as one for each event (RFC 1952, 2.2)."""
-    one = await rig.client(post(call("initialize"), b"Accept-Encoding: gzip"))
-    peer = await rig.upstream.request()
+    one, peer = await rig.begin(post(call("initialize"), b"Accept-Encoding: gzip"))
     first, second = event(notification("first")), event(result(1, initialized()))
     packed = gzip.compress(first) + gzip.compress(b"") + gzip.compress(second)
     places = [0, *(cut % len(packed) for cut in cuts), len(packed)]
@@ -407,8 +397,7 @@ async def test_every_member_of_a_gzipped_event_stream_is_read(rig: Rig, cuts: li
 @pytest.mark.parametrize("missing", [1, 8, 40])
 async def test_a_gzipped_event_stream_that_stops_short_does_not_look_whole(rig: Rig, missing: int) -> None:
     """The framing of the upstream's stream was whole, and so was once that of the decoded stream."""
-    one = await rig.client(post(call("initialize"), b"Accept-Encoding: gzip"))
-    peer = await rig.upstream.request()
+    one, peer = await rig.begin(post(call("initialize"), b"Accept-Encoding: gzip"))
     packed = gzip.compress(event(result(1, initialized())))[:-missing]
     await peer.send(stream(b"Content-Encoding: gzip"), chunk(packed), LAST_CHUNK)
     got = await one.response()  # 502 where all of it came at once, and the head had not gone out
@@ -418,9 +407,9 @@ async def test_a_gzipped_event_stream_that_stops_short_does_not_look_whole(rig: 
 async def test_gzipped_json_that_stops_short_passes_as_it_came(rig: Rig) -> None:
     """Without its check sum it was once edited, and came out whole."""
     packed = gzip.compress(dumps(result(1, initialized())))[:-4]
-    one = await rig.client(post(call("initialize"), b"Accept-Encoding: gzip"))
-    await (await rig.upstream.request()).send(answer(packed, b"Content-Encoding: gzip"))
-    got = await one.response()
+    got = await rig.exchange(
+        post(call("initialize"), b"Accept-Encoding: gzip"), answer(packed, b"Content-Encoding: gzip")
+    )
     assert (got.body, got.value(b"content-encoding")) == (packed, b"gzip")
 
 
@@ -472,8 +461,7 @@ async def test_identity_stays_where_an_event_may_be_edited(rig: Rig, kind: str) 
 @pytest.mark.parametrize("end", [b"\n", b"\r", b"\r\n"])
 async def test_a_heartbeat_on_an_edited_stream_waits_for_no_event(rig: Rig, end: bytes) -> None:
     """A comment line without an empty line behind it was once held until an event ended."""
-    one = await rig.client(post(call("initialize")))
-    peer = await rig.upstream.request()
+    one, peer = await rig.begin(post(call("initialize")))
     await peer.send(stream() + chunk(b": beat" + end))
     await one.hears(b": beat" + end)
     await peer.send(chunk(event(result(1, initialized()))) + LAST_CHUNK)
@@ -483,8 +471,7 @@ async def test_a_heartbeat_on_an_edited_stream_waits_for_no_event(rig: Rig, end:
 
 
 async def test_a_gzipped_event_stream_is_edited_or_whole(rig: Rig) -> None:
-    one = await rig.client(post(call("initialize"), b"Accept-Encoding: gzip"))
-    peer = await rig.upstream.request()
+    one, peer = await rig.begin(post(call("initialize"), b"Accept-Encoding: gzip"))
     packed = gzip.compress(event(result(1, initialized()), b"id: 1"))
     await peer.send(stream(b"Content-Encoding: gzip") + chunk(packed[:20]) + chunk(packed[20:]) + LAST_CHUNK)
     got = await one.response()
@@ -499,8 +486,7 @@ async def test_what_is_encoded_twice_passes_as_it_came(rig: Rig, fields: list[by
     plain = event(result(1, initialized())) if streamed else dumps(result(1, initialized()))
     packed = gzip.compress(gzip.compress(plain))
     lines = [b"Content-Encoding: " + value for value in fields]
-    one = await rig.client(post(call("initialize"), b"Accept-Encoding: gzip"))
-    peer = await rig.upstream.request()
+    one, peer = await rig.begin(post(call("initialize"), b"Accept-Encoding: gzip"))
     if streamed:
         await peer.send(stream(*lines) + chunk(packed) + LAST_CHUNK)
     else:
@@ -530,9 +516,7 @@ async def test_unknown_capabilities_are_not_stripped(rig: Rig) -> None:
         b'{"call":{}}},"cancel":{}},"experimental":{}},"serverInfo":{"name":"\\/","version":""},"_meta":{"a":1E400}},'
         b'\t"id":1,"jsonrpc":"2.0","x-more":0 }\n'
     )
-    one = await rig.client(post(call("initialize")))
-    await (await rig.upstream.request()).send(answer(raw, b"Mcp-Session-Id: 0f8c", b"X-Odd: 1"))
-    got = await one.response()
+    got = await rig.exchange(post(call("initialize")), answer(raw, b"Mcp-Session-Id: 0f8c", b"X-Odd: 1"))
     assert [name for name, _ in got.fields] == [b"Content-Type", b"Mcp-Session-Id", b"X-Odd", b"Content-Length"]
     before, _, after = raw.partition(b'"list":{"x":1}')
     assert got.body.startswith(before) and got.body.endswith(after)
@@ -547,9 +531,7 @@ async def test_unknown_capabilities_are_not_stripped(rig: Rig) -> None:
 )
 async def test_capabilities_of_other_servers_are_left_alone(rig: Rig, capabilities: Json) -> None:
     raw = dumps(result(1, {"protocolVersion": "2025-11-25", "capabilities": capabilities, "serverInfo": {}}))
-    one = await rig.client(post(call("initialize")))
-    await (await rig.upstream.request()).send(answer(raw))
-    assert (await one.response()).body == raw
+    assert (await rig.exchange(post(call("initialize")), answer(raw))).body == raw
 
 
 async def test_cursors_are_not_dropped_so_paging_ends(rig: Rig) -> None:
@@ -597,7 +579,7 @@ async def test_filtered_queries_with_the_same_id_each_get_their_own_answer(rig: 
     sessions = [Session(rig), Session(rig, token="other")]
     asked = [s.ask(filtered(1, status=[status])) for s in sessions for status in ("working", "completed")]
     answers = [final(got) for got in await asyncio.gather(*asked)]
-    assert [[t["taskId"] for t in a["result"]["tasks"]] for a in answers] == [["t-1"], ["t-2"]] * 2
+    assert [ids(a) for a in answers] == [["t-1"], ["t-2"]] * 2
     assert {a["id"] for a in answers} == {1}
 
 
@@ -606,8 +588,7 @@ async def test_there_is_no_body_limit_that_nobody_set(process_rig: Rig, kind: by
     """Beyond 1 MiB, and beyond what is inspected (4 MiB): up and down, whole, with the server's own status."""
     size = 6 << 20
     data = b'{"jsonrpc":"2.0","id":1,"method":"tasks/list","params":{"status":["working"],"pad":"%b"}}' % (b"x" * size)
-    one = await process_rig.client(request(b"POST", fields=[b"Content-Type: " + kind], body=data))
-    peer = await process_rig.upstream.request()
+    one, peer = await process_rig.begin(request(b"POST", fields=[b"Content-Type: " + kind], body=data))
     assert process_rig.upstream.requests[0].body == data
     await peer.send(response(data, b"Content-Type: " + kind))
     got = await one.response()

@@ -41,7 +41,7 @@ class Tasks(Server):
 
 
 def ids(response: Json) -> list[str]:
-    return [one["taskId"] for one in response["result"]["tasks"]]
+    return ids(response)
 
 
 async def followed(rig: Rig | Session, **params: Any) -> list[list[str]]:

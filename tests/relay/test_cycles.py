@@ -36,15 +36,14 @@ How: TypeAlias = Callable[[Rig], Awaitable[None]]
 
 
 async def answered(rig: Rig) -> None:
-    one = await rig.client(post(call("ping")))
-    await (await rig.upstream.request()).send(response())
+    one, peer = await rig.begin(post(call("ping")))
+    await peer.send(response())
     await one.response()
     await one.close()
 
 
 async def closed_by_the_upstream(rig: Rig) -> None:
-    one = await rig.client(request())
-    peer = await rig.upstream.request()
+    one, peer = await rig.begin(request())
     await peer.send(b"HTTP/1.1 200 OK\r\n\r\nuntil the end")
     peer.finish()
     await one.response()
@@ -52,8 +51,7 @@ async def closed_by_the_upstream(rig: Rig) -> None:
 
 async def cut_by_the_upstream(rig: Rig) -> None:
     for half in (b"", b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nhalf"):
-        one = await rig.client(post(call("tools/call")))
-        peer = await rig.upstream.request(len(rig.upstream.requests) + 1)
+        one, peer = await rig.begin(post(call("tools/call")))
         await peer.send(half)
         if half:
             await one.hears(b"half")
@@ -62,14 +60,11 @@ async def cut_by_the_upstream(rig: Rig) -> None:
 
 
 async def no_http(rig: Rig) -> None:
-    one = await rig.client(request())
-    await (await rig.upstream.request()).send(b"SSH-2.0\r\n\r\n")
-    await one.response()
+    await rig.exchange(request(), b"SSH-2.0\r\n\r\n")
 
 
 async def left_by_the_client(rig: Rig) -> None:
-    one = await rig.client(request())
-    peer = await rig.upstream.request()
+    one, peer = await rig.begin(request())
     await peer.send(stream() + chunk(event(b"1")))
     await one.hears(b"data: 1")
     one.reset()
@@ -78,8 +73,7 @@ async def left_by_the_client(rig: Rig) -> None:
 
 async def quiet(rig: Rig) -> None:
     for ends in (True, False):
-        one = await rig.client(request())
-        peer = await rig.upstream.request(len(rig.upstream.requests) + 1)
+        one, peer = await rig.begin(request())
         await peer.send(stream())
         await one.hears(b": keepalive")
         if ends:
@@ -123,9 +117,7 @@ async def refused(rig: Rig) -> None:
 
 
 async def edited(rig: Rig) -> None:
-    one = await rig.client(post(call("initialize")))
-    await (await rig.upstream.request()).send(stream() + chunk(event(result(1, initialized()))) + LAST_CHUNK)
-    await one.response()
+    await rig.exchange(post(call("initialize")), stream() + chunk(event(result(1, initialized()))) + LAST_CHUNK)
 
 
 async def crawled(rig: Rig) -> None:
@@ -134,8 +126,7 @@ async def crawled(rig: Rig) -> None:
 
 
 async def crawled_on_streams(rig: Rig) -> None:
-    one = await rig.client(rig.post(filtered()))
-    peer = await rig.upstream.request()
+    one, peer = await rig.begin(rig.post(filtered()))
     crawl_id = body(rig.upstream.requests[0])["id"]
     await peer.send(stream() + chunk(event(notification("x")) + event(result(crawl_id, page([])))))
     await one.response()
@@ -143,9 +134,7 @@ async def crawled_on_streams(rig: Rig) -> None:
 
 
 async def a_crawl_that_fails(rig: Rig) -> None:
-    one = await rig.client(rig.post(filtered()))
-    await (await rig.upstream.request()).send(response(b"", status=b"500 Oh"))
-    await one.response()
+    await rig.exchange(rig.post(filtered()), response(b"", status=b"500 Oh"))
 
 
 async def a_crawl_that_is_cut(rig: Rig) -> None:
@@ -156,16 +145,13 @@ async def a_crawl_that_is_cut(rig: Rig) -> None:
 
 
 async def a_crawl_that_the_client_leaves(rig: Rig) -> None:
-    one = await rig.client(rig.post(filtered()))
-    peer = await rig.upstream.request()
+    one, peer = await rig.begin(rig.post(filtered()))
     one.reset()
     await peer.ends()
 
 
 async def a_task_asked_for_in_vain(rig: Rig) -> None:
-    one = await rig.client(rig.post(filtered(taskIds=["t-1", "t-2"])))
-    await (await rig.upstream.request()).send(response(b"", status=b"500 Oh"))
-    await one.response()
+    await rig.exchange(rig.post(filtered(taskIds=["t-1", "t-2"])), response(b"", status=b"500 Oh"))
 
 
 HOW: list[How] = [

@@ -80,8 +80,7 @@ async def test_a_query_that_meets_a_fault_of_ours_gets_500(caplog: pytest.LogCap
     caplog.set_level("INFO", "taskgate")
     async with faulty() as rig:
         before = await rig.gateway.metrics()
-        one = await rig.client(rig.post(NAMED))
-        peer = await rig.upstream.request()
+        one, peer = await rig.begin(rig.post(NAMED))
         await peer.send(answer(result(body(rig.upstream.requests[0])["id"], task("t-1"))))
         got = await one.response()
         assert (got.status, got.whole) == (500, True)
@@ -95,8 +94,7 @@ async def test_a_query_whose_answer_is_a_stream_already_gets_the_error_on_it(cap
     caplog.set_level("INFO", "taskgate")
     async with faulty() as rig:
         before = await rig.gateway.metrics()
-        one = await rig.client(rig.post(NAMED))
-        peer = await rig.upstream.request()
+        one, peer = await rig.begin(rig.post(NAMED))
         asked = body(rig.upstream.requests[0])["id"]
         told = event(notification("notifications/message", level="info", data="first"))
         await peer.send(stream() + chunk(told + event(result(asked, task("t-1")))) + LAST_CHUNK)

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from gateway.transport.exchange import CONTINUE, Exchange
 from gateway.transport.headers import Headers
-from tests.launch import Gateways, eventually, listening, port_of
+from tests.launch import Gateways, listening, port_of
 from tests.relay.harness import (
     LAG_TRIES,
     Case,
@@ -367,8 +367,7 @@ async def _dies(place: Place, asked: bytes, answered: bytes, how: End) -> None:
     direct.feed(answered)
     expected = [m for m in direct.responses([b"ANY"], how) if m.is_final]
     async with rig_at(place) as rig:
-        one = await rig.client(asked)
-        peer = await rig.upstream.request()
+        one, peer = await rig.begin(asked)
         await peer.send(answered)
         peer.finish() if how == "fin" else peer.reset()
         got = await one.response()
@@ -399,11 +398,7 @@ async def _leaves(place: Place, asked: bytes, answered: bytes, how: End, sent: f
             peer = await rig.upstream.request()
             await peer.send(answered)
         one.finish() if how == "fin" else one.reset()
-
-        async def nobody_left() -> bool:
-            return (await rig.gateway.metrics())["taskgate_connections", ()] == 0
-
-        await eventually(nobody_left, "no connection of a client's is left")
+        await rig.gateway.until(lambda now: now["taskgate_connections", ()] == 0, "no connection of a client's is left")
         await rig.canary()
         for peer in rig.upstream.connections:
             if peer.incoming.requests() and not peer.incoming.requests()[0].whole:

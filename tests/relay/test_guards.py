@@ -287,11 +287,9 @@ async def test_who_begins_an_ask_pays_for_it_and_who_joins_it_pays_one(gateways:
         first = await rig.client(named(5, ALICE))
         await rig.upstream.until(lambda: len(rig.upstream.requests) == 5, "the first query's asks")
         others = [await rig.client(named(5, ALICE)) for _ in range(3)]
-
-        async def joined() -> bool:
-            return (await rig.gateway.metrics())["taskgate_requests_in_flight", (("upstream", "up"),)] == 4
-
-        await eventually(joined, "the others under way")
+        await rig.gateway.until(
+            lambda now: now["taskgate_requests_in_flight", (("upstream", "up"),)] == 4, "the others under way"
+        )
         go.set()
         assert [(await one.response()).status for one in (first, *others)] == [200] * 4
         assert len(rig.upstream.requests) == 5

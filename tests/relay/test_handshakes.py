@@ -21,10 +21,8 @@ import pytest
 from tests.certificates import signed
 from tests.garbage import kept_garbage, left_in_cycles
 from tests.launch import Gateway, Gateways, eventually
-from tests.peer import Peer
-from tests.relay.http1 import Message
 from tests.relay.messages import LAST_CHUNK, Json, chunk, request, response
-from tests.relay.rig import Rig, own, rig_with
+from tests.relay.rig import Rig, own, rig_with, says
 
 NAME: Final = b"\0\x09localhost"
 COUNT: Final = "taskgate_tls_handshake_failures_total"
@@ -118,11 +116,9 @@ def lines(gateway: Gateway) -> list[Json]:
 
 async def all_told(gateway: Gateway, count: int) -> None:
     """Return once the log tells of so many."""
-
-    async def so_many() -> bool:
-        return count == sum(int(line["count"]) for line in lines(gateway))
-
-    await eventually(so_many, f"{count} failures in the log")
+    await eventually(
+        lambda: count == sum(int(line["count"]) for line in lines(gateway)), f"{count} failures in the log"
+    )
 
 
 # ---- each way to fail ----
@@ -276,11 +272,7 @@ async def test_a_connection_in_its_handshake_counts(gateways: Gateways, tls: Jso
     for begun in (own, rig_with):
         async with begun(gateways, tls=tls, limits=limits) as rig:
             silent = [await rig.client(), await rig.client(hello()[:9]), await rig.client(hello())]
-
-            async def there() -> bool:
-                return (await rig.gateway.metrics())["taskgate_connections", ()] == 3
-
-            await eventually(there, "three in their handshakes")
+            await rig.gateway.until(lambda now: now["taskgate_connections", ()] == 3, "three in their handshakes")
             async with tls_client(rig, tls["certificate"]) as (reader, _):
                 assert await reader.readline() == b"HTTP/1.1 503 Service Unavailable\r\n"
             plain = await rig.client(request())
@@ -304,11 +296,10 @@ async def test_handshakes_far_beyond_the_limit_are_closed_at_once(gateways: Gate
 async def test_handshakes_without_descriptors_left_are_counted_and_served_later(gateways: Gateways, tls: Json) -> None:
     async with own(gateways, tls=tls, descriptors=70, limits={"request_timeout": "1h"}) as rig:
         silent = [await rig.client() for _ in range(90)]
-
-        async def told() -> bool:
-            return any(line.get("why") == "descriptors" for line in rig.gateway.lines())
-
-        await eventually(told, "connections refused for want of descriptors")
+        await eventually(
+            lambda: any(line.get("why") == "descriptors" for line in rig.gateway.lines()),
+            "connections refused for want of descriptors",
+        )
         for one in silent:
             one.reset()
 
@@ -327,11 +318,9 @@ async def test_sigterm_ends_handshakes_at_once_and_answers_in_time(gateways: Gat
             writer.write(request())
             peer = await rig.upstream.request()
             silent = [await rig.client(), await rig.client(hello()[:9]), await rig.client(hello())]
-
-            async def there() -> bool:
-                return (await rig.gateway.metrics())["taskgate_connections", ()] == 4
-
-            await eventually(there, "three in their handshakes, and one that is served")
+            await rig.gateway.until(
+                lambda now: now["taskgate_connections", ()] == 4, "three in their handshakes, and one that is served"
+            )
             rig.gateway.signal(signal.SIGTERM)
             for one in silent:
                 await one.ends()
@@ -390,9 +379,6 @@ async def test_a_large_answer_and_many_requests_at_once(rig: Rig, tls: Json) -> 
             assert (await reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 200")
             assert len(await reader.readuntil(LAST_CHUNK)) > 300_000
 
-    async def answer(_: Message, __: Peer) -> bytes:
-        return b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n" + chunk(b"x" * 3000) * 100 + LAST_CHUNK
-
-    rig.serve(answer)
+    rig.serve(says(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n" + chunk(b"x" * 3000) * 100 + LAST_CHUNK))
     await asyncio.gather(*map(one, range(30)))
     assert await failures(rig.gateway) == {}

@@ -192,11 +192,7 @@ async def test_heads_beyond_the_limit_of_all_buffers_get_503(gateways: Gateways)
         rig.serve(serve)
         holding = [await rig.client(begun(fields(1000, 400))) for _ in range(3)]
         await asyncio.gather(*(one.send(b"b:\r\n") for one in holding))
-
-        async def refused() -> bool:
-            return any(b" 503 " in one.received for one in holding)
-
-        await eventually(refused, "no room for the third")
+        await eventually(lambda: any(b" 503 " in one.received for one in holding), "no room for the third")
         assert (await rig.ask(request(target=b"/ping"))).status == 200
         whole = await rig.client(begun(fields(1000, 100)) + b"\r\n")
         assert (await whole.response()).status == 503

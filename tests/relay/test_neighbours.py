@@ -24,7 +24,7 @@ from tests.peer import Client, Peer
 from tests.relay.http1 import Message
 from tests.relay.messages import answer, call, chunk, chunked, filtered, page, post, request, response, result, stream
 from tests.relay.messages import task as a_task
-from tests.relay.rig import Rig, Session, body, final, own, rig_with
+from tests.relay.rig import Rig, Session, body, final, ids, own, rig_with, says
 
 MIB = 1 << 20
 CLOSE_DELIMITED = b"HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\n\r\n"
@@ -112,11 +112,7 @@ async def test_bodies_beyond_the_limit_of_all_buffers_wait_or_get_503(gateways: 
         (other,) = (one for one, task in answers.items() if task in waiting)
         await other.send(large[-1:])
         assert (await waiting.pop()).status == 200
-
-        async def nothing_is_held() -> bool:
-            return (await rig.gateway.metrics())["taskgate_held_bytes", ()] == 0
-
-        await eventually(nothing_is_held, "nothing is held any more")
+        await rig.gateway.until(lambda now: now["taskgate_held_bytes", ()] == 0, "nothing is held any more")
 
 
 async def test_a_body_that_waits_for_room_is_served_once_there_is_some(gateways: Gateways) -> None:
@@ -164,9 +160,8 @@ async def test_what_slow_readers_leave_is_counted_and_others_are_served(gateways
 async def test_events_that_never_end_are_held_up_to_the_limit_and_pass(gateways: Gateways) -> None:
     """Beyond it an event is not held to be read: it passes unread, as one does that is too large."""
     async with rig_with(gateways, limits={"held_bytes_max": 4 * MIB}) as rig:
-        for number in range(1, 7):
-            one = await rig.client(request())
-            peer = await rig.upstream.request(number)
+        for _ in range(6):
+            one, peer = await rig.begin(request())
             await peer.send(stream() + chunk(b"data: " + b"x" * (3 * MIB)))
             await one.until(lambda one=one: len(one.received) > 3 * MIB, "3 MiB of an event")  # type: ignore[misc]
         held = (await rig.gateway.metrics())["taskgate_held_bytes", ()]
@@ -254,8 +249,7 @@ async def test_who_waits_for_room_gets_it_when_another_leaves_or_the_limit_grows
 
 async def test_a_body_that_has_gone_up_is_held_no_more_while_its_answer_streams(gateways: Gateways) -> None:
     async with rig_with(gateways) as rig:
-        one = await rig.client(rig.post({**call("tools/call"), "params": {"x": "y" * MIB}}))
-        peer = await rig.upstream.request()
+        one, peer = await rig.begin(rig.post({**call("tools/call"), "params": {"x": "y" * MIB}}))
         await peer.send(stream() + chunk(b": open\n\n"))
         await one.hears(b": open")
         assert (await rig.gateway.metrics())["taskgate_held_bytes", ()] == 0
@@ -279,8 +273,7 @@ async def test_a_body_that_has_gone_up_takes_no_memory_while_its_answer_streams(
     async with own(gateways) as rig:
         asked = {**call(method), "params": {"taskId": "t", "task": {}, "x": "y" * body_bytes}}
         for number in range(count + 1):
-            one = await rig.client(rig.post(asked))
-            peer = await rig.upstream.request(number + 1)
+            one, peer = await rig.begin(rig.post(asked))
             await peer.send(stream() + chunk(b": open\n\n"))
             await one.hears(b": open")
             if number == 0:
@@ -290,8 +283,7 @@ async def test_a_body_that_has_gone_up_takes_no_memory_while_its_answer_streams(
 
 async def test_an_id_of_megabytes_counts_as_long_as_it_is_kept(gateways: Gateways) -> None:
     async with rig_with(gateways) as rig:
-        one = await rig.client(rig.post({**call("tools/call"), "id": "i" * MIB}))
-        peer = await rig.upstream.request()
+        one, peer = await rig.begin(rig.post({**call("tools/call"), "id": "i" * MIB}))
         await peer.send(stream() + chunk(b": open\n\n"))
         await one.hears(b": open")
         assert (await rig.gateway.metrics())["taskgate_held_bytes", ()] >= MIB
@@ -340,8 +332,7 @@ async def test_a_packed_document_is_no_larger_than_a_plain_one(rig: Rig) -> None
 
 async def test_a_half_close_during_an_answer_without_length_is_a_cut(rig: Rig) -> None:
     """The client got the first half and a clean end."""
-    one = await rig.client(request())
-    peer = await rig.upstream.request()
+    one, peer = await rig.begin(request())
     await peer.send(CLOSE_DELIMITED + b"first half")
     await one.hears(b"first half")
     one.finish()
@@ -350,8 +341,7 @@ async def test_a_half_close_during_an_answer_without_length_is_a_cut(rig: Rig) -
 
 async def test_a_half_close_of_an_old_client_during_a_chunked_answer_is_a_cut(rig: Rig) -> None:
     """HTTP/1.0 knows no chunks: the connection's end is the answer's."""
-    one = await rig.client(request(version=b"HTTP/1.0"))
-    peer = await rig.upstream.request()
+    one, peer = await rig.begin(request(version=b"HTTP/1.0"))
     await peer.send(stream() + chunk(b"data: 1\n\n"))
     await one.hears(b"data: 1")
     one.finish()
@@ -389,12 +379,8 @@ async def test_a_request_behind_the_last_answer_does_not_destroy_it(rig: Rig, fr
 async def test_a_drain_waits_for_who_still_reads_a_whole_answer(gateways: Gateways) -> None:
     """With requests behind: a close while they are unread resets the connection."""
     whole = b"w" * MIB
-
-    async def script(_request: Message, _peer: Peer) -> bytes:
-        return response(whole)
-
     async with own(gateways) as rig:
-        rig.serve(script)
+        rig.serve(says(response(whole)))
         one = await rig.client()
         one.pause()
         await one.send(request(fields=[b"Connection: close"]), request(target=b"/behind") * 20)
@@ -435,11 +421,7 @@ async def test_a_client_that_stays_after_the_last_answer_is_closed(gateways: Gat
         one = await rig.client(request(fields=[b"Connection: close"]))
         assert (await one.response()).status == 200
         assert await one.ends() == "fin"
-
-        async def gone() -> bool:
-            return (await rig.gateway.metrics())["taskgate_connections", ()] == 0
-
-        await eventually(gone, "the connection is given up")
+        await rig.gateway.until(lambda now: now["taskgate_connections", ()] == 0, "the connection is given up")
 
 
 # ---- 8: `Connection` that names who asks ----
@@ -485,9 +467,9 @@ async def test_a_stripped_field_does_not_poison_the_index_of_who_sends_it(rig: R
     rig.serve(by_tenant)
     session = Session(rig)
     poisoned = post(filtered(), *session.fields(), b"X-Tenant: acme", b"Connection: X-Tenant")
-    assert [t["taskId"] for t in final(await rig.ask(poisoned))["result"]["tasks"]] == ["of-nobody"]
+    assert ids(final(await rig.ask(poisoned))) == ["of-nobody"]
     honest = post(filtered(), *session.fields(), b"X-Tenant: acme")
-    assert [t["taskId"] for t in final(await rig.ask(honest))["result"]["tasks"]] == ["of-acme"]
+    assert ids(final(await rig.ask(honest))) == ["of-acme"]
 
 
 async def test_a_trailer_that_names_a_configured_identity_stays_here(gateways: Gateways) -> None:

@@ -174,8 +174,7 @@ async def test_counters_are_there_before_the_first_event(gateways: Gateways) -> 
 
 async def test_requests_in_flight(gateways: Gateways) -> None:
     async with rig_with(gateways) as rig:
-        one = await rig.client(request(fields=[b"Accept: text/event-stream"]))
-        peer = await rig.upstream.request()
+        one, peer = await rig.begin(request(fields=[b"Accept: text/event-stream"]))
         await peer.send(stream())
         found = await samples_with(rig, "requests_in_flight", 1, upstream="up")
         assert found["taskgate_upstream_requests_in_flight", (("upstream", "up"),)] == 1
@@ -187,8 +186,7 @@ async def test_requests_in_flight(gateways: Gateways) -> None:
 async def test_an_upstream_is_up_until_an_exchange_shows_that_it_is_not(gateways: Gateways) -> None:
     """tests/relay/test_state.py has the states."""
     async with rig_with(gateways, upstream={"response_timeout": "500ms"}) as rig:
-        one = await rig.client(post(call("ping")))
-        peer = await rig.upstream.request()
+        one, peer = await rig.begin(post(call("ping")))
         peer.reset()
         await one.response()
         await samples_with(rig, "upstream_up", 0, upstream="up")
@@ -333,9 +331,7 @@ ERRORS: dict[str, tuple[Any, bytes]] = {
 async def test_json_rpc_errors_are_counted_by_code_and_logged(gateways: Gateways, code: str) -> None:
     message, said = ERRORS[code]
     async with rig_with(gateways, log={"level": "info"}) as rig:
-        one = await rig.client(post(message))
-        await (await rig.upstream.request()).send(said)
-        assert (await one.response()).whole
+        assert (await rig.exchange(post(message), said)).whole
         await samples_with(rig, "jsonrpc_errors_total", 1, upstream="up", code=code)
         line = await logged(rig.gateway, "JsonRpcError")
         assert (line["level"], line["method"]) == ("info", message["method"])
@@ -345,9 +341,7 @@ async def test_json_rpc_errors_are_counted_by_code_and_logged(gateways: Gateways
 async def test_a_code_beyond_64_bits_keeps_no_line_out_of_the_log(gateways: Gateways) -> None:
     """A line with such a number could not be written: a traceback stood in its place, and the audit had no line."""
     async with rig_with(gateways, log={"level": "info", "access": True, "audit": True}) as rig:
-        one = await rig.client(post(call("tasks/cancel", taskId="t")))
-        await (await rig.upstream.request()).send(answer(fault(1, -(10**30), "x")))
-        assert (await one.response()).whole
+        assert (await rig.exchange(post(call("tasks/cancel", taskId="t")), answer(fault(1, -(10**30), "x")))).whole
         assert (await logged(rig.gateway, '"request"'))["method"] == "tasks/cancel"
         assert (await logged(rig.gateway, '"audit"'))["action"] == "cancel"
 
@@ -408,9 +402,7 @@ async def test_traceparent_finds_a_request_where_it_has_no_id(gateways: Gateways
 @pytest.mark.parametrize("status", [b"500 Internal Server Error", b"503 Service Unavailable"])
 async def test_an_upstreams_5xx_is_told_at_info(gateways: Gateways, status: bytes) -> None:
     async with rig_with(gateways, log={"level": "info"}) as rig:
-        one = await rig.client(request())
-        await (await rig.upstream.request()).send(response(b"no", status=status))
-        await one.response()
+        await rig.exchange(request(), response(b"no", status=status))
         line = await logged(rig.gateway, "UpstreamStatus")
         assert (line["status"], line["why"]) == (int(status[:3]), f"the upstream answered {status[:3].decode()}")
 
@@ -458,11 +450,7 @@ async def test_the_access_log_has_every_request_at_info(gateways: Gateways) -> N
 async def test_text_lines(gateways: Gateways) -> None:
     async with own(gateways, log={"level": "info", "format": "text"}, upstream={"url": "http://127.0.0.1:1/"}) as rig:
         await rig.ask(post(call("two words"), b'X-Request-Id: a"b'))
-
-        async def told() -> bool:
-            return "failed" in rig.gateway.log
-
-        await eventually(told, "a line")
+        await eventually(lambda: "failed" in rig.gateway.log, "a line")
         [line] = [line for line in rig.gateway.log.splitlines() if " failed " in line]
         assert re.match(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}\+00:00 info    failed upstream=up kind=relayed ", line)
         assert ' method="two words" path=/mcp client=127.0.0.1 request_id="a\\"b" status=502 ' in line
@@ -501,17 +489,12 @@ async def test_the_audit_has_a_line_for_each_task_that_is_created_or_cancelled(g
 
 
 async def eventually_audited(rig: Rig, count: int) -> None:
-    async def told() -> bool:
-        return len(lines(rig, "audit")) == count
-
-    await eventually(told, f"{count} lines of the audit")
+    await eventually(lambda: len(lines(rig, "audit")) == count, f"{count} lines of the audit")
 
 
 async def test_the_audit_tells_what_failed_too(gateways: Gateways) -> None:
     async with rig_with(gateways, log={"level": "info", "audit": True}) as rig:
-        one = await rig.client(rig.post(call("tasks/cancel", taskId="gone")))
-        await (await rig.upstream.request()).send(answer(fault(1, -32602, "no such task")))
-        await one.response()
+        await rig.exchange(rig.post(call("tasks/cancel", taskId="gone")), answer(fault(1, -32602, "no such task")))
         two = await rig.client(rig.post(call("tools/call", task={"ttl": 1})))
         (await rig.upstream.request(2)).reset()
         await two.response()
@@ -523,9 +506,7 @@ async def test_the_audit_tells_what_failed_too(gateways: Gateways) -> None:
 
 async def test_without_its_key_there_is_no_audit(gateways: Gateways) -> None:
     async with own(gateways) as rig:
-        one = await rig.client(rig.post(call("tasks/cancel", taskId="t-1")))
-        await (await rig.upstream.request()).send(answer(result(1, task("t-1", "cancelled"))))
-        await one.response()
+        await rig.exchange(rig.post(call("tasks/cancel", taskId="t-1")), answer(result(1, task("t-1", "cancelled"))))
         await logged(rig.gateway, '"message": "request"')
         assert lines(rig, "audit") == []
 
@@ -535,11 +516,7 @@ async def test_nothing_of_this_is_asked_of_a_relayed_message_twice(gateways: Gat
     async with rig_with(gateways, log={"level": "info", "access": True}) as rig:
         rig.serve(echo)
         await asyncio.gather(*(rig.ask(post(call("ping", n))) for n in range(20)))
-
-        async def told() -> bool:
-            return len(lines(rig, "request")) >= 20
-
-        await eventually(told, "20 lines")
+        await eventually(lambda: len(lines(rig, "request")) >= 20, "20 lines")
         assert len(lines(rig, "request")) == 20
 
 
@@ -556,11 +533,7 @@ async def test_what_a_peer_says_stands_in_the_log_as_printable_text(gateways: Ga
         await rig.ask(post(call(UNPRINTABLE, {"task": {}}), b"X-Request-Id: m"))
         await rig.ask(request(fields=[b"Traceparent: " + raw]))
         assert (await rig.ask(request(fields=[b"Connection: mcp-" + raw]))).status == 400
-
-        async def told() -> bool:
-            return rig.gateway.log.count("mcp-") >= 1
-
-        await eventually(told, "the last line")
+        await eventually(lambda: rig.gateway.log.count("mcp-") >= 1, "the last line")
         log = rig.gateway.log
         assert [line for line in log.split("\n") if not line.isprintable()] == []
         assert "\\u0085" in log and "\\u202e" in log and "\xff" in log

@@ -60,8 +60,7 @@ async def kept_open(gateways: Gateways, quiet: str = QUIET, **changed: Any) -> A
 
 async def opened(rig: Rig, asked: bytes, *sent: bytes, head: bytes | None = None) -> tuple[Client, Peer]:
     """A client and the upstream's end of an exchange, of whose answer the head and these pieces have come."""
-    one = await rig.client(asked)
-    peer = await rig.upstream.request(len(rig.upstream.requests) + 1)
+    one, peer = await rig.begin(asked)
     await peer.send(stream() if head is None else head)
     await one.hears(b"\r\n\r\n")
     for piece in sent:
@@ -159,8 +158,7 @@ async def test_none_unless_configured(gateways: Gateways) -> None:
 
 async def test_none_before_the_head_and_none_behind_the_end(gateways: Gateways) -> None:
     async with kept_open(gateways) as rig:
-        one = await rig.client(CALL)
-        peer = await rig.upstream.request()
+        one, peer = await rig.begin(CALL)
         await beats(rig)
         assert not one.received
         await peer.send(stream() + LAST_CHUNK)
@@ -212,8 +210,8 @@ async def test_a_body_that_takes_no_comments_stays_as_it_is(gateways: Gateways, 
 
 async def test_a_head_request_gets_none(gateways: Gateways) -> None:
     async with kept_open(gateways) as rig:
-        one = await rig.client(request(b"HEAD"))
-        await (await rig.upstream.request()).send(b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\r\n")
+        one, peer = await rig.begin(request(b"HEAD"))
+        await peer.send(b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\r\n")
         assert (await one.response()).whole
         await beats(rig)
         assert one.received.endswith(b"\r\n\r\n") and COMMENT not in one.received
@@ -234,8 +232,7 @@ async def test_a_stream_that_is_unpacked_to_be_edited_gets_them(gateways: Gatewa
 async def test_the_gateways_own_stream_gets_them(gateways: Gateways) -> None:
     """A message came on the stream of a refresh, which takes its time."""
     async with kept_open(gateways) as rig:
-        one = await rig.client(rig.post(filtered()))
-        peer = await rig.upstream.request()
+        one, peer = await rig.begin(rig.post(filtered()))
         await peer.send(stream() + chunk(event(notification("x"))))
         await one.hears(COMMENT, 2)
         asked = body(rig.upstream.requests[0])["id"]
@@ -318,12 +315,10 @@ async def test_comments_do_not_pile_up_before_a_client_that_does_not_read(gatewa
 async def test_an_upstream_that_stops_is_still_found(gateways: Gateways) -> None:
     """Comments to the client say nothing of the upstream: no answer in time, and a body that stops (DESIGN 7.9)."""
     async with kept_open(gateways, "50ms", limits={"stall_timeout": "1s"}) as rig:
-        late = await rig.client(CALL)
-        peer = await rig.upstream.request()
+        late, peer = await rig.begin(CALL)
         await peer.send(b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nX-")
         assert (await late.response()).status == 504
-        stuck = await rig.client(CALL)
-        peer = await rig.upstream.request(2)
+        stuck, peer = await rig.begin(CALL)
         await peer.send(b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 9\r\n\r\nhalf")
         assert await stuck.ends() in ("fin", "rst")
         assert not (await stuck.response()).whole

@@ -32,7 +32,7 @@ from tests.relay.messages import (
     result,
     task,
 )
-from tests.relay.rig import Rig, Script, Session, body, final, rig_with
+from tests.relay.rig import Rig, Script, Session, body, final, gives, rig_with, says
 
 FLOOD = 2000
 SESSIONS_MAX = 10
@@ -75,8 +75,7 @@ async def test_a_flood_of_refused_callers_loses_no_task_that_the_list_never_show
 
 def kept(rig: Rig) -> dict[str, Any]:
     """What the gateway keeps of its callers."""
-    app = rig.gateway.app
-    assert app is not None
+    app = rig.app
     sessions = app._sessions
     told = [pool.standing.cors for pool in app._pools.of.values()]
     notes = {
@@ -182,10 +181,7 @@ async def too_late(rig: Rig) -> None:
 
 
 async def no_list_of_tasks(rig: Rig) -> None:
-    async def script(asked: Message, _peer: Peer) -> bytes:
-        return answer(result(body(asked)["id"], {"tasks": [7]}))
-
-    rig.serve(script)
+    rig.serve(gives({"tasks": [7]}))
     assert (await rig.ask(STRANGERS_LIST)).status == 502
 
 
@@ -199,8 +195,7 @@ async def an_error(rig: Rig) -> None:
 
 
 async def left(rig: Rig) -> None:
-    one = await rig.client(STRANGERS_LIST)
-    peer = await rig.upstream.request()
+    one, peer = await rig.begin(STRANGERS_LIST)
     one.reset()
     await peer.ends()
 
@@ -228,10 +223,7 @@ async def a_bad_query(rig: Rig) -> None:
 
 
 async def sessions_ended_that_nobody_has(rig: Rig) -> None:
-    async def script(_asked: Message, _peer: Peer) -> bytes:
-        return b"HTTP/1.1 204 No Content\r\n\r\n"
-
-    rig.serve(script)
+    rig.serve(says(b"HTTP/1.1 204 No Content\r\n\r\n"))
     for number in range(20):
         ended = request(b"DELETE", fields=[b"Mcp-Session-Id: %d" % number, b"Authorization: Bearer %d" % number])
         assert (await rig.ask(ended)).status == 204
@@ -274,8 +266,7 @@ async def test_what_is_asked_by_a_caller_who_is_not_known_yet_is_asked_once(gate
         await rig.upstream.request()
 
         async def all_wait() -> bool:
-            app = rig.gateway.app
-            assert app is not None
+            app = rig.app
             return [len(w) for one in app._sessions._in_use.values() for w in one.asks.answering.values()] == [3]
 
         await eventually(all_wait, "three who wait")

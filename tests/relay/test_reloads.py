@@ -39,9 +39,7 @@ async def up(rig: Rig) -> float:
 async def test_a_browser_may_still_read_an_error_after_a_reload(gateways: Gateways, same_callers: bool) -> None:
     """The notes for CORS went with the old pool. They do go where callers are told apart by other fields."""
     async with reloadable(gateways) as rig:
-        one = await rig.client(rig.post(call("ping"), PAGE))
-        await (await rig.upstream.request()).send(response(b"", CORS))
-        await one.response()
+        await rig.exchange(rig.post(call("ping"), PAGE), response(b"", CORS))
         reload(rig, **({} if same_callers else {"identity_headers": ["X-Who"]}))
         await rig.upstream.refuse()
         wrong = await rig.ask(rig.post(filtered(7), PAGE))
@@ -57,9 +55,7 @@ async def test_requests_max_counts_those_from_before_a_reload(gateways: Gateways
         reload(rig, requests_max=2, connect_timeout="300ms")
         assert (await rig.ask(post(call("ping")))).status == 503
         await peers[0].send(response(b"1"))
-        waiting = await rig.client(post(call("ping")))
-        await (await rig.upstream.request(3)).send(response(b"2"))
-        assert (await waiting.response()).body == b"2"
+        assert (await rig.exchange(post(call("ping")), response(b"2"))).body == b"2"
         await peers[1].send(response(b"1"))
         assert [(await one.response()).body for one in old] == [b"1", b"1"]
 
@@ -68,8 +64,7 @@ async def test_requests_max_counts_those_from_before_a_reload(gateways: Gateways
 async def test_a_reload_may_change_requests_max(gateways: Gateways, before: int, after: int, status: int) -> None:
     """More places are there at once; of fewer, those that are taken are used up first."""
     async with reloadable(gateways, requests_max=before, connect_timeout="300ms") as rig:
-        old = await rig.client(post(call("ping")))
-        peer = await rig.upstream.request(1)
+        old, peer = await rig.begin(post(call("ping")))
         reload(rig, requests_max=after, connect_timeout="300ms")
         one = await rig.client(post(call("ping")))
         if status == 200:
@@ -82,8 +77,7 @@ async def test_a_reload_may_change_requests_max(gateways: Gateways, before: int,
 async def test_a_reload_hides_no_recovery(gateways: Gateways) -> None:
     """What was in flight is answered: the upstream counted as down until another request."""
     async with reloadable(gateways, idle_timeout="60s") as rig:
-        slow = await rig.client(post(call("tools/call")))
-        peer = await rig.upstream.request(1)
+        slow, peer = await rig.begin(post(call("tools/call")))
         lost = await rig.client(request())
         (await rig.upstream.request(2)).reset()
         assert (await lost.response()).status == 502
@@ -98,12 +92,9 @@ async def test_a_reload_hides_no_recovery(gateways: Gateways) -> None:
 async def test_an_upstream_at_another_address_is_another(gateways: Gateways) -> None:
     """Nothing is known of it, and all its places are free."""
     async with reloadable(gateways, requests_max=1, connect_timeout="300ms") as rig:
-        old = await rig.client(post(call("ping")))
-        peer = await rig.upstream.request(1)
+        old, peer = await rig.begin(post(call("ping")))
         url = f"http://localhost:{port_of(rig.place.listening)}/mcp"
         reload(rig, requests_max=1, connect_timeout="10s", url=url)
-        one = await rig.client(post(call("ping")))
-        await (await rig.upstream.request(2)).send(response(b"new"))
-        assert (await one.response()).body == b"new"
+        assert (await rig.exchange(post(call("ping")), response(b"new"))).body == b"new"
         await peer.send(response(b"old"))
         assert (await old.response()).body == b"old"

@@ -6,7 +6,7 @@ nothing left of a client that has gone. Always: the gateway gives up no sooner t
 
 import asyncio
 
-from tests.launch import Gateways, eventually
+from tests.launch import Gateways
 from tests.relay.messages import LAST_CHUNK, chunk, event, request, response, stream
 from tests.relay.rig import Rig, rig_with
 
@@ -57,17 +57,12 @@ async def test_a_whole_answer_is_not_lost_with_the_next_one(rig: Rig) -> None:
 async def test_a_client_with_another_request_behind_is_seen_to_leave(rig: Rig) -> None:
     """Its connection is not read meanwhile, and the loop sees no end of an unread connection."""
     for _ in range(3):
-        one = await rig.client(request(target=b"/quiet") + request(target=b"/next"))
-        peer = await rig.upstream.request(len(rig.upstream.requests) + 1)
+        one, peer = await rig.begin(request(target=b"/quiet") + request(target=b"/next"))
         await peer.send(stream() + chunk(event(b"1")))
         await one.hears(b"data: 1")
         one.reset()
         await peer.ends()
-
-    async def gone() -> bool:
-        return (await rig.gateway.metrics())["taskgate_connections", ()] == 0
-
-    await eventually(gone, "no connection of a client's")
+    await rig.gateway.until(lambda now: now["taskgate_connections", ()] == 0, "no connection of a client's")
 
 
 async def test_a_client_may_wait_long_to_be_told_to_go_on(gateways: Gateways) -> None:
@@ -101,8 +96,7 @@ async def test_a_client_that_is_being_answered_may_pause_its_upload(gateways: Ga
 async def test_the_reader_of_a_stream_may_pause(gateways: Gateways) -> None:
     """DESIGN 3.4: no time limit on a stream that is open."""
     async with rig_with(gateways, limits={"stall_timeout": f"{STALL_S}s"}) as rig:
-        one = await rig.client(request())
-        peer = await rig.upstream.request()
+        one, peer = await rig.begin(request())
         await peer.send(stream())
         one.pause()
         events = [event(b"%d" % number + b"x" * 10_000) for number in range(1000)]
@@ -130,8 +124,7 @@ async def test_an_early_answer_does_not_end_the_upload(rig: Rig) -> None:
 
 
 async def test_any_number_of_1xx_may_come_before_an_answer(rig: Rig) -> None:
-    one = await rig.client(request())
-    peer = await rig.upstream.request()
+    one, peer = await rig.begin(request())
     for _ in range(20):
         await peer.send(b"HTTP/1.1 102 Processing\r\n\r\n" * 300)
     await peer.send(response())

@@ -59,10 +59,7 @@ async def test_an_upstream_that_was_never_asked_has_no_sample(gateways: Gateways
 
 async def test_a_status_of_500_is_an_answer(gateways: Gateways) -> None:
     async with rig_with(gateways) as rig:
-        one = await rig.client(post(call("ping")))
-        peer = await rig.upstream.request()
-        await peer.send(response(status=b"500 Internal Server Error"))
-        await one.response()
+        await rig.answered(post(call("ping")), response(status=b"500 Internal Server Error"))
         await becomes(rig.gateway, 1)
 
 
@@ -153,9 +150,8 @@ async def test_the_next_exchange_ends_a_down_too(gateways: Gateways) -> None:
 
 async def test_an_idle_connection_that_the_server_closes_says_nothing(gateways: Gateways) -> None:
     async with own(gateways, log={"level": "info"}) as rig:
-        for number in (1, 2):
-            one = await rig.client(post(call("ping")))
-            peer = await rig.upstream.request(number)
+        for _ in range(2):
+            one, peer = await rig.begin(post(call("ping")))
             await peer.send(answer(result(1, {})))
             assert (await one.response()).status == 200
             peer.finish()
@@ -165,9 +161,8 @@ async def test_an_idle_connection_that_the_server_closes_says_nothing(gateways: 
 
 async def test_a_client_that_leaves_says_nothing_of_the_server(gateways: Gateways) -> None:
     async with rig_with(gateways, log={"level": "info"}) as rig:
-        for number, begun in enumerate((b"", stream(), b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nab"), 1):
-            one = await rig.client(post(call("ping")))
-            peer = await rig.upstream.request(number)
+        for begun in (b"", stream(), b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nab"):
+            one, peer = await rig.begin(post(call("ping")))
             await peer.send(begun)
             one.reset()
             await peer.ends()
@@ -178,10 +173,9 @@ async def test_a_client_that_leaves_says_nothing_of_the_server(gateways: Gateway
 async def test_a_head_for_which_the_gateway_has_no_room_says_nothing_of_the_server(gateways: Gateways) -> None:
     limits = {"held_bytes_max": "1MiB", "inspected_body_bytes_max": "1MiB", "header_bytes_max": "1MiB"}
     async with rig_with(gateways, log={"level": "info"}, limits=limits) as rig:
-        one = await rig.client(post(call("ping")))
-        peer = await rig.upstream.request()
-        await peer.send(b"HTTP/1.1 200 OK\r\nX-Large: " + b"x" * 1_000_000)
-        assert (await one.response()).status == 503
+        assert (
+            await rig.exchange(post(call("ping")), b"HTTP/1.1 200 OK\r\nX-Large: " + b"x" * 1_000_000)
+        ).status == 503
         rig.serve(pong)
         assert (await rig.ask(post(call("ping")))).status == 200
         assert said(rig.gateway) == [("up", "not asked yet")]
@@ -218,11 +212,7 @@ async def test_what_went_down_together_is_probed_spread_and_seldom() -> None:
         pool.state.silent("no answer")
     probes = [asyncio.create_task(health.watch(pool)) for pool in pools]
     try:
-
-        async def all_asked() -> bool:
-            return len(asked) >= len(pools)
-
-        await eventually(all_asked, "a probe of each")
+        await eventually(lambda: len(asked) >= len(pools), "a probe of each")
         await asyncio.sleep(max(0.0, began_at + PROBE_S + 1.0 - monotonic()))
         after = sorted(at - began_at for at in asked)
         assert len(after) == len(pools)

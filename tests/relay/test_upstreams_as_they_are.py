@@ -354,11 +354,7 @@ async def test_a_health_check_shows_whether_an_upstream_is_up(gateways: Gateways
     with listening() as sock:
         server = await asyncio.start_server(seen.serve, sock=sock)
         with gateways.process(port_of(sock), upstream={"health_check": check}, log={"level": "info"}) as gateway:
-
-            async def checked() -> bool:
-                return bool(seen.heads)
-
-            await eventually(checked, "a check")
+            await eventually(lambda: bool(seen.heads), "a check")
             assert await up_is(gateway, 1)
             assert seen.heads[0].startswith(b"GET /health?deep=1 HTTP/1.1\r\n")
             seen.status = b"503 Service Unavailable"
@@ -387,11 +383,7 @@ async def test_a_down_lasts_until_a_check_passes_whatever_answers(gateways: Gate
         with gateways.process(port_of(port), upstream=upstream, log={"level": "info"}) as gateway:
             await logged(gateway, "the upstream is down")
             server = await asyncio.start_server(seen.serve, "127.0.0.1", port_of(port))
-
-            async def checked() -> bool:
-                return len(seen.heads) > 1
-
-            await eventually(checked, "two checks")
+            await eventually(lambda: len(seen.heads) > 1, "two checks")
             seen.status = b"200 OK"
             await logged(gateway, "the upstream is up")
             changes = [line["message"] for line in gateway.lines() if line["logger"] == "taskgate.upstream"]
