@@ -291,6 +291,11 @@ class Gateway:
         assert self.file is not None
         self.file.write_text(json.dumps(settings))
 
+    def renew(self, settings: Json) -> None:
+        """Write the configuration file anew, and have the process read it."""
+        self.reconfigure(settings)
+        self.signal(signal.SIGHUP)
+
     def kill(self) -> None:
         """End the process by SIGKILL."""
         self.ends_with = -signal.SIGKILL

@@ -26,13 +26,14 @@ def connection_steps() -> Iterator[Watch]:
 
 @pytest.fixture(scope="session")
 def gateways(tmp_path_factory: pytest.TempPathFactory) -> Gateways:
-    return Gateways(tmp_path_factory.mktemp("relay"))
+    """Forks of this process: two thirds of a start are imports."""
+    return Gateways(tmp_path_factory.mktemp("relay"), fork_of)
 
 
 @pytest.fixture(scope="session")
-def forks(tmp_path_factory: pytest.TempPathFactory) -> Gateways:
-    """The same, but forks of this process: two thirds of a start are imports."""
-    return Gateways(tmp_path_factory.mktemp("forks"), fork_of)
+def fresh_gateways(tmp_path_factory: pytest.TempPathFactory) -> Gateways:
+    """Processes of their own, where an interpreter's start, end or memory is tested too."""
+    return Gateways(tmp_path_factory.mktemp("fresh"))
 
 
 @pytest.fixture(scope="session")

@@ -16,7 +16,7 @@ from typing import Any, Final, TypeAlias
 from uuid import uuid4
 
 from gateway.app import App
-from tests.launch import Gateway, Gateways, listening, port_of
+from tests.launch import Gateway, Gateways, listening, port_of, settings
 from tests.peer import Client, Peer
 from tests.relay.http1 import Message
 from tests.relay.messages import Json, answer, fault, post, result
@@ -63,6 +63,15 @@ class Rig:
         """The App, where the gateway is one."""
         assert self.gateway.app is not None
         return self.gateway.app
+
+    def settings(self, **changed: Any) -> Json:
+        """A configuration of this gateway at its own addresses, which a reload may take over."""
+        return settings(self.gateway.port, self.gateway.admin, port_of(self.place.listening), changed)
+
+    async def nothing_passed(self) -> None:
+        """Fail if anything that was sent before has reached the upstream."""
+        await self.canary()
+        assert [request.target for request in self.upstream.requests] == [b"/canary"]
 
     def post(self, message: object, *fields: bytes) -> bytes:
         """A POST of a message, of a session that no other rig shares."""
@@ -135,11 +144,14 @@ class Rig:
         )
         await one.close()
 
+    async def leave(self) -> None:
+        """Every client closes its connection."""
+        for one in self._clients:
+            await one.close()
+
     async def close(self) -> None:
         """End everything. Raises what a script raised."""
-        for one in self._clients:
-            if not one.closed:
-                await one.close()
+        await self.leave()
         if self._serving is not None:
             self._serving.cancel()
             with contextlib.suppress(asyncio.CancelledError):

@@ -132,8 +132,7 @@ async def test_sighup_without_a_file_does_nothing(gateways: Gateways) -> None:
 async def test_a_reload_changes_how_is_logged(gateways: Gateways) -> None:
     with gateways.process(1, log={"level": "warning"}) as gateway:
         good = json.loads(gateway.file.read_text()) if gateway.file else {}
-        gateway.reconfigure({**good, "log": {"level": "info", "format": "text"}})
-        gateway.signal(signal.SIGHUP)
+        gateway.renew({**good, "log": {"level": "info", "format": "text"}})
         await eventually(lambda: " reloaded upstreams=" in gateway.log, "the reload, in the format that it brings")
 
 
@@ -147,3 +146,12 @@ async def test_a_drain_takes_new_connections_for_its_delay(gateways: Gateways) -
         assert connection.getresponse().status == 502
         connection.close()
         assert await gateway.exits() == 0
+
+
+def test_a_certificate_that_is_not_there_is_said_and_exits_2(tmp_path: Path) -> None:
+    file = tmp_path / "gateway.yaml"
+    file.write_text(json.dumps(settings(1, 2, 3, {"tls": {"certificate": "no.pem", "key": "no.key"}})))
+    ended = run("--config", str(file))
+    assert ended.returncode == 2
+    assert "no.pem" in ended.stderr
+    assert "Traceback" not in ended.stderr

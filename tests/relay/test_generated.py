@@ -33,9 +33,8 @@ from tests.relay.harness import (
     upstream,
     upstream_ends,
 )
-from tests.relay.http1 import End, Reader
 from tests.relay.messages import call, chunk, dumps, event, notification, result, task
-from tests.relay.rig import Place, rig_at
+from tests.relay.rig import Place
 
 EXCHANGES_MAX: Final = 3
 CUT_PARTS: Final = 1 << 16  # places where bytes are split are drawn in parts of the whole
@@ -87,7 +86,6 @@ trailers = st.lists(field.map(b"~".__add__), max_size=2)  # no field that may no
 extensions = st.sampled_from([b"", b";x", b';a="b c"'])
 targets = st.tuples(st.sampled_from([b"/", b"//", b"http://localhost:1/"]), _of(_TARGET)).map(b"".join)
 _OF_A_BODY: Final = [b"GET", b"POST", b"PUT", b"DELETE", b"PATCH", b"OPTIONS", b"PROPFIND", b"LOCK"]  # in its answer
-methods_of_a_body = st.sampled_from(_OF_A_BODY)
 methods = st.sampled_from([*_OF_A_BODY, b"HEAD"])
 versions = st.sampled_from([b"HTTP/1.1", b"HTTP/1.1", b"HTTP/1.1", b"HTTP/1.0"])
 payloads = st.one_of(
@@ -341,65 +339,3 @@ def test_a_wilful_fault_is_found(fault: str, gateways: Gateways, monkeypatch: py
             own.run(running.__aexit__(None, None, None))
         transcript = str(failure.value).partition("]:\n")[0]
         assert transcript.count("client [") <= 1 and len(transcript) < SHOWN_CHARS_MAX, transcript
-
-
-# ---- exchanges that end too early ----
-
-
-@st.composite
-def dying(draw: st.DrawFn) -> tuple[bytes, bytes, End]:
-    """A request, as much as comes of its answer, and how the upstream ends then."""
-    asked, _ = draw(framed(draw(methods_of_a_body) + b" /mcp HTTP/1.1", [b"Host: localhost"], _UP))
-    answered, _ = draw(framed(b"HTTP/1.1 200 OK", [], _BODIES))
-    return asked, answered[: draw(st.integers(0, len(answered)))], draw(st.sampled_from(["fin", "rst"]))
-
-
-@settings(max_examples=EXAMPLES // 4, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-@given(death=dying())
-def test_an_upstream_that_dies_anywhere_leaves_no_answer_that_is_whole_and_wrong(
-    plain_place: Place, runner: asyncio.Runner, death: tuple[bytes, bytes, End]
-) -> None:
-    runner.run(_dies(plain_place, *death))
-
-
-async def _dies(place: Place, asked: bytes, answered: bytes, how: End) -> None:
-    direct = Reader()
-    direct.feed(answered)
-    expected = [m for m in direct.responses([b"ANY"], how) if m.is_final]
-    async with rig_at(place) as rig:
-        one, peer = await rig.begin(asked)
-        await peer.send(answered)
-        peer.finish() if how == "fin" else peer.reset()
-        got = await one.response()
-        if got.whole and got.status != 502:
-            assert expected and expected[0].whole, "ended as if it were whole"
-            assert (got.status, got.body, got.trailers) == (200, expected[0].body, expected[0].trailers)
-        elif got.status == 502:
-            assert how == "rst" or not expected, "an answer was there"
-        else:
-            assert how == "rst" or (expected and not expected[0].whole), "a whole answer was cut"
-            assert expected and expected[0].body.startswith(got.body)
-
-
-@settings(max_examples=EXAMPLES // 8, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-@given(exchanged=dying(), sent=st.floats(0, 1))
-def test_a_client_that_leaves_anywhere_leaves_nothing_behind(
-    plain_place: Place, runner: asyncio.Runner, exchanged: tuple[bytes, bytes, End], sent: float
-) -> None:
-    runner.run(_leaves(plain_place, *exchanged, sent))
-
-
-async def _leaves(place: Place, asked: bytes, answered: bytes, how: End, sent: float) -> None:
-    """The client leaves when so much of its request is sent, and so much of an answer has come."""
-    part = asked[: round(len(asked) * sent)] if sent < 1 else asked
-    async with rig_at(place) as rig:
-        one = await rig.client(part)
-        if sent == 1:
-            peer = await rig.upstream.request()
-            await peer.send(answered)
-        one.finish() if how == "fin" else one.reset()
-        await rig.gateway.until(lambda now: now["taskgate_connections", ()] == 0, "no connection of a client's is left")
-        await rig.canary()
-        for peer in rig.upstream.connections:
-            if peer.incoming.requests() and not peer.incoming.requests()[0].whole:
-                assert await peer.ends() in ("fin", "rst"), "half a request is kept open"

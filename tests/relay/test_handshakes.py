@@ -33,11 +33,6 @@ Way: TypeAlias = Callable[[Rig, Path], Awaitable[None]]
 
 
 @pytest.fixture(scope="module")
-def gateways(forks: Gateways) -> Gateways:
-    return forks
-
-
-@pytest.fixture(scope="module")
 def tls(tmp_path_factory: pytest.TempPathFactory) -> Json:
     """The listener's certificate, which signs itself, and its key."""
     folder = tmp_path_factory.mktemp("tls")
@@ -336,8 +331,7 @@ async def test_a_reload_changes_the_limits_of_handshakes_to_come(gateways: Gatew
         assert rig.gateway.file is not None
         settings = json.loads(rig.gateway.file.read_text())
         settings["limits"] = {"request_timeout": "500ms"}
-        rig.gateway.reconfigure(settings)
-        rig.gateway.signal(signal.SIGHUP)
+        rig.gateway.renew(settings)
 
         async def gives_up() -> bool:
             one = await rig.client()

@@ -10,7 +10,6 @@ import json
 import os
 import re
 import shutil
-import signal
 import subprocess
 import time
 from pathlib import Path
@@ -21,7 +20,7 @@ import aiohttp
 import pytest
 
 from tests.certificates import signed
-from tests.launch import Gateways, Json, Samples, changes, eventually, logged, port_of, settings
+from tests.launch import Gateways, Json, Samples, changes, eventually, logged
 from tests.peer import Peer
 from tests.relay.http1 import Message
 from tests.relay.messages import (
@@ -44,11 +43,6 @@ from tests.relay.rig import Rig, Server, body, final, own, rig_with
 pytestmark = pytest.mark.usefixtures("harness_alone")
 
 TRACE = b"00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
-
-
-@pytest.fixture(scope="module")
-def gateways(forks: Gateways) -> Gateways:
-    return forks
 
 
 async def samples_with(rig: Rig, name: str, value: float, **labels: str) -> Samples:
@@ -252,7 +246,7 @@ async def test_when_certificates_end_is_read_again_at_a_reload(gateways: Gateway
         for days in (3, 40_000):  # from 2050 on the instant has another form
             signed(cert, key, days=days)
             changed = {"upstream": {"url": "https://127.0.0.1:1/", "tls": shown}}
-            rig.gateway.reload(settings(rig.gateway.port, rig.gateway.admin, port_of(rig.place.listening), changed))
+            rig.gateway.reload(rig.settings(**changed))
             found = (await rig.gateway.metrics())[
                 "taskgate_certificate_expiry_timestamp_seconds", (("upstream", "up"),)
             ]
@@ -307,13 +301,11 @@ async def test_the_result_of_a_reload_is_told(gateways: Gateways) -> None:
         before = (await samples_with(rig, "config_last_reload_successful", 1))[
             "taskgate_config_last_reload_success_timestamp_seconds", ()
         ]
-        good = settings(gateway.port, gateway.admin, port_of(rig.place.listening))
-        gateway.reconfigure({**good, "colour": "red"})
-        gateway.signal(signal.SIGHUP)
+        good = rig.settings()
+        gateway.renew({**good, "colour": "red"})
         refused = await samples_with(rig, "config_last_reload_successful", 0)
         assert refused["taskgate_config_last_reload_success_timestamp_seconds", ()] == before
-        gateway.reconfigure(good)
-        gateway.signal(signal.SIGHUP)
+        gateway.renew(good)
         taken = await samples_with(rig, "config_last_reload_successful", 1)
         assert taken["taskgate_config_last_reload_success_timestamp_seconds", ()] > before
 

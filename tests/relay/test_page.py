@@ -59,11 +59,6 @@ class Upstream(BaseHTTPRequestHandler):
 
 
 @pytest.fixture(scope="module")
-def gateways(forks: Gateways) -> Gateways:
-    return forks
-
-
-@pytest.fixture(scope="module")
 def gateway(gateways: Gateways) -> Iterator[Gateway]:
     """A gateway before one upstream that answers, and one that nobody listens for."""
     server = ThreadingHTTPServer(("127.0.0.1", 0), Upstream)

@@ -31,11 +31,6 @@ HANGS_MS: Final = 5_000  # a gateway that hangs is seen by then
 
 
 @pytest.fixture(scope="module")
-def gateways(forks: Gateways) -> Gateways:
-    return forks
-
-
-@pytest.fixture(scope="module")
 def port() -> Iterator[int]:
     """The port of a server that answers."""
     server = ThreadingHTTPServer(("127.0.0.1", 0), Upstream)

@@ -31,11 +31,6 @@ def served(tasks: list[Json]) -> Server:
     return Server({cursors[n]: page([each], cursors[n + 1]) for n, each in enumerate(tasks)})
 
 
-@pytest.fixture(scope="module")
-def gateways(forks: Gateways) -> Gateways:
-    return forks
-
-
 @pytest.mark.parametrize("order", ["asc", "desc"])
 @pytest.mark.parametrize("way", [{}, {"tasks_max": 3}], ids=["index", "scan"])
 async def test_a_page_of_large_tasks_ends_and_its_cursor_leads_on_at_another_replica(

@@ -7,7 +7,7 @@ import asyncio
 
 import pytest
 
-from tests.launch import Gateways, port_of, settings
+from tests.launch import Gateways, port_of
 from tests.peer import Peer
 from tests.relay.http1 import Message
 from tests.relay.messages import Json, answer, call, fault, filtered, initialized, page, result, task
@@ -44,7 +44,7 @@ async def drop_the_index(rig: Rig, session: Session, how: str, refuses: list[str
     elif how == "reloaded":
         gateway = rig.gateway
         changed = {"index": {"sessions_max": 1, "page_size": 7}}
-        gateway.reload(settings(gateway.port, gateway.admin, port_of(rig.place.listening), changed))
+        gateway.reload(rig.settings(**changed))
     return session
 
 
@@ -85,7 +85,7 @@ async def test_a_reload_to_another_server_forgets_what_the_old_one_said(gateways
         await session.ask(call("initialize"))
         gateway = rig.gateway
         elsewhere = {"upstream": {"url": f"http://localhost:{port_of(rig.place.listening)}/mcp"}}
-        gateway.reload(settings(gateway.port, gateway.admin, port_of(rig.place.listening), elsewhere))
+        gateway.reload(rig.settings(**elsewhere))
         await session.ask(filtered(status=["working"]))
         assert "status" not in rig.asked("tasks/list")[-1]["params"]
 

@@ -9,7 +9,6 @@ import asyncio
 import http.client
 import json
 import os
-import signal
 import socket
 import ssl
 import stat
@@ -38,11 +37,6 @@ from tests.launch import (
 )
 
 pytestmark = pytest.mark.usefixtures("harness_alone")
-
-
-@pytest.fixture(scope="module")
-def gateways(forks: Gateways) -> Gateways:
-    return forks
 
 
 @pytest.fixture(scope="module")
@@ -141,8 +135,7 @@ async def test_a_reload_with_a_key_of_no_use_is_refused(gateways: Gateways, auth
         upstream = {"url": f"https://127.0.0.1:{port}/mcp", "tls": tls}
         with gateways.process(port, upstream=upstream) as gateway:
             changed = {"upstream": {**upstream, "tls": {**tls, "key": other}}}
-            gateway.reconfigure(settings(gateway.port, gateway.admin, port, changed))
-            gateway.signal(signal.SIGHUP)
+            gateway.renew(settings(gateway.port, gateway.admin, port, changed))
             line = await logged(gateway, "reload refused")
             assert "upstreams[0].tls" in line["why"]
             assert await asked(gateway) == (200, b"ok")
@@ -363,8 +356,7 @@ async def test_a_health_check_shows_whether_an_upstream_is_up(gateways: Gateways
             seen.status = b"404 Not Found"
             await eventually(lambda: up_is(gateway, 1), "up: it answers")
             await logged(gateway, "the upstream is up")
-            gateway.reconfigure(settings(gateway.port, gateway.admin, port_of(sock)))
-            gateway.signal(signal.SIGHUP)
+            gateway.renew(settings(gateway.port, gateway.admin, port_of(sock)))
             await logged(gateway, '"reloaded"')
             count = len(seen.heads)
             await asyncio.sleep(0.5)

@@ -19,6 +19,13 @@ from tests.soak.storm import STORM_SETTINGS
 
 INSPECTED_BYTES_MAX: Final = 100_000
 SETTINGS: Final[Json] = {**STORM_SETTINGS, "limits": {"inspected_body_bytes_max": INSPECTED_BYTES_MAX}}
+_METHODS: Final = (
+    b"POST",
+    b"POST",
+    b"PUT",
+    b"PATCH",
+    b"PROPFIND",
+)  # a message is read before it goes up only in a POST
 _SMALL_BYTES_MAX: Final = 1500  # a message that is cut at every byte
 _BYTES: Final = (90, 90, 5_000, 90_000, 200_000, 200_000, 400_000)  # of bodies; beside small ones
 _STEP: Final = 0.618  # of a message: few bytes are spread over it, and in the end it is all of them
@@ -119,7 +126,7 @@ def _made(shape: Shape, dice: Dice) -> Made:
         return plan.KINDS[shape.body](dice)
     if shape.side == "client":
         fields = [*dice.own, b"Expect: 100-continue"] if shape.expects else dice.own
-        asked = _message(shape, dice, request(b"POST", fields=fields, version=shape.version))
+        asked = _message(shape, dice, request(dice.random.choice(_METHODS), fields=fields, version=shape.version))
         answered = answer(dumps(result(dice.number, {})))
     else:
         asked = request(fields=dice.own, version=shape.version)

@@ -14,7 +14,7 @@ from typing import Final
 import pytest
 
 from gateway.errors import GatewayError
-from gateway.transport.body import Body, BodyState
+from gateway.transport.body import Body
 from tests.launch import Gateways
 from tests.soak import cuts, rush, storm
 from tests.soak.census import process
@@ -51,15 +51,14 @@ async def test_a_whole_request_whose_client_leaves_at_once_is_not_cut_and_ended(
 
 def ends_a_request_that_was_cut(patch: Patch) -> None:
     """A request that the client broke off is ended as if it were whole."""
+    fail = Body.fail
 
-    def fail(self: Body, error: Exception) -> None:
-        if self.state is BodyState.ARRIVING and isinstance(error, GatewayError):
-            self.state, self._error = BodyState.FAILED, error
-            self._wake()
-        else:
+    def ending(self: Body, error: Exception) -> bool:
+        if not isinstance(error, GatewayError):
             self.finish()
+        return fail(self, error)
 
-    patch.setattr(Body, "fail", fail)
+    patch.setattr(Body, "fail", ending)
     patch.setattr(Body, "drop", lambda self: self.take())
 
 

@@ -59,29 +59,23 @@ async def found_in_a_storm(
 
 def ends_what_was_cut(patch: Patch) -> None:
     """A body that the upstream broke off is ended as if it were whole."""
+    fail = UpstreamConnection._fail
 
-    def fail(self: UpstreamConnection, error: GatewayError) -> None:
+    def ending(self: UpstreamConnection, error: GatewayError) -> None:
         if self._response is not None:
             self._response.body.finish()
-        elif self._head is not None and not self._head.done():
-            self._head.set_exception(error)
+        fail(self, error)
 
-    patch.setattr(UpstreamConnection, "_fail", fail)
+    patch.setattr(UpstreamConnection, "_fail", ending)
+
+
+def _unchanged(_of: object, _value: object) -> None:
+    """Sets nothing."""
 
 
 def takes_back_what_was_half_read(patch: Patch) -> None:
     """A connection whose response was not read to its end serves the next exchange."""
-
-    async def leave(self: Call, *_: object) -> None:
-        self._pool.standing.places.leave()
-        if (connection := self._connection) is not None:
-            self._pool.active.discard(connection)
-            if connection._response is not None and not connection.lost:
-                self._pool.put(connection)
-            else:
-                connection.abort()
-
-    patch.setattr(Call, "__aexit__", leave)
+    patch.setattr(UpstreamConnection, "reusable", property(lambda self: self._response is not None, _unchanged))
 
 
 def forgets_to_cancel(patch: Patch) -> None:

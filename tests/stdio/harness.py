@@ -174,6 +174,14 @@ class Stage:
         await self.server.send(initialized())
         await self.client.hears(b'"filter"')
 
+    async def answers(self, value: Json, number: int = 1) -> None:
+        """The server answers the request of the gateway's own of that number."""
+        await self.server.send(result((await self.server.own(number))["id"], value))
+
+    async def lists(self, *tasks: Json, number: int = 1) -> None:
+        """The same, with a page of tasks."""
+        await self.answers({"tasks": list(tasks)}, number)
+
     def exit(self, status: int = 0) -> None:
         """The server's process ends."""
         self.server.finish()

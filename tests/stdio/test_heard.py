@@ -37,8 +37,7 @@ async def fresh_stage() -> AsyncIterator[Stage]:
     async with through(msgspec.structs.replace(config, index=index)) as stage:
         await stage.initialize()
         await stage.client.send(QUERY_ALL)
-        own = await stage.server.own()
-        await stage.server.send(result(own["id"], {"tasks": []}))
+        await stage.answers({"tasks": []})
         await stage.client.hears(b'"id":"q"')
         yield stage
 

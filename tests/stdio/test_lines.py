@@ -3,39 +3,30 @@
 import asyncio
 import json
 import weakref
-from typing import Any
 
 import msgspec
 import pytest
 
-from gateway.config import IndexLimits, Limits, StdioConfig
+from gateway.config import IndexLimits, StdioConfig
 from gateway.mcp import jsonrpc
 from gateway.transport.buffers import SMALL_BYTES_MAX
 from gateway.transport.stdio import CANCELLED_MAX, Passed, Unanswered
 from tests.launch import eventually
+from tests.stdio.conftest import SMALL
 from tests.stdio.harness import Stage, call, line, notification, result, task, through
 
-SMALL = StdioConfig(limits=Limits(inspected_body_bytes_max=1024, held_bytes_max=1 << 20))
 QUERY = call("q", "tasks/list", order="asc")
 
 
-async def crawled(stage: Stage, number: int = 1, *tasks: Any) -> None:
-    """Answer a request of the gateway's own with a page."""
-    own = await stage.server.own(number)
-    await stage.server.send(result(own["id"], {"tasks": list(tasks)}))
-
-
-async def test_a_filtered_list_is_answered_and_the_server_never_sees_it() -> None:
-    async with through() as stage:
-        await stage.initialize()
-        await stage.client.send(QUERY)
-        await crawled(stage, 1, task("a"), task("b", "completed"))
-        await stage.client.hears(b'"id":"q"')
-        answer = stage.client.messages()[-1]
-        assert [each["taskId"] for each in answer["result"]["tasks"]] == ["a", "b"]
-        assert answer["result"]["_meta"]["taskgate/total"] == 2
-        assert QUERY not in stage.server.received
-        assert b"taskgate-" not in stage.client.received
+async def test_a_filtered_list_is_answered_and_the_server_never_sees_it(stage: Stage) -> None:
+    await stage.client.send(QUERY)
+    await stage.lists(task("a"), task("b", "completed"))
+    await stage.client.hears(b'"id":"q"')
+    answer = stage.client.messages()[-1]
+    assert [each["taskId"] for each in answer["result"]["tasks"]] == ["a", "b"]
+    assert answer["result"]["_meta"]["taskgate/total"] == 2
+    assert QUERY not in stage.server.received
+    assert b"taskgate-" not in stage.client.received
 
 
 async def test_a_query_that_meets_a_fault_of_ours_gets_an_error(caplog: pytest.LogCaptureFixture) -> None:
@@ -43,7 +34,7 @@ async def test_a_query_that_meets_a_fault_of_ours_gets_an_error(caplog: pytest.L
     async with through(StdioConfig(index=IndexLimits(max_age=1e13))) as stage:
         await stage.initialize()
         await stage.client.send(call("q", "tasks/list", taskIds=["a"]))
-        await stage.server.send(result((await stage.server.own())["id"], task("a")))
+        await stage.answers(task("a"))
         await stage.client.hears(b'"id":"q"')
         error = stage.client.messages()[-1]["error"]
         assert error == {
@@ -119,7 +110,7 @@ async def test_a_query_without_its_end_is_answered_and_a_half_line_waits_for_the
     async with through() as stage:
         await stage.client.send(call(1, "tasks/list", order="desc"), QUERY.rstrip())
         stage.client.finish()
-        await crawled(stage)
+        await stage.lists()
         await stage.client.hears(b'"id":"q"')
         await stage.client.hears(b'"id":1')
         await stage.server.ends()
@@ -141,28 +132,24 @@ async def test_a_large_half_line_at_the_end_of_input_does_not_hold_up_the_end() 
         assert "inside a line" in stage.client.messages()[-1]["error"]["message"]
 
 
-async def test_the_errors_of_a_server_that_ends_stand_in_front_of_its_half_line() -> None:
-    async with through() as stage:
-        await stage.initialize()
-        await stage.client.send(QUERY)
-        await stage.server.own()
-        await stage.server.send(b'{"half":')
-        stage.exit()
-        await stage.client.ends()
-        *_, error, half = stage.client.lines()
-        assert (json.loads(error)["id"], half) == ("q", b'{"half":')
+async def test_the_errors_of_a_server_that_ends_stand_in_front_of_its_half_line(stage: Stage) -> None:
+    await stage.client.send(QUERY)
+    await stage.server.own()
+    await stage.server.send(b'{"half":')
+    stage.exit()
+    await stage.client.ends()
+    *_, error, half = stage.client.lines()
+    assert (json.loads(error)["id"], half) == ("q", b'{"half":')
 
 
-async def test_a_last_line_without_its_end_may_answer_the_gateway() -> None:
-    async with through() as stage:
-        await stage.initialize()
-        await stage.client.send(QUERY)
-        own = await stage.server.own()
-        await stage.server.send(result(own["id"], {"tasks": [task("a")]}).rstrip())
-        stage.exit()
-        await stage.client.ends()
-        assert [each["taskId"] for each in stage.client.messages()[-1]["result"]["tasks"]] == ["a"]
-        assert b"taskgate-" not in stage.client.received
+async def test_a_last_line_without_its_end_may_answer_the_gateway(stage: Stage) -> None:
+    await stage.client.send(QUERY)
+    own = await stage.server.own()
+    await stage.server.send(result(own["id"], {"tasks": [task("a")]}).rstrip())
+    stage.exit()
+    await stage.client.ends()
+    assert [each["taskId"] for each in stage.client.messages()[-1]["result"]["tasks"]] == ["a"]
+    assert b"taskgate-" not in stage.client.received
 
 
 async def test_the_end_of_input_closes_the_servers_input_and_what_it_says_still_passes() -> None:
@@ -175,46 +162,40 @@ async def test_the_end_of_input_closes_the_servers_input_and_what_it_says_still_
         assert not stage.client.ended
 
 
-async def test_an_answer_never_stands_inside_a_line_that_passes_in_pieces() -> None:
-    async with through(SMALL) as stage:
-        await stage.initialize()
-        await stage.client.send(QUERY)
-        own = await stage.server.own()
-        half = b'{"method":"' + b"m" * 3000
-        await stage.server.send(result(own["id"], {"tasks": []}) + half)
-        await stage.client.hears(half)
-        await stage.client.send(call(9, "tasks/list", status=["nonsense"]))
-        await asyncio.sleep(0.05)
-        assert b"nonsense" not in stage.client.received
-        await stage.server.send(b'"}\n' + notification("behind"))
-        await stage.client.hears(b'"id":9')
-        assert half + b'"}\n' in stage.client.received
-        assert all(json.loads(each) for each in stage.client.lines())
+async def test_an_answer_never_stands_inside_a_line_that_passes_in_pieces(small: Stage) -> None:
+    await small.client.send(QUERY)
+    own = await small.server.own()
+    half = b'{"method":"' + b"m" * 3000
+    await small.server.send(result(own["id"], {"tasks": []}) + half)
+    await small.client.hears(half)
+    await small.client.send(call(9, "tasks/list", status=["nonsense"]))
+    await asyncio.sleep(0.05)
+    assert b"nonsense" not in small.client.received
+    await small.server.send(b'"}\n' + notification("behind"))
+    await small.client.hears(b'"id":9')
+    assert half + b'"}\n' in small.client.received
+    assert all(json.loads(each) for each in small.client.lines())
 
 
-async def test_a_request_of_the_gateways_never_stands_inside_a_line_of_the_clients() -> None:
-    async with through(SMALL) as stage:
-        await stage.initialize()
-        half = b'{"method":"' + b"m" * 3000
-        await stage.client.send(QUERY + half)
-        await stage.server.hears(half)
-        await stage.client.send(b'"}\n')
-        await crawled(stage)
-        await stage.client.hears(b'"id":"q"')
-        assert half + b'"}\n' in stage.server.received
+async def test_a_request_of_the_gateways_never_stands_inside_a_line_of_the_clients(small: Stage) -> None:
+    half = b'{"method":"' + b"m" * 3000
+    await small.client.send(QUERY + half)
+    await small.server.hears(half)
+    await small.client.send(b'"}\n')
+    await small.lists()
+    await small.client.hears(b'"id":"q"')
+    assert half + b'"}\n' in small.server.received
 
 
-async def test_half_a_line_that_is_read_holds_up_no_answer() -> None:
-    async with through() as stage:
-        await stage.initialize()
-        await stage.client.send(QUERY, b'{"half":')
-        own = await stage.server.own()
-        await stage.server.send(result(own["id"], {"tasks": []}) + b'{"half":')
-        await stage.client.hears(b'"id":"q"')
-        await stage.client.send(b"1}\n")
-        await stage.server.send(b"2}\n")
-        await stage.server.hears(b'{"half":1}\n')
-        await stage.client.hears(b'{"half":2}\n')
+async def test_half_a_line_that_is_read_holds_up_no_answer(stage: Stage) -> None:
+    await stage.client.send(QUERY, b'{"half":')
+    own = await stage.server.own()
+    await stage.server.send(result(own["id"], {"tasks": []}) + b'{"half":')
+    await stage.client.hears(b'"id":"q"')
+    await stage.client.send(b"1}\n")
+    await stage.server.send(b"2}\n")
+    await stage.server.hears(b'{"half":1}\n')
+    await stage.client.hears(b'{"half":2}\n')
 
 
 def large(message_id: object, last: bool, size: int = 5000) -> bytes:
@@ -226,43 +207,39 @@ def large(message_id: object, last: bool, size: int = 5000) -> bytes:
 
 
 @pytest.mark.parametrize("last", [False, True])
-async def test_a_large_response_to_the_gateway_stays_here_and_is_an_error(last: bool) -> None:
-    async with through(SMALL) as stage:
-        await stage.initialize()
-        await stage.client.send(QUERY)
-        for number in (1, 2):  # once more, as after a dropped connection
-            own = await stage.server.own(number)
-            await stage.server.send(large(own["id"], last))
-        await stage.client.hears(b'"error"')
-        error = stage.client.messages()[-1]
-        assert (error["id"], error["error"]["code"]) == ("q", -32603)
-        assert b"yyy" not in stage.client.received
+async def test_a_large_response_to_the_gateway_stays_here_and_is_an_error(small: Stage, last: bool) -> None:
+    await small.client.send(QUERY)
+    for number in (1, 2):  # once more, as after a dropped connection
+        own = await small.server.own(number)
+        await small.server.send(large(own["id"], last))
+    await small.client.hears(b'"error"')
+    error = small.client.messages()[-1]
+    assert (error["id"], error["error"]["code"]) == ("q", -32603)
+    assert b"yyy" not in small.client.received
 
 
 @pytest.mark.parametrize("last", [False, True])
 @pytest.mark.parametrize("size", [5000, 3_000_000])
-async def test_a_large_line_of_anothers_passes_while_a_request_of_the_gateways_is_out(last: bool, size: int) -> None:
+async def test_a_large_line_of_anothers_passes_while_a_request_of_the_gateways_is_out(
+    small: Stage, last: bool, size: int
+) -> None:
     """Also where it is more than may be held."""
-    async with through(SMALL) as stage:
-        await stage.initialize()
-        await stage.client.send(call(7, "tools/call"), QUERY)
-        own = await stage.server.own()
-        response = large(7, last, size)
-        await stage.server.send(response, result(own["id"], {"tasks": []}))
-        await stage.client.hears(b'"id":"q"')
-        assert response in stage.client.received
+    await small.client.send(call(7, "tools/call"), QUERY)
+    own = await small.server.own()
+    response = large(7, last, size)
+    await small.server.send(response, result(own["id"], {"tasks": []}))
+    await small.client.hears(b'"id":"q"')
+    assert response in small.client.received
 
 
-async def test_a_large_notification_passes_at_once_while_a_request_of_the_gateways_is_out() -> None:
-    async with through(SMALL) as stage:
-        await stage.initialize()
-        await stage.client.send(QUERY)
-        own = await stage.server.own()
-        half = b'{"method":"notifications/message","params":"' + b"x" * 3000
-        await stage.server.send(half)
-        await stage.client.hears(half)
-        await stage.server.send(b'"}\n' + result(own["id"], {"tasks": []}))
-        await stage.client.hears(b'"id":"q"')
+async def test_a_large_notification_passes_at_once_while_a_request_of_the_gateways_is_out(small: Stage) -> None:
+    await small.client.send(QUERY)
+    own = await small.server.own()
+    half = b'{"method":"notifications/message","params":"' + b"x" * 3000
+    await small.server.send(half)
+    await small.client.hears(half)
+    await small.server.send(b'"}\n' + result(own["id"], {"tasks": []}))
+    await small.client.hears(b'"id":"q"')
 
 
 AGAIN = {
@@ -283,85 +260,77 @@ AGAIN = {
 
 @pytest.mark.parametrize("given_up", [False, True])
 @pytest.mark.parametrize("form", AGAIN)
-async def test_an_answer_to_the_gateway_that_comes_once_more_or_too_late_stays_here(form: str, given_up: bool) -> None:
-    async with through(SMALL) as stage:
-        await stage.initialize()
-        await stage.client.send(QUERY)
-        own = (await stage.server.own())["id"]
-        if given_up:
-            cancelled = notification("notifications/cancelled", requestId="q")
-            await stage.client.send(cancelled)
-            await stage.server.hears(cancelled)
-        else:
-            await stage.server.send(result(own, {"tasks": []}))
-            await stage.client.hears(b'"id":"q"')
-        await stage.client.send(call(7, "tools/call"))
-        before = len(stage.client.received)
-        response = large(7, last=True)
-        await stage.server.send(*[AGAIN[form](own)] * 3, response)
-        await stage.client.hears(b'"id":7')
-        assert stage.client.received[before:] == response
-
-
-async def test_requests_of_the_servers_own_pass_while_a_crawl_waits() -> None:
-    async with through() as stage:
-        await stage.initialize()
-        await stage.client.send(QUERY)
-        own = await stage.server.own()
-        asks = call("q", "elicitation/create", message="?")  # the same id: the server's ids are its own
-        await stage.server.send(asks)
-        await stage.client.hears(asks)
-        await stage.client.send(result("q", {"action": "accept"}))
-        await stage.server.hears(result("q", {"action": "accept"}))
-        await stage.server.send(result(own["id"], {"tasks": [task("a")]}))
-        await stage.client.hears(b'"taskId":"a"')
-
-
-async def test_a_cancelled_query_is_not_answered_and_the_cancellation_passes() -> None:
-    async with through() as stage:
-        await stage.initialize()
+async def test_an_answer_to_the_gateway_that_comes_once_more_or_too_late_stays_here(
+    small: Stage, form: str, given_up: bool
+) -> None:
+    await small.client.send(QUERY)
+    own = (await small.server.own())["id"]
+    if given_up:
         cancelled = notification("notifications/cancelled", requestId="q")
-        await stage.client.send(QUERY + cancelled)  # in one piece
-        await stage.server.hears(cancelled)
-        await stage.client.send(call(2, "tasks/list", order="asc"))
-        number = 0
-        while b'"id":2' not in stage.client.received:  # one of the first query's may have been under way
-            number += 1
-            await crawled(stage, number)
-            await stage.server.send(notification(f"step {number}"))
-            await stage.client.hears(f"step {number}".encode())
-            for _ in range(100):  # the answer, if that was the crawl for it, takes its time on a busy machine
-                if b'"id":2' in stage.client.received:
-                    break
-                await asyncio.sleep(0.01)
-        await stage.server.send(notification("last"))
-        await stage.client.hears(b"last")
-        assert b'"q"' not in stage.client.received
-        assert b"taskgate-" not in stage.client.received
+        await small.client.send(cancelled)
+        await small.server.hears(cancelled)
+    else:
+        await small.server.send(result(own, {"tasks": []}))
+        await small.client.hears(b'"id":"q"')
+    await small.client.send(call(7, "tools/call"))
+    before = len(small.client.received)
+    response = large(7, last=True)
+    await small.server.send(*[AGAIN[form](own)] * 3, response)
+    await small.client.hears(b'"id":7')
+    assert small.client.received[before:] == response
+
+
+async def test_requests_of_the_servers_own_pass_while_a_crawl_waits(stage: Stage) -> None:
+    await stage.client.send(QUERY)
+    own = await stage.server.own()
+    asks = call("q", "elicitation/create", message="?")  # the same id: the server's ids are its own
+    await stage.server.send(asks)
+    await stage.client.hears(asks)
+    await stage.client.send(result("q", {"action": "accept"}))
+    await stage.server.hears(result("q", {"action": "accept"}))
+    await stage.server.send(result(own["id"], {"tasks": [task("a")]}))
+    await stage.client.hears(b'"taskId":"a"')
+
+
+async def test_a_cancelled_query_is_not_answered_and_the_cancellation_passes(stage: Stage) -> None:
+    cancelled = notification("notifications/cancelled", requestId="q")
+    await stage.client.send(QUERY + cancelled)  # in one piece
+    await stage.server.hears(cancelled)
+    await stage.client.send(call(2, "tasks/list", order="asc"))
+    number = 0
+    while b'"id":2' not in stage.client.received:  # one of the first query's may have been under way
+        number += 1
+        await stage.lists(number=number)
+        await stage.server.send(notification(f"step {number}"))
+        await stage.client.hears(f"step {number}".encode())
+        for _ in range(100):  # the answer, if that was the crawl for it, takes its time on a busy machine
+            if b'"id":2' in stage.client.received:
+                break
+            await asyncio.sleep(0.01)
+    await stage.server.send(notification("last"))
+    await stage.client.hears(b"last")
+    assert b'"q"' not in stage.client.received
+    assert b"taskgate-" not in stage.client.received
 
 
 @pytest.mark.parametrize("other", [call("q", "tools/call"), line([json.loads(call("q", "tools/call"))])])
-async def test_a_cancel_ends_no_list_where_another_request_may_be_meant(other: bytes) -> None:
-    async with through() as stage:
-        await stage.initialize()
-        cancelled = notification("notifications/cancelled", requestId="q")
-        await stage.client.send(other + QUERY + cancelled)
-        await stage.server.hears(cancelled)
-        await crawled(stage)
-        await stage.client.hears(b'"taskgate/total"')
+async def test_a_cancel_ends_no_list_where_another_request_may_be_meant(stage: Stage, other: bytes) -> None:
+    cancelled = notification("notifications/cancelled", requestId="q")
+    await stage.client.send(other + QUERY + cancelled)
+    await stage.server.hears(cancelled)
+    await stage.lists()
+    await stage.client.hears(b'"taskgate/total"')
 
 
-async def test_a_cancelled_request_waits_for_no_answer() -> None:
+async def test_a_cancelled_request_waits_for_no_answer(stage: Stage) -> None:
     """The server need not answer it (MCP, Cancellation). Until now it was kept for ever."""
-    async with through() as stage:
-        await stage.initialize()
-        await stage.client.send(call(7, "tools/call"), call(8, "tools/call"))
-        await stage.client.send(notification("notifications/cancelled", requestId=7))
-        await stage.server.hears(b"cancelled")
-        assert stage.gauge("requests_in_flight") == {"stdio": 1}
-        await stage.server.send(result(8, {}), result(7, {}))
-        await stage.client.hears(result(7, {}))
-        assert stage.gauge("requests_in_flight") == {"stdio": 0}
+    await stage.client.send(call(7, "tools/call"), call(8, "tools/call"))
+    await stage.client.send(notification("notifications/cancelled", requestId=7))
+    await stage.server.hears(b"cancelled")
+    assert stage.gauge("requests_in_flight") == {"stdio": 1}
+    await stage.server.send(result(8, {}), result(7, {}))
+    await stage.client.hears(result(7, {}))
+    assert stage.gauge("requests_in_flight") == {"stdio": 0}
 
 
 def request(message_id: int, held: object = None) -> Passed:
@@ -415,81 +384,71 @@ def test_cancelled_requests_are_forgotten_in_time_and_hold_nothing() -> None:
     assert unanswered.take(b"%d" % CANCELLED_MAX) is None
 
 
-async def test_progress_is_told() -> None:
-    async with through() as stage:
-        await stage.initialize()
-        await stage.client.send(call(5, "tasks/list", order="asc", _meta={"progressToken": "p"}))
-        own = await stage.server.own()
-        await stage.server.send(result(own["id"], {"tasks": [task("a")], "nextCursor": "n"}))
-        await stage.client.hears(b"notifications/progress")
-        await crawled(stage, 2)
-        await stage.client.hears(b'"id":5')
+async def test_progress_is_told(stage: Stage) -> None:
+    await stage.client.send(call(5, "tasks/list", order="asc", _meta={"progressToken": "p"}))
+    own = await stage.server.own()
+    await stage.server.send(result(own["id"], {"tasks": [task("a")], "nextCursor": "n"}))
+    await stage.client.hears(b"notifications/progress")
+    await stage.lists(number=2)
+    await stage.client.hears(b'"id":5')
 
 
-async def test_a_query_that_fails_behind_its_progress_gets_one_error() -> None:
+async def test_a_query_that_fails_behind_its_progress_gets_one_error(stage: Stage) -> None:
     """It got two."""
-    async with through() as stage:
-        await stage.initialize()
-        await stage.client.send(call(5, "tasks/list", order="asc", _meta={"progressToken": "p"}))
-        own = await stage.server.own()
-        await stage.server.send(result(own["id"], {"tasks": [task("a")], "nextCursor": "n"}))
-        await stage.client.hears(b"notifications/progress")
-        own = await stage.server.own(2)
-        error = {"code": -32603, "message": "no"}
-        await stage.server.send(line({"jsonrpc": "2.0", "id": own["id"], "error": error}), notification("behind"))
-        await stage.client.hears(b'"id":5')
-        await stage.client.send(call(6, "tasks/list", status=["x"]))
-        await stage.client.hears(b'"id":6')
-        assert stage.client.received.count(b'"id":5') == 1
+    await stage.client.send(call(5, "tasks/list", order="asc", _meta={"progressToken": "p"}))
+    own = await stage.server.own()
+    await stage.server.send(result(own["id"], {"tasks": [task("a")], "nextCursor": "n"}))
+    await stage.client.hears(b"notifications/progress")
+    own = await stage.server.own(2)
+    error = {"code": -32603, "message": "no"}
+    await stage.server.send(line({"jsonrpc": "2.0", "id": own["id"], "error": error}), notification("behind"))
+    await stage.client.hears(b'"id":5')
+    await stage.client.send(call(6, "tasks/list", status=["x"]))
+    await stage.client.hears(b'"id":6')
+    assert stage.client.received.count(b'"id":5') == 1
 
 
-async def test_an_error_of_the_servers_is_told_as_it_is() -> None:
-    async with through() as stage:
-        await stage.initialize()
-        await stage.client.send(QUERY)
-        own = await stage.server.own()
-        error = {"code": -32601, "message": "Method not found", "data": [1]}
-        await stage.server.send(line({"jsonrpc": "2.0", "id": own["id"], "error": error}))
-        await stage.client.hears(b'"error"')
-        assert stage.client.messages()[-1] == {"jsonrpc": "2.0", "id": "q", "error": error}
+async def test_an_error_of_the_servers_is_told_as_it_is(stage: Stage) -> None:
+    await stage.client.send(QUERY)
+    own = await stage.server.own()
+    error = {"code": -32601, "message": "Method not found", "data": [1]}
+    await stage.server.send(line({"jsonrpc": "2.0", "id": own["id"], "error": error}))
+    await stage.client.hears(b'"error"')
+    assert stage.client.messages()[-1] == {"jsonrpc": "2.0", "id": "q", "error": error}
 
 
-async def test_a_query_gets_an_error_when_the_server_ends() -> None:
-    async with through() as stage:
-        await stage.initialize()
-        await stage.client.send(QUERY)
-        await stage.server.own()
-        stage.exit(3)
-        await stage.client.ends()
-        assert stage.client.messages()[-1]["error"]["code"] == -32603
+async def test_a_query_gets_an_error_when_the_server_ends(stage: Stage) -> None:
+    await stage.client.send(QUERY)
+    await stage.server.own()
+    stage.exit(3)
+    await stage.client.ends()
+    assert stage.client.messages()[-1]["error"]["code"] == -32603
 
 
-async def test_what_passes_is_observed_and_costs_no_request() -> None:
-    async with through() as stage:
-        await stage.initialize()
-        await stage.client.send(QUERY)
-        await crawled(stage, 1, task("a"))
-        await stage.client.hears(b'"id":"q"')
-        await stage.client.send(call(1, "tools/call", name="work", task={}), call(2, "tasks/get", taskId="a"))
-        await stage.server.hears(b'"tasks/get"')
-        await stage.server.send(
-            result(2, task("a", "completed", 5)),
-            result(1, {"task": task("b")}),
-            notification("notifications/tasks/status", **task("b", "input_required", 6)),
-        )
-        await stage.client.hears(b"input_required")
-        await stage.client.send(call(3, "tasks/list", order="asc"))
-        await stage.client.hears(b'"id":3')
-        tasks = stage.client.messages()[-1]["result"]["tasks"]
-        assert [(t["taskId"], t["status"]) for t in tasks] == [("a", "completed"), ("b", "input_required")]
-        assert stage.server.received.count(b'"taskgate-') == 1
+async def test_what_passes_is_observed_and_costs_no_request(stage: Stage) -> None:
+    await stage.client.send(QUERY)
+    await stage.lists(task("a"))
+    await stage.client.hears(b'"id":"q"')
+    await stage.client.send(call(1, "tools/call", name="work", task={}), call(2, "tasks/get", taskId="a"))
+    await stage.server.hears(b'"tasks/get"')
+    await stage.server.send(
+        result(2, task("a", "completed", 5)),
+        result(1, {"task": task("b")}),
+        notification("notifications/tasks/status", **task("b", "input_required", 6)),
+    )
+    await stage.client.hears(b"input_required")
+    await stage.client.send(call(3, "tasks/list", order="asc"))
+    await stage.client.hears(b'"id":3')
+    tasks = stage.client.messages()[-1]["result"]["tasks"]
+    assert [(t["taskId"], t["status"]) for t in tasks] == [("a", "completed"), ("b", "input_required")]
+    assert stage.server.received.count(b'"taskgate-') == 1
 
 
 async def test_a_response_to_one_of_two_requests_of_one_id_is_not_believed() -> None:
     async with through(StdioConfig()) as stage:
         await stage.initialize()
         await stage.client.send(QUERY)
-        await crawled(stage, 1, task("a"))
+        await stage.lists(task("a"))
         await stage.client.hears(b'"id":"q"')
         await stage.client.send(call(1, "tasks/get", taskId="a"), call(1, "tasks/get", taskId="b"))
         await stage.server.hears(b'"b"')
@@ -515,13 +474,11 @@ async def test_a_server_that_filters_natively_is_left_alone() -> None:
         await stage.server.hears(QUERY)
 
 
-async def test_a_later_revision_passes() -> None:
-    async with through() as stage:
-        await stage.initialize()
-        meta = {"io.modelcontextprotocol/protocolVersion": "2026-07-28"}
-        later = call("q", "tasks/list", order="asc", _meta=meta)
-        await stage.client.send(later)
-        await stage.server.hears(later)
+async def test_a_later_revision_passes(stage: Stage) -> None:
+    meta = {"io.modelcontextprotocol/protocolVersion": "2026-07-28"}
+    later = call("q", "tasks/list", order="asc", _meta=meta)
+    await stage.client.send(later)
+    await stage.server.hears(later)
 
 
 @pytest.mark.parametrize("way", ["up", "down"])
@@ -559,7 +516,7 @@ async def test_of_too_many_queries_each_gets_an_answer() -> None:
         await stage.client.send(*(call(n, "tasks/list", order="asc") for n in (1, 2, 3)))
         await stage.client.hears(b'"id":3')
         assert "connections_max" in stage.client.messages()[-1]["error"]["message"]
-        await crawled(stage)
+        await stage.lists()
         await stage.client.hears(b'"id":1')
         await stage.client.hears(b'"id":2')
 
@@ -570,7 +527,7 @@ async def test_each_bad_query_of_a_client_that_does_not_read_gets_its_answer() -
     async with through(SMALL) as stage:
         await stage.initialize()
         await stage.client.send(QUERY)
-        await crawled(stage)
+        await stage.lists()
         await stage.client.hears(b'"id":"q"')
         half = b'{"method":"' + b"m" * 3000
         await stage.server.send(half)
@@ -593,17 +550,15 @@ async def test_each_bad_query_of_a_client_that_does_not_read_gets_its_answer() -
         await stage.client.until(lambda: stage.client.received.count(b"-32602") == count, "all answers")
 
 
-async def test_a_servers_refusal_goes_before_what_is_wrong_with_a_query() -> None:
+async def test_a_servers_refusal_goes_before_what_is_wrong_with_a_query(stage: Stage) -> None:
     """A server without `tasks.list` says so; -32602 once stood in its place."""
-    async with through() as stage:
-        await stage.initialize()
-        await stage.client.send(call("w", "tasks/list", status=["x"]))
-        own = await stage.server.own()
-        refusal = {"code": -32601, "message": "Method not found"}
-        await stage.server.send(line({"jsonrpc": "2.0", "id": own["id"], "error": refusal}))
-        await stage.client.hears(b'"id":"w"')
-        assert stage.client.messages()[-1]["error"] == refusal
-        await stage.client.send(call("v", "tasks/list", status=["x"]))
-        await crawled(stage, 2)
-        await stage.client.hears(b'"id":"v"')
-        assert stage.client.messages()[-1]["error"]["code"] == -32602
+    await stage.client.send(call("w", "tasks/list", status=["x"]))
+    own = await stage.server.own()
+    refusal = {"code": -32601, "message": "Method not found"}
+    await stage.server.send(line({"jsonrpc": "2.0", "id": own["id"], "error": refusal}))
+    await stage.client.hears(b'"id":"w"')
+    assert stage.client.messages()[-1]["error"] == refusal
+    await stage.client.send(call("v", "tasks/list", status=["x"]))
+    await stage.lists(number=2)
+    await stage.client.hears(b'"id":"v"')
+    assert stage.client.messages()[-1]["error"]["code"] == -32602
