@@ -203,6 +203,10 @@ class Peer:
         self.sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         self._let_go()
 
+    def stop(self, how: str) -> None:
+        """Send no more: "fin", in order, or "rst", by a cut."""
+        self.finish() if how == "fin" else self.reset()
+
     async def close(self) -> None:
         """Let go of the connection."""
         if not self.closed:

@@ -3,14 +3,17 @@
 In: a listening socket. Out: connections (tests/peer.py). `Upstream` is for tests that answer request by request; those
 of tests/soak and tests/attack answer by a script of their own. Always: nothing of one test reaches the next.
 
-`Cheap` must cost little: it is for requests with a length that are answered at once. Apart from these: the upstream of
-tests/model, which lives on a virtual clock; those of tests/bench; and real servers.
+`Served` costs little: it is for requests with a length. `Cheap` answers them at once; tests/model answers them on a
+virtual clock. Apart from these: the upstreams of tests/bench, which take bodies of any size; the demo's legacy server;
+and real servers.
 """
 
 import asyncio
 import contextlib
 import socket
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 from tests.peer import WAIT_S, NotInTime, Peer, holds_in_time
 from tests.relay.http1 import Malformed, Message
@@ -151,16 +154,15 @@ class Upstream(Listener):
             await peer.close()
 
 
-class Cheap(asyncio.Protocol):
-    """One connection to a server that is one function: of the head and the body of a request, to a response."""
+class Served(asyncio.Protocol):
+    """One connection to a server, which is handed the head and the body of each request that has a length or none."""
 
-    def __init__(self, answer: Callable[[bytes, bytes], bytes]) -> None:
-        self._answer = answer
+    def __init__(self) -> None:
         self._held = b""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
+        self.transport = transport
 
     def data_received(self, data: bytes) -> None:
         self._held += data
@@ -170,9 +172,56 @@ class Cheap(asyncio.Protocol):
             if len(rest) < length:
                 return
             self._held = rest[length:]
-            self._transport.write(self._answer(head, rest[:length]))
+            self.asked(head, rest[:length])
+
+    def asked(self, head: bytes, body: bytes) -> None:
+        """A request is whole."""
+        raise NotImplementedError
+
+
+class Cheap(Served):
+    """One connection to a server that is one function: of the head and the body of a request, to a response."""
+
+    def __init__(self, answer: Callable[[bytes, bytes], bytes]) -> None:
+        super().__init__()
+        self._answer = answer
+
+    def asked(self, head: bytes, body: bytes) -> None:
+        self.transport.write(self._answer(head, body))
 
 
 def length_of(head: bytes) -> int:
     """The `Content-Length` of a message, 0 if it has none."""
     return int(head.lower().partition(b"content-length: ")[2].partition(b"\r\n")[0] or 0)
+
+
+def fields_of(head: bytes) -> dict[str, str]:
+    """The fields of a head by their names in lower case, the last of each name."""
+    lines = (line.partition(": ") for line in head.decode().split("\r\n")[1:])
+    return {name.lower(): value for name, _, value in lines}
+
+
+@contextmanager
+def in_a_thread(answer: Callable[[bytes, bytes], bytes]) -> Iterator[int]:
+    """The port of such a server on a loop of its own, for tests that have none."""
+    loop, connections = asyncio.new_event_loop(), list[Cheap]()
+
+    def connection() -> Cheap:
+        connections.append(Cheap(answer))
+        return connections[-1]
+
+    def end() -> None:
+        server.close()
+        for one in connections:
+            one.transport.abort()
+        loop.call_later(0, loop.stop)
+
+    thread = threading.Thread(target=loop.run_forever, daemon=True)
+    thread.start()
+    server = asyncio.run_coroutine_threadsafe(loop.create_server(connection, "127.0.0.1", 0), loop).result()
+    try:
+        yield server.sockets[0].getsockname()[1]
+    finally:
+        loop.call_soon_threadsafe(end)
+        thread.join()
+        loop.close()

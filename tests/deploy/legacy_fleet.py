@@ -15,7 +15,7 @@ from uuid import uuid4
 
 from tests.model.truth import BEFORE_ALL, Moment, Moments, ServerSession, State, Truth, task_id
 from tests.relay.messages import Json, answer, dumps, fault, initialized, result
-from tests.upstream import Cheap
+from tests.upstream import Cheap, fields_of
 
 PER_PAGE: Final = 4
 CAPABILITY: Final[Json] = {
@@ -123,8 +123,7 @@ class FleetServer:
         if message["method"] == "initialize":
             said = {**initialized(), "capabilities": {"tasks": CAPABILITY}}
             return answer(result(message["id"], said), b"Mcp-Session-Id: " + uuid4().hex.encode())
-        lines = (line.partition(": ") for line in head.decode().split("\r\n"))
-        fields = {name.lower(): value for name, _, value in lines}
+        fields = fields_of(head)
         gateway = fields["host"]
         caller = self.callers[fields["mcp-session-id"], fields["authorization"]]
         view = caller.views.setdefault(gateway, View(caller.came))

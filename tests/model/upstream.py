@@ -1,6 +1,6 @@
 """A server of the 2025-11-25 era behind the gateway: real HTTP, on connections of the virtual loop.
 
-It is apart from tests/upstream.py because it lives on a virtual clock, without sockets.
+It lives on a virtual clock, without sockets: of tests/upstream.py it has the connections that hand out requests.
 
 In: requests, and what a history does to its tasks. Out: responses, late or failing as the history has it. Always: its
 answers are true at the moment of sending. It notes every request of the gateway's own, and whether the same was being
@@ -39,7 +39,6 @@ from itertools import count
 from typing import Any, Final, TypeAlias
 from zlib import crc32
 
-import httptools
 import msgspec
 
 from tests.model.history import Fault, Setting
@@ -57,6 +56,7 @@ from tests.model.truth import (
     task_id,
 )
 from tests.model.virtual import TICK_S, WIRE_S, Transport, VirtualLoop
+from tests.upstream import Served, fields_of
 
 Json: TypeAlias = dict[str, Any]
 
@@ -520,10 +520,11 @@ class Upstream:
         return (crc32(f"{shuffle} {truth.id}".encode()), number)
 
 
-class Connection(asyncio.Protocol):
+class Connection(Served):
     """One connection to the server."""
 
     def __init__(self, upstream: Upstream) -> None:
+        super().__init__()
         self._upstream = upstream
         self._transport: Transport | None = None
         self._task: asyncio.Task[None] | None = None
@@ -550,7 +551,6 @@ class Connection(asyncio.Protocol):
         assert isinstance(transport, Transport)
         self._transport = transport
         self._upstream.connections.append(self)
-        self._parser = httptools.HttpRequestParser(self)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._transport = None
@@ -559,22 +559,9 @@ class Connection(asyncio.Protocol):
         if self.own is not None:
             self.own.ended = self.own.ended or self._upstream.moments.now()
 
-    def data_received(self, data: bytes) -> None:
-        self._parser.feed_data(data)
-
-    def on_message_begin(self) -> None:
-        self._headers: dict[str, str] = {}
-        self._body = b""
-
-    def on_header(self, name: bytes, value: bytes) -> None:
-        self._headers[name.decode().lower()] = value.decode()
-
-    def on_body(self, data: bytes) -> None:
-        self._body += data
-
-    def on_message_complete(self) -> None:
+    def asked(self, head: bytes, body: bytes) -> None:
         self.own, self.extra, self._packer = None, b"", None
-        request = Request(self._parser.get_method().decode(), self._headers, self._body)
+        request = Request(head.partition(b" ")[0].decode(), fields_of(head), body)
         self._task = self._upstream.loop.create_task(self._upstream.serve(self, request))
 
     @property

@@ -666,7 +666,7 @@ def endings() -> Iterator[Case]:
             for how in ("fin", "rst") if asked in (GET, asks["GET of HTTP/1.0"]) else ("fin",):
                 yield Case(
                     f"cut ({how}): {name}, {asked_name}",
-                    [*exchange(asked, pieces), upstream_ends("fin" if how == "fin" else "rst")],
+                    [*exchange(asked, pieces), upstream_ends(how)],
                 )
         for kind in (TEXT, json, events):
             until = [_raw(b"200 OK", kind), b"data: 1\n\n"]

@@ -146,7 +146,7 @@ def upstream_ends(how: End) -> Step:
 
     async def step(run: Run) -> None:
         assert run.speaking is not None
-        run.speaking.finish() if how == "fin" else run.speaking.reset()
+        run.speaking.stop(how)
 
     return step
 
@@ -165,7 +165,7 @@ def client_leaves(how: End) -> Step:
 
     async def step(run: Run) -> None:
         assert run.speaking is not None
-        run.client.finish() if how == "fin" else run.client.reset()
+        run.client.stop(how)
         began = time.monotonic()
         await run.speaking.ends()
         run.lags.append(time.monotonic() - began)

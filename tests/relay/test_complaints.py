@@ -143,7 +143,7 @@ async def test_notifications_are_not_dropped(rig: Rig) -> None:
 async def test_a_half_open_get_does_not_pin_its_session(rig: Rig, how: str) -> None:
     """A server that allows one stream a session refuses the next GET until the old one has ended there."""
     one, peer = await opened(rig)
-    one.finish() if how == "fin" else one.reset()
+    one.stop(how)
     await peer.ends()
     await rig.gateway.until(lambda now: now["taskgate_connections", ()] == 0, "no connection is left")
 

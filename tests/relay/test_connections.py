@@ -70,7 +70,7 @@ async def test_an_upstream_connection_is_used_again(rig: Rig) -> None:
 async def test_a_connection_that_the_upstream_closed_while_idle_costs_nothing(rig: Rig, asked: bytes, how: str) -> None:
     """Node and uvicorn close theirs after 5 s (DESIGN 2); the next request knows nothing of it."""
     one, peer = await once(rig)
-    peer.finish() if how == "fin" else peer.reset()
+    peer.stop(how)
     await one.send(asked)
     fresh = await rig.upstream.request(2)
     assert fresh is not peer
@@ -112,7 +112,7 @@ async def test_a_post_that_was_received_is_not_sent_again(rig: Rig, how: str, me
     asked = post(call("tools/call", 7)) if message["method"] == "tools/call" else request(b"PATCH", body=b"x")
     await one.send(asked)
     assert await rig.upstream.request(2) is peer
-    peer.finish() if how == "fin" else peer.reset()
+    peer.stop(how)
     got = await one.response(2)
     assert got.status == 502
     assert body(got)["error"]["code"] == -32603
@@ -253,7 +253,7 @@ async def test_an_upstream_that_goes_before_its_head_is_whole_is_502(rig: Rig, h
         await peer.send(part)
     if b"103" in part:
         await one.hears(b" 103 ")
-    peer.finish() if how == "fin" else peer.reset()
+    peer.stop(how)
     got = await one.response()
     assert (got.status, got.whole) == (502, True)
     assert (body(got)["id"], body(got)["error"]["code"]) == (7, -32603)
@@ -466,7 +466,7 @@ async def test_an_edited_answer_that_was_cut_is_no_answer(rig: Rig, framing: str
         await peer.send(head + b"\r\nTransfer-Encoding: chunked\r\n\r\n" + chunk(raw))
     else:
         await peer.send(head + b"\r\n\r\n" + raw)
-    peer.finish() if how == "fin" else peer.reset()
+    peer.stop(how)
     got = await one.response()
     assert (got.status, body(got)["id"]) == (502, 1)
 

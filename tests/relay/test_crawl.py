@@ -897,7 +897,7 @@ async def test_a_client_that_leaves_ends_its_crawl(rig: Rig, how: str) -> None:
     peer, first_id = await crawl_id(rig)
     await peer.send(answer(result(first_id, page(TASKS[:2], "t-1"))))
     peer, _ = await crawl_id(rig, 2)
-    one.finish() if how == "fin" else one.reset()
+    one.stop(how)
     await peer.ends()
     await rig.canary()
     assert len(rig.asked("tasks/list")) == 2

@@ -11,18 +11,17 @@ import json
 import os
 import re
 import shutil
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http.client import HTTPConnection
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Final
 
 import pytest
 
 from gateway.errors import GatewayError
 from tests.launch import ROOT, Gateway, Gateways
-from tests.relay.messages import call, filtered, page, task
+from tests.relay.messages import answer, call, filtered, page, result, task
+from tests.upstream import in_a_thread
 
 try:
     playwright: Any = importlib.import_module("playwright.sync_api")
@@ -38,40 +37,24 @@ SERVED: Final = ("page.js", "page.css", "icon.svg", "icon-gone.svg", "status.jso
 SECRETS: Final = ("s3cr3t-token", "s3cr3t-session", "s3cr3t-task", "s3cr3t-query")
 
 
-class Upstream(BaseHTTPRequestHandler):
-    """Answers `tasks/list` with three tasks, `tools/call` with 500, everything else with an empty result."""
-
-    protocol_version = "HTTP/1.1"
-
-    def do_POST(self) -> None:
-        message = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-        tasks = [task(f"{SECRETS[2]}-{n}", "working" if n else "completed") for n in range(3)]
-        result = page(tasks) if message["method"] == "tasks/list" else {}
-        body = json.dumps({"jsonrpc": "2.0", "id": message["id"], "result": result}).encode()
-        self.send_response(500 if message["method"] == "tools/call" else 200)
-        self.send_header("Content-Type", "application/json")
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
-
-    def log_message(self, format: str, *args: object) -> None:
-        pass
+def answered(_head: bytes, body: bytes) -> bytes:
+    """An upstream: three tasks to `tasks/list`, 500 to `tools/call`, an empty result to everything else."""
+    message = json.loads(body)
+    tasks = [task(f"{SECRETS[2]}-{n}", "working" if n else "completed") for n in range(3)]
+    said = result(message["id"], page(tasks) if message["method"] == "tasks/list" else {})
+    return answer(said, status=b"500 Oh" if message["method"] == "tools/call" else b"200 OK")
 
 
 @pytest.fixture(scope="module")
 def gateway(gateways: Gateways) -> Iterator[Gateway]:
     """A gateway before one upstream that answers, and one that nobody listens for."""
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Upstream)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    port = server.server_address[1]
-    upstreams = [
-        {"name": "research", "url": f"http://127.0.0.1:{port}/mcp"},
-        {"name": "gone", "url": "http://127.0.0.1:1/mcp", "match": {"prefix": "/gone"}},
-    ]
-    with gateways.process(port, upstreams=upstreams) as one:
-        yield one
-    server.shutdown()
-    server.server_close()
+    with in_a_thread(answered) as port:
+        upstreams = [
+            {"name": "research", "url": f"http://127.0.0.1:{port}/mcp"},
+            {"name": "gone", "url": "http://127.0.0.1:1/mcp", "match": {"prefix": "/gone"}},
+        ]
+        with gateways.process(port, upstreams=upstreams) as one:
+            yield one
 
 
 def ask(gateway: Gateway, message: object, target: str = "/mcp?key=s3cr3t-query") -> int:

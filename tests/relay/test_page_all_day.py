@@ -8,11 +8,9 @@ import json
 import re
 import signal
 import socket
-import threading
 import time
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
-from http.server import ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, Final
 
@@ -21,7 +19,8 @@ import pytest
 from tests import certificates
 from tests.launch import Gateway, Gateways
 from tests.relay.messages import call, filtered
-from tests.relay.test_page import SIZES, Upstream, ask, browser, opened, playwright
+from tests.relay.test_page import SIZES, answered, ask, browser, opened, playwright
+from tests.upstream import in_a_thread
 
 __all__ = ["browser"]  # the fixture
 
@@ -33,11 +32,8 @@ HANGS_MS: Final = 5_000  # a gateway that hangs is seen by then
 @pytest.fixture(scope="module")
 def port() -> Iterator[int]:
     """The port of a server that answers."""
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Upstream)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    yield server.server_address[1]
-    server.shutdown()
-    server.server_close()
+    with in_a_thread(answered) as one:
+        yield one
 
 
 def upstream(name: str, port: int, path: str = "mcp") -> dict[str, object]:

@@ -35,6 +35,8 @@ from tests.launch import (
     samples,
     settings,
 )
+from tests.relay.messages import response
+from tests.upstream import Cheap, fields_of
 
 pytestmark = pytest.mark.usefixtures("harness_alone")
 
@@ -52,22 +54,27 @@ class Seen:
         self.clients: list[str] = []
         self.status = b"200 OK"
 
-    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        certificate = writer.get_extra_info("peercert") or {}
-        self.clients += [value for [(field, value)] in certificate.get("subject", ()) if field == "commonName"]
-        try:
-            while True:
-                head = await reader.readuntil(b"\r\n\r\n")
-                self.heads.append(head)
-                length = next((int(v) for n, _, v in fields(head) if n == b"content-length"), 0)
-                await reader.readexactly(length)
-                writer.write(b"HTTP/1.1 %b\r\nContent-Length: 2\r\n\r\nok" % self.status)
-        except (asyncio.IncompleteReadError, ConnectionError, asyncio.CancelledError):
-            writer.close()  # cancelled: the test is over
+    def connection(self) -> "Noting":
+        """A protocol for one connection."""
+        return Noting(self)
+
+    def answer(self, head: bytes, _body: bytes) -> bytes:
+        """The response to a request."""
+        self.heads.append(head)
+        return response(status=self.status)
 
 
-def fields(head: bytes) -> list[tuple[bytes, bytes, bytes]]:
-    return [(n.lower(), s, v.strip()) for n, s, v in (line.partition(b":") for line in head.split(b"\r\n")[1:] if line)]
+class Noting(Cheap):
+    """One connection to it."""
+
+    def __init__(self, seen: Seen) -> None:
+        super().__init__(seen.answer)
+        self._seen = seen
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        super().connection_made(transport)
+        subject = (transport.get_extra_info("peercert") or {}).get("subject", ())
+        self._seen.clients += [value for [(field, value)] in subject if field == "commonName"]
 
 
 @asynccontextmanager
@@ -77,7 +84,7 @@ async def tls_upstream(authority: Authority, name: str) -> AsyncIterator[tuple[S
     context.verify_mode = ssl.CERT_REQUIRED
     context.load_cert_chain(*authority.certificate(name))
     seen = Seen()
-    server = await asyncio.start_server(seen.serve, "127.0.0.1", 0, ssl=context)
+    server = await asyncio.get_running_loop().create_server(seen.connection, "127.0.0.1", 0, ssl=context)
     yield seen, server.sockets[0].getsockname()[1]
     server.close()
 
@@ -106,7 +113,7 @@ async def test_an_upstream_with_an_authority_of_its_own_that_wants_a_certificate
         with gateways.process(port, upstream={"url": f"https://127.0.0.1:{port}/mcp", "tls": tls}) as gateway:
             assert await asked(gateway) == (200, b"ok")
             assert seen.clients == ["gateway.internal"]
-            assert (b"host", b":", b"127.0.0.1:%d" % port) in fields(seen.heads[0])
+            assert fields_of(seen.heads[0])["host"] == f"127.0.0.1:{port}"
 
 
 WITHOUT = ["ca", "server_name", "certificate"]
@@ -163,11 +170,11 @@ def test_what_cannot_be_is_an_error(more: str, words: str) -> None:
 
 async def test_an_upstream_behind_a_unix_socket(gateways: Gateways, tmp_path: Path) -> None:
     seen, path = Seen(), str(tmp_path / "up.sock")
-    server = await asyncio.start_unix_server(seen.serve, path)
+    server = await asyncio.get_running_loop().create_unix_server(seen.connection, path)
     with gateways.process(1, upstream={"url": "http://mcp.internal/mcp", "socket": path}) as gateway:
         assert await asked(gateway) == (200, b"ok")
         assert await asked(gateway) == (200, b"ok")
-        assert (b"host", b":", b"mcp.internal") in fields(seen.heads[0])
+        assert fields_of(seen.heads[0])["host"] == "mcp.internal"
     server.close()
 
 
@@ -203,7 +210,7 @@ async def test_listening_on_unix_sockets(gateways: Gateways, tmp_path: Path, req
         config = settings(1, 2, port_of(sock), {"log": {"level": "info", "access": True}})
         config |= {"listen": f"unix:{listen}", "admin": {"listen": f"unix:{admin}"}}
         seen = Seen()
-        server = await asyncio.start_server(seen.serve, sock=sock)
+        server = await asyncio.get_running_loop().create_server(seen.connection, sock=sock)
         with gateways.starting(config, serves=lambda: ready_over(admin)) as gateway:
             gateway.wait()
             assert await asyncio.to_thread(over_unix, listen, "/mcp") == (200, b"ok")
@@ -248,7 +255,7 @@ async def test_listening_on_both_families(gateways: Gateways) -> None:
         listen.close()
         admin.close()
         seen = Seen()
-        server = await asyncio.start_server(seen.serve, sock=sock)
+        server = await asyncio.get_running_loop().create_server(seen.connection, sock=sock)
         with gateways.starting(config) as gateway:
             gateway.wait()
             assert await asked(gateway, "127.0.0.1") == (200, b"ok")
@@ -345,7 +352,7 @@ async def test_a_health_check_shows_whether_an_upstream_is_up(gateways: Gateways
     check: Json = {"path": "/health?deep=1", "interval": "100ms", "timeout": "1s"}
     seen = Seen()
     with listening() as sock:
-        server = await asyncio.start_server(seen.serve, sock=sock)
+        server = await asyncio.get_running_loop().create_server(seen.connection, sock=sock)
         with gateways.process(port_of(sock), upstream={"health_check": check}, log={"level": "info"}) as gateway:
             await eventually(lambda: bool(seen.heads), "a check")
             assert await up_is(gateway, 1)
@@ -374,7 +381,7 @@ async def test_a_down_lasts_until_a_check_passes_whatever_answers(gateways: Gate
         upstream = {"url": url, "health_check": check}
         with gateways.process(port_of(port), upstream=upstream, log={"level": "info"}) as gateway:
             await logged(gateway, "the upstream is down")
-            server = await asyncio.start_server(seen.serve, "127.0.0.1", port_of(port))
+            server = await asyncio.get_running_loop().create_server(seen.connection, "127.0.0.1", port_of(port))
             await eventually(lambda: len(seen.heads) > 1, "two checks")
             seen.status = b"200 OK"
             await logged(gateway, "the upstream is up")

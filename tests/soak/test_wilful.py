@@ -76,6 +76,7 @@ def _unchanged(_of: object, _value: object) -> None:
 def takes_back_what_was_half_read(patch: Patch) -> None:
     """A connection whose response was not read to its end serves the next exchange."""
     patch.setattr(UpstreamConnection, "reusable", property(lambda self: self._response is not None, _unchanged))
+    patch.setattr(UpstreamConnection, "end", lambda self: None)  # which would drop the rest of it
 
 
 def forgets_to_cancel(patch: Patch) -> None:
