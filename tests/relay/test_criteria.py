@@ -13,8 +13,8 @@ from gateway.mcp.task import Task
 from tests.launch import Gateways
 from tests.peer import Peer
 from tests.relay.http1 import Message
-from tests.relay.messages import Json, answer, call, filtered, initialized, page, result, task
-from tests.relay.rig import Rig, Server, Session, body, final, rig_with
+from tests.relay.messages import answer, call, filtered, initialized, page, result, task
+from tests.relay.rig import Rig, Server, Session, body, final, ids, rig_with
 from tests.rules import new_criterion
 
 TASKS = [
@@ -38,10 +38,6 @@ class Tasks(Server):
         if message["method"] == "initialize":
             return answer(result(message["id"], initialized()))
         return await super().__call__(request, peer)
-
-
-def ids(response: Json) -> list[str]:
-    return ids(response)
 
 
 async def followed(rig: Rig | Session, **params: Any) -> list[list[str]]:
