@@ -287,8 +287,14 @@ def statuses() -> Iterator[Case]:
     for line in lines:
         fields = [b"Location: //elsewhere/%2F?x#y", b"Retry-After: 3", b"Allow: POST"]
         yield Case(f"status: {line.decode('latin-1')}", exchange(GET, response(b"b", *fields, status=line)))
+        yield Case(
+            f"status of DELETE: {line.decode('latin-1')}",
+            exchange(request(b"DELETE", fields=[SESSION]), response(b"", status=line)),
+        )
         told = exchange(post(call("tasks/get", taskId="t")), answer({"error": 1}, *fields, status=line))
         yield Case(f"status of a message: {line.decode('latin-1')}", told)
+    challenge = response(b"", *RESPONSE_FIELDS["challenges"], status=b"401 Unauthorized")
+    yield Case("status of initialize: 401", exchange(post(call("initialize")), challenge))
     bodiless = {
         "204": _raw(b"204 No Content", b"X-Kept: 1"),
         "204 with a length": _raw(b"204 No Content", b"Content-Length: 0"),
@@ -583,6 +589,7 @@ STREAMS: Final[dict[str, list[bytes]]] = {
     "unknown fields": [b"x-field: 1\nfoo\n:\ndata\nid\n\n", b"event:nospace\ndata:  two\n\n"],
     "U+2028, U+2029, U+0085, NUL": ['data: {"t":"\u2028 \u2029 \u0085"}\n\n'.encode(), b"id: a\0b\ndata: \x00\xff\n\n"],
     "several lines of data": [b'data: {\ndata: "a":1\ndata: }\n\n'],
+    "what looks like an answer": [event(notification("notifications/message", data={"id": 1, "result": {}}))],
     "status notifications": [event(notification("notifications/tasks/status", **TASK), b"id: 7") for _ in range(3)],
     "an event that never ends": [b"data: x\n\n", b"data: unfinished\nid: 9"],
     "split between CR and LF": [b"data: x\r", b"\n\r", b"\ndata: y\r\n\r", b"\n"],

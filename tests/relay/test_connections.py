@@ -16,14 +16,12 @@ from gateway.transport.buffers import Buffers
 from gateway.transport.pool import Pool
 from tests.launch import Gateways, listening, port_of
 from tests.peer import WAIT_S, Client, Peer
-from tests.relay.conftest import SMALL_HEADER_BYTES
 from tests.relay.messages import (
     LAST_CHUNK,
     Json,
     answer,
     call,
     chunk,
-    chunked,
     dumps,
     event,
     filtered,
@@ -159,48 +157,6 @@ async def test_what_nobody_asked_for_is_not_the_next_answer(spoilt_rig: Rig) -> 
     assert (await one.response(2)).body == b"mine"
 
 
-EXTRA = {
-    "behind a length": response(b"first") + response(b"poison"),
-    "behind chunks": b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n" + chunked(b"first") + response(b"poison"),
-    "behind 204": b"HTTP/1.1 204 No Content\r\n\r\npoison",
-    "behind 304": b"HTTP/1.1 304 Not Modified\r\nContent-Length: 6\r\n\r\npoison",
-}
-
-
-@pytest.mark.parametrize("name", EXTRA)
-async def test_more_than_was_asked_for_poisons_no_connection(spoilt_rig: Rig, name: str) -> None:
-    one, peer = await spoilt_rig.begin(request())
-    await peer.send(EXTRA[name])
-    assert b"poison" not in (await one.response()).body
-    await one.send(request())
-    fresh = await spoilt_rig.upstream.request(2)
-    assert fresh is not peer
-    await fresh.send(response(b"mine"))
-    assert (await one.response(2)).body == b"mine"
-    assert b"poison" not in one.received
-
-
-async def test_half_of_what_nobody_asked_for_does_not_spoil_the_next_answer(spoilt_rig: Rig) -> None:
-    """The other half would be read as the beginning of the next answer on that connection."""
-    one, peer = await spoilt_rig.answered(request(), response(b"first") + b"HTTP/1.1 200 OK\r\nX-Poison: HTTP/1.1 ")
-    await one.send(request())
-    fresh = await spoilt_rig.upstream.request(2)
-    await peer.send(b"200 OK\r\nContent-Length: 6\r\n\r\npoison")
-    await fresh.send(response(b"mine"))
-    got = await one.response(2)
-    assert (got.status, got.body) == (200, b"mine")
-
-
-async def test_a_body_behind_head_is_not_passed(spoilt_rig: Rig) -> None:
-    one, peer = await spoilt_rig.answered(request(b"HEAD"), response(b"poison"))
-    await one.send(request())
-    fresh = await spoilt_rig.upstream.request(2)
-    assert fresh is not peer
-    await fresh.send(response(b"mine"))
-    assert (await one.response(2)).body == b"mine"
-    assert b"poison" not in one.received
-
-
 async def test_a_connection_goes_back_only_if_everything_on_it_was_read() -> None:
     """An unread body pauses reading. The next exchange on that connection would never be read."""
     with listening() as sock:
@@ -230,65 +186,6 @@ async def until(condition: Callable[[], bool]) -> None:
 
 
 # ---- answers that are none ----
-
-
-@pytest.mark.parametrize("piece", [b"zz\r\nab\r\n", b"-1\r\n", b"5\r\nhelloXX", b"\r\n"])
-async def test_a_bad_chunk_of_the_upstream_cuts_the_answer(rig: Rig, piece: bytes) -> None:
-    one, peer = await rig.begin(request())
-    await peer.send(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n" + chunk(b"half"))
-    await one.hears(b"half")
-    await peer.send(piece)
-    got = await one.response()
-    assert (got.status, got.whole) == (200, False)
-    await peer.ends()
-
-
-@pytest.mark.parametrize("how", ["fin", "rst"])
-@pytest.mark.parametrize(
-    "part", [b"", b"HTTP/1.1 2", b"HTTP/1.1 200 OK\r\nContent-Le", b"HTTP/1.1 103 x\r\n\r\nHTTP/1.1"]
-)
-async def test_an_upstream_that_goes_before_its_head_is_whole_is_502(rig: Rig, how: str, part: bytes) -> None:
-    one, peer = await rig.begin(post(call("tools/call", 7)))
-    if part:
-        await peer.send(part)
-    if b"103" in part:
-        await one.hears(b" 103 ")
-    peer.stop(how)
-    got = await one.response()
-    assert (got.status, got.whole) == (502, True)
-    assert (body(got)["id"], body(got)["error"]["code"]) == (7, -32603)
-    assert (await rig.ask(request(host=b"evil.example"))).status == 403, "the gateway is none the worse"
-
-
-async def test_a_head_of_the_upstream_that_is_too_large_is_502(small_rig: Rig) -> None:
-    """`limits.header_bytes_max` is for the head of a request or a response (config.example.yaml)."""
-    got = await small_rig.exchange(
-        post(call("ping", 7)),
-        response(b"ok", *(b"X-%d: %b" % (n, b"x" * 1000) for n in range(4 * SMALL_HEADER_BYTES // 1000))),
-    )
-    assert got.status == 502
-    assert body(got)["id"] == 7
-
-
-async def test_a_head_that_never_ends_is_502(small_rig: Rig) -> None:
-    one, peer = await small_rig.begin(request())
-    await peer.send(b"HTTP/1.1 200 OK\r\n")
-    for _ in range(200):
-        if peer.end != "open":
-            break
-        await peer.send(b"X: " + b"x" * 10_000 + b"\r\n")
-    assert (await one.response()).status == 502
-
-
-async def test_trailers_of_the_upstream_have_a_limit(small_rig: Rig) -> None:
-    one, peer = await small_rig.begin(request())
-    await peer.send(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n" + chunk(b"x") + b"0\r\n")
-    for _ in range(200):
-        if peer.end != "open":
-            break
-        await peer.send(b"X: " + b"x" * 10_000 + b"\r\n")
-    got = await one.response()
-    assert not got.whole
 
 
 # ---- what the client sends, and when ----
@@ -449,34 +346,6 @@ async def test_an_edited_answer_is_framed_for_what_it_is(rig: Rig, framing: str)
     got = await one.response()
     assert got.whole
     assert "filter" in final(got)["result"]["capabilities"]["tasks"]["list"]
-
-
-@pytest.mark.parametrize("framing", ["length", "chunked", "close"])
-@pytest.mark.parametrize("how", ["fin", "rst"])
-async def test_an_edited_answer_that_was_cut_is_no_answer(rig: Rig, framing: str, how: str) -> None:
-    """It is held until it is whole, so nothing has been sent to the client yet: 502, with its id."""
-    if (framing, how) == ("close", "fin"):
-        return  # which is its end
-    raw = dumps(result(1, initialized()))
-    one, peer = await rig.begin(post(call("initialize", 1)))
-    head = b"HTTP/1.1 200 OK\r\n" + JSON
-    if framing == "length":
-        await peer.send(head + b"\r\nContent-Length: %d\r\n\r\n" % len(raw) + raw[:-1])
-    elif framing == "chunked":
-        await peer.send(head + b"\r\nTransfer-Encoding: chunked\r\n\r\n" + chunk(raw))
-    else:
-        await peer.send(head + b"\r\n\r\n" + raw)
-    peer.stop(how)
-    got = await one.response()
-    assert (got.status, body(got)["id"]) == (502, 1)
-
-
-async def test_an_edited_stream_that_was_cut_is_cut(rig: Rig) -> None:
-    one, peer = await rig.begin(post(call("initialize")))
-    await peer.send(stream() + chunk(event(result(1, initialized()))))
-    await one.hears(b"filter")
-    peer.finish()
-    assert not (await one.response()).whole
 
 
 async def test_an_initialize_result_that_is_too_large_passes_unread(small_rig: Rig) -> None:

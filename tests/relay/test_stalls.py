@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from tests.launch import Gateways, eventually
-from tests.relay.messages import call, chunk, event, filtered, page, request, response, stream, task
+from tests.relay.messages import call, chunk, filtered, page, request, response, task
 from tests.relay.rig import Rig, Server, body, rig_with
 
 JSON = b"Content-Type: application/json"
@@ -231,16 +231,6 @@ async def test_a_client_that_does_not_read_makes_no_upstream_look_stalled(gatewa
         got = await one.response()
         await sending
         assert (got.whole, len(got.body)) == (True, size)
-
-
-async def test_a_quiet_stream_has_no_limit(gateways: Gateways) -> None:
-    async with impatient(gateways) as rig:
-        one, peer = await rig.begin(request())
-        await peer.send(stream() + chunk(event(b"1")))
-        await one.hears(b"data: 1")
-        await asyncio.sleep(3.5)
-        await peer.send(chunk(event(b"2")))
-        await one.hears(b"data: 2")
 
 
 # ---- who has vanished ----

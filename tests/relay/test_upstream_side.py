@@ -182,6 +182,14 @@ async def test_an_answer_that_comes_before_the_request_is_none(direct: Direct) -
 
 
 BEHIND = {
+    "a length and a response": (b"GET", response(b"first") + response(b"poison"), b""),
+    "a length and half a head": (
+        b"GET",
+        response(b"first") + b"HTTP/1.1 200 OK\r\nX-Poison: HTTP/1.1 ",
+        b"200 OK\r\nContent-Length: 6\r\n\r\npoison",
+    ),
+    "chunks and a response": (b"GET", CHUNKS + chunked(b"first") + response(b"poison"), b""),
+    "204 and a body": (b"GET", b"HTTP/1.1 204 No Content\r\n\r\npoison", b""),
     "HEAD and a chunk's beginning": (
         b"HEAD",
         CHUNKS + b"2",
@@ -215,6 +223,7 @@ BEHIND = {
 async def test_a_byte_behind_the_end_ends_the_connection(spoilt_rig: Rig, name: str) -> None:
     method, said, later = BEHIND[name]
     one, peer = await spoilt_rig.answered(request(method), said)
+    assert b"poison" not in (await one.response()).body
     await one.send(request())
     fresh = await spoilt_rig.upstream.request(2)
     assert fresh is not peer

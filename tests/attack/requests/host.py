@@ -2,19 +2,23 @@
 
 from typing import Final
 
-from tests.attack.rows import Request, either, get, passes, raw, refused
+from tests.attack.rows import PING, Request, either, get, held, passes, raw, refused
 
 _LINE: Final = b"GET /mcp HTTP/1.1"
-_GOOD: Final = [b"localhost", b"LOCALHOST", b"localhost:1", b"localhost:", b"127.0.0.1", b"[::1]:80", b"127.9.9.9"]
+_GOOD: Final = [
+    *(b"localhost", b"LOCALHOST", b"localhost:1", b"localhost:", b"127.0.0.1", b"[::1]:80", b"127.9.9.9", b"[::1]"),
+    *(b"127.0.0.1:65535", b"[0:0:0:0:0:0:0:1]"),
+]
 _EVIL: Final = [
+    *(b"evil", b"evil:80", b"evil.localhost", b"localhost.evil", b"localhost, evil", b"evil, localhost"),
     *(
-        b"evil",
-        b"evil:80",
-        b"evil.localhost",
-        b"localhost.evil",
-        b"localhost, evil",
-        b"evil, localhost",
         b"localhost evil",
+        b"10.0.0.1",
+        b"192.168.1.1:80",
+        b"127.0.0.1.",
+        b"xn--localhost",
+        b"[::ffff:10.0.0.1]",
+        b"[::]",
     ),
     *(b"user@localhost", b"localhost@evil", b"localhost:80@evil", b"localhost/evil", b"localhost?x", b"localhost#x"),
     *(b"http://localhost", b"[::1", b"::1", b"[evil]", b"0.0.0.0", b"127.1", b"2130706433", b"0x7f.1", b"\xe9", b""),
@@ -22,8 +26,12 @@ _EVIL: Final = [
 ]
 _ORIGINS: Final = [
     *(b"http://evil", b"null", b"http://localhost.evil", b"http://localhost@evil", b"http://evil http://localhost"),
-    *(b"//evil", b"evil", b"", b"http://[::1].evil"),
+    *(b"//evil", b"evil", b"", b"http://[::1].evil", b"https://evil:443", b"http://127.0.0.1.evil", b"localhost"),
+    *(b"http://evil/localhost", b"http://evil#localhost", b"http://localhost:80@evil", b"http://"),
+    b"http://localhost, http://evil",
 ]
+_GOOD_ORIGINS: Final = [b"http://localhost", b"http://localhost:6274", b"https://127.0.0.1:1", b"http://[::1]:3000"]
+_EVIL_ORIGIN: Final = b"Origin: http://evil"
 
 ROWS: Final[list[Request]] = [
     *(passes(f"good-{h.decode()}", raw(_LINE, host=h)) for h in _GOOD),
@@ -46,7 +54,9 @@ ROWS: Final[list[Request]] = [
     refused("first-line-is-folded", b"GET /mcp HTTP/1.1\r\n Host: localhost\r\n\r\n"),
     passes("host-like-names", get(b"X-Host: evil", b"Host_: evil", b"Hosts: evil", b"Host-: evil")),
     *(refused(f"origin-{o.decode()}", get(b"Origin: " + o), 400, 403) for o in _ORIGINS),
-    passes("origin-good", get(b"Origin: http://localhost:6274")),
+    *(passes(f"origin-{o.decode()}", get(b"Origin: " + o)) for o in (*_GOOD_ORIGINS, b"HTTP://LOCALHOST")),
+    refused("origin-of-a-message", held(_EVIL_ORIGIN, b"Content-Length: %d" % len(PING), body=PING), 403),
+    refused("origin-of-a-preflight", get(_EVIL_ORIGIN, b"Access-Control-Request-Method: POST", method=b"OPTIONS"), 403),
     refused("origin-good-and-evil", get(b"Origin: http://localhost", b"Origin: http://evil"), 400, 403),
     refused("origin-evil-and-good", get(b"Origin: http://evil", b"Origin: http://localhost"), 400, 403),
 ]

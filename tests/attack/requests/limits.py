@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from tests.attack.rows import JSON, Request, Seen, either, get, held, passes, raw, refused, stops, streamed
+from tests.attack.rows import JSON, Pieces, Request, Seen, either, get, held, passes, raw, refused, stops, streamed
 
 HEAD_BYTES_MAX: Final = 8192
 FIELDS_MAX: Final = 256  # by default
@@ -14,6 +14,10 @@ def _padded(size_bytes: int) -> bytes:
     """A GET whose head has that size."""
     empty = get(b"X: ")
     return get(b"X: " + b"a" * (size_bytes - len(empty)))
+
+
+def _in_pieces(data: bytes) -> Pieces:
+    return tuple(data[at : at + 1000] for at in range(0, len(data), 1000))
 
 
 def _of_fields(size_bytes: int) -> bytes:
@@ -37,6 +41,7 @@ ROWS: Final[list[Request]] = [
     passes("head-at-the-limit", _padded(HEAD_BYTES_MAX)),
     refused("head-beyond-the-limit", _padded(HEAD_BYTES_MAX + 1), 431),
     refused("head-far-beyond-the-limit", _padded(10 * HEAD_BYTES_MAX), 431),
+    refused("head-beyond-the-limit-in-pieces", _in_pieces(_padded(HEAD_BYTES_MAX + 1)), 431),
     passes("many-fields", get(*[b"X:a"] * (FIELDS_MAX - 1))),
     refused("too-many-fields", get(*[b"X:a"] * FIELDS_MAX), 431),
     refused("many-more-fields", _of_fields(HEAD_BYTES_MAX), 431),
@@ -46,8 +51,9 @@ ROWS: Final[list[Request]] = [
     refused("name-of-9000-bytes", get(b"X" * 9000 + b": a"), 431),
     passes("target-of-7000-bytes", get(target=_LONG), Seen(target=_LONG)),
     passes("query-of-7000-bytes", get(target=b"/?" + _LONG), Seen(target=b"/?" + _LONG)),
-    refused("target-of-9000-bytes", get(target=b"/" + b"a" * 9000), 414, 431),
-    refused("target-of-100000-bytes", get(target=b"/" + b"a" * 100_000), 414, 431),
+    refused("target-of-9000-bytes", get(target=b"/" + b"a" * 9000), 414),
+    refused("target-of-9000-bytes-in-pieces", _in_pieces(get(target=b"/" + b"a" * 9000)), 414),
+    refused("target-of-100000-bytes", get(target=b"/" + b"a" * 100_000), 414),
     refused("method-without-end", raw(b"A" * 100_000), *_TOO_LARGE, 501),
     refused("line-without-end", b"GET /mcp HTTP/1.1\r\nHost: localhost\r\nX: " + b"a" * 100_000, 431),
     refused("spaces-without-end", b"GET /mcp HTTP/1.1\r\nHost: localhost\r\nX:" + b" " * 100_000, 431),
