@@ -9,10 +9,11 @@ import contextlib
 import json
 import re
 import sys
-from collections.abc import Awaitable, Callable
-from contextlib import AbstractContextManager
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AbstractContextManager, asynccontextmanager
 from types import FrameType
 from typing import Any
+from urllib.parse import urlsplit
 
 import aiohttp
 import pytest
@@ -23,7 +24,7 @@ from gateway.mcp import sse
 from gateway.transport import channel
 from gateway.transport.channel import OTHERS_MAX, READ_ON_MAX
 from tests.launch import Gateway, Gateways, eventually, listening, port_of
-from tests.peer import Peer
+from tests.peer import Client, Peer
 from tests.relay.http1 import Message
 from tests.relay.messages import (
     LAST_CHUNK,
@@ -67,6 +68,7 @@ TASKS = [task(f"t-{n}", created=f"2026-01-01T00:00:{n:02}Z") for n in range(4)]
 TWO_PAGES = {None: page(TASKS[:2], "t-1"), "t-1": page(TASKS[2:])}
 ALL = ["t-3", "t-2", "t-1", "t-0"]
 LOG = notification("notifications/message", level="info", data="\u2028 crawling")
+ACCEPTED = response(b"", status=b"202 Accepted")
 ASKS = call("elicitation/create", "srv-1", message="Which?", n=12345678901234567890123)
 
 
@@ -74,6 +76,36 @@ async def crawl_id(rig: Rig, number: int = 1) -> tuple[Peer, object]:
     """The connection and the id of the crawl request of that number."""
     peer = await rig.upstream.request(number)
     return peer, body(rig.upstream.requests[number - 1])["id"]
+
+
+async def crawling(rig: Rig, query: Json) -> tuple[Client, Peer, object]:
+    """A client that asks for a filtered list, and connection and id of the first crawl request."""
+    one, peer = await rig.begin(rig.post(query))
+    return one, peer, body(rig.upstream.requests[-1])["id"]
+
+
+class Flood:
+    """Large messages on a crawler's stream, until it is `enough`, and then the response."""
+
+    def __init__(self) -> None:
+        self.sent = 0
+        self.enough = asyncio.Event()
+
+    async def pour(self, peer: Peer, said: Json) -> None:
+        """Send them on that connection."""
+        await peer.send(stream())
+        while not (self.enough.is_set() or peer.closed):
+            note = notification("notifications/message", level="info", data=f"n-{self.sent}." + "x" * 60_000)
+            await peer.send(chunk(event(note)))
+            self.sent += 1
+        await peer.send(chunk(event(said)) + LAST_CHUNK)
+
+    async def until_full(self) -> None:
+        """Return once nothing more is sent: the connections of the clients and the gateway's buffers are full."""
+        quiet, before = 0, -1
+        while quiet < 3:
+            quiet, before = (quiet + 1, before) if self.sent == before else (0, self.sent)
+            await asyncio.sleep(0.3)
 
 
 # ---- whose requests they are ----
@@ -240,7 +272,7 @@ async def test_messages_that_come_while_a_query_is_being_cancelled_reach_one_of_
         cancelled = await session.client(notification("notifications/cancelled", requestId=1))
         for start in range(1, count, 1000):
             await peer.send(chunk(b"".join(note[start : start + 1000])))
-        await (await rig.upstream.request(2)).send(b"HTTP/1.1 202 Accepted\r\nContent-Length: 0\r\n\r\n")
+        await (await rig.upstream.request(2)).send(ACCEPTED)
         assert (await cancelled.response()).status == 202
         await peer.send(chunk(event(result(body(rig.upstream.requests[0])["id"], page([])))) + LAST_CHUNK)
         heard = (await first.response()).body + (await second.response()).body
@@ -329,29 +361,20 @@ async def test_a_refresh_whose_clients_do_not_read_holds_up_no_later_query(
         slow = await session.client(filtered(1, **query))
         peer, own_id = await crawl_id(rig)
         slow.pause()
-        sent, enough = 0, asyncio.Event()
+        flood = Flood()
         was, now = task("t-0"), {**task("t-0"), "lastUpdatedAt": "2026-02-01T00:00:00Z"}
 
-        def answered(message_id: object, found: Json) -> bytes:
-            return dumps(result(message_id, found if "taskIds" in query else page([found])))
+        def answered(message_id: object, found: Json) -> Json:
+            return result(message_id, found if "taskIds" in query else page([found]))
 
-        async def answers() -> None:
-            nonlocal sent
-            await peer.send(stream())
-            while not (enough.is_set() or peer.closed):
-                note = notification("notifications/message", level="info", data=f"n-{sent}." + "x" * 60_000)
-                await peer.send(chunk(event(note)))
-                sent += 1
-            await peer.send(chunk(event(answered(own_id, was))) + LAST_CHUNK)
-
-        answering = asyncio.create_task(answers())
-        await _until_full(lambda: sent)
+        answering = asyncio.create_task(flood.pour(peer, answered(own_id, was)))
+        await flood.until_full()
         later = await session.client(filtered(2, **query))
         other, other_id = await crawl_id(rig, 2)
         await other.send(answer(answered(other_id, now)))
         assert final(await later.response())["result"]["tasks"] == [now]
         rig.serve(Server({None: page([now])}) if "taskIds" not in query else _gets(now))
-        enough.set()
+        flood.enough.set()
         if leaves:
             slow.reset()
             with contextlib.suppress(ConnectionError):
@@ -360,7 +383,7 @@ async def test_a_refresh_whose_clients_do_not_read_holds_up_no_later_query(
             slow.resume()
             got = await slow.response()
             await answering
-            assert sorted(map(int, re.findall(rb"n-(\d+)\.", got.body))) == list(range(sent))
+            assert sorted(map(int, re.findall(rb"n-(\d+)\.", got.body))) == list(range(flood.sent))
             assert told(got)[-1]["result"]["tasks"] == [now], "never backwards"
 
 
@@ -403,18 +426,14 @@ async def test_a_query_with_a_lone_surrogate_is_answered_and_not_relayed(rig: Ri
 
 
 async def test_messages_on_the_crawlers_stream_come_first_in_order_and_once(rig: Rig) -> None:
-    one = await rig.client(rig.post(filtered(7)))
-    peer, first_id = await crawl_id(rig)
+    one, peer, first_id = await crawling(rig, filtered(7))
     await peer.send(stream() + chunk(event(LOG, b"event: message", b"id: 1")))
     await one.hears(dumps(LOG))  # before there is any result
     await peer.send(chunk(event(ASKS, b"id: 2")))
     await one.hears(dumps(ASKS))
-    answered = rig.post(result("srv-1", {"action": "accept"}))
-    replying = asyncio.create_task(rig.ask(answered))  # the client answers while its query waits
-    second = await rig.upstream.request(2)
+    answered = rig.post(result("srv-1", {"action": "accept"}))  # the client answers while its query waits
+    assert (await rig.exchange(answered, ACCEPTED)).status == 202
     assert body(rig.upstream.requests[1]) == result("srv-1", {"action": "accept"})
-    await second.send(response(b"", status=b"202 Accepted"))
-    assert (await replying).status == 202
     await peer.send(chunk(event(result(first_id, page(TASKS[:2], "t-1")))) + LAST_CHUNK)
     peer, second_id = await crawl_id(rig, 3)
     await peer.send(stream() + chunk(event(LOG) + event(result(second_id, page(TASKS[2:])))) + LAST_CHUNK)
@@ -430,8 +449,7 @@ async def test_messages_on_the_crawlers_stream_come_first_in_order_and_once(rig:
 
 async def test_a_task_status_on_the_crawlers_stream_is_forwarded_and_counts(rig: Rig) -> None:
     moved = {**TASKS[0], "status": "completed", "lastUpdatedAt": "2026-01-02T00:00:00Z"}
-    one = await rig.client(rig.post(filtered(7, status=["completed"])))
-    peer, first_id = await crawl_id(rig)
+    one, peer, first_id = await crawling(rig, filtered(7, status=["completed"]))
     told_of = notification("notifications/tasks/status", **moved)
     await peer.send(stream() + chunk(event(told_of) + event(result(first_id, page(TASKS)))) + LAST_CHUNK)
     first, last = told(await one.response())
@@ -446,8 +464,7 @@ async def test_messages_and_tasks_in_several_lines_of_json_arrive_whole(rig: Rig
         lines = json.dumps(message, indent=1).encode().split(b"\n")
         return b"".join(b"data: %b\n" % line for line in lines) + b"\n"
 
-    one = await rig.client(rig.post(filtered(7)))
-    peer, first_id = await crawl_id(rig)
+    one, peer, first_id = await crawling(rig, filtered(7))
     await peer.send(stream() + chunk(in_lines(LOG) + in_lines(result(first_id, page(TASKS)))) + LAST_CHUNK)
     got = await one.response()
     first, last = [json.loads(e.data) for e in sse.Parser(1 << 20).feed(got.body) if e.data is not None]
@@ -457,8 +474,7 @@ async def test_messages_and_tasks_in_several_lines_of_json_arrive_whole(rig: Rig
 
 async def test_a_cursor_that_is_far_too_long_is_502(rig: Rig) -> None:
     """All cursors of a crawl were kept, and those of its last pages with the session, whatever their size."""
-    one = await rig.client(rig.post(filtered(7)))
-    peer, first_id = await crawl_id(rig)
+    one, peer, first_id = await crawling(rig, filtered(7))
     await peer.send(answer(result(first_id, page(TASKS, "c" * 100_000))))
     assert (await one.response()).status == 502
 
@@ -497,8 +513,7 @@ async def test_a_look_at_more_than_it_may_hold_becomes_a_crawl(gateways: Gateway
 
 async def test_what_comes_with_the_response_but_behind_it_is_forwarded(rig: Rig) -> None:
     """It was once dropped."""
-    one = await rig.client(rig.post(filtered(7)))
-    peer, first_id = await crawl_id(rig)
+    one, peer, first_id = await crawling(rig, filtered(7))
     await peer.send(stream() + chunk(event(result(first_id, page(TASKS))) + event(LOG)) + LAST_CHUNK)
     first, last = told(await one.response())
     assert first == LOG
@@ -506,8 +521,7 @@ async def test_what_comes_with_the_response_but_behind_it_is_forwarded(rig: Rig)
 
 
 async def test_what_comes_behind_a_response_is_forwarded_while_the_answer_is_open(rig: Rig) -> None:
-    one = await rig.client(rig.post(filtered(7)))
-    peer, first_id = await crawl_id(rig)
+    one, peer, first_id = await crawling(rig, filtered(7))
     await peer.send(stream() + chunk(event(result(first_id, page(TASKS[:2], "t-1")))))
     second, second_id = await crawl_id(rig, 2)
     await peer.send(chunk(event(LOG)))
@@ -521,8 +535,7 @@ async def test_what_comes_behind_a_response_is_forwarded_while_the_answer_is_ope
 
 async def test_a_response_to_the_gateway_that_comes_once_more_stays_here(rig: Rig) -> None:
     """With the first one, behind it, and on the stream of another request; so does one that nobody asked for."""
-    one = await rig.client(rig.post(filtered(7)))
-    peer, first_id = await crawl_id(rig)
+    one, peer, first_id = await crawling(rig, filtered(7))
     again = event(result(first_id, page(TASKS[:2], "t-1")))
     await peer.send(stream() + chunk(again + again + event(result(7, page([])))))
     second, second_id = await crawl_id(rig, 2)
@@ -535,16 +548,14 @@ async def test_a_response_to_the_gateway_that_comes_once_more_stays_here(rig: Ri
 
 
 async def test_an_answer_does_not_wait_for_the_end_of_the_crawlers_stream(rig: Rig) -> None:
-    one = await rig.client(rig.post(filtered(7)))
-    peer, first_id = await crawl_id(rig)
+    one, peer, first_id = await crawling(rig, filtered(7))
     await peer.send(stream() + chunk(event(result(first_id, page(TASKS)))))
     assert ids(final(await one.response())) == ALL
     assert await peer.ends() in ("fin", "rst"), "and who never ends it is not listened to for ever"
 
 
 async def test_the_connection_of_a_crawlers_stream_that_ends_is_used_again(rig: Rig) -> None:
-    one = await rig.client(rig.post(filtered(7)))
-    peer, first_id = await crawl_id(rig)
+    one, peer, first_id = await crawling(rig, filtered(7))
     await peer.send(stream() + chunk(event(result(first_id, page(TASKS)))))
     assert ids(final(await one.response())) == ALL
     await peer.send(LAST_CHUNK)
@@ -560,8 +571,7 @@ async def test_the_connection_of_a_crawlers_stream_that_ends_is_used_again(rig: 
 
 async def test_what_carries_no_message_is_not_forwarded(rig: Rig) -> None:
     """Comments, priming events and `retry` are the crawler's own affair."""
-    one = await rig.client(rig.post(filtered(7)))
-    peer, first_id = await crawl_id(rig)
+    one, peer, first_id = await crawling(rig, filtered(7))
     await peer.send(stream() + chunk(b": hello\n\nretry: 5\n\nid: 1\ndata:\n\n"))
     await peer.send(chunk(event(result(first_id, page(TASKS)), b"id: 2")) + LAST_CHUNK)
     got = await one.response()
@@ -636,8 +646,7 @@ async def test_others_get_their_turn_while_a_crawlers_stream_is_read(rig: Rig) -
 
 
 async def test_a_failure_after_messages_were_forwarded_is_told_as_one(rig: Rig) -> None:
-    one = await rig.client(rig.post(filtered(7)))
-    peer, _ = await crawl_id(rig)
+    one, peer, _ = await crawling(rig, filtered(7))
     await peer.send(stream() + chunk(event(LOG)))
     await one.hears(dumps(LOG))
     rig.serve(_resets)
@@ -694,23 +703,14 @@ async def test_a_client_that_reads_nothing_holds_up_none_of_several_streams(rig:
     other = await session.client(filtered(2, taskIds=["t-0", "t-1"]))
     other.pause()
     await _joined(rig, session)
-    large = chunk(event(notification("notifications/message", level="info", data="x" * 60_000)))
-
-    sent = 0
-    enough = asyncio.Event()
-
-    async def answers(peer: Peer, asked_id: object, request: Message) -> None:
-        nonlocal sent
-        await peer.send(stream())
-        while not enough.is_set():
-            await peer.send(large)
-            sent += 1
-        found = TASKS[int(body(request)["params"]["taskId"][-1])]
-        await peer.send(chunk(event(result(asked_id, found))) + LAST_CHUNK)
-
-    sending = [asyncio.create_task(answers(*each, rig.upstream.requests[at])) for at, each in enumerate(asked)]
-    await _until_full(lambda: sent)
-    enough.set()
+    found = [TASKS[int(body(request)["params"]["taskId"][-1])] for request in rig.upstream.requests[:2]]
+    flood = Flood()
+    sending = [
+        asyncio.create_task(flood.pour(peer, result(asked_id, one)))
+        for (peer, asked_id), one in zip(asked, found, strict=True)
+    ]
+    await flood.until_full()
+    flood.enough.set()
     other.resume()
     assert ids(told(await other.response())[-1]) == ["t-1", "t-0"]
     await asyncio.gather(*sending)
@@ -722,32 +722,13 @@ async def test_a_query_that_comes_while_all_clients_are_full_is_answered(gateway
         slow = await session.client(filtered(1))
         peer, asked_id = await crawl_id(rig)
         slow.pause()
-        large = chunk(event(notification("notifications/message", level="info", data="x" * 60_000)))
-        sent = 0
-        enough = asyncio.Event()
-
-        async def answers() -> None:
-            nonlocal sent
-            await peer.send(stream())
-            while not enough.is_set():
-                await peer.send(large)
-                sent += 1
-            await peer.send(chunk(event(result(asked_id, page(TASKS)))) + LAST_CHUNK)
-
-        answering = asyncio.create_task(answers())
-        await _until_full(lambda: sent)
-        enough.set()
+        flood = Flood()
+        answering = asyncio.create_task(flood.pour(peer, result(asked_id, page(TASKS))))
+        await flood.until_full()
+        flood.enough.set()
         other = await session.client(filtered(2))
         assert ids(told(await other.response())[-1]) == ALL
         await answering
-
-
-async def _until_full(sent: Callable[[], int]) -> None:
-    """Return once nothing more is sent: the connections of the clients and the gateway's buffers are full."""
-    quiet, before = 0, -1
-    while quiet < 3:
-        quiet, before = (quiet + 1, before) if sent() == before else (0, sent())
-        await asyncio.sleep(0.3)
 
 
 async def _resets(_asked: Message, peer: Peer) -> None:
@@ -756,11 +737,8 @@ async def _resets(_asked: Message, peer: Peer) -> None:
 
 async def _joined(rig: Rig, session: Session) -> None:
     """What was sent before has been taken in: a request of the same session has gone through since."""
-    sent = asyncio.create_task(session.ask(call("ping", "joined")))
-    number = len(rig.upstream.requests) + 1
-    peer = await rig.upstream.request(number)
-    await peer.send(answer(result("joined", {})))
-    await sent
+    one, _ = await rig.answered(session.request(call("ping", "joined")), answer(result("joined", {})))
+    await one.close()
 
 
 async def _gone(rig: Rig) -> None:
@@ -796,8 +774,7 @@ async def test_a_stream_that_asks_to_be_polled_is(rig: Rig) -> None:
 
 
 async def test_a_stream_that_breaks_behind_an_id_is_resumed(rig: Rig) -> None:
-    one = await rig.client(rig.post(filtered(7)))
-    peer, first_id = await crawl_id(rig)
+    one, peer, first_id = await crawling(rig, filtered(7))
     await peer.send(stream() + chunk(event(LOG, b"id: 1", b"retry: 20")))
     await one.hears(dumps(LOG))
     peer.reset()
@@ -811,8 +788,7 @@ async def test_a_stream_that_breaks_behind_an_id_is_resumed(rig: Rig) -> None:
 
 @pytest.mark.parametrize("end", [b"\n", b"\r\n", b"\r"])
 async def test_an_answer_on_a_stream_with_any_line_ends_at_any_split(rig: Rig, end: bytes) -> None:
-    one = await rig.client(rig.post(filtered(7)))
-    peer, first_id = await crawl_id(rig)
+    one, peer, first_id = await crawling(rig, filtered(7))
     raw = event(result(first_id, page(TASKS)), b": hello", b"id: 1").replace(b"\n", end)
     await peer.send(stream(), *(chunk(raw[at : at + 17]) for at in range(0, len(raw), 17)), LAST_CHUNK)
     assert ids(final(await one.response())) == ALL
@@ -826,11 +802,8 @@ async def test_a_cancelled_query_ends_and_the_notification_is_forwarded(rig: Rig
     one = await session.client(filtered(7))
     peer, _ = await crawl_id(rig)
     note = notification("notifications/cancelled", requestId=7, reason="enough")
-    sending = asyncio.create_task(session.ask(note))
-    second = await rig.upstream.request(2)
+    assert (await rig.exchange(session.request(note), ACCEPTED)).status == 202
     assert rig.upstream.requests[1].body == dumps(note)
-    await second.send(response(b"", status=b"202 Accepted"))
-    assert (await sending).status == 202
     got = await one.response()
     assert got.whole
     assert b'"result"' not in got.body and b'"error"' not in got.body, "nobody waits for a response any more"
@@ -842,10 +815,7 @@ async def test_an_id_that_is_written_otherwise_cancels_the_query(rig: Rig) -> No
     one = await session.client(filtered("caf\u00e9"))
     peer, _ = await crawl_id(rig)
     cancel = rb'{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":"caf\u00e9"}}'
-    sending = asyncio.create_task(session.ask(cancel))
-    second = await rig.upstream.request(2)
-    await second.send(response(b"", status=b"202 Accepted"))
-    await sending
+    await rig.exchange(session.request(cancel), ACCEPTED)
     assert b'"result"' not in (await one.response()).body
     await peer.ends()
 
@@ -856,10 +826,7 @@ async def test_another_id_cancels_nothing(rig: Rig, other: object) -> None:
     session = Session(rig)
     one = await session.client(filtered(7))
     peer, first_id = await crawl_id(rig)
-    sending = asyncio.create_task(session.ask(notification("notifications/cancelled", requestId=other)))
-    second = await rig.upstream.request(2)
-    await second.send(response(b"", status=b"202 Accepted"))
-    await sending
+    await rig.exchange(session.request(notification("notifications/cancelled", requestId=other)), ACCEPTED)
     await peer.send(answer(result(first_id, page(TASKS))))
     assert ids(final(await one.response())) == ALL
 
@@ -867,10 +834,7 @@ async def test_another_id_cancels_nothing(rig: Rig, other: object) -> None:
 async def test_a_cancellation_in_another_session_cancels_nothing(rig: Rig) -> None:
     one = await Session(rig).client(filtered(7))
     peer, first_id = await crawl_id(rig)
-    sending = asyncio.create_task(Session(rig).ask(notification("notifications/cancelled", requestId=7)))
-    second = await rig.upstream.request(2)
-    await second.send(response(b"", status=b"202 Accepted"))
-    await sending
+    await rig.exchange(Session(rig).request(notification("notifications/cancelled", requestId=7)), ACCEPTED)
     await peer.send(answer(result(first_id, page(TASKS))))
     assert ids(final(await one.response())) == ALL
 
@@ -881,10 +845,7 @@ async def test_one_of_two_cancelled_leaves_the_other(rig: Rig) -> None:
     peer, first_id = await crawl_id(rig)
     second = await session.client(filtered("b"))
     await _joined(rig, session)
-    sending = asyncio.create_task(session.ask(notification("notifications/cancelled", requestId="a")))
-    third = await rig.upstream.request(3)
-    await third.send(response(b"", status=b"202 Accepted"))
-    await sending
+    await rig.exchange(session.request(notification("notifications/cancelled", requestId="a")), ACCEPTED)
     await first.response()
     await peer.send(answer(result(first_id, page(TASKS))))
     assert ids(final(await second.response())) == ALL
@@ -893,8 +854,7 @@ async def test_one_of_two_cancelled_leaves_the_other(rig: Rig) -> None:
 
 @pytest.mark.parametrize("how", ["fin", "rst"])
 async def test_a_client_that_leaves_ends_its_crawl(rig: Rig, how: str) -> None:
-    one = await rig.client(rig.post(filtered()))
-    peer, first_id = await crawl_id(rig)
+    one, peer, first_id = await crawling(rig, filtered())
     await peer.send(answer(result(first_id, page(TASKS[:2], "t-1"))))
     peer, _ = await crawl_id(rig, 2)
     one.stop(how)
@@ -935,7 +895,7 @@ async def test_when_both_have_left_the_crawl_ends(rig: Rig) -> None:
 
 
 class Economy:
-    """A legacy server of 1,000 tasks at ten a page, and clients of one session."""
+    """A client of one session of a legacy server, through a gateway."""
 
     def __init__(self, server: LegacyServer, gateway: Gateway, http: aiohttp.ClientSession) -> None:
         self.server = server
@@ -954,6 +914,20 @@ class Economy:
     @property
     def lists(self) -> int:
         return self.server.counts["tasks/list"]
+
+
+@asynccontextmanager
+async def economy_of(gateways: Gateways, server: LegacyServer, **index: object) -> AsyncIterator[Economy]:
+    """A client that has opened a session. The server is stopped in the end."""
+    url = await server.start()
+    try:
+        with gateways.process(urlsplit(url).port or 0, index=index) as gateway:
+            async with aiohttp.ClientSession() as http:
+                economy = Economy(server, gateway, http)
+                await economy.ask(call("initialize", protocolVersion="2025-11-25", capabilities={}, clientInfo={}))
+                yield economy
+    finally:
+        await server.stop()
 
 
 def _tasks(server: LegacyServer) -> list[Json]:
@@ -977,86 +951,59 @@ class Streaming(LegacyServer):
 @pytest.mark.parametrize("kind", [LegacyServer, Streaming], ids=["json", "stream"])
 async def test_a_thousand_tasks_cost_a_hundred_lists_once(gateways: Gateways, kind: type[LegacyServer]) -> None:
     """100 list requests; within `max_age` none; for fifty queries at once no more than one crawl."""
-    server = kind(tasks=0)
-    url = await server.start()
-    try:
-        port = int(url.split(":")[2].partition("/")[0])
-        index = {"max_age": "60s", "page_size": 100}
-        with gateways.process(port, index=index) as gateway:
-            async with aiohttp.ClientSession() as http:
-                economy = Economy(server, gateway, http)
-                await economy.ask(call("initialize", protocolVersion="2025-11-25", capabilities={}, clientInfo={}))
-                server.load(1000)
-                first = await economy.ask(filtered(1, status=["completed", "failed"]))
-                assert economy.lists == 100
-                total = first["result"]["_meta"]["taskgate/total"]
-                assert total == sum(t["status"] in ("completed", "failed") for t in _tasks(server)) > 100
-                assert len(first["result"]["tasks"]) == 100
-                for number in range(5):
-                    await economy.ask(filtered(number, orderBy="createdAt", status=["working"]))
-                assert economy.lists == 100, "the next ones within max_age cost nothing"
-                seen = ids(first)
-                while cursor := first["result"].get("nextCursor"):
-                    first = await economy.ask(filtered(2, cursor=cursor))
-                    seen += ids(first)
-                assert len(seen) == len(set(seen)) == total
-                assert economy.lists == 100, "and neither do further pages"
-        # Fifty at once, of a session that nobody has asked for yet.
-        with gateways.process(port, index=index) as gateway:
-            async with aiohttp.ClientSession() as http:
-                fresh = Economy(server, gateway, http)
-                fresh._fields.update(economy._fields)
-                server.counts.clear()
-                answers = await asyncio.gather(*(fresh.ask(filtered(n)) for n in range(50)))
-                assert fresh.lists <= 100
-                assert {a["result"]["_meta"]["taskgate/total"] for a in answers} == {
-                    sum(t["status"] == "working" for t in _tasks(server))
-                }
-                assert [a["id"] for a in answers] == list(range(50))
-    finally:
-        await server.stop()
+    async with economy_of(gateways, kind(tasks=0), max_age="60s", page_size=100) as economy:
+        economy.server.load(1000)
+        first = await economy.ask(filtered(1, status=["completed", "failed"]))
+        assert economy.lists == 100
+        total = first["result"]["_meta"]["taskgate/total"]
+        assert total == sum(t["status"] in ("completed", "failed") for t in _tasks(economy.server)) > 100
+        assert len(first["result"]["tasks"]) == 100
+        for number in range(5):
+            await economy.ask(filtered(number, orderBy="createdAt", status=["working"]))
+        assert economy.lists == 100, "the next ones within max_age cost nothing"
+        seen = ids(first)
+        while cursor := first["result"].get("nextCursor"):
+            first = await economy.ask(filtered(2, cursor=cursor))
+            seen += ids(first)
+        assert len(seen) == len(set(seen)) == total
+        assert economy.lists == 100, "and neither do further pages"
+
+
+@pytest.mark.parametrize("kind", [LegacyServer, Streaming], ids=["json", "stream"])
+async def test_fifty_first_queries_at_once_cost_no_more_than_one_crawl(
+    gateways: Gateways, kind: type[LegacyServer]
+) -> None:
+    """Of a session that nobody has asked for yet."""
+    async with economy_of(gateways, kind(tasks=0), max_age="60s", page_size=100) as economy:
+        economy.server.load(1000)
+        answers = await asyncio.gather(*(economy.ask(filtered(n)) for n in range(50)))
+        assert economy.lists <= 100
+        working = sum(t["status"] == "working" for t in _tasks(economy.server))
+        assert {a["result"]["_meta"]["taskgate/total"] for a in answers} == {working}
+        assert [a["id"] for a in answers] == list(range(50))
 
 
 async def test_max_age_of_zero_asks_every_time(gateways: Gateways) -> None:
-    server = LegacyServer(tasks=30)
-    url = await server.start()
-    try:
-        port = int(url.split(":")[2].partition("/")[0])
-        index = {"max_age": "0s", "full_crawl_interval": "0s"}
-        with gateways.process(port, index=index) as gateway:
-            async with aiohttp.ClientSession() as http:
-                economy = Economy(server, gateway, http)
-                await economy.ask(call("initialize", protocolVersion="2025-11-25", capabilities={}, clientInfo={}))
-                for number in (1, 2, 3):
-                    await economy.ask(filtered(number))
-                    assert economy.lists == 3 * number
-    finally:
-        await server.stop()
+    async with economy_of(gateways, LegacyServer(tasks=30), max_age="0s", full_crawl_interval="0s") as economy:
+        for number in (1, 2, 3):
+            await economy.ask(filtered(number))
+            assert economy.lists == 3 * number
 
 
 async def test_queries_of_a_session_that_is_too_large_share_a_scan(gateways: Gateways) -> None:
     """Queries during a scan wait together for the next one. They may ask for different tasks."""
-    server = LegacyServer(tasks=200)
-    url = await server.start()
-    try:
-        port = int(url.split(":")[2].partition("/")[0])
-        with gateways.process(port, index={"tasks_max": 100}) as gateway:
-            async with aiohttp.ClientSession() as http:
-                economy = Economy(server, gateway, http)
-                await economy.ask(call("initialize", protocolVersion="2025-11-25", capabilities={}, clientInfo={}))
-                await economy.ask(filtered(0))
-                server.counts.clear()
-                statuses = ("working", "completed", "failed", "cancelled", "input_required")
-                asked = [filtered(n, status=[statuses[n % 5]]) for n in range(50)]
-                answers = await asyncio.gather(*map(economy.ask, asked))
-                assert economy.lists <= 40
-                tasks = _tasks(server)
-                for n, told in enumerate(answers):
-                    assert told["id"] == n
-                    total = sum(t["status"] == statuses[n % 5] for t in tasks)
-                    assert told["result"]["_meta"]["taskgate/total"] == total
-    finally:
-        await server.stop()
+    async with economy_of(gateways, LegacyServer(tasks=200), tasks_max=100) as economy:
+        await economy.ask(filtered(0))
+        economy.server.counts.clear()
+        statuses = ("working", "completed", "failed", "cancelled", "input_required")
+        asked = [filtered(n, status=[statuses[n % 5]]) for n in range(50)]
+        answers = await asyncio.gather(*map(economy.ask, asked))
+        assert economy.lists <= 40
+        tasks = _tasks(economy.server)
+        for n, told in enumerate(answers):
+            assert told["id"] == n
+            total = sum(t["status"] == statuses[n % 5] for t in tasks)
+            assert told["result"]["_meta"]["taskgate/total"] == total
 
 
 # ---- who waits for what ----

@@ -101,10 +101,10 @@ async def serve(asked: Message, peer: Peer) -> bytes:
 
 
 @pytest.mark.parametrize("kind", HEADS)
-async def test_what_heads_cost_in_memory_is_counted(gateways: Gateways, kind: str) -> None:
+async def test_what_heads_cost_in_memory_is_counted(fresh_gateways: Gateways, kind: str) -> None:
     """1,300 unfinished heads of 64 KB in tiny fields took 2.4 GB, and nothing of it was counted."""
     sent, limits = HEADS[kind]
-    async with own(gateways, limits=limits) as rig:
+    async with own(fresh_gateways, limits=limits) as rig:
         rig.serve(serve)
         growth_bytes, held = await grown(rig, sent, b"event-stream" if "unfinished" not in kind else b"")
     assert growth_bytes <= 1.15 * held + BASE_BYTES
@@ -114,7 +114,7 @@ async def test_what_heads_cost_in_memory_is_counted(gateways: Gateways, kind: st
 
 
 @pytest.mark.parametrize("begins_stream", [True, False])
-async def test_what_heads_of_answers_cost_is_counted(gateways: Gateways, begins_stream: bool) -> None:
+async def test_what_heads_of_answers_cost_is_counted(fresh_gateways: Gateways, begins_stream: bool) -> None:
     async def large(asked: Message, peer: Peer) -> bytes:
         if asked.target != b"/ping":
             lines = fields(250, 250)
@@ -123,7 +123,7 @@ async def test_what_heads_of_answers_cost_is_counted(gateways: Gateways, begins_
             await asyncio.Event().wait()
         return response(b"ok")
 
-    async with own(gateways) as rig:
+    async with own(fresh_gateways) as rig:
         rig.serve(large)
         growth_bytes, held = await grown(rig, request(), b"event-stream" if begins_stream else b"")
     assert growth_bytes <= 1.15 * held + BASE_BYTES + 62_500 * begins_stream  # what the client has yet to read
@@ -180,7 +180,7 @@ async def test_a_response_has_so_many_fields_and_trailers(rig: Rig, count: int) 
             assert (got.status, got.whole) == (status, passes or status == 502)
 
 
-async def test_heads_beyond_the_limit_of_all_buffers_get_503(gateways: Gateways) -> None:
+async def test_heads_beyond_the_limit_of_all_buffers_get_503(fresh_gateways: Gateways) -> None:
     """Small ones are served all the same (DESIGN 7.6)."""
     limits = {
         "held_bytes_max": "1MiB",
@@ -188,7 +188,7 @@ async def test_heads_beyond_the_limit_of_all_buffers_get_503(gateways: Gateways)
         "header_bytes_max": "512KiB",
         "header_fields_max": 20_000,
     }
-    async with own(gateways, limits=limits) as rig:
+    async with own(fresh_gateways, limits=limits) as rig:
         rig.serve(serve)
         holding = [await rig.client(begun(fields(1000, 400))) for _ in range(3)]
         await asyncio.gather(*(one.send(b"b:\r\n") for one in holding))

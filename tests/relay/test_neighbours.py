@@ -30,11 +30,6 @@ MIB = 1 << 20
 CLOSE_DELIMITED = b"HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\n\r\n"
 
 
-@pytest.fixture(scope="module")
-def gateways(fresh_gateways: Gateways) -> Gateways:
-    return fresh_gateways
-
-
 async def ok(_request: Message, _peer: Peer) -> bytes:
     return response(b"ok")
 
@@ -271,11 +266,11 @@ async def test_a_body_that_its_last_piece_makes_large_is_counted(gateways: Gatew
 
 @pytest.mark.parametrize("method", ["tools/call", "tasks/result"])
 async def test_a_body_that_has_gone_up_takes_no_memory_while_its_answer_streams(
-    gateways: Gateways, method: str
+    fresh_gateways: Gateways, method: str
 ) -> None:
     """No limit counts it any more, and a client may have thousands: 40 of these bodies took 120 MiB."""
     body_bytes, count = 3 * MIB, 40
-    async with own(gateways) as rig:
+    async with own(fresh_gateways) as rig:
         asked = {**call(method), "params": {"taskId": "t", "task": {}, "x": "y" * body_bytes}}
         for number in range(count + 1):
             one, peer = await rig.begin(rig.post(asked))

@@ -387,11 +387,11 @@ async def test_a_collector_delays_nobody(gateways: Gateways, monkeypatch: pytest
 
 @pytest.mark.parametrize("is_on", [False, True], ids=["off", "on"])
 async def test_opentelemetry_is_imported_only_if_configured(
-    gateways: Gateways, monkeypatch: pytest.MonkeyPatch, is_on: bool
+    fresh_gateways: Gateways, monkeypatch: pytest.MonkeyPatch, is_on: bool
 ) -> None:
     monkeypatch.setenv("PYTHONPROFILEIMPORTTIME", "1")
     with collecting() as collector:
-        async with own(gateways, **({"traces": collector.traces} if is_on else {})) as rig:
+        async with own(fresh_gateways, **({"traces": collector.traces} if is_on else {})) as rig:
             rig.serve(SERVER)
             await rig.ask(post(filtered()))
             await rig.ask(post(call("ping")))
