@@ -1,9 +1,8 @@
-"""`python -m tests.bench [SECTION ...] [--large] [--rounds N] [--json FILE]`: measure, print, write.
+"""`python -m tests.bench [SECTION ...] [--large] [--rounds N] [--against COMMIT]`: measure, print.
 
-In: which sections to run. Out: tables on stdout, progress on stderr, the same figures as JSON if asked for. Every
-figure stands beside that of a peer measured in the same run, because the machine is shared and noisy: compare within
-a run, never between two. The exit status is 1 if something could not be measured; a goal that is missed is shown, and
-is no failure.
+In: which sections to run. Out: tables on stdout, progress on stderr. Every figure stands beside that of a peer measured
+in the same run, because the machine is shared and noisy: compare within a run, never between two. The exit status is 1
+if something could not be measured; a goal that is missed is shown, and is no failure.
 """
 
 import argparse
@@ -14,10 +13,8 @@ import signal
 import sys
 from collections.abc import Awaitable, Callable
 from importlib.metadata import version
-from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
-import orjson
 import uvloop
 
 from tests.bench import crawl, fleet, guard, hostile, index, page, peers, proc, relay, stdio, streams
@@ -57,7 +54,7 @@ sections (all but fleet, guard and peers, if none is named):
 examples:
   make bench
   make bench ARGS="relay index --rounds 9"
-  make bench ARGS="index --large --json figures.json"
+  make bench ARGS="index --large"
   make bench ARGS="guard --against main"
 """
 
@@ -72,42 +69,32 @@ def _options(given: list[str]) -> Options:
     parser.add_argument("sections", nargs="*", metavar="SECTION", help=" ".join(SECTIONS))
     parser.add_argument("--large", action="store_true", help="an index of 1,000,000 tasks too; takes minutes more")
     parser.add_argument("--rounds", type=int, default=ROUNDS, metavar="N", help=f"of what is interleaved ({ROUNDS})")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the same figures to FILE")
     parser.add_argument("--against", default="HEAD", metavar="COMMIT", help="what guard compares with (HEAD)")
     arguments = parser.parse_args(given)
     if unknown := [name for name in arguments.sections if name not in SECTIONS]:
         parser.error(f"no section {unknown[0]!r}; there are {', '.join(SECTIONS)}")
     if not 1 <= arguments.rounds <= ROUNDS_MAX:
         parser.error(f"--rounds: from 1 to {ROUNDS_MAX}")
-    if arguments.json is not None and not arguments.json.parent.is_dir():
-        parser.error(f"--json: there is no folder {arguments.json.parent}")
     sections = tuple(dict.fromkeys(arguments.sections)) or tuple(s for s in SECTIONS if s not in NAMED_ONLY)
-    return Options(sections, arguments.rounds, arguments.large, arguments.json, arguments.against)
+    return Options(sections, arguments.rounds, arguments.large, arguments.against)
 
 
-def _machine() -> dict[str, Any]:
-    packages = {name: version(name) for name in ("taskgate", "aiohttp", "httptools", "uvloop", "msgspec")}
-    return {
-        "system": f"{platform.system()} {platform.machine()}",
-        "cores": os.cpu_count(),
-        "python": platform.python_version(),
-        "load_average": os.getloadavg()[0],
-        **packages,
-    }
+def _machine() -> str:
+    packages = [f"{name} {version(name)}" for name in ("taskgate", "aiohttp", "httptools", "uvloop", "msgspec")]
+    system = f"{platform.system()} {platform.machine()}, {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}"
+    return ", ".join([system, f"python {platform.python_version()}", *packages])
 
 
-async def _measure(options: Options) -> dict[str, list[Table]]:
+async def _measure(options: Options) -> None:
     """Run the sections, printing each section's tables when it is done. SIGTERM ends it as Ctrl-C does."""
     task = asyncio.current_task()
     assert task is not None
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
-    found = {}
     for name in options.sections:
-        found[name] = await SECTIONS[name](options)
+        tables = await SECTIONS[name](options)
         progress(f"{name}: done")
-        for table in found[name]:
+        for table in tables:
             print("\n" + "\n".join(table.lines()), flush=True)
-    return found
 
 
 def main() -> int:
@@ -116,23 +103,18 @@ def main() -> int:
     if not proc.HAS_PROC:
         print("bench: memory and CPU time are read from /proc, which this system does not have", file=sys.stderr)
         return 1
-    machine = _machine()
-    print(", ".join(f"{key} {value}" for key, value in machine.items()))
+    print(_machine())
     print("Ratios hold within this run; the machine may be busy with other things at any moment.")
     proc.pin(0, proc.cores().others)
     try:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            found = runner.run(_measure(options))
+            runner.run(_measure(options))
     except BenchFailed as error:
         print(f"bench: {error}", file=sys.stderr)
         return 1
     except (KeyboardInterrupt, asyncio.CancelledError):
         print("bench: stopped", file=sys.stderr)
         return 130
-    if options.json is not None:
-        sections = {name: [table.as_json() for table in tables] for name, tables in found.items()}
-        figures = {"machine": machine, "sections": sections}
-        options.json.write_bytes(orjson.dumps(figures, option=orjson.OPT_INDENT_2) + b"\n")
     return 0
 
 

@@ -1,13 +1,11 @@
 """Section `crawl`: what a filtered query costs the upstream, beside a client that pages by hand and filters.
 
-How: the demo's legacy server, ten tasks a page; it counts requests and the bytes of their answers' bodies. By hand, a
-client reads every page of the server directly and keeps what matches. The same lean client asks gateways instead:
+How: the demo's legacy server, ten tasks a page; it counts requests. By hand, a client reads every page of the server
+directly and keeps what matches. The same lean client asks gateways instead:
 
     cold                    the first query of a session
     within max_age          the next one
-    after a change          one within max_age, after a task was cancelled through the gateway; that request not counted
     after max_age           a query of a gateway whose `max_age` is 0, so that what it has indexed is always too old
-    always crawling         the same of a gateway whose `full_crawl_interval` is 0 too
     50 clients, cold        the first query of a session, by 50 clients at once
 
 In the last scenario each page takes the server `SLOW_PAGE_MS`: the goal there is time, as a ratio to paging by hand. A
@@ -19,7 +17,7 @@ that knows the ids it wants would ask for each with `tasks/get`: there the gatew
 
 import asyncio
 import statistics
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -31,6 +29,7 @@ from tests.bench.httpclient import Client
 from tests.bench.options import Options
 from tests.bench.processes import BenchFailed, Child, Served, child, gateway
 from tests.bench.report import Column, Goal, Table, progress, ratio
+from tests.bench.sessions import WARM, filled
 
 PAGE: Final = 10
 PAGES_MAX: Final = 20_000
@@ -40,14 +39,11 @@ SLOW_PAGE_MS: Final = 0.5
 BY_HAND: Final = "by hand"
 COLD: Final = "taskgate, cold"
 WITHIN: Final = "taskgate, within max_age"
-CHANGED: Final = "taskgate, after a change"
 AFTER: Final = "taskgate, after max_age"
-CRAWLING: Final = "taskgate, always crawling"
 CROWD: Final = f"taskgate, {CLIENTS} clients, cold"
 
-_WARM: Final = {"page_size": 1_000_000, "page_bytes_max": "1GiB", "max_age": "1h", "full_crawl_interval": "1h"}
-_STALE: Final = {**_WARM, "max_age": "0s"}
-_CRAWLING: Final = {**_STALE, "full_crawl_interval": "0s"}
+_ONE_PAGE: Final = {**WARM, "page_size": 1_000_000, "page_bytes_max": "1GiB"}
+_STALE: Final = {**_ONE_PAGE, "max_age": "0s"}
 
 _Tasks: TypeAlias = list[Any]
 _Params: TypeAlias = dict[str, Any]
@@ -92,15 +88,15 @@ def _three(tasks: _Tasks) -> _Params:
 SCENARIOS: Final = (
     Scenario(
         *("1,000 tasks, 10 live, status working", 1_000, 10, _working),
-        (COLD, WITHIN, CHANGED, AFTER, CRAWLING, CROWD),
+        (COLD, WITHIN, AFTER, CROWD),
         rounds_max=3,
-        goals={COLD: 100, WITHIN: 0, CHANGED: 0, AFTER: 13, CROWD: 100},
+        goals={COLD: 100, WITHIN: 0, AFTER: 13, CROWD: 100},
     ),
     Scenario(
         *("10,000 tasks, 10 live, created since yesterday", 10_000, 10, _since_yesterday),
-        (COLD, WITHIN, CHANGED, AFTER, CRAWLING),
+        (COLD, WITHIN, AFTER),
         rounds_max=2,
-        goals={WITHIN: 0, CHANGED: 0, AFTER: 13},
+        goals={WITHIN: 0, AFTER: 13},
     ),
     Scenario(
         *("10,000 tasks, none live, status failed", 10_000, 0, _failed),
@@ -128,10 +124,8 @@ SCENARIOS: Final = (
 class Cost(NamedTuple):
     """What one way to an answer took."""
 
-    requests: float
-    server_bytes: float
+    requests: int
     seconds: float
-    client_bytes: float
 
 
 class Gateways(NamedTuple):
@@ -140,19 +134,17 @@ class Gateways(NamedTuple):
     legacy: Child
     warm: Served
     stale: Served
-    crawling: Served
 
 
 @asynccontextmanager
 async def _gateways(page_ms: float) -> AsyncIterator[Gateways]:
-    cores = proc.cores()
+    core, others = proc.cores()
     async with (
-        child(cores.others, "legacy", str(PAGE), str(page_ms)) as legacy,
-        gateway(cores.measured, legacy.url, _WARM) as warm,
-        gateway(cores.measured, legacy.url, _STALE) as stale,
-        gateway(cores.measured, legacy.url, _CRAWLING) as crawling,
+        child(others, "legacy", str(PAGE), str(page_ms)) as legacy,
+        gateway(core, legacy.url, _ONE_PAGE) as warm,
+        gateway(core, legacy.url, _STALE) as stale,
     ):
-        yield Gateways(legacy, warm, stale, crawling)
+        yield Gateways(legacy, warm, stale)
 
 
 async def run(options: Options) -> list[Table]:
@@ -169,38 +161,22 @@ async def run(options: Options) -> list[Table]:
 
 
 def _table(scenario: Scenario, rounds: list[dict[str, Cost]]) -> Table:
-    table = Table(
-        f"crawl, {scenario.name}",
-        f"A filtered query on {scenario.name}; {PAGE} tasks a page; x: times paging by hand",
-        "way",
-        [
-            Column("server requests"),
-            Column("requests x", 4),
-            Column("server bytes"),
-            Column("server bytes x", 4),
-            Column("ms", 1),
-            Column("time x", 4),
-            Column("client bytes"),
-            Column("client bytes x", 4),
-        ],
-    )
-    costs = {way: _median([each[way] for each in rounds]) for way in rounds[0]}
-    base = costs[BY_HAND]
-    for way, cost in costs.items():
-        shown = cost._replace(seconds=cost.seconds * 1000)
-        ratios = [ratio(value, by_hand) for value, by_hand in zip(cost, base, strict=True)]
-        table.add(way, *(value for pair in zip(shown, ratios, strict=True) for value in pair))
-    for way, limit in scenario.goals.items():
-        table.goals.append(Goal(way, limit, "server requests", costs[way].requests, at_most=True))
-    for way, most in scenario.time_goals.items():
-        times = statistics.median([each[way].seconds / each[BY_HAND].seconds for each in rounds])
-        table.goals.append(Goal(f"{way}, time", most, "x by hand", times, at_most=True))
-    table.notes.append(f"median of {len(rounds)} rounds")
+    title = f"A filtered query on {scenario.name}; {PAGE} tasks a page; x: times paging by hand"
+    columns = [Column("server requests"), Column("requests x", 4), Column("ms", 1), Column("time x", 4)]
+    table = Table(title, "way", columns)
+    of_ways = {way: [each[way] for each in rounds] for way in rounds[0]}
+    for way, costs in of_ways.items():
+        requests, seconds = (statistics.median(values) for values in zip(*costs, strict=True))
+        by_hand = of_ways[BY_HAND]
+        of_requests = ratio(requests, statistics.median(cost.requests for cost in by_hand))
+        of_time = statistics.median(cost.seconds / hand.seconds for cost, hand in zip(costs, by_hand, strict=True))
+        table.add(way, requests, of_requests, seconds * 1000, of_time)
+        if way in scenario.goals:
+            table.goals.append(Goal(way, scenario.goals[way], "server requests", requests, at_most=True))
+        if way in scenario.time_goals:
+            table.goals.append(Goal(f"{way}, time", scenario.time_goals[way], "x by hand", of_time, at_most=True))
+    table.notes.append(f"median of {len(rounds)} rounds; ratios of times are taken within a round")
     return table
-
-
-def _median(costs: list[Cost]) -> Cost:
-    return Cost(*(statistics.median(values) for values in zip(*costs, strict=True)))
 
 
 class _Round:
@@ -213,74 +189,49 @@ class _Round:
 
     async def run(self) -> dict[str, Cost]:
         """The cost of each way."""
-        wanted = self._scenario.ways
-        await self._one_session()
-        for way, gateway_url in ((AFTER, self._gateways.stale.url), (CRAWLING, self._gateways.crawling.url)):
-            if way in wanted:
-                await self._refreshed(way, gateway_url)
-        if CROWD in wanted:
-            await self._crowd()
+        ways = self._scenario.ways
+        async with self._session(self._gateways.warm) as (client, direct):
+            everything = await self._measured(BY_HAND, _pages(direct))
+            for way in [way for way in (COLD, WITHIN) if way in ways]:
+                await self._filtered(way, client, everything)
+        if AFTER in ways:
+            async with self._session(self._gateways.stale) as (client, direct):
+                everything = await _pages(direct)
+                await _answer(client, self._scenario.params(everything))  # its index is too old for the next
+                await self._filtered(AFTER, client, everything)
+        if CROWD in ways:
+            async with self._session(self._gateways.warm) as (client, direct):
+                clients = [await client.another(self._gateways.warm.url) for _ in range(CLIENTS)]
+                await self._filtered(CROWD, client, await _pages(direct), clients)
+                _close(*clients)
         return self._costs
 
-    async def _one_session(self) -> None:
-        """By hand, cold, within max_age, after a change: one after the other on one session."""
-        wanted = self._scenario.ways
-        client, direct = await self._session(self._gateways.warm.url)
-        everything = await self._measured(BY_HAND, [direct], lambda: _pages(direct))
-        params = self._scenario.params(everything)
-        for way in (COLD, WITHIN):
-            if way in wanted:
-                tasks = await self._measured(way, [client], lambda: _filtered(client, params))
-                _agree(way, tasks, everything, params)
-        if CHANGED in wanted:
-            live = next(task for task in everything if task["status"] == "working")
-            await client.ask("tasks/cancel", {"taskId": live["taskId"]})
-            tasks = await self._measured(CHANGED, [client], lambda: _filtered(client, params))
-            _agree(CHANGED, tasks, await _pages(direct), params)
+    @asynccontextmanager
+    async def _session(self, way: Served) -> AsyncIterator[tuple[Client, Client]]:
+        """A new session with its tasks: a client that reaches it by `way`, and one that does so directly."""
+        client = await filled(way.url, self._gateways.legacy, self._scenario.tasks, self._scenario.live)
+        direct = await client.another(self._gateways.legacy.url)
+        yield client, direct
         _close(client, direct)
 
-    async def _refreshed(self, way: str, url: str) -> None:
-        """The second query of a session, whose index is too old by then."""
-        client, direct = await self._session(url)
-        everything = await _pages(direct)
-        params = self._scenario.params(everything)
-        await _filtered(client, params)
-        tasks = await self._measured(way, [client], lambda: _filtered(client, params))
-        _agree(way, tasks, everything, params)
-        _close(client, direct)
-
-    async def _crowd(self) -> None:
-        """The first query of a session, by many clients at once."""
-        client, direct = await self._session(self._gateways.warm.url)
-        clients = [await client.another(self._gateways.warm.url) for _ in range(CLIENTS)]
-        everything = await _pages(direct)
+    async def _filtered(self, way: str, client: Client, everything: _Tasks, others: Sequence[Client] = ()) -> None:
+        """The query of a session, by one client or by `others` at once, and its cost. The answers must be right."""
         params = self._scenario.params(everything)
 
         async def ask() -> _Tasks:
-            return await asyncio.gather(*(_filtered(each, params) for each in clients))
+            return await asyncio.gather(*(_answer(one, params) for one in others or [client]))
 
-        for tasks in await self._measured(CROWD, clients, ask):
-            _agree(CROWD, tasks, everything, params)
-        _close(client, direct, *clients)
+        for tasks in await self._measured(way, ask()):
+            _agree(way, tasks, everything, params)
 
-    async def _session(self, url: str) -> tuple[Client, Client]:
-        """A new session with its tasks: a client that reaches it by `url`, and one that does so directly."""
-        client = await Client.connect(url)
-        await client.initialize()
-        await self._gateways.legacy.ask("load", tasks=self._scenario.tasks, live=self._scenario.live)
-        return client, await client.another(self._gateways.legacy.url)
-
-    async def _measured(self, way: str, clients: list[Client], ask: Callable[[], Any]) -> _Tasks:
-        """The answer to `ask`. Its cost is noted under `way`."""
+    async def _measured(self, way: str, asking: Coroutine[Any, Any, _Tasks]) -> _Tasks:
+        """What is answered. Its cost is noted under `way`."""
         before = await self._gateways.legacy.ask("counts")
-        client_bytes = sum(client.body_bytes for client in clients)
         began_at = perf_counter()
-        found: _Tasks = await ask()
+        found = await asking
         seconds = perf_counter() - began_at
-        client_bytes = sum(client.body_bytes for client in clients) - client_bytes
         after = await self._gateways.legacy.ask("counts")
-        requests, server_bytes = (after[what] - before[what] for what in ("requests", "bytes"))
-        self._costs[way] = Cost(requests, server_bytes, seconds, client_bytes)
+        self._costs[way] = Cost(after["requests"] - before["requests"], seconds)
         return found
 
 
@@ -297,7 +248,7 @@ async def _pages(client: Client) -> _Tasks:
     raise BenchFailed(f"the list does not end after {PAGES_MAX} pages")
 
 
-async def _filtered(client: Client, params: _Params) -> _Tasks:
+async def _answer(client: Client, params: _Params) -> _Tasks:
     """What the gateway says matches."""
     page = await client.ask("tasks/list", params)
     tasks: _Tasks = page["tasks"]

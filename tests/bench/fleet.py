@@ -18,16 +18,17 @@ import signal
 import tempfile
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import ExitStack, asynccontextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from time import perf_counter
-from typing import Final, NamedTuple
+from typing import Final
 from urllib.parse import urlsplit
 
 from tests.bench import fleet_store, proc
-from tests.bench.httpclient import Client, request_body
+from tests.bench.httpclient import Client
 from tests.bench.options import Options
 from tests.bench.processes import BenchFailed, Child, child
 from tests.bench.report import Column, Table, progress, ratio
+from tests.bench.sessions import WARM, filled
 from tests.deploy.balancers import running
 from tests.launch import Gateway, Gateways, Process, eventually, held_port, port_of, ports
 
@@ -41,7 +42,6 @@ CONNECTIONS: Final = 32
 PING_SECONDS: Final = 3.0
 STREAMS: Final = 600
 PARAMS: Final = {"status": ["working"]}
-KEPT: Final = {"max_age": "1h", "full_crawl_interval": "1h"}
 
 
 class Fleet:
@@ -69,7 +69,7 @@ class Fleet:
             "listen": f"127.0.0.1:{listen}",
             "admin": {"listen": f"127.0.0.1:{admin}"},
             "upstreams": [{"name": "bench", "url": self._upstream}],
-            "index": KEPT,
+            "index": WARM,
             "limits": {"shutdown_delay": "1s"},
         }
         gateway = self._running[number].enter_context(self._gateways.starting(config))
@@ -118,26 +118,15 @@ async def _fleet(upstream: str, count: int) -> AsyncIterator[Fleet]:
         yield Fleet(upstream, count, stack)
 
 
-class Cost(NamedTuple):
+@dataclass
+class Cost:
     """What the queries of one phase took."""
 
-    queries: int
-    crawls: int
-    requests: int
-    lost: int
-    cpu_s: float
-    slowest_s: float
-
-    def then(self, other: "Cost") -> "Cost":
-        """Both together."""
-        return Cost(
-            self.queries + other.queries,
-            self.crawls + other.crawls,
-            self.requests + other.requests,
-            self.lost + other.lost,
-            self.cpu_s + other.cpu_s,
-            max(self.slowest_s, other.slowest_s),
-        )
+    queries: int = 0
+    crawls: int = 0
+    requests: int = 0
+    lost: int = 0
+    cpu_s: float = 0.0
 
 
 class Crowd:
@@ -152,9 +141,7 @@ class Crowd:
     async def arrive(self, count: int) -> None:
         """Open sessions, each with its tasks."""
         for _ in range(count):
-            client = await Client.connect(self.fleet.url)
-            await client.initialize()
-            await self._legacy.ask("load", tasks=TASKS)
+            client = await filled(self.fleet.url, self._legacy, TASKS)
             self._clients.append(client)
             client.close()
 
@@ -162,35 +149,29 @@ class Crowd:
         """The query of every session, over connections of their own. Its cost is added to that of the phase."""
         before, cpu_s = await self._legacy.ask("counts"), self.fleet.cpu_seconds()
         places = asyncio.Semaphore(AT_ONCE)
-        taken = await asyncio.gather(*(self._one(client, places) for client in self._clients * times))
+        answered = await asyncio.gather(*(self._one(client, places) for client in self._clients * times))
         after = await self._legacy.ask("counts")
-        answered = [seconds for seconds in taken if seconds is not None]
-        cost = Cost(
-            len(taken),
-            after["lists"] - before["lists"],
-            after["requests"] - before["requests"],
-            len(taken) - len(answered),
-            self.fleet.cpu_seconds() - cpu_s,
-            max(answered, default=0.0),
-        )
-        old = self.costs.get(phase, Cost(0, 0, 0, 0, 0.0, 0.0))
-        self.costs[phase] = old.then(cost)
+        cost = self.costs.setdefault(phase, Cost())
+        cost.queries += len(answered)
+        cost.crawls += after["lists"] - before["lists"]
+        cost.requests += after["requests"] - before["requests"]
+        cost.lost += answered.count(False)
+        cost.cpu_s += self.fleet.cpu_seconds() - cpu_s
 
-    async def _one(self, client: Client, places: asyncio.Semaphore) -> float | None:
-        """The seconds until a query was answered; None if it was not."""
+    async def _one(self, client: Client, places: asyncio.Semaphore) -> bool:
+        """Whether a query was answered."""
         async with places:
-            began_at = perf_counter()
             try:
                 one = await client.another(self.fleet.url)
                 await one.ask("tasks/list", PARAMS)
             except (BenchFailed, OSError):
-                return None
+                return False
             one.close()
-            return perf_counter() - began_at
+            return True
 
 
 FIRST: Final = "first query"
-WARM: Final = f"{MORE} more"
+AGAIN: Final = f"{MORE} more"
 KILLED: Final = "a replica is killed"
 BACK: Final = "it is back"
 TURN: Final = "all restarted in turn"
@@ -203,7 +184,7 @@ async def _live(crowd: Crowd) -> tuple[float, list[int]]:
     before_bytes = fleet.rss_bytes()
     await crowd.ask(FIRST)
     session_bytes = (fleet.rss_bytes() - before_bytes) / SESSIONS
-    await crowd.ask(WARM, MORE)
+    await crowd.ask(AGAIN, MORE)
     spread = await fleet.sessions()
     fleet.replicas[0].kill()
     if len(fleet.replicas) > 1:
@@ -228,7 +209,6 @@ async def run(options: Options) -> list[Table]:
 
 async def _sessions() -> Table:
     table = Table(
-        "fleet, sessions",
         f"{SESSIONS} sessions of {TASKS} tasks, {PAGE} a page; x: times one gateway",
         "phase, way",
         [
@@ -239,7 +219,6 @@ async def _sessions() -> Table:
             Column("requests x", 2),
             Column("lost"),
             Column("CPU us/query"),
-            Column("slowest ms"),
         ],
     )
     found: dict[str, dict[str, Cost]] = {}
@@ -251,19 +230,18 @@ async def _sessions() -> Table:
         found[name] = crowd.costs
         table.notes.append(f"{name}: {session_bytes / 1000:.1f} KB a session; sessions at each: {spread}")
     one = found["one gateway"]
-    for phase in (FIRST, WARM, KILLED, BACK, TURN):
+    for phase in (FIRST, AGAIN, KILLED, BACK, TURN):
         for name, costs in found.items():
             if cost := costs.get(phase):
                 times = ratio(cost.requests, one[phase].requests) if phase in one else None
                 figures = (cost.queries, cost.crawls, cost.crawls / SESSIONS, cost.requests, times, cost.lost)
-                table.add(f"{phase}, {name}", *figures, cost.cpu_s / cost.queries * 1e6, cost.slowest_s * 1000)
+                table.add(f"{phase}, {name}", *figures, cost.cpu_s / cost.queries * 1e6)
     return table
 
 
 async def _balancer() -> Table:
     """What HAProxy takes of a relayed ping and of an open stream, beside the replicas."""
     table = Table(
-        "fleet, balancer",
         f"A relayed ping on {CONNECTIONS} connections, and {STREAMS} open event streams",
         "process",
         [Column("CPU us/ping"), Column("KB/stream", 1)],
@@ -299,10 +277,8 @@ async def _each(fleet: Fleet, pid: int, act: Callable[[], Awaitable[int]], cpu: 
 
 async def _pings(load: Child, url: str) -> int:
     """Pings of many sessions; how many were answered."""
-    client = await Client.connect(url)
-    requests = [fleet_store.of_session(client, number, request_body("ping", {})) for number in range(SESSIONS)]
-    client.close()
-    answer = await load.ask("requests", url=url, requests=requests, connections=CONNECTIONS, seconds=PING_SECONDS)
+    given = {"requests": await fleet_store.pings(url), "connections": CONNECTIONS, "seconds": PING_SECONDS}
+    answer = await load.ask("requests", url=url, **given)
     answered: int = answer["answered"]
     return answered
 

@@ -18,7 +18,9 @@ from tests.bench import proc
 from tests.bench.httpclient import Client, request_body
 from tests.bench.options import Options
 from tests.bench.processes import Child, Served, child, free_address, gateway, program
+from tests.bench.relay import Way
 from tests.bench.report import Column, Goal, Table, progress
+from tests.bench.sessions import WARM, filled
 from tests.launch import eventually
 
 CONNECTIONS: Final = 32
@@ -29,9 +31,9 @@ OPENED: Final = 2_000
 TASKS: Final = 30
 PAGE: Final = 10
 PARAMS: Final = {"status": ["working"]}
+PINGS: Final = "pings"
 WITHOUT: Final = "no store"
 WITH: Final = "a store"
-KEPT: Final = {"max_age": "1h", "full_crawl_interval": "1h"}
 QUERY_MS_GOAL: Final = 1
 
 
@@ -50,7 +52,6 @@ async def run(options: Options) -> list[Table]:
     if shutil.which("redis-server") is None:
         progress("fleet: redis-server is not installed, and the store is left out")
         return []
-    pings: dict[str, list[dict[str, float]]] = {WITHOUT: [], WITH: []}
     queries: dict[str, list[float]] = {WITHOUT: [], WITH: []}
     core, others = proc.cores()
     async with (
@@ -60,46 +61,38 @@ async def run(options: Options) -> list[Table]:
         gateway(core, upstream.url, {}) as one,
         gateway(core, upstream.url, {}, store=url) as two,
     ):
+        ways = [Way(WITHOUT, one.url, one.pid), Way(WITH, two.url, two.pid)]
         for number in range(options.rounds):
             progress(f"fleet: store, round {number + 1} of {options.rounds}")
-            for name, way in ((WITHOUT, one), (WITH, two)):
-                pings[name].append(await _pings(load, way))
+            for way in ways:
+                await way.measure(load, PINGS, PING_SECONDS, requests=await pings(way.url), connections=CONNECTIONS)
     async with (
         child(others, "legacy", str(PAGE)) as legacy,
         redis() as url,
-        gateway(core, legacy.url, KEPT) as one,
-        gateway(core, legacy.url, KEPT, store=url) as two,
+        gateway(core, legacy.url, WARM) as one,
+        gateway(core, legacy.url, WARM, store=url) as two,
     ):
         for _ in range(QUERIES):
-            for name, way in ((WITHOUT, one), (WITH, two)):
-                queries[name].append(await _query(legacy, way))
+            for name, served in ((WITHOUT, one), (WITH, two)):
+                queries[name].append(await _query(legacy, served))
         session_bytes = await _session_bytes(url, two)
-    table = _table(pings, queries)
+    table = _table(ways, queries)
     table.notes.append(f"Redis holds {session_bytes:.0f} bytes for a session that was opened")
     return [table]
 
 
-async def _pings(load: Child, way: Served) -> dict[str, float]:
-    """Pings of many sessions: the gateway's CPU time and the median."""
-    client = await Client.connect(way.url)
-    requests = [of_session(client, number, request_body("ping", {})) for number in range(SESSIONS)]
+async def pings(url: str) -> list[str]:
+    """Pings of many sessions."""
+    client = await Client.connect(url)
+    ids = [f"session-{number:04}" for number in range(SESSIONS)]
+    requests = [client.request(request_body("ping", {}), Mcp_Session_Id=one).decode() for one in ids]
     client.close()
-    cpu_s = proc.cpu_seconds(way.pid)
-    run = await load.ask("requests", url=way.url, requests=requests, connections=CONNECTIONS, seconds=PING_SECONDS)
-    return {"cpu_us": (proc.cpu_seconds(way.pid) - cpu_s) / run["answered"] * 1e6, "median_us": run["median_us"]}
-
-
-def of_session(client: Client, number: int, body: bytes) -> str:
-    """A request with a session's id."""
-    head, _, rest = client.request(body).decode().partition("\r\n")
-    return f"{head}\r\nMcp-Session-Id: session-{number:04}\r\n{rest}"
+    return requests
 
 
 async def _query(legacy: Child, way: Served) -> float:
     """Milliseconds of a session's first query; its `initialize` went past this gateway, as at a balancer."""
-    client = await Client.connect(legacy.url)
-    await client.initialize()
-    await legacy.ask("load", tasks=TASKS)
+    client = await filled(legacy.url, legacy, TASKS)
     one = await client.another(way.url)
     began_at = perf_counter()
     await one.ask("tasks/list", PARAMS)
@@ -127,17 +120,16 @@ async def _session_bytes(url: str, way: Served) -> float:
     return grown / OPENED
 
 
-def _table(pings: dict[str, list[dict[str, float]]], queries: dict[str, list[float]]) -> Table:
+def _table(ways: list[Way], queries: dict[str, list[float]]) -> Table:
     table = Table(
-        "fleet, store",
         f"A relayed ping on {CONNECTIONS} connections, and a session's first query of {TASKS} tasks, {PAGE} a page",
         "way",
         [Column("CPU us/ping", 1), Column("x", 2), Column("median us/ping"), Column("query, median ms", 2)],
     )
-    for name, rounds in pings.items():
-        times = statistics.median(r["cpu_us"] / b["cpu_us"] for r, b in zip(rounds, pings[WITHOUT], strict=True))
-        cpu_us, median_us = (statistics.median(r[what] for r in rounds) for what in ("cpu_us", "median_us"))
-        table.add(name, cpu_us, times, median_us, statistics.median(queries[name]))
+    for way in ways:
+        cpu_us, median_us = (way.median(PINGS, figure) for figure in ("cpu_us", "median_us"))
+        times = way.times(ways[0], PINGS, "cpu_us")
+        table.add(way.name, cpu_us, times, median_us, statistics.median(queries[way.name]))
     more_ms = statistics.median(with_ - out for with_, out in zip(queries[WITH], queries[WITHOUT], strict=True))
     table.goals.append(Goal("a query, more with a store", QUERY_MS_GOAL, "ms", max(more_ms, 0.0)))
     return table

@@ -46,7 +46,7 @@ async def run(options: Options) -> list[Table]:
 def _table(before: Way, now: Way, rounds: int) -> Table:
     title = f"CPU time of the gateway for a message, us, {traffic.CONNECTIONS} connections, against {before.name}"
     columns = [Column(before.name, 1), Column(now.name, 1), Column("ratio", 3), Column("spread of ratios %", 1)]
-    table = Table("guard", title, "kind", columns)
+    table = Table(title, "kind", columns)
     worse = []
     for kind in traffic.KINDS:
         pairs = zip(now.rounds[kind.name], before.rounds[kind.name], strict=True)

@@ -1,11 +1,10 @@
 """Section `hostile`: what the worst streams cost, and what the gateway holds for those that ask for all they may.
 
-How: each stream of attacks.py goes through the gateway on a connection of its own, while another connection pings every
-2 ms. One that is quick then passes again and again without pings; from a long one the CPU time of the pings, whose
-price is known from an idle second, is taken off. What is left stands beside the CPU time of a plain body of as many
-bytes, the same way through the same gateway. A stream that takes more than `LIMIT_S` is left there, and figures are
-for what has passed. How long the loop was held is measured by a probe inside (probed.py) in CPU time, which other
-processes do not lengthen, and seen from outside by the slowest ping, which they do.
+How: each stream of attacks.py goes through the gateway on a connection of its own, and one that is quick again and
+again. Its CPU time stands beside that of a plain body of as many bytes, the same way through the same gateway. A stream
+that takes more than `LIMIT_S` is left there, and figures are for what has passed. How long the loop was held is
+measured by a probe inside (probed.py) in CPU time, which other processes do not lengthen; a ping every 2 ms on another
+connection sees it from outside, which they do.
 
 Then 500 connections hold as much as they are allowed to, of one kind after the other, each before a gateway of its own;
 memory is the growth over the same 500 connections when they hold nothing. Load and upstream move 2 GB on the other core
@@ -21,7 +20,7 @@ import asyncio
 import math
 import time
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -158,7 +157,6 @@ class Cost:
     bytes: int
     cpu_s: float
     held_ms: float
-    ping_ms: float
     refused: int
     how: str
 
@@ -166,15 +164,11 @@ class Cost:
 async def _cost(rig: Rig, attack: Attack, number: int) -> Cost:
     """The cost of one stream."""
     await rig.gate.ask("held")
-    await rig.pinger.ask("ping", url=rig.gate.url)
     cpu_s, passed_bytes, done = await _passed(rig, attack.side, number=number)
-    pings = await rig.pinger.ask("pinged")
     held_ms = (await rig.gate.ask("held"))["held_ms"]
-    if done["how"] == "whole":  # once more without pings, whose CPU time can only be estimated
+    if done["how"] == "whole":
         cpu_s, passed_bytes = await _repeated(rig, attack.side, number=number)
-    else:
-        cpu_s = max(cpu_s - pings["count"] * rig.ping_cpu_s, 0.0)
-    return Cost(passed_bytes, cpu_s, held_ms, pings["slowest_ms"], done["refused"], done["how"])
+    return Cost(passed_bytes, cpu_s, held_ms, done["refused"], done["how"])
 
 
 async def _passed(rig: Rig, side: Side, **stream: Any) -> tuple[float, int, dict[str, Any]]:
@@ -206,20 +200,9 @@ async def _plain(rig: Rig, side: Side, size_bytes: int) -> float:
 
 async def _streams(rig: Rig, upstream: Child) -> Table:
     table = Table(
-        "hostile, streams",
         "Hostile streams: CPU time beside a plain body of as many bytes, and the longest hold of the loop",
         "stream",
-        [
-            Column("MiB", 2),
-            Column("CPU ms/MiB", 1),
-            Column("x plain", 1),
-            Column(f"at most {RATIO_GOAL} x"),
-            Column("us a unit", 1),
-            Column("held ms", 1),
-            Column(f"at most {HELD_MS_GOAL} ms"),
-            Column("slowest ping ms more", 1),
-            Column("ended"),
-        ],
+        [Column("MiB", 2), Column("x plain", 1), Column("held ms", 1), Column("us a unit", 1), Column("ended")],
     )
     worst_ratio = worst_held_ms = 0.0
     for number, attack in enumerate(ATTACKS):
@@ -230,84 +213,53 @@ async def _streams(rig: Rig, upstream: Child) -> Table:
         await _calm(rig)
         size_bytes = cost.bytes or 1
         ratio = cost.cpu_s / size_bytes / await _plain(rig, attack.side, size_bytes)
-        table.add(attack.name, *_figures(rig, attack, cost, ratio))
+        how = f"{cost.how}, refused" if cost.refused else cost.how
+        table.add(attack.name, cost.bytes / MIB, ratio, cost.held_ms, _unit_us(attack, cost), how)
         worst_ratio, worst_held_ms = max(worst_ratio, ratio), max(worst_held_ms, cost.held_ms)
     table.goals.append(Goal("CPU beside a plain body, the worst", RATIO_GOAL, "x", worst_ratio, at_most=True))
     table.goals.append(Goal("hold of the loop, the longest", HELD_MS_GOAL, "ms", worst_held_ms, at_most=True))
-    costs = ", ".join(
-        f"{side} {2**20 * s * 1e3:.1f} at {n / MIB:.2g} MiB" for (side, n), s in sorted(rig.plain.items())
-    )
     ping_us = rig.ping_cpu_s * 1e6
     table.notes.append(f"a unit: a request, head, chunk, segment, event or 1xx; a ping costs {ping_us:.0f} us")
-    table.notes.append(f"plain bodies, CPU ms/MiB: {costs}")
     return table
 
 
-def _figures(rig: Rig, attack: Attack, cost: Cost, ratio: float) -> list[float | str | None]:
-    share = min(1.0, cost.bytes / len_of(attack)) if attack.units else 0.0
-    units = (attack.units or 0) * share
-    return [
-        cost.bytes / MIB,
-        cost.cpu_s * 1e3 / (max(cost.bytes, 1) / MIB),
-        ratio,
-        _verdict(ratio <= RATIO_GOAL),
-        cost.cpu_s * 1e6 / units if units else None,
-        cost.held_ms,
-        _verdict(cost.held_ms <= HELD_MS_GOAL),
-        max(0.0, cost.ping_ms - rig.idle_ms),
-        cost.how if not cost.refused else f"{cost.how}, refused",
-    ]
-
-
-def len_of(attack: Attack) -> int:
-    """How many bytes an attack has."""
-    return len(attack.make())
-
-
-def _verdict(met: bool) -> str:
-    return "met" if met else "MISSED"
+def _unit_us(attack: Attack, cost: Cost) -> float | None:
+    """What a request, an event or a chunk costs of an attack that consists of these."""
+    if not attack.units or not cost.bytes:
+        return None
+    return cost.cpu_s * 1e6 / (attack.units * min(1.0, cost.bytes / len(attack.make())))
 
 
 # ---- holders ----
 
 
 async def _holders(upstream: Child, calm: Child) -> Table:
-    limit_bytes = getattr(Limits(), "held_bytes_max", None)
-    named = f"held_bytes_max is {limit_bytes / 1e6:.0f} MB" if limit_bytes else "no limit for all of it has a name yet"
+    limit_mb = Limits().held_bytes_max // 10**6
     table = Table(
-        "hostile, holders",
-        f"{HOLDERS} connections (heads: 1,300) that each hold as much as they are allowed to; {named}",
+        f"{HOLDERS} connections (heads: 1,300) that hold as much as they may; held_bytes_max is {limit_mb} MB",
         "what they hold",
         [
-            Column("base MB", 1),
             Column("grown MB", 1),
-            Column("of the limit %"),
+            Column("held ms", 1),
             Column("median ping ms", 2),
             Column("slowest ping ms", 1),
-            Column(f"under {PING_MS_GOAL} ms"),
-            Column("control's median ms", 2),
             Column("control's slowest ms", 1),
-            Column("held ms", 1),
             Column("waited for its core %"),
             Column("refused or cut"),
         ],
     )
     for name, (kind, size_bytes) in HOLDING.items():
         progress(f"hostile: {COUNTS.get(kind, HOLDERS)} connections: {name}")
-        async with AsyncExitStack() as stack:
-            rig = await stack.enter_async_context(_rig(upstream, calm))
+        async with _rig(upstream, calm) as rig:
             held = await _hold(rig, kind, size_bytes)
-        share = held["grown"] / limit_bytes * 100 if limit_bytes else None
-        pings = (held["median_ms"], held["slowest_ms"], _verdict(held["slowest_ms"] < PING_MS_GOAL))
-        beside = (held["control"]["median_ms"], held["control"]["slowest_ms"], held["held_ms"], held["waited"])
-        table.add(name, held["base"] / 1e6, held["grown"] / 1e6, share, *pings, *beside, held["refused"])
+        grown_mb = held["grown"] / 1e6
+        pings = (held["median_ms"], held["slowest_ms"], held["control"]["slowest_ms"])
+        table.add(name, grown_mb, held["held_ms"], *pings, held["waited"], held["refused"])
         table.goals.append(Goal(f"a ping, {name}", PING_MS_GOAL, "ms", held["slowest_ms"]))
         table.goals.append(Goal(f"hold of the loop, {name}", PING_MS_GOAL, "ms", held["held_ms"]))
-        if limit_bytes:
-            goal = Goal(f"memory over the base, {name}", limit_bytes // 10**6, "MB", held["grown"] / 1e6, at_most=True)
-            table.goals.append(goal)
+        table.goals.append(Goal(f"memory over the base, {name}", limit_mb, "MB", grown_mb, at_most=True))
     table.notes.append(
-        "base: as many idle connections, each answered a ping; grown: the largest resident set over that; "
+        "grown: the largest resident set over that with as many idle connections, each answered a ping; "
         "control: the same ping to the upstream directly, at the same moments; held: the longest hold of the loop, in "
         "the gateway's CPU time; waited: of the time in which it could have run, what other processes had"
     )
@@ -335,7 +287,7 @@ async def _hold(rig: Rig, kind: str, size_bytes: int) -> dict[str, Any]:
     ran_s, waited_s = proc.cpu_seconds(rig.gate.pid) - ran_s, proc.waited_seconds(rig.gate.pid) - waited_s
     held["waited"] = 100 * waited_s / (ran_s + waited_s)
     released = await rig.attacker.ask("release")
-    return {"base": base_bytes, "grown": largest_bytes - base_bytes, "control": control, **pings, **held, **released}
+    return {"grown": largest_bytes - base_bytes, "control": control, **pings, **held, **released}
 
 
 # ---- lists ----
@@ -343,7 +295,6 @@ async def _hold(rig: Rig, kind: str, size_bytes: int) -> dict[str, Any]:
 
 async def _lists(upstream: Child, calm: Child) -> Table:
     table = Table(
-        "hostile, lists",
         "Filtered lists of a hostile server: the same query again and again, once the list is known",
         "the list",
         [

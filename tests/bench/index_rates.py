@@ -6,82 +6,67 @@ core, to the least of upstreams (upstream.py): it costs what section `relay` say
 a ratio the median of the ratios of all rounds.
 """
 
-import statistics
+from collections.abc import Iterator
 from contextlib import AsyncExitStack
 from datetime import UTC, datetime
-from typing import Any, Final
+from typing import Final
 
 from tests.bench import proc
 from tests.bench.httpclient import Client, request_body
 from tests.bench.options import Options
-from tests.bench.processes import BenchFailed, Child, Served, child, gateway
+from tests.bench.processes import Served, child, gateway
 from tests.bench.questions import KINDS, questions
+from tests.bench.relay import Way, turned
 from tests.bench.report import Column, Goal, Table, progress
+from tests.bench.sessions import WARM, filled, indexed
+from tests.bench.traffic import CONNECTIONS
 
 TASKS: Final = 100_000
 CRAWLED_PAGE: Final = 1_000
 PAGE: Final = 100
-CONNECTIONS: Final = 32
 SECONDS: Final = 0.5
 PING: Final = "a relayed ping"
+ROUND: Final = "round"
 SAME: Final = "the same list again"
 SAME_GOAL: Final = 0.6  # of a ping's requests/s
 OTHER_GOAL: Final = 0.35  # ... another list each time
-_WARM: Final = {"page_size": PAGE, "max_age": "1h", "full_crawl_interval": "1h"}
 
 
 async def run(options: Options) -> Table:
     """Measure, and make the table."""
-    cores = proc.cores()
+    core, others = proc.cores()
     async with AsyncExitStack() as stack:
-        load = await stack.enter_async_context(child(cores.others, "load"))
-        upstream = await stack.enter_async_context(child(cores.others, "upstream"))
-        legacy = await stack.enter_async_context(child(cores.others, "legacy", str(CRAWLED_PAGE)))
-        relaying = await stack.enter_async_context(gateway(cores.measured, upstream.url))
-        answering = await stack.enter_async_context(gateway(cores.measured, legacy.url, _WARM))
+        load = await stack.enter_async_context(child(others, "load"))
+        upstream = await stack.enter_async_context(child(others, "upstream"))
+        legacy = await stack.enter_async_context(child(others, "legacy", str(CRAWLED_PAGE)))
+        relaying = await stack.enter_async_context(gateway(core, upstream.url))
+        answering = await stack.enter_async_context(gateway(core, legacy.url, {**WARM, "page_size": PAGE}))
         pinger = await Client.connect(relaying.url)
-        ping = request_body("ping", {})
-        await pinger.post(ping)
-        client = await _indexed(answering, legacy)
-        ways = {PING: (relaying, [pinger.request(ping).decode()])}
-        until = datetime.now(UTC)
-        for kind in KINDS:
-            bodies = [request_body("tasks/list", question.params) for question in questions(kind, until)]
-            ways[kind] = (answering, [client.request(body).decode() for body in bodies])
-        ways[SAME] = (answering, [client.request(request_body("tasks/list", {"status": ["working"]})).decode()])
-        rounds = [await _round(load, ways, number) for number in range(options.rounds)]
+        await pinger.post(request_body("ping", {}))
+        client = await filled(answering.url, legacy, TASKS)
+        await indexed(client, TASKS)
+        ways = [(Way(PING, relaying.url, relaying.pid), [request_body("ping", {})]), *_lists(answering)]
+        for number in range(options.rounds):
+            progress(f"index: rates, round {number + 1}")
+            for way, bodies in turned(ways, number):
+                requests = [(pinger if way.name == PING else client).request(body).decode() for body in bodies]
+                await way.measure(load, ROUND, SECONDS, requests=requests, connections=CONNECTIONS)
         pinger.close()
         client.close()
-    return _table(rounds)
+    return _table([way for way, _ in ways])
 
 
-async def _indexed(answering: Served, legacy: Child) -> Client:
-    """A client whose session is in the index."""
-    client = await Client.connect(answering.url)
-    await client.initialize()
-    await legacy.ask("load", tasks=TASKS)
-    answer = await client.ask("tasks/list", {"order": "desc"})
-    if answer["_meta"]["taskgate/total"] != TASKS:
-        raise BenchFailed(f"of {TASKS} tasks the gateway knows {answer['_meta']['taskgate/total']}")
-    return client
+def _lists(answering: Served) -> Iterator[tuple[Way, list[bytes]]]:
+    """What is asked for lists, by kind."""
+    until = datetime.now(UTC)
+    for kind in KINDS:
+        bodies = [request_body("tasks/list", question.params) for question in questions(kind, until)]
+        yield Way(kind, answering.url, answering.pid), bodies
+    yield Way(SAME, answering.url, answering.pid), [request_body("tasks/list", {"status": ["working"]})]
 
 
-async def _round(load: Child, ways: dict[str, tuple[Served, list[str]]], number: int) -> dict[str, dict[str, Any]]:
-    """The figures of each way once, in an order that changes."""
-    progress(f"index: rates, round {number + 1}")
-    turn, names, figures = number % len(ways), list(ways), {}
-    for name in names[turn:] + names[:turn]:
-        served, requests = ways[name]
-        cpu_s = proc.cpu_seconds(served.pid)
-        run = await load.ask("requests", url=served.url, requests=requests, connections=CONNECTIONS, seconds=SECONDS)
-        run["cpu_us"] = (proc.cpu_seconds(served.pid) - cpu_s) / run["answered"] * 1e6
-        figures[name] = run
-    return figures
-
-
-def _table(rounds: list[dict[str, dict[str, Any]]]) -> Table:
+def _table(ways: list[Way]) -> Table:
     table = Table(
-        "index, rates",
         f"A page of {PAGE} tasks out of {TASKS:,}, warm, {CONNECTIONS} keep-alive connections",
         "criteria",
         [
@@ -92,18 +77,14 @@ def _table(rounds: list[dict[str, dict[str, Any]]]) -> Table:
             Column("CPU x ping", 2),
         ],
     )
-    for name in rounds[0]:
-        rate, cpu = (_ratio(rounds, name, figure) for figure in ("per_second", "cpu_us"))
-        median = [
-            statistics.median(r[name][figure] for r in rounds) for figure in ("per_second", "median_us", "cpu_us")
-        ]
-        table.add(name, median[0], rate, median[1] / 1000, median[2], cpu)
-        if name != PING:
-            goal = SAME_GOAL if name == SAME else OTHER_GOAL
-            table.goals.append(Goal(f"requests/s, {name}", goal, "of a ping's", rate, at_least=True))
-    table.notes.append(f"median of {len(rounds)} rounds; ratios are taken within a round")
+    ping, *lists = ways
+    for way in ways:
+        rate, cpu = (way.times(ping, ROUND, figure) for figure in ("per_second", "cpu_us"))
+        per_second, median_us, cpu_us = (way.median(ROUND, f) for f in ("per_second", "median_us", "cpu_us"))
+        table.add(way.name, per_second, rate, median_us / 1000, cpu_us, cpu)
+    for way in lists:
+        goal = SAME_GOAL if way.name == SAME else OTHER_GOAL
+        reached = way.times(ping, ROUND, "per_second")
+        table.goals.append(Goal(f"requests/s, {way.name}", goal, "of a ping's", reached, at_least=True))
+    table.notes.append(f"median of {len(ping.rounds[ROUND])} rounds; ratios are taken within a round")
     return table
-
-
-def _ratio(rounds: list[dict[str, dict[str, Any]]], name: str, figure: str) -> float:
-    return float(statistics.median(r[name][figure] / r[PING][figure] for r in rounds))

@@ -1,8 +1,8 @@
 """An index in a process of its own, so that its memory can be told from the rest, and its neighbours' from it.
 
-    queries     microseconds of random queries of each kind, of taking in a page as a crawl does, of changing its tasks
-    unlisted    microseconds of a query's plan, and of a crawl's end, where no list shows any task and ten are live
-    memory      bytes per task: growth of the resident set, or what tracemalloc saw allocated; and the index's estimate
+    queries     microseconds of random queries of each kind, and of taking in a page as a crawl does
+    unlisted    microseconds of a query's plan, where no list shows any task and ten are live
+    memory      bytes per task: growth of the resident set, and the index's estimate
 
 Tasks come as they do in the gateway: out of the bytes of a `tasks/list` result, a page of 100 at a time. Times are CPU
 time of the thread, garbage collection included: the index never waits, so that is what it takes on a machine that has
@@ -14,7 +14,6 @@ import itertools
 import os
 import random
 import statistics
-import tracemalloc
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from time import thread_time_ns
@@ -23,7 +22,7 @@ from typing import Any, Final
 import msgspec
 import orjson
 
-from gateway.demo.legacy import history, timestamp
+from gateway.demo.legacy import history
 from gateway.mcp.observe import Observation
 from gateway.mcp.task import Task
 from gateway.mcp.task import parse as parse_task
@@ -72,7 +71,7 @@ def filled(count: int, until: datetime, seed: int = SEED) -> Index:
     """An index of a history of `count` tasks."""
     index = _empty()
     for page in pages(count, seed, until):
-        _put(index, parse(page))
+        index.put_all(parse(page))
     return index
 
 
@@ -85,34 +84,20 @@ def _empty() -> Index:
 def queries(count: int) -> dict[str, Any]:
     """How long queries and pages take on `count` tasks."""
     until = datetime.now(UTC)
-    index, times_us, some = _crawled(count, until)
+    index, times_us = _crawled(count, until)
     gc.collect()
     kinds = {kind: _summary([_query_us(index, question) for question in questions(kind, until)]) for kind in KINDS}
-    times_us["change"] = []
-    for page in some:
-        changed = parse(_changed(page, until))
-        times_us["change"].append(_us(_put, index, changed))
     return {"kinds": kinds, "pages": {name: _summary(us) for name, us in times_us.items()}}
 
 
-def _crawled(count: int, until: datetime) -> tuple[Index, dict[str, list[float]], list[bytes]]:
-    """A filled index; what reading and putting each of its last pages took; some pages from all over it."""
+def _crawled(count: int, until: datetime) -> tuple[Index, dict[str, list[float]]]:
+    """A filled index, and what reading and putting each of its last pages took."""
     index = _empty()
-    read, put, some = [], [], []
-    page_count = -(-count // PAGE)
-    for number, page in enumerate(pages(count, SEED, until)):
+    read, put = [], []
+    for page in pages(count, SEED, until):
         read.append(_us(parse, page))
-        put.append(_us(_put, index, parse(page)))
-        if number % max(1, page_count // PAGES_TIMED) == 0:
-            some.append(page)
-    return index, {"read": read[-PAGES_TIMED:], "put": put[-PAGES_TIMED:]}, some
-
-
-def _changed(page: bytes, at: datetime) -> bytes:
-    """The same tasks, all of them updated."""
-    tasks = orjson.loads(page)["tasks"]
-    change = {"lastUpdatedAt": timestamp(int(at.timestamp() * 1000)), "statusMessage": "changed"}
-    return orjson.dumps({"tasks": [{**task, **change} for task in tasks]})
+        put.append(_us(index.put_all, parse(page)))
+    return index, {"read": read[-PAGES_TIMED:], "put": put[-PAGES_TIMED:]}
 
 
 def _summary(times_us: list[float]) -> dict[str, float]:
@@ -123,10 +108,6 @@ def _query_us(index: Index, question: Question) -> float:
     return min(_us(index.select, Position(question.query, question.after), PAGE) for _ in range(REPEATS))
 
 
-def _put(index: Index, tasks: list[Task]) -> None:
-    index.put_all(tasks)
-
-
 def _us(work: Callable[..., object], *arguments: object) -> float:
     began_ns = thread_time_ns()
     work(*arguments)
@@ -134,7 +115,7 @@ def _us(work: Callable[..., object], *arguments: object) -> float:
 
 
 def unlisted(count: int) -> dict[str, float]:
-    """What a query costs before it comes to the index, and a crawl's end, where an empty list is all that it saw."""
+    """What a query costs before it comes to the index, where an empty list is all that a crawl saw."""
     record = Record()
     for page in pages(count, SEED, datetime.now(UTC)):
         done = [task for task in parse(page) if task.is_terminal]
@@ -142,33 +123,27 @@ def unlisted(count: int) -> dict[str, float]:
     live = [parse_task(orjson.dumps({**LIVE_TASK, "taskId": f"live-{number}"})) for number in range(LIVE)]
     record.take(Observation(tasks=live), 0.0, 0.0)
 
-    def crawl(at: float) -> None:
-        record.begin_crawl(at)
-        list(record.unseen(at))
-        record.known.end_crawl(at, at, 1, [None], Listing.NEITHER)
-        record.known.unlisted_as_of = at  # as if all had been asked for
-
-    crawls_us = [_us(crawl, float(at)) for at in range(1, PLANS_TIMED + 1)]
+    record.begin_crawl(1.0)
+    list(record.unseen(1.0))
+    record.known.end_crawl(1.0, 1.0, 1, [None], Listing.NEITHER)
+    record.known.unlisted_as_of = 1.0  # as if all had been asked for
 
     def plan() -> None:
-        asked = freshness.plan(record.known, record.index, Query(), PLANS_TIMED + 0.5, Ages(1.0, 3600.0))
+        asked = freshness.plan(record.known, record.index, Query(), 1.5, Ages(1.0, 3600.0))
         assert sorted(asked.tasks) == sorted(task.id for task in live), asked
 
-    plans_us = [_us(plan) for _ in range(PLANS_TIMED)]
-    return {"plan_us": statistics.median(plans_us), "crawled_us": statistics.median(crawls_us)}
+    return {"plan_us": statistics.median(_us(plan) for _ in range(PLANS_TIMED))}
 
 
-def memory(count: int, copies: int, traced: bool) -> dict[str, float]:
+def memory(count: int, copies: int) -> dict[str, float]:
     """Bytes per task of `copies` indexes of `count` tasks each."""
     until = datetime.now(UTC)
     warm = filled(WARM_UP_TASKS, until)  # what is loaded and allocated once
     gc.collect()
-    if traced:
-        tracemalloc.start()
-    before = _used_bytes(traced)
+    before = proc.rss_bytes(os.getpid())
     indexes = [filled(count, until, SEED + number) for number in range(copies)]
     gc.collect()
-    used = _used_bytes(traced) - before
+    used = proc.rss_bytes(os.getpid()) - before
     own = sum(len(task.raw) + len(task.id) for index in indexes for i in index if (task := index.get(i)) is not None)
     tasks = count * copies
     return {
@@ -180,17 +155,13 @@ def memory(count: int, copies: int, traced: bool) -> dict[str, float]:
     }
 
 
-def _used_bytes(traced: bool) -> int:
-    return tracemalloc.get_traced_memory()[0] if traced else proc.rss_bytes(os.getpid())
-
-
 async def answer(command: dict[str, Any]) -> dict[str, Any]:
     """One measurement."""
     if command["do"] == "queries":
         return queries(command["tasks"])
     if command["do"] == "unlisted":
         return unlisted(command["tasks"])
-    return memory(command["tasks"], command["copies"], command["traced"])
+    return memory(command["tasks"], command["copies"])
 
 
 if __name__ == "__main__":

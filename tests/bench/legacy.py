@@ -1,8 +1,7 @@
 """The demo's legacy server in a process of its own: ten tasks a page, no filter, and it counts what it is asked.
 
     load      a history of `tasks` into the session opened last, of which at most `live` are not finished
-    counts    requests of `tasks/*` methods so far, how many of them began a list, and bytes of the bodies that answered
-              them and all others
+    counts    requests of `tasks/*` methods so far, and how many of them began a list
 
 In: `python -m tests.bench.legacy PAGE_SIZE [PAGE_MS]`: what it waits before it answers with a page, 0 by default. Tasks
 do not change by themselves.
@@ -22,9 +21,8 @@ SESSIONS_MAX: Final = 10_000
 
 
 class Counted(LegacyServer):
-    """A legacy server that also counts the lists that are begun, and the bytes of its answers' bodies."""
+    """A legacy server that also counts the lists that are begun, and is as slow as it is told."""
 
-    answered_bytes = 0
     lists_begun = 0
     page_s = 0.0
 
@@ -33,10 +31,7 @@ class Counted(LegacyServer):
         self.lists_begun += message["method"] == "tasks/list" and "cursor" not in message.get("params", {})
         if self.page_s and message["method"] == "tasks/list":
             time.sleep(self.page_s)  # noqa: ASYNC251  # the loop's own clock ticks once a millisecond
-        response = await super().handle(request)
-        if isinstance(response.body, bytes):
-            self.answered_bytes += len(response.body)
-        return response
+        return await super().handle(request)
 
     def fill(self, count: int, live: int | None) -> None:
         """Give the session opened last a history; `live` None leaves all that are not finished as they are."""
@@ -54,7 +49,7 @@ class Counted(LegacyServer):
         if command["do"] == "load":
             self.fill(command["tasks"], command.get("live"))
         requests = sum(count for method, count in self.counts.items() if method.startswith("tasks/"))
-        return {"requests": requests, "lists": self.lists_begun, "bytes": self.answered_bytes}
+        return {"requests": requests, "lists": self.lists_begun}
 
 
 async def main() -> None:

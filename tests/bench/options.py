@@ -1,7 +1,6 @@
 """What the command line asks for."""
 
 from dataclasses import dataclass
-from pathlib import Path
 
 
 @dataclass(frozen=True)
@@ -11,5 +10,4 @@ class Options:
     sections: tuple[str, ...]
     rounds: int
     large: bool
-    json: Path | None
     against: str

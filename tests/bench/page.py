@@ -20,6 +20,7 @@ from tests.bench.httpclient import Client
 from tests.bench.options import Options
 from tests.bench.processes import Child, Served, child, gateway
 from tests.bench.report import Column, Goal, Table, progress
+from tests.bench.sessions import WARM, filled
 
 QUERIES_PER_MINUTE: Final = 10_000
 ASKED_EVERY_S: Final = 1.0  # by page.js
@@ -30,13 +31,10 @@ TASKS: Final = 1_000
 LIVE: Final = 100
 PERCENT_GOAL: Final = 0.5
 
-_FRESH: Final = {"max_age": "1h", "full_crawl_interval": "1h"}
-
 
 async def run(options: Options) -> list[Table]:
     """Measure, and make the table."""
     table = Table(
-        "page",
         f"{QUERIES_PER_MINUTE:,} filtered lists a minute, answered from the index",
         "the page",
         [Column("upstreams"), Column("% of a core", 2), Column("least", 2), Column("most", 2)],
@@ -62,7 +60,7 @@ async def _percents(options: Options, upstreams: int) -> dict[str, list[float]]:
         page = await stack.enter_async_context(aiohttp.ClientSession(raise_for_status=True))
         ways = []
         for name in percents:
-            served = await stack.enter_async_context(gateway(cores.measured, legacy.url, _FRESH, upstreams=upstreams))
+            served = await stack.enter_async_context(gateway(cores.measured, legacy.url, WARM, upstreams=upstreams))
             clients = await _clients(legacy, served)
             stack.callback(_close, clients)
             ways.append((name, served, clients))
@@ -75,9 +73,7 @@ async def _percents(options: Options, upstreams: int) -> dict[str, list[float]]:
 
 async def _clients(legacy: Child, served: Served) -> list[Client]:
     """Connections of one session, whose tasks are in the index."""
-    first = await Client.connect(served.url)
-    await first.initialize()
-    await legacy.ask("load", tasks=TASKS, live=LIVE)
+    first = await filled(served.url, legacy, TASKS, LIVE)
     await _ask(first)
     return [first, *[await first.another(served.url) for _ in range(CLIENTS - 1)]]
 

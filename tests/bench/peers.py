@@ -182,7 +182,7 @@ async def _measure(way: Way, load: Child) -> None:
     try:
         each = [[caller.request()] for caller in callers]
         for what, some in ((CALLS, each), (ONE, each[:1])):
-            await way.measure_each(load, what, some, SECONDS)
+            await way.measure(load, what, SECONDS, each=some, connections=len(some))
     finally:
         for caller in callers:
             caller.client.close()
@@ -203,7 +203,7 @@ async def _check(way: Way) -> None:
 def _passed(ways: list[Way], passed: dict[str, Passed], notes: list[str]) -> Table:
     columns = ["tasks declared", "a call makes a task", "tasks/get", "tasks/list", "filtered list"]
     title = "What passes: a server with tasks (Python SDK) behind each, tried with requests"
-    table = Table("peers, what passes", title, "way", [Column(name) for name in columns])
+    table = Table(title, "way", [Column(name) for name in columns])
     for way in ways:
         found = passed[way.name]
         table.add(way.name, found.declared, found.made, found.got, found.listed, found.filtered)
@@ -222,7 +222,7 @@ def _costs(ways: list[Way], carriers: list[Way], memory: dict[str, float], round
         Column("memory MB"),
     ]
     title = f"The mix, {traffic.CONNECTIONS} connections; then calls of a tool of a real server, {CALLS}"
-    table = Table("peers, costs", title, "way", columns)
+    table = Table(title, "way", columns)
     of_mix = {way.name: way.median(traffic.MIX.name, "per_second") for way in carriers}
     direct = ways[0]
     for way in ways:

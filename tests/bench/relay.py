@@ -21,7 +21,7 @@ import sys
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 from urllib.parse import urlsplit
 
 from tests.bench import envoy, proc, traffic
@@ -46,10 +46,12 @@ COMPILED: Final = "compiled"
 PING_GOALS: Final = (1.1, 1.5, None, None)
 MIX_GOALS: Final = (0.8, 1.1, 1.2, 1.6)
 NO_GOALS: Final = (None, None, None, None)
+BASES: Final = (ENVOY, ENVOY_MCP, GATEWAY)  # of ratios
 ADDED_GOAL: Final = 1.0  # times the median that Envoy adds on one connection
 _TREE: Final = ROOT / "build/bench"  # a copy of the gateway, compiled
 _MANY: Final = "32 connections"
 _ONE: Final = "1 connection"
+Turn = TypeVar("Turn")
 
 
 @dataclass
@@ -59,42 +61,30 @@ class Way:
     name: str
     url: str
     pid: int | None  # of the proxy
-    request: bytes = b""
+    requests: list[str] = field(default_factory=list)  # a ping
     rounds: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
 
     async def check(self) -> None:
         """Make the request once, and see that the answer is the upstream's."""
         client = await Client.connect(self.url)
-        self.request = client.request(request_body("ping", {}))
+        self.requests = [client.request(request_body("ping", {})).decode()]
         answer = await client.post(request_body("ping", {}))
         client.close()
         if answer != BODY:
             raise BenchFailed(f"a ping {self.name} was answered {answer!r}")
 
-    async def measure(self, load: Child, connections: int, seconds: float) -> None:
-        """One round of pings."""
-        given = {"requests": [self.request.decode()], "connections": connections, "seconds": seconds}
-        await self._run(load, _MANY if connections > 1 else _ONE, given)
-
-    async def measure_kind(self, load: Child, kind: Kind, seconds: float = SECONDS_OF_KIND) -> None:
+    async def measure_kind(self, load: Child, kind: Kind) -> None:
         """One round of a kind of traffic."""
-        await self.measure_each(load, kind.name, traffic.requests(kind, self.url), seconds)
+        each = traffic.requests(kind, self.url)
+        await self.measure(load, kind.name, SECONDS_OF_KIND, each=each, connections=len(each))
 
-    async def measure_each(self, load: Child, what: str, each: list[list[str]], seconds: float) -> None:
-        """One round of requests, a list for each connection."""
-        await self._run(load, what, {"each": each, "connections": len(each), "seconds": seconds})
-
-    async def _run(self, load: Child, what: str, given: dict[str, Any]) -> None:
+    async def measure(self, load: Child, what: str, seconds: float, **requests: Any) -> None:
+        """One round of `requests`, as the load's command of that name says."""
         cpu_s = proc.cpu_seconds(self.pid) if self.pid is not None else 0.0
-        run = await load.ask("requests", url=self.url, **given)
+        run = await load.ask("requests", url=self.url, seconds=seconds, **requests)
         if self.pid is not None:
             run["cpu_us"] = (proc.cpu_seconds(self.pid) - cpu_s) / run["answered"] * 1e6
         self.rounds.setdefault(what, []).append(run)
-
-    @property
-    def many(self) -> list[dict[str, Any]]:
-        """The rounds of pings over many connections."""
-        return self.rounds[_MANY]
 
     def median(self, what: str, figure: str) -> float:
         """The figure of the median round."""
@@ -171,26 +161,22 @@ async def run(options: Options) -> list[Table]:
         for number in range(options.rounds):
             progress(f"relay: pings, round {number + 1} of {options.rounds}")
             for way in turned(of_pings, number):
-                await way.measure(load, traffic.CONNECTIONS, SECONDS)
-                await way.measure(load, 1, SECONDS_OF_KIND)
-    mix = _throughput(of_world, traffic.MIX.name, "relay, mix", "The mix of all kinds", MIX_GOALS)
-    another = _throughput(
-        of_world, traffic.ANOTHER_MIX.name, "relay, another mix", "Another mix (another_mix.py)", NO_GOALS
-    )
+                await way.measure(load, _MANY, SECONDS, requests=way.requests, connections=traffic.CONNECTIONS)
+                await way.measure(load, _ONE, SECONDS_OF_KIND, requests=way.requests, connections=1)
     ping = f"Relayed ping, {BODY_BYTES}-byte answer, {traffic.CONNECTIONS} keep-alive connections"
     return [
         _kinds(of_world),
-        mix,
-        another,
-        _throughput(of_pings, _MANY, "relay, 32 connections", ping, PING_GOALS),
+        _throughput(of_world, traffic.MIX.name, "The mix of all kinds", MIX_GOALS),
+        _throughput(of_world, traffic.ANOTHER_MIX.name, "Another mix (another_mix.py)", NO_GOALS),
+        _throughput(of_pings, _MANY, ping, PING_GOALS),
         _latency(of_pings),
     ]
 
 
-def turned(all_ways: list[Way], number: int) -> list[Way]:
+def turned(ways: list[Turn], number: int) -> list[Turn]:
     """The ways in the order of a round."""
-    turn = number % len(all_ways)
-    return all_ways[turn:] + all_ways[:turn]
+    turn = number % len(ways)
+    return ways[turn:] + ways[:turn]
 
 
 def _named(all_ways: list[Way], name: str) -> Way | None:
@@ -203,7 +189,6 @@ def _kinds(all_ways: list[Way]) -> Table:
     base = _named(all_ways, ENVOY)
     gateways = [way for way in proxies if way.name in (GATEWAY, COMPILED)]
     table = Table(
-        "relay, kinds",
         f"The proxy's CPU time for a message of real clients, us, {traffic.CONNECTIONS} keep-alive connections",
         "kind",
         [*(Column(way.name) for way in proxies), *(Column(f"{way.name} x {ENVOY}", 2) for way in gateways)],
@@ -217,16 +202,9 @@ def _kinds(all_ways: list[Way]) -> Table:
     return table
 
 
-def _throughput(
-    all_ways: list[Way],
-    what: str,
-    name: str,
-    title: str,
-    goals: tuple[float | None, float | None, float | None, float | None],
-) -> Table:
-    bases = all_ways[:-1]  # the peers of the last
+def _throughput(all_ways: list[Way], what: str, title: str, goals: tuple[float | None, ...]) -> Table:
+    bases = [way for way in all_ways if way.name in BASES]
     table = Table(
-        name,
         title,
         "way",
         [
@@ -235,14 +213,14 @@ def _throughput(
             Column("median ms", 2),
             Column("p99 ms", 2),
             Column("proxy CPU us/request"),
-            *(Column(f"CPU x {base.name}", 2) for base in bases[1:]),
+            *(Column(f"CPU x {base.name}", 2) for base in bases),
             Column("spread of rounds %"),
         ],
     )
     for way in all_ways:
-        cpu: list[float | None] = [None] * len(bases)
+        cpu: list[float | None] = [None] * (len(bases) + 1)
         if way.pid is not None:
-            cpu = [way.median(what, "cpu_us"), *(way.times(b, what, "cpu_us") for b in bases[1:])]
+            cpu = [way.median(what, "cpu_us"), *(way.times(base, what, "cpu_us") for base in bases)]
         table.add(
             way.name,
             way.median(what, "per_second"),
@@ -264,29 +242,13 @@ def _throughput(
 
 
 def _latency(all_ways: list[Way]) -> Table:
-    bases = all_ways[:-1]
-    table = Table(
-        "relay, 1 connection",
-        "The same over 1 connection: what the way adds when nobody waits",
-        "way",
-        [
-            Column("median us"),
-            Column("added us"),
-            *(Column(f"x {base.name}", 2) for base in bases),
-            Column("p99 us"),
-            Column("spread of rounds %"),
-        ],
-    )
+    title = "The same over 1 connection: what the way adds when nobody waits"
+    table = Table(title, "way", [Column("median us"), Column("added us"), Column("spread of rounds %")])
     direct_us = all_ways[0].median(_ONE, "median_us")
     for way in all_ways:
         median_us = way.median(_ONE, "median_us")
-        table.add(
-            way.name,
-            *(median_us, median_us - direct_us),
-            *(way.times(base, _ONE, "median_us") for base in bases),
-            way.median(_ONE, "p99_us"),
-            spread_percent([r["median_us"] for r in way.rounds[_ONE]]),
-        )
+        spread = spread_percent([each["median_us"] for each in way.rounds[_ONE]])
+        table.add(way.name, median_us, median_us - direct_us, spread)
     base, own = _named(all_ways, ENVOY), _named(all_ways, GATEWAY)
     if base is not None and own is not None:
         added = (own.median(_ONE, "median_us") - direct_us) / (base.median(_ONE, "median_us") - direct_us)

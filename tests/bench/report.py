@@ -1,7 +1,7 @@
-"""What a section has measured, as data: printed as aligned tables, written as JSON.
+"""What a section has measured: printed as aligned tables.
 
-In: rows of numbers. Out: lines to read, or plain values for JSON, which are the same figures unrounded.
-Always: a goal that is missed is shown as missed; a figure that could not be had is shown as `-`, never as 0.
+In: rows of numbers. Out: lines to read. Always: a goal that is missed is shown as missed; a figure that could not be
+had is shown as `-`, never as 0.
 """
 
 import statistics
@@ -9,7 +9,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from time import monotonic
-from typing import Any, Final, TypeAlias
+from typing import Final, TypeAlias
 
 _BEGAN_AT: Final = monotonic()
 
@@ -62,7 +62,6 @@ class Goal:
 class Table:
     """Rows of figures: the first column names what was measured, the others hold a value each."""
 
-    name: str
     title: str
     head: str
     columns: Sequence[Column]
@@ -86,20 +85,6 @@ class Table:
         yield _row(["-" * width for width in widths], widths)
         yield from (_row(row, widths) for row in cells[1:])
         yield from (f"  {line}" for line in [*map(str, self.goals), *self.notes])
-
-    def as_json(self) -> dict[str, Any]:
-        """The same figures as plain values."""
-        names = [c.name for c in self.columns]
-        return {
-            "name": self.name,
-            "title": self.title,
-            "rows": [{self.head: label, **dict(zip(names, values, strict=True))} for label, values in self.rows],
-            "goals": [
-                {"what": g.what, "limit": g.limit, "unit": g.unit, "measured": g.measured, "met": g.met}
-                for g in self.goals
-            ],
-            "notes": self.notes,
-        }
 
 
 def _row(cells: Sequence[str], widths: Sequence[int]) -> str:

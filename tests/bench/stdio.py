@@ -103,7 +103,6 @@ def _compare(name: str, server: list[str], rounds: int) -> Table:
         for command, figures in ((server, alone), ([*_GATEWAY, *server], through)):
             _measure(command, name == "cat", figures)
     table = Table(
-        f"stdio, {name}",
         f"A server on stdio that a host starts: {name}",
         "way",
         [

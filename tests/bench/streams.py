@@ -1,10 +1,9 @@
 """Section `streams`: memory per open event stream, delay of events on 500 and 5,000 at once, bodies of 100 MB.
 
 How: 20 streams are opened first, so that what a proxy loads and allocates once is there, then 200 more; each has had
-its first event when memory is read again. Bodies are timed from the request's first byte to the answer's last,
-directly, through the plain aiohttp proxy and through the gateway in turn, the median round counting; the growth of
-memory is that of its peak over all rounds. Bodies go up as JSON, which the gateway would inspect if it were small, and
-as bytes; they come down as bytes and as an event stream, every event of which the gateway looks at.
+its first event when memory is read again. Of bodies the growth of the gateway's memory is told, at its peak over all
+rounds. They go up as JSON, which the gateway would inspect if it were small, and as bytes; they come down as bytes and
+as an event stream, every event of which the gateway looks at.
 
 500 streams are held open for a minute, and 5,000 for 20 s, each way in turn, each with an event a second; the streams'
 events are spread evenly over the second, as those of servers that know nothing of each other are. A delay is the time
@@ -19,7 +18,7 @@ from typing import Any, Final, NamedTuple
 
 from tests.bench import proc
 from tests.bench.options import Options
-from tests.bench.processes import BenchFailed, Child, child
+from tests.bench.processes import BenchFailed, Child, Served, child, gateway
 from tests.bench.relay import DIRECT, GATEWAY, PLAIN, Way, ways
 from tests.bench.report import Column, Goal, Table, progress, ratio
 
@@ -53,59 +52,37 @@ KINDS: Final = (
 
 async def run(options: Options) -> list[Table]:
     """Measure, and make the tables."""
-    async with AsyncExitStack() as stack:
-        upstream = await stack.enter_async_context(child(proc.cores().others, "upstream"))
-        load = await stack.enter_async_context(child(proc.cores().others, "load"))
-        all_ways = await ways(stack, upstream)
-        for way in all_ways:
-            await way.check()
-        rounds = []
-        for number in range(min(options.rounds, ROUNDS_MAX)):
-            progress(f"streams: bodies, round {number + 1} of {min(options.rounds, ROUNDS_MAX)}")
-            rounds.append({(kind, way.name): await _transfer(load, way, kind) for kind in KINDS for way in all_ways})
-        bodies = _bodies(rounds)
+    bodies = await _bodies(min(options.rounds, ROUNDS_MAX))
     progress(f"streams: {STREAMS} open streams")
     held = await _open_streams()
     return [held, *[await _ticks(count, ticks) for count, ticks in TICKING], bodies]
 
 
-async def _transfer(load: Child, way: Way, kind: Kind) -> dict[str, float]:
-    """One body: its seconds, and the proxy's peak memory above that before, in bytes."""
-    before_bytes = 0
-    if way.pid is not None:
-        proc.reset_peak(way.pid)
-        before_bytes = proc.rss_bytes(way.pid)
-    url = way.url.removesuffix("/mcp") + kind.path
-    done = await load.ask("transfer", url=url, size=SIZE_BYTES, type=kind.type)
-    grown_bytes = proc.peak_bytes(way.pid) - before_bytes if way.pid is not None else 0
-    return {"seconds": done["seconds"], "grown_bytes": grown_bytes}
-
-
-def _bodies(rounds: list[dict[tuple[Kind, str], dict[str, float]]]) -> Table:
-    table = Table(
-        "streams, bodies",
-        f"Bodies of {SIZE_BYTES / 1e6:.0f} MB",
-        "body, way",
-        [Column("MB/s"), Column("x direct", 2), Column("x plain", 2), Column("growth of memory MB", 1)],
-    )
-    for kind in KINDS:
-        rates = {
-            name: SIZE_BYTES / 1e6 / statistics.median(r[kind, name]["seconds"] for r in rounds)
-            for name in (DIRECT, PLAIN, GATEWAY)
-        }
-        for name, rate in rates.items():
-            grown_mb = max(r[kind, name]["grown_bytes"] for r in rounds) / 1e6
-            ratios = (ratio(rate, rates[DIRECT]), ratio(rate, rates[PLAIN]))
-            table.add(f"{kind.name}, {name}", rate, *ratios, None if name == DIRECT else grown_mb)
-            if name == GATEWAY:
-                table.goals.append(Goal(f"growth, {kind.name}", GROWTH_MB_GOAL, "MB", grown_mb))
-    table.notes.append(f"median of {len(rounds)} rounds; growth is the largest of all rounds")
+async def _bodies(rounds: int) -> Table:
+    table = Table(f"Bodies of {SIZE_BYTES / 1e6:.0f} MB", "body", [Column("MB/s"), Column("growth of memory MB", 1)])
+    core, others = proc.cores()
+    async with child(others, "upstream") as upstream, child(others, "load") as load, gateway(core, upstream.url) as one:
+        for kind in KINDS:
+            progress(f"streams: bodies, {kind.name}")
+            figures = [await _transfer(load, one, kind) for _ in range(rounds)]
+            rate, grown_mb = statistics.median(rate for rate, _ in figures), max(grown for _, grown in figures)
+            table.add(kind.name, rate, grown_mb)
+            table.goals.append(Goal(f"growth, {kind.name}", GROWTH_MB_GOAL, "MB", grown_mb))
+    table.notes.append(f"{rounds} rounds: the median rate, and the largest growth")
     return table
+
+
+async def _transfer(load: Child, one: Served, kind: Kind) -> tuple[float, float]:
+    """One body: its megabytes a second, and the gateway's peak memory above that before."""
+    proc.reset_peak(one.pid)
+    before_bytes = proc.rss_bytes(one.pid)
+    url = one.url.removesuffix("/mcp") + kind.path
+    done = await load.ask("transfer", url=url, size=SIZE_BYTES, type=kind.type)
+    return SIZE_BYTES / 1e6 / done["seconds"], (proc.peak_bytes(one.pid) - before_bytes) / 1e6
 
 
 async def _open_streams() -> Table:
     table = Table(
-        "streams, open",
         f"Memory of {STREAMS} open GET streams, each after its first event",
         "way",
         [Column("before MB", 1), Column("after MB", 1), Column("KB per stream", 1), Column("x plain", 2)],
@@ -143,7 +120,6 @@ async def _grown(way: Way) -> dict[str, Any]:
 
 async def _ticks(count: int, ticks: int) -> Table:
     table = Table(
-        f"streams, delays of {count:,}",
         f"{count:,} open streams for {ticks} s, each with an event a second, spread over the second",
         "way",
         [
