@@ -336,25 +336,12 @@ BAD: dict[str, tuple[str, list[str]]] = {
     ),
 }
 BAD_URLS = [
-    "",
-    "a",
-    "127.0.0.1:3001/mcp",
-    "/mcp",
-    "ftp://a/",
-    "http:///mcp",
-    "http://",
-    "http:a",
-    "http://:80/",
+    *("", "a", "127.0.0.1:3001/mcp", "/mcp", "ftp://a/", "http:///mcp", "http://", "http:a", "http://:80/"),
 ]
 BAD_URLS += ["http://u@a/", "http://a/?", "http://a/#", "http://a/b#c", "http://a:0/", "http://a:70000/"]
 BAD_URLS += ["http://a:x/", "http://a b/", "http://a/b c", "http://[::1/", "http://::1/", "http://[1.2.3.4]/"]
 BAD_URLS += [
-    "http://1.2.3/",
-    "http://a\\b/",
-    "http://\u0131/",
-    "http://a/\u0131",
-    " http://a/",
-    "http://a/\n",
+    *("http://1.2.3/", "http://a\\b/", "http://\u0131/", "http://a/\u0131", " http://a/", "http://a/\n"),
 ]
 
 

@@ -27,18 +27,7 @@ import orjson
 REQUESTS: Final = 100  # of each connection, then again from the first
 _SEED: Final = 20251125
 _WORDS: Final = (
-    "find",
-    "the",
-    "last",
-    "report",
-    "of",
-    "each",
-    "region",
-    "where",
-    "cost",
-    "is",
-    "open",
-    "zürich",
+    *("find", "the", "last", "report", "of", "each", "region", "where", "cost", "is", "open", "zürich"),
     "北京",
 )
 

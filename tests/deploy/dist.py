@@ -16,15 +16,8 @@ from typing import Final
 from tests.deploy import DEPLOY, ROOT, VERSION
 
 NEEDED: Final = {
-    "pyproject.toml",
-    "README.md",
-    "LICENSE",
-    "CHANGELOG.md",
-    "config.example.yaml",
-    "deploy/dashboard.json",
-    "docs/configuration.md",
-    "docs/operating.md",
-    "docs/troubleshooting.md",
+    *("pyproject.toml", "README.md", "LICENSE", "CHANGELOG.md", "config.example.yaml"),
+    *("deploy/dashboard.json", "docs/configuration.md", "docs/operating.md", "docs/troubleshooting.md"),
     "gateway/py.typed",
 }
 

@@ -26,23 +26,10 @@ from tests.real.conftest import (
 TASKS = 13
 PAGE_SIZE_UPSTREAM = 10
 COMPARABLE = [
-    "cancel task",
-    "roots on the GET stream",
-    "tools/list",
-    "tools/call echo",
-    "resources/list",
-    "resources/read",
-    "resources/templates/list",
-    "prompts/list",
-    "prompts/get",
-    "tools/call unknown",
-    "sampling on the POST stream",
-    "input required",
-    "tasks/result with elicitation",
-    "tasks/get after the result",
-    "errors of the client",
-    "unknown method",
-    "after DELETE",
+    *("cancel task", "roots on the GET stream", "tools/list", "tools/call echo", "resources/list"),
+    *("resources/read", "resources/templates/list", "prompts/list", "prompts/get", "tools/call unknown"),
+    *("sampling on the POST stream", "input required", "tasks/result with elicitation"),
+    *("tasks/get after the result", "errors of the client", "unknown method", "after DELETE"),
 ]
 
 

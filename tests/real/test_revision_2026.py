@@ -28,22 +28,9 @@ from tests.real.conftest import (
 
 REVISION = "2026-07-28"
 COMPARABLE = [
-    "connect",
-    "server/discover",
-    "tools/list",
-    "tools/call",
-    "tools/call unknown",
-    "resources/list",
-    "resources/read",
-    "input required",
-    "progress",
-    "subscriptions/listen",
-    "tasks/get",
-    "tasks/update",
-    "tasks/cancel",
-    "tasks/get unknown",
-    "unknown method",
-    "errors of the client",
+    *("connect", "server/discover", "tools/list", "tools/call", "tools/call unknown", "resources/list"),
+    *("resources/read", "input required", "progress", "subscriptions/listen", "tasks/get", "tasks/update"),
+    *("tasks/cancel", "tasks/get unknown", "unknown method", "errors of the client"),
 ]
 ENVELOPE: Json = {
     "_meta": {

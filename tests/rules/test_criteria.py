@@ -202,17 +202,8 @@ WRONG: list[tuple[str, Any]] = [
 ]
 NO_STRING: list[Any] = [1, None, True, {}, [], ["tools/call"]]
 NO_METHOD = [
-    "",
-    "/",
-    "tools/",
-    "/call",
-    "tools//call",
-    "tools call",
-    " tools/call",
-    "tools/call\n",
-    "tools/*",
-    "\u00e4/b",
-    "\0",
+    *("", "/", "tools/", "/call", "tools//call", "tools call", " tools/call", "tools/call\n", "tools/*"),
+    *("\u00e4/b", "\0"),
 ]
 NO_STATUS = ["done", "Working", "", "working ", "all", "*", "in_progress"]
 IN_LISTS: list[tuple[str, Any]] = [

@@ -292,21 +292,9 @@ def test_every_bit_of_a_cursor_counts() -> None:
 
 
 FOREIGN = [
-    "",
-    "0",
-    "10",
-    "null",
-    "next-page-cursor",
-    "786512e2-9e0d-44bd-8f29-789f320fe840",
-    "eyJvZmZzZXQiOjEwfQ==",
-    "taskgate",
-    "taskgate.",
-    "taskgate1",
-    "taskgate-1.A",
-    "my-taskgate3.AAAA",
-    "\ud800",
-    "\0",
-    "A" * 1_000_000,
+    *("", "0", "10", "null", "next-page-cursor", "786512e2-9e0d-44bd-8f29-789f320fe840"),
+    *("eyJvZmZzZXQiOjEwfQ==", "taskgate", "taskgate.", "taskgate1", "taskgate-1.A", "my-taskgate3.AAAA"),
+    *("\ud800", "\0", "A" * 1_000_000),
 ]
 
 
@@ -316,17 +304,8 @@ def test_a_foreign_string_is_no_cursor_of_ours(text: str) -> None:
 
 
 UNREADABLE = [
-    "taskgate3.",
-    "taskgate3..",
-    "taskgate3.A",
-    "taskgate3.AAAA",
-    "taskgate3.AAAAAA==",
-    "taskgate3.====",
-    "taskgate3.\u00e9",
-    "taskgate3.\ud800",
-    "taskgate3." + "A" * 100_000,
-    "taskgate1.AAAA",
-    "taskgate0.",
+    *("taskgate3.", "taskgate3..", "taskgate3.A", "taskgate3.AAAA", "taskgate3.AAAAAA==", "taskgate3.===="),
+    *("taskgate3.\u00e9", "taskgate3.\ud800", "taskgate3." + "A" * 100_000, "taskgate1.AAAA", "taskgate0."),
     "taskgate12345678901234567890.x",
 ]
 

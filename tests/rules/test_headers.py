@@ -64,18 +64,8 @@ def test_what_nobody_names_goes_on() -> None:
 
 names = st.sampled_from(
     [
-        b"A",
-        b"a",
-        b"X-B",
-        b"x-b",
-        b"Set-Cookie",
-        b"Connection",
-        b"connection",
-        b"Keep-Alive",
-        b"TE",
-        b"te",
-        b"Host",
-        b"Upgrade",
+        *(b"A", b"a", b"X-B", b"x-b", b"Set-Cookie", b"Connection", b"connection", b"Keep-Alive", b"TE"),
+        *(b"te", b"Host", b"Upgrade"),
     ]
 )
 fields = st.lists(
@@ -194,16 +184,8 @@ def test_the_weight_of_what_can_be_read_is_kept() -> None:
 @pytest.mark.parametrize(
     "value",
     [
-        b"gzip",
-        b"gzip, deflate",
-        b"gzip ,\tdeflate;q=0.5",
-        b"GZIP",
-        b"identity",
-        b"gzip;q=0",
-        b"",
-        b" ",
-        b"gzip,",
-        b"gzip,,deflate",
+        *(b"gzip", b"gzip, deflate", b"gzip ,\tdeflate;q=0.5", b"GZIP", b"identity", b"gzip;q=0", b""),
+        *(b" ", b"gzip,", b"gzip,,deflate"),
     ],
 )
 def test_what_can_be_read_is_asked_for_byte_for_byte(value: bytes) -> None:

@@ -345,13 +345,9 @@ def test_what_is_known_changes_by_its_own_methods_only(file: Path) -> None:
 @pytest.mark.parametrize(
     "line",
     [
-        "session.known.pages = 3",
-        "self._known.live_as_of, x = now, 2",
-        "known.cursors[0] = None",
-        "known.cursors.append(None)",
-        "del known.cursors[0]",
-        "session.known.notes.hint('t', 1, 1, True)",
-        "note.at = now",
+        *("session.known.pages = 3", "self._known.live_as_of, x = now, 2", "known.cursors[0] = None"),
+        *("known.cursors.append(None)", "del known.cursors[0]"),
+        *("session.known.notes.hint('t', 1, 1, True)", "note.at = now"),
     ],
 )
 def test_a_change_is_seen(line: str) -> None:
