@@ -61,26 +61,21 @@ BAD: dict[str, tuple[str, list[str]]] = {
     "a word": ("\nhello\n", ["gate.yaml:2:", "mapping", "'hello'"]),
     "not YAML": ("listen: a\n  b: c\n", ["gate.yaml:2:", "not YAML"]),
     "tab": ("index:\n\tpage_size: 1\n", ["gate.yaml:2:", "not YAML", r"'\t'"]),
-    "control character": (MINIMAL + "# \x07\n", ["gate.yaml:4:", "not YAML"]),
     "escape beyond Unicode": ('listen: "\\UFFFFFFFF"\n', ["gate.yaml:1:", "not YAML"]),
     "two documents": (MINIMAL + "---\n" + MINIMAL, ["gate.yaml:4:", "not YAML", "document"]),
     "unknown alias": ("\nlisten: *gone\n", ["gate.yaml:2:", "not YAML", "gone"]),
     "alias of itself": ("upstreams: &a\n  - *a\n", ["gate.yaml:1:", "upstreams[0]", "mapping", "a list"]),
     "alias of its mapping": ("log: &a\n  level: *a\n", ["gate.yaml:2:", "log.level", "one of", "a mapping"]),
     "alias of the whole": ("&a\nlog: *a\n", ["gate.yaml:2:", "log.log", "unknown key"]),
-    "nested deeply": ("[" * 5000, ["gate.yaml:1:", "nested too deeply"]),
+    "nested deeply": ("[" * 1500, ["gate.yaml:1:", "nested too deeply"]),
     "many values by alias": (
         two(f", identity_headers: &a [{'A, ' * 6000}]", ", identity_headers: *a"),
         ["gate.yaml:2:", "upstreams[1].identity_headers", "more than 10000 values"],
     ),
     "foreign tag": ("listen: !!python/name:os.system x\n", ["gate.yaml:1:", "listen", "tag", "python/name"]),
-    "foreign tag of a mapping": (MINIMAL + "log: !x {level: info}\n", ["gate.yaml:4:", "log", "tag", "!x"]),
     "tag that does not fit": ("index: {page_size: !!int x}\n", ["gate.yaml:1:", "index.page_size", "'x'"]),
     # keys
-    "unknown key": (
-        MINIMAL + "\nindx: {}\n",
-        ["gate.yaml:5:", "indx", "unknown key", "mean index", "limits"],
-    ),
+    "unknown key": (MINIMAL + "\nindx: {}\n", ["gate.yaml:5:", "indx", "unknown key", "mean index", "limits"]),
     "unknown key inside": (
         MINIMAL + "index:\n  page_sise: 10\n",
         ["gate.yaml:5:", "index.page_sise", "unknown key", "mean page_size", "max_age"],
@@ -89,13 +84,7 @@ BAD: dict[str, tuple[str, list[str]]] = {
         upstream("\nconect_timeout: 1s"),
         ["gate.yaml:5:", "upstreams[0].conect_timeout", "unknown key", "mean connect_timeout"],
     ),
-    "unknown key like no other": (
-        MINIMAL + "zzz: 1\n",
-        ["gate.yaml:4:", "zzz", "unknown key", "listen, tls"],
-    ),
     "unknown key of odd characters": (MINIMAL + '"a\\nb": 1\n', ["gate.yaml:4:", r"a\nb", "unknown key"]),
-    "merge key": (upstream("<<: {}"), ["gate.yaml:4:", "upstreams[0].<<", "unknown key"]),
-    "number as key": (MINIMAL + "1: x\n", ["gate.yaml:4:", "1:", "unknown key"]),
     "list as key": (MINIMAL + "? [a]\n: x\n", ["gate.yaml:4:", "key", "a list", "text"]),
     "duplicate key": (MINIMAL + "log: {}\n\nlog: {}\n", ["gate.yaml:6:", "log", "twice", "line 4"]),
     "duplicate key inside": (
@@ -108,65 +97,9 @@ BAD: dict[str, tuple[str, list[str]]] = {
     "upstreams null": ("\nupstreams:\n", ["gate.yaml:2:", "upstreams", "list", "null"]),
     "upstreams a mapping": ("upstreams: {name: a}\n", ["gate.yaml:1:", "upstreams", "list", "a mapping"]),
     "upstream a word": ("upstreams:\n- a\n", ["gate.yaml:2:", "upstreams[0]", "mapping", "'a'"]),
-    "upstream without url": (
-        "upstreams:\n- name: a\n",
-        ["gate.yaml:2:", "upstreams[0]", "required key", "url"],
-    ),
+    "upstream without url": ("upstreams:\n- name: a\n", ["gate.yaml:2:", "upstreams[0]", "required key", "url"]),
     "upstream without name": ("upstreams:\n- url: http://a/\n", ["gate.yaml:2:", "upstreams[0]", "name"]),
-    "section null": (MINIMAL + "index:\n", ["gate.yaml:4:", "index", "mapping", "null"]),
-    "section a list": (MINIMAL + "log: [info]\n", ["gate.yaml:4:", "log", "mapping", "a list"]),
-    "hosts not a list": (MINIMAL + "allowed_hosts: a\n", ["gate.yaml:4:", "allowed_hosts", "list", "'a'"]),
-    "listen a mapping": (
-        MINIMAL + "listen: {host: a}\n",
-        ["gate.yaml:4:", "listen", "HOST:PORT", "a mapping"],
-    ),
-    # the store
-    "store without url": (MINIMAL + "store: {timeout: 1s}\n", ["gate.yaml:4:", "store", "required key url"]),
-    "store of another kind": (
-        MINIMAL + "store: {url: 'http://a'}\n",
-        ["gate.yaml:4:", "store.url", "redis://", "'http://a'"],
-    ),
-    "store without host": (MINIMAL + "store: {url: 'redis://:1'}\n", ["store.url", "a host", "'redis://:1'"]),
-    "store with a query": (MINIMAL + "store: {url: 'redis://a?db=1'}\n", ["store.url", "/NUMBER", "'redis://a?...'"]),
-    "store with a secret": (MINIMAL + "store: {url: 'redis://u:pw@a:x'}\n", ["store.url", "'redis://...a:x'"]),
-    "store with a password in need of encoding": (
-        MINIMAL + "store: {url: 'redis://u:p[w@a'}\n",
-        ["store.url", "percent-encoded", "'redis://...a'"],
-    ),
-    "store that nobody may wait for": (
-        MINIMAL + "store: {url: 'redis://a', timeout: 0}\n",
-        ["store.timeout", "more than 0"],
-    ),
     # addresses
-    "listen a port": (MINIMAL + "listen: 8080\n", ["gate.yaml:4:", "listen", "HOST:PORT", "'8080'"]),
-    "listen without host": (MINIMAL + "listen: :8080\n", ["gate.yaml:4:", "listen", "HOST:PORT", "':8080'"]),
-    "listen without port": (MINIMAL + "listen: localhost\n", ["gate.yaml:4:", "HOST:PORT", "'localhost'"]),
-    "listen port 70000": (MINIMAL + "listen: a:70000\n", ["gate.yaml:4:", "listen", "65535", "'a:70000'"]),
-    "listen port below 0": (MINIMAL + "listen: a:-1\n", ["gate.yaml:4:", "listen", "65535", "'a:-1'"]),
-    "listen bare IPv6": (MINIMAL + "listen: ::1:80\n", ["gate.yaml:4:", "listen", "[::1]:", "'::1:80'"]),
-    "listen bad IPv6": (MINIMAL + "listen: '[::g]:80'\n", ["gate.yaml:4:", "listen", "'[::g]:80'"]),
-    "listen bad IPv4": (MINIMAL + "listen: 256.0.0.1:80\n", ["gate.yaml:4:", "listen", "'256.0.0.1:80'"]),
-    "listen long socket": (
-        MINIMAL + f"listen: 'unix:/{'é' * 60}'\n",
-        ["gate.yaml:4:", "listen", "unix:/PATH", "at most 107 bytes"],
-    ),
-    "listen null": (MINIMAL + "listen: null\n", ["gate.yaml:4:", "listen", "HOST:PORT", "null"]),
-    "listen sexagesimal": (MINIMAL + "listen: 1:30\n", ["gate.yaml:4:", "listen", "HOST:PORT", "'1:30'"]),
-    "admin port 70000": (MINIMAL + "admin: {listen: 'a:70000'}\n", ["gate.yaml:4:", "admin.listen", "65535"]),
-    "traces without endpoint": (MINIMAL + "traces: {}\n", ["gate.yaml:4:", "traces", "required key endpoint"]),
-    "traces to no URL": (
-        MINIMAL + "traces: {endpoint: 'collector:4317'}\n",
-        ["gate.yaml:4:", "traces.endpoint", "http://", "'collector:4317'"],
-    ),
-    "traces to its own listener": (
-        MINIMAL + "traces: {endpoint: 'http://localhost:8080'}\n",
-        ["gate.yaml:4:", "traces.endpoint", "a collector", "where the gateway itself listens"],
-    ),
-    "switch of another word": (
-        MINIMAL + "log: {access: on the whole}\n",
-        ["gate.yaml:4:", "log.access", "true or false", "'on the whole'"],
-    ),
-    "format unknown": (MINIMAL + "log: {format: xml}\n", ["gate.yaml:4:", "log.format", "json, text", "'xml'"]),
     "its own listener": (
         MINIMAL.replace("3001", "8080"),
         ["gate.yaml:3:", "upstreams[0].url", "where the gateway itself listens", "'http://127.0.0.1:8080/mcp'"],
@@ -179,162 +112,139 @@ BAD: dict[str, tuple[str, list[str]]] = {
         MINIMAL + "listen: a:1\nadmin:\n  listen: a:1\n",
         ["gate.yaml:6:", "admin.listen", "a:1", "other than", "listen"],
     ),
-    "listen is default admin": (MINIMAL + "listen: 127.0.0.1:9090\n", ["gate.yaml:4:", "127.0.0.1:9090"]),
     # lists of names
     "allowed host with port": (
         MINIMAL + "allowed_hosts:\n- a\n- b:80\n",
         ["gate.yaml:6:", "allowed_hosts[1]", "without a port", "'b:80'"],
     ),
-    "allowed host a number": (
-        MINIMAL + "allowed_hosts: [80]\n",
-        ["gate.yaml:4:", "allowed_hosts[0]", "'80'"],
-    ),
-    "allowed host foreign letter": (
-        MINIMAL + "allowed_hosts: [\u212a]\n",
-        ["gate.yaml:4:", "allowed_hosts[0]"],
-    ),
-    "origin without scheme": (MINIMAL + "allowed_origins: [a.b]\n", ["gate.yaml:4:", "https://", "'a.b'"]),
-    "origin with path": (
-        MINIMAL + "allowed_origins: ['http://a/']\n",
-        ["gate.yaml:4:", "allowed_origins[0]"],
-    ),
-    "origin upper-case": (
-        MINIMAL + "allowed_origins: ['http://A']\n",
-        ["gate.yaml:4:", "lower case", "'http://A'"],
-    ),
-    "origin with default port": (
-        MINIMAL + "allowed_origins: ['https://a:443']\n",
-        ["gate.yaml:4:", "default port"],
-    ),
-    "origin null": (
-        MINIMAL + "allowed_origins: ['null']\n",
-        ["gate.yaml:4:", "allowed_origins[0]", "'null'"],
-    ),
     # tls, log
-    "tls without key": (MINIMAL + "tls: {certificate: a}\n", ["gate.yaml:4:", "tls", "required key", "key"]),
-    "tls without certificate": (MINIMAL + "tls: {key: a}\n", ["gate.yaml:4:", "tls", "certificate"]),
-    "tls key empty": (
-        MINIMAL + "tls: {certificate: a, key: ''}\n",
-        ["gate.yaml:4:", "tls.key", "file", "''"],
-    ),
     "level unknown": (
         MINIMAL + "log:\n  level: loud\n",
         ["gate.yaml:5:", "log.level", "debug, info, warning, error", "'loud'"],
     ),
-    "level a list": (MINIMAL + "log: {level: [info]}\n", ["gate.yaml:4:", "log.level", "debug", "a list"]),
     # upstreams
     "name upper-case": ("upstreams:\n- {name: A, url: 'http://a/'}\n", ["gate.yaml:2:", "a-z0-9", "'A'"]),
     "name empty": ("upstreams:\n- {name: '', url: 'http://a/'}\n", ["gate.yaml:2:", "a-z0-9", "''"]),
-    "name a number": (
-        "upstreams:\n- {name: 1, url: 'http://a/'}\n",
-        ["gate.yaml:2:", "text", "quotes", "'1'"],
-    ),
+    "name a number": ("upstreams:\n- {name: 1, url: 'http://a/'}\n", ["gate.yaml:2:", "text", "quotes", "'1'"]),
     "name twice": (
         "upstreams:\n- {name: a, url: 'http://a/'}\n- {name: a, url: 'http://b/', match: {host: b}}\n",
         ["gate.yaml:3:", "upstreams[1].name", "'a'", "upstreams[0]"],
     ),
-    "match of nothing twice": (
-        two("", ""),
-        ["gate.yaml:3:", "upstreams[1]", "upstreams[0]", "same requests"],
-    ),
+    "match of nothing twice": (two("", ""), ["gate.yaml:3:", "upstreams[1]", "upstreams[0]", "same requests"]),
     "match twice": (
         two(", match: {host: A.b, prefix: /x}", ", match: {prefix: /x, host: a.b}"),
         ["gate.yaml:3:", "upstreams[1].match", "'a.b'", "'/x'", "upstreams[0]", "same requests"],
     ),
-    "match host with port": (
-        upstream("match: {host: 'a:80'}"),
-        ["gate.yaml:4:", "match.host", "without a port"],
-    ),
-    "prefix relative": (upstream("match: {prefix: a}"), ["gate.yaml:4:", "match.prefix", "/research", "'a'"]),
-    "prefix root": (upstream("match: {prefix: /}"), ["gate.yaml:4:", "match.prefix", "'/'"]),
-    "prefix slash at end": (upstream("match: {prefix: /a/}"), ["gate.yaml:4:", "match.prefix", "'/a/'"]),
-    "prefix dots": (upstream("match: {prefix: /a/../b}"), ["gate.yaml:4:", "match.prefix", "'/a/../b'"]),
-    "prefix query": (upstream("match: {prefix: '/a?b'}"), ["gate.yaml:4:", "match.prefix", "'/a?"]),
-    "host a path": (
-        upstream("host: a/b"),
-        ["gate.yaml:4:", "upstreams[0].host", "upstream, preserve", "'a/b'"],
-    ),
-    "host port 0": (upstream("host: a:0"), ["gate.yaml:4:", "upstreams[0].host", "65535", "'a:0'"]),
-    "host port 70000": (
-        upstream("host: a:70000"),
-        ["gate.yaml:4:", "upstreams[0].host", "65535", "'a:70000'"],
-    ),
-    "identity header": (
-        upstream("identity_headers: ['a b']"),
-        ["gate.yaml:4:", "identity_headers[0]", "'a b'"],
-    ),
-    "identity of nothing": (upstream("identity_headers: []"), ["gate.yaml:4:", "identity_headers", "at least one"]),
-    "added header": (
-        upstream("add_headers: [via, x]"),
-        ["gate.yaml:4:", "add_headers[1]", "x-forwarded, forwarded, via", "'x'"],
-    ),
     # numbers
     "page_size 0": (MINIMAL + "index:\n  page_size: 0\n", ["gate.yaml:5:", "index.page_size", "from 1 to", "'0'"]),
-    "page_size text": (
-        MINIMAL + "index: {page_size: x}\n",
-        ["gate.yaml:4:", "index.page_size", "a whole number", "'x'"],
+}
+# Each: line 4 of the file, and what the message must contain beside that place.
+BAD_LINES: dict[str, tuple[str, list[str]]] = {
+    # the document
+    "control character": ("# \x07", ["not YAML"]),
+    "foreign tag of a mapping": ("log: !x {level: info}", ["log", "tag", "!x"]),
+    # keys
+    "unknown key like no other": ("zzz: 1", ["zzz", "unknown key", "listen, tls"]),
+    "number as key": ("1: x", ["1:", "unknown key"]),
+    # shapes
+    "section null": ("index:", ["index", "mapping", "null"]),
+    "section a list": ("log: [info]", ["log", "mapping", "a list"]),
+    "hosts not a list": ("allowed_hosts: a", ["allowed_hosts", "list", "'a'"]),
+    "listen a mapping": ("listen: {host: a}", ["listen", "HOST:PORT", "a mapping"]),
+    # the store
+    "store without url": ("store: {timeout: 1s}", ["store", "required key url"]),
+    "store of another kind": ("store: {url: 'http://a'}", ["store.url", "redis://", "'http://a'"]),
+    "store without host": ("store: {url: 'redis://:1'}", ["store.url", "a host", "'redis://:1'"]),
+    "store with a query": ("store: {url: 'redis://a?db=1'}", ["store.url", "/NUMBER", "'redis://a?...'"]),
+    "store with a secret": ("store: {url: 'redis://u:pw@a:x'}", ["store.url", "'redis://...a:x'"]),
+    "store with a password in need of encoding": (
+        "store: {url: 'redis://u:p[w@a'}",
+        ["store.url", "percent-encoded", "'redis://...a'"],
     ),
-    "page_size true": (MINIMAL + "index: {page_size: yes}\n", ["gate.yaml:4:", "a whole number", "'yes'"]),
-    "page_size fraction": (MINIMAL + "index: {page_size: 1.5}\n", ["gate.yaml:4:", "a whole number", "'1.5'"]),
-    "page_size huge": (MINIMAL + f"index: {{page_size: {'9' * 99}}}\n", ["gate.yaml:4:", "to 1000000000"]),
-    "page_size endless": (
-        MINIMAL + f"index: {{page_size: {'9' * 5000}}}\n",
-        ["gate.yaml:4:", "index.page_size"],
+    "store that nobody may wait for": ("store: {url: 'redis://a', timeout: 0}", ["store.timeout", "more than 0"]),
+    # addresses
+    "listen a port": ("listen: 8080", ["listen", "HOST:PORT", "'8080'"]),
+    "listen without host": ("listen: :8080", ["listen", "HOST:PORT", "':8080'"]),
+    "listen without port": ("listen: localhost", ["HOST:PORT", "'localhost'"]),
+    "listen port 70000": ("listen: a:70000", ["listen", "65535", "'a:70000'"]),
+    "listen port below 0": ("listen: a:-1", ["listen", "65535", "'a:-1'"]),
+    "listen bare IPv6": ("listen: ::1:80", ["listen", "[::1]:", "'::1:80'"]),
+    "listen bad IPv6": ("listen: '[::g]:80'", ["listen", "'[::g]:80'"]),
+    "listen bad IPv4": ("listen: 256.0.0.1:80", ["listen", "'256.0.0.1:80'"]),
+    "listen long socket": (f"listen: 'unix:/{'é' * 60}'", ["listen", "unix:/PATH", "at most 107 bytes"]),
+    "listen null": ("listen: null", ["listen", "HOST:PORT", "null"]),
+    "listen sexagesimal": ("listen: 1:30", ["listen", "HOST:PORT", "'1:30'"]),
+    "admin port 70000": ("admin: {listen: 'a:70000'}", ["admin.listen", "65535"]),
+    "traces without endpoint": ("traces: {}", ["traces", "required key endpoint"]),
+    "traces to no URL": ("traces: {endpoint: 'collector:4317'}", ["traces.endpoint", "http://", "'collector:4317'"]),
+    "traces to its own listener": (
+        "traces: {endpoint: 'http://localhost:8080'}",
+        ["traces.endpoint", "a collector", "where the gateway itself listens"],
     ),
-    "requests_max 0": (
-        upstream("requests_max: 0"),
-        ["gate.yaml:4:", "upstreams[0].requests_max", "from 1", "'0'"],
-    ),
-    "connections_max": (
-        MINIMAL + "limits: {connections_max: -1}\n",
-        ["gate.yaml:4:", "connections_max", "'-1'"],
-    ),
-    "duration bare": (MINIMAL + "index: {max_age: 5}\n", ["gate.yaml:4:", "max_age", "ms, s, m or h", "'5'"]),
-    "duration negative": (MINIMAL + "index: {max_age: -1s}\n", ["gate.yaml:4:", "max_age", "500ms", "'-1s'"]),
-    "duration word": (MINIMAL + "index: {max_age: soon}\n", ["gate.yaml:4:", "max_age", "500ms", "'soon'"]),
-    "duration of days": (MINIMAL + "index: {max_age: 1d}\n", ["gate.yaml:4:", "ms, s, m or h", "'1d'"]),
-    "duration false": (MINIMAL + "index: {max_age: no}\n", ["gate.yaml:4:", "max_age", "500ms", "'no'"]),
-    "duration infinite": (
-        MINIMAL + "index: {max_age: .inf}\n",
-        ["gate.yaml:4:", "max_age", "500ms", "'.inf'"],
-    ),
-    "duration above a year": (
-        MINIMAL + "index: {max_age: 99999999h}\n",
-        ["gate.yaml:4:", "max_age", "at most a year (8760h)", "'99999999h'"],
-    ),
-    "duration null": (MINIMAL + "index: {max_age: }\n", ["gate.yaml:4:", "max_age", "500ms", "null"]),
-    "duration zero": (
-        upstream("connect_timeout: 0s"),
-        ["gate.yaml:4:", "connect_timeout", "more than 0", "'0s'"],
-    ),
-    "size 0": (
-        MINIMAL + "limits: {header_bytes_max: 0}\n",
-        ["gate.yaml:4:", "limits.header_bytes_max", "64KiB", "'0'"],
-    ),
-    "size negative": (MINIMAL + "limits: {header_bytes_max: -1}\n", ["gate.yaml:4:", "64KiB", "'-1'"]),
-    "size unit": (
-        MINIMAL + "limits: {header_bytes_max: 4M}\n",
-        ["gate.yaml:4:", "B, KB, MB, GB", "KiB", "'4M'"],
-    ),
-    "size fraction": (MINIMAL + "limits: {header_bytes_max: 1.5}\n", ["gate.yaml:4:", "64KiB", "'1.5'"]),
+    "switch of another word": ("log: {access: on the whole}", ["log.access", "true or false", "'on the whole'"]),
+    "format unknown": ("log: {format: xml}", ["log.format", "json, text", "'xml'"]),
+    "listen is default admin": ("listen: 127.0.0.1:9090", ["127.0.0.1:9090"]),
+    # lists of names
+    "allowed host a number": ("allowed_hosts: [80]", ["allowed_hosts[0]", "'80'"]),
+    "allowed host foreign letter": ("allowed_hosts: [\u212a]", ["allowed_hosts[0]"]),
+    "origin without scheme": ("allowed_origins: [a.b]", ["https://", "'a.b'"]),
+    "origin with path": ("allowed_origins: ['http://a/']", ["allowed_origins[0]"]),
+    "origin upper-case": ("allowed_origins: ['http://A']", ["lower case", "'http://A'"]),
+    "origin with default port": ("allowed_origins: ['https://a:443']", ["default port"]),
+    "origin null": ("allowed_origins: ['null']", ["allowed_origins[0]", "'null'"]),
+    # tls, log
+    "tls without key": ("tls: {certificate: a}", ["tls", "required key", "key"]),
+    "tls without certificate": ("tls: {key: a}", ["tls", "certificate"]),
+    "tls key empty": ("tls: {certificate: a, key: ''}", ["tls.key", "file", "''"]),
+    "level a list": ("log: {level: [info]}", ["log.level", "debug", "a list"]),
+    # numbers
+    "page_size text": ("index: {page_size: x}", ["index.page_size", "a whole number", "'x'"]),
+    "page_size true": ("index: {page_size: yes}", ["a whole number", "'yes'"]),
+    "page_size fraction": ("index: {page_size: 1.5}", ["a whole number", "'1.5'"]),
+    "page_size huge": (f"index: {{page_size: {'9' * 99}}}", ["to 1000000000"]),
+    "page_size endless": (f"index: {{page_size: {'9' * 5000}}}", ["index.page_size"]),
+    "connections_max": ("limits: {connections_max: -1}", ["connections_max", "'-1'"]),
+    "duration bare": ("index: {max_age: 5}", ["max_age", "ms, s, m or h", "'5'"]),
+    "duration negative": ("index: {max_age: -1s}", ["max_age", "500ms", "'-1s'"]),
+    "duration word": ("index: {max_age: soon}", ["max_age", "500ms", "'soon'"]),
+    "duration of days": ("index: {max_age: 1d}", ["ms, s, m or h", "'1d'"]),
+    "duration false": ("index: {max_age: no}", ["max_age", "500ms", "'no'"]),
+    "duration infinite": ("index: {max_age: .inf}", ["max_age", "500ms", "'.inf'"]),
+    "duration above a year": ("index: {max_age: 99999999h}", ["max_age", "at most a year (8760h)", "'99999999h'"]),
+    "duration null": ("index: {max_age: }", ["max_age", "500ms", "null"]),
+    "size 0": ("limits: {header_bytes_max: 0}", ["limits.header_bytes_max", "64KiB", "'0'"]),
+    "size negative": ("limits: {header_bytes_max: -1}", ["64KiB", "'-1'"]),
+    "size unit": ("limits: {header_bytes_max: 4M}", ["B, KB, MB, GB", "KiB", "'4M'"]),
+    "size fraction": ("limits: {header_bytes_max: 1.5}", ["64KiB", "'1.5'"]),
     # With less, nothing could be relayed, or every peer would seem to have stopped.
     "memory that holds no index": (
-        MINIMAL + "index: {memory_bytes_max: 4095}\n",
-        ["gate.yaml:4:", "index.memory_bytes_max", "1MiB or more", "'4095'"],
+        "index: {memory_bytes_max: 4095}",
+        ["index.memory_bytes_max", "1MiB or more", "'4095'"],
     ),
-    "a head without room": (
-        MINIMAL + "limits: {header_bytes_max: 1023B}\n",
-        ["gate.yaml:4:", "limits.header_bytes_max", "from 1KiB", "'1023B'"],
-    ),
-    "no time to stop": (
-        MINIMAL + "limits: {stall_timeout: 999ms}\n",
-        ["gate.yaml:4:", "limits.stall_timeout", "1s or more", "'999ms'"],
-    ),
-    "size beyond all": (
-        MINIMAL + "index: {memory_bytes_max: 2000GiB}\n",
-        ["gate.yaml:4:", "1024GiB", "'2000GiB'"],
-    ),
+    "a head without room": ("limits: {header_bytes_max: 1023B}", ["limits.header_bytes_max", "from 1KiB", "'1023B'"]),
+    "no time to stop": ("limits: {stall_timeout: 999ms}", ["limits.stall_timeout", "1s or more", "'999ms'"]),
+    "size beyond all": ("index: {memory_bytes_max: 2000GiB}", ["1024GiB", "'2000GiB'"]),
 }
+# The same of a line of the upstream.
+BAD_LINES_OF_UPSTREAM: dict[str, tuple[str, list[str]]] = {
+    "merge key": ("<<: {}", ["upstreams[0].<<", "unknown key"]),
+    "match host with port": ("match: {host: 'a:80'}", ["match.host", "without a port"]),
+    "prefix relative": ("match: {prefix: a}", ["match.prefix", "/research", "'a'"]),
+    "prefix root": ("match: {prefix: /}", ["match.prefix", "'/'"]),
+    "prefix slash at end": ("match: {prefix: /a/}", ["match.prefix", "'/a/'"]),
+    "prefix dots": ("match: {prefix: /a/../b}", ["match.prefix", "'/a/../b'"]),
+    "prefix query": ("match: {prefix: '/a?b'}", ["match.prefix", "'/a?"]),
+    "host a path": ("host: a/b", ["upstreams[0].host", "upstream, preserve", "'a/b'"]),
+    "host port 0": ("host: a:0", ["upstreams[0].host", "65535", "'a:0'"]),
+    "host port 70000": ("host: a:70000", ["upstreams[0].host", "65535", "'a:70000'"]),
+    "identity header": ("identity_headers: ['a b']", ["identity_headers[0]", "'a b'"]),
+    "identity of nothing": ("identity_headers: []", ["identity_headers", "at least one"]),
+    "added header": ("add_headers: [via, x]", ["add_headers[1]", "x-forwarded, forwarded, via", "'x'"]),
+    "requests_max 0": ("requests_max: 0", ["upstreams[0].requests_max", "from 1", "'0'"]),
+    "duration zero": ("connect_timeout: 0s", ["connect_timeout", "more than 0", "'0s'"]),
+}
+BAD |= {name: (f"{MINIMAL}{line}\n", ["gate.yaml:4:", *parts]) for name, (line, parts) in BAD_LINES.items()}
+BAD |= {name: (upstream(line), ["gate.yaml:4:", *parts]) for name, (line, parts) in BAD_LINES_OF_UPSTREAM.items()}
 BAD_URLS = [
     *("", "a", "127.0.0.1:3001/mcp", "/mcp", "ftp://a/", "http:///mcp", "http://", "http:a", "http://:80/"),
 ]

@@ -58,8 +58,8 @@ async def run(options: Options) -> list[Table]:
         child(others, "upstream") as upstream,
         child(others, "load") as load,
         redis() as url,
-        gateway(core, upstream.url, {}) as one,
-        gateway(core, upstream.url, {}, store=url) as two,
+        gateway(core, upstream.url) as one,
+        gateway(core, upstream.url, store=url) as two,
     ):
         ways = [Way(WITHOUT, one.url, one.pid), Way(WITH, two.url, two.pid)]
         for number in range(options.rounds):

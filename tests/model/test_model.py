@@ -3,34 +3,8 @@
 500 histories here, always the same ones where PYTHONHASHSEED is 0; `make fuzz` plays 20,000, and any number from any
 seed. A violation names its rule and shows the smallest history that breaks it, which `test_found.py` then keeps.
 
-That it can fail is proved by 23 faults put into the gateway on purpose (`wilful.py`), each found by one of these
-histories or of those in `test_found.py`:
-
-| fault | what it breaks most often |
-|---|---|
-| the page where new tasks appear is never looked at | late |
-| of the live tasks only those that work are asked for | stale |
-| what was found to be gone is not remembered as gone | failed |
-| a report confirms a task from when it came, not from when it was asked for | backwards |
-| a crawl confirms all tasks from when it ended, not from when it began | as of |
-| full_crawl_interval is ignored | deleted |
-| notifications are not observed | missing |
-| a report replaces what is known, though it be older | backwards |
-| of two reports of one instant the one that came last is believed | backwards |
-| of two reports the one with the later timestamp is believed, though the other was asked for later | backwards |
-| an older report replaces a final state | backwards |
-| what several queries wait for ends with the first of them that leaves | failed |
-| a session has a place before its caller was answered, and keeps it when he is refused | missing |
-| the response to a request that was not read, or is unknown, says nothing | missing |
-| a response with NaN is not read | missing |
-| a task that passed with NaN is shown with null, and not asked for | content |
-| a response that is no UTF-8 is not read | missing |
-| a task that passed with bytes that are no UTF-8 is shown with U+FFFD, and not asked for | content |
-| a response behind a byte order mark is not read | missing |
-| a response that is no JSON puts nothing in doubt | backwards |
-| a 403 drops the index, whatever was asked for | missing |
-| a 403 hides nothing | refused |
-| a 429 drops the index | missing |
+That it can fail is proved by the faults of `wilful.py`, each found by one of these histories or of those in
+`test_found.py`.
 """
 
 from typing import ClassVar

@@ -6,7 +6,9 @@ Always: each test is named for what must hold, in whatever moment the store fail
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator
-from typing import Final
+from functools import wraps
+from inspect import signature
+from typing import Any, Final
 from unittest.mock import patch
 
 import pytest
@@ -116,179 +118,170 @@ def play(scenario: Callable[[Rig], Awaitable[None]]) -> None:
     loop.close()
 
 
+def on_a_clock_of_its_own(scenario: Callable[..., Awaitable[None]]) -> Callable[..., None]:
+    """A test that plays a scenario; its parameters are those of the scenario, but for the rig."""
+
+    @wraps(scenario)
+    def test(**given: Any) -> None:
+        play(lambda rig: scenario(rig, **given))
+
+    asked = signature(scenario)
+    test.__signature__ = asked.replace(parameters=list(asked.parameters.values())[1:])  # type: ignore[attr-defined]
+    del test.__dict__["__wrapped__"]
+    return test
+
+
 # ---- what an outage must not lose ----
 
 
 @pytest.mark.parametrize("state", ["killed", "stopped", "full"])
-def test_what_ends_while_the_store_fails_is_told_when_it_is_back(state: str) -> None:
-    async def scenario(rig: Rig) -> None:
-        await rig.start()
-        rig.see("t-1", "t-2")
-        await asyncio.sleep(1)
-        await rig.outage(state, lambda: rig.lose("t-1"), rig.sessions.open(KEY).lose_many)
-        assert sorted(rig.entries()) == sorted([there("t-2"), told.of_gone("t-1"), told.DOUBT])
-        await rig.outage(state, lambda: rig.sessions.drop_all(KEY))
-        assert not rig.redis.sets
-
-    play(scenario)
+@on_a_clock_of_its_own
+async def test_what_ends_while_the_store_fails_is_told_when_it_is_back(rig: Rig, state: str) -> None:
+    await rig.start()
+    rig.see("t-1", "t-2")
+    await asyncio.sleep(1)
+    await rig.outage(state, lambda: rig.lose("t-1"), rig.sessions.open(KEY).lose_many)
+    assert sorted(rig.entries()) == sorted([there("t-2"), told.of_gone("t-1"), told.DOUBT])
+    await rig.outage(state, lambda: rig.sessions.drop_all(KEY))
+    assert not rig.redis.sets
 
 
-def test_asking_for_tasks_that_never_were_displaces_nothing_that_a_failing_store_must_hear_of() -> None:
+@on_a_clock_of_its_own
+async def test_asking_for_tasks_that_never_were_displaces_nothing_that_a_failing_store_must_hear_of(rig: Rig) -> None:
     """Any stranger can ask his server for any id. 10,001 of them made it forget that another's tasks were in doubt."""
 
     def many() -> None:
-        rig_of[0].sessions.open(KEY).lose_many()
-        stranger = rig_of[0].sessions.open(KEY._replace(session=b"a stranger's"))
-        now = rig_of[0].loop.time()
+        rig.sessions.open(KEY).lose_many()
+        stranger = rig.sessions.open(KEY._replace(session=b"a stranger's"))
+        now = rig.loop.time()
         for number in range(10_001):
             stranger.take(Observation([], gone=[f"never-{number}"]), now, now)
 
-    rig_of: list[Rig] = []
-
-    async def scenario(rig: Rig) -> None:
-        rig_of.append(rig)
-        await rig.start()
-        rig.see("t-1")
-        await asyncio.sleep(1)
-        await rig.outage("killed", many)
-        name = rig.store._names.of_entries(KEY)
-        assert name is not None and set(rig.redis.sets[name.encode()]) == {there("t-1"), told.DOUBT}
-
-    play(scenario)
+    await rig.start()
+    rig.see("t-1")
+    await asyncio.sleep(1)
+    await rig.outage("killed", many)
+    name = rig.store._names.of_entries(KEY)
+    assert name is not None and set(rig.redis.sets[name.encode()]) == {there("t-1"), told.DOUBT}
 
 
-def test_a_store_that_was_emptied_learns_again_what_is_gone() -> None:
-    async def scenario(rig: Rig) -> None:
-        await rig.start()
-        rig.see("t-1", "t-2")
-        rig.lose("t-1")
-        await asyncio.sleep(1)
-        rig.redis.sets.clear()
-        rig.redis.values.clear()
-        await asyncio.sleep(BACK_S)
-        assert sorted(rig.entries()) == sorted([there("t-2"), told.of_gone("t-1")])
-
-    play(scenario)
+@on_a_clock_of_its_own
+async def test_a_store_that_was_emptied_learns_again_what_is_gone(rig: Rig) -> None:
+    await rig.start()
+    rig.see("t-1", "t-2")
+    rig.lose("t-1")
+    await asyncio.sleep(1)
+    rig.redis.sets.clear()
+    rig.redis.values.clear()
+    await asyncio.sleep(BACK_S)
+    assert sorted(rig.entries()) == sorted([there("t-2"), told.of_gone("t-1")])
 
 
-def test_too_much_at_once_while_all_is_told_is_told_again() -> None:
-    async def scenario(rig: Rig) -> None:
-        numbers = list(range(30_000))
-        tellings = 0
+@on_a_clock_of_its_own
+async def test_too_much_at_once_while_all_is_told_is_told_again(rig: Rig) -> None:
+    numbers = list(range(30_000))
+    tellings = 0
 
-        def tell_all() -> Iterator[None]:
-            nonlocal tellings
-            tellings += 1
-            rig.store.add(KEY, [b"first"])
-            yield
-            if tellings == 1:
-                rig.store.add(KEY, [b"%d" % number for number in numbers])
-            yield
+    def tell_all() -> Iterator[None]:
+        nonlocal tellings
+        tellings += 1
+        rig.store.add(KEY, [b"first"])
+        yield
+        if tellings == 1:
+            rig.store.add(KEY, [b"%d" % number for number in numbers])
+        yield
 
-        await rig.start(tell_all)
-        await asyncio.sleep(BACK_S)
-        assert rig.store.is_up
-        assert tellings == 2
-        assert rig.entries() == [b"first"]
-
-    play(scenario)
+    await rig.start(tell_all)
+    await asyncio.sleep(BACK_S)
+    assert rig.store.is_up
+    assert tellings == 2
+    assert rig.entries() == [b"first"]
 
 
-def test_many_sessions_are_told_in_few_batches() -> None:
-    async def scenario(rig: Rig) -> None:
-        await rig.start()
-        keys = [KEY._replace(session=b"%d" % number) for number in range(300)]
-        for key in keys:
-            rig.see("t-1", key=key)
-        before = rig.redis.batches
-        await rig.outage("wiped")
-        assert len(rig.redis.sets) == len(keys)
-        assert rig.redis.batches - before < len(keys) / 10
-
-    play(scenario)
+@on_a_clock_of_its_own
+async def test_many_sessions_are_told_in_few_batches(rig: Rig) -> None:
+    await rig.start()
+    keys = [KEY._replace(session=b"%d" % number) for number in range(300)]
+    for key in keys:
+        rig.see("t-1", key=key)
+    before = rig.redis.batches
+    await rig.outage("wiped")
+    assert len(rig.redis.sets) == len(keys)
+    assert rig.redis.batches - before < len(keys) / 10
 
 
-def test_entries_in_use_are_kept_for_as_long_as_a_reload_says() -> None:
-    async def scenario(rig: Rig) -> None:
-        await rig.start()
-        rig.see("t-1")
-        await asyncio.sleep(1)
-        rig.store.serves([upstream("a")], DAY_S, 2 * rig.index.idle_timeout)
-        await asyncio.sleep(BACK_S)
-        [expires_at] = [at for key, at in rig.redis._expires.items() if key in rig.redis.sets]
-        assert expires_at - rig.loop.time() > rig.index.idle_timeout
-
-    play(scenario)
+@on_a_clock_of_its_own
+async def test_entries_in_use_are_kept_for_as_long_as_a_reload_says(rig: Rig) -> None:
+    await rig.start()
+    rig.see("t-1")
+    await asyncio.sleep(1)
+    rig.store.serves([upstream("a")], DAY_S, 2 * rig.index.idle_timeout)
+    await asyncio.sleep(BACK_S)
+    [expires_at] = [at for key, at in rig.redis._expires.items() if key in rig.redis.sets]
+    assert expires_at - rig.loop.time() > rig.index.idle_timeout
 
 
-def test_an_upstream_that_a_reload_has_taken_away_has_no_part_in_the_store() -> None:
-    async def scenario(rig: Rig) -> None:
-        await rig.start()
-        rig.see("t-1")
-        rig.store.serves([upstream("renamed")], DAY_S, rig.index.idle_timeout)
-        rig.see("t-2")
-        rig.sessions.drop_all(KEY)
-        assert await rig.store.read(KEY, 0) is None
-        await rig.outage("killed", lambda: rig.see("t-3"))
-
-    play(scenario)
+@on_a_clock_of_its_own
+async def test_an_upstream_that_a_reload_has_taken_away_has_no_part_in_the_store(rig: Rig) -> None:
+    await rig.start()
+    rig.see("t-1")
+    rig.store.serves([upstream("renamed")], DAY_S, rig.index.idle_timeout)
+    rig.see("t-2")
+    rig.sessions.drop_all(KEY)
+    assert await rig.store.read(KEY, 0) is None
+    await rig.outage("killed", lambda: rig.see("t-3"))
 
 
-def test_an_address_that_cannot_be_read_holds_no_start_up() -> None:
-    async def scenario(rig: Rig) -> None:
-        rig.store = rig.store_at(config.StoreSettings(url="redis://:a[b@127.0.0.1"))
-        async with asyncio.timeout(1):
-            await rig.store.start(rig.sessions.tell_all)
-        assert rig.failures == ["unreachable"]
-
-    play(scenario)
+@on_a_clock_of_its_own
+async def test_an_address_that_cannot_be_read_holds_no_start_up(rig: Rig) -> None:
+    rig.store = rig.store_at(config.StoreSettings(url="redis://:a[b@127.0.0.1"))
+    async with asyncio.timeout(1):
+        await rig.store.start(rig.sessions.tell_all)
+    assert rig.failures == ["unreachable"]
 
 
 # ---- a store that is slow ----
 
 
-def test_nobody_waits_for_a_store_that_answers_late_again_and_again() -> None:
-    async def scenario(rig: Rig) -> None:
-        await rig.start()
-        rig.redis.delay_s = 0.3
-        waited = 0
-        for _ in range(40):
-            began = rig.loop.time()
-            assert await rig.store.read(KEY, 0) is None
-            waited += rig.loop.time() > began
-            await asyncio.sleep(0.37)
-        assert rig.store.state is StoreState.SLOW
-        assert rig.failures == ["slow"] * waited
-        assert waited < 5
-        rig.store.add(KEY, [b"one"])
-        await asyncio.sleep(1)
-        assert rig.entries() == [b"one"], "it takes in what it is told"
-        rig.redis.delay_s = 0
-        await asyncio.sleep(1)
-        assert rig.store.is_up
-        assert await rig.store.read(KEY, 0) is not None
-
-    play(scenario)
+@on_a_clock_of_its_own
+async def test_nobody_waits_for_a_store_that_answers_late_again_and_again(rig: Rig) -> None:
+    await rig.start()
+    rig.redis.delay_s = 0.3
+    waited = 0
+    for _ in range(40):
+        began = rig.loop.time()
+        assert await rig.store.read(KEY, 0) is None
+        waited += rig.loop.time() > began
+        await asyncio.sleep(0.37)
+    assert rig.store.state is StoreState.SLOW
+    assert rig.failures == ["slow"] * waited
+    assert waited < 5
+    rig.store.add(KEY, [b"one"])
+    await asyncio.sleep(1)
+    assert rig.entries() == [b"one"], "it takes in what it is told"
+    rig.redis.delay_s = 0
+    await asyncio.sleep(1)
+    assert rig.store.is_up
+    assert await rig.store.read(KEY, 0) is not None
 
 
-def test_part_of_an_answer_is_taken_in_and_the_rest_is_asked_for_again() -> None:
-    async def scenario(rig: Rig) -> None:
-        await rig.start()
-        rig.put(*(there(f"t-{number}") for number in range(READ_AT_ONCE + 1)))
-        session = rig.sessions.open(KEY)
-        rig.redis.delay_s = 0.06  # the second part comes too late
-        await rig.sessions.catch_up(session)
-        assert len(session.known.notes) == READ_AT_ONCE
-        assert rig.sessions.is_behind(session)
-        rig.redis.delay_s = 0
-        await rig.sessions.catch_up(session)
-        assert len(session.known.notes) == READ_AT_ONCE + 1
-        assert not rig.sessions.is_behind(session)
-
-    play(scenario)
+@on_a_clock_of_its_own
+async def test_part_of_an_answer_is_taken_in_and_the_rest_is_asked_for_again(rig: Rig) -> None:
+    await rig.start()
+    rig.put(*(there(f"t-{number}") for number in range(READ_AT_ONCE + 1)))
+    session = rig.sessions.open(KEY)
+    rig.redis.delay_s = 0.06  # the second part comes too late
+    await rig.sessions.catch_up(session)
+    assert len(session.known.notes) == READ_AT_ONCE
+    assert rig.sessions.is_behind(session)
+    rig.redis.delay_s = 0
+    await rig.sessions.catch_up(session)
+    assert len(session.known.notes) == READ_AT_ONCE + 1
+    assert not rig.sessions.is_behind(session)
 
 
-def test_others_get_their_turn_while_entries_are_taken_in() -> None:
+@on_a_clock_of_its_own
+async def test_others_get_their_turn_while_entries_are_taken_in(rig: Rig) -> None:
     async def turns(rig: Rig, entries: int) -> int:
         """How often others got theirs while so many entries were read and taken in."""
         rig.put(*(there(f"t-{number}") for number in range(entries)))
@@ -299,97 +292,84 @@ def test_others_get_their_turn_while_entries_are_taken_in() -> None:
         assert len(session.known.notes) == entries
         return select.call_count
 
-    async def scenario(rig: Rig) -> None:
-        await rig.start()
-        few = await turns(rig, 1)
-        assert await turns(rig, READ_AT_ONCE - 1) >= few + 5
-
-    play(scenario)
+    await rig.start()
+    few = await turns(rig, 1)
+    assert await turns(rig, READ_AT_ONCE - 1) >= few + 5
 
 
 # ---- what counts ----
 
 
-def test_what_is_told_to_a_store_whose_clock_is_behind_is_heard() -> None:
-    async def scenario(rig: Rig) -> None:
-        await rig.start()
-        session = rig.sessions.open(KEY)
-        rig.put(*map(there, ("t-1", "t-2", "t-3")))
-        await rig.sessions.catch_up(session)
-        await rig.outage("wiped")
-        rig.put(there("t-4"))
-        await rig.sessions.catch_up(session)
-        assert "t-4" in session.known.notes.hinted
-
-    play(scenario)
+@on_a_clock_of_its_own
+async def test_what_is_told_to_a_store_whose_clock_is_behind_is_heard(rig: Rig) -> None:
+    await rig.start()
+    session = rig.sessions.open(KEY)
+    rig.put(*map(there, ("t-1", "t-2", "t-3")))
+    await rig.sessions.catch_up(session)
+    await rig.outage("wiped")
+    rig.put(there("t-4"))
+    await rig.sessions.catch_up(session)
+    assert "t-4" in session.known.notes.hinted
 
 
-def test_a_value_that_comes_after_the_session_was_cleared_says_nothing() -> None:
-    async def scenario(rig: Rig) -> None:
-        await rig.start()
-        name = rig.store._names.of_value(KEY)
-        assert name is not None
-        rig.redis.values[name.encode()] = b'{"v":1,"filtered":false,"methods":[]}'
-        session = rig.sessions.open(KEY)
-        work = asyncio.ensure_future(rig.sessions.catch_up(session))
-        await asyncio.sleep(WIRE_S)
-        session.clear(rig.loop.time())
-        await work
-        assert rig.sessions.servers.get(KEY) is None
-
-    play(scenario)
+@on_a_clock_of_its_own
+async def test_a_value_that_comes_after_the_session_was_cleared_says_nothing(rig: Rig) -> None:
+    await rig.start()
+    name = rig.store._names.of_value(KEY)
+    assert name is not None
+    rig.redis.values[name.encode()] = b'{"v":1,"filtered":false,"methods":[]}'
+    session = rig.sessions.open(KEY)
+    work = asyncio.ensure_future(rig.sessions.catch_up(session))
+    await asyncio.sleep(WIRE_S)
+    session.clear(rig.loop.time())
+    await work
+    assert rig.sessions.servers.get(KEY) is None
 
 
-def test_a_task_that_comes_back_and_goes_again_is_told_each_time() -> None:
-    async def scenario(rig: Rig) -> None:
-        await rig.start()
-        rig.lose("known elsewhere")
+@on_a_clock_of_its_own
+async def test_a_task_that_comes_back_and_goes_again_is_told_each_time(rig: Rig) -> None:
+    await rig.start()
+    rig.lose("known elsewhere")
+    await asyncio.sleep(1)
+    rig.see("t-1")
+    for _ in range(2):
+        rig.see("t-2")
+        rig.lose("t-2")
         await asyncio.sleep(1)
-        rig.see("t-1")
-        for _ in range(2):
-            rig.see("t-2")
-            rig.lose("t-2")
-            await asyncio.sleep(1)
-            rig.see("t-3")
-            rig.lose("t-3")
-            await asyncio.sleep(1)
-            gone = [told.of_gone(i) for i in ("known elsewhere", "t-2", "t-3")]
-            assert rig.entries() == [gone[0], there("t-1"), *gone[1:]]
-
-    play(scenario)
-
-
-def test_a_session_that_ends_at_a_replica_that_never_had_it_is_forgotten() -> None:
-    async def scenario(rig: Rig) -> None:
-        await rig.start()
-        mark = set(rig.redis.values)
-        name = rig.store._names.of_value(KEY)
-        assert name is not None
-        rig.put(there("t-1"))
-        rig.redis.values[name.encode()] = b"{}"
-        rig.sessions.drop_all(KEY)
+        rig.see("t-3")
+        rig.lose("t-3")
         await asyncio.sleep(1)
-        assert not rig.redis.sets
-        assert set(rig.redis.values) == mark
-
-    play(scenario)
+        gone = [told.of_gone(i) for i in ("known elsewhere", "t-2", "t-3")]
+        assert rig.entries() == [gone[0], there("t-1"), *gone[1:]]
 
 
-def test_a_query_that_is_cancelled_while_it_waits_for_the_store_waits_no_longer() -> None:
-    async def scenario(rig: Rig) -> None:
-        await rig.start()
-        await rig.redis.become("stopped")
-        answerer = answer.Answerer(rig.sessions, rig.index, Metrics(), rig.loop.time)
-        query = jsonrpc.parse(b'{"jsonrpc":"2.0","id":7,"method":"tasks/list","params":{"status":["working"]}}')
-        cancel = jsonrpc.parse(b'{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":7}}')
-        assert query is not None and cancel is not None
-        began = rig.loop.time()
-        rig.sessions.request_ids.note(b"session", b"7")
-        work = asyncio.ensure_future(rig.sessions.learn(answerer, KEY, query))
-        await asyncio.sleep(WIRE_S)
-        answerer.cancel(KEY, b"session", cancel)
-        assert await work is None
-        assert rig.loop.time() - began < SETTINGS.timeout / 2
-        await rig.redis.become("well")
+@on_a_clock_of_its_own
+async def test_a_session_that_ends_at_a_replica_that_never_had_it_is_forgotten(rig: Rig) -> None:
+    await rig.start()
+    mark = set(rig.redis.values)
+    name = rig.store._names.of_value(KEY)
+    assert name is not None
+    rig.put(there("t-1"))
+    rig.redis.values[name.encode()] = b"{}"
+    rig.sessions.drop_all(KEY)
+    await asyncio.sleep(1)
+    assert not rig.redis.sets
+    assert set(rig.redis.values) == mark
 
-    play(scenario)
+
+@on_a_clock_of_its_own
+async def test_a_query_that_is_cancelled_while_it_waits_for_the_store_waits_no_longer(rig: Rig) -> None:
+    await rig.start()
+    await rig.redis.become("stopped")
+    answerer = answer.Answerer(rig.sessions, rig.index, Metrics(), rig.loop.time)
+    query = jsonrpc.parse(b'{"jsonrpc":"2.0","id":7,"method":"tasks/list","params":{"status":["working"]}}')
+    cancel = jsonrpc.parse(b'{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":7}}')
+    assert query is not None and cancel is not None
+    began = rig.loop.time()
+    rig.sessions.request_ids.note(b"session", b"7")
+    work = asyncio.ensure_future(rig.sessions.learn(answerer, KEY, query))
+    await asyncio.sleep(WIRE_S)
+    answerer.cancel(KEY, b"session", cancel)
+    assert await work is None
+    assert rig.loop.time() - began < SETTINGS.timeout / 2
+    await rig.redis.become("well")
