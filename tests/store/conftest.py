@@ -161,9 +161,10 @@ class Caller:
 class Fleet:
     """Replicas of one gateway before one server, with one store or none."""
 
-    def __init__(self, gateways: Gateways, upstream: Upstream, settings: Json) -> None:
+    def __init__(self, gateways: Gateways, upstream: Upstream, store: Store) -> None:
         self._gateways = gateways
-        self._settings = settings
+        self._store = store
+        self._settings: Json = {"store": {"url": store.url, "timeout": PATIENCE}}
         self.port = upstream.port
         self.server = Server()
 
@@ -182,13 +183,22 @@ class Fleet:
         async with self.replica(**changed) as one, self.replica(**changed) as other:
             yield one, other
 
+    @asynccontextmanager
+    async def pair_with_task(self, **changed: Any) -> AsyncIterator[tuple[Replica, Replica, Caller, str]]:
+        """Two replicas, a client of the first, and the id of a task that he made, of which the store knows."""
+        async with self.pair(**changed) as (one, other):
+            caller = await one.open()
+            made = await one.make(caller)
+            await known(self._store, 1)
+            yield one, other, caller, made
+
 
 @pytest.fixture
 async def fleet(tmp_path: Path, store: Store) -> AsyncIterator[Fleet]:
     """Gateways that share the store, before a server whose list omits all tasks."""
     with listening() as sock:
         upstream = Upstream(sock)
-        one = Fleet(Gateways(tmp_path), upstream, {"store": {"url": store.url, "timeout": PATIENCE}})
+        one = Fleet(Gateways(tmp_path), upstream, store)
 
         async def serve() -> None:
             for number in count(1):

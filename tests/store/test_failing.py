@@ -7,6 +7,7 @@ the other replica knows what it could not be told. How long anybody waits is pro
 
 import asyncio
 import logging
+import shlex
 import signal
 from collections.abc import Awaitable, Callable
 from functools import partial
@@ -25,12 +26,21 @@ from tests.store.conftest import Caller, Fleet, Replica, known
 Do = Callable[[Store], Awaitable[None]]
 
 
-async def stop(store: Store) -> None:
-    store.signal(signal.SIGSTOP)
+def signalled(number: signal.Signals) -> Do:
+    async def do(store: Store) -> None:
+        store.signal(number)
+
+    return do
 
 
-async def go_on(store: Store) -> None:
-    store.signal(signal.SIGCONT)
+def told(*commands: str) -> Do:
+    """It is told these commands, each of some words."""
+
+    async def do(store: Store) -> None:
+        for command in commands:
+            await store.run(*shlex.split(command))
+
+    return do
 
 
 async def kill(store: Store) -> None:
@@ -41,48 +51,19 @@ async def start(store: Store) -> None:
     store.start()
 
 
-async def fill(store: Store) -> None:
-    await store.run("CONFIG", "SET", "maxmemory", "1")
-
-
-async def make_room(store: Store) -> None:
-    await store.run("CONFIG", "SET", "maxmemory", "0")
-
-
-async def follow_another(store: Store) -> None:
-    """It is read-only, as the old primary is after a failover."""
-    await store.run("REPLICAOF", "127.0.0.1", "1")
-
-
-async def follow_nobody(store: Store) -> None:
-    await store.run("REPLICAOF", "NO", "ONE")
-
-
-async def refuse(store: Store) -> None:
-    await store.run("ACL", "SETUSER", "default", "-@all", "+acl")
-
-
-async def allow(store: Store) -> None:
-    await store.run("ACL", "SETUSER", "default", "+@all")
-
-
-async def lock(store: Store) -> None:
-    """It wants a password of every new connection."""
-    await store.run("CONFIG", "SET", "requirepass", "another")
-    await store.run("CLIENT", "KILL", "USER", "default")
-
-
-async def unlock(store: Store) -> None:
-    await store.run("CONFIG", "SET", "requirepass", "")
-
-
+stop, go_on = signalled(signal.SIGSTOP), signalled(signal.SIGCONT)
+# How it fails, and how it is well again. Read-only is the old primary after a failover; locked, it wants a password of
+# every new connection.
 FAILURES: Final[dict[str, tuple[Do, Do]]] = {
     "stopped": (stop, go_on),
     "dead, then empty": (kill, start),
-    "full": (fill, make_room),
-    "read-only": (follow_another, follow_nobody),
-    "refusing": (refuse, allow),
-    "locked": (lock, unlock),
+    "full": (told("CONFIG SET maxmemory 1"), told("CONFIG SET maxmemory 0")),
+    "read-only": (told("REPLICAOF 127.0.0.1 1"), told("REPLICAOF NO ONE")),
+    "refusing": (told("ACL SETUSER default -@all +acl"), told("ACL SETUSER default +@all")),
+    "locked": (
+        told("CONFIG SET requirepass another", "CLIENT KILL USER default"),
+        told("CONFIG SET requirepass ''"),
+    ),
 }
 
 
@@ -147,10 +128,7 @@ async def test_a_store_that_fails_loses_nothing_and_stops_nobody(
 @pytest.mark.parametrize("name", ["full", "read-only"])
 async def test_a_store_that_takes_nothing_in_is_still_read(name: str, fleet: Fleet, store: Store) -> None:
     fail, mend = FAILURES[name]
-    async with fleet.pair() as (one, other):
-        caller = await one.open()
-        made = await one.make(caller)
-        await known(store, 1)
+    async with fleet.pair_with_task() as (one, other, caller, made):
         await fail(store)
         for replica in (one, other):
             await replica.make(await replica.open("another"))
@@ -173,10 +151,7 @@ async def test_a_store_that_forgets_all_in_a_moment_is_told_all_again(fleet: Fle
 
 
 async def test_a_value_that_cannot_be_read_does_not_keep_the_store_from_taking_in(fleet: Fleet, store: Store) -> None:
-    async with fleet.pair() as (one, other):
-        caller = await one.open()
-        made = await one.make(caller)
-        await known(store, 1)
+    async with fleet.pair_with_task() as (_, other, caller, made):
         [name] = await store.run("KEYS", "*:server")
         await store.run("DEL", name)
         await store.run("RPUSH", name, "no value")
@@ -235,10 +210,7 @@ async def test_a_mark_of_a_wrong_type_is_ignored_and_an_emptied_store_is_told_ag
 @pytest.mark.parametrize("which", ["the mark", "a value", "an entry"])
 async def test_a_value_of_a_huge_size_is_not_read(which: str, fleet: Fleet, store: Store) -> None:
     """One of 512 MB was read by each replica, for longer than a second: the store was down for all."""
-    async with fleet.pair() as (one, other):
-        caller = await one.open()
-        made = await one.make(caller)
-        await known(store, 1)
+    async with fleet.pair_with_task() as (one, other, caller, made):
         [value], [entries] = [await store.run("KEYS", f"*:{kind}") for kind in ("server", "tasks")]
         if which == "an entry":
             await store.run("EVAL", "redis.call('ZADD', KEYS[1], 1, string.rep('[', 5e7))", 1, entries)
@@ -257,10 +229,7 @@ async def test_more_entries_at_one_place_than_are_read_at_once_are_read_once(
     place: str, fleet: Fleet, store: Store
 ) -> None:
     """A replica read the same ones, again and again, for as long as `store.timeout`."""
-    async with fleet.pair() as (one, other):
-        caller = await one.open()
-        made = await one.make(caller)
-        await known(store, 1)
+    async with fleet.pair_with_task() as (_, other, caller, made):
         [name] = await store.run("KEYS", "*:tasks")
         await store.run("ZADD", name, *(word for n in range(3000) for word in (place, f"no entry {n}")))
         await eventually(lambda: shows(other, caller, [made] if float(place) > 1e10 else []), "an answer")
@@ -271,10 +240,7 @@ async def test_more_entries_at_one_place_than_are_read_at_once_are_read_once(
 @pytest.mark.parametrize("said", ["", "no JSON", "null", '{"v":1}', '{"v":1e999}', "[" * 3000, '{"x":' + "[" * 3000])
 async def test_a_value_that_says_nothing_harms_nobody(said: str, fleet: Fleet, store: Store) -> None:
     """JSON that was nested deeply made a query fail."""
-    async with fleet.pair() as (one, other):
-        caller = await one.open()
-        made = await one.make(caller)
-        await known(store, 1)
+    async with fleet.pair_with_task() as (_, other, caller, made):
         [value], [entries] = [await store.run("KEYS", f"*:{kind}") for kind in ("server", "tasks")]
         await store.run("SET", value, said)
         await store.run("ZADD", entries, 1, said)
@@ -284,10 +250,7 @@ async def test_a_value_that_says_nothing_harms_nobody(said: str, fleet: Fleet, s
 
 async def test_an_entry_at_a_place_beyond_all_others_harms_nobody(fleet: Fleet, store: Store) -> None:
     """The replica that read it took the store for dead."""
-    async with fleet.pair() as (one, other):
-        caller = await one.open()
-        made = await one.make(caller)
-        await known(store, 1)
+    async with fleet.pair_with_task() as (_, other, caller, made):
         [name] = await store.run("KEYS", "*:tasks")
         await store.run("ZADD", name, "+inf", "no entry")
         assert await other.ids(caller) == [made]
@@ -307,10 +270,7 @@ async def test_a_gateway_starts_without_its_store_and_finds_it_later(fleet: Flee
 
 async def test_a_query_does_not_wait_for_a_store_that_takes_long(fleet: Fleet, store: Store) -> None:
     """With no limit in sight, the answer would never come."""
-    async with fleet.pair(store={"url": store.url, "timeout": "50ms"}) as (one, other):
-        caller = await one.open()
-        made = await one.make(caller)
-        await known(store, 1)
+    async with fleet.pair_with_task(store={"url": store.url, "timeout": "50ms"}) as (_, other, caller, made):
         await stop(store)
         assert await other.ids(caller) == []
         await go_on(store)
@@ -322,10 +282,7 @@ async def test_a_query_that_waits_for_the_store_can_be_cancelled(
 ) -> None:
     """Its answer ends without a message, long before `store.timeout` (PATIENCE)."""
     monkeypatch.setattr(carrier, "_ANSWER_S", 60.0)
-    async with fleet.pair() as (one, other):
-        caller = await one.open()
-        await one.make(caller)
-        await known(store, 1)
+    async with fleet.pair_with_task() as (_, other, caller, _):
         await stop(store)
         client = await Client.connect(other.gateway.port)
         await client.send(post(filtered(), *caller.fields()))

@@ -199,10 +199,7 @@ async def _tells_of(store: Store, task_id: str, gone: bool) -> bool:
 
 
 async def test_replicas_do_not_go_on_telling_each_other_the_same(fleet: Fleet, store: Store) -> None:
-    async with fleet.pair(index={"max_age": 0}) as (one, other):
-        caller = await one.open()
-        made = await one.make(caller)
-        await known(store, 1)
+    async with fleet.pair_with_task(index={"max_age": 0}) as (one, other, caller, made):
         [key] = [key for key in await store.run("KEYS", "*") if key.endswith(":tasks")]
         told = await store.run("ZRANGE", key, 0, -1, "WITHSCORES")
         for replica in (other, one, other):
@@ -214,12 +211,9 @@ async def test_replicas_do_not_go_on_telling_each_other_the_same(fleet: Fleet, s
 # ---- isolation, and what the store holds ----
 
 
-async def test_no_caller_learns_of_the_tasks_of_another_identity(fleet: Fleet, store: Store) -> None:
+async def test_no_caller_learns_of_the_tasks_of_another_identity(fleet: Fleet) -> None:
     """It is not even asked whether they are there: the server of a careless author would say so."""
-    async with fleet.pair() as (one, other):
-        caller = await one.open()
-        await one.make(caller)
-        await known(store, 1)
+    async with fleet.pair_with_task() as (one, other, caller, _):
         for stranger in (Caller(caller.session, "another"), Caller("another", caller.token)):
             for replica in (one, other):
                 assert await replica.ids(stranger) == []
@@ -243,10 +237,7 @@ async def test_keys_are_digests_and_values_have_a_version_and_no_secret(fleet: F
 
 async def test_what_the_store_makes_up_is_shown_to_nobody(fleet: Fleet, store: Store) -> None:
     """A value that cannot be read, or is of another version, says nothing. Any other is a reason to ask the server."""
-    async with fleet.pair() as (one, other):
-        caller = await one.open()
-        made = await one.make(caller)
-        await known(store, 1)
+    async with fleet.pair_with_task() as (_, other, caller, made):
         for key in await store.run("KEYS", "*:*:*"):
             if key.endswith(":server"):
                 await store.run("SET", key, '{"v":2,"filtered":false,"methods":[]}')
@@ -262,12 +253,9 @@ async def test_what_the_store_makes_up_is_shown_to_nobody(fleet: Fleet, store: S
 
 
 @pytest.mark.parametrize("status", [b"401 Unauthorized", b"403 Forbidden", b"404 Not Found"])
-async def test_a_refusal_at_one_replica_loses_no_task_at_any(status: bytes, fleet: Fleet, store: Store) -> None:
+async def test_a_refusal_at_one_replica_loses_no_task_at_any(status: bytes, fleet: Fleet) -> None:
     """The other replica went on showing the task, and the one where the caller was refused once never did again."""
-    async with fleet.pair(index={"max_age": 0}) as (one, other):
-        caller = await one.open()
-        made = await one.make(caller)
-        await known(store, 1)
+    async with fleet.pair_with_task(index={"max_age": 0}) as (one, other, caller, made):
         fleet.server.refuses = status
         for method in ("tasks/get", "tasks/list"):
             refused = await other.exchange(caller, call(method, taskId=made))
@@ -281,10 +269,7 @@ async def test_a_refusal_at_one_replica_loses_no_task_at_any(status: bytes, flee
 @pytest.mark.parametrize("knew", [True, False])
 async def test_a_session_that_its_client_ended_is_forgotten(knew: bool, fleet: Fleet, store: Store) -> None:
     """At the replica that had it, or at one that never did."""
-    async with fleet.pair() as (one, other):
-        caller = await one.open()
-        await one.make(caller)
-        await known(store, 1)
+    async with fleet.pair_with_task() as (one, other, caller, _):
         assert (await (one if knew else other).delete(caller)).status == 200
         await known(store, 0)
 
