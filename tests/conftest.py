@@ -9,6 +9,8 @@ The mode's checks are the same.
 
 A shell starts what runs in its background with SIGINT ignored, and nohup with SIGHUP. What the tests start would
 inherit that. A signal that has a handler here has its default action there.
+
+Hypothesis has no deadline for an example: a machine may be busy.
 """
 
 import asyncio.constants
@@ -19,8 +21,13 @@ import traceback
 from typing import Final
 
 import pytest
+from hypothesis import settings
 
 STACK_DEPTH: Final = 2
+
+
+settings.register_profile("tests", deadline=None)
+settings.load_profile("tests")
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -5,15 +5,13 @@ from itertools import product
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.mcp import task
 from gateway.tasks import criteria
 from gateway.tasks.criteria import BadQuery, Fault, Query
 from tests.rules import documents, plain
-
-thorough = settings(max_examples=100, deadline=None)
 
 
 def read(params: object) -> Query | None:
@@ -371,7 +369,6 @@ raw_params = documents.documents(
 )
 
 
-@thorough
 @given(raw_params)
 def test_whatever_is_given_is_a_query_or_none_or_told_to_be_wrong(params: bytes) -> None:
     try:
@@ -382,7 +379,6 @@ def test_whatever_is_given_is_a_query_or_none_or_told_to_be_wrong(params: bytes)
         assert found is None or isinstance(found, Query)
 
 
-@thorough
 @given(plain.reports, plain.queries, st.sampled_from(plain.METHODS))
 def test_a_task_matches_by_the_plain_definition(
     candidate: task.Task, asked_for: Query, default_method: str | None

@@ -12,7 +12,7 @@ from itertools import product
 
 import orjson
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.mcp import task
@@ -23,8 +23,6 @@ from gateway.tasks.cursor import Position
 from gateway.tasks.index import Index
 from gateway.tasks.values import LIST_ITEMS_MAX
 from tests.rules import documents, plain
-
-thorough = settings(max_examples=100, deadline=None)
 
 instants: st.SearchStrategy[Instant] = (
     plain.instants
@@ -70,13 +68,11 @@ def check_no_misreading(text: str, *expected: Position) -> None:
         assert cursor.decode(text) in expected
 
 
-@thorough
 @given(st.builds(Position, queries, keys, shown))
 def test_a_cursor_is_self_contained(position: Position) -> None:
     check_there_and_back(position)
 
 
-@thorough
 @given(plain.queries, st.lists(plain.reports, min_size=1, max_size=3))
 def test_every_task_may_be_the_last_of_a_page(query: Query, page: list[task.Task]) -> None:
     """Its timestamps may be anything: RFC 3339 has the years 0000 to 9999, and some upstreams ignore it."""
@@ -227,7 +223,6 @@ def changes(draw: st.DrawFn) -> str:
     return draw(st.sampled_from([text, text, text[::-1], text.swapcase(), text * 2]))
 
 
-@thorough
 @given(changes())
 def test_a_cursor_that_was_changed_is_refused(text: str) -> None:
     check_no_misreading(text, POSITION)
@@ -316,7 +311,6 @@ def test_what_begins_like_a_cursor_of_ours_is_ours_to_refuse(text: str) -> None:
     refused(text)
 
 
-@thorough
 @given(
     st.text()
     | st.text().map("taskgate3.".__add__)
@@ -526,7 +520,6 @@ nearly = st.tuples(
 )
 
 
-@settings(thorough, max_examples=150)
 @given(
     st.lists(documents.documents(simple), max_size=9).map(lambda v: b"[%b]" % b",".join(v)) | nearly.map(orjson.dumps)
 )

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.mcp import task
@@ -21,8 +21,6 @@ from gateway.tasks.index import Index
 from gateway.tasks.knowledge import Knowledge, Listing
 from gateway.tasks.notes import NEVER, Notes
 from tests.rules import plain
-
-thorough = settings(max_examples=100, deadline=None)
 
 ROOT = Path(__file__).parents[2]
 NOW = 1000.0
@@ -305,7 +303,6 @@ def may_match(known: Task, query: Query) -> bool:
     return bool(plain.listed(futures, query, None))
 
 
-@settings(thorough, max_examples=100)
 @given(situations(), plain.queries, ages)
 def test_an_answer_without_asking_keeps_the_promise(drawn: Drawn, query: Query, allowed: Ages) -> None:
     """DESIGN 6, held against what the members of `Knowledge` say that they mean."""
@@ -349,7 +346,6 @@ def test_a_finished_task_that_no_list_shows_is_not_shown_for_longer_than_full_cr
     assert plan.crawl or "d1" in plan.tasks
 
 
-@thorough
 @given(situations(), plain.queries, ages)
 def test_what_is_asked_can_be_asked_and_costs_no_more_than_reading_all_pages(
     drawn: Drawn, query: Query, allowed: Ages
@@ -370,7 +366,6 @@ def test_what_is_asked_can_be_asked_and_costs_no_more_than_reading_all_pages(
     assert plan.look + len(told_by_pages) <= known.pages
 
 
-@thorough
 @given(situations(), plain.queries, ages, st.sets(st.sampled_from([*plain.IDS, "nobody"])), st.booleans())
 def test_what_is_asked_is_enough_to_answer(
     drawn: Drawn, query: Query, allowed: Ages, gone: set[str], has_get: bool

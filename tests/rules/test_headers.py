@@ -1,13 +1,12 @@
 """Header fields as they came (DESIGN 3.2, 3.3; RFC 9110)."""
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.transport.codings import with_readable
 from gateway.transport.headers import Headers
 
-thorough = settings(max_examples=150, deadline=None)
 Pairs = list[tuple[bytes, bytes]]
 
 
@@ -74,7 +73,6 @@ fields = st.lists(
 )
 
 
-@thorough
 @given(fields)
 def test_the_fields_that_go_on_are_some_of_those_that_came_in_their_order(pairs: Pairs) -> None:
     named = {t.strip().lower() for n, v in pairs if n.lower() == b"connection" for t in v.split(b",")}
@@ -85,7 +83,6 @@ def test_the_fields_that_go_on_are_some_of_those_that_came_in_their_order(pairs:
     assert headers.end_to_end().block() == b"".join(n + b": " + v + b"\r\n" for n, v in stays)
 
 
-@thorough
 @given(fields)
 def test_fields_come_out_as_they_went_in(pairs: Pairs) -> None:
     headers = Headers(pairs)
@@ -102,7 +99,6 @@ def test_fields_come_out_as_they_went_in(pairs: Pairs) -> None:
         assert list(headers.without(name)) == [p for p in pairs if p[0].lower() != name]
 
 
-@thorough
 @given(fields)
 def test_a_value_is_put_where_the_first_one_was(pairs: Pairs) -> None:
     headers = Headers(pairs)

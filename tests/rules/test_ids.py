@@ -3,7 +3,7 @@
 from collections import Counter
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.tasks import ids
@@ -13,7 +13,6 @@ sessions = st.sampled_from([b"a", b"b"])
 request_ids = st.sampled_from([b"1", "1", b"0", b"10", "", None])
 
 
-@settings(max_examples=200, deadline=None)
 @given(st.lists(st.tuples(sessions, request_ids), max_size=12))
 def test_an_id_is_single_where_it_was_used_once_and_nothing_passed_unread(
     used: list[tuple[bytes, bytes | str | None]],

@@ -19,8 +19,6 @@ from gateway.tasks.index import GROUP_BYTES, Index, size_of
 from gateway.tasks.pages import QueryPage, page_of
 from tests.rules import plain
 
-thorough = settings(max_examples=100, deadline=None)
-
 
 def pages(select: Callable[[Position], QueryPage], query: Query) -> list[QueryPage]:
     """All pages of a list, by following cursors to the end."""
@@ -71,7 +69,6 @@ def check_same(index: Index, model: dict[str, Task]) -> None:
 steps = st.lists(plain.reports | plain.reports | plain.reports | st.sampled_from(plain.IDS), max_size=18)
 
 
-@thorough
 @given(steps)
 def test_reports_in_any_order_leave_what_they_leave_in_a_dict(drawn: list[Task | str]) -> None:
     index, model = Index(), dict[str, Task]()
@@ -86,7 +83,6 @@ def test_reports_in_any_order_leave_what_they_leave_in_a_dict(drawn: list[Task |
     assert index.select(Position(everything), 100).tasks == plain.listed(list(model.values()), everything, None)
 
 
-@thorough
 @given(steps, st.lists(plain.reports, max_size=18), plain.queries)
 def test_reports_at_once_are_as_one_after_the_other(drawn: list[Task | str], batch: list[Task], query: Query) -> None:
     """With several of one task among them."""
@@ -110,7 +106,7 @@ def filled(drawn: list[Task | str]) -> tuple[Index, dict[str, Task]]:
     return index, model
 
 
-@settings(thorough, max_examples=200)
+@settings(max_examples=200)
 @given(steps, plain.queries, st.integers(1, 4) | st.just(100), st.sampled_from(plain.METHODS))
 def test_a_filtered_list_is_the_plain_definition(
     drawn: list[Task | str], query: Query, limit: int, default_method: str | None
@@ -125,7 +121,7 @@ def test_a_filtered_list_is_the_plain_definition(
     check_pages(pages(lambda position: page_of(position, matching, limit), query), expected, limit)
 
 
-@settings(thorough, max_examples=200)
+@settings(max_examples=200)
 @given(steps, st.lists(plain.queries, min_size=1, max_size=6), st.integers(1, 4), st.sampled_from(plain.METHODS))
 def test_a_page_that_is_kept_is_the_one_that_would_be_made_anew(
     drawn: list[Task | str], queries: list[Query], limit: int, default_method: str | None
@@ -171,7 +167,6 @@ def test_the_same_page_is_made_once() -> None:
 anywhere = st.tuples(plain.instants, st.sampled_from([*plain.IDS, "nobody"]))
 
 
-@thorough
 @given(steps, plain.queries, anywhere, st.frozensets(st.sampled_from(plain.IDS), max_size=3), st.integers(1, 4))
 def test_a_page_begins_behind_any_place_even_where_no_task_is_and_without_what_was_shown(
     drawn: list[Task | str], query: Query, after: tuple[Any, str], shown: frozenset[str], limit: int
@@ -358,7 +353,6 @@ def walked(start: list[Task], between: list[list[Task | str]], query: Query, lim
 statuses = st.sampled_from([None, frozenset({"working"})])
 
 
-@thorough
 @given(walks(), st.sampled_from(["createdAt", "lastUpdatedAt"]), st.booleans(), statuses, st.integers(1, 3))
 def test_following_cursors_skips_no_task_that_kept_its_place(
     drawn: tuple[list[Task], list[list[Task | str]]],
@@ -371,7 +365,6 @@ def test_following_cursors_skips_no_task_that_kept_its_place(
     assert kept <= set(found)
 
 
-@thorough
 @given(
     walks(),
     st.sampled_from([("createdAt", True), ("createdAt", False), ("lastUpdatedAt", True), ("lastUpdatedAt", False)]),
@@ -437,7 +430,6 @@ def test_what_is_known_already_changes_nothing() -> None:
     assert known.status in TERMINAL
 
 
-@thorough
 @given(steps, plain.queries, st.sampled_from(plain.METHODS), plain.instants, st.sets(st.sampled_from(plain.IDS)))
 def test_the_live_tasks_of_a_query_are_those_that_may_come_to_match(
     drawn: list[Task | str], query: Query, default_method: str | None, later: Any, among: set[str]

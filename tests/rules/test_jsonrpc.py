@@ -7,15 +7,13 @@ from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from gateway.mcp import jsonrpc
 from gateway.mcp.jsonrpc import Message
 from tests.rules import documents
 from tests.rules.documents import Object, at, changed, inserted, pairs, paths
-
-thorough = settings(max_examples=100, deadline=None)
 
 
 def parsed(data: bytes) -> Message:
@@ -266,7 +264,6 @@ def broken(draw: st.DrawFn) -> bytes:
     return bytes(data)
 
 
-@thorough
 @given(broken() | st.binary(max_size=40))
 def test_bytes_are_a_message_only_if_they_are_json_that_says_so(data: bytes) -> None:
     message = jsonrpc.parse(data)
@@ -289,7 +286,6 @@ def messages(draw: st.DrawFn) -> tuple[bytes, Object]:
     return documents.text(value, random.Random(draw(st.integers(0, 2**32)))).encode(), value
 
 
-@thorough
 @given(messages())
 def test_the_members_of_a_message_are_the_bytes_that_came(drawn: tuple[bytes, Object]) -> None:
     data, value = drawn
@@ -306,7 +302,6 @@ def test_the_members_of_a_message_are_the_bytes_that_came(drawn: tuple[bytes, Ob
             assert pairs(raw) == expected
 
 
-@thorough
 @given(documents.documents(documents.objects(documents.values)))
 def test_the_members_of_an_object_are_the_bytes_that_came(data: bytes) -> None:
     found = jsonrpc.members(data)
@@ -331,7 +326,6 @@ looked_for = documents.names.filter(is_looked_for)
 anything = documents.documents(documents.objects(documents.values)).filter(lambda data: bool(lookable(pairs(data))))
 
 
-@thorough
 @given(anything, st.data())
 def test_find_gives_the_place_of_a_value(data: bytes, drawn: st.DataObject) -> None:
     value = pairs(data)
@@ -343,7 +337,6 @@ def test_find_gives_the_place_of_a_value(data: bytes, drawn: st.DataObject) -> N
     assert pairs(found) == at(value, path)[1]
 
 
-@thorough
 @given(documents.documents(), st.lists(looked_for, min_size=1, max_size=3).map(tuple))
 def test_find_finds_what_is_there_and_nothing_else(data: bytes, path: tuple[str, ...]) -> None:
     there, expected = at(pairs(data), path)
@@ -356,7 +349,6 @@ def test_find_finds_what_is_there_and_nothing_else(data: bytes, path: tuple[str,
 NEW = "taskgate: new"
 
 
-@thorough
 @given(anything, st.data())
 def test_insert_puts_in_one_member_and_touches_nothing_else(data: bytes, drawn: st.DataObject) -> None:
     before = pairs(data)
@@ -370,7 +362,6 @@ def test_insert_puts_in_one_member_and_touches_nothing_else(data: bytes, drawn: 
     assert inserted(data, after)
 
 
-@thorough
 @given(anything, st.data())
 def test_replace_changes_one_value_and_touches_nothing_else(data: bytes, drawn: st.DataObject) -> None:
     before = pairs(data)
@@ -384,7 +375,6 @@ def test_replace_changes_one_value_and_touches_nothing_else(data: bytes, drawn: 
     assert after == data[:start] + new + data[end:]
 
 
-@thorough
 @given(documents.documents(), st.lists(looked_for, min_size=1, max_size=2).map(tuple))
 def test_an_edit_of_what_is_not_there_is_refused(data: bytes, path: tuple[str, ...]) -> None:
     there, value = at(pairs(data), path)

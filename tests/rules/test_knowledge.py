@@ -264,7 +264,7 @@ def of(report: Task, task_id: str) -> Task:
     return task.parse(report.raw.replace(b'"taskId":"t"', b'"taskId":"%b"' % task_id.encode()))
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=200)
 @given(happenings, st.lists(st.sampled_from([None, 0, 1, 3, 6]), min_size=30, max_size=30))
 def test_what_is_known_is_legal_whatever_happens(events: list[tuple[Any, ...]], ages: list[int | None]) -> None:
     record, began_at = Record(), None

@@ -4,7 +4,7 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.mcp import jsonrpc, observe, task
@@ -12,8 +12,6 @@ from gateway.mcp.jsonrpc import Message
 from gateway.mcp.observe import Observation
 from gateway.mcp.task import TaskError
 from tests.rules import documents, plain
-
-thorough = settings(max_examples=100, deadline=None)
 
 
 def message(**members: Any) -> Message:
@@ -214,7 +212,6 @@ def _raw(data: bytes) -> Any:
 metas = documents.objects(documents.values).map(lambda o: documents.Object((*o.members, ("_meta", None), *o.members)))
 
 
-@thorough
 @given(documents.documents(documents.objects(documents.values) | metas | documents.values))
 def test_without_meta_every_other_member_keeps_its_value(data: bytes) -> None:
     before, after = documents.pairs(data), jsonrpc.without_meta(data)
@@ -334,7 +331,6 @@ anything = documents.documents(
 )
 
 
-@thorough
 @given(
     st.sampled_from(["tasks/get", "tasks/cancel", "tasks/list", "tasks/result", "tools/call"]),
     anything,

@@ -75,7 +75,7 @@ def scanned(tasks: list[Task], limits: IndexLimits, at_once: int) -> Select:
     return select
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150)
 @given(some_tasks(), orders, st.integers(1, 8) | st.just(100), st.integers(1, 900), st.integers(1, 9))
 def test_a_page_ends_at_its_bytes_and_cursors_skip_and_repeat_nothing(
     tasks: list[Task], order: tuple[str, str], limit: int, bytes_max: int, at_once: int

@@ -7,7 +7,7 @@ sampled when, a window has what ended in it.
 import math
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.operate.metrics import SECONDS, Metrics
@@ -23,7 +23,6 @@ EVENT = st.tuples(
 )
 
 
-@settings(deadline=None)
 @given(st.lists(EVENT, max_size=60).map(sorted), st.integers(0, int(SLOT_S) - 1))
 def test_a_window_has_what_ended_in_it(history: list[tuple[int, str, str, float]], after_s: int) -> None:
     now = 0.0

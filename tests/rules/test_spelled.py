@@ -6,7 +6,7 @@ from typing import Any
 from urllib.parse import quote
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.mcp import task
@@ -16,8 +16,6 @@ from gateway.tasks.cursor import Position
 from gateway.tasks.values import LIST_ITEMS_MAX
 from tests.rules import new_criterion, plain
 from tests.rules.test_criteria import EARLY, EXAMPLES, LATE, LISTS, NO_METHOD, NO_STATUS, WRONG
-
-thorough = settings(max_examples=100, deadline=None)
 
 
 def read(params: object) -> Position | None:
@@ -90,7 +88,6 @@ def test_values_of_every_criterion_are_spelled() -> None:
     assert values.keys() == criteria.CRITERIA.keys()
 
 
-@thorough
 @given(st.fixed_dictionaries({}, optional=values))
 def test_what_is_spelled_is_what_the_parameters_are(given: dict[str, Any]) -> None:
     assert spelled(query_string(given)) == (criteria.read(criteria.params(json.dumps(given).encode())) or Query())
@@ -223,7 +220,6 @@ def test_criteria_beside_it_are_refused(beside: dict[str, Any]) -> None:
     assert "not both" in found.allowed
 
 
-@thorough
 @given(st.text().map("taskgate:?".__add__) | st.text("status=,&%ord?:+", max_size=30).map("taskgate:?".__add__))
 def test_any_text_is_a_query_or_told_to_be_wrong(text: str) -> None:
     try:

@@ -5,13 +5,12 @@ from itertools import pairwise
 from typing import NamedTuple
 
 import pytest
-from hypothesis import assume, example, given, settings
+from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
 from gateway.mcp import sse
 from gateway.mcp.sse import Event, Parser
 
-thorough = settings(max_examples=150, deadline=None)
 UNLIMITED = 1 << 20
 BOM = b"\xef\xbb\xbf"
 
@@ -114,7 +113,6 @@ def streams(draw: st.DrawFn) -> bytes:
     )
 
 
-@thorough
 @given(streams(), places)
 def test_any_split_gives_the_events_of_the_standard(stream: bytes, where: list[int]) -> None:
     expected = standard(stream)
@@ -123,7 +121,6 @@ def test_any_split_gives_the_events_of_the_standard(stream: bytes, where: list[i
     assert heard(fed([stream[i : i + 1] for i in range(len(stream))])) == expected
 
 
-@thorough
 @given(
     st.binary(max_size=60) | st.lists(st.sampled_from([b"\r", b"\n", b"a", b":", b"data", b"\0"])).map(b"".join), places
 )
@@ -133,7 +130,6 @@ def test_no_split_of_any_bytes_loses_one(stream: bytes, where: list[int]) -> Non
         fed([stream[i : i + 1] for i in range(len(stream))], event_bytes_max)
 
 
-@thorough
 @given(streams(), places, st.lists(st.sampled_from([b"data: x", b"id", b":", b"y", BOM, b"hello"]), max_size=3))
 def test_events_with_a_mark_are_read_and_the_others_pass_as_they_came(
     stream: bytes, where: list[int], marks: list[bytes]
@@ -261,7 +257,6 @@ def _check_limit(blocks: list[bytes], event_bytes_max: int, where: list[int]) ->
         assert all(heard([e]) == [] for e in events if not e.whole)
 
 
-@thorough
 @given(limited(st.sampled_from([b"\n", b"\r"])), places)
 def test_an_event_over_the_limit_passes_unread_and_the_others_are_read(
     drawn: tuple[list[bytes], int], where: list[int]
@@ -269,7 +264,6 @@ def test_an_event_over_the_limit_passes_unread_and_the_others_are_read(
     _check_limit(*drawn, where)
 
 
-@thorough
 @given(limited(st.just(b"\r\n")), places)
 def test_an_event_over_the_limit_passes_unread_and_the_others_are_read_where_lines_end_with_cr_lf(
     drawn: tuple[list[bytes], int], where: list[int]
@@ -331,7 +325,6 @@ texts = st.lists(
 )
 
 
-@thorough
 @given(streams(), texts.map(b"\n".join))
 @example(b"data: x\rdata: y", b"N")
 @example(b"data: x\rid: 1\rdata: y", b"N")
@@ -403,7 +396,6 @@ def test_an_event_of_our_own_has_all_of_json_in_several_lines(end: bytes) -> Non
     assert event.data == b'{\n"a":1\n\n}'
 
 
-@thorough
 @given(streams(), places)
 @example(b":\r\ndata: x\r\n\r\n", [2])
 @example(b":\r\n\r\n:\r\n", [2, 3, 4])

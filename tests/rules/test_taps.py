@@ -3,7 +3,7 @@
 import time
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.transport.buffers import Account, Buffers
@@ -42,7 +42,6 @@ def tap(event_bytes_max: int = 1000) -> EventTap:
     return EventTap(MOVES_AN_ENDPOINT, bytes, event_bytes_max, Account(Buffers(10_000)))
 
 
-@settings(max_examples=200, deadline=None)
 @given(
     st.lists(st.sampled_from(SILENT), max_size=3),
     st.sampled_from(ENDPOINTS + OTHERS),
