@@ -114,7 +114,7 @@ def test_a_task_that_is_found_gone_twice_is_gone_since_the_later_time() -> None:
 @pytest.mark.parametrize("state", [state.name for state in NoteState])
 def test_a_note_takes_no_more_than_is_counted(state: str) -> None:
     """Measured: a note, its two instants that no other note shares, its places in the maps; of an id also its text."""
-    count = 50_000
+    count = 20_000
     ids = [str(uuid4()) for _ in range(count)]
     notes = Notes()
     gc.collect()
