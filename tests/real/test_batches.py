@@ -13,7 +13,7 @@ import httpx
 import pytest
 
 from tests.launch import Process
-from tests.real.conftest import FILTER_CAPABILITY, Exact, Json, Place, Runner, Wire, exact, ids_of
+from tests.real.conftest import FILTER_CAPABILITY, Json, Place, Runner, Wire, at_both, exact, ids_of
 
 REVISION = "2025-03-26"
 
@@ -50,14 +50,9 @@ def batches(runner: Runner) -> Iterator[Place]:
         yield place
 
 
-async def both(http: httpx.AsyncClient, place: Place, body: bytes, **headers: str) -> tuple[Exact, Exact]:
-    direct = await exact(http, place.direct, body, headers)
-    return direct, await exact(http, place.gateway, body, headers)
-
-
 @pytest.mark.parametrize("body", BATCHES.values(), ids=BATCHES)
 async def test_a_batch_and_its_answer_pass_to_the_byte(batches: Place, http: httpx.AsyncClient, body: bytes) -> None:
-    direct, through = await both(http, batches, body)
+    direct, through = await at_both(http, batches, body)
     assert through == direct
     if through.status == 200:
         assert body.hex().encode() in through.body
@@ -67,14 +62,14 @@ async def test_a_batch_and_its_answer_pass_to_the_byte(batches: Place, http: htt
 async def test_a_batch_in_one_event_of_a_stream_passes_to_the_byte(
     batches: Place, http: httpx.AsyncClient, body: bytes
 ) -> None:
-    direct, through = await both(http, batches, body, **{"X-Answer": "stream"})
+    direct, through = await at_both(http, batches, body, {"X-Answer": "stream"})
     assert through == direct
     assert through.body.startswith(b": batch\r\nid:1\r\ndata: [ ")
 
 
 async def test_a_large_batch_passes_to_the_byte(batches: Place, http: httpx.AsyncClient) -> None:
     body = json.dumps([request("ping", {"pad": "x" * 200}, n) for n in range(100)] + [LIST]).encode()
-    direct, through = await both(http, batches, body)
+    direct, through = await at_both(http, batches, body)
     # Each of the 101 answers has the whole of the request, twice as long as hexadecimal digits.
     assert len(through.body) > 101 * 2 * len(body) > 5_000_000
     assert through == direct

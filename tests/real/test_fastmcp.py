@@ -28,8 +28,6 @@ from tests.real.conftest import (
 )
 from tests.redis_process import redis
 
-pytestmark = pytest.mark.filterwarnings("ignore:The experimental tasks API is deprecated:DeprecationWarning")
-
 METHODS = ["tools/call", "prompts/get", "resources/read"]
 
 

@@ -14,8 +14,6 @@ import pytest
 
 from tests.real.conftest import Json, Place, Runner, Steps, blurred, connected, eventually, exact, finish, ids_of, start
 
-pytestmark = pytest.mark.filterwarnings("ignore:The experimental tasks API is deprecated:DeprecationWarning")
-
 FILTERED = ["that none match", "in an object", "that is bad"]
 COMPARABLE = [
     "initialize",
@@ -97,9 +95,7 @@ async def test_the_python_client_initializes_calls_and_is_notified_over_sse(
     url: str = getattr(python_sdk_json, address)
     async with connected(url.replace("/mcp", "/sse"), over_sse=True) as client:
         assert client.initialized.serverInfo.name == "python-sdk"
-        assert client.initialized.capabilities.tasks is not None
-        assert client.initialized.capabilities.tasks.list is not None
-        assert client.initialized.capabilities.tasks.list.model_extra == {}
+        assert client.listing == {}
         assert {tool.name for tool in (await client.session.list_tools()).tools} == {"work", "release", "delete"}
         task_id = await client.work("released", "task")
         await client.release(task_id)

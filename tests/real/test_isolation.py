@@ -13,8 +13,6 @@ import pytest
 
 from tests.real.conftest import Json, Place, Runner, Wire, connected, ids_of
 
-pytestmark = pytest.mark.filterwarnings("ignore:The experimental tasks API is deprecated:DeprecationWarning")
-
 SESSIONS = 8
 TASKS_EACH = 7
 QUERIES_EACH = 6

@@ -21,7 +21,7 @@ from mcp.shared.auth import OAuthClientMetadata
 from pydantic import AnyUrl
 
 from tests.launch import Process
-from tests.real.clients.mcp_1 import Kept
+from tests.real.clients.conversation import Kept, UserAgent
 from tests.real.conftest import (
     FILTER_CAPABILITY,
     Client,
@@ -38,8 +38,6 @@ from tests.real.conftest import (
     start,
 )
 from tests.real.servers.login import SCOPE, token
-
-pytestmark = pytest.mark.filterwarnings("ignore:The experimental tasks API is deprecated:DeprecationWarning")
 
 CALLBACK = "http://127.0.0.1:1/callback"
 DOCUMENTS = {
@@ -85,32 +83,19 @@ class Login:
 
     def __init__(self, url: str) -> None:
         self._url = url
-        self.asked: list[str] = []
+        self._agent = UserAgent(httpx, verify=False)
+        self.asked = self._agent.asked
         self.kept = Kept()
         metadata = OAuthClientMetadata(redirect_uris=[AnyUrl(CALLBACK)], client_name="taskgate-tests")
-        self.provider = OAuthClientProvider(url, metadata, self.kept, self._redirect, self._callback)
-        self._answered = httpx.URL()
+        self.provider = OAuthClientProvider(url, metadata, self.kept, self._agent.redirect, self._agent.callback)
 
     @asynccontextmanager
     async def connected(self) -> AsyncIterator[Client]:
         http = bare_http()
         http.auth = self.provider
-        http.event_hooks = {"request": [self._note]}
+        http.event_hooks = self._agent.hooks
         async with connected(self._url, http=http) as client:
             yield client
-
-    async def _note(self, request: httpx.Request) -> None:
-        self.asked.append(f"{request.method} {request.url.copy_with(query=None)}")
-
-    async def _redirect(self, url: str) -> None:
-        async with bare_http() as agent:
-            agent.event_hooks = {"request": [self._note]}
-            answer = await agent.get(url)
-        assert answer.status_code == 302, answer.text
-        self._answered = httpx.URL(answer.headers["location"])
-
-    async def _callback(self) -> tuple[str, str | None]:
-        return self._answered.params["code"], self._answered.params.get("state")
 
 
 def asked_in_login(origin: str, prefix: str = "", path: str = "/mcp", quiet: bool = False) -> list[str]:
@@ -138,18 +123,27 @@ def moved(answer: Exact, own: str, public: str) -> Exact:
     return Exact(answer.status, answer.reason, fields, body)
 
 
-async def at_all(http: httpx.AsyncClient, places: Places, path: str) -> dict[str, Exact]:
-    """The answer to a GET of this path at each place, by the place's name."""
-    names = ("own", *PLACES)
-    return {name: await exact(http, places.public(name) + path) for name in names}
+async def at_all(http: httpx.AsyncClient, places: Places, path: str, **said: object) -> dict[str, Exact]:
+    """The answer to a GET of this path at each place, by the place's name. The server says what is `said`."""
+    target = f"{path}?{urlencode(said, doseq=True)}" if said else path
+    return {name: await exact(http, places.public(name) + target) for name in ("own", *PLACES)}
+
+
+def assert_stays(answers: dict[str, Exact]) -> None:
+    """Every place gives what the server itself does."""
+    assert [place for place in PLACES if answers[place] != answers["own"]] == []
+
+
+def assert_moves(answers: dict[str, Exact], places: Places) -> None:
+    """Where addresses move, the server's own are the gateway's; and nothing else is done."""
+    assert answers["off"] == answers["own"]
+    for place in MOVED:
+        assert answers[place] == moved(answers["own"], places.own, places.public(place))
 
 
 async def assert_serves_tasks(client: Client) -> None:
     """A task is made, and found by a filter."""
-    capabilities = client.initialized.capabilities
-    assert capabilities.tasks is not None
-    assert capabilities.tasks.list is not None
-    assert capabilities.tasks.list.model_extra == {"filter": FILTER_CAPABILITY}
+    assert client.listing == {"filter": FILTER_CAPABILITY}
     made = await client.work("released", "after the login")
     assert ids_of(await client.tasks(FILTERED)) == [made]
     assert ids_of(await client.tasks({"status": ["completed"]})) == []
@@ -158,33 +152,26 @@ async def assert_serves_tasks(client: Client) -> None:
 # Logins
 
 
-async def test_the_python_client_logs_in_through_the_gateway_and_filters_tasks(places: Places) -> None:
-    login = Login(f"{places.root}/mcp")
-    async with login.connected() as client:
-        await assert_serves_tasks(client)
-    assert login.asked[:6] == asked_in_login(places.root)
-    assert all(places.root in address for address in login.asked)
-
-
-async def test_the_python_client_logs_in_under_a_prefix_and_filters_tasks(places: Places) -> None:
-    login = Login(f"{places.research}/mcp")
-    async with login.connected() as client:
-        await assert_serves_tasks(client)
-    origin = places.research.removesuffix("/research")
-    assert login.asked[:6] == asked_in_login(origin, "/research")
-    assert all(origin in address for address in login.asked)
-
-
-@pytest.mark.parametrize(("place", "prefix"), [("bare", ""), ("root", ""), ("research", "/research")])
-async def test_the_python_client_finds_the_metadata_of_a_resource_whose_challenge_does_not_say_where_it_is(
-    places: Places, place: str, prefix: str
-) -> None:
-    login = Login(f"{places.public(place)}/quiet/mcp")
+async def assert_logs_in(places: Places, place: str, path: str = "/mcp") -> None:
+    """The Python client logs in at a place and filters tasks, and asks nobody else."""
+    login, prefix = Login(f"{places.public(place)}{path}"), "/research" if place == "research" else ""
     async with login.connected() as client:
         await assert_serves_tasks(client)
     origin = places.public(place).removesuffix(prefix)
-    assert login.asked[:6] == asked_in_login(origin, prefix, "/quiet/mcp", quiet=True)
+    assert login.asked[:6] == asked_in_login(origin, prefix, path, quiet=path != "/mcp")
     assert all(origin in address for address in login.asked)
+
+
+@pytest.mark.parametrize("place", ["root", "research"])
+async def test_the_python_client_logs_in_through_the_gateway_and_filters_tasks(places: Places, place: str) -> None:
+    await assert_logs_in(places, place)
+
+
+@pytest.mark.parametrize("place", MOVED)
+async def test_the_python_client_finds_the_metadata_of_a_resource_whose_challenge_does_not_say_where_it_is(
+    places: Places, place: str
+) -> None:
+    await assert_logs_in(places, place, "/quiet/mcp")
 
 
 async def test_the_python_client_refreshes_its_token_through_the_gateway(places: Places) -> None:
@@ -302,10 +289,10 @@ def near(own: str) -> list[str]:
 
 
 async def test_what_is_not_of_the_servers_origin_stays_in_a_document(places: Places, http: httpx.AsyncClient) -> None:
-    body = json.dumps({"near": near(places.own), "number": 12345678901234567890, "text": "127.0.0.1 \u00e9\u2028"})
-    answers = await at_all(http, places, f"/.well-known/oauth-said?{urlencode({'body': body})}")
-    for place in PLACES:
-        assert answers[place] == answers["own"], place
+    """One address ends like the server's, and has another scheme."""
+    written = [*near(places.own), f"ws+{places.own}/mcp"]
+    body = json.dumps({"near": written, "number": 12345678901234567890, "text": "127.0.0.1 \u00e9\u2028"})
+    assert_stays(await at_all(http, places, "/.well-known/oauth-said", body=body))
 
 
 async def test_every_way_to_write_the_servers_own_address_is_moved_in_a_document(
@@ -313,30 +300,19 @@ async def test_every_way_to_write_the_servers_own_address_is_moved_in_a_document
 ) -> None:
     host = places.own.removeprefix("http://")
     written = [f'"{places.own}"', f'"{places.own}/"', f'"HTTP://{host}/a?b#c"', f'"http:\\/\\/{host}\\/mcp"']
-    query = urlencode({"body": f"[{', '.join(written)}]"})
-    answers = await at_all(http, places, f"/.well-known/oauth-said?{query}")
+    answers = await at_all(http, places, "/.well-known/oauth-said", body=f"[{', '.join(written)}]")
     for place in MOVED:
         public = places.public(place)
         expected = [public, f"{public}/", f"{public}/a?b#c", f"{public}/mcp"]
         assert json.loads(answers[place].body) == expected
 
 
-async def test_an_address_of_another_scheme_that_ends_like_the_servers_stays(
-    places: Places, http: httpx.AsyncClient
-) -> None:
-    body = json.dumps([f"ws+{places.own}/mcp"])
-    answers = await at_all(http, places, f"/.well-known/oauth-said?{urlencode({'body': body})}")
-    for place in PLACES:
-        assert answers[place] == answers["own"], place
-
-
 @pytest.mark.parametrize("path", ["/said", "/.well-known/said"])
 async def test_an_address_in_any_other_document_stays(places: Places, http: httpx.AsyncClient, path: str) -> None:
     body = json.dumps({"resource": f"{places.own}/mcp"})
-    answers = await at_all(http, places, f"{path}?{urlencode({'body': body})}")
+    answers = await at_all(http, places, path, body=body)
     assert body.encode() == answers["own"].body
-    for place in PLACES:
-        assert answers[place] == answers["own"], place
+    assert_stays(answers)
 
 
 @pytest.mark.parametrize("path", ["/said", "/.well-known/said", "/.well-known/openid-configuration"])
@@ -344,10 +320,8 @@ async def test_the_metadata_of_a_resource_is_moved_wherever_it_stands(
     places: Places, http: httpx.AsyncClient, path: str
 ) -> None:
     document = {"resource": f"{places.own}/mcp", "authorization_servers": [places.own], "n": 12345678901234567890}
-    answers = await at_all(http, places, f"{path}?{urlencode({'body': json.dumps(document)})}")
-    assert answers["off"] == answers["own"]
-    for place in MOVED:
-        assert answers[place] == moved(answers["own"], places.own, places.public(place))
+    answers = await at_all(http, places, path, body=json.dumps(document))
+    assert_moves(answers, places)
 
 
 async def test_metadata_of_more_than_64_kib_at_a_path_of_its_own_passes_as_it_came(
@@ -355,15 +329,14 @@ async def test_metadata_of_more_than_64_kib_at_a_path_of_its_own_passes_as_it_ca
 ) -> None:
     answers = await at_all(http, places, "/large")
     assert len(answers["own"].body) > 65536
-    for place in PLACES:
-        assert answers[place] == answers["own"]
+    assert_stays(answers)
 
 
 @pytest.mark.parametrize("name", ["localhost", "127.0.0.1", "[::1]"])
 async def test_all_names_of_this_machine_are_the_servers(places: Places, http: httpx.AsyncClient, name: str) -> None:
     said = places.own.replace("127.0.0.1", name)
     body = json.dumps({"resource": f"{said}/mcp"})
-    answers = await at_all(http, places, f"/.well-known/oauth-said?{urlencode({'body': body})}")
+    answers = await at_all(http, places, "/.well-known/oauth-said", body=body)
     for place in MOVED:
         assert json.loads(answers[place].body)["resource"] == f"{places.public(place)}/mcp"
 
@@ -385,7 +358,7 @@ async def test_a_redirect_to_the_server_leads_to_the_gateway(
         ("//elsewhere.example/mcp", "//elsewhere.example/mcp"),
         *((address, address) for address in near(places.own)),
     ):
-        answers = await at_all(http, places, f"/said?{urlencode({'status': 201, field: said})}")
+        answers = await at_all(http, places, "/said", **{"status": 201, field: said})
         assert answers["own"].values(field) == [said] == answers["off"].values(field)
         for place in MOVED:
             public = places.public(place)
@@ -396,7 +369,7 @@ async def test_a_redirect_to_the_server_leads_to_the_gateway(
 async def test_the_issuer_in_a_redirect_to_the_client_moves(places: Places, http: httpx.AsyncClient) -> None:
     for issuer, is_own in ((places.own, True), (f"{places.own}/", True), ("https://login.example", False)):
         back = f"{CALLBACK}?{urlencode({'code': '1', 'iss': issuer, 'state': '&iss=x'})}"
-        answers = await at_all(http, places, f"/said?{urlencode({'status': 302, 'location': back})}")
+        answers = await at_all(http, places, "/said", status=302, location=back)
         for place in MOVED:
             [location] = answers[place].values("location")
             expected = issuer.replace(places.own, places.public(place)) if is_own else issuer
@@ -439,20 +412,15 @@ async def test_a_challenge_keeps_every_parameter_but_moves_the_servers_own_addre
         f'DPoP algs="ES256", resource_metadata={metadata}',
         "Negotiate YIIJvwYGKwYBBQUC",
     ]
-    query = urlencode({"status": status, "challenge": challenges, "body": "{}"}, doseq=True)
-    answers = await at_all(http, places, f"/said?{query}")
+    answers = await at_all(http, places, "/said", status=status, challenge=challenges, body="{}")
     assert answers["own"].values("www-authenticate") == challenges
-    assert answers["off"] == answers["own"]
-    for place in MOVED:
-        assert answers[place] == moved(answers["own"], places.own, places.public(place))
+    assert_moves(answers, places)
 
 
 async def test_what_is_not_of_the_servers_origin_stays_in_a_challenge(places: Places, http: httpx.AsyncClient) -> None:
     challenges = [f'Bearer resource_metadata="{address}"' for address in near(places.own)]
-    query = urlencode({"status": 401, "challenge": challenges, "body": "{}"}, doseq=True)
-    answers = await at_all(http, places, f"/said?{query}")
-    for place in PLACES:
-        assert answers[place] == answers["own"], place
+    answers = await at_all(http, places, "/said", status=401, challenge=challenges, body="{}")
+    assert_stays(answers)
 
 
 def unframed(answer: Exact) -> list[tuple[bytes, bytes]]:

@@ -33,8 +33,6 @@ from tests.real.conftest import (
     selected,
 )
 
-pytestmark = pytest.mark.filterwarnings("ignore:The experimental tasks API is deprecated:DeprecationWarning")
-
 INVALID_PARAMS = -32602
 INTERNAL_ERROR = -32603
 SESSION_TERMINATED = 32600  # what the SDK's client makes of a 404
@@ -109,10 +107,7 @@ async def test_initialize_gains_the_filter_capability_and_nothing_else(
 
 async def test_the_client_of_the_sdk_reads_the_filter_capability(python_sdk: Place) -> None:
     async with connected(python_sdk.gateway) as client:
-        tasks = client.initialized.capabilities.tasks
-        assert tasks is not None
-        assert tasks.list is not None
-        assert tasks.list.model_extra == {"filter": FILTER_CAPABILITY}
+        assert client.listing == {"filter": FILTER_CAPABILITY}
 
 
 # Criteria, order, pages
@@ -160,8 +155,7 @@ async def test_tasks_are_what_the_server_says_member_by_member(python_sdk: Place
 async def test_a_list_without_criteria_is_the_answer_of_the_server(python_sdk: Place, http: httpx.AsyncClient) -> None:
     async with connected(python_sdk.gateway) as client:
         await populate(client)
-        assert client.session_id is not None
-        wire = Wire(python_sdk.gateway, http).at(mcp_session_id=client.session_id)
+        wire = client.wire(python_sdk.gateway, http)
         for params in (None, {}, {"unknown": True}, {"_meta": {"progressToken": 1}}):
             through = await wire.post("tasks/list", params, "a")
             direct = await wire.at(python_sdk.direct).post("tasks/list", params, "a")
@@ -212,8 +206,7 @@ async def test_more_than_a_hundred_tasks_are_a_full_page_and_the_rest(
     python_sdk: Place, http: httpx.AsyncClient
 ) -> None:
     async with connected(python_sdk.gateway) as client:
-        assert client.session_id is not None
-        wire = Wire(python_sdk.gateway, http).at(mcp_session_id=client.session_id)
+        wire = client.wire(python_sdk.gateway, http)
         made = [await wire.work("released", f"task {n}") for n in range(103)]
         pages = await client.pages({"status": ["working"], "orderBy": "createdAt"})
         assert [len(page["tasks"]) for page in pages] == [100, 3]
@@ -238,8 +231,7 @@ async def test_a_cursor_works_on_a_replica_that_never_saw_the_session(
         tasks = await populate(client)
         criteria: Json = {"status": ["working", "completed"], "order": "asc"}
         first = await client.page(criteria)
-        assert client.session_id is not None
-        replica = Wire(python_sdk.gateway, http).at(mcp_session_id=client.session_id)
+        replica = client.wire(python_sdk.gateway, http)
         rest = await replica.post("tasks/list", {**criteria, "cursor": first["nextCursor"]})
         assert ids_of(first["tasks"] + rest.result["tasks"]) == selected(tasks, criteria)
 
@@ -327,6 +319,20 @@ async def test_a_task_seen_by_get_is_so_in_the_next_answer(python_sdk: Place) ->
 # What happened elsewhere is in an answer that is young enough
 
 
+async def young(wire: Wire, criteria: Json, max_age: timedelta | None = None) -> Json:
+    """The first page that reflects this moment. None before it may be older than `max_age`."""
+    happened = datetime.now(UTC)
+
+    async def probe() -> Json | None:
+        asked = datetime.now(UTC)
+        page = (await wire.post("tasks/list", criteria)).result
+        as_of = instant(page["_meta"]["taskgate/asOf"])
+        assert max_age is None or as_of >= asked - max_age
+        return page if as_of >= happened else None
+
+    return await eventually("an answer that is young enough", probe)
+
+
 async def test_what_the_gateway_did_not_see_is_in_an_answer_within_its_age(
     python_sdk: Place, http: httpx.AsyncClient
 ) -> None:
@@ -341,15 +347,7 @@ async def test_what_the_gateway_did_not_see_is_in_an_answer_within_its_age(
         return (await direct.post("tasks/get", {"taskId": task_id})).result["status"] == "completed" or None
 
     await eventually("the end of the task", ended)
-    happened = datetime.now(UTC)
-    while True:
-        asked = datetime.now(UTC)
-        page = (await through.post("tasks/list", {"filter": {"status": ["completed"]}})).result
-        as_of = instant(page["_meta"]["taskgate/asOf"])
-        assert as_of >= asked - MAX_AGE
-        if as_of >= happened:
-            break
-        await asyncio.sleep(0.02)
+    page = await young(through, {"filter": {"status": ["completed"]}}, MAX_AGE)
     assert ids_of(page["tasks"]) == [task_id]
 
 
@@ -361,13 +359,7 @@ async def test_a_task_made_elsewhere_is_in_an_answer_where_every_refresh_is_a_fu
         first = await through.work("released", "through the gateway")
         assert ids_of(await through.tasks({"status": ["working"]})) == [first]
         second = await through.at(python_sdk_stream.direct).work("released", "elsewhere")
-        happened = datetime.now(UTC)
-
-        async def young() -> Json | None:
-            page = (await through.post("tasks/list", {"status": ["working"]})).result
-            return page if instant(page["_meta"]["taskgate/asOf"]) >= happened else None
-
-        page = await eventually("an answer that is young enough", young)
+        page = await young(through, {"status": ["working"]})
         assert set(ids_of(page["tasks"])) == {first, second}
 
 
@@ -409,13 +401,7 @@ async def test_an_expired_task_leaves_the_answers(python_sdk: Place, http: httpx
         return ids_of(await through.at(python_sdk.direct).tasks({})) == [lasting] or None
 
     await eventually("the end of the task's time to live", gone)
-    happened = datetime.now(UTC)
-
-    async def young() -> Json | None:
-        page = (await through.post("tasks/list", {"order": "asc"})).result
-        return page if instant(page["_meta"]["taskgate/asOf"]) >= happened else None
-
-    assert ids_of((await eventually("an answer that is young enough", young))["tasks"]) == [lasting]
+    assert ids_of((await young(through, {"order": "asc"}))["tasks"]) == [lasting]
 
 
 # Results and elicitation
@@ -426,8 +412,7 @@ async def test_results_come_from_the_server_as_they_are(python_sdk: Place, http:
         done, failing = await client.work("now", "done"), await client.work("failed", "failing")
         assert await client.text_of(done) == "done: done"
         await client.settled(failing, "failed")
-        assert client.session_id is not None
-        wire = Wire(python_sdk.gateway, http).at(mcp_session_id=client.session_id)
+        wire = client.wire(python_sdk.gateway, http)
         for task_id in (done, failing):
             through = await wire.post("tasks/result", {"taskId": task_id})
             direct = await wire.at(python_sdk.direct).post("tasks/result", {"taskId": task_id})
@@ -464,8 +449,7 @@ async def test_an_elicitation_reaches_the_client_while_the_task_waits_for_its_an
         await eventually("the elicitation", arrived)
         assert asked == ["Say something, the task"]
         # Until its callback returns the SDK's client reads nothing else: another connection asks meanwhile.
-        assert client.session_id is not None
-        wire = Wire(python_sdk_stream.gateway, http).at(mcp_session_id=client.session_id)
+        wire = client.wire(python_sdk_stream.gateway, http)
         assert ids_of(await wire.tasks({"status": ["input_required"]})) == [task_id]
 
         may_answer.set()
@@ -556,8 +540,7 @@ async def test_an_ended_session_is_404_and_not_what_the_index_remembers(
     async with connected(python_sdk.gateway) as client:
         await client.work("released", "task")
         assert len(await client.tasks({"status": ["working"]})) == 1
-        assert client.session_id is not None
-        wire = Wire(python_sdk.gateway, http).at(mcp_session_id=client.session_id)
+        wire = client.wire(python_sdk.gateway, http)
         ended = await http.delete(wire.url, headers=wire.headers)
         assert ended.status_code == 200
 

@@ -9,7 +9,7 @@ import json
 import httpx
 import pytest
 
-from tests.real.conftest import Json, Place, Wire, exact, ids_of
+from tests.real.conftest import Json, Place, Wire, at_both, ids_of
 
 FILTERED: Json = {"status": ["working"]}
 BOTH = "application/json, text/event-stream"
@@ -36,7 +36,7 @@ async def test_what_the_server_would_refuse_it_refuses(
     wire, _ = await opened(python_sdk_json, http)
     body = json.dumps({"jsonrpc": "2.0", "id": 7, "method": "tasks/list", "params": FILTERED}).encode()
     headers = {**{field.title(): value for field, value in wire.headers.items()}, **REFUSED[name]}
-    direct, through = [await exact(http, url, body, headers) for url in (python_sdk_json.direct, wire.url)]
+    direct, through = await at_both(http, python_sdk_json, body, headers)
     assert direct.status in (400, 406)
     assert (through.status, through.reason, through.body) == (direct.status, direct.reason, direct.body)
     # The index of who asks as before is still there.

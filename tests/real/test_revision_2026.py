@@ -20,6 +20,7 @@ from tests.real.conftest import (
     Runner,
     Steps,
     Wire,
+    at_both,
     exact,
     finish,
     ids_of,
@@ -49,10 +50,9 @@ FILTERS: dict[str, Json] = {
 
 @dataclass(frozen=True)
 class Both:
-    """A server and its gateway, by the addresses of their /mcp, and what two conversations saw there."""
+    """A server and its gateway, and what two conversations saw there."""
 
-    direct: str
-    gateway: str
+    place: Place
     said: list[Steps]
 
 
@@ -65,7 +65,7 @@ def both(runner: Runner) -> Iterator[Both]:
     ):
         urls = [f"{process.wait()}/mcp" for process in (alone, server, gateway)]
         straight, through = start("revision_2026", urls[0]), start("revision_2026", urls[2])
-        yield Both(urls[1], urls[2], finish(straight, through))
+        yield Both(Place(urls[1], urls[2], urls[2], server), finish(straight, through))
 
 
 def list_request(params: Json) -> bytes:
@@ -143,39 +143,30 @@ def test_the_tasks_of_this_revision_are_the_servers_own(both: Both) -> None:
 async def test_nothing_is_advertised_in_discover(both: Both, http: httpx.AsyncClient) -> None:
     body = json.dumps({"jsonrpc": "2.0", "id": 1, "method": "server/discover", "params": ENVELOPE}).encode()
     headers = {**HEADERS, "Mcp-Method": "server/discover"}
-    direct, through = [await exact(http, url, body, headers) for url in (both.direct, both.gateway)]
+    direct, through = await at_both(http, both.place, body, headers)
     assert through == direct
     assert through.status == 200
     assert b"filter" not in through.body
 
 
-@pytest.mark.parametrize("criteria", FILTERS.values(), ids=FILTERS)
+REFUSED = {
+    **{
+        f"{name}, of this revision": ({**criteria, **ENVELOPE}, HEADERS, 404, -32601)
+        for name, criteria in FILTERS.items()
+    },
+    **{f"{name}, as its body says": ({**criteria, **ENVELOPE}, {}, 400, -32020) for name, criteria in FILTERS.items()},
+    "malformed, for this revision": (FILTERS["status"], HEADERS, 400, -32602),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
 async def test_a_filtered_list_of_this_revision_gets_the_servers_own_error(
-    both: Both, http: httpx.AsyncClient, criteria: Json
+    both: Both, http: httpx.AsyncClient, name: str
 ) -> None:
-    body = list_request({**criteria, **ENVELOPE})
-    direct, through = [await exact(http, url, body, HEADERS) for url in (both.direct, both.gateway)]
+    params, headers, status, code = REFUSED[name]
+    direct, through = await at_both(http, both.place, list_request(params), headers)
     assert through == direct
-    assert (through.status, json.loads(through.body)["error"]["code"]) == (404, -32601)
-
-
-async def test_a_filtered_list_that_this_revision_calls_malformed_gets_the_servers_own_error(
-    both: Both, http: httpx.AsyncClient
-) -> None:
-    body = list_request(FILTERS["status"])
-    direct, through = [await exact(http, url, body, HEADERS) for url in (both.direct, both.gateway)]
-    assert through == direct
-    assert (through.status, json.loads(through.body)["error"]["code"]) == (400, -32602)
-
-
-@pytest.mark.parametrize("criteria", FILTERS.values(), ids=FILTERS)
-async def test_a_filtered_list_that_only_its_body_says_is_of_this_revision_gets_the_servers_own_error(
-    both: Both, http: httpx.AsyncClient, criteria: Json
-) -> None:
-    body = list_request({**criteria, **ENVELOPE})
-    direct, through = [await exact(http, url, body, {}) for url in (both.direct, both.gateway)]
-    assert through == direct
-    assert (through.status, json.loads(through.body)["error"]["code"]) == (400, -32020)
+    assert (through.status, json.loads(through.body)["error"]["code"]) == (status, code)
 
 
 async def test_a_filtered_list_of_this_revision_gets_the_error_of_a_server_that_does_not_speak_it(
@@ -185,9 +176,7 @@ async def test_a_filtered_list_of_this_revision_gets_the_error_of_a_server_that_
     told = {**opened.headers, **HEADERS, "mcp-protocol-version": REVISION}
     headers = {name.lower(): value for name, value in told.items()}  # once each: two are refused
     body = list_request({**FILTERS["status"], **ENVELOPE})
-    direct, through = [
-        await exact(http, url, body, headers) for url in (python_sdk_json.direct, python_sdk_json.gateway)
-    ]
+    direct, through = await at_both(http, python_sdk_json, body, headers)
     assert through == direct
     assert through.status == 400
 
@@ -198,11 +187,11 @@ async def test_a_filtered_list_of_this_revision_gets_the_error_of_a_server_that_
 async def test_a_server_of_both_eras_is_filtered_for_clients_of_the_earlier_one_alone(
     both: Both, http: httpx.AsyncClient
 ) -> None:
-    earlier, initialized = await Wire(both.gateway, http).initialize()
+    earlier, initialized = await Wire(both.place.gateway, http).initialize()
     assert initialized["capabilities"]["tasks"]["list"] == {"filter": FILTER_CAPABILITY}
     working = ["task 0/\u00e9", "task 2/\u00e9"]
     assert ids_of(await earlier.tasks({"status": ["working"], "order": "asc"})) == working
-    later = await exact(http, both.gateway, list_request({**FILTERS["status"], **ENVELOPE}), HEADERS)
+    later = await exact(http, both.place.gateway, list_request({**FILTERS["status"], **ENVELOPE}), HEADERS)
     assert later.status == 404
     assert ids_of(await earlier.tasks({"status": ["working"], "order": "asc"})) == working
 
@@ -219,7 +208,7 @@ def test_the_2x_client_falls_back_to_a_server_of_2025_and_finds_it_filtering(pyt
 
 
 def test_the_2x_client_as_one_of_2025_finds_its_own_server_filtering(both: Both) -> None:
-    [said] = finish(start("either_era", "legacy", both.direct, both.gateway))
-    assert ids_of(said[both.direct]["tasks"]["tasks"]) == ["task 0/\u00e9", "task 1/\u00e9", "task 2/\u00e9"]
-    assert ids_of(said[both.gateway]["tasks"]["tasks"]) == ["task 0/\u00e9", "task 2/\u00e9"]
-    assert said[both.gateway]["version"] == said[both.direct]["version"] == "2025-11-25"
+    [said] = finish(start("either_era", "legacy", both.place.direct, both.place.gateway))
+    assert ids_of(said[both.place.direct]["tasks"]["tasks"]) == ["task 0/\u00e9", "task 1/\u00e9", "task 2/\u00e9"]
+    assert ids_of(said[both.place.gateway]["tasks"]["tasks"]) == ["task 0/\u00e9", "task 2/\u00e9"]
+    assert said[both.place.gateway]["version"] == said[both.place.direct]["version"] == "2025-11-25"

@@ -22,8 +22,6 @@ from tests.launch import ROOT
 from tests.real.clients.over_stdio import converse
 from tests.real.conftest import FILTER_CAPABILITY, NODE, Json, blurred, ids_of, inspector, node, selected
 
-pytestmark = pytest.mark.filterwarnings("ignore:The experimental tasks API is deprecated:DeprecationWarning")
-
 GATEWAY = [sys.executable, "-m", "gateway", "stdio", "--"]
 SECONDS = 60.0
 Calls = list[tuple[str, Json]]

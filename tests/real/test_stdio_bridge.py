@@ -12,8 +12,6 @@ import pytest
 from tests.launch import ROOT
 from tests.real.conftest import FILTER_CAPABILITY, NODE, Runner, connected, free_port, ids_of, node
 
-pytestmark = pytest.mark.filterwarnings("ignore:The experimental tasks API is deprecated:DeprecationWarning")
-
 RECIPE = re.compile(r"## Servers on stdio\n.*?```sh\n(.*?)```", re.DOTALL)
 PACKAGES = {
     "supergateway": "supergateway/dist/index.js",
@@ -53,10 +51,7 @@ def bridged(runner: Runner) -> Iterator[str]:
 
 async def test_the_tasks_of_a_server_on_stdio_are_filtered(bridged: str) -> None:
     async with connected(bridged) as client:
-        capabilities = client.initialized.capabilities
-        assert capabilities.tasks is not None
-        assert capabilities.tasks.list is not None
-        assert capabilities.tasks.list.model_extra == {"filter": FILTER_CAPABILITY}
+        assert client.listing == {"filter": FILTER_CAPABILITY}
         made = []
         for topic in ("one", "two"):
             call = client.session.experimental.call_tool_as_task

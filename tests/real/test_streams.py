@@ -16,8 +16,6 @@ from mcp.shared.context import RequestContext
 
 from tests.real.conftest import Json, Place, Runner, Wire, connected, eventually, ids_of
 
-pytestmark = pytest.mark.filterwarnings("ignore:The experimental tasks API is deprecated:DeprecationWarning")
-
 KEEP_ALIVE_SECONDS = 5  # of uvicorn
 WAITING_CLIENTS = 20
 

@@ -121,7 +121,8 @@ def fault(cell: Cell, said: Json, stage: Stage) -> str:
         return "not advertised"
     origin = stage.addresses[kind, place].removesuffix("/mcp").removesuffix("/research").removesuffix(f"/{kind}")
     may_ask = (f"{origin}/", f"{stage.authority}/") if kind == "elsewhere" else (f"{origin}/",)
-    past = [url for url in said.get("asked", []) if not url.startswith((*may_ask, "http://127.0.0.1:1/"))]
+    asked = [each.rpartition(" ")[2] for each in said.get("asked", [])]  # Python's clients name the method too
+    past = [url for url in asked if not url.startswith((*may_ask, "http://127.0.0.1:1/"))]
     if past:
         return f"went past the gateway: {past}"
     if client in NO_LIST:

@@ -1,6 +1,7 @@
 """Addresses of the upstream's own, as the gateway's (DESIGN 3.10): the rules, without a socket."""
 
 import json
+from typing import Any
 
 import pytest
 
@@ -26,12 +27,17 @@ def move(
     return Addresses(scheme, authority, sent, public, prefix).move(head, head, tls)
 
 
+def moving(*given: Any, **more: Any) -> Move:
+    """The same, where something moves."""
+    found = move(*given, **more)
+    assert found is not None
+    return found
+
+
 def base(
     *client: tuple[str, str], url: str = "http://127.0.0.1:3001", host: str = "gw.example", tls: bool = False
 ) -> str:
-    found = move(url, *client, host=host, tls=tls)
-    assert found is not None
-    return found.base.decode()
+    return moving(url, *client, host=host, tls=tls).base.decode()
 
 
 @pytest.mark.parametrize(
@@ -76,8 +82,7 @@ def test_without_a_usable_host_nothing_moves(host: str) -> None:
 
 def test_a_public_address_is_taken_whatever_the_client_asked() -> None:
     for host in ("", "gw.example"):
-        found = move(host=host, public="https://mcp.example/x/", prefix="/research")
-        assert found is not None
+        found = moving(host=host, public="https://mcp.example/x/", prefix="/research")
         assert found.base == b"https://mcp.example/x"
         assert found.address(b"/mcp/") == b"/x/mcp/"
 
@@ -97,8 +102,7 @@ def test_off_moves_nothing() -> None:
     ],
 )
 def test_every_spelling_of_a_loopback_origin_moves(url: str) -> None:
-    found = move()
-    assert found is not None
+    found = moving()
     assert found.text(f"<{url}/mcp>".encode()) == b"<http://gw.example:8080/mcp>"
 
 
@@ -107,25 +111,21 @@ def test_the_port_of_the_scheme_may_be_left_out() -> None:
         ("https://tools.example", "https://tools.example:443"),
         ("https://tools.example:443", "https://tools.example"),
     ):
-        found = move(url, sent="tools.example")
-        assert found is not None
+        found = moving(url, sent="tools.example")
         assert found.text(said.encode()) == b"https://gw.example:8080"
         assert found.text(b"http://tools.example:443") == b"http://tools.example:443"
 
 
 def test_what_the_server_was_told_is_its_own_too() -> None:
     """uvicorn believes X-Forwarded-Proto of a peer on this machine, and builds addresses with the Host that it gets."""
-    found = move("http://127.0.0.1:3001", ("X-Forwarded-Proto", "https"))
-    assert found is not None
+    found = moving("http://127.0.0.1:3001", ("X-Forwarded-Proto", "https"))
     assert found.text(b"https://127.0.0.1:3001/mcp/") == b"https://gw.example:8080/mcp/"
-    fixed = move(sent="tools.internal:3001")
-    assert fixed is not None
+    fixed = moving(sent="tools.internal:3001")
     assert fixed.text(b"http://tools.internal:3001/mcp/") == b"http://gw.example:8080/mcp/"
 
 
 def test_a_server_that_is_sent_the_clients_host_gets_the_prefix_once() -> None:
-    found = move(sent=None, prefix="/research")
-    assert found is not None
+    found = moving(sent=None, prefix="/research")
     assert found.text(b"http://gw.example:8080/mcp/") == b"http://gw.example:8080/research/mcp/"
     assert found.text(b"http://gw.example:8080/research/mcp/") == b"http://gw.example:8080/research/mcp/"
     for more in (b"2", b"-2", b"_2", b".2", b"~", b"%32", b"@2"):
@@ -138,8 +138,7 @@ def test_a_server_that_is_sent_the_clients_host_gets_the_prefix_once() -> None:
 
 def test_a_server_that_is_sent_the_clients_host_and_escapes_its_slashes_gets_the_prefix_once() -> None:
     """PHP writes JSON so."""
-    found = move(sent=None, prefix="/research")
-    assert found is not None
+    found = moving(sent=None, prefix="/research")
     for base in (b"http:\\/\\/gw.example:8080\\/research", b"http:\\/\\/gw.example:8080/research"):
         for own in (b"", b"\\/mcp", b"/mcp"):
             said = b'{"resource": "%s%s"}' % (base, own)
@@ -150,8 +149,7 @@ def test_a_server_that_is_sent_the_clients_host_and_escapes_its_slashes_gets_the
 @pytest.mark.parametrize("host", ["", "b@d", 'a"b', *TOO_LONG], ids=short)
 def test_a_host_that_is_none_makes_no_address_the_servers_own(host: str) -> None:
     """The server is sent what the client says, and an empty `Host` is legal. Everything was its own then."""
-    found = move(host=host, sent=None, public="https://mcp.example/x")
-    assert found is not None
+    found = moving(host=host, sent=None, public="https://mcp.example/x")
     for said in (
         b"http:///etc",
         b"http://?a",
@@ -173,8 +171,7 @@ AUTHORITY_GOES_ON = [
 @pytest.mark.parametrize("url", ["http://127.0.0.1:3001", "https://tools.example"])
 @pytest.mark.parametrize("more", AUTHORITY_GOES_ON)
 def test_an_address_whose_authority_only_begins_like_the_servers_stays(url: str, more: str) -> None:
-    found = move(url, sent=None)
-    assert found is not None
+    found = moving(url, sent=None)
     for said in (f"{url}{more}/mcp".encode(), f"{url}{more}".encode(), f"{url},a;'b{more.lstrip(',;')}@x/".encode()):
         assert found.text(said) == said
         assert found.address(said) == said
@@ -189,15 +186,13 @@ def test_an_address_whose_authority_only_begins_like_the_servers_stays(url: str,
     ],
 )
 def test_an_address_ends_where_its_authority_does(after: str) -> None:
-    found = move()
-    assert found is not None
+    found = moving()
     moved = found.text(f"<'http://127.0.0.1:3001{after}".encode())
     assert moved == f"<'http://gw.example:8080{after}".encode()
 
 
 def test_each_origin_of_a_list_in_one_string_moves() -> None:
-    found = move()
-    assert found is not None
+    found = moving()
     said = b'{"origins": "http://127.0.0.1:3001,http://localhost:3001;http://[::1]:3001,https://elsewhere"}'
     own = b"http://gw.example:8080"
     assert found.document(said) == b'{"origins": "%b,%b;%b,https://elsewhere"}' % (own, own, own)
@@ -206,8 +201,7 @@ def test_each_origin_of_a_list_in_one_string_moves() -> None:
 @pytest.mark.parametrize("more", [",x", ";x", ",x.evil.example/", ";"])
 def test_an_address_that_stands_alone_does_not_end_at_a_comma(more: str) -> None:
     """A name may have a comma in it, and `x.evil.example` a name for every word in front of it."""
-    found = move()
-    assert found is not None
+    found = moving()
     for said in (f"http://127.0.0.1:3001{more}".encode(), f"//127.0.0.1:3001{more}".encode()):
         assert found.address(said) == said
     location = f"app://back?iss=http%3A%2F%2F127.0.0.1%3A3001{more}"
@@ -215,8 +209,7 @@ def test_an_address_that_stands_alone_does_not_end_at_a_comma(more: str) -> None
 
 
 def test_a_document_is_moved_whole_however_it_is_escaped() -> None:
-    found = move(prefix="/p")
-    assert found is not None
+    found = moving(prefix="/p")
     written = (
         '{"a": "http\\u003a\\u002f/127.0.0.1:3001/x", "b": ["\\u0068ttp://localhost:3001"], "c": "\\ud83d", "n": 1e400}'
     )
@@ -231,8 +224,7 @@ def test_a_document_is_moved_whole_however_it_is_escaped() -> None:
 @pytest.mark.parametrize("unit", [b'\\"', b"\\u0041", b'"\\u0041"', b"\\"])
 def test_escapes_without_an_address_stay_however_many_there_are(unit: bytes) -> None:
     """Strings that never end were once searched from each of their quotes: the loop was held for minutes."""
-    found = move()
-    assert found is not None
+    found = moving()
     data = b'"\\u0041' + unit * (DOCUMENT_BYTES_MAX // len(unit))
     assert found.document(data) is data
 
@@ -262,22 +254,19 @@ def test_escapes_without_an_address_stay_however_many_there_are(unit: bytes) -> 
     ],
 )
 def test_a_location(location: str, expected: str) -> None:
-    found = move(prefix="/p")
-    assert found is not None
+    found = moving(prefix="/p")
     moved = found.headers(302, fields(("X", "http://127.0.0.1:3001/"), ("location", location)))
     assert list(moved) == [(b"X", b"http://127.0.0.1:3001/"), (b"location", expected.encode())]
 
 
 def test_a_location_that_names_the_gateway_without_a_scheme_is_right_already() -> None:
-    found = move(sent=None, prefix="/p")
-    assert found is not None
+    found = moving(sent=None, prefix="/p")
     assert found.address(b"//gw.example:8080/p/mcp/") == b"//gw.example:8080/p/mcp/"
     assert found.address(b"//gw.example:8080/mcp/") == b"http://gw.example:8080/p/mcp/"
 
 
 def test_challenges_move_where_a_client_reads_them() -> None:
-    found = move()
-    assert found is not None
+    found = moving()
     said = fields(("WWW-Authenticate", 'Bearer resource_metadata="http://127.0.0.1:3001/m"'), ("Location", "/x"))
     for status, expected in ((401, "gw.example:8080"), (403, "gw.example:8080"), (407, "127.0.0.1:3001")):
         challenge = found.headers(status, said).get(b"www-authenticate")

@@ -42,108 +42,76 @@ def a_task(task_id: str = "a", status: str = "working", updated: str = "2025-11-
     }
 
 
-def said(found: Observation | None) -> dict[str, Any]:
-    """What an observation tells for certain, in plain values."""
+def said(found: Observation | None) -> str:
+    """What an observation tells for certain, in a few words."""
     if found is None:
-        return {"tasks": [], "gone": [], "doubt": False}
-    tasks = [(t.id, t.status, t.method) for t in found.tasks]
-    return {"tasks": tasks, "gone": list(found.gone), "doubt": found.doubt}
+        return ""
+    tasks = [" ".join(filter(None, (t.id, t.status, t.method))) for t in found.tasks]
+    return ", ".join([*tasks, *(f"{i} gone" for i in found.gone), *["doubt"] * found.doubt])
 
 
-NOTHING: dict[str, Any] = {"tasks": [], "gone": [], "doubt": False}
 AUGMENTED = {"name": "x", "arguments": {}, "task": {"ttl": 60000}}
 GET = {"taskId": "a"}
 
-# Each: the request, the response to it, the tasks (id, status, method) and the ids of those that are gone.
-TRANSCRIPTS: dict[str, tuple[Message, Message, list[tuple[str, str, str | None]], list[str]]] = {
-    "a task is made": (
-        request("tools/call", AUGMENTED),
-        response({"task": a_task()}),
-        [("a", "working", "tools/call")],
-        [],
-    ),
+# Each: the request, the response to it, and what that says.
+TRANSCRIPTS: dict[str, tuple[Message, Message, str]] = {
+    "a task is made": (request("tools/call", AUGMENTED), response({"task": a_task()}), "a working tools/call"),
     "a task is made without a ttl": (
         request("tools/call", {"name": "x", "task": {}}),
         response({"task": a_task()}),
-        [("a", "working", "tools/call")],
-        [],
+        "a working tools/call",
     ),
     "a task is made by another method": (
         request("prompts/get", AUGMENTED),
         response({"task": a_task("b"), "_meta": {"x": 1}}),
-        [("b", "working", "prompts/get")],
-        [],
+        "b working prompts/get",
     ),
-    "the server did not make a task of it": (request("tools/call", AUGMENTED), response({"content": []}), [], []),
+    "the server did not make a task of it": (request("tools/call", AUGMENTED), response({"content": []}), ""),
     "nobody asked for a task": (
         request("tools/call", {"name": "x"}),
         response({"content": [], "structuredContent": {"task": a_task()}}),
-        [],
-        [],
+        "",
     ),
-    "tasks/get": (request("tasks/get", GET), response(a_task()), [("a", "working", None)], []),
-    "tasks/get of a terminal one": (
-        request("tasks/get", GET),
-        response(a_task(status="failed")),
-        [("a", "failed", None)],
-        [],
-    ),
-    "tasks/get with _meta": (
-        request("tasks/get", GET),
-        response({**a_task(), "_meta": {}}),
-        [("a", "working", None)],
-        [],
-    ),
-    "tasks/cancel": (
-        request("tasks/cancel", GET),
-        response(a_task(status="cancelled")),
-        [("a", "cancelled", None)],
-        [],
-    ),
+    "tasks/get": (request("tasks/get", GET), response(a_task()), "a working"),
+    "tasks/get of a terminal one": (request("tasks/get", GET), response(a_task(status="failed")), "a failed"),
+    "tasks/get with _meta": (request("tasks/get", GET), response({**a_task(), "_meta": {}}), "a working"),
+    "tasks/cancel": (request("tasks/cancel", GET), response(a_task(status="cancelled")), "a cancelled"),
     "tasks/list": (
         request("tasks/list"),
         response({"tasks": [a_task(), a_task("b", "completed")]}),
-        [("a", "working", None), ("b", "completed", None)],
-        [],
+        "a working, b completed",
     ),
     "tasks/list, a page": (
         request("tasks/list", {"cursor": "x"}),
         response({"tasks": [a_task()], "nextCursor": "a"}),
-        [("a", "working", None)],
-        [],
+        "a working",
     ),
-    "tasks/list, empty": (request("tasks/list"), response({"tasks": []}), [], []),
-    "tasks/list, empty in Go": (request("tasks/list"), response({"tasks": None}), [], []),
-    "a task is not there": (request("tasks/get", GET), refusal(-32602, "Task not found"), [], ["a"]),
-    "a task has expired": (request("tasks/get", GET), refusal(-32602, "Task has expired", data={"x": 1}), [], ["a"]),
-    "a task is not there, by the code of the Rust SDK": (request("tasks/get", GET), refusal(-32002), [], ["a"]),
-    "tasks/get fails otherwise": (request("tasks/get", GET), refusal(-32603), [], []),
-    "tasks/get is not known": (request("tasks/get", GET), refusal(-32601), [], []),
-    "tasks/get without an id": (request("tasks/get"), refusal(-32602), [], []),
-    "tasks/get with an odd id": (request("tasks/get", {"taskId": 5}), refusal(-32602), [], []),
-    "a terminal task cannot be cancelled": (request("tasks/cancel", GET), refusal(-32602), [], []),
-    "the result of a task": (request("tasks/result", GET), response({"content": []}), [], []),
-    "the result of a task that failed with this": (request("tasks/result", GET), refusal(-32602), [], []),
-    "a list with a cursor that expired": (request("tasks/list", {"cursor": "x"}), refusal(-32602), [], []),
-    "a call that fails": (request("tools/call", AUGMENTED), refusal(-32602), [], []),
-    "a call of a tool that has a taskId": (
-        request("tools/call", {"name": "x", "taskId": "a"}),
-        refusal(-32602),
-        [],
-        [],
-    ),
-    "another request": (request("tools/list"), response({"tools": []}), [], []),
-    "ping": (request("ping"), response({}), [], []),
+    "tasks/list, empty": (request("tasks/list"), response({"tasks": []}), ""),
+    "tasks/list, empty in Go": (request("tasks/list"), response({"tasks": None}), ""),
+    "a task is not there": (request("tasks/get", GET), refusal(-32602, "Task not found"), "a gone"),
+    "a task has expired": (request("tasks/get", GET), refusal(-32602, "Task has expired", data={"x": 1}), "a gone"),
+    "a task is not there, by the code of the Rust SDK": (request("tasks/get", GET), refusal(-32002), "a gone"),
+    "tasks/get fails otherwise": (request("tasks/get", GET), refusal(-32603), ""),
+    "tasks/get is not known": (request("tasks/get", GET), refusal(-32601), ""),
+    "tasks/get without an id": (request("tasks/get"), refusal(-32602), ""),
+    "tasks/get with an odd id": (request("tasks/get", {"taskId": 5}), refusal(-32602), ""),
+    "a terminal task cannot be cancelled": (request("tasks/cancel", GET), refusal(-32602), ""),
+    "the result of a task": (request("tasks/result", GET), response({"content": []}), ""),
+    "the result of a task that failed with this": (request("tasks/result", GET), refusal(-32602), ""),
+    "a list with a cursor that expired": (request("tasks/list", {"cursor": "x"}), refusal(-32602), ""),
+    "a call that fails": (request("tools/call", AUGMENTED), refusal(-32602), ""),
+    "a call of a tool that has a taskId": (request("tools/call", {"name": "x", "taskId": "a"}), refusal(-32602), ""),
+    "another request": (request("tools/list"), response({"tools": []}), ""),
+    "ping": (request("ping"), response({}), ""),
 }
 
 
-@pytest.mark.parametrize(("asked", "answer", "tasks", "gone"), TRANSCRIPTS.values(), ids=TRANSCRIPTS.keys())
-def test_a_transcript(asked: Message, answer: Message, tasks: list[Any], gone: list[str]) -> None:
-    found = said(observe.of_response(asked, answer))
-    assert (found["tasks"], found["gone"], found["doubt"]) == (tasks, gone, False)
+@pytest.mark.parametrize(("asked", "answer", "says"), TRANSCRIPTS.values(), ids=TRANSCRIPTS.keys())
+def test_a_transcript(asked: Message, answer: Message, says: str) -> None:
+    assert said(observe.of_response(asked, answer)) == says
 
 
-@pytest.mark.parametrize("name", [n for n, (_, _, tasks, gone) in TRANSCRIPTS.items() if tasks or gone])
+@pytest.mark.parametrize("name", [name for name, (_, _, says) in TRANSCRIPTS.items() if says])
 def test_what_tells_something_is_observed(name: str) -> None:
     assert observe.is_observed(TRANSCRIPTS[name][0])
 
@@ -171,7 +139,7 @@ def test_the_response_to_what_is_not_observed_says_nothing(method: str, result: 
     """
     asked = request(method, {"name": "x"})
     assert not observe.is_observed(asked)
-    assert said(observe.of_response(asked, response(result))) == NOTHING
+    assert said(observe.of_response(asked, response(result))) == ""
 
 
 def test_a_task_is_kept_as_it_came() -> None:
@@ -243,8 +211,7 @@ BROKEN: dict[str, tuple[str, Any]] = {
 def test_what_cannot_be_read_is_a_doubt_and_nothing_is_certain(method: str, result: Any) -> None:
     """It passed through, so an answer must reflect it (DESIGN 6). Only another request can tell what it said."""
     found = said(observe.of_response(request(method, {**AUGMENTED, "taskId": "a"}), response(result)))
-    assert found["gone"] == []
-    assert found["doubt"]
+    assert "gone" not in found and found.endswith("doubt")
 
 
 @pytest.mark.parametrize("method", ["tasks/cancel", "tasks/result"])
@@ -267,31 +234,31 @@ def test_a_result_says_that_its_task_has_ended() -> None:
 NOTIFIED = {
     "a change of status": (
         message(method="notifications/tasks/status", params=a_task(status="completed")),
-        [("a", "completed", None)],
+        "a completed",
     ),
     "with _meta": (
         message(method="notifications/tasks/status", params={**a_task(), "_meta": {"x": 1}}),
-        [("a", "working", None)],
+        "a working",
     ),
-    "another notification": (message(method="notifications/progress", params=a_task()), []),
-    "the name of another draft": (message(method="notifications/tasks/status_changed", params=a_task()), []),
-    "a request of that name": (message(id=5, method="notifications/tasks/status", params=a_task()), []),
-    "a request of the server's": (message(id=5, method="elicitation/create", params={"task": a_task()}), []),
-    "a response": (message(id=5, result=a_task()), []),
-    "an error": (message(id=5, error={"code": -32602, "message": "no"}), []),
-    "nothing": (message(), []),
+    "another notification": (message(method="notifications/progress", params=a_task()), ""),
+    "the name of another draft": (message(method="notifications/tasks/status_changed", params=a_task()), ""),
+    "a request of that name": (message(id=5, method="notifications/tasks/status", params=a_task()), ""),
+    "a request of the server's": (message(id=5, method="elicitation/create", params={"task": a_task()}), ""),
+    "a response": (message(id=5, result=a_task()), ""),
+    "an error": (message(id=5, error={"code": -32602, "message": "no"}), ""),
+    "nothing": (message(), ""),
 }
 
 
-@pytest.mark.parametrize(("passing", "tasks"), NOTIFIED.values(), ids=NOTIFIED.keys())
-def test_a_message_that_is_no_response(passing: Message, tasks: list[Any]) -> None:
-    assert said(observe.of_notification(passing)) == {**NOTHING, "tasks": tasks}
+@pytest.mark.parametrize(("passing", "says"), NOTIFIED.values(), ids=NOTIFIED.keys())
+def test_a_message_that_is_no_response(passing: Message, says: str) -> None:
+    assert said(observe.of_notification(passing)) == says
 
 
 @pytest.mark.parametrize("params", [{}, [], None, {"taskId": "a"}, {"status": "working"}, {"task": a_task()}])
 def test_a_notification_that_cannot_be_read_is_a_doubt(params: Any) -> None:
     found = observe.of_notification(message(method="notifications/tasks/status", params=params))
-    assert said(found) == {**NOTHING, "doubt": True}
+    assert said(found) == "doubt"
 
 
 def test_a_page() -> None:
@@ -313,7 +280,7 @@ def test_what_is_no_page(result: Any) -> None:
 def test_of_a_page_of_any_size_every_task_is_told_or_all_are_in_doubt(count: int) -> None:
     page = response({"tasks": [a_task(f"t{n}") for n in range(count)]})
     found = said(observe.of_response(request("tasks/list"), page))
-    assert found["doubt"] or [t[0] for t in found["tasks"]] == [f"t{n}" for n in range(count)]
+    assert found.endswith("doubt") or found == ", ".join(f"t{n} working" for n in range(count))
 
 
 anything = documents.documents(

@@ -53,6 +53,54 @@ async def converse(send: Send, list_page: Send | None = None) -> Json:
     return {"tasks": [done, working], "lists": seen}
 
 
+class Kept:
+    """What a login leaves, in memory. It is a `TokenStorage` of the Python SDK, 1.x and 2.x."""
+
+    def __init__(self) -> None:
+        self.tokens: Any = None
+        self.client: Any = None
+
+    async def get_tokens(self) -> Any:
+        return self.tokens
+
+    async def set_tokens(self, tokens: Any) -> None:
+        self.tokens = tokens
+
+    async def get_client_info(self) -> Any:
+        return self.client
+
+    async def set_client_info(self, client_info: Any) -> None:
+        self.client = client_info
+
+
+class UserAgent:
+    """Goes where a login sends its user, with httpx or httpx2, and these options. Notes all that is asked."""
+
+    def __init__(self, library: Any, **options: Any) -> None:
+        self._library = library
+        self._options = options
+        self._answered: Any = library.URL()
+        self.asked: list[str] = []
+        self.hooks = {"request": [self._note]}
+
+    @property
+    def answered(self) -> Any:
+        """The parameters with which the user was sent back."""
+        return self._answered.params
+
+    async def _note(self, request: Any) -> None:
+        self.asked.append(f"{request.method} {request.url.copy_with(query=None)}")
+
+    async def redirect(self, to: str) -> None:
+        """Go there, and note where it leads."""
+        async with self._library.AsyncClient(event_hooks=self.hooks, **self._options) as http:
+            self._answered = self._library.URL((await http.get(to)).headers["location"])
+
+    async def callback(self) -> tuple[str, str | None]:
+        """What the user was sent back with."""
+        return self.answered["code"], self.answered.get("state")
+
+
 def run(visit: Callable[[str], Awaitable[Json]]) -> None:
     """Visit all addresses in the arguments at once, and print what was seen at each."""
 

@@ -4,55 +4,20 @@ from typing import Any
 
 import httpx
 from mcp import ClientSession, types
-from mcp.client.auth import OAuthClientProvider, TokenStorage
+from mcp.client.auth import OAuthClientProvider
 from mcp.client.streamable_http import streamable_http_client
-from mcp.shared.auth import OAuthClientInformationFull, OAuthClientMetadata, OAuthToken
+from mcp.shared.auth import OAuthClientMetadata
 from pydantic import AnyUrl
 
-from tests.real.clients.conversation import REDIRECT, SECONDS, Json, converse, run
-
-
-class Kept(TokenStorage):
-    """What a login leaves, in memory."""
-
-    def __init__(self) -> None:
-        self.tokens: OAuthToken | None = None
-        self.client: OAuthClientInformationFull | None = None
-
-    async def get_tokens(self) -> OAuthToken | None:
-        return self.tokens
-
-    async def set_tokens(self, tokens: OAuthToken) -> None:
-        self.tokens = tokens
-
-    async def get_client_info(self) -> OAuthClientInformationFull | None:
-        return self.client
-
-    async def set_client_info(self, client_info: OAuthClientInformationFull) -> None:
-        self.client = client_info
+from tests.real.clients.conversation import REDIRECT, SECONDS, Json, Kept, UserAgent, converse, run
 
 
 async def visit(url: str) -> Json:
-    answered = httpx.URL()
-    asked: list[str] = []
-
-    async def note(request: httpx.Request) -> None:
-        asked.append(str(request.url.copy_with(query=None)))
-
-    async def redirect(to: str) -> None:
-        nonlocal answered
-        async with httpx.AsyncClient(event_hooks={"request": [note]}) as agent:
-            answered = httpx.URL((await agent.get(to)).headers["location"])
-
-    async def callback() -> tuple[str, str | None]:
-        return answered.params["code"], answered.params.get("state")
-
-    kept = Kept()
+    agent, kept = UserAgent(httpx), Kept()
     metadata = OAuthClientMetadata(redirect_uris=[AnyUrl(REDIRECT)], client_name="taskgate-tests")
-    auth = OAuthClientProvider(url, metadata, kept, redirect, callback)
-    hooks = {"request": [note]}
+    auth = OAuthClientProvider(url, metadata, kept, agent.redirect, agent.callback)
     async with (
-        httpx.AsyncClient(auth=auth, follow_redirects=True, event_hooks=hooks, timeout=SECONDS) as http,
+        httpx.AsyncClient(auth=auth, follow_redirects=True, event_hooks=agent.hooks, timeout=SECONDS) as http,
         streamable_http_client(url, http_client=http) as (read, write, _),
         ClientSession(read, write) as session,
     ):
@@ -65,7 +30,7 @@ async def visit(url: str) -> Json:
 
         seen = await converse(send)
         capabilities = initialized.capabilities.model_dump(by_alias=True, mode="json", exclude_none=True)
-        return {**seen, "capabilities": capabilities, "asked": asked, "logged_in": kept.tokens is not None}
+        return {**seen, "capabilities": capabilities, "asked": agent.asked, "logged_in": kept.tokens is not None}
 
 
 def main() -> None:

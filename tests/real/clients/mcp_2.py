@@ -10,33 +10,13 @@ from mcp.client.streamable_http import streamable_http_client
 from mcp.shared.auth import OAuthClientMetadata
 from pydantic import AnyUrl, ValidationError
 
-from tests.real.clients.conversation import REDIRECT, SECONDS, Json, converse, run
+from tests.real.clients.conversation import REDIRECT, SECONDS, Json, Kept, UserAgent, converse, run
 
 RESULTS = {
     "tools/call": types.CreateTaskResult,
     "tasks/get": types.GetTaskResult,
     "tasks/list": types.ListTasksResult,
 }
-
-
-class Kept:
-    """What a login leaves, in memory."""
-
-    def __init__(self) -> None:
-        self.tokens = None
-        self.client = None
-
-    async def get_tokens(self):
-        return self.tokens
-
-    async def set_tokens(self, tokens) -> None:
-        self.tokens = tokens
-
-    async def get_client_info(self):
-        return self.client
-
-    async def set_client_info(self, client_info) -> None:
-        self.client = client_info
 
 
 async def sent(session: Any, method: str, params: Json) -> Json:
@@ -52,26 +32,16 @@ async def sent(session: Any, method: str, params: Json) -> Json:
 
 
 async def visit(url: str) -> Json:
-    answered = httpx2.URL()
-    asked: list[str] = []
-
-    async def note(request: httpx2.Request) -> None:
-        asked.append(str(request.url.copy_with(query=None)))
-
-    async def redirect(to: str) -> None:
-        nonlocal answered
-        async with httpx2.AsyncClient(event_hooks={"request": [note]}) as agent:
-            answered = httpx2.URL((await agent.get(to)).headers["location"])
+    agent, kept = UserAgent(httpx2), Kept()
 
     async def callback() -> AuthorizationCodeResult:
-        said = answered.params
-        return AuthorizationCodeResult(code=said["code"], state=said.get("state"), iss=said.get("iss"))
+        code, state = await agent.callback()
+        return AuthorizationCodeResult(code=code, state=state, iss=agent.answered.get("iss"))
 
-    kept = Kept()
     metadata = OAuthClientMetadata(redirect_uris=[AnyUrl(REDIRECT)], client_name="taskgate-tests")
-    auth = OAuthClientProvider(url, metadata, kept, redirect, callback)
+    auth = OAuthClientProvider(url, metadata, kept, agent.redirect, callback)
     async with (
-        httpx2.AsyncClient(auth=auth, event_hooks={"request": [note]}, timeout=SECONDS) as http,
+        httpx2.AsyncClient(auth=auth, event_hooks=agent.hooks, timeout=SECONDS) as http,
         Client(streamable_http_client(url, http_client=http)) as client,
     ):
 
@@ -80,7 +50,7 @@ async def visit(url: str) -> Json:
 
         capabilities = client.server_capabilities.model_dump(by_alias=True, mode="json", exclude_none=True)
         seen = await converse(send)
-        return {**seen, "capabilities": capabilities, "asked": asked, "logged_in": kept.tokens is not None}
+        return {**seen, "capabilities": capabilities, "asked": agent.asked, "logged_in": kept.tokens is not None}
 
 
 if __name__ == "__main__":

@@ -9,43 +9,23 @@ a task and `tasks/cancel` ends it; there are no sessions.
 
 import argparse
 import json
-from datetime import UTC, datetime
-from typing import Any
 
 from aiohttp import web
 
-Json = dict[str, Any]
+from tests.real.servers import by_user
+from tests.real.servers.by_user import Json, Refused
 
 tasks: dict[str, Json] = {}
-CAPABILITIES: Json = {"tools": {}, "tasks": {"list": {}, "cancel": {}, "requests": {"tools": {"call": {}}}}}
-
-
-def result_of(method: str, params: Json) -> Json:
-    now = datetime.now(UTC).isoformat()
-    match method:
-        case "initialize":
-            server = {"name": "batches", "version": "1"}
-            return {"protocolVersion": params["protocolVersion"], "capabilities": CAPABILITIES, "serverInfo": server}
-        case "tools/call":
-            task_id = f"task {len(tasks)}"
-            tasks[task_id] = {"taskId": task_id, "status": "working", "createdAt": now, "lastUpdatedAt": now}
-            return {"task": tasks[task_id]}
-        case "tasks/get" | "tasks/cancel":
-            if method == "tasks/cancel":
-                tasks[params["taskId"]] |= {"status": "cancelled", "lastUpdatedAt": now}
-            return dict(tasks[params["taskId"]])
-        case "tasks/list":
-            return {"tasks": list(tasks.values())}
-    return {}
 
 
 def answer(message: Json, received: bytes) -> str:
     try:
-        result = result_of(message["method"], message.get("params", {}))
-        result |= {"_meta": {"received": received.hex()}}
+        result = by_user.answer(tasks, message["method"], message.get("params", {}), page_size=None)
+        result = {**result, "_meta": {"received": received.hex()}}
         written = f'"result" : {json.dumps(result)}, "more":12345678901234567890.10'
-    except KeyError as unknown:
-        written = f'"error":{{"code":-32602,"message":"No task {unknown.args[0]}"}}'
+    except Refused as refused:
+        code, words = refused.args
+        written = f'"error":{{"code":{code},"message":{json.dumps(words)}}}'
     return f'{{ "id":{json.dumps(message["id"])},\t{written}, "jsonrpc":"2.0" }}'
 
 

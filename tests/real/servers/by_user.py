@@ -37,12 +37,14 @@ def now() -> str:
     return datetime.now(UTC).isoformat()
 
 
-def answer(tasks: dict[str, Json], method: str, params: Json) -> Json:
-    """The result of one request of the user whose tasks these are."""
+def answer(tasks: dict[str, Json], method: str, params: Json, page_size: int | None = PAGE_SIZE) -> Json:
+    """The result of one request of the user whose tasks these are, all on one page if no size is given."""
     match method:
         case "initialize":
             server = {"name": "by-user", "version": "1"}
-            return {"protocolVersion": "2025-11-25", "capabilities": CAPABILITIES, "serverInfo": server}
+            return {"protocolVersion": params["protocolVersion"], "capabilities": CAPABILITIES, "serverInfo": server}
+        case "ping":
+            return {}
         case "tools/list":
             return {"tools": [{"name": "work", "inputSchema": {"type": "object"}}]}
         case "tools/call":
@@ -50,7 +52,7 @@ def answer(tasks: dict[str, Json], method: str, params: Json) -> Json:
             task = {
                 "taskId": uuid.uuid4().hex,
                 "status": "working",
-                "statusMessage": params["arguments"]["label"],
+                "statusMessage": params.get("arguments", {}).get("label", ""),
                 "createdAt": made,
                 "lastUpdatedAt": made,
                 "ttl": None,
@@ -66,8 +68,9 @@ def answer(tasks: dict[str, Json], method: str, params: Json) -> Json:
             return task
         case "tasks/list":
             start = int(params.get("cursor", 0))
-            page: Json = {"tasks": list(tasks.values())[start : start + PAGE_SIZE]}
-            return page | ({"nextCursor": str(start + PAGE_SIZE)} if start + PAGE_SIZE < len(tasks) else {})
+            end = start + (page_size or len(tasks))
+            page: Json = {"tasks": list(tasks.values())[start:end]}
+            return page | ({"nextCursor": str(end)} if end < len(tasks) else {})
     raise Refused(-32601, "Method not found")
 
 
