@@ -30,14 +30,8 @@ NEVER_TRAILERS: Final = (
     *(b"authorization", b"proxy-authorization", b"cookie", b"set-cookie", b"origin", b"forwarded", b"expect", b"range"),
     *(b"content-type", b"content-encoding", b"content-range", b"cache-control", b"if-match", b"location"),
     *(b"mcp-session-id", b"mcp-method", b"x-forwarded-for", b"www-authenticate", b"age", b"vary", b"date"),
-    *(
-        b"max-forwards",
-        b"proxy-connection",
-        b"accept-encoding",
-        b"last-event-id",
-        b"access-control-allow-origin",
-        b"x-tenant",
-    ),
+    *(b"max-forwards", b"proxy-connection", b"accept-encoding", b"last-event-id", b"access-control-allow-origin"),
+    *(b"x-tenant",),
 )
 
 

@@ -24,33 +24,12 @@ PARTS: Final = 1 << 12  # places are drawn in parts of the whole
 
 _bytes = st.sampled_from(
     [
-        *(
-            b"\r\n",
-            b"\r\n\r\n",
-            b"\n",
-            b"\r",
-            b" ",
-            b"\t",
-            b"\0",
-            b":",
-            b",",
-            b";",
-            b"0\r\n\r\n",
-            b"3\r\nabc\r\n",
-            b"\xff",
-        ),
+        *(b"\r\n", b"\r\n\r\n", b"\n", b"\r", b" ", b"\t", b"\0", b":", b",", b";", b"0\r\n\r\n", b"3\r\nabc\r\n"),
+        b"\xff",
         *(b"Content-Length: 3\r\n", b"Transfer-Encoding: chunked\r\n", b"Connection: close\r\n", b"Connection: x\r\n"),
         *(b"GET /smuggled HTTP/1.1\r\nHost: localhost\r\n\r\n", b"HTTP/1.1 200 OK\r\nContent-Length: 6\r\n\r\nPOISON"),
-        *(
-            b"Upgrade: h2c\r\n",
-            b"Expect: 100-continue\r\n",
-            b"Host: evil\r\n",
-            b"X: a\r\n",
-            b"0",
-            b"9",
-            b"HTTP/1.0",
-            b"\xa0",
-        ),
+        *(b"Upgrade: h2c\r\n", b"Expect: 100-continue\r\n", b"Host: evil\r\n", b"X: a\r\n", b"0", b"9", b"HTTP/1.0"),
+        b"\xa0",
     ]
 )
 _places = st.integers(0, PARTS)

@@ -21,6 +21,7 @@ import httptools
 from tests.bench import attacks, child
 from tests.bench.attacks import PIECE_BYTES, pieces, post, request
 from tests.bench.httpclient import request_body
+from tests.parsed import Parsed
 
 LIMIT_S: Final = 8.0
 PERIOD_S: Final = 0.002
@@ -29,43 +30,30 @@ _PING: Final = post(b"/ping/mcp", request_body("ping", {}))
 _OCTETS: Final = b"Content-Type: application/octet-stream"
 
 
-class Connection(asyncio.Protocol):
+class Connection(Parsed):
     """One connection of a client's: it counts what comes, and whole responses."""
 
-    transport: asyncio.Transport
-
     def __init__(self) -> None:
-        self._parser = httptools.HttpResponseParser(self)
-        self._writable = asyncio.Event()
-        self._writable.set()
+        super().__init__()
         self.changed = asyncio.Event()
         self.sent_bytes = self.received_bytes = self.answered = self.refused = 0
         self.is_cut = False
 
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self.transport = transport  # type: ignore[assignment]  # uvloop's are no asyncio.Transport
-
     def connection_lost(self, exc: Exception | None) -> None:
         self.is_cut = True
-        self._writable.set()
+        self.writable.set()
         self.changed.set()
-
-    def pause_writing(self) -> None:
-        self._writable.clear()
-
-    def resume_writing(self) -> None:
-        self._writable.set()
 
     def data_received(self, data: bytes) -> None:
         self.received_bytes += len(data)
         try:
-            self._parser.feed_data(data)
+            super().data_received(data)
         except httptools.HttpParserError:
             self.is_cut = True
             self.changed.set()
 
     def on_message_complete(self) -> None:
-        status = self._parser.get_status_code()
+        status = self.parser.get_status_code()
         self.answered += status >= 200
         self.refused += status >= 400
         self.changed.set()
@@ -73,7 +61,7 @@ class Connection(asyncio.Protocol):
     async def send(self, data: bytes, piece_bytes: int = PIECE_BYTES) -> None:
         """Send bytes, no faster than they are taken; a connection that is cut takes none."""
         for piece in pieces(data, piece_bytes):
-            await self._writable.wait()
+            await self.writable.wait()
             if self.is_cut:
                 return
             self.transport.write(piece)

@@ -98,7 +98,7 @@ class Upstream(upstream.Upstream):
 
     async def _pieces(self, data: bytes, piece_bytes: int) -> None:
         for piece in pieces(data, piece_bytes):
-            await self._writable.wait()
+            await self.writable.wait()
             self.transport.write(piece)
             await asyncio.sleep(0)  # else the loop writes small pieces as one
 

@@ -8,21 +8,20 @@ import asyncio
 from typing import Any, Final, Self
 from urllib.parse import urlsplit
 
-import httptools
 import orjson
 
 from tests.bench.processes import BenchFailed
+from tests.parsed import Parsed
 
 PROTOCOL_VERSION: Final = "2025-11-25"
 ANSWER_SECONDS: Final = 300.0
 
 
-class Client(asyncio.Protocol):
+class Client(Parsed):
     """One session. Make it with `connect`."""
 
-    transport: asyncio.Transport
-
     def __init__(self, url: str) -> None:
+        super().__init__()
         parts = urlsplit(url)
         self._target = parts.path + (f"?{parts.query}" if parts.query else "")
         self._fields = {
@@ -80,11 +79,11 @@ class Client(asyncio.Protocol):
     async def exchange(self, body: bytes, **more: str) -> tuple[int, bytes]:
         """Status and body of the answer to a POST with some more header fields, `_` in their names for `-`."""
         self._answer = asyncio.get_running_loop().create_future()
-        self._parser = httptools.HttpResponseParser(self)
+        self.parser = self.reads(self)
         self._body.clear()
         self.transport.write(self.request(body, **more))
         answer = await asyncio.wait_for(self._answer, ANSWER_SECONDS)
-        return self._parser.get_status_code(), answer
+        return self.parser.get_status_code(), answer
 
     def request(self, body: bytes, **more: str) -> bytes:
         """The bytes of a POST of this session."""
@@ -97,15 +96,9 @@ class Client(asyncio.Protocol):
         """Close the connection; the session stays."""
         self.transport.close()
 
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self.transport = transport  # type: ignore[assignment]  # uvloop's are no asyncio.Transport
-
     def connection_lost(self, exc: Exception | None) -> None:
         if self._answer is not None and not self._answer.done():
             self._answer.set_exception(BenchFailed("the connection was closed before the answer"))
-
-    def data_received(self, data: bytes) -> None:
-        self._parser.feed_data(data)
 
     def on_header(self, name: bytes, value: bytes) -> None:
         if name.lower() == b"mcp-session-id":

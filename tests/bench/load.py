@@ -26,6 +26,7 @@ import orjson
 
 from tests.bench import child
 from tests.bench.upstream import PIECE_BYTES
+from tests.parsed import Parsed
 
 WARM_UP_SECONDS: Final = 0.2
 PATIENCE_SECONDS: Final = 120.0
@@ -68,20 +69,15 @@ class _Run:
             self.done.set_exception(LoadFailed(why))
 
 
-class _Requestor(asyncio.Protocol):
+class _Requestor(Parsed):
     """One connection of a run."""
 
-    transport: asyncio.Transport
-
     def __init__(self, run: _Run, next_request: Callable[[], bytes]) -> None:
+        super().__init__()
         self._run = run
         self._next_request = next_request
-        self._parser = httptools.HttpResponseParser(self)
         self._sent_ns = 0
         self.idle = False
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self.transport = transport  # type: ignore[assignment]  # uvloop's are no asyncio.Transport
 
     def connection_lost(self, exc: Exception | None) -> None:
         if not self.idle:
@@ -91,12 +87,9 @@ class _Requestor(asyncio.Protocol):
         self._sent_ns = perf_counter_ns()
         self.transport.write(self._next_request())
 
-    def data_received(self, data: bytes) -> None:
-        self._parser.feed_data(data)
-
     def on_message_complete(self) -> None:
         run, now_ns = self._run, perf_counter_ns()
-        if (status := self._parser.get_status_code()) not in (200, 202):
+        if (status := self.parser.get_status_code()) not in (200, 202):
             run.fail(f"answered {status}")
         run.answered += 1
         if self._sent_ns >= run.measure_from_ns:
@@ -152,34 +145,18 @@ def _figures(run: _Run) -> dict[str, Any]:
     }
 
 
-class _Transfer(asyncio.Protocol):
+class _Transfer(Parsed):
     """One request with a large body, or with a large answer."""
 
-    transport: asyncio.Transport
-
     def __init__(self) -> None:
-        self._parser = httptools.HttpResponseParser(self)
-        self._writable = asyncio.Event()
-        self._writable.set()
+        super().__init__()
         self.received_bytes = 0
         self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self.transport = transport  # type: ignore[assignment]
-
     def connection_lost(self, exc: Exception | None) -> None:
-        self._writable.set()
+        self.writable.set()
         if not self.done.done():
             self.done.set_exception(LoadFailed(f"cut after {self.received_bytes} bytes: {exc}"))
-
-    def pause_writing(self) -> None:
-        self._writable.clear()
-
-    def resume_writing(self) -> None:
-        self._writable.set()
-
-    def data_received(self, data: bytes) -> None:
-        self._parser.feed_data(data)
 
     def on_body(self, data: bytes) -> None:
         self.received_bytes += len(data)
@@ -193,12 +170,12 @@ class _Transfer(asyncio.Protocol):
         piece = b" " * PIECE_BYTES
         self.transport.write(head)
         for at in range(0, size, PIECE_BYTES):
-            await self._writable.wait()
+            await self.writable.wait()
             if self.done.done():
                 break
             self.transport.write(piece if at + PIECE_BYTES <= size else piece[: size - at])
         await self.done
-        if (status := self._parser.get_status_code()) != 200:
+        if (status := self.parser.get_status_code()) != 200:
             raise LoadFailed(f"answered {status}")
 
 
@@ -222,13 +199,11 @@ async def transfer(command: dict[str, Any]) -> dict[str, Any]:
     return {"seconds": (perf_counter_ns() - began_ns) / _NS, "received_bytes": protocol.received_bytes}
 
 
-class _Listener(asyncio.Protocol):
+class _Listener(Parsed):
     """One event stream whose events are numbered and say when they were sent."""
 
-    transport: asyncio.Transport
-
     def __init__(self, stream: int, events: int, delays_ns: "array[int]") -> None:
-        self._parser = httptools.HttpResponseParser(self)
+        super().__init__()
         self._stream = stream
         self._events = events
         self._delays_ns = delays_ns
@@ -236,9 +211,6 @@ class _Listener(asyncio.Protocol):
         self._now_ns = 0
         self._rest = b""
         self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self.transport = transport  # type: ignore[assignment]
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._fail(f"was closed after {self._came} events: {exc}")
@@ -249,7 +221,7 @@ class _Listener(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         self._now_ns = monotonic_ns()
-        self._parser.feed_data(data)
+        super().data_received(data)
 
     def on_body(self, data: bytes) -> None:
         *events, self._rest = (self._rest + data).split(b"\n\n")

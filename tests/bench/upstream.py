@@ -7,7 +7,8 @@
     GET  /events?N           N bytes of event stream or a little more, in events of 10,000 bytes
     GET  /ticks?S,N,P,O      stream S: N events, one every P ms, the first after O ms; each says when it was sent
 
-It answers from prepared bytes, so that a round measures the proxy. For that it is apart from tests/upstream.py.
+It answers from prepared bytes, so that a round measures the proxy. It is apart from tests/upstream.py for that, and
+takes bodies of any size.
 """
 
 import asyncio
@@ -16,10 +17,10 @@ from collections.abc import Iterator
 from time import monotonic_ns  # one clock for all processes
 from typing import Final
 
-import httptools
 import orjson
 
 from tests.bench import child
+from tests.parsed import Serving
 
 BODY_BYTES: Final = 300
 PIECE_BYTES: Final = 64 * 1024
@@ -56,40 +57,24 @@ def event(size_bytes: int) -> bytes:
     return frame % (b"x" * (size_bytes - len(frame % b"")))
 
 
-class Upstream(asyncio.Protocol):
+class Upstream(Serving):
     """One connection."""
 
-    transport: asyncio.Transport
-
     def __init__(self) -> None:
-        self._parser = httptools.HttpRequestParser(self)
+        super().__init__()
         self._url = b""
-        self._writable = asyncio.Event()
-        self._writable.set()
         self._sending: asyncio.Task[None] | None = None
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self.transport = transport  # type: ignore[assignment]  # uvloop's are no asyncio.Transport
 
     def connection_lost(self, exc: Exception | None) -> None:
         if self._sending is not None:
             self._sending.cancel()
-
-    def pause_writing(self) -> None:
-        self._writable.clear()
-
-    def resume_writing(self) -> None:
-        self._writable.set()
-
-    def data_received(self, data: bytes) -> None:
-        self._parser.feed_data(data)
 
     def on_url(self, url: bytes) -> None:
         self._url += url
 
     def on_message_complete(self) -> None:
         url, self._url = self._url, b""
-        if self._parser.get_method() == b"POST":
+        if self.parser.get_method() == b"POST":
             self.transport.write(_WHOLE)
             return
         path, _, size = url.partition(b"?")
@@ -111,7 +96,7 @@ class Upstream(asyncio.Protocol):
         """Write a response, as fast as it is taken."""
         self.transport.write(head)
         for piece in pieces:
-            await self._writable.wait()
+            await self.writable.wait()
             self.transport.write(piece)
 
     async def _tick(self, stream: int, events: int, period_ms: int, offset_ms: int) -> None:

@@ -11,7 +11,6 @@ from collections.abc import Callable, Coroutine
 from itertools import count
 from typing import Any, Final, TypeAlias
 
-import httptools
 import msgspec
 
 from tests.model import history as h
@@ -19,6 +18,7 @@ from tests.model.oracle import Asked, Chain, Criteria, Oracle, Outcome, Place
 from tests.model.truth import ABSENT, GONE, Brief, Moment, Moments, ServerSession, Truth, Violation, instant
 from tests.model.upstream import INVALID_PARAMS, READ_BYTES_MAX, STATUS_NOTIFICATION, Upstream, authorization, drops
 from tests.model.virtual import TICK_S, WIRE_S, VirtualLoop
+from tests.parsed import Parsed
 
 Json: TypeAlias = dict[str, Any]
 
@@ -38,10 +38,11 @@ class _Message(msgspec.Struct):
     unread: bool = False  # by the gateway
 
 
-class Exchange(asyncio.Protocol):
+class Exchange(Parsed):
     """One request on a connection of its own. `on_message` gets each message the moment it is there."""
 
     def __init__(self, on_message: Callable[["_Message"], None]) -> None:
+        super().__init__()
         self.status = 0
         self.headers: dict[str, str] = {}
         self.complete = False
@@ -52,7 +53,6 @@ class Exchange(asyncio.Protocol):
         self.event_id = ""  # the last that came
         self._unpacker: Any = None
         self._streams = False
-        self._parser = httptools.HttpResponseParser(self)
         self._transport: asyncio.Transport | None = None
 
     def leave(self) -> None:
@@ -71,13 +71,13 @@ class Exchange(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         if not self.left:
-            self._parser.feed_data(data)
+            super().data_received(data)
 
     def on_header(self, name: bytes, value: bytes) -> None:
         self.headers[name.decode().lower()] = value.decode()
 
     def on_headers_complete(self) -> None:
-        self.status = self._parser.get_status_code()
+        self.status = self.parser.get_status_code()
         self._streams = self.headers.get("content-type") == "text/event-stream"
         if self.headers.get("content-encoding") == "gzip":
             self._unpacker = zlib.decompressobj(wbits=31)

@@ -115,17 +115,9 @@ async def test_a_crawl_request_is_the_clients_own(rig: Rig) -> None:
     """Target and every end-to-end field as the client's; the criteria stay here; the id is like no client's."""
     rig.serve(Server(TWO_PAGES))
     fields = [
-        b"Authorization: Bearer t0ken",
-        b"mcp-session-id: 0f8c",
-        b"Mcp-Protocol-Version: 2025-11-25",
-        b"Cookie: a=1",
-        b"Cookie: b=2",
-        b"X-Tenant: \xe9",
-        b"User-Agent: x/1",
-        b"Connection: keep-alive, X-Hop",
-        b"X-Hop: 1",
-        b"Expect: 100-continue",
-        b"Accept-Encoding: gzip, br",
+        *(b"Authorization: Bearer t0ken", b"mcp-session-id: 0f8c", b"Mcp-Protocol-Version: 2025-11-25", b"Cookie: a=1"),
+        *(b"Cookie: b=2", b"X-Tenant: \xe9", b"User-Agent: x/1", b"Connection: keep-alive, X-Hop", b"X-Hop: 1"),
+        *(b"Expect: 100-continue", b"Accept-Encoding: gzip, br"),
     ]
     one = await rig.client(post(filtered(1, status=["working"], _meta={"a": 1}), *fields, target=b"/a%2Fb//c?x=1&"))
     assert ids(final(await one.response())) == ALL

@@ -280,12 +280,7 @@ async def test_a_connection_that_the_server_will_close_is_not_kept(rig: Rig, nam
     await next_is_fresh(rig, one, peer)
 
 
-TRAILERS_THAT_END = [
-    [CLOSE],
-    [b"connection: x, Close"],
-    [b"Proxy-Connection: close"],
-    [b"X: y", CLOSE, KEEP],
-]
+TRAILERS_THAT_END = [[CLOSE], [b"connection: x, Close"], [b"Proxy-Connection: close"], [b"X: y", CLOSE, KEEP]]
 
 
 @pytest.mark.parametrize("trailers", TRAILERS_THAT_END)

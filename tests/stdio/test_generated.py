@@ -117,14 +117,8 @@ def writes_anew() -> Iterator[None]:
 
 
 FAULTS: Final = (
-    ends_lines_its_own_way,
-    interrupts_lines,
-    drops_what_is_no_json,
-    loses_the_last_line,
-    shows_its_own_responses,
-    takes_text_and_numbers_for_the_same,
-    cuts_large_lines,
-    writes_anew,
+    *(ends_lines_its_own_way, interrupts_lines, drops_what_is_no_json, loses_the_last_line, shows_its_own_responses),
+    *(takes_text_and_numbers_for_the_same, cuts_large_lines, writes_anew),
 )
 
 

@@ -9,47 +9,14 @@ _TWO: Final = b"Content-Length: 2"
 _OK: Final = Got(200, b"ok")
 _ALONE: Final = replace(BROKEN, before=())
 _OTHER_VERSIONS: Final = [
-    *(
-        b"HTTP/2.0",
-        b"HTTP/2",
-        b"HTTP/0.9",
-        b"HTTP/3.0",
-        b"HTTP/1.2",
-        b"HTTP/1",
-        b"HTTP/11.1",
-        b"HTTP/1.1.1",
-        b"HTTP/01.1",
-    ),
-    *(
-        b"http/1.1",
-        b"HTTPS/1.1",
-        b"ICY",
-        b"RTSP/1.0",
-        b"SIP/2.0",
-        b"ICE/1.0",
-        b"HTTP /1.1",
-        b"HTTP",
-        b"\xef\xbb\xbfHTTP/1.1",
-    ),
+    *(b"HTTP/2.0", b"HTTP/2", b"HTTP/0.9", b"HTTP/3.0", b"HTTP/1.2", b"HTTP/1", b"HTTP/11.1", b"HTTP/1.1.1"),
+    *(b"HTTP/01.1",),
+    *(b"http/1.1", b"HTTPS/1.1", b"ICY", b"RTSP/1.0", b"SIP/2.0", b"ICE/1.0", b"HTTP /1.1", b"HTTP"),
+    *(b"\xef\xbb\xbfHTTP/1.1",),
 ]
 _BAD_STATUSES: Final = [
-    *(
-        b"000",
-        b"099",
-        b"600",
-        b"700",
-        b"999",
-        b"2000",
-        b"20",
-        b"2",
-        b"2OO",
-        b"-20",
-        b"+200",
-        b"20.",
-        b"0x1",
-        b" 200",
-        b"2 0",
-    ),
+    *(b"000", b"099", b"600", b"700", b"999", b"2000", b"20", b"2", b"2OO", b"-20", b"+200", b"20.", b"0x1", b" 200"),
+    *(b"2 0",),
     *(b"\xb2\xb0\xb0", b"", b"OK", b"20000000000000000200"),
 ]
 _ODD_STATUSES: Final = [b"299", b"399", b"499", b"599", b"418", b"451", b"511", b"300", b"305", b"308", b"402", b"505"]
