@@ -110,6 +110,10 @@ class Rig:
         await one.close()
         return response
 
+    async def succeeds(self, asked: bytes) -> bool:
+        """Whether a request gets 200."""
+        return (await self.ask(asked)).status == 200
+
     def asking(self, data: bytes) -> "asyncio.Task[Message]":
         """The same, as a task, which is ended with the rig."""
         self._asking.append(asyncio.create_task(self.ask(data)))

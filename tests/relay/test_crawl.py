@@ -236,15 +236,12 @@ async def test_streams_that_are_read_on_behind_their_response_are_counted_for_th
         begun.append(peer)
         await peer.send(stream() + chunk(event(result(body(asked)["id"], page([])))))
 
-    async def six_closed() -> bool:
-        return sum(peer.end != "open" for peer in begun) >= 6
-
     async with rig_with(gateways) as rig:
         rig.serve(endless)
         clients = [await rig.client(Session(rig).request(filtered())) for _ in range(READ_ON_MAX + 6)]
         for one in clients:
             assert (await one.response()).status == 200
-        await eventually(six_closed, "the ends beyond the limit")
+        await eventually(lambda: sum(peer.end != "open" for peer in begun) >= 6, "the ends beyond the limit")
         assert [peer.end != "open" for peer in begun] == [False] * READ_ON_MAX + [True] * 6
 
 

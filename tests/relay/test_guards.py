@@ -8,9 +8,11 @@ import gzip
 import json
 import socket
 import tempfile
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 from msgspec.structs import replace
@@ -21,12 +23,13 @@ from tests.launch import Gateways, eventually
 from tests.peer import Client, Peer
 from tests.relay.http1 import Message
 from tests.relay.messages import answer, call, chunked, dumps, fault, filtered, page, post, request, result, task
-from tests.relay.rig import Rig, body, rig_with
+from tests.relay.rig import Rig, Script, body, rig_with
 
 pytestmark = pytest.mark.usefixtures("harness_alone")
 
 ALICE, BOB = b"Authorization: Bearer alice", b"Authorization: Bearer bob"
-SLOW = {"task_operations_per_second": 0.01, "task_operations_burst": 2}
+ASK = call("tasks/get", taskId="t")
+ALICES = post(ASK, ALICE)
 
 
 async def echo(asked: Message, peer: Peer) -> bytes:
@@ -34,15 +37,24 @@ async def echo(asked: Message, peer: Peer) -> bytes:
     return answer(result(body(asked)["id"], page([])))
 
 
+@asynccontextmanager
+async def guarded(
+    gateways: Gateways, burst: int = 2, script: Script = echo, identities_max: int = 100, **changed: Any
+) -> AsyncIterator[Rig]:
+    """A rig whose clients have so many operations, and get no others in the time of a test."""
+    guards = {"task_operations_per_second": 0.01, "task_operations_burst": burst, "identities_max": identities_max}
+    async with rig_with(gateways, guards=guards, **changed) as rig:
+        rig.serve(script)
+        yield rig
+
+
 async def statuses(rig: Rig, *pieces: bytes) -> list[int]:
     return [(await rig.ask(piece)).status for piece in pieces]
 
 
 async def test_a_rate_holds_for_each_identity(gateways: Gateways) -> None:
-    async with rig_with(gateways, guards=SLOW) as rig:
-        rig.serve(echo)
-        get = call("tasks/get", taskId="t")
-        assert await statuses(rig, *[post(get, ALICE)] * 3, post(get, BOB)) == [200, 200, 429, 200]
+    async with guarded(gateways) as rig:
+        assert await statuses(rig, *[post(ASK, ALICE)] * 3, post(ASK, BOB)) == [200, 200, 429, 200]
         got = await rig.ask(post(call("tasks/get", 7, taskId="t"), ALICE))
         assert got.status == 429
         assert 1 <= int(got.value(b"retry-after") or 0) <= 100
@@ -53,21 +65,19 @@ async def test_a_rate_holds_for_each_identity(gateways: Gateways) -> None:
 
 
 OPERATIONS = [
-    *(call("tasks/get", taskId="t"), call("tasks/cancel", taskId="t"), call("tasks/result", taskId="t")),
+    *(ASK, call("tasks/cancel", taskId="t"), call("tasks/result", taskId="t")),
     *(call("tasks/list"), filtered(), call("tools/call", name="x", task={})),
 ]
 
 
 @pytest.mark.parametrize("operation", OPERATIONS, ids=lambda m: f"{m['method']}{len(m['params'])}")
 async def test_every_operation_on_tasks_counts(gateways: Gateways, operation: object) -> None:
-    async with rig_with(gateways, guards={**SLOW, "task_operations_burst": 1}) as rig:
-        rig.serve(echo)
+    async with guarded(gateways, burst=1) as rig:
         assert await statuses(rig, post(operation, ALICE), post(operation, ALICE)) == [200, 429]
 
 
 async def test_nothing_else_counts(gateways: Gateways) -> None:
-    async with rig_with(gateways, guards={**SLOW, "task_operations_burst": 1}) as rig:
-        rig.serve(echo)
+    async with guarded(gateways, burst=1) as rig:
         others = [call("tools/call", name="tasks/get"), call("ping"), call("tools/list")]
         assert await statuses(rig, *[post(message, ALICE) for message in others * 2]) == [200] * 6
 
@@ -82,7 +92,7 @@ def raw(data: bytes, *fields: bytes) -> bytes:
     return request(b"POST", b"/mcp", [b"Accept: application/json, text/event-stream", ALICE, *fields], data)
 
 
-GET = dumps(call("tasks/get", taskId="t"))
+GET = dumps(ASK)
 JSON_TYPE = b"Content-Type: application/json"
 UNREAD = [
     pytest.param(raw(GET[:-2] + b',"x":"\xff"}}', JSON_TYPE), id="no UTF-8"),
@@ -98,21 +108,18 @@ UNREAD = [
 @pytest.mark.parametrize("asked", UNREAD)
 async def test_a_body_that_passes_unread_counts_once(gateways: Gateways, asked: bytes) -> None:
     """Some server reads each of these, so one token brought any number of requests."""
-    async with rig_with(gateways, guards=SLOW, limits={"inspected_body_bytes_max": 100_000}) as rig:
-        rig.serve(echo_all)
+    async with guarded(gateways, script=echo_all, limits={"inspected_body_bytes_max": 100_000}) as rig:
         assert await statuses(rig, *[asked] * 4) == [200, 200, 429, 429]
 
 
 async def test_a_batch_pays_for_each_of_its_messages(gateways: Gateways) -> None:
-    async with rig_with(gateways, guards={**SLOW, "task_operations_burst": 5}) as rig:
-        rig.serve(echo_all)
+    async with guarded(gateways, burst=5, script=echo_all) as rig:
         batch = raw(b"[%b]" % b",".join([GET] * 3), JSON_TYPE)
         assert await statuses(rig, batch, batch, raw(GET, JSON_TYPE)) == [200, 429, 200]
 
 
 async def test_what_asks_for_no_event_stream_is_no_mcp_and_does_not_count(gateways: Gateways) -> None:
-    async with rig_with(gateways, guards={**SLOW, "task_operations_burst": 1}) as rig:
-        rig.serve(echo_all)
+    async with guarded(gateways, burst=1, script=echo_all) as rig:
         login = request(b"POST", b"/token", [b"Content-Type: application/x-www-form-urlencoded", ALICE], b"a=b")
         registration = request(b"POST", b"/register", [JSON_TYPE, b"Accept: application/json", ALICE], b"{}")
         assert await statuses(rig, *[login, registration] * 2) == [200] * 4
@@ -121,34 +128,25 @@ async def test_what_asks_for_no_event_stream_is_no_mcp_and_does_not_count(gatewa
 async def test_tokens_come_back(gateways: Gateways) -> None:
     async with rig_with(gateways, guards={"task_operations_per_second": 5, "task_operations_burst": 1}) as rig:
         rig.serve(echo)
-        get = post(call("tasks/get", taskId="t"), ALICE)
-        await rig.ask(get)
-
-        async def again() -> bool:
-            return (await rig.ask(get)).status == 200
-
-        await eventually(again, "another token")
+        await rig.ask(ALICES)
+        await eventually(lambda: rig.succeeds(ALICES), "another token")
 
 
 async def test_a_reload_that_leaves_the_guards_as_they_are_fills_no_bucket(gateways: Gateways) -> None:
-    async with rig_with(gateways, guards={**SLOW, "task_operations_burst": 1}) as rig:
-        rig.serve(echo)
-        app, get = rig.gateway.app, post(call("tasks/get", taskId="t"), ALICE)
-        assert app is not None
-        assert await statuses(rig, get, get) == [200, 429]
+    async with guarded(gateways, burst=1) as rig:
+        app = rig.app
+        assert await statuses(rig, ALICES, ALICES) == [200, 429]
         app.reload(lambda running: replace(running, index=replace(running.index, page_size=1)))
-        assert await statuses(rig, get) == [429]
+        assert await statuses(rig, ALICES) == [429]
         app.reload(lambda running: replace(running, guards=replace(running.guards, task_operations_burst=2)))
-        assert await statuses(rig, get, get, get) == [200, 200, 429]
+        assert await statuses(rig, ALICES, ALICES, ALICES) == [200, 200, 429]
         app.reload(lambda running: replace(running, guards=GuardLimits()))
-        assert await statuses(rig, get) == [200]
+        assert await statuses(rig, ALICES) == [200]
 
 
 async def test_only_so_many_identities_are_told_apart(gateways: Gateways) -> None:
-    async with rig_with(gateways, guards={**SLOW, "task_operations_burst": 1, "identities_max": 1}) as rig:
-        rig.serve(echo)
-        get = call("tasks/get", taskId="t")
-        assert await statuses(rig, post(get, ALICE), post(get, BOB), post(get, ALICE)) == [200, 200, 200]
+    async with guarded(gateways, burst=1, identities_max=1) as rig:
+        assert await statuses(rig, post(ASK, ALICE), post(ASK, BOB), post(ASK, ALICE)) == [200, 200, 200]
 
 
 def named(count: int, *fields: bytes) -> bytes:
@@ -165,16 +163,14 @@ async def no_such_task(asked: Message, peer: Peer) -> bytes:
 
 
 async def test_a_wrong_query_costs_one(gateways: Gateways) -> None:
-    async with rig_with(gateways, guards=SLOW) as rig:
-        rig.serve(echo)
+    async with guarded(gateways) as rig:
         assert await statuses(rig, *[post(filtered(status=7), ALICE)] * 3) == [200, 200, 429]
         assert len(rig.asked("tasks/list")) == 1
 
 
 async def test_a_query_beyond_the_bucket_gets_429_and_asks_nothing(gateways: Gateways) -> None:
-    async with rig_with(gateways, guards={"task_operations_per_second": 0.01, "task_operations_burst": 99}) as rig:
-        rig.serve(no_such_task)
-        assert await statuses(rig, post(call("tasks/get", taskId="t"), ALICE)) == [200]
+    async with guarded(gateways, burst=99, script=no_such_task) as rig:
+        assert await statuses(rig, ALICES) == [200]
         refused = await rig.ask(named(99, ALICE))
         assert refused.status == 429
         assert 50 <= int(refused.value(b"retry-after") or 0) <= 100
@@ -182,17 +178,15 @@ async def test_a_query_beyond_the_bucket_gets_429_and_asks_nothing(gateways: Gat
         assert len(rig.upstream.requests) == 1, "nothing was asked for it"
         assert await statuses(rig, named(98, ALICE)) == [200], "a query that is refused takes nothing"
         assert len(rig.asked("tasks/get")) == 99
-        assert await statuses(rig, post(call("tasks/get", taskId="t"), ALICE)) == [429], "98 were taken"
+        assert await statuses(rig, ALICES) == [429], "98 were taken"
 
 
 @pytest.mark.parametrize("count", [1, 2, 7, 99])
 async def test_a_query_pays_for_each_task_that_is_asked_for(gateways: Gateways, count: int) -> None:
-    async with rig_with(gateways, guards={"task_operations_per_second": 0.01, "task_operations_burst": 100}) as rig:
-        rig.serve(no_such_task)
+    async with guarded(gateways, burst=100, script=no_such_task) as rig:
         assert await statuses(rig, named(count, ALICE)) == [200]
         assert len(rig.asked("tasks/get")) == count
-        get = post(call("tasks/get", taskId="t"), ALICE)
-        assert await statuses(rig, *[get] * (100 - count), get) == [200] * (100 - count) + [429]
+        assert await statuses(rig, *[ALICES] * (100 - count), ALICES) == [200] * (100 - count) + [429]
 
 
 async def test_a_crawl_costs_one_and_so_does_a_query_that_needs_nothing(gateways: Gateways) -> None:
@@ -201,8 +195,7 @@ async def test_a_crawl_costs_one_and_so_does_a_query_that_needs_nothing(gateways
     async def listed(asked: Message, peer: Peer) -> bytes:
         return answer(result(body(asked)["id"], pages[body(asked)["params"].get("cursor")]))
 
-    async with rig_with(gateways, guards={**SLOW, "task_operations_burst": 3}, index={"max_age": "1h"}) as rig:
-        rig.serve(listed)
+    async with guarded(gateways, burst=3, script=listed, index={"max_age": "1h"}) as rig:
         assert await statuses(rig, *[post(filtered(), ALICE)] * 4) == [200, 200, 200, 429]
         assert len(rig.asked("tasks/list")) == 3, "three pages, once"
 
@@ -211,22 +204,15 @@ async def test_a_price_above_the_bucket_is_taken_from_a_full_bucket_only_and_owe
     guards = {"task_operations_per_second": 2, "task_operations_burst": 2}
     async with rig_with(gateways, guards=guards) as rig:
         rig.serve(no_such_task)
-        get = post(call("tasks/get", taskId="t"), ALICE)
-        assert await statuses(rig, get, named(6, ALICE)) == [200, 429]
+        assert await statuses(rig, ALICES, named(6, ALICE)) == [200, 429]
         began_at = asyncio.get_running_loop().time()
-
-        async def admitted() -> bool:
-            return (await rig.ask(named(6, ALICE))).status == 200
-
-        await eventually(admitted, "a full bucket, though a client that tries again takes nothing of it")
+        await eventually(
+            lambda: rig.succeeds(named(6, ALICE)), "a full bucket, though a client that tries again takes nothing of it"
+        )
         assert len(rig.asked("tasks/get")) == 7
-        owes = await rig.ask(get)
+        owes = await rig.ask(ALICES)
         assert (owes.status, owes.value(b"retry-after")) == (429, b"3"), "4 below zero, at 2 a second"
-
-        async def paid() -> bool:
-            return (await rig.ask(get)).status == 200
-
-        await eventually(paid, "the bucket above zero again")
+        await eventually(lambda: rig.succeeds(ALICES), "the bucket above zero again")
         assert asyncio.get_running_loop().time() - began_at > 2, "5 tokens at 2 a second"
 
 
@@ -235,22 +221,18 @@ async def test_what_a_later_step_of_a_query_asks_is_taken_too(gateways: Gateways
 
     ends: list[datetime] = []
 
-    async def passed() -> bool:
-        return datetime.now(UTC) > ends[0]
-
     async def expired(asked: Message, peer: Peer) -> bytes:
         message, now = body(asked), datetime.now(UTC)
         if message["method"] == "tasks/get":
             return answer(fault(message["id"], -32602, "no such task"))
         if "cursor" in message["params"]:
-            await eventually(passed, "the end of the ttl")
+            await eventually(lambda: datetime.now(UTC) > ends[0], "the end of the ttl")
             return answer(result(message["id"], page([])))
         ends.append(now + timedelta(milliseconds=20))
         tasks = [task(f"t{n}", created=now.isoformat().replace("+00:00", "Z"), ttl=10) for n in range(5)]
         return answer(result(message["id"], page(tasks, "2")))
 
-    async with rig_with(gateways, guards={**SLOW, "task_operations_burst": 3}) as rig:
-        rig.serve(expired)
+    async with guarded(gateways, burst=3, script=expired) as rig:
         assert await statuses(rig, post(filtered(), ALICE)) == [200], "what has begun is finished"
         assert [len(rig.asked("tasks/list")), len(rig.asked("tasks/get"))] == [2, 5]
         refused = await rig.ask(post(call("tasks/list"), ALICE))
@@ -261,14 +243,13 @@ async def test_what_a_later_step_of_a_query_asks_is_taken_too(gateways: Gateways
 async def test_a_server_that_is_asked_first_is_asked_nothing_beyond_the_bucket(gateways: Gateways) -> None:
     """A client of an earlier revision: the server is asked as the client does, before its tasks are asked for."""
     earlier = b"MCP-Protocol-Version: 2025-06-18"
-    async with rig_with(gateways, guards={**SLOW, "task_operations_burst": 10}) as rig:
-        rig.serve(no_such_task)
+    async with guarded(gateways, burst=10, script=no_such_task) as rig:
         # It needs 10 and 1: that is above the bucket, which would have to be full.
-        assert await statuses(rig, post(call("tasks/get", taskId="t"), BOB), named(10, BOB, earlier)) == [200, 429]
+        assert await statuses(rig, post(ASK, BOB), named(10, BOB, earlier)) == [200, 429]
         assert len(rig.upstream.requests) == 1
         assert await statuses(rig, named(9, ALICE, earlier)) == [200]
         assert [len(rig.asked("tasks/list")), len(rig.asked("tasks/get"))] == [1, 10]
-        assert await statuses(rig, post(call("tasks/get", taskId="t"), ALICE)) == [429]
+        assert await statuses(rig, ALICES) == [429]
 
 
 async def test_who_begins_an_ask_pays_for_it_and_who_joins_it_pays_one(gateways: Gateways) -> None:
@@ -278,8 +259,7 @@ async def test_who_begins_an_ask_pays_for_it_and_who_joins_it_pays_one(gateways:
         await go.wait()
         return await no_such_task(asked, peer)
 
-    async with rig_with(gateways, guards={**SLOW, "task_operations_burst": 8}) as rig:
-        rig.serve(held)
+    async with guarded(gateways, burst=8, script=held) as rig:
         first = await rig.client(named(5, ALICE))
         await rig.upstream.until(lambda: len(rig.upstream.requests) == 5, "the first query's asks")
         others = [await rig.client(named(5, ALICE)) for _ in range(3)]
@@ -289,7 +269,7 @@ async def test_who_begins_an_ask_pays_for_it_and_who_joins_it_pays_one(gateways:
         go.set()
         assert [(await one.response()).status for one in (first, *others)] == [200] * 4
         assert len(rig.upstream.requests) == 5
-        assert await statuses(rig, post(call("tasks/get", taskId="t"), ALICE)) == [429], "8 were taken"
+        assert await statuses(rig, ALICES) == [429], "8 were taken"
 
 
 INVENTED = [
@@ -307,9 +287,8 @@ INVENTED = [
 async def test_an_invented_field_makes_no_other_client(
     gateways: Gateways, fields: list[Callable[[int], bytes]]
 ) -> None:
-    async with rig_with(gateways, guards=SLOW) as rig:
-        rig.serve(echo)
-        asked = [post(call("tasks/get", taskId="t"), *(field(n) for field in fields)) for n in range(4)]
+    async with guarded(gateways) as rig:
+        asked = [post(ASK, *(field(n) for field in fields)) for n in range(4)]
         assert await statuses(rig, *asked) == [200, 200, 429, 429]
 
 
@@ -331,46 +310,37 @@ async def test_a_credential_spelled_otherwise_is_the_same_client(
     gateways: Gateways, field: Callable[[int], bytes], named: list[str] | None
 ) -> None:
     """Servers take each of these for one token. Several fields count by the address: one of them is invented."""
-    async with rig_with(gateways, guards=SLOW, upstream={"identity_headers": named}) as rig:
-        rig.serve(echo)
-        asked = [post(call("tasks/get", taskId="t"), field(n)) for n in range(4)]
+    async with guarded(gateways, upstream={"identity_headers": named}) as rig:
+        asked = [post(ASK, field(n)) for n in range(4)]
         assert await statuses(rig, *asked) == [200, 200, 429, 429]
 
 
 async def test_clients_are_told_apart_by_authorization_then_cookie_then_address(gateways: Gateways) -> None:
-    async with rig_with(gateways, guards={**SLOW, "task_operations_burst": 1}) as rig:
-        rig.serve(echo)
+    async with guarded(gateways, burst=1) as rig:
         asked = [ALICE, BOB, b"Cookie: alice", b"Cookie: bob", b"X-None: of these"]
-        get = call("tasks/get", taskId="t")
-        assert await statuses(rig, *(post(get, field) for field in asked)) == [200] * 5
-        assert await statuses(rig, *(post(get, field) for field in asked)) == [429] * 5
+        assert await statuses(rig, *(post(ASK, field) for field in asked)) == [200] * 5
+        assert await statuses(rig, *(post(ASK, field) for field in asked)) == [429] * 5
         sock = socket.create_connection(("127.0.0.1", rig.gateway.port), source_address=("127.0.0.9", 0))
         other = Client(sock)
-        await other.send(post(get))
+        await other.send(post(ASK))
         assert (await other.response()).status == 200, "another address"
         await other.close()
 
 
 async def test_identity_headers_say_whom_guards_count(gateways: Gateways) -> None:
-    async with rig_with(
-        gateways, guards={**SLOW, "task_operations_burst": 1}, upstream={"identity_headers": ["X-User"]}
-    ) as rig:
-        rig.serve(echo)
-        get = call("tasks/get", taskId="t")
+    async with guarded(gateways, burst=1, upstream={"identity_headers": ["X-User"]}) as rig:
         fields = [(b"X-User: a", ALICE), (b"X-User: b", ALICE), (b"X-User: a", BOB), (ALICE,), (BOB,)]
-        assert await statuses(rig, *(post(get, *each) for each in fields)) == [200, 200, 429, 200, 429]
+        assert await statuses(rig, *(post(ASK, *each) for each in fields)) == [200, 200, 429, 200, 429]
 
 
 async def test_over_a_unix_socket_all_without_credentials_are_one_client(gateways: Gateways) -> None:
     with tempfile.TemporaryDirectory() as folder:
         path = str(Path(folder) / "gateway.sock")
-        async with rig_with(gateways, guards={**SLOW, "task_operations_burst": 1}, listen=f"unix:{path}") as rig:
-            rig.serve(echo)
-            get = call("tasks/get", taskId="t")
+        async with guarded(gateways, burst=1, listen=f"unix:{path}"):
             seen = []
             for field in (b"X-A: 1", b"X-A: 2", ALICE, BOB):
                 reader, writer = await asyncio.open_unix_connection(path)
-                writer.write(post(get, field))
+                writer.write(post(ASK, field))
                 seen.append(int((await reader.readline()).split()[1]))
                 writer.close()
                 await writer.wait_closed()

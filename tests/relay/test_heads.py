@@ -45,11 +45,7 @@ async def grown(rig: Rig, sent: bytes, answered: bytes) -> tuple[float, float]:
     growth_bytes = rss_bytes(pid) - before_bytes
     for one in clients:
         await one.close()
-
-    async def nothing() -> bool:
-        return (await rig.gateway.metrics())["taskgate_held_bytes", ()] == 0
-
-    await eventually(nothing, "nothing is held once they have left")
+    await rig.gateway.until(lambda now: now["taskgate_held_bytes", ()] == 0, "nothing is held once they have left")
     return growth_bytes / CONNECTIONS, held / CONNECTIONS
 
 

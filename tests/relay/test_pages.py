@@ -109,10 +109,6 @@ async def test_many_large_tasks_whose_ttl_has_passed_are_asked_for_at_once(gatew
         session = Session(rig)
         first = final(await session.ask(filtered(1, order="asc")))["result"]
         assert (first["tasks"], first["_meta"]["taskgate/total"]) == (tasks[:1], 150)
-
-        async def expired() -> bool:
-            return datetime.now(UTC) > now + timedelta(seconds=ttl_s + 1)
-
-        await eventually(expired, "all have expired")
+        await eventually(lambda: datetime.now(UTC) > now + timedelta(seconds=ttl_s + 1), "all have expired")
         answer = final(await session.ask(filtered(1, order="asc")))["result"]
         assert (answer["tasks"], answer["_meta"]["taskgate/total"]) == ([], 0)

@@ -245,11 +245,7 @@ WAYS: list[Way] = [
 async def test_nothing_is_kept_of_who_was_told_nothing(gateways: Gateways, way: Way) -> None:
     async with rig_with(gateways, index={"crawl_timeout": "1s"}) as rig:
         await way(rig)
-
-        async def nothing() -> bool:
-            return kept(rig) == {}
-
-        await eventually(nothing, f"nothing kept: {kept(rig)}")
+        await eventually(lambda: kept(rig) == {}, f"nothing kept: {kept(rig)}")
 
 
 async def test_what_is_asked_by_a_caller_who_is_not_known_yet_is_asked_once(gateways: Gateways) -> None:

@@ -283,8 +283,4 @@ async def test_a_reload_frees_the_old_indexes_bit_by_bit(gateways: Gateways, sam
         before = sys.getallocatedblocks()
         app.reload(lambda _: gateway_config.parse(json.dumps(other), "test.yaml"))
         assert sys.getallocatedblocks() > before - 60_000
-
-        async def freed() -> bool:
-            return sys.getallocatedblocks() < before - 60_000
-
-        await eventually(freed, "the old index freed")
+        await eventually(lambda: sys.getallocatedblocks() < before - 60_000, "the old index freed")

@@ -194,11 +194,7 @@ async def test_a_stream_that_its_client_has_left_is_counted_as_a_request(gateway
         await one.hears(b"\r\n\r\n")
         one.finish()
         await peer.ends()
-
-        async def counted() -> bool:
-            return changes(before, await rig.gateway.metrics(), "taskgate_requests_total") == 1
-
-        await eventually(counted, "one request counted")
+        await rig.gateway.until(lambda now: changes(before, now, "taskgate_requests_total") == 1, "one request counted")
 
 
 @pytest.mark.parametrize("edited", [False, True], ids=["passed on", "edited"])

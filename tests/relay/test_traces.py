@@ -79,11 +79,7 @@ class Collector(ThreadingHTTPServer):
 
     async def until(self, count: int) -> list[Span]:
         """The spans, once there are so many."""
-
-        async def there() -> bool:
-            return len(self.spans) >= count
-
-        await eventually(there, f"{count} spans")
+        await eventually(lambda: len(self.spans) >= count, f"{count} spans")
         assert len(self.spans) == count
         return self.spans
 
@@ -316,11 +312,10 @@ async def test_nothing_secret_is_in_a_span(gateways: Gateways) -> None:
         await rig.ask(post(call("tasks/get", taskId="task5ecret-1"), *who, target=b"/path5ecret/mcp?key=query5ecret"))
         await rig.ask(post(call("body5ecret", text="body5ecret"), *who))
         await rig.ask(request(b"PUT", b"/path5ecret?query5ecret", who))
-
-        async def last() -> bool:
-            return any(said(span)["http.request.method"] == "PUT" for span in collector.spans if span.kind == 2)
-
-        await eventually(last, "the span of the last request")
+        await eventually(
+            lambda: any(said(span)["http.request.method"] == "PUT" for span in collector.spans if span.kind == 2),
+            "the span of the last request",
+        )
         assert len(collector.spans) > 8
         sent = b"".join(collector.bodies).lower()
         assert not [secret for secret in SECRETS if secret.encode() in sent]

@@ -92,9 +92,6 @@ async def test_a_server_that_answers_twice_is_not_given_a_second_request(gateway
             await peer.send(response(b"poison"))
         answered += 1
 
-    async def is_quiet() -> bool:
-        return answered == len(rig.upstream.requests)
-
     foreign = 0
     async with rig_with(gateways) as rig:
         rig.serve(twice)
@@ -104,7 +101,7 @@ async def test_a_server_that_answers_twice_is_not_given_a_second_request(gateway
             assert (await one.response()).body == b"first"
             await other.send(request())
             foreign += (await other.response()).body != b"mine"
-            await eventually(is_quiet, "the end of all answers")  # or a stranger may get the answer to `other`, too
+            await eventually(lambda: answered == len(rig.upstream.requests), "the end of all answers")
             await one.close()
             await other.close()
         assert foreign <= 1

@@ -1,10 +1,11 @@
 """`taskgate stdio` as a process, its standard streams in the test's hands (tests/launch.py)."""
 
 import subprocess
-from collections.abc import Sequence
-from typing import Final
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import IO, Final
 
-from tests.launch import COMMAND, run_bytes
+from tests.launch import COMMAND, piped, run_bytes
 
 WAIT_S: Final = 60.0  # long, because a machine may be busy
 
@@ -22,3 +23,36 @@ def closing(streams: Sequence[int], command: Sequence[str]) -> list[str]:
 def ran(*server: str, data: bytes = b"", flags: Sequence[str] = ()) -> "subprocess.CompletedProcess[bytes]":
     """What a server under the gateway printed, and how it ended."""
     return run_bytes("stdio", *flags, "--", *server, data=data)
+
+
+class Talk:
+    """A process whose standard streams a test has."""
+
+    def __init__(self, process: "subprocess.Popen[bytes]") -> None:
+        assert process.stdin is not None and process.stdout is not None and process.stderr is not None
+        self.process = process
+        self.stdin: IO[bytes] = process.stdin
+        self.stdout: IO[bytes] = process.stdout
+        self.stderr: IO[bytes] = process.stderr
+
+    def say(self, *lines: bytes) -> list[bytes]:
+        """Write these lines; as many that come back."""
+        self.stdin.write(b"".join(lines))
+        self.stdin.flush()
+        return [self.stdout.readline() for _ in lines]
+
+    def wait(self) -> int:
+        """The exit status, once it has ended."""
+        return self.process.wait(WAIT_S)
+
+    def finish(self) -> int:
+        """Close its input; the exit status."""
+        self.stdin.close()
+        return self.wait()
+
+
+@contextmanager
+def talking(*server: str, flags: Sequence[str] = (), environment: Mapping[str, str] | None = None) -> Iterator[Talk]:
+    """A server under the gateway, killed in the end if it still runs."""
+    with piped(gateway(*server, flags=flags), environment) as process:
+        yield Talk(process)

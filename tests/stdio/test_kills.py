@@ -15,9 +15,9 @@ from typing import Final
 
 import pytest
 
-from tests.launch import ROOT, piped
+from tests.launch import ROOT
 from tests.stdio.harness import QUERY_ALL
-from tests.stdio.process import WAIT_S, gateway
+from tests.stdio.process import WAIT_S, talking
 from tests.stdio.talker import line
 
 KILLS: Final = int(os.environ.get("STDIO_KILLS", "12"))
@@ -56,27 +56,25 @@ def test_nothing_is_left_whoever_is_killed(seed: int) -> None:
     victim = rng.choice(("gateway", "server", "input"))
     number = rng.choice((signal.SIGKILL, signal.SIGTERM))
     mark = uuid.uuid4().hex
-    with piped(gateway(*SERVER), {MARK: mark}) as process:
-        assert process.stdin is not None and process.stdout is not None and process.stderr is not None
-        server = int(process.stdout.readline())
-        os.set_blocking(process.stdout.fileno(), False)
-        process.stdin.write(QUERY_ALL * 3)
-        process.stdin.flush()
+    with talking(*SERVER, environment={MARK: mark}) as talk:
+        server = int(talk.stdout.readline())
+        os.set_blocking(talk.stdout.fileno(), False)
+        talk.stdin.write(QUERY_ALL * 3)
+        talk.stdin.flush()
         data, ends_at = b"", time.monotonic() + rng.uniform(0, LATEST_S)
         while time.monotonic() < ends_at:
-            data += process.stdout.read(1 << 16) or b""
+            data += talk.stdout.read(1 << 16) or b""
             time.sleep(0.001)
         if victim == "input":
-            process.stdin.close()
-            process.stdin = None
+            talk.stdin.close()
         else:
-            os.kill(server if victim == "server" else process.pid, number)
-        os.set_blocking(process.stdout.fileno(), True)
-        data += process.stdout.read()
-        assert process.wait(WAIT_S) == (0 if victim == "input" else -number)
+            os.kill(server if victim == "server" else talk.process.pid, number)
+        os.set_blocking(talk.stdout.fileno(), True)
+        data += talk.stdout.read()
+        assert talk.wait() == (0 if victim == "input" else -number)
         deadline = time.monotonic() + WAIT_S
         while found := left(mark):
             assert time.monotonic() < deadline, found
             time.sleep(0.01)
-        assert b"Traceback" not in process.stderr.read()
+        assert b"Traceback" not in talk.stderr.read()
     check_words(data)

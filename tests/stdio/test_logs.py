@@ -12,9 +12,9 @@ from typing import Any, Final
 
 import pytest
 
-from tests.launch import held_port, piped, port_of
+from tests.launch import held_port, port_of
 from tests.stdio.harness import call
-from tests.stdio.process import WAIT_S, gateway, ran
+from tests.stdio.process import WAIT_S, ran, talking
 
 # A server that makes and cancels tasks, fails `prompts/get`, and ends with its input.
 SERVER: Final = """
@@ -111,27 +111,19 @@ def test_the_page_shows_failures_and_requests(tmp_path: Path) -> None:
     """Once it showed none over stdio."""
     with held_port() as held:
         at = f"127.0.0.1:{port_of(held)}"
-        with piped(gateway("python3", "-c", SERVER, flags=["--admin", at])) as process:
-            assert process.stdin is not None and process.stdout is not None
+        with talking("python3", "-c", SERVER, flags=["--admin", at]) as talk:
 
             def page() -> Any:
                 with urllib.request.urlopen(f"http://{at}/page/status.json", timeout=WAIT_S) as answer:
                     return json.load(answer)
 
-            process.stdin.write(call(8, "ping"))
-            process.stdin.flush()
-            process.stdout.readline()
+            talk.say(call(8, "ping"))
             page()  # from now on it counts as open
-            process.stdin.write(b"".join(ASKED))
-            process.stdin.flush()
-            for _ in ASKED:
-                process.stdout.readline()
+            talk.say(*ASKED)
             shown = page()
             assert {one["failure"] for one in shown["reasons"]} == {"JsonRpcError -32602", "JsonRpcError -32603"}
             assert len(shown["failures"]) == 3 and len(shown["requests"]) == len(ASKED)
             assert "5ecret" not in json.dumps(shown)
             with urllib.request.urlopen(f"http://{at}/metrics", timeout=WAIT_S) as answer:
                 assert b'taskgate_jsonrpc_errors_total{code="-32603",upstream="stdio"} 1.0' in answer.read()
-            process.stdin.close()
-            process.stdin = None
-            assert process.wait(WAIT_S) == 0
+            assert talk.finish() == 0

@@ -18,7 +18,7 @@ import pytest
 
 from tests.launch import COMMAND, ROOT, held_port, listening, piped, port_of, run_bytes
 from tests.stdio.harness import QUERY_ALL, call, initialized
-from tests.stdio.process import WAIT_S, closing, gateway, ran
+from tests.stdio.process import WAIT_S, closing, gateway, ran, talking
 
 LINUX = sys.platform.startswith("linux")
 
@@ -107,20 +107,13 @@ def test_an_error_that_nobody_reads_has_its_status() -> None:
 def test_a_command_whose_name_is_no_utf_8_shows_on_the_page(tmp_path: Path) -> None:
     command = os.fsencode(tmp_path) + b"/c\xffat\x85"
     Path(os.fsdecode(command)).symlink_to("/bin/cat")
-    with held_port() as held:
-        line = gateway(os.fsdecode(command), flags=["--admin", f"127.0.0.1:{port_of(held)}"])
-        with piped(line) as process:
-            assert process.stdin is not None and process.stdout is not None
-            process.stdin.write(call(1, "ping"))
-            process.stdin.flush()
-            assert process.stdout.readline() == call(1, "ping")
-            with urllib.request.urlopen(f"http://127.0.0.1:{port_of(held)}/page/status.json", timeout=WAIT_S) as answer:
-                assert json.load(answer)["upstreams"][0]["url"] == f"{tmp_path}/c\\udcffat\\udc85"
-            with urllib.request.urlopen(f"http://127.0.0.1:{port_of(held)}/metrics", timeout=WAIT_S) as answer:
-                assert b"taskgate_upstream_up" in answer.read()
-            process.stdin.close()
-            process.stdin = None
-            assert process.wait(WAIT_S) == 0
+    with held_port() as held, talking(os.fsdecode(command), flags=["--admin", f"127.0.0.1:{port_of(held)}"]) as talk:
+        assert talk.say(call(1, "ping")) == [call(1, "ping")]
+        with urllib.request.urlopen(f"http://127.0.0.1:{port_of(held)}/page/status.json", timeout=WAIT_S) as answer:
+            assert json.load(answer)["upstreams"][0]["url"] == f"{tmp_path}/c\\udcffat\\udc85"
+        with urllib.request.urlopen(f"http://127.0.0.1:{port_of(held)}/metrics", timeout=WAIT_S) as answer:
+            assert b"taskgate_upstream_up" in answer.read()
+        assert talk.finish() == 0
 
 
 @pytest.mark.parametrize(
@@ -181,21 +174,16 @@ def test_a_wrong_configuration_starts_nothing(tmp_path: Path, text: str, words: 
 
 
 def test_an_admin_listener_where_one_is_asked_for() -> None:
-    with held_port() as held, piped(gateway("cat", flags=["--admin", f"127.0.0.1:{port_of(held)}"])) as process:
-        assert process.stdin is not None and process.stdout is not None
+    with held_port() as held, talking("cat", flags=["--admin", f"127.0.0.1:{port_of(held)}"]) as talk:
         for message_id in (1, 2):
-            process.stdin.write(call(message_id, "ping"))
-            process.stdin.flush()
-            assert process.stdout.readline() == call(message_id, "ping")
+            assert talk.say(call(message_id, "ping")) == [call(message_id, "ping")]
         for path in ("/metrics", "/healthz", "/readyz", "/", "/page/status.json"):
             with urllib.request.urlopen(f"http://127.0.0.1:{port_of(held)}{path}", timeout=WAIT_S) as answer:
                 text = answer.read().decode()
             assert path != "/metrics" or 'taskgate_upstream_requests_total{method="ping",upstream="stdio"} 2.0' in text
             assert path != "/metrics" or "taskgate_queries_in_flight_max 10000.0" in text
             assert path != "/page/status.json" or "Filtered lists at once" in text
-        process.stdin.close()
-        process.stdin = None
-        assert process.wait(WAIT_S) == 0
+        assert talk.finish() == 0
 
 
 def test_an_admin_address_that_is_taken_or_none_starts_nothing_for_long() -> None:
@@ -236,12 +224,11 @@ def test_the_server_has_the_environment_the_folder_and_the_open_files_of_the_gat
 def test_a_signal_goes_on_to_the_server_which_decides(number: signal.Signals) -> None:
     name = number.name.removeprefix("SIG")
     script = f"trap 'echo got {name}; exit 5' {name}; echo up; while :; do sleep 0.01; done"
-    with piped(gateway("sh", "-c", script)) as process:
-        assert process.stdout is not None
-        assert process.stdout.readline() == b"up\n"
-        process.send_signal(number)
-        assert process.stdout.read() == f"got {name}\n".encode()
-        assert process.wait(WAIT_S) == 5
+    with talking("sh", "-c", script) as talk:
+        assert talk.stdout.readline() == b"up\n"
+        talk.process.send_signal(number)
+        assert talk.stdout.read() == f"got {name}\n".encode()
+        assert talk.wait() == 5
 
 
 @pytest.mark.skipif(not LINUX, reason="only Linux says who sent a signal")
@@ -266,53 +253,47 @@ def test_an_interrupt_reaches_the_server_once_whoever_sends_it() -> None:
 
 
 def test_a_server_that_dies_of_an_interrupt_is_told_of() -> None:
-    with piped(gateway("sh", "-c", "echo up; kill -INT $$")) as process:
-        assert process.wait(WAIT_S) == -signal.SIGINT
+    with talking("sh", "-c", "echo up; kill -INT $$") as talk:
+        assert talk.wait() == -signal.SIGINT
 
 
 def test_a_server_without_a_handler_dies_of_the_signal_and_the_gateway_tells_so() -> None:
-    with piped(gateway("sh", "-c", "echo up; exec sleep 60")) as process:
-        assert process.stdout is not None
-        assert process.stdout.readline() == b"up\n"
-        process.terminate()
-        assert process.wait(WAIT_S) == -signal.SIGTERM
+    with talking("sh", "-c", "echo up; exec sleep 60") as talk:
+        assert talk.stdout.readline() == b"up\n"
+        talk.process.terminate()
+        assert talk.wait() == -signal.SIGTERM
 
 
 def test_a_signal_while_the_gateway_starts_is_not_lost() -> None:
     for delay_s in (0.0, 0.02, 0.05, 0.1, 0.2):
-        with piped(gateway("sleep", "60")) as process:
+        with talking("sleep", "60") as talk:
             time.sleep(delay_s)
-            process.terminate()
-            assert process.wait(WAIT_S) == -signal.SIGTERM
+            talk.process.terminate()
+            assert talk.wait() == -signal.SIGTERM
 
 
 def test_the_end_of_input_ends_a_server_that_reads_it() -> None:
-    with piped(gateway("cat")) as process:
-        assert process.stdin is not None and process.stdout is not None
-        process.stdin.write(b"a\nb")
-        process.stdin.close()
-        assert process.stdout.read() == b"a\nb"
-        assert process.wait(WAIT_S) == 0
-        process.stdin = None
+    with talking("cat") as talk:
+        talk.stdin.write(b"a\nb")
+        talk.stdin.close()
+        assert talk.stdout.read() == b"a\nb"
+        assert talk.wait() == 0
 
 
 @pytest.mark.skipif(not LINUX, reason="reads the peak of memory in /proc")
 def test_a_line_of_any_size_costs_no_memory() -> None:
     """64 MB in one line: the process holds what may be read of a line, 4 MiB, and pieces."""
     size = 64_000_000
-    with piped(gateway("cat")) as process:
-        assert process.stdin is not None and process.stdout is not None
-        process.stdin.write(call(1, "ping"))
-        process.stdin.flush()
-        assert process.stdout.readline() == call(1, "ping")
-        before = peak_bytes(process.pid)
-        writing = threading.Thread(target=process.stdin.write, args=(b"x" * size + b"\n",))
+    with talking("cat") as talk:
+        assert talk.say(call(1, "ping")) == [call(1, "ping")]
+        before = peak_bytes(talk.process.pid)
+        writing = threading.Thread(target=talk.stdin.write, args=(b"x" * size + b"\n",))
         writing.start()
         received = 0
         while received < size:
-            received += len(os.read(process.stdout.fileno(), 1 << 20))
+            received += len(os.read(talk.stdout.fileno(), 1 << 20))
         writing.join()
-        assert peak_bytes(process.pid) - before < 24_000_000
+        assert peak_bytes(talk.process.pid) - before < 24_000_000
 
 
 def peak_bytes(pid: int) -> int:
@@ -345,11 +326,10 @@ def test_standard_error_stays_in_its_mode_when_it_is_standard_output_too() -> No
 
 def test_what_a_server_leaves_running_does_not_keep_the_gateway() -> None:
     """Its own child holds its output open."""
-    with piped(gateway("sh", "-c", "sleep 600 & echo $!; exit 3")) as process:
-        assert process.stdout is not None
-        left = int(process.stdout.readline())
+    with talking("sh", "-c", "sleep 600 & echo $!; exit 3") as talk:
+        left = int(talk.stdout.readline())
         try:
-            assert process.wait(WAIT_S) == 3
+            assert talk.wait() == 3
         finally:
             os.kill(left, signal.SIGKILL)
 
@@ -359,27 +339,21 @@ def test_nothing_of_the_gateways_is_printed_on_standard_output() -> None:
     hello = call(0, "initialize")
     answered = initialized().replace(b'"tasks":{', b'"tasks":{"x":"%b",' % (b"y" * 70_000), 1)
     script = f"read line; printf '%s' '{answered.decode()}'; read line; exit 0"
-    with piped(gateway("sh", "-c", script), {"PYTHONSTARTUP": ""}) as process:
-        assert process.stdin is not None and process.stdout is not None and process.stderr is not None
-        process.stdin.write(hello)
-        process.stdin.flush()
-        assert process.stdout.readline() == answered
-        process.stdin.write(QUERY_ALL)
-        process.stdin.close()
-        process.stdin = None
-        assert process.wait(WAIT_S) == 0
-        [line] = process.stderr.read().splitlines()
+    with talking("sh", "-c", script, environment={"PYTHONSTARTUP": ""}) as talk:
+        assert talk.say(hello) == [answered]
+        talk.stdin.write(QUERY_ALL)
+        assert talk.finish() == 0
+        [line] = talk.stderr.read().splitlines()
         assert (json.loads(line)["level"], json.loads(line)["message"]) == ("warning", "not advertised")
 
 
 @pytest.mark.skipif(not LINUX, reason="only Linux has a signal for it")
 def test_a_server_that_does_not_end_by_itself_is_killed_with_the_gateway() -> None:
     script = "trap '' TERM HUP INT; echo $$; while :; do sleep 0.01; done"
-    with piped(gateway("sh", "-c", script)) as process:
-        assert process.stdout is not None
-        server = int(process.stdout.readline())
-        process.kill()
-        assert process.wait(WAIT_S) == -signal.SIGKILL
+    with talking("sh", "-c", script) as talk:
+        server = int(talk.stdout.readline())
+        talk.process.kill()
+        assert talk.wait() == -signal.SIGKILL
         deadline = time.monotonic() + WAIT_S
         while Path(f"/proc/{server}").exists() and "State:\tZ" not in Path(f"/proc/{server}/status").read_text():
             assert time.monotonic() < deadline
