@@ -19,13 +19,13 @@ from tests.certificates import signed
 from tests.deploy import ROOT
 from tests.launch import Gateway, Gateways, Samples, changes, eventually, listening, port_of
 from tests.relay.messages import answer, call, fault, filtered, page, post, request, response, task
-from tests.relay.rig import Place, Rig, Server, body, rig_at
+from tests.relay.rig import Place, Rig, Script, Server, body, rig_at
 
 DESCRIPTORS: Final = 256
 HANDBOOK: Final = (ROOT / "docs/troubleshooting.md").read_text()
 
 Scenario = Callable[[Rig], Awaitable[None]]
-SCENARIOS: Final[dict[str, Scenario]] = {}
+SCENARIOS: dict[str, Scenario] = {}
 
 
 @dataclass(frozen=True)
@@ -77,7 +77,7 @@ async def asked(rig: Rig, name: str, message: Any, status: int) -> None:
     assert said.status == status, said
 
 
-def always(said: bytes) -> Callable[[Any, Any], Awaitable[bytes]]:
+def always(said: bytes) -> Script:
     """An upstream that says this to everyone."""
 
     async def script(request: Any, peer: Any) -> bytes:
@@ -86,14 +86,39 @@ def always(said: bytes) -> Callable[[Any, Any], Awaitable[bytes]]:
     return script
 
 
-@scenario("502")
-async def _(rig: Rig) -> None:
-    await asked(rig, "gone", call("ping"), 502)
+PAGES: Final = {None: page([task("t-1")], "2"), "2": page([task("t-2")], "3"), "3": page([task("t-3")])}
+# Of a symptom: what the upstream says, if it says anything; which of the three is asked, what, and the status.
+ASKED: Final[dict[str, tuple[Script | None, str, Any, int]]] = {
+    "502": (None, "gone", call("ping"), 502),
+    "504": (None, "up", call("ping"), 504),
+    "500 and above": (always(response(b"no", status=b"500 Internal Server Error")), "up", call("ping"), 500),
+    "401, again and again": (
+        always(response(b"", b"WWW-Authenticate: Bearer", status=b"401 Unauthorized")),
+        *("up", call("ping"), 401),
+    ),
+    "404": (None, "elsewhere", call("ping"), 404),
+    "an empty list": (Server({None: page([task("t-1", "completed")])}), "up", filtered(), 200),
+    "a list that fails": (always(response(b"", status=b"429 Too Many Requests")), "up", filtered(), 429),
+    "a list that is not filtered": (
+        Server({None: page([task("t-1")])}),
+        *("up", call("tasks/list", staus=["working"]), 200),
+    ),
+    "a slow first query": (Server(PAGES), "up", filtered(), 200),
+    "memory": (Server({None: page([task("t-1", statusMessage="x" * 10_000)])}), "up", filtered(), 200),
+    "a store that fails": (always(answer({})), "up", call("ping"), 200),
+}
 
 
-@scenario("504")
-async def _(rig: Rig) -> None:
-    await asked(rig, "up", call("ping"), 504)
+def asking(script: Script | None, name: str, message: Any, status: int) -> Scenario:
+    async def ask(rig: Rig) -> None:
+        if script is not None:
+            rig.serve(script)
+        await asked(rig, name, message, status)
+
+    return ask
+
+
+SCENARIOS |= {symptom: asking(*row) for symptom, row in ASKED.items()}
 
 
 @scenario("503")
@@ -104,50 +129,9 @@ async def _(rig: Rig) -> None:
     await one.close()
 
 
-@scenario("500 and above")
-async def _(rig: Rig) -> None:
-    rig.serve(always(response(b"no", status=b"500 Internal Server Error")))
-    await asked(rig, "up", call("ping"), 500)
-
-
-@scenario("401, again and again")
-async def _(rig: Rig) -> None:
-    rig.serve(always(response(b"", b"WWW-Authenticate: Bearer", status=b"401 Unauthorized")))
-    await asked(rig, "up", call("ping"), 401)
-
-
 @scenario("403")
 async def _(rig: Rig) -> None:
     assert (await rig.ask(request(target=b"/up/mcp", host=b"gateway.example"))).status == 403
-
-
-@scenario("404")
-async def _(rig: Rig) -> None:
-    await asked(rig, "elsewhere", call("ping"), 404)
-
-
-@scenario("an empty list")
-async def _(rig: Rig) -> None:
-    rig.serve(Server({None: page([task("t-1", "completed")])}))
-    await asked(rig, "up", filtered(), 200)
-
-
-@scenario("a list that fails")
-async def _(rig: Rig) -> None:
-    rig.serve(always(response(b"", status=b"429 Too Many Requests")))
-    await asked(rig, "up", filtered(), 429)
-
-
-@scenario("a list that is not filtered")
-async def _(rig: Rig) -> None:
-    rig.serve(Server({None: page([task("t-1")])}))
-    await asked(rig, "up", call("tasks/list", staus=["working"]), 200)
-
-
-@scenario("a slow first query")
-async def _(rig: Rig) -> None:
-    rig.serve(Server({None: page([task("t-1")], "2"), "2": page([task("t-2")], "3"), "3": page([task("t-3")])}))
-    await asked(rig, "up", filtered(), 200)
 
 
 @scenario("slow queries")
@@ -157,12 +141,6 @@ async def _(rig: Rig) -> None:
     rig.serve(Server({**pages, str(len(tasks)): page([])}))
     for _ in range(3):  # the second one learns that the server does not know tasks/get
         await asked(rig, "up", filtered(), 200)
-
-
-@scenario("memory")
-async def _(rig: Rig) -> None:
-    rig.serve(Server({None: page([task("t-1", statusMessage="x" * 10_000)])}))
-    await asked(rig, "up", filtered(), 200)
 
 
 @scenario("too many open files")
@@ -200,12 +178,6 @@ async def _(rig: Rig) -> None:
     one = await rig.client(post(call("ping"), target=b"/up/mcp"))
     await rig.upstream.request()
     await one.close()
-
-
-@scenario("a store that fails")
-async def _(rig: Rig) -> None:
-    rig.serve(always(answer({})))
-    await asked(rig, "up", call("ping"), 200)
 
 
 @pytest.fixture(scope="module")

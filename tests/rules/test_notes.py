@@ -12,6 +12,7 @@ import pytest
 
 from gateway.tasks import notes as noting
 from gateway.tasks.notes import NEVER, Notes, NoteState
+from tests.states import in_cell, table
 
 RULES = Path(__file__).parents[2] / "docs/design.md"
 EARLY, BEGAN, LATE, NOW = 1.0, 3.0, 4.0, 5.0
@@ -56,25 +57,17 @@ def state_of(notes: Notes) -> str:
     return NO_NOTE if note is None else note.state.name
 
 
-def table() -> dict[str, list[str]]:
-    """The table in the docstring, row by row; its two lines of headings are one."""
-    assert noting.__doc__ is not None
-    block = noting.__doc__.split("cannot be):\n\n")[1].split("\n\n")[0].splitlines()
-    first, second, *rows = block
-    starts = [found.start() for found in re.finditer(r"\S+( \S+)*", second)]
-    ends = [*starts[1:], None]
-    headings = [f"{first[a:b].strip()} {second[a:b].strip()}" for a, b in zip(starts, ends, strict=True)]
-    assert headings == list(EVENTS)
-    return {cells[0]: cells[1:] for cells in (re.split(r" {2,}", row.strip()) for row in rows)}
+TABLE = table(noting.__doc__, "cannot be):\n\n")
 
 
 def test_the_table_names_every_state() -> None:
-    assert list(table()) == [NO_NOTE, *(state.name for state in NoteState)]
+    assert list(TABLE) == [NO_NOTE, *(state.name for state in NoteState)]
+    assert list(TABLE[NO_NOTE]) == list(EVENTS)
 
 
 @pytest.mark.parametrize(
     ("state", "event", "leads_to"),
-    [(state, event, cell) for state, cells in table().items() for event, cell in zip(EVENTS, cells, strict=True)],
+    [(state, event, cell) for state, cells in TABLE.items() for event, cell in cells.items()],
 )
 def test_the_table_is_what_happens(state: str, event: str, leads_to: str) -> None:
     if leads_to == "-":
@@ -85,13 +78,13 @@ def test_the_table_is_what_happens(state: str, event: str, leads_to: str) -> Non
         for notes in in_state(state):
             happen(notes)
             found.add(state_of(notes))
-    assert found == set(leads_to.split("/"))
+    assert found == in_cell(leads_to)
 
 
 def test_the_picture_in_the_design_is_the_table() -> None:
     picture = RULES.read_text().split("What is noted of one task")[1].split("stateDiagram-v2\n")[1].split("```")[0]
     drawn = {(a.upper(), b.upper()) for a, b in re.findall(r"^ *(\S+) --> (\S+):", picture, re.MULTILINE)}
-    edges = {(a, b) for a, cells in table().items() for cell in cells if cell != "-" for b in cell.split("/") if a != b}
+    edges = {(a, b) for a, cells in TABLE.items() for cell in cells.values() for b in in_cell(cell) if a != b}
     assert {tuple(NO_NOTE if end == "[*]" else end for end in edge) for edge in drawn} == edges
 
 

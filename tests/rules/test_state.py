@@ -1,7 +1,6 @@
 """The state of an upstream: the table in the head of `transport/state.py` is what the code does; what else it says."""
 
 import logging
-import re
 from collections.abc import Callable
 from itertools import product
 
@@ -9,6 +8,7 @@ import pytest
 
 from gateway.transport import state as states
 from gateway.transport.state import UpstreamHealth, UpstreamState
+from tests.states import table
 
 Event = Callable[[UpstreamHealth], None]
 
@@ -46,19 +46,13 @@ def in_state(begins: str, clock: Clock) -> UpstreamHealth:
     return found
 
 
-def table() -> dict[str, list[str]]:
-    """The table in the docstring, row by row."""
-    assert states.__doc__ is not None
-    heading, *rows = states.__doc__.split("what ends that:\n\n")[1].split("\n\n")[0].splitlines()
-    assert re.split(r" {2,}", heading.strip()) == list(EVENTS)
-    return {cells[0]: cells[1:] for cells in (re.split(r" {2,}", row.strip()) for row in rows)}
-
-
-TRANSITIONS = [(a, event, b) for a, cells in table().items() for event, b in zip(EVENTS, cells, strict=True)]
+TABLE = table(states.__doc__, "what ends that:\n\n")
+TRANSITIONS = [(begins, event, leads_to) for begins, cells in TABLE.items() for event, leads_to in cells.items()]
 
 
 def test_the_table_names_every_state() -> None:
-    assert list(table()) == list(WAYS) == [begins.name for begins in UpstreamState]
+    assert list(TABLE) == list(WAYS) == [begins.name for begins in UpstreamState]
+    assert list(TABLE["UP"]) == list(EVENTS)
 
 
 @pytest.mark.parametrize(("begins", "event", "leads_to"), TRANSITIONS)

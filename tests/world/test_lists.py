@@ -1,14 +1,16 @@
 """Filtered lists at every kind of server: right, whatever happens there and whoever saw it; and at the stated cost."""
 
 import random
-from typing import Final
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Final, TypeVar
 
 import pytest
 
 from tests.launch import ROOT, Gateways
 from tests.real.conftest import selected
 from tests.relay.messages import Json, call
-from tests.relay.rig import Rig, Session, final, rig_with
+from tests.relay.rig import Session, final, rig_with
 from tests.world.costs import HEAD, LIVE, MADE_HERE, measured
 from tests.world.servers import KINDS, Server, shown
 
@@ -27,6 +29,27 @@ async def listed(session: Session, request_id: object = 1, **criteria: object) -
     return page
 
 
+async def all_listed(session: Session, criteria: Json, again: Json | None = None, pages_max: int = 1000) -> list[Json]:
+    """The tasks of all pages, or of so many. `again`: what is given beside a cursor."""
+    page = await listed(session, **criteria)
+    tasks: list[Json] = page["tasks"]
+    while "nextCursor" in page and (pages_max := pages_max - 1):
+        page = await listed(session, **(again or {}), cursor=page["nextCursor"])
+        tasks = tasks + page["tasks"]
+    return tasks
+
+
+T = TypeVar("T", bound=Server)
+
+
+@asynccontextmanager
+async def in_front_of(server: T, gateways: Gateways, **index: object) -> AsyncIterator[tuple[T, Session]]:
+    """A session through a gateway with these settings of its index, and the server behind it."""
+    async with rig_with(gateways, index=index) as rig:
+        rig.serve(server)
+        yield server, Session(rig)
+
+
 class Play:
     """A random history at a server, and what of it the gateway can know.
 
@@ -34,9 +57,9 @@ class Play:
     known tasks that the server still has (DESIGN 6.8).
     """
 
-    def __init__(self, server: Server, rig: Rig, rng: random.Random) -> None:
+    def __init__(self, server: Server, session: Session, rng: random.Random) -> None:
         self.server = server
-        self.session = Session(rig)
+        self.session = session
         self.rng = rng
         self.known: set[str] = set()
         self._count = 0
@@ -73,12 +96,7 @@ class Play:
         self.known |= {task["taskId"] for task in self.server.listed}
         for criteria in self._queries():
             expected = selected([t for i, t in self.server.tasks.items() if i in self.known], criteria)
-            got: list[Json] = []
-            page = await listed(self.session, **criteria)
-            got += page["tasks"]
-            while "nextCursor" in page:
-                page = await listed(self.session, **criteria, cursor=page["nextCursor"])
-                got += page["tasks"]
+            got = await all_listed(self.session, criteria, again=criteria)
             ids = [task["taskId"] for task in got]
             if self.server.kind.reads_now:
                 assert sorted(ids) == sorted(expected), criteria
@@ -103,11 +121,9 @@ async def test_a_list_has_all_that_the_server_shows_and_all_that_was_seen(
     gateways: Gateways, name: str, seed: int
 ) -> None:
     kind = KINDS[name]
-    index = {"max_age": "0s", "full_crawl_interval": "0s", "page_size": 100 if kind.reads_now else 7}
-    async with rig_with(gateways, index=index) as rig:
-        server = Server(kind)
-        rig.serve(server)
-        play = Play(server, rig, random.Random(seed))
+    index: Json = {"max_age": "0s", "full_crawl_interval": "0s", "page_size": 100 if kind.reads_now else 7}
+    async with in_front_of(Server(kind), gateways, **index) as (server, session):
+        play = Play(server, session, random.Random(seed))
         if seed == 0:
             await play.check()  # a server without tasks
         server.fill(30, 5)
@@ -128,17 +144,12 @@ async def test_tasks_whose_instants_move_at_every_reading_are_on_one_page_each(
     gateways: Gateways, by: str, order: str, max_age: str
 ) -> None:
     """With a `max_age` of 0s each page is read later than the one before."""
-    async with rig_with(gateways, index={"max_age": max_age, "full_crawl_interval": "1h", "page_size": 7}) as rig:
-        server = Server(KINDS["Rust SDK (rmcp) to 2.2"])
-        rig.serve(server)
+    async with in_front_of(
+        Server(KINDS["Rust SDK (rmcp) to 2.2"]), gateways, max_age=max_age, full_crawl_interval="1h", page_size=7
+    ) as (server, session):
         server.fill(30, 30)
-        session = Session(rig)
-        page = await listed(session, orderBy=by, order=order)
-        ids = shown(page)
-        while "nextCursor" in page and len(ids) < 2 * len(server.tasks):
-            page = await listed(session, cursor=page["nextCursor"])
-            ids += shown(page)
-        assert sorted(ids) == sorted(server.tasks)
+        tasks = await all_listed(session, {"orderBy": by, "order": order}, pages_max=10)
+        assert sorted(task["taskId"] for task in tasks) == sorted(server.tasks)
 
 
 # ---- what it costs ----
@@ -165,10 +176,7 @@ def test_the_table_has_these_servers_and_no_others() -> None:
 
 @each
 async def test_within_max_age_a_query_costs_nothing(gateways: Gateways, name: str) -> None:
-    async with rig_with(gateways, index={"max_age": "1h", "full_crawl_interval": "1h"}) as rig:
-        server = Server(KINDS[name])
-        rig.serve(server)
-        session = Session(rig)
+    async with in_front_of(Server(KINDS[name]), gateways, max_age="1h", full_crawl_interval="1h") as (server, session):
         server.fill(100, 10)
         await listed(session, status="working")
         before = server.asked.copy()

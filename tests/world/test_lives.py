@@ -13,17 +13,15 @@ from tests.relay.messages import LAST_CHUNK, Json, call, chunk, dumps, notificat
 from tests.relay.rig import Session, final, rig_with
 from tests.rules import plain
 from tests.world.servers import KINDS, Kind, Server, shown
-from tests.world.test_lists import listed
+from tests.world.test_lists import all_listed, in_front_of, listed
 
 RUST: Final = KINDS["Rust SDK (rmcp) to 2.2"]
 
 
 async def make(session: Session, request_id: object = 1) -> str:
     """The id of a task that is made."""
-    task_id: str = final(await session.ask(call("tools/call", request_id, name="work", task={})))["result"]["task"][
-        "taskId"
-    ]
-    return task_id
+    made = final(await session.ask(call("tools/call", request_id, name="work", task={})))["result"]["task"]
+    return str(made["taskId"])
 
 
 @pytest.mark.parametrize("max_age", ["0s", "1h"])
@@ -32,10 +30,7 @@ async def test_a_host_that_gives_every_request_one_id_gets_its_new_task_in_the_l
     gateways: Gateways, heard: str, max_age: str
 ) -> None:
     """The task that had this id before has ended. The new one was missing for ever."""
-    async with rig_with(gateways, index={"max_age": max_age, "full_crawl_interval": "1h"}) as rig:
-        server = Server(RUST)
-        rig.serve(server)
-        session = Session(rig)
+    async with in_front_of(Server(RUST), gateways, max_age=max_age, full_crawl_interval="1h") as (server, session):
         for life in range(3):
             assert await make(session) == "1"
             assert shown(await listed(session, status="working")) == ["1"], life
@@ -52,10 +47,7 @@ async def test_a_host_that_gives_every_request_one_id_gets_its_new_task_in_the_l
 
 async def test_a_new_life_that_was_made_unheard_shows_where_its_instants_say_so(gateways: Gateways) -> None:
     """At another replica, or in a response that nobody could read."""
-    async with rig_with(gateways, index={"max_age": "0s", "full_crawl_interval": "1h"}) as rig:
-        server = Server(RUST)
-        rig.serve(server)
-        session = Session(rig)
+    async with in_front_of(Server(RUST), gateways, max_age="0s", full_crawl_interval="1h") as (server, session):
         await make(session)
         server.change("1", "completed")
         assert shown(await listed(session, status="completed")) == ["1"]
@@ -65,10 +57,7 @@ async def test_a_new_life_that_was_made_unheard_shows_where_its_instants_say_so(
 
 async def test_a_task_whose_result_was_fetched_leaves_the_list(gateways: Gateways) -> None:
     """The result goes with its task there, and the error for it is -32002: the list was an error from then on."""
-    async with rig_with(gateways, index={"max_age": "0s", "full_crawl_interval": "0s"}) as rig:
-        server = Server(RUST)
-        rig.serve(server)
-        session = Session(rig)
+    async with in_front_of(Server(RUST), gateways, max_age="0s", full_crawl_interval="0s") as (server, session):
         for request_id in ("a", "b"):
             server.change(await make(session, request_id), "completed")
         assert {*shown(await listed(session, order="asc"))} == {"a", "b"}
@@ -134,11 +123,8 @@ class Hasty(Server):
 @pytest.mark.parametrize("kind", ["TypeScript SDK 1.x", "C# SDK 1.x", "FastMCP 3.4"])
 async def test_tasks_that_go_after_five_or_ten_minutes_leave_the_list(gateways: Gateways, kind: str) -> None:
     """A result lives for 5 minutes: that goes unsaid. The longest ttl is 10: each task says so."""
-    index = {"max_age": "0s", "full_crawl_interval": "500ms"}
-    async with rig_with(gateways, index=index) as rig:
-        server = Hasty(KINDS[kind], 300, 600_000)
-        rig.serve(server)
-        session = Session(rig)
+    hasty = Hasty(KINDS[kind], 300, 600_000)
+    async with in_front_of(hasty, gateways, max_age="0s", full_crawl_interval="500ms") as (server, session):
         going = [server.at(299.2, "completed"), server.at(599.2, "working")]
         staying = [server.at(200, "completed"), server.at(400, "working")]
         for task_id in (*going, *staying):
@@ -172,19 +158,15 @@ FAR: Final = [
 @pytest.mark.parametrize("seed", range(2))
 async def test_odd_ids_equal_instants_and_instants_far_away(gateways: Gateways, name: str, seed: int) -> None:
     rng = random.Random(seed)
-    async with rig_with(gateways, index={"max_age": "0s", "full_crawl_interval": "1h", "page_size": 3}) as rig:
-        server = Server(KINDS[name])
-        rig.serve(server)
-        session = Session(rig)
+    async with in_front_of(Server(KINDS[name]), gateways, max_age="0s", full_crawl_interval="1h", page_size=3) as (
+        server,
+        session,
+    ):
         for task_id in rng.sample(ODD_IDS, len(ODD_IDS)):
             server.add(rng.choice(("working", "completed")), task_id, rng.choice(FAR))
             await session.ask(call("tasks/get", taskId=task_id))
         for order in ("asc", "desc"):
-            page = await listed(session, orderBy="createdAt", order=order)
-            got = list(page["tasks"])
-            while "nextCursor" in page:
-                page = await listed(session, cursor=page["nextCursor"])
-                got += page["tasks"]
+            got = await all_listed(session, {"orderBy": "createdAt", "order": order})
             assert got == [server.tasks[i] for i in _in_order(server, order)]
         some = rng.sample(ODD_IDS, 3)
         assert {*shown(await listed(session, taskIds=some))} == {*some}
