@@ -147,10 +147,7 @@ def test_a_404_names_no_addresses_of_another_host(gateways: Gateways) -> None:
         upstream = {"match": {"host": "localhost", "prefix": "/secret"}}
         with gateways.process(port_of(sock), upstream=upstream) as gateway:
             status, said = asked(gateway.port, "/mcp", f"127.0.0.1:{gateway.port}")
-    assert (status, said["error"]["message"]) == (
-        404,
-        "Not Found: no upstream is configured for this host and path",
-    )
+    assert (status, said["error"]["message"]) == (404, "Not Found: no upstream is configured for this host and path")
 
 
 async def test_the_log_names_the_addresses_that_clients_use_with_the_port_really_taken(gateways: Gateways) -> None:
@@ -169,10 +166,7 @@ async def test_the_log_names_the_addresses_that_clients_use_with_the_port_really
             serving = {line["upstream"]: line["address"] for line in gateway.lines() if line["message"] == "serving"}
             port = int(serving["a"].split(":")[2].partition("/")[0])
             assert port not in (0, 80)
-            assert serving == {
-                "a": f"http://127.0.0.1:{port}/a/v1/mcp",
-                "b": f"http://localhost:{port}/v1/mcp",
-            }
+            assert serving == {"a": f"http://127.0.0.1:{port}/a/v1/mcp", "b": f"http://localhost:{port}/v1/mcp"}
 
 
 async def test_a_loop_that_only_shows_at_run_time_is_cut(gateways: Gateways) -> None:

@@ -245,14 +245,10 @@ BAD_LINES_OF_UPSTREAM: dict[str, tuple[str, list[str]]] = {
 }
 BAD |= {name: (f"{MINIMAL}{line}\n", ["gate.yaml:4:", *parts]) for name, (line, parts) in BAD_LINES.items()}
 BAD |= {name: (upstream(line), ["gate.yaml:4:", *parts]) for name, (line, parts) in BAD_LINES_OF_UPSTREAM.items()}
-BAD_URLS = [
-    *("", "a", "127.0.0.1:3001/mcp", "/mcp", "ftp://a/", "http:///mcp", "http://", "http:a", "http://:80/"),
-]
+BAD_URLS = [*("", "a", "127.0.0.1:3001/mcp", "/mcp", "ftp://a/", "http:///mcp", "http://", "http:a", "http://:80/")]
 BAD_URLS += ["http://u@a/", "http://a/?", "http://a/#", "http://a/b#c", "http://a:0/", "http://a:70000/"]
 BAD_URLS += ["http://a:x/", "http://a b/", "http://a/b c", "http://[::1/", "http://::1/", "http://[1.2.3.4]/"]
-BAD_URLS += [
-    *("http://1.2.3/", "http://a\\b/", "http://\u0131/", "http://a/\u0131", " http://a/", "http://a/\n"),
-]
+BAD_URLS += [*("http://1.2.3/", "http://a\\b/", "http://\u0131/", "http://a/\u0131", " http://a/", "http://a/\n")]
 
 
 @pytest.mark.parametrize(("text", "parts"), BAD.values(), ids=BAD.keys())
@@ -587,12 +583,7 @@ def test_all_buffers_together_have_room_for_one_body() -> None:
 
 @pytest.mark.parametrize(
     "key",
-    [
-        "index: {max_age",
-        "index: {full_crawl_interval",
-        "limits: {drain_timeout",
-        "limits: {keepalive_timeout",
-    ],
+    ["index: {max_age", "index: {full_crawl_interval", "limits: {drain_timeout", "limits: {keepalive_timeout"],
 )
 def test_zero_where_it_means_never_or_at_once(key: str) -> None:
     parse(MINIMAL + key + ": 0}\n", "gate.yaml")
@@ -659,14 +650,7 @@ def test_an_alias_stands_for_its_value() -> None:
 
 def test_a_configuration_cannot_be_changed() -> None:
     config = parse(MINIMAL, "gate.yaml")
-    for part in (
-        config,
-        config.listen,
-        config.upstreams[0],
-        config.upstreams[0].url,
-        config.index,
-        config.limits,
-    ):
+    for part in (config, config.listen, config.upstreams[0], config.upstreams[0].url, config.index, config.limits):
         with pytest.raises(AttributeError):
             setattr(part, type(part).__struct_fields__[0], None)
 

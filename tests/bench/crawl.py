@@ -98,18 +98,8 @@ SCENARIOS: Final = (
         rounds_max=2,
         goals={WITHIN: 0, AFTER: 13},
     ),
-    Scenario(
-        *("10,000 tasks, none live, status failed", 10_000, 0, _failed),
-        (AFTER,),
-        rounds_max=2,
-        goals={AFTER: 3},
-    ),
-    Scenario(
-        *("100,000 tasks, 10 live, 3 task ids", 100_000, 10, _three),
-        (COLD,),
-        rounds_max=1,
-        goals={COLD: 3},
-    ),
+    Scenario(*("10,000 tasks, none live, status failed", 10_000, 0, _failed), (AFTER,), rounds_max=2, goals={AFTER: 3}),
+    Scenario(*("100,000 tasks, 10 live, 3 task ids", 100_000, 10, _three), (COLD,), rounds_max=1, goals={COLD: 3}),
     Scenario(
         *(f"10,000 tasks, 10 live, status failed, {SLOW_PAGE_MS} ms a page", 10_000, 10, _failed),
         (COLD,),

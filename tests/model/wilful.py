@@ -41,7 +41,7 @@ FAULTS: Final[dict[str, Fault]] = {
     "the page where new tasks appear is never looked at": _edit(
         freshness, "plan", ("look = known.new_as_of < oldest", "look = False")
     ),
-    # stale
+    # as of
     "of the live tasks only those that work are asked for": _edit(
         Index, "live", ("if status not in TERMINAL", 'if status == "working"')
     ),
@@ -87,7 +87,9 @@ FAULTS: Final[dict[str, Fault]] = {
     # ---- what is heard ----
     # missing
     "the response to a request that was not read, or is unknown, says nothing": _edit(
-        Pending, "message", ("if self.kind is RequestKind.PLAIN:", "if not self.may_tell or self.request is None:")
+        Pending,
+        "message",
+        ("if self.kind is RequestKind.PLAIN:", "if self.kind.value in ('plain', 'unread', 'resumed'):"),
     ),
     # missing
     "a response with NaN is not read": _put(jsonrpc, "finite", lambda data, sized=False: data),

@@ -34,10 +34,7 @@ COMPARABLE = [
     *("tasks/cancel", "tasks/get unknown", "unknown method", "errors of the client"),
 ]
 ENVELOPE: Json = {
-    "_meta": {
-        "io.modelcontextprotocol/protocolVersion": REVISION,
-        "io.modelcontextprotocol/clientCapabilities": {},
-    }
+    "_meta": {"io.modelcontextprotocol/protocolVersion": REVISION, "io.modelcontextprotocol/clientCapabilities": {}}
 }
 HEADERS = {"Mcp-Protocol-Version": REVISION, "Mcp-Method": "tasks/list"}
 FILTERS: dict[str, Json] = {

@@ -139,10 +139,7 @@ async def test_the_typescript_sdks_client() -> None:
 
 @pytest.mark.parametrize(
     ("client", "pairs"),
-    [
-        (with_mcp, [("everything", QUERIES), ("python_sdk", WORK)]),
-        (with_fastmcp, [("fastmcp_tasks", FASTMCP)]),
-    ],
+    [(with_mcp, [("everything", QUERIES), ("python_sdk", WORK)]), (with_fastmcp, [("fastmcp_tasks", FASTMCP)])],
     ids=["mcp", "fastmcp"],
 )
 async def test_the_python_clients(client: Any, pairs: list[tuple[str, Calls]]) -> None:

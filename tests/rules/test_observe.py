@@ -236,10 +236,7 @@ NOTIFIED = {
         message(method="notifications/tasks/status", params=a_task(status="completed")),
         "a completed",
     ),
-    "with _meta": (
-        message(method="notifications/tasks/status", params={**a_task(), "_meta": {"x": 1}}),
-        "a working",
-    ),
+    "with _meta": (message(method="notifications/tasks/status", params={**a_task(), "_meta": {"x": 1}}), "a working"),
     "another notification": (message(method="notifications/progress", params=a_task()), ""),
     "the name of another draft": (message(method="notifications/tasks/status_changed", params=a_task()), ""),
     "a request of that name": (message(id=5, method="notifications/tasks/status", params=a_task()), ""),

@@ -60,10 +60,7 @@ FAILURES: Final[dict[str, tuple[Do, Do]]] = {
     "full": (told("CONFIG SET maxmemory 1"), told("CONFIG SET maxmemory 0")),
     "read-only": (told("REPLICAOF 127.0.0.1 1"), told("REPLICAOF NO ONE")),
     "refusing": (told("ACL SETUSER default -@all +acl"), told("ACL SETUSER default +@all")),
-    "locked": (
-        told("CONFIG SET requirepass another", "CLIENT KILL USER default"),
-        told("CONFIG SET requirepass ''"),
-    ),
+    "locked": (told("CONFIG SET requirepass another", "CLIENT KILL USER default"), told("CONFIG SET requirepass ''")),
 }
 
 

@@ -12,11 +12,7 @@ from pydantic import AnyUrl, ValidationError
 
 from tests.real.clients.conversation import REDIRECT, SECONDS, Json, Kept, UserAgent, converse, run
 
-RESULTS = {
-    "tools/call": types.CreateTaskResult,
-    "tasks/get": types.GetTaskResult,
-    "tasks/list": types.ListTasksResult,
-}
+RESULTS = {"tools/call": types.CreateTaskResult, "tasks/get": types.GetTaskResult, "tasks/list": types.ListTasksResult}
 
 
 async def sent(session: Any, method: str, params: Json) -> Json:

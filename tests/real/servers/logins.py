@@ -107,9 +107,7 @@ def application(kind: str, port: int, first_port: int) -> Starlette:
         resource = [Route(OWN_PATH, route.endpoint) for route in resource if isinstance(route, Route)]
     guarded = RequireAuthMiddleware(endpoint, [SCOPE], AnyHttpUrl(metadata))
     here = Mount("/mcp", guarded) if kind == "localhost" else Route("/mcp", python_sdk.Endpoint(guarded))
-    middleware = [
-        Middleware(AuthenticationMiddleware, backend=BearerAuthBackend(ProviderTokenVerifier(provider))),
-    ]
+    middleware = [Middleware(AuthenticationMiddleware, backend=BearerAuthBackend(ProviderTokenVerifier(provider)))]
     return Starlette(routes=[*routes, *resource, here], middleware=middleware, lifespan=lifespan)
 
 
