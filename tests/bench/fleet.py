@@ -30,7 +30,8 @@ from tests.bench.processes import BenchFailed, Child, child
 from tests.bench.report import Column, Table, progress, ratio
 from tests.bench.sessions import WARM, filled
 from tests.deploy.balancers import running
-from tests.launch import Gateway, Gateways, Process, eventually, held_port, port_of, ports
+from tests.deploy.replicas import Replica
+from tests.launch import Gateways, Process, eventually, held_port, port_of, ports
 
 REPLICAS: Final = 3
 SESSIONS: Final = 300
@@ -48,45 +49,38 @@ class Fleet:
     """Replicas in front of one upstream, and HAProxy in front of them if there are several."""
 
     def __init__(self, upstream: str, count: int, stack: ExitStack) -> None:
-        self._folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="taskgate-bench-")))
-        self._gateways = Gateways(self._folder)
-        self._ports = [stack.enter_context(ports()) for _ in range(count)]
-        self._upstream = upstream
-        self._running = [stack.enter_context(ExitStack()) for _ in range(count)]
-        self.replicas = [self._started(number) for number in range(count)]
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="taskgate-bench-")))
+        at, gateways = urlsplit(upstream), Gateways(folder)
+        self.replicas = [Replica(gateways, at.port or 80, *stack.enter_context(ports())) for _ in range(count)]
+        for number, replica in enumerate(self.replicas):
+            stack.callback(replica.close)
+            self._start(number)
         self.balancer: Process | None = None
-        origin = self.replicas[0].running.origin
+        origin = self.replicas[0].gateway.running.origin
         if count > 1:
             listen = port_of(stack.enter_context(held_port()))
-            self.balancer = stack.enter_context(running("haproxy", self._folder, listen, self._ports))
+            behind = [replica.ports for replica in self.replicas]
+            self.balancer = stack.enter_context(running("haproxy", folder, listen, behind))
             proc.pin(self.balancer.popen.pid, proc.cores().others)
             origin = self.balancer.wait()
-        self.url = f"{origin}{urlsplit(upstream).path}"
+        self.url = f"{origin}{at.path}"
 
-    def _started(self, number: int) -> Gateway:
-        listen, admin = self._ports[number]
-        config = {
-            "listen": f"127.0.0.1:{listen}",
-            "admin": {"listen": f"127.0.0.1:{admin}"},
-            "upstreams": [{"name": "bench", "url": self._upstream}],
-            "index": WARM,
-            "limits": {"shutdown_delay": "1s"},
-        }
-        gateway = self._running[number].enter_context(self._gateways.starting(config))
-        gateway.wait()
-        proc.pin(gateway.running.popen.pid, proc.cores().measured)
-        return gateway
+    def _start(self, number: int) -> None:
+        replica = self.replicas[number]
+        replica.start(index=WARM, limits={"shutdown_delay": "1s"}, log={"level": "info"})
+        replica.gateway.wait()
+        proc.pin(replica.gateway.running.popen.pid, proc.cores().measured)
 
     async def drain(self, number: int) -> None:
         """End a replica with SIGTERM."""
-        self.replicas[number].signal(signal.SIGTERM)
-        await self.replicas[number].exits()
+        self.replicas[number].gateway.signal(signal.SIGTERM)
+        await self.replicas[number].gateway.exits()
 
     async def start(self, number: int) -> None:
         """Run a replica again, until the balancer has found it."""
-        self._running[number].close()
+        self.replicas[number].close()
         before = self._found(number)
-        self.replicas[number] = self._started(number)
+        self._start(number)
 
         async def found() -> bool:
             return self.balancer is None or self._found(number) > before
@@ -99,16 +93,16 @@ class Fleet:
 
     def rss_bytes(self) -> int:
         """The memory of all replicas."""
-        return sum(proc.rss_bytes(replica.running.popen.pid) for replica in self.replicas)
+        return sum(proc.rss_bytes(replica.gateway.running.popen.pid) for replica in self.replicas)
 
     def cpu_seconds(self) -> float:
         """The CPU time of all replicas that run."""
-        running_now = (replica.running.popen for replica in self.replicas if replica.running.popen.poll() is None)
-        return sum(proc.cpu_seconds(process.pid) for process in running_now)
+        processes = [replica.gateway.running.popen for replica in self.replicas]
+        return sum(proc.cpu_seconds(process.pid) for process in processes if process.poll() is None)
 
     async def sessions(self) -> list[int]:
         """How many sessions each replica has an index of."""
-        return [int((await replica.metrics())["taskgate_index_sessions", ()]) for replica in self.replicas]
+        return [int((await replica.gateway.metrics())["taskgate_index_sessions", ()]) for replica in self.replicas]
 
 
 @asynccontextmanager
@@ -186,7 +180,7 @@ async def _live(crowd: Crowd) -> tuple[float, list[int]]:
     session_bytes = (fleet.rss_bytes() - before_bytes) / SESSIONS
     await crowd.ask(AGAIN, MORE)
     spread = await fleet.sessions()
-    fleet.replicas[0].kill()
+    fleet.replicas[0].gateway.kill()
     if len(fleet.replicas) > 1:
         await crowd.ask(KILLED)
     await fleet.start(0)

@@ -132,13 +132,16 @@ async def requests(command: dict[str, Any]) -> dict[str, Any]:
 
 
 def _figures(run: _Run) -> dict[str, Any]:
-    ordered = sorted(run.latencies_ns)
-    if not ordered:
+    if not run.latencies_ns:
         raise LoadFailed("nothing was answered")
     seconds = (run.ended_ns - run.measure_from_ns) / _NS
+    figures = {"answered": run.answered, "per_second": len(run.latencies_ns) / seconds}  # answered: the warm-up's too
+    return {**figures, **_spread_us(run.latencies_ns)}
+
+
+def _spread_us(times_ns: "array[int]") -> dict[str, float]:
+    ordered = sorted(times_ns)
     return {
-        "answered": run.answered,  # the warm-up's included
-        "per_second": len(ordered) / seconds,
         "median_us": ordered[len(ordered) // 2] / 1000,
         "p99_us": ordered[len(ordered) * 99 // 100] / 1000,
         "max_us": ordered[-1] / 1000,
@@ -261,13 +264,7 @@ async def listen(command: dict[str, Any]) -> dict[str, Any]:
         for transport, listener in made:
             listener.done.cancel()
             transport.abort()
-    ordered = sorted(delays_ns)
-    return {
-        "events": len(ordered),
-        "median_us": ordered[len(ordered) // 2] / 1000,
-        "p99_us": ordered[len(ordered) * 99 // 100] / 1000,
-        "max_us": ordered[-1] / 1000,
-    }
+    return {"events": len(delays_ns), **_spread_us(delays_ns)}
 
 
 class _Stream(asyncio.Protocol):

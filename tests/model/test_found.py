@@ -24,6 +24,7 @@ from tests.model.history import (
     Wait,
 )
 from tests.model.play import play
+from tests.rules.legal import watched
 
 FOUND = {
     "a task is made by a request that is too large to be read": History(
@@ -374,5 +375,7 @@ FOUND = {
 
 
 @pytest.mark.parametrize("history", FOUND.values(), ids=FOUND.keys())
-def test_what_once_broke_a_rule(history: History) -> None:
-    play(history)
+def test_what_once_broke_a_rule_breaks_none_and_what_is_known_is_legal(history: History) -> None:
+    with watched() as found:
+        play(history)
+    assert not found

@@ -1,56 +1,23 @@
 """Whatever happens in a history, what is known of a session is legal (`tests/rules/legal.py`), after each event.
 
-100 drawn histories here, and those that once broke a rule.
+The first 100 drawn histories here; `test_found.py` looks at those that once broke a rule.
 """
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
-from functools import wraps
-from typing import Any, Final
+from typing import Final
 from unittest.mock import patch
 
 import pytest
 
-from gateway.tasks.knowledge import Record
 from gateway.tasks.refreshes import Refresh, RefreshState
 from tests.model.history import drawn
 from tests.model.play import play
 from tests.model.test_found import FOUND
-from tests.rules.legal import faults
+from tests.rules.legal import watched
 
 HISTORIES: Final = 100
 _AT_ONCE: Final = 25
-_EVENTS: Final = ("take", "suspect", "forget", "listed", "confirm", "begin_crawl")
-
-
-@contextmanager
-def watched() -> Iterator[list[str]]:
-    """The faults that are found in what is known, after each event."""
-    found: list[str] = []
-
-    def watching(event: str, happen: Callable[..., Any]) -> Callable[..., Any]:
-        @wraps(happen)
-        def watch(record: Record, *given: Any) -> Any:
-            found.extend(f"before {event}{given}: {fault}" for fault in faults(record))
-            out = happen(record, *given)
-            found.extend(f"after {event}{given}: {fault}" for fault in faults(record))
-            return out
-
-        return watch
-
-    with ExitStack() as patches:
-        for event in _EVENTS:
-            patches.enter_context(patch.object(Record, event, watching(event, getattr(Record, event))))
-        yield found
-
-
-@pytest.mark.parametrize("name", FOUND)
-def test_what_is_known_is_legal_in_a_history_that_once_broke_a_rule(name: str) -> None:
-    with watched() as found:
-        play(FOUND[name])
-    assert not found
 
 
 @pytest.mark.parametrize("first", range(0, HISTORIES, _AT_ONCE))

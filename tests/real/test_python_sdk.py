@@ -6,6 +6,7 @@ without a filter. The servers answer with JSON in one run and with event streams
 
 import asyncio
 import time
+from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack, ExitStack
 from datetime import UTC, datetime, timedelta, timezone
 from typing import Any
@@ -273,47 +274,42 @@ async def test_a_created_task_is_in_the_next_answer(python_sdk: Place) -> None:
             assert newest["_meta"]["taskgate/total"] == n + 1
 
 
-async def test_a_cancelled_task_is_cancelled_in_the_next_answer(python_sdk: Place) -> None:
+async def cancel(client: Client, task_id: str) -> None:
+    assert (await client.session.experimental.cancel_task(task_id)).status == "cancelled"
+
+
+async def fetch_result(client: Client, task_id: str) -> None:
+    waiting = asyncio.create_task(client.text_of(task_id))
+    await client.release(task_id)
+    assert await waiting == "task: done"
+
+
+async def be_notified(client: Client, task_id: str) -> None:
+    async def notified() -> types.TaskStatusNotificationParams | None:
+        return next((seen for seen in client.notified if seen.status == "completed"), None)
+
+    await client.release(task_id)
+    assert (await eventually("a notification", notified)).taskId == task_id
+
+
+async def see_by_get(client: Client, task_id: str) -> None:
+    await client.release(task_id)
+    await client.settled(task_id)
+
+
+@pytest.mark.parametrize(
+    ("end", "status"),
+    [(cancel, "cancelled"), (fetch_result, "completed"), (be_notified, "completed"), (see_by_get, "completed")],
+)
+async def test_a_task_whose_end_the_client_knows_has_ended_in_the_next_answer(
+    python_sdk: Place, end: Callable[[Client, str], Awaitable[None]], status: str
+) -> None:
     async with connected(python_sdk.gateway) as client:
         task_id = await client.work("released", "task")
         assert ids_of(await client.tasks({"status": ["working"]})) == [task_id]
-        cancelled = await client.session.experimental.cancel_task(task_id)
-        assert cancelled.status == "cancelled"
+        await end(client, task_id)
+        assert ids_of(await client.tasks({"status": [status]})) == [task_id]
         assert await client.tasks({"status": ["working"]}) == []
-        assert ids_of(await client.tasks({"status": ["cancelled"]})) == [task_id]
-
-
-async def test_a_task_whose_result_was_fetched_is_completed_in_the_next_answer(python_sdk: Place) -> None:
-    async with connected(python_sdk.gateway) as client:
-        task_id = await client.work("released", "task")
-        assert ids_of(await client.tasks({"status": ["working"]})) == [task_id]
-        waiting = asyncio.create_task(client.text_of(task_id))
-        await client.release(task_id)
-        assert await waiting == "task: done"
-        assert ids_of(await client.tasks({"status": ["completed"]})) == [task_id]
-        assert await client.tasks({"status": ["working"]}) == []
-
-
-async def test_a_task_that_the_client_was_notified_of_is_so_in_the_next_answer(python_sdk: Place) -> None:
-    async with connected(python_sdk.gateway) as client:
-
-        async def notified() -> types.TaskStatusNotificationParams | None:
-            return next((seen for seen in client.notified if seen.status == "completed"), None)
-
-        task_id = await client.work("released", "task")
-        assert ids_of(await client.tasks({"status": ["working"]})) == [task_id]
-        await client.release(task_id)
-        assert (await eventually("a notification", notified)).taskId == task_id
-        assert ids_of(await client.tasks({"status": ["completed"]})) == [task_id]
-
-
-async def test_a_task_seen_by_get_is_so_in_the_next_answer(python_sdk: Place) -> None:
-    async with connected(python_sdk.gateway) as client:
-        task_id = await client.work("released", "task")
-        assert ids_of(await client.tasks({"status": ["working"]})) == [task_id]
-        await client.release(task_id)
-        await client.settled(task_id)
-        assert ids_of(await client.tasks({"status": ["completed"]})) == [task_id]
 
 
 # What happened elsewhere is in an answer that is young enough

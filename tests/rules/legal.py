@@ -4,7 +4,11 @@ In: a `Record`. Out: what does not hold. Always: the rules are those that the he
 promises of the instants of `Knowledge`, as far as they can be told from the notes.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from functools import wraps
+from typing import Any, Final
+from unittest.mock import patch
 
 from gateway.tasks.knowledge import Record
 from gateway.tasks.notes import NEVER, Note, NoteState
@@ -42,3 +46,27 @@ def _is_legal(record: Record, task_id: str, note: Note) -> bool:
             return task is None and note.is_suspect and note.at == NEVER
         case NoteState.GONE:
             return task is None and note.at != NEVER and note.told_at == NEVER
+
+
+_EVENTS: Final = ("take", "suspect", "forget", "listed", "confirm", "begin_crawl")
+
+
+@contextmanager
+def watched() -> Iterator[list[str]]:
+    """The faults that are found in what is known, after each event."""
+    found: list[str] = []
+
+    def watching(event: str, happen: Callable[..., Any]) -> Callable[..., Any]:
+        @wraps(happen)
+        def watch(record: Record, *given: Any) -> Any:
+            found.extend(f"before {event}{given}: {fault}" for fault in faults(record))
+            out = happen(record, *given)
+            found.extend(f"after {event}{given}: {fault}" for fault in faults(record))
+            return out
+
+        return watch
+
+    with ExitStack() as patches:
+        for event in _EVENTS:
+            patches.enter_context(patch.object(Record, event, watching(event, getattr(Record, event))))
+        yield found
