@@ -19,6 +19,7 @@ import time
 import traceback
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Final, NamedTuple, NoReturn
@@ -42,17 +43,42 @@ class Ended(NamedTuple):
 
 async def forked(*arguments: str, **environment: str) -> Ended:
     """`taskgate` with these arguments, once it has ended. Several may run at a time."""
-    outputs = [os.memfd_create(name) for name in ("stdout", "stderr")]
+    with _streams("") as (stdin, *outputs):
+        status = await _ended(_begun(arguments, stdin, outputs, environment))
+        return Ended(status, *map(_written, outputs))
+
+
+def ran(*arguments: str, text: str | None = None, **environment: str) -> Ended:
+    """The same, `text` on its standard input, without a loop. A warning ends it."""
+    with _streams(text or "") as (stdin, *outputs):
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            pid = _begun(arguments, stdin, outputs, environment)
+        return Ended(Fork(pid).wait(), *map(_written, outputs))
+
+
+@contextmanager
+def _streams(text: str) -> Iterator[list[int]]:
+    """Descriptors for the standard streams, the first with that text."""
+    found = [os.memfd_create(name) for name in ("stdin", "stdout", "stderr")]
     try:
-        if (pid := _fork()) == 0:
-            sys.argv = ["taskgate", *arguments]
-            _become(main, outputs[0], outputs[1], NO_AUTHORITIES | environment, ROOT)
-        status = await _ended(pid)
-        stdout, stderr = (os.pread(output, os.fstat(output).st_size, 0).decode() for output in outputs)
+        os.pwrite(found[0], text.encode(), 0)
+        yield found
     finally:
-        for output in outputs:
-            os.close(output)
-    return Ended(status, stdout, stderr)
+        for one in found:
+            os.close(one)
+
+
+def _written(output: int) -> str:
+    return os.pread(output, os.fstat(output).st_size, 0).decode()
+
+
+def _begun(arguments: Sequence[str], stdin: int, outputs: Sequence[int], environment: Mapping[str, str]) -> int:
+    """The process id of `taskgate` with these arguments."""
+    if (pid := _fork()) == 0:
+        sys.argv = ["taskgate", *arguments]
+        _become(main, outputs[0], outputs[1], {**NO_AUTHORITIES, **environment}, ROOT, stdin)
+    return pid
 
 
 async def _ended(pid: int) -> int:
@@ -159,7 +185,14 @@ def _set_aside() -> Iterator[object]:
             logger.setLevel(logging.WARNING if logger is logging.root else logging.NOTSET)
 
 
-def _become(run: Callable[[], None], stdout: int, stderr: int, environment: Mapping[str, str], tree: Path) -> NoReturn:
+def _become(
+    run: Callable[[], None],
+    stdout: int,
+    stderr: int,
+    environment: Mapping[str, str],
+    tree: Path,
+    stdin: int | None = None,
+) -> NoReturn:
     """In the child: be as an interpreter that has just begun, run, and end as one does."""
     status = 1
     try:
@@ -173,7 +206,8 @@ def _become(run: Callable[[], None], stdout: int, stderr: int, environment: Mapp
         own = f"taskgate-{uuid4().hex}-"  # made at the import: no two processes have one
         for name in OWN_AT:
             sys.modules[name].OWN = own  # type: ignore[attr-defined]
-        for source, target in ((os.open(os.devnull, os.O_RDONLY), 0), (stdout, 1), (stderr, 2)):
+        given = os.open(os.devnull, os.O_RDONLY) if stdin is None else stdin
+        for source, target in ((given, 0), (stdout, 1), (stderr, 2)):
             os.dup2(source, target)
         os.closerange(3, os.sysconf("SC_OPEN_MAX"))
         sys.stdin, sys.stdout, sys.stderr = os.fdopen(0), os.fdopen(1, "w"), os.fdopen(2, "w", buffering=1)

@@ -147,6 +147,7 @@ class Upstream(Listener):
         self.shut()
         left = [peer for peer in self.connections if not peer.closed]
         for peer in left:
+            peer.resume()  # else its end would not be seen
             peer.finish()
         for peer in left:
             with contextlib.suppress(NotInTime):

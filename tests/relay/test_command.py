@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from gateway.operate import logs
+from tests.forked import ran
 from tests.launch import Gateways, Json, command, eventually, held_port, logged, port_of, ports, run, settings
 
 ONE = "upstreams: [{name: a, url: 'http://a.example/mcp'}]\n"
@@ -45,17 +46,17 @@ def test_check_names_a_file_whose_name_is_no_utf_8(tmp_path: Path) -> None:
 
 
 def test_check_reads_standard_input() -> None:
-    assert run("--check", "--config", "-", text=ONE).returncode == 0
-    refused = run("--check", "--config", "-", text=ONE + "zzz: 1\n")
+    assert ran("--check", "--config", "-", text=ONE).returncode == 0
+    refused = ran("--check", "--config", "-", text=ONE + "zzz: 1\n")
     assert refused.returncode == 2
     assert refused.stderr.startswith("taskgate: standard input:2: zzz: unknown key")
 
 
 def test_check_reads_the_environment() -> None:
     text = ONE + "listen: ${GATE_ADDRESS}\n"
-    checked = run("--check", "--config", "-", GATE_ADDRESS="127.0.0.1:1234", text=text)
+    checked = ran("--check", "--config", "-", GATE_ADDRESS="127.0.0.1:1234", text=text)
     assert checked.stdout.splitlines()[1] == "  http://127.0.0.1:1234/mcp leads to http://a.example/mcp (a)"
-    refused = run("--check", "--config", "-", GATE_ADDRESS="hunter2", text=text)
+    refused = ran("--check", "--config", "-", GATE_ADDRESS="hunter2", text=text)
     assert refused.returncode == 2
     assert "standard input:2: listen: expected HOST:PORT" in refused.stderr and "hunter2" not in refused.stderr
 
@@ -63,12 +64,12 @@ def test_check_reads_the_environment() -> None:
 def test_check_against_the_file_in_force_says_what_a_reload_cannot_change(tmp_path: Path) -> None:
     new = write(tmp_path / "new.yaml", ONE + "index: {page_size: 7}\nlisten: 127.0.0.1:1\n")
     in_force = write(tmp_path / "in_force.yaml", ONE)
-    assert run("--check", "--config", new).returncode == 0
-    refused = run("--check", "--config", new, "--against", in_force)
+    assert ran("--check", "--config", new).returncode == 0
+    refused = ran("--check", "--config", new, "--against", in_force)
     assert refused.returncode == 2
     assert refused.stderr.startswith(f"taskgate: {new}:3: listen: listen cannot change while the gateway runs")
     same = write(tmp_path / "same.yaml", ONE + "index: {page_size: 7}\n")
-    assert run("--check", "--config", same, "--against", in_force).returncode == 0
+    assert ran("--check", "--config", same, "--against", in_force).returncode == 0
 
 
 def test_a_copy_of_the_file_elsewhere_names_the_same_files(tmp_path: Path) -> None:
@@ -79,17 +80,17 @@ def test_a_copy_of_the_file_elsewhere_names_the_same_files(tmp_path: Path) -> No
         (tmp_path / "etc" / name).touch()
     text = ONE + "tls: {certificate: cert.pem, key: key.pem}\n"
     new, in_force = write(tmp_path / "etc/gate.yaml", text), write(tmp_path / "run/gate.yaml", text)
-    checked = run("--check", "--config", new, "--against", in_force)
+    checked = ran("--check", "--config", new, "--against", in_force)
     assert "cannot change" not in checked.stderr and "No such file" not in checked.stderr
 
 
 def test_flags_that_do_not_go_together(tmp_path: Path) -> None:
     file = write(tmp_path / "gate.yaml", ONE)
     for flags in (["--config", file, "--against", file], ["--check", "--upstream", "http://a/", "--against", file]):
-        refused = run(*flags)
+        refused = ran(*flags)
         assert refused.returncode == 2 and "--against goes with --check and --config" in refused.stderr
-    assert run("--upstream", "http://a/", "--log-level", "loud").returncode == 2
-    assert run("demo", "--log-level", "info").returncode == 2
+    assert ran("--upstream", "http://a/", "--log-level", "loud").returncode == 2
+    assert ran("demo", "--log-level", "info").returncode == 2
 
 
 # ---- a gateway that runs ----
@@ -151,7 +152,7 @@ async def test_a_drain_takes_new_connections_for_its_delay(gateways: Gateways) -
 def test_a_certificate_that_is_not_there_is_said_and_exits_2(tmp_path: Path) -> None:
     file = tmp_path / "gateway.yaml"
     file.write_text(json.dumps(settings(1, 2, 3, {"tls": {"certificate": "no.pem", "key": "no.key"}})))
-    ended = run("--config", str(file))
+    ended = ran("--config", str(file))
     assert ended.returncode == 2
     assert "no.pem" in ended.stderr
     assert "Traceback" not in ended.stderr

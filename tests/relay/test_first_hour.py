@@ -15,7 +15,8 @@ from cryptography.hazmat.primitives.serialization import BestAvailableEncryption
 from gateway.config import Address
 from gateway.operate.admin import why_not
 from tests.certificates import signed
-from tests.launch import COMMAND, ROOT, Gateways, Json, held_port, listening, logged, port_of, run
+from tests.forked import ran
+from tests.launch import COMMAND, ROOT, Gateways, Json, held_port, listening, logged, port_of
 
 URL = "http://127.0.0.1:3001/mcp"
 ONE = f"upstreams: [{{name: a, url: '{URL}'}}]\n"
@@ -23,7 +24,7 @@ ONE = f"upstreams: [{{name: a, url: '{URL}'}}]\n"
 
 def refused(*flags: str, text: str | None = None, **environment: str) -> str:
     """What standard error says: no traceback. The status is 1 if an address cannot be had, else 2."""
-    ended = run(*flags, text=text, **environment)
+    ended = ran(*flags, text=text, **environment)
     assert ended.returncode == (1 if "cannot listen" in ended.stderr else 2), ended
     assert "Traceback" not in ended.stderr
     return ended.stderr
@@ -66,15 +67,15 @@ def test_a_file_and_an_upstream_together_are_an_error_wherever_they_come_from(tm
 def test_variables_stand_for_flags_and_a_flag_overrides_its_variable(tmp_path: Path) -> None:
     file = tmp_path / "gate.yaml"
     file.write_text(ONE)
-    there = run("--check", TASKGATE_CONFIG=str(file))
+    there = ran("--check", TASKGATE_CONFIG=str(file))
     assert (there.returncode, there.stdout.splitlines()[0]) == (0, f"{file}: valid")
     addresses = {"TASKGATE_LISTEN": "127.0.0.1:1234", "TASKGATE_ADMIN": "127.0.0.1:1235", "TASKGATE_CONFIG": ""}
-    said = run("--check", TASKGATE_UPSTREAM="http://127.0.0.1:1/x", **addresses).stdout
+    said = ran("--check", TASKGATE_UPSTREAM="http://127.0.0.1:1/x", **addresses).stdout
     assert "http://127.0.0.1:1234/x leads to http://127.0.0.1:1/x" in said
-    said = run("--check", "--upstream", URL, "--listen", "127.0.0.1:99", TASKGATE_UPSTREAM="no url", **addresses).stdout
+    said = ran("--check", "--upstream", URL, "--listen", "127.0.0.1:99", TASKGATE_UPSTREAM="no url", **addresses).stdout
     assert f"http://127.0.0.1:99/mcp leads to {URL}" in said
     assert "--upstream: expected http" in refused("--check", TASKGATE_UPSTREAM="no url")
-    assert run("demo", "--help", TASKGATE_UPSTREAM=URL).returncode == 0
+    assert ran("demo", "--help", TASKGATE_UPSTREAM=URL).returncode == 0
 
 
 def test_nothing_at_all_is_asked_for() -> None:
@@ -105,7 +106,7 @@ def test_a_fault_of_yaml_is_told_in_words(text: str, words: str) -> None:
 @pytest.mark.parametrize("size", ["1.5GB", "0.5GiB", "1500.25MB"])
 def test_a_size_may_have_a_point(size: str) -> None:
     text = ONE + f"index: {{memory_bytes_max: {size}}}\n"
-    assert run("--check", "--config", "-", text=text).returncode == 0
+    assert ran("--check", "--config", "-", text=text).returncode == 0
     assert "1.5GB" in refused("--check", "--config", "-", text=ONE + "index: {memory_bytes_max: 1.5 GB}\n")
 
 
@@ -185,5 +186,5 @@ def test_output_that_nobody_reads_is_no_error(flags: list[str]) -> None:
 
 
 def test_the_output_of_check_is_whole_for_who_reads_it() -> None:
-    said = run("--check", "--upstream", URL)
+    said = ran("--check", "--upstream", URL)
     assert said.stdout == f"the flags: valid\n  http://127.0.0.1:8080/mcp leads to {URL} (upstream)\n"
