@@ -7,8 +7,10 @@ from collections.abc import AsyncIterator, Iterator
 
 import pytest
 
+from tests.certificates import signed
 from tests.forked import fork_of
 from tests.launch import Gateway, Gateways, eventually, listening, port_of
+from tests.relay.messages import Json
 from tests.relay.rig import Place, Rig, rig_at
 from tests.states import Watch, connections_by_the_table
 
@@ -63,6 +65,14 @@ def hasty_place(gateways: Gateways) -> Iterator[Place]:
     upstream = {"response_timeout": "500ms", "connect_timeout": "1s", "idle_timeout": "1s"}
     with listening() as sock, gateways.process(port_of(sock), limits=limits, index=index, upstream=upstream) as gateway:
         yield Place(gateway, sock)
+
+
+@pytest.fixture(scope="session")
+def tls(tmp_path_factory: pytest.TempPathFactory) -> Json:
+    """A listener's certificate for localhost, which signs itself, and its key."""
+    folder = tmp_path_factory.mktemp("tls")
+    signed(folder / "cert.pem", folder / "key.pem")
+    return {"certificate": str(folder / "cert.pem"), "key": str(folder / "key.pem")}
 
 
 @pytest.fixture

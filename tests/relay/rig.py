@@ -9,6 +9,7 @@ import contextlib
 import json
 import re
 import socket
+import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -17,7 +18,7 @@ from uuid import uuid4
 
 from gateway.app import App
 from tests.launch import Gateway, Gateways, listening, port_of, settings
-from tests.peer import Client, Peer
+from tests.peer import WAIT_S, Client, Peer
 from tests.relay.http1 import Message
 from tests.relay.messages import Json, answer, fault, post, result
 from tests.upstream import Upstream
@@ -211,6 +212,21 @@ async def own(gateways: Gateways, **changed: Any) -> AsyncIterator[Rig]:
     with listening() as sock, gateways.process(port_of(sock), **changed) as gateway:
         async with rig_at(Place(gateway, sock)) as rig:
             yield rig
+
+
+@asynccontextmanager
+async def tls_client(rig: Rig, cert: str | None) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
+    """A client over TLS that trusts the certificate in this file."""
+    context = ssl.create_default_context(cafile=cert)
+    async with asyncio.timeout(WAIT_S):
+        reader, writer = await asyncio.open_connection(
+            "127.0.0.1", rig.gateway.port, ssl=context, server_hostname="localhost", limit=1 << 20
+        )
+    try:
+        yield reader, writer
+    finally:
+        writer.close()
+        await asyncio.gather(writer.wait_closed(), return_exceptions=True)
 
 
 def body(message: Message) -> Any:

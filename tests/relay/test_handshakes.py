@@ -12,17 +12,16 @@ import socket
 import ssl
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from contextlib import asynccontextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 from typing import Final, TypeAlias
 
 import pytest
 
-from tests.certificates import signed
 from tests.garbage import kept_garbage, left_in_cycles
 from tests.launch import Gateway, Gateways, eventually
 from tests.relay.messages import LAST_CHUNK, Json, chunk, request, response
-from tests.relay.rig import Rig, own, rig_with, says
+from tests.relay.rig import Rig, own, rig_with, says, tls_client
 
 NAME: Final = b"\0\x09localhost"
 COUNT: Final = "taskgate_tls_handshake_failures_total"
@@ -30,14 +29,6 @@ ABUSES: Final = 150
 LIMIT: Final = {"request_timeout": "1s"}
 
 Way: TypeAlias = Callable[[Rig, Path], Awaitable[None]]
-
-
-@pytest.fixture(scope="module")
-def tls(tmp_path_factory: pytest.TempPathFactory) -> Json:
-    """The listener's certificate, which signs itself, and its key."""
-    folder = tmp_path_factory.mktemp("tls")
-    signed(folder / "cert.pem", folder / "key.pem")
-    return {"certificate": str(folder / "cert.pem"), "key": str(folder / "key.pem")}
 
 
 @pytest.fixture(params=["process", "in_process"])
@@ -63,21 +54,6 @@ def tls_1_0() -> bytes:
     """The hello of a client whose newest version is 1.0."""
     old = hello(newest=ssl.TLSVersion.TLSv1_2)
     return old[:9] + b"\x03\x01" + old[11:]
-
-
-@asynccontextmanager
-async def tls_client(rig: Rig, cert: str | None) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
-    """A client that trusts `cert`."""
-    context = ssl.create_default_context(cafile=cert)
-    async with asyncio.timeout(20):
-        reader, writer = await asyncio.open_connection(
-            "127.0.0.1", rig.gateway.port, ssl=context, server_hostname="localhost", limit=1 << 20
-        )
-    try:
-        yield reader, writer
-    finally:
-        writer.close()
-        await asyncio.gather(writer.wait_closed(), return_exceptions=True)
 
 
 async def is_served(rig: Rig, tls: Json) -> None:

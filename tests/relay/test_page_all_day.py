@@ -10,6 +10,7 @@ import signal
 import socket
 import time
 from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, Final
@@ -41,6 +42,13 @@ def upstream(name: str, port: int, path: str = "mcp") -> dict[str, object]:
     return {"name": name, "url": f"http://127.0.0.1:{port}/{path}", "match": {"prefix": f"/{name}"}}
 
 
+@contextmanager
+def shown(browser: Any, starting: AbstractContextManager[Gateway]) -> Iterator[tuple[Gateway, Any]]:
+    """A gateway and its page."""
+    with starting as one, opened(browser, one) as tab:
+        yield one, tab
+
+
 def status(gateway: Gateway) -> dict[str, Any]:
     """What the page is told."""
     found: dict[str, Any] = json.loads(gateway.get("/page/status.json")[1])
@@ -58,10 +66,10 @@ def names(tab: Any) -> list[str]:
 
 def test_the_verdict_is_first_and_in_the_title_and_the_icon(browser: Any, gateways: Gateways, port: int) -> None:
     expect = playwright.expect
-    with (
-        gateways.process(port, upstreams=[upstream("well", port), upstream("spare", port), upstream("dead", 1)]) as one,
-        opened(browser, one) as tab,
-    ):
+    with shown(
+        browser,
+        gateways.process(port, upstreams=[upstream("well", port), upstream("spare", port), upstream("dead", 1)]),
+    ) as (one, tab):
         verdict, icon = tab.locator("#verdict"), tab.locator("#icon")
         expect(verdict).to_have_text("Nothing is wrong: 3 not asked yet")
         assert ask(one, call("ping"), "/well/mcp") == 200
@@ -88,10 +96,9 @@ def test_the_verdict_is_first_and_in_the_title_and_the_icon(browser: Any, gatewa
 
 
 def test_failures_are_grouped_by_reason(browser: Any, gateways: Gateways, port: int) -> None:
-    with (
-        gateways.process(port, upstreams=[upstream("a", port), upstream("b", port), upstream("dead", 1)]) as one,
-        opened(browser, one) as tab,
-    ):
+    with shown(
+        browser, gateways.process(port, upstreams=[upstream("a", port), upstream("b", port), upstream("dead", 1)])
+    ) as (one, tab):
         playwright.expect(tab.locator("#no-reasons")).to_be_visible()
         began = time.time()
         for target, message in (
@@ -111,9 +118,9 @@ def test_failures_are_grouped_by_reason(browser: Any, gateways: Gateways, port: 
 
 
 def test_rates_and_p95_of_each_upstream_are_shown_with_a_curve(browser: Any, gateways: Gateways, port: int) -> None:
-    with (
-        gateways.process(port, upstreams=[upstream("well", port), upstream("idle", port)]) as one,
-        opened(browser, one) as tab,
+    with shown(browser, gateways.process(port, upstreams=[upstream("well", port), upstream("idle", port)])) as (
+        one,
+        tab,
     ):
         for _ in range(20):
             ask(one, call("ping"), "/well/mcp")
@@ -154,13 +161,11 @@ def test_uptime_reload_store_guards_and_limits_are_shown(browser: Any, gateways:
             expect(tab.locator("#verdict")).to_contain_text("Connections of clients: 100 % of the limit")
         expect(tab.locator("#limits tr")).to_have_count(0)
         assert one.file is not None
-        before = one.file.read_text()
-        one.file.write_text("nothing: here")
-        one.signal(signal.SIGHUP)
+        before = json.loads(one.file.read_text())
+        one.renew({"nothing": "here"})
         expect(tab.locator("#reload")).to_contain_text("the last reload was refused")
         expect(tab.locator("#verdict")).to_contain_text("the last reload was refused")
-        one.file.write_text(before)
-        one.signal(signal.SIGHUP)
+        one.renew(before)
         expect(tab.locator("#reload")).not_to_contain_text("refused")
 
 
@@ -168,7 +173,7 @@ def test_an_upstream_near_its_requests_max_is_told(browser: Any, gateways: Gatew
     """Once the page said that nothing is wrong while the alert TaskgateNearLimit fired."""
     with socket.create_server(("127.0.0.1", 0)) as silent:
         narrow = {**upstream("narrow", silent.getsockname()[1]), "requests_max": 1}
-        with gateways.process(1, upstreams=[narrow]) as one, opened(browser, one) as tab:
+        with shown(browser, gateways.process(1, upstreams=[narrow])) as (one, tab):
             verdict = tab.locator("#verdict")
             with socket.create_connection(("127.0.0.1", one.port)) as client:
                 client.sendall(b"GET /narrow/mcp HTTP/1.1\r\nHost: localhost\r\n\r\n")
@@ -180,10 +185,7 @@ def test_when_a_certificate_ends_is_shown(browser: Any, gateways: Gateways, port
     cert, key = tmp_path / "cert.pem", tmp_path / "key.pem"
     certificates.signed(cert, key, days=90)
     tls = {"certificate": str(cert), "key": str(key)}
-    with (
-        gateways.process(port, upstream={"tls": tls, "url": "https://localhost:1/mcp"}) as one,
-        opened(browser, one) as tab,
-    ):
+    with shown(browser, gateways.process(port, upstream={"tls": tls, "url": "https://localhost:1/mcp"})) as (one, tab):
         playwright.expect(tab.locator("#certificates")).to_have_text("up: 89 days left")
         playwright.expect(tab.locator("#verdict")).to_have_text("Nothing is wrong: 1 not asked yet")
         certificates.signed(cert, key, days=13)
@@ -193,7 +195,7 @@ def test_when_a_certificate_ends_is_shown(browser: Any, gateways: Gateways, port
 
 
 def test_a_drain_and_its_progress_are_shown(browser: Any, gateways: Gateways, port: int) -> None:
-    with gateways.process(port, limits={"shutdown_delay": "6s"}) as one, opened(browser, one) as tab:
+    with shown(browser, gateways.process(port, limits={"shutdown_delay": "6s"})) as (one, tab):
         one.signal(signal.SIGTERM)
         playwright.expect(tab.locator("#state")).to_have_text("Draining")
         playwright.expect(tab.locator("#drain")).to_contain_text("0 requests left, ends within")
@@ -205,9 +207,9 @@ def test_a_drain_and_its_progress_are_shown(browser: Any, gateways: Gateways, po
 
 
 def test_rows_change_in_place_and_a_selection_stays(browser: Any, gateways: Gateways, port: int) -> None:
-    with (
-        gateways.process(port, upstreams=[upstream("well", port), upstream("other", port)]) as one,
-        opened(browser, one) as tab,
+    with shown(browser, gateways.process(port, upstreams=[upstream("well", port), upstream("other", port)])) as (
+        one,
+        tab,
     ):
         ask(one, call("ping"), "/well/mcp")
         row = tab.locator("#upstreams tr").filter(has_text="well")
@@ -225,7 +227,7 @@ def test_rows_change_in_place_and_a_selection_stays(browser: Any, gateways: Gate
 
 
 def test_the_list_of_requests_holds_still_under_the_pointer(browser: Any, gateways: Gateways, port: int) -> None:
-    with gateways.process(port) as one, opened(browser, one) as tab:
+    with shown(browser, gateways.process(port)) as (one, tab):
         expect = playwright.expect
         rows, held = tab.locator("#requests tr"), tab.locator("#held")
         ask(one, call("ping"))
@@ -243,7 +245,7 @@ def test_the_list_of_requests_holds_still_under_the_pointer(browser: Any, gatewa
 
 def test_fifty_upstreams_can_be_searched_and_sorted(browser: Any, gateways: Gateways, port: int) -> None:
     many = [upstream(f"team-{n:02}", port) for n in range(47)] + [upstream(f"dead-{n}", 1) for n in range(3)]
-    with gateways.process(port, upstreams=many) as one, opened(browser, one) as tab:
+    with shown(browser, gateways.process(port, upstreams=many)) as (one, tab):
         expect = playwright.expect
         for name in ("dead-0", "dead-2", "team-07", "team-03"):
             for _ in range(1 + (name == "team-07")):
@@ -267,7 +269,7 @@ def test_fifty_upstreams_can_be_searched_and_sorted(browser: Any, gateways: Gate
 
 
 def test_a_gateway_that_hangs_is_seen(browser: Any, gateways: Gateways, port: int) -> None:
-    with gateways.process(port) as one, opened(browser, one) as tab:
+    with shown(browser, gateways.process(port)) as (one, tab):
         expect = playwright.expect
         one.signal(signal.SIGSTOP)
         try:
