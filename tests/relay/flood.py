@@ -12,30 +12,33 @@ import socket
 from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Final
 
-from tests.relay.messages import answer, call, fault, filtered, page, post, result, task
+from tests.relay.messages import answer, call, filtered, post
 from tests.upstream import Cheap, length_of
+from tests.world.servers import Kind, Server
 
 TOKEN: Final = b"Authorization: Bearer victim"
 SESSION: Final = b"Mcp-Session-Id: 0f8c"
 REFUSED: Final = answer({"error": "invalid_token"}, b"WWW-Authenticate: Bearer", status=b"401 Unauthorized")
 CONNECTIONS: Final = 16
 TASKS: Final = 20
-_PER_PAGE: Final = 2
 
 
-@dataclass
 class Guarded:
     """A server of 20 tasks, all completed, for one token; everybody else gets 401.
 
     `lists` is whether its `tasks/list` shows them, two at a time in order of creation; FastMCP's is always empty.
     """
 
-    lists: bool = True
-    asked: Counter[str] = field(default_factory=Counter)  # by the one whom it knows, by method
-    refused: int = 0
+    def __init__(self, lists: bool = True) -> None:
+        self.lists = lists
+        self.asked: Counter[str] = Counter()  # by the one whom it knows, by method
+        self.refused = 0
+        self._server = Server(Kind(page_size=2, lists=lambda _: lists))
+        for number in range(TASKS):
+            self._server.add("completed", f"t-{number}")
 
     @asynccontextmanager
     async def on(self, sock: socket.socket) -> AsyncIterator[None]:
@@ -53,23 +56,7 @@ class Guarded:
             return REFUSED
         message = json.loads(body)
         self.asked[message["method"]] += 1
-        return answer(self._answer(message))
-
-    def _answer(self, message: dict[str, object]) -> object:
-        params = message.get("params")
-        assert isinstance(params, dict)
-        tasks = {f"t-{n}": task(f"t-{n}", "completed", f"2026-01-01T00:00:{n:02}Z") for n in range(TASKS)}
-        match message["method"]:
-            case "tasks/list" if self.lists:
-                start = int(params.get("cursor", 0))
-                end = start + _PER_PAGE
-                shown = list(tasks.values())[start:end]
-                return result(message["id"], page(shown, str(end) if end < TASKS else None))
-            case "tasks/list":
-                return result(message["id"], page([]))
-            case "tasks/get" if params["taskId"] in tasks:
-                return result(message["id"], tasks[params["taskId"]])
-        return fault(message["id"], -32602, "no such task")
+        return answer(self._server.said(message))
 
 
 @dataclass

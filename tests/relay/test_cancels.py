@@ -165,6 +165,21 @@ async def test_a_cancel_that_comes_before_the_list_ends_nothing(rig: Rig) -> Non
     await finish(await clients.lists(1))
 
 
+@pytest.mark.parametrize("other", ["7", 8, "t-7"])
+async def test_a_cancel_of_another_id_ends_nothing(rig: Rig, other: object) -> None:
+    clients = Clients(rig, rig.session)
+    list_ = await clients.lists(7)
+    await clients.cancels(other)
+    await finish(list_)
+
+
+async def test_a_cancel_in_another_session_ends_nothing(rig: Rig) -> None:
+    clients, others = Clients(rig, rig.session), Clients(rig, b"Mcp-Session-Id: " + uuid4().hex.encode())
+    list_ = await clients.lists(7)
+    await others.cancels(7)
+    await finish(list_)
+
+
 async def test_a_cancel_ends_the_one_list_that_it_can_mean(rig: Rig) -> None:
     """`1` and `"1"` are two ids (DESIGN 3.8), and other sessions have their own."""
     clients, others = Clients(rig, rig.session), Clients(rig, b"Mcp-Session-Id: " + uuid4().hex.encode())

@@ -809,25 +809,6 @@ async def test_an_id_that_is_written_otherwise_cancels_the_query(rig: Rig) -> No
     await peer.ends()
 
 
-@pytest.mark.parametrize("other", ["7", 8, "t-7"])
-async def test_another_id_cancels_nothing(rig: Rig, other: object) -> None:
-    """`7` and `"7"` are different ids (DESIGN 3.8)."""
-    session = Session(rig)
-    one = await session.client(filtered(7))
-    peer, first_id = await crawl_id(rig)
-    await rig.exchange(session.request(notification("notifications/cancelled", requestId=other)), ACCEPTED)
-    await peer.send(answer(result(first_id, page(TASKS))))
-    assert ids(final(await one.response())) == ALL
-
-
-async def test_a_cancellation_in_another_session_cancels_nothing(rig: Rig) -> None:
-    one = await Session(rig).client(filtered(7))
-    peer, first_id = await crawl_id(rig)
-    await rig.exchange(Session(rig).request(notification("notifications/cancelled", requestId=7)), ACCEPTED)
-    await peer.send(answer(result(first_id, page(TASKS))))
-    assert ids(final(await one.response())) == ALL
-
-
 async def test_one_of_two_cancelled_leaves_the_other(rig: Rig) -> None:
     session = Session(rig)
     first = await session.client(filtered("a"))

@@ -177,33 +177,6 @@ async def test_requests_in_flight(gateways: Gateways) -> None:
         await samples_with(rig, "upstream_requests_in_flight", 0, upstream="up")
 
 
-async def test_an_upstream_is_up_until_an_exchange_shows_that_it_is_not(gateways: Gateways) -> None:
-    """tests/relay/test_state.py has the states."""
-    async with rig_with(gateways, upstream={"response_timeout": "500ms"}) as rig:
-        one, peer = await rig.begin(post(call("ping")))
-        peer.reset()
-        await one.response()
-        await samples_with(rig, "upstream_up", 0, upstream="up")
-        rig.serve(Server({}))
-        assert (await rig.ask(post(call("ping")))).status == 200
-        found = await samples_with(rig, "upstream_up", 1, upstream="up")
-        assert found["taskgate_upstream_response_seconds_count", (("upstream", "up"),)] == 1
-
-
-async def test_an_upstream_that_does_not_answer_is_down(gateways: Gateways) -> None:
-    async with rig_with(gateways, upstream={"response_timeout": "300ms"}) as rig:
-        one = await rig.client(post(call("ping")))
-        await rig.upstream.request()
-        assert (await one.response()).status == 504
-        await samples_with(rig, "upstream_up", 0, upstream="up")
-
-
-async def test_a_crawl_shows_that_an_upstream_is_down_too(gateways: Gateways) -> None:
-    async with rig_with(gateways, upstream={"url": "http://127.0.0.1:1/mcp"}) as rig:
-        assert (await rig.ask(post(filtered()))).status == 502
-        await samples_with(rig, "upstream_up", 0, upstream="up")
-
-
 @pytest.mark.parametrize(
     ("said", "outcome"),
     [

@@ -63,11 +63,12 @@ async def test_a_status_of_500_is_an_answer(gateways: Gateways) -> None:
         await becomes(rig.gateway, 1)
 
 
-async def test_a_dead_server_that_is_back_is_up_though_nobody_asks(gateways: Gateways) -> None:
+@pytest.mark.parametrize("asked", [call("ping"), filtered()], ids=["relayed", "crawled"])
+async def test_a_dead_server_that_is_back_is_up_though_nobody_asks(gateways: Gateways, asked: Json) -> None:
     with held_port() as port:
         url = f"http://127.0.0.1:{port_of(port)}/mcp"
         async with rig_with(gateways, upstream={"url": url}, log={"level": "info"}) as rig:
-            assert (await rig.ask(post(call("ping")))).status == 502
+            assert (await rig.ask(post(asked))).status == 502
             await becomes(rig.gateway, 0)
             line = await logged(rig.gateway, "the upstream is down")
             assert line["level"] == "warning"

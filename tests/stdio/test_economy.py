@@ -6,30 +6,21 @@ from collections import Counter
 import pytest
 
 from gateway.config import IndexLimits, StdioConfig
-from tests.stdio.harness import Stage, call, result, task, through
+from tests.stdio.harness import Stage, call, line, through
+from tests.world.servers import Kind, Server
 
 TASKS, LIVE, PAGE = 1000, 10, 10
 
 
 async def serve(stage: Stage, counts: "Counter[str]") -> None:
-    """A server whose list has ten tasks a page, the live ones first."""
-    tasks = {f"t{n:03}": task(f"t{n:03}", "working" if n < LIVE else "completed") for n in range(TASKS)}
-    for n, each in enumerate(tasks.values()):
-        each["createdAt"] = f"2026-11-19T{n // 60:02}:{n % 60:02}:00Z"
-    ids = list(tasks)
-    number = 0
+    """A server whose list has ten tasks a page."""
+    server, number = Server(Kind(page_size=PAGE)), 0
+    server.fill(TASKS, LIVE)
     while True:
         number += 1
         own = await stage.server.own(number)
         counts[own["method"]] += 1
-        if own["method"] == "tasks/get":
-            await stage.server.send(result(own["id"], tasks[own["params"]["taskId"]]))
-            continue
-        start = int(own["params"].get("cursor", 0))
-        page = {"tasks": [tasks[i] for i in ids[start : start + PAGE]]}
-        if start + PAGE < TASKS:
-            page["nextCursor"] = str(start + PAGE)  # type: ignore[assignment]
-        await stage.server.send(result(own["id"], page))
+        await stage.server.send(line(server.said(own)))
 
 
 @pytest.mark.parametrize(("max_age", "then"), [(600.0, {}), (0.05, {"tasks/list": 1, "tasks/get": 10})])

@@ -154,11 +154,12 @@ class Server:
         if not isinstance(message, dict) or "id" not in message:
             return b"HTTP/1.1 202 Accepted\r\nContent-Length: 0\r\n\r\n"
         self.asked[message["method"]] += 1
-        said = self._answer(message)
+        said = self.said(message)
         self.sent_bytes += len(dumps(said.get("result")))
         return answer(said)
 
-    def _answer(self, message: Json) -> Json:
+    def said(self, message: Json) -> Json:
+        """The response to a message, which is not counted."""
         request_id, params = message["id"], message.get("params", {})
         match message["method"]:
             case "initialize":
@@ -207,7 +208,7 @@ def pages_by_hand(server: Server, **params: object) -> Iterator[Json]:
     cursor: Json = {}
     while True:
         message = {"jsonrpc": "2.0", "id": 1, "method": "tasks/list", "params": {**params, **cursor}}
-        said = server._answer(message)
+        said = server.said(message)
         server.asked["tasks/list"] += 1
         server.sent_bytes += len(dumps(said["result"]))
         yield said["result"]

@@ -115,9 +115,9 @@ class Hasty(Server):
             if ends <= now:
                 del self.tasks[task_id]
 
-    def _answer(self, message: Json) -> Json:
+    def said(self, message: Json) -> Json:
         self.leave()
-        return super()._answer(message)
+        return super().said(message)
 
 
 @pytest.mark.parametrize("kind", ["TypeScript SDK 1.x", "C# SDK 1.x", "FastMCP 3.4"])

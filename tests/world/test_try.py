@@ -158,8 +158,8 @@ async def test_a_task_that_it_makes_is_the_change(name: str) -> None:
 
 async def test_a_server_that_says_that_it_filters_needs_no_gateway() -> None:
     class Native(Server):
-        def _answer(self, message: Json) -> Json:
-            said = super()._answer(message)
+        def said(self, message: Json) -> Json:
+            said = super().said(message)
             if message["method"] == "initialize":
                 said["result"]["capabilities"] = {"tasks": {"list": {"filter": {"status": True}}}}
             return said
@@ -488,8 +488,8 @@ def test_the_flags_of_tasks_are_the_criteria() -> None:
 class Researching(Server):
     """A server with a name: that of the docs."""
 
-    def _answer(self, message: Json) -> Json:
-        said = super()._answer(message)
+    def said(self, message: Json) -> Json:
+        said = super().said(message)
         if message["method"] == "initialize":
             said["result"]["serverInfo"] = {"name": "research", "version": "1.0"}
         return said
