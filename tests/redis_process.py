@@ -5,8 +5,6 @@ disk. Without `redis-server` the tests are skipped with a word; under CI=true th
 """
 
 import asyncio
-import os
-import shutil
 import signal
 import subprocess
 from collections.abc import AsyncIterator
@@ -14,10 +12,10 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, Final
 
-import pytest
 from redis.asyncio import Redis
 from redis.exceptions import ConnectionError as NoConnection
 
+from tests.deploy import tool
 from tests.launch import held_port, port_of
 
 _TESTS: Final = "tests"
@@ -71,10 +69,7 @@ class Store:
 @asynccontextmanager
 async def redis(directory: Path) -> AsyncIterator[Store]:
     """A Redis that serves, and is empty."""
-    if shutil.which("redis-server") is None:
-        if os.environ.get("CI") == "true":
-            pytest.fail("redis-server is not installed")
-        pytest.skip("redis-server is not installed")
+    tool("redis-server", "redis-server")
     one = Store(directory)
     try:
         one.start()

@@ -13,7 +13,6 @@ Without Node the tests that need it skip; under CI=true they fail.
 
 import asyncio
 import json
-import os
 import random
 import re
 import shutil
@@ -41,6 +40,7 @@ from mcp.shared.session import RequestResponder
 from pydantic import ConfigDict
 
 import tests.real.clients  # noqa: F401 (it makes httpcore cheaper)
+from tests.deploy import missing as lacks
 from tests.forked import fork_of
 from tests.launch import ROOT, Gateways, Process, ports, started
 
@@ -205,7 +205,7 @@ class Runner:
 def need(is_there: bool, missing: str) -> None:
     """Skip the test if what it needs is not there; under CI=true, fail."""
     if not is_there:
-        (pytest.fail if os.environ.get("CI") == "true" else pytest.skip)(missing)
+        lacks(missing)
 
 
 def node() -> str:

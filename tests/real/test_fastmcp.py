@@ -12,7 +12,6 @@ from typing import Any
 
 import httpx
 import pytest
-from fastmcp import Client as FastMCPClient
 from mcp import types
 
 from tests.real.conftest import (
@@ -183,6 +182,8 @@ async def test_the_client_of_the_sdk_follows_its_task(fastmcp: Place) -> None:
 
 
 async def test_the_client_of_fastmcp_works_with_tasks_as_ever(fastmcp: Place) -> None:
+    from fastmcp import Client as FastMCPClient  # half a second, and no other test needs it
+
     async with FastMCPClient[Any](fastmcp.gateway) as client:
         task = await client.call_tool("work", {"name": "fastmcp"}, task=True)
         status = await task.status()

@@ -14,8 +14,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fastmcp import Client as FastMCPClient
-from fastmcp.client.transports import StdioTransport
 from mcp import ClientSession, StdioServerParameters, stdio_client, types
 
 from tests.launch import ROOT
@@ -63,6 +61,9 @@ async def with_mcp(command: Sequence[str], calls: Calls, filtered: bool) -> Json
 
 async def with_fastmcp(command: Sequence[str], calls: Calls, filtered: bool) -> Json:
     """FastMCP's client."""
+    from fastmcp import Client as FastMCPClient  # half a second, and no other test needs it
+    from fastmcp.client.transports import StdioTransport
+
     transport = StdioTransport(
         command[0], list(command[1:]), env=dict(os.environ), cwd=str(ROOT), log_file=Path(os.devnull)
     )

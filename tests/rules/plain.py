@@ -2,6 +2,7 @@
 
 import json
 import random
+from collections.abc import Callable
 from fractions import Fraction
 from typing import Any
 
@@ -9,7 +10,10 @@ from hypothesis import strategies as st
 
 from gateway.mcp import task
 from gateway.mcp.task import STATUSES, UNKNOWN, Instant, Task
+from gateway.tasks import cursor
 from gateway.tasks.criteria import Query
+from gateway.tasks.cursor import Position
+from gateway.tasks.pages import QueryPage
 
 # Times of one day: some equal though written differently, some finer than a microsecond or a nanosecond.
 _TIMES = [
@@ -125,6 +129,19 @@ def listed(tasks: list[Task], query: Query, default_method: str | None) -> list[
         return instant, candidate.id
 
     return sorted(filter(holds, tasks), key=place, reverse=order == "desc")
+
+
+def followed(select: Callable[[Position], QueryPage], query: Query) -> list[QueryPage]:
+    """All pages of a list, by following cursors to the end."""
+    position, found = Position(query), list[QueryPage]()
+    while True:
+        found.append(select(position))
+        if not found[-1].more:
+            return found
+        following = cursor.following(position, found[-1].tasks)
+        decoded = cursor.decode(cursor.encode(following))
+        assert decoded == following
+        position = decoded
 
 
 def many(count: int, seed: int) -> list[Task]:

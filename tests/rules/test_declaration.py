@@ -20,7 +20,7 @@ from gateway.tasks import answer, criteria, cursor
 from gateway.tasks.criteria import CRITERIA, CRITERIA_BYTES_MAX, BadQuery, Criterion, Fault, Query
 from gateway.tasks.cursor import Position
 from gateway.tasks.index import Index
-from gateway.tasks.pages import page_of
+from gateway.tasks.pages import QueryPage, page_of
 from gateway.tasks.values import LIST_ITEMS_MAX
 from tests.rules import new_criterion, plain
 
@@ -222,18 +222,16 @@ def test_it_is_matched_selected_and_carried_in_cursors(params: dict[str, Any]) -
     want = expected(asked)
     assert 0 < len(want) < len(MANY)
     assert [one for one in MANY if asked.matches(one)] == [one for one in MANY if one in want]
-    position, found = Position(asked), list[Task]()
-    while True:
+
+    def select(position: Position) -> QueryPage:
+        assert position.query == asked
         page = index.select(position, 7)
         assert page == page_of(position, want, 7)
-        found += page.tasks
-        assert page.total == len(want)
-        if not page.more:
-            break
-        text = cursor.encode(cursor.following(position, page.tasks))
-        position = cursor.decode(text) or Position(Query())
-        assert position.query == asked
-    assert found == want
+        return page
+
+    pages = plain.followed(select, asked)
+    assert {page.total for page in pages} == {len(want)}
+    assert [one for page in pages for one in page.tasks] == want
 
 
 @pytest.mark.usefixtures("declared")

@@ -12,25 +12,12 @@ from hypothesis import strategies as st
 
 from gateway.mcp import task
 from gateway.mcp.task import TERMINAL, SortKey, Task, digest
-from gateway.tasks import cursor, plane, runs
+from gateway.tasks import plane, runs
 from gateway.tasks.criteria import Query
 from gateway.tasks.cursor import Position
 from gateway.tasks.index import GROUP_BYTES, Index, size_of
 from gateway.tasks.pages import QueryPage, page_of
 from tests.rules import plain
-
-
-def pages(select: Callable[[Position], QueryPage], query: Query) -> list[QueryPage]:
-    """All pages of a list, by following cursors to the end."""
-    position = Position(query)
-    found = [select(position)]
-    while (last := found[-1]).more:
-        following = cursor.following(position, last.tasks)
-        decoded = cursor.decode(cursor.encode(following))
-        assert decoded == following
-        found.append(select(decoded))
-        position = decoded
-    return found
 
 
 def selected(index: Index, limit: int) -> Callable[[Position], QueryPage]:
@@ -115,10 +102,10 @@ def test_a_filtered_list_is_the_plain_definition(
     index, model = filled(drawn)
     index.default_method = default_method
     expected = plain.listed(list(model.values()), query, default_method)
-    check_pages(pages(selected(index, limit), query), expected, limit)
+    check_pages(plain.followed(selected(index, limit), query), expected, limit)
     # What a scan makes of tasks in no order (DESIGN 7) is the same.
     matching = [t for t in sorted(model.values(), key=lambda t: t.raw) if query.matches(t, default_method)]
-    check_pages(pages(lambda position: page_of(position, matching, limit), query), expected, limit)
+    check_pages(plain.followed(lambda position: page_of(position, matching, limit), query), expected, limit)
 
 
 @settings(max_examples=200)
@@ -258,7 +245,7 @@ def test_a_filtered_list_of_thousands(large: tuple[Index, list[Task]], seed: int
     for _ in range(3):
         query, limit = a_query(rng), rng.choice((100, 1000, 10_000))
         expected = plain.listed(tasks, query, None)
-        check_pages(pages(selected(index, limit), query), expected, limit)
+        check_pages(plain.followed(selected(index, limit), query), expected, limit)
 
 
 def test_tasks_that_come_and_go_by_the_thousand_leave_nothing() -> None:
@@ -286,7 +273,7 @@ def test_a_task_created_in_the_past_by_the_thousand() -> None:
             Query(createdAfter=0, createdBefore=0, lastUpdatedAfter=0),
         ):
             expected = plain.listed(tasks, query, None)
-            check_pages(pages(selected(index, 1000), query), expected, 1000)
+            check_pages(plain.followed(selected(index, 1000), query), expected, 1000)
 
 
 def report(task_id: str, status: str, created: int, updated: int) -> Task:
@@ -346,7 +333,7 @@ def walked(start: list[Task], between: list[list[Task | str]], query: Query, lim
                     del places[task_id]
         return selected(index, limit)(position)
 
-    found = [t.id for page in pages(select, query) for t in page.tasks]
+    found = [t.id for page in plain.followed(select, query) for t in page.tasks]
     return found, set(places)
 
 

@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from gateway.config import IndexLimits
 from gateway.errors import Overloaded
 from gateway.mcp.task import Task
-from gateway.tasks import cursor
 from gateway.tasks.criteria import Query
 from gateway.tasks.cursor import Position
 from gateway.tasks.index import Index
@@ -47,18 +46,6 @@ def expected(listed: list[Task], limit: int, bytes_max: int) -> list[list[Task]]
     return pages
 
 
-def followed(select: Select, query: Query) -> list[QueryPage]:
-    """All pages, by following cursors."""
-    position, found = Position(query), list[QueryPage]()
-    while True:
-        found.append(select(position))
-        if not found[-1].more:
-            return found
-        decoded = cursor.decode(cursor.encode(cursor.following(position, found[-1].tasks)))
-        assert decoded is not None
-        position = decoded
-
-
 def scanned(tasks: list[Task], limits: IndexLimits, at_once: int) -> Select:
     """The pages that a scan gathers, which reads so many tasks at once."""
 
@@ -90,7 +77,7 @@ def test_a_page_ends_at_its_bytes_and_cursors_skip_and_repeat_nothing(
         return index.select(position, limit, bytes_max)
 
     for select, asked in ((selected, query), (selected, by_id), (scanned(tasks, limits, at_once), query)):
-        pages = followed(select, asked)
+        pages = plain.followed(select, asked)
         assert [page.tasks for page in pages] == expected(plain.listed(tasks, query, None), limit, bytes_max)
         assert {page.total for page in pages} == {len(tasks)}
         assert all(page.size_bytes <= bytes_max or len(page.tasks) == 1 for page in pages)
