@@ -27,6 +27,13 @@ async def serve(hello: dict[str, Any], answer: Answer) -> None:
         _say(await answer(orjson.loads(line)))
 
 
+async def listen(protocol: Callable[[], asyncio.Protocol], answer: Answer | None = None) -> None:
+    """Serve a protocol on a port of its own until stdin ends, without collections of garbage."""
+    server = await asyncio.get_running_loop().create_server(protocol, "127.0.0.1", 0, backlog=1024)
+    without_gc()
+    await serve({"url": f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/mcp"}, answer or idle)
+
+
 async def idle(_: dict[str, Any]) -> dict[str, Any]:
     """The answer of a process that only serves."""
     return {}

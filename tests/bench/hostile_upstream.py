@@ -103,18 +103,11 @@ class Upstream(upstream.Upstream):
             await asyncio.sleep(0)  # else the loop writes small pieces as one
 
 
-async def main() -> None:
-    """Serve until stdin ends."""
-    server = await asyncio.get_running_loop().create_server(Upstream, "127.0.0.1", 0, backlog=1024)
-    port = server.sockets[0].getsockname()[1]
-
-    async def answer(command: dict[str, Any]) -> dict[str, Any]:
-        attacks.answered(command["number"])  # made before anything is measured
-        return {}
-
-    child.without_gc()
-    await child.serve({"url": f"http://127.0.0.1:{port}/mcp"}, answer)
+async def answer(command: dict[str, Any]) -> dict[str, Any]:
+    """Make an answer, before anything is measured."""
+    attacks.answered(command["number"])
+    return {}
 
 
 if __name__ == "__main__":
-    child.run(main())
+    child.run(child.listen(Upstream, answer))

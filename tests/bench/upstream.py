@@ -116,13 +116,5 @@ def _cut(piece: bytes, size: int) -> Iterator[bytes]:
         yield piece[: size - at]
 
 
-async def main() -> None:
-    """Serve until stdin ends."""
-    server = await asyncio.get_running_loop().create_server(Upstream, "127.0.0.1", 0, backlog=1024)
-    port = server.sockets[0].getsockname()[1]
-    child.without_gc()
-    await child.serve({"url": f"http://127.0.0.1:{port}/mcp"}, child.idle)
-
-
 if __name__ == "__main__":
-    child.run(main())
+    child.run(child.listen(Upstream))

@@ -104,11 +104,8 @@ async def _keep_time() -> None:
 
 async def main() -> None:
     """Serve until stdin ends."""
-    server = await asyncio.get_running_loop().create_server(World, "127.0.0.1", 0, backlog=1024)
-    port = server.sockets[0].getsockname()[1]
-    child.without_gc()
     keeping = asyncio.create_task(_keep_time())
-    await child.serve({"url": f"http://127.0.0.1:{port}/mcp"}, child.idle)
+    await child.listen(World)
     keeping.cancel()
 
 

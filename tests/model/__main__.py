@@ -1,30 +1,30 @@
-"""`python -m tests.model [--histories N] [--seed FIRST] [--jobs N] [--stdio]`: random histories; `make fuzz`: 20,000.
+"""`python -m tests.model [--histories N] [--seed FIRST] [--jobs N] [--stdio | --fleet]`: random histories.
 
-In: how many histories, from which seed on. Out: how many broke which rule; of each rule the history of the first seed
-that broke it, made as small as it can be, with all that happened. The exit status is 1 if there was any. One seed is
-played again with `--seed N --histories 1`, and shown whole with `--whole`.
+In: how many histories (`make fuzz`: 20,000), from which seed on. Out: how many broke which rule; of each rule the
+history of the first seed that broke it, made as small as it can be, with all that happened. The exit status is 1 if
+there was any. One seed is played again with `--seed N --histories 1`, and shown whole with `--whole`.
 """
 
 import argparse
 import os
 import sys
 from collections.abc import Iterator
-from typing import Any, Final
+from typing import Final
 
-from tests.model.history import drawn
-from tests.model.over_stdio import StdioWorld, as_stdio
-from tests.model.search import as_drawn, broken, search, smallest
+from tests.model.fleet import FleetWorld
+from tests.model.over_stdio import StdioWorld
+from tests.model.play import World
+from tests.model.search import broken, search, smallest
 
 HISTORIES: Final = 20_000
 _SHOWN_LINES: Final = 150
 
 
-def _report(by_rule: dict[str, list[int]], whole: bool, over: Any) -> Iterator[str]:
-    world, form = over
+def _report(by_rule: dict[str, list[int]], whole: bool, world: type[World]) -> Iterator[str]:
     for rule, seeds in by_rule.items():
         yield f"\n{rule}: broken by {len(seeds)} histories, seeds {', '.join(map(str, seeds[:10]))}"
-        history = form(drawn(seeds[0]))
-        story = str(broken(history, world) if whole else smallest(history, rule, world, form)).splitlines()
+        history = world.drawn(seeds[0])
+        story = str(broken(history, world) if whole else smallest(history, rule, world)).splitlines()
         cut = len(story) - _SHOWN_LINES
         yield from story if cut <= 0 or whole else [*story[:10], f"... {cut} lines ...", *story[10 + cut :]]
 
@@ -40,10 +40,11 @@ def main() -> int:
     parser.add_argument("--jobs", type=int, default=os.cpu_count())
     parser.add_argument("--whole", action="store_true", help="show histories as they were drawn")
     parser.add_argument("--stdio", action="store_true", help="over stdio, without what only HTTP has")
+    parser.add_argument("--fleet", action="store_true", help="two replicas with a store, which fails")
     options = parser.parse_args()
-    over = (StdioWorld, as_stdio) if options.stdio else (None, as_drawn)
-    by_rule = search(range(options.seed, options.seed + options.histories), options.jobs, *over)
-    print(*_report(by_rule, options.whole, over), sep="\n")
+    world = StdioWorld if options.stdio else FleetWorld if options.fleet else World
+    by_rule = search(range(options.seed, options.seed + options.histories), options.jobs, world)
+    print(*_report(by_rule, options.whole, world), sep="\n")
     return 1 if by_rule else 0
 
 

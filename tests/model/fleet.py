@@ -9,18 +9,12 @@ takes its time, which matters where `max_age` is shorter. 2 s after the store se
 fails, nothing that passed elsewhere counts. While it serves, a refusal makes only the queries
 forget that are under way at that replica. What is asked twice, or in vain, is not judged: each replica asks alone.
 
-`python -m tests.model.fleet [--histories N] [--seed FIRST] [--jobs N]` plays histories, and shows the first violation,
-as small as it can be.
+`make fuzz ARGS=--fleet` plays histories.
 """
 
-import argparse
-import multiprocessing
-import os
 import random
-import sys
-from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 
@@ -31,7 +25,6 @@ from tests.model.client import GATEWAY_PORT
 from tests.model.oracle import Asked, Oracle
 from tests.model.play import World, config_of
 from tests.model.resp import STORE_PORT, Redis
-from tests.model.search import broken, smallest
 from tests.model.truth import ABSENT, BEFORE_ALL, GONE, Moment, ServerSession, State, Truth
 from tests.model.upstream import Upstream
 from tests.model.virtual import TICK_S, WIRE_S
@@ -122,6 +115,13 @@ class FleetWorld(World):
     _oracle: FleetOracle
     _has_replaced = False
 
+    @classmethod
+    def drawn(cls, seed: int) -> h.History:
+        """The history of a seed in a fleet. Every second server has a list that omits all tasks."""
+        drawn = super().drawn(seed)
+        setting = replace(drawn.setting, order="nothing", max_age=64) if seed % 2 else drawn.setting
+        return as_fleet(h.History(h.sensible(setting), drawn.events), seed)
+
     async def start(self) -> None:
         """Start the store, the server and the replicas."""
         self._redis = self._oracle.redis = Redis(self._loop)
@@ -179,44 +179,3 @@ class FleetWorld(World):
         for client in self._clients * REPLICAS:
             await self._happen_to_fleet(h.Switch(self._clients.index(client)))
             await super()._read_all()
-
-
-def played(seed: int, **changed: Any) -> h.History:
-    """The history of a seed in a fleet."""
-    drawn = h.drawn(seed)
-    return as_fleet(h.History(h.sensible(replace(drawn.setting, **changed)), drawn.events), seed)
-
-
-def histories(count: int, first: int = 0) -> Iterator[h.History]:
-    """Histories before any server, and before servers whose list omits all tasks."""
-    for seed in range(first, first + count):
-        yield played(seed, **({"order": "nothing", "max_age": 64} if seed % 2 else {}))
-
-
-def _violation(history: h.History) -> str | None:
-    violation = broken(history, FleetWorld)
-    return None if violation is None else violation.rule
-
-
-def main() -> int:
-    """The command; returns its exit status."""
-    if os.environ.get("PYTHONHASHSEED") != "0":  # the order of sets of strings is part of a history
-        command = [sys.executable, "-m", "tests.model.fleet", *sys.argv[1:]]
-        os.execve(sys.executable, command, {**os.environ, "PYTHONHASHSEED": "0"})
-    parser = argparse.ArgumentParser(prog="python -m tests.model.fleet")
-    parser.add_argument("--histories", type=int, default=500)
-    parser.add_argument("--seed", type=int, default=0, help="the first")
-    parser.add_argument("--jobs", type=int, default=2)
-    options = parser.parse_args()
-    drawn = list(histories(options.histories, options.seed))
-    with multiprocessing.get_context("spawn").Pool(options.jobs) as pool:
-        rules = enumerate(pool.imap(_violation, drawn, 10))
-        found = [(at, rule) for at, rule in rules if rule is not None]
-    print([(options.seed + at, rule) for at, rule in found] or "no violation")
-    for at, rule in found[:1]:
-        print(smallest(drawn[at], rule, FleetWorld))
-    return 1 if found else 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

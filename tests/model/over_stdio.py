@@ -296,6 +296,15 @@ class StdioWorld(World):
 
     client = StdioClient
 
+    @classmethod
+    def drawn(cls, seed: int) -> h.History:
+        """The history of a seed, over stdio."""
+        return as_stdio(super().drawn(seed))
+
+    @classmethod
+    def can_play(cls, history: h.History) -> bool:
+        return as_stdio(history) == history
+
     async def start(self) -> None:
         """Nothing: each client starts its own process."""
 

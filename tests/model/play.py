@@ -116,6 +116,16 @@ class World:
     client: type[Client] = Client
     oracle: type[Oracle] = Oracle
 
+    @classmethod
+    def drawn(cls, seed: int) -> h.History:
+        """The history of a seed."""
+        return h.drawn(seed)
+
+    @classmethod
+    def can_play(cls, history: h.History) -> bool:
+        """Whether a history has nothing but what there is here."""
+        return True
+
     def __init__(self, setting: h.Setting, loop: VirtualLoop, notes: Notes) -> None:
         self._setting = setting
         self._loop = loop

@@ -7,18 +7,17 @@ whichever process plays it.
 import multiprocessing
 import sys
 from collections import defaultdict
-from collections.abc import Callable
 from functools import partial
 from typing import Final
 
-from tests.model.history import History, drawn, reduced
+from tests.model.history import History, reduced
 from tests.model.play import World, play
 from tests.model.truth import Violation
 
 _CHUNK: Final = 50
 
 
-def broken(history: History, world: type[World] | None = None) -> Violation | None:
+def broken(history: History, world: type[World] = World) -> Violation | None:
     """The violation that a history ends in, if it does."""
     try:
         play(history, world)
@@ -27,13 +26,11 @@ def broken(history: History, world: type[World] | None = None) -> Violation | No
     return None
 
 
-def smallest(
-    history: History, rule: str, world: type[World] | None = None, form: Callable[[History], History] | None = None
-) -> Violation:
-    """The violation of the smallest history that breaks the same rule. `form` leaves histories of its own alone."""
+def smallest(history: History, rule: str, world: type[World] = World) -> Violation:
+    """The violation of the smallest history that breaks the same rule."""
 
     def fails(smaller: History) -> bool:
-        violation = broken(smaller, world) if form is None or form(smaller) == smaller else None
+        violation = broken(smaller, world) if world.can_play(smaller) else None
         return violation is not None and violation.rule == rule
 
     violation = broken(reduced(history, fails), world)
@@ -41,34 +38,27 @@ def smallest(
     return violation
 
 
-def violated(seeds: range, world: type[World] | None = None, form: Callable[[History], History] | None = None) -> str:
+def violated(seeds: range, world: type[World] = World) -> str:
     """The first of these seeds that breaks a rule, and the smallest history that does; nothing if none does."""
     for seed in seeds:
-        history = drawn(seed) if form is None else form(drawn(seed))
+        history = world.drawn(seed)
         violation = broken(history, world)
         if violation is not None:
-            return f"seed {seed}: {smallest(history, violation.rule, world, form)}"
+            return f"seed {seed}: {smallest(history, violation.rule, world)}"
     return ""
 
 
-def _chunk(world: type[World] | None, form: Callable[[History], History], seeds: range) -> list[tuple[int, str]]:
-    found = [(seed, broken(form(drawn(seed)), world)) for seed in seeds]
+def _chunk(world: type[World], seeds: range) -> list[tuple[int, str]]:
+    found = [(seed, broken(world.drawn(seed), world)) for seed in seeds]
     return [(seed, violation.rule) for seed, violation in found if violation is not None]
 
 
-def as_drawn(history: History) -> History:
-    """The history itself."""
-    return history
-
-
-def search(
-    seeds: range, jobs: int, world: type[World] | None = None, form: Callable[[History], History] = as_drawn
-) -> dict[str, list[int]]:
+def search(seeds: range, jobs: int, world: type[World] = World) -> dict[str, list[int]]:
     """The seeds that break each rule; progress goes to stderr."""
     chunks = [seeds[at : at + _CHUNK] for at in range(0, len(seeds), _CHUNK)]
     by_rule: defaultdict[str, list[int]] = defaultdict(list)
     with multiprocessing.get_context("spawn").Pool(jobs) as pool:
-        for done, found in enumerate(pool.imap(partial(_chunk, world, form), chunks), 1):
+        for done, found in enumerate(pool.imap(partial(_chunk, world), chunks), 1):
             for seed, rule in found:
                 by_rule[rule].append(seed)
             counts = ", ".join(f"{rule} {len(of_rule)}" for rule, of_rule in by_rule.items())

@@ -4,16 +4,14 @@ In: histories, over HTTP and over stdio, with the collector off. Out: the collec
 the gateway still runs. Always: a reload and the end of a process may leave some, because they come seldom.
 """
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from tests.garbage import kept_garbage, left_in_cycles
 from tests.model import history as h
-from tests.model.over_stdio import StdioWorld, as_stdio
+from tests.model.over_stdio import StdioWorld
 from tests.model.play import World, play
-from tests.model.search import as_drawn
 from tests.model.truth import Violation
 
 HISTORIES = 40
@@ -32,13 +30,11 @@ def checked(world: type[World]) -> type[World]:
 
 
 @pytest.mark.parametrize(
-    ("world", "form", "seldom"),
-    [(World, as_drawn, h.Reload), (StdioWorld, as_stdio, h.Restart)],
-    ids=["over HTTP", "over stdio"],
+    ("world", "seldom"), [(World, h.Reload), (StdioWorld, h.Restart)], ids=["over HTTP", "over stdio"]
 )
-def test_no_history_leaves_a_cycle(world: type[World], form: Callable[[h.History], h.History], seldom: Any) -> None:
+def test_no_history_leaves_a_cycle(world: type[World], seldom: Any) -> None:
     for seed in range(HISTORIES):
-        history = form(h.drawn(seed))
+        history = world.drawn(seed)
         if not any(isinstance(event, seldom) for event in history.events):
             with kept_garbage():
                 play(history, checked(world))

@@ -1,7 +1,7 @@
 """A fleet in the model: its answers keep the promise of DESIGN 12, whatever happens to its store (`fleet.py`).
 
-`python -m tests.model.fleet` plays 500 histories. Here are a few of them, what a fleet must do within exact times, and
-four faults on purpose, which histories find.
+`make fuzz ARGS=--fleet` plays many histories. Here are a few of them, what a fleet must do within exact times, and four
+faults on purpose, which histories find.
 """
 
 import asyncio
@@ -17,7 +17,7 @@ from gateway.mcp.observe import Observation
 from gateway.tasks.replicas import SharedSession, SharedSessions
 from gateway.tasks.sessions import Session
 from tests.model import history as h
-from tests.model.fleet import FleetWorld, histories
+from tests.model.fleet import FleetWorld
 from tests.model.play import play
 from tests.model.search import broken, smallest
 from tests.model.virtual import WIRE_S
@@ -37,7 +37,10 @@ def played_here() -> list[h.History]:
     ended = (h.Create(), h.Wait(), h.Update(), h.Wait(65), h.Query(), h.Wait())
     unheard = (*ended, h.Delete(), h.Switch(), h.Get(), h.Wait(65), h.Switch(), h.Query())
     fixed = (goes, refused, unheard)
-    return [*(h.History(h.Setting(order="nothing"), events) for events in fixed), *histories(HISTORIES)]
+    return [
+        *(h.History(h.Setting(order="nothing"), events) for events in fixed),
+        *map(FleetWorld.drawn, range(HISTORIES)),
+    ]
 
 
 def test_every_answer_of_a_fleet_keeps_the_promise() -> None:

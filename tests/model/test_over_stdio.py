@@ -2,8 +2,7 @@
 
 import pytest
 
-from tests.model.history import drawn
-from tests.model.over_stdio import StdioWorld, as_stdio
+from tests.model.over_stdio import StdioWorld
 from tests.model.search import broken, violated
 from tests.model.wilful import FAULTS
 
@@ -13,7 +12,7 @@ _AT_ONCE = 100
 
 @pytest.mark.parametrize("first", range(0, HISTORIES, _AT_ONCE))
 def test_every_answer_keeps_the_promise_over_stdio(first: int) -> None:
-    if violation := violated(range(first, first + _AT_ONCE), StdioWorld, as_stdio):
+    if violation := violated(range(first, first + _AT_ONCE), StdioWorld):
         pytest.fail(violation, pytrace=False)
 
 
@@ -23,4 +22,4 @@ def test_every_answer_keeps_the_promise_over_stdio(first: int) -> None:
 )
 def test_a_fault_on_purpose_is_found_over_stdio(fault: str) -> None:
     with FAULTS[fault]():
-        assert any(broken(as_stdio(drawn(seed)), StdioWorld) for seed in range(HISTORIES))
+        assert any(broken(StdioWorld.drawn(seed), StdioWorld) for seed in range(HISTORIES))
