@@ -8,7 +8,8 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from gateway.mcp import task
+from gateway.mcp import jsonrpc, task
+from gateway.mcp.jsonrpc import Message
 from gateway.mcp.task import STATUSES, UNKNOWN, Instant, Task
 from gateway.tasks import cursor
 from gateway.tasks.criteria import Query
@@ -39,6 +40,13 @@ def instant(text: str) -> Instant:
     found = task.parse_instant(text)
     assert found is not None
     return found
+
+
+def parsed(data: bytes) -> Message:
+    """The message that the bytes are."""
+    message = jsonrpc.parse(data)
+    assert message is not None, data[:200]
+    return message
 
 
 UNREADABLE: list[Any] = ["", "yesterday", "2025-13-01T00:00:00Z", 5, None, {}]

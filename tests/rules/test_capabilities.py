@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from gateway.mcp import capabilities, jsonrpc, sse
 from gateway.mcp.capabilities import Server
 from gateway.tasks import criteria
-from tests.rules import documents
+from tests.rules import documents, plain
 from tests.rules.documents import Object, changed, inserted, pairs
 
 # SEP-1904, Server capabilities, to the letter.
@@ -252,8 +252,7 @@ def test_a_result_with_a_lone_surrogate_is_edited_where_it_should_be() -> None:
     for where in (b'"x":"\\ud83d",', b'"serverInfo":{"name":"\\\\\\udc00"},'):
         form = b'{"jsonrpc":"2.0","id":1,"result":{%b"capabilities":{"tasks":{"\\ud83d":1,"list":{%b}}}}}'
         data = form % (where, b"")
-        message = jsonrpc.parse(data)
-        assert message is not None
+        message = plain.parsed(data)
         edited, server = capabilities.advertise(data, message, criteria.capability)
         assert server is not None and server.filtered_here
         head, tail = (form % (where, b"|")).split(b"|")

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from gateway.client import flags
-from gateway.mcp import capabilities, jsonrpc, task
+from gateway.mcp import capabilities, task
 from gateway.mcp.task import Task
 from gateway.tasks import answer, criteria, cursor
 from gateway.tasks.criteria import CRITERIA, CRITERIA_BYTES_MAX, BadQuery, Criterion, Fault, Query
@@ -258,8 +258,7 @@ def test_a_forged_value_of_it_in_a_cursor_is_refused() -> None:
 @pytest.mark.usefixtures("declared")
 def test_it_is_advertised() -> None:
     data = b'{"jsonrpc":"2.0","id":1,"result":{"capabilities":{"tasks":{"list":{},"requests":{}}}}}'
-    message = jsonrpc.parse(data)
-    assert message is not None
+    message = plain.parsed(data)
     edited, _ = capabilities.advertise(data, message, criteria.capability)
     advertised = json.loads(edited)["result"]["capabilities"]["tasks"]["list"]["filter"]
     assert advertised["statusMessage"] == {"contains": True}

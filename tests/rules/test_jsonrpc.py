@@ -11,16 +11,8 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from gateway.mcp import jsonrpc
-from gateway.mcp.jsonrpc import Message
-from tests.rules import documents
+from tests.rules import documents, plain
 from tests.rules.documents import Object, at, changed, inserted, pairs, paths
-
-
-def parsed(data: bytes) -> Message:
-    message = jsonrpc.parse(data)
-    assert message is not None, data[:200]
-    return message
-
 
 # The kind of a message: bytes, is_request, is_response. JSON-RPC 2.0, 4 and 5.
 KINDS = {
@@ -44,7 +36,7 @@ KINDS = {
 
 @pytest.mark.parametrize(("data", "is_request", "is_response"), KINDS.values(), ids=KINDS.keys())
 def test_the_kind_of_a_message(data: bytes, is_request: bool, is_response: bool) -> None:
-    message = parsed(data)
+    message = plain.parsed(data)
     assert message.is_request is is_request
     assert message.is_response is is_response
 
@@ -57,23 +49,23 @@ def test_the_kind_of_a_message(data: bytes, is_request: bool, is_response: bool)
     "form", [b'{"jsonrpc":"2.0","id":%b,"method":"a"}', b'{"id" :\t%b \n, "method":"a","jsonrpc":"2.0"}']
 )
 def test_an_id_is_its_bytes(raw: bytes, form: bytes) -> None:
-    assert bytes(parsed(form % raw).id) == raw
+    assert bytes(plain.parsed(form % raw).id) == raw
 
 
 def test_a_number_and_a_string_are_different_ids() -> None:
-    number, string = (parsed(b'{"jsonrpc":"2.0","id":%b,"method":"a"}' % raw) for raw in (b"1", b'"1"'))
+    number, string = (plain.parsed(b'{"jsonrpc":"2.0","id":%b,"method":"a"}' % raw) for raw in (b"1", b'"1"'))
     assert bytes(number.id) != bytes(string.id)
 
 
 def test_absent_members_are_empty() -> None:
-    message = parsed(b'{"jsonrpc":"2.0"}')
+    message = plain.parsed(b'{"jsonrpc":"2.0"}')
     assert message.method is None
     assert [bytes(raw) for raw in (message.id, message.params, message.result, message.error)] == [b""] * 4
 
 
 def test_of_a_member_that_is_given_twice_the_last_one_counts() -> None:
     data = b'{"jsonrpc":"2.0","id":1,"method":"a","params":{"x":1},"id":2,"method":"b","params":{"x":2,"x":3}}'
-    message = parsed(data)
+    message = plain.parsed(data)
     assert (bytes(message.id), message.method) == (b"2", "b")
     assert bytes(jsonrpc.members(message.params)["x"]) == b"3"
     span = jsonrpc.find(data, "params", "x")
@@ -159,8 +151,7 @@ LONE = {  # as it is written, and as it is read
 def test_a_lone_surrogate_is_read_as_the_replacement_character(written: bytes, read: str) -> None:
     """A message with half an emoji was none: a list went up unfiltered, and one task's made every list fail."""
     data = b'{"jsonrpc":"2.0","id":"%b","params":{"%b":"\\ud83d\\\\","b":"%b"},"method":"%b"}' % ((written,) * 4)
-    message = jsonrpc.parse(data)
-    assert message is not None
+    message = plain.parsed(data)
     assert bytes(message.id) == b'"%b"' % written, "it is repeated to who sent it"
     assert message.method == read
     assert json.loads(bytes(message.params)) == {read: "\ufffd\\", "b": read}
@@ -187,8 +178,8 @@ def test_a_lone_surrogate_makes_no_message_of_what_is_none(rest: bytes) -> None:
     ],
 )
 def test_numbers_that_json_lacks_are_null(written: bytes, read: bytes) -> None:
-    message = jsonrpc.parse(CALL % written)
-    assert message is not None and bytes(message.params) == read
+    message = plain.parsed(CALL % written)
+    assert bytes(message.params) == read
     span = jsonrpc.find(CALL % written, "params")
     assert span is not None and (CALL % written)[slice(*span)] == written
 
@@ -223,8 +214,8 @@ def test_a_large_message_with_a_byte_that_is_no_utf_8_is_read_whole(shift: int) 
 
 def test_a_byte_order_mark_is_white_space() -> None:
     data = b'\xef\xbb\xbf{"jsonrpc":"2.0","id":1,"method":"a","params":{}}'
-    message = jsonrpc.parse(data)
-    assert message is not None and message.method == "a"
+    message = plain.parsed(data)
+    assert message.method == "a"
     assert jsonrpc.insert(data, ("params",), "x", b"1") == data.replace(b"{}", b'{"x":1}')
 
 
@@ -289,7 +280,7 @@ def messages(draw: st.DrawFn) -> tuple[bytes, Object]:
 @given(messages())
 def test_the_members_of_a_message_are_the_bytes_that_came(drawn: tuple[bytes, Object]) -> None:
     data, value = drawn
-    message = parsed(data)
+    message = plain.parsed(data)
     assert message.method == at(value, ("method",))[1]
     for name in ("id", "params", "result", "error"):
         raw = bytes(getattr(message, name))
@@ -415,11 +406,11 @@ def test_an_edit_of_a_document_with_every_nesting_that_is_read() -> None:
 @pytest.mark.parametrize("raw_id", [b"1", b'"1"', b"123456789012345678901234567890", b'"\\u00e9\\/"', b"null"])
 def test_an_answer_carries_the_id_of_its_request_byte_for_byte(raw_id: bytes) -> None:
     answer = jsonrpc.result(raw_id, b'{"x":1.10e400}')
-    assert bytes(parsed(answer).id) == raw_id
-    assert bytes(parsed(answer).result) == b'{"x":1.10e400}'
-    assert parsed(answer).is_response
+    assert bytes(plain.parsed(answer).id) == raw_id
+    assert bytes(plain.parsed(answer).result) == b'{"x":1.10e400}'
+    assert plain.parsed(answer).is_response
     error = jsonrpc.error(raw_id, jsonrpc.INVALID_PARAMS, 'no "x" \u2028', {"errors": []})
-    assert bytes(parsed(error).id) == raw_id
+    assert bytes(plain.parsed(error).id) == raw_id
     assert json.loads(error)["error"] == {"code": -32602, "message": 'no "x" \u2028', "data": {"errors": []}}
 
 
@@ -429,7 +420,7 @@ def test_an_error_of_an_unknown_request_has_a_null_id_and_no_data() -> None:
 
 
 def test_messages_of_our_own() -> None:
-    request = parsed(jsonrpc.request("taskgate-1", "tasks/get", {"taskId": "a"}))
+    request = plain.parsed(jsonrpc.request("taskgate-1", "tasks/get", {"taskId": "a"}))
     assert (bytes(request.id), request.method, bytes(request.params)) == (
         b'"taskgate-1"',
         "tasks/get",
@@ -454,8 +445,8 @@ def test_messages_of_our_own() -> None:
     ],
 )
 def test_the_code_of_an_error(error: bytes, code: int | None) -> None:
-    assert jsonrpc.error_code(parsed(b'{"jsonrpc":"2.0","id":1,"error":%b}' % error)) == code
+    assert jsonrpc.error_code(plain.parsed(b'{"jsonrpc":"2.0","id":1,"error":%b}' % error)) == code
 
 
 def test_what_is_no_error_has_no_code() -> None:
-    assert jsonrpc.error_code(parsed(b'{"jsonrpc":"2.0","id":1,"result":{"code":1}}')) is None
+    assert jsonrpc.error_code(plain.parsed(b'{"jsonrpc":"2.0","id":1,"result":{"code":1}}')) is None

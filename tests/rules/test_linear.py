@@ -23,6 +23,7 @@ from gateway.tasks.values import LIST_ITEMS_MAX
 from gateway.transport.addresses import DOCUMENT_BYTES_MAX, Addresses
 from gateway.transport.codings import Unreadable, decoder
 from gateway.transport.headers import Headers
+from tests.rules import plain
 
 SIZE = 64 * 1024
 MANY = b",".join(b'"m%05d":1' % number for number in range(SIZE // 11))
@@ -60,14 +61,8 @@ def bytes_taken_at_most(bytes_max: int) -> Iterator[None]:
         tracemalloc.stop()
 
 
-def parsed(data: bytes) -> Message:
-    message = jsonrpc.parse(data)
-    assert message is not None
-    return message
-
-
 def call(method: str, params: bytes) -> Message:
-    return parsed(b'{"jsonrpc":"2.0","id":1,"method":"%b","params":%b}' % (method.encode(), params))
+    return plain.parsed(b'{"jsonrpc":"2.0","id":1,"method":"%b","params":%b}' % (method.encode(), params))
 
 
 def test_unknown_members_of_a_list_s_params_cost_their_bytes() -> None:
@@ -88,9 +83,9 @@ def test_unknown_members_of_a_filter_cost_their_bytes() -> None:
 
 def test_unknown_members_of_what_passes_cost_their_bytes() -> None:
     task = b'{"taskId":"a","status":"working",%b,"_meta":{}}' % MANY
-    answer = parsed(b'{"jsonrpc":"2.0","id":1,"result":%b}' % task)
-    made = parsed(b'{"jsonrpc":"2.0","id":1,"result":{"task":%b}}' % task)
-    told = parsed(b'{"jsonrpc":"2.0","method":"notifications/tasks/status","params":%b}' % task)
+    answer = plain.parsed(b'{"jsonrpc":"2.0","id":1,"result":%b}' % task)
+    made = plain.parsed(b'{"jsonrpc":"2.0","id":1,"result":{"task":%b}}' % task)
+    told = plain.parsed(b'{"jsonrpc":"2.0","method":"notifications/tasks/status","params":%b}' % task)
     get, tool = call("tasks/get", b'{"taskId":"a"}'), call("tools/call", b'{%b,"task":{}}' % MANY)
     with bytes_taken_at_most(10 * len(task)):
         assert observe.is_observed(tool)
@@ -114,7 +109,7 @@ def test_the_tokens_of_an_initialize_result_cost_their_bytes(form: bytes, tokens
     edited: list[bytes] = []
 
     def work() -> None:
-        edited.append(capabilities.advertise(data, parsed(data), criteria.capability)[0])
+        edited.append(capabilities.advertise(data, plain.parsed(data), criteria.capability)[0])
 
     assert lines_run(work) < 1000
     filtering = jsonrpc.find(edited[0], "result", "capabilities", "tasks", "list", "filter")
@@ -133,7 +128,7 @@ def test_the_tokens_of_an_initialize_result_cost_their_bytes(form: bytes, tokens
 def test_an_initialize_result_beyond_its_limit_is_not_edited_and_says_so(form: bytes, size: int) -> None:
     data = form % (b'"x":"%b"' % (b"a" * size))
     with pytest.raises(capabilities.NotAdvertised, match=f"no more than {size}"):
-        capabilities.advertise(data, parsed(data), criteria.capability)
+        capabilities.advertise(data, plain.parsed(data), criteria.capability)
 
 
 def test_the_id_of_a_large_error_is_replaced_at_the_cost_of_its_bytes() -> None:
@@ -259,7 +254,7 @@ BAD_PAGES = {
 def test_a_page_of_what_is_no_task_is_refused_before_it_is_taken_apart(item: bytes) -> None:
     """4 MiB of zeros took 150 MB and 128 ms."""
     data = b'{"jsonrpc":"2.0","id":1,"result":{"tasks":[%b]}}' % (item * ((4 << 20) // len(item)))[:-1]
-    answer = parsed(data)
+    answer = plain.parsed(data)
     with bytes_taken_at_most(4 * len(data)), pytest.raises(TaskError):
         observe.parse_page(answer)
     assert observe.of_response(call("tasks/list", b"{}"), answer) == observe.Observation(doubt=True)
@@ -267,7 +262,7 @@ def test_a_page_of_what_is_no_task_is_refused_before_it_is_taken_apart(item: byt
 
 def test_many_lone_surrogates_cost_their_bytes() -> None:
     data = b'{"jsonrpc":"2.0","id":1,"result":"%b"}' % (rb"\\\n\ud83d\u0041\ud83d\ude00\ude00" * (SIZE // 36))
-    assert lines_run(lambda: parsed(data)) < 500
+    assert lines_run(lambda: plain.parsed(data)) < 500
     for count in (10_000, 10_001):
         found = jsonrpc.parse(b'{"jsonrpc":"2.0","id":1,"result":"%b"}' % (rb"\ud83d" * count))
         assert (found is not None) == (count == 10_000), "700,000 of them took 0.25 s"

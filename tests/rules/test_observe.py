@@ -15,9 +15,7 @@ from tests.rules import documents, plain
 
 
 def message(**members: Any) -> Message:
-    found = jsonrpc.parse(json.dumps({"jsonrpc": "2.0", **members}, ensure_ascii=False).encode())
-    assert found is not None
-    return found
+    return plain.parsed(json.dumps({"jsonrpc": "2.0", **members}, ensure_ascii=False).encode())
 
 
 def request(method: str, params: Any = None, message_id: Any = 1) -> Message:
@@ -151,8 +149,7 @@ def test_a_task_is_kept_as_it_came() -> None:
         "tools/call": b'{"_meta":{},"task": %b }' % raw,
     }
     for method, result in asked.items():
-        answer = jsonrpc.parse(b'{"jsonrpc":"2.0","id":1,"result": %b }' % result)
-        assert answer is not None
+        answer = plain.parsed(b'{"jsonrpc":"2.0","id":1,"result": %b }' % result)
         found = observe.of_response(request(method, AUGMENTED), answer)
         assert found is not None
         assert {t.raw for t in found.tasks} == {raw}

@@ -4,7 +4,6 @@ from typing import Final
 
 import pytest
 
-from gateway.mcp import jsonrpc
 from gateway.mcp.jsonrpc import Message
 from gateway.mcp.observe import Observation
 from gateway.tasks.passing import (
@@ -17,6 +16,7 @@ from gateway.tasks.passing import (
     access_after,
     begin,
 )
+from tests.rules import plain
 
 ASKED_AT: Final = 5.0
 TASK: Final = b'{"taskId":"a","status":"working","createdAt":"2025-12-01T00:00:00Z"%b}'
@@ -25,9 +25,7 @@ BOM: Final = b"\xef\xbb\xbf"
 
 
 def request(method: str, params: bytes = b"{}") -> Message:
-    message = jsonrpc.parse(b'{"jsonrpc":"2.0","id":1,"method":"%b","params":%b}' % (method.encode(), params))
-    assert message is not None
-    return message
+    return plain.parsed(b'{"jsonrpc":"2.0","id":1,"method":"%b","params":%b}' % (method.encode(), params))
 
 
 def result(value: bytes, message_id: bytes = b"1") -> bytes:

@@ -64,14 +64,11 @@ class Place:
 
     async def ask(self, request: bytes, raw_id: bytes) -> Message:
         """The server's answer."""
-        asked = jsonrpc.parse(request)
-        assert asked is not None
+        asked = plain.parsed(request)
         self.asked.append(asked.method)
         said = await self.server(self)
         value = TASKS[0] if asked.method == "tasks/get" else said
-        answer = jsonrpc.parse(jsonrpc.result(raw_id, value))
-        assert answer is not None
-        return answer
+        return plain.parsed(jsonrpc.result(raw_id, value))
 
     async def run(self) -> BaseException | None:
         """Run the refresh. Returns its error."""

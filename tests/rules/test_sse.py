@@ -75,6 +75,11 @@ def cut(stream: bytes, places: list[int]) -> list[bytes]:
     return [stream[start:end] for start, end in pairwise(edges)]
 
 
+def splits(stream: bytes, where: list[int]) -> list[list[bytes]]:
+    """The stream whole, cut at these places, and byte by byte."""
+    return [[stream], cut(stream, where), [stream[i : i + 1] for i in range(len(stream))]]
+
+
 def fed(pieces: list[bytes], event_bytes_max: int = UNLIMITED) -> list[Event]:
     """The events of a stream that comes in these pieces. After each piece no event may be missing."""
     parser = Parser(event_bytes_max)
@@ -116,9 +121,8 @@ def streams(draw: st.DrawFn) -> bytes:
 @given(streams(), places)
 def test_any_split_gives_the_events_of_the_standard(stream: bytes, where: list[int]) -> None:
     expected = standard(stream)
-    assert heard(fed([stream])) == expected
-    assert heard(fed(cut(stream, where))) == expected
-    assert heard(fed([stream[i : i + 1] for i in range(len(stream))])) == expected
+    for pieces in splits(stream, where):
+        assert heard(fed(pieces)) == expected
 
 
 @given(
@@ -126,8 +130,8 @@ def test_any_split_gives_the_events_of_the_standard(stream: bytes, where: list[i
 )
 def test_no_split_of_any_bytes_loses_one(stream: bytes, where: list[int]) -> None:
     for event_bytes_max in (1, 2, 3, 4, 7, UNLIMITED):
-        fed(cut(stream, where), event_bytes_max)
-        fed([stream[i : i + 1] for i in range(len(stream))], event_bytes_max)
+        for pieces in splits(stream, where):
+            fed(pieces, event_bytes_max)
 
 
 @given(streams(), places, st.lists(st.sampled_from([b"data: x", b"id", b":", b"y", BOM, b"hello"]), max_size=3))
@@ -136,7 +140,7 @@ def test_events_with_a_mark_are_read_and_the_others_pass_as_they_came(
 ) -> None:
     """For every split. Events without a mark come together, and none of their bytes is lost."""
     expected = [told(e) for e in fed([stream]) if any(mark in e.raw for mark in marks) and told(e) != Heard()]
-    for pieces in ([stream], cut(stream, where), [stream[i : i + 1] for i in range(len(stream))]):
+    for pieces in splits(stream, where):
         parser, events = Parser(UNLIMITED, marks), list[Event]()
         for piece in pieces:
             events += parser.feed(piece)
@@ -251,7 +255,7 @@ def limited(draw: st.DrawFn, ends: st.SearchStrategy[bytes]) -> tuple[list[bytes
 def _check_limit(blocks: list[bytes], event_bytes_max: int, where: list[int]) -> None:
     stream = b"".join(blocks)
     expected = [h for block in blocks if len(block) <= event_bytes_max for h in standard(block)]
-    for pieces in ([stream], cut(stream, where), [stream[i : i + 1] for i in range(len(stream))]):
+    for pieces in splits(stream, where):
         events = fed(pieces, event_bytes_max)
         assert heard(events) == expected
         assert all(heard([e]) == [] for e in events if not e.whole)
@@ -401,7 +405,7 @@ def test_an_event_of_our_own_has_all_of_json_in_several_lines(end: bytes) -> Non
 @example(b":\r\n\r\n:\r\n", [2, 3, 4])
 def test_comments_taken_early_change_nothing(stream: bytes, where: list[int]) -> None:
     """Every byte comes once and in order, and the events say the same."""
-    for pieces in (cut(stream, where), [stream[i : i + 1] for i in range(len(stream))]):
+    for pieces in splits(stream, where):
         parser, events, out = Parser(UNLIMITED), [], b""
         for piece in pieces:
             came = parser.feed(piece)
