@@ -131,31 +131,12 @@ def upstream(*pieces: bytes) -> Step:
     return step
 
 
-def upstream_blurts(*pieces: bytes) -> Step:
-    """The upstream sends these pieces, whether or not anyone listens."""
-
-    async def step(run: Run) -> None:
-        assert run.speaking is not None
-        await run.speaking.send(*pieces)
-
-    return step
-
-
 def upstream_ends(how: End) -> Step:
     """The upstream closes the connection that it speaks on, in order or by a reset."""
 
     async def step(run: Run) -> None:
         assert run.speaking is not None
         run.speaking.stop(how)
-
-    return step
-
-
-def client_hears(data: bytes, times: int = 1) -> Step:
-    """These bytes arrive at the client."""
-
-    async def step(run: Run) -> None:
-        await run.client.hears(data, times)
 
     return step
 

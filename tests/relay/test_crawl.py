@@ -84,6 +84,16 @@ async def crawling(rig: Rig, query: Json) -> tuple[Client, Peer, object]:
     return one, peer, body(rig.upstream.requests[-1])["id"]
 
 
+async def two_waiting(rig: Rig) -> tuple[Client, Client, Peer, object]:
+    """Two clients of one session that wait for the same crawl; connection and id of its first request."""
+    session = Session(rig)
+    first = await session.client(filtered(1))
+    peer, own_id = await crawl_id(rig)
+    second = await session.client(filtered(2))
+    await _joined(rig, session)
+    return first, second, peer, own_id
+
+
 class Flood:
     """Large messages on a crawler's stream, until it is `enough`, and then the response."""
 
@@ -648,11 +658,7 @@ async def test_a_failure_after_messages_were_forwarded_is_told_as_one(rig: Rig) 
 
 async def test_a_message_goes_to_one_of_two_queries_and_the_second_outlives_the_first(rig: Rig) -> None:
     """One refresh serves both. When the first client has left, the second gets the messages and the list."""
-    session = Session(rig)
-    first = await session.client(filtered(1))
-    peer, first_id = await crawl_id(rig)
-    second = await session.client(filtered(2))
-    await _joined(rig, session)
+    first, second, peer, first_id = await two_waiting(rig)
     await peer.send(stream() + chunk(event(LOG)))
     await first.hears(dumps(LOG))
     first.reset()
@@ -834,11 +840,7 @@ async def test_a_client_that_leaves_ends_its_crawl(rig: Rig, how: str) -> None:
 
 
 async def test_the_second_of_two_gets_its_answer_when_the_first_has_left(rig: Rig) -> None:
-    session = Session(rig)
-    first = await session.client(filtered(1))
-    peer, first_id = await crawl_id(rig)
-    second = await session.client(filtered(2))
-    await _joined(rig, session)
+    first, second, peer, first_id = await two_waiting(rig)
     first.finish()
     await first.ends()
     await peer.send(answer(result(first_id, page(TASKS[:2], "t-1"))))
@@ -851,11 +853,7 @@ async def test_the_second_of_two_gets_its_answer_when_the_first_has_left(rig: Ri
 
 
 async def test_when_both_have_left_the_crawl_ends(rig: Rig) -> None:
-    session = Session(rig)
-    first = await session.client(filtered(1))
-    peer, _ = await crawl_id(rig)
-    second = await session.client(filtered(2))
-    await _joined(rig, session)
+    first, second, peer, _ = await two_waiting(rig)
     first.reset()
     second.reset()
     await peer.ends()

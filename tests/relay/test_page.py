@@ -33,7 +33,6 @@ SIZES: Final = {"narrow": (360, 740), "phone": (390, 844), "wide": (1440, 900)}
 SCHEMES: Final = ("light", "dark")
 HOSTILE: Final = "<img src=x onerror=alert(1)>"
 WAIT_MS: Final = 30_000  # for what must be seen: a machine may be busy
-SERVED: Final = ("page.js", "page.css", "icon.svg", "icon-gone.svg", "status.json")
 SECRETS: Final = ("s3cr3t-token", "s3cr3t-session", "s3cr3t-task", "s3cr3t-query")
 
 

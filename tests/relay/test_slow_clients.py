@@ -123,14 +123,6 @@ async def test_an_early_answer_does_not_end_the_upload(rig: Rig) -> None:
     assert (await one.response(2)).status == 200
 
 
-async def test_any_number_of_1xx_may_come_before_an_answer(rig: Rig) -> None:
-    one, peer = await rig.begin(request())
-    for _ in range(20):
-        await peer.send(b"HTTP/1.1 102 Processing\r\n\r\n" * 300)
-    await peer.send(response())
-    await one.hears(b"200 OK")
-
-
 async def test_a_request_that_breaks_behind_its_answer_gets_no_second_one(rig: Rig) -> None:
     one = await rig.client(request(b"PUT", fields=[TEXT, b"Transfer-Encoding: chunked"]), chunk(b"a"))
     peer = await rig.upstream.head()

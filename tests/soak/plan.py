@@ -48,7 +48,6 @@ STATUSES: Final = ("working", "completed", "failed", "input_required", "cancelle
 MARK: Final = b"X-Exchange"
 NOT_IN_TRAILERS: Final = (b"content-length", b"transfer-encoding", b"connection", b"authorization", b"mcp-session-id")
 _OCTETS: Final = b"Content-Type: application/octet-stream"
-_SSE: Final = b"Content-Type: text/event-stream"
 _CHUNKED: Final = b"Transfer-Encoding: chunked"
 
 

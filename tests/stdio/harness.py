@@ -182,6 +182,12 @@ class Stage:
         """The same, with a page of tasks."""
         await self.answers({"tasks": list(tasks)}, number)
 
+    async def answered(self, *tasks: Json) -> None:
+        """The client asks for a list, and has it: these tasks."""
+        await self.client.send(QUERY_ALL)
+        await self.lists(*tasks)
+        await self.client.hears(b'"id":"q"')
+
     def exit(self, status: int = 0) -> None:
         """The server's process ends."""
         self.server.finish()

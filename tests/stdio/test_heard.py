@@ -36,9 +36,7 @@ async def fresh_stage() -> AsyncIterator[Stage]:
     index = msgspec.structs.replace(config.index, max_age=3600.0, full_crawl_interval=3600.0)
     async with through(msgspec.structs.replace(config, index=index)) as stage:
         await stage.initialize()
-        await stage.client.send(QUERY_ALL)
-        await stage.answers({"tasks": []})
-        await stage.client.hears(b'"id":"q"')
+        await stage.answered()
         yield stage
 
 

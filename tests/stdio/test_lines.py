@@ -13,19 +13,15 @@ from gateway.transport.buffers import SMALL_BYTES_MAX
 from gateway.transport.stdio import CANCELLED_MAX, Passed, Unanswered
 from tests.launch import eventually
 from tests.stdio.conftest import SMALL
-from tests.stdio.harness import Stage, call, line, notification, result, task, through
-
-QUERY = call("q", "tasks/list", order="asc")
+from tests.stdio.harness import QUERY_ALL, Stage, call, line, notification, result, task, through
 
 
 async def test_a_filtered_list_is_answered_and_the_server_never_sees_it(stage: Stage) -> None:
-    await stage.client.send(QUERY)
-    await stage.lists(task("a"), task("b", "completed"))
-    await stage.client.hears(b'"id":"q"')
+    await stage.answered(task("a"), task("b", "completed"))
     answer = stage.client.messages()[-1]
     assert [each["taskId"] for each in answer["result"]["tasks"]] == ["a", "b"]
     assert answer["result"]["_meta"]["taskgate/total"] == 2
-    assert QUERY not in stage.server.received
+    assert QUERY_ALL not in stage.server.received
     assert b"taskgate-" not in stage.client.received
 
 
@@ -108,7 +104,7 @@ async def test_a_last_line_without_its_end_passes_at_the_end() -> None:
 
 async def test_a_query_without_its_end_is_answered_and_a_half_line_waits_for_the_answers() -> None:
     async with through() as stage:
-        await stage.client.send(call(1, "tasks/list", order="desc"), QUERY.rstrip())
+        await stage.client.send(call(1, "tasks/list", order="desc"), QUERY_ALL.rstrip())
         stage.client.finish()
         await stage.lists()
         await stage.client.hears(b'"id":"q"')
@@ -121,7 +117,7 @@ async def test_a_large_half_line_at_the_end_of_input_does_not_hold_up_the_end() 
     patient = msgspec.structs.replace(SMALL.limits, drain_timeout=3600.0)
     async with through(StdioConfig(limits=patient)) as stage:
         await stage.initialize()
-        await stage.client.send(QUERY)
+        await stage.client.send(QUERY_ALL)
         own = await stage.server.own()
         await stage.client.send(b'{"half":"' + b"x" * 3000)
         await stage.server.hears(b"xxx")
@@ -133,7 +129,7 @@ async def test_a_large_half_line_at_the_end_of_input_does_not_hold_up_the_end() 
 
 
 async def test_the_errors_of_a_server_that_ends_stand_in_front_of_its_half_line(stage: Stage) -> None:
-    await stage.client.send(QUERY)
+    await stage.client.send(QUERY_ALL)
     await stage.server.own()
     await stage.server.send(b'{"half":')
     stage.exit()
@@ -143,7 +139,7 @@ async def test_the_errors_of_a_server_that_ends_stand_in_front_of_its_half_line(
 
 
 async def test_a_last_line_without_its_end_may_answer_the_gateway(stage: Stage) -> None:
-    await stage.client.send(QUERY)
+    await stage.client.send(QUERY_ALL)
     own = await stage.server.own()
     await stage.server.send(result(own["id"], {"tasks": [task("a")]}).rstrip())
     stage.exit()
@@ -163,7 +159,7 @@ async def test_the_end_of_input_closes_the_servers_input_and_what_it_says_still_
 
 
 async def test_an_answer_never_stands_inside_a_line_that_passes_in_pieces(small: Stage) -> None:
-    await small.client.send(QUERY)
+    await small.client.send(QUERY_ALL)
     own = await small.server.own()
     half = b'{"method":"' + b"m" * 3000
     await small.server.send(result(own["id"], {"tasks": []}) + half)
@@ -179,7 +175,7 @@ async def test_an_answer_never_stands_inside_a_line_that_passes_in_pieces(small:
 
 async def test_a_request_of_the_gateways_never_stands_inside_a_line_of_the_clients(small: Stage) -> None:
     half = b'{"method":"' + b"m" * 3000
-    await small.client.send(QUERY + half)
+    await small.client.send(QUERY_ALL + half)
     await small.server.hears(half)
     await small.client.send(b'"}\n')
     await small.lists()
@@ -188,7 +184,7 @@ async def test_a_request_of_the_gateways_never_stands_inside_a_line_of_the_clien
 
 
 async def test_half_a_line_that_is_read_holds_up_no_answer(stage: Stage) -> None:
-    await stage.client.send(QUERY, b'{"half":')
+    await stage.client.send(QUERY_ALL, b'{"half":')
     own = await stage.server.own()
     await stage.server.send(result(own["id"], {"tasks": []}) + b'{"half":')
     await stage.client.hears(b'"id":"q"')
@@ -208,7 +204,7 @@ def large(message_id: object, last: bool, size: int = 5000) -> bytes:
 
 @pytest.mark.parametrize("last", [False, True])
 async def test_a_large_response_to_the_gateway_stays_here_and_is_an_error(small: Stage, last: bool) -> None:
-    await small.client.send(QUERY)
+    await small.client.send(QUERY_ALL)
     for number in (1, 2):  # once more, as after a dropped connection
         own = await small.server.own(number)
         await small.server.send(large(own["id"], last))
@@ -224,7 +220,7 @@ async def test_a_large_line_of_anothers_passes_while_a_request_of_the_gateways_i
     small: Stage, last: bool, size: int
 ) -> None:
     """Also where it is more than may be held."""
-    await small.client.send(call(7, "tools/call"), QUERY)
+    await small.client.send(call(7, "tools/call"), QUERY_ALL)
     own = await small.server.own()
     response = large(7, last, size)
     await small.server.send(response, result(own["id"], {"tasks": []}))
@@ -233,7 +229,7 @@ async def test_a_large_line_of_anothers_passes_while_a_request_of_the_gateways_i
 
 
 async def test_a_large_notification_passes_at_once_while_a_request_of_the_gateways_is_out(small: Stage) -> None:
-    await small.client.send(QUERY)
+    await small.client.send(QUERY_ALL)
     own = await small.server.own()
     half = b'{"method":"notifications/message","params":"' + b"x" * 3000
     await small.server.send(half)
@@ -263,7 +259,7 @@ AGAIN = {
 async def test_an_answer_to_the_gateway_that_comes_once_more_or_too_late_stays_here(
     small: Stage, form: str, given_up: bool
 ) -> None:
-    await small.client.send(QUERY)
+    await small.client.send(QUERY_ALL)
     own = (await small.server.own())["id"]
     if given_up:
         cancelled = notification("notifications/cancelled", requestId="q")
@@ -281,7 +277,7 @@ async def test_an_answer_to_the_gateway_that_comes_once_more_or_too_late_stays_h
 
 
 async def test_requests_of_the_servers_own_pass_while_a_crawl_waits(stage: Stage) -> None:
-    await stage.client.send(QUERY)
+    await stage.client.send(QUERY_ALL)
     own = await stage.server.own()
     asks = call("q", "elicitation/create", message="?")  # the same id: the server's ids are its own
     await stage.server.send(asks)
@@ -294,7 +290,7 @@ async def test_requests_of_the_servers_own_pass_while_a_crawl_waits(stage: Stage
 
 async def test_a_cancelled_query_is_not_answered_and_the_cancellation_passes(stage: Stage) -> None:
     cancelled = notification("notifications/cancelled", requestId="q")
-    await stage.client.send(QUERY + cancelled)  # in one piece
+    await stage.client.send(QUERY_ALL + cancelled)  # in one piece
     await stage.server.hears(cancelled)
     await stage.client.send(call(2, "tasks/list", order="asc"))
     number = 0
@@ -316,7 +312,7 @@ async def test_a_cancelled_query_is_not_answered_and_the_cancellation_passes(sta
 @pytest.mark.parametrize("other", [call("q", "tools/call"), line([json.loads(call("q", "tools/call"))])])
 async def test_a_cancel_ends_no_list_where_another_request_may_be_meant(stage: Stage, other: bytes) -> None:
     cancelled = notification("notifications/cancelled", requestId="q")
-    await stage.client.send(other + QUERY + cancelled)
+    await stage.client.send(other + QUERY_ALL + cancelled)
     await stage.server.hears(cancelled)
     await stage.lists()
     await stage.client.hears(b'"taskgate/total"')
@@ -409,7 +405,7 @@ async def test_a_query_that_fails_behind_its_progress_gets_one_error(stage: Stag
 
 
 async def test_an_error_of_the_servers_is_told_as_it_is(stage: Stage) -> None:
-    await stage.client.send(QUERY)
+    await stage.client.send(QUERY_ALL)
     own = await stage.server.own()
     error = {"code": -32601, "message": "Method not found", "data": [1]}
     await stage.server.send(line({"jsonrpc": "2.0", "id": own["id"], "error": error}))
@@ -418,7 +414,7 @@ async def test_an_error_of_the_servers_is_told_as_it_is(stage: Stage) -> None:
 
 
 async def test_a_query_gets_an_error_when_the_server_ends(stage: Stage) -> None:
-    await stage.client.send(QUERY)
+    await stage.client.send(QUERY_ALL)
     await stage.server.own()
     stage.exit(3)
     await stage.client.ends()
@@ -426,9 +422,7 @@ async def test_a_query_gets_an_error_when_the_server_ends(stage: Stage) -> None:
 
 
 async def test_what_passes_is_observed_and_costs_no_request(stage: Stage) -> None:
-    await stage.client.send(QUERY)
-    await stage.lists(task("a"))
-    await stage.client.hears(b'"id":"q"')
+    await stage.answered(task("a"))
     await stage.client.send(call(1, "tools/call", name="work", task={}), call(2, "tasks/get", taskId="a"))
     await stage.server.hears(b'"tasks/get"')
     await stage.server.send(
@@ -447,7 +441,7 @@ async def test_what_passes_is_observed_and_costs_no_request(stage: Stage) -> Non
 async def test_a_response_to_one_of_two_requests_of_one_id_is_not_believed() -> None:
     async with through(StdioConfig()) as stage:
         await stage.initialize()
-        await stage.client.send(QUERY)
+        await stage.client.send(QUERY_ALL)
         await stage.lists(task("a"))
         await stage.client.hears(b'"id":"q"')
         await stage.client.send(call(1, "tasks/get", taskId="a"), call(1, "tasks/get", taskId="b"))
@@ -470,8 +464,8 @@ async def test_a_server_that_filters_natively_is_left_alone() -> None:
         native = result(0, {"capabilities": {"tasks": {"list": {"filter": {}}}}})
         await stage.server.send(native)
         await stage.client.hears(native)
-        await stage.client.send(QUERY)
-        await stage.server.hears(QUERY)
+        await stage.client.send(QUERY_ALL)
+        await stage.server.hears(QUERY_ALL)
 
 
 async def test_a_later_revision_passes(stage: Stage) -> None:
@@ -526,7 +520,7 @@ async def test_each_bad_query_of_a_client_that_does_not_read_gets_its_answer() -
     count = 5000
     async with through(SMALL) as stage:
         await stage.initialize()
-        await stage.client.send(QUERY)
+        await stage.client.send(QUERY_ALL)
         await stage.lists()
         await stage.client.hears(b'"id":"q"')
         half = b'{"method":"' + b"m" * 3000
