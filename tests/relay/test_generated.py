@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 
 from gateway.transport.exchange import CONTINUE, Exchange
 from gateway.transport.headers import Headers
+from gateway.transport.relay import request_head
 from tests.launch import Gateways, listening, port_of
 from tests.relay.harness import (
     LAG_TRIES,
@@ -258,24 +259,29 @@ def test_a_stream_split_anywhere(
 # ---- what is generated finds faults, and shows them small ----
 
 
+_block, _informed = Headers.block, Exchange.write_informational
+
+
 def _once(self: Headers) -> bytes:
-    return b"".join(b"%b: %b\r\n" % pair for pair in dict(self).items())
+    return _block(Headers(dict(self).items()))
 
 
 def _as_ascii(self: Headers) -> bytes:
-    return b"".join(b"%b: %b\r\n" % pair for pair in self).decode("ascii", "replace").encode("latin-1", "replace")
+    return _block(self).decode("ascii", "replace").encode("latin-1", "replace")
 
 
 def _tidied(method: bytes, target: bytes, headers: Headers) -> bytes:
-    return b"%b %b HTTP/1.1\r\n%b\r\n" % (method, target.replace(b"//", b"/"), headers.block())
+    return request_head(method, target.replace(b"//", b"/"), headers)
 
 
 def _bare(self: Exchange, status: int, reason: bytes, _: Headers) -> None:
-    self.connection.write(b"HTTP/1.1 %d %b\r\n\r\n" % (status, reason))
+    _informed(self, status, reason, Headers())
 
 
 def _to_anyone(self: Exchange, status: int, reason: bytes, headers: Headers) -> None:
-    self.connection.write(b"HTTP/1.1 %d %b\r\n%b\r\n" % (status, reason, headers.block()))
+    minor, self.minor = self.minor, 1
+    _informed(self, status, reason, headers)
+    self.minor = minor
 
 
 def _with_the_named(self: Headers) -> Headers:
