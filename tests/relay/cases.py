@@ -503,6 +503,15 @@ MESSAGES: Final[dict[str, object]] = {
 }
 
 
+UNEDITED: Final[dict[str, object]] = {
+    "no capabilities": {},
+    "no tasks": {"tools": {}},
+    "empty tasks": {"tasks": {}},
+    "no list": {"tasks": {"cancel": {}}},
+    "filters natively": {"tasks": {"list": {"filter": {"status": True}}}},
+}
+
+
 def messages() -> Iterator[Case]:
     for name, message in MESSAGES.items():
         yield Case(f"message: {name}", exchange(post(message, SESSION), answer(result(1, {}), SESSION)))
@@ -552,6 +561,9 @@ def messages() -> Iterator[Case]:
         yield Case(f"tasks/get answered: {name}", exchange(GET_TASK, pieces) + exchange(GET, OK, 2))
     until = [_raw(b"200 OK", json, body=told[:20]), told[20:]]
     yield Case("tasks/get answered: until the end", [*exchange(GET_TASK, until), upstream_ends("fin")])
+    for name, capabilities in UNEDITED.items():
+        said = {"protocolVersion": "2025-11-25", "capabilities": capabilities, "serverInfo": {}}
+        yield Case(f"initialize answered: {name}", exchange(post(call("initialize")), answer(result(1, said))))
     listed = answer(result(1, page([TASK], "t-1")))
     yield Case("tasks/list answered", exchange(post(call("tasks/list"), SESSION), listed))
     yield Case(
