@@ -10,8 +10,8 @@ clashes    values that are wrong only together
 sources    a text, a file, standard input, the command line's flags
 """
 
-from gateway.config.clashes import ANY_ADDRESS, FIXED
-from gateway.config.document import GIVEN_CHARS_MAX, VALUES_MAX, ConfigError, StartError
+from gateway.config.clashes import ANY_ADDRESS
+from gateway.config.document import ConfigError, StartError
 from gateway.config.model import (
     Admin,
     Config,
@@ -30,11 +30,10 @@ from gateway.config.model import (
     UpstreamTls,
 )
 from gateway.config.sources import admin_address, for_upstream, load, load_stdio, parse
-from gateway.config.values import COUNT_MAX, DURATION_MAX_S, LEVELS, RATE_MAX, Address, Url, bracketed
+from gateway.config.values import LEVELS, Address, Url, bracketed
 
 __all__ = [
-    "ANY_ADDRESS", "COUNT_MAX", "DURATION_MAX_S", "FIXED", "GIVEN_CHARS_MAX", "LEVELS", "RATE_MAX", "VALUES_MAX",
-    "Address", "Admin", "Config", "ConfigError", "GuardLimits", "HealthCheck", "IndexLimits", "Limits", "Log", "Match",
-    "StartError", "StdioConfig", "StdioLog", "StoreSettings", "Tls", "Traces", "Upstream", "UpstreamTls", "Url",
-    "admin_address", "bracketed", "for_upstream", "load", "load_stdio", "parse",
+    "ANY_ADDRESS", "LEVELS", "Address", "Admin", "Config", "ConfigError", "GuardLimits", "HealthCheck", "IndexLimits",
+    "Limits", "Log", "Match", "StartError", "StdioConfig", "StdioLog", "StoreSettings", "Tls", "Traces", "Upstream",
+    "UpstreamTls", "Url", "admin_address", "bracketed", "for_upstream", "load", "load_stdio", "parse",
 ]  # fmt: skip

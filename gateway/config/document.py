@@ -15,7 +15,7 @@ from typing import Annotated, Any, Final, NoReturn, get_args, get_origin
 import msgspec
 import yaml
 
-from gateway.config.clashes import Clash, changes, clashes
+from gateway.config.clashes import Clash
 from gateway.config.model import Config
 
 VALUES_MAX: Final = 10_000  # aliases can make billions of values from a few lines
@@ -71,8 +71,8 @@ class Document:
         self.fault(place, problem)
         raise ConfigError(*self.faults)
 
-    def compose(self, text: str, least: str = "") -> yaml.MappingNode:
-        """The root node of a YAML text, which must be a mapping. `least` ends the error for an empty text."""
+    def read(self, kind: Any, text: str, least: str = "") -> object:
+        """The struct of type `kind` in a YAML text; `_FAULTY` if it has a fault. `least` ends the error for no text."""
         try:
             root = yaml.compose(text, Loader=yaml.SafeLoader)
         except RecursionError:
@@ -87,7 +87,7 @@ class Document:
             self.fail(self.place(1), f"the file is empty; expected a mapping{least}")
         if not isinstance(root, yaml.MappingNode):
             self.fail(self.place(root.start_mark.line + 1), f"expected a mapping; given {_given(root)}")
-        return root
+        return self.value(kind, root, "", root.start_mark.line + 1)
 
     def value(self, kind: Any, node: yaml.Node, path: str, line: int) -> object:
         """The value of a field of type `kind`; `_FAULTY` if it has a fault, which is noted.
@@ -104,7 +104,7 @@ class Document:
         if nullable and isinstance(node, yaml.ScalarNode) and node.tag.endswith(":null"):
             return None
         if reader is not None:
-            return self.read(reader, node, path, nullable)
+            return self.scalar(reader, node, path, nullable)
         if get_origin(kind) is tuple:
             return self.sequence(get_args(kind)[0], node, path, least)
         if not isinstance(node, yaml.MappingNode):
@@ -145,7 +145,7 @@ class Document:
             return Config(**{"upstreams": (), **known})  # for `clashes`, which tells its faults beside those so far
         return kind(**known) if len(known) == len(values) and not missing else _FAULTY
 
-    def read(self, reader: Callable[[object], object], node: yaml.Node, path: str, nullable: bool) -> object:
+    def scalar(self, reader: Callable[[object], object], node: yaml.Node, path: str, nullable: bool) -> object:
         """A scalar, by its reader. Text with variables is read as text; if that fails, as YAML would read it."""
         tries: list[object]
         if isinstance(node, yaml.ScalarNode) and "${" in node.value:
@@ -202,12 +202,6 @@ class Document:
         for fault in faults:
             self.fault(self.places[path], f"expected {fault}; given {self.given[path]}")
         return None if faults else expanded
-
-    def config(self, value: object, in_force: Config | None = None) -> Config:
-        """The configuration. Raises ConfigError for all faults, clashes between values included."""
-        assert isinstance(value, Config)
-        self.check([*clashes(value, self.given), *changes(value, in_force, self.given)])
-        return value
 
     def check(self, clashes: Iterable[Clash]) -> None:
         """Raises ConfigError for all faults, these clashes among them."""

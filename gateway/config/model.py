@@ -3,40 +3,9 @@
 In: nothing. Out: frozen structs. Always: the type of a field carries the reader of its values (values.py).
 """
 
-from typing import Annotated
-
 from msgspec import Struct
 
-from gateway.config.values import (
-    Added,
-    Address,
-    AtLeastOne,
-    Count,
-    Duration,
-    DurationOrZero,
-    File,
-    Format,
-    HeaderName,
-    HostName,
-    HostRule,
-    Level,
-    Listen,
-    LogFile,
-    Memory,
-    Name,
-    Origin,
-    Prefix,
-    PublicUrl,
-    Rate,
-    Size,
-    Socket,
-    Stall,
-    StoreUrl,
-    Switch,
-    Target,
-    Url,
-    read_url,
-)
+from gateway.config import values
 
 # The sections. config.example.yaml says what each key means.
 
@@ -44,23 +13,23 @@ from gateway.config.values import (
 class Tls(Struct, frozen=True):
     """The certificate of the listener. The configuration's folder is already in front of relative names."""
 
-    certificate: File
-    key: File
+    certificate: values.File
+    key: values.File
 
 
 class Admin(Struct, frozen=True):
     """The listener for operators."""
 
-    listen: Listen = Address("127.0.0.1", 9090)
+    listen: values.Listen = values.Address("127.0.0.1", 9090)
 
 
 class Log(Struct, frozen=True):
     """What is logged, and how."""
 
-    level: Level = "info"
-    format: Format = "json"
-    access: Switch = False
-    audit: Switch = False
+    level: values.Level = "info"
+    format: values.Format = "json"
+    access: values.Switch = False
+    audit: values.Switch = False
 
 
 class Match(Struct, frozen=True):
@@ -70,8 +39,8 @@ class Match(Struct, frozen=True):
     then the longer prefix goes first. No two upstreams have the same pair, so this decides every request.
     """
 
-    host: HostName | None = None
-    prefix: Prefix | None = None
+    host: values.HostName | None = None
+    prefix: values.Prefix | None = None
 
 
 class UpstreamTls(Struct, frozen=True, kw_only=True):
@@ -79,104 +48,104 @@ class UpstreamTls(Struct, frozen=True, kw_only=True):
     host of `url` (`server_name`).
     """
 
-    ca: File | None = None
-    certificate: File | None = None
-    key: File | None = None
-    server_name: HostName | None = None
+    ca: values.File | None = None
+    certificate: values.File | None = None
+    key: values.File | None = None
+    server_name: values.HostName | None = None
 
 
 class HealthCheck(Struct, frozen=True, kw_only=True):
     """A GET to the upstream, at intervals."""
 
-    path: Target
-    interval: Duration = 10.0
-    timeout: Duration = 5.0
+    path: values.Target
+    interval: values.Duration = 10.0
+    timeout: values.Duration = 5.0
 
 
 class Upstream(Struct, frozen=True, kw_only=True):
     """One MCP server. `host` is the `Host` to send: "upstream" is `url.authority`, "preserve" is the client's."""
 
-    name: Name
-    url: Annotated[Url, read_url]
-    socket: Socket | None = None
+    name: values.Name
+    url: values.HttpUrl
+    socket: values.Socket | None = None
     tls: UpstreamTls = UpstreamTls()
     health_check: HealthCheck | None = None
-    host: HostRule = "upstream"
+    host: values.HostRule = "upstream"
     match: Match = Match()
-    public_url: PublicUrl | None = None
-    identity_headers: AtLeastOne[HeaderName] | None = None
-    add_headers: tuple[Added, ...] = ()
-    connect_timeout: Duration = 5.0
-    response_timeout: DurationOrZero = 600.0  # 0: no limit
-    idle_timeout: DurationOrZero = 4.0
-    keepalive_comments: DurationOrZero = 0.0  # 0: none
-    requests_max: Count = 10_000
+    public_url: values.PublicUrl | None = None
+    identity_headers: values.AtLeastOne[values.HeaderName] | None = None
+    add_headers: tuple[values.Added, ...] = ()
+    connect_timeout: values.Duration = 5.0
+    response_timeout: values.DurationOrZero = 600.0  # 0: no limit
+    idle_timeout: values.DurationOrZero = 4.0
+    keepalive_comments: values.DurationOrZero = 0.0  # 0: none
+    requests_max: values.Count = 10_000
 
 
 class IndexLimits(Struct, frozen=True, kw_only=True):
     """Limits and freshness of the task indexes (DESIGN 6 and 7)."""
 
-    page_size: Count = 100
-    page_bytes_max: Size = 4 * 2**20
-    max_age: DurationOrZero = 1.0
-    full_crawl_interval: DurationOrZero = 60.0  # 0: every refresh is a full crawl
-    tasks_max: Count = 1_000_000
-    pages_max: Count = 200_000
-    memory_bytes_max: Memory = 2**30
-    sessions_max: Count = 10_000
-    idle_timeout: Duration = 3600.0
-    crawl_timeout: Duration = 30.0
+    page_size: values.Count = 100
+    page_bytes_max: values.Size = 4 * 2**20
+    max_age: values.DurationOrZero = 1.0
+    full_crawl_interval: values.DurationOrZero = 60.0  # 0: every refresh is a full crawl
+    tasks_max: values.Count = 1_000_000
+    pages_max: values.Count = 200_000
+    memory_bytes_max: values.Memory = 2**30
+    sessions_max: values.Count = 10_000
+    idle_timeout: values.Duration = 3600.0
+    crawl_timeout: values.Duration = 30.0
 
 
 class Limits(Struct, frozen=True, kw_only=True):
     """Limits of what clients and upstreams may send, and for how long."""
 
-    inspected_body_bytes_max: Size = 4 * 2**20
-    inspected_event_bytes_max: Size = 4 * 2**20
-    held_bytes_max: Memory = 256 * 2**20
-    header_bytes_max: Size = 64 * 2**10
-    header_fields_max: Count = 256
-    connections_max: Count = 10_000
-    request_timeout: Duration = 30.0
-    stall_timeout: Stall = 60.0
-    keepalive_timeout: DurationOrZero = 75.0
-    shutdown_delay: DurationOrZero = 0.0
-    drain_timeout: DurationOrZero = 10.0
+    inspected_body_bytes_max: values.Size = 4 * 2**20
+    inspected_event_bytes_max: values.Size = 4 * 2**20
+    held_bytes_max: values.Memory = 256 * 2**20
+    header_bytes_max: values.Size = 64 * 2**10
+    header_fields_max: values.Count = 256
+    connections_max: values.Count = 10_000
+    request_timeout: values.Duration = 30.0
+    stall_timeout: values.Stall = 60.0
+    keepalive_timeout: values.DurationOrZero = 75.0
+    shutdown_delay: values.DurationOrZero = 0.0
+    drain_timeout: values.DurationOrZero = 10.0
 
 
 class StoreSettings(Struct, frozen=True, kw_only=True):
     """What replicas share: a Redis or Valkey, and how long a query waits for it."""
 
-    url: StoreUrl
-    timeout: Duration = 0.1
+    url: values.StoreUrl
+    timeout: values.Duration = 0.1
 
 
 class GuardLimits(Struct, frozen=True, kw_only=True):
     """Limits of what clients may ask of tasks. None: no limit."""
 
-    task_operations_per_second: Rate | None = None
-    task_operations_burst: Count = 20
-    task_ttl_max: Duration | None = None
-    identities_max: Count = 10_000
+    task_operations_per_second: values.Rate | None = None
+    task_operations_burst: values.Count = 20
+    task_ttl_max: values.Duration | None = None
+    identities_max: values.Count = 10_000
 
 
 class Traces(Struct, frozen=True, kw_only=True):
     """Where spans go: a collector that takes OTLP over HTTP. The path `/` stands for `/v1/traces`."""
 
-    endpoint: Annotated[Url, read_url]
+    endpoint: values.HttpUrl
 
 
 class Config(Struct, frozen=True, kw_only=True):
     """The configuration. Names of upstreams are unique, and so are their matches."""
 
-    listen: Listen = Address("127.0.0.1", 8080)
+    listen: values.Listen = values.Address("127.0.0.1", 8080)
     tls: Tls | None = None
-    allowed_hosts: tuple[HostName, ...] = ()
-    allowed_origins: tuple[Origin, ...] = ()
+    allowed_hosts: tuple[values.HostName, ...] = ()
+    allowed_origins: tuple[values.Origin, ...] = ()
     admin: Admin | None = Admin()
     log: Log = Log()
     traces: Traces | None = None
-    upstreams: AtLeastOne[Upstream]
+    upstreams: values.AtLeastOne[Upstream]
     index: IndexLimits = IndexLimits()
     limits: Limits = Limits()
     guards: GuardLimits = GuardLimits()
@@ -191,11 +160,11 @@ class Config(Struct, frozen=True, kw_only=True):
 class StdioLog(Struct, frozen=True):
     """What is logged for a server on stdio, how, and where: to a file, or on standard error."""
 
-    level: Level | None = None  # warning; info with `access` or `audit`
-    format: Format = "json"
-    access: Switch = False
-    audit: Switch = False
-    file: LogFile | None = None
+    level: values.Level | None = None  # warning; info with `access` or `audit`
+    format: values.Format = "json"
+    access: values.Switch = False
+    audit: values.Switch = False
+    file: values.LogFile | None = None
 
 
 class StdioConfig(Struct, frozen=True, kw_only=True):

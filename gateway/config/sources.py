@@ -5,13 +5,12 @@ that the files that it names can be read, or written.
 """
 
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from gateway.config.clashes import limits_clashes
+from gateway.config.clashes import changes, clashes, limits_clashes
 from gateway.config.document import ConfigError, Document, quoted
 from gateway.config.model import Admin, Config, StdioConfig, Upstream
 from gateway.config.values import Address, read_address, read_url
@@ -26,8 +25,14 @@ def parse(
     With `in_force`, the configuration that runs, values that a reload cannot change must be the same.
     """
     document = Document(source, Path(source).parent if folder is None else folder, opens)
-    root = document.compose(text, " with at least the key upstreams")
-    return document.config(document.value(Config, root, "", root.start_mark.line + 1), in_force)
+    return _checked(document, document.read(Config, text, " with at least the key upstreams"), in_force)
+
+
+def _checked(document: Document, config: object, in_force: Config | None = None) -> Config:
+    """The configuration of a document. Raises ConfigError for all faults, clashes between values included."""
+    assert isinstance(config, Config)
+    document.check([*clashes(config, document.given), *changes(config, in_force, document.given)])
+    return config
 
 
 def load(path: Path, in_force: Config | None = None, folder: Path | None = None) -> Config:
@@ -54,8 +59,7 @@ def _text(path: Path, source: str) -> str:
 def load_stdio(path: Path) -> StdioConfig:
     """The configuration in a file, for a server on stdio. `log.file` is relative to its folder. Raises ConfigError."""
     document = Document(str(path), path.parent, opens=True)
-    root = document.compose(_text(path, str(path)))
-    value = document.value(StdioConfig, root, "", root.start_mark.line + 1)
+    value = document.read(StdioConfig, _text(path, str(path)))
     document.check(limits_clashes(value.limits, document.given) if isinstance(value, StdioConfig) else ())
     assert isinstance(value, StdioConfig)
     if value.log.file is None:
@@ -83,21 +87,21 @@ def for_upstream(url: str, listen: str | None, admin: str | None) -> Config:
 
     None stands for the default. Raises `ConfigError`, each line of it starting with the flag.
     """
-    document = Document("", Path(), opens=False)
-
-    def read(flag: str, text: str, path: str, reader: Callable[[str], Any]) -> Any:
-        document.places[path], document.given[path] = flag, quoted(text)
-        try:
-            return reader(text)
-        except ValueError as error:
-            return document.fault(flag, f"expected {error}; given {quoted(text)}")
-
-    values: dict[str, Any] = {}
-    server = read("--upstream", url, "upstreams[0].url", read_url)
-    if listen is not None:
-        values["listen"] = read("--listen", listen, "listen", read_address)
-    if admin is not None:
-        values["admin"] = Admin(listen=read("--admin", admin, "admin.listen", read_address))
+    document, values = Document("", Path(), opens=False), dict[str, Any]()
+    for name, path, text, read in (
+        ("upstream", "upstreams[0].url", url, read_url),
+        ("listen", "listen", listen, read_address),
+        ("admin", "admin.listen", admin, read_address),
+    ):
+        if text is not None:
+            document.places[path], document.given[path] = f"--{name}", quoted(text)
+            try:
+                values[name] = read(text)
+            except ValueError as error:
+                document.fault(f"--{name}", f"expected {error}; given {quoted(text)}")
     if document.faults:
         raise ConfigError(*document.faults)
-    return document.config(Config(upstreams=(Upstream(name="upstream", url=server),), **values))
+    if "admin" in values:
+        values["admin"] = Admin(values["admin"])
+    server = Upstream(name="upstream", url=values.pop("upstream"))
+    return _checked(document, Config(upstreams=(server,), **values))

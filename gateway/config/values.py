@@ -230,6 +230,7 @@ def _one_of(*choices: str) -> Callable[[object], object]:
 _T = TypeVar("_T")
 AtLeastOne: TypeAlias = Annotated[tuple[_T, ...], "at least one"]
 Listen = Annotated[Address, read_address]
+HttpUrl = Annotated[Url, read_url]
 Duration = Annotated[float, _read_positive]  # seconds
 DurationOrZero = Annotated[float, _read_duration]  # seconds
 Stall = Annotated[float, _read_stall]  # seconds
