@@ -236,7 +236,7 @@ def _stdio(arguments: list[str]) -> NoReturn:
 
     try:
         status = wrapped.run(server, settings or config.StdioConfig(), admin)
-    except wrapped.NoListener as error:
+    except config.StartError as error:
         _say(error)
         server.terminate()
         status = 1

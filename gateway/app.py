@@ -5,20 +5,18 @@ Always: SIGTERM drains (DESIGN 8); SIGHUP takes over a new configuration whole, 
 """
 
 import asyncio
-import errno
 import gc
 import logging
-import os
 import signal
 import socket
 import ssl
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable
 from time import time
 from typing import TYPE_CHECKING, Any
 
 from aiohttp import web
 
-from gateway.config import Address, Config, ConfigError, StartError, Traces
+from gateway.config import Address, Config, ConfigError, StartError
 from gateway.operate import admin, logs, memory, page
 from gateway.operate.journal import Journal
 from gateway.operate.metrics import Gauge, Metrics
@@ -28,10 +26,8 @@ from gateway.tasks.sessions import SERVERS_IDLE_S, Servers, Sessions
 from gateway.transport import certificates
 from gateway.transport.buffers import Buffers
 from gateway.transport.descriptors import are_exhausted, connections_kept
-from gateway.transport.door import Door
 from gateway.transport.exchange import Exchange
 from gateway.transport.handshakes import TlsServer
-from gateway.transport.headers import Headers
 from gateway.transport.listener import Listener
 from gateway.transport.pools import Pools
 from gateway.transport.routes import address
@@ -54,16 +50,27 @@ class App:
     def __init__(self, config: Config) -> None:
         self._config = config
         self._loop = asyncio.get_running_loop()
-        self._tracing = _tracing(config.traces)
-        self._metrics = Metrics() if self._tracing is None else self._tracing.metrics()
-        self._store = store_of(config, self._metrics.store_failed)
         clock = self._loop.time
-        self._shared = None if self._store is None else _shared_by(self._store, config, clock)
+        # What only a configured collector or store needs is imported only for one.
+        self._tracing: Tracing | None = None
+        if config.traces is not None:
+            from gateway.operate import traces
+
+            self._tracing = traces.Tracing(config.traces.endpoint)
+        self._metrics = Metrics() if self._tracing is None else self._tracing.metrics()
+        self._store: RedisStore | None = None
+        self._shared: SharedSessions | None = None
+        if config.store is not None:
+            from gateway.store import redis_store
+            from gateway.tasks import replicas
+
+            self._store = redis_store.RedisStore(config.store, self._metrics.store_failed)
+            self._shared = replicas.SharedSessions(config.index, clock, self._store)
         self._sessions = self._shared or Sessions(config.index, Servers(clock), clock)
         self._links = Links()
         self._buffers = Buffers(config.limits.held_bytes_max)
         self._pools = Pools(self._buffers, self._links, self._metrics.responses)
-        self._guards = guards_of(config.guards, self._loop.time)
+        self._guards = guards_of(config.guards, clock)
         self._apply(config)
         self._listener = Listener(self.handle, config.limits, self._buffers, self._proxy.heads, self._metrics)
         self._metrics.gauges(self._gauges)
@@ -127,14 +134,9 @@ class App:
         except OSError as error:
             raise StartError(admin.why_not("listen", config.listen, error)) from None
         if config.admin is not None:
-            try:
-                if config.admin.listen.path:
-                    _check_unused(config.admin.listen.path)
-                self._admin = await admin.serve(
-                    config.admin.listen, self._metrics, self._is_ready, self._admit, self._facts
-                )
-            except OSError as error:
-                raise StartError(admin.why_not("admin.listen", config.admin.listen, error)) from None
+            self._admin = await admin.serve(
+                "admin.listen", config.admin.listen, self._metrics, lambda: self._config, self._facts
+            )
         self._sweeper = asyncio.create_task(self._sweep())
         self._pools.probe()
         listen = config.listen
@@ -150,7 +152,7 @@ class App:
         """The listener of clients. Raises OSError."""
         listen, protocol, loop, plain = config.listen, self._listener.connection, self._loop, self._tls is None
         if listen.path:
-            _check_unused(listen.path)
+            admin.check_unused(listen.path)
             server = await loop.create_unix_server(protocol, listen.path, backlog=_BACKLOG, start_serving=plain)
         elif listen.host == "::":
             both = socket.create_server(("::", listen.port), family=socket.AF_INET6, dualstack_ipv6=True)
@@ -168,14 +170,6 @@ class App:
             for state in (self._pools.of[u.name].state,)
         ]
         return page.Facts(self._gauges(), upstreams, self._config.guards, self._draining)
-
-    def _is_ready(self) -> bool:
-        return self._draining is None
-
-    def _admit(self, fields: Iterable[tuple[bytes, bytes]]) -> None:
-        """Let a request in at the admin listener. Raises Forbidden."""
-        assert self._config.admin is not None
-        Door(self._config.admin.listen, self._config).check(Headers(fields))
 
     async def _sweep(self) -> None:
         while True:
@@ -250,48 +244,6 @@ class App:
             loop.default_exception_handler(context)
 
 
-def store_of(config: Config, failed: Callable[[str], None]) -> "RedisStore | None":
-    """The store; None if none is configured, and then nothing of it is imported. Raises StartError."""
-    if config.store is None:
-        return None
-    from gateway import store
-
-    store.check()
-    from gateway.store.redis_store import RedisStore
-
-    return RedisStore(config.store, failed)
-
-
-def _shared_by(store: "RedisStore", config: Config, clock: Callable[[], float]) -> "SharedSessions":
-    """The sessions that replicas share by a store. Without one nothing of them is imported."""
-    from gateway.tasks.replicas import SharedSessions
-
-    return SharedSessions(config.index, clock, store)
-
-
-def _tracing(config: Traces | None) -> "Tracing | None":
-    """The way of spans; None without traces, and then nothing of OpenTelemetry is imported. Raises ImportError."""
-    if config is None:
-        return None
-    from gateway.operate.traces import Tracing
-
-    return Tracing(config.endpoint)
-
-
-def _check_unused(path: str) -> None:
-    """Raise OSError if a process listens on a Unix socket: the loop would replace that socket, used or not."""
-    with socket.socket(socket.AF_UNIX) as probe:
-        try:
-            probe.connect(path)
-        except OSError:
-            return
-    raise OSError(errno.EADDRINUSE, os.strerror(errno.EADDRINUSE))
-
-
-def _nothing_to_reload() -> None:
-    log.info("SIGHUP does nothing: there is no configuration file to read again")
-
-
 async def run(config: Config, read: Callable[[Config], Config] | None) -> None:
     """Serve until SIGTERM or SIGINT. SIGHUP reloads with `read`; without `read` it does nothing. Raises StartError."""
     logs.set_up(config.log)
@@ -307,7 +259,8 @@ async def run(config: Config, read: Callable[[Config], Config] | None) -> None:
     if read is not None:
         loop.add_signal_handler(signal.SIGHUP, app.reload, read)
     else:
-        loop.add_signal_handler(signal.SIGHUP, _nothing_to_reload)
+        why = "SIGHUP does nothing: there is no configuration file to read again"
+        loop.add_signal_handler(signal.SIGHUP, log.info, why)
     try:
         await app.start()
         app.raise_descriptors()

@@ -8,7 +8,7 @@ needs is imported only for one.
 import asyncio
 import gc
 import logging
-from collections.abc import Coroutine, Iterable
+from collections.abc import Coroutine
 from contextlib import suppress
 from time import time
 from typing import TYPE_CHECKING, Any, Final
@@ -113,12 +113,8 @@ class Wrapped:
             self._sessions.expire()
 
 
-class NoListener(Exception):
-    """The admin listener cannot have its address."""
-
-
 def run(child: Child, config: StdioConfig, admin: Address | None) -> int:
-    """Stand between the client and the server until the server ends. Returns how it ended. Raises NoListener."""
+    """Stand between the client and the server until the server ends. Returns how it ended. Raises StartError."""
     logs.set_up(config.log)
     gc.set_threshold(300, 1_000_000, 1_000_000)  # as in app.run
     return asyncio.run(_serve(child, config, admin))
@@ -166,24 +162,15 @@ async def _stand_between(child: Child, config: StdioConfig, tracing: "Tracing | 
 async def _show(wrapped: Wrapped, ended: "asyncio.Future[int]", name: str, metrics: "Metrics", address: Address) -> int:
     """Serve, with an admin listener."""
     from gateway.operate import admin, page
-    from gateway.transport.door import Door
-    from gateway.transport.headers import Headers
 
     began_at = time()
     metrics.gauges(wrapped.gauges)
-    door = Door(address, Config(upstreams=()))
-
-    def admit(fields: Iterable[tuple[bytes, bytes]]) -> None:
-        door.check(Headers(fields))
 
     def facts() -> page.Facts:
         server = {"name": KEY.upstream, "url": logs.printable(name), "state": "up", "since": began_at, "why": ""}
         return page.Facts(wrapped.gauges(), [server])
 
-    try:
-        runner = await admin.serve(address, metrics, lambda: True, admit, facts)
-    except OSError as error:
-        raise NoListener(admin.why_not("--admin", address, error)) from None
+    runner = await admin.serve("--admin", address, metrics, lambda: Config(upstreams=()), facts)
     try:
         return await wrapped.run(ended)
     finally:

@@ -7,35 +7,33 @@ Always: an address of its own, so that no path of an upstream's is taken.
 import errno
 import os
 import socket
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 
 from aiohttp import web
 from aiohttp.typedefs import Handler
 from prometheus_client import CONTENT_TYPE_LATEST
 from prometheus_client.exposition import gzip_accepted
 
-from gateway.config import Address
+from gateway.config import Address, Config, StartError
 from gateway.errors import Forbidden
 from gateway.operate import page
 from gateway.operate.metrics import Metrics
+from gateway.transport.door import Door
+from gateway.transport.headers import Headers
 
 
 async def serve(
-    address: Address,
-    metrics: Metrics,
-    is_ready: Callable[[], bool],
-    admit: Callable[[Iterable[tuple[bytes, bytes]]], None],
-    facts: Callable[[], page.Facts],
+    key: str, address: Address, metrics: Metrics, config: Callable[[], Config], facts: Callable[[], page.Facts]
 ) -> web.AppRunner:
-    """Start the listener. `cleanup()` of the returned runner ends it. Raises OSError if the address cannot be taken.
+    """Start the listener. `cleanup()` of the returned runner ends it. Raises StartError, which names the key.
 
-    `admit` raises Forbidden for a request that is not for this door; `facts` is what the page asks for.
+    `config` is the configuration in force, `facts` what the page asks for.
     """
 
     @web.middleware
     async def guarded(request: web.Request, handler: Handler) -> web.StreamResponse:
         try:
-            admit(request.raw_headers)
+            Door(address, config()).check(Headers(request.raw_headers))
         except Forbidden as error:
             return web.Response(text=f"{error}\n", status=403)
         return await handler(request)
@@ -44,7 +42,8 @@ async def serve(
         return web.Response(text="ok\n")
 
     async def readyz(_: web.Request) -> web.Response:
-        return web.Response(text="ready\n") if is_ready() else web.Response(text="draining\n", status=503)
+        is_ready = facts().draining is None
+        return web.Response(text="ready\n") if is_ready else web.Response(text="draining\n", status=503)
 
     async def exposition(request: web.Request) -> web.Response:
         response = web.Response(body=metrics.exposition(), headers={"Content-Type": CONTENT_TYPE_LATEST})
@@ -61,9 +60,9 @@ async def serve(
     await runner.setup()
     try:
         await _site(runner, address).start()
-    except OSError:
+    except OSError as error:
         await runner.cleanup()
-        raise
+        raise StartError(why_not(key, address, error)) from None
     return runner
 
 
@@ -78,9 +77,20 @@ def why_not(key: str, address: Address, error: OSError) -> str:
     return f"cannot listen on {address}: {words}; {key}: {does}"
 
 
+def check_unused(path: str) -> None:
+    """Raise OSError if a process listens on a Unix socket: the loop would replace that socket, used or not."""
+    with socket.socket(socket.AF_UNIX) as probe:
+        try:
+            probe.connect(path)
+        except OSError:
+            return
+    raise OSError(errno.EADDRINUSE, os.strerror(errno.EADDRINUSE))
+
+
 def _site(runner: web.AppRunner, address: Address) -> web.BaseSite:
     """The socket on which the runner will listen. Raises OSError."""
     if address.path:
+        check_unused(address.path)
         return web.UnixSite(runner, address.path)
     if address.host == "::":
         both = socket.create_server(("::", address.port), family=socket.AF_INET6, dualstack_ipv6=True)
