@@ -17,7 +17,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, Final, NoReturn
 
 if TYPE_CHECKING:
     from gateway import config
@@ -49,17 +49,25 @@ examples:
       see what it does, in front of a small server of its own
 """
 
+_VARIABLES: Final = {
+    "config": "TASKGATE_CONFIG",
+    "upstream": "TASKGATE_UPSTREAM",
+    "listen": "TASKGATE_LISTEN",
+    "admin": "TASKGATE_ADMIN",
+}
+
 
 def _arguments() -> argparse.ArgumentParser:
     from importlib.metadata import version  # stdio has no time for it
 
-    from gateway import arguments, config
+    from gateway import config
+    from gateway.arguments import Flags
 
-    parser = arguments.Flags(
+    parser = Flags(
         prog="taskgate",
         usage=_USAGE,
         description="A reverse proxy for MCP servers that stay on revision 2025-11-25: a filtered tasks/list.",
-        epilog=f"{_EXAMPLES}\n{', '.join(arguments.VARIABLES.values())} stand for their flags.\n",
+        epilog=f"{_EXAMPLES}\n{', '.join(_VARIABLES.values())} stand for their flags.\n",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument(
@@ -148,10 +156,15 @@ def _main() -> None:
 
 
 def _fill_in(parser: argparse.ArgumentParser, given: argparse.Namespace) -> None:
-    """Add what the environment says to the flags. Ends the process unless there is one source of the configuration."""
-    from gateway.arguments import from_environment
+    """Add what the environment says to the flags. Ends the process unless there is one source of the configuration.
 
-    named = from_environment(given)
+    A flag overrides its variable; an empty one is none.
+    """
+    named = {name: f"--{name}" for name in _VARIABLES}  # how each was given
+    for name, variable in _VARIABLES.items():
+        if getattr(given, name) is None and (value := os.environ.get(variable)):
+            setattr(given, name, value)
+            named[name] = variable
     if given.config is None and given.upstream is None:
         parser.error("one of --config FILE and --upstream URL is needed")
     if given.config is not None and given.upstream is not None:

@@ -1,20 +1,13 @@
-"""Flags of the command line: what each is near to if it is misspelt, and the variables that stand for some.
+"""Flags of the command line: what each is near to if it is misspelt.
 
-In: arguments, the environment. Out: parsed arguments. Always: a flag overrides its variable; an empty one is none.
+In: arguments. Out: parsed arguments. Always: a flag that does not exist ends the process, before anything is done.
 """
 
 import argparse
-import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, Final
 
-VARIABLES: Final = {
-    "config": "TASKGATE_CONFIG",
-    "upstream": "TASKGATE_UPSTREAM",
-    "listen": "TASKGATE_LISTEN",
-    "admin": "TASKGATE_ADMIN",
-}
 _FLAG: Final = re.compile(r"(?<![\w-])--[a-z][a-z-]*")
 
 
@@ -34,14 +27,3 @@ class Flags(argparse.ArgumentParser):
                 near = difflib.get_close_matches(flag, known, 1)
                 self.error(f"unknown flag {flag}" + (f": did you mean {near[0]}?" if near else "; --help lists them"))
         return super().parse_known_args(args, namespace)
-
-
-def from_environment(given: argparse.Namespace, environment: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """Fill in the flags that were not given from their variables. Returns how each of them was given, by its name."""
-    names = {}
-    for name, variable in VARIABLES.items():
-        names[name] = f"--{name}"
-        if getattr(given, name) is None and (value := environment.get(variable)):
-            setattr(given, name, value)
-            names[name] = variable
-    return names

@@ -10,5 +10,5 @@ place    a command behind a bridge; a gateway in front of any server
 facts    what lists and costs say, and the verdict
 probe    `try`: what is asked, in which order
 listing  `tasks`: the list, once or again and again
-text     tables and lines for a terminal
+text     tasks as a table for a terminal
 """

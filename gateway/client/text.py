@@ -1,6 +1,6 @@
-"""Text for a terminal of 80 columns: tasks as a table, costs as another. What a server sent is printed as text.
+"""Text for a terminal of 80 columns: tasks as a table. What a server sent is printed as text.
 
-In: tasks as JSON objects, figures. Out: lines. Always: a control character is shown escaped, whoever sent it.
+In: tasks as JSON objects. Out: lines. Always: a control character is shown escaped, whoever sent it.
 """
 
 from collections.abc import Iterator, Mapping
@@ -11,8 +11,6 @@ from gateway.operate.logs import printable
 TaskFields: TypeAlias = dict[str, Any]
 
 _TASK: Final = "  {:<{id}} {:<14} {:<11}  {:<11}  {}"
-_COST: Final = "  {:<45} {:>8} {:>8} {:>11}"
-_SENT: Final = ("", "you send", "you get", "server gets")
 ID_CHARS: Final = 8  # of an id, where that tells the tasks apart
 
 
@@ -31,11 +29,3 @@ def table(tasks: list[TaskFields], whole_ids: bool = False, marks: Mapping[str, 
 def _cell(task: Mapping[str, Any], name: str) -> str:
     value = task.get(name)
     return "" if value is None else printable(str(value))
-
-
-def cost(way: str, requests: int, received_bytes: int, asked: int) -> str:
-    """A way to a list, as a line under `COSTS`: what the client sends, what it gets, what the server gets."""
-    return _COST.format(way, f"{requests:,}", f"{received_bytes:,}", f"{asked:,}")
-
-
-COSTS: Final = f"{_COST.format('', 'requests', 'bytes', 'requests')}\n{_COST.format(*_SENT)}"

@@ -235,17 +235,13 @@ def _why(error: Exception) -> str:
 
 def _parts(kind: Any) -> tuple[Any, Callable[[object], object] | None, bool, bool]:
     """The parts of a field's type: plain type, reader, whether null is allowed, whether a list needs an item."""
-    nullable = least = False
-    arguments = get_args(kind)
-    if NoneType in arguments:
-        nullable = True
-        [kind] = [each for each in arguments if each is not NoneType]
-    if get_origin(kind) is Annotated:
-        kind, noted = get_args(kind)[:2]
-        if callable(noted):
-            return kind, noted, nullable, False
-        least = True
-    return kind, None, nullable, least
+    nullable = NoneType in get_args(kind)
+    if nullable:
+        [kind] = [each for each in get_args(kind) if each is not NoneType]
+    if get_origin(kind) is not Annotated:
+        return kind, None, nullable, False
+    kind, noted = get_args(kind)[:2]
+    return (kind, noted, nullable, False) if callable(noted) else (kind, None, nullable, True)
 
 
 def _plain(text: str) -> object:

@@ -24,6 +24,7 @@ CHANGE_EVERY_S: Final = 2.0
 PORTS: Final = (8080, 9090)  # of the gateway and its admin listener, if they are free
 
 _DAY_MS: Final = 86_400_000
+_COST: Final = "  {:<45} {:>8} {:>8} {:>11}"
 
 
 class Cost(NamedTuple):
@@ -36,7 +37,7 @@ class Cost(NamedTuple):
 
     def row(self, way: str) -> str:
         """A line of the table. `way` says how the answer was found."""
-        return text.cost(way, self.requests, self.received_bytes, self.server_requests)
+        return _COST.format(way, *(f"{count:,}" for count in self[1:]))
 
 
 class Comparison:
@@ -110,7 +111,8 @@ async def show(session: Comparison, legacy: LegacyServer, max_age_s: float) -> b
     for line in text.table(first.tasks):
         print(line)
     print("\nWhat it costs to know:\n")
-    print(text.COSTS)
+    print(_COST.format("", "requests", "bytes", "requests"))
+    print(_COST.format("", "you send", "you get", "server gets"))
     print(by_hand.row("by hand: list all pages and filter, each time"))
     print(first.row("with taskgate: the first time"))
     print(second.row(f"with taskgate: again within {max_age_s:g} s"))

@@ -117,11 +117,7 @@ class Journal:
     ) -> dict[str, object]:
         """Count a request, and show it on the page. Returns why it failed; empty if it did not."""
         metrics = self._metrics
-        metrics.request(upstream, kind, method, status, seconds)
-        if error is not None:
-            metrics.failure(upstream, error.kind)
-        if code is not None:
-            metrics.rpc_error(upstream, code)
+        metrics.request(upstream, kind, method, status, seconds, None if error is None else error.kind, code)
         told = why(error, code, status)
         if told or metrics.recent.is_watched:
             metrics.recent.request(

@@ -10,7 +10,6 @@ import logging
 import re
 import sys
 from array import array
-from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import Final
 
@@ -39,9 +38,12 @@ def _time(record: logging.LogRecord) -> str:
     return datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")
 
 
-def _fields(record: logging.LogRecord) -> Iterator[tuple[str, object]]:
-    """The fields that a record got as `extra`."""
-    return ((name, value) for name, value in vars(record).items() if name not in _STANDARD)
+def _fields(record: logging.LogRecord) -> dict[str, object]:
+    """What a record got as `extra`, and its exception."""
+    found = {name: value for name, value in vars(record).items() if name not in _STANDARD}
+    if record.exc_info:
+        found["exception"] = logging.Formatter().formatException(record.exc_info)
+    return found
 
 
 class JsonLines(logging.Formatter):
@@ -53,10 +55,8 @@ class JsonLines(logging.Formatter):
             "level": record.levelname.lower(),
             "logger": record.name,
             "message": record.getMessage(),
-            **dict(_fields(record)),
+            **_fields(record),
         }
-        if record.exc_info:
-            line["exception"] = self.formatException(record.exc_info)
         return printable(_json(line))
 
 
@@ -65,9 +65,7 @@ class TextLines(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         words = [_time(record), f"{record.levelname.lower():<7}", record.getMessage()]
-        words += [f"{name}={_plain(value)}" for name, value in _fields(record)]
-        if record.exc_info:
-            words.append(f"exception={_plain(self.formatException(record.exc_info))}")
+        words += [f"{name}={_plain(value)}" for name, value in _fields(record).items()]
         return printable(" ".join(words))
 
 

@@ -135,13 +135,22 @@ class Metrics:
             for kind in kinds:
                 self._failures.setdefault((name, kind), 0)
 
-    def request(self, upstream: str, kind: str, method: str, status: int, seconds: float) -> None:
-        """A client's request has ended; `kind` is relayed, answered or refused."""
+    def request(
+        self, upstream: str, kind: str, method: str, status: int, seconds: float, failure: str | None, code: int | None
+    ) -> None:
+        """A client's request has ended; `kind` is relayed, answered or refused.
+
+        It got an error of the gateway's if there is a `failure`, the error's class; one of JSON-RPC if there is a code.
+        """
         method = method if method in _METHODS else "other"  # as `named` has it, without the cost of a call
         self._requests[upstream, kind, method, status] += 1
         durations = self._durations[upstream, kind, method]
         durations.seconds += seconds
         durations.counts[bisect_left(SECONDS, seconds)] += 1
+        if failure is not None:
+            self._failures[upstream, failure] += 1
+        if code is not None:
+            self._rpc_errors[upstream, coded(code)] += 1
 
     def upstream_request(self, upstream: str, method: str) -> None:
         """A request goes out; `method` is its JSON-RPC method, or its HTTP method if it carries no message."""
@@ -187,14 +196,6 @@ class Metrics:
         """A request of a refresh goes out; it is under way while the context lasts."""
         self.upstream_request(upstream, method)
         return _UNTRACED
-
-    def failure(self, upstream: str, kind: str) -> None:
-        """A request got an error of the gateway's; `kind` is the error's class."""
-        self._failures[upstream, kind] += 1
-
-    def rpc_error(self, upstream: str, code: int) -> None:
-        """A client got a JSON-RPC error."""
-        self._rpc_errors[upstream, coded(code)] += 1
 
     def connection_refused(self, why: str) -> None:
         """Connections of clients are not served: `connections_max` is reached, or no file descriptors are left."""

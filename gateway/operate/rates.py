@@ -4,7 +4,7 @@ In: the counts since the start, once in `SLOT_S`. Out: what they grew by in the 
 Always: requests cost nothing here, because the counts are kept anyway; 61 samples, which share what has not changed.
 """
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Mapping
 from itertools import pairwise
 from time import monotonic
@@ -55,37 +55,33 @@ class Rates:
         """
         now = self._read()
         before = [self._samples[-min(slots + 1, len(self._samples))] for slots in _SLOTS]
-        seconds = [max(now.at - one.at, 1.0) for one in before]
 
-        def window(requests: list[int], faults: list[int]) -> dict[str, Any]:
-            return {
-                "rate": [n / s for n, s in zip(requests, seconds, strict=True)],
-                "failing": [min(f / n, 1.0) if n else None for f, n in zip(faults, requests, strict=True)],
-            }
+        def window(*names: str) -> dict[str, Any]:
+            rate, failing = [], []
+            for one in before:
+                requests = sum(now.requests[name] - one.requests.get(name, 0) for name in names)
+                faults = sum(now.faults[name] - one.faults.get(name, 0) for name in names)
+                rate.append(requests / max(now.at - one.at, 1.0))
+                failing.append(min(faults / requests, 1.0) if requests else None)
+            return {"rate": rate, "failing": failing}
 
-        every = window(
-            [sum(now.requests.values()) - sum(one.requests.values()) for one in before],
-            [sum(now.faults.values()) - sum(one.faults.values()) for one in before],
-        )
         each = {
             name: {
-                **window(
-                    [n - one.requests.get(name, 0) for one in before],
-                    [now.faults.get(name, 0) - one.faults.get(name, 0) for one in before],
-                ),
+                **window(name),
                 "p95": [_p95(one.answers.get(name), now.answers.get(name)) for one in before],
                 "curve": self._curves.get(name),
             }
-            for name, n in now.requests.items()
+            for name in now.requests
         }
-        return every, each, {r: [n - one.reasons.get(r, 0) for one in before] for r, n in now.reasons.items()}
+        reasons = {r: [n - one.reasons.get(r, 0) for one in before] for r, n in now.reasons.items()}
+        return window(*now.requests), each, reasons
 
     def _read(self) -> _Sample:
         reasons = {reason: failures.count for reason, failures in self._metrics.recent.reasons.items()}
-        faults: dict[str, int] = {}
+        faults: Counter[str] = Counter()
         for reason, count in reasons.items():
             if reason.is_fault:
-                faults[reason.upstream] = faults.get(reason.upstream, 0) + count
+                faults[reason.upstream] += count
         requests, answers = self._metrics.traffic()
         return _Sample(self._clock(), requests, faults, answers, reasons)
 

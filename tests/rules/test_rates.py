@@ -34,7 +34,7 @@ def test_a_window_has_what_ended_in_it(history: list[tuple[int, str, str, float]
         while pending and pending[0][0] == second:
             _, name, what, seconds = pending.pop(0)
             reason = None if what == "well" else Reason(name, what, what == "fault")
-            metrics.request(name, "relayed", "ping", 200, seconds)
+            metrics.request(name, "relayed", "ping", 200, seconds, None, None)
             metrics.responses(name)(seconds)
             if reason is not None:
                 metrics.recent.request(reason, why="")
@@ -69,7 +69,7 @@ def test_a_curve_has_a_count_for_each_slot_of_five_minutes() -> None:
     rates = Rates(metrics, lambda: 0.0)
     for slot in range(100):
         for _ in range(slot):
-            metrics.request("a", "relayed", "ping", 200, 0.1)
+            metrics.request("a", "relayed", "ping", 200, 0.1, None, None)
         rates.sample()
     _, each, _ = rates.show()
     assert each["a"]["curve"] == {"requests": list(range(40, 100)), "faults": [0] * 60}
