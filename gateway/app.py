@@ -201,7 +201,7 @@ class App:
         self._listener.heads = self._proxy.heads
         self._listener.limits = config.limits
         self._listener.connections_max = config.limits.connections_max
-        self._buffers.bytes_max = config.limits.held_bytes_max
+        self._buffers.resize(config.limits.held_bytes_max)
         if self._raises_descriptors:
             self.raise_descriptors()
         self._pools.probe()

@@ -37,7 +37,7 @@ from gateway.transport.door import Door
 from gateway.transport.exchange import ClientGone, Exchange
 from gateway.transport.headers import EVENT_STREAM, Headers
 from gateway.transport.pool import Pool
-from gateway.transport.relay import JSON, Request, relay
+from gateway.transport.relay import JSON, relay
 from gateway.transport.remembered import Heads
 from gateway.transport.reply import HttpReply
 from gateway.transport.response import authenticates_connection
@@ -93,7 +93,7 @@ class Proxy:
             caller = self._admit(exchange)
             caller.pool.clients += 1
             exchange.comments_s = caller.upstream.keepalive_comments
-            message, whole = await self._read(exchange, caller.session_id)
+            message = await self._read(exchange, caller.session_id)
             if self._guards is not None:
                 self._guard(self._guards, exchange, caller, message)
             is_cancelled = False
@@ -112,7 +112,7 @@ class Proxy:
                     exchange.error_code = await self._answerer.answer(reply, caller, message, position)
             else:
                 kind, message = "relayed", self._kept(exchange, caller, message)
-                await self._relay(exchange, caller, message, whole)
+                await self._relay(exchange, caller, message)
         except ClientGone:
             raise
         except Exception as error:
@@ -139,23 +139,24 @@ class Proxy:
             head.raw = b""
         return way.caller if self._guards is None else way.caller.again()  # guards note the request's price in it
 
-    async def _read(self, exchange: Exchange, session_id: bytes) -> tuple[Message | None, bool]:
-        """The message of a request, None if it is not read or is none; and whether the whole body has come.
+    async def _read(self, exchange: Exchange, session_id: bytes) -> Message | None:
+        """The message of a request; None if it is not read, or is none. Raises Overloaded.
 
         In a session the id of a request is noted: a cancel may mean it.
         """
-        exchange.check_head()
+        if exchange.account is not None:  # the head is large
+            exchange.account.check(exchange.kept_bytes)
         bytes_max = self._limits.inspected_body_bytes_max
         message: Message | None = None
         if exchange.way.may_carry and exchange.head.body_bytes <= bytes_max:
-            whole = await exchange.read_body(bytes_max)
-            message = jsonrpc.parse(exchange.taken) if whole else None
+            if await exchange.read_body(bytes_max):
+                message = jsonrpc.parse(exchange.taken)
         else:
-            exchange.taken, whole = exchange.body.take(), exchange.body.is_whole
+            exchange.taken = exchange.body.take()
         if session_id and exchange.method == b"POST" and (message is None or message.is_request):
             request_id = None if message is None else jsonrpc.id_of(message.id)
             self._sessions.request_ids.note(session_id, request_id)
-        return message, whole
+        return message
 
     def _position(self, message: Message, caller: HttpCaller, exchange: Exchange) -> Position | BadQuery | None:
         """The page that a filtered `tasks/list` asks for, or what is wrong; None if the message is relayed."""
@@ -186,18 +187,16 @@ class Proxy:
         exchange.kept_bytes += size_bytes if size_bytes > SMALL_BYTES_MAX else 0
         return kept
 
-    async def _relay(self, exchange: Exchange, caller: HttpCaller, message: Message | None, whole: bool) -> None:
+    async def _relay(self, exchange: Exchange, caller: HttpCaller, message: Message | None) -> None:
         method = message.method if message is not None and message.method is not None else exchange.method.decode()
         watch = watch_of(exchange, caller, message, self._sessions)
-        # No name for the body or the head: they are not to stay for as long as the answer comes.
-        up_bytes = exchange.up_bytes
-        request = Request(exchange.method, exchange.way.up(up_bytes), up_bytes, exchange.take(), whole)
-        if request.chunked:
-            request.refused_trailers = caller.identity_headers
+        if exchange.up_bytes < 0:
+            exchange.refused_trailers = caller.identity_headers
         exchange.waits_for_news = exchange.method == b"GET" or method == "tasks/result"
         self._metrics.upstream_request(caller.upstream.name, method)
         timeout_s = None if exchange.waits_for_news else caller.upstream.response_timeout
-        await relay(exchange, request, caller.pool, timeout_s, watch, self._limits)
+        # No name for the head: it is not to stay for as long as the answer comes.
+        await relay(exchange, exchange.way.up(exchange.up_bytes), caller.pool, timeout_s, watch, self._limits)
 
     def _fail(
         self, exchange: Exchange, error: GatewayError, caller: HttpCaller | None, message: Message | None

@@ -80,6 +80,11 @@ class Body:
         """Whether all of it has come, and nothing of it was dropped."""
         return self.state is _WHOLE
 
+    @property
+    def is_read(self) -> bool:
+        """Whether all of it has come, and was taken."""
+        return self.state is _WHOLE and not self._pieces
+
     def feed(self, data: bytes) -> None:
         """Take in what arrived."""
         self.began = True

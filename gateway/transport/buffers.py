@@ -19,83 +19,81 @@ SMALL_BYTES_MAX: Final = 64 * 1024
 _UNLIMITED: Final = float("inf")
 
 
-class Buffers:
-    """The count for one gateway. `bytes_max` may change while it runs; `turns` divides the reading."""
+class Room:
+    """A count with a limit. Who waits for room in it gets that in the order of coming; none is free meanwhile."""
 
-    def __init__(self, bytes_max: int) -> None:
-        self._bytes_max = bytes_max
-        self.held_bytes = 0
-        self._waiters: deque[tuple[int, asyncio.Future[None]]] = deque()
-        self.turns = Turns()
-
-    @property
-    def bytes_max(self) -> int:
-        return self._bytes_max
-
-    @bytes_max.setter
-    def bytes_max(self, bytes_max: int) -> None:
-        self._bytes_max = bytes_max
-        self.change(0)
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+        self.taken = 0
+        self._waiting: deque[tuple[int, asyncio.Future[None]]] = deque()
 
     @property
     def is_full(self) -> bool:
         """Whether the limit is reached."""
-        return self.held_bytes >= self._bytes_max
+        return self.taken >= self.limit
+
+    def resize(self, limit: int) -> None:
+        """Change the limit."""
+        self.limit = limit
+        self.change(0)
+
+    def change(self, by: int) -> None:
+        """Take `by` more, whatever the limit; give back, if it is negative."""
+        self.taken += by
+        if by <= 0:
+            self._admit()
+
+    def _admit(self) -> None:
+        """Give room to those who wait, in their order, while there is some."""
+        while self._waiting:
+            size, room = self._waiting[0]
+            if not room.done():
+                if self.taken + size > self.limit:
+                    break
+                self.taken += size
+                room.set_result(None)
+            self._waiting.popleft()
+
+    async def reserve(self, size: int, timeout_s: float | None = None) -> None:
+        """Wait for room, and take it. Raises TimeoutError if it does not come free within `timeout_s`."""
+        if not self._waiting and self.taken + size <= self.limit:
+            self.change(size)
+            return
+        room = asyncio.get_running_loop().create_future()
+        self._waiting.append((size, room))
+        try:
+            async with asyncio.timeout(timeout_s):
+                await room
+        except BaseException:
+            came = room.done() and not room.cancelled()  # room came just as the wait ended
+            room.cancel()
+            self.change(-size if came else 0)  # the next in line may have room now
+            raise
+
+
+class Buffers(Room):
+    """The count for one gateway, in bytes. `turns` divides the reading."""
+
+    def __init__(self, bytes_max: int) -> None:
+        super().__init__(bytes_max)
+        self.turns = Turns()
 
     def gauges(self) -> dict[str, tuple[str, float]]:
         """What is held now, and its limit: name of the metric to (help, value)."""
         return {
-            "held_bytes": ("Bytes held for clients and upstreams.", self.held_bytes),
-            "held_bytes_max": ("Limit of held_bytes.", self._bytes_max),
+            "held_bytes": ("Bytes held for clients and upstreams.", self.taken),
+            "held_bytes_max": ("Limit of held_bytes.", self.limit),
         }
 
-    def change(self, by_bytes: int) -> None:
-        """Count `by_bytes` more; less, if it is negative."""
-        self.held_bytes += by_bytes
-        if by_bytes <= 0:
+    def change(self, by: int) -> None:
+        self.taken += by
+        if by <= 0:
             self._admit()
         self.turns.limit(self.is_full)
 
-    def _admit(self) -> None:
-        """Give room to waiting holders, in their order, while there is some."""
-        while self._waiters:
-            size, room = self._waiters[0]
-            if not room.done():
-                if self.held_bytes + size > self._bytes_max:
-                    break
-                self.held_bytes += size
-                room.set_result(None)
-            self._waiters.popleft()
-
-    async def reserve(self, size_bytes: int, timeout_s: float) -> None:
-        """Wait for room, and take it. Raises Overloaded if it does not come free within `timeout_s`."""
-        if not self._waiters and self.held_bytes + size_bytes <= self._bytes_max:
-            self.change(size_bytes)
-            return
-        room = asyncio.get_running_loop().create_future()
-        self._waiters.append((size_bytes, room))
-        try:
-            async with asyncio.timeout(timeout_s):
-                await room
-        except BaseException as error:
-            came = room.done() and not room.cancelled()  # room came just as the wait ended
-            room.cancel()
-            self.change(-size_bytes if came else 0)  # the next in line may have room now
-            if isinstance(error, TimeoutError):
-                raise self._overloaded() from None
-            raise
-
-    def has_room(self, size_bytes: int) -> bool:
-        """Whether a holder that does not wait may hold `size_bytes` in all."""
-        return size_bytes <= SMALL_BYTES_MAX or not self.is_full
-
-    def check(self, size_bytes: int) -> None:
-        """Raises Overloaded if a holder that does not wait may not hold `size_bytes`."""
-        if not self.has_room(size_bytes):
-            raise self._overloaded()
-
-    def _overloaded(self) -> Overloaded:
-        return Overloaded(f"{self.held_bytes} bytes are held; limits.held_bytes_max is {self.bytes_max}")
+    def overloaded(self) -> Overloaded:
+        """The error for a holder that finds no room."""
+        return Overloaded(f"{self.taken} bytes are held; limits.held_bytes_max is {self.limit}")
 
 
 class Account:
@@ -115,12 +113,15 @@ class Account:
     async def reserve(self, size_bytes: int, timeout_s: float) -> None:
         """Hold `size_bytes` in all, once there is room. Raises Overloaded."""
         if size_bytes > self.held_bytes:
-            await self._buffers.reserve(size_bytes - self.held_bytes, timeout_s)
+            try:
+                await self._buffers.reserve(size_bytes - self.held_bytes, timeout_s)
+            except TimeoutError:
+                raise self._buffers.overloaded() from None
             self.held_bytes = size_bytes
 
     def has_room(self, size_bytes: int) -> bool:
         """Whether a holder that does not wait may hold `size_bytes` in all."""
-        return self._buffers.has_room(size_bytes)
+        return size_bytes <= SMALL_BYTES_MAX or not self._buffers.is_full
 
     @property
     def room_bytes(self) -> float:
@@ -129,7 +130,8 @@ class Account:
 
     def check(self, size_bytes: int) -> None:
         """Raises Overloaded if a holder that does not wait may not hold `size_bytes` in all."""
-        self._buffers.check(size_bytes)
+        if not self.has_room(size_bytes):
+            raise self._buffers.overloaded()
 
     def hold(self, size_bytes: int) -> None:
         """Hold `size_bytes` in all, at once. Raises Overloaded."""

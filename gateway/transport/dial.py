@@ -8,11 +8,11 @@ connections: each takes it 0.1 ms, and 500 clients may come at once.
 import asyncio
 import ipaddress
 import socket
-from collections import deque
 from collections.abc import Callable
 from typing import Final, TypeVar
 
 from gateway.config import Upstream, bracketed
+from gateway.transport.buffers import Room
 from gateway.transport.certificates import upstream_context
 
 _BEGUN_AT_ONCE: Final = 20
@@ -29,8 +29,7 @@ class Dialer:
         self.where = config.socket or f"{bracketed(self._host)}:{self._port}"
         self._timeout_s = config.connect_timeout
         self._loop = loop
-        self._begun = 0  # connections, in this turn of the loop
-        self._waiting: deque[asyncio.Future[None]] = deque()  # for a later turn; the first to come is the first
+        self._begun = Room(_BEGUN_AT_ONCE)  # connections, in this turn of the loop
         self._tls = upstream_context(config)
         self._server_name = (config.tls.server_name or self._host) if self._tls is not None else None
 
@@ -54,23 +53,13 @@ class Dialer:
 
     async def _turn(self) -> None:
         """Wait for a turn of the loop that has begun few connections."""
-        if not self._begun:
+        if not self._begun.taken:
             self._loop.call_soon(self._next_turn)
-        if self._begun < _BEGUN_AT_ONCE:
-            self._begun += 1
-            return
-        begins = self._loop.create_future()
-        self._waiting.append(begins)
-        await begins
+        await self._begun.reserve(1)
 
     def _next_turn(self) -> None:
-        self._begun = 0
-        while self._waiting and self._begun < _BEGUN_AT_ONCE:
-            begins = self._waiting.popleft()
-            if not begins.done():
-                begins.set_result(None)
-                self._begun += 1
-        if self._begun:
+        self._begun.change(-self._begun.taken)
+        if self._begun.taken:  # by those that waited
             self._loop.call_soon(self._next_turn)
 
     async def _connect_to(self, host: str, protocol: Callable[[], _Protocol]) -> _Protocol:

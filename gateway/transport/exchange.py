@@ -10,7 +10,7 @@ response without an `end` cuts the client's connection (DESIGN 3.5).
     end      the response is whole
 """
 
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from typing import Any, Final
 
 from gateway.mcp import jsonrpc
@@ -35,8 +35,9 @@ class Exchange:
 
     __slots__ = (
         "_comments", "_framing", "_unwritten", "account", "authenticates", "body", "comments_s", "connection",
-        "continued", "error_code", "finished", "head", "keep_alive", "kept_bytes", "method", "minor", "started",
-        "status", "streams", "taken", "target", "task_id", "traceparent", "up_bytes", "waits_for_news", "way",
+        "continued", "error_code", "finished", "head", "keep_alive", "kept_bytes", "method", "minor",
+        "refused_trailers", "started", "status", "streams", "taken", "target", "task_id", "traceparent", "up_bytes",
+        "waits_for_news", "way",
     )  # fmt: skip
 
     def __init__(self, connection: ClientWire, head: http1.Head) -> None:
@@ -50,6 +51,7 @@ class Exchange:
         self.account: Account | None = None  # of a large head, and of a large body that is read to be inspected
         self.taken = b""  # what was read of the body before it goes up
         self.up_bytes = head.body_bytes  # the length that goes up; below 0 for a body in chunks
+        self.refused_trailers: Container[bytes] = ()  # names in lower case, besides those that never go up
         self.kept_bytes = head.held_bytes  # of head and body, until the exchange ends, if they are many
         if self.kept_bytes:
             self.account = Account(connection.buffers)
@@ -141,10 +143,6 @@ class Exchange:
             self._comments.end()
             self._comments = None
 
-    async def drain(self) -> None:
-        """Wait until the client has taken enough of what was written."""
-        await self.connection.drain()
-
     def end(self, trailers: Headers = NO_TRAILERS) -> None:
         """Write the rest of the response, which is then whole."""
         self._end_comments()
@@ -172,11 +170,6 @@ class Exchange:
             self.connection.write(_head(status, reason, headers))
 
     # ---- the request ----
-
-    def check_head(self) -> None:
-        """Raises Overloaded if there is no room for the request's head."""
-        if self.account is not None:
-            self.account.check(self.kept_bytes)
 
     async def read_body(self, bytes_max: int) -> bool:
         """Read the body into `taken`. False if it is larger than `bytes_max`: then `taken` is its beginning.

@@ -8,7 +8,6 @@ connections serves one exchange.
 
 import asyncio
 import logging
-from collections import deque
 from collections.abc import Callable
 from time import perf_counter, time
 from types import TracebackType
@@ -16,7 +15,7 @@ from typing import Final, Self
 
 from gateway.config import Limits, Upstream
 from gateway.errors import Overloaded, UpstreamBroken, UpstreamTimeout, UpstreamUnreachable
-from gateway.transport.buffers import Buffers
+from gateway.transport.buffers import Buffers, Room
 from gateway.transport.cors import Cors
 from gateway.transport.dial import Dialer
 from gateway.transport.exchange import Exchange
@@ -52,13 +51,18 @@ class Call:
         self._began_at = 0.0
 
     async def __aenter__(self) -> Self:
-        pool = self._pool
-        if not pool.standing.places.take():
-            await pool.standing.places.wait(pool.config.connect_timeout)
+        places = self._pool.standing.places
+        if places.is_full:
+            try:
+                await places.reserve(1, self._pool.config.connect_timeout)
+            except TimeoutError:
+                raise Overloaded(f"{places.limit} requests to the upstream are under way") from None
+        else:
+            places.change(1)
         try:
             await self._connect(fresh=False)
         except BaseException:
-            pool.standing.places.leave()
+            places.change(-1)
             raise
         return self
 
@@ -129,7 +133,7 @@ class Call:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         pool, client, connection = self._pool, self._client, self._connection
-        pool.standing.places.leave()
+        pool.standing.places.change(-1)
         if connection is not None:
             self._connection = None
             pool.active.discard(connection)
@@ -146,67 +150,13 @@ def _ignore(seconds: float) -> None:
     """For a pool whose times nobody counts."""
 
 
-class _Places:
-    """The places for requests at one upstream. A request that finds none free waits; the first to come is the first.
-
-    None is free as long as one waits: a place that is left goes to the first in line.
-    """
-
-    def __init__(self) -> None:
-        self.count = 0
-        self._taken = 0
-        self._waiting: deque[asyncio.Future[None]] = deque()
-
-    def take(self) -> bool:
-        """Take a place, if one is free."""
-        if self.is_full:
-            return False
-        self._taken += 1
-        return True
-
-    @property
-    def is_full(self) -> bool:
-        """Whether none is free."""
-        return self._taken >= self.count
-
-    async def wait(self, timeout_s: float) -> None:
-        """Wait for a place. Raises Overloaded if none comes free in time."""
-        place: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._waiting.append(place)
-        try:
-            async with asyncio.timeout(timeout_s):
-                await place
-        except BaseException as error:
-            if place.done() and not place.cancelled():
-                self.leave()  # it came just as the wait ended
-            elif place in self._waiting:  # `leave` may have passed over it already
-                self._waiting.remove(place)
-            if isinstance(error, TimeoutError):
-                raise Overloaded(f"{self.count} requests to the upstream are under way") from None
-            raise
-
-    def leave(self) -> None:
-        """Give a place back."""
-        self._taken -= 1
-        self.resize(self.count)
-
-    def resize(self, count: int) -> None:
-        """From now on there are so many. Those in line get what is free."""
-        self.count = count
-        while self._waiting and not self.is_full:
-            place = self._waiting.popleft()
-            if not place.done():
-                place.set_result(None)
-                self._taken += 1
-
-
 class Standing:
     """What the gateway knows of an upstream and counts there. It outlives a reload, unless the upstream is another."""
 
     def __init__(self, name: str) -> None:
         self.state = UpstreamHealth(name, time)
         self.distrusted_until = 0.0
-        self.places = _Places()
+        self.places = Room(0)  # for requests at one time: `requests_max` of them
         self.cors = Cors()
 
 

@@ -1,14 +1,14 @@
 """The byte pump: a request goes up and its response comes down, unchanged, while a `Watch` may inspect the messages.
 
-In: an `Exchange`, the request's head and the part of its body that was read already. Out: the upstream's response,
-written to the client as it arrives. Always: bytes, order, case and framing are the sender's (DESIGN 3.2); a body that
-broke off is never ended as if it were whole (DESIGN 3.5); a watch sees every message before the client can act on it,
-and only a watch that edits delays anything.
+In: an `Exchange`, with the part of its body that was read already, and the head that goes up. Out: the upstream's
+response, written to the client as it arrives. Always: bytes, order, case and framing are the sender's (DESIGN 3.2); a
+body that broke off is never ended as if it were whole (DESIGN 3.5); a watch sees every message before the client can
+act on it, and only a watch that edits delays anything.
 """
 
 import asyncio
 import logging
-from collections.abc import Callable, Container
+from collections.abc import Callable
 from typing import Any, Final
 
 from gateway.config import Limits
@@ -29,93 +29,72 @@ SAFE_METHODS: Final = frozenset({b"GET", b"HEAD", b"OPTIONS", b"TRACE"})
 JSON: Final = b"application/json"
 
 
-class Request:
-    """A request as it goes up: its head, and the part of its body that was read already."""
-
-    __slots__ = ("body", "body_bytes", "chunked", "head", "method", "refused_trailers", "whole")
-
-    def __init__(
-        self,
-        method: bytes,
-        head: bytes,
-        body_bytes: int,
-        body: bytes,
-        whole: bool,
-        refused_trailers: Container[bytes] = (),
-    ) -> None:
-        self.method = method
-        self.head = head
-        self.body_bytes = body_bytes  # as `Content-Length` says; below 0 for a body in chunks
-        self.chunked = body_bytes < 0
-        self.body = body
-        self.whole = whole
-        self.refused_trailers = refused_trailers  # names in lower case, besides those that never pass
-
-    def check_length(self, sent_bytes: int) -> None:
-        """Raise GatewayError if the body's size is not what the head says.
-
-        That would be a fault of the gateway: a server would take the missing bytes from the next client's request.
-        """
-        if not self.chunked and sent_bytes != self.body_bytes:
-            log.error("a body differs from its length", extra={"bytes": sent_bytes, "content_length": self.body_bytes})
-            raise GatewayError(f"the body has {sent_bytes} bytes, its Content-Length says {self.body_bytes}")
-
-
 def request_head(method: bytes, target: bytes, headers: Headers) -> bytes:
     """The request line and header fields as bytes."""
     return b"%b %b HTTP/1.1\r\n%b\r\n" % (method, target, headers.block())
 
 
 async def relay(
-    exchange: Exchange, request: Request, pool: Pool, timeout_s: float | None, watch: Watch, limits: Limits
+    exchange: Exchange, head: bytes, pool: Pool, timeout_s: float | None, watch: Watch, limits: Limits
 ) -> None:
-    """Pass `request` on and its response back.
+    """Pass the request of an exchange on, behind `head`, and its response back.
 
     Raises GatewayError if the upstream fails. If a part of the response was written by then, the exchange stays
     unfinished, which cuts the client's connection.
     """
-    async with pool.call(request.method, exchange) as call:
-        if request.whole:
-            request.check_length(len(request.body))
-            again = request.method in SAFE_METHODS
-            response = await call.send_all(*_whole(request, exchange), timeout_s, again)
-            request.body = request.head = b""
+    async with pool.call(exchange.method, exchange) as call:
+        if exchange.body.is_read:
+            again = exchange.method in SAFE_METHODS
+            response = await call.send_all(*_whole(exchange, head), timeout_s, again)
+            head = b""
             exchange.release()
             await _respond(exchange, response, watch, limits)
         else:
-            await _pass_while_sending(exchange, request, call, timeout_s, watch, limits)
+            await _pass_while_sending(exchange, head, call, timeout_s, watch, limits)
 
 
-def _whole(request: Request, exchange: Exchange) -> tuple[bytes, bytes]:
+def _whole(exchange: Exchange, head: bytes) -> tuple[bytes, bytes]:
     """The bytes of a request, in two parts if joining them would copy much."""
-    if request.chunked:
-        last = last_chunk(exchange.body.trailers, request.refused_trailers)
-        return request.head + chunk(request.body) + last, b""
-    if len(request.body) > SMALL_BYTES_MAX:
-        return request.head, request.body
-    return request.head + request.body, b""
+    body = exchange.take()
+    if exchange.up_bytes < 0:
+        return head + chunk(body) + last_chunk(exchange.body.trailers, exchange.refused_trailers), b""
+    _check_length(exchange, len(body))
+    if len(body) > SMALL_BYTES_MAX:
+        return head, body
+    return head + body, b""
+
+
+def _check_length(exchange: Exchange, sent_bytes: int) -> None:
+    """Raise GatewayError if the body's size is not what the head says.
+
+    That would be a fault of the gateway: a server would take the missing bytes from the next client's request.
+    """
+    if sent_bytes != exchange.up_bytes:
+        log.error("a body differs from its length", extra={"bytes": sent_bytes, "content_length": exchange.up_bytes})
+        raise GatewayError(f"the body has {sent_bytes} bytes, its Content-Length says {exchange.up_bytes}")
 
 
 async def _pass_while_sending(
-    exchange: Exchange, request: Request, call: Call, timeout_s: float | None, watch: Watch, limits: Limits
+    exchange: Exchange, head: bytes, call: Call, timeout_s: float | None, watch: Watch, limits: Limits
 ) -> None:
     """Send a body as it comes from the client; the response may begin, and even end, before the body has ended."""
-    sending = asyncio.ensure_future(_send(exchange, request, call))
-    head = asyncio.ensure_future(call.head(None))
-    tasks: list[asyncio.Future[Any]] = [sending, head]
+    sending = asyncio.ensure_future(_send(exchange, head, call))
+    head = b""
+    answered = asyncio.ensure_future(call.head(None))
+    tasks: list[asyncio.Future[Any]] = [sending, answered]
     try:
         first: float | None = timeout_s if exchange.waits and timeout_s else None
-        await asyncio.wait({sending, head}, timeout=first, return_when=asyncio.FIRST_COMPLETED)
-        if first and exchange.waits and not head.done():
+        await asyncio.wait({sending, answered}, timeout=first, return_when=asyncio.FIRST_COMPLETED)
+        if first and exchange.waits and not answered.done():
             raise UpstreamTimeout(f"no word from the upstream within {timeout_s:g} s")
-        if not (head.done() or sending.done()):
-            await asyncio.wait({sending, head}, return_when=asyncio.FIRST_COMPLETED)
-        if not head.done():
+        if not (answered.done() or sending.done()):
+            await asyncio.wait({sending, answered}, return_when=asyncio.FIRST_COMPLETED)
+        if not answered.done():
             sending.result()
-            await asyncio.wait({head}, timeout=timeout_s or None)
-            if not head.done():
+            await asyncio.wait({answered}, timeout=timeout_s or None)
+            if not answered.done():
                 raise UpstreamTimeout(f"no answer from the upstream within {timeout_s:g} s")
-        response = head.result()
+        response = answered.result()
         responding = asyncio.ensure_future(_respond(exchange, response, watch, limits))
         tasks.append(responding)
         await asyncio.wait({sending, responding}, return_when=asyncio.FIRST_COMPLETED)
@@ -131,20 +110,24 @@ async def _pass_while_sending(
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
-async def _send(exchange: Exchange, request: Request, call: Call) -> None:
-    frame = chunk if request.chunked else bytes
-    begun = request.body + exchange.body.take()
+async def _send(exchange: Exchange, head: bytes, call: Call) -> None:
+    is_chunked = exchange.up_bytes < 0
+    frame = chunk if is_chunked else bytes
+    begun = exchange.take() + exchange.body.take()
     sent_bytes = len(begun)
-    await call.send(request.head + frame(begun))
-    begun = request.body = request.head = b""
+    await call.send(head + frame(begun))
+    begun = head = b""
     exchange.release()
     while piece := await exchange.body.read():
         if call.is_lost:
             return  # the upstream reads no more, whatever it has answered
         sent_bytes += len(piece)
         await call.send(frame(piece))
-    request.check_length(sent_bytes)
-    last = last_chunk(exchange.body.trailers, request.refused_trailers) if request.chunked else b""
+    last = b""
+    if is_chunked:
+        last = last_chunk(exchange.body.trailers, exchange.refused_trailers)
+    else:
+        _check_length(exchange, sent_bytes)
     await call.send(last, last=True)
 
 
@@ -206,7 +189,7 @@ async def _pump(
         piece = begun or body.take()
         if not piece and not body.is_whole:
             exchange.flush()
-            await exchange.drain()
+            await exchange.connection.drain()
             piece = await body.read()
         if not piece:
             break
@@ -214,7 +197,7 @@ async def _pump(
         exchange.send(through(piece))
         if not body.is_whole:
             exchange.flush()
-            await exchange.drain()
+            await exchange.connection.drain()
     if rest := end():
         exchange.send(rest)
     exchange.end(body.trailers)

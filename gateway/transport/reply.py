@@ -38,7 +38,7 @@ class HttpReply:
 
     async def drain(self) -> None:
         """Wait until the client has taken enough of what was sent."""
-        await self._exchange.drain()
+        await self._exchange.connection.drain()
 
     def send(self, data: bytes) -> None:
         """Send the response message, which ends the reply. Room for a large one is held already."""

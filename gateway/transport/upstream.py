@@ -15,7 +15,7 @@ from typing import Final, Protocol
 from gateway.config import Limits
 from gateway.errors import GatewayError, Overloaded, UpstreamBroken, UpstreamTimeout
 from gateway.transport.body import NO_TRAILERS, Body
-from gateway.transport.buffers import Buffers
+from gateway.transport.buffers import Account, Buffers
 from gateway.transport.exchange import Exchange
 from gateway.transport.headers import EVENT_STREAM, Headers
 from gateway.transport.remembered import Heads, Recall
@@ -80,7 +80,7 @@ class UpstreamConnection(Wire):
     """One connection to the upstream of `pool`."""
 
     __slots__ = (
-        "_asked", "_client", "_head", "_held_bytes", "_informed", "_keep", "_method", "_pacing", "_reader", "_response",
+        "_account", "_asked", "_client", "_head", "_informed", "_keep", "_method", "_pacing", "_reader", "_response",
         "answered", "authenticates", "deadline", "idle_since", "lost", "moved", "pool", "reusable", "still_since",
         "timeout_s", "used",
     )  # fmt: skip
@@ -89,7 +89,7 @@ class UpstreamConnection(Wire):
         super().__init__(loop, pool.buffers, limits.stall_timeout)
         self.pool = pool
         self._reader = ResponseReader(limits.header_bytes_max, limits.header_fields_max, Recall(pool))
-        self._held_bytes = 0  # of a head that is not whole, or of a large one
+        self._account = Account(pool.buffers)  # of a head that is not whole, or of a large one
         self.idle_since = 0.0
         self.used = False  # it has served an exchange before
         self.authenticates = False  # the server may know its client by this connection: it serves no other exchange
@@ -185,7 +185,7 @@ class UpstreamConnection(Wire):
         """Read on once the client has taken the 1xx responses so far: a flood is then only as fast as its reader."""
         try:
             if self._client is not None:
-                await self._client.drain()
+                await self._client.connection.drain()
             await asyncio.sleep(_INFORMED_REST_S)
         finally:
             self.release_reading()
@@ -225,10 +225,9 @@ class UpstreamConnection(Wire):
 
     def _hold(self, size_bytes: int) -> None:
         """Count the memory of the head. Give up the exchange if there is no room for it."""
-        if size_bytes != self._held_bytes:
-            self.buffers.change(size_bytes - self._held_bytes)
-            self._held_bytes = size_bytes
-            if not self.buffers.has_room(size_bytes):
+        if size_bytes != self._account.held_bytes:
+            self._account.set(size_bytes)
+            if not self._account.has_room(size_bytes):
                 self._give_up(Overloaded("limits.held_bytes_max is reached: no room for the head of the answer"))
 
     def _break(self, fault: str) -> None:

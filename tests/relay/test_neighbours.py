@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from gateway.errors import Overloaded
-from gateway.transport.buffers import SMALL_BYTES_MAX, Buffers
+from gateway.transport.buffers import SMALL_BYTES_MAX, Account, Buffers
 from gateway.transport.listener import TURNED_AWAY_MAX
 from tests.launch import Gateways, eventually, logged
 from tests.peer import Client, Peer
@@ -235,16 +235,16 @@ async def test_who_waits_for_room_gets_it_when_another_leaves_or_the_limit_grows
     assert not leaves.done() and not waits.done()
     leaves.cancel()
     await waits
-    assert buffers.held_bytes == 90
+    assert buffers.taken == 90
     grows = asyncio.create_task(buffers.reserve(100, 5))
     await asyncio.sleep(0)
-    buffers.bytes_max = 200
+    buffers.resize(200)
     await grows
-    assert buffers.held_bytes == 190
+    assert buffers.taken == 190
     with pytest.raises(Overloaded):
-        await buffers.reserve(50, 0.01)
+        await Account(buffers).reserve(50, 0.01)
     buffers.change(-190)
-    assert buffers.held_bytes == 0
+    assert buffers.taken == 0
 
 
 async def test_a_body_that_has_gone_up_is_held_no_more_while_its_answer_streams(gateways: Gateways) -> None:

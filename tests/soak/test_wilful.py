@@ -107,9 +107,7 @@ def keeps_its_place(patch: Patch) -> None:
 
     async def keeping(self: Call, kind: type[BaseException] | None, *more: Any) -> None:
         if kind is not None:
-            places = self._pool.standing.places
-            if not places.take():
-                await places.wait(self._pool.config.connect_timeout)
+            self._pool.standing.places.change(1)
         await leave(self, kind, *more)
 
     patch.setattr(Call, "__aexit__", keeping)
