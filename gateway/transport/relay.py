@@ -50,7 +50,9 @@ async def relay(
             exchange.release()
             await _respond(exchange, response, watch, limits)
         else:
-            await _pass_while_sending(exchange, head, call, timeout_s, watch, limits)
+            sending = asyncio.ensure_future(_send(exchange, head, call))
+            head = b""
+            await _pass_while_sending(exchange, sending, call, timeout_s, watch, limits)
 
 
 def _whole(exchange: Exchange, head: bytes) -> tuple[bytes, bytes]:
@@ -75,11 +77,14 @@ def _check_length(exchange: Exchange, sent_bytes: int) -> None:
 
 
 async def _pass_while_sending(
-    exchange: Exchange, head: bytes, call: Call, timeout_s: float | None, watch: Watch, limits: Limits
+    exchange: Exchange,
+    sending: asyncio.Future[None],
+    call: Call,
+    timeout_s: float | None,
+    watch: Watch,
+    limits: Limits,
 ) -> None:
     """Send a body as it comes from the client; the response may begin, and even end, before the body has ended."""
-    sending = asyncio.ensure_future(_send(exchange, head, call))
-    head = b""
     answered = asyncio.ensure_future(call.head(None))
     tasks: list[asyncio.Future[Any]] = [sending, answered]
     try:
