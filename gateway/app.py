@@ -25,10 +25,9 @@ from gateway.tasks.guards import guards_of
 from gateway.tasks.sessions import SERVERS_IDLE_S, Servers, Sessions
 from gateway.transport import certificates
 from gateway.transport.buffers import Buffers
-from gateway.transport.descriptors import are_exhausted, connections_kept
 from gateway.transport.exchange import Exchange
 from gateway.transport.handshakes import TlsServer
-from gateway.transport.listener import Listener
+from gateway.transport.listener import Listener, are_exhausted, connections_kept
 from gateway.transport.pools import Pools
 from gateway.transport.routes import address
 from gateway.transport.wire import Links

@@ -4,7 +4,7 @@ This package knows `mcp`, `config`, `errors` and `identity`.
 
 Towards clients:
 
-    listener      all connections of clients: their number, their deadlines, the drain
+    listener      all connections of clients: their number, their deadlines, the drain; what the process can keep
     handshakes    connections with TLS, up to the end of their handshake
     connection    one of them, and the states of its life
     exchange      one request and its response; the only writer of response heads
@@ -16,13 +16,12 @@ Towards clients:
 Towards upstreams:
 
     pool          the connections to one upstream, and the exchanges on them
-    pools         ... and the pools of all upstreams, through reloads
+    pools         ... and the pools of all upstreams, through reloads; probes of what is down, and health checks
     upstream      one of them: the request out, the response in
     response      responses, read with llhttp
     dial          a new connection: addresses in turn, Unix sockets, TLS
     certificates  when certificates end
     state         the state of an upstream: not asked yet, up or down
-    health        probes of an upstream: while it is down, and as its health check says
     channel       requests of the gateway's own
     addresses     the upstream's own addresses, moved to the gateway's
 
@@ -48,5 +47,4 @@ Between them:
     comments      what keeps a quiet event stream open
     buffers       the count of all bytes that are held, and its limit
     turns         large reads share the turns of the event loop
-    descriptors   how many connections the process can keep
 """

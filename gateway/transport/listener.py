@@ -1,7 +1,8 @@
 """All connections of clients: how many there may be, their deadlines, and their end.
 
-In: connections. Out: their exchanges, to `handle`. Always: connections beyond `connections_max` are refused; a drain
-waits for answers and for their readers, never for the end of a stream.
+In: connections. Out: their exchanges, to `handle`. Always: connections beyond `connections_max` are refused, and those
+for which the system has no file descriptors; a drain waits for answers and for their readers, never for the end of a
+stream.
 
 aiohttp's server is not used (DESIGN 10): 3.14.5 makes a chunked request's last trailer a field of the next request, and
 its tasks, futures and readers for each request cost a third more CPU time (docs/performance.md).
@@ -9,6 +10,7 @@ its tasks, futures and readers for each request cost a third more CPU time (docs
 
 import asyncio
 import logging
+import os
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import Any, Final, Protocol
@@ -23,6 +25,8 @@ from gateway.transport.remembered import Heads
 log = logging.getLogger("taskgate.listener")
 
 TURNED_AWAY_MAX: Final = 100  # connections that get a 503 at a time; further ones are only closed
+_OTHERS: Final = 64  # descriptors for listeners, the log, the admin listener, DNS
+_RESERVED: Final = _OTHERS + TURNED_AWAY_MAX
 _COMPLAINT_INTERVAL_S: Final = 1.0
 _TURNED_AWAY: Final = (logging.WARNING, "connections of clients are refused")
 _UNREADABLE: Final = (logging.INFO, "refused a request")
@@ -166,3 +170,35 @@ class Listener:
             await asyncio.wait(tasks, timeout=1.0)
         for connection in list(self.connections):
             connection.close()
+
+
+def connections_kept(connections_max: int) -> int:
+    """Raise the limit of file descriptors as far as needed and allowed. Returns how many clients can be connected.
+
+    Each client may need a connection to an upstream too; some descriptors stay free for everything else.
+    """
+    try:
+        import resource
+    except ImportError:  # not Unix, so there is no such limit to raise
+        return connections_max
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = 2 * connections_max + _RESERVED
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        soft = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    if soft == resource.RLIM_INFINITY or soft >= wanted:
+        return connections_max
+    kept = max(1, (soft - _RESERVED) // 2)
+    extra = {"connections_max": connections_max, "descriptors": soft, "kept": kept}
+    too_few = "limits.connections_max cannot be kept: too few file descriptors (ulimit -n, LimitNOFILE)"
+    logging.getLogger("taskgate").warning(too_few, extra=extra)
+    return kept
+
+
+def are_exhausted() -> bool:
+    """Whether no descriptor is left, so that no connection can be accepted."""
+    try:
+        os.close(os.open(os.devnull, os.O_RDONLY))
+    except OSError:
+        return True
+    return False

@@ -78,7 +78,7 @@ def _check_length(exchange: Exchange, sent_bytes: int) -> None:
 
 async def _pass_while_sending(
     exchange: Exchange,
-    sending: asyncio.Future[None],
+    sending: asyncio.Task[None],
     call: Call,
     timeout_s: float | None,
     watch: Watch,

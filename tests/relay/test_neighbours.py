@@ -491,7 +491,7 @@ async def test_a_request_that_asks_for_h2c_passes_with_its_body(rig: Rig, framin
 
 
 def test_descriptors_are_raised_as_far_as_they_go(caplog: pytest.LogCaptureFixture) -> None:
-    from gateway.transport.descriptors import connections_kept
+    from gateway.transport.listener import connections_kept
 
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     try:

@@ -13,9 +13,9 @@ import pytest
 
 from gateway.config import Limits, Url
 from gateway.config import Upstream as Config
-from gateway.transport import health
 from gateway.transport.buffers import Buffers
 from gateway.transport.pool import Pool
+from gateway.transport.pools import watch
 from tests.launch import Gateway, Gateways, Json, eventually, held_port, logged, port_of, settings
 from tests.peer import Peer
 from tests.relay.http1 import Message
@@ -211,7 +211,7 @@ async def test_what_went_down_together_is_probed_spread_and_seldom() -> None:
     began_at = monotonic()
     for pool in pools:
         pool.state.silent("no answer")
-    probes = [asyncio.create_task(health.watch(pool)) for pool in pools]
+    probes = [asyncio.create_task(watch(pool)) for pool in pools]
     try:
         await eventually(lambda: len(asked) >= len(pools), "a probe of each")
         await asyncio.sleep(max(0.0, began_at + PROBE_S + 1.0 - monotonic()))
