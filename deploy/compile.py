@@ -22,7 +22,7 @@ MODULES: Final = (
     "mcp/sse",
     *("operate/recent", "proxy", "watch"),
     *(f"transport/{name}" for name in ("body", "buffers", "caller", "channel", "chunks", "cors", "door", "exchange")),
-    *(f"transport/{name}" for name in ("headers", "http1", "pool", "relay", "reply", "response", "routes", "taps")),
+    *(f"transport/{name}" for name in ("headers", "http1", "pool", "relay", "response", "routes", "taps")),
     "transport/turns",
 )
 

@@ -32,14 +32,13 @@ from gateway.tasks.cursor import Position
 from gateway.tasks.guards import Guards
 from gateway.tasks.sessions import Sessions
 from gateway.transport.buffers import SMALL_BYTES_MAX
-from gateway.transport.caller import Callers, HttpCaller, Way
+from gateway.transport.caller import Callers, HttpCaller, HttpReply, Way
 from gateway.transport.door import Door
 from gateway.transport.exchange import ClientGone, Exchange
 from gateway.transport.headers import EVENT_STREAM, Headers
 from gateway.transport.pool import Pool
 from gateway.transport.relay import JSON, relay
 from gateway.transport.remembered import Heads
-from gateway.transport.reply import HttpReply
 from gateway.transport.response import authenticates_connection
 from gateway.transport.wire import Links
 from gateway.watch import watch_of

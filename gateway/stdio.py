@@ -50,6 +50,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("taskgate.request")
 
 _SESSION: Final = b"stdio"  # one process is one session
+_UNREAD: Final = Message("2.0")  # a request of which nothing but the id is known
 _LINES_AT_ONCE: Final = 100  # before other tasks get their turn
 
 
@@ -81,15 +82,28 @@ class StdioProxy:
         self._answering: set[asyncio.Task[None]] = set()
         self._sight: Sight | None = None  # of the client's line that passes in pieces
 
-    def _lines_of(self, source: Source, outlet: Outlet) -> AsyncIterator[Line]:
-        return _lines(source, outlet, self._limits.inspected_body_bytes_max, self._buffers)
+    async def _lines(self, source: Source, outlet: Outlet) -> AsyncIterator[Line]:
+        """The lines of a side, no faster than the other side takes them. The last one may have no end."""
+        parser, account = LineParser(self._limits.inspected_body_bytes_max), Account(self._buffers)
+        try:
+            while piece := await source.read():
+                for number, line in enumerate(parser.feed(piece), 1):
+                    yield line
+                    if number % _LINES_AT_ONCE == 0:
+                        await asyncio.sleep(0)
+                account.set(parser.pending_bytes)
+                await outlet.sink.drain()
+        finally:
+            account.close()
+        if (rest := parser.rest()) is not None:
+            yield rest
 
     # ---- from the client ----
 
     async def serve_client(self, source: Source) -> None:
         """Carry all of the client's lines to the server, then let the answers under way end."""
         last: Line | None = None
-        async for line in self._lines_of(source, self._to_server):
+        async for line in self._lines(source, self._to_server):
             if line.whole and not line.ended:
                 last = line
             elif not await self._is_answered(line):
@@ -124,7 +138,8 @@ class StdioProxy:
         if message.is_request:
             held = self._sessions.claim(KEY) if observe.is_observed(message) else None
             above = self._journal.traceparent(message) if self._journal is not None else ""
-            self._unanswered.note(Passed(observe.essence(message), self._clock(), held, traceparent=above))
+            passed = Passed(observe.essence(message), self._clock(), held, traceparent=above)
+            self._unanswered.note(jsonrpc.id_of(message.id), passed)
             self._counts.upstream_request(KEY.upstream, message.method or "")
         return False
 
@@ -141,7 +156,7 @@ class StdioProxy:
         request_id, self._sight = self._sight.request_id, None
         self._sessions.request_ids.note(_SESSION, request_id)
         if request_id is not None:
-            self._unanswered.note_unread(request_id, self._clock())
+            self._unanswered.note(request_id, Passed(_UNREAD, self._clock(), None, is_clear=False))
 
     async def _begin(self, message: Message, position: Position | BadQuery, size_bytes: int) -> None:
         """Answer a query in the background. A client that takes no answers is not read beyond its next query."""
@@ -182,7 +197,7 @@ class StdioProxy:
         """Carry all of the server's lines to the client. Then fail the gateway's requests that are unanswered."""
         large: LargeLine | None = None
         last: Line | None = None
-        async for line in self._lines_of(source, self._to_client):
+        async for line in self._lines(source, self._to_client):
             if not line.whole:
                 large = self._piece(large or LargeLine(line.raw, self._channel, self._buffers), line)
             elif not self._stays(line):
@@ -203,8 +218,8 @@ class StdioProxy:
             self._to_client.pass_on(piece)
         if not line.ended:
             return large
-        if large.fate is Fate.PASSES:
-            self._large_passed(large.id)
+        if large.fate is Fate.PASSES and (pending := self._answered(large.id)) is not PLAIN:
+            self._hear(pending.unread())
         return None
 
     def _stays(self, line: Line) -> bool:
@@ -212,7 +227,11 @@ class StdioProxy:
         message = jsonrpc.parse_served(line.raw)
         if message is None or not message.is_response:
             if message is None and (unread_id := Sight(line.raw).id) is not None:
-                return self._is_unreadable(unread_id)
+                if self._channel.asked(unread_id):
+                    self._channel.answer(unread_id, None)
+                    return True
+                self._hear(self._answered(unread_id).unread())  # no JSON, but it ends the wait all the same
+                return False
             self._hear((UNKNOWN if message is None else PLAIN).message(line.raw))
         elif self._channel.asked(message_id := jsonrpc.id_of(message.id)):
             self._channel.answer(message_id, message)
@@ -237,14 +256,6 @@ class StdioProxy:
             request, seconds, above = passed.request, self._clock() - passed.at, passed.traceparent
             self._journal.ended_over_stdio("relayed", request, seconds, above, code, None, task_id)
 
-    def _is_unreadable(self, message_id: Id) -> bool:
-        """A response that is no JSON ends the wait for it all the same. Returns whether it stays here."""
-        if self._channel.asked(message_id):
-            self._channel.answer(message_id, None)
-            return True
-        self._hear(self._answered(message_id).unread())
-        return False
-
     def _hear(self, heard: Heard) -> None:
         if heard.not_advertised:
             log.warning("not advertised", extra={"upstream": KEY.upstream, "why": heard.not_advertised})
@@ -264,28 +275,6 @@ class StdioProxy:
     def out(self) -> int:
         """How many requests to the server have yet to be answered."""
         return len(self._unanswered) + len(self._channel)
-
-    def _large_passed(self, message_id: Id | None) -> None:
-        """A line too large to be read has passed. `message_id` is the id of the response in it, None if unknown."""
-        if (pending := self._answered(message_id)) is not PLAIN:
-            self._hear(pending.unread())
-
-
-async def _lines(source: Source, outlet: Outlet, bytes_max: int, buffers: Buffers) -> AsyncIterator[Line]:
-    """The lines of a side, no faster than the other side takes them. The last one may have no end."""
-    parser, account = LineParser(bytes_max), Account(buffers)
-    try:
-        while piece := await source.read():
-            for number, line in enumerate(parser.feed(piece), 1):
-                yield line
-                if number % _LINES_AT_ONCE == 0:
-                    await asyncio.sleep(0)
-            account.set(parser.pending_bytes)
-            await outlet.sink.drain()
-    finally:
-        account.close()
-    if (rest := parser.rest()) is not None:
-        yield rest
 
 
 def _pending(passed: Passed | None) -> Pending:

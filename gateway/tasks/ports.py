@@ -1,7 +1,7 @@
 """What `tasks/` needs of its surroundings: the caller, the ways to the server and back, counts, perhaps a store.
 
-For HTTP they are in `transport/caller.py`, `transport/channel.py` and `transport/reply.py`; for stdio in
-`transport/stdio.py`. The counts are `operate/metrics.py`, the store is `store/redis_store.py`.
+For HTTP they are in `transport/caller.py` and `transport/channel.py`; for stdio in `transport/stdio.py`. The
+counts are `operate/metrics.py`, the store is `store/redis_store.py`.
 """
 
 from collections.abc import Awaitable, Callable, Iterable

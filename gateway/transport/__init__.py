@@ -11,7 +11,6 @@ Towards clients:
     http1         requests, read with llhttp
     door          who may come in: `Host` and `Origin`
     cors          what a browser may read of an answer of the gateway's own
-    reply         the gateway's own response to a filtered `tasks/list`
 
 Towards upstreams:
 
@@ -35,7 +34,7 @@ Over standard input and output:
 Between them:
 
     routes        the way of a request: which upstream, which target, which header fields
-    caller        the client of a request: its upstream, session and identity
+    caller        the client of a request: its upstream, session and identity; what it gets for a filtered `tasks/list`
     relay         the byte pump
     taps          the messages that pass, inspected
     codings       which content codings can be read, and how

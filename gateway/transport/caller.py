@@ -1,16 +1,18 @@
-"""The caller of a request: the upstream that it asks, its target there, and its header fields as they go up.
+"""The caller of a request: the upstream that it asks, its target there, and its header fields as they go up. Its reply.
 
-In: the head of a client's request, and its route. Out: the caller's key, what its browser may read, and a channel for
-requests of the gateway's own that repeat the caller's target and header fields. Always: what follows from a head
-alone is worked out once, if the head may be remembered (`Way`).
+In: the head of a client's request, and its route; messages. Out: the caller's key, what its browser may read, and a
+channel for requests of the gateway's own that repeat the caller's target and header fields; the response to a filtered
+`tasks/list`. Always: what follows from a head alone is worked out once, if the head may be remembered (`Way`); behind
+the response nothing is sent.
 """
 
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final
 
-from gateway.config import Config, Limits
+from gateway.config import Config
 from gateway.errors import NoUpstream
 from gateway.identity import Key, identity, payer
+from gateway.mcp import sse
 from gateway.mcp.capabilities import LAST_REVISION
 from gateway.transport.addresses import Move
 from gateway.transport.channel import ACCEPT_BOTH, HttpChannel
@@ -32,30 +34,19 @@ class HttpCaller:
     """A client of one upstream, for the time of one request."""
 
     __slots__ = (
-        "_address", "_is_tls", "_key", "_knows_move", "_limits", "_move", "_original", "_route", "headers", "pool",
-        "prefix", "target", "toll", "upstream",
+        "_address", "_key", "_knows_move", "_move", "_original", "_route", "headers", "pool", "prefix", "target",
+        "toll", "upstream",
     )  # fmt: skip
 
-    def __init__(
-        self,
-        route: Route,
-        target: bytes,
-        original: Headers,
-        address: str,
-        headers: Headers,
-        limits: Limits,
-        is_tls: bool,
-    ) -> None:
+    def __init__(self, route: Route, target: bytes, original: Headers, address: str, headers: Headers) -> None:
         self.upstream = route.upstream
         self.pool = route.pool
         self.prefix = route.prefix  # in front of the upstream's paths, as clients see them
-        self._is_tls = is_tls
         self.target = target
         self.headers = headers
         self._original = original
         self._address = address
         self._route = route
-        self._limits = limits
         self._key: Key | None = None
         self._knows_move = False  # worked out when it is first asked for
         self._move: Move | None = None
@@ -66,7 +57,7 @@ class HttpCaller:
         """The move of the upstream's addresses to where this client is; None if they stay."""
         if not self._knows_move:
             self._knows_move = True
-            self._move = self._route.addresses.move(self._original, self.headers, self._is_tls)
+            self._move = self._route.addresses.move(self._original, self.headers, self._route.is_tls)
         return self._move
 
     def moved(self, status: int, headers: Headers) -> Headers:
@@ -86,7 +77,7 @@ class HttpCaller:
         With `as_it_came` they carry the caller's own `Accept`.
         """
         accept = [(b"Accept", value) for value in self.headers.all(b"accept")] if as_it_came else ACCEPT_BOTH
-        return HttpChannel(self.pool, self.target, self.headers, self._limits, accept, self.note_cors, on_message)
+        return HttpChannel(self.pool, self.target, self.headers, self._route.limits, accept, self.note_cors, on_message)
 
     def note_cors(self, response: Response, preflight: bool = False) -> None:
         """Note the CORS fields of a response to this caller: the gateway's own answers repeat them."""
@@ -128,8 +119,7 @@ class HttpCaller:
 
     def again(self) -> "HttpCaller":
         """The same caller for another request, which may change its own."""
-        route, original, address = self._route, self._original, self._address
-        other = HttpCaller(route, self.target, original, address, self.headers, self._limits, self._is_tls)
+        other = HttpCaller(self._route, self.target, self._original, self._address, self.headers)
         other._key = self._key
         return other
 
@@ -171,9 +161,7 @@ class Callers:
     """The callers of all upstreams."""
 
     def __init__(self, config: Config, pools: Mapping[str, Pool]) -> None:
-        self._routes = [Route(u, pools[u.name]) for u in by_precedence(config.upstreams)]
-        self._limits = config.limits
-        self._is_tls = config.tls is not None
+        self._routes = [Route(u, pools[u.name], config) for u in by_precedence(config.upstreams)]
 
     def of(self, exchange: Exchange) -> HttpCaller:
         """The caller of a request, with its upstream and the head that goes there. Raises NoUpstream, Ambiguous."""
@@ -182,13 +170,66 @@ class Callers:
             target = route.target(host, exchange.target)
             if target is not None:
                 headers = route.headers(exchange, host)
-                original, address = exchange.headers, exchange.connection.address
-                return HttpCaller(route, target, original, address, headers, self._limits, self._is_tls)
+                return HttpCaller(route, target, exchange.headers, exchange.connection.address, headers)
         raise NoUpstream(self._nothing_at(host, exchange.headers))
 
     def _nothing_at(self, host: str, headers: Headers) -> str:
         """The error for a path that leads nowhere: it names the addresses of the `Host` that was asked."""
-        bases = [(r.addresses.base(headers, self._is_tls), r.upstream.url.path) for r in self._routes if r.is_at(host)]
+        bases = [(r.addresses.base(headers, r.is_tls), r.upstream.url.path) for r in self._routes if r.is_at(host)]
         found = [base + path for base, path in bases if base][:_ADDRESSES_TOLD_MAX]
         at = f"; at this host there are {', '.join(found)}" if found else ""
         return f"no upstream is configured for this host and path{at}"
+
+
+class HttpReply:
+    """The response to one filtered `tasks/list`: one JSON message; or a stream, if other messages came ahead (5.7)."""
+
+    def __init__(self, exchange: Exchange, caller: HttpCaller) -> None:
+        self._exchange = exchange
+        self._caller = caller
+
+    @property
+    def streaming(self) -> bool:
+        return self._exchange.started
+
+    @property
+    def is_full(self) -> bool:
+        """Whether the client has yet to take so much that sending more waits."""
+        return self._exchange.connection.is_full
+
+    def hold(self, size_bytes: int) -> None:
+        """Hold room for a response of so many bytes. Raises Overloaded."""
+        self._exchange.hold(size_bytes)
+
+    def forward(self, data: bytes) -> None:
+        """Send a message ahead of the response. After the response nothing happens."""
+        if not self._exchange.finished:
+            self._event(data)
+
+    async def drain(self) -> None:
+        """Wait until the client has taken enough of what was sent."""
+        await self._exchange.connection.drain()
+
+    def send(self, data: bytes) -> None:
+        """Send the response message, which ends the reply. Room for a large one is held already."""
+        if not self.streaming:
+            self._exchange.respond(200, b"OK", [(b"Content-Type", JSON), *self._caller.cors], data)
+        else:
+            self._event(data)
+            self.end()
+
+    def end(self) -> None:
+        """End without a response, as a request that was cancelled does."""
+        if not self.streaming:
+            self._begin()
+        self._exchange.end()
+
+    def _event(self, data: bytes) -> None:
+        if not self.streaming:
+            self._begin()
+        self._exchange.send(sse.event(data))
+        self._exchange.flush()
+
+    def _begin(self) -> None:
+        fields = [(b"Content-Type", EVENT_STREAM), (b"Cache-Control", b"no-cache"), *self._caller.cors]
+        self._exchange.begin(200, b"OK", Headers(fields), "chunked")

@@ -9,7 +9,7 @@ import socket
 from collections.abc import Sequence
 from typing import Final
 
-from gateway.config import ANY_ADDRESS, Address, Upstream, bracketed
+from gateway.config import ANY_ADDRESS, Address, Config, Upstream, bracketed
 from gateway.errors import Ambiguous
 from gateway.transport.addresses import Addresses
 from gateway.transport.door import host_name
@@ -47,8 +47,10 @@ def address(upstream: Upstream, listen: Address, is_tls: bool) -> str:
 class Route:
     """The way to one upstream."""
 
-    def __init__(self, upstream: Upstream, pool: Pool) -> None:
+    def __init__(self, upstream: Upstream, pool: Pool, config: Config) -> None:
         self.upstream = upstream
+        self.limits = config.limits
+        self.is_tls = config.tls is not None  # the listener speaks TLS
         self.pool = pool
         self._host = upstream.match.host
         self.prefix = (upstream.match.prefix or "").rstrip("/").encode()

@@ -308,15 +308,8 @@ class Unanswered:
         """How many there are, without cancelled ones."""
         return sum(passed.times for passed in self._passed.values())
 
-    def note(self, passed: Passed) -> None:
-        """A request goes to the server."""
-        self._note(jsonrpc.id_of(passed.request.id), passed)
-
-    def note_unread(self, message_id: Id, at: float) -> None:
-        """A request goes to the server of which nothing but the id is known."""
-        self._note(message_id, Passed(Message("2.0"), at, None, is_clear=False))
-
-    def _note(self, message_id: Id, passed: Passed) -> None:
+    def note(self, message_id: Id, passed: Passed) -> None:
+        """A request of that id goes to the server."""
         if (earlier := self._pop(message_id)) is not None:
             passed = passed._replace(times=earlier.times + 1, cancelled=earlier.cancelled, is_clear=False)
         self._keep(message_id, passed)

@@ -329,36 +329,36 @@ async def test_a_cancelled_request_waits_for_no_answer(stage: Stage) -> None:
     assert stage.gauge("requests_in_flight") == {"stdio": 0}
 
 
-def request(message_id: int, held: object = None) -> Passed:
-    """A request that has passed."""
+def request(message_id: int, held: object = None) -> tuple[bytes, Passed]:
+    """A request that has passed, behind its id."""
     message = jsonrpc.parse(call(message_id, "tasks/get", taskId="a"))
     assert message is not None
-    return Passed(message, 0.0, held)
+    return b"%d" % message_id, Passed(message, 0.0, held)
 
 
 def test_an_answer_to_a_cancelled_request_is_not_taken_for_one_to_the_next_of_its_id() -> None:
     unanswered = Unanswered()
     for _ in range(2):
-        unanswered.note(request(1))
+        unanswered.note(*request(1))
         unanswered.cancel(b"1")
-    unanswered.note(request(1))
+    unanswered.note(*request(1))
     assert [unanswered.take(b"1") for _ in range(3)] == [None] * 3
-    unanswered.note(request(1))
+    unanswered.note(*request(1))
     assert unanswered.take(b"1") is not None
 
 
 def test_a_request_that_reuses_a_cancelled_id_is_counted_and_remembered_as_any_other() -> None:
     unanswered = Unanswered()
-    unanswered.note(request(1))
+    unanswered.note(*request(1))
     unanswered.cancel(b"1")
-    unanswered.note(request(1))
+    unanswered.note(*request(1))
     for number in range(2, CANCELLED_MAX + 3):
-        unanswered.note(request(number))
+        unanswered.note(*request(number))
         unanswered.cancel(b"%d" % number)
     assert len(unanswered) == 1
     assert unanswered.take(b"1") is None, "nobody knows which of them is answered"
     assert len(unanswered) == 0
-    unanswered.note(request(1))
+    unanswered.note(*request(1))
     assert (len(unanswered), unanswered.take(b"1")) == (1, None), "the cancelled one may still be answered"
 
 
@@ -368,14 +368,14 @@ def test_cancelled_requests_are_forgotten_in_time_and_hold_nothing() -> None:
 
     unanswered, held = Unanswered(), Held()
     gone = weakref.ref(held)
-    unanswered.note(request(0, held))
+    unanswered.note(*request(0, held))
     del held
     for number in range(CANCELLED_MAX + 1):
-        unanswered.note(request(number))
+        unanswered.note(*request(number))
         unanswered.cancel(b"%d" % number)
     assert (len(unanswered), gone()) == (0, None)
     for number in (0, CANCELLED_MAX):
-        unanswered.note(request(number))
+        unanswered.note(*request(number))
     assert unanswered.take(b"0") is not None  # forgotten: so this is the only one of its id
     assert unanswered.take(b"%d" % CANCELLED_MAX) is None
 
