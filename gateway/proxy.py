@@ -238,13 +238,10 @@ def _may_carry_message(exchange: Exchange) -> bool:
 
 
 def _may_be_answered(caller: HttpCaller, exchange: Exchange) -> bool:
-    """Whether the gateway may answer a `tasks/list` of a caller's."""
-    return not (exchange.authenticates or _of_another_era(caller))
-
-
-def _of_another_era(caller: HttpCaller) -> bool:
-    """Whether a `tasks/list` comes in a later revision, or over HTTP+SSE: both are relayed (DESIGN 3.9)."""
+    """Whether the gateway may answer a `tasks/list`: not in a later revision, nor over HTTP+SSE (DESIGN 3.9, 3.11)."""
+    if exchange.authenticates:
+        return False
     if _HTTP_SSE_SESSION.search(caller.target) and EVENT_STREAM not in caller.headers.tokens(b"accept"):
-        return True  # its response goes out on a stream that the client opened before
+        return False  # its response goes out on a stream that the client opened before
     version = caller.headers.get(b"mcp-protocol-version")
-    return version is not None and version > LAST_REVISION
+    return version is None or version <= LAST_REVISION

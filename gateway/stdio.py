@@ -182,7 +182,7 @@ class StdioProxy:
             failed = error if isinstance(error, GatewayError) else Internal()
             if failed is not error:
                 log.exception("a request could not be handled", extra={"method": "tasks/list"})
-            reply.fail(failed.message(bytes(message.id)))
+            reply.send(failed.message(bytes(message.id)))
             code = failed.code
             without_frames(error)
         finally:

@@ -31,21 +31,15 @@ class Door:
         if not self._guarded:
             return
         for host in headers.all(b"host"):
-            if len(host) > _HOST_BYTES_MAX or not self._admits_host(host):
+            name = _short_host_name(host) if len(host) <= _HOST_BYTES_MAX else ""
+            if not (_is_loopback(name) or name in self._hosts):
                 given = host.decode("latin-1")
                 raise Forbidden(f"Host {given!r} is neither a loopback name nor in allowed_hosts")
         for origin in headers.all(b"origin") if b"origin" in headers.by_name else ():
-            if not self._admits_origin(origin):
+            text = origin.strip(b" \t").decode("latin-1").lower()
+            if not (_is_loopback(host_name(text.partition("://")[2])) or text in self._origins):
                 given = origin.decode("latin-1")
                 raise Forbidden(f"Origin {given!r} is neither a loopback origin nor in allowed_origins")
-
-    def _admits_host(self, value: bytes) -> bool:
-        name = _short_host_name(value)
-        return _is_loopback(name) or name in self._hosts
-
-    def _admits_origin(self, value: bytes) -> bool:
-        text = value.strip(b" \t").decode("latin-1").lower()
-        return _is_loopback(host_name(text.partition("://")[2])) or text in self._origins
 
 
 @lru_cache(maxsize=1024)

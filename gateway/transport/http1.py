@@ -214,9 +214,9 @@ class RequestReader:
             return None
         if (found := self._recall.find(data)) is None:
             return None
-        self._at = found.head_bytes
-        head: Head = found.kept.head
-        return head.again(found.body_bytes, found.kept)
+        known, self._at, body_bytes = found
+        head: Head = known.head
+        return head.again(body_bytes, known)
 
     def _whole_head(self) -> bytes | None:
         """The next head, once it is whole; until then its bytes are kept, and nothing else. Raises Refusal."""

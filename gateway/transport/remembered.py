@@ -88,17 +88,6 @@ class KnownHead(Generic[Kept]):
         del self.kept, self.adder  # the adder may have it as its last head, which would be a cycle
 
 
-class Recalled(Generic[Kept]):
-    """A head that came before, as it came this time."""
-
-    __slots__ = ("body_bytes", "head_bytes", "kept")
-
-    def __init__(self, kept: Kept, head_bytes: int, body_bytes: int) -> None:
-        self.kept = kept
-        self.head_bytes = head_bytes
-        self.body_bytes = body_bytes
-
-
 class HeadBytes:
     """A head as it goes on, as bytes: for any length of its body."""
 
@@ -208,8 +197,8 @@ class Recall(Generic[Kept]):
         """The table that holds now."""
         return self._owner.heads
 
-    def find(self, data: bytes) -> Recalled[Kept] | None:
-        """The head at the beginning of `data`, if it came before."""
+    def find(self, data: bytes) -> tuple[Kept, int, int] | None:
+        """What was kept of the head at the beginning of `data`, if it came before; its size, and that of its body."""
         heads, entry = self._owner.heads, self._last
         length = -1 if entry is None else entry.length_in(data)
         if length < 0:
@@ -225,7 +214,7 @@ class Recall(Generic[Kept]):
         if entry.turn != heads.turn:
             heads.used(entry)
         digits = len(str(length)) if entry.after else 0
-        return Recalled(entry.kept, len(entry.before) + digits + len(entry.after), length)
+        return entry.kept, len(entry.before) + digits + len(entry.after), length
 
     def keep(self, heads: Heads[Kept], head: bytes, length: int, kept: Kept) -> bool:
         """Keep what follows from a head that was accepted, if it came before. `length` is that of its body.

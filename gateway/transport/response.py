@@ -150,8 +150,8 @@ class ResponseReader:
         """The next head, if it is whole; else its bytes are kept. Raises BadResponse for one that cannot pass."""
         data, at = self._pending, self._at
         if not at and type(data) is bytes and (known := self._recall.find(data)) is not None:
-            self._at, self.stated_bytes = known.head_bytes, known.body_bytes
-            return known.kept
+            kept, self._at, self.stated_bytes = known
+            return kept
         found = data.find(HEAD_END, max(at, self._seen - len(HEAD_END) + 1))
         end = found + len(HEAD_END) if found >= 0 else len(data)
         if end - at > self._bytes_max:

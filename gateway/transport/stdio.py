@@ -198,12 +198,10 @@ class StdioReply:
         self._account.grow(self._request_bytes + size_bytes)
 
     def send(self, data: bytes) -> None:
-        """Send the response message, which ends the reply. Room for a large one is held already."""
-        self._outlet.insist(data)
-        self._ended = True
+        """Send the response message, which ends the reply; room for a large one is held already. Or an error.
 
-    def fail(self, data: bytes) -> None:
-        """Send an error, room or not, unless the reply has ended: nothing else would tell the client."""
+        An error goes out room or not: nothing else would tell the client. After the end nothing happens.
+        """
         if not self._ended:
             self._outlet.insist(data)
             self._ended = True
