@@ -98,8 +98,8 @@ class Proxy:
             is_cancelled = False
             position = self._position(message, caller, exchange) if message is not None else None
             if self._shared is not None and position is not None and message is not None:
-                held = await self._shared.learn(self._answerer, caller.key, message)  # until the answer holds it
-                is_cancelled = held is None
+                learned = await self._shared.learn(self._answerer, caller.key, message)  # until the answer holds it
+                is_cancelled = learned is None
                 position = position if is_cancelled else self._position(message, caller, exchange)
             if position is not None and message is not None:
                 kind = "answered"

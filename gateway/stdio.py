@@ -136,9 +136,9 @@ class StdioProxy:
             self._answerer.cancel(KEY, _SESSION, message)
             self._unanswered.cancel(jsonrpc.id_of(jsonrpc.member(message.params, "requestId")))
         if message.is_request:
-            held = self._sessions.claim(KEY) if observe.is_observed(message) else None
+            claimed = self._sessions.claim(KEY) if observe.is_observed(message) else None
             above = self._journal.traceparent(message) if self._journal is not None else ""
-            passed = Passed(observe.essence(message), self._clock(), held, traceparent=above)
+            passed = Passed(observe.essence(message), self._clock(), claimed, traceparent=above)
             self._unanswered.note(jsonrpc.id_of(message.id), passed)
             self._counts.upstream_request(KEY.upstream, message.method or "")
         return False

@@ -65,7 +65,7 @@ def _document_unread() -> None:
 class MessageWatch:
     """Watches over the messages of one exchange."""
 
-    __slots__ = ("_caller", "_exchange", "_has_warned", "_held", "_method", "_pending", "_session_id", "_sessions")
+    __slots__ = ("_caller", "_claimed", "_exchange", "_has_warned", "_method", "_pending", "_session_id", "_sessions")
 
     def __init__(self, sessions: Sessions, caller: HttpCaller, exchange: Exchange, message: Message | None) -> None:
         self._sessions = sessions
@@ -82,7 +82,7 @@ class MessageWatch:
             # A resumed stream carries responses to requests of earlier exchanges. Those requests are forgotten here.
             is_resumed = exchange.method == b"GET" and b"last-event-id" in exchange.headers.by_name
             self._pending = RESUMED if is_resumed else PLAIN
-        self._held = sessions.claim(caller.key) if self._pending.may_tell else None
+        self._claimed = sessions.claim(caller.key) if self._pending.may_tell else None
 
     def head(self, response: Response, kind: bytes) -> Inspector | None:
         """Tell of a refusal, and of a session that ends. Choose what is done with the body."""

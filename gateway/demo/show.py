@@ -151,14 +151,14 @@ def _invite(session: Comparison, server_url: str, metrics_url: str) -> None:
 
 def _free_ports() -> list[int]:
     """`PORTS`; in place of a port that is taken, a free one."""
-    with ExitStack() as held:  # all at once, so that no two are the same
+    with ExitStack() as opened:  # all at once, so that no two are the same
         found = []
         for port in PORTS:
             try:
                 sock = socket.create_server(("127.0.0.1", port))
             except OSError:
                 sock = socket.create_server(("127.0.0.1", 0))
-            held.callback(sock.close)
+            opened.callback(sock.close)
             found.append(int(sock.getsockname()[1]))
         return found
 

@@ -38,11 +38,11 @@ Part: TypeAlias = Literal[
 """The part that a criterion has in a query. It decides how the index finds the tasks that match:
 
 ids                        each id is looked up
-method                     `holds(value, method)` is asked once for all tasks of a method
-status                     `holds(value, status)` is asked once for all tasks of a status
+method                     `matches(value, method)` is asked once for all tasks of a method
+status                     `matches(value, status)` is asked once for all tasks of a status
 createdFrom, createdTo     bounds of `createdAt`: the range is looked up
 updatedFrom, updatedTo     bounds of `lastUpdatedAt`: the range is looked up
-task                       `holds(value, task)` is asked for each task that matches all else: of many tasks, some in
+task                       `matches(value, task)` is asked for each task that matches all else: of many tasks, some in
                            each turn of the loop (planner.py)
 orderBy, direction         the order, which excludes no task
 
@@ -64,7 +64,7 @@ class Criterion(msgspec.Struct, frozen=True):
     capability: tuple[str, ...]
     aliases: tuple[str, ...] = ()
     default: Any = None
-    holds: Callable[[Any, Any], bool] = lambda value, of: True
+    matches: Callable[[Any, Any], bool] = lambda value, of: True
 
 
 def _one_of_methods(value: frozenset[str], method: str | None) -> bool:
@@ -78,9 +78,9 @@ CRITERIA: Final = {
     criterion.name: criterion
     for criterion in (
         # `requestTypes` is the name in an earlier draft.
-        Criterion("methods", _METHODS, "method", ("methods",), ("requestTypes",), holds=_one_of_methods),
+        Criterion("methods", _METHODS, "method", ("methods",), ("requestTypes",), matches=_one_of_methods),
         Criterion("taskIds", strings("task ids (strings)", lambda _: True), "ids", ("taskIds",)),
-        Criterion("status", _STATUSES, "status", ("status",), holds=frozenset.__contains__),
+        Criterion("status", _STATUSES, "status", ("status",), matches=frozenset.__contains__),
         Criterion("createdBefore", INSTANT, "createdTo", ("createdAt", "before")),
         Criterion("createdAfter", INSTANT, "createdFrom", ("createdAt", "after")),
         Criterion("lastUpdatedBefore", INSTANT, "updatedTo", ("lastUpdatedAt", "before")),
@@ -149,7 +149,7 @@ class Query:
             criterion = CRITERIA[name]
             parts[criterion.part] = value
             if criterion.part in tests:
-                tests[criterion.part].append(partial(criterion.holds, value))
+                tests[criterion.part].append(partial(criterion.matches, value))
         self.method_test, self.status_test, self.task_test = map(_all_of, tests.values())
         self.task_ids: frozenset[str] | None = parts.get("ids")
         self.created = _bounds(parts.get("createdFrom"), parts.get("createdTo"))

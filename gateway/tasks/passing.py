@@ -84,7 +84,7 @@ class Pending(NamedTuple):
 
     @property
     def may_tell(self) -> bool:
-        """Whether its response may say something of tasks, and a session must be held for it."""
+        """Whether its response may say something of tasks, and a session is to be claimed for it."""
         return self.kind in (RequestKind.TASKS, RequestKind.UNREAD)
 
     @property

@@ -227,7 +227,7 @@ class SharedSessions(Sessions):
     async def learn(self, answerer: Answerer, key: Key, message: Message) -> Session | None:
         """Learn what other replicas have told of the session of a query, before it is answered. Nothing else waits.
 
-        Returns the session, to be held until then; None if the query was cancelled meanwhile.
+        Returns the session, to be kept until then; None if the query was cancelled meanwhile.
         """
         session = self.open(key)
         if not self.is_behind(session):

@@ -61,7 +61,7 @@ class Body:
     """The body of one message, between its connection and its reader."""
 
     __slots__ = (
-        "_counted", "_error", "_held", "_pieces", "_waiter", "_wire", "_wire_held", "began", "state", "trailers",
+        "_counted", "_error", "_has_paused", "_held", "_pieces", "_waiter", "_wire", "began", "state", "trailers",
     )  # fmt: skip
 
     def __init__(self, wire: Wire) -> None:
@@ -71,7 +71,7 @@ class Body:
         self._wire = wire
         self._pieces: list[bytes] = []
         self._held = self._counted = 0
-        self._wire_held = False
+        self._has_paused = False
         self._error: Exception | None = None
         self._waiter: asyncio.Future[None] | None = None
 
@@ -131,19 +131,19 @@ class Body:
         if self._counted:
             self._wire.buffers.change(-self._counted)
             self._counted = 0
-        if self._wire_held:
-            self._wire_held = False
-            self._wire.release_reading()
+        if self._has_paused:
+            self._has_paused = False
+            self._wire.resume_reading()
         return data
 
     def _count(self) -> None:
-        """Count what is held, and hold reading if that is enough."""
+        """Count what is held, and pause reading if that is enough."""
         buffers = self._wire.buffers
         buffers.change(self._held - self._counted)
         self._counted = self._held
-        if (buffers.is_full or self._held > HELD_BYTES_MAX) and not self._wire_held:
-            self._wire_held = True
-            self._wire.hold_reading()
+        if (buffers.is_full or self._held > HELD_BYTES_MAX) and not self._has_paused:
+            self._has_paused = True
+            self._wire.pause_reading()
 
     async def read(self) -> bytes:
         """Wait for more of the body, and take it; empty at the end of a whole body that was read whole.

@@ -272,7 +272,7 @@ class ClientConnection(ClientWire):
             self._hang_up()
         elif self.state is not _SERVING or self._receiving is None:
             self.close()
-        elif self.is_held or (self._receiving.started and not self._receiving.finished):
+        elif self.is_paused or (self._receiving.started and not self._receiving.finished):
             self.expect_body()  # a client that is not read cannot send; one that is answered may wait for the rest
         else:
             self._refuse(_late(f"nothing more of the request's body for {self.stall_timeout_s:g} s"))
@@ -384,7 +384,7 @@ class _Queue(list[Exchange]):
         """Put a request behind the others."""
         self.append(exchange)
         if len(self) == 1:
-            wire.hold_reading()
+            wire.pause_reading()
 
     def measure(self, reader: http1.RequestReader) -> bool:
         """Count the memory of the requests, of the bytes behind them, and of a head that is not whole.
@@ -404,7 +404,7 @@ class _Queue(list[Exchange]):
         exchange = self.pop(0)  # they are few, and an empty deque takes 0.6 KB
         if not self:
             self._account.close()
-            wire.release_reading()
+            wire.resume_reading()
         return exchange
 
     def forget(self, wire: Wire) -> None:
@@ -413,5 +413,5 @@ class _Queue(list[Exchange]):
             exchange.close()
         if self:
             self.clear()
-            wire.release_reading()
+            wire.resume_reading()
         self._account.close()

@@ -152,7 +152,7 @@ class Listener:
         for connection in list(self.connections):
             if now > connection.deadline:
                 connection.time_out()
-            elif connection.is_held:
+            elif connection.is_paused:
                 connection.check_end()
 
     async def drain(self, timeout_s: float) -> None:

@@ -248,7 +248,7 @@ class Pool:
         that were idle for too long.
         """
         for connection in list(self.active):
-            if connection.moved or connection.is_held:  # while it is not read, it cannot send
+            if connection.moved or connection.is_paused:  # while it is not read, it cannot send
                 connection.moved, connection.still_since = False, now
             if now > connection.deadline:
                 connection.time_out(f"no answer from the upstream within {connection.timeout_s:g} s")

@@ -279,11 +279,11 @@ class LargeLine:
 
 
 class Passed(NamedTuple):
-    """A request of the client's that went to the server. `held` is kept until the server answers."""
+    """A request of the client's that went to the server. `claimed` is kept until the server answers."""
 
     request: Message
     at: float
-    held: object
+    claimed: object
     times: int = 1  # requests of this id that the server has yet to answer
     cancelled: int = 0  # cancelled ones besides, which the server need not answer
     is_clear: bool = True  # a response of this id can only be to this request
@@ -331,7 +331,7 @@ class Unanswered:
 
     def _keep(self, message_id: Id, passed: Passed) -> None:
         kept, most = (self._passed, UNANSWERED_MAX) if passed.times else (self._cancelled, CANCELLED_MAX)
-        kept[message_id] = passed if passed.times else passed._replace(held=None)
+        kept[message_id] = passed if passed.times else passed._replace(claimed=None)
         while len(kept) > most:
             kept.popitem(last=False)
 

@@ -24,10 +24,10 @@ LARGE_BYTES_MIN: Final = _READ_BYTES_MIN  # smaller reads do not count
 class Readable(Protocol):
     """A connection."""
 
-    def hold_reading(self) -> None:
-        """Read no more of it until `release_reading` was called as often as this."""
+    def pause_reading(self) -> None:
+        """Read no more of it until `resume_reading` was called as often as this."""
 
-    def release_reading(self) -> None:
+    def resume_reading(self) -> None:
         """Read on."""
 
 
@@ -60,7 +60,7 @@ class Turns:
             asyncio.get_running_loop().call_soon(self._next)
         self._left_bytes -= size_bytes
         if self._left_bytes <= 0 or self._waiting:
-            wire.hold_reading()
+            wire.pause_reading()
             self._waiting.append(wire)
             self._choose()
 
@@ -74,7 +74,7 @@ class Turns:
         if self._has_begun:
             asyncio.get_running_loop().call_soon(self._next)
         for wire in first:
-            wire.release_reading()
+            wire.resume_reading()
 
     def _choose(self) -> None:
         if self._left_bytes <= 0:

@@ -178,7 +178,7 @@ class UpstreamConnection(Wire):
             is_full = self._client.connection.is_full
         self._informed += 1
         if is_full or self._informed % _INFORMED_AT_ONCE == 0:
-            self.hold_reading()
+            self.pause_reading()
             self._pacing = self.loop.create_task(self._pace())
 
     async def _pace(self) -> None:
@@ -188,7 +188,7 @@ class UpstreamConnection(Wire):
                 await self._client.connection.drain()
             await asyncio.sleep(_INFORMED_REST_S)
         finally:
-            self.release_reading()
+            self.resume_reading()
         self._pacing = None
         self._read_on()
 

@@ -1,7 +1,7 @@
 """The base of clients' and upstreams' connections: back-pressure in both directions.
 
 In: bytes as a transport delivers them, and bytes to send. Out: `data_received` for what arrives.
-Always: reading is held as long as anybody asks for that; what a peer has yet to take is counted (buffers.py). A peer
+Always: reading is paused as long as anybody asks for that; what a peer has yet to take is counted (buffers.py). A peer
 that has vanished, or does not take what is sent to it, loses its connection after `stall_timeout`.
 """
 
@@ -52,10 +52,10 @@ class Links:
 
 
 class Wire(asyncio.BufferedProtocol):
-    """A connection. Reading may be held for several reasons at once; writing waits for a slow peer."""
+    """A connection. Reading may be paused for several reasons at once; writing waits for a slow peer."""
 
     __slots__ = (
-        "__weakref__", "_drained", "_input", "_reading_held", "_stalls_limited", "_turns", "_unsent", "buffers",
+        "__weakref__", "_drained", "_input", "_pauses", "_stalls_limited", "_turns", "_unsent", "buffers",
         "is_own", "link", "loop", "stall_timeout_s", "transport",
     )  # fmt: skip
 
@@ -68,7 +68,7 @@ class Wire(asyncio.BufferedProtocol):
         self.transport: asyncio.Transport | None = None
         self.link: Ends | None = None
         self.is_own: bool | None = None  # of an accepted connection: the gateway opened it; None before it was asked
-        self._reading_held = 0
+        self._pauses = 0
         self._input: select.poll | None = None
         self._stalls_limited = True
         self._drained: asyncio.Future[None] | None = None
@@ -131,22 +131,22 @@ class Wire(asyncio.BufferedProtocol):
                 self._unsent.set(self.transport.get_write_buffer_size())
 
     @property
-    def is_held(self) -> bool:
+    def is_paused(self) -> bool:
         """Whether reading waits, for example until somebody has taken what arrived."""
-        return self._reading_held > 0
+        return self._pauses > 0
 
-    def hold_reading(self) -> None:
-        self._reading_held += 1
-        if self._reading_held == 1 and self.transport is not None:
+    def pause_reading(self) -> None:
+        self._pauses += 1
+        if self._pauses == 1 and self.transport is not None:
             self.transport.pause_reading()
 
-    def release_reading(self) -> None:
-        self._reading_held -= 1
-        if self._reading_held == 0 and self.transport is not None and not self.transport.is_closing():
+    def resume_reading(self) -> None:
+        self._pauses -= 1
+        if self._pauses == 0 and self.transport is not None and not self.transport.is_closing():
             self.transport.resume_reading()
 
     def has_left(self) -> "Literal['', 'end', 'reset']":
-        """How the peer has left; "" if it has not. The loop does not notice it while reading is held."""
+        """How the peer has left; "" if it has not. The loop does not notice it while reading is paused."""
         sock = self.transport.get_extra_info("socket") if self.transport is not None else None
         if sock is None:  # uvloop's TLS has no socket any more once it closes
             return "reset"

@@ -155,7 +155,7 @@ class Watched:
         self.in_turns = Counter[int]()
         self.when: dict[int, Callable[[], object]] = {}  # by the number of tasks that were asked
         self.criterion = msgspec.structs.replace(
-            new_criterion.TTL_BELOW, name="ttlBelowWatched", capability=("watched",), holds=self._holds
+            new_criterion.TTL_BELOW, name="ttlBelowWatched", capability=("watched",), matches=self._holds
         )
 
     def _holds(self, value: float, candidate: Task) -> bool:
@@ -164,7 +164,7 @@ class Watched:
         self.in_turns[self.turn] += 1
         self.asked += 1
         self.when.pop(self.asked, lambda: None)()
-        return new_criterion.TTL_BELOW.holds(value, candidate)
+        return new_criterion.TTL_BELOW.matches(value, candidate)
 
     def _turned(self) -> None:
         self.turn += 1

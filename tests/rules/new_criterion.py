@@ -31,14 +31,14 @@ CONTAINS: Final = Criterion(
     Kind(_read_text, str),
     "task",
     ("statusMessage", "contains"),
-    holds=_in_status_message,
+    matches=_in_status_message,
 )
 NOT: Final = Criterion(
     "statusNot",
     strings("statuses", task.STATUSES.__contains__),
     "status",
     ("statusNot",),
-    holds=lambda value, status: status not in value,
+    matches=lambda value, status: status not in value,
 )
 
 
@@ -46,7 +46,7 @@ def _ttl_below(value: float, candidate: Task) -> bool:
     return candidate.ttl_ms is not None and candidate.ttl_ms < value
 
 
-TTL_BELOW: Final = Criterion("ttlBelow", NUMBER, "task", ("ttl", "below"), holds=_ttl_below)
+TTL_BELOW: Final = Criterion("ttlBelow", NUMBER, "task", ("ttl", "below"), matches=_ttl_below)
 ALL: Final = (CONTAINS, NOT, TTL_BELOW)
 
 
