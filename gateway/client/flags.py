@@ -20,8 +20,8 @@ from typing import Any, Final
 from gateway import config
 from gateway.arguments import Flags
 from gateway.client import facts, listing
+from gateway.client.bridge import started
 from gateway.client.link import Target
-from gateway.client.place import started
 from gateway.client.probe import Probe
 from gateway.client.runs import INTERRUPTED, signalled
 from gateway.client.text import table
@@ -94,8 +94,8 @@ async def _server(given: argparse.Namespace, command: list[str]) -> AsyncIterato
     if given.url is not None:
         yield Target(given.url, given.header, given.ca)
     else:
-        async with started(command) as place:
-            yield place
+        async with started(command) as target:
+            yield target
 
 
 def _read(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
@@ -140,8 +140,8 @@ def run_try(arguments: Sequence[str]) -> int:
             print(f"\r\033[K{progress}", end="\r", file=sys.stderr, flush=True)
 
     async def trial() -> int:
-        async with _server(given, command) as place:
-            probe = Probe(place, given.pages, told, shown)
+        async with _server(given, command) as target:
+            probe = Probe(target, given.pages, told, shown)
             stopped, status = "", None
             try:
                 async with asyncio.timeout(given.seconds):
@@ -182,8 +182,8 @@ def run_tasks(arguments: Sequence[str]) -> int:
             criteria[criterion.name] = _value(parser, criterion, text)
 
     async def shows() -> int:
-        async with _server(given, command) as place:
-            await listing.show(place, given.session, criteria, listing.Form(given.all, given.watch, given.json))
+        async with _server(given, command) as target:
+            await listing.show(target, given.session, criteria, listing.Form(given.all, given.watch, given.json))
             return 0
 
     return signalled("tasks", shows())

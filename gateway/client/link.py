@@ -76,13 +76,13 @@ class Target(NamedTuple):
 class Client:
     """One session, or none if the server has none. Raises NotAnswered if there can be no connections."""
 
-    def __init__(self, place: Target, session_id: str = "", revision: str = "") -> None:
-        self.place = place
+    def __init__(self, target: Target, session_id: str = "", revision: str = "") -> None:
+        self.target = target
         self.session_id = session_id
         self.revision = revision
         self.requests = 0
         self.received_bytes = 0
-        self.http = aiohttp.ClientSession(connector=place.connector())
+        self.http = aiohttp.ClientSession(connector=target.connector())
         self._opened = False
 
     async def __aenter__(self) -> Self:
@@ -109,7 +109,7 @@ class Client:
         self.requests += 1
         number = self.requests
         response = await self._send("POST", {"jsonrpc": "2.0", "id": number, "method": method, "params": params})
-        url, status, fields = self.place.url, response.status, response.headers
+        url, status, fields = self.target.url, response.status, response.headers
         try:
             self.session_id = fields.get("Mcp-Session-Id", self.session_id)
             answer = await self._answer(response, number)
@@ -137,7 +137,7 @@ class Client:
         said = await self.ask("tasks/list", params)
         tasks = said.get("tasks") or []
         if not isinstance(tasks, list) or not all(isinstance(task, dict) for task in tasks):
-            raise NotAnswered(f"{self.place.url} answered tasks/list with something other than a list of tasks")
+            raise NotAnswered(f"{self.target.url} answered tasks/list with something other than a list of tasks")
         return TaskPage(tasks, said.get("nextCursor"), object_of(said.get("_meta")).get("taskgate/total"))
 
     async def pages(self, params: Mapping[str, Any], first: TaskPage | None = None) -> AsyncIterator[TaskPage]:
@@ -157,7 +157,7 @@ class Client:
             async for piece in response.content.iter_any():
                 body += piece
                 if len(body) > ANSWER_BYTES_MAX:
-                    raise NotAnswered(f"{self.place.url} answered with more than {ANSWER_BYTES_MAX:,} bytes")
+                    raise NotAnswered(f"{self.target.url} answered with more than {ANSWER_BYTES_MAX:,} bytes")
             message = jsonrpc.parse(body)
             return message if message is not None and message.is_response else body
         for _ in range(RESUMED_MAX):
@@ -181,17 +181,17 @@ class Client:
         self, method: str, message: object = None, more: Mapping[str, str] | None = None
     ) -> aiohttp.ClientResponse:
         """The response to any request, its body not yet read. Raises NotAnswered."""
-        fields = {"Accept": _ACCEPT, **self.place.fields, **(more or {})}
+        fields = {"Accept": _ACCEPT, **self.target.fields, **(more or {})}
         if self.session_id:
             fields["Mcp-Session-Id"] = self.session_id
         if self.revision:
             fields["Mcp-Protocol-Version"] = self.revision
         for _ in range(REDIRECTS_MAX):
-            url = URL(self.place.url, encoded=True)
+            url = URL(self.target.url, encoded=True)
             try:
                 response = await self.http.request(method, url, json=message, headers=fields, allow_redirects=False)
             except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
-                raise NotAnswered(why(self.place.url, error)) from None
+                raise NotAnswered(why(self.target.url, error)) from None
             if response.status not in (301, 302, 307, 308):
                 return response
             response.release()
@@ -202,10 +202,10 @@ class Client:
             except ValueError:
                 same = False
             if not same:
-                words = f"{self.place.url} redirects to {location}, which is another origin: nothing was sent there"
+                words = f"{self.target.url} redirects to {location}, which is another origin: nothing was sent there"
                 raise NotAnswered(words, 300)
-            self.place = self.place._replace(url=str(to))
-        raise NotAnswered(f"{self.place.url} redirects again and again", 300)
+            self.target = self.target._replace(url=str(to))
+        raise NotAnswered(f"{self.target.url} redirects again and again", 300)
 
 
 async def events(response: aiohttp.ClientResponse) -> AsyncIterator[sse.Event]:

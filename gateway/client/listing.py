@@ -1,7 +1,7 @@
 """`taskgate tasks`: a filtered list as a table or as JSON, once or again and again.
 
-In: a place, criteria. Out: tasks on standard output. Always: a gateway, or a server that filters by itself, is asked as
-it is; in front of any other server a gateway works in this process.
+In: a target, criteria. Out: tasks on standard output. Always: a gateway, or a server that filters by itself, is asked
+as it is; in front of any other server a gateway works in this process.
 """
 
 import asyncio
@@ -11,9 +11,9 @@ from contextlib import AsyncExitStack
 from typing import Any, Final, NamedTuple
 
 from gateway.client import text
+from gateway.client.bridge import behind_gateway
 from gateway.client.link import REVISION, Client, NotAnswered, Target, TaskPage, object_of
 from gateway.client.mistake import opened
-from gateway.client.place import behind_gateway
 from gateway.client.text import TaskFields
 from gateway.config import IndexLimits
 
@@ -29,12 +29,12 @@ class Form(NamedTuple):
     json: bool
 
 
-async def show(place: Target, session_id: str, criteria: dict[str, Any], form: Form) -> None:
+async def show(target: Target, session_id: str, criteria: dict[str, Any], form: Form) -> None:
     """Print the tasks. Raises NotAnswered, ConfigError, StartError."""
     params = {"orderBy": "lastUpdatedAt", **criteria}  # with no criterion at all it would be the server's own list
     async with AsyncExitStack() as stack:
         # No other revision has tasks. Without it a server takes the client for one of 2025-03-26.
-        client = await stack.enter_async_context(Client(place, session_id, REVISION if session_id else ""))
+        client = await stack.enter_async_context(Client(target, session_id, REVISION if session_id else ""))
         page: TaskPage | None = None
         if session_id:  # a gateway answers what a server cannot: the total
             page = await client.page(params)
@@ -43,7 +43,7 @@ async def show(place: Target, session_id: str, criteria: dict[str, Any], form: F
             said = await opened(client, "tasks")
             declared = object_of(object_of(said.get("capabilities")).get("tasks")).get("list")
             if declared is None:
-                raise NotAnswered(f"{client.place.url} cannot list tasks: it does not declare tasks.list")
+                raise NotAnswered(f"{client.target.url} cannot list tasks: it does not declare tasks.list")
             filters = "filter" in object_of(declared)
         if not filters:
             client, _ = await stack.enter_async_context(behind_gateway(client, IndexLimits()))

@@ -37,9 +37,9 @@ async def opened(client: Client, command: str) -> dict[str, Any]:
 
 async def _named(client: Client, command: str, refused: NotAnswered) -> NotAnswered:
     """The error that says what to do."""
-    if client.place.socket is not None or not refused.status or refused.status == 300:
+    if client.target.socket is not None or not refused.status or refused.status == 300:
         return refused
-    url = client.place.url
+    url = client.target.url
     if refused.status in (401, 403):
         who = await _authority(client, refused)
         return NotAnswered(f"{url} asks for a login ({refused.status}). {who}", refused.status)
@@ -60,7 +60,7 @@ async def _named(client: Client, command: str, refused: NotAnswered) -> NotAnswe
 async def _is_mcp(client: Client, url: str) -> bool:
     """Whether an MCP server is at another path."""
     try:
-        async with asyncio.timeout(_LOOK_S), Client(client.place._replace(url=url)) as other:
+        async with asyncio.timeout(_LOOK_S), Client(client.target._replace(url=url)) as other:
             await other.initialize()
     except (NotAnswered, TimeoutError) as refused:
         return isinstance(refused, NotAnswered) and refused.status in (401, 403)
@@ -69,7 +69,7 @@ async def _is_mcp(client: Client, url: str) -> bool:
 
 async def _is_old(client: Client, url: str) -> bool:
     """Whether this is the stream of the transport of 2024-11-05, by its first event."""
-    fields = {**client.place.fields, "Accept": "text/event-stream"}
+    fields = {**client.target.fields, "Accept": "text/event-stream"}
     with suppress(aiohttp.ClientError, TimeoutError):
         async with asyncio.timeout(_LOOK_S), client.http.get(url, headers=fields, allow_redirects=False) as response:
             if response.status == 200 and response.content_type == "text/event-stream":
@@ -82,9 +82,9 @@ async def _is_old(client: Client, url: str) -> bool:
 async def _is_next(client: Client) -> bool:
     """Whether this server speaks revision 2026-07-28."""
     meta = {"io.modelcontextprotocol/protocolVersion": _NEXT, "io.modelcontextprotocol/clientCapabilities": {}}
-    place = client.place._replace(fields={**client.place.fields, "Mcp-Method": "server/discover"})
+    target = client.target._replace(fields={**client.target.fields, "Mcp-Method": "server/discover"})
     try:
-        async with asyncio.timeout(_LOOK_S), Client(place, revision=_NEXT) as other:
+        async with asyncio.timeout(_LOOK_S), Client(target, revision=_NEXT) as other:
             return _NEXT in (await other.ask("server/discover", {"_meta": meta})).get("supportedVersions", [])
     except (NotAnswered, TimeoutError):
         return False
@@ -92,13 +92,13 @@ async def _is_next(client: Client) -> bool:
 
 async def _authority(client: Client, refused: NotAnswered) -> str:
     """Which authorization server gives a token, and how to bring it."""
-    url = URL(client.place.url)
+    url = URL(client.target.url)
     said = _METADATA.search(refused.fields.get("WWW-Authenticate", ""))
-    places = [said[1]] if said else [str(url.with_path(_WELL_KNOWN + path)) for path in (url.path, "")]
+    candidates = [said[1]] if said else [str(url.with_path(_WELL_KNOWN + path)) for path in (url.path, "")]
     servers: list[str] = []
-    for place in places:
+    for candidate in candidates:
         try:
-            async with client.http.get(place, allow_redirects=False) as response:
+            async with client.http.get(candidate, allow_redirects=False) as response:
                 document = json.loads(await response.content.read(_DOCUMENT_BYTES_MAX))
             servers += map(str, object_of(document).get("authorization_servers") or [])
         except (aiohttp.ClientError, TimeoutError, ValueError):

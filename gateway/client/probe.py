@@ -1,6 +1,6 @@
 """`taskgate try`: what is asked of a server, in which order, and what is said.
 
-In: a place and options. Out: facts as they are learned, one line each; the exit status. Always: nothing is changed at
+In: a target and options. Out: facts as they are learned, one line each; the exit status. Always: nothing is changed at
 the server but by `--create`; sessions that were opened are deleted, however this ends.
 """
 
@@ -11,10 +11,10 @@ from typing import Any, Final
 
 from gateway.app import App
 from gateway.client import facts
+from gateway.client.bridge import behind_gateway
 from gateway.client.facts import ByHand, ServerFacts
 from gateway.client.link import Client, NotAnswered, Target, object_of
 from gateway.client.mistake import opened
-from gateway.client.place import behind_gateway
 from gateway.client.text import TaskFields
 from gateway.config import IndexLimits
 
@@ -25,11 +25,11 @@ class Probe:
     """One trial. `known` grows; `told` gets the name of each fact as it is learned, `shown` how far a list is read."""
 
     def __init__(
-        self, place: Target, pages_max: int, told: Callable[[str, Any], None], shown: Callable[[str], None]
+        self, target: Target, pages_max: int, told: Callable[[str, Any], None], shown: Callable[[str], None]
     ) -> None:
-        self.known: ServerFacts = {"url": place.url}
+        self.known: ServerFacts = {"url": target.url}
         self.unfinished: list[TaskFields] = []  # as the gateway has listed them last
-        self._place = place
+        self._target = target
         self._pages_max = pages_max
         self._told = told
         self._shown = shown
@@ -41,13 +41,13 @@ class Probe:
     async def run(self, session_id: str, create: str | None, arguments: dict[str, Any]) -> None:
         """Learn all that can be learned. Raises NotAnswered."""
         async with AsyncExitStack() as stack:
-            fresh = await stack.enter_async_context(Client(self._place))
+            fresh = await stack.enter_async_context(Client(self._target))
             await self._meet(fresh)
             if not self.known["lists"] or self.known["filters"] == "declared":
                 return
             client = fresh
             if session_id:
-                client = await stack.enter_async_context(Client(fresh.place, session_id, fresh.revision))
+                client = await stack.enter_async_context(Client(fresh.target, session_id, fresh.revision))
             first = await self._read(client)
             self._learn("by_hand", first.fact())
             self._learn("statuses", first.statuses)
@@ -77,7 +77,7 @@ class Probe:
         if "filter" in object_of(declared):
             self._learn("filters", "declared")
         words = "opened, deleted in the end" if client.session_id else "none: the server gives no session id"
-        self._learn("session", "one process is one session" if self._place.socket else words)
+        self._learn("session", "one process is one session" if self._target.socket else words)
 
     async def _read(self, client: Client) -> ByHand:
         """The whole list by hand, or as many pages as are allowed."""
@@ -150,10 +150,10 @@ class Probe:
 
     async def _others(self, client: Client, fresh: Client, listing: ByHand) -> None:
         """What a session sees that did not make the tasks."""
-        if not client.session_id or self._place.socket:
+        if not client.session_id or self._target.socket:
             return
         seen = None
-        async with Client(client.place) as another:
+        async with Client(client.target) as another:
             with suppress(NotAnswered):  # a server may open no second session
                 if client is fresh:
                     await another.initialize()

@@ -81,12 +81,12 @@ class Tasks:
     def __init__(self, page_size: int) -> None:
         self.all: list[LegacyTask] = []
         self._page_size = page_size
-        self._place: dict[str, int] = {}
+        self._offsets: dict[str, int] = {}
 
     def add(self, tasks: Iterable[LegacyTask]) -> None:
         """Put tasks at the end."""
         for task in tasks:
-            self._place[task["taskId"]] = len(self.all)
+            self._offsets[task["taskId"]] = len(self.all)
             self.all.append(task)
 
     def page(self, cursor: object = None) -> dict[str, Any]:
@@ -110,9 +110,9 @@ class Tasks:
         return task
 
     def _find(self, task_id: object, otherwise: str) -> int:
-        if not isinstance(task_id, str) or task_id not in self._place:
+        if not isinstance(task_id, str) or task_id not in self._offsets:
             raise RpcError(-32602, f"{otherwise}: {task_id}")
-        return self._place[task_id]
+        return self._offsets[task_id]
 
 
 class LegacyServer:

@@ -192,14 +192,14 @@ class Parser:
             end = _first_end(block, searched, only_lf)
             yield 0, end
         looked = max(end, unmarked)
-        places = [looked - 1] * len(self._marks)
+        offsets = [looked - 1] * len(self._marks)
         while True:
             # If there is no further mark, -1 becomes the size.
-            places = [
+            offsets = [
                 at if at >= looked else block.find(mark, looked) % (size + 1)
-                for at, mark in zip(places, self._marks, strict=True)
+                for at, mark in zip(offsets, self._marks, strict=True)
             ]
-            if (at := min(places, default=size)) == size:
+            if (at := min(offsets, default=size)) == size:
                 return
             start = max(end, _last_end(block, max(end, searched), at, only_lf))
             looked = end = _first_end(block, max(at, searched), only_lf)

@@ -144,7 +144,7 @@ class Knowledge(msgspec.Struct):
         self.cursors = cursors
         self.cursors_bytes = sum(text_bytes(cursor) for cursor in cursors if cursor is not None)
 
-    def lose_place(self) -> None:
+    def fail_look(self) -> None:
         """The page where new tasks appear cannot be found: only a crawl helps."""
         self.pages_as_of = NEVER
 

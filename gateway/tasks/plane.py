@@ -38,9 +38,9 @@ class _Block:
 
     def add_all(self, created: list[SortKey], latest: list[SortKey]) -> None:
         """Add points, sorted by creation."""
-        for place, start, stop in self.created.gaps(created):
-            self.created.insert(place, created[start:stop])
-            self.latest[place:place] = latest[start:stop]
+        for offset, start, stop in self.created.gaps(created):
+            self.created.insert(offset, created[start:stop])
+            self.latest[offset:offset] = latest[start:stop]
         self.updated.add_all(latest)
 
     def remove(self, created: SortKey, updated: SortKey) -> None:
@@ -146,11 +146,11 @@ class Plane:
             return
         (first, beyond), latest = in_updated.ends, block.latest
         for start, stop in windows:
-            places = range(start, stop)
-            for place in reversed(places) if descending else places:
-                at = latest[place]
+            offsets = range(start, stop)
+            for offset in reversed(offsets) if descending else offsets:
+                at = latest[offset]
                 if (not at < first and at < beyond) or at.at == UNKNOWN:
-                    yield block.created[place]
+                    yield block.created[offset]
 
     def _walk_updated(
         self, descending: bool, in_created: Range, in_updated: Range, after: SortKey | None

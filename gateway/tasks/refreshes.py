@@ -298,11 +298,11 @@ class Delta(Refresh):
             if page.following in cursors:
                 raise UpstreamBroken("the upstream's tasks/list repeats a cursor: its pages have no end")
             if len(pages) > known.pages or size_bytes > _LOOK_BYTES_MAX:
-                known.lose_place()  # reading on costs no less than a crawl, or more memory
+                known.fail_look()  # reading on costs no less than a crawl, or more memory
                 return
             cursors.append(page.following)
         else:
-            known.lose_place()
+            known.fail_look()
             return
         for page in reversed(pages):  # only now, and the oldest first: a look that fails leaves no gap
             await self._take_page(page)

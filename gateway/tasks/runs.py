@@ -18,7 +18,7 @@ from gateway.mcp.task import TOP, UNKNOWN, Instant, SortKey
 Bounds: TypeAlias = tuple[Instant | None, Instant | None]
 OPEN: Final[Bounds] = (None, None)
 Slices: TypeAlias = tuple[tuple[int, int], tuple[int, int]]
-"""The indices of the keys in a range, as two slices: those of unknown instant, and the others."""
+"""The offsets of the keys in a range, as two slices: those of unknown instant, and the others."""
 
 RUN_KEYS: Final = 1000  # a run is split above twice as many
 KNOWN: Final = SortKey(UNKNOWN, TOP)  # behind every unknown instant, before every known one
@@ -43,19 +43,19 @@ class Run:
     def __len__(self) -> int:
         return len(self.keys)
 
-    def __getitem__(self, place: int) -> SortKey:
-        return self.keys[place]
+    def __getitem__(self, offset: int) -> SortKey:
+        return self.keys[offset]
 
     def gaps(self, keys: list[SortKey]) -> Iterator[tuple[int, int, int]]:
-        """Where sorted `keys` belong among these: (index, start, stop) for each part `keys[start:stop]`.
+        """Where sorted `keys` belong among these: (offset, start, stop) for each part `keys[start:stop]`.
 
-        The last part comes first, so that adding it moves no index that is still to come.
+        The last part comes first, so that adding it moves no offset that is still to come.
         """
         stop = len(keys)
         while stop:
-            place = self.bisect_left(keys[stop - 1])
-            start = bisect_right(keys, self.keys[place - 1], 0, stop) if place else 0
-            yield place, start, stop
+            offset = self.bisect_left(keys[stop - 1])
+            start = bisect_right(keys, self.keys[offset - 1], 0, stop) if offset else 0
+            yield offset, start, stop
             stop = start
 
     def add_all(self, keys: list[SortKey]) -> None:
@@ -63,34 +63,34 @@ class Run:
         mine, instants = self.keys, self.instants
         for key in keys:
             at = float(key.at)
-            place = bisect_left(instants, at)
-            if place < len(instants) and instants[place] == at:
-                place = self.bisect_left(key)
-            mine.insert(place, key)
-            instants.insert(place, at)
+            offset = bisect_left(instants, at)
+            if offset < len(instants) and instants[offset] == at:
+                offset = self.bisect_left(key)
+            mine.insert(offset, key)
+            instants.insert(offset, at)
 
-    def insert(self, place: int, keys: list[SortKey]) -> None:
-        """Add keys, all at one index."""
+    def insert(self, offset: int, keys: list[SortKey]) -> None:
+        """Add keys, all at one offset."""
         if len(keys) == 1:
-            self.keys.insert(place, keys[0])
-            self.instants.insert(place, keys[0].at)
+            self.keys.insert(offset, keys[0])
+            self.instants.insert(offset, keys[0].at)
             return
-        self.keys[place:place] = keys
-        self.instants[place:place] = array("d", [key.at for key in keys])
+        self.keys[offset:offset] = keys
+        self.instants[offset:offset] = array("d", [key.at for key in keys])
 
-    def drop(self, place: int) -> None:
-        """Remove the key at an index, or the last key if the index is behind it."""
-        place = min(place, len(self.keys) - 1)
-        del self.keys[place], self.instants[place]
+    def drop(self, offset: int) -> None:
+        """Remove the key at an offset, or the last key if the offset is behind it."""
+        offset = min(offset, len(self.keys) - 1)
+        del self.keys[offset], self.instants[offset]
 
     def remove(self, key: SortKey) -> int:
-        """Remove a key that is here. Returns the index that it had."""
-        place = self.bisect_left(key)
-        self.drop(place)
-        return place
+        """Remove a key that is here. Returns the offset that it had."""
+        offset = self.bisect_left(key)
+        self.drop(offset)
+        return offset
 
     def bisect_left(self, key: SortKey) -> int:
-        """The index of a key, or the index at which it would be added."""
+        """The offset of a key, or the offset at which it would be added."""
         instants, at = self.instants, float(key.at)  # two instants can be the same float
         low = bisect_left(instants, at)
         if low == len(instants) or instants[low] != at:
@@ -98,9 +98,9 @@ class Run:
         return bisect_left(self.keys, key, low, bisect_right(instants, at, low))
 
     def bisect_right(self, key: SortKey) -> int:
-        """The index behind a key, or the index at which it would be added."""
-        place = self.bisect_left(key)
-        return place + (place < len(self.keys) and self.keys[place] == key)
+        """The offset behind a key, or the offset at which it would be added."""
+        offset = self.bisect_left(key)
+        return offset + (offset < len(self.keys) and self.keys[offset] == key)
 
     def slices(self, wanted: "Range") -> Slices:
         """The keys in a range."""
@@ -119,16 +119,16 @@ class Run:
         if instants[0] > high or instants[-1] < low:
             return None
         if descending:
-            place = len(instants) - 1 if instants[-1] < high else self.bisect_left(beyond) - 1
+            offset = len(instants) - 1 if instants[-1] < high else self.bisect_left(beyond) - 1
         else:
-            place = 0 if instants[0] > low else self.bisect_left(first)
-        key = self.keys[place] if 0 <= place < len(instants) else None
+            offset = 0 if instants[0] > low else self.bisect_left(first)
+        key = self.keys[offset] if 0 <= offset < len(instants) else None
         return None if key is None or key < first or not key < beyond else key
 
     def walk(self, start: int, stop: int, descending: bool) -> Iterator[SortKey]:
-        """The keys from index `start` to before `stop`, in order."""
-        places = range(start, stop)
-        return map(self.keys.__getitem__, reversed(places) if descending else places)
+        """The keys from offset `start` to before `stop`, in order."""
+        offsets = range(start, stop)
+        return map(self.keys.__getitem__, reversed(offsets) if descending else offsets)
 
 
 class Runs:
@@ -140,9 +140,9 @@ class Runs:
         self._starts: list[int] | None = None  # the number of keys before each run, then of all; None: not counted yet
 
     def __len__(self) -> int:
-        return self._places()[-1]
+        return self._offsets()[-1]
 
-    def _places(self) -> list[int]:
+    def _offsets(self) -> list[int]:
         if self._starts is None:
             self._starts = list(accumulate(map(len, self._runs), initial=0))
         return self._starts
@@ -175,11 +175,11 @@ class Runs:
 
     def bisect_left(self, key: SortKey) -> int:
         at = self._ends.bisect_left(key)
-        return self._places()[at] + self._runs[at].bisect_left(key)
+        return self._offsets()[at] + self._runs[at].bisect_left(key)
 
     def bisect_right(self, key: SortKey) -> int:
         at = self._ends.bisect_left(key)
-        return self._places()[at] + self._runs[at].bisect_right(key)
+        return self._offsets()[at] + self._runs[at].bisect_right(key)
 
     def slices(self, wanted: "Range") -> Slices:
         first, beyond = wanted.ends
@@ -188,7 +188,7 @@ class Runs:
         return (0, unknown), (min(self.bisect_left(first), stop), stop)
 
     def walk(self, start: int, stop: int, descending: bool) -> Iterator[SortKey]:
-        starts = self._places()
+        starts = self._offsets()
         reach = range(bisect_right(starts, start) - 1, bisect_left(starts, stop))
         for at in reversed(reach) if descending else reach:
             run, before = self._runs[at], starts[at]

@@ -36,7 +36,7 @@ _MORE: Final = re.compile(_GOES_ON)
 _ORIGIN: Final = re.compile(
     rb"(?<![\w+.-])(https?):(?:\\?/){2}([\w.-]++|\[[0-9a-f:.]++\])(:[0-9]++)?+(?!%b)" % _GOES_ON, re.IGNORECASE
 )
-_OF_PLACE: Final = (b"location", b"content-location")
+_LOCATIONS: Final = (b"location", b"content-location")
 _FORWARDED_PROTO: Final = re.compile(rb"(?:^|;)[ \t]*proto=\"?(https?)\"?[ \t]*(?:;|$)", re.IGNORECASE)
 
 
@@ -119,7 +119,7 @@ class Move:
             return None
         return found if _origin(found[1], found[2] + (found[3] or b"")) in self._own else None
 
-    def _place(self, value: bytes) -> bytes:
+    def _location(self, value: bytes) -> bytes:
         """The value of a `Location` or a `Content-Location`, moved."""
         return _ISSUER.sub(self._issuer, self.address(value))
 
@@ -132,7 +132,9 @@ class Move:
         """A response's fields with the addresses in its redirect and its challenges moved."""
         if b"location" not in headers and b"content-location" not in headers:
             return self._challenges(headers) if status in (401, 403) else headers
-        moved = Headers((name, self._place(value) if name.lower() in _OF_PLACE else value) for name, value in headers)
+        moved = Headers(
+            (name, self._location(value) if name.lower() in _LOCATIONS else value) for name, value in headers
+        )
         return self._challenges(moved) if status in (401, 403) else moved
 
     def _challenges(self, headers: Headers) -> Headers:

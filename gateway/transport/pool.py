@@ -51,18 +51,18 @@ class Call:
         self._began_at = 0.0
 
     async def __aenter__(self) -> Self:
-        places = self._pool.standing.places
-        if places.is_full:
+        slots = self._pool.standing.slots
+        if slots.is_full:
             try:
-                await places.reserve(1, self._pool.config.connect_timeout)
+                await slots.reserve(1, self._pool.config.connect_timeout)
             except TimeoutError:
-                raise Overloaded(f"{places.limit} requests to the upstream are under way") from None
+                raise Overloaded(f"{slots.limit} requests to the upstream are under way") from None
         else:
-            places.change(1)
+            slots.change(1)
         try:
             await self._connect(fresh=False)
         except BaseException:
-            places.change(-1)
+            slots.change(-1)
             raise
         return self
 
@@ -133,7 +133,7 @@ class Call:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         pool, client, connection = self._pool, self._client, self._connection
-        pool.standing.places.change(-1)
+        pool.standing.slots.change(-1)
         if connection is not None:
             self._connection = None
             pool.active.discard(connection)
@@ -156,7 +156,7 @@ class Standing:
     def __init__(self, name: str) -> None:
         self.state = UpstreamHealth(name, time)
         self.distrusted_until = 0.0
-        self.places = Room(0)  # for requests at one time: `requests_max` of them
+        self.slots = Room(0)  # for requests at one time: `requests_max` of them
         self.cors = Cors()
 
 
@@ -181,7 +181,7 @@ class Pool:
         self.on_answer = on_answer
         self.standing = Standing(config.name) if standing is None else standing
         self.state = self.standing.state
-        self.standing.places.resize(config.requests_max)
+        self.standing.slots.resize(config.requests_max)
         self.clients = 0  # requests of clients that have not ended
         self.buffers = buffers
         self.heads: Heads[ResponseHead] = Heads() if heads is None else heads  # of responses that came before
@@ -199,8 +199,8 @@ class Pool:
 
     @property
     def is_full(self) -> bool:
-        """Whether all `requests_max` places are taken."""
-        return self.standing.places.is_full
+        """Whether all `requests_max` slots are taken."""
+        return self.standing.slots.is_full
 
     async def connection(self, fresh: bool) -> UpstreamConnection:
         """A connection that nobody uses: the one idle for the shortest time, or a new one."""

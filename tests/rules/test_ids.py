@@ -53,4 +53,4 @@ def test_what_was_used_is_remembered_for_so_many_requests_and_the_memory_stays()
         noted.note(session, b"1")
     single = sum(noted.is_single(session, b"1") for session in sessions)
     assert single > 25, "forgotten, but for those that share a slot with others: some 40"
-    assert len(noted._slots) == len(noted._before) == ids._SLOTS
+    assert len(noted._counters) == len(noted._before) == ids._COUNTERS

@@ -101,13 +101,13 @@ def lets_the_connection_lie(patch: Patch) -> None:
     patch.setattr(UpstreamConnection, "abort", sometimes)
 
 
-def keeps_its_place(patch: Patch) -> None:
-    """The place of a request to the upstream that was left early is not given back."""
+def keeps_its_slot(patch: Patch) -> None:
+    """The slot of a request to the upstream that was left early is not given back."""
     leave = Call.__aexit__
 
     async def keeping(self: Call, kind: type[BaseException] | None, *more: Any) -> None:
         if kind is not None:
-            self._pool.standing.places.change(1)
+            self._pool.standing.slots.change(1)
         await leave(self, kind, *more)
 
     patch.setattr(Call, "__aexit__", keeping)
@@ -171,7 +171,7 @@ FAULTS: Final[dict[Callable[[Patch], None], str]] = {
     takes_back_what_was_half_read: "not within|another head|complete and wrong|under way|left behind",
     forgets_to_cancel: "left behind: ",
     lets_the_connection_lie: "left behind: .* requests at the upstream",
-    keeps_its_place: "503|not within|left behind",
+    keeps_its_slot: "503|not within|left behind",
     sends_again: "came twice",
     serves_two_at_once: "under way|before the last one was answered|the upstream had not failed|not within|"
     "another head|complete and wrong",

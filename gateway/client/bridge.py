@@ -27,14 +27,14 @@ _LOCAL: Final = "http://localhost/mcp"
 @asynccontextmanager
 async def behind_gateway(client: Client, index: config.IndexLimits) -> AsyncIterator[tuple[Client, App]]:
     """The session of a client through a gateway, which works in this process. Raises ConfigError, StartError."""
-    place = client.place
+    target = client.target
     with TemporaryDirectory(prefix="taskgate-") as folder:
-        settings = config.for_upstream(place.url, f"unix:{folder}/gateway", None)
-        upstream = replace(settings.upstreams[0], tls=config.UpstreamTls(ca=place.ca), socket=place.socket)
+        settings = config.for_upstream(target.url, f"unix:{folder}/gateway", None)
+        upstream = replace(settings.upstreams[0], tls=config.UpstreamTls(ca=target.ca), socket=target.socket)
         app = App(replace(settings, admin=None, index=index, upstreams=(upstream,)))
         try:
             await app.start()
-            front = Target(place.url, place.fields, socket=settings.listen.path)
+            front = Target(target.url, target.fields, socket=settings.listen.path)
             async with Client(front, client.session_id, client.revision) as through:
                 yield through, app
         finally:
