@@ -1,11 +1,11 @@
 """The configuration: from YAML text and the environment, or the command line's flags, to frozen structs.
 
 The structs of `model` are the specification: the type of a field carries the reader of its values. `document` walks the
-YAML and the structs together, and remembers the place of each value. This package knows no other.
+YAML and the structs together, and remembers the location of each value. This package knows no other.
 
 model      the sections, their keys and defaults
 values     the readers of values: addresses, durations, sizes, names
-document   a YAML document: its values are read, each fault is noted with its place
+document   a YAML document: its values are read, each fault is noted with its location
 clashes    values that are wrong only together
 sources    a text, a file, standard input, the command line's flags
 """

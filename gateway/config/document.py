@@ -1,4 +1,4 @@
-"""A YAML document on its way to a configuration: its values are read, and each fault is noted with its place.
+"""A YAML document on its way to a configuration: its values are read, and each fault is noted with its location.
 
 In: YAML text, the environment, and the structs of model.py. Out: a struct; or one `ConfigError` with a line for each
 fault. Always: all faults are told at once. No error shows the value of a variable, or of a file that a value names.
@@ -49,26 +49,26 @@ class StartError(Exception):
 
 
 class Document:
-    """A YAML document on its way to a `Config`: the place of each value, how it was given, and all faults."""
+    """A YAML document on its way to a `Config`: the location of each value, how it was given, and all faults."""
 
     def __init__(self, source: str, folder: Path, opens: bool) -> None:
         self.source = source
         self.folder = folder
         self.opens = opens  # whether the files that it names must be readable
-        self.places: dict[str, str] = {}
+        self.locations: dict[str, str] = {}
         self.given: dict[str, str] = {}
         self.faults: list[str] = []
 
-    def place(self, line: int, path: str = "") -> str:
+    def location(self, line: int, path: str = "") -> str:
         return f"{self.source}:{line}: {path}".removesuffix(": ")
 
-    def fault(self, place: str, problem: str) -> object:
-        text = f"{place}: {problem}"
+    def fault(self, location: str, problem: str) -> object:
+        text = f"{location}: {problem}"
         self.faults.append(text if text.isprintable() else repr(text)[1:-1])
         return _FAULTY
 
-    def fail(self, place: str, problem: str) -> NoReturn:
-        self.fault(place, problem)
+    def fail(self, location: str, problem: str) -> NoReturn:
+        self.fault(location, problem)
         raise ConfigError(*self.faults)
 
     def read(self, kind: Any, text: str, least: str = "") -> object:
@@ -76,17 +76,17 @@ class Document:
         try:
             root = yaml.compose(text, Loader=yaml.SafeLoader)
         except RecursionError:
-            self.fail(self.place(1), "not YAML: nested too deeply")
+            self.fail(self.location(1), "not YAML: nested too deeply")
         except (yaml.YAMLError, ValueError, OverflowError) as error:  # a ValueError: the escape "\\UFFFFFFFF"
             mark = getattr(error, "problem_mark", None)
             line = mark.line if mark else text.count("\n", 0, getattr(error, "position", 0))
             problem = getattr(error, "problem", None) or str(error).partition("\n")[0]
             words = [f"{words} (" for part, words in _YAML_FAULTS.items() if part in problem]
-            self.fail(self.place(line + 1), f"not YAML: {''.join(words[:1])}{problem}{')' if words else ''}")
+            self.fail(self.location(line + 1), f"not YAML: {''.join(words[:1])}{problem}{')' if words else ''}")
         if root is None or root.value == "":
-            self.fail(self.place(1), f"the file is empty; expected a mapping{least}")
+            self.fail(self.location(1), f"the file is empty; expected a mapping{least}")
         if not isinstance(root, yaml.MappingNode):
-            self.fail(self.place(root.start_mark.line + 1), f"expected a mapping; given {_given(root)}")
+            self.fail(self.location(root.start_mark.line + 1), f"expected a mapping; given {_given(root)}")
         return self.value(kind, root, "", root.start_mark.line + 1)
 
     def value(self, kind: Any, node: yaml.Node, path: str, line: int) -> object:
@@ -94,12 +94,12 @@ class Document:
 
         The types have no cycle. So an alias that contains itself ends where they do.
         """
-        place = self.place(line, path)
-        self.places[path], self.given[path] = place, _given(node)
-        if len(self.places) > VALUES_MAX:
-            self.fail(place, f"more than {VALUES_MAX} values, those of aliases counted each time")
+        location = self.location(line, path)
+        self.locations[path], self.given[path] = location, _given(node)
+        if len(self.locations) > VALUES_MAX:
+            self.fail(location, f"more than {VALUES_MAX} values, those of aliases counted each time")
         if node.tag not in yaml.SafeLoader.yaml_constructors:
-            return self.fault(place, f"expected no tag; given the tag {node.tag}")
+            return self.fault(location, f"expected no tag; given the tag {node.tag}")
         kind, reader, nullable, least = _parts(kind)
         if nullable and isinstance(node, yaml.ScalarNode) and node.tag.endswith(":null"):
             return None
@@ -108,12 +108,14 @@ class Document:
         if get_origin(kind) is tuple:
             return self.sequence(get_args(kind)[0], node, path, least)
         if not isinstance(node, yaml.MappingNode):
-            return self.fault(place, f"expected a mapping; given {_given(node)}")
+            return self.fault(location, f"expected a mapping; given {_given(node)}")
         return self.mapping(kind, node, path)
 
     def sequence(self, kind: Any, node: yaml.Node, path: str, least: bool) -> object:
         if not isinstance(node, yaml.SequenceNode) or (least and not node.value):
-            return self.fault(self.places[path], f"expected a list{' of at least one' * least}; given {_given(node)}")
+            return self.fault(
+                self.locations[path], f"expected a list{' of at least one' * least}; given {_given(node)}"
+            )
         items = [
             self.value(kind, item, f"{path}[{at}]", item.start_mark.line + 1) for at, item in enumerate(node.value)
         ]
@@ -127,19 +129,19 @@ class Document:
             key, line = key_node.value, key_node.start_mark.line + 1
             inner = f"{path}.{key}".removeprefix(".")
             if not isinstance(key_node, yaml.ScalarNode):
-                self.fault(self.place(line, path), f"expected text as a key; given {_given(key_node)}")
+                self.fault(self.location(line, path), f"expected text as a key; given {_given(key_node)}")
             elif key in lines:
-                self.fault(self.place(line, inner), f"given twice, first in line {lines[key]}")
+                self.fault(self.location(line, inner), f"given twice, first in line {lines[key]}")
             elif key not in fields:
                 near = [f"did you mean {each}?" for each in difflib.get_close_matches(key, fields, 1)]
                 words = ["unknown key;", *near, "allowed:", ", ".join(fields)]
-                self.fault(self.place(line, inner), " ".join(words))
+                self.fault(self.location(line, inner), " ".join(words))
             else:
                 lines[key] = line
                 values[key] = self.value(fields[key].type, value_node, inner, line)
         missing = [name for name, field in fields.items() if field.required and name not in values]
         for name in missing:
-            self.fault(self.places[path], f"the required key {name} is missing")
+            self.fault(self.locations[path], f"the required key {name} is missing")
         known = {name: value for name, value in values.items() if value is not _FAULTY}
         if kind is Config:
             return Config(**{"upstreams": (), **known})  # for `clashes`, which tells its faults beside those so far
@@ -165,7 +167,7 @@ class Document:
                 allowed = str(error)
             else:
                 return self.file(found, path) if isinstance(found, Path) else found
-        return self.fault(self.places[path], f"expected {allowed}; given {self.given[path]}")
+        return self.fault(self.locations[path], f"expected {allowed}; given {self.given[path]}")
 
     def file(self, name: Path, path: str) -> object:
         """The path of a file that the configuration names; `_FAULTY` if the file cannot be read."""
@@ -175,7 +177,7 @@ class Document:
                 file.open("rb").close()
         except OSError as error:
             problem = f"expected a file that can be read; given {self.given[path]}: {error.strerror}"
-            return self.fault(self.places[path], problem)
+            return self.fault(self.locations[path], problem)
         return file
 
     def expanded(self, text: str, path: str) -> str | None:
@@ -200,16 +202,18 @@ class Document:
 
         expanded = _VARIABLE.sub(value_of, text)
         for fault in faults:
-            self.fault(self.places[path], f"expected {fault}; given {self.given[path]}")
+            self.fault(self.locations[path], f"expected {fault}; given {self.given[path]}")
         return None if faults else expanded
 
     def check(self, clashes: Iterable[Clash]) -> None:
         """Raises ConfigError for all faults, these clashes among them."""
         told = list(self.faults)
         for paths, problem in clashes:
-            place = next((self.places[path] for path in paths if path in self.places), self.place(1, paths[0]))
-            if not any(fault.startswith(place) for fault in told):  # else a default stands for the faulty value
-                self.fault(place, problem)
+            location = next(
+                (self.locations[path] for path in paths if path in self.locations), self.location(1, paths[0])
+            )
+            if not any(fault.startswith(location) for fault in told):  # else a default stands for the faulty value
+                self.fault(location, problem)
         if self.faults:
             raise ConfigError(*self.faults)
 

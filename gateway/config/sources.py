@@ -94,7 +94,7 @@ def for_upstream(url: str, listen: str | None, admin: str | None) -> Config:
         ("admin", "admin.listen", admin, read_address),
     ):
         if text is not None:
-            document.places[path], document.given[path] = f"--{name}", quoted(text)
+            document.locations[path], document.given[path] = f"--{name}", quoted(text)
             try:
                 values[name] = read(text)
             except ValueError as error:
