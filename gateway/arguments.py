@@ -16,14 +16,14 @@ class Flags(argparse.ArgumentParser):
 
     def parse_known_args(self, args: Sequence[str] | None = None, namespace: Any = None) -> Any:  # type: ignore[override]
         """The flags, and what is left over. Ends the process for a flag that does not exist."""
-        known = set(_FLAG.findall(self.format_help()))
+        flags = set(_FLAG.findall(self.format_help()))
         for argument in args or ():
             flag = argument.partition("=")[0]
             if flag == "--":
                 break
-            if flag.startswith("--") and not any(one.startswith(flag) for one in known):
+            if flag.startswith("--") and not any(one.startswith(flag) for one in flags):
                 import difflib  # the server of stdio waits for what is imported before it
 
-                near = difflib.get_close_matches(flag, known, 1)
+                near = difflib.get_close_matches(flag, flags, 1)
                 self.error(f"unknown flag {flag}" + (f": did you mean {near[0]}?" if near else "; --help lists them"))
         return super().parse_known_args(args, namespace)

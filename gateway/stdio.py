@@ -25,7 +25,7 @@ from gateway.tasks import answer
 from gateway.tasks.crawler import OWN
 from gateway.tasks.criteria import BadQuery
 from gateway.tasks.cursor import Position
-from gateway.tasks.passing import PLAIN, UNKNOWN, Heard, Pending, begin
+from gateway.tasks.passing import PLAIN, UNMATCHED, Heard, Pending, begin
 from gateway.tasks.sessions import Sessions
 from gateway.transport.buffers import Account, Buffers
 from gateway.transport.lines import Line, LineParser, Sight
@@ -232,7 +232,7 @@ class StdioProxy:
                     return True
                 self._hear(self._answered(unread_id).unread())  # no JSON, but it ends the wait all the same
                 return False
-            self._hear((UNKNOWN if message is None else PLAIN).message(line.raw))
+            self._hear((UNMATCHED if message is None else PLAIN).message(line.raw))
         elif self._channel.asked(message_id := jsonrpc.id_of(message.id)):
             self._channel.answer(message_id, message)
             return True
@@ -278,7 +278,7 @@ class StdioProxy:
 
 
 def _pending(passed: Passed | None) -> Pending:
-    return UNKNOWN if passed is None else begin(passed.request, passed.at)
+    return UNMATCHED if passed is None else begin(passed.request, passed.at)
 
 
 class NoCounts:

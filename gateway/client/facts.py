@@ -63,11 +63,11 @@ def order(first: ByHand, second: ByHand) -> str | None:
         return "another at each reading"
     for name in _INSTANTS:
         instants = [parse_instant(str(task.get(name))) for task in second.tasks]
-        known = [instant for instant in instants if instant is not None]
-        if len(known) == len(instants) and len(set(known)) > 1:
-            if known == sorted(known):
+        dated = [instant for instant in instants if instant is not None]
+        if len(dated) == len(instants) and len(set(dated)) > 1:
+            if dated == sorted(dated):
                 return "oldest first" if name == "createdAt" else "latest change last"
-            if known == sorted(known, reverse=True):
+            if dated == sorted(dated, reverse=True):
                 return "newest first" if name == "createdAt" else "latest change first"
     if len(again) < 2:
         return None
@@ -112,15 +112,19 @@ def seen_by_others(mine: ByHand, theirs: list[TaskFields]) -> str | None:
     return "none" if not seen else "all" if seen == len(theirs) and theirs else "some"
 
 
-def verdict(known: ServerFacts) -> tuple[bool, str]:
+def verdict(learned: ServerFacts) -> tuple[bool, str]:
     """Whether taskgate helps at this server, and why, in one line."""
-    if "tasks" not in known:
+    if "tasks" not in learned:
         return False, "Too little is known to say."
-    if not known["lists"]:
+    if not learned["lists"]:
         return False, "taskgate brings you nothing here: this server declares no tasks/list."
-    if known["filters"] == "declared":
+    if learned["filters"] == "declared":
         return False, "taskgate brings you nothing here: this server filters its tasks by itself, and says so."
-    hand, made, later = known.get("by_hand_later") or known.get("by_hand"), known.get("created"), known.get("later")
+    hand, made, later = (
+        learned.get("by_hand_later") or learned.get("by_hand"),
+        learned.get("created"),
+        learned.get("later"),
+    )
     if hand is None:
         return False, "Too little is known to say."
     pages, one = hand["requests"], "this server lists all in one page"
@@ -131,11 +135,11 @@ def verdict(known: ServerFacts) -> tuple[bool, str]:
         return True, f"taskgate makes the list: {one if pages == 1 else 'this server'}, without tasks that it has."
     if not hand["tasks"]:
         return False, "The list is empty: one page without tasks says little. Try --session ID, or --create TOOL."
-    if known.get("may_be_cut"):
+    if learned.get("may_be_cut"):
         return True, f"taskgate may help here: {one}, and may cut it at {hand['tasks']} tasks."
     if pages == 1:
         return False, f"taskgate brings you little here: {one}. {few}"
-    if known["filters"] == "unsaid":
+    if learned["filters"] == "unsaid":
         return (
             False,
             "taskgate brings you little here: this server filters by status. You get the other criteria.",

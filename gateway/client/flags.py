@@ -150,12 +150,12 @@ def run_try(arguments: Sequence[str]) -> int:
                 stopped = f"stopped after {given.seconds:g} s"
             except asyncio.CancelledError:
                 stopped, status = "interrupted", INTERRUPTED
-            helps, words = facts.verdict(probe.known)
+            helps, words = facts.verdict(probe.learned)
             if stopped:
-                probe.known["stopped"], words = stopped, f"{stopped[0].upper()}{stopped[1:]}. {words}"
-            probe.known |= {"helps": helps, "verdict": words}
+                probe.learned["stopped"], words = stopped, f"{stopped[0].upper()}{stopped[1:]}. {words}"
+            probe.learned |= {"helps": helps, "verdict": words}
             listed = ["", *table(probe.unfinished[:SHOWN_MAX])] if given.create else []
-            print(json.dumps(probe.known) if given.json else "\n".join([*listed, "", printable(words)]))
+            print(json.dumps(probe.learned) if given.json else "\n".join([*listed, "", printable(words)]))
             return (0 if helps else 1) if status is None else status
 
     return signalled("try", trial())

@@ -22,12 +22,12 @@ CRITERIA: Final = {"status": list(facts.UNFINISHED)}
 
 
 class Probe:
-    """One trial. `known` grows; `told` gets the name of each fact as it is learned, `shown` how far a list is read."""
+    """One trial. `learned` grows; `told` gets the name of each fact at once, `shown` how far a list is read."""
 
     def __init__(
         self, target: Target, pages_max: int, told: Callable[[str, Any], None], shown: Callable[[str], None]
     ) -> None:
-        self.known: ServerFacts = {"url": target.url}
+        self.learned: ServerFacts = {"url": target.url}
         self.unfinished: list[TaskFields] = []  # as the gateway has listed them last
         self._target = target
         self._pages_max = pages_max
@@ -35,7 +35,7 @@ class Probe:
         self._shown = shown
 
     def _learn(self, name: str, value: Any) -> None:
-        self.known[name] = value
+        self.learned[name] = value
         self._told(name, value)
 
     async def run(self, session_id: str, create: str | None, arguments: dict[str, Any]) -> None:
@@ -43,7 +43,7 @@ class Probe:
         async with AsyncExitStack() as stack:
             fresh = await stack.enter_async_context(Client(self._target))
             await self._meet(fresh)
-            if not self.known["lists"] or self.known["filters"] == "declared":
+            if not self.learned["lists"] or self.learned["filters"] == "declared":
                 return
             client = fresh
             if session_id:
@@ -72,8 +72,8 @@ class Probe:
         self._learn("server", {name: str(about.get(name) or "") for name in ("name", "version")})
         self._learn("tasks", can.get("tasks"))
         declared = object_of(can.get("tasks")).get("list")
-        self.known["lists"] = declared is not None
-        self.known["filters"] = None
+        self.learned["lists"] = declared is not None
+        self.learned["filters"] = None
         if "filter" in object_of(declared):
             self._learn("filters", "declared")
         words = "opened, deleted in the end" if client.session_id else "none: the server gives no session id"
@@ -128,14 +128,14 @@ class Probe:
         self._learn("get_agrees", all(found) if found else None)
         await self._filters(client, second)
         same = not changed and made is None
-        self._learn("gateway_agrees", self.known["later"]["tasks"] == len(second.unfinished) if same else None)
+        self._learn("gateway_agrees", self.learned["later"]["tasks"] == len(second.unfinished) if same else None)
 
     async def _agrees(self, client: Client, task: TaskFields) -> bool:
         try:
             got = await client.ask("tasks/get", {"taskId": task.get("taskId")})
         except NotAnswered:
             return False
-        return facts.agree(task, got, bool(self.known["instants_move"]))
+        return facts.agree(task, got, bool(self.learned["instants_move"]))
 
     async def _filters(self, client: Client, listing: ByHand) -> None:
         """Whether the server filters by status without saying so: only a list of several statuses shows it."""

@@ -142,10 +142,10 @@ class Document:
         missing = [name for name, field in fields.items() if field.required and name not in values]
         for name in missing:
             self.fault(self.locations[path], f"the required key {name} is missing")
-        known = {name: value for name, value in values.items() if value is not _FAULTY}
+        read = {name: value for name, value in values.items() if value is not _FAULTY}
         if kind is Config:
-            return Config(**{"upstreams": (), **known})  # for `clashes`, which tells its faults beside those so far
-        return kind(**known) if len(known) == len(values) and not missing else _FAULTY
+            return Config(**{"upstreams": (), **read})  # for `clashes`, which tells its faults beside those so far
+        return kind(**read) if len(read) == len(values) and not missing else _FAULTY
 
     def scalar(self, reader: Callable[[object], object], node: yaml.Node, path: str, nullable: bool) -> object:
         """A scalar, by its reader. Text with variables is read as text; if that fails, as YAML would read it."""

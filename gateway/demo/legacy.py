@@ -163,8 +163,8 @@ class LegacyServer:
         if request.path != "/mcp":
             return web.Response(status=404)
         if request.method == "DELETE":
-            known = self.sessions.pop(request.headers.get(_SESSION, ""), None)
-            return web.Response(status=404 if known is None else 200)
+            session = self.sessions.pop(request.headers.get(_SESSION, ""), None)
+            return web.Response(status=404 if session is None else 200)
         if request.method != "POST":
             return web.Response(status=405, headers={"Allow": "POST, DELETE"})
         try:

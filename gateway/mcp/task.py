@@ -167,11 +167,11 @@ def parse(raw: bytes | msgspec.Raw, method: str | None = None) -> Task:
     created_key = SortKey(created, task_id)
     updated_key = created_key if updated == created else SortKey(updated, task_id)
     ttl_ms = None if wire.ttl is None else _shared(wire.ttl)
-    status = _KNOWN.get(wire.status, OTHER)
+    status = _SHARED_STATUS.get(wire.status, OTHER)
     return Task(task_id, status, created_key, updated_key, bytes(raw), method, ttl_ms=ttl_ms)
 
 
-_KNOWN: Final = {status: status for status in STATUSES}  # one string for a million tasks
+_SHARED_STATUS: Final = {status: status for status in STATUSES}  # one string for a million tasks
 
 
 @lru_cache(maxsize=1024)

@@ -129,17 +129,17 @@ class Page:
             groups[reason.failure, reason.is_fault].append(reason)
         rows = []
         for (failure, is_fault), reasons in groups.items():
-            known = [self._metrics.recent.reasons[reason] for reason in reasons]
-            last = max(known, key=lambda failures: failures.last)
+            recent = [self._metrics.recent.reasons[reason] for reason in reasons]
+            last = max(recent, key=lambda failures: failures.last)
             counted = [sum(column) for column in zip(*(counts[reason] for reason in reasons), strict=True)]
             hit = [reason.upstream for reason in reasons if counts[reason][-1]]
             rows.append(
                 {
                     "failure": failure,
                     "is_fault": is_fault,
-                    "counts": [*counted, sum(failures.count for failures in known)],
+                    "counts": [*counted, sum(failures.count for failures in recent)],
                     "upstreams": hit or [reason.upstream for reason in reasons],
-                    "since": min((f.since for f in known if f.last >= last.since), default=last.since),
+                    "since": min((f.since for f in recent if f.last >= last.since), default=last.since),
                     "last": last.last,
                     "why": last.why,
                 }

@@ -256,15 +256,15 @@ def ignored(raw: msgspec.Raw | bytes) -> list[str]:
     return [*some, "..."] if more else list(some)
 
 
-def _unknown(raw: bytes, known: msgspec.Struct) -> tuple[dict[str, bytes], bool]:
+def _unknown(raw: bytes, read: msgspec.Struct) -> tuple[dict[str, bytes], bool]:
     """Some of the unknown members of a raw object, by name, and whether there are more. Long names are cut.
 
-    `known` has the known members. Each unknown one takes time and memory to read, so their colons are counted first.
+    `read` has the others. Each unknown one takes time and memory to read, so their colons are counted first.
     """
-    colons = raw.count(b":") - sum(bytes(getattr(known, name)).count(b":") for name in known.__struct_fields__)
+    colons = raw.count(b":") - sum(bytes(getattr(read, name)).count(b":") for name in read.__struct_fields__)
     if colons > _UNKNOWN_READ_MAX:
         return {}, True
-    others = {name: value for name, value in jsonrpc.members(raw).items() if name not in known.__struct_encode_fields__}
+    others = {name: value for name, value in jsonrpc.members(raw).items() if name not in read.__struct_encode_fields__}
     some = {_short(name): bytes(value) for name, value in islice(others.items(), FAULTS_MAX)}
     return some, len(others) > FAULTS_MAX
 

@@ -74,19 +74,19 @@ class Index:
 
     def note_method(self, task_id: str, method: str) -> None:
         """The method of the request that made a task, in the index or not, is known."""
-        known, shared = self._tasks.get(task_id), self._shared(method)
+        before, shared = self._tasks.get(task_id), self._shared(method)
         if shared is None:
             return
-        if known is not None:
-            self.put(msgspec.structs.replace(known, method=known.method or shared))
+        if before is not None:
+            self.put(msgspec.structs.replace(before, method=before.method or shared))
         elif task_id not in self._noted:
             self._noted[task_id] = shared
             self.size_bytes += _noted_bytes(task_id)
 
     def method_of(self, task_id: str) -> str | None:
         """The method of a task, in the index or not; None if it is unknown."""
-        known = self._tasks.get(task_id)
-        return self._noted.get(task_id) if known is None else known.method
+        before = self._tasks.get(task_id)
+        return self._noted.get(task_id) if before is None else before.method
 
     def _shared(self, method: str | None) -> str | None:
         """The one string for a method. None, which is an unknown method, if it is long, or beyond METHODS_MAX."""
@@ -113,8 +113,8 @@ class Index:
         fresh: dict[_Group, dict[str, Task]] = {}
         for reported in reports:
             report = self._with_method(reported) if self._noted or reported.method is not None else reported
-            known = self._tasks.add(report)
-            latest = report if known is None else self._latest(known, report, fresh)
+            before = self._tasks.add(report)
+            latest = report if before is None else self._latest(before, report, fresh)
             if latest is not None:
                 self.size_bytes += size_of(latest)
                 fresh.setdefault((latest.status, latest.method), {})[latest.id] = latest
@@ -126,17 +126,17 @@ class Index:
                 self._groups[group].add_all([(task.created, task.updated) for task in tasks.values()])
                 self.size_bytes += self._pages.forget(self._groups[group])
 
-    def _latest(self, known: Task, report: Task, fresh: dict[_Group, dict[str, Task]]) -> Task | None:
-        """The task as it is known after a report; None if the report changes nothing."""
-        latest = report if report.supersedes(known) else known
-        method = report.method or known.method
-        if latest.raw == known.raw and method == known.method:
+    def _latest(self, before: Task, report: Task, fresh: dict[_Group, dict[str, Task]]) -> Task | None:
+        """The task as it is after a report; None if the report changes nothing."""
+        latest = report if report.supersedes(before) else before
+        method = report.method or before.method
+        if latest.raw == before.raw and method == before.method:
             return None
-        latest = msgspec.structs.replace(latest, method=method, crawl=known.crawl)
-        self._tasks[known.id] = latest
-        self.size_bytes -= size_of(known)
-        if fresh.get((known.status, known.method), {}).pop(known.id, None) is None:
-            self._take_out(known)
+        latest = msgspec.structs.replace(latest, method=method, crawl=before.crawl)
+        self._tasks[before.id] = latest
+        self.size_bytes -= size_of(before)
+        if fresh.get((before.status, before.method), {}).pop(before.id, None) is None:
+            self._take_out(before)
         return latest
 
     def mark(self, task_id: str, crawl: int) -> bool:
@@ -181,8 +181,8 @@ class Index:
         named = [ids for ids in (query.task_ids, among) if ids is not None]
         fewest = min(named, key=len, default=None)
         if fewest is not None and len(fewest) < sum(group.count(OPEN, OPEN) for group in groups):
-            known = filter(None, map(self._tasks.get, fewest))
-            yield [t.id for t in known if query.may_match(t, self.default_method) and all(t.id in ids for ids in named)]
+            there = filter(None, map(self._tasks.get, fewest))
+            yield [t.id for t in there if query.may_match(t, self.default_method) and all(t.id in ids for ids in named)]
             return
         for group in groups:
             keys = group.walk("createdAt", False, query.created, OPEN, None)

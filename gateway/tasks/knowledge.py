@@ -198,23 +198,23 @@ class Record:
             if len(task_id) <= NOTED_ID_CHARS_MAX:
                 self._hint(task_id, now, now)  # in the index or not: a page asked for earlier may still bring it
         for task_id in observation.ended:
-            known = self.index.get(task_id)
-            if len(task_id) <= NOTED_ID_CHARS_MAX and (known is None or not known.is_terminal):
+            before = self.index.get(task_id)
+            if len(task_id) <= NOTED_ID_CHARS_MAX and (before is None or not before.is_terminal):
                 self._hint(task_id, now, now)
         if observation.doubt:
             self.known.doubt(now)
 
     def _report(self, task: Task, asked_at: float | None, now: float, since: Task | None) -> None:
         known, before = self.known, self.index.get(task.id)
-        is_known = before is not None and before.raw == task.raw and task.method is None  # most polls say what is known
+        is_same = before is not None and before.raw == task.raw and task.method is None  # most polls say what is known
         if (
-            not is_known
+            not is_same
             and before is not None
             and (self._begins_anew(task, before, asked_at) or _is_another(task, before))
         ):
             self.index.remove(task.id)
             before = None
-        came_between = not is_known and before is not since
+        came_between = not is_same and before is not since
         unclear = came_between and _contradicts(task, before) and known.may_be_old(task.id, asked_at)
         unseen = before is None and (asked_at is None or asked_at < known.newcomers_from)
         hidden = unseen and (known.newcomers_from != NEVER or not known.asks_by_id)
@@ -225,7 +225,7 @@ class Record:
         else:
             is_listed = before is not None and before.crawl == self.crawl
             known.report(task, asked_at, is_listed, NEVER if before is None else known.confirmed_at(task.id))
-            if not is_known:
+            if not is_same:
                 self.index.put(task)
             if asked_at is not None:
                 if hidden:  # it may have gone before the last crawl ended

@@ -104,7 +104,7 @@ class Pending(NamedTuple):
         if self.kind is RequestKind.PLAIN:
             return Heard(data, response=message)
         if self.request is not None and not jsonrpc.same_id(message.id, self.request.id):
-            return UNKNOWN.message(data)  # a client may take it for its own all the same: `"1"` or `1.0` for `1`
+            return UNMATCHED.message(data)  # a client may take it for its own all the same: `"1"` or `1.0` for `1`
         observation, succeeds = None, False
         if self.kind is not RequestKind.INITIALIZE:
             observation = observe.of_response(self.request, message)
@@ -122,7 +122,7 @@ class Pending(NamedTuple):
 
 PLAIN: Final = Pending(RequestKind.PLAIN)
 RESUMED: Final = Pending(RequestKind.RESUMED)
-UNKNOWN: Final = Pending(RequestKind.UNREAD)  # which request a response answers
+UNMATCHED: Final = Pending(RequestKind.UNREAD)  # which request a response answers
 UNREAD: Final = Heard(b"", Observation(doubt=True))
 
 

@@ -16,7 +16,7 @@ from operator import itemgetter
 from typing import Final, Literal, TypeAlias
 
 from gateway.mcp.task import UNKNOWN, SortKey
-from gateway.tasks.runs import KNOWN, RUN_KEYS, Bounds, Keys, Range, Run, Runs, Slices, halves, size
+from gateway.tasks.runs import BEHIND_UNKNOWN, RUN_KEYS, Bounds, Keys, Range, Run, Runs, Slices, halves, size
 
 OrderBy: TypeAlias = Literal["createdAt", "lastUpdatedAt"]
 
@@ -156,7 +156,7 @@ class Plane:
         self, descending: bool, in_created: Range, in_updated: Range, after: SortKey | None
     ) -> Iterator[SortKey]:
         """The updated keys. A block is opened when the walk comes to the first key that it may have."""
-        known = in_updated.behind(descending, after)
+        ahead = in_updated.behind(descending, after)
         waiting: list[tuple[SortKey, int, Iterator[SortKey] | None]] = []
         for at in self._reach(in_created):
             keys = self._blocks[at].updated
@@ -164,7 +164,7 @@ class Plane:
                 windows = in_updated.windows(keys, descending, after)
                 head = next(_over(keys, windows, descending), None)
             else:
-                head = keys.head(known, descending)
+                head = keys.head(ahead, descending)
             if head is not None:
                 waiting.append((head, at, None))
         waiting.sort()
@@ -198,7 +198,7 @@ class Plane:
         """The blocks that may have points in the range of creation and behind `after`, in order of creation."""
         first, stop = map(self._ends.bisect_left, in_created.ends)
         has_unknown = self._blocks[0].created[0].at == UNKNOWN
-        unknown = self._ends.bisect_left(KNOWN) + 1 if has_unknown else 0
+        unknown = self._ends.bisect_left(BEHIND_UNKNOWN) + 1 if has_unknown else 0
         reach = [range(min(unknown, first)), range(first, min(stop + 1, len(self._blocks)))]
         if after is not None:
             edge = self._ends.bisect_left(after)

@@ -293,7 +293,7 @@ class Delta(Refresh):
                 continue
             pages.append(page)
             size_bytes += page.size_bytes
-            if page.following is None or (prepends and self._shows_known(page)):
+            if page.following is None or (prepends and self._shows_listed(page)):
                 break
             if page.following in cursors:
                 raise UpstreamBroken("the upstream's tasks/list repeats a cursor: its pages have no end")
@@ -309,7 +309,7 @@ class Delta(Refresh):
             self._session.confirm(page.tasks, page.asked_at)
         known.end_look(began_at, cursors[-_CURSORS_KEPT:])
 
-    def _shows_known(self, page: ListPage) -> bool:
+    def _shows_listed(self, page: ListPage) -> bool:
         """Whether a page shows a task that a page showed before: no new tasks follow such a task.
 
         An unlisted task does not count: new tasks may follow it.

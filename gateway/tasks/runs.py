@@ -1,7 +1,7 @@
 """Sorted keys, in runs of about a thousand, and ranges of instants among them.
 
 In: keys to add and to remove, bounds. Out: where a range begins and ends, and the keys in it.
-Always: exact; an UNKNOWN instant lies in every range, and stands before all known ones.
+Always: exact; an UNKNOWN instant lies in every range, and stands before all others.
 
 The keys of a million points are scattered in memory. So each run also has their instants as an array of floats, and a
 look-up touches few keys. Without the array a look-up takes eight times as long.
@@ -21,7 +21,7 @@ Slices: TypeAlias = tuple[tuple[int, int], tuple[int, int]]
 """The offsets of the keys in a range, as two slices: those of unknown instant, and the others."""
 
 RUN_KEYS: Final = 1000  # a run is split above twice as many
-KNOWN: Final = SortKey(UNKNOWN, TOP)  # behind every unknown instant, before every known one
+BEHIND_UNKNOWN: Final = SortKey(UNKNOWN, TOP)  # behind every unknown instant, before every other
 _END: Final = SortKey(float("inf"), TOP)
 
 
@@ -114,7 +114,7 @@ class Run:
         return (0, unknown), (min(start, stop), stop)
 
     def head(self, wanted: "Range", descending: bool) -> SortKey | None:
-        """The first key of a walk over a range; None if the range is empty. All instants of the run are known."""
+        """The first key of a walk over a range; None if the range is empty. The run has no UNKNOWN instant."""
         instants, (first, beyond), (low, high) = self.instants, wanted.ends, wanted.floats
         if instants[0] > high or instants[-1] < low:
             return None
@@ -183,7 +183,7 @@ class Runs:
 
     def slices(self, wanted: "Range") -> Slices:
         first, beyond = wanted.ends
-        unknown = self.bisect_left(KNOWN) if self._runs[0] and self._runs[0][0].at == UNKNOWN else 0
+        unknown = self.bisect_left(BEHIND_UNKNOWN) if self._runs[0] and self._runs[0][0].at == UNKNOWN else 0
         stop = self.bisect_left(beyond)
         return (0, unknown), (min(self.bisect_left(first), stop), stop)
 
@@ -212,7 +212,9 @@ class Range:
     def __init__(self, bounds: Bounds) -> None:
         low, high = bounds
         self.is_open = bounds == OPEN
-        self._set(SortKey(low, "") if low is not None else KNOWN, SortKey(high, TOP) if high is not None else _END)
+        self._set(
+            SortKey(low, "") if low is not None else BEHIND_UNKNOWN, SortKey(high, TOP) if high is not None else _END
+        )
 
     def _set(self, first: SortKey, beyond: SortKey) -> None:
         self.ends = (first, beyond)
@@ -257,5 +259,4 @@ class Range:
 
 def size(slices: Slices) -> int:
     """How many keys the slices have."""
-    (start, stop), (start_known, stop_known) = slices
-    return stop - start + stop_known - start_known
+    return sum([stop - start for start, stop in slices])

@@ -43,9 +43,9 @@ class Shards:
         """Add a task. If there is one of its id already, keep and return that one."""
         shards = self._shards
         shard = shards[hash(task.id) & (len(shards) - 1)]
-        known = shard.get(task.id)
-        if known is not None:
-            return known
+        there = shard.get(task.id)
+        if there is not None:
+            return there
         shard[task.id] = task
         self._size += 1
         if self._size > _WHOLE_MAX and len(shards) == 1:

@@ -43,8 +43,8 @@ _server = msgspec.json.Decoder(_ToldServer)
 
 def of_task(task_id: str, method: str | None) -> bytes:
     """The value that says that a task is there."""
-    known = method if method is None or len(method) <= METHOD_CHARS_MAX else None
-    return msgspec.json.encode(Told(_VERSION, apart(task_id), known, False))
+    short = method if method is None or len(method) <= METHOD_CHARS_MAX else None
+    return msgspec.json.encode(Told(_VERSION, apart(task_id), short, False))
 
 
 def of_gone(task_id: str) -> bytes:

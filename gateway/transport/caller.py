@@ -146,8 +146,8 @@ class Way:
         method, target, is_same = self.head.method, self.caller.target, body_bytes == self.head.body_bytes
         if self._up is None and self.is_kept:
             self._up = HeadBytes(request_head(method, target, self._fields), self.head.body_bytes)
-        if self._up is not None and (known := self._up.of(body_bytes)):
-            return known
+        if self._up is not None and (before := self._up.of(body_bytes)):
+            return before
         fields = self._fields if is_same else self._fields.with_value(b"content-length", b"%d" % body_bytes)
         return request_head(method, target, fields)
 

@@ -53,12 +53,12 @@ class Head:
     """A request's line and fields. `minor` is that of HTTP/1.0 or 1.1; `keep_alive`: another request may follow.
 
     `body_bytes` is the length of its body, or _CHUNKED; `held_bytes` its memory, or 0 for the little that most take.
-    `raw` has its bytes if it may be remembered; `known` what was kept when it came before (remembered.py).
+    `raw` has its bytes if it may be remembered; `remembered` what was kept when it came before (remembered.py).
     """
 
     __slots__ = (
-        "_headers", "_stated_bytes", "body_bytes", "held_bytes", "keep_alive", "known", "method", "minor", "raw",
-        "target",
+        "_headers", "_stated_bytes", "body_bytes", "held_bytes", "keep_alive", "method", "minor", "raw",
+        "remembered", "target",
     )  # fmt: skip
 
     def __init__(
@@ -78,13 +78,13 @@ class Head:
         self.body_bytes = self._stated_bytes = body_bytes
         self.held_bytes = held_bytes
         self.raw = b""
-        self.known: Any = None
+        self.remembered: Any = None
         self.keep_alive = _keeps_alive(minor, headers) if keep_alive is None else keep_alive
 
-    def again(self, body_bytes: int, known: object) -> "Head":
+    def again(self, body_bytes: int, remembered: object) -> "Head":
         """The same head, come again with another `Content-Length`, and what was kept of it."""
         head = Head(self.method, self.target, self.minor, self._headers, body_bytes, self.held_bytes, self.keep_alive)
-        head._stated_bytes, head.known = self._stated_bytes, known
+        head._stated_bytes, head.remembered = self._stated_bytes, remembered
         return head
 
     @property
@@ -188,7 +188,7 @@ class RequestReader:
         events: list[RequestEvent] = []
         try:
             if self.state is not _BODY:
-                head = self._known_head()
+                head = self._remembered_head()
                 if head is None and (data := self._whole_head()) is not None:
                     head = read_head(data)
                 if head is not None:
@@ -207,7 +207,7 @@ class RequestReader:
 
     # ---- heads ----
 
-    def _known_head(self) -> Head | None:
+    def _remembered_head(self) -> Head | None:
         """The next head, if all that is pending begins with one that came before."""
         data = self._pending
         if self._at or self._recall is None or self.state is not _BETWEEN or type(data) is not bytes:

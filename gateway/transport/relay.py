@@ -212,8 +212,8 @@ def _begin(exchange: Exchange, response: Response) -> None:
     """Prepare the head for the client: one that came before goes out as it did then."""
     head = response.head
     is_usual = head.is_kept and not response.is_changed and exchange.is_usual
-    if is_usual and head.passed is not None and (known := head.passed.of(response.body_bytes)):
-        exchange.begin_as(response.status, response.framing, known)
+    if is_usual and head.passed is not None and (before := head.passed.of(response.body_bytes)):
+        exchange.begin_as(response.status, response.framing, before)
         return
     written = exchange.begin(response.status, response.reason, response.headers.end_to_end(), response.framing)
     if is_usual:

@@ -6,7 +6,7 @@ pure functions of the head's bytes, of the configuration, and of the way by whic
 with these bytes: those of requests in one table (Way in caller.py), those of responses in another (response.py).
 
 In: the bytes that arrived, where a message begins. Out: what was kept when a head of these bytes came before, with the
-length of this body. None for a head that is not known: it is read as if nothing were remembered, and once all of it was
+length of this body. None for any other head: it is read as if nothing were remembered, and once all of it was
 accepted, `keep` is told. Always:
 
 - A head is found by all of its bytes, but for the digits of one `Content-Length`. These are read strictly each time: 1
@@ -47,7 +47,7 @@ _ENDED: Final = b"\n"  # no head begins like this
 Kept = TypeVar("Kept")
 
 
-class KnownHead(Generic[Kept]):
+class RememberedHead(Generic[Kept]):
     """A head that came before: its bytes in front of the digits and behind them, and what follows from it.
 
     A head without `Content-Length` has all of its bytes in front.
@@ -98,7 +98,7 @@ class HeadBytes:
         self._before, self._after = halves(head, len(head))
 
     def of(self, body_bytes: int) -> bytes:
-        """The head for that length; empty if it states its length in no way that is known here."""
+        """The head for that length; empty if it states its length in no way that is read here."""
         if body_bytes == self._body_bytes:
             return self._whole
         return b"%b%d%b" % (self._before, body_bytes, self._after) if self._after else b""
@@ -113,16 +113,16 @@ class Heads(Generic[Kept]):
         self._next_turn_at = 0.0
         self._has_ended = False
         self._came = bytearray(_SLOTS)  # in which turn a head came that is not kept; heads may share a slot
-        self._entries: OrderedDict[tuple[object, bytes, bytes], KnownHead[Kept]] = OrderedDict()
+        self._entries: OrderedDict[tuple[object, bytes, bytes], RememberedHead[Kept]] = OrderedDict()
 
     def __len__(self) -> int:
         return len(self._entries)
 
-    def find(self, scope: object, before: bytes, after: bytes) -> KnownHead[Kept] | None:
+    def find(self, scope: object, before: bytes, after: bytes) -> RememberedHead[Kept] | None:
         """The entry of a head."""
         return self._entries.get((scope, before, after))
 
-    def used(self, entry: KnownHead[Kept]) -> None:
+    def used(self, entry: RememberedHead[Kept]) -> None:
         """An entry is used for the first time in this turn."""
         entry.turn = self.turn
         self._entries.move_to_end((entry.adder.scope, entry.before, entry.after))
@@ -133,7 +133,7 @@ class Heads(Generic[Kept]):
         came, self._came[slot] = self._came[slot], turn + 1
         return came != 0 and (turn + 1 - came) % 255 <= 2
 
-    def keep(self, entry: KnownHead[Kept]) -> bool:
+    def keep(self, entry: RememberedHead[Kept]) -> bool:
         """Keep another entry. Those that were not used for the longest time go. False if the configuration has gone."""
         if self._has_ended:
             return False
@@ -163,11 +163,11 @@ class Heads(Generic[Kept]):
             self._end(self._first)
 
     @property
-    def _first(self) -> KnownHead[Kept]:
+    def _first(self) -> RememberedHead[Kept]:
         """The entry that was not used for the longest time."""
         return next(iter(self._entries.values()))
 
-    def _end(self, entry: KnownHead[Kept]) -> None:
+    def _end(self, entry: RememberedHead[Kept]) -> None:
         del self._entries[entry.adder.scope, entry.before, entry.after]
         del entry.adder.added[entry]
         self.size_bytes -= entry.size_bytes
@@ -188,9 +188,9 @@ class Recall(Generic[Kept]):
 
     def __init__(self, owner: HeadsOwner[Kept], scope: object = None) -> None:
         self._owner = owner
-        self._last: KnownHead[Kept] | None = None
+        self._last: RememberedHead[Kept] | None = None
         self.scope = scope
-        self.added: dict[KnownHead[Kept], None] = {}  # the oldest first
+        self.added: dict[RememberedHead[Kept], None] = {}  # the oldest first
 
     @property
     def heads(self) -> Heads[Kept]:
@@ -226,7 +226,7 @@ class Recall(Generic[Kept]):
         before, after = halves(head, len(head))
         if not heads.has_come((self.scope, before, after)) or heads.find(self.scope, before, after) is not None:
             return False
-        entry = KnownHead(before, after, kept, self, heads.turn)
+        entry = RememberedHead(before, after, kept, self, heads.turn)
         return entry.length_in(head) == length and heads.keep(entry)
 
 

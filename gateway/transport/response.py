@@ -149,8 +149,8 @@ class ResponseReader:
     def head(self) -> ResponseHead | None:
         """The next head, if it is whole; else its bytes are kept. Raises BadResponse for one that cannot pass."""
         data, at = self._pending, self._at
-        if not at and type(data) is bytes and (known := self._recall.find(data)) is not None:
-            kept, self._at, self.stated_bytes = known
+        if not at and type(data) is bytes and (before := self._recall.find(data)) is not None:
+            kept, self._at, self.stated_bytes = before
             return kept
         found = data.find(HEAD_END, max(at, self._seen - len(HEAD_END) + 1))
         end = found + len(HEAD_END) if found >= 0 else len(data)

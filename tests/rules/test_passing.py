@@ -9,7 +9,7 @@ from gateway.mcp.observe import Observation
 from gateway.tasks.passing import (
     PLAIN,
     RESUMED,
-    UNKNOWN,
+    UNMATCHED,
     Access,
     Pending,
     RequestKind,
@@ -78,7 +78,7 @@ PAGE: Final = result(b'{"tasks":[%b,%b]}' % (PLAIN_TASK, LATIN.replace(b'"a"', b
 TABLE: Final[dict[str, tuple[Pending, bytes, str]]] = {
     "a task is made": (CALL, MADE, "a of tools/call"),
     "a task is made, by a request that was not read": (NOT_READ, MADE, "a of unknown"),
-    "a task is made, and the request is unknown": (UNKNOWN, MADE, "a of unknown"),
+    "a task is made, and the request is unknown": (UNMATCHED, MADE, "a of unknown"),
     "a task is made, on a resumed stream": (RESUMED, MADE, "a of unknown"),
     "a request that makes no task": (OTHER, MADE, "nothing"),
     "the response to another request": (CALL, result(b'{"task":%b}' % PLAIN_TASK, b"2"), "a of unknown"),
@@ -113,7 +113,7 @@ TABLE: Final[dict[str, tuple[Pending, bytes, str]]] = {
     "no task where one was asked for": (GET, result(b"{}"), "doubt, serves"),
     "a task that is no UTF-8": (CALL, result(b'{"task":%b}' % LATIN), ODD_SAYS),
     "a task that is no UTF-8, and the request is unknown": (
-        UNKNOWN,
+        UNMATCHED,
         result(b'{"task":%b}' % LATIN),
         "a of unknown, a unclear",
     ),
@@ -162,7 +162,7 @@ def test_only_the_capability_goes_into_initialize() -> None:
     assert heard.server is not None and heard.server.methods == ("tools/call",)
 
 
-@pytest.mark.parametrize("pending", [CALL, NOT_READ, UNKNOWN, RESUMED, GET])
+@pytest.mark.parametrize("pending", [CALL, NOT_READ, UNMATCHED, RESUMED, GET])
 def test_what_json_lacks_is_null_in_what_is_kept(pending: Pending) -> None:
     observation = pending.message(result(TASK % b',"x":NaN,"y":-Infinity') if pending is GET else ODD).observation
     assert observation is not None
@@ -196,7 +196,7 @@ def test_initialize_that_is_no_utf_8_is_not_edited_and_the_log_says_so(pending: 
     assert heard.server is None and heard.not_advertised == "the response to initialize is no UTF-8"
 
 
-@pytest.mark.parametrize("pending", [CALL, NOT_READ, UNKNOWN, RESUMED, GET, OTHER, INITIALIZE])
+@pytest.mark.parametrize("pending", [CALL, NOT_READ, UNMATCHED, RESUMED, GET, OTHER, INITIALIZE])
 def test_what_cannot_be_read_is_a_doubt_and_of_initialize_a_warning(pending: Pending) -> None:
     heard = pending.unread()
     assert heard.observation is not None and heard.observation.doubt

@@ -114,7 +114,7 @@ def test_the_length_is_that_of_each_message() -> None:
         reader.add(PLAIN % b"%d" % length + b"x" * length)
         head, *rest = reader.read()
         assert isinstance(head, Head)
-        assert head.known is not None, "the head was not found"
+        assert head.remembered is not None, "the head was not found"
         assert head.body_bytes == length
         assert head.headers.get(b"content-length") == b"%d" % length
         assert b"".join(piece for piece in rest if isinstance(piece, bytes)) == b"x" * length
