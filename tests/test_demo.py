@@ -51,7 +51,7 @@ async def post(url: str, body: bytes, session_id: str = "", method: str = "POST"
 async def error_of(client: Client, method: str, **params: object) -> tuple[int, str]:
     """Code and message of the JSON-RPC error that answers a request."""
     message = {"jsonrpc": "2.0", "id": 1, "method": method, "params": params}
-    status, answer = await post(client.place.url, json.dumps(message).encode(), client.session_id)
+    status, answer = await post(client.target.url, json.dumps(message).encode(), client.session_id)
     assert status == 200
     return answer["error"]["code"], answer["error"]["message"]
 
@@ -96,7 +96,7 @@ async def test_a_full_last_page_has_no_cursor(count: int) -> None:
 
 
 async def test_sessions_do_not_see_each_other() -> None:
-    async with serving(20) as (server, client), Client(client.place) as other:
+    async with serving(20) as (server, client), Client(client.target) as other:
         initialized = await other.ask("initialize", {})
         assert initialized["capabilities"]["tasks"] == {"list": {}, "cancel": {}}, "there is no filter"
         mine, theirs = (server.sessions[one.session_id].all[9]["taskId"] for one in (client, other))
@@ -108,11 +108,11 @@ async def test_sessions_do_not_see_each_other() -> None:
 
 async def test_a_session_ends_with_delete_or_with_many_others() -> None:
     async with serving() as (server, client):
-        assert (await post(client.place.url, b"", client.session_id, "DELETE"))[0] == 200
-        assert (await post(client.place.url, b'{"id":1,"method":"ping"}', client.session_id))[0] == 404
-        assert (await post(client.place.url, b"", client.session_id, "DELETE"))[0] == 404
+        assert (await post(client.target.url, b"", client.session_id, "DELETE"))[0] == 200
+        assert (await post(client.target.url, b'{"id":1,"method":"ping"}', client.session_id))[0] == 404
+        assert (await post(client.target.url, b"", client.session_id, "DELETE"))[0] == 404
         for _ in range(101):
-            await post(client.place.url, b'{"id":1,"method":"initialize"}')
+            await post(client.target.url, b'{"id":1,"method":"initialize"}')
         assert len(server.sessions) == 100
 
 
@@ -129,14 +129,15 @@ async def test_a_session_ends_with_delete_or_with_many_others() -> None:
 )
 async def test_what_is_no_request_is_refused(method: str, body: bytes, status: int) -> None:
     async with serving() as (_, client):
-        assert (await post(client.place.url, body, method=method))[0] == status
-        assert (await post(client.place.url + "/else", body, method=method))[0] == 404
+        assert (await post(client.target.url, body, method=method))[0] == status
+        assert (await post(client.target.url + "/else", body, method=method))[0] == 404
 
 
 async def test_errors_are_those_of_json_rpc() -> None:
     async with serving() as (_, client):
         assert await client.ask("ping", {}) == {}
-        assert (await post(client.place.url, b'{"method":"notifications/initialized"}', client.session_id)) == (202, "")
+        told = b'{"method":"notifications/initialized"}'
+        assert (await post(client.target.url, told, client.session_id)) == (202, "")
         assert await error_of(client, "resources/list") == (-32601, "Method not found")
         assert await error_of(client, "tasks/list", cursor=[]) == (-32602, "Invalid cursor: []")
         assert await error_of(client, "tasks/get", taskId="nobody") == (-32602, "Task not found: nobody")

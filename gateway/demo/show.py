@@ -139,10 +139,10 @@ def _invite(session: Comparison, server_url: str, metrics_url: str) -> None:
     direct = "--noproxy '*' " if urllib.request.getproxies() else ""
     print(
         f"\nNow a task changes every {CHANGE_EVERY_S:g} s. See it from another terminal:\n\n"
-        f"  curl -sS {session.gateway.place.url} -H 'Content-Type: application/json' \\\n"
+        f"  curl -sS {session.gateway.target.url} -H 'Content-Type: application/json' \\\n"
         f"    {direct}-H 'Mcp-Session-Id: {session.gateway.session_id}' -d '\n"
         f"{_request(session, indent='    ')}' | python3 -m json.tool\n\n"
-        f"  taskgate    {session.gateway.place.url}\n"
+        f"  taskgate    {session.gateway.target.url}\n"
         f"  the server  {server_url}\n"
         f"  metrics     {metrics_url}\n\n"
         "Ctrl-C ends it."

@@ -119,7 +119,7 @@ class Move:
             return None
         return found if _origin(found[1], found[2] + (found[3] or b"")) in self._own else None
 
-    def _location(self, value: bytes) -> bytes:
+    def _redirect(self, value: bytes) -> bytes:
         """The value of a `Location` or a `Content-Location`, moved."""
         return _ISSUER.sub(self._issuer, self.address(value))
 
@@ -133,7 +133,7 @@ class Move:
         if b"location" not in headers and b"content-location" not in headers:
             return self._challenges(headers) if status in (401, 403) else headers
         moved = Headers(
-            (name, self._location(value) if name.lower() in _LOCATIONS else value) for name, value in headers
+            (name, self._redirect(value) if name.lower() in _LOCATIONS else value) for name, value in headers
         )
         return self._challenges(moved) if status in (401, 403) else moved
 
