@@ -1,4 +1,4 @@
-"""For operators: what they see of the gateway. No other room knows it.
+"""For operators: what they see of the gateway. The rooms that relay and index do not know it.
 
 journal   the record of each request: metrics, a line of the log and of the audit, a row of the page
 metrics   what is counted

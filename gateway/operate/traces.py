@@ -127,14 +127,18 @@ class TracedJournal(Journal):
         error: GatewayError | None,
         task_id: str | None,
     ) -> None:
-        super().ended_over_stdio(kind, message, seconds, traceparent, code, error, task_id)
-        now = time_ns()
-        span = self._of_ended(traceparent, message, None, now - round(seconds * 1e9))
-        if span.is_recording():
-            span.set_attributes({"taskgate.kind": kind, "taskgate.upstream": KEY.upstream, "network.transport": "pipe"})
-            _say_message(span, message)
-            _say_failure(span, code, why(error, code, 200))
-        span.end(now)
+        try:
+            super().ended_over_stdio(kind, message, seconds, traceparent, code, error, task_id)
+        finally:
+            now = time_ns()
+            span = self._of_ended(traceparent, message, None, now - round(seconds * 1e9))
+            if span.is_recording():
+                span.set_attributes(
+                    {"taskgate.kind": kind, "taskgate.upstream": KEY.upstream, "network.transport": "pipe"}
+                )
+                _say_message(span, message)
+                _say_failure(span, code, why(error, code, 200))
+            span.end(now)
 
     def _begin(self, own: str, message: Message | None, exchange: Exchange | None, began_ns: int) -> Span:
         """A span below the first valid `traceparent` of `own` or the message, and the header; the other is a link."""
