@@ -6,6 +6,7 @@ import pty
 import re
 import select
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -186,11 +187,14 @@ def test_an_admin_listener_where_one_is_asked_for() -> None:
         assert talk.finish() == 0
 
 
-def test_an_admin_address_that_is_taken_or_none_starts_nothing_for_long() -> None:
-    with listening() as taken:
-        ended = ran("sleep", "600", flags=["--admin", f"127.0.0.1:{port_of(taken)}"])
-        assert (ended.returncode, ended.stdout) == (1, b"")
-        assert f"cannot listen on 127.0.0.1:{port_of(taken)}" in ended.stderr.decode()
+def test_an_admin_address_that_is_taken_or_none_starts_nothing_for_long(tmp_path: Path) -> None:
+    with listening() as taken, socket.socket(socket.AF_UNIX) as also:
+        also.bind(path := str(tmp_path / "admin.sock"))
+        also.listen()
+        for given, named in ((f"127.0.0.1:{port_of(taken)}",) * 2, (f"unix:{path}", path)):
+            ended = ran("sleep", "600", flags=["--admin", given])
+            assert (ended.returncode, ended.stdout) == (1, b"")
+            assert re.search(f"cannot listen on [^;]*{re.escape(named)}: ", ended.stderr.decode())
     ended = ran("true", flags=["--admin", "nowhere"])
     assert (ended.returncode, ended.stdout) == (2, b"")
     assert ended.stderr.decode().startswith("taskgate: --admin: expected HOST:PORT")
