@@ -82,28 +82,13 @@ class StdioProxy:
         self._answering: set[asyncio.Task[None]] = set()
         self._sight: Sight | None = None  # of the client's line that passes in pieces
 
-    async def _lines(self, source: Source, outlet: Outlet) -> AsyncIterator[Line]:
-        """The lines of a side, no faster than the other side takes them. The last one may have no end."""
-        parser, account = LineParser(self._limits.inspected_body_bytes_max), Account(self._buffers)
-        try:
-            while piece := await source.read():
-                for number, line in enumerate(parser.feed(piece), 1):
-                    yield line
-                    if number % _LINES_AT_ONCE == 0:
-                        await asyncio.sleep(0)
-                account.set(parser.pending_bytes)
-                await outlet.sink.drain()
-        finally:
-            account.close()
-        if (rest := parser.rest()) is not None:
-            yield rest
-
     # ---- from the client ----
 
     async def serve_client(self, source: Source) -> None:
         """Carry all of the client's lines to the server, then let the answers under way end."""
         last: Line | None = None
-        async for line in self._lines(source, self._to_server):
+        lines = _lines(source, self._to_server, self._limits.inspected_body_bytes_max, self._buffers)
+        async for line in lines:
             if line.whole and not line.ended:
                 last = line
             elif not await self._is_answered(line):
@@ -197,7 +182,8 @@ class StdioProxy:
         """Carry all of the server's lines to the client. Then fail the gateway's requests that are unanswered."""
         large: LargeLine | None = None
         last: Line | None = None
-        async for line in self._lines(source, self._to_client):
+        lines = _lines(source, self._to_client, self._limits.inspected_body_bytes_max, self._buffers)
+        async for line in lines:
             if not line.whole:
                 large = self._piece(large or LargeLine(line.raw, self._channel, self._buffers), line)
             elif not self._stays(line):
@@ -275,6 +261,23 @@ class StdioProxy:
     def out(self) -> int:
         """How many requests to the server have yet to be answered."""
         return len(self._unanswered) + len(self._channel)
+
+
+async def _lines(source: Source, outlet: Outlet, bytes_max: int, buffers: Buffers) -> AsyncIterator[Line]:
+    """The lines of a side, no faster than the other side takes them. The last one may have no end."""
+    parser, account = LineParser(bytes_max), Account(buffers)
+    try:
+        while piece := await source.read():
+            for number, line in enumerate(parser.feed(piece), 1):
+                yield line
+                if number % _LINES_AT_ONCE == 0:
+                    await asyncio.sleep(0)
+            account.set(parser.pending_bytes)
+            await outlet.sink.drain()
+    finally:
+        account.close()
+    if (rest := parser.rest()) is not None:
+        yield rest
 
 
 def _pending(passed: Passed | None) -> Pending:
