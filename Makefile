@@ -55,12 +55,12 @@ $(OTHERS): tests/real/second.txt
 	$(SECOND)/bin/python -m pip --disable-pip-version-check install --quiet --requirement $<
 	@touch $@
 
-# A fixed hash seed: histories depend on the order of sets. Many tests wait, so four workers fill two cores. Bytecode is
+# A fixed hash seed: histories depend on the order of sets. Many tests wait, so six workers fill two cores. Bytecode is
 # kept, whatever the environment says: tests start hundreds of processes.
 PYTEST := PYTHONHASHSEED=0 PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest
 
 test: $(TESTS) form $(OTHERS) $(NODES)  ## all tests, real servers included (ARGS="..." chooses)
-	$(PYTEST) $(or $(ARGS),-q -n 4 --dist worksteal)
+	$(PYTEST) $(or $(ARGS),-q -n 6 --dist worksteal)
 
 test-quick: $(TESTS) form  ## the rules alone, without sockets and processes: under 30 seconds
 	$(PYTEST) -q -n 2 tests/rules tests/test_config.py tests/test_sessions.py tests/test_docs.py

@@ -2,7 +2,7 @@
 
 In: a row, and a change to its bytes. Out: the victims' exchanges are untouched; both readers agree on what the upstream
 received, and the strictest reader accepts it. The fate of the hostile exchange itself is left open.
-ATTACK_EXAMPLES sets the number of mutations of each table; the default is 500.
+ATTACK_EXAMPLES sets the number of mutations of each table; the default is 200.
 """
 
 import asyncio
@@ -18,7 +18,7 @@ from tests.attack.responses import ROWS as RESPONSES
 from tests.attack.rows import Pieces
 from tests.attack.stage import Stage
 
-EXAMPLES: Final = int(os.environ.get("ATTACK_EXAMPLES", "500"))
+EXAMPLES: Final = int(os.environ.get("ATTACK_EXAMPLES", "200"))
 BYTES_MAX: Final = 20_000  # of a row that is mutated: larger ones say nothing more
 PARTS: Final = 1 << 12  # places are drawn in parts of the whole
 

@@ -21,8 +21,8 @@ from tests.soak.census import process
 from tests.soak.test_wilful import Patch, ends_what_was_cut, found_in_a_storm
 from tests.soak.upstream import Upstream
 
-EXCHANGES: Final = int(os.environ.get("CUTS_EXCHANGES", "1500"))
-REQUESTS: Final = int(os.environ.get("CUTS_REQUESTS", "600"))
+EXCHANGES: Final = int(os.environ.get("CUTS_EXCHANGES", "700"))
+REQUESTS: Final = int(os.environ.get("CUTS_REQUESTS", "300"))
 WARM_UP: Final = 200
 
 

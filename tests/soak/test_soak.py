@@ -18,7 +18,7 @@ from tests.soak.play import Player
 from tests.soak.upstream import Upstream
 
 FIRST: Final = int(os.environ.get("SOAK_FIRST", "1"))
-ROUNDS: Final = int(os.environ.get("SOAK_ROUNDS", "600"))
+ROUNDS: Final = int(os.environ.get("SOAK_ROUNDS", "400"))
 WARM_UP: Final = 200  # rounds, after which all that is made once has been made
 TRACED_FROM: Final = ROUNDS * 3 // 4  # to be traced takes time
 ROUND_BYTES_MAX: Final = 100  # of what the gateway's code has allocated, for each round; caches of Python's fill slowly

@@ -1,4 +1,4 @@
-"""The table and generated transcripts, directly and through the gateway (compare.py); STDIO_EXAMPLES, or 1,000.
+"""The table and generated transcripts, directly and through the gateway (compare.py); STDIO_EXAMPLES, or 400.
 
 That they find what is wrong is proved by faults put into the gateway on purpose, each found by the table, or by one of
 the first 100.
@@ -19,7 +19,7 @@ from gateway.transport.lines import Line, LineParser
 from gateway.transport.stdio import LargeLine, Outlet
 from tests.stdio.compare import TABLE, differences, generated
 
-EXAMPLES: Final = int(os.environ.get("STDIO_EXAMPLES", "1000"))
+EXAMPLES: Final = int(os.environ.get("STDIO_EXAMPLES", "400"))
 _AT_ONCE: Final = 100
 _FOUND_WITHIN: Final = 100
 
