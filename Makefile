@@ -65,13 +65,15 @@ test: $(TESTS) form $(OTHERS) $(NODES)  ## all tests, real servers included (ARG
 test-quick: $(TESTS) form  ## the rules alone, without sockets and processes: under 30 seconds
 	$(PYTEST) -q -n 2 tests/rules tests/test_config.py tests/test_sessions.py tests/test_docs.py
 
-# Without npm the tests of Node servers and clients are skipped; in CI they fail. The Inspector brings a Node of its own.
-# The servers name packages for other systems that no registry need have: `npm ci` then refuses the lock, `npm install`
-# takes what it says.
+# What npm cannot install here skips its tests, which say why; in CI they fail. The Inspector brings a Node of its own,
+# so npm's may be older than its packages want. The servers name packages for other systems that no registry need have:
+# `npm ci` then refuses the lock, `npm install` takes what it says.
 $(NODES): %/node_modules/.installed: %/package-lock.json
 	@if command -v npm >/dev/null; then \
 	echo "Once: installing the packages of $*. The Inspector has 100 MB, the servers 212: on a slow line that takes minutes."; \
-	cd $* && npm $(if $(findstring servers,$*),install,ci) --silent --no-audit --no-fund && touch node_modules/.installed; \
+	( cd $* && npm $(if $(findstring servers,$*),install,ci) $(if $(findstring inspector,$*),,--engine-strict) \
+	--loglevel error --no-audit --no-fund && touch node_modules/.installed ) || \
+	echo "npm cannot install the packages of $*: the tests that need them cannot run"; \
 	else echo "npm is not installed: the tests against Node servers cannot run"; fi
 
 check: $(TESTS)  ## ruff and mypy --strict
@@ -96,13 +98,16 @@ $(PEERS): tests/bench/peers.txt
 bench: $(BENCH) form $(if $(filter peers,$(ARGS)),$(PEERS))  ## measure speed and memory, as ratios to peers in the same run
 	$(BIN)/python -m tests.bench $(ARGS)
 
-# What pip chooses for the ranges in pyproject.toml, in an environment of its own; $(1) goes to pip.
+# What pip chooses for the ranges in pyproject.toml, in an environment of its own; $(1) goes to pip. Lines with a marker
+# stay as they are: this Python alone does not know what others need.
 define locked
 rm -rf $(VENV)/lock && $(PYTHON) -m venv $(VENV)/lock
 $(VENV)/lock/bin/python -m pip install --quiet $(1) '.[dev,bench]'
+sed -n 's/ ;.*//p' deploy/constraints.txt > $(VENV)/marked.txt
 ( echo "# Exact versions for the ranges in pyproject.toml. Written by make lock."; \
-  $(VENV)/lock/bin/python -m pip freeze --all --exclude pip --exclude taskgate ) > $(VENV)/locked.txt
-rm -rf $(VENV)/lock
+  $(VENV)/lock/bin/python -m pip freeze --all --exclude pip --exclude taskgate | grep -vxFf $(VENV)/marked.txt; \
+  sed -n '/^# What some Pythons/,$$p' deploy/constraints.txt ) > $(VENV)/locked.txt
+rm -rf $(VENV)/lock $(VENV)/marked.txt
 endef
 
 lock: $(RUNS)  ## write deploy/constraints.txt from the ranges in pyproject.toml

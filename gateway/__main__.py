@@ -107,10 +107,11 @@ def main() -> None:
     except BrokenPipeError:
         pass
     finally:
-        try:
-            sys.stdout.flush()
-        except OSError:  # else Python says so when it ends
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        for stream in (sys.stdout, sys.stderr):
+            try:
+                stream.flush()
+            except OSError:  # else Python says so when it ends, with a status of its own
+                os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 def _main() -> None:
@@ -140,16 +141,15 @@ def _main() -> None:
     except (config.ConfigError, config.StartError) as error:
         _fail(error, 2)
     if given.check:
-        from gateway.operate import memory
-        from gateway.operate.logs import printable
+        from gateway.errors import printable
         from gateway.transport.routes import address
 
         print(f"{printable(str(given.config or 'the flags'))}: valid")
         for upstream in settings.upstreams:
             at = address(upstream, settings.listen, settings.tls is not None)
             print(f"  {at} leads to {upstream.url} ({upstream.name})")
-        if problem := memory.problem(settings.index.memory_bytes_max):
-            _say(f"warning: {problem}")
+        if behind := ", ".join(upstream.name for upstream in settings.upstreams if upstream.match.prefix):
+            print(f"  HTTP+SSE, the transport of 2024-11-05, does not work behind a prefix: {behind}")
         return
     has_file = given.config is not None and str(given.config) != "-"
     _serve(settings, partial(_read, given) if has_file else None)
@@ -179,13 +179,16 @@ def _fill_in(parser: argparse.ArgumentParser, given: argparse.Namespace) -> None
 def _checked(given: argparse.Namespace) -> "config.Config":
     """The configuration that the command starts with. Raises ConfigError or StartError."""
     from gateway import config
-    from gateway.transport import certificates
+    from gateway.transport import certificates, routes
 
     in_force = None
     if given.against is not None:  # a copy kept elsewhere: its relative names start from the original's folder
         in_force = config.load(given.against, folder=given.config.parent)
     settings = _read(given, in_force)
+    routes.check(settings)
     certificates.check(settings)
+    if given.check:  # the gateway starts with them all the same
+        certificates.check_valid(settings)
     _check_traces(settings)
     if settings.store is not None:
         from gateway import store

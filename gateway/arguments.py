@@ -6,6 +6,7 @@ In: arguments. Out: parsed arguments. Always: a flag that does not exist ends th
 import argparse
 import re
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any, Final
 
 _FLAG: Final = re.compile(r"(?<![\w-])--[a-z][a-z-]*")
@@ -27,3 +28,7 @@ class Flags(argparse.ArgumentParser):
                 near = difflib.get_close_matches(flag, flags, 1)
                 self.error(f"unknown flag {flag}" + (f": did you mean {near[0]}?" if near else "; --help lists them"))
         return super().parse_known_args(args, namespace)
+
+    def _print_message(self, message: str, file: Any = None) -> None:
+        with suppress(OSError):  # nobody reads it; Debian 12's Python ended with another status
+            super()._print_message(message, file)

@@ -7,24 +7,58 @@
     ├── Loop                    508, -32600   an upstream's address leads back to the gateway
     ├── NoUpstream              404, -32600   no upstream is configured for the host and path
     ├── RateLimited             429, -32600   too many task operations of one identity, with Retry-After
+    ├── Unclear                 200, -32602   a `ttl` that two servers may read differently (DESIGN 8.9)
     ├── Overloaded              503, -32603   a limit is reached; a later try may succeed
     ├── UpstreamUnreachable     502, -32603   no connection
     ├── UpstreamBroken          502, -32603   the answer broke off, or is no valid answer
     ├── UpstreamTimeout         504, -32603   no answer in time
     ├── UpstreamRefused         as upstream   a request of the gateway's got a status of 300 or above
-    └── UpstreamFailed          200, as upstream   a request of the gateway's got a JSON-RPC error
+    ├── UpstreamFailed          200, as upstream   a request of the gateway's got a JSON-RPC error
+    └── CannotAnswer            200, -32000   there is no filtered list for this caller, and nothing was asked
+        └── TooLarge                          the session is larger than an index may be
 
 `proxy.Proxy._fail` makes HTTP responses of them. Requests that cannot be read get a `Refusal` of
 `transport/http1.py` instead.
 """
 
+from array import array
 from collections.abc import Iterable, Sequence
-from typing import TypeVar
+from typing import Final, TypeVar
 
 from gateway.mcp import jsonrpc
-from gateway.mcp.jsonrpc import INTERNAL_ERROR, INVALID_REQUEST
+from gateway.mcp.jsonrpc import CANNOT_ANSWER, INTERNAL_ERROR, INVALID_PARAMS, INVALID_REQUEST
 
+# A server without tasks, and a client that a server does not serve: the Python SDK's says so before `initialized`.
+_REFUSALS: Final = (jsonrpc.METHOD_NOT_FOUND, INVALID_REQUEST, INVALID_PARAMS)
 _E = TypeVar("_E", bound=BaseException)
+
+TEXT_CHARS_MAX: Final = 1000  # of an error: it may have a peer's words in it, and goes into answers, logs and the page
+
+
+class _Escapes(dict[int, str]):
+    """What stands for each character: JSON's escape, if it is not printable."""
+
+    def __missing__(self, code: int) -> str:
+        if chr(code).isprintable():
+            return chr(code)
+        return "".join(f"\\u{unit:04x}" for unit in array("H", chr(code).encode("utf-16", "surrogatepass")[2:]))
+
+
+_ESCAPES: Final = _Escapes({code: _Escapes()[code] for code in range(256)})  # those that header fields have
+
+
+def printable(text: str) -> str:
+    r"""A text with each character that is not printable, such as C1 controls and U+2028, as JSON escapes it: \u0085."""
+    return text if text.isprintable() else text.translate(_ESCAPES)
+
+
+def shown(text: str, chars_max: int = TEXT_CHARS_MAX) -> str:
+    """A text that may have a peer's words in it, as errors show it: printable, and if it is long without its middle."""
+    return _cut(printable(_cut(text, chars_max)), chars_max)
+
+
+def _cut(text: str, chars_max: int) -> str:
+    return text if len(text) <= chars_max else f"{text[: chars_max // 2]}...{text[-(chars_max // 2) :]}"
 
 
 def without_frames(error: _E) -> _E:
@@ -42,6 +76,9 @@ class GatewayError(Exception):
     refuses = False  # whether it says no to who asks, and so nothing has failed
     fields: Sequence[tuple[bytes, bytes]] = ()
     """Header fields of the response, beside the fields of every error."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(shown(text))
 
     @property
     def kind(self) -> str:
@@ -79,14 +116,20 @@ class Loop(GatewayError):
 
 
 class RateLimited(GatewayError):
-    """Too many task operations of one client; `price` is how many this one counts for."""
+    """Too many task operations of one client."""
 
     status, reason, code, refuses = 429, b"Too Many Requests", INVALID_REQUEST, True
 
-    def __init__(self, retry_after_s: int, price: int) -> None:
-        takes = f" (this one takes {price})" if price > 1 else ""
-        super().__init__(f"too many task operations{takes}; try again in {retry_after_s} s")
+    def __init__(self, retry_after_s: int) -> None:
+        super().__init__(f"too many task operations; try again in {retry_after_s} s")
         self.fields = [(b"Retry-After", b"%d" % retry_after_s)]
+
+
+class Unclear(GatewayError):
+    status, reason, code, refuses = 200, b"OK", INVALID_PARAMS, True
+
+    def message(self, raw_id: bytes) -> bytes:
+        return jsonrpc.error(raw_id, self.code, f"Invalid params: {self}")
 
 
 class Overloaded(GatewayError):
@@ -106,14 +149,26 @@ class UpstreamTimeout(GatewayError):
 
 
 class UpstreamRefused(GatewayError):
-    """The upstream answered the crawler with an HTTP error or a redirect. The client gets it (DESIGN 5.8)."""
+    """The upstream answered the crawler with an HTTP error or a redirect. The client gets it (DESIGN 5.8).
+
+    `retry_after_s`: how long it wants the crawler to wait first; None if it does not say.
+    """
 
     def __init__(
-        self, status: int, reason: bytes, headers: Iterable[tuple[bytes, bytes]], body: bytes, crawl_id: bytes
+        self,
+        status: int,
+        reason: bytes,
+        headers: Iterable[tuple[bytes, bytes]],
+        body: bytes,
+        crawl_id: bytes,
+        said: str = "",
+        retry_after_s: float | None = None,
     ) -> None:
-        super().__init__(f"the upstream answered {status}")
+        """`said` is what the answer says of the address that was asked, in words."""
+        super().__init__(f"the upstream answered {status}{f': {said}' if said else ''}")
+        self.retry_after_s = retry_after_s
         self.status, self.reason, self.headers, self.body, self.crawl_id = status, reason, headers, body, crawl_id
-        self.refuses = status in (401, 403, 404)  # no access, or no such session
+        self.refuses = status < 500 and status != 429  # what is wrong is the client's request, or the address in `url`
 
 
 class UpstreamFailed(GatewayError):
@@ -125,7 +180,23 @@ class UpstreamFailed(GatewayError):
         super().__init__("the upstream answered with a JSON-RPC error")
         self.error = error
         self.code = jsonrpc.code_of(error) or INTERNAL_ERROR
-        self.refuses = self.code == jsonrpc.METHOD_NOT_FOUND  # a server without tasks
+        self.refuses = self.code in _REFUSALS
 
     def message(self, raw_id: bytes) -> bytes:
         return b'{"jsonrpc":"2.0","id":%b,"error":%b}' % (raw_id, self.error)
+
+
+class CannotAnswer(GatewayError):
+    """A filtered list that cannot be had, though nothing has failed. The message says why, and what to ask instead."""
+
+    status, reason, code, refuses = 200, b"OK", CANNOT_ANSWER, True
+
+    def message(self, raw_id: bytes) -> bytes:
+        return jsonrpc.error(raw_id, self.code, str(self))
+
+
+class TooLarge(CannotAnswer):
+    """A session is larger than an index may be (DESIGN 7.8). `what` it has, with the key of the limit."""
+
+    def __init__(self, what: str) -> None:
+        super().__init__(f"this session cannot be filtered: it has {what}; unfiltered lists, and `taskIds`, still work")

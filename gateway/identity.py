@@ -1,28 +1,63 @@
 """The identity of a caller, the key of its session (DESIGN 7), and who pays for it (DESIGN 8.9).
 
-In: the header fields of a request, its upstream, target, session and client's address. Out: digests.
-Always: two callers share a key only if upstream, target, session and identity are the same. `tasks` and `transport` may
-know this file; it knows no package.
+In: the header fields of a request, its upstream, target, session and client's address. Out: digests; the field with
+which a caller proves a single request. Always: two callers share a key only if upstream, target, session and identity
+are the same. `tasks` and `transport` may know this file; it knows no package.
 """
 
 import hashlib
-from collections.abc import Iterable
+import re
+from collections.abc import Container, Iterable
 from ipaddress import IPv6Address, ip_address
 from operator import itemgetter
 from typing import Final, NamedTuple
 
-# Fields that cannot carry an identity (DESIGN 7.2). Every other field counts: that is the safe choice.
-_NO_IDENTITY: Final = frozenset(
-    b"accept accept-charset accept-encoding accept-language content-type content-length content-encoding "
-    b"content-language user-agent mcp-protocol-version mcp-session-id mcp-method mcp-name last-event-id "
-    b"traceparent tracestate baggage b3 x-b3-traceid x-b3-spanid x-b3-parentspanid x-b3-sampled x-request-id "
-    b"x-b3-flags x-amzn-trace-id x-cloud-trace-context sentry-trace uber-trace-id x-datadog-trace-id "
-    b"x-datadog-parent-id x-datadog-sampling-priority x-correlation-id "
-    b"connection keep-alive proxy-connection te trailer transfer-encoding upgrade expect "
-    b"cache-control pragma date priority".split()
+# Fields of one message: what it has for content, and how it is to be sent, taken and answered. They tell nobody who
+# asks, and go with no request of the gateway's own (DESIGN 5.9, 7.2).
+_OF_ONE_MESSAGE: Final = frozenset(
+    b"accept accept-encoding transfer-encoding trailer te expect date range if prefer early-data max-forwards "
+    b"digest repr-digest want-digest want-repr-digest want-content-digest last-event-id mcp-method mcp-name "
+    b"idempotency-key x-idempotency-key repeatability-request-id repeatability-first-sent".split()
+)
+_OF_ONE_MESSAGE_BEGIN: Final = (b"content-", b"if-", b"mcp-param-")
+# These and others cannot carry an identity. docs/fields.md has each with its source. All else counts: that is safe.
+_NO_IDENTITY: Final = _OF_ONE_MESSAGE.union(
+    # of the connection, of caches, of the program, of the session
+    b"connection keep-alive proxy-connection upgrade cache-control pragma priority accept-charset accept-language "
+    b"user-agent mcp-protocol-version mcp-session-id "
+    # ids of requests and traces, and the nodes that passed them on
+    b"traceparent tracestate baggage b3 x-b3-traceid x-b3-spanid x-b3-parentspanid x-b3-sampled x-b3-flags "
+    b"x-request-id x-correlation-id request-id x-request-start x-queue-start via "
+    b"x-forwarded-server cf-ray cf-request-id x-timer fastly-ff fastly-client-request-id x-sigsci-requestid "
+    b"akamai-grn cdn-requestid x-varnish x-unique-id kong-request-id x-kong-request-id "
+    b"x-amzn-trace-id x-amz-cf-id x-amzn-requestid amz-sdk-invocation-id amz-sdk-request "
+    b"x-azure-ref x-appgw-trace-id x-arr-log-id x-client-request-id x-ms-client-request-id "
+    b"x-cloud-trace-context x-appengine-request-log-id x-appengine-api-ticket x-appengine-timeout-ms "
+    b"function-execution-id x-vercel-id x-nf-request-id fly-request-id fly-traceparent fly-tracestate rndr-id "
+    b"x-railway-request-id x-vcap-request-id "
+    b"x-client-trace-id x-envoy-original-request-id x-envoy-attempt-count x-envoy-expected-rq-timeout-ms "
+    b"x-ot-span-context grpc-trace-bin l5d-ctx-trace l5d-ctx-deadline l5d-reqid "
+    b"newrelic x-newrelic-transaction x-datadog-trace-id x-datadog-parent-id x-datadog-sampling-priority "
+    b"x-datadog-origin x-datadog-tags x-dynatrace elastic-apm-traceparent sentry-trace x-honeycomb-trace x-instana-t "
+    b"x-instana-s x-instana-l singularityheader uber-trace-id jaeger-debug-id ot-tracer-traceid "
+    b"ot-tracer-spanid ot-tracer-sampled sw8 sw8-x".split()
 )
 _CREDENTIALS: Final[tuple[str, ...]] = ("authorization", "cookie")  # the first that is there tells who pays
 _OF_ONE_TOKEN: Final = (b"bearer", b"basic")  # schemes: servers read no word behind their token
+# Fields that prove, or pay for, a single request (RFC 9449, RFC 9421, RFC 9635, oauth2-proxy, x402), and schemes of
+# `Authorization` that do, draft-ryan-httpauth-payment included; so does a value with a parameter that only they have.
+_PROOFS: Final = (
+    "DPoP",
+    "Signature",
+    "Signature-Input",
+    "Detached-JWS",
+    "GAP-Signature",
+    "X-PAYMENT",
+    "PAYMENT-SIGNATURE",
+)
+_PROOFS_BY_NAME: Final = {name.lower().encode(): name for name in _PROOFS}
+_PROVING: Final = frozenset(b"digest hawk mac signature sharedkey sharedkeylite oss privatetoken payment".split())
+_PROVING_PARAMETER: Final = re.compile(rb"[\s,;&](?:oauth_)?(?:signature|nonce|mac)\s*=", re.IGNORECASE)
 _NETWORK_BYTES: Final = 8  # of an IPv6 address: one customer has all 2**64 behind them
 
 
@@ -49,24 +84,57 @@ def _digest(data: bytes) -> bytes:
     return hashlib.blake2b(data, digest_size=16).digest()
 
 
-def identity(headers: Iterable[tuple[bytes, bytes]], only: Iterable[str] | None) -> bytes:
-    """A digest of the header fields that can carry an identity: those named in `only`, else all but `_NO_IDENTITY`."""
+def is_of_one_message(name: bytes) -> bool:
+    """Whether a field, whose name is in lower case, says something of one message alone."""
+    return name in _OF_ONE_MESSAGE or name.startswith(_OF_ONE_MESSAGE_BEGIN)
+
+
+def telling(headers: Iterable[tuple[bytes, bytes]], only: Iterable[str] | None) -> list[tuple[bytes, bytes]]:
+    """The fields that can carry an identity, names in lower case: those named in `only`, else all that can."""
     if only is not None:
         named = {name.lower().encode() for name in only}
-        chosen = [(name.lower(), value) for name, value in headers if name.lower() in named]
-    else:
-        chosen = [(low, value) for name, value in headers if (low := name.lower()) not in _NO_IDENTITY]
+        return [(low, value) for name, value in headers if (low := name.lower()) in named]
+    return [
+        (low, value)
+        for name, value in headers
+        if (low := name.lower()) not in _NO_IDENTITY and not low.startswith(_OF_ONE_MESSAGE_BEGIN)
+    ]
+
+
+def identity(headers: Iterable[tuple[bytes, bytes]], only: Iterable[str] | None) -> bytes:
+    """A digest of the fields that tell who asks, as `telling` has them."""
     digest = hashlib.blake2b(digest_size=16)
-    for name, value in sorted(chosen, key=itemgetter(0)):  # the order of repeated fields may matter
+    for name, value in sorted(telling(headers, only), key=itemgetter(0)):  # the order of repeated fields may matter
         digest.update(b"%d:%b%d:%b" % (len(name), name, len(value), value))
     return digest.digest()
+
+
+def proof(names: Container[bytes], authorizations: Iterable[bytes]) -> str:
+    """The field that proves this request and no other; empty if there is none (DESIGN 5.9).
+
+    `names` are those of all fields, in lower case; `authorizations` the values of all fields called `Authorization`.
+    """
+    for name, shown in _PROOFS_BY_NAME.items():
+        if name in names:
+            return shown
+    return "Authorization" if any(map(_proves, authorizations)) else ""
+
+
+def _proves(value: bytes) -> bool:
+    """Whether a value of `Authorization` holds for one request: it signs it, or has a number that serves once."""
+    scheme = value.split(None, 1)[0].lower() if value.strip() else b""
+    if scheme in _OF_ONE_TOKEN:
+        return False
+    is_one = scheme in _PROVING or scheme.startswith((b"aws", b"goog")) or b"hmac" in scheme
+    return is_one or _PROVING_PARAMETER.search(value) is not None
 
 
 def payer(headers: Iterable[tuple[bytes, bytes]], identity_headers: Iterable[str] | None, address: str) -> bytes:
     """A digest of who pays for a request: its identity if the operator says what makes one (DESIGN 8.9).
 
     Else the first that is there of `Authorization` and `Cookie`. Else its connection's `address`; so for a credential
-    that stands there twice: servers read one of them, and a client can invent the other.
+    that stands there twice: servers read one of them, and a client can invent the other. So for an `Authorization` that
+    is another for each request.
     """
     fields = [(low, _as_read(low, value)) for name, value in headers if (low := name.lower())]
     names = [name.decode("latin-1") for name, _ in fields]
@@ -75,8 +143,9 @@ def payer(headers: Iterable[tuple[bytes, bytes]], identity_headers: Iterable[str
     else:
         only = [name.lower() for name in identity_headers]
     is_doubled = any(name in _CREDENTIALS and names.count(name) > 1 for name in only)
-    if is_doubled or (identity_headers is None and not only):
-        return _digest(_network(address))
+    is_new = "authorization" in only and any(name == b"authorization" and _proves(value) for name, value in fields)
+    if is_doubled or is_new or (identity_headers is None and not only):
+        return _digest(network(address))
     return identity(fields, only)
 
 
@@ -89,7 +158,7 @@ def _as_read(name: bytes, value: bytes) -> bytes:
     return b" ".join(words)
 
 
-def _network(address: str) -> bytes:
+def network(address: str) -> bytes:
     """An IPv4 address, the network of an IPv6 address, or the text itself (a Unix socket)."""
     try:
         parsed = ip_address(address)

@@ -20,7 +20,7 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Final
 
 from gateway.config import Config
-from gateway.errors import GatewayError, Internal, Loop, UpstreamRefused, UpstreamTimeout, without_frames
+from gateway.errors import GatewayError, Internal, Loop, UpstreamRefused, UpstreamTimeout, shown, without_frames
 from gateway.mcp import jsonrpc, observe
 from gateway.mcp.capabilities import LAST_REVISION
 from gateway.mcp.jsonrpc import Message
@@ -35,7 +35,7 @@ from gateway.transport.buffers import SMALL_BYTES_MAX
 from gateway.transport.caller import Callers, HttpCaller, HttpReply, Way
 from gateway.transport.door import Door
 from gateway.transport.exchange import ClientGone, Exchange
-from gateway.transport.headers import EVENT_STREAM, Headers
+from gateway.transport.headers import DIGESTS, EVENT_STREAM, Headers
 from gateway.transport.pool import Pool
 from gateway.transport.relay import JSON, relay
 from gateway.transport.remembered import Heads
@@ -91,13 +91,12 @@ class Proxy:
                 raise Loop("this request comes from taskgate itself: the url of an upstream leads back to it")
             caller = self._admit(exchange)
             caller.pool.clients += 1
-            exchange.comments_s = caller.upstream.keepalive_comments
             message = await self._read(exchange, caller.session_id)
             if self._guards is not None:
                 self._guard(self._guards, exchange, caller, message)
             is_cancelled = False
             position = self._position(message, caller, exchange) if message is not None else None
-            if self._shared is not None and position is not None and message is not None:
+            if self._shared is not None and position is not None and message is not None and not caller.proof:
                 learned = await self._shared.learn(self._answerer, caller.key, message)  # until the answer holds it
                 is_cancelled = learned is None
                 position = position if is_cancelled else self._position(message, caller, exchange)
@@ -136,7 +135,7 @@ class Proxy:
             if head.raw and not exchange.authenticates:
                 way.is_kept = exchange.connection.recall.keep(self.heads, head.raw, head.body_bytes, way)
             head.raw = b""
-        return way.caller if self._guards is None else way.caller.again()  # guards note the request's price in it
+        return way.caller if self._guards is None else way.caller.again()  # guards note in it what the request takes
 
     async def _read(self, exchange: Exchange, session_id: bytes) -> Message | None:
         """The message of a request; None if it is not read, or is none. Raises Overloaded.
@@ -190,12 +189,12 @@ class Proxy:
         method = message.method if message is not None and message.method is not None else exchange.method.decode()
         watch = watch_of(exchange, caller, message, self._sessions)
         if exchange.up_bytes < 0:
-            exchange.refused_trailers = caller.identity_headers
+            exchange.refused_trailers = caller.identity_headers | (DIGESTS if exchange.edits_up else frozenset())
         exchange.waits_for_news = exchange.method == b"GET" or method == "tasks/result"
         self._metrics.upstream_request(caller.upstream.name, method)
         timeout_s = None if exchange.waits_for_news else caller.upstream.response_timeout
-        # No name for the head: it is not to stay for as long as the answer comes.
-        await relay(exchange, exchange.way.up(exchange.up_bytes), caller.pool, timeout_s, watch, self._limits)
+        up = exchange.way.up  # no name for the head: it is not to stay for as long as the answer comes
+        await relay(exchange, up(exchange.up_bytes, exchange.edits_up), caller.pool, timeout_s, watch, self._limits)
 
     def _fail(
         self, exchange: Exchange, error: GatewayError, caller: HttpCaller | None, message: Message | None
@@ -211,12 +210,15 @@ class Proxy:
             body = error.body
             answered = jsonrpc.parse(body)
             if answered is not None and bytes(answered.id) == error.crawl_id:
-                body = jsonrpc.replace(body, ("id",), raw_id)
+                body, exchange.edits_down = jsonrpc.replace(body, ("id",), raw_id), True
             headers = Headers(error.headers).end_to_end()
             if caller is not None:
                 headers = caller.moved(error.status, headers)
             headers = headers.without(b"transfer-encoding", b"trailer")
-            exchange.respond(error.status, error.reason, headers, body)
+            headers = headers.with_value(b"content-length", b"%d" % len(body))
+            exchange.begin(error.status, error.reason, headers, "length")  # it is the upstream's, and gains no `Date`
+            exchange.send(body)
+            exchange.end()
         else:
             cors = caller.cors if caller is not None else ()
             fields = [(b"Content-Type", JSON), *error.fields, *cors]
@@ -226,7 +228,7 @@ class Proxy:
 def _internal(exchange: Exchange) -> Internal:
     """The error for the exception that is being handled, a fault of the gateway itself."""
     path = exchange.target.partition(b"?")[0]  # a query may hold a token
-    log.exception("a request could not be handled", extra={"target": path.decode("latin-1")})
+    log.exception("a request could not be handled", extra={"target": shown(path.decode("latin-1"))})
     return Internal()
 
 

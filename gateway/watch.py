@@ -82,13 +82,14 @@ class MessageWatch:
             # A resumed stream carries responses to requests of earlier exchanges. Those requests are forgotten here.
             is_resumed = exchange.method == b"GET" and b"last-event-id" in exchange.headers.by_name
             self._pending = RESUMED if is_resumed else PLAIN
-        self._claimed = sessions.claim(caller.key) if self._pending.may_tell else None
+        self._claimed = sessions.claim(caller.key) if self._pending.may_tell and not caller.is_unique else None
 
     def head(self, response: Response, kind: bytes) -> Inspector | None:
         """Tell of a refusal, and of a session that ends. Choose what is done with the body."""
         caller, pending, method, status = self._caller, self._pending, self._exchange.method, response.status
         caller.note_cors(response, method == b"OPTIONS")
         if response.head.may_name:
+            self._exchange.location = response.headers.get(b"location") or b""
             response.headers = caller.moved(status, response.headers)
         if status >= 400:
             self._sessions.refuse(caller.key, status, self._method)
@@ -104,28 +105,11 @@ class MessageWatch:
         if is_initialize:
             self._session_id = response.headers.get(b"mcp-session-id")
         # If the server knows the client by its connection, no header tells who asks: nothing is noted.
-        is_blind = self._exchange.authenticates
-        if method == b"GET" and self._begins_with_address(response):
-            pending = PLAIN if is_blind else pending
-            message, unread = (bytes, _nothing) if is_blind else (self._message, self._unread)
-            marks = _MARKS if pending is PLAIN else _AWAITED
-            return Inspector(message, unread, (*marks, b"endpoint"), True, self._endpoint, pending is PLAIN)
-        if is_blind:
+        if self._exchange.authenticates:
             return None
         if pending is PLAIN:
             return Inspector(self._message, self._unread, _MARKS)
-        return Inspector(self._message, self._unread, _AWAITED, pending.may_edit)
-
-    def _begins_with_address(self, response: Response) -> bool:
-        """Whether a stream may be one of HTTP+SSE (2024-11-05), whose first event has an address of the upstream's."""
-        # An encoded stream would be decoded for it, and most have no address (DESIGN 3.3). A prefix makes it necessary.
-        is_plain = b"content-encoding" not in response.headers or bool(self._caller.prefix)
-        is_old = not self._caller.session_id and response.framing != "length"
-        return is_old and is_plain and self._caller.move is not None
-
-    def _endpoint(self, data: bytes) -> bytes:
-        """The address for messages, moved as that of a redirect."""
-        return data if self._caller.move is None else self._caller.move.address(data)
+        return Inspector(self._message, self._unread, _AWAITED, pending.may_edit and not caller.proof)
 
     def _metadata(self, data: bytes) -> bytes:
         move = self._caller.move
@@ -149,9 +133,13 @@ class MessageWatch:
         if heard.not_advertised and not self._has_warned:
             self._has_warned = True
             log.warning("not advertised", extra={"upstream": caller.upstream.name, "why": heard.not_advertised})
+        if caller.is_unique:  # nothing could be shown of what is noted, so only the server is (DESIGN 5.9)
+            heard = heard._replace(observation=None, succeeds=False)
         if heard.observation or heard.server or heard.succeeds:
             opened = None if heard.server is None else caller.key_with(self._session_id or caller.session_id)
             self._sessions.hear(caller.key, heard, opened)
+            if heard.succeeds or heard.task_id is not None:
+                caller.accept()
 
 
 def _nothing() -> None:

@@ -14,6 +14,7 @@ from time import time
 from typing import TYPE_CHECKING, Any, Final
 
 from gateway.config import Address, Config, StdioConfig
+from gateway.errors import printable
 from gateway.operate import logs
 from gateway.stdio import NoCounts, StdioProxy
 from gateway.tasks.sessions import Servers, Sessions
@@ -42,6 +43,7 @@ class Wrapped:
         loop = asyncio.get_running_loop()
         buffers = self._buffers = Buffers(config.limits.held_bytes_max)
         self._config = config
+        self._journal = journal
         self._drain_timeout = config.limits.drain_timeout
         self._sessions = Sessions(config.index, Servers(loop.time), loop.time)
         self._client, self._server = PipeSink(streams.to_client, buffers), PipeSink(streams.to_server, buffers)
@@ -64,6 +66,8 @@ class Wrapped:
         for work in works:
             work.cancel()
         await asyncio.gather(*works, return_exceptions=True)
+        if self._journal is not None:
+            self._journal.failed.flush()
         return ended.result()
 
     def gauges(self) -> "dict[str, Gauge]":
@@ -111,6 +115,8 @@ class Wrapped:
         while True:
             await asyncio.sleep(_SWEEP_S)
             self._sessions.expire()
+            if self._journal is not None:
+                self._journal.failed.sweep()
 
 
 def run(child: Child, config: StdioConfig, admin: Address | None) -> int:
@@ -148,12 +154,13 @@ async def _stand_between(child: Child, config: StdioConfig, tracing: "Tracing | 
     """Serve. What only an operator needs is imported here: that takes longer than all else together."""
     if admin is None and tracing is None and not log.isEnabledFor(logging.INFO):
         return await Wrapped(child.streams, config, NoCounts()).run(_end_of(child))
-    from gateway.operate.journal import Journal
+    from gateway.operate.journal import Failed, Journal
     from gateway.operate.metrics import Metrics
 
     metrics = Metrics() if tracing is None else tracing.metrics()
     metrics.serves([KEY.upstream])
-    journal = Journal(metrics, config.log) if tracing is None else tracing.journal(metrics, config.log)
+    of_log = config.log, Failed(asyncio.get_running_loop().time)
+    journal = Journal(metrics, *of_log) if tracing is None else tracing.journal(metrics, *of_log)
     wrapped = Wrapped(child.streams, config, metrics, journal)
     ended = _end_of(child)
     return await (wrapped.run(ended) if admin is None else _show(wrapped, ended, child.name, metrics, admin))
@@ -167,7 +174,7 @@ async def _show(wrapped: Wrapped, ended: "asyncio.Future[int]", name: str, metri
     metrics.gauges(wrapped.gauges)
 
     def facts() -> page.Facts:
-        server = {"name": KEY.upstream, "url": logs.printable(name), "state": "up", "since": began_at, "why": ""}
+        server = {"name": KEY.upstream, "url": printable(name), "state": "up", "since": began_at, "why": ""}
         return page.Facts(wrapped.gauges(), [server])
 
     runner = await admin.serve("--admin", address, metrics, lambda: Config(upstreams=()), facts)

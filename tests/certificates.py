@@ -15,28 +15,45 @@ _DAY = timedelta(days=1)
 
 
 def signed(
-    cert: Path, key: Path, name: str = "localhost", by: "Authority | None" = None, days: int = 1
+    cert: Path,
+    key: Path,
+    name: str = "localhost",
+    by: "Authority | None" = None,
+    days: float = 1,
+    begins_days: float = -1,
 ) -> ec.EllipticCurvePrivateKey:
-    """Write a certificate for a name, and its key; without an authority it signs itself. Returns the key."""
+    """Write a certificate for a name, and its key; without an authority it signs itself. Returns the key.
+
+    It is valid from `begins_days` from now on, until `days` from now.
+    """
     own = ec.generate_private_key(ec.SECP256R1())
     issuer, signer = (name, own) if by is None else (by.name, by.key)
     now = datetime.now(UTC)
-    made = (
+    made = (  # with all that Python 3.13 wants, which verifies strictly (RFC 5280, 4.2.1)
         x509.CertificateBuilder()
         .subject_name(_named(name))
         .issuer_name(_named(issuer))
         .public_key(own.public_key())
         .serial_number(x509.random_serial_number())
-        .not_valid_before(now - _DAY)
+        .not_valid_before(now + begins_days * _DAY)
         .not_valid_after(now + days * _DAY)
         .add_extension(x509.SubjectAlternativeName([x509.DNSName(name)]), critical=False)
         .add_extension(x509.BasicConstraints(ca=by is None, path_length=None), critical=True)
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(own.public_key()), critical=False)
+        .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(signer.public_key()), critical=False)
+        .add_extension(_usage(by is None), critical=True)
         .sign(signer, hashes.SHA256())
     )
     cert.write_bytes(made.public_bytes(serialization.Encoding.PEM))
     form = serialization.PrivateFormat.PKCS8
     key.write_bytes(own.private_bytes(serialization.Encoding.PEM, form, serialization.NoEncryption()))
     return own
+
+
+def _usage(is_ca: bool) -> x509.KeyUsage:
+    others = ("content_commitment", "key_encipherment", "data_encipherment", "key_agreement", "crl_sign")
+    none = dict.fromkeys((*others, "encipher_only", "decipher_only"), False)
+    return x509.KeyUsage(digital_signature=True, key_cert_sign=is_ca, **none)
 
 
 def _named(name: str) -> x509.Name:

@@ -10,7 +10,9 @@ The mode's checks are the same.
 A shell starts what runs in its background with SIGINT ignored, and nohup with SIGHUP. What the tests start would
 inherit that. A signal that has a handler here has its default action there.
 
-Hypothesis has no deadline for an example: a machine may be busy.
+Hypothesis has no deadline for an example, and none to choose it: a machine may be busy.
+
+`--skipped-into=FILE` leaves the ids of skipped tests, one a line, so that `@FILE` runs them once their tools are there.
 """
 
 import asyncio.constants
@@ -18,16 +20,21 @@ import gc
 import linecache
 import signal
 import traceback
-from typing import Final
+from pathlib import Path
+from typing import Any, Final
 
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
 STACK_DEPTH: Final = 2
 
 
-settings.register_profile("tests", deadline=None)
+settings.register_profile("tests", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("tests")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--skipped-into", type=Path, metavar="FILE", help="write the ids of skipped tests to this file")
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -46,3 +53,9 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_collection_finish() -> None:
     gc.collect()
     gc.freeze()
+
+
+def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
+    if file := config.getoption("skipped_into"):
+        ids = dict.fromkeys(report.nodeid for report in terminalreporter.stats.get("skipped", []))
+        file.write_text("".join(f"{each}\n" for each in ids))

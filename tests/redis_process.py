@@ -1,7 +1,7 @@
 """A real Redis (`redis-server`), a process of the test's own.
 
 In: what it is to do. Out: its address, and what it answers. Always: it is ended by its own id, and keeps nothing on
-disk. Without `redis-server` the tests are skipped with a word; under CI=true they fail.
+disk.
 """
 
 import asyncio
@@ -15,8 +15,8 @@ from typing import Any, Final
 from redis.asyncio import Redis
 from redis.exceptions import ConnectionError as NoConnection
 
-from tests.deploy import tool
 from tests.launch import held_port, port_of
+from tests.tools import tool
 
 _TESTS: Final = "tests"
 

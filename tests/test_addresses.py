@@ -52,7 +52,66 @@ def test_check_prints_which_address_leads_to_which_upstream(tmp_path: Path, list
         "  https://x.example/y/mcp leads to http://127.0.0.1:3004/mcp (public)",
         f"  http://mcp.example:{port}/c/x leads to http://c.example:81/x (deep)",
         f"  http://{listen}/s/mcp leads to http://127.0.0.1:3005/mcp (stays)",
+        "  HTTP+SSE, the transport of 2024-11-05, does not work behind a prefix: research, both, public, deep, stays",
     ]
+
+
+def at(name: str, path: str = "/mcp", public_url: str | None = None, **match: str) -> Json:
+    return {"name": name, "url": f"http://127.0.0.1:1{path}", "match": match, "public_url": public_url}
+
+
+SHADOWED: dict[str, list[Json]] = {
+    "a longer prefix": [at("one", prefix="/x"), at("two", prefix="/x/mcp")],
+    "in the other order": [at("two", prefix="/x/mcp"), at("one", prefix="/x")],
+    "a prefix of what has none": [at("one"), at("two", prefix="/mcp")],
+    "a prefix within a path": [at("one", "/x/y/mcp"), at("two", "/", prefix="/x/y")],
+    "below one host": [at("one", host="a.example", prefix="/x"), at("two", host="a.example", prefix="/x/mcp")],
+    "the host of the listener": [at("one"), at("two", host="127.0.0.1")],
+    "a public address": [at("one", public_url="https://a.example"), at("two", host="a.example")],
+    "one public address for both": [
+        at("two", prefix="/x", public_url="https://a.example"),
+        at("one", prefix="/y", public_url="https://a.example"),
+    ],
+}
+APART: dict[str, list[Json]] = {
+    "a prefix that only begins the same": [at("one", prefix="/x"), at("two", prefix="/xmcp")],
+    "a prefix beside the path": [at("one", prefix="/x"), at("two", prefix="/x/other")],
+    "the same paths at two hosts": [at("one", prefix="/x"), at("two", host="a.example", prefix="/x/mcp")],
+    "a public address in front of another host": [
+        at("one", public_url="https://a.example", host="inside"),
+        at("two", host="a.example"),
+    ],
+    "public addresses that are mapped": [
+        at("one", prefix="/x", public_url="https://a.example/one"),
+        at("two", prefix="/y", public_url="https://a.example/two"),
+    ],
+}
+
+
+@pytest.mark.parametrize("listen", ["127.0.0.1:8080", "unix:/tmp/taskgate.sock"])
+@pytest.mark.parametrize("what", [*SHADOWED, *APART])
+def test_an_address_that_leads_to_another_upstream_is_a_fault(tmp_path: Path, listen: str, what: str) -> None:
+    """It was printed: clients of the one asked the other."""
+    status, said = checked(tmp_path, listen=listen, upstreams=(SHADOWED | APART)[what])
+    is_fault = what in SHADOWED and (listen, what) != ("unix:/tmp/taskgate.sock", "the host of the listener")
+    assert status == (2 if is_fault else 0), said
+    if is_fault:
+        assert "the address of one, leads to two (upstreams[" in said and len(said.splitlines()) == 1
+
+
+def test_a_host_that_is_named_unix_is_no_socket(tmp_path: Path) -> None:
+    """Its address was asked for as `localhost`, which is another upstream's: a fault where there is none."""
+    status, said = checked(tmp_path, listen="unix:8080", upstreams=[at("one"), at("two", host="localhost")])
+    assert status == 0, said
+
+
+async def test_a_reload_does_not_take_an_address_that_leads_elsewhere(tmp_path: Path) -> None:
+    with Gateways(tmp_path).process(1, upstreams=SHADOWED["a longer prefix"][:1]) as gateway:
+        assert gateway.file is not None
+        before = json.loads(gateway.file.read_text())
+        gateway.renew({**before, "upstreams": SHADOWED["a longer prefix"]})
+        line = await logged(gateway, "reload refused, nothing has changed")
+        assert "the address of one, leads to two (upstreams[1])" in line["why"]
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,6 @@ import asyncio
 import json
 import random
 import re
-import shutil
 import signal
 import socket
 import sys
@@ -23,6 +22,7 @@ from gateway.client.link import Client, NotAnswered, Target
 from gateway.demo.legacy import UNFINISHED, LegacyServer, history, timestamp
 from gateway.demo.show import PORTS, Comparison, show
 from tests.launch import command
+from tests.tools import tool
 
 DEMO_S = 60  # on a busy machine
 COLUMNS = 80
@@ -124,6 +124,7 @@ async def test_a_session_ends_with_delete_or_with_many_others() -> None:
         ("POST", b'{"id":1,"result":{}}', 400),
         ("POST", b'{"id":1,"method":"ping","params":1}', 400),
         ("POST", b'{"id":1,"method":"ping"}', 400),  # no session
+        ("POST", b'{"method":"initialize","id":' + b"[" * 300 + b"]" * 300 + b"}", 400),
         ("GET", b"", 405),
     ],
 )
@@ -133,13 +134,20 @@ async def test_what_is_no_request_is_refused(method: str, body: bytes, status: i
         assert (await post(client.target.url + "/else", body, method=method))[0] == 404
 
 
+async def test_the_id_of_a_task_that_is_nested_deeply_is_no_task() -> None:
+    deep = b'{"id":1,"method":"tasks/get","params":{"taskId":' + b"[" * 1_000 + b"]" * 1_000 + b"}}"
+    async with serving() as (_, client):
+        status, said = await post(client.target.url, deep, client.session_id)
+    assert (status, said["error"]["message"]) == (200, "Task not found")
+
+
 async def test_errors_are_those_of_json_rpc() -> None:
     async with serving() as (_, client):
         assert await client.ask("ping", {}) == {}
         told = b'{"method":"notifications/initialized"}'
         assert (await post(client.target.url, told, client.session_id)) == (202, "")
         assert await error_of(client, "resources/list") == (-32601, "Method not found")
-        assert await error_of(client, "tasks/list", cursor=[]) == (-32602, "Invalid cursor: []")
+        assert await error_of(client, "tasks/list", cursor=[]) == (-32602, "Invalid cursor")
         assert await error_of(client, "tasks/get", taskId="nobody") == (-32602, "Task not found: nobody")
 
 
@@ -240,8 +248,7 @@ async def test_once_shows_what_is_won_and_ends() -> None:
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 async def test_it_serves_what_it_names_until_it_is_stopped(number: signal.Signals) -> None:
-    if shutil.which("curl") is None:
-        pytest.skip("curl is not installed")
+    tool("curl", "curl")
     async with command("demo") as process:
         text = await invitation(process)
         assert max(map(len, text.splitlines())) <= COLUMNS

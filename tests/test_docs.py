@@ -179,3 +179,18 @@ def test_no_document_runs_a_package_that_is_not_published() -> None:
         if path.name != "CONTRIBUTING.md"  # it says why
         for found in runs.finditer(path.read_text())
     ] == []
+
+
+def test_security_md_gives_the_figures_of_hostile_streams() -> None:
+    """They were those of an earlier run. A row without a cost for each unit is one of messages or events."""
+    text = (ROOT / "docs" / "performance.md").read_text().partition("## Hostile streams")[2].partition("\n## ")[0]
+    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in text.split("\n") if line.startswith("| ")]
+    streams = [row for row in rows if len(row) == 4 and not row[3]]
+    held = {row[0]: float(row[4]) for row in rows if len(row) == 6 and row[4].isdigit()}
+    refused = held.pop("heads that lack a byte, in tiny fields")
+    said = " ".join((ROOT / "docs" / "security.md").read_text().split())
+    assert len(streams) > 10 and len(held) > 5
+    assert f"at most {max(float(row[1]) for row in streams):.0f} times the CPU time" in said
+    assert f"and {max(float(row[2]) for row in streams):.0f} ms of one turn" in said
+    assert f"a ping takes {max(held.values()):.0f} ms at most" in said
+    assert f"a ping then waits {refused:.0f} ms" in said

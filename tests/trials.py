@@ -231,6 +231,7 @@ def _can(capability: Json | None) -> str:
 
 
 LINES: Final[dict[str, tuple[str, Callable[[Any], str]]]] = {
+    "redirect": ("address", str),
     "revision": ("revision", str),
     "server": ("server", lambda server: f"{server['name']} {server['version']}".strip() or "it has no name"),
     "tasks": ("tasks", _can),
@@ -278,7 +279,7 @@ def sorted_by(name: str, tasks: Iterable[Json]) -> list[Json]:
     return sorted(tasks, key=lambda task: (datetime.fromisoformat(task[name]), task["taskId"]))
 
 
-def facts_of(facts: Facts, url: str, verdict: str, helps: bool) -> Json:
+def facts_of(facts: Facts, url: str, verdict: str, helps: bool | None) -> Json:
     """The JSON object of these facts."""
     known = {"url": url, "filters": None, "helps": helps, "verdict": verdict} | dict(facts)
     return known | {"lists": "list" in (known["tasks"] or {})}
@@ -289,10 +290,13 @@ def text_of(facts: Facts) -> str:
     return "".join(f"  {LINES[name][0]:<11} {LINES[name][1](fact)}\n" for name, fact in facts)
 
 
-async def judged(witness: Witness, *flags: str, verdict: str, helps: bool = False, forms: str = "JSON, text") -> Json:
+async def judged(
+    witness: Witness, *flags: str, verdict: str, helps: bool = False, forms: str = "JSON, text", redirect: str = ""
+) -> Json:
     """`taskgate try`, as JSON and as text: all that it prints is what the witness has learned. Returns the facts.
 
-    A fact that was not learned, or a line, fails; so does anything that could have changed the server.
+    `redirect` is what it says of one, of which a witness knows nothing. A fact that was not learned, or a line, fails;
+    so does anything that could have changed the server.
     """
     session, pages_max = _value(flags, "--session", ""), int(_value(flags, "--pages", "1000"))
     calls = int("--create" in flags)
@@ -300,7 +304,8 @@ async def judged(witness: Witness, *flags: str, verdict: str, helps: bool = Fals
         witness.forget()
         ended = await forked("try", *["--json"] * (form == "JSON"), *flags, *witness.here)
         said = await witness.heard()
-        facts = learned(said, witness.folder is not None, session, pages_max)
+        facts = [("redirect", redirect)] if redirect else []
+        facts += learned(said, witness.folder is not None, session, pages_max)
         known = facts_of(facts, witness.url or "http://localhost/mcp", verdict, helps)
         if form == "JSON":
             printed: Json = json.loads(ended.stdout or "{}")

@@ -6,21 +6,25 @@ with its context.
 """
 
 import asyncio
-import json
+import os
+import signal
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
 from tempfile import TemporaryDirectory
-from typing import Any, Final
+from typing import Final
 
 from aiohttp import web
 from msgspec.structs import replace
+from yarl import URL
 
 from gateway import config
 from gateway.app import App
 from gateway.client.link import ANSWER_BYTES_MAX, Client, NotAnswered, Target
+from gateway.mcp import jsonrpc
 from gateway.transport.child import NotStarted
 
 STOP_S: Final = 5.0
+_PIPE_BYTES: Final = 2**18
 _LOCAL: Final = "http://localhost/mcp"
 
 
@@ -29,7 +33,8 @@ async def behind_gateway(client: Client, index: config.IndexLimits) -> AsyncIter
     """The session of a client through a gateway, which works in this process. Raises ConfigError, StartError."""
     target = client.target
     with TemporaryDirectory(prefix="taskgate-") as folder:
-        settings = config.for_upstream(target.url, f"unix:{folder}/gateway", None)
+        url = str(URL(target.url, encoded=True).with_query(None))  # requests have it: a redirect may have brought it
+        settings = config.for_upstream(url, f"unix:{folder}/gateway", None)
         upstream = replace(settings.upstreams[0], tls=config.UpstreamTls(ca=target.ca), socket=target.socket)
         app = App(replace(settings, admin=None, index=index, upstreams=(upstream,)))
         try:
@@ -42,11 +47,14 @@ async def behind_gateway(client: Client, index: config.IndexLimits) -> AsyncIter
 
 
 class _Bridge:
-    """Requests over HTTP, as lines to a process and back: one session. Ids are numbered anew."""
+    """Requests over HTTP, as lines to a process and back: one session. Ids are numbered anew.
+
+    A line that is to be a message, and cannot be read, answers whoever waits: it is his to say what came.
+    """
 
     def __init__(self, process: asyncio.subprocess.Process) -> None:
         self._process = process
-        self._waiting: dict[int, asyncio.Future[dict[str, Any]]] = {}
+        self._waiting: dict[bytes, asyncio.Future[jsonrpc.Message | bytes]] = {}  # by id, as it is on the wire
         self._count = 0
         self.reading = asyncio.create_task(self._read())
 
@@ -55,39 +63,42 @@ class _Bridge:
         assert self._process.stdout is not None
         with suppress(ValueError):  # a line larger than the limit
             while line := await self._process.stdout.readline():
-                with suppress(ValueError):
-                    message = json.loads(line)
-                    if isinstance(message, dict) and isinstance(number := message.get("id"), int):
-                        waiting = None if "method" in message else self._waiting.pop(number, None)
-                        if waiting is not None and not waiting.done():
-                            waiting.set_result(message)
+                message = jsonrpc.parse_served(line)
+                ids = [bytes(message.id)] if message is not None and message.is_response else []
+                for one in ids if message is not None or b'"jsonrpc"' not in line else list(self._waiting):
+                    waiting = self._waiting.pop(one, None)
+                    if waiting is not None and not waiting.done():
+                        waiting.set_result(message or line)
 
     async def post(self, request: web.Request) -> web.Response:
         """Answer one request."""
-        message = await request.json()
-        if "id" not in message:
-            await self._write(message)
+        body = await request.read()  # one line: the client and the gateway write no other
+        message = jsonrpc.parse(body)
+        if message is None or not message.is_request:
+            await self._write(body)
             return web.Response(status=202)
-        if (answer := await self._asked(message)) is None:
+        if (answer := await self._asked(body)) is None:
             return web.Response(status=502, text="the command has ended, or writes no MCP")
-        text = json.dumps({**answer, "id": message["id"]}, separators=(",", ":"), ensure_ascii=False)
-        return web.Response(text=text, content_type="application/json")
+        if isinstance(answer, jsonrpc.Message):
+            name, value = (b"result", answer.result) if bytes(answer.result) else (b"error", answer.error)
+            answer = b'{"jsonrpc":"2.0","id":%b,"%b":%b}' % (bytes(message.id), name, bytes(value))
+        return web.Response(body=answer, content_type="application/json")
 
-    async def _asked(self, message: dict[str, Any]) -> dict[str, Any] | None:
+    async def _asked(self, body: bytes) -> jsonrpc.Message | bytes | None:
         self._count += 1
-        number = self._count
+        number = b"%d" % self._count
         answered = self._waiting[number] = asyncio.get_running_loop().create_future()
         try:
-            await self._write({**message, "id": number})
+            await self._write(jsonrpc.replace(body, ("id",), number))
             await asyncio.wait({answered, self.reading}, return_when=asyncio.FIRST_COMPLETED)
             return answered.result() if answered.done() else None
         finally:
             self._waiting.pop(number, None)
 
-    async def _write(self, message: dict[str, Any]) -> None:
+    async def _write(self, line: bytes) -> None:
         assert self._process.stdin is not None
         with suppress(ConnectionError):
-            self._process.stdin.write(json.dumps(message, separators=(",", ":")).encode() + b"\n")
+            self._process.stdin.write(line + b"\n")
             await self._process.stdin.drain()
 
 
@@ -112,12 +123,27 @@ async def started(command: Sequence[str]) -> AsyncIterator[Target]:
             yield Target(_LOCAL, socket=f"{folder}/server")
     finally:
         await runner.cleanup()
-        assert process.stdin is not None
-        process.stdin.close()  # a server on stdio ends with its input
-        try:
-            async with asyncio.timeout(STOP_S):
-                await process.wait()
-        except TimeoutError:
-            process.kill()
-            await process.wait()
         bridge.reading.cancel()
+        await asyncio.wait({bridge.reading})
+        await _end(process)
+
+
+async def _end(process: asyncio.subprocess.Process) -> None:
+    """End a server, which ends with its input; kill it, and what it started, where that takes long."""
+    assert process.stdin is not None and process.stdout is not None
+    process.stdin.close()
+    # Behind a pipe that is full, or that another process holds open, asyncio sees no end.
+    ends = {asyncio.create_task(process.wait()), asyncio.create_task(_drop(process.stdout))}
+    _, running = await asyncio.wait(ends, timeout=STOP_S)
+    if running:
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        _, running = await asyncio.wait(ends, timeout=STOP_S)
+    for task in running:  # what has left the group may hold the pipe
+        task.cancel()
+
+
+async def _drop(pipe: asyncio.StreamReader) -> None:
+    """Read a pipe to its end."""
+    while await pipe.read(_PIPE_BYTES):
+        pass

@@ -112,10 +112,10 @@ def seen_by_others(mine: ByHand, theirs: list[TaskFields]) -> str | None:
     return "none" if not seen else "all" if seen == len(theirs) and theirs else "some"
 
 
-def verdict(learned: ServerFacts) -> tuple[bool, str]:
-    """Whether taskgate helps at this server, and why, in one line."""
+def verdict(learned: ServerFacts) -> tuple[bool | None, str]:
+    """Whether taskgate helps at this server, None if that is not known, and why, in one line."""
     if "tasks" not in learned:
-        return False, "Too little is known to say."
+        return None, "Too little is known to say."
     if not learned["lists"]:
         return False, "taskgate brings you nothing here: this server declares no tasks/list."
     if learned["filters"] == "declared":
@@ -126,7 +126,7 @@ def verdict(learned: ServerFacts) -> tuple[bool, str]:
         learned.get("later"),
     )
     if hand is None:
-        return False, "Too little is known to say."
+        return None, "Too little is known to say."
     pages, one = hand["requests"], "this server lists all in one page"
     few = f"With more than {_count(hand['tasks'], 'task')}, try again." if hand["tasks"] < CUTS[0] else _GETS
     if not hand["whole"]:
@@ -185,6 +185,7 @@ def _count(count: int, what: str) -> str:
 
 
 WORDS: Final[dict[str, tuple[str, Callable[[Any], str]]]] = {
+    "redirect": ("address", str),
     "revision": ("revision", str),
     "server": ("server", lambda fact: " ".join(filter(None, [fact["name"], fact["version"]])) or "it has no name"),
     "tasks": ("tasks", _tasks),

@@ -21,13 +21,13 @@ from gateway import config
 from gateway.arguments import Flags
 from gateway.client import facts, listing
 from gateway.client.bridge import started
-from gateway.client.link import Target
+from gateway.client.link import Target, value_of
 from gateway.client.probe import Probe
 from gateway.client.runs import INTERRUPTED, signalled
-from gateway.client.text import table
-from gateway.operate.logs import printable
+from gateway.client.text import shown, table
+from gateway.errors import printable
 from gateway.tasks.criteria import CRITERIA, Criterion
-from gateway.tasks.values import INSTANT, NUMBER, NotAllowed
+from gateway.tasks.values import INSTANT, NotAllowed
 
 SHOWN_MAX: Final = 10  # tasks that `try --create` shows
 _SERVER: Final = """\
@@ -36,7 +36,6 @@ _SERVER: Final = """\
 _FIELD: Final = re.compile(r"([!#$%&'*+.^_`|~0-9A-Za-z-]+):[ \t]*([\t -~\x80-\xff]*)")
 _AGO: Final = re.compile(r"([0-9]{1,6})([smhdw])")
 _UNITS: Final = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
-_METAVARS: Final = {INSTANT: "INSTANT", NUMBER: "NUMBER"}
 _LINE: Final = "  {:<11} {}"
 
 
@@ -55,6 +54,7 @@ def _parser(name: str, description: str, epilog: str) -> argparse.ArgumentParser
     parser.add_argument("--header", action="append", default=[], metavar="'NAME: VALUE'", help="sent with each request")
     parser.add_argument("--header-file", type=Path, metavar="FILE", help="such lines: a token belongs in a file")
     parser.add_argument("--ca", type=Path, metavar="FILE", help="the authority of the server's certificate")
+    parser.add_argument("--seconds", type=_SECONDS, default=60.0, metavar="N", help="take no longer (60)")
     return parser
 
 
@@ -84,7 +84,7 @@ def _checked(read: Callable[[str], Any], allows: Callable[[Any], bool], what: st
     return value
 
 
-_OBJECT: Final = _checked(json.loads, lambda value: isinstance(value, dict), "a JSON object")
+_OBJECT: Final = _checked(lambda text: value_of(text.encode()), lambda _: True, "a JSON object")
 _COUNT: Final = _checked(int, lambda count: count >= 1, "a whole number of 1 or more")
 _SECONDS: Final = _checked(float, lambda seconds: 0 < seconds < math.inf, "a number above 0")
 
@@ -120,12 +120,11 @@ def run_try(arguments: Sequence[str]) -> int:
         "try",
         "Say whether taskgate helps at a server: what its list of tasks is like, what it costs by hand, and what it\n"
         "costs with taskgate in front, which runs in this process. Nothing is changed there but by --create.",
-        "Exit status: 0 if it helps, 1 if not, 2 if there is no such server, 130 if interrupted.",
+        "Exit status: 0 if it helps, 1 if not, 2 if that cannot be told, 130 if interrupted.",
     )
     parser.add_argument("--create", metavar="TOOL", help="make one task by this tool, to see what a change costs")
     parser.add_argument("--arguments", type=_OBJECT, default={}, metavar="JSON", help="the tool's arguments")
     parser.add_argument("--pages", type=_COUNT, default=1_000, metavar="N", help="read no more pages by hand (1000)")
-    parser.add_argument("--seconds", type=_SECONDS, default=60.0, metavar="N", help="take no longer (60)")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     given, command = _read(parser, arguments)
     on_terminal = sys.stderr.isatty() and not given.json
@@ -133,19 +132,18 @@ def run_try(arguments: Sequence[str]) -> int:
     def told(name: str, value: Any) -> None:
         head, words = facts.WORDS[name]
         if not given.json:
-            print(printable(_LINE.format(head, words(value))))
+            print(shown(_LINE.format(head, words(value))))
 
-    def shown(progress: str) -> None:
+    def counted(progress: str) -> None:
         if on_terminal:
             print(f"\r\033[K{progress}", end="\r", file=sys.stderr, flush=True)
 
     async def trial() -> int:
         async with _server(given, command) as target:
-            probe = Probe(target, given.pages, told, shown)
+            probe = Probe(target, given.pages, told, counted)
             stopped, status = "", None
             try:
-                async with asyncio.timeout(given.seconds):
-                    await probe.run(given.session, given.create, given.arguments)
+                await probe.run(given.seconds, given.session, given.create, given.arguments)
             except TimeoutError:
                 stopped = f"stopped after {given.seconds:g} s"
             except asyncio.CancelledError:
@@ -156,7 +154,7 @@ def run_try(arguments: Sequence[str]) -> int:
             probe.learned |= {"helps": helps, "verdict": words}
             listed = ["", *table(probe.unfinished[:SHOWN_MAX])] if given.create else []
             print(json.dumps(probe.learned) if given.json else "\n".join([*listed, "", printable(words)]))
-            return (0 if helps else 1) if status is None else status
+            return {True: 0, False: 1, None: 2}[helps] if status is None else status
 
     return signalled("try", trial())
 
@@ -183,7 +181,8 @@ def run_tasks(arguments: Sequence[str]) -> int:
 
     async def shows() -> int:
         async with _server(given, command) as target:
-            await listing.show(target, given.session, criteria, listing.Form(given.all, given.watch, given.json))
+            form = listing.Form(given.all, given.watch, given.json, given.seconds)
+            await listing.show(target, given.session, criteria, form)
             return 0
 
     return signalled("tasks", shows())
@@ -196,7 +195,7 @@ def _flag(name: str) -> str:
 
 def _metavar(criterion: Criterion) -> str:
     kind = criterion.kind
-    return "|".join(kind.choices) or ("A,B" if kind.is_list else _METAVARS.get(kind, "VALUE"))
+    return "|".join(kind.choices) or ("A,B" if kind.is_list else "INSTANT" if kind is INSTANT else "VALUE")
 
 
 def _value(parser: argparse.ArgumentParser, criterion: Criterion, text: str) -> Any:
@@ -206,8 +205,8 @@ def _value(parser: argparse.ArgumentParser, criterion: Criterion, text: str) -> 
         then = datetime.fromtimestamp(time.time(), UTC) - timedelta(**{_UNITS[ago[2]]: int(ago[1])})
         value = then.isoformat(timespec="milliseconds").replace("+00:00", "Z")
     try:
-        read = criterion.kind.read(json.dumps(value).encode())
+        criterion.kind.read(json.dumps(value).encode())
     except NotAllowed as refused:
         also = "; or how long ago, such as 3d or 2h" if criterion.kind is INSTANT else ""
         parser.error(f"{_flag(criterion.name)}: given {text!r}, allowed is {refused.allowed}{also}")
-    return read if criterion.kind is NUMBER else value  # a server that filters by itself need not know a number's text
+    return value

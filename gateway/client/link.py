@@ -2,29 +2,31 @@
 
 In: an address and header fields. Out: results; or `NotAnswered`, whose message names the address and what to do.
 Always: fields go to one origin only; a redirect to another is refused. The client counts its requests, and the bytes of
-the results. Sessions that it opened are deleted when it closes. Every answer has a limit.
+the results. Sessions that it opened are deleted when it closes. Every answer has a limit of bytes; whoever asks has one
+of time. JSON has one reader, `value_of`, which says what cannot be read.
 """
 
 import asyncio
 import errno
-import json
 import os
 import ssl
 from collections.abc import AsyncIterator, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Final, NamedTuple, Self
+from typing import Annotated, Any, Final, NamedTuple, Self
 
 import aiohttp
+import msgspec
 from yarl import URL
 
+from gateway.client.text import SHOWN_CHARS_MAX, shown
 from gateway.mcp import jsonrpc, sse
 from gateway.transport.certificates import unusable
 
 REVISION: Final = "2025-11-25"
 INFO: Final = {"name": "taskgate", "version": "1"}
 ANSWER_BYTES_MAX: Final = 64 * 2**20
-SHOWN_CHARS_MAX: Final = 300  # of a body that an error repeats
+DEPTH_MAX: Final = 100  # of JSON. To compare or to write a deeper value can end in a RecursionError
 REDIRECTS_MAX: Final = 5
 RESUMED_MAX: Final = 50  # times that one answer is fetched on, where a server closes its streams
 RETRY_S_MAX: Final = 5.0
@@ -46,6 +48,73 @@ class TaskPage(NamedTuple):
     tasks: list[dict[str, Any]]
     cursor: Any
     total: int | None
+
+
+class _TasksCapability(msgspec.Struct):
+    """The capability `tasks`; some servers write `false` in place of what they cannot."""
+
+    list: dict[str, Any] | bool | None = None
+
+
+class _Capabilities(msgspec.Struct):
+    tasks: _TasksCapability | bool | None = None
+
+
+class _Opened(msgspec.Struct):
+    """What is read of the result of `initialize`."""
+
+    protocolVersion: str
+    capabilities: _Capabilities | None = None
+    serverInfo: dict[str, Any] | None = None
+
+
+class _ListedTask(msgspec.Struct):
+    taskId: str
+    status: str
+
+
+class _Meta(msgspec.Struct):
+    total: Annotated[int, msgspec.Meta(ge=0)] | None = msgspec.field(default=None, name="taskgate/total")
+
+
+class _Listed(msgspec.Struct):
+    """What is read of the result of `tasks/list`; mcp-go writes null for no tasks."""
+
+    tasks: list[_ListedTask] | None
+    nextCursor: str | None = None
+    meta: _Meta | None = msgspec.field(default=None, name="_meta")
+
+
+def value_of(data: bytes, form: Any = dict[str, Any]) -> Any:
+    """The value of JSON, of which `form` is a part. Raises ValueError, whose text says what is wrong, and where."""
+    try:
+        value = msgspec.json.decode(jsonrpc.finite(jsonrpc.legible(data)))
+        level = [value]
+        for _ in range(DEPTH_MAX):
+            level = [
+                inner
+                for each in level
+                if isinstance(each, dict | list)
+                for inner in (each.values() if isinstance(each, dict) else each)
+            ]
+        if level:
+            raise RecursionError
+        msgspec.convert(value, form)
+    except RecursionError:
+        raise ValueError(f"JSON that is nested more than {DEPTH_MAX} deep") from None
+    except msgspec.MsgspecError as error:
+        raise ValueError(shown(str(error))) from None
+    return value
+
+
+async def body_of(response: aiohttp.ClientResponse, bytes_max: int) -> bytes:
+    """The whole body. Raises ValueError if it has more than `bytes_max`."""
+    body = bytearray()
+    async for piece in response.content.iter_any():
+        body += piece
+        if len(body) > bytes_max:
+            raise ValueError(f"more than {bytes_max:,} bytes")
+    return bytes(body)
 
 
 def object_of(value: Any) -> dict[str, Any]:
@@ -82,30 +151,32 @@ class Client:
         self.revision = revision
         self.requests = 0
         self.received_bytes = 0
-        self.http = aiohttp.ClientSession(connector=target.connector())
+        self.http = aiohttp.ClientSession(connector=target.connector(), timeout=aiohttp.ClientTimeout())
         self._opened = False
 
     async def __aenter__(self) -> Self:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        if self._opened and self.session_id:
-            with suppress(NotAnswered, TimeoutError):
-                async with asyncio.timeout(CLOSING_S):
-                    (await self._send("DELETE")).release()
-        await self.http.close()
+        try:
+            if self._opened and self.session_id:
+                with suppress(NotAnswered, TimeoutError):
+                    async with asyncio.timeout(CLOSING_S):
+                        (await self._send("DELETE")).release()
+        finally:
+            await self.http.close()
 
     async def initialize(self) -> dict[str, Any]:
         """Open a session. Returns the result of `initialize`. Raises NotAnswered."""
         params = {"protocolVersion": REVISION, "capabilities": {}, "clientInfo": INFO}
-        said = await self.ask("initialize", params)
+        said = await self.ask("initialize", params, _Opened)
         self._opened = True
-        self.revision = str(said.get("protocolVersion", ""))
+        self.revision = said["protocolVersion"]
         (await self._send("POST", {"jsonrpc": "2.0", "method": "notifications/initialized"})).release()
         return said
 
-    async def ask(self, method: str, params: Mapping[str, Any]) -> dict[str, Any]:
-        """The result of a request. Raises NotAnswered."""
+    async def ask(self, method: str, params: Mapping[str, Any], form: Any = dict[str, Any]) -> dict[str, Any]:
+        """The result of a request, of which `form` is a part. Raises NotAnswered."""
         self.requests += 1
         number = self.requests
         response = await self._send("POST", {"jsonrpc": "2.0", "id": number, "method": method, "params": params})
@@ -114,58 +185,52 @@ class Client:
             self.session_id = fields.get("Mcp-Session-Id", self.session_id)
             answer = await self._answer(response, number)
         except aiohttp.ClientError as error:
-            raise NotAnswered(f"the answer of {url} to {method} broke off: {error}", status) from None
+            raise NotAnswered(f"the answer of {url} to {method} broke off: {_one_line(str(error))}", status) from None
+        except ValueError as error:
+            raise NotAnswered(f"{url} answered {method} with {error}", status) from None
         finally:
             response.close()
         if isinstance(answer, bytes):
-            words = f"{url} answered {method} with {status} {response.reason or ''}: {_shown(answer)}"
+            words = f"{url} answered {method} with {status} {_one_line(response.reason or '')}: {_shown(answer)}"
             raise NotAnswered(words, status, fields=fields)
         raw = bytes(answer.result)
         if not raw:
-            said = json.loads(bytes(jsonrpc.member(answer.error, "message")) or b'"no words"')
             code = jsonrpc.error_code(answer) or 0
-            words = f"{url} refuses {method}: {_shown(str(said).encode())} ({code})"
+            words = f"{url} refuses {method}: {_said(answer.error)} ({code})"
             raise NotAnswered(words, status, code, fields)
         self.received_bytes += len(raw)
-        result = json.loads(raw)
-        if not isinstance(result, dict):
-            raise NotAnswered(f"{url} answered {method} with a result that is no object", status)
+        try:
+            result: dict[str, Any] = value_of(raw, form)
+        except ValueError as error:
+            raise NotAnswered(f"{url} answered {method} with a wrong result: {error}; it began {_shown(raw)}") from None
         return result
 
     async def page(self, params: Mapping[str, Any]) -> TaskPage:
         """A page of `tasks/list`. Raises NotAnswered."""
-        said = await self.ask("tasks/list", params)
-        tasks = said.get("tasks") or []
-        if not isinstance(tasks, list) or not all(isinstance(task, dict) for task in tasks):
-            raise NotAnswered(f"{self.target.url} answered tasks/list with something other than a list of tasks")
-        return TaskPage(tasks, said.get("nextCursor"), object_of(said.get("_meta")).get("taskgate/total"))
+        said = await self.ask("tasks/list", params, _Listed)
+        return TaskPage(said["tasks"] or [], said.get("nextCursor"), object_of(said.get("_meta")).get("taskgate/total"))
 
     async def pages(self, params: Mapping[str, Any], first: TaskPage | None = None) -> AsyncIterator[TaskPage]:
         """The pages of a list, `first` if it is there already. One whose cursor comes again is the last."""
-        page = first or await self.page(params)
-        before = None
+        page, seen = first or await self.page(params), set[int]()  # hashes, since cursors may be long
         yield page
-        while page.cursor not in (None, before):
-            before = page.cursor
-            page = await self.page({**params, "cursor": before})
+        while page.cursor is not None and hash(page.cursor) not in seen:
+            seen.add(hash(page.cursor))
+            page = await self.page({**params, "cursor": page.cursor})
             yield page
 
     async def _answer(self, response: aiohttp.ClientResponse, number: int) -> jsonrpc.Message | bytes:
         """The response to request `number`; the body, if it is none."""
         if response.content_type != "text/event-stream" or response.status != 200:
-            body = b""
-            async for piece in response.content.iter_any():
-                body += piece
-                if len(body) > ANSWER_BYTES_MAX:
-                    raise NotAnswered(f"{self.target.url} answered with more than {ANSWER_BYTES_MAX:,} bytes")
-            message = jsonrpc.parse(body)
+            body = await body_of(response, ANSWER_BYTES_MAX)
+            message = jsonrpc.parse_served(body)
             return message if message is not None and message.is_response else body
         for _ in range(RESUMED_MAX):
             last_id, retry_s = "", 1.0
             async for event in events(response):
                 if event.is_endpoint:
                     return b"the first event of HTTP+SSE (2024-11-05)"
-                message = jsonrpc.parse(event.data or b"") if event.is_message else None
+                message = jsonrpc.parse_served(event.data or b"") if event.is_message else None
                 if message is not None and message.is_response and jsonrpc.same_id(message.id, b"%d" % number):
                     return message
                 last_id = event.id.decode(errors="replace") if event.id is not None else last_id
@@ -190,19 +255,20 @@ class Client:
             url = URL(self.target.url, encoded=True)
             try:
                 response = await self.http.request(method, url, json=message, headers=fields, allow_redirects=False)
-            except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
+            except (aiohttp.ClientError, OSError, ValueError) as error:
                 raise NotAnswered(why(self.target.url, error)) from None
-            if response.status not in (301, 302, 307, 308):
+            location = response.headers.get("Location", "")
+            if response.status not in (301, 302, 307, 308) or not location:
                 return response
             response.release()
-            location = response.headers.get("Location", "")
-            try:
-                to = url.join(URL(location, encoded=True))
-                same = to.origin() == url.origin()
-            except ValueError:
-                same = False
-            if not same:
-                words = f"{self.target.url} redirects to {location}, which is another origin: nothing was sent there"
+            there, is_here = location, False
+            with suppress(ValueError):
+                to = url.join(URL(location, encoded=True)).with_user(None).with_fragment(None)
+                there, is_here = str(to.with_query(None)), to.origin() == url.origin()  # a query may have a token
+            if not is_here:
+                words = (
+                    f"{self.target.url} redirects to {shown(there)}, which is another origin: nothing was sent there"
+                )
                 raise NotAnswered(words, 300)
             self.target = self.target._replace(url=str(to))
         raise NotAnswered(f"{self.target.url} redirects again and again", 300)
@@ -228,12 +294,10 @@ def why(url: str, error: BaseException) -> str:
         return f"TLS: {where} cannot be asked over https: {_words(error.os_error)}; does it speak http?"
     if isinstance(error, aiohttp.ClientConnectorError):
         return f"{where} cannot be reached: {_words(error.os_error)}; is the server running there?"
-    if isinstance(error, TimeoutError):
-        return f"{url} gave no answer in time"
     hint = "; does it speak https?" if at.scheme == "http" else ""
     if isinstance(error, aiohttp.ServerDisconnectedError | OSError):
         return f"{url} closed the connection without an answer{hint}"
-    return f"{url} does not answer in HTTP: {error or type(error).__name__}{hint}"
+    return f"{url} does not answer in HTTP: {_one_line(str(error)) or type(error).__name__}{hint}"
 
 
 def _words(error: OSError) -> str:
@@ -243,7 +307,18 @@ def _words(error: OSError) -> str:
     return os.strerror(error.errno) if error.errno and error.errno in errno.errorcode else error.strerror or str(error)
 
 
+def _one_line(text: str) -> str:
+    return shown(" ".join(text.split()))
+
+
 def _shown(body: bytes) -> str:
     """The beginning of a body, on one line."""
-    text = " ".join(body[: 4 * SHOWN_CHARS_MAX].decode(errors="replace").split())
-    return text if len(text) <= SHOWN_CHARS_MAX else text[:SHOWN_CHARS_MAX] + "..."
+    return _one_line(body[: 4 * SHOWN_CHARS_MAX].decode(errors="replace"))
+
+
+def _said(error: msgspec.Raw) -> str:
+    """The words of a JSON-RPC error."""
+    try:
+        return _one_line(value_of(bytes(jsonrpc.member(error, "message")) or b'"no words"', str))
+    except ValueError:
+        return f"no words but {_shown(bytes(error))}"

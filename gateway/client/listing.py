@@ -22,43 +22,58 @@ _CLEAR: Final = "\033[H\033[J"
 
 
 class Form(NamedTuple):
-    """How a list is shown: all of its pages, again and again, as JSON."""
+    """How a list is shown: all of its pages, again and again, as JSON; and how long one may take."""
 
     all: bool
     watch: bool
     json: bool
+    seconds: float
 
 
 async def show(target: Target, session_id: str, criteria: dict[str, Any], form: Form) -> None:
     """Print the tasks. Raises NotAnswered, ConfigError, StartError."""
     params = {"orderBy": "lastUpdatedAt", **criteria}  # with no criterion at all it would be the server's own list
-    async with AsyncExitStack() as stack:
-        # No other revision has tasks. Without it a server takes the client for one of 2025-03-26.
-        client = await stack.enter_async_context(Client(target, session_id, REVISION if session_id else ""))
-        page: TaskPage | None = None
-        if session_id:  # a gateway answers what a server cannot: the total
-            page = await client.page(params)
-            filters = page.total is not None
-        else:
-            said = await opened(client, "tasks")
-            declared = object_of(object_of(said.get("capabilities")).get("tasks")).get("list")
-            if declared is None:
-                raise NotAnswered(f"{client.target.url} cannot list tasks: it does not declare tasks.list")
-            filters = "filter" in object_of(declared)
-        if not filters:
-            client, _ = await stack.enter_async_context(behind_gateway(client, IndexLimits()))
-            page = None
-        before: dict[str, TaskFields] | None = None
-        while True:
-            page = page or await client.page(params)
-            tasks = page.tasks
-            if form.all:
-                tasks = [task async for each in client.pages(params, page) for task in each.tasks]
-            _print(tasks, page.total, before, form, bool(session_id))
-            if not form.watch:
-                return
-            before, page = {str(task.get("taskId")): task for task in tasks}, None
-            await asyncio.sleep(WATCH_S)
+    loop = asyncio.get_running_loop()
+    try:
+        async with AsyncExitStack() as stack, asyncio.timeout(form.seconds) as limit:  # it ends no tidying up
+            client, page = await _begun(stack, target, session_id, params)
+            before: dict[str, TaskFields] | None = None
+            while True:
+                page = page or await client.page(params)
+                tasks = page.tasks
+                if form.all:
+                    tasks = [task async for each in client.pages(params, page) for task in each.tasks]
+                _print(tasks, page.total, before, form, bool(session_id))
+                if not form.watch:
+                    return
+                before, page = {str(task.get("taskId")): task for task in tasks}, None
+                limit.reschedule(loop.time() + WATCH_S + form.seconds)
+                await asyncio.sleep(WATCH_S)
+    except TimeoutError:
+        words = f"{target.url} gave no list within {form.seconds:g} s. --seconds N waits longer"
+        raise NotAnswered(words) from None
+
+
+async def _begun(
+    stack: AsyncExitStack, target: Target, session_id: str, params: dict[str, Any]
+) -> tuple[Client, TaskPage | None]:
+    """A client of who filters, the server or a gateway in front of it; and the first page, if it is there already."""
+    # No other revision has tasks. Without it a server takes the client for one of 2025-03-26.
+    client = await stack.enter_async_context(Client(target, session_id, REVISION if session_id else ""))
+    page: TaskPage | None = None
+    if session_id:  # a gateway answers what a server cannot: the total
+        page = await client.page(params)
+        filters = page.total is not None
+    else:
+        said = await opened(client, "tasks")
+        declared = object_of(object_of(said.get("capabilities")).get("tasks")).get("list")
+        if declared in (None, False):
+            raise NotAnswered(f"{client.target.url} cannot list tasks: it does not declare tasks.list")
+        filters = "filter" in object_of(declared)
+    if not filters:
+        client, _ = await stack.enter_async_context(behind_gateway(client, IndexLimits()))
+        page = None
+    return client, page
 
 
 def _print(

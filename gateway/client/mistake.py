@@ -5,15 +5,17 @@ revision. Always: each request that looks for the reason has a limit of time.
 """
 
 import asyncio
-import json
 import re
 from contextlib import suppress
 from typing import Any, Final
 
 import aiohttp
+import msgspec
 from yarl import URL
 
-from gateway.client.link import Client, NotAnswered, events, object_of
+from gateway.client.link import Client, NotAnswered, body_of, events, value_of
+from gateway.client.text import shown
+from gateway.transport.addresses import misplaced
 
 _PATHS: Final = ("/mcp", "/", "/api/mcp", "/sse")  # where servers often are
 _LOOK_S: Final = 3.0  # for each request that looks for the reason of a failure
@@ -25,6 +27,18 @@ _OLD: Final = (
 _METADATA: Final = re.compile(r'resource_metadata="([^"]*)"')
 _WELL_KNOWN: Final = "/.well-known/oauth-protected-resource"
 _DOCUMENT_BYTES_MAX: Final = 2**20
+
+
+class _Metadata(msgspec.Struct):
+    """What is read of the metadata of a protected resource (RFC 9728)."""
+
+    authorization_servers: list[str] | None = None
+
+
+class _Discovered(msgspec.Struct):
+    """What is read of the result of `server/discover`."""
+
+    supportedVersions: list[str] = []
 
 
 async def opened(client: Client, command: str) -> dict[str, Any]:
@@ -54,13 +68,15 @@ async def _named(client: Client, command: str, refused: NotAnswered) -> NotAnswe
     for old, where in ((url, ""), (str(URL(url).with_path("/sse")), " is not MCP, but /sse there")):
         if await _is_old(client, old):
             return NotAnswered(f"{url}{where} {_OLD}", refused.status)
-    return NotAnswered(f"{refused}\nThis is not MCP over HTTP, nor is {', '.join(_PATHS)} there.", refused.status)
+    said = misplaced(refused.status, "", url, URL(url).path)  # of a 404; redirects were followed
+    refused_so = f"{refused}; {said}" if said else str(refused)
+    return NotAnswered(f"{refused_so}\nThis is not MCP over HTTP, nor is {', '.join(_PATHS)} there.", refused.status)
 
 
 async def _is_mcp(client: Client, url: str) -> bool:
     """Whether an MCP server is at another path."""
     try:
-        async with asyncio.timeout(_LOOK_S), Client(client.target._replace(url=url)) as other:
+        async with Client(client.target._replace(url=url)) as other, asyncio.timeout(_LOOK_S):
             await other.initialize()
     except (NotAnswered, TimeoutError) as refused:
         return isinstance(refused, NotAnswered) and refused.status in (401, 403)
@@ -84,8 +100,9 @@ async def _is_next(client: Client) -> bool:
     meta = {"io.modelcontextprotocol/protocolVersion": _NEXT, "io.modelcontextprotocol/clientCapabilities": {}}
     target = client.target._replace(fields={**client.target.fields, "Mcp-Method": "server/discover"})
     try:
-        async with asyncio.timeout(_LOOK_S), Client(target, revision=_NEXT) as other:
-            return _NEXT in (await other.ask("server/discover", {"_meta": meta})).get("supportedVersions", [])
+        async with Client(target, revision=_NEXT) as other, asyncio.timeout(_LOOK_S):
+            said = await other.ask("server/discover", {"_meta": meta}, _Discovered)
+            return _NEXT in said.get("supportedVersions", [])
     except (NotAnswered, TimeoutError):
         return False
 
@@ -95,13 +112,19 @@ async def _authority(client: Client, refused: NotAnswered) -> str:
     url = URL(client.target.url)
     said = _METADATA.search(refused.fields.get("WWW-Authenticate", ""))
     candidates = [said[1]] if said else [str(url.with_path(_WELL_KNOWN + path)) for path in (url.path, "")]
-    servers: list[str] = []
+    who = "It does not say which server gives tokens."
     for candidate in candidates:
+        document = b""
+        with suppress(aiohttp.ClientError, TimeoutError, ValueError):
+            async with asyncio.timeout(_LOOK_S), client.http.get(candidate, allow_redirects=False) as response:
+                if response.status == 200:
+                    document = await body_of(response, _DOCUMENT_BYTES_MAX)
         try:
-            async with client.http.get(candidate, allow_redirects=False) as response:
-                document = json.loads(await response.content.read(_DOCUMENT_BYTES_MAX))
-            servers += map(str, object_of(document).get("authorization_servers") or [])
-        except (aiohttp.ClientError, TimeoutError, ValueError):
+            servers = value_of(document or b"{}", _Metadata).get("authorization_servers")
+        except ValueError as error:
+            who = f"Its metadata at {shown(candidate)} cannot be read: {error}."
             continue
-    who = f"Its authorization server is {servers[0]}." if servers else "It does not say which server gives tokens."
+        if servers:
+            who = f"Its authorization server is {shown(servers[0])}."
+            break
     return f"{who} Bring a token: --header-file FILE, with a line Authorization: Bearer TOKEN"

@@ -17,6 +17,7 @@ from gateway.client.link import Client, NotAnswered, Target, object_of
 from gateway.client.mistake import opened
 from gateway.client.text import TaskFields
 from gateway.config import IndexLimits
+from gateway.transport.addresses import misplaced
 
 CRITERIA: Final = {"status": list(facts.UNFINISHED)}
 
@@ -38,9 +39,9 @@ class Probe:
         self.learned[name] = value
         self._told(name, value)
 
-    async def run(self, session_id: str, create: str | None, arguments: dict[str, Any]) -> None:
-        """Learn all that can be learned. Raises NotAnswered."""
-        async with AsyncExitStack() as stack:
+    async def run(self, seconds: float, session_id: str, create: str | None, arguments: dict[str, Any]) -> None:
+        """Learn all that can be learned in so many seconds. Raises NotAnswered, TimeoutError."""
+        async with AsyncExitStack() as stack, asyncio.timeout(seconds):  # it ends no tidying up
             fresh = await stack.enter_async_context(Client(self._target))
             await self._meet(fresh)
             if not self.learned["lists"] or self.learned["filters"] == "declared":
@@ -62,17 +63,21 @@ class Probe:
             await self._filtered("later", guarded, app)
             second = await self._read(client)
             await self._compare(client, first, second, made)
-            await self._others(client, fresh, second)
+            if client.session_id and not self._target.socket:
+                another = await stack.enter_async_context(Client(client.target))
+                await self._others(client, fresh, another, second)
 
     async def _meet(self, client: Client) -> None:
         """Open a session: what the server says of itself."""
         said = await opened(client, "try")
+        if client.target.url != self._target.url:
+            self._learn("redirect", misplaced(307, client.target.url, self._target.url, ""))
         about, can = (object_of(said.get(name)) for name in ("serverInfo", "capabilities"))
         self._learn("revision", client.revision)
         self._learn("server", {name: str(about.get(name) or "") for name in ("name", "version")})
         self._learn("tasks", can.get("tasks"))
         declared = object_of(can.get("tasks")).get("list")
-        self.learned["lists"] = declared is not None
+        self.learned["lists"] = declared not in (None, False)
         self.learned["filters"] = None
         if "filter" in object_of(declared):
             self._learn("filters", "declared")
@@ -91,6 +96,8 @@ class Probe:
                     break
         finally:
             self._shown("")
+        if page.cursor is not None and len(pages) < self._pages_max:
+            raise NotAnswered(f"{client.target.url} repeats a cursor of tasks/list: its pages have no end")
         return ByHand(tasks, pages, client.received_bytes - before, page.cursor is None)
 
     async def _filtered(self, name: str, client: Client, app: App) -> None:
@@ -148,15 +155,12 @@ class Probe:
                 unsaid = {str(task.get("status")) for task in page.tasks} == {status}
         self._learn("filters", "unsaid" if unsaid else None)
 
-    async def _others(self, client: Client, fresh: Client, listing: ByHand) -> None:
+    async def _others(self, client: Client, fresh: Client, another: Client, listing: ByHand) -> None:
         """What a session sees that did not make the tasks."""
-        if not client.session_id or self._target.socket:
-            return
         seen = None
-        async with Client(client.target) as another:
-            with suppress(NotAnswered):  # a server may open no second session
-                if client is fresh:
-                    await another.initialize()
-                page = await (another if client is fresh else fresh).page({})
-                seen = facts.seen_by_others(listing, page.tasks)
+        with suppress(NotAnswered):  # a server may open no second session
+            if client is fresh:
+                await another.initialize()
+            page = await (another if client is fresh else fresh).page({})
+            seen = facts.seen_by_others(listing, page.tasks)
         self._learn("others_see", seen)

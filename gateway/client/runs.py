@@ -1,20 +1,24 @@
 """How a command of a client runs: until it ends, or a signal interrupts it.
 
 In: its work, as a coroutine. Out: its exit status, errors in words on standard error. Always: only the first signal
-counts, so that nothing interrupts tidying up.
+counts, so that nothing interrupts tidying up. The gateway within and the libraries log errors alone, as text. A fault
+of taskgate itself has the status of an error: Python's own, 1, would say that taskgate does not help.
 """
 
 import asyncio
 import io
+import logging
 import signal
 import sys
+import traceback
 from collections.abc import Coroutine
 from contextlib import suppress
 from typing import Any, Final
 
 from gateway.client.link import NotAnswered
-from gateway.config import ConfigError, StartError
-from gateway.operate.logs import printable
+from gateway.config import ConfigError, Log, StartError
+from gateway.errors import shown
+from gateway.operate import logs
 
 INTERRUPTED: Final = 130
 
@@ -29,6 +33,8 @@ def signalled(name: str, work: Coroutine[Any, Any, int], failed: int = 2, interr
             asyncio.get_running_loop().add_signal_handler(number, lambda: task.cancelling() or task.cancel())
         return await work
 
+    logs.set_up(Log(level="error", format="text"))
+    logging.disable(logging.WARNING)
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(line_buffering=True)
     try:
@@ -36,6 +42,12 @@ def signalled(name: str, work: Coroutine[Any, Any, int], failed: int = 2, interr
     except (asyncio.CancelledError, BrokenPipeError):
         return interrupted
     except (NotAnswered, ConfigError, StartError, OSError) as error:
-        with suppress(OSError):
-            print("\n".join(f"taskgate {name}: {printable(line)}" for line in str(error).split("\n")), file=sys.stderr)
-        return failed
+        words = str(error)
+    except Exception:
+        words = f"a fault of taskgate itself: {traceback.format_exc()}"
+    with suppress(OSError):
+        print(
+            "\n".join(f"taskgate {name}: {shown(line)}" for line in words.split("\n")),
+            file=sys.stderr,
+        )
+    return failed

@@ -1,17 +1,24 @@
 """Text for a terminal of 80 columns: tasks as a table. What a server sent is printed as text.
 
-In: tasks as JSON objects. Out: lines. Always: a control character is shown escaped, whoever sent it.
+In: tasks as JSON objects. Out: lines. Always: a control character is shown escaped, and long text is cut, whoever sent
+it.
 """
 
 from collections.abc import Iterator, Mapping
 from typing import Any, Final, TypeAlias
 
-from gateway.operate.logs import printable
+from gateway import errors
 
 TaskFields: TypeAlias = dict[str, Any]
 
 _TASK: Final = "  {:<{id}} {:<14} {:<11}  {:<11}  {}"
 ID_CHARS: Final = 8  # of an id, where that tells the tasks apart
+SHOWN_CHARS_MAX: Final = 300  # of a text that a server sent
+
+
+def shown(text: str) -> str:
+    """Any text as a terminal may get it."""
+    return errors.shown(text, SHOWN_CHARS_MAX)
 
 
 def table(tasks: list[TaskFields], whole_ids: bool = False, marks: Mapping[str, str] | None = None) -> Iterator[str]:
@@ -28,4 +35,4 @@ def table(tasks: list[TaskFields], whole_ids: bool = False, marks: Mapping[str, 
 
 def _cell(task: Mapping[str, Any], name: str) -> str:
     value = task.get(name)
-    return "" if value is None else printable(str(value))
+    return "" if value is None else shown(str(value))

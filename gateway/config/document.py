@@ -16,7 +16,7 @@ import msgspec
 import yaml
 
 from gateway.config.clashes import Clash
-from gateway.config.model import Config
+from gateway.config.model import GONE, Config
 
 VALUES_MAX: Final = 10_000  # aliases can make billions of values from a few lines
 GIVEN_CHARS_MAX: Final = 80  # of a value that an error repeats
@@ -132,6 +132,8 @@ class Document:
                 self.fault(self.location(line, path), f"expected text as a key; given {_given(key_node)}")
             elif key in lines:
                 self.fault(self.location(line, inner), f"given twice, first in line {lines[key]}")
+            elif key in GONE:
+                self.fault(self.location(line, inner), f"the key is gone: {GONE[key]}")
             elif key not in fields:
                 near = [f"did you mean {each}?" for each in difflib.get_close_matches(key, fields, 1)]
                 words = ["unknown key;", *near, "allowed:", ", ".join(fields)]
@@ -272,5 +274,5 @@ def _given(node: yaml.Node) -> str:
 
 def quoted(text: str) -> str:
     """Text as an error repeats it: on one line, not too long, without the parts of a URL that may be secret."""
-    text = re.sub(r"(?s)(?<=//).*@|(?<=\?).*", "...", text)
+    text = re.sub(r"(?s)(?:(?<=//)|^(?!.*//)).*@|(?<=[?#]).*", "...", text)
     return repr(text if len(text) <= GIVEN_CHARS_MAX else text[:GIVEN_CHARS_MAX] + "...")

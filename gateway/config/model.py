@@ -3,9 +3,16 @@
 In: nothing. Out: frozen structs. Always: the type of a field carries the reader of its values (values.py).
 """
 
+from typing import Final
+
 from msgspec import Struct
 
 from gateway.config import values
+
+GONE: Final = {
+    "keepalive_comments": "raise the limit on quiet streams in the balancer (docs/operating.md, Quiet streams)",
+}
+"""Keys of earlier versions, and what took their place."""
 
 # The sections. config.example.yaml says what each key means.
 
@@ -78,7 +85,6 @@ class Upstream(Struct, frozen=True, kw_only=True):
     connect_timeout: values.Duration = 5.0
     response_timeout: values.DurationOrZero = 600.0  # 0: no limit
     idle_timeout: values.DurationOrZero = 4.0
-    keepalive_comments: values.DurationOrZero = 0.0  # 0: none
     requests_max: values.Count = 10_000
 
 
@@ -89,7 +95,7 @@ class IndexLimits(Struct, frozen=True, kw_only=True):
     page_bytes_max: values.Size = 4 * 2**20
     max_age: values.DurationOrZero = 1.0
     full_crawl_interval: values.DurationOrZero = 60.0  # 0: every refresh is a full crawl
-    tasks_max: values.Count = 1_000_000
+    tasks_max: values.Count = 50_000
     pages_max: values.Count = 200_000
     memory_bytes_max: values.Memory = 2**30
     sessions_max: values.Count = 10_000

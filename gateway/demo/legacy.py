@@ -111,7 +111,7 @@ class Tasks:
 
     def _find(self, task_id: object, otherwise: str) -> int:
         if not isinstance(task_id, str) or task_id not in self._offsets:
-            raise RpcError(-32602, f"{otherwise}: {task_id}")
+            raise RpcError(-32602, f"{otherwise}: {task_id}" if isinstance(task_id, str) else otherwise)
         return self._offsets[task_id]
 
 
@@ -170,6 +170,8 @@ class LegacyServer:
         try:
             message = orjson.loads(await request.read())
             method, params = str(message["method"]), dict(message.get("params", {}))
+            if isinstance(message.get("id"), dict | list):
+                raise TypeError
         except (ValueError, TypeError, KeyError):
             return web.Response(status=400, text="a JSON-RPC request or notification is expected")
         self.counts[method] += 1

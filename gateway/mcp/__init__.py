@@ -1,6 +1,7 @@
 """Messages of MCP, and what they say. It knows no other package, no transport and no clock.
 
 jsonrpc        one message: reading it, editing it, making one
+spelling       names that other readers may read otherwise
 sse            event streams
 task           one task
 capabilities   the result of `initialize`

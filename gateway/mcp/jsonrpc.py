@@ -18,6 +18,7 @@ from typing import Annotated, Any, Final, Literal, Protocol, TypeAlias, TypeVar
 import msgspec
 import orjson
 
+CANNOT_ANSWER: Final = -32000  # of those that JSON-RPC leaves to implementations
 INVALID_REQUEST: Final = -32600
 METHOD_NOT_FOUND: Final = -32601
 INVALID_PARAMS: Final = -32602
@@ -57,16 +58,15 @@ _LONE: Final = re.compile(
     rb"\\u[dD](?:[89abAB][0-9a-fA-F]{2}(?!\\u[dD][c-fC-F][0-9a-fA-F]{2})"
     rb"|(?<!\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD])[c-fC-F][0-9a-fA-F]{2})"
 )
-_NO_NUMBER: Final = re.compile(  # behind what is none: strings, and all else
-    rb'((?:[^"NI-]++|"(?:[^"\\]++|\\.)*+"|-(?!Infinity))*+)(NaN|-?Infinity)', re.DOTALL
-)
+# Behind what is none: strings, and all else. A repeated group takes memory for each turn: so many, then one more match.
+_NO_NUMBER: Final = re.compile(rb'((?:[^"NI-]++|"[^"]*+"|-(?!Infinity)){0,1000})(NaN|-?Infinity)?')
 _REPLACED_MAX: Final = 10_000  # in one message: each takes time
 _PIECE_BYTES: Final = 64 * 1024
 _OBJECT: Final = re.compile(rb"(?:\xef\xbb\xbf)?[ \t\r\n]*+\{")
 REPLACEMENT: Final = "\ufffd".encode()
 _BOM: Final = b"\xef\xbb\xbf"
 _BEFORE_TEXT: Final = b"\xef\xbb\xbf\xfe\xff\0 \t\r\n"  # in UTF-8, and in UTF-16 and UTF-32, which some clients read
-_NO_UTF_8: Final = b"\xff\xff"  # stands for an escaped backslash meanwhile
+_NO_UTF_8: Final = b"\xff\xff"  # stands for an escaped backslash or quote meanwhile
 
 UNREADABLE: Final = (msgspec.MsgspecError, RecursionError, UnicodeDecodeError)  # JSON can be nested too deeply
 _Read = TypeVar("_Read")
@@ -158,10 +158,12 @@ def finite(data: bytes, sized: bool = False) -> bytes:
     if b"NaN" not in data and b"Infinity" not in data:
         return data
     parts, at = list[bytes](), 0
-    while len(parts) < 2 * _REPLACED_MAX and (found := _NO_NUMBER.match(data, at)):
-        parts += found[1], b'"%b"' % found[2][2:] if sized else b"null"
+    strings = data.replace(rb"\\", _NO_UTF_8).replace(rb"\"", _NO_UTF_8)
+    while len(parts) < 2 * _REPLACED_MAX and (found := _NO_NUMBER.match(strings, at)) and found[0]:
+        number = found[2]
+        parts += data[at : found.end(1)], b"" if number is None else b'"%b"' % number[2:] if sized else b"null"
         at = found.end()
-    return b"".join(parts) + data[at:] if parts else data
+    return b"".join(parts) + data[at:]
 
 
 def legible(data: bytes) -> bytes:

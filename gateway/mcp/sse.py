@@ -19,8 +19,8 @@ import msgspec
 
 # Blank lines: the end of the line before them, then the end of each. CR LF is one line end.
 _BLANK: Final = re.compile(rb"(?:\n[\r\n]|\r\r)[\r\n]*+")
-_DATA_LINE: Final = re.compile(rb"data(?<![^\r\n]data)(?::[^\r\n]*+)?+(?:\r\n|[\r\n])")
-_COMMENTS: Final = re.compile(rb"(?:(?::[^\r\n]*+)?(?:\r\n|\n|\r))*+")  # and empty lines
+_DATA_LINE: Final = re.compile(rb"data(?<![^\r\n]data)(?::[^\r\n]*+)?(?:\r\n|[\r\n])")
+_FIELD: Final = re.compile(rb"[\r\n][^:\r\n]")  # the end of a comment or an empty line, and the beginning of a field
 _BOM: Final = b"\xef\xbb\xbf"
 _RETRY_MS_MAX: Final = 10**15
 
@@ -220,10 +220,13 @@ class Parser:
 
         If the taken bytes end with CR and LF follows, the LF reads as a blank line. There it means nothing.
         """
-        if self._skipping or not self._line_ended or not (found := _COMMENTS.match(self._pending)):
+        pending = self._pending
+        if self._skipping or not self._line_ended or not pending.startswith((b":", b"\r", b"\n")):
             return b""
-        self._first &= not found.end()
-        return self._take(found.end()) if found.end() else b""
+        field = _FIELD.search(pending)
+        end = field.end() - 1 if field else max(pending.rfind(b"\n"), pending.rfind(b"\r")) + 1
+        self._first &= not end
+        return self._take(end) if end else b""
 
     def rest(self) -> bytes:
         """The bytes held of an unfinished event."""

@@ -1,16 +1,14 @@
 """A task: the fields that queries need, and the raw JSON that answers contain.
 
 In: the raw JSON of one task object, as the upstream wrote it. Out: a `Task`.
-Always: `raw` is what the upstream said, byte for byte (DESIGN 5.6); an instant is exact, whatever its offset and
-fraction (DESIGN 5.2); an unreadable timestamp is `UNKNOWN`, and its task is kept.
+Always: `raw` is what the upstream said, byte for byte (DESIGN 5.6); an instant is exact to the nanosecond, whatever its
+offset (DESIGN 5.2); an unreadable timestamp is `UNKNOWN`, and its task is kept.
 """
 
-import hashlib
 import re
 from datetime import UTC, date, datetime
-from fractions import Fraction
 from functools import lru_cache
-from typing import Any, Final, TypeAlias
+from typing import Final, TypeAlias
 
 import msgspec
 
@@ -21,21 +19,22 @@ TERMINAL: Final = frozenset({"completed", "failed", "cancelled"})
 OTHER: Final = "(other)"
 """Stands for every status that MCP does not know. No criterion can name one, and servers can have one for each task."""
 
-Instant: TypeAlias = int | Fraction
-"""Nanoseconds since 2020-01-01T00:00:00Z: an int, or a Fraction for a timestamp that is finer.
+Instant: TypeAlias = int
+"""Nanoseconds since 2020-01-01T00:00:00Z. Further digits of a timestamp are cut."""
 
-Counted from 2020, an instant of these years takes 32 bytes; from 1970 it would take 48. Every task has two.
-"""
+Place: TypeAlias = tuple[Instant, str]
+"""The place of a task in an order: an instant, then the task's id, so that no two places are equal."""
 
-FRACTION_DIGITS_MAX: Final = 100  # of a second; more would make every comparison slow
 ID_CHARS_MAX: Final = 16_384  # of a task id: cursors have it in them
 
 UNKNOWN: Final = -(1 << 80)
 """The instant of an unreadable timestamp: before all others, and inside every range."""
 
+NO_END: Final = float("inf")
+
 _RFC3339: Final = re.compile(
     r"([0-9]{4}-[0-9]{2}-[0-9]{2})T([01][0-9]|2[0-3]):([0-5][0-9]):([0-6][0-9])"
-    rf"(?:\.([0-9]{{1,{FRACTION_DIGITS_MAX}}}))?(Z|[+-][0-9]{{2}}:[0-5][0-9])",
+    r"(?:\.([0-9]+))?(Z|[+-][0-9]{2}:[0-5][0-9])",
 )
 _EPOCH: Final = date(2020, 1, 1)
 _EPOCH_UTC: Final = datetime(2020, 1, 1, tzinfo=UTC)
@@ -51,13 +50,6 @@ LATEST: Final = (date(9999, 12, 31) - _EPOCH).days * _DAY + 2 * _DAY
 
 class TaskError(ValueError):
     """Not a task: no object, no `taskId` or `status` in it, an id that is too long. Of a page: not a list of tasks."""
-
-
-class SortKey(msgspec.Struct, order=True, frozen=True, gc=False):
-    """The key to sort tasks by: an instant, then the task's id, so that no two keys are equal."""
-
-    at: Any  # Instant; msgspec has no type for Fraction
-    id: Any  # str, or TOP
 
 
 _ASCII_BYTES: Final = "".__sizeof__()  # of a string beside its characters; they depend on the version of Python
@@ -77,24 +69,6 @@ def apart(text: str) -> str:
     return text if text.isascii() else text.encode("utf-8", "surrogatepass").decode("utf-8", "surrogatepass")
 
 
-class _Top:
-    """Greater than every id."""
-
-    def __gt__(self, other: object) -> bool:
-        return True
-
-    def __lt__(self, other: object) -> bool:
-        return False
-
-
-TOP: Final = _Top()
-
-
-def digest(task_id: str) -> int:
-    """64 bits that stand for a task id in cursors."""
-    return int.from_bytes(hashlib.blake2b(task_id.encode("utf-8", "surrogatepass"), digest_size=8).digest())
-
-
 class Task(msgspec.Struct, gc=False):
     """A task as last reported.
 
@@ -104,24 +78,18 @@ class Task(msgspec.Struct, gc=False):
 
     id: str
     status: str
-    created: SortKey
-    updated: SortKey
+    created: Instant
+    updated: Instant
     raw: bytes
     method: str | None = None
     crawl: int = 0  # the number of the last crawl that listed it
-    ttl_ms: float | None = None  # None if it is not given, or no number
+    expires_unix_s: float = NO_END
+    """`createdAt + ttl` in seconds since 1970: from then on the task may disappear."""
 
     @property
     def is_terminal(self) -> bool:
         """Whether the task never changes again. It can only disappear (tasks specification, Task Status Lifecycle)."""
         return self.status in TERMINAL
-
-    @property
-    def expires_unix_s(self) -> float | None:
-        """`createdAt + ttl` in seconds since 1970: from then on the task may disappear. None if there is none."""
-        if self.ttl_ms is None or self.created.at == UNKNOWN:
-            return None
-        return EPOCH_UNIX_S + float(self.created.at) / _SECOND + self.ttl_ms / 1000
 
     def supersedes(self, other: "Task") -> bool:
         """Whether this report may replace `other`, an older one of the same task: no other state follows a final one
@@ -164,20 +132,12 @@ def parse(raw: bytes | msgspec.Raw, method: str | None = None) -> Task:
     if len(task_id) > ID_CHARS_MAX:
         raise TaskError(f"a `taskId` of more than {ID_CHARS_MAX} characters")
     created, updated = _reported_instant(wire.createdAt), _reported_instant(wire.lastUpdatedAt)
-    created_key = SortKey(created, task_id)
-    updated_key = created_key if updated == created else SortKey(updated, task_id)
-    ttl_ms = None if wire.ttl is None else _shared(wire.ttl)
+    ends = NO_END if wire.ttl is None or created == UNKNOWN else EPOCH_UNIX_S + created / _SECOND + wire.ttl / 1000
     status = _SHARED_STATUS.get(wire.status, OTHER)
-    return Task(task_id, status, created_key, updated_key, bytes(raw), method, ttl_ms=ttl_ms)
+    return Task(task_id, status, created, created if updated == created else updated, bytes(raw), method, 0, ends)
 
 
-_SHARED_STATUS: Final = {status: status for status in STATUSES}  # one string for a million tasks
-
-
-@lru_cache(maxsize=1024)
-def _shared(ttl_ms: float) -> float:
-    """One number for a million tasks."""
-    return ttl_ms
+_SHARED_STATUS: Final = {status: status for status in STATUSES}  # one string for all tasks
 
 
 def _read(raw: bytes | msgspec.Raw) -> _Plain:
@@ -202,7 +162,7 @@ def _reported_instant(text: str) -> Instant:
 def parse_instant(text: str) -> Instant | None:
     """The instant of an RFC 3339 timestamp; None if `text` is no timestamp.
 
-    A leap second counts as the second after it. A fraction may have up to `FRACTION_DIGITS_MAX` digits.
+    A leap second counts as the second after it.
     """
     # The form that JavaScript and Python write. datetime reads it three times as fast; week dates and 24:00, which it
     # would read too, are left out.
@@ -223,7 +183,7 @@ def _parse_instant(text: str) -> Instant | None:
     day = _day(day_text)
     if day is None or second > "60":
         return None
-    instant: Instant = day + (int(hour) * 3600 + int(minute) * 60 + int(second)) * _SECOND
+    instant = day + (int(hour) * 3600 + int(minute) * 60 + int(second)) * _SECOND
     if offset != "Z":
         away = (int(offset[1:3]) * 3600 + int(offset[4:]) * 60) * _SECOND
         if away >= _DAY:
@@ -231,7 +191,7 @@ def _parse_instant(text: str) -> Instant | None:
         instant += away if offset[0] == "-" else -away
     if second == "60" and instant % _DAY:
         return None  # leap seconds come at the end of a UTC day
-    return instant + _nanoseconds(fraction) if fraction else instant
+    return instant + int(fraction[:9].ljust(9, "0")) if fraction else instant
 
 
 @lru_cache(maxsize=4096)
@@ -243,12 +203,3 @@ def _day(text: str) -> int | None:
         return (date(year or 400, month, day) - _EPOCH).days * _DAY - (0 if year else _GREGORIAN_CYCLE)
     except ValueError:
         return None
-
-
-def _nanoseconds(fraction: str) -> Instant:
-    if len(fraction) <= 9:
-        return int(fraction.ljust(9, "0"))
-    digits = fraction.rstrip("0")
-    if len(digits) <= 9:
-        return int(digits.ljust(9, "0"))
-    return Fraction(int(digits), 10 ** (len(digits) - 9))

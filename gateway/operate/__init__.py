@@ -6,7 +6,6 @@ traces    spans of requests, off unless configured
 logs      how log lines are written
 admin     the listener for health checks, metrics and the page
 page      the page for people, and what it shows
-memory    how much memory the container has
 recent    the last requests, failures and queries, and why requests fail, for the page
 rates     rates, failures and p95 of the last minutes, for the page
 """

@@ -5,11 +5,14 @@ Always: an address of its own, so that no path of an upstream's is taken.
 """
 
 import errno
+import logging
 import os
 import socket
 from collections.abc import Callable
+from typing import Final
 
 from aiohttp import web
+from aiohttp.http_exceptions import HttpProcessingError
 from aiohttp.typedefs import Handler
 from prometheus_client import CONTENT_TYPE_LATEST
 from prometheus_client.exposition import gzip_accepted
@@ -20,6 +23,11 @@ from gateway.operate import page
 from gateway.operate.metrics import Metrics
 from gateway.transport.door import Door
 from gateway.transport.headers import Headers
+
+log = logging.getLogger("taskgate.admin")
+# aiohttp logs a request that it cannot read, or cannot name in a refusal, with what is in it (DESIGN 8.7).
+_OF_CLIENTS: Final = (HttpProcessingError, UnicodeError)
+log.addFilter(lambda record: not (record.exc_info and isinstance(record.exc_info[1], _OF_CLIENTS)))
 
 
 async def serve(
@@ -56,7 +64,7 @@ async def serve(
     shown = page.Page(metrics, facts)
     app.cleanup_ctx.append(shown.running)
     app.add_routes(page.routes(shown))
-    runner = web.AppRunner(app, access_log=None)
+    runner = web.AppRunner(app, access_log=None, logger=log)
     await runner.setup()
     try:
         await _site(runner, address).start()

@@ -2,20 +2,23 @@
 
     a failure of the gateway's             failed, at info: what failed, and why
     an upstream's status of 500 or above   failed, at info
+    a redirect, a 404 to `initialize`      failed, at info: that `url` is wrong
     a JSON-RPC error                       failed, at info: its code
     the client left before the answer      failed, at info
-    anything else                          request, at info with `log.access`, else at debug
+    each of these, and anything else       request, at info with `log.access`, else at debug
 
     a request with `params.task`           audit, at info, as `create`, with `log.audit`
     `tasks/cancel`                         audit, at info, as `cancel`, with `log.audit`
 
 In: a request, its response, its error. Out: lines with the fields that find the request in other logs.
-Always: no token, query string or body; no id of a session or a task. In the audit digests stand for the ids, and for
+Always: lines `failed` of one cause are one a second, with a count, for while a server is away each request is one. No
+token, query string or body; no id of a session or a task. In the audit digests stand for the ids, and for
 the caller: with an id one can find its lines; from a line nobody learns an id.
 """
 
 import hashlib
 import logging
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, cast
 
 import msgspec
@@ -25,9 +28,9 @@ from gateway.errors import GatewayError, UpstreamRefused
 from gateway.identity import Key
 from gateway.mcp import jsonrpc
 from gateway.mcp.jsonrpc import INTERNAL_ERROR, Message
-from gateway.operate.logs import printable
 from gateway.operate.metrics import Metrics, coded, named
 from gateway.operate.recent import Reason
+from gateway.transport.said import Said
 from gateway.transport.stdio import KEY
 
 if TYPE_CHECKING:
@@ -43,11 +46,36 @@ _PATH_CHARS_MAX: Final = 200
 _ID_CHARS_MAX: Final = 128
 
 
+class Failed:
+    """The lines `failed`, by cause: they outlive a reload, since the causes do. Times are of `clock`, in seconds."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._said: dict[Reason, Said] = {}
+
+    def say(self, cause: Reason, extra: dict[str, object]) -> None:
+        """A request has failed."""
+        if cause not in self._said:
+            self._said[cause] = Said(log, logging.INFO, "failed", self._clock)
+        self._said[cause].say(extra)
+
+    def sweep(self) -> None:
+        """Write what is not written yet, if it is time."""
+        for said in self._said.values():
+            said.sweep()
+
+    def flush(self) -> None:
+        """Write what is not written yet: the process ends."""
+        for said in self._said.values():
+            said.flush()
+
+
 class Journal:
     """Records each request that has ended. It is also told when a query begins."""
 
-    def __init__(self, metrics: Metrics, config: Log | StdioLog) -> None:
+    def __init__(self, metrics: Metrics, config: Log | StdioLog, failed: Failed) -> None:
         self._metrics = metrics
+        self.failed = failed
         self._level = logging.INFO if config.access else logging.DEBUG
         self._audits = config.audit
 
@@ -69,17 +97,20 @@ class Journal:
     ) -> None:
         """A request has ended. `kind` is relayed, answered or refused; `message` is the message in its body."""
         upstream = caller.upstream.name if caller is not None else ""
+        if caller is not None and caller.drifts:
+            self._metrics.drifted(upstream)
         status, code = exchange.status or CLIENT_LEFT, exchange.error_code
         if error is not None:
             code = None if isinstance(error, UpstreamRefused) else error.code
         method = message.method if message is not None else None
-        told = self._count(upstream, kind, method or exchange.method.decode(), status, seconds, error, code)
+        told = why(error, code, status) or _misplaced(exchange, caller, message)
+        what, is_whole = method or exchange.method.decode(), exchange.finished
+        cause = self._count(upstream, kind, what, status, seconds, error, code, told, is_whole)
         did = _action(message) if self._audits and caller is not None else None
-        level = logging.INFO if told else self._level
-        if did is None and not log.isEnabledFor(level):
+        if did is None and not log.isEnabledFor(self._level if cause is None else logging.INFO):
             return
         said = {**_request(exchange, upstream, kind, method), "status": status, "seconds": round(seconds, 6), **told}
-        log.log(level, "failed" if told else "request", extra=said)
+        self._write(said, cause)
         if did is not None and caller is not None and message is not None:
             _audit(did, caller.key, exchange.task_id or _task_in(message), said)
 
@@ -98,10 +129,12 @@ class Journal:
         There is one client, one session and no status, so the lines tell none apart. `traceparent` is the message's.
         """
         method = message.method or ""
-        told = self._count(KEY.upstream, kind, method, 200, seconds, error, code)
+        status = 200 if error is None else error.status  # as over HTTP: an alert counts the gateway's own 502 and 504
+        told = why(error, code, status)
+        cause = self._count(KEY.upstream, kind, method, status, seconds, error, code, told, True)
         said: dict[str, object] = {"upstream": KEY.upstream, "kind": kind, "method": method[:_METHOD_CHARS_MAX]}
         said |= {"seconds": round(seconds, 6), **told}
-        log.log(logging.INFO if told else self._level, "failed" if told else "request", extra=said)
+        self._write(said, cause)
         if self._audits and (did := _action(message)) is not None:
             _audit(did, KEY, task_id or _task_in(message), said)
 
@@ -114,22 +147,33 @@ class Journal:
         seconds: float,
         error: GatewayError | None,
         code: int | None,
-    ) -> dict[str, object]:
-        """Count a request, and show it on the page. Returns why it failed; empty if it did not."""
+        told: dict[str, object],
+        is_whole: bool,
+    ) -> Reason | None:
+        """Count a request, and show it on the page. Returns the cause if it has failed, as `told` says."""
         metrics = self._metrics
-        metrics.request(upstream, kind, method, status, seconds, None if error is None else error.kind, code)
-        told = why(error, code, status)
+        failure = None if error is None else error.kind
+        metrics.request(upstream, kind, method, status, seconds, failure, code, is_whole)
+        cause = None
+        if told:
+            cause = Reason(upstream, _failure(told, status), status >= 500 or code == INTERNAL_ERROR)
         if told or metrics.recent.is_watched:
             metrics.recent.request(
-                Reason(upstream, _failure(told, status), status >= 500 or code == INTERNAL_ERROR) if told else None,
+                cause,
                 upstream=upstream,
                 kind=kind,
                 method=named(method),
                 status=status,
                 seconds=seconds,
-                why=printable(str(told.get("why", ""))),
+                why=str(told.get("why", "")),
             )
-        return told
+        return cause
+
+    def _write(self, said: dict[str, object], cause: Reason | None) -> None:
+        """Write the lines of a request; it has failed if there is a cause."""
+        log.log(self._level, "request", extra=said)
+        if cause is not None:
+            self.failed.say(cause, said)
 
 
 def why(error: GatewayError | None, code: int | None, status: int) -> dict[str, object]:
@@ -142,6 +186,15 @@ def why(error: GatewayError | None, code: int | None, status: int) -> dict[str, 
     if status == CLIENT_LEFT:
         return {"failure": "ClientLeft", "why": "the client left before a response began"}
     return {"failure": "UpstreamStatus", "why": f"the upstream answered {status}"} if status >= 500 else {}
+
+
+def _misplaced(exchange: "Exchange", caller: "HttpCaller | None", message: Message | None) -> dict[str, object]:
+    """Why a message that was relayed is no use at this address; empty if the answer does not say so."""
+    status = exchange.status
+    if caller is None or message is None or not 300 <= status <= 404:
+        return {}
+    said = "" if status == 404 and message.method != "initialize" else caller.misplaced(status, exchange.location)
+    return {"failure": "UpstreamStatus", "why": f"the upstream answered {status}: {said}"} if said else {}
 
 
 def _failure(said: dict[str, object], status: int) -> str:

@@ -9,29 +9,16 @@ import json
 import logging
 import re
 import sys
-from array import array
 from datetime import UTC, datetime
 from typing import Final
 
 import orjson
 
 from gateway.config import Log, StdioLog
+from gateway.errors import printable
 
 _STANDARD: Final = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
-_UNPRINTABLE: Final = re.compile(r"[^ -~]")  # and what else `str.isprintable` knows to be printable
 _BARE: Final = re.compile(r"[!#-<>-~]+")  # a value that text shows without quotes
-
-
-def printable(text: str) -> str:
-    r"""A text with each character that is not printable, such as C1 controls and U+2028, as JSON escapes it: \u0085."""
-    return text if text.isprintable() else _UNPRINTABLE.sub(_escape, text)
-
-
-def _escape(found: re.Match[str]) -> str:
-    character = found[0]
-    if character.isprintable():
-        return character
-    return "".join(f"\\u{unit:04x}" for unit in array("H", character.encode("utf-16", "surrogatepass")[2:]))
 
 
 def _time(record: logging.LogRecord) -> str:

@@ -22,7 +22,6 @@ from prometheus_client.registry import Collector
 from prometheus_client.utils import floatToGoString
 
 from gateway.errors import GatewayError
-from gateway.operate.logs import printable
 from gateway.operate.recent import Recent
 from gateway.tasks.ports import EndedQuery
 
@@ -32,8 +31,9 @@ VERSION: Final = version("taskgate")
 SECONDS: Final = (
     0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300,
 )  # fmt: skip
-_OUTCOMES: Final = ("index", "refreshed", "coalesced", "scanned", "refused", "failed")
+_OUTCOMES: Final = ("index", "refreshed", "coalesced", "refused", "failed")
 UNANSWERED: Final = ("refused", "failed")
+_WAIT: Final = frozenset({"GET", "tasks/result", "subscriptions/listen"})  # for news: their time says nothing
 _REFUSALS: Final = ("connections_max", "descriptors")
 _HANDSHAKES: Final = ("broken", "certificate", "cipher", "client_left", "not_tls", "plain_http", "timeout", "version")
 
@@ -50,8 +50,9 @@ _METHODS: Final = frozenset(
 )
 
 # The codes that JSON-RPC and MCP name: parse error, invalid request, method not found, invalid params, internal error;
-# resource not found, URL elicitation required. Only these become values of the label; all others are `other`.
-_CODES: Final = frozenset({-32700, -32600, -32601, -32602, -32603, -32002, -32042})
+# resource not found, URL elicitation required; and -32000, the gateway's. Only these become values of the label; all
+# others are `other`.
+_CODES: Final = frozenset({-32700, -32000, -32600, -32601, -32602, -32603, -32002, -32042})
 
 _UNTRACED: Final = nullcontext()  # the spans of steps are made in `traces.py`
 
@@ -90,6 +91,7 @@ class Metrics:
             "Time until the head of a response; without GETs of clients and tasks/result, which wait for news.",
             "upstream",
         )
+        self._answers: defaultdict[str, list[int]] = defaultdict(lambda: [0] * (len(SECONDS) + 1))  # for the page
         self._crawl_seconds = histogram("crawl_duration_seconds", "Time that a crawl took.", "upstream")
         self.gauges(self._own_gauges)
 
@@ -99,7 +101,7 @@ class Metrics:
         self._made = counter("upstream_requests", "Requests made upstream.", "upstream", "method")
         self._queries = counter(
             "queries",
-            "Filtered tasks/list: served from the index, refreshed, coalesced, scanned, refused, failed.",
+            "Filtered tasks/list: served from the index, refreshed, coalesced, refused, failed.",
             "upstream",
             "outcome",
         )
@@ -109,6 +111,9 @@ class Metrics:
         )
         self._spared_bytes = counter(
             "spared_bytes", "Bytes of task lists that clients did not have to fetch.", "upstream"
+        )
+        self._drifting = counter(
+            "drifting_requests", "Requests of another caller each, in sessions whose credential stays.", "upstream"
         )
         self._failures = counter("failures", "Requests that got an error of the gateway's.", "upstream", "kind")
         self._rpc_errors = counter(
@@ -128,7 +133,7 @@ class Metrics:
         """Show these upstreams from now on, with counts of 0."""
         kinds = [kind.__name__ for kind in GatewayError.__subclasses__()]
         for name in upstreams:  # a counter that begins at 1 hides its first event from `rate`
-            for counts in (self._pages, self._spared_requests, self._spared_bytes):
+            for counts in (self._pages, self._spared_requests, self._spared_bytes, self._drifting):
                 counts.setdefault((name,), 0)
             for outcome in _OUTCOMES:
                 self._queries.setdefault((name, outcome), 0)
@@ -136,21 +141,35 @@ class Metrics:
                 self._failures.setdefault((name, kind), 0)
 
     def request(
-        self, upstream: str, kind: str, method: str, status: int, seconds: float, failure: str | None, code: int | None
+        self,
+        upstream: str,
+        kind: str,
+        method: str,
+        status: int,
+        seconds: float,
+        failure: str | None,
+        code: int | None,
+        is_whole: bool,
     ) -> None:
-        """A client's request has ended; `kind` is relayed, answered or refused.
+        """A client's request has ended; `kind` is relayed, answered or refused. Its answer may not be whole.
 
         It got an error of the gateway's if there is a `failure`, the error's class; one of JSON-RPC if there is a code.
         """
         method = method if method in _METHODS else "other"  # as `named` has it, without the cost of a call
         self._requests[upstream, kind, method, status] += 1
-        durations = self._durations[upstream, kind, method]
+        durations, at = self._durations[upstream, kind, method], bisect_left(SECONDS, seconds)
         durations.seconds += seconds
-        durations.counts[bisect_left(SECONDS, seconds)] += 1
+        durations.counts[at] += 1
+        if is_whole and failure is None and method not in _WAIT:
+            self._answers[upstream][at] += 1
         if failure is not None:
             self._failures[upstream, failure] += 1
         if code is not None:
             self._rpc_errors[upstream, coded(code)] += 1
+
+    def drifted(self, upstream: str) -> None:
+        """A request was another caller's than those before it, though session and credential are the same."""
+        self._drifting[(upstream,)] += 1
 
     def upstream_request(self, upstream: str, method: str) -> None:
         """A request goes out; `method` is its JSON-RPC method, or its HTTP method if it carries no message."""
@@ -181,7 +200,7 @@ class Metrics:
         self.recent.query(
             upstream=ended.upstream,
             outcome=ended.outcome,
-            reason=printable(ended.reason),
+            reason=ended.reason,
             asked=ended.requests,
             spared=ended.spared_requests,
             tasks=ended.tasks,
@@ -222,11 +241,11 @@ class Metrics:
         }
 
     def traffic(self) -> tuple[dict[str, int], dict[str, tuple[int, ...]]]:
-        """The requests of each upstream since the start, and how many answers began within each of `SECONDS`."""
+        """The requests of each upstream since the start, and how many answers were whole within each of `SECONDS`."""
         requests: dict[str, int] = defaultdict(int)
         for labels, count in self._requests.items():
             requests[str(labels[0])] += count
-        return requests, {labels[0]: tuple(each.counts) for labels, each in self._response_seconds.items()}
+        return requests, {upstream: tuple(counts) for upstream, counts in self._answers.items()}
 
     def reloaded(self, succeeded: bool) -> None:
         """The configuration was read anew: it is in force, or was refused."""

@@ -23,6 +23,7 @@ from gateway.config import GuardLimits
 from gateway.operate.metrics import VERSION, Gauge, Metrics
 from gateway.operate.rates import SLOT_S, Rates
 from gateway.operate.recent import Reason
+from gateway.transport.certificates import Validity
 
 _FOLDER: Final = Path(__file__).parent / "site"
 _TYPES: Final = {".html": "text/html", ".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
@@ -46,6 +47,8 @@ _LIMITS: Final = {
 _NEAR: Final = 0.8  # of a limit, as the alert TaskgateNearLimit has it
 _MANY: Final = 0.05  # of all requests, as the alert TaskgateUpstreamFailing has it
 _RENEW_S: Final = 14 * 86_400.0  # before a certificate ends, as the alert TaskgateCertificateEnds has it
+_DRIFTS_S: Final = 300.0  # so long after the last request that drifts
+_NAMES_MAX: Final = 5  # of header fields
 
 
 @dataclass(frozen=True)
@@ -89,6 +92,9 @@ class Page:
         values = {name: value for name, (_, value) in facts.gauges.items()}
         every, each, reasons = self._rates.show()
         by_upstream = {name: value for name, value in values.items() if isinstance(value, Mapping)}
+        begins, ends = (
+            by_upstream.get(f"certificate_{what}_timestamp_seconds", {}) for what in ("not_before", "expiry")
+        )
         shown: dict[str, Any] = {
             "version": VERSION,
             "now": time(),
@@ -97,7 +103,8 @@ class Page:
             "draining": facts.draining,
             "store_up": values.get("store_up"),
             "guards": None if facts.guards is None else msgspec.to_builtins(facts.guards),
-            "certificates": by_upstream.get("certificate_expiry_timestamp_seconds", {}),
+            "certificates": ends,
+            "invalid_certificates": _invalid(begins, ends),
             "under_way": sum(by_upstream["requests_in_flight"].values()),
             "traffic": every,
             "saved": metrics.saved(),
@@ -167,6 +174,8 @@ def _faults(shown: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     if failing:
         percent = f"{100 * failing:.0f}" if failing >= 0.01 else "under 1"
         yield "bad" if failing > _MANY else "warn", f"{percent} % of requests failing in the last 5 minutes"
+    for name, fault in shown["invalid_certificates"].items():
+        yield "bad", f"{_whose(name)}: {fault}"
     if shown["store_up"] == 0:
         yield "warn", "the store fails"
     if shown["reload"]["refused"]:
@@ -178,12 +187,26 @@ def _faults(shown: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         if upstream["in_flight"] >= _NEAR * upstream["requests_max"]:
             share = upstream["in_flight"] / upstream["requests_max"]
             yield "warn", f"requests to {upstream['name']}: {100 * share:.0f} % of the limit"
+        if shown["now"] - upstream.get("drifts_at", 0.0) < _DRIFTS_S:  # over stdio there are no fields
+            fields = ", ".join(upstream["drifting"][:_NAMES_MAX])
+            yield "warn", f"each request to {upstream['name']} is another caller ({fields}): see identity_headers"
     for name, ends_at in shown["certificates"].items():
-        if ends_at - shown["now"] < _RENEW_S:
-            whose = f"shown to {name}" if name else "of the listener"
-            yield "warn", f"the certificate {whose} ends on {datetime.fromtimestamp(ends_at, UTC):%Y-%m-%d}"
+        if ends_at - shown["now"] < _RENEW_S and name not in shown["invalid_certificates"]:
+            yield "warn", f"{_whose(name)} ends on {datetime.fromtimestamp(ends_at, UTC):%Y-%m-%d}"
     if shown["draining"] is not None:
         yield "warn", f"draining: {shown['under_way']:.0f} requests under way"
+
+
+def _invalid(begins: Mapping[str, float], ends: Mapping[str, float]) -> dict[str, str]:
+    """The certificates that do not serve now: why, and whom that hits."""
+    now = time()
+    faults = {name: Validity(begins[name], ends_at).fault(name, now) for name, ends_at in ends.items()}
+    return {name: fault for name, fault in faults.items() if fault}
+
+
+def _whose(name: str) -> str:
+    """The certificate shown to the upstream of that name, or the listener's."""
+    return f"the certificate {f'shown to {name}' if name else 'of the listener'}"
 
 
 def routes(page: Page) -> list[web.RouteDef]:

@@ -31,7 +31,7 @@ from gateway.config import Log, StdioLog, Url
 from gateway.errors import GatewayError, UpstreamRefused
 from gateway.mcp import jsonrpc
 from gateway.mcp.jsonrpc import Message
-from gateway.operate.journal import CLIENT_LEFT, Journal, why
+from gateway.operate.journal import CLIENT_LEFT, Failed, Journal, why
 from gateway.operate.metrics import UNANSWERED, VERSION, Metrics, named
 from gateway.tasks.ports import EndedQuery
 from gateway.transport.caller import HttpCaller
@@ -69,9 +69,9 @@ class Tracing:
         """New metrics."""
         return TracedMetrics(self._tracer)
 
-    def journal(self, metrics: Metrics, config: Log | StdioLog) -> Journal:
+    def journal(self, metrics: Metrics, config: Log | StdioLog, failed: Failed) -> Journal:
         """A new journal."""
-        return TracedJournal(metrics, config, self._tracer)
+        return TracedJournal(metrics, config, failed, self._tracer)
 
     async def close(self) -> None:
         """Send what waits, for a while. What is then left is lost."""
@@ -83,8 +83,8 @@ class Tracing:
 class TracedJournal(Journal):
     """A journal that makes a span of each request."""
 
-    def __init__(self, metrics: Metrics, config: Log | StdioLog, tracer: Tracer) -> None:
-        super().__init__(metrics, config)
+    def __init__(self, metrics: Metrics, config: Log | StdioLog, failed: Failed, tracer: Tracer) -> None:
+        super().__init__(metrics, config, failed)
         self._tracer = tracer
 
     def began(self, message: Message | None, exchange: Exchange | None) -> None:

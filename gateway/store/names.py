@@ -1,13 +1,18 @@
 """The names of keys, and how long they are kept.
 
-In: the upstreams in force, keys of sessions. Out: names. Always: a name does not tell whose it is.
+In: the upstreams in force, keys of sessions. Out: names. Always: a name does not tell whose it is; replicas of two
+versions have no name in common, so that none reads what another form of taskgate has written.
 """
 
 from collections.abc import Iterable
 from hashlib import blake2b
+from importlib.metadata import version
+from typing import Final
 
 from gateway import config
 from gateway.identity import Key
+
+_VERSION: Final = version("taskgate").encode()
 
 
 class Names:
@@ -37,6 +42,6 @@ class Names:
         if upstream not in self._servers:
             return None
         digest = blake2b(digest_size=16)
-        for part in (self._servers[upstream], *parts):
+        for part in (_VERSION, self._servers[upstream], *parts):
             digest.update(b"%d:%b" % (len(part), part))
         return f"taskgate:{digest.hexdigest()}:{kind}"

@@ -11,11 +11,9 @@ What is asked:
 
 What is known:
 
-    index       the tasks of one session, ordered
+    index       the tasks of one session, by status and method
+    groups      ... and by two timestamps
     pages       ... and its pages, kept for those who ask again
-    plane       ... by two timestamps at once
-    runs        ... in sorted runs, with ranges over them
-    shards      ... by one timestamp
     knowledge   as of when it is known
     notes       ... and the states of single tasks
     sessions    the indexes of all sessions: whose they are, how much they may take, which go first
@@ -30,7 +28,6 @@ What must be asked of the upstream, and which queries wait for it:
     asks        what is being asked, and the queries that wait for it
     ids         which request a cancel can mean
     crawler     requests of the gateway's own, and pages
-    scan        sessions that are too large for an index
 
 Towards a transport:
 

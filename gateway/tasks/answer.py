@@ -16,13 +16,13 @@ import msgspec
 import orjson
 
 from gateway.config import IndexLimits
-from gateway.errors import GatewayError, Internal, without_frames
+from gateway.errors import CannotAnswer, GatewayError, Internal, without_frames
 from gateway.identity import Key
 from gateway.mcp import jsonrpc
 from gateway.mcp.capabilities import LAST_REVISION
 from gateway.mcp.jsonrpc import INVALID_PARAMS, Message
 from gateway.tasks import criteria, cursor
-from gateway.tasks.asks import Outbox
+from gateway.tasks.asks import Outbox, begun
 from gateway.tasks.criteria import BadQuery, Fault, Params
 from gateway.tasks.cursor import Position
 from gateway.tasks.planner import Answer, Planner
@@ -127,6 +127,9 @@ class Answerer:
         session = self._sessions.open(caller.key)
         raw_id = bytes(message.id)
         try:
+            if caller.proof:
+                why = f"{caller.proof} proves one request, and a filtered list takes requests of taskgate's own"
+                raise CannotAnswer(f"{why}: ask for the list without criteria, and filter its pages")
             if isinstance(position, BadQuery):
                 return await self._refuse(session, reply, caller, message, position)
             answer = None if caller.asks_first else self._planner.at_once(session, position)
@@ -170,7 +173,7 @@ class Answerer:
 
     async def _accepted(self, session: Session, caller: Caller, outbox: Outbox) -> Session:
         if caller.asks_first:
-            await self._planner.ask_first(session, caller, outbox, None)
+            await self._planner.ask_first(session, caller, outbox)
         await self._planner.knock(session, caller, outbox)
         return session
 
@@ -179,7 +182,7 @@ class Answerer:
     ) -> _Result | None:
         """The result of a part of the answer; None if `notifications/cancelled` named the request first."""
         with self._cancellable(session, raw_id) as cancelled:
-            work = asyncio.ensure_future(part)
+            work = begun(part)
             try:
                 await asyncio.wait({work, cancelled}, return_when=asyncio.FIRST_COMPLETED)
                 return work.result() if work.done() else None
@@ -204,7 +207,7 @@ class Answerer:
 
     async def _answer(self, session: Session, caller: Caller, outbox: Outbox, position: Position) -> Answer:
         if caller.asks_first:
-            await self._planner.ask_first(session, caller, outbox, position.query)
+            await self._planner.ask_first(session, caller, outbox)
         return await self._planner.answer(session, caller, outbox, position)
 
     def _note(self, session: Session, caller: Caller, answer: Answer, answered_bytes: int) -> None:

@@ -7,14 +7,16 @@ to the first waiting query whose client keeps reading (DESIGN 5.7).
 
 import asyncio
 from collections.abc import Callable, Coroutine, Sequence
+from contextlib import suppress
 from functools import cached_property
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from gateway.mcp import jsonrpc
 from gateway.mcp.jsonrpc import Message
 from gateway.tasks.ports import Reply
 
 _PROGRESS_INTERVAL_S: Final = 0.2
+_T = TypeVar("_T")
 _TOKEN_STARTS: Final = tuple(b"%c" % c for c in b'"-0123456789')  # a progress token is a string or a number
 
 
@@ -61,7 +63,7 @@ class Ask:
 
     def begin(self, work: Coroutine[Any, Any, None]) -> None:
         """A task does the work. It is forgotten when it has ended: its error holds frames that hold this ask (9.5)."""
-        self._task = asyncio.create_task(work)
+        self._task = begun(work)
         self._task.add_done_callback(self._ended)
 
     def _ended(self, _task: asyncio.Task[None]) -> None:
@@ -138,7 +140,6 @@ class Asks(dict[str | None, Ask]):
     def __init__(self) -> None:
         super().__init__()
         self.answering: dict[jsonrpc.Id, list[asyncio.Future[None]]] = {}  # by request id, to be cancelled
-        self.next_scan: Ask | None = None  # a scan that queries may still join
 
     @property
     def in_use(self) -> bool:
@@ -146,9 +147,22 @@ class Asks(dict[str | None, Ask]):
         return bool(self or self.answering)
 
 
+def begun(work: Coroutine[Any, Any, _T]) -> "asyncio.Task[_T]":
+    """A task that keeps no error when it is cancelled (9.5): on Python 3.14 frames of `asyncio.wait` hold the task."""
+    task = asyncio.ensure_future(work)
+    task.add_done_callback(_take_cancellation)
+    return task
+
+
+def _take_cancellation(task: "asyncio.Task[Any]") -> None:
+    if task.cancelled():
+        with suppress(asyncio.CancelledError):
+            task.result()
+
+
 async def first_of(*works: Coroutine[Any, Any, object]) -> None:
     """Run several coroutines at once until one of them ends, and end the others."""
-    tasks = [asyncio.ensure_future(work) for work in works]
+    tasks = [begun(work) for work in works]
     try:
         await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
     finally:
@@ -164,7 +178,7 @@ async def together(*works: Coroutine[None, None, None]) -> None:
     """
     if not works:
         return
-    tasks = [asyncio.ensure_future(work) for work in works]
+    tasks = [begun(work) for work in works]
     try:
         for task in (await asyncio.wait(tasks, return_when=asyncio.FIRST_EXCEPTION))[0]:
             task.result()

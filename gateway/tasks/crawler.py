@@ -14,7 +14,7 @@ from uuid import uuid4
 import msgspec
 
 from gateway.config import IndexLimits
-from gateway.errors import UpstreamBroken, UpstreamFailed, UpstreamTimeout
+from gateway.errors import UpstreamBroken, UpstreamFailed, UpstreamRefused, UpstreamTimeout
 from gateway.mcp import jsonrpc, observe, task
 from gateway.mcp.jsonrpc import Message
 from gateway.mcp.task import Task, TaskError, apart
@@ -23,7 +23,8 @@ from gateway.tasks.ports import Caller, Counts
 _RECOVERIES_MAX: Final = 10  # from expired cursors, in one crawl
 _CURSOR_CHARS_MAX: Final = 64 * 1024  # of the upstream's; four times the longest task id, which some have in them
 _DROPS_MAX: Final = 1  # lost connections, for one request
-TASKS_AT_ONCE: Final = 200  # handled before others get their turn
+_PAUSE_MIN_S: Final = 1.0  # before a request that was put off is sent again: `Retry-After` may be 0
+TASKS_AT_ONCE: Final = 100  # handled before others get their turn
 
 _ids = count()
 OWN: Final = f"taskgate-{uuid4().hex}-"  # the ids of the gateway's own requests begin with it, and no others
@@ -58,6 +59,8 @@ class Crawler:
         self._counts = counts
         self._loop = asyncio.get_running_loop()
         self.requests = 0
+        self._resumes_at = 0.0  # since the upstream has put a request off
+        self._one_at_a_time = asyncio.Lock()  # taken once it has
 
     async def pages(self) -> AsyncGenerator[ListPage, None]:
         """Every page of the upstream's `tasks/list`, from the first to the last. Raises GatewayError.
@@ -142,27 +145,49 @@ class Crawler:
         return page
 
     async def ask(self, method: str, params: dict[str, Any]) -> Message:
-        """The response to one request. Raises GatewayError; a JSON-RPC error is a response."""
+        """The response to one request. Raises GatewayError; a JSON-RPC error is a response.
+
+        A request that the upstream puts off (429 or 503 with `Retry-After`) is sent again when that is over, if
+        `crawl_timeout` is not over by then. From then on the requests go one at a time.
+        """
         message_id = f"{OWN}{next(_ids)}"
         request, raw_id = jsonrpc.request(message_id, method, params), b'"%b"' % message_id.encode()
+        if not self._one_at_a_time.locked():
+            answer = await self._ask(request, raw_id, method, self._loop.time())
+            if answer is not None:
+                return answer
+        async with self._one_at_a_time:
+            began_at, answer = self._loop.time(), None
+            while answer is None:
+                await asyncio.sleep(self._resumes_at - self._loop.time())
+                answer = await self._ask(request, raw_id, method, began_at)
+            return answer
+
+    async def _ask(self, request: bytes, raw_id: bytes, method: str, began_at: float) -> Message | None:
+        """The response to one request; None if it was put off, to `_resumes_at`."""
+        timeout_s = self._limits.crawl_timeout
+        ends_at = began_at + timeout_s
         for attempt in range(_DROPS_MAX + 1):
             self.requests += 1
             try:
                 with self._counts.asking(self._caller.key.upstream, method):
-                    return await self._ask_once(request, raw_id, method)
+                    async with asyncio.timeout_at(ends_at):
+                        return await self._channel.ask(request, raw_id)
+            except TimeoutError:
+                within = f"within {timeout_s:g} s (index.crawl_timeout)"
+                raise UpstreamTimeout(f"no answer to {method} from the upstream {within}") from None
             except UpstreamBroken:
                 if attempt == _DROPS_MAX:
                     raise
+            except UpstreamRefused as refused:
+                if refused.retry_after_s is None:
+                    raise
+                resumes_at = self._loop.time() + max(_PAUSE_MIN_S, refused.retry_after_s)
+                if resumes_at >= ends_at:
+                    raise
+                self._resumes_at = max(self._resumes_at, resumes_at)
+                return None
         raise AssertionError("unreachable")
-
-    async def _ask_once(self, request: bytes, raw_id: bytes, method: str) -> Message:
-        timeout_s = self._limits.crawl_timeout
-        try:
-            async with asyncio.timeout(timeout_s or None):
-                return await self._channel.ask(request, raw_id)
-        except TimeoutError:
-            within = f"within {timeout_s:g} s (index.crawl_timeout)"
-            raise UpstreamTimeout(f"no answer to {method} from the upstream {within}") from None
 
 
 def _no_tasks(error: TaskError) -> UpstreamBroken:

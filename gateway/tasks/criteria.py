@@ -15,15 +15,15 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from functools import cache, partial
 from itertools import islice
+from operator import attrgetter
 from typing import Any, Final, Literal, TypeAlias
 
 import msgspec
 import orjson
 
+from gateway.errors import shown
 from gateway.mcp import jsonrpc, task
-from gateway.mcp.task import Instant, SortKey, Task
-from gateway.tasks.plane import OrderBy
-from gateway.tasks.runs import OPEN, Bounds, within
+from gateway.mcp.task import EARLIEST, LATEST, UNKNOWN, Instant, Place, Task
 from gateway.tasks.values import FAULTS_MAX, INSTANT, Kind, NotAllowed, choice, strings
 
 CRITERIA_BYTES_MAX: Final = 128 * 1024  # of JSON, together: a cursor repeats them, and has a limit of its own
@@ -32,8 +32,18 @@ _GIVEN_SHOWN_MAX: Final = 200  # characters of a wrong value that an error repea
 _NAME_SHOWN_MAX: Final = 64  # characters of an unknown name
 _UNKNOWN_READ_MAX: Final = 1_000  # colons in unknown members: each member has at least one
 
+OrderBy: TypeAlias = Literal["createdAt", "lastUpdatedAt"]
+PLACE: Final[dict[OrderBy, Callable[[Task], Place]]] = {
+    "createdAt": attrgetter("created", "id"),
+    "lastUpdatedAt": attrgetter("updated", "id"),
+}
+"""The place of a task in each order, ascending."""
+
+Bounds: TypeAlias = tuple[Instant, Instant]
+OPEN: Final[Bounds] = (EARLIEST, LATEST)
+
 Part: TypeAlias = Literal[
-    "ids", "method", "status", "createdFrom", "createdTo", "updatedFrom", "updatedTo", "task", "orderBy", "direction"
+    "ids", "method", "status", "createdFrom", "createdTo", "updatedFrom", "updatedTo", "orderBy", "direction"
 ]
 """The part that a criterion has in a query. It decides how the index finds the tasks that match:
 
@@ -42,12 +52,10 @@ method                     `matches(value, method)` is asked once for all tasks 
 status                     `matches(value, status)` is asked once for all tasks of a status
 createdFrom, createdTo     bounds of `createdAt`: the range is looked up
 updatedFrom, updatedTo     bounds of `lastUpdatedAt`: the range is looked up
-task                       `matches(value, task)` is asked for each task that matches all else: of many tasks, some in
-                           each turn of the loop (planner.py)
 orderBy, direction         the order, which excludes no task
 
-Several criteria may have the part `method`, `status` or `task`; each other part has one criterion. While a task is
-live, its id, method and creation stay, its `lastUpdatedAt` only grows, and all else may change.
+Several criteria may have the part `method` or `status`; each other part has one criterion. None looks at tasks one by
+one. While a task is live, its id, method and creation stay, and all else may change.
 """
 
 
@@ -124,37 +132,38 @@ def _all_of(tests: list[_Test]) -> _Test | None:
     return lambda of: all(test(of) for test in tests)
 
 
-def _bounds(low: Instant | None, high: Instant | None) -> Bounds:
-    return OPEN if low is None and high is None else (low, high)
+def within(bounds: Bounds, at: Instant) -> bool:
+    """Whether an instant lies in inclusive bounds. UNKNOWN lies in all bounds, so that no task is lost."""
+    return bounds[0] <= at <= bounds[1] or at == UNKNOWN
 
 
 class Query:
     """What a requestor asks for: the value of each criterion, by its name. It never changes.
 
-    `method_test` tells whether all criteria on the method hold for a method; likewise `status_test` and `task_test`.
-    Each is None if there is no such criterion.
+    `method_test` tells whether all criteria on the method hold for a method; likewise `status_test`. Each is None if
+    there is no such criterion. `place` gives the place of a task in the order, ascending.
     """
 
     __slots__ = (
-        *("by", "created", "descending", "task_ids", "updated", "values"),
-        *("method_test", "status_test", "task_test"),
+        *("by", "created", "descending", "method_test", "place", "status_test", "task_ids", "updated", "values"),
     )
 
     def __init__(self, **given: Any) -> None:
         """`given` are values by the names of their criteria. None stands for a criterion that is not given."""
         self.values = defaults() | {name: value for name, value in given.items() if value is not None}
         parts: dict[Part, Any] = {}
-        tests: dict[Part, list[_Test]] = {"method": [], "status": [], "task": []}
+        tests: dict[Part, list[_Test]] = {"method": [], "status": []}
         for name, value in self.values.items():
             criterion = CRITERIA[name]
             parts[criterion.part] = value
             if criterion.part in tests:
                 tests[criterion.part].append(partial(criterion.matches, value))
-        self.method_test, self.status_test, self.task_test = map(_all_of, tests.values())
+        self.method_test, self.status_test = map(_all_of, tests.values())
         self.task_ids: frozenset[str] | None = parts.get("ids")
-        self.created = _bounds(parts.get("createdFrom"), parts.get("createdTo"))
-        self.updated = _bounds(parts.get("updatedFrom"), parts.get("updatedTo"))
+        self.created: Bounds = (parts.get("createdFrom", EARLIEST), parts.get("createdTo", LATEST))
+        self.updated: Bounds = (parts.get("updatedFrom", EARLIEST), parts.get("updatedTo", LATEST))
         self.by: OrderBy = parts["orderBy"]
+        self.place = PLACE[self.by]
         self.descending = parts["direction"] == "desc"
 
     def __eq__(self, other: object) -> bool:
@@ -169,9 +178,8 @@ class Query:
             (self.task_ids is None or candidate.id in self.task_ids)
             and (self.status_test is None or self.status_test(candidate.status))
             and (self.method_test is None or self.method_test(candidate.method or default_method))
-            and (self.created is OPEN or within(self.created, candidate.created.at))
-            and (self.updated is OPEN or within(self.updated, candidate.updated.at))
-            and (self.task_test is None or self.task_test(candidate))
+            and within(self.created, candidate.created)
+            and within(self.updated, candidate.updated)
         )
 
     def may_match(self, candidate: Task, default_method: str | None = None) -> bool:
@@ -182,22 +190,13 @@ class Query:
             not candidate.is_terminal
             and (self.task_ids is None or candidate.id in self.task_ids)
             and (self.method_test is None or self.method_test(candidate.method or default_method))
-            and within(self.created, candidate.created.at)
+            and within(self.created, candidate.created)
         )
 
     @property
     def may_match_all_live(self) -> bool:
         """Whether `may_match` holds for every live task."""
-        return self.method_test is None and self.task_ids is None and self.created is OPEN
-
-    @property
-    def moves_ahead(self) -> bool:
-        """Whether a task that changes moves to a later page."""
-        return self.by == "lastUpdatedAt" and not self.descending
-
-    def sort_key(self, candidate: Task) -> SortKey:
-        """The place of a task in the order, ascending."""
-        return candidate.created if self.by == "createdAt" else candidate.updated
+        return self.method_test is None and self.task_ids is None and self.created == OPEN
 
 
 class Fault(msgspec.Struct):
@@ -221,10 +220,7 @@ class BadQuery(ValueError):
 
 def fault(parameter: str, raw: bytes, allowed: str) -> Fault:
     """The fault of a value. `raw` is its JSON, or words for it; if it is long, it is cut."""
-    given = raw[: 4 * _GIVEN_SHOWN_MAX + 4].decode("utf-8", "replace")
-    if len(given) > _GIVEN_SHOWN_MAX:
-        given = given[:_GIVEN_SHOWN_MAX] + "..."
-    return Fault(parameter, given, allowed)
+    return Fault(parameter, shown(raw.decode("utf-8", "replace"), _GIVEN_SHOWN_MAX), allowed)
 
 
 class Params(msgspec.Struct):
@@ -265,12 +261,8 @@ def _unknown(raw: bytes, read: msgspec.Struct) -> tuple[dict[str, bytes], bool]:
     if colons > _UNKNOWN_READ_MAX:
         return {}, True
     others = {name: value for name, value in jsonrpc.members(raw).items() if name not in read.__struct_encode_fields__}
-    some = {_short(name): bytes(value) for name, value in islice(others.items(), FAULTS_MAX)}
+    some = {shown(name, _NAME_SHOWN_MAX): bytes(value) for name, value in islice(others.items(), FAULTS_MAX)}
     return some, len(others) > FAULTS_MAX
-
-
-def _short(name: str) -> str:
-    return name if len(name) <= _NAME_SHOWN_MAX else name[:_NAME_SHOWN_MAX] + "..."
 
 
 Given: TypeAlias = tuple[str, Criterion, bytes]
@@ -311,7 +303,7 @@ def _in_filter(raw: bytes, faults: list[Fault]) -> list[Given]:
 
 def no_criterion(prefix: str, name: str, raw: bytes) -> Fault:
     """The fault of a member that is no criterion. It tells the nearest name."""
-    name = _short(name)
+    name = shown(name, _NAME_SHOWN_MAX)
     near = difflib.get_close_matches(name, names(), 1)
     which = f"did you mean `{near[0]}`?" if near else "one of " + ", ".join(f"`{one}`" for one in names())
     return fault(prefix + name, raw, f"the name of a criterion: {which}")

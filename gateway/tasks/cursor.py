@@ -5,10 +5,9 @@ Always: a cursor is self-contained, so it needs no memory here, outlives a resta
 (DESIGN 5.5). Its beginning tells that it is ours. A string with another beginning may be the upstream's cursor, and
 reads as None. A cursor of ours that was changed, cut or lengthened is an error (DESIGN 5.4). Limits come before work.
 
-    taskgate3.<base64url of JSON>.<checksum of all that is before it, in hexadecimal>
+    taskgate4.<base64url of JSON>.<checksum of all that is before it, in hexadecimal>
 
-The JSON is compressed if it is large. It is an array: the criteria by their names, the place of the last task, the
-digests of `Position.shown`.
+The JSON is compressed if it is large. It is an array: the criteria by their names, the place of the last task.
 
 A client may also write the cursor of a first page itself: `tasks/spelled.py` reads it.
 
@@ -26,49 +25,39 @@ from typing import Annotated, Any, Final, TypeAlias
 
 import msgspec
 
-from gateway.mcp.task import ID_CHARS_MAX, TERMINAL, UNKNOWN, SortKey, Task, apart, digest
+from gateway.mcp.task import ID_CHARS_MAX, Place, Task, apart
 from gateway.tasks import spelled
 from gateway.tasks.criteria import CRITERIA, CRITERIA_BYTES_MAX, Query, defaults
-from gateway.tasks.values import NUMBER_DIGITS_MAX, NotAllowed, pack_instant, unpack_instant
+from gateway.tasks.values import NotAllowed, PackedInstant, pack_instant, unpack_instant
 
 ALLOWED: Final = "a nextCursor of this list, with the same criteria"
 
-_PREFIX: Final = "taskgate3."
+_PREFIX: Final = "taskgate4."
 _OURS: Final = re.compile(r"taskgate(?:[0-9]+\.|:)")  # of any version, or spelled
-_SHOWN_MAX: Final = 8_000  # live tasks on earlier pages; beyond, a changed task may be shown again
-# Unpacked: the criteria, the digests in base64, an id in JSON of at most six bytes a character, five numbers, the rest.
-_BYTES_MAX: Final = CRITERIA_BYTES_MAX + 11 * _SHOWN_MAX + 6 * ID_CHARS_MAX + 10 * NUMBER_DIGITS_MAX + 1024
+# Unpacked: the criteria, an id in JSON of at most six bytes a character, the rest.
+_BYTES_MAX: Final = CRITERIA_BYTES_MAX + 6 * ID_CHARS_MAX + 1024
 _CHARS_MAX: Final = 4 * _BYTES_MAX // 3 + 1024  # of a cursor that does not compress at all
 
 _SMALL_BYTES: Final = 256
 
 
 class Position(msgspec.Struct, frozen=True):
-    """A page of a list: it begins behind the place `after`, if there is one, and leaves out the tasks in `shown`.
-
-    In ascending order of last update a task that changes moves to a later page. A client that follows the cursors would
-    get it again. So `shown` has the digests of the tasks that were live when an earlier page showed them. The instant
-    of the first page would not do instead, because tasks are known as of different instants.
+    """A page of a list: it begins behind the place `after`, if there is one.
 
     One that `comes_again` is small, and was read from params that were remembered (answer.py).
     """
 
     query: Query
-    after: SortKey | None = None
-    shown: frozenset[int] = frozenset()
+    after: Place | None = None
     comes_again: bool = False
 
 
 def following(position: Position, tasks: Sequence[Task]) -> Position:
     """The position behind the page at `position`; `tasks` are on that page."""
-    query, shown = position.query, position.shown
-    if query.moves_ahead:
-        shown |= {digest(task.id) for task in tasks if task.status not in TERMINAL}
-    return Position(query, query.sort_key(tasks[-1]), shown if len(shown) <= _SHOWN_MAX else frozenset())
+    return Position(position.query, position.query.place(tasks[-1]))
 
 
-_After: TypeAlias = tuple[str, Annotated[str, msgspec.Meta(max_length=ID_CHARS_MAX)]]
-_Shown: TypeAlias = Annotated[bytes, msgspec.Meta(max_length=8 * _SHOWN_MAX)]  # digests of eight bytes
+_After: TypeAlias = tuple[PackedInstant, Annotated[str, msgspec.Meta(max_length=ID_CHARS_MAX)]]
 
 
 @cache
@@ -76,7 +65,7 @@ def _decoder() -> msgspec.json.Decoder[Any]:
     """The decoder of the JSON in a cursor, made from the declared criteria. One that is not given is None."""
     fields = [(name, criterion.kind.packed | None, None) for name, criterion in CRITERIA.items()]
     criteria = msgspec.defstruct("_Criteria", fields, forbid_unknown_fields=True)
-    members = [("criteria", criteria), ("after", _After), ("shown", _Shown)]
+    members = [("criteria", criteria), ("after", _After)]
     return msgspec.json.Decoder(msgspec.defstruct("_Cursor", members, array_like=True, forbid_unknown_fields=True))
 
 
@@ -85,16 +74,15 @@ _json = msgspec.json.Encoder(order="deterministic")
 
 def encode(position: Position) -> str:
     """The cursor of any page but the first."""
-    after = position.after
-    assert after is not None
+    assert position.after is not None
+    at, task_id = position.after
     usual = defaults()
     criteria = {
         name: value if (pack := CRITERIA[name].kind.pack) is None else pack(value)
         for name, value in position.query.values.items()
         if value != usual.get(name)
     }
-    shown = b"".join([one.to_bytes(8) for one in sorted(position.shown)])
-    raw = _json.encode((criteria, (pack_instant(after.at), apart(after.id)), shown))
+    raw = _json.encode((criteria, (pack_instant(at), apart(task_id))))
     body = _PREFIX + urlsafe_b64encode(_packed(raw)).decode()
     return f"{body}.{_checksum(body)}"
 
@@ -127,7 +115,7 @@ def decode(text: str) -> Position | None:
     if len(text) > _CHARS_MAX:
         spelled.refuse(f"a cursor of {len(text)} characters", f"one of no more than {_CHARS_MAX} characters")
     if not text.startswith(_PREFIX):
-        spelled.refuse(text, ALLOWED + ", of this version")
+        spelled.refuse(text, "a nextCursor of this version of taskgate: begin at the first page")
     body, _, checksum = text.rpartition(".")
     if checksum != _checksum(body):
         spelled.refuse(text, ALLOWED + ", unchanged")
@@ -147,9 +135,4 @@ def _position(said: Any) -> Position:
         if (packed := getattr(said.criteria, name)) is not None
     }
     instant, task_id = said.after
-    after = SortKey(UNKNOWN if instant == _UNKNOWN else unpack_instant(instant), task_id)
-    shown = frozenset(int.from_bytes(said.shown[at : at + 8]) for at in range(0, len(said.shown), 8))
-    return Position(Query(**given), after, shown)
-
-
-_UNKNOWN: Final = pack_instant(UNKNOWN)
+    return Position(Query(**given), (unpack_instant(instant), task_id))

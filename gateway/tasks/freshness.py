@@ -11,12 +11,12 @@ asked for by its id; a list in order of creation shows new tasks on its last pag
 """
 
 from collections.abc import Sequence
-from itertools import chain, islice
+from itertools import islice
 from typing import Final
 
 import msgspec
 
-from gateway.mcp.task import EPOCH_UNIX_S, Task
+from gateway.mcp.task import Task
 from gateway.tasks.criteria import Query
 from gateway.tasks.index import Index
 from gateway.tasks.knowledge import Knowledge, Listing
@@ -41,12 +41,7 @@ class Plan(msgspec.Struct, frozen=True):
 
     @property
     def nothing(self) -> bool:
-        return not self.price
-
-    @property
-    def price(self) -> int:
-        """What it costs a client (DESIGN 8.9): one for pages, however many; one for each task."""
-        return self.reads + len(self.tasks)
+        return not (self.reads or self.tasks)
 
 
 FRESH: Final = Plan("fresh")
@@ -75,7 +70,8 @@ def plan(known: Knowledge, index: Index, query: Query, came_at: float, ages: Age
     if ids is not None and known.asks_by_id and max(map(len, ids), default=0) <= NOTED_ID_CHARS_MAX:
         named = [i for i in ids if not _is_settled(known, index, i, came_at, oldest, oldest_crawl)]
         # A crawl also tells whether an unknown task is of this session: that is worth one request.
-        if len(named) + any(index.get(i) is None for i in named) <= (known.pages or _COLD_IDS_MAX):
+        asked = len(named) + any(index.get(i) is None for i in named)
+        if known.outgrown or asked <= (known.pages or _COLD_IDS_MAX):
             return Plan("only the tasks that are named", tasks=named)
     if known.pages_as_of == NEVER:
         return Plan("nothing is known yet", crawl=True)
@@ -97,7 +93,7 @@ def plan(known: Knowledge, index: Index, query: Query, came_at: float, ages: Age
     if not look and known.live_as_of >= oldest:
         return FRESH
     by_pages = known.pages_as_of >= oldest
-    live = chain.from_iterable(index.live(query, among=unlisted if by_pages else None))
+    live = index.live(query, among=unlisted if by_pages else None)
     due = (i for i in live if known.reported_at(i) < oldest)
     if by_pages:
         return Plan("only the tasks that no list shows", tasks=list(due) if known.asks_by_id else ())
@@ -128,10 +124,5 @@ def overdue(known: Knowledge, shown: Sequence[Task], now: float, now_unix_s: flo
     """
     if not known.asks_by_id:
         return []
-    latest = (now_unix_s + 1 - EPOCH_UNIX_S) * 1e9  # a second more than exact: floats are rounded
-    out = []
-    for task in [t for t in shown if t.ttl_ms is not None and t.created.at + t.ttl_ms * 1e6 <= latest]:
-        expires_s = task.expires_unix_s
-        if expires_s is not None and now_unix_s >= expires_s > now_unix_s - (now - known.confirmed_at(task.id)):
-            out.append(task.id)
-    return out
+    due = [task for task in shown if task.expires_unix_s <= now_unix_s]
+    return [task.id for task in due if task.expires_unix_s > now_unix_s - (now - known.confirmed_at(task.id))]

@@ -1,11 +1,12 @@
 """Guards on task operations, off unless configured: each departs from passing everything through.
 
-    rate    each client has a token bucket; an operation takes a token, and gets 429 if none is left. A query takes
-            one for each request that it needs: `Toll` says when
+    rate    each client has a token bucket; an operation takes a token, and gets 429 if none is left. A query, or a
+            batch, that asks more of the server owes the rest
     ttl     the `ttl` in a request for a task has a maximum: a larger one is lowered, and nothing else changes
 
-In: a request, and its caller. Out: its body as it goes on, or RateLimited. Always: a request that is no task operation
-goes on unchanged. The `ttl` in a body that passes unread (a batch, a large or encoded one) is not looked at.
+In: a request, and its caller. Out: its body as it goes on, or RateLimited, or Unclear. Always: a request that is no
+task operation goes on unchanged. One that another reader may take for one (spelling.py) counts as one. The `ttl` in a
+body that passes unread (a batch, a large or encoded one) is not looked at.
 """
 
 import math
@@ -16,9 +17,10 @@ from typing import Final, Protocol
 import msgspec
 
 from gateway.config import GuardLimits
-from gateway.errors import RateLimited
+from gateway.errors import RateLimited, Unclear
 from gateway.mcp import jsonrpc
 from gateway.mcp.jsonrpc import Message
+from gateway.mcp.spelling import doubtful
 
 _OPERATIONS: Final = ("tasks/list", "tasks/get", "tasks/cancel", "tasks/result")
 
@@ -47,23 +49,26 @@ class Guards:
         self._buckets: OrderedDict[tuple[str, bytes], _Bucket] = OrderedDict()  # the least recently used first
 
     def admit(self, message: Message, body: bytes, caller: GuardedCaller) -> bytes:
-        """The body of a request as it goes on. Raises RateLimited."""
-        if not message.is_request:
-            return body
+        """The body of a request as it goes on. Raises RateLimited, and Unclear."""
         task = jsonrpc.member(message.params, "task")
-        if not bytes(task) and message.method not in _OPERATIONS:
+        doubts = doubtful(message, body)
+        if not doubts and not (message.is_request and (bytes(task) or message.method in _OPERATIONS)):
             return body
         if self._limits.task_operations_per_second is not None:
             caller.toll = Toll(self._bucket(caller.payer(), self._limits.task_operations_per_second))
-        if self._limits.task_ttl_max is None or not _exceeds(jsonrpc.member(task, "ttl"), self._limits.task_ttl_max):
+        if self._limits.task_ttl_max is None:
+            return body
+        if "ttl" in doubts:
+            raise Unclear(f"which ttl counts? Name it once, in small letters: {', '.join(sorted(doubts))}")
+        if not _exceeds(jsonrpc.member(task, "ttl"), self._limits.task_ttl_max):
             return body
         return jsonrpc.replace(body, ("params", "task", "ttl"), b"%d" % (self._limits.task_ttl_max * 1000))
 
     def admit_unread(self, body: bytes, caller: GuardedCaller) -> None:
-        """Take the price of a body that passes unread: 1, or 1 for each message of a batch. Raises RateLimited."""
+        """Take what a body that passes unread counts for: 1, or 1 for each message of a batch. Raises RateLimited."""
         if self._limits.task_operations_per_second is not None:
             bucket = self._bucket(caller.payer(), self._limits.task_operations_per_second)
-            bucket.take(max(1, jsonrpc.batch_size(body)))
+            Toll(bucket).owe(max(1, jsonrpc.batch_size(body)))
 
     def _bucket(self, whose: tuple[str, bytes], per_second: float) -> "_Bucket":
         bucket = self._buckets.pop(whose, None)
@@ -83,54 +88,38 @@ class _Bucket:
         self._burst, self._per_second, self._clock = burst, per_second, clock
         self._tokens, self._at = float(burst), clock()
 
-    def take(self, price: int) -> None:
-        """Take a price; one above the bucket's size from a full bucket, which then owes. Raises RateLimited."""
+    def take(self) -> None:
+        """Take a token. Raises RateLimited if there is none."""
+        self._refill()
+        if self._tokens < 1:
+            raise RateLimited(math.ceil((1 - self._tokens) / self._per_second))
+        self._tokens -= 1
+
+    def owe(self, tokens: int) -> None:
+        """Take tokens, whatever is left."""
+        self._refill()
+        self._tokens -= tokens
+
+    def _refill(self) -> None:
         now = self._clock()
         self._tokens = min(self._burst, self._tokens + (now - self._at) * self._per_second)
         self._at = now
-        lacking = min(price, self._burst) - self._tokens
-        if lacking > 0:
-            raise RateLimited(math.ceil(lacking / self._per_second), price)
-        self._tokens -= price
-
-    def add(self, tokens: int) -> None:
-        """Give tokens back, or take those that are owed, whatever is left."""
-        self._tokens += tokens
 
 
 class Toll:
-    """What one request pays to a bucket (DESIGN 8.9).
+    """What one request takes from a bucket: a token as it comes; its query owes what it asks beyond that."""
 
-    when                               what it takes                            the bucket has less
-    it comes                           1                                        429
-    a query asks the server at last    1 for each `tasks/get`, each crawl and   429; what it took goes back, and
-                                       each look, less the 1 that it took       nothing was asked
-    it asks more in a later step       the same                                 the bucket owes it
-    """
-
-    __slots__ = ("_bucket", "_is_reserved", "_paid")
+    __slots__ = ("_bucket", "_paid")
 
     def __init__(self, bucket: _Bucket) -> None:
         """The request comes. Raises RateLimited."""
-        bucket.take(1)
-        self._bucket = bucket
-        self._paid = 1  # and not used up
-        self._is_reserved = False
+        bucket.take()
+        self._bucket, self._paid = bucket, 1
 
-    def reserve(self, price: int) -> None:
-        """Take what a query's first step asks, before it asks. Raises RateLimited."""
-        self._bucket.add(self._paid)
+    def owe(self, asked: int) -> None:
+        """A query is about to ask the server: 1 for each `tasks/get`, each crawl and each look (DESIGN 8.9)."""
+        self._bucket.owe(asked - self._paid)
         self._paid = 0
-        self._bucket.take(price)
-        self._paid, self._is_reserved = price, True
-
-    def pay(self, price: int) -> None:
-        """A step of a query is about to ask. The first one raises RateLimited, unless its price is reserved."""
-        if not self._is_reserved:
-            self.reserve(price)
-        used = min(price, self._paid)
-        self._paid -= used
-        self._bucket.add(used - price)
 
 
 def _exceeds(ttl: msgspec.Raw, max_s: float) -> bool:

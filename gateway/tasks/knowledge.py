@@ -45,6 +45,8 @@ class Knowledge(msgspec.Struct):
     newcomers_from: float = NEVER  # a task reported by an earlier request, if not in the index, may have gone
     page_came_at: float = NEVER  # a report asked for earlier may be older than the last page
     refused_at: float = NEVER  # a request got a 403: nothing is shown until a later `tasks/*` succeeds
+    outgrown: str = ""  # what the session has more of than an index may hold, as far as is known: nothing is taken in
+    outgrown_until: float = NEVER  # until then no crawl tries again
     has_listed: bool = False  # a `tasks/list` has succeeded
     listing: Listing = Listing.NEITHER
     pages: int = 0  # of the last crawl
@@ -118,6 +120,7 @@ class Knowledge(msgspec.Struct):
 
     def begin_crawl(self, began_at: float) -> None:
         """All pages are read from now on."""
+        self.outgrown = ""
         if self.listing is Listing.PREPENDS:
             self.listing = Listing.NEITHER  # else a look would stop at the tasks of a crawl that broke off
         if not self.asks_by_id:
@@ -148,10 +151,9 @@ class Knowledge(msgspec.Struct):
         """The page where new tasks appear cannot be found: only a crawl helps."""
         self.pages_as_of = NEVER
 
-    def end_scan(self, pages: int, now: float) -> None:
-        """All pages were read, but not into the index, which may be older than the answers made from them."""
-        self.pages, self.has_listed = pages, True
-        self.doubted_at = self.newcomers_from = now
+    def outgrow(self, what: str, until: float) -> None:
+        """The session is larger than an index may be, for having `what`."""
+        self.outgrown, self.outgrown_until = what, until
 
     def stop_asking_by_id(self, now: float) -> None:
         """The upstream does not know `tasks/get`: only pages tell whether a task is there."""
@@ -287,7 +289,7 @@ class Record:
                 unclear = note.told_at >= asked_at and _contradicts(task, before)
                 if note.at <= came_at and not unclear:  # else the task was asked for when the page had come
                     clear.append(task)
-                elif unclear and before is not None and before.updated.at == task.updated.at:
+                elif unclear and before is not None and before.updated == task.updated:
                     self._hint(task.id, NEVER, came_at)
                 notes.show(task.id)
         return there, clear
@@ -321,7 +323,7 @@ def _contradicts(report: Task, before: Task | None) -> bool:
     """
     return (
         before is not None
-        and before.updated.at >= report.updated.at
+        and before.updated >= report.updated
         and before.raw != report.raw
         and not (before.is_terminal or report.is_terminal)
     )
@@ -330,7 +332,7 @@ def _contradicts(report: Task, before: Task | None) -> bool:
 def _is_another(report: Task, before: Task) -> bool:
     """Whether a report is that of a task which was created after another of its id had ended (DESIGN 6.9)."""
     has_ended = before.is_terminal and report.status != before.status
-    return has_ended and bool(report.created.at > max(before.created.at, before.updated.at))
+    return has_ended and report.created > max(before.created, before.updated)
 
 
 class ListingOrder:
@@ -349,7 +351,7 @@ class ListingOrder:
         """Further tasks were shown, each for the first time."""
         self.count += len(tasks)
         for task in tasks:
-            at = task.created.at
+            at = task.created
             if at == UNKNOWN:
                 self._rises = self._falls = False
             elif self._last is not None:

@@ -4,7 +4,6 @@ In: a session; a query and when it came; its caller; the outbox for messages to 
 error that prevents it. Always: nothing is asked twice at once; queries that need the same share one ask (DESIGN 6.10).
 """
 
-import asyncio
 import time
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
@@ -13,21 +12,19 @@ from typing import Final
 import msgspec
 
 from gateway.config import IndexLimits
-from gateway.errors import UpstreamBroken, UpstreamFailed, UpstreamRefused
+from gateway.errors import TooLarge, UpstreamBroken, UpstreamFailed, UpstreamRefused
 from gateway.tasks import freshness
 from gateway.tasks.asks import Ask, Outbox, together
-from gateway.tasks.crawler import TASKS_AT_ONCE, Crawler
+from gateway.tasks.crawler import Crawler
 from gateway.tasks.criteria import Query
 from gateway.tasks.cursor import Position
 from gateway.tasks.freshness import KNOCK, Ages, Plan
-from gateway.tasks.pages import UNLIMITED, QueryPage
+from gateway.tasks.pages import QueryPage
 from gateway.tasks.passing import PLAIN
 from gateway.tasks.ports import Caller, Counts
 from gateway.tasks.refreshes import Crawl, Delta, Knock, Refresh
-from gateway.tasks.scan import Scan, Selection
-from gateway.tasks.sessions import Forgotten, Session, Sessions, TooLarge
+from gateway.tasks.sessions import Forgotten, Session, Sessions
 
-_SCANNED: Final = "the session is larger than an index may be"
 _ROUNDS_MAX: Final = 100  # of planning for one query; each round learns something
 
 
@@ -41,10 +38,6 @@ class Answer(msgspec.Struct):
     requests: int
 
 
-def _hold_nothing(_size_bytes: int) -> None:
-    """For a page that is not sent."""
-
-
 class Planner:
     """Answers queries from sessions, as fresh as they must be."""
 
@@ -54,23 +47,21 @@ class Planner:
         self._counts = counts
         self._clock = clock
         self._ages = Ages(limits.max_age, limits.full_crawl_interval)
-        self._in_turn = asyncio.Lock()
 
     def at_once(self, session: Session, position: Position) -> Answer | None:
         """The answer to a query, if nothing must be asked of the upstream for it; else None."""
         plan = self._plan(session, position.query, self._clock())
-        if session.oversize or not plan.nothing or self._is_long(session, position):
+        if not plan.nothing:
             return None
-        page = session.index.select(position, self._limits.page_size, self._limits.page_bytes_max)
+        page = self._page(session, position)
         if self._overdue(session, page):
             return None
         return Answer(page, self._as_of(session, self._clock()), "index", plan.reason, 0)
 
-    async def ask_first(self, session: Session, caller: Caller, outbox: Outbox, query: Query | None) -> None:
+    async def ask_first(self, session: Session, caller: Caller, outbox: Outbox) -> None:
         """Ask the server once as the caller does: its refusal is the answer (DESIGN 5.1). Raises GatewayError."""
         if caller.toll is not None:
-            caller.toll.reserve(1 + (0 if query is None else self._plan(session, query, self._clock()).price))
-            caller.toll.pay(1)
+            caller.toll.owe(1)
 
         async def on_message(data: bytes) -> None:
             outbox.reply.forward(data)
@@ -93,46 +84,21 @@ class Planner:
             with suppress(Forgotten, TooLarge):
                 await self._carry_out(session, caller, outbox, Query(), KNOCK, came_at)
 
-    def _is_long(self, session: Session, position: Position) -> bool:
-        """Whether a query walks over so many tasks one by one that others must get their turn meanwhile."""
-        return position.query.task_test is not None and session.index.walked_by(position.query) > TASKS_AT_ONCE
-
-    async def _page(
-        self, session: Session, position: Position, came_at: float, hold: Callable[[int], None] | None = None
-    ) -> QueryPage:
-        """The page of a query for which nothing must be asked. Its bytes have no limit unless they are to be held.
-
-        A page that takes long is gathered from a few tasks in each turn of the loop, whatever the number of queries. A
-        task may change meanwhile: each is taken as it is in its turn, since the query came. Raises Forgotten, if more
-        has changed than that, and Overloaded.
-        """
-        bytes_max = UNLIMITED if hold is None else self._limits.page_bytes_max
-        if not self._is_long(session, position):
-            return session.index.select(position, self._limits.page_size, bytes_max)
-        index, selection = session.index, Selection(position, self._limits, hold or _hold_nothing, bytes_max)
-        for part in index.parts():
-            for start in range(0, len(part), TASKS_AT_ONCE):
-                async with self._in_turn:
-                    selection.take(part[start : start + TASKS_AT_ONCE], index.default_method)
-                    await asyncio.sleep(0)
-                if session.index is not index:
-                    raise Forgotten
-        if not self._plan(session, position.query, came_at).nothing:
-            raise Forgotten
-        return selection.page
+    def _page(self, session: Session, position: Position) -> QueryPage:
+        return session.index.select(position, self._limits.page_size, self._limits.page_bytes_max)
 
     async def answer(self, session: Session, caller: Caller, outbox: Outbox, position: Position) -> Answer:
         """The answer to a query, after the upstream was asked as planned. Raises GatewayError."""
-        came_at = self._clock()
+        came_at, may_be_too_large = self._clock(), True
         while True:
             try:
                 return await self._from_index(session, caller, outbox, position, came_at)
             except Forgotten:
                 continue
-            except TooLarge:
-                scanned = await self._from_scan(session, caller, outbox, position)
-                if scanned is not None:
-                    return scanned
+            except TooLarge:  # what the index had is forgotten, such as tasks that are gone
+                if not may_be_too_large:
+                    raise
+                may_be_too_large = False
 
     async def _from_index(
         self, session: Session, caller: Caller, outbox: Outbox, position: Position, came_at: float
@@ -142,15 +108,15 @@ class Planner:
         reasons: list[str] = []
         for _ in range(_ROUNDS_MAX):
             plan = self._plan(session, query, came_at)
-            if session.oversize and plan.crawl:
-                raise TooLarge
+            if plan.crawl and session.known.outgrown and came_at < session.known.outgrown_until:
+                raise TooLarge(session.known.outgrown)
             if plan.nothing:
-                page = await self._page(session, position, came_at, outbox.reply.hold)
+                page = self._page(session, position)
                 if not self._overdue(session, page):
                     as_of = self._as_of(session, came_at)
                     return Answer(page, as_of, outcome, "; ".join(reasons) or plan.reason, requests)
                 # All that a page may have: of large tasks only one may be shown, and there may be many.
-                overdue = self._overdue(session, await self._page(session, position, came_at))
+                overdue = self._overdue(session, session.index.select(position, self._limits.page_size))
                 plan = Plan("the ttl of tasks to be shown has passed", tasks=overdue)
             with self._counts.plan(session.key.upstream, plan.reason):
                 made = await self._carry_out(session, caller, outbox, query, plan, came_at)
@@ -161,27 +127,6 @@ class Planner:
                 requests += made
                 reasons.append(plan.reason)
         raise UpstreamBroken("the upstream's tasks change faster than they can be asked for")
-
-    async def _from_scan(self, session: Session, caller: Caller, outbox: Outbox, position: Position) -> Answer | None:
-        """The answer of a scan (DESIGN 7.8); None if an index may hold the session again by then."""
-        scan = session.asks.next_scan
-        crawler: Crawler | None = None
-        if not isinstance(scan, Scan):
-            if caller.toll is not None:
-                caller.toll.pay(1)
-            scan = Scan(session, self._limits, self._clock)
-            crawler = Crawler(caller, self._limits, self._counts, self._on_message(session, scan))
-            scan.begin(scan.run(crawler))
-        selection = Selection(position, self._limits, outbox.reply.hold)
-        scan.selections.append(selection)
-        try:
-            await scan.join(outbox)
-        finally:
-            scan.selections.remove(selection)
-        if scan.began_unix_s is None:
-            return None
-        requests = 0 if crawler is None else crawler.requests
-        return Answer(selection.page, scan.began_unix_s, "scanned", _SCANNED, requests)
 
     def _plan(self, session: Session, query: Query, came_at: float) -> Plan:
         return freshness.plan(session.known, session.index, query, came_at, self._ages)
@@ -208,8 +153,8 @@ class Planner:
         waits = {session.asks[i] for i in plan.tasks if i in session.asks}
         refresh: Refresh | None = None
         if plan.reads or new:
-            if caller.toll is not None:  # those that joined pay nothing: it is asked once
-                caller.toll.pay(plan.reads + len(new))
+            if caller.toll is not None:  # those that joined owe nothing: it is asked once
+                caller.toll.owe(plan.reads + len(new))
             ask = Ask(session.asks, [*new, None] if plan.reads else new, self._clock())
             crawler = Crawler(caller, self._limits, self._counts, self._on_message(session, ask))
             parts = session, self._sessions, crawler, ask, self._ages, self._counts, self._clock

@@ -31,11 +31,15 @@ class Caller(Protocol):
         """The key of the caller's session."""
 
     toll: "Toll | None"
-    """What a query pays before it asks; None where no guard counts."""
+    """What the request takes of its client's bucket; None where no guard counts."""
 
     @property
     def asks_first(self) -> bool:
         """Whether the server may refuse this request though it accepts the gateway's own (DESIGN 5.1)."""
+
+    @property
+    def proof(self) -> str:
+        """The header field that proves this request and no other, so that none can be made in its name; or empty."""
 
     def channel(self, on_message: Callable[[bytes], Awaitable[None]], as_it_came: bool = False) -> Channel:
         """A channel in the caller's name. `on_message` gets every other message that comes with a response.

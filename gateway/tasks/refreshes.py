@@ -10,7 +10,6 @@ from collections.abc import Callable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from enum import Enum
-from itertools import chain
 from typing import Final
 
 import msgspec
@@ -25,7 +24,7 @@ from gateway.tasks.freshness import Ages
 from gateway.tasks.knowledge import Listing, ListingOrder
 from gateway.tasks.passing import Access
 from gateway.tasks.ports import Counts
-from gateway.tasks.sessions import Forgotten, Session, Sessions, TooLarge
+from gateway.tasks.sessions import Forgotten, Session, Sessions
 
 _ASKED_AT_ONCE: Final = 8
 _SUSPECTS_MAX: Final = 100  # tasks that a crawl no longer shows; of more, a sample is asked for
@@ -36,23 +35,21 @@ _CURSORS_KEPT: Final = 4  # of the last pages: a look for new tasks begins there
 class RefreshState(Enum):
     """The state of a refresh, which runs once (`-`: cannot be). `Refresh.run` makes each step.
 
-                all was asked   session cleared,   session too          caller    another error, or
-                and taken in    or ask given up    large for an index   refused   last query left
-    ASKING      DONE            CLEARED            OVERSIZE             REFUSED   FAILED
-    DONE        -               -                  -                    -         -
-    CLEARED     -               -                  -                    -         -
-    OVERSIZE    -               -                  -                    -         -
-    REFUSED     -               -                  -                    -         -
-    FAILED      -               -                  -                    -         -
+                all was asked   session cleared,   caller    another error, or
+                and taken in    or ask given up    refused   last query left
+    ASKING      DONE            CLEARED            REFUSED   FAILED
+    DONE        -               -                  -         -
+    CLEARED     -               -                  -         -
+    REFUSED     -               -                  -         -
+    FAILED      -               -                  -         -
 
-    Its queries plan again behind DONE, begin again behind CLEARED, are answered by scans behind OVERSIZE, and get the
-    error behind the others. OVERSIZE and REFUSED leave the session empty.
+    Its queries plan again behind DONE, begin again behind CLEARED, and get the error behind the others. REFUSED leaves
+    the session empty.
     """
 
     ASKING = "asking"
     DONE = "done"
     CLEARED = "cleared"
-    OVERSIZE = "oversize"
     REFUSED = "refused"
     FAILED = "failed"
 
@@ -69,6 +66,7 @@ class Refresh(ABC):
     _counts: Counts
     _clock: Callable[[], float]
     state: RefreshState = field(default=RefreshState.ASKING, init=False)
+    _from_nothing: bool = field(default=False, init=False)  # the index has only what is read here
 
     @property
     def requests(self) -> int:
@@ -76,7 +74,7 @@ class Refresh(ABC):
         return self._crawler.requests
 
     async def run(self) -> None:
-        """Ask for everything, and take it in. Raises GatewayError, Forgotten and TooLarge."""
+        """Ask for everything, and take it in. Raises GatewayError and Forgotten."""
         assert self.state is RefreshState.ASKING
         self._known, end = self._session.known, RefreshState.FAILED
         try:
@@ -85,17 +83,13 @@ class Refresh(ABC):
         except Forgotten:
             end = RefreshState.CLEARED
             raise
-        except TooLarge:
-            end = RefreshState.OVERSIZE
-            self._session.oversize = True
-            raise
         except UpstreamRefused as refused:
             if self._sessions.refuse(self._session.key, refused.status, "tasks/list") is Access.DROPPED:
                 end = RefreshState.REFUSED
             raise
         finally:
             self.state = end
-            if end in (RefreshState.OVERSIZE, RefreshState.REFUSED):
+            if end is RefreshState.REFUSED:
                 self._session.clear(self._clock())
             self._ask.end()
             self._sessions.keep(self._session)
@@ -120,7 +114,7 @@ class Refresh(ABC):
                 await asyncio.sleep(0)
             self._check_same()
             new += self._session.listed(page.tasks[start : start + TASKS_AT_ONCE], page.asked_at, page.came_at)
-        self._sessions.check(self._session)
+        self._sessions.check(self._session, self._from_nothing)
         self._sessions.keep(self._session)
         return new
 
@@ -181,6 +175,7 @@ class Crawl(Refresh):
         session, order = self._session, ListingOrder()
         cursors: list[str | None] = []
         pages = size_bytes = 0
+        self._from_nothing = bool(self._known.outgrown) or not len(session.index)
         session.begin_crawl(began_at)
         try:
             async with aclosing(self._crawler.pages()) as reading:
@@ -277,7 +272,7 @@ class Delta(Refresh):
         known = self._session.known
         was_due = self._looks or known.live_as_of < began_at - self._ages.max_age_s
         if was_due and self._query.may_match_all_live:
-            known.end_live(chain.from_iterable(self._session.index.live(self._query)), began_at)
+            known.end_live(self._session.index.live(self._query), began_at)
 
     async def _look(self) -> None:
         """Read the last page and all pages behind it by now; or the first pages, down to a known task."""

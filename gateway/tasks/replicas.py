@@ -252,8 +252,7 @@ class SharedSessions(Sessions):
                 await asyncio.sleep(0)
             if session.known is not known:
                 return session
-            if not session.oversize:
-                session.hear(told.tasks_in(some), now)
+            session.hear(told.tasks_in(some), now)
         session.heard_era, session.heard_to = era, read.place
         if read.complete:
             session.heard_at = now
@@ -265,8 +264,7 @@ class SharedSessions(Sessions):
         """Tell the store everything again that the servers cannot be asked for, piece by piece."""
         yield from self.servers.tell_all()
         for count, session in enumerate([*self._in_use.values(), *self._sessions.all()]):
-            if not session.oversize:
-                yield from _shared(session).tell_all()
+            yield from _shared(session).tell_all()
             if count % _SESSIONS_AT_ONCE == _SESSIONS_AT_ONCE - 1:
                 yield
 

@@ -19,6 +19,7 @@ from weakref import WeakSet, WeakValueDictionary
 from cachetools import TTLCache
 
 from gateway import config
+from gateway.errors import TooLarge
 from gateway.identity import Key
 from gateway.mcp.capabilities import Server
 from gateway.mcp.observe import Observation
@@ -63,7 +64,6 @@ class Session(Record):
         self.key = key
         self.life = Life.PROVISIONAL
         self.of_one: WeakSet[Session] | None = None  # the sessions of one `Mcp-Session-Id`, one for each identity
-        self.oversize = False  # the upstream lists more than an index may hold
         self.asks = Asks()
         self.list_bytes = 0  # of JSON, in all pages of the last crawl
         self.stored_bytes = 0  # as `Stored` has counted it last
@@ -89,10 +89,6 @@ class Session(Record):
 
 class Forgotten(Exception):
     """The session was cleared while a request for it was under way; or another refresh took the place of this one."""
-
-
-class TooLarge(Exception):
-    """The session has more tasks than an index may hold."""
 
 
 def _free(index: Index) -> None:
@@ -240,6 +236,7 @@ class Sessions:
             self._sessions.take_out(session.key)
         self._limits = self._sessions.limits = limits
         for session in (*self._in_use.values(), *stored):
+            session.known.outgrow(session.known.outgrown, NEVER)  # there may be more room now
             if session.key.upstream in changed:
                 self._lost[session.key] = self._clock()  # in every state: an answer of the old server may be under way
                 self._in_use.pop(session.key, None)
@@ -314,10 +311,21 @@ class Sessions:
         if self._sessions.get(session.key) is session:
             self._store(session)
 
-    def check(self, session: Session) -> None:
-        """Raises TooLarge if the session is larger than an index may be."""
-        if len(session.index) > self._limits.tasks_max or session.size_bytes > self._limits.memory_bytes_max:
-            raise TooLarge
+    def check(self, session: Session, from_nothing: bool = False) -> None:
+        """Raises TooLarge if the index of a session is larger than it may be. It is left empty. It remembers that if
+        the index was read `from_nothing`: else it may have had many tasks that are gone.
+        """
+        limits = self._limits
+        if len(session.index) > limits.tasks_max:
+            what = f"more than {limits.tasks_max} tasks (index.tasks_max)"
+        elif session.size_bytes > limits.memory_bytes_max:
+            what = f"tasks of more than {limits.memory_bytes_max} bytes (index.memory_bytes_max)"
+        else:
+            return
+        now = self._clock()
+        session.clear(now)
+        session.known.outgrow(what, now + limits.full_crawl_interval if from_nothing else NEVER)
+        raise TooLarge(what)
 
     def observe(self, key: Key, observation: Observation, asked_at: float | None = None) -> Session | None:
         """Take in what passed: the answer to a request made at `asked_at`, or a message that answers no request.
@@ -331,16 +339,12 @@ class Sessions:
                 doubted.known.doubt(self._clock())
             return None
         session = self._open(key)
-        if session.oversize:
-            self._store(session)
+        if session.known.outgrown:
             session.known.doubt(self._clock())
-            return session
-        session.take(observation, asked_at, self._clock())
-        try:
-            self.check(session)
-        except TooLarge:
-            session.oversize = True
-            session.clear(self._clock())
+        else:
+            session.take(observation, asked_at, self._clock())
+            with suppress(TooLarge):
+                self.check(session)
         self._store(session)
         return session
 

@@ -2,7 +2,7 @@
 
 In: what this replica has seen; values that another has written. Out: values; what they say.
 Always: pure. Only what the server cannot be asked for again is told: what `initialize` said, ids of tasks, methods. The
-same fact is the same bytes in every replica. A value that is unreadable or of another version says nothing (DESIGN 12).
+same fact is the same bytes in every replica. A value that cannot be read says nothing (DESIGN 12).
 """
 
 from collections.abc import Iterable, Iterator
@@ -16,8 +16,6 @@ from gateway.mcp.task import Task, apart
 from gateway.tasks.index import METHOD_CHARS_MAX
 from gateway.tasks.notes import NOTED_ID_CHARS_MAX
 
-_VERSION: Final = 1
-
 
 class Told(msgspec.Struct, frozen=True):
     """What a replica has seen of one task: that it is there, and its method if that is known; or that it is gone.
@@ -25,14 +23,12 @@ class Told(msgspec.Struct, frozen=True):
     The id None stands for all tasks: anything may have changed.
     """
 
-    v: int
     id: str | None
     method: str | None
     gone: bool
 
 
 class _ToldServer(msgspec.Struct, frozen=True):
-    v: int
     filtered: bool
     methods: tuple[str, ...]
 
@@ -44,15 +40,15 @@ _server = msgspec.json.Decoder(_ToldServer)
 def of_task(task_id: str, method: str | None) -> bytes:
     """The value that says that a task is there."""
     short = method if method is None or len(method) <= METHOD_CHARS_MAX else None
-    return msgspec.json.encode(Told(_VERSION, apart(task_id), short, False))
+    return msgspec.json.encode(Told(apart(task_id), short, False))
 
 
 def of_gone(task_id: str) -> bytes:
     """The value that says that a task is gone."""
-    return msgspec.json.encode(Told(_VERSION, apart(task_id), None, True))
+    return msgspec.json.encode(Told(apart(task_id), None, True))
 
 
-DOUBT: Final = msgspec.json.encode(Told(_VERSION, None, None, False))
+DOUBT: Final = msgspec.json.encode(Told(None, None, False))
 
 
 def may_be_told(task_id: str) -> bool:
@@ -67,14 +63,14 @@ def of_tasks(tasks: Iterable[Task]) -> list[bytes]:
 
 def of_server(server: Server) -> bytes:
     """The value that says what `initialize` said."""
-    return msgspec.json.encode(_ToldServer(_VERSION, server.filtered_here, server.methods))
+    return msgspec.json.encode(_ToldServer(server.filtered_here, server.methods))
 
 
 def server_in(value: bytes | None) -> Server | None:
     """What `initialize` said, by a value; None if it does not say."""
     if value is None or (told := decoded(_server, value)) is None:
         return None
-    legible = told.v == _VERSION and len(told.methods) <= 1 and all(len(m) <= METHOD_CHARS_MAX for m in told.methods)
+    legible = len(told.methods) <= 1 and all(len(m) <= METHOD_CHARS_MAX for m in told.methods)
     return Server(told.filtered, told.methods) if legible else None
 
 
@@ -83,6 +79,5 @@ def tasks_in(values: Iterable[bytes]) -> Iterator[Told]:
     for value in values:
         if (told := decoded(_told, value)) is None:
             continue
-        legible = len(told.id or "") <= NOTED_ID_CHARS_MAX and len(told.method or "") <= METHOD_CHARS_MAX
-        if told.v == _VERSION and legible:
+        if len(told.id or "") <= NOTED_ID_CHARS_MAX and len(told.method or "") <= METHOD_CHARS_MAX:
             yield told

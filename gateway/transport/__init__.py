@@ -35,6 +35,7 @@ Between them:
 
     routes        the way of a request: which upstream, which target, which header fields
     caller        the client of a request: its upstream, session and identity; what it gets for a filtered `tasks/list`
+    drift         sessions in which each request is another caller
     relay         the byte pump
     taps          the messages that pass, inspected
     codings       which content codings can be read, and how
@@ -43,7 +44,7 @@ Between them:
     wire          the base of all connections
     chunks        bodies in chunks, read with llhttp
     body          a body on its way, and what ends it
-    comments      what keeps a quiet event stream open
     buffers       the count of all bytes that are held, and its limit
+    said          a line of the log, written once a second at most
     turns         large reads share the turns of the event loop
 """

@@ -10,7 +10,7 @@ uses could not log in through a gateway, and a client that follows a redirect wo
 
 import re
 from typing import Final
-from urllib.parse import quote_from_bytes, unquote_to_bytes
+from urllib.parse import quote_from_bytes, unquote_to_bytes, urljoin, urlsplit
 
 import msgspec
 
@@ -34,9 +34,11 @@ _GOES_ON: Final = rb"['()]*+(?:[\w.~:@!$%&*+=\x80-\xff-]|[,;][^/?#\\\"<>\s]*@)"
 _MORE: Final = re.compile(_GOES_ON)
 # Any origin in text. A slash may be written as \/ ; an origin begins where its scheme does, ends where its port does.
 _ORIGIN: Final = re.compile(
-    rb"(?<![\w+.-])(https?):(?:\\?/){2}([\w.-]++|\[[0-9a-f:.]++\])(:[0-9]++)?+(?!%b)" % _GOES_ON, re.IGNORECASE
+    rb"(?<![\w+.-])(https?):(?:\\?/){2}([\w.-]++|\[[0-9a-f:.]++\])(:[0-9]++)?(?!%b)" % _GOES_ON, re.IGNORECASE
 )
 _LOCATIONS: Final = (b"location", b"content-location")
+_MOVED: Final = (301, 307, 308)  # for good, or the same request again: 302 and 303 may lead to a login
+_SHOWN_CHARS_MAX: Final = 200
 _FORWARDED_PROTO: Final = re.compile(rb"(?:^|;)[ \t]*proto=\"?(https?)\"?[ \t]*(?:;|$)", re.IGNORECASE)
 
 
@@ -206,3 +208,28 @@ def _origin(scheme: bytes, authority: bytes) -> bytes:
     """An origin in lower case, without the port that its scheme has by default."""
     scheme = scheme.lower()
     return scheme + b"://" + authority.lower().removesuffix(_DEFAULT_PORTS[scheme])
+
+
+def misplaced(status: int, location: str, asked: str, path: str) -> str:
+    """What an answer to a message says of the address that was asked, in words for an operator; empty if nothing.
+
+    A redirect says where the endpoint is; a 404 in no session says that it is not there. `path` is that of `url`. No
+    query is shown: it may have a token.
+    """
+    try:  # a `Host` that goes up as it came may be any text
+        at, to = urlsplit(asked), urlsplit(urljoin(asked, location))
+    except ValueError:
+        return ""
+    if status == 404:
+        wrong = "the path of url is wrong" if at.path == path else f"the client's path is wrong, url has {path}"
+        return f"nothing is there: {wrong}"
+    if not 300 < status < 400 or not location or to.scheme not in ("http", "https"):
+        return ""
+    host = to.netloc.rpartition("@")[2]
+    is_path = host == at.netloc and to.path != at.path
+    shown = (to.path if is_path else f"{to.scheme}://{host}{to.path}")[:_SHOWN_CHARS_MAX]
+    if (to.scheme, host, to.path) == (at.scheme, at.netloc, at.path):
+        return f"redirects to {shown}, which was asked, or differs in its query alone"
+    if is_path and to.path == path:
+        return f"redirects to {shown}, as url has it: the client's path is wrong"
+    return f"redirects to {shown}: {'put that into url' if status in _MOVED else 'a login, or what belongs into url'}"

@@ -6,16 +6,18 @@ channel for requests of the gateway's own that repeat the caller's target and he
 the response nothing is sent.
 """
 
+import logging
 from collections.abc import Awaitable, Callable, Mapping
+from time import time
 from typing import Any, Final
 
 from gateway.config import Config
 from gateway.errors import NoUpstream
-from gateway.identity import Key, identity, payer
+from gateway.identity import Key, identity, network, payer, proof, telling
 from gateway.mcp import sse
 from gateway.mcp.capabilities import LAST_REVISION
 from gateway.transport.addresses import Move
-from gateway.transport.channel import ACCEPT_BOTH, HttpChannel
+from gateway.transport.channel import ACCEPT_BOTH, HttpChannel, misplaced_at
 from gateway.transport.codings import with_readable
 from gateway.transport.exchange import Exchange
 from gateway.transport.headers import EVENT_STREAM, Headers
@@ -26,6 +28,8 @@ from gateway.transport.remembered import HeadBytes
 from gateway.transport.routes import Route, by_precedence
 from gateway.transport.upstream import Response
 
+log = logging.getLogger("taskgate.identity")
+
 BOTH_TYPES: Final = frozenset({JSON, EVENT_STREAM})  # media types that a client must accept (transports specification)
 _ADDRESSES_TOLD_MAX: Final = 20  # of upstreams, in a 404
 
@@ -34,14 +38,13 @@ class HttpCaller:
     """A client of one upstream, for the time of one request."""
 
     __slots__ = (
-        "_address", "_key", "_knows_move", "_move", "_original", "_route", "headers", "pool", "prefix", "target",
-        "toll", "upstream",
+        "_address", "_is_accepted", "_key", "_knows_move", "_move", "_original", "_proof", "_route", "drifts",
+        "headers", "pool", "target", "toll", "upstream",
     )  # fmt: skip
 
     def __init__(self, route: Route, target: bytes, original: Headers, address: str, headers: Headers) -> None:
         self.upstream = route.upstream
         self.pool = route.pool
-        self.prefix = route.prefix  # in front of the upstream's paths, as clients see them
         self.target = target
         self.headers = headers
         self._original = original
@@ -50,6 +53,9 @@ class HttpCaller:
         self._key: Key | None = None
         self._knows_move = False  # worked out when it is first asked for
         self._move: Move | None = None
+        self._proof: str | None = None
+        self._is_accepted = False
+        self.drifts = False  # the caller is another than those of the requests before (drift.py)
         self.toll: Any = None  # what guards take of the request (tasks/guards.py)
 
     @property
@@ -63,6 +69,10 @@ class HttpCaller:
     def moved(self, status: int, headers: Headers) -> Headers:
         """The fields of a response of the upstream's with its own addresses moved."""
         return headers if self.move is None else self.move.headers(status, headers)
+
+    def misplaced(self, status: int, location: bytes) -> str:
+        """What an answer of the upstream's says of the address that was asked, in words; empty if nothing."""
+        return misplaced_at(self.upstream, self.target, self.headers, status, location)
 
     @property
     def asks_first(self) -> bool:
@@ -81,16 +91,47 @@ class HttpCaller:
 
     def note_cors(self, response: Response, preflight: bool = False) -> None:
         """Note the CORS fields of a response to this caller: the gateway's own answers repeat them."""
-        if b"origin" in self._original.by_name:
+        if b"origin" in self._original.by_name and (preflight or not self.is_unique):
             origin = self._original.get(b"origin") or b""
             who = None if preflight else self.key.identity
-            self.pool.standing.cors.note(origin, self.target, who, response.status, response.headers)
+            cors = self.pool.standing.cors
+            cors.note(network(self._address), origin, self.target, who, response.status, response.headers)
+
+    def accept(self) -> None:
+        """The caller was told something of tasks. Warn if each request is another caller (DESIGN 7.11)."""
+        if self._is_accepted or not self.key.session or self.proof:
+            return
+        self._is_accepted = True
+        drift, fields = self.pool.standing.drift, telling(self.headers, self.upstream.identity_headers)
+        fields_by_name = self.headers.by_name
+        credential = fields_by_name.get(b"authorization") or fields_by_name.get(b"cookie")
+        session = self.key.of_all, hash(credential)
+        self.drifts = drift.note(session, self.key.identity, fields, time())
+        if self.drifts and drift.news():
+            hint = "identity_headers names the fields that tell who asks: see docs/troubleshooting.md"
+            said = {"upstream": self.upstream.name, "fields": drift.names, "hint": hint}
+            log.warning("each request is another caller", extra=said)
+
+    @property
+    def proof(self) -> str:
+        """The header field that proves this one request; empty if the gateway may ask in the caller's name (5.9)."""
+        if self._proof is None:
+            self._proof = proof(self.headers.by_name, self.headers.all(b"authorization"))
+        return self._proof
+
+    @property
+    def is_unique(self) -> bool:
+        """Whether no other request can be of this caller: what proves it is a part of its identity."""
+        names = self.identity_headers
+        return bool(self.proof) and (not names or self.proof.lower().encode() in names)
 
     @property
     def cors(self) -> Headers:
         """The fields that let the caller's browser read an answer of the gateway's own."""
         origin = self._original.get(b"origin")
-        return Headers() if origin is None else self.pool.standing.cors.fields(origin, self.target)
+        if origin is None:
+            return Headers()
+        return self.pool.standing.cors.fields(origin, self.target, self.key.identity)
 
     @property
     def identity_headers(self) -> frozenset[bytes]:
@@ -141,14 +182,15 @@ class Way:
         self.is_kept = False
         self._up: HeadBytes | None = None
 
-    def up(self, body_bytes: int) -> bytes:
-        """The head as it goes up, for a body of that length."""
+    def up(self, body_bytes: int, is_edited: bool) -> bytes:
+        """The head as it goes up, for a body of that length. One that `is_edited` has other bytes than came."""
         method, target, is_same = self.head.method, self.caller.target, body_bytes == self.head.body_bytes
         if self._up is None and self.is_kept:
             self._up = HeadBytes(request_head(method, target, self._fields), self.head.body_bytes)
-        if self._up is not None and (before := self._up.of(body_bytes)):
+        if not is_edited and self._up is not None and (before := self._up.of(body_bytes)):
             return before
-        fields = self._fields if is_same else self._fields.with_value(b"content-length", b"%d" % body_bytes)
+        fields = self._fields.without_digests() if is_edited else self._fields
+        fields = fields if is_same else fields.with_value(b"content-length", b"%d" % body_bytes)
         return request_head(method, target, fields)
 
     @property
@@ -212,6 +254,7 @@ class HttpReply:
 
     def send(self, data: bytes) -> None:
         """Send the response message, which ends the reply. Room for a large one is held already."""
+        self._caller.accept()
         if not self.streaming:
             self._exchange.respond(200, b"OK", [(b"Content-Type", JSON), *self._caller.cors], data)
         else:
@@ -232,4 +275,4 @@ class HttpReply:
 
     def _begin(self) -> None:
         fields = [(b"Content-Type", EVENT_STREAM), (b"Cache-Control", b"no-cache"), *self._caller.cors]
-        self._exchange.begin(200, b"OK", Headers(fields), "chunked")
+        self._exchange.begin_own(200, b"OK", fields)

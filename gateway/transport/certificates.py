@@ -1,34 +1,69 @@
-"""Certificates and keys: the contexts of TLS that they make, what is wrong with them, and when they end.
+"""Certificates and keys: the contexts of TLS that they make, what is wrong with them, and when they are valid.
 
-In: PEM files, as `tls` of the configuration names them. Out: contexts; the instant at which the first certificate of a
-file ends. Always: an error names the file to blame. A file whose end cannot be read here is left out, since ssl, which
-the certificate is for, has accepted it.
+In: PEM files, as `tls` of the configuration names them. Out: contexts; from when to when the first certificate of a
+file is valid. Always: an error names the file to blame. A file whose instants cannot be read here is left out, since
+ssl, which the certificate is for, has accepted it. One that is not valid now stops nobody: the gateway starts with it,
+a reload keeps the one before, and log, page, metrics and `--check` say so.
 """
 
+import logging
 import re
 import ssl
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Final
+from time import time
+from typing import Final, NamedTuple
 
 from gateway.config import Config, StartError, Tls, Upstream
 
+_OLDEST: Final = ssl.TLSVersion.TLSv1_2  # Python's own limit, which Debian's leaves to the machine
 _BEGIN: Final = "-----BEGIN CERTIFICATE-----"
 _END: Final = "-----END CERTIFICATE-----"
 # Validity, the only sequence of two instants: UTCTime or GeneralizedTime, with seconds and Z (RFC 5280, 4.1.2.5).
-_VALIDITY: Final = re.compile(rb"\x30.(?:\x17\x0d|\x18\x0f)\d{12,14}Z(?:\x17\x0d|\x18\x0f)(\d{12,14})Z", re.DOTALL)
+_VALIDITY: Final = re.compile(rb"\x30.(?:\x17\x0d|\x18\x0f)(\d{12,14})Z(?:\x17\x0d|\x18\x0f)(\d{12,14})Z", re.DOTALL)
+_SPANS: Final = ((2 * 86_400, 86_400, "days"), (3600, 3600, "h"), (60, 60, "min"), (0, 1, "s"))
+
+log = logging.getLogger("taskgate")
 
 
-def upstream_context(config: Upstream) -> ssl.SSLContext | None:
-    """The context for an https upstream, else None. Raises OSError, such as ssl.SSLError, if a file cannot be used."""
+class Validity(NamedTuple):
+    """From when to when a certificate is valid, in seconds since 1970."""
+
+    begins_at: float
+    ends_at: float
+
+    def fault(self, upstream: str, now: float) -> str:
+        """Why it does not serve now, in words; empty if it does. It is shown to `upstream`; the listener's if empty."""
+        hit = f"{upstream} may refuse it" if upstream else "clients cannot connect"
+        if now >= self.ends_at:
+            return f"EXPIRED {_span(now - self.ends_at)} ago: {hit}"
+        return f"NOT YET VALID for {_span(self.begins_at - now)}: {hit}" if now < self.begins_at else ""
+
+
+def _span(seconds: float) -> str:
+    """A time in its largest unit."""
+    return next(f"{seconds / size:.0f} {unit}" for least, size, unit in _SPANS if seconds >= least)
+
+
+def upstream_context(config: Upstream, kept: ssl.SSLContext | None = None) -> ssl.SSLContext | None:
+    """The context for an https upstream, else None. Raises OSError, such as ssl.SSLError, if a file cannot be used.
+
+    `kept`: one whose certificate stays. It trusts the authorities of now, and those of before.
+    """
     if config.url.scheme != "https":
         return None
     try:
-        context = ssl.create_default_context(cafile=config.tls.ca)
+        context = ssl.create_default_context(cafile=config.tls.ca) if kept is None else kept
+        if kept is not None and config.tls.ca is not None:
+            kept.load_verify_locations(config.tls.ca)
+        elif kept is not None:
+            kept.load_default_certs()
     except OSError as error:
         raise OSError(unusable(error, ca=config.tls.ca)) from None
-    if config.tls.certificate is not None:
+    context.minimum_version = _OLDEST
+    if config.tls.certificate is not None and kept is None:
         _load(context, config.tls.certificate, config.tls.key)
     return context
 
@@ -61,6 +96,7 @@ def unusable(error: OSError, **files: Path | None) -> str:
 def listener_context(tls: Tls) -> ssl.SSLContext:
     """The context of the listener's certificate and key. Raises StartError."""
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.minimum_version = _OLDEST
     context.set_alpn_protocols(["http/1.1"])
     try:
         _load(context, tls.certificate, tls.key)
@@ -80,26 +116,54 @@ def check(config: Config) -> None:
             raise StartError(f"upstreams[{at}].tls.{error}") from None
 
 
-def ends_at(file: Path) -> float:
-    """When the first certificate of a file ends, in seconds since 1970. Raises OSError or ValueError."""
+def check_valid(config: Config) -> None:
+    """Raise StartError unless every certificate of the configuration is valid now."""
+    now = time()
+    faults = [
+        f"{key}: {file}: {fault}; renew it" for key, name, file, v in _read(config) if (fault := v.fault(name, now))
+    ]
+    if faults:
+        raise StartError("\n".join(faults))
+
+
+def taken(config: Config, before: Mapping[str, Validity]) -> tuple[dict[str, Validity], set[str]]:
+    """The certificates in use from now on: those shown to upstreams by name, the listener's under "".
+
+    Also the names of those that stay as they were `before`: they are valid, and their successors are not.
+    """
+    now, found, kept = time(), {name: validity for _, name, _, validity in _read(config)}, set()
+    for name, validity in found.items():
+        if fault := validity.fault(name, now):
+            if stays := name in before and not before[name].fault(name, now):
+                kept.add(name)
+            why = fault.partition(":")[0] + ", and the one before stays in use" if stays else fault
+            log.error("a certificate is not valid", extra={"upstream": name, "why": why})
+    return found | {name: before[name] for name in kept}, kept
+
+
+def _read(config: Config) -> Iterator[tuple[str, str, Path, Validity]]:
+    """The certificates of a configuration: the key, the upstream's name or "", the file, and when it is valid."""
+    named: list[tuple[str, str, Path | None]] = []
+    if config.tls is not None:
+        named.append(("tls", "", config.tls.certificate))
+    named += [(f"upstreams[{at}].tls", u.name, u.tls.certificate) for at, u in enumerate(config.upstreams)]
+    for key, name, file in named:
+        if file is not None:
+            with suppress(OSError, ValueError):  # ssl reads more forms than this does
+                yield f"{key}.certificate", name, file, validity(file)
+
+
+def validity(file: Path) -> Validity:
+    """When the first certificate of a file is valid. Raises OSError or ValueError."""
     _, begin, rest = file.read_text("ascii", "replace").partition(_BEGIN)
     found = _VALIDITY.search(ssl.PEM_cert_to_DER_cert(begin + rest.partition(_END)[0] + _END))
     if found is None:
-        raise ValueError(f"{file}: no end of a certificate in it")
-    text = found[1].decode()
+        raise ValueError(f"{file}: no instants of a certificate in it")
+    return Validity(*map(_instant, found.groups()))
+
+
+def _instant(given: bytes) -> float:
+    text = given.decode()
     if len(text) == len("YYMMDDHHMMSS"):
         text = ("19" if text >= "5" else "20") + text
     return datetime.strptime(text, "%Y%m%d%H%M%S").replace(tzinfo=UTC).timestamp()
-
-
-def all_ends(config: Config) -> dict[str, float]:
-    """When the certificates of a configuration end: those shown to upstreams by name, the listener's under ""."""
-    shown = [(u.name, u.tls.certificate) for u in config.upstreams]
-    if config.tls is not None:
-        shown.append(("", config.tls.certificate))
-    ends = {}
-    for name, file in shown:
-        if file is not None:
-            with suppress(OSError, ValueError):  # ssl reads more forms than this does
-                ends[name] = ends_at(file)
-    return ends

@@ -1,23 +1,32 @@
 """The gateway as a client: JSON-RPC requests of its own over HTTP, in the name of a caller.
 
 In: the bytes of a request, and its raw id. Out: its response. Always: the request repeats the caller's target and
-header fields; every other message on the response's stream goes to `on_message`, in order, before the response is
-returned (DESIGN 5.7); streams, bodies and polls have limits.
+header fields, but for those of the caller's one message (DESIGN 5.9); every other message on the response's stream goes
+to `on_message`, in order, before the response is returned (DESIGN 5.7); streams, bodies and polls have limits.
 
 A response ends the wait, and not its stream. The stream is read on in the background for a while, so that its
 connection serves again.
 """
 
 import asyncio
+import re
+import time
+from base64 import b64encode
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import AsyncExitStack, suppress
+from datetime import UTC
+from email.utils import parsedate_to_datetime
 from functools import cached_property
 from typing import Final
 
-from gateway.config import Limits
+import msgspec
+
+from gateway.config import Limits, Upstream
 from gateway.errors import GatewayError, UpstreamBroken, UpstreamRefused
+from gateway.identity import is_of_one_message
 from gateway.mcp import jsonrpc, sse
 from gateway.mcp.jsonrpc import Message
+from gateway.transport.addresses import misplaced
 from gateway.transport.buffers import Account
 from gateway.transport.headers import EVENT_STREAM, Headers
 from gateway.transport.pool import Pool
@@ -34,11 +43,9 @@ _MARKS: Final = (b"data", b"id", b"retry")  # the fields that are read: comments
 
 
 ACCEPT_BOTH: Final = ((b"Accept", b"application/json, text/event-stream"),)
-# These describe the client's own message. A request that repeats the client's other fields leaves them out.
-_NOT_REPEATED: Final = (
-    b"content-length", b"transfer-encoding", b"content-encoding", b"expect", b"trailer", b"accept-encoding",
-    b"last-event-id", b"content-type", b"accept",
-)  # fmt: skip
+_MIRRORS: Final = frozenset({b"mcp-method", b"mcp-name"})
+_PLAIN: Final = re.compile(rb"[!-~](?:[ -~]*[!-~])?")  # what a field can have for a value as it is
+_ENCODED: Final = b"=?base64?%b?="  # ... for any other (SEP-2243)
 
 
 class HttpChannel:
@@ -65,7 +72,8 @@ class HttpChannel:
     async def ask(self, request: bytes, raw_id: bytes) -> Message:
         """The response to one JSON-RPC request, whose id is `raw_id`; it may be an error. Raises GatewayError."""
         before, behind = self._post
-        return await self._exchange(b"%b%d%b%b" % (before, len(request), behind, request), raw_id)
+        said = b"" if _MIRRORS.isdisjoint(self._headers.by_name) else _mirrored(request)
+        return await self._exchange(b"%b%d%b%b%b" % (before, len(request), said, behind, request), raw_id)
 
     @cached_property
     def _post(self) -> tuple[bytes, bytes]:
@@ -100,15 +108,19 @@ class HttpChannel:
         raise UpstreamBroken(f"the upstream closed the stream {_POLLS_MAX} times before its response")
 
     def _head(self, method: bytes, *added: tuple[bytes, bytes]) -> bytes:
-        """The head of a request: the caller's target and fields, without those that describe the caller's message."""
-        repeated = self._headers.without(*_NOT_REPEATED)
+        """The head of a request: the caller's target and fields, without those of the caller's one message (5.9)."""
+        repeated = [field for field in self._headers if not is_of_one_message(field[0].lower())]
         headers = Headers([*repeated, *added, (b"Accept-Encoding", b"identity")])
         return b"%b %b HTTP/1.1\r\n%b\r\n" % (method, self._target, headers.block())
 
     async def _check(self, response: Response, raw_id: bytes) -> None:
         if not 200 <= response.status < 300:
-            body = await self._whole(response)
-            raise UpstreamRefused(response.status, response.reason, response.headers, body, raw_id)
+            body, status, headers = await self._whole(response), response.status, response.headers
+            location, said = headers.get(b"location") or b"", ""
+            if status != 404 or b"mcp-session-id" not in self._headers:  # else the session has ended
+                said = misplaced_at(self._pool.config, self._target, self._headers, status, location)
+            wait_s = retry_after_s(headers) if status in (429, 503) else None
+            raise UpstreamRefused(status, response.reason, headers, body, raw_id, said, wait_s)
         if response.headers.tokens(b"content-encoding") not in ([], [b"identity"]):
             raise UpstreamBroken("the upstream's answer is encoded: the request said Accept-Encoding: identity")
 
@@ -225,8 +237,46 @@ class _Stream:
         return event.data or None if event.is_message else None
 
 
+def _mirrored(request: bytes) -> bytes:
+    """The lines that say in the head what a request is (SEP-2243, SEP-2663), each behind its line end."""
+    message = jsonrpc.parse(request)
+    assert message is not None and message.method is not None
+    lines = b"\r\nMcp-Method: %b" % message.method.encode()
+    if bytes(task_id := jsonrpc.member(message.params, "taskId")):
+        name = msgspec.json.decode(task_id, type=str).encode()
+        is_plain = _PLAIN.fullmatch(name) is not None and not name.startswith(b"=?base64?")
+        lines += b"\r\nMcp-Name: %b" % (name if is_plain else _ENCODED % b64encode(name))
+    return lines
+
+
+def retry_after_s(headers: Headers) -> float | None:
+    """The seconds of `Retry-After` (RFC 9110, 10.2.3), 0 at least; None if it is missing, or cannot be read.
+
+    A date counts from the answer's own: the clocks may differ.
+    """
+    given = headers.get(b"retry-after") or b""
+    if given.isdigit():
+        return float(given)
+    until, since = _date_unix_s(given), _date_unix_s(headers.get(b"date") or b"")
+    return None if until is None else max(0.0, until - (time.time() if since is None else since))
+
+
+def _date_unix_s(given: bytes) -> float | None:
+    """An HTTP-date, in seconds since 1970."""
+    try:
+        return parsedate_to_datetime(given.decode("latin-1")).replace(tzinfo=UTC).timestamp()
+    except (ValueError, TypeError, IndexError, OverflowError):  # of any text
+        return None
+
+
 def _matching(body: bytes, raw_id: bytes) -> Message:
     message = jsonrpc.parse_served(body)
     if message is None or not message.is_response or not jsonrpc.same_id(message.id, raw_id):
         raise UpstreamBroken("the upstream's answer is no JSON-RPC response to the gateway's request")
     return message
+
+
+def misplaced_at(upstream: Upstream, target: bytes, headers: Headers, status: int, location: bytes) -> str:
+    """What an upstream's answer says of the address, in words: target and fields are those of the request there."""
+    asked = b"%b://%b%b" % (upstream.url.scheme.encode(), headers.get(b"host") or b"", target)
+    return misplaced(status, location.decode("latin-1"), asked.decode("latin-1"), upstream.url.path)

@@ -2,14 +2,16 @@
 
 In: responses of the upstream to requests with an `Origin`. Out: the fields for an answer to a request of that origin,
 with the same path; the query does not count. Always: an answer has only fields that the upstream sent to that origin on
-that path. They are dropped once a response there no longer admits the origin, or refuses (401, 403) the caller that got
-them last. No other response of 400 or above counts: any client can bring about refusals, with any `Origin`.
+that path, to the same caller; before the caller was told any, those of a preflight. They are gone once a response there
+no longer admits the origin, or refuses the caller (401, 403). No other response of 400 or above counts: any client can
+bring about refusals, with any `Origin`. A caller may come by several addresses, as nodes of a proxy have them. What one
+address (`network` in identity.py) invents displaces its own notes, while others have fewer.
 
 Source: the Fetch standard, "CORS protocol". Fields that only a preflight asks for are not on an answer. A preflight
 carries no credentials, so anybody gets it answered. It is noted apart, and displaces no field of an answer.
 """
 
-from typing import Final, TypeAlias, TypeVar
+from typing import Final, TypeAlias
 
 from gateway.transport.headers import Headers
 
@@ -17,60 +19,84 @@ _ALLOW_ORIGIN: Final = b"access-control-allow-origin"
 _ON_ANSWERS: Final = frozenset(
     {_ALLOW_ORIGIN, b"access-control-allow-credentials", b"access-control-expose-headers", b"vary"}
 )
-_ENTRIES_MAX: Final = 1000  # of each kind; the one noted longest ago goes first
+_ENTRIES_MAX: Final = 1000  # of each kind
 _ORIGIN_BYTES_MAX: Final = 300  # of a name of 253 characters, its scheme and its port
 _PATH_BYTES_MAX: Final = 2000
 _FIELDS_BYTES_MAX: Final = 8000  # of what is noted of one response
 _NONE: Final = Headers()
-_NOBODY: Final = (b"", _NONE)
 
-_AtOrigin: TypeAlias = tuple[bytes, bytes]  # origin and path
+_PageOfCaller: TypeAlias = tuple[bytes, bytes, bytes]
+"""The identity of the caller, empty for preflights; the page's origin; the path of its requests."""
 
 
 class Cors:
-    """What one upstream told the pages of each origin, by path."""
+    """What one upstream told the pages of each caller, by origin and path."""
 
     def __init__(self) -> None:
-        self._told: dict[_AtOrigin, tuple[bytes, Headers]] = {}  # the last answer: who got it, and its fields
-        self._preflights: dict[_AtOrigin, Headers] = {}
+        self._told = _Shares()
+        self._preflights = _Shares()
 
-    def note(self, origin: bytes, target: bytes, who: bytes | None, status: int, headers: Headers) -> None:
-        """Note a response to a request of `origin` for `target`, of the identity `who`; None stands for a preflight."""
-        page = origin, target.partition(b"?")[0]
-        admits = _ALLOW_ORIGIN in headers
-        if status >= 400:
-            if status in (401, 403) and not admits and self._told.get(page, _NOBODY)[0] == who:
-                self._forget(page)
-        elif not admits:
-            if 200 <= status < 300 and who is None:
-                self._preflights.pop(page, None)
-            elif 200 <= status < 300:
-                self._forget(page)
-        elif len(origin) <= _ORIGIN_BYTES_MAX and len(page[1]) <= _PATH_BYTES_MAX:
+    def note(
+        self, client: bytes, origin: bytes, target: bytes, who: bytes | None, status: int, headers: Headers
+    ) -> None:
+        """Note a response to a request of `origin` for `target`, of the identity `who`; None stands for a preflight.
+
+        `client` is the address that it came from.
+        """
+        notes = self._preflights if who is None else self._told
+        page = who or b"", origin, target.partition(b"?")[0]
+        is_success, admits = 200 <= status < 300, _ALLOW_ORIGIN in headers
+        if len(origin) > _ORIGIN_BYTES_MAX or len(page[2]) > _PATH_BYTES_MAX:
+            return
+        if status < 400 and admits:
             fields = Headers(field for field in headers if field[0].lower() in _ON_ANSWERS)
-            if fields.size_bytes() > _FIELDS_BYTES_MAX:
-                fields = _NONE
-            if who is None:
-                _put(self._preflights, page, fields)
-            else:
-                _put(self._told, page, (who, fields))
+            notes.put(client, page, fields if fields.size_bytes() <= _FIELDS_BYTES_MAX else _NONE)
+        elif is_success and who is None:
+            notes.drop(page)
+        elif not admits and who is not None:
+            is_refused = status in (401, 403) and notes.get(page) is not None
+            if is_refused or (is_success and self.fields(origin, target, who)):
+                notes.put(client, page, _NONE)  # a preflight says no more what this caller may read
 
-    def fields(self, origin: bytes, target: bytes) -> Headers:
-        """The fields for an answer to a request of `origin` for `target`."""
-        page = origin, target.partition(b"?")[0]
+    def fields(self, origin: bytes, target: bytes, who: bytes) -> Headers:
+        """The fields for an answer to a request of `origin` for `target`, of the identity `who`."""
+        path = target.partition(b"?")[0]
+        told = self._told.get((who, origin, path))
         # An answer goes before a preflight: only an answer tells which fields a page may read.
-        return self._told[page][1] if page in self._told else self._preflights.get(page, _NONE)
-
-    def _forget(self, page: _AtOrigin) -> None:
-        self._told.pop(page, None)
-        self._preflights.pop(page, None)
+        return told if told is not None else self._preflights.get((b"", origin, path)) or _NONE
 
 
-_Noted = TypeVar("_Noted")
+class _Shares:
+    """Notes of one kind, each in the share of the address that made it first. If there are too many, the oldest goes of
+    the address that has the most.
+    """
 
+    def __init__(self) -> None:
+        self.of: dict[_PageOfCaller, tuple[bytes, Headers]] = {}
+        self._pages: dict[bytes, dict[_PageOfCaller, None]] = {}  # by address; the one noted longest ago first
 
-def _put(notes: dict[_AtOrigin, _Noted], page: _AtOrigin, noted: _Noted) -> None:
-    notes.pop(page, None)
-    notes[page] = noted
-    if len(notes) > _ENTRIES_MAX:
-        del notes[next(iter(notes))]
+    def get(self, page: _PageOfCaller) -> Headers | None:
+        """What is noted of a page; None if nothing is."""
+        found = self.of.get(page)
+        return None if found is None else found[1]
+
+    def put(self, client: bytes, page: _PageOfCaller, fields: Headers) -> None:
+        """Note something of a page."""
+        if page in self.of:
+            client = self.drop(page)
+        pages = self._pages.pop(client, {})
+        pages[page] = None
+        self._pages[client] = pages
+        self.of[page] = client, fields
+        if len(self.of) > _ENTRIES_MAX:
+            most = max(self._pages.values(), key=len)
+            self.drop(next(iter(most)))
+
+    def drop(self, page: _PageOfCaller) -> bytes:
+        """Forget a page. Returns the address in whose share it was; empty if it was in none."""
+        client, _ = self.of.pop(page, (b"", _NONE))
+        if pages := self._pages.get(client):
+            pages.pop(page, None)
+            if not pages:
+                del self._pages[client]
+        return client

@@ -1,7 +1,7 @@
 """The door of a listener, against DNS rebinding: on loopback, `Host` and `Origin` must be loopback too, or listed.
 
 In: the header fields of a request, which may have no `Origin`. Out: nothing, or Forbidden. Always: the listeners of
-clients and of operators have the same door. On any other address the door is open (DESIGN 7.10).
+clients and of operators have the same door. On any other address it refuses a long `Host` alone (DESIGN 7.10).
 """
 
 import ipaddress
@@ -28,13 +28,15 @@ class Door:
 
     def check(self, headers: Headers) -> None:
         """Let a request with these fields in. Raises Forbidden if the door is closed to it."""
+        for host in headers.all(b"host"):
+            given = host.decode("latin-1")
+            if len(host) > _HOST_BYTES_MAX:
+                raise Forbidden(f"Host {given!r} is longer than {_HOST_BYTES_MAX} bytes")
+            name = _short_host_name(host)
+            if self._guarded and not (_is_loopback(name) or name in self._hosts):
+                raise Forbidden(f"Host {given!r} is neither a loopback name nor in allowed_hosts")
         if not self._guarded:
             return
-        for host in headers.all(b"host"):
-            name = _short_host_name(host) if len(host) <= _HOST_BYTES_MAX else ""
-            if not (_is_loopback(name) or name in self._hosts):
-                given = host.decode("latin-1")
-                raise Forbidden(f"Host {given!r} is neither a loopback name nor in allowed_hosts")
         for origin in headers.all(b"origin") if b"origin" in headers.by_name else ():
             text = origin.strip(b" \t").decode("latin-1").lower()
             if not (_is_loopback(host_name(text.partition("://")[2])) or text in self._origins):

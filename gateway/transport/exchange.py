@@ -11,14 +11,16 @@ response without an `end` cuts the client's connection (DESIGN 3.5).
 """
 
 from collections.abc import Container, Iterable
+from email.utils import formatdate
+from functools import lru_cache
+from time import time
 from typing import Any, Final
 
 from gateway.mcp import jsonrpc
 from gateway.transport import http1
 from gateway.transport.body import NO_TRAILERS, Body, BodyState, chunk, last_chunk
 from gateway.transport.buffers import SMALL_BYTES_MAX, Account
-from gateway.transport.comments import COMMENT, Comments, may_stand_in
-from gateway.transport.headers import Headers
+from gateway.transport.headers import DIGESTS, Headers
 from gateway.transport.response import Framing
 from gateway.transport.wire import ClientWire
 
@@ -34,8 +36,8 @@ class Exchange:
     """One request of a client, and its response."""
 
     __slots__ = (
-        "_comments", "_framing", "_unwritten", "account", "authenticates", "body", "comments_s", "connection",
-        "continued", "error_code", "finished", "head", "keep_alive", "kept_bytes", "method", "minor",
+        "_framing", "_unwritten", "account", "authenticates", "body", "connection", "continued", "edits_down",
+        "edits_up", "error_code", "finished", "head", "keep_alive", "kept_bytes", "location", "method", "minor",
         "refused_trailers", "started", "status", "streams", "taken", "target", "task_id", "traceparent", "up_bytes",
         "waits_for_news", "way",
     )  # fmt: skip
@@ -60,17 +62,17 @@ class Exchange:
             self.account.set(self.kept_bytes)
         self.waits_for_news = False  # the response may take any time: a GET stream, `tasks/result`
         self.authenticates = False  # request or response is a part of the authentication of a connection
+        self.edits_up = self.edits_down = False  # other bytes go on than came, or may: of the request, of the response
         self.keep_alive = head.keep_alive
         self.continued = False  # the client was told to go on and send its body
         self.status = 0  # of the final response, once there is one
         self.error_code: int | None = None  # of the JSON-RPC error in the response
+        self.location = b""  # where the upstream redirects to, in its own words
         self.task_id: str | None = None  # of the task that the response created
         self.traceparent = ""  # of the message, if the message is not kept
         self.started = False  # something of the final response was written
         self.finished = False  # all of the final response was written
         self.streams = False  # the response is an event stream without an end to wait for
-        self.comments_s = 0.0  # an event stream that is quiet for so long gets a comment; 0: none does
-        self._comments: Comments | None = None
         self._framing: Framing = "none"
         self._unwritten = b""
 
@@ -84,7 +86,7 @@ class Exchange:
     @property
     def is_usual(self) -> bool:
         """Whether the client gets a response as most do."""
-        is_plain = bool(self.minor) and self.method != b"HEAD" and not self.comments_s
+        is_plain = bool(self.minor) and self.method != b"HEAD" and not self.edits_down
         return is_plain and self.keep_alive and not self.connection.is_ending
 
     def begin_as(self, status: int, framing: Framing, written: bytes) -> None:
@@ -97,10 +99,8 @@ class Exchange:
         As long as nothing was written, another head may take its place.
         """
         self.status = status
-        if self.comments_s:
-            self._end_comments()
-            if may_stand_in(status, headers, framing):
-                self._comments = Comments(self.comments_s, self.connection.loop, self._comment)
+        if self.edits_down:
+            headers = headers.without_digests()
         if not self.minor:  # HTTP/1.0 knows no Transfer-Encoding (RFC 9112, 6.1)
             framing = "close" if framing == "chunked" else framing
             headers = headers.without(b"transfer-encoding")
@@ -115,8 +115,6 @@ class Exchange:
 
     def send(self, piece: bytes) -> None:
         """Add a piece to the body."""
-        if self._comments is not None:
-            piece = self._comments.passed(piece)
         if self._framing == "chunked":
             self._unwritten += chunk(piece)
         elif self._framing != "none":
@@ -133,29 +131,22 @@ class Exchange:
         self.connection.write(self._unwritten)
         self._unwritten = b""
 
-    def _comment(self) -> bool:
-        """Send a comment, unless the client has yet to take what was sent. Returns whether it went out."""
-        if not self.started or self._unwritten or self.connection.has_unsent:
-            return False
-        self.connection.write(chunk(COMMENT) if self._framing == "chunked" else COMMENT)
-        return True
-
-    def _end_comments(self) -> None:
-        if self._comments is not None:
-            self._comments.end()
-            self._comments = None
-
     def end(self, trailers: Headers = NO_TRAILERS) -> None:
         """Write the rest of the response, which is then whole."""
-        self._end_comments()
         if self._framing == "chunked":
-            self._unwritten += last_chunk(trailers)
+            self._unwritten += last_chunk(trailers, DIGESTS if self.edits_down else ())
         self.flush()
         self.finished = True
 
+    def begin_own(
+        self, status: int, reason: bytes, headers: Iterable[tuple[bytes, bytes]], framing: Framing = "chunked"
+    ) -> None:
+        """As `begin`, for a response of the gateway's own: it says when it was made (RFC 9110, 6.6.1)."""
+        self.begin(status, reason, Headers([*headers, (b"Date", _date(int(time())))]), framing)
+
     def respond(self, status: int, reason: bytes, headers: Iterable[tuple[bytes, bytes]], body: bytes) -> None:
         """Send a whole response of the gateway's own."""
-        self.begin(status, reason, Headers(headers).with_value(b"content-length", b"%d" % len(body)), "length")
+        self.begin_own(status, reason, [*headers, (b"Content-Length", b"%d" % len(body))], "length")
         self.send(body)
         self.end()
 
@@ -201,7 +192,7 @@ class Exchange:
     def replace_body(self, body: bytes) -> None:
         """Another body goes up than came, unless it is the same object; it states its own length."""
         if body is not self.taken:
-            self.taken = body
+            self.taken, self.edits_up = body, True
             self.up_bytes = len(body) if self.up_bytes >= 0 else self.up_bytes
 
     def take(self) -> bytes:
@@ -224,7 +215,6 @@ class Exchange:
 
     def close(self) -> None:
         """Nobody handles the exchange any more: it holds nothing."""
-        self._end_comments()
         self.body.drop()
         if self.account is not None:
             self.account.close()
@@ -240,6 +230,11 @@ class Exchange:
     def expects_continue(self) -> bool:
         """Whether the request says `Expect: 100-continue`. From HTTP/1.0 that does not count (RFC 9110, 10.1.1)."""
         return b"expect" in self.headers.by_name and b"100-continue" in self.headers.tokens(b"expect")
+
+
+@lru_cache(maxsize=1)
+def _date(unix_s: int) -> bytes:
+    return formatdate(unix_s, usegmt=True).encode()
 
 
 async def _read_as_it_comes(exchange: Exchange, bytes_max: int) -> bytes:

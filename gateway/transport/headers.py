@@ -23,6 +23,8 @@ _NEVER_TRAILERS: Final = frozenset(
     b"age date expires vary retry-after warning allow accept-ranges".split()
 )
 _NEVER_TRAILERS_BEGIN: Final = (b"mcp-", b"x-forwarded-", b"sec-", b"access-control-")
+# What a body's bytes are told by: of an edited body it would be wrong, in a head and in trailers.
+DIGESTS: Final = frozenset({b"content-digest", b"repr-digest", b"digest", b"content-md5", b"etag"})
 UNCOUNTED_BYTES_MAX: Final = 16 * 1024  # of the memory of a head: counting has a cost, and most heads take a third
 # The memory of a field besides the bytes of its value, and twice those of its name: four objects, in up to four lists
 # and maps (as it came, as it goes up).
@@ -165,6 +167,14 @@ class Headers:
     def without(self, *names: bytes) -> "Headers":
         """The fields without those called one of `names`."""
         return self.of([field for field in self._fields if field[0] not in names])
+
+    def without_digests(self) -> "Headers":
+        """The fields for a body whose bytes are not those that came, without `DIGESTS` and their announcement."""
+        headers, announced = self.without(*DIGESTS), self.tokens(b"trailer")
+        if DIGESTS.isdisjoint(announced):
+            return headers
+        left = b", ".join([name for name in announced if name not in DIGESTS])
+        return headers.with_value(b"trailer", left) if left else headers.without(b"trailer")
 
     def with_field(self, name: bytes, value: bytes) -> "Headers":
         """The fields, and another one at the end."""

@@ -18,7 +18,7 @@ from typing import Any, Final, NamedTuple, TypeAlias
 
 import httptools
 
-from gateway.errors import without_frames
+from gateway.errors import shown, without_frames
 from gateway.transport.chunks import BadTrailer, Chunks, Followed, TooMuch
 from gateway.transport.headers import FIELD_BYTES_MIN, HEAD_END, OF_CONNECTION, FoundFields, Headers
 from gateway.transport.remembered import Recall
@@ -44,7 +44,7 @@ class Refusal(Exception):
     """What came is not a request that can pass: the status and the words to tell the client."""
 
     def __init__(self, status: int, reason: bytes, message: str) -> None:
-        super().__init__(message)
+        super().__init__(shown(message))
         self.status = status
         self.reason = reason
 

@@ -21,39 +21,16 @@ from gateway.transport.buffers import Buffers
 from gateway.transport.connection import ClientConnection
 from gateway.transport.exchange import Exchange
 from gateway.transport.remembered import Heads
+from gateway.transport.said import Said
 
 log = logging.getLogger("taskgate.listener")
 
 TURNED_AWAY_MAX: Final = 100  # connections that get a 503 at a time; further ones are only closed
 _OTHERS: Final = 64  # descriptors for listeners, the log, the admin listener, DNS
 _RESERVED: Final = _OTHERS + TURNED_AWAY_MAX
-_COMPLAINT_INTERVAL_S: Final = 1.0
 _TURNED_AWAY: Final = (logging.WARNING, "connections of clients are refused")
 _UNREADABLE: Final = (logging.INFO, "refused a request")
 _HANDSHAKE: Final = (logging.INFO, "a TLS handshake failed")
-
-
-class _Said:
-    """A line of the log, written once in `_COMPLAINT_INTERVAL_S` at most: the latest, and `count` of how many."""
-
-    def __init__(self, level: int, message: str) -> None:
-        self._level = level
-        self._message = message
-        self._count = 0
-        self._latest: dict[str, object] = {}
-        self._next_at = float("-inf")
-
-    def say(self, now: float, extra: dict[str, object]) -> None:
-        """It has happened once more."""
-        self._count += 1
-        self._latest = extra
-        self.sweep(now)
-
-    def sweep(self, now: float) -> None:
-        """Write what is not written yet, if it is time."""
-        if self._count and now >= self._next_at:
-            log.log(self._level, self._message, extra={**self._latest, "count": self._count})
-            self._count, self._next_at = 0, now + _COMPLAINT_INTERVAL_S
 
 
 class ListenerCounts(Protocol):
@@ -83,7 +60,8 @@ class Listener:
         self.heads = heads
         self.connections_max = limits.connections_max  # fewer if there are too few file descriptors
         self._counts = counts
-        self._said = {kind: _Said(*kind) for kind in (_TURNED_AWAY, _UNREADABLE, _HANDSHAKE)}
+        clock = asyncio.get_running_loop().time
+        self._said = {kind: Said(log, *kind, clock) for kind in (_TURNED_AWAY, _UNREADABLE, _HANDSHAKE)}
         self.connections: set[ClientConnection] = set()
         self.turned_away: set[ClientConnection] = set()  # those of `connections` beyond `connections_max`
         self.draining = False
@@ -129,12 +107,12 @@ class Listener:
         """A connection cannot be served. `why` is "connections_max", or "descriptors" if the system has none left."""
         self._counts.connection_refused(why)
         extra = {"why": why, "connections": len(self.connections), "connections_max": self.connections_max}
-        self._said[_TURNED_AWAY].say(asyncio.get_running_loop().time(), extra)
+        self._said[_TURNED_AWAY].say(extra)
 
     def unreadable(self, connection: ClientConnection, status: int) -> None:
         """What a client sent was refused with `status`. The log never has the reason: it may quote a token."""
         extra = {"status": status, "client": connection.address}
-        self._said[_UNREADABLE].say(asyncio.get_running_loop().time(), extra)
+        self._said[_UNREADABLE].say(extra)
 
     def handshake_failed(self, connection: ClientConnection, reason: str, said: str) -> None:
         """A TLS handshake has failed. `said` is OpenSSL's name of it, empty if it has none."""
@@ -142,12 +120,12 @@ class Listener:
         extra: dict[str, object] = {"client": connection.address, "reason": reason}
         if said:
             extra["openssl"] = said
-        self._said[_HANDSHAKE].say(asyncio.get_running_loop().time(), extra)
+        self._said[_HANDSHAKE].say(extra)
 
     def sweep(self, now: float) -> None:
         """Time out the connections past their deadline. Notice which clients have left while they were not read."""
         for said in self._said.values():
-            said.sweep(now)
+            said.sweep()
         self._check_again.set()  # at what a drain waits for: an answer may have become a stream
         for connection in list(self.connections):
             if now > connection.deadline:
@@ -170,6 +148,8 @@ class Listener:
             await asyncio.wait(tasks, timeout=1.0)
         for connection in list(self.connections):
             connection.close()
+        for said in self._said.values():
+            said.flush()
 
 
 def connections_kept(connections_max: int) -> int:

@@ -8,6 +8,7 @@ connections serves one exchange.
 
 import asyncio
 import logging
+import ssl
 from collections.abc import Callable
 from time import perf_counter, time
 from types import TracebackType
@@ -18,6 +19,7 @@ from gateway.errors import Overloaded, UpstreamBroken, UpstreamTimeout, Upstream
 from gateway.transport.buffers import Buffers, Room
 from gateway.transport.cors import Cors
 from gateway.transport.dial import Dialer
+from gateway.transport.drift import Drift
 from gateway.transport.exchange import Exchange
 from gateway.transport.remembered import Heads
 from gateway.transport.response import ResponseHead
@@ -158,13 +160,14 @@ class Standing:
         self.distrusted_until = 0.0
         self.slots = Room(0)  # for requests at one time: `requests_max` of them
         self.cors = Cors()
+        self.drift = Drift()
 
 
 class Pool:
     """The connections to one upstream.
 
     `on_answer` gets the seconds from each request to the beginning of its response. `standing` is that of the pool
-    before a reload.
+    before a reload; so is `tls`, where its certificate stays.
     """
 
     def __init__(
@@ -176,6 +179,7 @@ class Pool:
         on_answer: Callable[[float], None] = _ignore,
         standing: Standing | None = None,
         heads: Heads[ResponseHead] | None = None,
+        tls: ssl.SSLContext | None = None,
     ) -> None:
         self.config = config
         self.on_answer = on_answer
@@ -191,7 +195,7 @@ class Pool:
         self._idle: list[UpstreamConnection] = []
         self._is_stopped = False  # for good: a connection that is given back is closed
         self.active: set[UpstreamConnection] = set()
-        self._dialer = Dialer(config, self._loop)
+        self.dialer = Dialer(config, self._loop, tls)
 
     def call(self, method: bytes, client: Exchange | None = None, is_check: bool = False) -> Call:
         """An exchange, to be entered. Entering raises Overloaded, UpstreamUnreachable or UpstreamTimeout."""
@@ -215,13 +219,13 @@ class Pool:
             finally:
                 connection.close()
         try:
-            connection = await self._dialer.connect(lambda: UpstreamConnection(self, self._loop, self._limits))
+            connection = await self.dialer.connect(lambda: UpstreamConnection(self, self._loop, self._limits))
         except TimeoutError:
-            why = f"no connection to the upstream at {self._dialer.where} within {self.config.connect_timeout:g} s"
+            why = f"no connection to the upstream at {self.dialer.where} within {self.config.connect_timeout:g} s"
             self.state.unreachable(why)
             raise UpstreamTimeout(why) from None
         except OSError as error:
-            why = f"the upstream at {self._dialer.where} cannot be reached: {error.strerror or error}"
+            why = f"the upstream at {self.dialer.where} cannot be reached: {error.strerror or error}"
             self.state.unreachable(why)
             raise UpstreamUnreachable(why) from None
         self.links.add(connection)
@@ -261,8 +265,8 @@ class Pool:
 
     @property
     def is_empty(self) -> bool:
-        """Whether it has no connection left."""
-        return not self.active and not self._idle
+        """Whether it has no connection left, and no request that may yet need one: some wait (DESIGN 5.8)."""
+        return not (self.clients or self.active or self._idle)
 
     def stop(self) -> None:
         """Close the idle connections as the process ends, without waiting for the server's end of TLS.

@@ -6,7 +6,7 @@ unless the upstream is another, or has another caller's key. An upstream has one
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from contextlib import suppress
 from itertools import chain, repeat
 from random import uniform
@@ -17,6 +17,7 @@ from gateway.config import Config, HealthCheck
 from gateway.errors import GatewayError, UpstreamTimeout
 from gateway.transport.buffers import Buffers
 from gateway.transport.cors import Cors
+from gateway.transport.drift import Drift
 from gateway.transport.pool import Pool
 from gateway.transport.remembered import Heads
 from gateway.transport.response import ResponseHead
@@ -43,22 +44,26 @@ class Pools:
         self._shared = buffers, links
         self._on_answer = on_answer
 
-    def serve(self, before: Config, config: Config) -> None:
-        """Take over a configuration, in place of the one before."""
+    def serve(self, before: Config, config: Config, certified: Container[str] = ()) -> None:
+        """Take over a configuration, in place of the one before; those `certified` keep what they show in TLS."""
         for pool in self.of.values():
             pool.close()
         changed = config.changed_from(before, "url", "socket")
         kept = {name: pool.standing for name, pool in self.of.items() if name not in changed}
         for name in kept.keys() & config.changed_from(before, "identity_headers"):
-            kept[name].cors = Cors()  # it says who got what
+            kept[name].cors, kept[name].drift = Cors(), Drift()  # they say who asked
         for name in kept.keys() & config.changed_from(before, "tls", "health_check"):
             kept[name].state = UpstreamHealth(name, time)
         self._retired += self.of.values()
         self.heads.end()
         self.heads = Heads()
+        tls = {name: pool.dialer.tls for name, pool in self.of.items() if name in certified}
         self.of = {
-            u.name: Pool(u, config.limits, *self._shared, self._on_answer(u.name), kept.get(u.name), self.heads)
+            name: Pool(
+                u, config.limits, *self._shared, self._on_answer(name), kept.get(name), self.heads, tls.get(name)
+            )
             for u in config.upstreams
+            for name in (u.name,)
         }
 
     def probe(self) -> None:

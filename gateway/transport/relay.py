@@ -161,6 +161,7 @@ async def _respond(exchange: Exchange, response: Response, watch: Watch, limits:
         if stream:
             tap = EventTap(inspector, decode, limits.inspected_event_bytes_max, account)
             if inspector.edits:
+                exchange.edits_down = True
                 await _pump(exchange, _reframed(response, decode), tap.edit, tap.rest)
             else:
                 await _pump(exchange, response, tap.inspect, tap.end)
@@ -257,7 +258,7 @@ async def _send_edited(
     else:
         edited = inspector.message(plain)
     if edited is not plain:
-        held = edited
+        held, exchange.edits_down = edited, True
         response.headers = _decoded(response.headers, decode)
         if response.framing == "length":
             response.headers = response.headers.with_value(b"content-length", b"%d" % len(held))

@@ -8,8 +8,9 @@ import re
 import socket
 from collections.abc import Sequence
 from typing import Final
+from urllib.parse import urlsplit
 
-from gateway.config import ANY_ADDRESS, Address, Config, Upstream, bracketed
+from gateway.config import ANY_ADDRESS, Address, Config, StartError, Upstream, bracketed
 from gateway.errors import Ambiguous
 from gateway.transport.addresses import Addresses
 from gateway.transport.door import host_name
@@ -44,21 +45,34 @@ def address(upstream: Upstream, listen: Address, is_tls: bool) -> str:
     return f"{'https' if is_tls else 'http'}://{host}{port}{match.prefix or ''}{url.path}"
 
 
-class Route:
-    """The way to one upstream."""
+def check(config: Config) -> None:
+    """Raise StartError if an address that is printed for clients leads to another upstream than it is printed for."""
+    matchers, printed, faults = [Matcher(u) for u in by_precedence(config.upstreams)], dict[str, Upstream](), []
+    for at, upstream in enumerate(config.upstreams):
+        shown = address(upstream, config.listen, config.tls is not None)
+        has_host = not shown.startswith("http://unix:/")
+        # What is in front may map a public address, to the host and the prefix that are matched.
+        host = upstream.match.host or (urlsplit(shown).netloc if has_host else "localhost")
+        target = f"{upstream.match.prefix or ''}{upstream.url.path}".encode()
+        found = next((m.upstream for m in matchers if m.target(host, target) is not None), upstream)
+        at_host = shown if has_host else f"{host} {shown}"
+        other = found if found is not upstream else printed.setdefault(at_host, upstream)
+        if other is not upstream:
+            faults.append(
+                f"upstreams[{at}]: {shown}, the address of {upstream.name}, leads to {other.name} "
+                f"(upstreams[{config.upstreams.index(other)}]): give one of them another match, or another public_url"
+            )
+    if faults:
+        raise StartError("\n".join(faults))
 
-    def __init__(self, upstream: Upstream, pool: Pool, config: Config) -> None:
+
+class Matcher:
+    """Which requests are for one upstream."""
+
+    def __init__(self, upstream: Upstream) -> None:
         self.upstream = upstream
-        self.limits = config.limits
-        self.is_tls = config.tls is not None  # the listener speaks TLS
-        self.pool = pool
         self._host = upstream.match.host
         self.prefix = (upstream.match.prefix or "").rstrip("/").encode()
-        sent = {"upstream": upstream.url.authority, "preserve": None}.get(upstream.host, upstream.host)
-        self._sent_host = sent.encode() if sent is not None else None
-        public, url = upstream.public_url, upstream.url
-        self.addresses = Addresses(url.scheme, url.authority, sent, public, self.prefix.decode())
-        self._tells_who = _TELLS_WHO | {name.lower().encode() for name in upstream.identity_headers or ()}
 
     def is_at(self, host: str) -> bool:
         """Whether a request with this `Host` may be for it, whatever its path."""
@@ -77,6 +91,21 @@ class Route:
         if not target.startswith(self.prefix, at) or (rest and rest[:1] not in b"/?"):
             return None
         return target[:at] + (rest if at or rest.startswith(b"/") else b"/" + rest)
+
+
+class Route(Matcher):
+    """The way to one upstream."""
+
+    def __init__(self, upstream: Upstream, pool: Pool, config: Config) -> None:
+        super().__init__(upstream)
+        self.limits = config.limits
+        self.is_tls = config.tls is not None  # the listener speaks TLS
+        self.pool = pool
+        sent = {"upstream": upstream.url.authority, "preserve": None}.get(upstream.host, upstream.host)
+        self._sent_host = sent.encode() if sent is not None else None
+        public, url = upstream.public_url, upstream.url
+        self.addresses = Addresses(url.scheme, url.authority, sent, public, self.prefix.decode())
+        self._tells_who = _TELLS_WHO | {name.lower().encode() for name in upstream.identity_headers or ()}
 
     def headers(self, exchange: Exchange, host: str) -> Headers:
         """The header fields as they go to the upstream.

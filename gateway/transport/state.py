@@ -46,7 +46,7 @@ class UpstreamHealth:
     def __init__(self, upstream: str, clock: Callable[[], float]) -> None:
         self.now = UpstreamState.NOT_ASKED
         self.since = clock()  # of not asked yet, up, or down
-        self.why = ""  # the last failure, in words
+        self.why = ""  # it is down, in words; empty while it is not
         self.went_down = asyncio.Event()  # set while it is down
         self._upstream = upstream
         self._clock = clock
@@ -91,6 +91,7 @@ class UpstreamHealth:
     def _rise(self) -> None:
         if self.now is not UP:
             self._change(UP, logging.INFO, {})
+            self.why = ""
             self.went_down.clear()
 
     def _fall(self, to: UpstreamState, why: str) -> None:

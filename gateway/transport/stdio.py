@@ -157,6 +157,7 @@ class StdioCaller:
 
     key = KEY
     asks_first = False  # no field goes with a message, so the server would refuse none
+    proof = ""
     toll: Any = None
 
     def __init__(self, channel: StdioChannel) -> None:

@@ -113,11 +113,6 @@ class Wire(asyncio.BufferedProtocol):
         """Whether so much is unsent that `drain` waits."""
         return self._drained is not None
 
-    @property
-    def has_unsent(self) -> bool:
-        """Whether the system has yet to take something that was written: the peer reads slowly, or not at all."""
-        return self.transport is not None and self.transport.get_write_buffer_size() > 0
-
     async def drain(self) -> None:
         """Wait until the peer has taken enough of what was written."""
         if self._drained is not None:

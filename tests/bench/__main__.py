@@ -1,4 +1,4 @@
-"""`python -m tests.bench [SECTION ...] [--large] [--rounds N] [--against COMMIT]`: measure, print.
+"""`python -m tests.bench [SECTION ...] [--rounds N] [--against COMMIT]`: measure, print.
 
 In: which sections to run. Out: tables on stdout, progress on stderr. Every figure stands beside that of a peer measured
 in the same run, because the machine is shared and noisy: compare within a run, never between two. The exit status is 1
@@ -20,6 +20,7 @@ import uvloop
 from tests.bench import crawl, fleet, guard, hostile, index, page, peers, proc, relay, stdio, streams
 from tests.bench.options import Options
 from tests.bench.processes import BenchFailed
+from tests.bench.python import built
 from tests.bench.report import Table, progress
 
 SECTIONS: Final[dict[str, Callable[[Options], Awaitable[list[Table]]]]] = {
@@ -41,7 +42,7 @@ ROUNDS_MAX: Final = 101
 _SECTIONS_HELP: Final = """\
 sections (all but fleet, guard and peers, if none is named):
   relay    what relayed messages cost: the traffic of real clients by kind, mixed, and one ping; Envoy, taskgate
-  index    a filtered page out of 1,000, 10,000 and 100,000 tasks: the index, and through the gateway; memory
+  index    a filtered page out of 1,000, 10,000 and 50,000 tasks: the index, and through the gateway; memory
   crawl    what a filtered query costs the upstream, beside a client that pages by hand
   streams  memory per open event stream, delay of events on 500 streams (2 minutes), and 100 MB up and down
   hostile  the worst streams beside plain bodies, and 500 connections that hold all they may (3 minutes)
@@ -54,7 +55,6 @@ sections (all but fleet, guard and peers, if none is named):
 examples:
   make bench
   make bench ARGS="relay index --rounds 9"
-  make bench ARGS="index --large"
   make bench ARGS="guard --against main"
 """
 
@@ -67,7 +67,6 @@ def _options(given: list[str]) -> Options:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("sections", nargs="*", metavar="SECTION", help=" ".join(SECTIONS))
-    parser.add_argument("--large", action="store_true", help="an index of 1,000,000 tasks too; takes minutes more")
     parser.add_argument("--rounds", type=int, default=ROUNDS, metavar="N", help=f"of what is interleaved ({ROUNDS})")
     parser.add_argument("--against", default="HEAD", metavar="COMMIT", help="what guard compares with (HEAD)")
     arguments = parser.parse_args(given)
@@ -76,13 +75,13 @@ def _options(given: list[str]) -> Options:
     if not 1 <= arguments.rounds <= ROUNDS_MAX:
         parser.error(f"--rounds: from 1 to {ROUNDS_MAX}")
     sections = tuple(dict.fromkeys(arguments.sections)) or tuple(s for s in SECTIONS if s not in NAMED_ONLY)
-    return Options(sections, arguments.rounds, arguments.large, arguments.against)
+    return Options(sections, arguments.rounds, arguments.against)
 
 
 def _machine() -> str:
     packages = [f"{name} {version(name)}" for name in ("taskgate", "aiohttp", "httptools", "uvloop", "msgspec")]
     system = f"{platform.system()} {platform.machine()}, {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}"
-    return ", ".join([system, f"python {platform.python_version()}", *packages])
+    return ", ".join([system, built()[0], *packages])
 
 
 async def _measure(options: Options) -> None:
@@ -104,6 +103,8 @@ def main() -> int:
         print("bench: memory and CPU time are read from /proc, which this system does not have", file=sys.stderr)
         return 1
     print(_machine())
+    if (warning := built()[1]) is not None:
+        print(warning)
     print("Ratios hold within this run; the machine may be busy with other things at any moment.")
     proc.pin(0, proc.cores().others)
     try:

@@ -9,5 +9,4 @@ class Options:
 
     sections: tuple[str, ...]
     rounds: int
-    large: bool
     against: str

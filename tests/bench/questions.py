@@ -14,7 +14,7 @@ from typing import Any, Final, TypeAlias
 import orjson
 
 from gateway.demo.legacy import HISTORY_DAYS
-from gateway.mcp.task import STATUSES, SortKey, parse_instant
+from gateway.mcp.task import STATUSES, Place, parse_instant
 from gateway.tasks import criteria, cursor
 from gateway.tasks.criteria import Query
 from tests.bench.processes import BenchFailed
@@ -29,7 +29,7 @@ class Question:
     """A query, the place that its page follows, and the parameters that say the same."""
 
     query: Query
-    after: SortKey | None
+    after: Place | None
     params: _Params
 
 
@@ -45,7 +45,9 @@ def _question(rng: random.Random, params: _Params, until: datetime, behind: bool
         raise BenchFailed(f"{params} name no criterion")
     if not behind:
         return Question(query, None, params)
-    after = SortKey(parse_instant(_text(_instant(rng, until))), "")
+    at = parse_instant(_text(_instant(rng, until)))
+    assert at is not None
+    after = (at, "")
     return Question(query, after, {**params, "cursor": cursor.encode(cursor.Position(query, after))})
 
 

@@ -13,8 +13,9 @@ from pathlib import Path
 from typing import Final
 
 from tests.bench import envoy
-from tests.deploy import DEPLOY, missing, tool
+from tests.deploy import DEPLOY
 from tests.launch import Process, started
+from tests.tools import missing, tool
 
 RECIPES: Final = DEPLOY / "balancing"
 REPLICAS: Final = 3

@@ -2,7 +2,8 @@
 
 In: `make image` with buildah, on a base that mmdebstrap makes of Debian's packages. CI reaches no registry of images;
 the Dockerfile's own base is made of the same packages. Out: exit status 0 if the image names itself, has no pip and no
-file that its user can write, answers right, and its health check tells a gateway that serves from one that does not.
+file that its user can write, answers right, its health check tells a gateway that serves from one that does not, and
+its own interpreter passes the tests of `.ci/pythons`, which has installed what they need.
 """
 
 import json
@@ -22,6 +23,7 @@ WORK: Final = ROOT / "build" / "image"
 BASE: Final = "localhost/base"
 STORE: Final = ("buildah", "--storage-driver=vfs", f"--root={WORK / 'storage'}", f"--runroot={WORK / 'run'}")
 ISOLATED: Final = "--isolation=chroot"
+INSTALLED: Final = Path(os.environ.get("PYTHONS_IN", "/var/tmp/taskgate-pythons")) / "trixie" / "venv"
 ADMIN_PORT: Final = "19090"
 START_S: Final = 30.0
 
@@ -34,11 +36,11 @@ def run(*command: str | Path, **kwargs: Any) -> "subprocess.CompletedProcess[str
 
 def build() -> None:
     """`make image`, on a base of Debian's packages."""
-    tree = WORK / "base.tar"
+    tree = WORK / "trixie.tar"
     if not tree.exists():
-        run("mmdebstrap", "--quiet", "--variant=minbase", "bookworm", WORK / "base.part.tar")
-        (WORK / "base.part.tar").rename(tree)
-    (WORK / "Dockerfile").write_text("FROM scratch\nADD base.tar /\n")
+        run("mmdebstrap", "--quiet", "--variant=minbase", "trixie", WORK / "part.tar")
+        (WORK / "part.tar").rename(tree)
+    (WORK / "Dockerfile").write_text(f"FROM scratch\nADD {tree.name} /\n")
     run(*STORE, "build", ISOLATED, f"--tag={BASE}", WORK)
     more = [ISOLATED, "--pull-never", "--format=docker", f"--build-arg=BASE={BASE}:latest", *_trusted()]
     more.append(f"--ignorefile={DEPLOY / 'Dockerfile.dockerignore'}")
@@ -102,11 +104,24 @@ def check_serving(inside: Sequence[str]) -> None:
         gateway.wait()
 
 
+def check_tests(container: str) -> None:
+    """The interpreter of the image runs what .ci/pythons runs on Debian 13, with the packages installed there."""
+    mounted = [f"--volume={INSTALLED}:/venv:ro", f"--volume={ROOT}:/repo:ro", "--workingdir=/repo", "--user=0"]
+    inside = [*STORE, "run", ISOLATED, *mounted, container, "--"]
+    python = ("env", "PYTHONHASHSEED=0", "HYPOTHESIS_STORAGE_DIRECTORY=/tmp/hypothesis", "/venv/bin/python", "-B")
+    more = ("-q", "-n", "6", "-p", "no:cacheprovider", "-k", "not descriptors_are_raised")  # buildah allows 1,024
+    quick = ("tests/rules", "tests/test_config.py", "tests/test_sessions.py", "tests/relay")
+    run(*inside, *python, "-m", "pytest", *more, *quick)
+    run(*inside, *python, "-m", "tests.model", "--histories", "300")
+
+
 def main() -> None:
     """Build the image, look at it, run it."""
     missing = [name for name in ("buildah", "mmdebstrap") if shutil.which(name) is None]
     if missing:
         sys.exit(f"not installed: apt-get install {' '.join(missing)}")
+    if not INSTALLED.exists():
+        sys.exit(f"{INSTALLED} is missing, with which the image's Python is tested: .ci/pythons trixie makes it")
     WORK.mkdir(parents=True, exist_ok=True)
     build()
     check_description()
@@ -115,6 +130,7 @@ def main() -> None:
     try:
         check_contents(inside)
         check_serving(inside)
+        check_tests(container)
     finally:
         run(*STORE, "rm", container, stdout=subprocess.DEVNULL)
     print(f"taskgate:{VERSION} is built and runs")

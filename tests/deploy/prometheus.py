@@ -15,8 +15,9 @@ from typing import Any, Final
 
 import aiohttp
 
-from tests.deploy import DEPLOY, tool
+from tests.deploy import DEPLOY
 from tests.launch import held_port, port_of
+from tests.tools import tool
 
 RANGE: Final = "3s"
 _START_S: Final = 20.0

@@ -13,8 +13,9 @@ from typing import Any, Final
 
 import yaml
 
-from tests.deploy import DEPLOY, ROOT, tool
+from tests.deploy import DEPLOY, ROOT
 from tests.test_docs import anchors
+from tests.tools import tool
 
 DASHBOARD: Final[dict[str, Any]] = json.loads((DEPLOY / "dashboard.json").read_text())
 PANELS: Final[list[dict[str, Any]]] = DASHBOARD["panels"]

@@ -43,7 +43,7 @@ from tests.deploy.legacy_fleet import Caller, FleetServer
 from tests.deploy.replicas import Replica
 from tests.launch import POLL_S, Gateway, Gateways, Process, eventually, held_port, logged, port_of, ports
 from tests.model.history import METHODS, STATUSES, Setting
-from tests.model.oracle import Asked, Chain, Criteria, Oracle, Outcome, Seen
+from tests.model.oracle import Asked, Criteria, Oracle, Outcome, Seen
 from tests.model.truth import BEFORE_ALL, Moment, Truth, Violation, instant
 from tests.model.upstream import Upstream
 from tests.model.virtual import TICK_S
@@ -388,13 +388,13 @@ class Lane:
 
     async def query(self, caller: Caller, criteria: Criteria, given: Json) -> None:
         """Ask for all pages, and judge them."""
-        oracle, chained, after = self._crowd.oracles[caller.lists], Chain(), None
+        oracle, earlier, after = self._crowd.oracles[caller.lists], set[Truth](), None
         while True:
             deadline = asyncio.get_running_loop().time() + 20
             while (said := await self._ask(caller, call("tasks/list", **given))) is None:
                 assert asyncio.get_running_loop().time() < deadline, "not answered in 20 s"
                 await asyncio.sleep(POLL_S)
-            asked = Asked(caller, criteria, chained, after)
+            asked = Asked(caller, criteria, earlier, after)
             oracle.came(asked, caller.came)
             raw = bytes(said.result) if said.error is None else None
             seen = oracle.judge(asked, Outcome(200, self._moments.now(), raw, said.error), caller)

@@ -15,8 +15,9 @@ import pytest
 import yaml
 
 from gateway import config
-from tests.deploy import DEPLOY, ROOT, VERSION, tool
+from tests.deploy import DEPLOY, ROOT, VERSION
 from tests.launch import Gateways, listening, logged, port_of
+from tests.tools import tool
 
 KUBERNETES: Final = ("1.29", "1.33", "1.37")
 EXAMPLES: Final = ("ingress.yaml", "secret.yaml")
@@ -165,6 +166,7 @@ def commands(key: str, names: dict[str, str]) -> list[str]:
 
 async def test_a_reload_of_the_unit_takes_over_what_can_be_and_fails_on_the_rest(tmp_path: Path) -> None:
     """The unit's own commands, without systemd, which the machine does not run."""
+    tool("kill", "procps")
     with listening() as upstream, Gateways(tmp_path).process(port_of(upstream)) as gateway:
         assert gateway.file is not None
         names = {

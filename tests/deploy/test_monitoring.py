@@ -1,6 +1,6 @@
 """The dashboard and the alerts of deploy/: a gateway that has traffic and faults, and the Prometheus that reads it.
 
-In: four legacy servers behind one gateway with a store, and a second gateway. Out: a value for every expression of the
+In: legacy servers behind one gateway with a store, and a second gateway. Out: a value for every expression of the
 dashboard, every alert firing while the faults last, and none once they are over.
 """
 
@@ -28,7 +28,6 @@ RULES: Final[dict[str, Any]] = yaml.safe_load((DEPLOY / "prometheus-rules.yaml")
 ALERTS: Final = {rule["alert"] for group in RULES["groups"] for rule in group["rules"]}
 
 PATIENCE_S: Final = 60.0  # on a busy machine; a quiet one needs 10 s for each half
-TASKS_MAX: Final = 300  # of one index; the gateway scans a larger session
 CONNECTIONS_MAX: Final = 60
 IDLE: Final = 50  # connections while there are faults: more than TaskgateNearLimit allows
 MAX_AGE_S: Final = 0.2
@@ -52,11 +51,15 @@ def expressions() -> list[str]:
 
 
 class Upstream:
-    """A legacy server that can go away and come back. It takes `delay_s` for each answer, or until it is `hurried`."""
+    """A legacy server that can go away and come back, and be sick: then it answers only 500.
+
+    It takes `delay_s` for each answer, or until it is `hurried`.
+    """
 
     def __init__(self, tasks: int = 60, delay_s: float = 0.0) -> None:
         self.legacy = LegacyServer(tasks)
         self.delay_s = delay_s
+        self.is_sick = False
         self.hurried = asyncio.Event()
         self._socket = held_port()
         self.port = port_of(self._socket)
@@ -82,6 +85,8 @@ class Upstream:
         with suppress(TimeoutError):
             async with asyncio.timeout(self.delay_s):
                 await self.hurried.wait()
+        if self.is_sick:
+            return web.Response(status=500)
         return await self.legacy.handle(request)
 
 
@@ -108,7 +113,7 @@ class Session:
 class Stage:
     """Two gateways, and what clients do with the first. `faulty` adds what they should not."""
 
-    pair: tuple[Path, Path]  # a certificate that ends soon, and its key
+    pairs: list[tuple[Path, Path]]  # a certificate that ends soon and one that has ended, each with its key
     lone: Session  # asks once while its server is away, and never again
 
     def __init__(self, http: aiohttp.ClientSession, gateway: Gateway, spare: Gateway, store: Store) -> None:
@@ -127,7 +132,7 @@ class Stage:
         await session.ask("initialize")
         return session
 
-    async def traffic(self, research: Session, large: Session, shaky: Session, crowded: Session) -> None:
+    async def traffic(self, research: Session, shaky: Session, sick: Session, crowded: Session) -> None:
         """What clients do all the time, until it is cancelled."""
         while True:
             await asyncio.gather(*(research.ask("tasks/list", **UNFINISHED) for _ in range(3)))
@@ -136,9 +141,9 @@ class Stage:
             await research.ask("tasks/list", status=["no such status"])
             await shaky.ask("tasks/list", **UNFINISHED)
             await shaky.ask("ping")
+            await asyncio.gather(*(sick.ask("ping") for _ in range(3)))
             await asyncio.gather(*(crowded.ask("ping") for _ in range(4 if self.faulty else 1)))
             if self.faulty:
-                await large.ask("tasks/list", **UNFINISHED)
                 await _close(await self._connections(CONNECTIONS_MAX - IDLE))
 
     async def slow_queries(self, slow: Session) -> None:
@@ -149,7 +154,7 @@ class Stage:
 
     async def break_down(self, upstreams: dict[str, Upstream]) -> None:
         """Begin all faults."""
-        self.faulty, upstreams["slow"].delay_s = True, SLOW_S
+        self.faulty, upstreams["slow"].delay_s, upstreams["sick"].is_sick = True, SLOW_S, True
         for name in ("shaky", "lone"):
             await upstreams[name].down()
         await self.lone.ask("ping")
@@ -162,10 +167,11 @@ class Stage:
         """End all faults."""
         self.spare.signal(signal.SIGCONT)
         self.store.start()
-        signed(*self.pair, days=90)
+        for pair in self.pairs:
+            signed(*pair, days=90)
         self._reload(self._configuration)
         await _close(self._idle)
-        self.faulty, upstreams["slow"].delay_s = False, 0.0
+        self.faulty, upstreams["slow"].delay_s, upstreams["sick"].is_sick = False, 0.0, False
         upstreams["slow"].hurried.set()
         for name in ("shaky", "lone"):
             await upstreams[name].up()
@@ -193,6 +199,7 @@ async def upstreams() -> AsyncIterator[dict[str, Upstream]]:
     found = {
         "research": Upstream(),
         "shaky": Upstream(),
+        "sick": Upstream(),
         "slow": Upstream(one_page),
         "crowded": Upstream(delay_s=CROWDED_S),
         "lone": Upstream(one_page),
@@ -204,18 +211,25 @@ async def upstreams() -> AsyncIterator[dict[str, Upstream]]:
         await upstream.close()
 
 
-def settings(upstreams: dict[str, Upstream], store: Store, pair: tuple[Path, Path]) -> dict[str, Any]:
+def settings(upstreams: dict[str, Upstream], store: Store, pairs: list[tuple[Path, Path]]) -> dict[str, Any]:
     """A gateway in front of them all, with small limits."""
     changed = {"crowded": {"requests_max": 2, "connect_timeout": "50ms"}}
-    shown = {"certificate": str(pair[0]), "key": str(pair[1])}
-    never_asked = {"name": "tls", "url": "https://127.0.0.1:1/mcp", "match": {"prefix": "/tls"}, "tls": shown}
+    never_asked = [
+        {
+            "name": cert.stem,
+            "url": "https://127.0.0.1:1/mcp",
+            "match": {"prefix": f"/{cert.stem}"},
+            "tls": {"certificate": str(cert), "key": str(key)},
+        }
+        for cert, key in pairs
+    ]
     return {
         "log": {"level": "info"},
-        "index": {"tasks_max": TASKS_MAX, "max_age": f"{MAX_AGE_S}s"},
+        "index": {"max_age": f"{MAX_AGE_S}s"},
         "limits": {"connections_max": CONNECTIONS_MAX},
         "store": {"url": store.url},
         "upstreams": [
-            never_asked,
+            *never_asked,
             *(
                 {
                     "name": name,
@@ -236,15 +250,15 @@ async def stage(directory: Path, upstreams: dict[str, Upstream]) -> AsyncIterato
     research = upstreams["research"]
     async with AsyncExitStack() as stack:
         store = await stack.enter_async_context(redis(directory))
-        pair = directory / "cert.pem", directory / "key.pem"
-        signed(*pair)
-        gateway = stack.enter_context(gateways.process(research.port, **settings(upstreams, store, pair)))
+        pairs = [(directory / f"{name}.pem", directory / f"{name}.key") for name in ("ends", "ended")]
+        for pair, days in zip(pairs, (1, -1 / 24), strict=True):
+            signed(*pair, days=days)
+        gateway = stack.enter_context(gateways.process(research.port, **settings(upstreams, store, pairs)))
         spare = stack.enter_context(gateways.process(research.port))
         made = Stage(await stack.enter_async_context(aiohttp.ClientSession()), gateway, spare, store)
-        made.pair = pair
+        made.pairs = pairs
         made.lone = await made.session("lone")
-        sessions = [await made.session(name) for name in ("research", "research", "shaky", "crowded")]
-        research.legacy.load(TASKS_MAX, sessions[1].id)
+        sessions = [await made.session(name) for name in ("research", "shaky", "sick", "crowded")]
         traffic = asyncio.create_task(made.traffic(*sessions))
         queries = asyncio.create_task(made.slow_queries(await made.session("slow")))
         yield made
@@ -279,7 +293,10 @@ async def test_every_panel_has_a_value_and_every_alert_fires_and_resolves(
             empty.difference_update([expression for expression in empty if await seen.values(expression)])
             silent.difference_update([name for name, states in (await seen.alerts()).items() if "firing" in states])
             lone = await seen.values('ALERTS{alertname="TaskgateUpstreamDown", alertstate="firing", upstream="lone"}')
-            return not empty | silent and bool(lone)
+            sick = await seen.values(
+                'ALERTS{alertname="TaskgateUpstreamFailing", alertstate="firing", upstream="sick"}'
+            )
+            return not empty | silent and bool(lone and sick)
 
         async def none_active() -> bool:
             return not await seen.alerts()

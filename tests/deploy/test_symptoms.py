@@ -97,6 +97,11 @@ ASKED: Final[dict[str, tuple[Script | None, str, Any, int]]] = {
         *("up", call("ping"), 401),
     ),
     "404": (None, "elsewhere", call("ping"), 404),
+    "a redirect": (
+        always(response(b"", b"Location: /mcp/", status=b"307 Temporary Redirect")),
+        *("up", filtered(), 307),
+    ),
+    "404 to everything": (always(response(b"", status=b"404 Not Found")), "up", call("initialize"), 404),
     "an empty list": (Server({None: page([task("t-1", "completed")])}), "up", filtered(), 200),
     "a list that fails": (always(response(b"", status=b"429 Too Many Requests")), "up", filtered(), 429),
     "a list that is not filtered": (
@@ -141,6 +146,13 @@ async def _(rig: Rig) -> None:
     rig.serve(Server({**pages, str(len(tasks)): page([])}))
     for _ in range(3):  # the second one learns that the server does not know tasks/get
         await asked(rig, "up", filtered(), 200)
+
+
+@scenario("each request is another caller")
+async def _(rig: Rig) -> None:
+    rig.serve(Server({None: page([])}))
+    for number in range(10):
+        await rig.ask(post(filtered(), rig.session, b"X-Changing: %d" % number, target=b"/up/mcp"))
 
 
 @scenario("too many open files")

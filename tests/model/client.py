@@ -14,9 +14,17 @@ from typing import Any, Final, TypeAlias
 import msgspec
 
 from tests.model import history as h
-from tests.model.oracle import Asked, Chain, Criteria, Oracle, Outcome, Place
+from tests.model.oracle import Asked, Criteria, Oracle, Outcome, Place
 from tests.model.truth import ABSENT, GONE, Brief, Moment, Moments, ServerSession, Truth, Violation, instant
-from tests.model.upstream import INVALID_PARAMS, READ_BYTES_MAX, STATUS_NOTIFICATION, Upstream, authorization, drops
+from tests.model.upstream import (
+    INVALID_PARAMS,
+    READ_BYTES_MAX,
+    STATUS_NOTIFICATION,
+    Upstream,
+    authorization,
+    digest,
+    drops,
+)
 from tests.model.virtual import TICK_S, WIRE_S, VirtualLoop
 from tests.parsed import Parsed
 
@@ -161,6 +169,7 @@ class Client:
         self._note = note
         self._spawn = spawn
         self._ids = count(1)
+        self._written = count(number)
         self._stream: Exchange | None = None
         self._initializing = asyncio.Lock()
 
@@ -267,11 +276,11 @@ class Client:
         """Read a filtered list, page by page."""
         session = self.session
         criteria, params = self._criteria(session, event)
-        chain = Chain()
+        earlier: set[Truth] = set()
         after: Place | None = None
         cursor: str | None = None
         for _ in range(event.pages):
-            asked = Asked(session, criteria, chain, after)
+            asked = Asked(session, criteria, earlier, after)
             sent = params if cursor is None else {"cursor": cursor, **(params if event.nested else {})}
             outcome = await self._ask(asked, sent, event)
             self._note("client {}: asked for {}: {}", self._number, sent, outcome)
@@ -447,6 +456,9 @@ class Client:
         body, media = formed(body, form)
         fields = [b"Host: localhost:%d" % GATEWAY_PORT, b"Content-Length: %d" % len(body)]
         fields.append(b"Authorization: " + (who or authorization(self._number)).encode())
+        if (written := next(self._written)) % 2:  # heads that never come again, and heads that are remembered
+            fields += [b"CF-Ray: %d" % written, b"Idempotency-Key: %d" % written]
+            fields.append(b"Content-Digest: " + digest(body).encode())
         if body:
             fields += [*media, b"Accept: application/json, text/event-stream"]
         if method == b"GET":

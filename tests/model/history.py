@@ -243,6 +243,7 @@ UNREAD: Final = (
 FORMS: Final = ("large", "gzip", "bomb", "coding", "media")
 """Requests that the gateway does not read: too large; gzip; gzip that is large when unpacked; a coding that only the
 server knows; another media type than JSON's."""
+PUT_OFF: Final = ("429 in 0", "429 in 1", "429 in 1", "429 in 3", "503 in 1", "429 at 3", "429 in 29", "503 at 60")
 REFUSALS: Final = ("401", "403", "403", "403", "404", "429", "500")
 ODD: Final = ("nan", "nan", "bom", "illegible", "latin", "gzip", "short", "half", "stall", "resume", "encoded", "large")
 _OTHERS: Final = (*METHODS, "tools/call", "tools/call", "tasks/get", "tasks/cancel", "tasks/result")  # than a list
@@ -422,6 +423,10 @@ def _odd(rng: random.Random) -> Fault:
     return Fault(_s(rng), rng.choice(ODD), rng.choice((None, "tasks/list", *_OTHERS)))
 
 
+def _put_off(rng: random.Random) -> Fault:
+    return Fault(_s(rng), rng.choice(PUT_OFF), rng.choice((None, "tasks/list", "tasks/get")))
+
+
 def _fault(rng: random.Random) -> Fault:
     return Fault(_s(rng), rng.choice(FAULTS), rng.choice((None, "tasks/list", "tasks/list", "tasks/get")))
 
@@ -481,6 +486,7 @@ _KINDS: Final[tuple[tuple[Callable[[random.Random], Event], float], ...]] = (
     (lambda rng: Stream(_s(rng)), 0.7),
     (_fault, 1),
     (_refusal, 1),
+    (_put_off, 1),
     (_odd, 2),
     (lambda rng: replace(rng.choice(UNREAD), s=_s(rng)), 0.5),
     (lambda rng: Hangup(), 0.7),

@@ -18,7 +18,7 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from tests.model.history import Setting
+from tests.model.history import PUT_OFF, Setting
 from tests.model.truth import (
     ABSENT,
     BEFORE_ALL,
@@ -35,6 +35,8 @@ from tests.model.truth import (
 from tests.model.upstream import DROPS, Own, Upstream
 from tests.model.virtual import START_S, TICK_S, UNIX_AT_START_S, WIRE_S
 
+CRAWL_TIMEOUT_S: Final = 30.0  # `index.crawl_timeout` as it is by default
+
 RULES: Final = {
     "content": "a task's JSON is what the upstream said, byte for byte (DESIGN 5.6)",
     "isolation": "no task of another session, or of another identity in it (7)",
@@ -45,19 +47,22 @@ RULES: Final = {
     "deleted": "nothing that was deleted more than full_crawl_interval before the query came (6)",
     "backwards": "nothing older than what passed through before, or than an earlier answer (6)",
     "order": "in the order asked for, each task once (5.2)",
-    "repeats": "following cursors never repeats a task (5.5)",
+    "repeats": "following cursors repeats no task, unless it changes and so moves ahead (5.5)",
     "page": "page_size tasks or page_bytes_max if more follow, no more if not, all behind the cursor (5.5)",
     "total": "taskgate/total is how many match (5.6)",
     "as of": "taskgate/asOf is no later than the oldest instant that the answer reflects (5.6)",
     "refused": "after a 403 nothing is shown until the upstream has answered a `tasks/*` of the caller's (7.4)",
     "cancelled": "notifications/cancelled ends the answer (5.7)",
-    "failed": "a query fails only as the upstream failed it (5.8), and not for one dropped connection (6)",
+    "failed": "a query fails only as the upstream failed it (5.8), not for one drop, nor when put off",
     "unanswered": "every query gets an answer, unless it is cancelled",
     "asked twice": "nothing is asked twice at once (6)",
     "economy": "nothing is asked within max_age of a refresh, if nothing has passed since",
     "repeated": "a message on a stream of the crawler's reaches one client, once (5.7)",
     "unhandled": "no exception that nobody handles, nothing logged as a fault",
 }  # fmt: skip
+
+
+TOO_LARGE: Final = -32000
 
 
 class Place(NamedTuple):
@@ -105,20 +110,12 @@ def _within(at: int, bounds: tuple[int | None, int | None]) -> bool:
 
 
 @dataclass
-class Chain:
-    """The pages of one list: the tasks shown on them, and what each task may have been taken for on the first."""
-
-    shown: set[Truth] = field(default_factory=set)
-    first: dict[Truth, "list[State | int]"] | None = None
-
-
-@dataclass
 class Asked:
     """A query for one page, on its way."""
 
     session: ServerSession
     criteria: Criteria
-    chain: Chain
+    earlier: set[Truth]  # on the pages before it
     after: Place | None = None
     sent: Moment = BEFORE_ALL
     came: Moment = BEFORE_ALL  # at the gateway
@@ -180,13 +177,14 @@ class Oracle:
         self.lists_all = setting.lists_all
         self._appends = setting.order in ("appends", "prepends") and self.lists_all
         self._forgets = False
+        self._tasks_max = setting.tasks_max  # the least that there was
         self.reloaded(setting)
 
     def reloaded(self, setting: Setting) -> None:
         """The gateway has other limits from now on."""
         self.setting = setting
-        # A session that is larger than an index may be, or whose index went, is answered from pages, and no page says
-        # who made a task.
+        # An index that grew too large, or went, is read from pages anew, and no page says who made a task.
+        self._tasks_max = min(self._tasks_max, setting.tasks_max)
         self._forgets |= setting.tasks_max < 1000 or setting.evicts
 
     def came(self, asked: Asked, moment: Moment) -> None:
@@ -263,6 +261,9 @@ class Oracle:
             return
         if outcome.cancelled and outcome.status == 200 and outcome.error is None:
             return
+        if outcome.error is not None and outcome.error["code"] == TOO_LARGE:
+            self._check_outgrown(asked, outcome)
+            return
         kinds = [o.outcome for o in own]
         status = outcome.status
         if status == 200 and outcome.error is not None:  # on a stream that had begun, what would have been a status
@@ -274,16 +275,37 @@ class Oracle:
                 "Unauthorized": 401,
                 "Forbidden": 403,
                 "Too Many Requests": 429,
+                "Service Unavailable": 503,
             }.get(told, 200)
         dropped = {o.id for o in own if o.outcome in DROPS}
+        put_off = [o for o in own if o.outcome in PUT_OFF]
         explained = {
             **{refusal: str(refusal) in kinds for refusal in (401, 403, 429, 500)},
             200: "error" in kinds and outcome.error == {"code": -32603, "message": "oh no"},
             502: any(sum(o.id == i and o.outcome in DROPS for o in self._upstream.own) > 1 for i in dropped),
-            504: "hang" in kinds,
+            503: False,
+            504: "hang" in kinds or any(outcome.at.time >= self._patience_ends(o) for o in own),
         }
+        for one in put_off:
+            resumes_at = (one.ended or outcome.at).time + max(1, int(one.outcome.split()[-1]))
+            explained[int(one.outcome[:3])] |= resumes_at >= self._patience_ends(one)
         if not explained.get(status):
             raise Violation("failed", f"{outcome.status} {outcome.error}, and the upstream: {kinds}")
+
+    def _patience_ends(self, own: Own) -> float:
+        """From when on the gateway waits no longer for a request and its repetitions."""
+        return next(o.at.time for o in self._upstream.own if o.id == own.id) + CRAWL_TIMEOUT_S - 4 * WIRE_S
+
+    def _check_outgrown(self, asked: Asked, outcome: Outcome) -> None:
+        """The session is larger than an index may be; but a few tasks can always be asked for by id."""
+        if asked.setting.memory_bytes_max < Setting.memory_bytes_max:
+            return
+        made = [truth for truth in asked.session.truths if truth.born < outcome.at]
+        ids, may_ask = asked.criteria.ids, asked.setting.knows_get and asked.alone
+        if ids is not None and may_ask and asked.session.disturbed == asked.disturbed:
+            made = [truth for truth in made if truth.id in ids]
+        if len(made) <= self._tasks_max:
+            raise Violation("failed", f"too large for an index, with {len(made)} tasks")
 
     # ---- answers ----
 
@@ -308,10 +330,7 @@ class Oracle:
         if not low <= total <= len(shown) + bounds.high:
             raise Violation("total", f"{total}, and it must be from {low} to {len(shown) + bounds.high}")
         self._check_as_of(asked, at, result, shown, last)
-        chain = asked.chain
-        chain.shown.update(truth for truth, _ in shown)
-        if chain.first is None:
-            chain.first = {t: self._options(asked, at, t, oldest) for t in asked.session.truths}
+        asked.earlier.update(truth for truth, _ in shown)
         for truth, number in [*bounds.learned, *((t, s.number) for t, s in shown)]:
             self.learn(truth, number, at)
         return Seen(last, result.nextCursor)
@@ -336,7 +355,7 @@ class Oracle:
             if session is not asked.session:
                 raise Violation("isolation", f"{truth.id} is of {session.id}, not of {asked.session.id}")
             self._check_state(asked, at, truth, state, asked.oldest)
-            if truth in asked.chain.shown and not truth.wound_back:
+            if truth in asked.earlier and not (truth.wound_back or asked.criteria.moves_ahead):
                 raise Violation("repeats", f"{truth.id} was on an earlier page")
             if True not in self._match(asked, truth, state):
                 raise Violation("match", f"{truth.id} in state {state.number} cannot match")
@@ -419,8 +438,7 @@ class Oracle:
                 for matches in self._match(asked, truth, option):
                     before = asked.after is not None and not criteria.follows(place, asked.after)
                     behind = last is not None and criteria.follows(place, last)
-                    moved = criteria.moves_ahead and self._has_moved(asked, truth, option)
-                    if not matches or before or behind or moved:
+                    if not matches or before or behind:
                         counts.add(int(matches))
                         may_follow |= matches and behind and not before
                         reasons.append(option.number)
@@ -437,10 +455,6 @@ class Oracle:
             known = truth.known_before(self.knew(asked))
             bounds.learned.append((truth, min([*reasons, *(number for number in unasked if number >= known)])))
         return bounds
-
-    def _has_moved(self, asked: Asked, truth: Truth, state: State) -> bool:
-        """Whether a task may not have been where it is now when the first page was made: then it may be left out."""
-        return asked.chain.first is not None and asked.chain.first.get(truth) != [state]
 
     def _is_late(self, asked: Asked, truth: Truth) -> bool:
         """Whether no full crawl is needed to know of a task that was made so long ago."""

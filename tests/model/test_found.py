@@ -69,11 +69,11 @@ FOUND = {
         Setting(order="nothing"),
         (Create(), Wait(), Query(), Wait(), Fault(kind="403", method="tools/call"), Create(), Wait(), Query()),
     ),
-    "a crawl begins beside the scan of a session that is too large": History(
+    "a crawl begins beside another of a session that is too large": History(
         Setting(tasks_max=3, knows_get=False, delays=((16, 2),), tasks="wwww"),
         (Query(), Wait(ticks=32), Query(ids=(3,))),
     ),
-    "a scan begins beside a crawl that a task asked for by id made too large": History(
+    "a query comes beside a crawl that a task asked for by id made too large": History(
         Setting(tasks_max=3, order="random", delays=((5, 0), (140, 5), (1, 70)), listening=True, tasks="w" * 11),
         (Query(cancel=16), Update(notify=True), Query(ids=(8, 99)), Wait(ticks=32), Query()),
     ),
@@ -84,7 +84,7 @@ FOUND = {
     "no tasks/get: what a crawl left in, to be asked for by id, stays": History(
         Setting(full_crawl_interval=64, knows_get=False), (Create(ttl=80), Wait(ticks=65), Wait(ticks=640))
     ),
-    "what was asked by id before a scan is shown after it": History(
+    "what was asked by id before a session was found too large is shown after it": History(
         Setting(tasks_max=3, tasks="www"),
         (Query(), Create(), Wait(), Query(ids=(7,)), Wait(), Delete(which=7), Create(), Query(), Wait(),
          Query(ids=(9, 8))),
@@ -139,7 +139,7 @@ FOUND = {
         (Query(), Wait(5), Query(ids=(1,)), Wait(5), Delete(which=1), Get(which=1), Wait(5), Query(ids=(1,)), Wait(5)),
     ),
     **{
-        f"too large: a notification on the scan's own stream, {ticks} ticks in": History(
+        f"too large: a notification on a crawl's own stream, {ticks} ticks in": History(
             Setting(tasks_max=3, per_page=1, streams=True, delays=((16, 0),), tasks="wwwwww"),
             (Query(), Wait(130), Wait(130), Query(ids=(1,)), Wait(20), Query(), Wait(ticks),
              Update(which=1, notify=True), Blink(5), Query(ids=(1,)), Wait(100)),

@@ -317,7 +317,7 @@ async def test_a_value_that_comes_after_the_session_was_cleared_says_nothing(rig
     await rig.start()
     name = rig.store._names.of_value(KEY)
     assert name is not None
-    rig.redis.values[name.encode()] = b'{"v":1,"filtered":false,"methods":[]}'
+    rig.redis.values[name.encode()] = b'{"filtered":false,"methods":[]}'
     session = rig.sessions.open(KEY)
     work = asyncio.ensure_future(rig.sessions.catch_up(session))
     await asyncio.sleep(WIRE_S)

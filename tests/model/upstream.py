@@ -11,9 +11,9 @@ What may go wrong with a request (`Fault.kind`):
     drop       the request is carried out, then the connection is cut
     unheard    the connection is cut at once
     half       the response breaks off
-    401, 403, 404, 429, 500
-               that status. The gateway's own requests get no 404, and what makes the gateway forget only of servers
-               that list it
+    401, 403, 404, 429, 500, 429 in 3, 503 at 3
+               that status; with `Retry-After`, in seconds or as a date, to the gateway's own requests alone. These get
+               no 404, and what makes the gateway forget only of servers that list it
     error      a JSON-RPC error
     expired    `-32602 Invalid cursor`, of a `tasks/list` with a cursor
     hang       the answer comes after `HANG_S`, which is longer than the gateway waits
@@ -31,17 +31,20 @@ What may go wrong with a request (`Fault.kind`):
 import asyncio
 import gzip
 import re
+import time
 import zlib
+from base64 import b64encode
 from collections import Counter, defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass
+from hashlib import sha256
 from itertools import count
 from typing import Any, Final, TypeAlias
 from zlib import crc32
 
 import msgspec
 
-from tests.model.history import Fault, Setting
+from tests.model.history import PUT_OFF, Fault, Setting
 from tests.model.truth import (
     EXACT,
     Brief,
@@ -75,10 +78,14 @@ _NO_NUMBERS: Final = (b"NaN", b"Infinity", b"-Infinity")  # as Python's `json.du
 _LACKS: Final = {"nan": b"null", "latin": '"\ufffd"'.encode()}  # what stands in place of what is no JSON
 _REASONS: Final = {
     200: b"OK", 202: b"Accepted", 401: b"Unauthorized", 403: b"Forbidden", 404: b"Not Found", 429: b"Too Many Requests",
-    500: b"Server Error",
+    500: b"Server Error", 503: b"Service Unavailable",
 }  # fmt: skip
-_REFUSALS: Final = ("401", "403", "404", "429", "500")
 _OF_CLIENTS: Final = ("encoded", "large", "illegible", "short", "gzip", "resume", "404")
+
+
+def digest(body: bytes) -> str:
+    """The value of `Content-Digest` (RFC 9530)."""
+    return f"sha-256=:{b64encode(sha256(body).digest()).decode()}:"
 
 
 class Refusal(Exception):
@@ -261,6 +268,8 @@ class Upstream:
         message = request.message
         method = message.get("method", request.method)
         own = None
+        if (told := request.headers.get("content-digest")) is not None and told != digest(request.body):
+            self.fail(Violation("digest", f"{method} has the digest of another body"))
         if session is not None and str(message.get("id")).startswith(OWN):
             own = connection.own = self._note_own(connection, session, message)
             if connection.lost:
@@ -310,14 +319,15 @@ class Upstream:
             connection.extra = _ENCODED
         if fault in ("gzip", "short"):
             connection.pack(ends=fault == "gzip")
-        if self.setting.streams and session is not None and fault not in _REFUSALS:
+        if self.setting.streams and session is not None and not fault[:3].isdigit():
             connection.begin_stream()
             self.streams[session].append(connection)
         await _ticks(before)
-        if fault in _REFUSALS:
+        if fault[:3].isdigit():
             if not connection.is_left:  # else nobody hears it
                 self._refuse(session, message["method"], fault)
-            connection.respond(int(fault), b"oh no")
+            connection.extra += self._retry_after(fault)
+            connection.respond(int(fault[:3]), b"oh no")
             return
         try:
             if fault == "expired":
@@ -373,6 +383,15 @@ class Upstream:
                 return body[:-1] + b',"odd":"\x01"}'
         return body
 
+    def _retry_after(self, fault: str) -> bytes:
+        """The fields that say how long a request is put off."""
+        _, how, seconds = (*fault.split(), "", "")[:3]
+        if how == "at":
+            now, form = self.clock() // 1_000_000, "%a, %d %b %Y %H:%M:%S GMT"
+            given = [time.strftime(form, time.gmtime(at)).encode() for at in (now, now + int(seconds))]
+            return b"Date: %b\r\nRetry-After: %b\r\n" % tuple(given)
+        return b"Retry-After: %b\r\n" % seconds.encode() if how else b""
+
     def _refuse(self, session: ServerSession | None, method: str, status: str) -> None:
         """A refusal goes out."""
         assert session is not None
@@ -406,6 +425,8 @@ class Upstream:
             is_own = str(message.get("id")).startswith(OWN)
             if fits and fault.kind in _OF_CLIENTS:
                 fits = not is_own
+            if fits and fault.kind in PUT_OFF:
+                fits = is_own
             if fits and drops(fault.kind, message["method"]):
                 fits = self.setting.lists_all or not is_own
                 of.forgotten |= fits

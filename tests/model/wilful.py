@@ -16,6 +16,7 @@ from gateway.mcp.task import Task
 from gateway.tasks import freshness, knowledge, passing, sessions
 from gateway.tasks import notes as noting
 from gateway.tasks.asks import Ask
+from gateway.tasks.crawler import Crawler
 from gateway.tasks.index import Index
 from gateway.tasks.knowledge import Record
 from gateway.tasks.passing import Pending
@@ -67,6 +68,10 @@ FAULTS: Final[dict[str, Fault]] = {
     "a session has a place before its caller was answered": _edit(
         Sessions, "open", ("if session.life is not Life.PROVISIONAL:", "if True:")
     ),
+    # failed
+    "a request that was put off is not repeated": _edit(
+        Crawler, "_ask", ("if refused.retry_after_s is None:", "if True:")
+    ),
     # ---- which report is believed ----
     # missing
     "notifications are not observed": _put(observe, "of_notification", lambda _: None),
@@ -74,13 +79,13 @@ FAULTS: Final[dict[str, Fault]] = {
     "a report replaces what is known, though it be older": _put(knowledge, "_contradicts", lambda *_: False),
     # backwards
     "of two reports of one instant the one that came last is believed": _edit(
-        knowledge, "_contradicts", ("before.updated.at >= report.updated.at", "before.updated.at > report.updated.at")
+        knowledge, "_contradicts", ("before.updated >= report.updated", "before.updated > report.updated")
     ),
     # backwards
     "of two reports the one with the later timestamp is believed, though the other was asked for later": _edit(
         Task,
         "supersedes",
-        ("not other.is_terminal or", "other.updated.at <= self.updated.at and not other.is_terminal or"),
+        ("not other.is_terminal or", "other.updated <= self.updated and not other.is_terminal or"),
     ),
     # backwards
     "an older report replaces a final state": _put(Task, "supersedes", lambda *_: True),

@@ -7,15 +7,12 @@
   A `Wire` is one bare HTTP exchange at a time, for what the SDK hides (statuses, headers, a foreign session id).
 - `selected` is the meaning of the criteria (DESIGN 5.2), written once more and plainly: every answer of the gateway
   is compared with what it makes of all tasks.
-
-Without Node the tests that need it skip; under CI=true they fail.
 """
 
 import asyncio
 import json
 import random
 import re
-import shutil
 import socket
 import subprocess
 import sys
@@ -40,15 +37,16 @@ from mcp.shared.session import RequestResponder
 from pydantic import ConfigDict
 
 import tests.real.clients  # noqa: F401 (it makes httpcore cheaper)
-from tests.deploy import missing as lacks
 from tests.forked import fork_of
-from tests.launch import ROOT, Gateways, Process, ports, started
+from tests.launch import Gateways, Process, ports, started
+from tests.tools import NODE, node
 
 Json = dict[str, Any]
 Steps = dict[str, Json]
 T = TypeVar("T")
 
-NODE = Path(__file__).parents[1] / "node"
+SDKS = {"1.30": ("--import", (NODE / "sdk_1_30.mjs").as_uri()), "1.32": ()}
+"""What Node is given to run a server with a version of the TypeScript SDK."""
 SCRIPT_SECONDS = 60
 WAIT_SECONDS = 10
 PAGE_SIZE_SMALL = 5
@@ -138,16 +136,16 @@ class Runner:
             yield process
 
     @contextmanager
-    def node_server(self, name: str) -> Iterator[Process]:
-        """One of the servers in tests/node."""
-        with self._node(name, str(NODE / f"{name}.mjs")) as process:
+    def node_server(self, name: str, sdk: str = "1.32") -> Iterator[Process]:
+        """One of the servers in tests/node, with a version of the TypeScript SDK 1.x."""
+        with self._node(name, *SDKS[sdk], str(NODE / f"{name}.mjs")) as process:
             yield process
 
     @contextmanager
-    def everything(self, mode: str = "streamableHttp") -> Iterator[Process]:
-        """The reference server of the TypeScript SDK."""
+    def everything(self, mode: str = "streamableHttp", sdk: str = "1.32") -> Iterator[Process]:
+        """The reference server of the TypeScript SDK, with a version of it."""
         main = NODE / "node_modules/@modelcontextprotocol/server-everything/dist/index.js"
-        with self._node("everything", str(main), mode) as process:
+        with self._node("everything", *SDKS[sdk], str(main), mode) as process:
             yield process
 
     @contextmanager
@@ -200,35 +198,6 @@ class Runner:
             small = stack.enter_context(self.gateway(server, {"page_size": PAGE_SIZE_SMALL}))
             gateway = stack.enter_context(self.gateway(server)) if replicas else small
             yield Place(f"{server.wait()}/mcp", f"{gateway.wait()}/mcp", f"{small.wait()}/mcp", server)
-
-
-def need(is_there: bool, missing: str) -> None:
-    """Skip the test if what it needs is not there; under CI=true, fail."""
-    if not is_there:
-        lacks(missing)
-
-
-def node() -> str:
-    """The path of Node, where it and the packages of tests/node are installed."""
-    path = shutil.which("node") or ""
-    packages = NODE / "node_modules/.package-lock.json"
-    need(bool(path), "node is not installed")
-    need(packages.exists(), "the packages of tests/node are not installed: run `npm ci` there, or `make test`")
-    return path
-
-
-def inspector() -> str:
-    """The path of the Node that comes with the Inspector, which needs a newer one than the other packages."""
-    path = NODE / "inspector/node_modules/.bin/node"
-    need(path.exists(), "tests/node/inspector is not installed: run `npm ci` there, or `make test`")
-    return str(path)
-
-
-def second() -> str:
-    """The Python of the environment whose packages go with no others: mcp 2.x, FastMCP 4 (tests/real/second.txt)."""
-    path = ROOT / ".venv-2/bin/python"
-    need(path.exists(), ".venv-2 is not installed: run `make .venv-2/.installed`, or `make test`")
-    return str(path)
 
 
 @dataclass(frozen=True)

@@ -1,17 +1,20 @@
 """The TypeScript SDK's client and the reference server: one conversation straight, the same through the gateway.
 
-Both conversations (tests/node/everything.mjs) run at once. What a step saw through the gateway must be what it saw
-directly, but for ids, times and what is random; then come the steps that only a filtering server can answer.
+The server runs with each version of the SDK; all conversations (tests/node/everything.mjs) run at once. What a step saw
+through the gateway must be what it saw directly, but for ids, times and what is random; then come the steps that only a
+filtering server can answer.
 """
 
 import re
 from collections.abc import Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass
 
 import pytest
 
 from tests.real.conftest import (
     FILTER_CAPABILITY,
+    SDKS,
     Json,
     Runner,
     Steps,
@@ -40,13 +43,20 @@ class Conversations:
 
 
 @pytest.fixture(scope="module")
-def said(runner: Runner) -> Iterator[Conversations]:
-    with runner.everything() as server, runner.gateway(server) as gateway:
-        direct, through = (
-            start("everything", f"{server.wait()}/mcp"),
-            start("everything", f"{gateway.wait()}/mcp", "filtered"),
-        )
-        yield Conversations(*finish(direct, through))
+def all_said(runner: Runner) -> Iterator[dict[str, Conversations]]:
+    with ExitStack() as stack:
+        servers = [stack.enter_context(runner.everything(sdk=version)) for version in SDKS]
+        gateways = [stack.enter_context(runner.gateway(server)) for server in servers]
+        begun = [start("everything", f"{server.wait()}/mcp") for server in servers]
+        begun += [start("everything", f"{gateway.wait()}/mcp", "filtered") for gateway in gateways]
+        steps = finish(*begun)
+        pairs = zip(steps[: len(SDKS)], steps[len(SDKS) :], strict=True)
+        yield {version: Conversations(*pair) for version, pair in zip(SDKS, pairs, strict=True)}
+
+
+@pytest.fixture(scope="module", params=SDKS)
+def said(request: pytest.FixtureRequest, all_said: dict[str, Conversations]) -> Conversations:
+    return all_said[request.param]
 
 
 def listed(pages: list[Json]) -> list[Json]:

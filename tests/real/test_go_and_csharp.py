@@ -16,9 +16,11 @@ import httpx
 import pytest
 
 from tests.launch import ROOT
-from tests.real.conftest import NODE, Json, Place, Runner, Wire, free_port, need, node
+from tests.real.conftest import Json, Place, Runner, Wire, free_port
+from tests.tools import node, npm
 
-SERVERS: Final = NODE / "servers/node_modules"
+KUBERNETES: Final = "kubernetes-mcp-server-*/bin/kubernetes-mcp-server-*"
+AZURE: Final = "@azure/mcp/index.js"
 SECONDS: Final = 60.0
 NOWHERE: Final = {
     "apiVersion": "v1",
@@ -35,13 +37,6 @@ INITIALIZE: Final[Json] = {
 }
 
 
-def installed(pattern: str) -> str:
-    """The one file of that name in the packages of tests/node/servers, for this machine."""
-    found = sorted(SERVERS.glob(pattern))
-    need(len(found) == 1, "tests/node/servers is not installed: run `npm ci` there, or `make test`")
-    return str(found[0])
-
-
 @pytest.fixture(scope="module")
 def kubernetes(runner: Runner, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
     """The Go server, and a gateway before it."""
@@ -49,7 +44,7 @@ def kubernetes(runner: Runner, tmp_path_factory: pytest.TempPathFactory) -> Iter
     file.write_text(json.dumps(NOWHERE))  # JSON is YAML
     port = free_port()
     options = ["--kubeconfig", str(file), "--bind-address", "127.0.0.1", "--port", str(port)]
-    command = [installed("kubernetes-mcp-server-*/bin/kubernetes-mcp-server-*"), *options]
+    command = [npm("servers", KUBERNETES), *options]
     with runner.command("kubernetes", command, port) as server, runner.gateway(server) as gateway:
         through = f"{gateway.wait()}/mcp"
         yield Place(f"{server.wait()}/mcp", through, through, server)
@@ -137,7 +132,7 @@ async def said(command: Sequence[str], home: Path) -> list[Json]:
 
 
 async def test_a_csharp_server_sees_and_says_the_same_through_the_gateway(tmp_path: Path) -> None:
-    command = [node(), installed("@azure/mcp/index.js"), "server", "start"]
+    command = [node(), npm("servers", AZURE), "server", "start"]
     direct = await said(command, tmp_path)
     through = await said([sys.executable, "-m", "gateway", "stdio", "--", *command], tmp_path)
     assert through == direct

@@ -15,7 +15,7 @@ import pytest
 
 from tests.forked import fork_of
 from tests.launch import ROOT, started
-from tests.real.conftest import NODE, node, second
+from tests.tools import NODE, node, second, tool
 
 SECONDS = 60
 URL = "http://127.0.0.1:8080/mcp"
@@ -92,6 +92,7 @@ class Example:
         assert URL in self.program
         program = self.program.replace(URL, url)
         if self.language == "bash":
+            tool("curl", "curl")
             return ["bash", "-euo", "pipefail", "-c", program]
         if self.language == "js":
             return [node(), "--input-type=module", "--eval", program]

@@ -18,7 +18,8 @@ from mcp import ClientSession, StdioServerParameters, stdio_client, types
 
 from tests.launch import ROOT
 from tests.real.clients.over_stdio import converse
-from tests.real.conftest import FILTER_CAPABILITY, NODE, Json, blurred, ids_of, inspector, node, selected
+from tests.real.conftest import FILTER_CAPABILITY, Json, blurred, ids_of, selected
+from tests.tools import NODE, inspector, node
 
 GATEWAY = [sys.executable, "-m", "gateway", "stdio", "--"]
 SECONDS = 60.0

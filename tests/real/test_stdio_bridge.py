@@ -10,7 +10,8 @@ from collections.abc import Iterator
 import pytest
 
 from tests.launch import ROOT
-from tests.real.conftest import FILTER_CAPABILITY, NODE, Runner, connected, free_port, ids_of, node
+from tests.real.conftest import FILTER_CAPABILITY, Runner, connected, free_port, ids_of
+from tests.tools import NODE, node
 
 RECIPE = re.compile(r"## Servers on stdio\n.*?```sh\n(.*?)```", re.DOTALL)
 PACKAGES = {

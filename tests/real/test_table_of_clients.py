@@ -20,8 +20,9 @@ from tests.certificates import signed
 from tests.forked import fork_of
 from tests.launch import Process, started
 from tests.real.clients.conversation import SECONDS
-from tests.real.conftest import NODE, Json, Runner, free_port, ids_of, inspector, node, second, selected
+from tests.real.conftest import Json, Runner, free_port, ids_of, selected
 from tests.real.servers.logins import KINDS
+from tests.tools import NODE, inspector, localhost, node, second
 
 PLACES = ("root", "prefix", "host", "TLS")
 CLIENTS: dict[str, Callable[[], list[str]]] = {
@@ -84,7 +85,7 @@ def stage(runner: Runner, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
             origin = process.wait()
             addresses[kind, "root"] = f"{origin}/mcp"
             addresses[kind, "prefix"] = f"{origin}/research/mcp"
-            addresses[kind, "host"] = f"{origin.replace('127.0.0.1', 'localhost')}/mcp"
+            addresses[kind, "host"] = f"{origin.replace('127.0.0.1', localhost())}/mcp"
             addresses[kind, "TLS"] = f"https://localhost:{secure.wait().rpartition(':')[2]}/{kind}/mcp"
         trust = {"SSL_CERT_FILE": str(certificate), "NODE_EXTRA_CA_CERTS": str(certificate)}
         yield Stage(addresses, urls["openid"].removesuffix("/mcp"), trust)

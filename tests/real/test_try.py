@@ -21,10 +21,11 @@ import pytest
 from tests.certificates import signed
 from tests.forked import forked
 from tests.launch import ROOT, run
-from tests.real.conftest import NODE, Json, Place, Runner, Wire, eventually, free_port, ids_of, instant, node, selected
+from tests.real.conftest import Json, Place, Runner, Wire, eventually, free_port, ids_of, instant, selected
 from tests.real.servers.login import SCOPE, token
 from tests.real.servers.logins import KINDS
-from tests.real.test_go_and_csharp import installed, kubernetes  # noqa: F401 (a fixture)
+from tests.real.test_go_and_csharp import AZURE, kubernetes  # noqa: F401 (a fixture)
+from tests.tools import NODE, localhost, node, npm
 from tests.trials import BY_ITSELF, EMPTY, LIVE, MAKES, NO_LIST, ONE_PAGE, SAVES, facts_of, judged, learned, listed
 from tests.witness import Exchange, Witness, beside, on_the_way
 
@@ -236,7 +237,7 @@ async def test_servers_in_go_and_csharp_without_tasks(
     tmp_path: Path,
 ) -> None:
     _, said = await Wire(kubernetes.direct, http).initialize()
-    azure = [node(), installed("@azure/mcp/index.js"), "server", "start"]
+    azure = [node(), npm("servers", AZURE), "server", "start"]
     async with on_the_way(kubernetes.direct) as witness:
         in_go, in_csharp, ended, other = await asyncio.gather(
             judged(witness, verdict=NO_LIST),
@@ -290,7 +291,7 @@ async def test_a_login_is_named_with_its_authorization_server(
     authorities = {kind: url.removesuffix("/mcp") for kind, url in logins.items()}
     authorities |= {
         "elsewhere": authorities["openid"],
-        "localhost": authorities["localhost"].replace("127.0.0.1", "localhost"),
+        "localhost": authorities["localhost"].replace("127.0.0.1", localhost()),
     }
 
     async def with_and_without_a_token(kind: str, url: str) -> None:
@@ -303,8 +304,10 @@ async def test_a_login_is_named_with_its_authorization_server(
         fields = {"authorization": f"Bearer {TOKEN}"}
         place = (await http.post(url, headers=fields)).headers.get("location", url)  # some redirect
         _, spoken = await Wire(str(httpx.URL(url).join(place)), http).at(**fields).initialize()
+        redirect = "" if place == url else f"redirects to {httpx.URL(place).path}: put that into url"
         async with on_the_way(url) as witness:
-            introduced(await judged(witness, *flags, verdict=EMPTY, forms="JSON"), spoken, "opened, deleted")
+            facts = await judged(witness, *flags, verdict=EMPTY, forms="JSON", redirect=redirect)
+            introduced(facts, spoken, "opened, deleted")
             assert await listed(witness, *flags, forms="JSON") == []
 
     await asyncio.gather(*(with_and_without_a_token(*each) for each in logins.items()))
@@ -320,7 +323,7 @@ async def test_a_certificate_that_nobody_trusts_and_one_that_is_named(
     upstreams = [{"name": "real", "url": python_sdk_json.direct}]
     with runner.configured(tls={"certificate": str(cert), "key": str(key)}, upstreams=upstreams) as gateway:
         gateway.wait()
-        https = gateway.origin.replace("http://127.0.0.1", "https://localhost") + "/mcp"
+        https = gateway.origin.replace("http://127.0.0.1", f"https://{localhost()}") + "/mcp"
         assert "TLS: the certificate of localhost:" in await refused(https)
         assert "this port speaks TLS: use its address with https://" in await refused(f"{gateway.origin}/mcp")
         ended = await forked("try", "--json", "--ca", str(cert), https)

@@ -493,7 +493,7 @@ MESSAGES: Final[dict[str, object]] = {
     "JSON with white space": b'\r\n{ "jsonrpc" : "2.0",\t"id" : 1 , "method" : "ping" }\n',
     "a member twice": b'{"jsonrpc":"2.0","id":1,"method":"tasks/list","method":"ping"}',
     "another JSON-RPC": b'{"jsonrpc":"1.0","id":1,"method":"tasks/list","params":{"status":["working"]}}',
-    "deep": b'{"jsonrpc":"2.0","id":1,"method":"x","params":' + b"[" * 5000 + b"]" * 5000 + b"}",
+    "deep": b'{"jsonrpc":"2.0","id":1,"method":"x","params":' + b"[" * 100_000 + b"]" * 100_000 + b"}",
     "tasks/list without criteria": call("tasks/list"),
     "tasks/list without params": {"jsonrpc": "2.0", "id": 1, "method": "tasks/list"},
     "tasks/list with the upstream's cursor": call("tasks/list", cursor="t-10"),

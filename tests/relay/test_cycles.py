@@ -71,19 +71,6 @@ async def left_by_the_client(rig: Rig) -> None:
     await peer.ends()
 
 
-async def quiet(rig: Rig) -> None:
-    for ends in (True, False):
-        one, peer = await rig.begin(request())
-        await peer.send(stream())
-        await one.hears(b": keepalive")
-        if ends:
-            await peer.send(LAST_CHUNK)
-            await one.response()
-        else:
-            one.reset()
-            await peer.ends()
-
-
 async def uploaded(rig: Rig) -> None:
     one = await rig.client(request(b"PUT", fields=[TEXT, b"Content-Length: 4"]), b"ab", b"cd")
     await (await rig.upstream.request()).send(response())
@@ -160,7 +147,6 @@ HOW: list[How] = [
     cut_by_the_upstream,
     no_http,
     left_by_the_client,
-    quiet,
     uploaded,
     an_upload_that_the_client_leaves,
     an_upload_that_the_upstream_cuts,
@@ -188,7 +174,7 @@ async def test_what_an_exchange_leaves_behind_is_in_no_cycle(
 ) -> None:
     """An upstream connection, its parser and its response once referred to one another."""
     monkeypatch.setattr("gateway.app._SWEEP_S", SWEEP_S)
-    async with rig_with(gateways, upstream={"idle_timeout": "0s", "keepalive_comments": "50ms"}) as rig:
+    async with rig_with(gateways, upstream={"idle_timeout": "0s"}) as rig:
         idle = asyncio.all_tasks()
         with kept_garbage():
             await how(rig)

@@ -154,6 +154,22 @@ async def test_the_admin_listener_lets_in_what_is_listed_and_elsewhere_anyone(ga
             assert await _admin(replace(rig.gateway, admin=port_of(sock)), asked) == 200
 
 
+async def test_a_host_has_a_limit_on_every_listener(gateways: Gateways) -> None:
+    """Beyond loopback it had none, and 60 kB of it went into addresses and fields for the upstream."""
+    with held_port() as admin, held_port() as listen:
+        everywhere = {"admin": {"listen": f"0.0.0.0:{port_of(admin)}"}, "listen": f"0.0.0.0:{port_of(listen)}"}
+        async with rig_with(gateways, **everywhere) as rig:
+            rig.serve(_ok)
+            gateway = replace(rig.gateway, port=port_of(listen), admin=port_of(admin))
+            for host, status in ((b"h" * 300, 200), (b"h" * 301, 403), (b"\xff" * 8000, 403)):
+                one = await Client.connect(gateway.port)
+                await one.send(request(host=host))
+                assert (await one.response()).status == status
+                assert len(one.received) < 2500
+                await one.close()
+                assert await _admin(gateway, request(target=b"/healthz", host=host)) == status
+
+
 # ---- limits ----
 
 

@@ -126,7 +126,7 @@ CHANGES: dict[str, Callable[[str], str]] = {
     "cut in the middle": lambda cursor: cursor[: len(cursor) // 2],
     "lengthened": lambda cursor: cursor + "=",
     "a line end put in": lambda cursor: cursor[:30] + "\n" + cursor[30:],
-    "of another version": lambda cursor: cursor.replace("taskgate3.", "taskgate1."),
+    "of another version": lambda cursor: cursor.replace("taskgate4.", "taskgate1."),
 }
 
 
@@ -145,16 +145,15 @@ async def test_a_cursor_of_ours_that_was_changed_is_refused_with_criteria_and_wi
     assert len(final(await rig.ask(rig.post(call("tasks/list", 4, cursor=cursor))))["result"]["tasks"]) == 50
 
 
-async def test_a_forged_cursor_of_a_bound_that_no_timestamp_has_is_refused(rig: Rig) -> None:
+async def test_a_forged_cursor_of_a_huge_bound_is_refused(rig: Rig) -> None:
     """It was once a traceback and a cut connection."""
-    said = [{"status": ["working"], "createdAfter": f"{10**40:x}", "orderBy": "createdAt"}, ["1", "a"], ""]
-    body = "taskgate3." + base64.urlsafe_b64encode(zlib.compress(dumps(said))).decode()
+    said = [{"status": ["working"], "createdAfter": f"{10**40:x}", "orderBy": "createdAt"}, ["1", "a"]]
+    body = "taskgate4." + base64.urlsafe_b64encode(zlib.compress(dumps(said))).decode()
     rig.serve(Server({None: page([])}))
     forged = f"{body}.{hashlib.blake2b(body.encode(), digest_size=8).hexdigest()}"
     one = await rig.client(rig.post(call("tasks/list", 1, cursor=forged)))
     told = final(await one.response())
     assert told["error"]["code"] == -32602
-    assert "0000 to 9999" in told["error"]["message"]
 
 
 async def test_more_task_ids_than_are_looked_up_are_told_so(process_rig: Rig) -> None:

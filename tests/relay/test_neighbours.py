@@ -20,7 +20,7 @@ from gateway.errors import Overloaded
 from gateway.transport.buffers import SMALL_BYTES_MAX, Account, Buffers
 from gateway.transport.listener import TURNED_AWAY_MAX
 from tests.launch import Gateways, eventually, logged
-from tests.peer import Client, Peer
+from tests.peer import GAP_S, Client, Peer
 from tests.relay.http1 import Message
 from tests.relay.messages import answer, call, chunk, chunked, filtered, page, post, request, response, result, stream
 from tests.relay.messages import task as a_task
@@ -204,10 +204,12 @@ async def test_an_answer_that_finds_no_room_is_not_built(gateways: Gateways) -> 
         async def script(asked: Message, _peer: Peer) -> bytes:
             message = body(asked)
             if message is None:
-                return response(b"x" * (8 * MIB))
+                large.append(response(b"x" * (8 * MIB)))
+                return large[-1]
             at = int(message["params"].get("cursor", 0))
             return answer(result(message["id"], page(tasks[at : at + 5], str(at + 5) if at < 25 else None)))
 
+        large = list[bytes]()  # what the upstream makes of them: none of that is the gateway's memory
         rig.serve(script)
         session = Session(rig)
         assert final(await session.ask(filtered(status=["failed"])))["result"]["tasks"] == []
@@ -216,6 +218,8 @@ async def test_an_answer_that_finds_no_room_is_not_built(gateways: Gateways) -> 
             slow.pause()
             await slow.send(request())
         await eventually(lambda: _holds(rig, MIB), "the limit is reached")
+        await eventually(lambda: len(large) == 8, "the upstream's last answer")
+        await asyncio.sleep(GAP_S)  # it is written
         tracemalloc.start()
         try:
             before = tracemalloc.get_traced_memory()[0]

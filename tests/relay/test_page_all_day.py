@@ -111,7 +111,7 @@ def test_failures_are_grouped_by_reason(browser: Any, gateways: Gateways, port: 
         text = [row.split("\t") for row in (rows.nth(n).inner_text().replace("\n", "\t") for n in range(3))]
         assert [row[0] for row in text] == ["UpstreamStatus 500", "UpstreamUnreachable", "NoUpstream"]
         assert "a, b" in text[0] and "dead" in text[1], "who is hit, most often first"
-        assert "caused by clients" in text[2] and text[0].count("3") == 3
+        assert "does not count as failing" in text[2] and text[0].count("3") == 3
         for reason in status(one)["reasons"]:
             assert began - 1 <= reason["since"] <= reason["last"] <= time.time() + 1
         playwright.expect(tab.locator("#no-reasons")).to_be_hidden()
@@ -192,6 +192,35 @@ def test_when_a_certificate_ends_is_shown(browser: Any, gateways: Gateways, port
         day = (datetime.now(UTC) + timedelta(days=13)).date()
         one.signal(signal.SIGHUP)
         playwright.expect(tab.locator("#verdict")).to_have_text(f"The certificate shown to up ends on {day}")
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_a_certificate_that_has_expired_is_red(
+    browser: Any, gateways: Gateways, port: int, tmp_path: Path, scheme: str
+) -> None:
+    """It was "0 s left" in black, and a warning."""
+    cert, key = tmp_path / "cert.pem", tmp_path / "key.pem"
+    certificates.signed(cert, key, days=-1 / 24)
+    expect, tls = playwright.expect, {"certificate": str(cert), "key": str(key)}
+    changed: dict[str, Any] = {"tls": tls, "upstream": {"tls": tls, "url": "https://localhost:1/mcp"}}
+    with gateways.process(port, **changed) as one, opened(browser, one, scheme=scheme) as tab:
+        verdict, said = tab.locator("#verdict"), tab.locator("#certificates")
+        expect(said).to_contain_text("the listener: EXPIRED 1 h ago: clients cannot connect")
+        expect(said).to_contain_text("up: EXPIRED 1 h ago: up may refuse it")
+        expect(verdict).to_contain_text("The certificate of the listener: EXPIRED 1 h ago: clients cannot connect")
+        expect(verdict).to_have_class("bad")
+        expect(said).to_have_class("bad")
+        red, black = (
+            tab.evaluate(f"getComputedStyle(document.querySelector('{at}')).color") for at in ("#certificates", "body")
+        )
+        assert red != black
+        certificates.signed(cert, key, begins_days=1 / 12)
+        one.signal(signal.SIGHUP)
+        expect(said).to_contain_text("the listener: NOT YET VALID for 2 h: clients cannot connect")
+        certificates.signed(cert, key, days=90)
+        one.signal(signal.SIGHUP)
+        expect(verdict).to_have_text("Nothing is wrong: 1 not asked yet")
+        expect(said).not_to_have_class("bad")
 
 
 def test_a_drain_and_its_progress_are_shown(browser: Any, gateways: Gateways, port: int) -> None:

@@ -5,6 +5,7 @@ request and response. Out: nothing is kept, and neighbours notice nothing.
 """
 
 import asyncio
+import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any, TypeAlias
@@ -12,7 +13,7 @@ from typing import Any, TypeAlias
 import pytest
 
 from tests.launch import Gateways, eventually, listening, port_of
-from tests.peer import Peer
+from tests.peer import Client, Peer
 from tests.relay.flood import TASKS, Caller, Guarded, caller, flood
 from tests.relay.http1 import Message
 from tests.relay.messages import (
@@ -84,7 +85,8 @@ def kept(rig: Rig) -> dict[str, Any]:
         "lost": list(sessions._lost),
         "of one session": list(sessions._of_one),
         "servers": list(sessions.servers._servers),
-        "cors": [key for cors in told for key in (*cors._told, *cors._preflights)],
+        "drifts": [len(pool.standing.drift) for pool in app._pools.of.values() if len(pool.standing.drift)],
+        "cors": [client for cors in told for client in (*cors._told.of, *cors._preflights.of)],
     }
     return {name: held for name, held in notes.items() if held}
 
@@ -286,6 +288,32 @@ async def test_a_refused_page_takes_nothing_from_the_page_of_another(gateways: G
         ping, wrong = (post(m, *session.fields(), PAGE) for m in (call("ping"), filtered(status=7)))
         await rig.ask(ping)
         assert (await rig.ask(as_a_stranger(post(call("ping"))))).status == 401
+        assert (await rig.ask(wrong)).value(b"access-control-allow-origin") is not None
+
+
+async def test_origins_that_one_client_invents_push_out_no_page(process_rig: Rig) -> None:
+    """1,001 of them pushed out the notes of all: then a page could not read the gateway's own answers."""
+
+    async def script(asked: Message, _peer: Peer) -> bytes:
+        message = body(asked)
+        return response(b"", CORS) if message is None else answer(result(message["id"], page([])), CORS)
+
+    rig = process_rig  # whose gateway and upstream are at 127.0.0.1, as the honest client is
+    rig.serve(script)
+    session = Session(rig)
+    wrong = post(filtered(status=7), *session.fields(), PAGE)
+    await rig.ask(post(filtered(), *session.fields(), PAGE))  # the server has accepted the caller: it is asked no more
+    for method, told in ((b"GET", []), (b"OPTIONS", [b"Access-Control-Request-Method: POST"])):
+        with socket.socket() as sock:  # another client
+            sock.bind(("127.0.0.2", 0))
+            sock.setblocking(False)
+            await asyncio.get_running_loop().sock_connect(sock, ("127.0.0.1", rig.gateway.port))
+            stranger = Client(sock)
+            await stranger.send(
+                b"".join(request(method, fields=[b"Origin: http://localhost:%d" % n, *told]) for n in range(1001))
+            )
+            await stranger.response(1001)
+            await stranger.close()
         assert (await rig.ask(wrong)).value(b"access-control-allow-origin") is not None
 
 

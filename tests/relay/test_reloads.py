@@ -33,6 +33,7 @@ from tests.relay.messages import (
     task,
 )
 from tests.relay.rig import Rig, Server, body, final, ids, own, rig_with
+from tests.tools import localhost
 from tests.upstream import Upstream
 
 TASKS = [task("t-1"), task("t-2", "completed")]
@@ -116,7 +117,7 @@ async def test_an_upstream_at_another_address_is_another(gateways: Gateways) -> 
     """Nothing is known of it, and all its places are free."""
     async with reloadable(gateways, requests_max=1, connect_timeout="300ms") as rig:
         old, peer = await rig.begin(post(call("ping")))
-        url = f"http://localhost:{port_of(rig.place.listening)}/mcp"
+        url = f"http://{localhost()}:{port_of(rig.place.listening)}/mcp"
         reload(rig, requests_max=1, connect_timeout="10s", url=url)
         assert (await rig.exchange(post(call("ping")), response(b"new"))).body == b"new"
         await peer.send(response(b"old"))

@@ -13,13 +13,10 @@ from tests.launch import Gateway, Gateways, Json, eventually, held_port, listeni
 from tests.peer import Client
 from tests.relay.http1 import Message
 from tests.relay.messages import (
-    LAST_CHUNK,
     answer,
     call,
     chunk,
-    event,
     filtered,
-    notification,
     page,
     post,
     request,
@@ -28,7 +25,7 @@ from tests.relay.messages import (
     stream,
     task,
 )
-from tests.relay.rig import Place, Rig, Server, body, final, ids, rig_at, rig_with
+from tests.relay.rig import Place, Server, body, final, ids, rig_at, rig_with
 from tests.upstream import Upstream
 
 pytestmark = pytest.mark.usefixtures("harness_alone")
@@ -176,8 +173,8 @@ async def test_the_clients_host_is_quoted_in_forwarded(gateways: Gateways, host:
     assert re.sub(rb"\\(.)", rb"\1", quoted[1]) == host
 
 
-# What an `endpoint` event says, and what its client is to read.
-ENDPOINTS = {
+# What a `Location` or an `endpoint` event says, and what a client of a `Location` is to read.
+SAID = {
     "/messages/?session_id=0f8c": "{path}/messages/?session_id=0f8c",
     "http://{own}/messages": "{base}/messages",
     "//{own}/messages": "{base}/messages",
@@ -186,7 +183,7 @@ ENDPOINTS = {
     "https://elsewhere/messages": "https://elsewhere/messages",
 }
 # How an upstream is found, the path in front of its own on the way there, and where its clients are told that it is.
-ENDPOINT_PLACES: dict[str, tuple[Json, str, str]] = {
+PLACES: dict[str, tuple[Json, str, str]] = {
     "root": ({}, "", "http://{host}"),
     "host": ({"match": {"host": "localhost"}}, "", "http://{host}"),
     "prefix": ({"match": {"prefix": "/research"}}, "/research", "http://{host}/research"),
@@ -194,56 +191,20 @@ ENDPOINT_PLACES: dict[str, tuple[Json, str, str]] = {
 }
 
 
-async def _told(rig: Rig, target: str, said: str) -> tuple[bytes, bytes]:
-    """The address of an `endpoint` event as the client gets it, and that of a `Location`."""
-    one, peer = await rig.begin(request(target=f"{target}/sse".encode(), fields=[b"Accept: text/event-stream"]))
-    follows = event(notification("endpoint", of=said))
-    before, after = b"event: endpoint\r\ndata: ", b"\r\n\r\n" + follows
-    await peer.send(stream() + chunk(before + said.encode() + b"\r\n\r\n"), chunk(follows))
-    await one.hears(follows)
-    got = one.responses()[0].body
-    assert got.startswith(before) and got.endswith(after)
-    location = (
-        await rig.exchange(
-            request(target=f"{target}/sse".encode()), response(b"", b"Location: " + said.encode(), status=b"307 Moved")
-        )
-    ).value(b"location")
-    return got.removeprefix(before).removesuffix(after), location or b""
-
-
-@pytest.mark.parametrize("place", ENDPOINT_PLACES)
-async def test_the_endpoint_of_http_sse_moves_as_a_location_does(gateways: Gateways, place: str) -> None:
-    """The client resolves the event's address against the gateway's (2024-11-05, HTTP with SSE)."""
-    upstream, target, base = ENDPOINT_PLACES[place]
+@pytest.mark.parametrize("place", PLACES)
+async def test_a_location_moves_and_an_endpoint_event_passes(gateways: Gateways, place: str) -> None:
+    """The events of a stream are edited only where they answer `initialize` (DESIGN 3.10)."""
+    upstream, target, base = PLACES[place]
+    asked = request(target=f"{target}/sse".encode(), fields=[b"Accept: text/event-stream"])
     async with rig_with(gateways, upstream=upstream) as rig:
-        own = rig.place.authority.decode()
         base = base.format(host="localhost")
         path = "/".join(["", *base.split("/")[3:]])
-        for said, expected in ENDPOINTS.items():
-            moved = expected.format(base=base, path=path).encode()
-            assert await _told(rig, target, said.format(own=own)) == (moved, moved)
-
-
-@pytest.mark.parametrize("before", [b"", b": hello\n\n", b"\n", b"retry: 3000\n\n", b"id: 1\n"])
-async def test_an_endpoint_that_comes_in_pieces_is_moved_and_nothing_behind_it_waits(rig: Rig, before: bytes) -> None:
-    """A half event behind it reaches the client as it comes (DESIGN 3.4)."""
-    said = b"event: endpoint\ndata: http://%b/m\n\n" % rig.place.authority
-    one, peer = await rig.begin(request(target=b"/sse"))
-    pieces = [before, *(said[at : at + 1] for at in range(len(said)))]
-    await peer.send(stream(), *(chunk(piece) for piece in pieces if piece))
-    await one.hears(b"/m")
-    await peer.send(chunk(b"event: endpoint\ndata: ha"))
-    await one.hears(b"data: ha")
-    await peer.send(chunk(b"lf\n\n") + LAST_CHUNK)
-    body = (await one.response()).body
-    assert body == before + b"event: endpoint\ndata: http://localhost/m\n\nevent: endpoint\ndata: half\n\n"
-
-
-async def test_where_addresses_stay_and_in_sessions_an_endpoint_is_as_it_came(gateways: Gateways) -> None:
-    async with rig_with(gateways, upstream={"match": {"prefix": "/research"}, "public_url": "off"}) as rig:
-        assert await _told(rig, "/research", "/messages") == (b"/messages", b"/messages")
-    raw = b"event: endpoint\ndata: /messages\n\n"
-    async with rig_with(gateways, upstream={"match": {"prefix": "/research"}}) as rig:
-        one, peer = await rig.begin(request(target=b"/research/mcp", fields=[rig.session]))
-        await peer.send(stream() + chunk(raw))
-        await one.hears(raw)
+        for told, expected in SAID.items():
+            said = told.format(own=rig.place.authority.decode()).encode()
+            one, peer = await rig.begin(asked)
+            raw = b"event: endpoint\r\ndata: %b\r\n\r\n" % said
+            await peer.send(stream() + chunk(raw))
+            await one.hears(raw)
+            assert one.responses()[0].body == raw
+            moved = await rig.exchange(asked, response(b"", b"Location: " + said, status=b"307 Moved"))
+            assert moved.value(b"location") == expected.format(base=base, path=path).encode()

@@ -7,11 +7,13 @@ import asyncio
 
 import pytest
 
+from tests.fields import IDS
 from tests.launch import Gateways, port_of
 from tests.peer import Peer
 from tests.relay.http1 import Message
 from tests.relay.messages import Json, answer, call, fault, filtered, initialized, page, result, task
 from tests.relay.rig import Rig, Script, Session, body, final, ids, rig_with
+from tests.tools import localhost
 
 NATIVE: Json = {"list": {"filter": {}}, "requests": {"tools": {"call": {}}}}
 OURS: Json = {"list": {}, "requests": {"tools": {"call": {}}}}
@@ -84,7 +86,7 @@ async def test_a_reload_to_another_server_forgets_what_the_old_one_said(gateways
         session = Session(rig)
         await session.ask(call("initialize"))
         gateway = rig.gateway
-        elsewhere = {"upstream": {"url": f"http://localhost:{port_of(rig.place.listening)}/mcp"}}
+        elsewhere = {"upstream": {"url": f"http://{localhost()}:{port_of(rig.place.listening)}/mcp"}}
         gateway.reload(rig.settings(**elsewhere))
         await session.ask(filtered(status=["working"]))
         assert "status" not in rig.asked("tasks/list")[-1]["params"]
@@ -117,9 +119,6 @@ async def test_the_least_of_every_limit_still_relays_and_answers(gateways: Gatew
 
 # ---- who is who (DESIGN 7) ----
 
-NOBODY = b"""x-b3-flags x-amzn-trace-id x-cloud-trace-context sentry-trace uber-trace-id x-datadog-trace-id
-    x-datadog-parent-id x-datadog-sampling-priority traceparent tracestate baggage b3 x-request-id""".split()
-
 
 async def crawls_for(gateways: Gateways, *callers: list[bytes]) -> int:
     """How many crawls it takes to answer these callers of one session, each by these fields, at once."""
@@ -130,10 +129,10 @@ async def crawls_for(gateways: Gateways, *callers: list[bytes]) -> int:
         return len(rig.asked("tasks/list"))
 
 
-async def test_a_tracing_header_is_nobodys_identity(gateways: Gateways) -> None:
-    """A tracing header differs with every request. As an identity it would give each request its own index."""
-    traces = [[b"%b: %d" % (name, number) for name in NOBODY] for number in range(3)]
-    assert await crawls_for(gateways, *traces) == 1
+async def test_a_field_that_a_proxy_adds_is_nobodys_identity(gateways: Gateways) -> None:
+    """It differs with every request. As an identity it would give each request its own index."""
+    added = [[b"%b: %d" % (name, number) for name in IDS] for number in range(3)]
+    assert await crawls_for(gateways, *added) == 1
     assert await crawls_for(gateways, [b"X-Unknown: 1"], [b"X-Unknown: 2"]) == 2
 
 

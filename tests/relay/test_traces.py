@@ -7,6 +7,7 @@ import re
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from contextvars import copy_context
@@ -23,6 +24,7 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from gateway.config import Log
+from gateway.operate.journal import Failed
 from gateway.operate.traces import TracedJournal, TracedMetrics
 from gateway.transport.exchange import Exchange
 from gateway.transport.headers import Headers
@@ -353,7 +355,7 @@ def test_a_record_that_fails_ends_its_span_and_leaves_none_to_the_next_request()
     spans, provider = InMemorySpanExporter(), TracerProvider(shutdown_on_exit=False)
     provider.add_span_processor(SimpleSpanProcessor(spans))
     tracer = provider.get_tracer("test")
-    journal = TracedJournal(TracedMetrics(tracer), Log(), tracer)
+    journal = TracedJournal(TracedMetrics(tracer), Log(), Failed(time.monotonic), tracer)
 
     def query() -> Context:
         request = cast(Exchange, OddRequest())

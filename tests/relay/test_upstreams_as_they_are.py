@@ -1,4 +1,4 @@
-"""Upstreams as they are: TLS of their own kind, Unix sockets, names with several addresses, health checks (DESIGN 8).
+"""Upstreams as they are: TLS of their own kind, Unix sockets, health checks (DESIGN 8).
 
 And listening on Unix sockets, and on both families of addresses.
 
@@ -19,8 +19,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.config import ConfigError, Upstream, Url, parse
-from gateway.transport.dial import Dialer
+from gateway.config import ConfigError, parse
 from tests.certificates import Authority
 from tests.launch import (
     Gateway,
@@ -261,88 +260,6 @@ async def test_listening_on_both_families(gateways: Gateways) -> None:
             assert await asked(gateway, "127.0.0.1") == (200, b"ok")
             assert await asked(gateway, "::1") == (200, b"ok")
         server.close()
-
-
-@pytest.fixture
-def name_with(monkeypatch: pytest.MonkeyPatch) -> object:
-    """Gives a name several addresses, as a resolver does."""
-
-    def give(*addresses: str) -> None:
-        async def getaddrinfo(host: str, port: int, **_: object) -> list[object]:
-            return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (address, port)) for address in addresses]
-
-        monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", getaddrinfo, raising=False)
-
-    return give
-
-
-async def test_the_next_address_is_tried_where_no_connection_comes_about(name_with: object) -> None:
-    """One refuses, one does not answer: neither may take the time of all."""
-    assert callable(name_with)
-    with listening() as good, socket.socket() as silent:
-        silent.bind(("127.0.0.2", port_of(good)))
-        silent.listen(0)
-        filling = [socket.socket() for _ in range(3)]
-        for one in filling:
-            one.setblocking(False)
-            one.connect_ex(("127.0.0.2", port_of(good)))
-        name_with("127.0.0.3", "127.0.0.2", "127.0.0.1")
-        config = Upstream(name="a", url=Url("http", "many.example", port_of(good), "/"), connect_timeout=3.0)
-        made = await Dialer(config, asyncio.get_running_loop()).connect(Noted)
-        assert made.peer == ("127.0.0.1", port_of(good))
-        assert made.transport is not None
-        made.transport.close()
-        for one in filling:
-            one.close()
-
-
-class Noted(asyncio.Protocol):
-    """Notes where it has been connected to."""
-
-    peer: object = None
-    transport: asyncio.BaseTransport | None = None
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self.transport, self.peer = transport, transport.get_extra_info("peername")
-
-
-async def test_a_turn_of_the_loop_begins_few_connections() -> None:
-    """500 clients that came at once held the loop three times for 20 ms."""
-    turn, ready_in = 0, list[int]()
-
-    async def count() -> None:
-        nonlocal turn
-        while True:
-            await asyncio.sleep(0)
-            turn += 1
-
-    def noted() -> Noted:
-        ready_in.append(turn)
-        return Noted()
-
-    counting = asyncio.create_task(count())
-    with listening() as good:
-        config = Upstream(name="a", url=Url("http", "127.0.0.1", port_of(good), "/"), connect_timeout=20.0)
-        dialer = Dialer(config, asyncio.get_running_loop())
-        many = [asyncio.create_task(dialer.connect(noted)) for _ in range(100)]
-        many[50].cancel()
-        made = await asyncio.gather(*many, return_exceptions=True)
-        counting.cancel()
-        connected = [one for one in made if isinstance(one, Noted)]
-        assert len(connected) == 99
-        assert max(ready_in.count(each) for each in ready_in) <= 50
-        for one in connected:
-            assert one.transport is not None
-            one.transport.close()
-
-
-async def test_where_no_address_answers_the_last_one_says_why(name_with: object) -> None:
-    assert callable(name_with)
-    with held_port() as nobody:
-        name_with("127.0.0.3", "127.0.0.1")
-        config = Upstream(name="a", url=Url("http", "many.example", port_of(nobody), "/"), connect_timeout=3.0)
-        with pytest.raises(ConnectionRefusedError):
-            await Dialer(config, asyncio.get_running_loop()).connect(Noted)
 
 
 # ---- the health check ----

@@ -277,7 +277,7 @@ def test_every_member_of_the_filter_that_is_no_criterion_is_named() -> None:
         ({"status": ["failed"], "filter": {"order": "asc"}, "cursor": "x", "_meta": {"a": {"b": 1}}}, []),
         ({"requestTypes": ["tools/call"], "staus": ["failed"], "limit": 5, "_meta": {}}, ["staus", "limit"]),
         ({"status": ["failed"], "Status": {"a": {"b": ["c:d"]}}, "": 1}, ["Status", ""]),
-        ({"x" * 1000: 1, "order": "asc"}, ["x" * 64 + "..."]),
+        ({"x" * 1000: 1, "order": "asc"}, ["x" * 32 + "..." + "x" * 32]),
         ({f"x{n}": n for n in range(11)}, [*(f"x{n}" for n in range(10)), "..."]),
         ({"x": {str(n): 1 for n in range(10_000)}, "y": 1}, ["..."]),
         ({"taskIds": ["urn:a:b"] * 2_000, "order:": ":", "x": 1}, ["order:", "x"]),
@@ -305,13 +305,14 @@ def test_a_range_that_ends_before_it_begins(low: str, high: str) -> None:
         {low: LATE, high: EARLY},
         {"filter": {low: LATE, high: EARLY}},
         {low: LATE, "filter": {high: EARLY}},
-        {low: "2025-11-25T10:30:00.0000000000000000001Z", high: EARLY},
+        {low: "2025-11-25T10:30:00.000000001Z", high: EARLY},
         {low: "2025-11-25T10:30:00-00:01", high: EARLY},
     ):
         found = fault(params)
         assert low in found.parameter
         assert low in found.allowed or high in found.allowed
     assert read({low: EARLY, high: EARLY}) is not None
+    assert read({low: "2025-11-25T10:30:00.0000000009Z", high: EARLY}) is not None  # further digits are cut
     assert read({low: EARLY, high: "2025-11-25T09:30:00-01:00"}) is not None
     other_low = {"createdAfter": "lastUpdatedAfter", "lastUpdatedAfter": "createdAfter"}[low]
     assert read({other_low: LATE, high: EARLY}) is not None

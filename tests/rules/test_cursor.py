@@ -7,7 +7,6 @@ import string
 import subprocess
 import sys
 import zlib
-from fractions import Fraction
 from itertools import product
 
 import orjson
@@ -16,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.mcp import task
-from gateway.mcp.task import EARLIEST, LATEST, UNKNOWN, Instant, SortKey
+from gateway.mcp.task import EARLIEST, LATEST, UNKNOWN, Instant
 from gateway.tasks import criteria, cursor
 from gateway.tasks.criteria import CRITERIA_BYTES_MAX, BadQuery, Fault, Query
 from gateway.tasks.cursor import Position
@@ -24,17 +23,12 @@ from gateway.tasks.index import Index
 from gateway.tasks.values import LIST_ITEMS_MAX
 from tests.rules import documents, plain
 
-instants: st.SearchStrategy[Instant] = (
-    plain.instants
-    | st.integers(EARLIEST, LATEST)
-    | st.fractions(EARLIEST, LATEST, max_denominator=10**30).map(lambda f: int(f) if f.denominator == 1 else f)
-)
+instants: st.SearchStrategy[Instant] = plain.instants | st.integers(EARLIEST, LATEST)
 strings = st.none() | st.frozensets(st.text(max_size=4), min_size=1, max_size=3)
 any_text = {"methods": strings, "taskIds": strings}
 any_end = {"createdBefore": st.none() | instants, "lastUpdatedBefore": st.none() | instants}
 queries = st.builds(Query, **{**plain.values, **any_text, **any_end})
-keys = st.builds(SortKey, instants | st.just(UNKNOWN), st.text(max_size=8))
-shown = st.frozensets(st.integers(0, 2**64 - 1), max_size=3)
+places = st.tuples(instants | st.just(UNKNOWN), st.text(max_size=8))
 
 
 def check_there_and_back(position: Position) -> None:
@@ -68,7 +62,7 @@ def check_no_misreading(text: str, *expected: Position) -> None:
         assert cursor.decode(text) in expected
 
 
-@given(st.builds(Position, queries, keys, shown))
+@given(st.builds(Position, queries, places))
 def test_a_cursor_is_self_contained(position: Position) -> None:
     check_there_and_back(position)
 
@@ -87,7 +81,7 @@ def test_the_first_page_has_no_cursor() -> None:
 
 def test_a_task_whose_timestamp_nobody_can_read_may_be_the_last_of_a_page() -> None:
     last = task.parse(plain.raw_task("a", "working", "yesterday", "today"))
-    check_there_and_back(Position(Query(), last.updated))
+    check_there_and_back(Position(Query(), (last.updated, last.id)))
 
 
 @pytest.mark.parametrize(
@@ -113,21 +107,19 @@ def test_a_task_whose_timestamp_nobody_can_read_may_be_the_last_of_a_page() -> N
 def test_every_instant_may_bound_a_query(bound: str) -> None:
     instant = plain.instant(bound)
     query = Query(createdAfter=instant, lastUpdatedBefore=instant)
-    check_there_and_back(Position(query, SortKey(instant, "a")))
+    check_there_and_back(Position(query, (instant, "a")))
 
 
 @pytest.mark.parametrize("digits", [9, 10, 90, 99, 100, 101, 4000, 4301, 10_000])
 def test_an_instant_that_is_read_can_be_written(digits: int) -> None:
     """Nothing may be read that cannot be handed on."""
-    instant = task.parse_instant("2025-11-25T10:30:00." + "7" * digits + "Z")
-    assert (instant is not None) is (digits <= task.FRACTION_DIGITS_MAX)
-    if instant is not None:
-        check_there_and_back(Position(Query(createdAfter=instant), SortKey(instant, "a")))
+    instant = plain.instant("2025-11-25T10:30:00." + "7" * digits + "Z")
+    check_there_and_back(Position(Query(createdAfter=instant), (instant, "a")))
 
 
 def test_a_cursor_of_many_task_ids() -> None:
     ids = frozenset(f"786512e2-9e0d-44bd-8f29-{number:012}" for number in range(LIST_ITEMS_MAX))
-    last = SortKey(plain.instant("2025-11-25T10:30:00Z"), "a")
+    last = (plain.instant("2025-11-25T10:30:00Z"), "a")
     check_there_and_back(Position(Query(taskIds=ids), last))
 
 
@@ -141,8 +133,8 @@ def test_the_largest_cursor_that_can_be_handed_out_can_be_read(filler: str) -> N
     raw = orjson.dumps({**bounds, "taskIds": [filler * (room // width)], "order": "asc"})
     longest = criteria.read(criteria.params(raw))
     assert longest is not None
-    last = SortKey(longest.updated[1], filler * task.ID_CHARS_MAX)
-    check_there_and_back(Position(longest, last, frozenset(range(2**64 - 8_000, 2**64))))
+    last = (longest.updated[1], filler * task.ID_CHARS_MAX)
+    check_there_and_back(Position(longest, last))
 
 
 NAMES = ["createdAfter", "createdBefore", "lastUpdatedAfter", "lastUpdatedBefore"]
@@ -173,28 +165,9 @@ def test_a_cursor_that_is_longer_than_any_that_is_handed_out_is_not_read() -> No
     assert re.search("no more than [0-9]+ characters", fault.allowed)
 
 
-def test_only_what_may_move_ahead_is_carried_along() -> None:
-    """In ascending order of last update: the tasks of earlier pages that were not terminal; nowhere else any."""
-    page = [task.parse(plain.raw_task(i, status, "2025-11-25T10:30:00Z", "2025-11-25T10:30:00Z"))
-            for i, status in (("a", "working"), ("b", "completed"), ("c", "input_required"))]  # fmt: skip
-    ahead = Query(orderBy="lastUpdatedAt", order="asc")
-    first = cursor.following(Position(ahead), page)
-    assert first.shown == {task.digest("a"), task.digest("c")}
-    assert cursor.following(first, page[:1]).shown == first.shown
-    for query in (Query(), Query(orderBy="createdAt", order="asc")):
-        assert not cursor.following(Position(query), page).shown
-
-
-def test_a_cursor_has_room_for_very_many_live_tasks_but_not_for_any_number() -> None:
-    position = Position(Query(order="asc"), LAST, frozenset(map(task.digest, map(str, range(8_000)))))
-    check_there_and_back(position)
-    live = task.parse(plain.raw_task("a", "working", "2025-11-25T10:30:00Z", "2025-11-25T10:30:00Z"))
-    assert not cursor.following(position, [live]).shown
-
-
-LAST = SortKey(plain.instant("2025-11-25T10:30:00.5Z"), "786512e2-9e0d-44bd-8f29-789f320fe840")
+LAST = (plain.instant("2025-11-25T10:30:00.5Z"), "786512e2-9e0d-44bd-8f29-789f320fe840")
 QUERY = Query(status=frozenset({"working", "failed"}), createdBefore=plain.instant("2026-01-01T00:00:00Z"), order="asc")
-POSITION = Position(QUERY, LAST, frozenset({task.digest("a1b2c3d4-9e0d-44bd-8f29-789f320fe840")}))
+POSITION = Position(QUERY, LAST)
 CURSOR = cursor.encode(POSITION)
 
 
@@ -248,11 +221,11 @@ def test_a_cursor_is_recognised_by_what_it_says_and_not_by_how_it_was_packed() -
         CURSOR[:20] + "!" + CURSOR[20:],
         CURSOR[:20] + "=" + CURSOR[20:],
         CURSOR[:20] + "\u00e9" + CURSOR[20:],
-        CURSOR.replace("taskgate3.", "taskgate1."),
-        CURSOR.replace("taskgate3.", "taskgate2."),
-        CURSOR.replace("taskgate3.", "taskgate4."),
-        CURSOR.replace("taskgate3.", "taskgate3.."),
-        CURSOR.replace("taskgate3.", "taskgate22."),
+        CURSOR.replace("taskgate4.", "taskgate1."),
+        CURSOR.replace("taskgate4.", "taskgate2."),
+        CURSOR.replace("taskgate4.", "taskgate5."),
+        CURSOR.replace("taskgate4.", "taskgate4.."),
+        CURSOR.replace("taskgate4.", "taskgate22."),
         CURSOR[:-17] + "=" + CURSOR[-17:],
         CURSOR[:-16] + CURSOR[-16:].upper(),
     ],
@@ -262,7 +235,18 @@ def test_what_was_added_to_or_cut_off_is_refused(text: str) -> None:
     refused(text)
 
 
-@pytest.mark.parametrize("text", [" " + CURSOR, CURSOR.upper(), CURSOR.removeprefix("taskgate3."), "x" + CURSOR])
+OF_VERSION_3 = (
+    "taskgate3.W3sib3JkZXIiOiJhc2MiLCJzdGF0dXMiOlsid29ya2luZyJdfSxbIjI5NTlmMDQ1MTY0ZjUwMCIsInRhc2stNyJdLCI5Q1RvS280L3NZWT0i"
+    "XQ==.88df2c726e88892d"
+)
+
+
+def test_a_cursor_of_an_earlier_version_says_what_to_do() -> None:
+    """It had digests of what earlier pages showed, which nothing reads any more."""
+    assert "begin at the first page" in refused(OF_VERSION_3).allowed
+
+
+@pytest.mark.parametrize("text", [" " + CURSOR, CURSOR.upper(), CURSOR.removeprefix("taskgate4."), "x" + CURSOR])
 def test_what_begins_otherwise_is_another_s(text: str) -> None:
     assert cursor.decode(text) is None
 
@@ -275,11 +259,11 @@ def test_no_part_of_a_cursor_is_one() -> None:
 
 def test_every_bit_of_a_cursor_counts() -> None:
     """The last character before the padding has bits that a careless decoder drops."""
-    for last in (SortKey(LAST.at, LAST.id + "x" * length) for length in range(6)):
+    for last in ((LAST[0], LAST[1] + "x" * length) for length in range(6)):
         text = cursor.encode(Position(QUERY, last))
         for padded in {text.replace("=", ""), text.replace("=", "=="), text[:-17] + "\n" + text[-17:]} - {text}:
             refused(padded)
-        for at in range(len("taskgate3."), len(text)):
+        for at in range(len("taskgate4."), len(text)):
             for character in string.ascii_letters + string.digits + "-_":
                 changed = text[:at] + character + text[at + 1 :]
                 if changed != text:
@@ -288,7 +272,7 @@ def test_every_bit_of_a_cursor_counts() -> None:
 
 FOREIGN = [
     *("", "0", "10", "null", "next-page-cursor", "786512e2-9e0d-44bd-8f29-789f320fe840"),
-    *("eyJvZmZzZXQiOjEwfQ==", "taskgate", "taskgate.", "taskgate1", "taskgate-1.A", "my-taskgate3.AAAA"),
+    *("eyJvZmZzZXQiOjEwfQ==", "taskgate", "taskgate.", "taskgate1", "taskgate-1.A", "my-taskgate4.AAAA"),
     *("\ud800", "\0", "A" * 1_000_000),
 ]
 
@@ -299,8 +283,8 @@ def test_a_foreign_string_is_no_cursor_of_ours(text: str) -> None:
 
 
 UNREADABLE = [
-    *("taskgate3.", "taskgate3..", "taskgate3.A", "taskgate3.AAAA", "taskgate3.AAAAAA==", "taskgate3.===="),
-    *("taskgate3.\u00e9", "taskgate3.\ud800", "taskgate3." + "A" * 100_000, "taskgate1.AAAA", "taskgate0."),
+    *("taskgate4.", "taskgate4..", "taskgate4.A", "taskgate4.AAAA", "taskgate4.AAAAAA==", "taskgate4.===="),
+    *("taskgate4.\u00e9", "taskgate4.\ud800", "taskgate4." + "A" * 100_000, "taskgate1.AAAA", "taskgate0."),
     "taskgate12345678901234567890.x",
 ]
 
@@ -313,8 +297,8 @@ def test_what_begins_like_a_cursor_of_ours_is_ours_to_refuse(text: str) -> None:
 
 @given(
     st.text().filter(lambda text: not cursor.is_spelled(text))  # Hypothesis tries the strings of the code, too
-    | st.text().map("taskgate3.".__add__)
-    | st.binary().map(lambda b: "taskgate3." + base64.b64encode(b).decode())
+    | st.text().map("taskgate4.".__add__)
+    | st.binary().map(lambda b: "taskgate4." + base64.b64encode(b).decode())
     | st.binary().map(lambda b: sealed(b))
 )
 def test_no_string_is_read_that_nobody_was_given(text: str) -> None:
@@ -323,7 +307,7 @@ def test_no_string_is_read_that_nobody_was_given(text: str) -> None:
 
 def sealed(packed: bytes) -> str:
     """A cursor with a right checksum. It is not signed, so anybody can make one."""
-    body = "taskgate3." + base64.urlsafe_b64encode(packed).decode()
+    body = "taskgate4." + base64.urlsafe_b64encode(packed).decode()
     return f"{body}.{hashlib.blake2b(body.encode(), digest_size=8).hexdigest()}"
 
 
@@ -332,8 +316,8 @@ def packed(values: bytes) -> str:
     return sealed(values if len(values) <= 256 else zlib.compress(values, level=1))
 
 
-# The criteria; the place behind which the page begins; the digests of what was shown.
-CRITERIA, AFTER, SHOWN = range(3)
+# The criteria; the place behind which the page begins.
+CRITERIA, AFTER = range(2)
 BOUNDS = [(CRITERIA, name) for name in NAMES]
 METHODS, TASK_IDS, STATUS, ORDER_BY, ORDER = (
     (CRITERIA, name) for name in ("methods", "taskIds", "status", "orderBy", "order")
@@ -361,49 +345,33 @@ def test_these_tests_forge_well() -> None:
     assert orjson.loads(SAID)[CRITERIA]
     assert like_ours() == CURSOR
     assert cursor.decode(like_ours()) == POSITION
-    assert cursor.decode(like_ours(((SHOWN,), ""))) == Position(QUERY, LAST)
     for path in NUMBERS_AT:
         assert cursor.decode(like_ours((path, "-7b"))) is not None
-        assert cursor.decode(like_ours((path, "1/3"))) is not None
 
 
 NUMBERS_AT: list[tuple[int | str, ...]] = [*BOUNDS, (AFTER, 0)]
 
 
-# Numbers are hexadecimal, "n" or "n/d". Reading 1e999999999 as others do would take all time and memory, and so would
+# Numbers are hexadecimal. Reading 1e999999999 as others do would take all time and memory, and so would
 # a number as long as the cursor may be.
 @pytest.mark.parametrize(
     "number",
     [
-        *("1E400", "-1E400", "1e+400", "1e-400", "1p400", "0x1", "1.5", "1/0", "0/0", "1/00", "1/-3", "-1/-3"),
-        *("nan", "inf", "-inf", "", "-", "/", "x", "1/x", "1/", "/3", "1/3/5", "+1", "--1"),
-        *(" 1", "1 ", "1\n", "1_0", "A", "\u0661", "\uff11", "1" * 121, "1/" + "3" * 121, "f" * 100_000),
+        *("1E400", "-1E400", "1e+400", "1e-400", "1p400", "0x1", "1.5", "1/0", "1/3", "-1/-3"),
+        *("nan", "inf", "-inf", "", "-", "/", "x", "+1", "--1"),
+        *(" 1", "1 ", "1\n", "1_0", "A", "\u0661", "\uff11", "1" * 22, "f" * 100_000),
     ],
     ids=lambda text: ascii(text[:12]),
 )
 def test_a_number_that_the_gateway_does_not_write_is_refused(number: str) -> None:
     for path in NUMBERS_AT:
-        assert "hexadecimal digits" in refused(like_ours((path, number))).allowed
+        refused(like_ours((path, number)))
 
 
-@pytest.mark.parametrize(
-    "number",
-    [
-        *(10**30, -(10**30), 2**400, -(2**400), 2**479, LATEST + 1, EARLIEST - 1),
-        *(Fraction(2 * LATEST * 7 + 1, 7), Fraction(2**479, 3), Fraction(-(2**479), 3)),
-    ],
-)
-def test_a_bound_that_no_timestamp_has_is_refused(number: Instant) -> None:
-    """The largest ones are no floats. The client once got a cut connection, and the log a traceback."""
-    text = f"{number:x}" if isinstance(number, int) else f"{number.numerator:x}/{number.denominator:x}"
-    for path in NUMBERS_AT:
-        assert "0000 to 9999" in refused(like_ours((path, text))).allowed
-
-
-@pytest.mark.parametrize("number", [EARLIEST, LATEST, 0, -1, Fraction(LATEST * 7 - 1, 7), Fraction(1, 2**470 + 1)])
+@pytest.mark.parametrize("number", [EARLIEST, LATEST, 0, -1, UNKNOWN, UNKNOWN + 1, 16**21 - 1, 1 - 16**21])
 def test_any_bound_that_can_be_read_leads_to_a_page(number: Instant) -> None:
     """Nothing that is made of a forged cursor raises, and its page has a next one."""
-    index, text = Index(), f"{number.numerator:x}/{number.denominator:x}"
+    index, text = Index(), f"{number:x}"
     index.put_all(task.parse(plain.raw_task(i, "working", f"{y}-01-01T00:00:00Z", None)) for i, y in YEARS.items())
     for by, descending in product(("createdAt", "lastUpdatedAt"), (True, False)):
         for path in NUMBERS_AT:
@@ -444,13 +412,6 @@ def test_a_number_that_is_no_text_is_refused(number: object) -> None:
         like_ours(((AFTER, 0), None)),
         like_ours(((AFTER, 1), None)),
         like_ours(((AFTER, 1), 1)),
-        like_ours(((SHOWN,), [])),
-        like_ours(((SHOWN,), {})),
-        like_ours(((SHOWN,), False)),
-        like_ours(((SHOWN,), None)),
-        like_ours(((SHOWN,), "1")),
-        like_ours(((SHOWN,), "AAAAAAA!")),
-        like_ours(((SHOWN,), base64.b64encode(bytes(8 * 8_001)).decode())),
         like_ours(((AFTER, 1), "x" * (task.ID_CHARS_MAX + 1))),
         *(like_ours((bound, [None])) for bound in BOUNDS),
         *(like_ours((bound, "")) for bound in BOUNDS),
@@ -516,7 +477,6 @@ nearly = st.tuples(
         },
     ),
     st.tuples(numbers, st.text(max_size=2)),
-    st.sampled_from(["", "AAAAAAAAAAA=", "A", None]),
 )
 
 
@@ -530,17 +490,3 @@ def test_of_a_forged_cursor_comes_a_position_or_what_is_wrong_with_it(values: by
         return
     assert found is not None
     check_there_and_back(found)
-
-
-@pytest.mark.parametrize("power", [60, 62, 63, 64, 67, 68, 80, 100, 1000, 14_000, 20_000])
-def test_a_place_that_can_be_read_can_be_written(power: int) -> None:
-    """A page that begins at a forged place has a next one."""
-    for path in NUMBERS_AT:
-        for number in (2**power, -(2**power) - 1):
-            text = like_ours((path, f"{number:x}"))
-            if EARLIEST <= number <= LATEST:
-                found = cursor.decode(text)
-                assert found is not None
-                check_there_and_back(found)
-            else:
-                refused(text)

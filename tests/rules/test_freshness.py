@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.mcp import task
-from gateway.mcp.task import TERMINAL, SortKey, Task
+from gateway.mcp.task import TERMINAL, Task
 from gateway.tasks import freshness
 from gateway.tasks.criteria import Query
 from gateway.tasks.freshness import Ages, Plan
@@ -295,11 +295,9 @@ ages = st.sampled_from([AGES, Ages(0.0, 60.0), Ages(1.0, 0.0), Ages(0.0, 0.0), A
 
 def may_match(known: Task, query: Query) -> bool:
     """Whether a task, or any later report of it, matches."""
-    updates = {known.updated.at, *(at for at in query.updated if at is not None)}
+    updates = {known.updated, *query.updated}
     statuses = {known.status} if known.status in TERMINAL else task.STATUSES
-    futures = [
-        msgspec.structs.replace(known, status=s, updated=SortKey(at, known.id)) for s in statuses for at in updates
-    ]
+    futures = [msgspec.structs.replace(known, status=s, updated=at) for s in statuses for at in updates]
     return bool(plain.listed(futures, query, None))
 
 

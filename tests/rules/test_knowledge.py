@@ -355,4 +355,4 @@ def test_a_change_is_seen(line: str) -> None:
 
 
 def test_what_is_known_may_be_replaced_and_read() -> None:
-    assert not changes("self.known = Knowledge()\nx = self.known.pages\nself.known.end_scan(1, 2)")
+    assert not changes("self.known = Knowledge()\nx = self.known.pages\nself.known.outgrow('x', 2)")

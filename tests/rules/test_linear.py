@@ -268,6 +268,28 @@ def test_many_lone_surrogates_cost_their_bytes() -> None:
         assert (found is not None) == (count == 10_000), "700,000 of them took 0.25 s"
 
 
+@pytest.mark.parametrize("token", [b'"",', rb'"\"\\",', b"-1,", b"[],"])
+def test_what_json_lacks_is_replaced_at_the_cost_of_its_bytes(token: bytes) -> None:
+    """A plain repeated group takes 140 bytes for each turn."""
+    data = b'{"x":[%bNaN]}' % (token * (16 * SIZE // len(token)))
+    edited: list[bytes] = []
+    with bytes_taken_at_most(5 * len(data)):
+        edited.append(jsonrpc.finite(data))
+    assert edited == [data.replace(b"NaN", b"null")]
+    assert lines_run(lambda: jsonrpc.finite(data)) < 5000
+
+
+@pytest.mark.parametrize("line", [b":\n", b"\n", b"\r", b": a\r\n"])
+def test_comments_cost_their_bytes(line: bytes) -> None:
+    """A plain repeated group takes up to 260 bytes for each."""
+    data = line * (16 * SIZE // len(line))
+    parser = sse.Parser(1 << 22)
+    with bytes_taken_at_most(5 * len(data)):
+        taken = b"".join(event.raw for event in parser.feed(data + b": unfinished")) + parser.take_comments()
+    assert taken == data
+    assert parser.rest() == b": unfinished"
+
+
 GZIP = Headers([(b"Content-Encoding", b"gzip")])
 
 

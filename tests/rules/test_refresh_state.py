@@ -13,7 +13,7 @@ from typing import Final
 import pytest
 
 from gateway import config
-from gateway.errors import UpstreamBroken, UpstreamFailed, UpstreamRefused
+from gateway.errors import TooLarge, UpstreamBroken, UpstreamFailed, UpstreamRefused
 from gateway.identity import Key
 from gateway.mcp import jsonrpc
 from gateway.mcp.jsonrpc import Message
@@ -25,7 +25,7 @@ from gateway.tasks.freshness import Ages
 from gateway.tasks.guards import Toll
 from gateway.tasks.knowledge import Listing
 from gateway.tasks.refreshes import Crawl, Delta, Knock, Refresh, RefreshState
-from gateway.tasks.sessions import Forgotten, Servers, Session, Sessions, TooLarge
+from gateway.tasks.sessions import Forgotten, Servers, Session, Sessions
 from tests.rules import plain
 from tests.states import Watch, steps, table, watched
 
@@ -40,6 +40,7 @@ class Place:
 
     toll: Toll | None = None
     asks_first = False
+    proof = ""
     key = KEY
 
     def __init__(self, kind: str) -> None:
@@ -131,7 +132,6 @@ async def at_fault(_: Place) -> bytes:
 EVENTS: Final[dict[str, list[tuple[Event, type[BaseException] | None]]]] = {
     "all was asked and taken in": [(all_is_there, None)],
     "session cleared, or ask given up": [(cleared, Forgotten), (given_up, Forgotten)],
-    "session too large for an index": [(outgrown, TooLarge)],
     "caller refused": [(refused(status), UpstreamRefused) for status in (401, 403, 404)],
     "another error, or last query left": [
         *((refused(status), UpstreamRefused) for status in (302, 429, 503)),
@@ -142,8 +142,6 @@ EVENTS: Final[dict[str, list[tuple[Event, type[BaseException] | None]]]] = {
     ],
 }
 UNSEEN: Final = {  # what a kind of refresh does not look at: it ends as if nothing had happened
-    ("knock", "session too large for an index"),
-    ("single tasks", "session too large for an index"),
     ("single tasks", "session cleared, or ask given up"),
 }
 
@@ -172,9 +170,18 @@ async def test_the_table_is_what_happens(kind: str, event: str) -> None:
         assert type(await place.run()) is (error if sees and error is not None else type(None))
         assert place.refresh.state.name == (TABLE["ASKING"][event] if sees else "DONE")
         assert not place.session.asks, "nobody joins it any more"
-        if place.refresh.state in (RefreshState.OVERSIZE, RefreshState.REFUSED):
+        if place.refresh.state is RefreshState.REFUSED:
             assert len(place.session.index) == 0
-        assert place.session.oversize is (place.refresh.state is RefreshState.OVERSIZE)
+
+
+@pytest.mark.parametrize("kind", ["crawl", "look"])
+async def test_a_session_that_is_too_large_is_left_empty_and_remembers_it(kind: str) -> None:
+    place = Place(kind)
+    place.server = outgrown
+    assert isinstance(await place.run(), TooLarge)
+    assert place.refresh.state is RefreshState.FAILED
+    assert len(place.session.index) == 0
+    assert "index.tasks_max" in place.session.known.outgrown
 
 
 @pytest.mark.parametrize(("begins", "event"), [pair for pair in product(TABLE, EVENTS) if pair[0] != "ASKING"])

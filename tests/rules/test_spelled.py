@@ -125,9 +125,9 @@ def test_it_is_answered_with_ordinary_cursors_from_then_on() -> None:
     query = spelled("taskgate:?status=failed&order=asc")
     last = task.parse(plain.raw_task("a", "failed", EARLY, EARLY))
     text = cursor.encode(cursor.following(Position(query), [last]))
-    assert text.startswith("taskgate3.")
+    assert text.startswith("taskgate4.")
     position = read({"cursor": text})
-    assert position is not None and position.query == query and position.after == last.updated
+    assert position is not None and position.query == query and position.after == (last.updated, "a")
     assert read({"cursor": text, "status": ["failed"], "order": "asc"}) == position
 
 
@@ -230,10 +230,10 @@ def test_any_text_is_a_query_or_told_to_be_wrong(text: str) -> None:
 
 def test_a_criterion_that_is_declared_can_be_spelled() -> None:
     with new_criterion.declared():
-        assert spelled("taskgate:?statusMessageContains=a,b&statusNot=failed,working&ttlBelow=6e+4") == Query(
-            statusMessageContains="a,b", statusNot=frozenset({"failed", "working"}), ttlBelow=60_000.0
+        assert spelled("taskgate:?methodPrefix=a,b&statusNot=failed,working") == Query(
+            methodPrefix="a,b", statusNot=frozenset({"failed", "working"})
         )
-        assert fault("taskgate:?ttlBelow=soon") == Fault("cursor.ttlBelow", '"soon"', "a number, or its text")
+        assert fault("taskgate:?statusNot=done") == Fault("cursor.statusNot", '"done"', "an array of statuses")
 
 
 @given(st.text(max_size=30), st.randoms())

@@ -34,10 +34,11 @@ SEEN_S: Final = 0.005  # until the gateway sees that a client has closed, for wh
 _STEPS: Final = 1000
 _OURS: Final = "gateway."
 # Kept when a session's index goes: what `initialize` said and of whom; durations by upstream, kind and method, each of
-# a few values.
+# a few values; hashes of the callers of 200 sessions (DESIGN 7.11).
 _STAYS: Final = (
     *("gateway.mcp.capabilities.Server", "gateway.identity.Key", "gateway.operate.metrics._Durations"),
     *("gateway.operate.rates._Sample", "gateway.operate.recent.Failures", "gateway.operate.recent.Reason"),
+    "gateway.transport.drift._Seen",
 )
 
 

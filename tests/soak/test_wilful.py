@@ -153,9 +153,9 @@ def remembers_bytes(patch: Patch) -> None:
     kept: list[bytes] = []
     up = Way.up
 
-    def keeping(self: Way, body_bytes: int) -> bytes:
+    def keeping(self: Way, body_bytes: int, is_edited: bool) -> bytes:
         kept.append(self.caller.headers.block())  # made anew, by the gateway
-        return up(self, body_bytes)
+        return up(self, body_bytes, is_edited)
 
     patch.setattr(Way, "up", keeping)
 

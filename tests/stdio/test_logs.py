@@ -6,13 +6,16 @@ but messages on standard output; no id of a task, no params.
 
 import hashlib
 import json
+import time
 import urllib.request
 from pathlib import Path
 from typing import Any, Final
 
 import pytest
 
+from tests.attack.test_long_values import ERROR_BYTES_MAX, IN_MESSAGES, LINE_BYTES_MAX, UNITS
 from tests.launch import held_port, port_of
+from tests.relay.messages import dumps
 from tests.stdio.harness import call
 from tests.stdio.process import WAIT_S, ran, talking
 
@@ -67,18 +70,32 @@ def told(folder: Path, log: dict[str, Any]) -> list[dict[str, Any]]:
 def test_the_access_log_has_a_line_for_each_request(tmp_path: Path, file: dict[str, str]) -> None:
     lines = told(tmp_path, {"access": True, **file})
     assert all(line["level"] == "info" and line["seconds"] >= 0 and line["upstream"] == "stdio" for line in lines)
-    seen = sorted((line["method"], line["kind"], line["message"], line.get("code")) for line in lines)
+    seen = sorted(
+        (line["method"], line["kind"], line.get("code") or 0) for line in lines if line["message"] == "request"
+    )
     assert seen == [
-        ("initialize", "relayed", "request", None),
-        ("prompts/get", "relayed", "failed", -32603),
-        ("tasks/cancel", "relayed", "failed", -32602),
-        ("tasks/cancel", "relayed", "request", None),
-        ("tasks/list", "answered", "failed", -32602),
-        ("tasks/list", "answered", "request", None),
-        ("tools/call", "relayed", "request", None),
-        ("tools/call", "relayed", "request", None),
+        ("initialize", "relayed", 0),
+        ("prompts/get", "relayed", -32603),
+        ("tasks/cancel", "relayed", -32602),
+        ("tasks/cancel", "relayed", 0),
+        ("tasks/list", "answered", -32602),
+        ("tasks/list", "answered", 0),
+        ("tools/call", "relayed", 0),
+        ("tools/call", "relayed", 0),
     ]
     assert {line["failure"] for line in lines if line["message"] == "failed"} == {"JsonRpcError"}
+
+
+def test_requests_that_fail_of_one_cause_write_a_line_a_second_with_a_count(tmp_path: Path) -> None:
+    config = tmp_path / "config.yaml"
+    config.write_text(json.dumps({"log": {"level": "info"}}))
+    asked = b"".join(call(number, "prompts/get", name="x") for number in range(200))
+    began_at = time.monotonic()
+    ended = ran("python3", "-c", SERVER, data=asked, flags=("--config", str(config)))
+    lines = [json.loads(line) for line in ended.stderr.decode().splitlines()]
+    assert ended.returncode == 0 and sum(line["count"] for line in lines) == 200
+    assert {line["failure"] for line in lines} == {"JsonRpcError"}
+    assert lines[0]["count"] == 1 and 2 <= len(lines) <= time.monotonic() - began_at + 2
 
 
 def test_the_audit_has_a_line_for_each_task_that_is_created_or_cancelled(tmp_path: Path) -> None:
@@ -127,3 +144,30 @@ def test_the_page_shows_failures_and_requests(tmp_path: Path) -> None:
             with urllib.request.urlopen(f"http://{at}/metrics", timeout=WAIT_S) as answer:
                 assert b'taskgate_jsonrpc_errors_total{code="-32603",upstream="stdio"} 1.0' in answer.read()
             assert talk.finish() == 0
+
+
+def test_a_list_that_is_not_answered_in_time_counts_for_the_alert(tmp_path: Path) -> None:
+    """The alert TaskgateUpstreamFailing counts the statuses from 500 on, and over stdio all were 200."""
+    config = tmp_path / "config.yaml"
+    config.write_text(json.dumps({"index": {"crawl_timeout": "100ms"}}))
+    with held_port() as held:
+        at = f"127.0.0.1:{port_of(held)}"
+        with talking("sh", "-c", "cat > /dev/null", flags=["--config", str(config), "--admin", at]) as talk:
+            talk.say(call(1, "tasks/list", status=["working"]))
+            with urllib.request.urlopen(f"http://{at}/metrics", timeout=WAIT_S) as answer:
+                said = answer.read().decode()
+            assert 'kind="answered",method="tasks/list",status="504",upstream="stdio"} 1.0' in said
+            assert talk.finish() == 0
+
+
+def test_long_and_odd_values_make_no_long_lines(tmp_path: Path) -> None:
+    """As over HTTP (tests/attack/test_long_values.py)."""
+    config = tmp_path / "config.yaml"
+    config.write_text(json.dumps({"log": {"access": True, "level": "debug"}}))
+    made = [make(unit * (20_000 // len(unit.encode()))) for unit in UNITS for make in IN_MESSAGES.values()]
+    asked = [dumps({**message, "id": number}) + b"\n" for number, message in enumerate(made)]
+    ended = ran("python3", "-c", SERVER, data=ASKED[0] + b"".join(asked), flags=("--config", str(config)))
+    assert ended.returncode == 0, ended.stderr[-2000:]
+    assert ended.stdout.count(b"\n") == 1 + len(asked)
+    assert max(map(len, ended.stdout.splitlines())) <= ERROR_BYTES_MAX
+    assert max(map(len, ended.stderr.splitlines())) <= LINE_BYTES_MAX

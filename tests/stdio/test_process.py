@@ -2,7 +2,6 @@
 
 import json
 import os
-import pty
 import re
 import select
 import signal
@@ -20,6 +19,7 @@ import pytest
 from tests.launch import COMMAND, ROOT, held_port, listening, piped, port_of, run_bytes
 from tests.stdio.harness import QUERY_ALL, call, initialized
 from tests.stdio.process import WAIT_S, closing, gateway, ran, talking
+from tests.tools import open_terminal
 
 LINUX = sys.platform.startswith("linux")
 
@@ -98,11 +98,23 @@ def serves(url: str) -> bool:
         return False
 
 
-def test_an_error_that_nobody_reads_has_its_status() -> None:
-    for arguments, status in (["no-such-command"], 127), (["sh", "-c", "exit 7"], 7):
-        with Path("/dev/full").open("wb") as full:
-            ended = subprocess.run(gateway(*arguments), stdin=subprocess.DEVNULL, stderr=full, timeout=WAIT_S, cwd=ROOT)
-        assert ended.returncode == status
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+@pytest.mark.parametrize(
+    ("line", "status"),
+    [
+        (gateway("no-such-command"), 127),
+        (gateway("sh", "-c", "exit 7"), 7),
+        ([*COMMAND, "--config", "/no/such/file"], 2),
+        ([*COMMAND, "--no-such-flag"], 2),
+    ],
+    ids=lambda value: " ".join(value[-2:]) if isinstance(value, list) else str(value),
+)
+def test_an_error_that_nobody_reads_has_its_status(line: list[str], status: int, unbuffered: str) -> None:
+    """What Python had kept of it failed when it ended, with a status of its own."""
+    environment = {**os.environ, "PYTHONUNBUFFERED": unbuffered}
+    with Path("/dev/full").open("wb") as full:
+        ended = subprocess.run(line, env=environment, stdin=subprocess.DEVNULL, stderr=full, timeout=WAIT_S, cwd=ROOT)
+    assert ended.returncode == status
 
 
 def test_a_command_whose_name_is_no_utf_8_shows_on_the_page(tmp_path: Path) -> None:
@@ -239,7 +251,7 @@ def test_a_signal_goes_on_to_the_server_which_decides(number: signal.Signals) ->
 def test_an_interrupt_reaches_the_server_once_whoever_sends_it() -> None:
     """Ctrl-C of the gateway's own terminal, which goes to both; then a program's, to the gateway alone: it was lost."""
     script = "trap 'echo got' INT; trap 'exit 5' TERM; echo up; while :; do sleep 0.01; done"
-    keyboard, terminal = pty.openpty()
+    keyboard, terminal = open_terminal()
     with_terminal = ["sh", "-c", 'exec 9<>"$0" 9>&-; exec "$@"', os.ttyname(terminal)]  # a session takes the first
     with piped([*with_terminal, *gateway("sh", "-c", script)]) as process:
         assert process.stdout is not None

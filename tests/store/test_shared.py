@@ -220,7 +220,7 @@ async def test_no_caller_learns_of_the_tasks_of_another_identity(fleet: Fleet) -
         assert fleet.server.count("tasks/get") == 0
 
 
-async def test_keys_are_digests_and_values_have_a_version_and_no_secret(fleet: Fleet, store: Store) -> None:
+async def test_keys_are_digests_and_values_have_no_secret(fleet: Fleet, store: Store) -> None:
     async with fleet.replica() as one:
         caller = await one.open("s3cret")
         made = await one.make(caller)
@@ -230,22 +230,22 @@ async def test_keys_are_digests_and_values_have_a_version_and_no_secret(fleet: F
     assert all(re.fullmatch(r"taskgate:[0-9a-f]{32}:(server|tasks)", key) for key in keys)
     found = await values(store)
     assert sorted(map(json.loads, found), key=len) == [
-        {"v": 1, "filtered": True, "methods": []},
-        {"v": 1, "id": made, "method": "tools/call", "gone": False},
+        {"filtered": True, "methods": []},
+        {"id": made, "method": "tools/call", "gone": False},
     ]
 
 
 async def test_what_the_store_makes_up_is_shown_to_nobody(fleet: Fleet, store: Store) -> None:
-    """A value that cannot be read, or is of another version, says nothing. Any other is a reason to ask the server."""
+    """A value that cannot be read says nothing. Any other is a reason to ask the server."""
     async with fleet.pair_with_task() as (_, other, caller, made):
         for key in await store.run("KEYS", "*:*:*"):
             if key.endswith(":server"):
-                await store.run("SET", key, '{"v":2,"filtered":false,"methods":[]}')
+                await store.run("SET", key, '{"filtered":2,"methods":[]}')
                 continue
             for number, value in enumerate(
-                ('{"v":1,"id":"made up","method":null,"gone":false}', '{"v":2,"id":"x","method":null,"gone":false}',
-                 '{"v":1,"id":7}', "no JSON", '{"v":1,"id":"' + "x" * 300 + '","method":null,"gone":false}',
-                 json.dumps({"v": 1, "id": made, "method": None, "gone": True}), "\x00\x7f")
+                ('{"id":"made up","method":null,"gone":false}', '{"id":"x","method":7,"gone":false}',
+                 '{"id":7}', "no JSON", '{"id":"' + "x" * 300 + '","method":null,"gone":false}',
+                 json.dumps({"id": made, "method": None, "gone": True}), "\x00\x7f")
             ):  # fmt: skip
                 await store.run("ZADD", key, 2e15 + number, value)
         assert await other.ids(caller) == [made]
@@ -337,3 +337,18 @@ def test_a_store_whose_client_is_not_installed_is_an_error(monkeypatch: pytest.M
     monkeypatch.setitem(sys.modules, "redis", None)
     with pytest.raises(StartError, match="install taskgate with the extra redis"):
         room.check()
+
+
+async def test_replicas_of_two_versions_do_not_read_each_other(
+    fleet: Fleet, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with fleet.replica() as one:
+        caller = await one.open()
+        made = await one.make(caller)
+        await known(store, 1)
+    with monkeypatch.context() as later:
+        later.setattr("gateway.store.names._VERSION", b"another")
+        async with fleet.replica() as newer:
+            assert await newer.ids(caller) == []
+    async with fleet.replica() as rolled_back:
+        assert await rolled_back.ids(caller) == [made]

@@ -8,7 +8,6 @@ are the same before and after.
 import asyncio
 import json
 import os
-import pty
 import re
 import signal
 from collections import Counter
@@ -53,6 +52,7 @@ from tests.relay.messages import (
     stream,
 )
 from tests.relay.rig import Place, Script, body, own, rig_at
+from tests.tools import open_terminal
 from tests.trials import BY_ITSELF, EMPTY, HELPS, MAKES, ONE_PAGE, SAVES, facts_of, judged, learned, listed, text_of
 from tests.witness import on_the_way
 from tests.world.servers import KINDS, UNFINISHED, Kind, Server, pages_by_hand, shown
@@ -168,12 +168,69 @@ async def test_a_server_that_says_that_it_filters_needs_no_gateway() -> None:
     assert facts["filters"] == "declared"
 
 
+async def test_a_server_that_denies_its_list_has_none() -> None:
+    """Some write `false` in place of leaving a capability out."""
+
+    class Denying(Server):
+        def said(self, message: Json) -> Json:
+            said = super().said(message)
+            if message["method"] == "initialize":
+                said["result"]["capabilities"] = {"tasks": {"list": False}}
+            return said
+
+    async with at(Denying(KINDS["mcp-go"])) as url:
+        status, text = await said("try", url)
+        assert (status, "declares no tasks/list" in text) == (1, True)
+        status, text = await said("tasks", url)
+        assert (status, "cannot list tasks" in text) == (2, True)
+
+
 async def test_a_long_list_is_read_as_far_as_is_allowed() -> None:
     server = Server(KINDS["TypeScript SDK 1.x"])
     server.fill(TASKS, LIVE)
     verdict = "taskgate helps here: this server's list has more than 3 pages. Try --pages 30."
     facts = await tried(server, "--pages", "3", verdict=verdict)
     assert (facts["by_hand"]["requests"], facts["by_hand"]["whole"], "first" in facts) == (3, False, False)
+
+
+@pytest.mark.parametrize("cursors", [[""], ["a"], ["a", "b"], ["a", "b", "", "c"]])
+async def test_a_list_whose_cursors_come_again_is_no_long_list(cursors: list[str]) -> None:
+    """It was said to have more pages than were read, and that taskgate helps: no filtered list can be had there."""
+
+    class Turning(Server):
+        def said(self, message: Json) -> Json:
+            told = super().said(message)
+            if message["method"] == "tasks/list":
+                before = message["params"].get("cursor")
+                following = cursors.index(before) + 1 if before is not None else 0
+                told["result"]["nextCursor"] = cursors[following % len(cursors)]
+            return told
+
+    server = Turning(KINDS["mcp-go"])
+    server.fill(3, 1)
+    async with at(server) as url:
+        status, text = await said("try", url)
+    assert (status, "repeats a cursor of tasks/list: its pages have no end" in text) == (2, True), text
+
+
+@pytest.mark.parametrize("to", ["/mcp?key=1", "/mcp/?key=1#here", "http://me:secret@AUTHORITY/mcp?key=1"])
+@pytest.mark.parametrize("command", ["try", "tasks"])
+async def test_a_redirect_to_an_address_with_a_query_is_followed_to_the_end(command: str, to: str) -> None:
+    """The gateway in front was to have it as its url, which has no query: `--upstream: expected ...`."""
+    server = Server(KINDS["TypeScript SDK 1.x"])
+    server.fill(TASKS, LIVE)
+
+    async def script(request: Message, peer: Peer) -> bytes | None:
+        if b"?key=1" in request.target:
+            return await server(request, peer)
+        there = to.replace("AUTHORITY", (request.value(b"host") or b"").decode())
+        return response(b"", b"Location: " + there.encode(), status=b"307 Temporary Redirect")
+
+    with listening() as sock:
+        async with rig_at(Place(Gateway(0, 0), sock)) as rig:
+            rig.serve(script)
+            status, text = await said(command, f"http://127.0.0.1:{port_of(sock)}/mcp")
+    assert (status, "secret" in text) == (0, False), text
 
 
 async def test_what_a_server_sends_cannot_steer_a_terminal() -> None:
@@ -283,20 +340,20 @@ async def test_an_interrupt_shows_what_is_known_by_then(flags: tuple[str, ...]) 
         assert process.returncode == 130
     facts, verdict = learned(witness.exchanges())[:4], "Interrupted. Too little is known to say."  # and no list
     if flags:
-        known = facts_of(facts, witness.url, verdict, False) | {"stopped": "interrupted"}
+        known = facts_of(facts, witness.url, verdict, None) | {"stopped": "interrupted"}
         assert json.loads(output) == known and "by_hand" not in known
     else:
         assert output.decode() == f"{text_of(facts)}\n{verdict}\n"
     async with at(server) as url:
         status, text = await said("try", "--seconds", "0.5", url)
-        assert (status, "Stopped after 0.5 s." in text) == (1, True)
+        assert (status, "Stopped after 0.5 s." in text) == (2, True)
         lines, sent = await on_a_terminal("try", "--seconds", "0.5", url)
         assert "page 1, 10 tasks" in sent and not any("page" in line for line in lines)
 
 
 async def on_a_terminal(*arguments: str) -> tuple[list[str], str]:
     """What stands on a terminal in the end, line by line, and all that was sent to it."""
-    ours, theirs = pty.openpty()
+    ours, theirs = open_terminal()
     try:
         process = await asyncio.create_subprocess_exec(
             *COMMAND, *arguments, cwd=ROOT, env={**os.environ, **NO_AUTHORITIES}, stdout=theirs, stderr=theirs
@@ -361,6 +418,14 @@ OTHERS: Final[dict[str, tuple[Callable[[Message], bytes], str]]] = {
         lambda _: response(b"", b"Location: http://localhost:1/mcp", status=b"307 Temporary Redirect"),
         "redirects to http://localhost:1/mcp, which is another origin: nothing was sent there",
     ),
+    "another host, with a token": (
+        lambda _: response(b"", b"Location: https://u:p@localhost/mcp?t=1#f", status=b"307 Temporary Redirect"),
+        "redirects to https://localhost/mcp, which is another origin: nothing was sent there",
+    ),
+    "a redirect to nowhere": (
+        lambda _: response(b"", status=b"307 Temporary Redirect"),
+        "answered initialize with 307 Temporary Redirect",
+    ),
     "an address that is none": (
         lambda _: response(b"", b"Location: mailto:x", status=b"307 Temporary Redirect"),
         "redirects to mailto:x, which is another origin",
@@ -397,7 +462,7 @@ OTHERS: Final[dict[str, tuple[Callable[[Message], bytes], str]]] = {
                 {"protocolVersion": "2025-11-25", "capabilities": {"tasks": {"list": {}}}, "tasks": "none"},
             )
         ),
-        "something other than a list of tasks",
+        'a wrong result: Expected `array | null`, got `str` - at `$.tasks`; it began {"protocolVersion"',
     ),
 }
 

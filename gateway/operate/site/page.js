@@ -9,8 +9,9 @@ const DOES = {
   UpstreamUnreachable: "Does the server run, and is its address right? Ask it past the gateway.",
   UpstreamTimeout: "The server is slow or stuck. Look at its p95, and ask it past the gateway.",
   UpstreamBroken: "The server ended its answer, or it was no HTTP. Look at the server's log.",
-  UpstreamStatus: "The server failed. Look at the server's log.",
-  UpstreamRefused: "The server refused what a query asked. Look at its rights and limits.",
+  UpstreamStatus: "The server's own answer. From 500 on look at its log, else do as it says.",
+  UpstreamRefused: "The server said no to what a query asked. 401, 403: rights. 404: a session that ended. 429: its rate. Else as it says.",
+  TooLarge: "A session has more tasks than an index may hold. Raise the key that is named, if the memory is there.",
   UpstreamFailed: "The server refused what a query asked. Look at the server's log.",
   Overloaded: "A limit is reached. Look at Limits, and at what is under way.",
   RateLimited: "A guard holds a client back. The log names the client.",
@@ -19,6 +20,8 @@ const DOES = {
   Forbidden: "Host or Origin is not allowed. See allowed_hosts and allowed_origins.",
   ClientLeft: "Clients did not wait. Is the upstream slow?",
   JsonRpcError: "The server's answer to the client. The log names the client.",
+  CannotAnswer: "Such a list cannot be filtered. The answer says why.",
+  Unclear: "Two servers could read the ttl of a request differently. The answer names the members.",
   Internal: "A fault of taskgate. Its log has more; please report it.",
   Loop: "The url of an upstream leads back to taskgate.",
 };
@@ -142,7 +145,7 @@ function show(status) {
   byId("queries-answered").textContent = count(saved.queries);
   byId("queries-index").textContent = count(saved.at_once);
   fill("reasons", status.reasons.map((r) => [`${r.failure} ${r.is_fault}`, [
-    { text: r.failure, below: r.is_fault ? "counts as failing" : "caused by clients", kind: r.counts[1] && r.is_fault ? "bad" : "" },
+    { text: r.failure, below: r.is_fault ? "counts as failing" : "does not count as failing", kind: r.counts[1] && r.is_fault ? "bad" : "" },
     number(count(r.counts[0])), number(count(r.counts[1]), r.is_fault && r.counts[1]), number(count(r.counts[2])),
     { text: `since ${when(r.since)}`, below: `last ${when(r.last)}` }, wide(named(r.upstreams)),
     wide(r.why, DOES[r.failure.split(" ")[0]]),
@@ -192,8 +195,10 @@ function showGateway(status) {
   if (guards?.task_ttl_max) limits.push(`ttl at most ${ago(guards.task_ttl_max)}`);
   const refused = status.reasons.find((r) => r.failure === "RateLimited")?.counts[1] ?? 0;
   say(byId("guards"), limits.length ? `${limits.join(", ")}; ${count(refused)} refused in 5 min` : "off");
-  const ends = Object.entries(status.certificates).map(([name, at]) => `${name || "the listener"}: ${ago(at - now)} left`);
-  say(byId("certificates"), ends.join(", ") || "none");
+  const invalid = status.invalid_certificates;
+  const ends = Object.entries(status.certificates).map(([name, at]) =>
+    `${name || "the listener"}: ${invalid[name] ?? `${ago(at - now)} left`}`);
+  say(byId("certificates"), ends.join("; ") || "none", Object.keys(invalid).length ? "bad" : "");
   say(byId("drain"), draining
     ? `for ${ago(now - draining[0])}: ${count(status.under_way)} requests left, ends within ${ago(draining[1] - now)}` : "no");
   const rows = status.limits.map((l) => [l.what, [l.what, { text: percent(l.used / l.max), share: l.used / l.max,

@@ -1,11 +1,12 @@
 """The Python SDK's low-level server with tasks, as anybody would build one.
 
     python -m tests.real.servers.python_sdk --port 3001 [--json] [--auth] [--polling] [--chatty] [--stateless]
+        [--mounted]
     python -m tests.real.servers.python_sdk --stdio [--chatty]
 
 The endpoint is /mcp, and /sse for clients of the deprecated HTTP+SSE transport. Answers are event streams, with --json
 JSON; with --auth every request to /mcp needs a bearer token, and the token's own text is the user; with --stateless
-there are no sessions. Three tools:
+there are no sessions, with --mounted /mcp redirects to /mcp/, as a Starlette `Mount` does. Three tools:
 
 - `work` makes a task that lasts until what its argument `until` says: `now`, `released` (by the other tool), `asked`
   (until an elicitation is answered) or `failed`. Its `label` becomes the task's `statusMessage`, which says
@@ -237,7 +238,7 @@ def application(options: argparse.Namespace) -> Starlette:
         endpoint = RequireAuthMiddleware(endpoint, [], metadata)
         routes += create_protected_resource_routes(resource, [AnyHttpUrl("https://login.example")])
         middleware.append(Middleware(AuthenticationMiddleware, backend=BearerAuthBackend(Tokens())))
-    routes.append(Route("/mcp", endpoint))
+    routes.append(Mount("/mcp", endpoint) if options.mounted else Route("/mcp", endpoint))
     return Starlette(routes=routes, middleware=middleware, lifespan=lifespan)
 
 
@@ -254,7 +255,7 @@ class Endpoint:
 def parser() -> argparse.ArgumentParser:
     options = argparse.ArgumentParser()
     options.add_argument("--port", type=int)
-    for flag in ("--stdio", "--json", "--auth", "--polling", "--chatty", "--stateless"):
+    for flag in ("--stdio", "--json", "--auth", "--polling", "--chatty", "--stateless", "--mounted"):
         options.add_argument(flag, action="store_true")
     return options
 

@@ -1,0 +1,393 @@
+"""Whose requests these are: identities that drift (DESIGN 7.11), and callers who prove each request (DESIGN 5.9).
+
+In: requests whose header fields differ. Out: what goes up in the caller's name, what the caller gets, and what the
+operator is told.
+"""
+
+import asyncio
+import json
+from collections.abc import Iterable
+from typing import Any
+
+import pytest
+
+from tests.fields import IDS, OF_ONE
+from tests.launch import Gateways, changes, logged
+from tests.peer import Peer
+from tests.relay.http1 import Message
+from tests.relay.messages import (
+    Json,
+    answer,
+    call,
+    event,
+    fault,
+    filtered,
+    initialized,
+    page,
+    post,
+    response,
+    result,
+    task,
+)
+from tests.relay.rig import Rig, Script, Server, Session, body, final, ids, rig_with, says
+
+LOG = {"level": "warning"}
+UP = "taskgate_drifting_requests_total", (("upstream", "up"),)
+DRIFTS = "each request is another caller"
+MIN = 10  # gateway/transport/drift.py, IDENTITIES_MIN
+
+
+async def warnings(rig: Rig) -> list[Json]:
+    """The log lines that say that a session drifts."""
+    return [line for line in rig.gateway.lines() if line["message"] == DRIFTS]
+
+
+async def seen(rig: Rig) -> tuple[float, str, list[list[str]]]:
+    """What the operator sees: the metric, the first line of the page, the fields that each warning names."""
+    _, shown = await asyncio.to_thread(rig.gateway.get, "/page/status.json")
+    counted = (await rig.gateway.metrics())[UP]
+    return counted, json.loads(shown)["verdict"]["text"], [line["fields"] for line in await warnings(rig)]
+
+
+async def lists(rig: Rig, *callers: Iterable[bytes], token: bytes = b"t", session: bytes | None = None) -> None:
+    """A filtered list for each of these callers, one after another, in one session with one credential."""
+    who = [session or rig.session, b"Authorization: Bearer " + token]
+    for fields in callers:
+        assert (await rig.ask(post(filtered(), *who, *fields))).status == 200
+
+
+def varied(*names: bytes, count: int = 3 * MIN) -> list[list[bytes]]:
+    """Callers by the same fields, in each of which the value is another."""
+    return [[b"%b: s3cr3t-%d" % (name, number) for name in names] for number in range(count)]
+
+
+ONE_PAGE = Server({None: page([task("t-1")])})
+
+
+async def answers(asked: Message, _peer: Peer) -> bytes:
+    """A server of one task, which makes another when a tool is called."""
+    message = body(asked)
+    found: dict[str, Any] = {"tasks/list": page([task("t-1")]), "tools/call": {"task": task("t-2")}}
+    return answer(result(message["id"], found.get(message["method"], task("t-1"))))
+
+
+async def test_a_field_that_makes_each_request_another_caller_is_named_once(gateways: Gateways) -> None:
+    async with rig_with(gateways, log=LOG) as rig:
+        rig.serve(ONE_PAGE)
+        assert await seen(rig) == (0, "Nothing is wrong: 1 not asked yet", [])
+        await lists(rig, *varied(b"X-Odd", b"X-Even"))
+        counted, verdict, warned = await seen(rig)
+        assert counted == 2 * MIN + 1
+        assert verdict == "Each request to up is another caller (x-even, x-odd): see identity_headers"
+        assert warned == [["x-even", "x-odd"]]
+        assert "s3cr3t" not in rig.gateway.log
+        [line] = await warnings(rig)
+        assert line["level"] == "warning" and line["upstream"] == "up" and "troubleshooting.md" in line["hint"]
+        await lists(rig, *varied(b"X-Third"), session=b"Mcp-Session-Id: another")
+        assert (await seen(rig))[2] == [["x-even", "x-odd"], ["x-third"]]
+
+
+@pytest.mark.parametrize("asked", [filtered(), call("tasks/get", taskId="t-1"), call("tools/call", name="x", task={})])
+async def test_whatever_is_asked_of_tasks_drifts(gateways: Gateways, asked: Json) -> None:
+    async with rig_with(gateways, log=LOG) as rig:
+        rig.serve(answers)
+        for number in range(MIN):
+            await rig.ask(post(asked, rig.session, b"X-Odd: %d" % number))
+        assert (await seen(rig))[::2] == (1, [["x-odd"]])
+
+
+async def test_what_the_operator_has_named_may_drift_too(gateways: Gateways) -> None:
+    async with rig_with(gateways, log=LOG, upstream={"identity_headers": ["X-User", "X-Id"]}) as rig:
+        rig.serve(ONE_PAGE)
+        await lists(rig, *varied(b"X-Id", b"X-Other"))
+        assert (await seen(rig))[2] == [["x-id"]]
+
+
+def renewed(count: int) -> list[list[bytes]]:
+    return [[b"X-User: a", b"X-Expires: %d" % (number // 3)] for number in range(count)]
+
+
+NOBODY: list[bytes] = []
+LEGITIMATE: dict[str, list[list[bytes]]] = {
+    "users who share a session": [[b"X-User: %d" % (n % (MIN - 1))] for n in range(5 * MIN)],
+    "users, one after another": [[b"X-User: %d" % (n // 2)] for n in range(5 * MIN)],
+    "an assertion that is renewed": renewed(5 * MIN),
+    "fields of one request": varied(*IDS),
+    "one caller": [NOBODY] * 5 * MIN,
+}
+
+
+@pytest.mark.parametrize("callers", LEGITIMATE.values(), ids=LEGITIMATE)
+async def test_sessions_as_they_should_be_raise_no_warning(gateways: Gateways, callers: list[list[bytes]]) -> None:
+    async with rig_with(gateways, log=LOG) as rig:
+        rig.serve(ONE_PAGE)
+        await lists(rig, *callers)
+        assert await seen(rig) == (0, "Nothing is wrong: 1 up", [])
+
+
+@pytest.mark.parametrize("credential", [b"Authorization: Bearer %d", b"Cookie: session=%d", b"authorization: a %d"])
+async def test_a_token_that_is_renewed_raises_no_warning(gateways: Gateways, credential: bytes) -> None:
+    async with rig_with(gateways, log=LOG) as rig:
+        rig.serve(ONE_PAGE)
+        for number in range(3 * MIN):
+            await rig.ask(post(filtered(), rig.session, credential % number))
+        assert await seen(rig) == (0, "Nothing is wrong: 1 up", [])
+
+
+async def test_clients_without_a_session_raise_no_warning(gateways: Gateways) -> None:
+    """They may be as many users as there are requests."""
+    async with rig_with(gateways, log=LOG) as rig:
+        rig.serve(ONE_PAGE)
+        for fields in varied(b"X-User"):
+            await rig.ask(post(filtered(), b"Authorization: Bearer shared", *fields))
+        assert await seen(rig) == (0, "Nothing is wrong: 1 up", [])
+
+
+async def test_callers_who_are_refused_raise_no_warning_and_leave_nothing(gateways: Gateways) -> None:
+    async with rig_with(gateways, log=LOG) as rig:
+        rig.serve(says(response(b"", status=b"401 Unauthorized")))
+        for fields in varied(b"X-Odd"):
+            assert (await rig.ask(rig.post(filtered(), *fields))).status == 401
+        assert await warnings(rig) == [] and (await rig.gateway.metrics())[UP] == 0
+        assert [len(pool.standing.drift) for pool in rig.app._pools.of.values()] == [0]
+
+
+async def test_a_drift_is_forgotten_when_the_operator_names_who_asks(gateways: Gateways) -> None:
+    async with rig_with(gateways, log=LOG) as rig:
+        rig.serve(ONE_PAGE)
+        await lists(rig, *varied(b"X-Odd"))
+        rig.gateway.reload(rig.settings(log=LOG, upstream={"identity_headers": ["Authorization"]}))
+        asked = len(rig.asked("tasks/list"))
+        await lists(rig, *varied(b"X-Odd"))
+        assert (await seen(rig))[1] == "Nothing is wrong: 1 up"
+        assert len(rig.asked("tasks/list")) == asked + 1
+
+
+async def test_a_head_that_is_remembered_is_looked_at_once(gateways: Gateways) -> None:
+    async with rig_with(gateways, log=LOG) as rig:
+        rig.serve(ONE_PAGE)
+        one = await rig.client()
+        for number in range(1, 2 * MIN):
+            await one.send(rig.post(filtered()))
+            assert (await one.response(number)).status == 200
+        [pool] = rig.app._pools.of.values()
+        [last] = pool.standing.drift._sessions.values()
+        assert len(last.seen) == 1
+
+
+# ---- what belongs to one message of the caller's ----
+
+
+async def test_the_gateways_own_requests_repeat_nothing_of_one_message(rig: Rig) -> None:
+    async def script(asked: Message, _peer: Peer) -> bytes:
+        message = body(asked)
+        if message["method"] == "tasks/get":
+            return answer(result(message["id"], task("t-1")))
+        cursor = message["params"].get("cursor")
+        return answer(result(message["id"], page([task("t-1")], None if cursor else "2")))
+
+    rig.serve(script)
+    names = {name.replace(b"*", b"odd") for name in OF_ONE}
+    names -= {b"transfer-encoding", b"expect", b"accept", b"accept-encoding", b"mcp-method", b"mcp-name"}
+    names |= {b"content-md5", b"content-digest", b"content-language", b"if-none-match", b"if-range"}
+    fields = [b"%b: 1" % name.title() for name in names]
+    kept = [b"X-Request-Id: 7", b"Accept-Language: de", b"Mcp-Protocol-Version: 2025-11-25", b"Authorization: Bearer t"]
+    asked = filtered(taskIds=["t-1"]), filtered(), filtered(1, status=["working"], createdAfter="2020-01-01T00:00:00Z")
+    for message in asked:
+        assert ids(final(await rig.ask(rig.post(message, *fields, *kept)))) == ["t-1"]
+    own = rig.upstream.requests
+    assert [body(request)["method"] for request in own] == ["tasks/get", "tasks/list", "tasks/list"]
+    for request in own:
+        assert not [name for name, _ in request.fields if name.lower() in names]
+        assert request.values(b"mcp-method") == request.values(b"mcp-name") == []
+        for field in kept:
+            assert request.value(field.partition(b":")[0]) == field.partition(b": ")[2]
+
+
+NAMES = {
+    "t-1": b"t-1",
+    "a b": b"a b",
+    "é": b"=?base64?w6k=?=",
+    " t": b"=?base64?IHQ=?=",
+    "a\nb": b"=?base64?YQpi?=",
+    "=?base64?eA==?=": b"=?base64?PT9iYXNlNjQ/ZUE9PT89?=",
+    "": b"=?base64??=",
+}
+
+
+@pytest.mark.parametrize("given", [[b"Mcp-Method: tasks/list"], [b"MCP-METHOD: tasks/list", b"mcp-name: x"]])
+async def test_mcp_method_and_name_say_what_an_own_request_is(rig: Rig, given: list[bytes]) -> None:
+    """SEP-2243, SEP-2663: a server may refuse a head that differs from the message, and a balancer goes by it."""
+
+    async def script(asked: Message, _peer: Peer) -> bytes:
+        message = body(asked)
+        found = page([]) if message["method"] == "tasks/list" else task(message["params"]["taskId"])
+        return answer(result(message["id"], found))
+
+    rig.serve(script)
+    await rig.ask(rig.post(filtered(taskIds=list(NAMES)), *given))
+    await rig.ask(rig.post(filtered(), *given))
+    assert rig.asked("tasks/get") and rig.asked("tasks/list")
+    for request in rig.upstream.requests:
+        message = body(request)
+        assert request.values(b"mcp-method") == [message["method"].encode()]
+        named = [NAMES[message["params"]["taskId"]]] if message["method"] == "tasks/get" else []
+        assert request.values(b"mcp-name") == named
+
+
+async def test_a_stream_that_is_polled_carries_no_method(rig: Rig) -> None:
+    fields = [b"Mcp-Method: tasks/list", b"Idempotency-Key: 1", b"Content-Digest: sha-256=:a:", b"Prefer: wait=1"]
+
+    async def script(asked: Message, _peer: Peer) -> bytes:
+        if asked.method == b"POST":
+            script.own_id = body(asked)["id"]  # type: ignore[attr-defined]
+            return response(b"id: 7\nretry: 1\ndata:\n\n", b"Content-Type: text/event-stream")
+        said = result(script.own_id, page([task("t-1")]))  # type: ignore[attr-defined]
+        return response(event(said), b"Content-Type: text/event-stream")
+
+    rig.serve(script)
+    assert ids(final(await rig.ask(rig.post(filtered(), *fields)))) == ["t-1"]
+    polled = rig.upstream.requests[1]
+    assert polled.method == b"GET" and polled.value(b"last-event-id") == b"7"
+    for name in (b"mcp-method", b"idempotency-key", b"content-digest", b"prefer", b"content-type"):
+        assert polled.values(name) == []
+
+
+# ---- callers who prove each request ----
+
+PROOFS = [
+    [b"Authorization: DPoP t", b"DPoP: eyJ%d"],
+    [b"Authorization: AWS4-HMAC-SHA256 Credential=AKIA/x, SignedHeaders=host, Signature=%d"],
+    [b"Authorization: Bearer t", b"Signature-Input: s=()", b"Signature: s=:%d:"],
+    [b'Authorization: Digest username="a", nonce="b", nc=%d, response="c"'],
+    [b"X-PAYMENT: e%d"],
+    [b"authorization: Payment eyJ%d"],
+]
+
+
+def signed(proof: list[bytes], number: int) -> list[bytes]:
+    return [line % number if b"%d" in line else line for line in proof]
+
+
+def refused(message: Message, field: str) -> None:
+    """Fail unless a response says that this field proves one request."""
+    error = final(message)["error"]
+    assert message.status == 200 and error["code"] == -32000
+    assert error["message"].startswith(f"{field} proves one request") and "filter its pages" in error["message"]
+
+
+@pytest.mark.parametrize("proof", PROOFS, ids=lambda proof: proof[-1].decode()[:20])
+async def test_nothing_is_asked_for_a_caller_who_proves_each_request(gateways: Gateways, proof: list[bytes]) -> None:
+    async with rig_with(gateways, log={"level": "info"}, index={"max_age": "1h", "full_crawl_interval": "1h"}) as rig:
+        rig.serve(ONE_PAGE)
+        await lists(rig, [])  # another caller's index in this session
+        before, asked = await rig.gateway.metrics(), len(rig.upstream.requests)
+        field = proof[-1].partition(b":")[0].decode() if b"Signature" not in proof[-1] else "Signature"
+        field = "Authorization" if proof[-1].lower().startswith(b"authorization") else field
+        wrong = filtered(staus=3, status=["workin"]), filtered(cursor="taskgate:?"), filtered(taskIds=["t-1"])
+        for number, message in enumerate((*[filtered()] * 2 * MIN, *wrong)):
+            refused(await rig.ask(rig.post(message, *signed(proof, number))), field)
+        assert len(rig.upstream.requests) == asked
+        after = await rig.gateway.metrics()
+        many = 2 * MIN + len(wrong)
+        assert changes(before, after, "taskgate_queries_total", outcome="refused") == many
+        assert changes(before, after, "taskgate_queries_total") == many
+        assert changes(before, after, "taskgate_failures_total", kind="CannotAnswer") == many
+        assert changes(before, after, "taskgate_jsonrpc_errors_total", code="-32000") == many
+        assert await warnings(rig) == [] and after[UP] == 0
+        assert (await logged(rig.gateway, "CannotAnswer"))["why"].startswith(field)
+        await lists(rig, [])
+        assert len(rig.upstream.requests) == asked, "the other caller's index was dropped"
+
+
+@pytest.mark.parametrize("proof", PROOFS, ids=lambda proof: proof[-1].decode()[:20])
+async def test_all_else_of_such_a_caller_passes_and_nothing_is_noted_of_it(
+    gateways: Gateways, proof: list[bytes]
+) -> None:
+    """Its tasks could be shown to nobody, and each would displace another's index."""
+
+    async with rig_with(gateways) as rig:
+        rig.serve(answers)
+        asked = [call("tasks/list"), call("tasks/get", taskId="t-1"), call("tools/call", name="x", task={})]
+        for number, message in enumerate(asked):
+            got = await rig.ask(rig.post(message, *signed(proof, number)))
+            assert got.status == 200 and "error" not in final(got)
+        assert [body(request) for request in rig.upstream.requests] == asked
+        passed = rig.upstream.requests[-1]
+        for line in signed(proof, len(asked) - 1):
+            assert passed.value(line.partition(b":")[0]) == line.partition(b": ")[2]
+        assert (await rig.gateway.metrics())["taskgate_index_sessions", ()] == 0
+
+
+async def test_a_request_that_is_paid_tells_of_tasks_where_it_is_of_the_same_caller(gateways: Gateways) -> None:
+    """Only a call is paid, and a list is not; `identity_headers` leaves the payment out."""
+
+    async def script(asked: Message, _peer: Peer) -> bytes:
+        message = body(asked)
+        found: dict[str, Any] = {"tasks/list": page([]), "tools/call": {"task": task("t-1")}}
+        return answer(result(message["id"], found.get(message["method"], task("t-1"))))
+
+    for names, seen in (["Authorization"], ["t-1"]), (["x-payment", "Authorization"], []):
+        async with rig_with(gateways, upstream={"identity_headers": names}) as rig:
+            rig.serve(script)
+            who = b"Authorization: Bearer t"
+            assert ids(final(await rig.ask(rig.post(filtered(), who)))) == []
+            await rig.ask(rig.post(call("tools/call", name="x", task={}), who, b"X-PAYMENT: e1"))
+            assert ids(final(await rig.ask(rig.post(filtered(), who)))) == seen
+            refused(await rig.ask(rig.post(filtered(), who, b"X-PAYMENT: e2")), "X-PAYMENT")
+
+
+def initializing(tasks: Json, stream: bool) -> Script:
+    async def script(asked: Message, _peer: Peer) -> bytes:
+        message = body(asked)
+        if message["method"] != "initialize":
+            return answer(fault(message["id"], -32601, "what the server says"))
+        said = result(message["id"], {**initialized(), "capabilities": {"tasks": tasks}})
+        given = b"Mcp-Session-Id: s-1"
+        return response(event(said), b"Content-Type: text/event-stream", given) if stream else answer(said, given)
+
+    return script
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_what_it_cannot_get_is_not_advertised_to_such_a_caller(rig: Rig, stream: bool) -> None:
+    tasks: Json = {"list": {}, "requests": {"tools": {"call": {}}}}
+    rig.serve(initializing(tasks, stream))
+    for fields, has_filter in ([b"DPoP: a"], False), ([], True):
+        got = await rig.ask(post(call("initialize"), *fields))
+        assert ("filter" in final(got)["result"]["capabilities"]["tasks"]["list"]) is has_filter
+        if not has_filter:
+            assert (got.value(b"content-length") is None) is False
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_server_that_filters_natively_gets_such_a_callers_lists(rig: Rig, stream: bool) -> None:
+    rig.serve(initializing({"list": {"filter": {}}}, stream))
+    await rig.ask(post(call("initialize"), b"DPoP: a"))
+    got = await rig.ask(post(filtered(), b"Mcp-Session-Id: s-1", b"DPoP: b"))
+    assert final(got)["error"]["message"] == "what the server says"
+
+
+async def test_a_token_of_dpop_whose_proof_is_checked_in_front_is_asked_for(rig: Rig) -> None:
+    rig.serve(ONE_PAGE)
+    session = Session(rig)
+    asked = post(filtered(), b"Mcp-Session-Id: " + session.session_id.encode(), b"Authorization: DPoP t")
+    assert ids(final(await rig.ask(asked))) == ["t-1"]
+
+
+# ---- a server whose list is empty ----
+
+
+@pytest.mark.parametrize("name", [b"CF-Ray", b"X-Amz-Cf-Id", b"newrelic", b"X-Request-Start", b"Idempotency-Key"])
+async def test_a_task_that_passed_is_in_the_list_of_a_request_with_another_id(rig: Rig, name: bytes) -> None:
+    """As at FastMCP: only the caller's own index has the task."""
+
+    async def script(asked: Message, _peer: Peer) -> bytes:
+        message = body(asked)
+        found: dict[str, Any] = {"tasks/list": page([]), "tools/call": {"task": task("t-1")}}
+        return answer(result(message["id"], found.get(message["method"], task("t-1"))))
+
+    rig.serve(script)
+    await rig.ask(rig.post(call("tools/call", name="x", task={}), name + b": 1"))
+    for number in range(2, 5):
+        assert ids(final(await rig.ask(rig.post(filtered(), b"%b: %d" % (name, number))))) == ["t-1"]

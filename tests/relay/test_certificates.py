@@ -1,0 +1,179 @@
+"""Certificates that have expired, or are not yet valid: what starts, what a reload takes, who is told (DESIGN 8.13).
+
+In: certificates that the test has made. Out: connections, the log, metrics, `--check`. Always: the real command.
+"""
+
+import asyncio
+import json
+import shutil
+import signal
+import ssl
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from tests.certificates import Authority, signed
+from tests.launch import Gateways, Json, eventually, listening, logged, port_of, run, settings
+from tests.relay.messages import request, response
+from tests.relay.rig import Rig, own, tls_client
+from tests.relay.test_upstreams_as_they_are import Seen, asked, tls_upstream
+
+pytestmark = pytest.mark.usefixtures("harness_alone")
+
+HOUR: Final = 1 / 24
+INVALID: Final = {
+    "expired": ((-1, -HOUR), "EXPIRED 1 h ago"),
+    "expired long ago": ((-100, -90), "EXPIRED 90 days ago"),
+    "not yet valid": ((2 * HOUR, 1), "NOT YET VALID for 2 h"),
+}
+"""From when to when, in days from now, and what is said of it."""
+
+
+@pytest.fixture
+def pair(tmp_path: Path) -> tuple[Path, Path]:
+    """The files of a certificate and its key."""
+    return tmp_path / "cert.pem", tmp_path / "key.pem"
+
+
+def named(pair: tuple[Path, Path]) -> Json:
+    return {"certificate": str(pair[0]), "key": str(pair[1])}
+
+
+@pytest.mark.parametrize("what", INVALID)
+@pytest.mark.parametrize("whose", ["the listener's", "shown to an upstream"])
+def test_check_refuses_a_certificate_that_is_not_valid(
+    tmp_path: Path, pair: tuple[Path, Path], what: str, whose: str
+) -> None:
+    days, words = INVALID[what]
+    signed(*pair, days=days[1], begins_days=days[0])
+    file, shown = tmp_path / "config.yaml", {"url": "https://127.0.0.1:1/mcp", "tls": named(pair)}
+    changed = {"tls": named(pair)} if whose == "the listener's" else {"upstream": shown}
+    file.write_text(json.dumps(settings(8080, 9090, 1, changed)))
+    checked = run("--check", "--config", str(file))
+    key, hit = {
+        "the listener's": ("tls", "clients cannot connect"),
+        "shown to an upstream": ("upstreams[0].tls", "up may refuse it"),
+    }[whose]
+    assert (checked.returncode, checked.stdout) == (2, "")
+    assert f"{key}.certificate: {pair[0]}: {words}: {hit}; renew it" in checked.stderr
+    signed(*pair)
+    assert run("--check", "--config", str(file)).returncode == 0
+
+
+@pytest.mark.parametrize("what", INVALID)
+async def test_the_gateway_starts_with_it_and_says_so(gateways: Gateways, pair: tuple[Path, Path], what: str) -> None:
+    days, words = INVALID[what]
+    signed(*pair, days=days[1], begins_days=days[0])
+    async with own(gateways, log={"level": "warning"}, tls=named(pair)) as rig:
+        line = await logged(rig.gateway, "a certificate is not valid")
+        assert (line["level"], line["upstream"], line["why"]) == ("error", "", f"{words}: clients cannot connect")
+        with pytest.raises(ssl.SSLCertVerificationError):
+            async with tls_client(rig, str(pair[0])):
+                pass
+
+
+async def validity(rig: Rig) -> tuple[float, float]:
+    """From when to when the listener's certificate is valid, as metrics have it."""
+    found, labels = await rig.gateway.metrics(), (("upstream", ""),)
+    begins, ends = (
+        found[f"taskgate_certificate_{what}_timestamp_seconds", labels] for what in ("not_before", "expiry")
+    )
+    return begins, ends
+
+
+@pytest.mark.parametrize("what", INVALID)
+async def test_a_reload_keeps_the_certificate_before_and_takes_over_the_rest(
+    gateways: Gateways, pair: tuple[Path, Path], tmp_path: Path, what: str
+) -> None:
+    days, words = INVALID[what]
+    signed(*pair)
+    old = tmp_path / "old.pem"
+    old.write_bytes(pair[0].read_bytes())
+    changed: Json = {"log": {"level": "info"}, "tls": named(pair)}
+    async with own(gateways, **changed) as rig:
+        before = await validity(rig)
+        signed(*pair, days=days[1], begins_days=days[0])
+        rig.gateway.renew(rig.settings(**changed, allowed_hosts=["new.example"]))
+        line = await logged(rig.gateway, "a certificate is not valid")
+        assert line["why"] == f"{words}, and the one before stays in use"
+        await logged(rig.gateway, '"reloaded"')
+        assert await validity(rig) == before, "that of the certificate in use"
+        async with tls_client(rig, str(old)) as (reader, writer):
+            writer.write(request(host=b"new.example"))
+            await (await rig.upstream.request()).send(response())
+            assert await reader.readline() == b"HTTP/1.1 200 OK\r\n"
+        signed(*pair, days=5)
+        rig.gateway.signal(signal.SIGHUP)
+
+        async def is_renewed() -> bool:
+            return (await validity(rig))[1] > before[1]
+
+        await eventually(is_renewed, "another reload")
+        async with tls_client(rig, str(pair[0])):
+            pass
+
+
+async def test_one_that_is_valid_later_is_taken_where_none_is_valid_now(
+    gateways: Gateways, pair: tuple[Path, Path]
+) -> None:
+    """Kept, the expired one would be in use when the other is valid: nobody sends another SIGHUP for that."""
+    signed(*pair, days=-HOUR)
+    changed: Json = {"log": {"level": "info"}, "tls": named(pair)}
+    async with own(gateways, **changed) as rig:
+        signed(*pair, begins_days=HOUR, days=10)
+        rig.gateway.renew(rig.settings(**changed))
+        await logged(rig.gateway, '"reloaded"')
+        assert [line["why"].partition(" ")[0] for line in rig.gateway.lines() if "certificate" in line["message"]] == [
+            "EXPIRED",
+            "NOT",
+        ]
+        begins, ends = await validity(rig)
+        assert ends - begins == pytest.approx((10 - HOUR) * 86_400, abs=1)
+
+
+async def test_what_is_shown_to_an_upstream_is_kept_too(gateways: Gateways, tmp_path: Path) -> None:
+    authority = Authority(tmp_path)
+    cert, key = authority.certificate("gateway.internal")
+    tls = {"ca": authority.ca, "certificate": cert, "key": key, "server_name": "mcp.internal"}
+    async with tls_upstream(authority, "mcp.internal") as (seen, port):
+        changed: Json = {"upstream": {"url": f"https://127.0.0.1:{port}/mcp", "tls": tls}, "log": {"level": "info"}}
+        with listening() as sock, gateways.process(port_of(sock), **changed) as gateway:
+            signed(Path(cert), Path(key), "gateway.internal", by=authority, days=-HOUR)
+            gateway.renew(settings(gateway.port, gateway.admin, port, changed))
+            line = await logged(gateway, "a certificate is not valid")
+            assert line["upstream"] == "up" and "stays in use" in line["why"]
+            await logged(gateway, '"reloaded"')
+            assert await asked(gateway) == (200, b"ok")
+            assert seen.clients == ["gateway.internal"]
+
+
+@pytest.mark.parametrize("under", ["another name", "the same name"])
+async def test_beside_a_certificate_that_is_kept_the_authority_is_taken_over(
+    gateways: Gateways, tmp_path: Path, under: str
+) -> None:
+    """The whole context was kept: a server that changed its authority with the same reload was out of reach."""
+    (tmp_path / "new").mkdir()
+    old, new = Authority(tmp_path), Authority(tmp_path / "new")
+    cert, key = old.certificate("gateway.internal")
+    tls = {"ca": old.ca, "certificate": cert, "key": key, "server_name": "mcp.internal"}
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=old.ca)
+    context.verify_mode = ssl.CERT_REQUIRED
+    context.load_cert_chain(*new.certificate("mcp.internal"))
+    async with tls_upstream(old, "mcp.internal") as (_, port):
+        changed: Json = {"upstream": {"url": f"https://127.0.0.1:{port}/mcp", "tls": tls}, "log": {"level": "info"}}
+        with listening() as sock, gateways.process(port_of(sock), **changed) as gateway:
+            assert await asked(gateway) == (200, b"ok")
+            seen = Seen()
+            server = await asyncio.get_running_loop().create_server(seen.connection, "127.0.0.1", 0, ssl=context)
+            signed(Path(cert), Path(key), "gateway.internal", by=old, days=-HOUR)
+            if under == "another name":
+                tls["ca"] = new.ca
+            else:
+                shutil.copy(new.ca, old.ca)
+            changed["upstream"]["url"] = f"https://127.0.0.1:{server.sockets[0].getsockname()[1]}/mcp"
+            gateway.renew(settings(gateway.port, gateway.admin, port, changed))
+            await logged(gateway, '"reloaded"')
+            assert await asked(gateway) == (200, b"ok")
+            assert seen.clients == ["gateway.internal"]
+            server.close()

@@ -1,0 +1,118 @@
+"""Answers of the gateway's own say when they were made (RFC 9110, 6.6.1); those that it relays say what they said.
+
+In: every kind of answer. Out: one `Date` of now, or what came.
+"""
+
+from collections.abc import Awaitable, Callable
+from datetime import UTC, datetime, timedelta
+from email.utils import parsedate_to_datetime
+from typing import TypeAlias
+
+import pytest
+
+from tests.launch import Gateways
+from tests.peer import Peer
+from tests.relay.http1 import Message
+from tests.relay.messages import (
+    LAST_CHUNK,
+    Json,
+    answer,
+    call,
+    chunk,
+    event,
+    filtered,
+    notification,
+    page,
+    post,
+    request,
+    response,
+    result,
+    stream,
+)
+from tests.relay.rig import Rig, body, gives, rig_with, says
+
+Asks: TypeAlias = Callable[[Rig], Awaitable[Message]]
+
+
+def asks(asked: bytes) -> Asks:
+    async def ask(rig: Rig) -> Message:
+        rig.serve(gives(page([])))
+        return await rig.ask(asked)
+
+    return ask
+
+
+async def streamed(rig: Rig) -> Message:
+    """A filtered list whose crawl brings another message."""
+
+    async def script(asked: Message, _peer: Peer) -> bytes:
+        told = event(notification("notifications/message", level="info", data="x"))
+        return stream() + chunk(told + event(result(body(asked)["id"], page([])))) + LAST_CHUNK
+
+    rig.serve(script)
+    return await rig.ask(post(filtered()))
+
+
+async def broken(rig: Rig) -> Message:
+    rig.serve(says(b"nonsense\r\n\r\n"))
+    return await rig.ask(request())
+
+
+async def too_many(rig: Rig) -> Message:
+    rig.serve(gives({}))
+    await rig.ask(post(call("tasks/get")))
+    return await rig.ask(post(call("tasks/get")))
+
+
+OWN: dict[str, tuple[int, Asks]] = {
+    "a filtered list": (200, asks(post(filtered()))),
+    "a filtered list as a stream": (200, streamed),
+    "a query that is wrong": (200, asks(post(filtered(status=7)))),
+    "a Connection that hides": (400, asks(request(fields=[b"Connection: cookie"]))),
+    "no request": (400, asks(b"nonsense\r\n\r\n")),
+    "a foreign Host": (403, asks(request(host=b"evil.example"))),
+    "no upstream": (404, asks(request(target=b"/"))),
+    "a head too large": (431, asks(request(fields=[b"X: y"] * 300))),
+    "too many operations": (429, too_many),
+    "a broken upstream": (502, broken),
+    "an upstream that is silent": (504, lambda rig: rig.ask(post(call("ping")))),
+}
+
+
+@pytest.mark.parametrize("name", OWN)
+async def test_an_answer_of_the_gateways_own_says_when_it_was_made(gateways: Gateways, name: str) -> None:
+    status, ask = OWN[name]
+    upstream = {404: {"match": {"prefix": "/nowhere"}}, 504: {"response_timeout": "500ms"}}.get(status, {})
+    guards = {"task_operations_per_second": 0.01, "task_operations_burst": 1} if status == 429 else {}
+    async with rig_with(gateways, upstream=upstream, guards=guards) as rig:
+        got = await ask(rig)
+    assert got.status == status
+    told = parsedate_to_datetime((got.value(b"date") or b"").decode())
+    assert timedelta(0) <= datetime.now(UTC) - told < timedelta(seconds=30)
+    assert (got.value(b"date") or b"").endswith(b" GMT")
+
+
+async def test_plain_http_on_the_tls_port_too(gateways: Gateways, tls: Json) -> None:
+    async with rig_with(gateways, tls=tls) as rig:
+        got = await rig.ask(request())
+    assert got.status == 400
+    assert got.value(b"date")
+
+
+@pytest.mark.parametrize("status", [b"200 OK", b"307 Elsewhere", b"401 Unauthorized", b"404 Not Found", b"500 Oh"])
+@pytest.mark.parametrize("date", [[], [b"Date: Tue, 15 Nov 1994 08:12:31 GMT"]], ids=["none", "an old one"])
+async def test_a_relayed_answer_gains_none(rig: Rig, status: bytes, date: list[bytes]) -> None:
+    """Nor does an upstream's refusal of the gateway's own request, which is relayed (5.8)."""
+    rig.serve(says(response(b"", *date, status=status)))
+    asked = [request(), post(call("tools/list"))]
+    if status != b"200 OK":
+        asked.append(rig.post(filtered()))
+    for one in asked:
+        got = await rig.ask(one)
+        assert got.status == int(status[:3])
+        assert got.values(b"date") == [line.partition(b": ")[2] for line in date]
+
+
+async def test_a_streamed_relay_gains_none(rig: Rig) -> None:
+    rig.serve(says(answer({}, b"X: y")))
+    assert (await rig.ask(request())).values(b"date") == []

@@ -1,0 +1,335 @@
+"""Dialing: a name with several addresses, some of which are no good (transport/dial.py, RFC 8305).
+
+In: addresses that refuse, that swallow what is sent to them, whose TLS fails. Out: a connection, and when. Always: real
+sockets, on uvloop and on asyncio's loop the same.
+"""
+
+import asyncio
+import os
+import socket
+import ssl
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any, Final, TypeAlias
+
+import pytest
+
+from gateway.config import Upstream, Url
+from gateway.config.model import UpstreamTls
+from gateway.transport import dial
+from gateway.transport.dial import Dialer
+from tests.certificates import Authority
+from tests.launch import port_of
+from tests.relay.test_turns import LOOPS
+
+NAME: Final = "many.example"
+DESCRIPTORS: Final = Path("/proc/self/fd")
+
+Run: TypeAlias = Callable[[Coroutine[Any, Any, None]], None]
+
+
+@pytest.fixture(params=LOOPS)
+def run(request: pytest.FixtureRequest) -> Run:
+    """Runs a test on a loop of its own."""
+
+    def run(work: Coroutine[Any, Any, None]) -> None:
+        async def limited() -> None:
+            await asyncio.wait_for(work, 30.0)
+
+        with asyncio.Runner(loop_factory=LOOPS[request.param]) as runner:
+            runner.run(limited())
+
+    return run
+
+
+def resolve_to(*addresses: str) -> None:
+    """Give NAME these addresses, as a resolver does. Every other name keeps its own."""
+    loop: Any = asyncio.get_running_loop()
+    resolve = type(loop).getaddrinfo
+
+    async def getaddrinfo(host: str, port: int, **how: Any) -> list[Any]:
+        return [info for each in addresses for info in await resolve(loop, each if host == NAME else host, port, **how)]
+
+    loop.getaddrinfo = getaddrinfo
+
+
+@contextmanager
+def hosts() -> Iterator["Hosts"]:
+    with ExitStack() as leaving:
+        yield Hosts(leaving)
+
+
+class Hosts:
+    """Loopback addresses with one port."""
+
+    def __init__(self, leaving: ExitStack) -> None:
+        self._leaving = leaving
+        self.port = 0
+        reserved = self._bound("127.0.0.1")  # nobody listens there
+        self.port = port_of(reserved)
+
+    def _bound(self, address: str) -> socket.socket:
+        sock = self._leaving.enter_context(socket.socket())
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        sock.bind((address, self.port))
+        return sock
+
+    def serve(self, address: str) -> socket.socket:
+        """Somebody listens at this address."""
+        sock = self._bound(address)
+        sock.listen(128)
+        sock.setblocking(False)
+        return sock
+
+    def black_hole(self, address: str) -> None:
+        """What is sent to this address gets no answer: its queue of connections is full."""
+        sock = self._bound(address)
+        sock.listen(0)
+        for _ in range(3):
+            filling = self._leaving.enter_context(socket.socket())
+            filling.setblocking(False)
+            filling.connect_ex((address, self.port))
+
+    def dialer(self, timeout_s: float, tls: UpstreamTls | None = None) -> Dialer:
+        """Dials NAME; with TLS, if that is given."""
+        url = Url("http" if tls is None else "https", NAME, self.port, "/")
+        config = Upstream(name="a", url=url, tls=tls or UpstreamTls(), connect_timeout=timeout_s)
+        return Dialer(config, asyncio.get_running_loop())
+
+
+class Noted(asyncio.Protocol):
+    """Notes where it has been connected to."""
+
+    def __init__(self) -> None:
+        self.lost = asyncio.Event()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport: Any = transport  # uvloop's is no asyncio.Transport
+        self.address: str = transport.get_extra_info("peername")[0]
+
+    def connection_lost(self, _error: Exception | None) -> None:
+        self.lost.set()
+
+
+async def dialled(dialer: Dialer) -> tuple[str, float]:
+    """The address that a dialer has connected to, and how many seconds it took."""
+    loop = asyncio.get_running_loop()
+    began = loop.time()
+    made = await dialer.connect(Noted)
+    took_s = loop.time() - began
+    made.transport.abort()
+    await made.lost.wait()
+    return made.address, took_s
+
+
+def test_a_black_holed_address_delays_the_first_connection_and_that_by_little(run: Run) -> None:
+    """Each connection waited there for half of `connect_timeout`: 2.5 s."""
+
+    async def work(at: Hosts) -> None:
+        at.black_hole("127.0.0.2")
+        at.serve("127.0.0.4")
+        resolve_to("127.0.0.2", "127.0.0.4")
+        dialer = at.dialer(20.0)
+        address, took_s = await dialled(dialer)
+        assert (address, took_s < 5.0) == ("127.0.0.4", True)
+        times = [await dialled(dialer) for _ in range(10)]
+        assert {address for address, _ in times} == {"127.0.0.4"}
+        assert sum(took_s for _, took_s in times) < 2.0, "the others did not wait for it"
+
+    with hosts() as at:
+        run(work(at))
+
+
+def test_the_next_address_is_tried_where_no_connection_comes_about(run: Run) -> None:
+    """Some refuse, many do not answer: together they may not take the time of all."""
+
+    async def work(at: Hosts) -> None:
+        silent = [f"127.0.0.{10 + n}" for n in range(12)]
+        for address in silent:
+            at.black_hole(address)
+        at.serve("127.0.0.4")
+        resolve_to("127.0.0.3", *silent, "127.0.0.3", "127.0.0.4")
+        assert (await dialled(at.dialer(2.0)))[0] == "127.0.0.4"
+
+    with hosts() as at:
+        run(work(at))
+
+
+def test_what_failed_goes_last_for_a_while_and_is_never_left_out(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def work(at: Hosts) -> None:
+        second = at.serve("127.0.0.4")
+        resolve_to("127.0.0.2", "127.0.0.4")
+        dialer = at.dialer(20.0)
+        assert (await dialled(dialer))[0] == "127.0.0.4", "the first one refuses"
+        at.serve("127.0.0.2")
+        assert (await dialled(dialer))[0] == "127.0.0.4", "that is remembered"
+        second.close()
+        assert (await dialled(dialer))[0] == "127.0.0.2", "it goes last, and is tried"
+        second = at.serve("127.0.0.4")
+        assert (await dialled(dialer))[0] == "127.0.0.2", "the other one has failed since"
+        resolve_to("127.0.0.4")
+        assert (await dialled(dialer))[0] == "127.0.0.4", "there is no other"
+        resolve_to("127.0.0.2")
+        assert (await dialled(dialer))[0] == "127.0.0.2"
+        resolve_to("127.0.0.4", "127.0.0.2")
+        assert (await dialled(dialer))[0] == "127.0.0.4", "what the name no longer had is forgotten"
+        second.close()
+        assert (await dialled(dialer))[0] == "127.0.0.2"
+        at.serve("127.0.0.4")
+        monkeypatch.setattr(dial, "_LAST_S", 0.0)
+        assert (await dialled(dialer))[0] == "127.0.0.4", "the while is over"
+
+    with hosts() as at:
+        run(work(at))
+
+
+@contextmanager
+def nothing_left_open() -> Iterator[None]:
+    """No socket is open behind it that was not open in front."""
+    before = open_sockets()
+    yield
+    assert open_sockets() <= before
+
+
+def open_sockets() -> int:
+    """How many sockets this process has."""
+    links = [os.path.realpath(link) for link in DESCRIPTORS.iterdir()]
+    return sum("socket:" in link for link in links)
+
+
+class Silent(asyncio.Protocol):
+    """Says nothing, or what is no TLS."""
+
+    def __init__(self, answer: bytes) -> None:
+        self._answer = answer
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport: Any = transport
+
+    def data_received(self, data: bytes) -> None:
+        self._transport.write(self._answer)
+
+
+async def serving(sock: socket.socket, answer: bytes) -> asyncio.Server:
+    return await asyncio.get_running_loop().create_server(lambda: Silent(answer), sock=sock)
+
+
+@pytest.mark.parametrize("answer", [b"HTTP/1.1 400 Bad Request\r\n\r\n", b""])
+def test_where_tls_fails_the_next_address_is_tried(run: Run, tmp_path: Path, answer: bytes) -> None:
+    """Or where nothing answers in it. That is remembered as well."""
+    authority = Authority(tmp_path)
+    served = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    served.load_cert_chain(*authority.certificate(NAME))
+
+    async def work(at: Hosts) -> None:
+        good = await asyncio.get_running_loop().create_server(asyncio.Protocol, sock=at.serve("127.0.0.4"), ssl=served)
+        bad = await serving(at.serve("127.0.0.2"), answer)
+        at.black_hole("127.0.0.5")
+        resolve_to("127.0.0.2", "127.0.0.5", "127.0.0.4")
+        dialer = at.dialer(4.0, UpstreamTls(ca=Path(authority.ca)))
+        assert (await dialled(dialer))[0] == "127.0.0.4"
+        address, took_s = await dialled(dialer)
+        assert (address, took_s < 1.0) == ("127.0.0.4", True)
+        for server in (good, bad):
+            server.close()
+            await server.wait_closed()
+
+    with hosts() as at:
+        run(work(at))
+
+
+def test_many_addresses_leave_a_slow_handshake_its_time(run: Run, tmp_path: Path) -> None:
+    """Each address had an equal share of the limit: of eight, none had time for TLS that takes a while."""
+    authority = Authority(tmp_path)
+    served = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    served.load_cert_chain(*authority.certificate(NAME))
+    addresses = [f"127.0.0.{n}" for n in range(2, 10)]
+
+    async def slow(sock: socket.socket) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            taken, _ = await loop.sock_accept(sock)
+            loop.call_later(0.6, lambda taken: loop.create_task(answering(taken)), taken)
+
+    async def answering(taken: socket.socket) -> None:
+        await asyncio.get_running_loop().connect_accepted_socket(asyncio.Protocol, taken, ssl=served)
+
+    async def work(at: Hosts) -> None:
+        servers = [asyncio.create_task(slow(at.serve(address))) for address in addresses]
+        resolve_to(*addresses)
+        assert (await dialled(at.dialer(4.0, UpstreamTls(ca=Path(authority.ca)))))[0] == addresses[0]
+        for server in servers:
+            server.cancel()
+        await asyncio.gather(*servers, return_exceptions=True)
+
+    with hosts() as at:
+        run(work(at))
+
+
+@pytest.mark.skipif(not DESCRIPTORS.exists(), reason="no list of open descriptors here")
+def test_whoever_leaves_while_addresses_are_tried_leaves_nothing_open(run: Run, tmp_path: Path) -> None:
+    """At each moment: while one is tried, while several are, while TLS is; or at the end of the time."""
+    tls = UpstreamTls(ca=Path(Authority(tmp_path).ca))
+
+    async def work(at: Hosts) -> None:
+        silent = await serving(at.serve("127.0.0.4"), b"")
+        at.black_hole("127.0.0.2")
+        resolve_to("127.0.0.2", "127.0.0.3", "127.0.0.4")
+        outcomes = set()
+        for moment in range(30):
+            dialing = asyncio.create_task(at.dialer(0.3, tls).connect(Noted))
+            await asyncio.wait({dialing}, timeout=0.4 if moment == 29 else moment * 0.005)
+            dialing.cancel()
+            outcomes |= {type(error) for error in await asyncio.gather(dialing, return_exceptions=True)}
+        assert outcomes == {asyncio.CancelledError, TimeoutError}
+        silent.close()
+        await silent.wait_closed()
+
+    with nothing_left_open(), hosts() as at:
+        run(work(at))
+
+
+def test_where_no_address_answers_the_system_says_why(run: Run) -> None:
+    async def work(at: Hosts) -> None:
+        resolve_to("127.0.0.3", "127.0.0.1")
+        with pytest.raises(ConnectionRefusedError, match=r"^\[Errno \d+\] Connection refused$"):
+            await at.dialer(3.0).connect(Noted)
+
+    with hosts() as at:
+        run(work(at))
+
+
+@pytest.mark.parametrize("addresses", [("127.0.0.4",), ("127.0.0.4", "127.0.0.3"), ("127.0.0.3", "127.0.0.4")])
+def test_a_turn_of_the_loop_begins_few_connections(run: Run, addresses: tuple[str, ...]) -> None:
+    """500 clients that came at once held the loop three times for 20 ms."""
+    turn, ready_in = 0, list[int]()
+
+    async def count() -> None:
+        nonlocal turn
+        while True:
+            await asyncio.sleep(0)
+            turn += 1
+
+    def noted() -> Noted:
+        ready_in.append(turn)
+        return Noted()
+
+    async def work(at: Hosts) -> None:
+        at.serve("127.0.0.4")
+        resolve_to(*addresses)
+        counting = asyncio.create_task(count())
+        dialer = at.dialer(20.0)
+        many = [asyncio.create_task(dialer.connect(noted)) for _ in range(100)]
+        many[50].cancel()
+        made = await asyncio.gather(*many, return_exceptions=True)
+        counting.cancel()
+        connected = [one for one in made if isinstance(one, Noted)]
+        for one in connected:
+            one.transport.abort()
+            await one.lost.wait()
+        assert len(connected) == 99
+        assert max(ready_in.count(each) for each in ready_in) <= 50
+
+    with hosts() as at:
+        run(work(at))

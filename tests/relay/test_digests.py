@@ -1,0 +1,158 @@
+"""A body that is edited, moved or decoded has no digest of what it was; every other body keeps its digests.
+
+In: bodies of each kind and framing, with fields that tell their bytes, in the head and in trailers. Out: what the other
+side gets. Always: where it is not known yet whether an event will be edited, what is known at the head decides.
+"""
+
+import gzip
+from collections.abc import Sequence
+
+import pytest
+
+from tests.launch import Gateways
+from tests.peer import Peer
+from tests.relay.http1 import Message
+from tests.relay.messages import (
+    answer,
+    call,
+    chunked,
+    dumps,
+    event,
+    filtered,
+    initialized,
+    page,
+    post,
+    request,
+    response,
+    result,
+)
+from tests.relay.rig import Rig, body, final, rig_with, says
+
+DIGESTS = [
+    b"Content-Digest: sha-256=:d435Qo+nKZ+gLcUHn7GQtQ72hiBVAgqoLsZnZPiTGPk=:",
+    b"Repr-Digest: sha-256=:d435Qo+nKZ+gLcUHn7GQtQ72hiBVAgqoLsZnZPiTGPk=:",
+    b"DIGEST: sha-256=d435Qo",
+    b"Content-MD5: Q2hlY2sgSW50ZWdyaXR5IQ==",
+    b'etag: W/"1"',
+]
+NAMES = {line.partition(b":")[0].lower() for line in DIGESTS}
+OTHERS = [b"Want-Repr-Digest: sha-256=1", b"X-Digest: 1"]
+ANNOUNCED = b"Trailer: Content-Digest, Server-Timing, ETag"
+FRAMINGS = ["length", "chunks", "gzip", "close"]
+
+
+def told(message: Message) -> set[bytes]:
+    """The names of the digests that a message has, as a field, as a trailer, or announced as one."""
+    announced = b",".join(message.values(b"trailer")).lower().replace(b" ", b"").split(b",")
+    return {name.lower() for name, _ in (*message.fields, *message.trailers)}.union(announced) & NAMES
+
+
+def framed(framing: str, data: bytes, kind: bytes, fields: Sequence[bytes], status: bytes = b"200 OK") -> bytes:
+    """A response with digests, and with trailers where it has chunks."""
+    fields = [b"Content-Type: " + kind, *DIGESTS, *fields]
+    if framing == "length":
+        return response(data, *fields, status=status)
+    if framing == "close":
+        return b"\r\n".join([b"HTTP/1.1 " + status, *fields, b"", data])
+    if framing == "gzip":
+        fields, data = [*fields, b"Content-Encoding: gzip"], gzip.compress(data)
+    head = [b"HTTP/1.1 " + status, *fields, ANNOUNCED, b"Transfer-Encoding: chunked", b"", b""]
+    return b"\r\n".join(head) + chunked(data, trailers=[*DIGESTS, b"Server-Timing: x"])
+
+
+async def exchanged(rig: Rig, asked: bytes, said: bytes) -> Message:
+    """The response to a request, answered so; the upstream closes behind a response without a length."""
+    one, peer = await rig.begin(asked)
+    await peer.send(said)
+    if b"Content-Length" not in said and b"Transfer-Encoding" not in said:
+        peer.finish()
+    return await one.response()
+
+
+def check(got: Message, edited: bool) -> None:
+    assert got.whole
+    assert told(got) == (set() if edited else NAMES)
+    assert got.values(b"want-repr-digest") == [b"sha-256=1"]
+    if got.trailers:
+        assert (b"Server-Timing", b"x") in got.trailers
+        assert b"server-timing" in (got.value(b"trailer") or b"").lower()
+
+
+INITIALIZED, PLAIN = (
+    dumps(result(1, initialized())),
+    dumps(result(1, {"protocolVersion": "2025-11-25", "capabilities": {}})),
+)
+JSON, STREAM = b"application/json", b"text/event-stream"
+
+
+@pytest.mark.parametrize("framing", FRAMINGS)
+@pytest.mark.parametrize(("data", "edited"), [(INITIALIZED, True), (PLAIN, False)], ids=["edited", "as it came"])
+async def test_an_initialize(rig: Rig, framing: str, data: bytes, edited: bool) -> None:
+    for _ in range(3):  # a head that comes again is remembered
+        got = await exchanged(rig, post(call("initialize")), framed(framing, data, JSON, OTHERS))
+        check(got, edited)
+        assert (b'"filter"' in got.body) is edited or framing == "gzip"
+    check(await exchanged(rig, post(call("tools/list")), framed(framing, data, JSON, OTHERS)), edited=False)
+
+
+@pytest.mark.parametrize("framing", FRAMINGS)
+@pytest.mark.parametrize("data", [INITIALIZED, PLAIN], ids=["edited", "as it came"])
+async def test_a_stream_in_which_an_event_may_be_edited(rig: Rig, framing: str, data: bytes) -> None:
+    for asked in (post(call("initialize")), request(fields=[b"Last-Event-ID: 7", b"Accept: text/event-stream"])):
+        check(await exchanged(rig, asked, framed(framing, event(data), STREAM, OTHERS)), edited=True)
+
+
+@pytest.mark.parametrize("framing", FRAMINGS)
+async def test_a_stream_in_which_none_may(rig: Rig, framing: str) -> None:
+    said = framed(framing, event(result(1, {})), STREAM, OTHERS)
+    check(await exchanged(rig, post(call("tools/call", name="x")), said), edited=False)
+
+
+@pytest.mark.parametrize("framing", FRAMINGS)
+async def test_an_endpoint_passes_as_it_came(rig: Rig, framing: str) -> None:
+    said = framed(framing, b"event: endpoint\ndata: http://%b/m\n\n" % rig.place.authority, STREAM, OTHERS)
+    check(await exchanged(rig, request(fields=[b"Accept: text/event-stream"]), said), edited=False)
+
+
+@pytest.mark.parametrize("framing", FRAMINGS)
+@pytest.mark.parametrize("target", [b"/.well-known/oauth-protected-resource", b"/any"])
+async def test_a_document_that_is_moved(rig: Rig, framing: str, target: bytes) -> None:
+    for origin in (rig.place.authority, b"elsewhere.example"):
+        data = dumps({"resource": f"http://{origin.decode()}/mcp", "authorization_servers": ["https://a.example"]})
+        got = await exchanged(rig, request(target=target), framed(framing, data, JSON, OTHERS))
+        check(got, edited=origin == rig.place.authority)
+
+
+async def test_a_refusal_of_the_gateways_own_request(rig: Rig) -> None:
+    """It is relayed with the client's id in place of the gateway's."""
+
+    async def script(asked: Message, _peer: Peer) -> bytes:
+        said = dumps({"jsonrpc": "2.0", "id": body(asked)["id"], "error": {"code": -1, "message": "no"}})
+        return framed("chunks", said, JSON, OTHERS, b"401 Unauthorized")
+
+    rig.serve(script)
+    got = await rig.ask(rig.post(filtered(7)))
+    assert (got.status, body(got)["id"], told(got)) == (401, 7, set())
+
+
+async def test_a_refusal_that_names_no_id_of_the_gateways_keeps_them(rig: Rig) -> None:
+    rig.serve(says(response(b"no", *DIGESTS, status=b"401 Unauthorized")))
+    assert told(await rig.ask(rig.post(filtered(7)))) == NAMES
+
+
+@pytest.mark.parametrize("in_chunks", [False, True])
+async def test_a_request_whose_ttl_is_lowered(gateways: Gateways, in_chunks: bool) -> None:
+    async with rig_with(gateways, guards={"task_ttl_max": "1m"}) as rig:
+        rig.serve(says(answer(result(1, page([])))))
+        for ttl, edited in [(90_000, True), (50_000, False), (90_000, True), (60_001, True), (10_000, False)] * 2:
+            data = dumps(call("tools/call", name="x", task={"ttl": ttl}))
+            fields = [b"Content-Type: application/json", *DIGESTS, *OTHERS]
+            if in_chunks:
+                fields += [ANNOUNCED, b"Transfer-Encoding: chunked"]
+                asked = request(b"POST", fields=fields) + chunked(data, trailers=[*DIGESTS, b"Server-Timing: x"])
+            else:
+                asked = request(b"POST", fields=fields, body=data)
+            assert final(await rig.ask(asked))
+            came = rig.upstream.requests[-1]
+            check(came, edited)
+            assert (body(came)["params"]["task"]["ttl"] == ttl) is not edited

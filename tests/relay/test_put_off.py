@@ -1,0 +1,194 @@
+"""Requests of the gateway's own that the upstream puts off: 429 and 503 with `Retry-After` (RFC 9110, 10.2.3).
+
+In: filtered queries, and an upstream with a rate. Out: what it was asked, and when; what the client got.
+"""
+
+import asyncio
+import time
+from dataclasses import dataclass, field
+from email.utils import formatdate
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gateway.transport.channel import retry_after_s
+from gateway.transport.headers import Headers
+from tests.launch import Gateways, eventually
+from tests.peer import Peer
+from tests.relay.http1 import Message
+from tests.relay.messages import Json, answer, call, dumps, fault, filtered, page, post, result, task
+from tests.relay.rig import Rig, Script, body, final, ids, rig_with
+
+pytestmark = pytest.mark.usefixtures("harness_alone")
+
+LONG_AGO = 1_000_000_000.0
+TASKS = [task(f"t-{n}", created=f"2026-01-01T00:00:{n:02}Z") for n in range(6)]
+PAGES: dict[str | None, Json] = {
+    None if n == 0 else f"t-{n - 1}": page([TASKS[n]], f"t-{n}" if n < 5 else None) for n in range(6)
+}
+ALL = [f"t-{n}" for n in reversed(range(6))]
+
+
+@dataclass
+class Limited:
+    """A server that takes so many requests in each second, and puts the others off."""
+
+    rate: int
+    status: bytes = b"429 Too Many Requests"
+    fields: tuple[bytes, ...] = (b"Retry-After: 1",)
+    taken: list[float] = field(default_factory=list)
+    put_off: list[float] = field(default_factory=list)
+    early: int = 0  # requests that came before they should
+    at_once: int = 0
+    at_once_after: int = 0  # the most, once one was put off
+
+    async def __call__(self, asked: Message, _peer: Peer) -> bytes:
+        """Answer a request."""
+        now, message = time.monotonic(), body(asked)
+        self.at_once += 1
+        if self.put_off and now - self.put_off[0] > 0.9:
+            self.early += now - self.put_off[-1] < 0.9
+            self.at_once_after = max(self.at_once_after, self.at_once)
+        full = len([one for one in self.taken if now - one < 1.0]) >= self.rate
+        (self.put_off if full else self.taken).append(now)
+        await asyncio.sleep(0.02)
+        self.at_once -= 1
+        if full:
+            refused = fault(message["id"], -32000, "slow down")
+            return answer(refused, *self.fields, status=self.status)
+        if message["method"] == "tasks/get":
+            return answer(result(message["id"], TASKS[int(message["params"]["taskId"][2:])]))
+        return answer(result(message["id"], PAGES[message["params"].get("cursor")]))
+
+
+A_DATE = (
+    f"Date: {formatdate(LONG_AGO, usegmt=True)}".encode(),
+    f"Retry-After: {formatdate(LONG_AGO + 1, usegmt=True)}".encode(),
+)
+
+
+@pytest.mark.parametrize(
+    "how",
+    [{}, {"status": b"503 Service Unavailable"}, {"fields": A_DATE}, {"fields": (b"Retry-After: 0",)}],
+    ids=["seconds", "503", "date", "zero"],
+)
+async def test_a_crawl_goes_on_where_the_server_has_put_it_off(rig: Rig, how: Json) -> None:
+    """A 429 threw away the pages that were read: a server whose rate is below its pages was never listed."""
+    limited = Limited(2, **how)
+    rig.serve(limited)
+    listed = final(await rig.ask(rig.post(filtered(orderBy="createdAt"))))
+    assert ids(listed) == ALL
+    assert len(limited.taken) == 6
+    assert 1 <= len(limited.put_off) <= 5, "it waited as long as it was told to"
+    assert limited.early == 0
+
+
+async def test_single_tasks_are_asked_for_one_at_a_time_once_one_was_put_off(rig: Rig) -> None:
+    """All eight that are asked for at once came again together."""
+    limited = Limited(2)
+    rig.serve(limited)
+    listed = final(await rig.ask(rig.post(filtered(taskIds=[f"t-{n}" for n in range(6)], orderBy="createdAt"))))
+    assert ids(listed) == ALL
+    assert len(limited.taken) == 6
+    assert limited.early == 0
+    assert limited.at_once_after <= 1
+
+
+@pytest.mark.parametrize("retry_after", [b"10", b"9" * 5000, b"-1", b"1.5", b"soon", b"", None])
+async def test_a_wait_beyond_crawl_timeout_or_of_no_length_is_relayed_at_once(
+    gateways: Gateways, retry_after: bytes | None
+) -> None:
+    async with rig_with(gateways, index={"crawl_timeout": "10s"}) as rig:
+        fields = () if retry_after is None else (b"Retry-After: " + retry_after, b"Date: yesterday")
+        limited = Limited(3, fields=fields)
+        rig.serve(limited)
+        began = time.monotonic()
+        refused = await rig.ask(rig.post(filtered(7)))
+        assert time.monotonic() - began < 8.0
+        assert (refused.status, refused.value(b"retry-after")) == (429, retry_after)
+        assert refused.body == dumps(fault(7, -32000, "slow down"))
+        assert (len(limited.taken), len(limited.put_off)) == (3, 1)
+
+
+def once_put_off(seconds: bytes) -> tuple[Script, asyncio.Event]:
+    """A server that puts off the first `tasks/list`; the event is set then."""
+    was_put_off = asyncio.Event()
+
+    async def script(asked: Message, _peer: Peer) -> bytes:
+        message = body(asked)
+        if message["method"] != "tasks/list":
+            return answer(result(message["id"], {}))
+        if was_put_off.is_set():
+            return answer(result(message["id"], page(TASKS)))
+        was_put_off.set()
+        return answer(fault(message["id"], 1, "no"), b"Retry-After: " + seconds, status=b"429 Slow Down")
+
+    return script, was_put_off
+
+
+async def test_who_waits_counts_as_under_way_behind_a_reload(gateways: Gateways) -> None:
+    """It has no connection meanwhile: its pool was forgotten, and what it asked then was swept no more."""
+    async with rig_with(gateways, log={"level": "info"}) as rig:
+        script, was_put_off = once_put_off(b"2")
+        rig.serve(script)
+        listing = rig.asking(rig.post(filtered(orderBy="createdAt")))
+        await was_put_off.wait()
+        assert rig.gateway.app is not None
+        pools = rig.gateway.app._pools
+        [old] = pools.of.values()
+        await eventually(lambda: not old.active, "the slot is given back")
+        rig.gateway.reload(rig.settings(log={"level": "info"}, index={"page_size": 7}))
+        pools.sweep(asyncio.get_running_loop().time())
+        key = "taskgate_requests_in_flight", (("upstream", "up"),)
+        assert (await rig.gateway.metrics())[key] == 1
+        assert ids(final(await listing)) == ALL
+
+
+async def test_who_waits_holds_no_slot_of_the_upstream(gateways: Gateways) -> None:
+    async with rig_with(gateways, upstream={"requests_max": 1, "connect_timeout": "1s"}) as rig:
+        script, was_put_off = once_put_off(b"2")
+        rig.serve(script)
+        listing = rig.asking(post(filtered(orderBy="createdAt"), b"Authorization: Bearer alice"))
+        await was_put_off.wait()
+        assert (await rig.ask(post(call("ping"), b"Authorization: Bearer bob"))).status == 200
+        assert not listing.done()
+        assert ids(final(await listing)) == ALL
+
+
+async def test_who_leaves_while_the_server_has_put_it_off_asks_no_more(rig: Rig) -> None:
+    script, was_put_off = once_put_off(b"1")
+    rig.serve(script)
+    one = await rig.client(rig.post(filtered()))
+    await was_put_off.wait()
+    await one.close()
+    began = time.monotonic()
+    await eventually(lambda: time.monotonic() - began > 1.3, "it would have been asked again")
+    assert len(rig.asked("tasks/list")) == 1
+
+
+INSTANTS = st.integers(0, 4_000_000_000)
+
+
+@given(INSTANTS, st.integers(-(10**6), 10**6), st.sampled_from(["IMF", "RFC 850", "asctime"]))
+def test_a_date_counts_from_the_date_of_the_answer(since: int, more_s: int, form: str) -> None:
+    """In each form that RFC 9110, 5.6.7 has."""
+    patterns = {
+        "IMF": "%a, %d %b %Y %H:%M:%S GMT",
+        "RFC 850": "%A, %d-%b-%y %H:%M:%S GMT",
+        "asctime": "%a %b %e %H:%M:%S %Y",
+    }
+    until = max(0, since + more_s)
+    if form == "RFC 850":
+        since, until = since % 10**9, since % 10**9 + abs(more_s)  # its years have two digits
+    fields = [
+        (b"Retry-After", time.strftime(patterns[form], time.gmtime(until)).encode()),
+        (b"Date", formatdate(since, usegmt=True).encode()),
+    ]
+    assert retry_after_s(Headers(fields)) == max(0, until - since)
+
+
+@given(st.binary(max_size=60) | st.text("0123456789 -:,GMTSunJan", max_size=40).map(str.encode))
+def test_any_value_of_retry_after_can_be_read_or_not(value: bytes) -> None:
+    read = retry_after_s(Headers([(b"Retry-After", value), (b"Date", value)]))
+    assert read is None or read >= 0

@@ -1,0 +1,151 @@
+"""Names that other readers of JSON may read otherwise (mcp/spelling.py), against readers that do.
+
+In: messages whose members stand twice, in capitals, in escapes, deep, in arguments. Out: the names in doubt. Always:
+the other readers are Python's own, with every member in order.
+"""
+
+import json
+from typing import Any, Final, TypeAlias
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gateway.mcp import jsonrpc
+from gateway.mcp.spelling import doubtful
+
+Pairs: TypeAlias = list[tuple[str, Any]]
+
+NAMES: Final = ("id", "method", "params", "task", "ttl")
+OTHERS: Final = ("jsonrpc", "arguments", "name", "_meta", "taskId", "idle", "result", "params2", "")
+FOLDED: Final = {"s": "\u017f", "k": "\u212a", "i": "\u0131"}
+
+
+# ---- other readers ----
+
+
+class Obj:
+    """An object, with each member as it stands."""
+
+    def __init__(self, pairs: Pairs) -> None:
+        self.pairs = pairs
+
+
+def like_go(pairs: Pairs, name: str) -> Any:
+    """The last member whose name is equal but for case."""
+    return next((value for given, value in reversed(pairs) if given.upper().lower() == name), None)
+
+
+def first_wins(pairs: Pairs, name: str) -> Any:
+    return next((value for given, value in pairs if given == name), None)
+
+
+def last_wins(pairs: Pairs, name: str) -> Any:
+    return next((value for given, value in reversed(pairs) if given == name), None)
+
+
+def seen(data: bytes, pick: Any) -> tuple[Any, ...]:
+    """What one reader finds of that on which a guard decides."""
+
+    def of(value: Any, name: str) -> Any:
+        return pick(value.pairs, name) if isinstance(value, Obj) else None
+
+    message = json.loads(data, object_pairs_hook=Obj)
+    task = of(of(message, "params"), "task")
+    method = of(message, "method")
+    ttl = of(task, "ttl")
+    return of(message, "id") is not None, method, task is not None, None if isinstance(ttl, Obj) else ttl
+
+
+# ---- messages ----
+
+
+def spelled(name: str) -> st.SearchStrategy[str]:
+    """The text of a name in JSON: mostly as it is, or with capitals, escapes, letters that fold."""
+
+    def letter(char: str) -> st.SearchStrategy[str]:
+        ways = [char, char.upper(), f"\\u{ord(char):04x}", f"\\u{ord(char.upper()):04X}"]
+        if char in FOLDED:
+            ways += [FOLDED[char], f"\\u{ord(FOLDED[char]):04x}"]
+        return st.sampled_from(ways)
+
+    odd = st.tuples(*map(letter, name)).map("".join)
+    return st.just(name) | st.just(name) | odd
+
+
+ANY_NAME = st.sampled_from(NAMES + OTHERS).flatmap(spelled)
+SCALARS = st.sampled_from(["1", "null", '"tasks/get"', '"a"', '"\\"id\\":"', "[]", '"params"', '"\\\\"', "0.5"])
+
+
+def written(pairs: list[tuple[str, str]]) -> str:
+    return "{" + " , ".join(f'"{name}" :{value}' for name, value in pairs) + "}"
+
+
+def objects(*inner: tuple[str, st.SearchStrategy[str]]) -> st.SearchStrategy[str]:
+    """An object that may have these members, and any others, in any order."""
+    members = [st.tuples(spelled(name), value) for name, value in inner]
+    some: st.SearchStrategy[list[tuple[str, str]]] = st.lists(
+        st.one_of(*members, st.tuples(ANY_NAME, DEEP)), max_size=4
+    )
+    return some.map(written)
+
+
+DEEP = st.recursive(
+    SCALARS, lambda values: st.lists(st.tuples(ANY_NAME, values), max_size=3).map(written), max_leaves=6
+)
+TTLS = st.sampled_from(["1", "99999", "null", '"x"'])
+TASKS = objects(("ttl", TTLS))
+PARAMS = objects(("task", TASKS), ("arguments", DEEP))
+METHODS = st.sampled_from(['"tasks/get"', '"tools/call"', '"ping"'])
+MEMBERS = st.one_of(
+    st.tuples(spelled("id"), st.just("7")),
+    st.tuples(spelled("method"), METHODS),
+    st.tuples(spelled("params"), PARAMS),
+    st.tuples(st.just("result"), DEEP),
+    st.tuples(ANY_NAME, DEEP),
+)
+MESSAGES = st.lists(MEMBERS, max_size=5).map(lambda some: written([("jsonrpc", '"2.0"'), *some]).encode())
+
+
+@settings(max_examples=600)
+@given(MESSAGES)
+def test_where_nothing_is_in_doubt_every_reader_finds_the_same(data: bytes) -> None:
+    message = jsonrpc.parse(data)
+    if message is None:
+        return
+    doubts = doubtful(message, data)
+    ours, *others = (seen(data, pick) for pick in (last_wins, first_wins, like_go))
+    if not doubts:
+        assert others == [ours, ours]
+    elif "ttl" not in doubts:
+        assert [other[3] for other in others] == [ours[3]] * 2, "a ttl that can be told is told"
+
+
+@st.composite
+def plain(draw: st.DrawFn) -> bytes:
+    """A message in which each name stands once where it counts, and anything in what is no concern of the guards'."""
+    task = [("ttl", draw(TTLS)), ("x", draw(DEEP))]
+    params = [("task", written(task)), ("arguments", draw(DEEP)), ("_meta", draw(DEEP)), ("taskId", draw(DEEP))]
+    message = [("jsonrpc", '"2.0"'), ("id", draw(DEEP)), ("method", '"tools/call"'), ("params", written(params))]
+    return written(draw(st.permutations(message))).encode()
+
+
+@settings(max_examples=300)
+@given(plain())
+def test_what_stands_elsewhere_is_free(data: bytes) -> None:
+    message = jsonrpc.parse(data)
+    assert message is not None
+    assert doubtful(message, data) == frozenset()
+
+
+def test_what_would_take_long_to_read_is_in_doubt_and_large_arguments_are_not() -> None:
+    many = b",".join([b'{"ID":1}'] * 20_000)
+    call = b'{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"%b":[%b]}}'
+    for name, doubts in (b"arguments", set()), (b"argument", {"id", "method", "params", "task"}):
+        data = call % (name, many)
+        message = jsonrpc.parse(data)
+        assert message is not None
+        assert doubtful(message, data) == doubts
+    deep = b'{"jsonrpc":"2.0","id":1,"ID":' + b"[" * 900 + b"]" * 900 + b"}"
+    message = jsonrpc.parse(deep)
+    assert message is not None
+    assert "id" in doubtful(message, deep)

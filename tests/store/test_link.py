@@ -1,0 +1,27 @@
+"""The connection to a store whose name has several addresses (store/link.py).
+
+In: a name, of whose addresses the first is silent. Out: a connection. Always: a real Redis; real sockets.
+"""
+
+from pathlib import Path
+
+from gateway.store.link import connect
+from tests.redis_process import redis
+from tests.relay.test_dial import NAME, Hosts, Run, hosts, resolve_to, run
+
+__all__ = ["run"]
+
+
+def test_a_black_holed_address_of_the_store_does_not_keep_it_down(run: Run, tmp_path: Path) -> None:
+    """Each second the time for a connection was over at the first address: no replica ever had its store."""
+
+    async def work(at: Hosts) -> None:
+        async with redis(tmp_path) as store:
+            at.port = store.port
+            at.black_hole("127.0.0.2")
+            resolve_to("127.0.0.2", "127.0.0.1")
+            async with connect(f"redis://{NAME}:{store.port}") as link:
+                assert await link.exchange([("ECHO", "here")]) == [b"here"]
+
+    with hosts() as at:
+        run(work(at))
