@@ -258,6 +258,7 @@ def test_an_interrupt_reaches_the_server_once_whoever_sends_it() -> None:
         assert process.stdout.readline() == b"up\n"
         os.write(keyboard, b"\x03")
         assert process.stdout.readline() == b"got\n"
+        taken(process, signal.SIGINT)
         process.send_signal(signal.SIGINT)
         assert select.select([process.stdout], [], [], WAIT_S)[0], "the program's interrupt is lost"
         assert process.stdout.readline() == b"got\n"
@@ -266,6 +267,17 @@ def test_an_interrupt_reaches_the_server_once_whoever_sends_it() -> None:
         assert process.wait(WAIT_S) == 5
     os.close(keyboard)
     os.close(terminal)
+
+
+def taken(process: subprocess.Popen[bytes], number: signal.Signals) -> None:
+    """Wait until the process has taken this signal: a second one that comes while the first waits is the same one."""
+    deadline = time.monotonic() + WAIT_S
+    while True:
+        status = Path(f"/proc/{process.pid}/status").read_text()
+        if not any(int(mask, 16) >> (number - 1) & 1 for mask in re.findall(r"(?:Sig|Shd)Pnd:\s+(\w+)", status)):
+            return
+        assert time.monotonic() < deadline, f"{number.name} is not taken"
+        time.sleep(0.005)
 
 
 def test_a_server_that_dies_of_an_interrupt_is_told_of() -> None:
