@@ -10,8 +10,10 @@ import asyncio
 import contextlib
 import socket
 import struct
+import sys
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Final, Self
 
 from tests.relay.http1 import End, Message, Reader
@@ -19,6 +21,14 @@ from tests.relay.http1 import End, Message, Reader
 WAIT_S: Final = 20.0  # for what must happen: long, because a machine may be busy; a test fails when it is over
 GAP_S: Final = 0.001  # between two pieces of one sender, so that they arrive as two
 RECEIVE_BYTES: Final = 1 << 18
+
+
+def kernel_bytes_max() -> int:
+    """What the kernel keeps at most of what goes through a gateway to a side that reads nothing: four buffers."""
+    if not sys.platform.startswith("linux"):
+        return 16 << 20
+    limits = [Path(f"/proc/sys/net/ipv4/tcp_{name}").read_text().split()[2] for name in ("rmem", "wmem")]
+    return 2 * sum(map(int, limits))
 
 
 class NotInTime(AssertionError):

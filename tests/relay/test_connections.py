@@ -6,6 +6,7 @@ In: upstream connections that die at the worst moment, and answers that are none
 
 import asyncio
 from collections.abc import Callable
+from typing import Final
 
 import pytest
 
@@ -15,7 +16,7 @@ from gateway.transport.body import HELD_BYTES_MAX
 from gateway.transport.buffers import Buffers
 from gateway.transport.pool import Pool
 from tests.launch import Gateways, listening, port_of
-from tests.peer import WAIT_S, Client, Peer
+from tests.peer import WAIT_S, Client, Peer, kernel_bytes_max
 from tests.relay.messages import (
     LAST_CHUNK,
     Json,
@@ -268,11 +269,14 @@ async def test_a_body_that_nobody_read_does_not_hold_up_the_next_request(gateway
         assert (await one.response(2)).body == b"next"
 
 
+OWN_BYTES: Final = 8 << 20  # of one connection, at most, that the gateway has in its own memory
+
+
 async def test_a_slow_reader_slows_the_upstream(process_rig: Rig) -> None:
     """DESIGN 3.4: back-pressure reaches the other side; what the gateway holds is bounded."""
     one, peer = await process_rig.begin(request())
     one.pause()
-    total = 64 << 20
+    total = kernel_bytes_max() + OWN_BYTES + (16 << 20)
     await peer.send(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % total)
     piece, sent = b"x" * (1 << 20), 0
 
@@ -287,7 +291,7 @@ async def test_a_slow_reader_slows_the_upstream(process_rig: Rig) -> None:
     while stalled_at != sent:  # ends when nothing has moved for a while
         stalled_at = sent
         await asyncio.sleep(0.4)
-    assert sent < total // 2, f"{sent} bytes taken from the upstream that the client did not want yet"
+    assert sent < total - (16 << 20), f"{sent} bytes taken from the upstream that the client did not want yet"
     one.resume()
     await pouring
     assert len((await one.response()).body) == total
@@ -295,19 +299,20 @@ async def test_a_slow_reader_slows_the_upstream(process_rig: Rig) -> None:
 
 async def test_a_slow_upstream_slows_the_client(process_rig: Rig) -> None:
     one = await process_rig.client()
-    sending = asyncio.create_task(
-        one.send(request(b"PUT", fields=[TEXT, b"Content-Length: %d" % (64 << 20)]), *[b"x" * (1 << 20)] * 64)
-    )
+    enough = kernel_bytes_max() + OWN_BYTES
+    pieces = [b"x" * (1 << 20)] * ((enough >> 20) + 16)
+    total = len(pieces) << 20
+    sending = asyncio.create_task(one.send(request(b"PUT", fields=[TEXT, b"Content-Length: %d" % total]), *pieces))
     peer = await process_rig.upstream.head()
     peer.pause()
     before = -1
     while before != len(one.sent):
         before = len(one.sent)
         await asyncio.sleep(0.4)
-    assert len(one.sent) < 32 << 20
+    assert len(one.sent) < enough
     peer.resume()
     await sending
-    await peer.until(lambda: len(peer.received) > 64 << 20, "the whole body")
+    await peer.until(lambda: len(peer.received) > total, "the whole body")
     await peer.send(response())
     assert (await one.response()).status == 200
 
