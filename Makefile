@@ -81,7 +81,7 @@ check: $(TESTS)  ## ruff and mypy --strict
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-fuzz: $(TESTS) form  ## play 20,000 random histories, and check each answer (ARGS="--histories N --seed N --stdio|--fleet")
+fuzz: $(TESTS) form  ## play 20,000 random histories, and check each answer (ARGS="--histories N --seed N --races|--stdio|--fleet")
 	$(BIN)/python -m tests.model $(ARGS)
 
 # Envoy: one of the peers, and one of the balancers that CI tests. It has 37 MB.

@@ -47,7 +47,6 @@ class View:
 class Caller(ServerSession):
     """A session as one identity sees it, and its request under way."""
 
-    token: str = ""
     lists: bool = True
     views: dict[str, View] = field(default_factory=dict)  # by gateway
     homes: list[str] = field(default_factory=list)  # the gateways that may have answered last, the likeliest first
@@ -58,7 +57,7 @@ class Caller(ServerSession):
     def __str__(self) -> str:
         views = {name: {t.id: n for t, n in view.known.items()} for name, view in self.views.items()}
         kind = "lists" if self.lists else "lists nothing"
-        return f"{self.id}, {self.token}, {kind}: seen {self.seen}, at {self.homes}, which know {views}"
+        return f"{self.id}, {self.authorization}, {kind}: seen {self.seen}, at {self.homes}, which know {views}"
 
     def begin(self, came: Moment) -> None:
         """A request is sent."""
@@ -101,7 +100,7 @@ class FleetServer:
 
     def add(self, session: str, token: str, lists: bool) -> Caller:
         """Another caller."""
-        caller = Caller(session, len(self.callers), token=token, lists=lists)
+        caller = Caller(session, len(self.callers), token, lists=lists)
         self.callers[session, token] = caller
         return caller
 
@@ -137,7 +136,7 @@ class FleetServer:
             return _answered(message["id"], b'{"task":%b}' % truth.state.raw)
         asked = caller.find(given["taskId"])
         if asked is None:
-            self.wrong.append(f"{gateway} asks {message} in the name of {caller.token} in {caller.id}")
+            self.wrong.append(f"{gateway} asks {message} in the name of {caller.authorization} in {caller.id}")
             return answer(fault(message["id"], -32602, "no such task"))
         if message["method"] == "tasks/cancel":
             if not asked.is_live:

@@ -44,7 +44,7 @@ from tests.deploy.replicas import Replica
 from tests.launch import POLL_S, Gateway, Gateways, Process, eventually, held_port, logged, port_of, ports
 from tests.model.history import METHODS, STATUSES, Setting
 from tests.model.oracle import Asked, Criteria, Oracle, Outcome, Seen
-from tests.model.truth import BEFORE_ALL, Moment, Truth, Violation, instant
+from tests.model.truth import BEFORE_ALL, Moment, ServerSession, Truth, Violation, instant
 from tests.model.upstream import Upstream
 from tests.model.virtual import TICK_S
 from tests.redis_process import Store, redis
@@ -81,15 +81,15 @@ class LiveOracle(Oracle):
         for home in list(dict.fromkeys(caller.seen[::-1])) or caller.homes:
             view = self._view = caller.views[home]
             for truth in caller.truths:
-                truth.known = [(BEFORE_ALL, view.known[truth])] if truth in view.known else []
-                truth.answered_at = BEFORE_ALL if truth in view.methods else None
+                truth.known = [(BEFORE_ALL, view.known[truth], caller)] if truth in view.known else []
+                truth.answered = (BEFORE_ALL, caller) if truth in view.methods else None
             try:
                 return self.ended(asked, outcome)
             except Violation as violation:
                 first = first or Violation(violation.rule, f"{violation.what}; {asked.criteria}; by {home}, {caller}")
         raise first or Violation("unanswered", f"nobody can have answered {caller}")
 
-    def learn(self, truth: Truth, number: int, at: Moment) -> None:
+    def learn(self, truth: Truth, number: int, at: Moment, session: ServerSession) -> None:
         if number >= 0:
             self._view.known[truth] = max(number, self._view.known.get(truth, 0))
 
@@ -363,7 +363,7 @@ class Lane:
             if self._client is None or self._client.transport.is_closing():
                 self._client = await Client.connect(self._fleet.balancer.origin + "/mcp")
             status, data = await self._client.exchange(
-                dumps(message), Authorization=caller.token, Mcp_Session_Id=caller.id
+                dumps(message), Authorization=caller.authorization, Mcp_Session_Id=caller.id
             )
         except (BenchFailed, OSError) as error:
             status, data = 0, str(error).encode()

@@ -1,4 +1,4 @@
-"""`python -m tests.model [--histories N] [--seed FIRST] [--jobs N] [--stdio | --fleet]`: random histories.
+"""`python -m tests.model [--histories N] [--seed FIRST] [--jobs N] [--races | --stdio | --fleet]`: random histories.
 
 In: how many histories (`make fuzz`: 20,000), from which seed on. Out: how many broke which rule; of each rule the
 history of the first seed that broke it, made as small as it can be, with all that happened. The exit status is 1 if
@@ -13,7 +13,7 @@ from typing import Final
 
 from tests.model.fleet import FleetWorld
 from tests.model.over_stdio import StdioWorld
-from tests.model.play import World
+from tests.model.play import RaceWorld, World
 from tests.model.search import broken, search, smallest
 
 HISTORIES: Final = 20_000
@@ -39,10 +39,12 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0, help="the first")
     parser.add_argument("--jobs", type=int, default=os.cpu_count())
     parser.add_argument("--whole", action="store_true", help="show histories as they were drawn")
-    parser.add_argument("--stdio", action="store_true", help="over stdio, without what only HTTP has")
-    parser.add_argument("--fleet", action="store_true", help="two replicas with a store, which fails")
+    kinds = parser.add_mutually_exclusive_group()
+    kinds.add_argument("--races", action="store_true", help="histories in which almost everything overlaps")
+    kinds.add_argument("--stdio", action="store_true", help="over stdio, without what only HTTP has")
+    kinds.add_argument("--fleet", action="store_true", help="two replicas with a store, which fails")
     options = parser.parse_args()
-    world = StdioWorld if options.stdio else FleetWorld if options.fleet else World
+    world = StdioWorld if options.stdio else FleetWorld if options.fleet else RaceWorld if options.races else World
     by_rule = search(range(options.seed, options.seed + options.histories), options.jobs, world)
     print(*_report(by_rule, options.whole, world), sep="\n")
     return 1 if by_rule else 0

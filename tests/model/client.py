@@ -21,7 +21,6 @@ from tests.model.upstream import (
     READ_BYTES_MAX,
     STATUS_NOTIFICATION,
     Upstream,
-    authorization,
     digest,
     drops,
 )
@@ -175,13 +174,17 @@ class Client:
 
     # ---- what a client does ----
 
-    async def initialize(self) -> None:
-        """Open a session, or take part in the one that another identity has opened."""
+    async def initialize(self, goes_on: bool = False) -> None:
+        """Open a session, or take part in the one that another identity has opened.
+
+        `goes_on`: it is a new one for the same tasks.
+        """
         latest = self._upstream.latest.get(self._number)
-        if latest is not None and latest.ended is None:
+        if latest is not None and latest.ended is None and not goes_on:
             self.session = latest
             return
-        params = {"protocolVersion": "2025-11-25", "capabilities": {}, "_meta": {"session": self._number}}
+        meta = {"session": self._number, "goes_on": goes_on}
+        params = {"protocolVersion": "2025-11-25", "capabilities": {}, "_meta": meta}
         for _ in range(_ATTEMPTS_MAX):
             exchange = await self._send(None, {"id": self._id(), "method": "initialize", "params": params})
             if "mcp-session-id" in exchange.headers:
@@ -209,6 +212,11 @@ class Client:
                 await self._query(event)
             case h.Restart():
                 await self._end()
+            case h.Renew(restarts=True):
+                await self._start_again()
+            case h.Renew():
+                self._upstream.renew(self._number)
+                self.session = self._upstream.latest[self._number]
             case h.Flood():
                 await asyncio.gather(*(self._guess(self.session, number) for number in range(event.count)))
 
@@ -249,6 +257,14 @@ class Client:
         await exchange.done
         await self._lost(session, exchange)
 
+    async def _start_again(self) -> None:
+        """Go on in a new session, with a stream if there was one; the old one is left as it is."""
+        async with self._initializing:
+            await self.initialize(goes_on=True)
+        if self._stream is not None and not self._stream.done.done():
+            self.toggle_stream()
+            self.toggle_stream()
+
     async def _guess(self, session: ServerSession, number: int) -> None:
         """Another asks for a filtered list in the session, with a token that the upstream does not know."""
         exchange = Exchange(lambda _: None)
@@ -265,7 +281,7 @@ class Client:
             return
         at = self._moments.now()
         for truth in session.truths:
-            truth.pass_through(GONE, at)
+            truth.pass_through(GONE, at, session)
         async with self._initializing:
             if self.session is session:
                 await self.initialize()
@@ -325,7 +341,8 @@ class Client:
             raise Violation("content", f"{len(answers)} answers to one request")
         at, answer = answers[0]
         cancels = [sent.time for sent, i in asked.session.cancelled if i == request_id and sent > asked.came]
-        collide = self._setting.ids_collide or self._setting.shared or asked.session.sent_unread
+        here = (s for s in self._upstream.sessions.values() if s.id == asked.session.id)
+        collide = self._setting.ids_collide or self._setting.shared or any(s.sent_unread for s in here)
         if cancels and not collide and at.time > cancels[0] + _CANCELLED_WITHIN_S:
             raise Violation("cancelled", f"an answer {at.time - cancels[0]:g} s after it was cancelled")
         if bytes(answer.id) != msgspec.json.encode(request_id):
@@ -455,7 +472,9 @@ class Client:
     ) -> None:
         body, media = formed(body, form)
         fields = [b"Host: localhost:%d" % GATEWAY_PORT, b"Content-Length: %d" % len(body)]
-        fields.append(b"Authorization: " + (who or authorization(self._number)).encode())
+        authorizations = self._upstream.authorizations
+        who = who or (authorizations[self._number] if session is None else session.authorization)
+        fields.append(b"Authorization: " + who.encode())
         if (written := next(self._written)) % 2:  # heads that never come again, and heads that are remembered
             fields += [b"CF-Ray: %d" % written, b"Idempotency-Key: %d" % written]
             fields.append(b"Content-Digest: " + digest(body).encode())
@@ -485,27 +504,28 @@ class Client:
             return
         method, params = request
         if message.error is not None:
-            if message.error["code"] == INVALID_PARAMS and message.error["message"] == "Task not found":
-                found = session.find(params["taskId"])
-                if found is not None:
-                    found.pass_through(GONE, at)
+            if message.error["code"] == INVALID_PARAMS and "data" in message.error:
+                for life in session.lives(params["taskId"])[: message.error["data"]["lives"]]:
+                    life.pass_through(GONE, at, session)
             return
         if method == "tasks/result":
-            ended = session.find(params["taskId"])
+            meta = msgspec.json.decode(message.result)["_meta"]
+            ended = session.find(params["taskId"], meta["createdAt"])
             if ended is not None:
-                self._pass(
-                    session, {"taskId": ended.id, "statusMessage": f"state {ended.state.number}"}, at, message.unread
-                )
+                told = {"statusMessage": f"state {ended.state.number}", **meta, "taskId": ended.id}
+                self._pass(session, told, at, message.unread)
             return
         result = msgspec.json.decode(message.result)
         for told in result["tasks"] if method == "tasks/list" else [result.get("task", result)]:
             truth = self._pass(session, told, at, message.unread)
             if truth is not None and "task" in params and is_read and not message.unread:
-                truth.answered_at = at
+                truth.answered = at, session
 
     def _pass(self, session: ServerSession, told: Json, at: Moment, unread: bool) -> Truth | None:
-        truth = session.find(told.get("taskId"))
+        truth = session.find(told.get("taskId"), told.get("createdAt"))
         # What passes unread is found out by asking, and nobody can ask for a task that was not heard of.
-        if truth is not None and not (unread and truth.known_before(at) == ABSENT and not self._oracle.lists_all):
-            truth.pass_through(int(told["statusMessage"].split()[1]), at)
+        if truth is not None and not (
+            unread and truth.known_before(at, session) == ABSENT and not self._oracle.lists_all
+        ):
+            truth.pass_through(int(told["statusMessage"].split()[1]), at, session)
         return truth

@@ -89,10 +89,10 @@ class FleetOracle(Oracle):
             return BEFORE_ALL
         return Moment(now - max(max_age_s, max_age_s / 2 + _TOLD_S), 0)
 
-    def learn(self, truth: Truth, number: int, at: Moment) -> None:
+    def learn(self, truth: Truth, number: int, at: Moment, session: ServerSession) -> None:
         """A replica that has never heard of a task does not know that it is gone, and tells nobody (DESIGN 6.2)."""
         if number != GONE:
-            super().learn(truth, number, at)
+            super().learn(truth, number, at, session)
 
     @property
     def hidden_after_s(self) -> float:

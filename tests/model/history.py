@@ -55,6 +55,7 @@ class Setting(_Shown):
     coarse: bool = False  # its timestamps are of whole seconds
     delays: tuple[tuple[int, int], ...] = ()  # before a request is carried out, and until its answer is sent
     shared: bool = False  # the clients are two identities in one session, each with its own tasks
+    ids_again: int | None = None  # so many ticks after a task has ended, or has gone, its id is given again
     ids_collide: bool = False  # clients give every request the id 1
     listening: bool = False  # the clients have GET streams open from the beginning
     tasks: str = ""  # that have been there for long: the first letter of the status of each, in session 0
@@ -186,6 +187,14 @@ class Restart(_Shown):
 
 
 @dataclass(frozen=True, repr=False)
+class Renew(_Shown):
+    """A client goes on with the same tasks: with another token, or started again, in a new session beside the old."""
+
+    s: int = 0
+    restarts: bool = False
+
+
+@dataclass(frozen=True, repr=False)
 class Flood(_Shown):
     """That many unknown callers ask at once for a filtered list in a client's session: 401."""
 
@@ -224,8 +233,8 @@ class Store(_Shown):
 
 
 Event: TypeAlias = (
-    Wait | Blink | Create | Update | Delete | Get | Page | Query | Stream | Fault | Hangup | Restart | Reload | Flood |
-    Switch | Replace | Store | Clock
+    Wait | Blink | Create | Update | Delete | Get | Page | Query | Stream | Fault | Hangup | Restart | Renew | Reload |
+    Flood | Switch | Replace | Store | Clock
 )  # fmt: skip
 
 
@@ -257,6 +266,10 @@ _LIMITS: Final = (
     ("sessions_max", 1), ("memory_bytes_max", 8000), ("memory_bytes_max", 12_000), ("memory_bytes_max", 16_000),
     ("idle_timeout", 16), ("idle_timeout", 80),
 )  # fmt: skip
+
+_RACE_TICKS: Final = (1, 1, 1, 2, 2, 3, 5, 5, 16, 16, 32, 65, 130)
+_RACE_DELAYS: Final = (1, 1, 2, 2, 3, 5, 8, 16, 16, 40, 70)
+_HOT: Final = 3  # tasks, of which most of a race is about
 
 T = TypeVar("T")
 
@@ -291,9 +304,10 @@ def sensible(setting: Setting) -> Setting:
 
     One whose own list may leave out tasks that it has must know `tasks/get`, or nobody could tell that they are there,
     and the gateway must have room for them, since only it knows of them; and with a cursor that is a task's id a list
-    by last update would have no end.
+    by last update would have no end, nor one where ids are given again.
     """
-    cursors = "place" if setting.order == "updated" and setting.cursors == "last" else setting.cursors
+    moves = setting.order == "updated" or setting.ids_again is not None
+    cursors = "place" if moves and setting.cursors == "last" else setting.cursors
     leaves_out = setting.order in ("updated", "nothing") or cursors == "offset"
     room = ("tasks_max", *_ROOM) if leaves_out else ()
     limits: dict[str, Any] = {name: getattr(Setting, name) for name in room}
@@ -491,6 +505,66 @@ _KINDS: Final[tuple[tuple[Callable[[random.Random], Event], float], ...]] = (
     (lambda rng: replace(rng.choice(UNREAD), s=_s(rng)), 0.5),
     (lambda rng: Hangup(), 0.7),
     (lambda rng: Restart(_s(rng), rng.random() < 0.5), 0.3),
+    (_reload, 0.2),
+)
+
+
+# ---- drawn full of races ----
+
+
+def raced(seed: int) -> History:
+    """The history of a seed in which what is asked overlaps: it is asked often, and each answer has its own delay."""
+    rng = random.Random(f"races {seed}")
+    setting = _setting(rng)
+    if rng.random() < 0.5:
+        setting = _worth_a_delta(rng, setting)
+    room: dict[str, Any] = {name: getattr(Setting, name) for name in ("tasks_max", *_ROOM)}
+    setting = replace(
+        setting,
+        **room,
+        delays=tuple((rng.choice(_RACE_DELAYS), rng.choice(_RACE_DELAYS)) for _ in range(12)),
+        ids_collide=rng.random() < 0.1,
+        listening=True,
+        tasks=setting.tasks[: rng.randrange(9)],
+    )
+    kinds, weights = zip(*_RACING, strict=True)
+    events = tuple(_hot(rng, draw(rng)) for draw in rng.choices(kinds, weights, k=rng.randrange(10, EVENTS_MAX)))
+    setting = sensible(setting)
+    if setting.shared:
+        events = tuple(_of_either(rng, event) for event in events)
+    if rng.random() < _CLOCK_SET / 2:
+        events = _clock_set(rng, events)
+    return History(setting, events)
+
+
+def _hot(rng: random.Random, event: Event) -> Event:
+    """The event, most often about a task that others are about too, and rarely a request that is not read."""
+    changes: dict[str, Any] = {}
+    if getattr(event, "which", NOBODY) != NOBODY and rng.random() < 0.8:
+        changes["which"] = rng.randrange(_HOT)
+    if getattr(event, "form", "") and rng.random() < 0.8:
+        changes["form"] = ""
+    return replace(event, **changes)
+
+
+_RACING: Final[tuple[tuple[Callable[[random.Random], Event], float], ...]] = (
+    (lambda rng: Wait(rng.choice(_RACE_TICKS)), 10),
+    (lambda rng: Blink(rng.choice((1, 2, 3, 5, 8, 13, 21))), 3),
+    (_query, 5),
+    (lambda rng: Query(_s(rng)), 5),
+    (_get, 10),
+    (lambda rng: Page(_s(rng), rng.randrange(1, 4), _form(rng)), 3),
+    (_create, 4),
+    (_update, 3),
+    (lambda rng: replace(_update(rng), notify=True), 5),
+    (lambda rng: Delete(_s(rng), _task(rng)), 2),
+    (_refusal, 2),
+    (_put_off, 0.5),
+    (_fault, 0.5),
+    (_odd, 0.5),
+    (lambda rng: Stream(_s(rng)), 0.3),
+    (lambda rng: Restart(_s(rng), rng.random() < 0.5), 0.5),
+    (lambda rng: Renew(_s(rng), rng.random() < 0.5), 1),
     (_reload, 0.2),
 )
 

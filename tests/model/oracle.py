@@ -217,9 +217,9 @@ class Oracle:
         """What passed before this moment is known where a query is answered."""
         return asked.came
 
-    def learn(self, truth: Truth, number: int, at: Moment) -> None:
+    def learn(self, truth: Truth, number: int, at: Moment, session: ServerSession) -> None:
         """An answer, if it is right, says that a task was in a state, or is gone."""
-        truth.pass_through(number, at)
+        truth.pass_through(number, at, session)
 
     def dropped(self, session: ServerSession, at: Moment) -> None:
         """The gateway had to forget the session, after a refusal. A list that shows all brings it back."""
@@ -255,7 +255,7 @@ class Oracle:
             if session.ended is None:
                 raise Violation("failed", "404, and the session has not ended")
             for truth in session.truths:
-                truth.pass_through(GONE, outcome.at)
+                truth.pass_through(GONE, outcome.at, session)
             return
         if session.ended is not None and session.ended < outcome.at:
             return
@@ -319,6 +319,8 @@ class Oracle:
                 raise Violation("order", f"{one} before {other}")
         if places and asked.after is not None and not criteria.follows(places[0], asked.after):
             raise Violation("page", f"{places[0]} is not behind the cursor, {asked.after}")
+        if len({truth.id for truth, _ in shown}) < len(shown):
+            raise Violation("order", "two tasks of one id")
         self._check_size(asked, result, more)
         last = places[-1] if more else None
         oldest = asked.oldest
@@ -332,7 +334,7 @@ class Oracle:
         self._check_as_of(asked, at, result, shown, last)
         asked.earlier.update(truth for truth, _ in shown)
         for truth, number in [*bounds.learned, *((t, s.number) for t, s in shown)]:
-            self.learn(truth, number, at)
+            self.learn(truth, number, at, asked.session)
         return Seen(last, result.nextCursor)
 
     def _check_size(self, asked: Asked, result: _Result, more: bool) -> None:
@@ -352,7 +354,7 @@ class Oracle:
             if found is None:
                 raise Violation("content", f"the upstream never said {bytes(raw)!r}")
             session, truth, state = found
-            if session is not asked.session:
+            if truth not in asked.session.truths:
                 raise Violation("isolation", f"{truth.id} is of {session.id}, not of {asked.session.id}")
             self._check_state(asked, at, truth, state, asked.oldest)
             if truth in asked.earlier and not (truth.wound_back or asked.criteria.moves_ahead):
@@ -366,7 +368,7 @@ class Oracle:
         if state in self._options(asked, at, truth, oldest):
             return
         what = f"{truth.id} in state {state.number} ({state.status})"
-        known = truth.known_before(self.knew(asked))
+        known = truth.known_before(self.knew(asked), asked.session)
         if known > state.number:
             newer = "that it is gone" if known == GONE else f"state {known}"
             raise Violation("backwards", f"{what}, and {newer} was known before")
@@ -379,7 +381,7 @@ class Oracle:
         if truth.born > at:
             return [ABSENT]
         options: list[State | int] = []
-        known = truth.known_before(self.knew(asked))
+        known = truth.known_before(self.knew(asked), asked.session)
         oldest_crawl = min(asked.came.time - self._interval_s, oldest)
         if known == ABSENT and (truth.born.time >= oldest_crawl or not self.lists_all):
             options.append(ABSENT)
@@ -401,7 +403,7 @@ class Oracle:
             if (
                 told < at
                 and here >= ended_by
-                and truth.learned_after(here + 2 * WIRE_S, self.knew(asked)) <= state.number
+                and truth.learned_after(here + 2 * WIRE_S, self.knew(asked), asked.session) <= state.number
             ):
                 yield state
 
@@ -415,8 +417,10 @@ class Oracle:
         if len(method_names(self.setting.methods)) == 1:
             return {False} if asked.session.opened < self.knew(asked) else {True, False}
         forgets = self._forgets or asked.session.forgotten
-        if truth.answered_at is not None and truth.answered_at < self.knew(asked) and not forgets:
-            return {False}
+        if truth.answered is not None and not forgets:
+            at, session = truth.answered
+            if session is asked.session and at < self.knew(asked):
+                return {False}
         return {True, False} if truth.asked_for else {True}
 
     def _weigh(self, asked: Asked, at: Moment, shown: list[Truth], last: Place | None, oldest: float) -> _Bounds:
@@ -452,13 +456,14 @@ class Oracle:
             bounds.counted_may_follow |= may_follow and min(counts) == 1
             # In a state that does not match, a task is left out unasked; and max_age may be longer after a reload.
             unasked = [s.number for s in truth.states if self._match(asked, truth, s) == {False}]
-            known = truth.known_before(self.knew(asked))
+            known = truth.known_before(self.knew(asked), asked.session)
             bounds.learned.append((truth, min([*reasons, *(number for number in unasked if number >= known)])))
         return bounds
 
     def _is_late(self, asked: Asked, truth: Truth) -> bool:
         """Whether no full crawl is needed to know of a task that was made so long ago."""
         named = asked.criteria.ids is not None and self.setting.knows_get and self.setting.order != "nothing"
+        named &= asked.session.lives(truth.id)[0] is truth  # a task that has ended is not asked for again (6.6)
         # The order of creation is told from timestamps.
         in_order = all(one.created <= other.created for one, other in pairwise(asked.session.truths))
         return ((self._appends and in_order) or named) and truth.born.time < asked.oldest

@@ -34,7 +34,7 @@ def as_stdio(history: h.History) -> h.History:
     events: list[h.Event] = []
     for event in history.events:
         match event:
-            case h.Hangup() | h.Stream() | h.Flood() | h.Reload():
+            case h.Hangup() | h.Stream() | h.Flood() | h.Reload() | h.Renew():
                 continue
             case h.Fault() if event.kind not in _FAULTS:
                 continue

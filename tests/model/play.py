@@ -242,7 +242,7 @@ class World:
                 await self._reload(event)
             case h.Switch() | h.Replace() | h.Store():
                 await self._happen_to_fleet(event)
-            case h.Create() | h.Get() | h.Page() | h.Query() | h.Restart() | h.Flood():
+            case h.Create() | h.Get() | h.Page() | h.Query() | h.Restart() | h.Renew() | h.Flood():
                 self._spawn(self._clients[event.s].act(event))
 
     async def _happen_to_fleet(self, event: h.Event) -> None:
@@ -254,8 +254,8 @@ class World:
         self._setting = h.sensible(setting)
         self._take_over()
         self._oracle.reloaded(self._setting)
-        for client in self._clients:
-            client.session.disturb(self._loop.time())
+        for session in self._upstream.sessions.values():
+            session.disturb(self._loop.time())
         await asyncio.sleep(WIRE_S * 3 / 4)
 
     def _take_over(self) -> None:
@@ -283,3 +283,12 @@ class World:
         task = self._loop.create_task(run())
         self._under_way.add(task)
         task.add_done_callback(self._under_way.discard)
+
+
+class RaceWorld(World):
+    """The parts of one history full of races."""
+
+    @classmethod
+    def drawn(cls, seed: int) -> h.History:
+        """The history full of races of a seed."""
+        return h.raced(seed)

@@ -66,7 +66,7 @@ class State(NamedTuple):
 
 @dataclass(eq=False)
 class Truth:
-    """A task. `known` has what passed through the gateway: the number of a state, and when."""
+    """A task. `known` has what passed through the gateway: the number of a state, when, and in which session."""
 
     id: str
     method: str
@@ -76,14 +76,14 @@ class Truth:
     expires: float | None  # by the loop's clock
     states: list[State] = field(default_factory=list)
     gone: Moment | None = None
-    known: list[tuple[Moment, int]] = field(default_factory=list)
+    known: list[tuple[Moment, int, "ServerSession"]] = field(default_factory=list)
     clock: int = 0  # how often the server's clock had been set when it last changed
     said: list[tuple[Moment, State]] = field(
         default_factory=list
     )  # what timestamps may make the gateway believe, and when
     forgotten: "Moment" = BEFORE_ALL  # what passed before, the gateway had to forget
     asked_for: bool = False  # it was made through the gateway
-    answered_at: Moment | None = None  # and this is when the client was told so
+    answered: "tuple[Moment, ServerSession] | None" = None  # and this is when the client was told so, and where
 
     @property
     def state(self) -> State:
@@ -129,19 +129,21 @@ class Truth:
         if lies or any(s.updated < state.updated for s in newer):
             self.said.append((at, state))
 
-    def learned_after(self, time: float, before: Moment) -> int:
+    def learned_after(self, time: float, before: Moment, session: "ServerSession") -> int:
         """The newest state that passed through after a time and before a moment; ABSENT if none did."""
-        return max((number for at, number in self.known if at.time > time and at < before), default=ABSENT)
+        return max(
+            (n for at, n, of in self.known if at.time > time and at < before and session.has(at, of)), default=ABSENT
+        )
 
-    def pass_through(self, number: int, at: Moment) -> None:
+    def pass_through(self, number: int, at: Moment, session: "ServerSession") -> None:
         """A client got to know of a state, or that the task is gone."""
-        self.known.append((at, number))
+        self.known.append((at, number, session))
 
-    def known_before(self, moment: Moment) -> int:
+    def known_before(self, moment: Moment, session: "ServerSession") -> int:
         """The newest state that passed through before a moment; ABSENT if none did."""
         newest = ABSENT
-        for at, number in self.known:
-            if number > newest and self.forgotten < at < moment:
+        for at, number, of in self.known:
+            if number > newest and self.forgotten < at < moment and session.has(at, of):
                 newest = number
         return newest
 
@@ -150,12 +152,16 @@ class Truth:
 class ServerSession:
     """One session of one identity at the upstream, and what can be told of it.
 
-    `disturbed` counts all but queries that the gateway may learn from, `disturbed_at` is when that last happened.
+    One that follows another, of which it has the tasks (`Renew`), begins with all that had passed there, if every crawl
+    lists that. `disturbed` counts all but queries that the gateway may learn from, `disturbed_at` is when that last
+    happened.
     """
 
     id: str
     number: int
+    authorization: str
     truths: list[Truth] = field(default_factory=list)
+    began: Moment = BEFORE_ALL  # what passed in others before counts
     opened: Moment = BEFORE_ALL  # when its client knew of it
     ended: Moment | None = None
     disturbed: int = 0
@@ -174,11 +180,21 @@ class ServerSession:
         self.disturbed += 1
         self.disturbed_at = at
 
+    def has(self, at: Moment, session: "ServerSession") -> bool:
+        """Whether what passed in a session at a moment counts in this one."""
+        return session is self or at < self.began
+
     def alive(self) -> Iterator[Truth]:
         return (t for t in self.truths if t.gone is None)
 
-    def find(self, task_id: object) -> Truth | None:
-        return next((t for t in self.truths if t.id == task_id), None)
+    def find(self, task_id: object, created: object = None) -> Truth | None:
+        """The task of an id: the newest that has had it, or the one that was created at an instant."""
+        lives = self.lives(task_id)
+        return next((t for t in reversed(lives) if created in (None, instant(t.created))), None)
+
+    def lives(self, task_id: object) -> list[Truth]:
+        """The tasks that have had an id, in their order."""
+        return [t for t in self.truths if t.id == task_id]
 
     def pick(self, which: int, among: list[Truth] | None = None) -> Truth | None:
         """The task that an event names by its number."""

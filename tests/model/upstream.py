@@ -46,6 +46,7 @@ import msgspec
 
 from tests.model.history import PUT_OFF, Fault, Setting
 from tests.model.truth import (
+    BEFORE_ALL,
     EXACT,
     Brief,
     Moment,
@@ -71,7 +72,7 @@ INVALID_PARAMS: Final = -32602
 DROPS: Final = ("drop", "unheard", "half")
 READ_BYTES_MAX: Final = 8192  # of a message, by the gateway
 STATUS_NOTIFICATION: Final = "notifications/tasks/status"
-_TOLD: Final = re.compile(rb'"taskId":"([^"]*)","status":"[^"]*","statusMessage":"state (\d+)"')
+_TOLD: Final = re.compile(rb'"taskId":"([^"]*)","status":"[^"]*","statusMessage":"state (\d+)","createdAt":"([^"]*)"')
 _ENCODED: Final = b"Content-Encoding: secret\r\n"
 _GZIP: Final = b"Content-Encoding: gzip\r\n"
 _NO_NUMBERS: Final = (b"NaN", b"Infinity", b"-Infinity")  # as Python's `json.dumps` writes them
@@ -91,9 +92,10 @@ def digest(body: bytes) -> str:
 class Refusal(Exception):
     """A JSON-RPC error."""
 
-    def __init__(self, code: int, text: str) -> None:
+    def __init__(self, code: int, text: str, lives: int = 0) -> None:
         super().__init__(text)
         self.code = code
+        self.data = {"data": {"lives": lives}} if lives else {}  # how many tasks have had the id, which none has now
 
 
 @dataclass(eq=False)
@@ -149,6 +151,8 @@ class Upstream:
         self.note = note
         self.fail = fail
         self.sessions: dict[tuple[str, str], ServerSession] = {}  # by id and `Authorization`
+        self.authorizations = [authorization(0), authorization(1)]  # of each client, as it is now
+        self._valid = set(self.authorizations)
         self.latest: dict[int, ServerSession] = {}  # of each client
         self.connections: list[Connection] = []
         self.streams: defaultdict[ServerSession, list[Connection]] = defaultdict(list)
@@ -159,6 +163,7 @@ class Upstream:
         self.kept: dict[str, bytes] = {}  # responses to those that come back for them, by the id of an event
         self.raws: dict[bytes, tuple[ServerSession, Truth, State]] = {}
         self._session_numbers = count()
+        self._token_numbers = count()
         self._task_numbers = count()
         self._skew_s = setting.skew_s
         self._clock_set = 0  # how often
@@ -193,12 +198,23 @@ class Upstream:
         created = self.timestamp(ago_s)
         born = Moment(now.time - ago_s, now.number)
         ttl_ms = None if ttl is None else ttl * 125
-        truth = Truth(task_id(next(self._task_numbers)), method, created, born, ttl_ms, expires)
+        truth = Truth(self._id(session, created), method, created, born, ttl_ms, expires)
         session.truths.append(truth)
         self._change(session, truth, "working", created, born)
         if expires is not None and self.setting.expiry == "at once":
             self.loop.call_at(expires, self.remove, truth, "expired")
         return truth
+
+    def _id(self, session: ServerSession, created: int) -> str:
+        """An id for a new task: another one, or that of a task that has ended before, by its timestamps too (6.9)."""
+        if self.setting.ids_again is not None:
+            by = self.loop.time() - self.setting.ids_again * TICK_S
+            newest = {t.id: t for t in session.truths}
+            free = [t for t in newest.values() if not t.is_live and (t.gone or t.state.since).time <= by]
+            if free and all(t.state.updated < created for t in session.lives(free[-1].id)):
+                self.remove(free[-1], "its id is given again")
+                return free[-1].id
+        return task_id(next(self._task_numbers))
 
     def update(self, session: ServerSession, truth: Truth, status: str, ago_s: float = 0.0) -> State:
         """A task changes."""
@@ -227,6 +243,25 @@ class Upstream:
             for stream in list(self.streams[of]):
                 stream.cut()
 
+    def _open(self, session: ServerSession) -> None:
+        self.latest[session.number] = self.sessions[session.id, session.authorization] = session
+
+    def _go_on(self, before: ServerSession, session_id: str) -> ServerSession:
+        """A caller has the tasks of a session in another one, or with another token. The old one is as good."""
+        began = self.moments.now() if self.setting.lists_all else BEFORE_ALL
+        number = before.number
+        session = ServerSession(session_id, number, self.authorizations[number], before.truths, began, before.opened)
+        self._open(session)
+        return session
+
+    def renew(self, number: int) -> None:
+        """A client has another token from now on, in its session as well."""
+        self.authorizations[number] = f"{authorization(number)}.{next(self._token_numbers)}"
+        self._valid.add(self.authorizations[number])
+        before = self.latest[number]
+        if before.ended is None:
+            self.streams[self._go_on(before, before.id)] = self.streams[before]
+
     def _expire(self, session: ServerSession) -> None:
         for truth in list(session.alive()):
             if truth.expires is not None and self.setting.expiry == "lazily" and truth.expires <= self.loop.time():
@@ -236,7 +271,8 @@ class Upstream:
         """Tell a client, on its first open stream, of a task's state at that moment; `lie_s`: of its time too."""
         streams = self.streams[session]
         if streams:
-            session.disturb(self.loop.time())
+            for of in (of for of, theirs in self.streams.items() if theirs is streams):
+                of.disturb(self.loop.time())
             self.notified.append(0)
             truth = self.raws[state.raw][1]
             if lie_s:
@@ -274,7 +310,7 @@ class Upstream:
             own = connection.own = self._note_own(connection, session, message)
             if connection.lost:
                 own.ended = own.at
-        if request.headers["authorization"] not in map(authorization, (0, 1)):
+        if request.headers["authorization"] not in self._valid:
             connection.respond(401, b"")
         elif method != "initialize" and (session is None or session.ended is not None):
             self.note("upstream: asked {}, of a session that has ended", method)
@@ -340,14 +376,14 @@ class Upstream:
         except Refusal as refusal:
             if message["method"] == "tasks/get" and refusal.code == INVALID_PARAMS:
                 self._accept(session, message["method"], came_at, is_own)  # it says that there is no such task
-            error = {"code": refusal.code, "message": str(refusal)}
+            error = {"code": refusal.code, "message": str(refusal), **refusal.data}
             body = msgspec.json.encode({"jsonrpc": "2.0", "id": message["id"], "error": error})
         self.note("upstream: to {} {} it answers {}", message["method"], message.get("params"), Brief(body))
         await _ticks(after)
         if fault == "hang":
             await asyncio.sleep(HANG_S)
         for told in _TOLD.finditer(body):
-            truth = None if session is None else session.find(told[1].decode())
+            truth = None if session is None else session.find(told[1].decode(), told[3].decode())
             if truth is not None:
                 truth.say(truth.states[int(told[2])], False, self.moments.now())
         if fault == "drop":
@@ -464,7 +500,7 @@ class Upstream:
             raise Refusal(-32601, "Method not found")
         found = session.find(params["taskId"])
         if found is None or found.gone is not None:
-            raise Refusal(INVALID_PARAMS, "Task not found")
+            raise Refusal(INVALID_PARAMS, "Task not found", len(session.lives(params["taskId"])))
         if method == "tasks/get":
             return self._with_meta(found.state.raw)
         if method == "tasks/cancel":
@@ -476,10 +512,13 @@ class Upstream:
         while found.is_live:
             await _ticks(8)
         if found.gone is not None:
-            raise Refusal(INVALID_PARAMS, "Task not found")
+            lives = session.lives(found.id)
+            raise Refusal(INVALID_PARAMS, "Task not found", lives.index(found) + 1)
         if found.state.status != "completed":
             raise Refusal(INVALID_PARAMS, "The task has failed")
-        return b'{"content":[],"_meta":{"io.modelcontextprotocol/related-task":{"taskId":"%b"}}}' % found.id.encode()
+        related = {"taskId": found.id}
+        meta = {"io.modelcontextprotocol/related-task": related, "createdAt": instant(found.created)}
+        return msgspec.json.encode({"content": [], "_meta": meta})
 
     def _with_meta(self, raw: bytes) -> bytes:
         return raw[:-1] + b',"_meta":{"a":1}}' if self.setting.with_meta else raw
@@ -487,8 +526,12 @@ class Upstream:
     def _initialize(self, params: Json, connection: "Connection") -> bytes:
         number = params["_meta"]["session"]
         session_id = f"session-{number}-{next(self._session_numbers)}"
-        for n in (0, 1) if self.setting.shared else (number,):
-            self.latest[n] = self.sessions[session_id, authorization(n)] = ServerSession(session_id, n)
+        before = self.latest.get(number)
+        if params["_meta"]["goes_on"] and before is not None and before.ended is None:
+            self._go_on(before, session_id)
+        else:
+            for n in (0, 1) if self.setting.shared else (number,):
+                self._open(ServerSession(session_id, n, self.authorizations[n]))
         connection.extra = b"Mcp-Session-Id: %b\r\n" % session_id.encode()
         requests: dict[str, Json] = {}
         for name in method_names(self.setting.methods):
