@@ -319,14 +319,13 @@ class Record:
 
 def _contradicts(report: Task, before: Task | None) -> bool:
     """Whether a report of a live task differs from another, and its timestamp is not later: the report is older, or the
-    server's clock was set back, or counts whole seconds.
+    server's clock was set back, or counts whole seconds. Or it was created earlier: another task had the id before.
     """
-    return (
-        before is not None
-        and before.updated >= report.updated
-        and before.raw != report.raw
-        and not (before.is_terminal or report.is_terminal)
-    )
+    if before is None or before.raw == report.raw:
+        return False
+    if report.created < before.created:
+        return True
+    return before.updated >= report.updated and not (before.is_terminal or report.is_terminal)
 
 
 def _is_another(report: Task, before: Task) -> bool:

@@ -368,6 +368,16 @@ FOUND = {
         (Clock(), Update(which=7, status=0), Query(), Wait(130), Update(which=7, status=1), Query(), Wait(8),
          Clock(by_s=-3600), Update(which=7, status=0), Create(elsewhere=True), Get(which=7), Wait(40), Query()),
     ),
+    "a task has the id of one that has ended": History(
+        Setting(ids_again=0, order="nothing", tasks="wc"),
+        (Query(), Create(), Wait(), Query(), Get(which=1, method="tasks/cancel"), Wait(), Create(), Query(), Wait(65)),
+    ),
+    "a notification of a task comes when another has its id": History(
+        Setting(per_page=1, always_next=True, delays=((5, 2), (16, 1), (8, 8), (16, 16), (40, 16), (1, 1), (16, 2),
+                                                      (16, 1), (5, 16)),
+                ids_again=0, listening=True, tasks="wcwww"),
+        (Update(notify=True, late=70), Wait(), Create(elsewhere=True), Get()),
+    ),
     "callers whom the upstream refuses push an index out": History(
         Setting(order="nothing"), (Create(), Wait(), Query(), Wait(), Flood(), Wait(), Query()),
     ),
