@@ -267,9 +267,9 @@ _LIMITS: Final = (
     ("idle_timeout", 16), ("idle_timeout", 80),
 )  # fmt: skip
 
-_RACE_TICKS: Final = (1, 1, 1, 2, 2, 3, 5, 5, 16, 16, 32, 65, 130)
+_BETWEEN: Final = (5, 16, 32, 65, 130, 320)  # ticks between two races
+_RACES_MAX: Final = 12
 _RACE_DELAYS: Final = (1, 1, 2, 2, 3, 5, 8, 16, 16, 40, 70)
-_HOT: Final = 3  # tasks, of which most of a race is about
 
 T = TypeVar("T")
 
@@ -525,47 +525,50 @@ def raced(seed: int) -> History:
         delays=tuple((rng.choice(_RACE_DELAYS), rng.choice(_RACE_DELAYS)) for _ in range(12)),
         ids_collide=rng.random() < 0.1,
         listening=True,
-        tasks=setting.tasks[: rng.randrange(9)],
+        full_crawl_interval=rng.choice((128, 128, 320, 640, 3840)),  # not below `max_age`: asOf would be late
+        tasks="".join(rng.choice("wwwic") for _ in range(rng.randrange(7))),
     )
-    kinds, weights = zip(*_RACING, strict=True)
-    events = tuple(_hot(rng, draw(rng)) for draw in rng.choices(kinds, weights, k=rng.randrange(10, EVENTS_MAX)))
+    events: list[Event] = [Query(s) for s in (0, 1)]
+    for _ in range(rng.randrange(1, _RACES_MAX)):
+        events += [Wait(rng.choice(_BETWEEN)), *_race(rng)]
     setting = sensible(setting)
     if setting.shared:
-        events = tuple(_of_either(rng, event) for event in events)
+        events = [_of_either(rng, event) for event in events]
     if rng.random() < _CLOCK_SET / 2:
-        events = _clock_set(rng, events)
-    return History(setting, events)
+        events = [*_clock_set(rng, tuple(events))]
+    return History(setting, tuple(events))
 
 
-def _hot(rng: random.Random, event: Event) -> Event:
-    """The event, most often about a task that others are about too, and rarely a request that is not read."""
-    changes: dict[str, Any] = {}
-    if getattr(event, "which", NOBODY) != NOBODY and rng.random() < 0.8:
-        changes["which"] = rng.randrange(_HOT)
-    if getattr(event, "form", "") and rng.random() < 0.8:
-        changes["form"] = ""
-    return replace(event, **changes)
+def _race(rng: random.Random) -> Iterator[Event]:
+    """Much that is asked, and happens, about one task of a session, and queries behind it."""
+    kinds, weights = zip(*_RACING, strict=True)
+    s, which = _s(rng), rng.choice((-1, -1, -2, 0))  # the newest most often: it lives
+    for draw in rng.choices(kinds, weights, k=rng.randrange(3, 10)):
+        event = draw(rng)
+        given: dict[str, Any] = {"s": s, "which": which, "form": ""}
+        yield replace(event, **{name: value for name, value in given.items() if hasattr(event, name)})
+        yield rng.choice((Blink(rng.randrange(1, 22)), Wait(rng.choice(_TICKS[:6]))))
+    yield Query(s)
+    yield Wait(rng.choice(_TICKS[:9]))
+    yield Query(s)
 
 
 _RACING: Final[tuple[tuple[Callable[[random.Random], Event], float], ...]] = (
-    (lambda rng: Wait(rng.choice(_RACE_TICKS)), 10),
-    (lambda rng: Blink(rng.choice((1, 2, 3, 5, 8, 13, 21))), 3),
-    (_query, 5),
-    (lambda rng: Query(_s(rng)), 5),
-    (_get, 10),
-    (lambda rng: Page(_s(rng), rng.randrange(1, 4), _form(rng)), 3),
-    (_create, 4),
-    (_update, 3),
-    (lambda rng: replace(_update(rng), notify=True), 5),
-    (lambda rng: Delete(_s(rng), _task(rng)), 2),
-    (_refusal, 2),
-    (_put_off, 0.5),
-    (_fault, 0.5),
-    (_odd, 0.5),
-    (lambda rng: Stream(_s(rng)), 0.3),
-    (lambda rng: Restart(_s(rng), rng.random() < 0.5), 0.5),
-    (lambda rng: Renew(_s(rng), rng.random() < 0.5), 1),
-    (_reload, 0.2),
+    (_query, 1),
+    (lambda rng: Query(), 3),
+    (_get, 9),
+    (lambda rng: Page(pages=rng.randrange(1, 4)), 3),
+    (_create, 1.5),
+    (lambda rng: replace(_update(rng), status=rng.choice((0, 0, 1, 1, 2, 3))), 7),
+    (lambda rng: Delete(), 1.5),
+    (_refusal, 1),
+    (_put_off, 0.3),
+    (_fault, 0.3),
+    (_odd, 0.3),
+    (lambda rng: Stream(), 0.1),
+    (lambda rng: Restart(by_client=rng.random() < 0.5), 0.2),
+    (lambda rng: Renew(restarts=rng.random() < 0.5), 0.5),
+    (_reload, 0.1),
 )
 
 

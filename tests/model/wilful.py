@@ -121,3 +121,23 @@ FAULTS: Final[dict[str, Fault]] = {
     # missing
     "a 429 drops the index": _edit(*_ACCESS, ("if status == 401", "if status in (401, 429)")),
 }
+
+RACES: Final[dict[str, Fault]] = {
+    # backwards
+    "of two answers that overlap the one that came last is believed": _edit(
+        knowledge.Knowledge, "may_be_old", ("asked_at <= max(told_at, self.page_came_at)", "False")
+    ),
+    # missing
+    "a page of a crawl replaces what passed while it was on its way": _edit(
+        Record, "_judge", ("note.at <= came_at and not unclear", "True")
+    ),
+    # backwards
+    "an answer settles a hint that came after its request": _edit(
+        noting.Notes, "settle", ("note.hinted_at <= asked_at", "True")
+    ),
+    # refused
+    "an answer to what was asked before a 403 shows what that hides": _edit(
+        knowledge.Knowledge, "accept", ("asked_at > self.refused_at", "True")
+    ),
+}
+"""Faults that show only where answers overlap: none of the first 200 usual histories finds one of them."""
