@@ -52,9 +52,11 @@ def _short_host_name(value: bytes) -> str:
 @lru_cache(maxsize=1024)
 def _is_loopback(name: str) -> bool:
     try:
-        return name == "localhost" or ipaddress.ip_address(name.strip("[]")).is_loopback
+        address = ipaddress.ip_address(name.strip("[]"))
     except ValueError:
-        return False
+        return name == "localhost"
+    mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
+    return (mapped or address).is_loopback  # Python 3.13 looks into a mapped address, 3.11 does not
 
 
 def host_name(host: str) -> str:

@@ -123,6 +123,15 @@ async def test_what_is_listed_comes_in(gateways: Gateways) -> None:
             assert (await rig.ask(request(fields=[b"Origin: " + origin]))).status == 403
 
 
+@pytest.mark.parametrize("host", [b"[::1]", b"[::ffff:127.0.0.1]", b"[::ffff:7f00:1]:80"])
+async def test_loopback_is_the_same_on_every_python(gateways: Gateways, host: bytes) -> None:
+    """Python 3.11 took an IPv4 address that is mapped into IPv6 for no loopback address, 3.13 for one."""
+    async with rig_with(gateways) as rig:
+        rig.serve(_ok)
+        assert (await rig.ask(request(host=host))).status == 200
+        assert (await rig.ask(request(host=b"[::ffff:10.0.0.1]"))).status == 403
+
+
 async def _admin(gateway: Gateway, raw: bytes) -> int:
     """The status of the admin listener's answer."""
     one = await Client.connect(gateway.admin)
