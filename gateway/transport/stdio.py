@@ -135,12 +135,12 @@ class StdioChannel:
         return isinstance(message_id, str) and message_id.startswith(self._own)
 
     def answer(self, message_id: Id, response: Message | None) -> None:
-        """The server has answered a request of the gateway's; None if the response is too large to be read."""
+        """The server has answered a request of the gateway's; None if the response cannot be read."""
         answered = self._asked.pop(message_id, None)
         if answered is None or answered.done():
             return
         if response is None:
-            answered.set_exception(UpstreamBroken("a response of the server's is larger than can be read"))
+            answered.set_exception(UpstreamBroken("a response of the server's cannot be read: too large, or no JSON"))
         else:
             answered.set_result(response)
 
