@@ -18,7 +18,6 @@ the caller: with an id one can find its lines; from a line nobody learns an id.
 
 import hashlib
 import logging
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, cast
 
 import msgspec
@@ -46,34 +45,13 @@ _PATH_CHARS_MAX: Final = 200
 _ID_CHARS_MAX: Final = 128
 
 
-class Failed:
-    """The lines `failed`, by cause: they outlive a reload, since the causes do. Times are of `clock`, in seconds."""
-
-    def __init__(self, clock: Callable[[], float]) -> None:
-        self._clock = clock
-        self._said: dict[Reason, Said] = {}
-
-    def say(self, cause: Reason, extra: dict[str, object]) -> None:
-        """A request has failed."""
-        if cause not in self._said:
-            self._said[cause] = Said(log, logging.INFO, "failed", self._clock)
-        self._said[cause].say(extra)
-
-    def sweep(self) -> None:
-        """Write what is not written yet, if it is time."""
-        for said in self._said.values():
-            said.sweep()
-
-    def flush(self) -> None:
-        """Write what is not written yet: the process ends."""
-        for said in self._said.values():
-            said.flush()
-
-
 class Journal:
-    """Records each request that has ended. It is also told when a query begins."""
+    """Records each request that has ended. It is also told when a query begins.
 
-    def __init__(self, metrics: Metrics, config: Log | StdioLog, failed: Failed) -> None:
+    `failed` has the lines `failed`: they outlive a reload, since their causes do.
+    """
+
+    def __init__(self, metrics: Metrics, config: Log | StdioLog, failed: Said) -> None:
         self._metrics = metrics
         self.failed = failed
         self._level = logging.INFO if config.access else logging.DEBUG
@@ -173,7 +151,7 @@ class Journal:
         """Write the lines of a request; it has failed if there is a cause."""
         log.log(self._level, "request", extra=said)
         if cause is not None:
-            self.failed.say(cause, said)
+            self.failed.say(log, logging.INFO, "failed", said, cause)
 
 
 def why(error: GatewayError | None, code: int | None, status: int) -> dict[str, object]:
