@@ -173,7 +173,7 @@ class App:
             for standing in (self._pools.of[u.name].standing,)
             for state in (standing.state,)
         ]
-        return page.Facts(self._gauges(), upstreams, self._config.guards, self._draining)
+        return page.Facts(self._gauges(), upstreams, self._certificates, self._config.guards, self._draining)
 
     async def _sweep(self) -> None:
         while True:

@@ -27,7 +27,7 @@ from gateway.errors import GatewayError, UpstreamRefused
 from gateway.identity import Key
 from gateway.mcp import jsonrpc
 from gateway.mcp.jsonrpc import INTERNAL_ERROR, Message
-from gateway.operate.metrics import Metrics, coded, named
+from gateway.operate.metrics import EndedRequest, Metrics, coded, named
 from gateway.operate.recent import Reason
 from gateway.transport.said import Said
 from gateway.transport.stdio import KEY
@@ -83,7 +83,8 @@ class Journal:
         method = message.method if message is not None else None
         told = why(error, code, status) or _misplaced(exchange, caller, message)
         what, is_whole = method or exchange.method.decode(), exchange.finished
-        cause = self._count(upstream, kind, what, status, seconds, error, code, told, is_whole)
+        failure = None if error is None else error.kind
+        cause = self._count(EndedRequest(upstream, kind, what, status, seconds, failure, code, is_whole), told)
         did = _action(message) if self._audits and caller is not None else None
         if did is None and not log.isEnabledFor(self._level if cause is None else logging.INFO):
             return
@@ -109,40 +110,29 @@ class Journal:
         method = message.method or ""
         status = 200 if error is None else error.status  # as over HTTP: an alert counts the gateway's own 502 and 504
         told = why(error, code, status)
-        cause = self._count(KEY.upstream, kind, method, status, seconds, error, code, told, True)
+        failure = None if error is None else error.kind
+        cause = self._count(EndedRequest(KEY.upstream, kind, method, status, seconds, failure, code, True), told)
         said: dict[str, object] = {"upstream": KEY.upstream, "kind": kind, "method": method[:_METHOD_CHARS_MAX]}
         said |= {"seconds": round(seconds, 6), **told}
         self._write(said, cause)
         if self._audits and (did := _action(message)) is not None:
             _audit(did, KEY, task_id or _task_in(message), said)
 
-    def _count(
-        self,
-        upstream: str,
-        kind: str,
-        method: str,
-        status: int,
-        seconds: float,
-        error: GatewayError | None,
-        code: int | None,
-        told: dict[str, object],
-        is_whole: bool,
-    ) -> Reason | None:
+    def _count(self, ended: EndedRequest, told: dict[str, object]) -> Reason | None:
         """Count a request, and show it on the page. Returns the cause if it has failed, as `told` says."""
-        metrics = self._metrics
-        failure = None if error is None else error.kind
-        metrics.request(upstream, kind, method, status, seconds, failure, code, is_whole)
-        cause = None
+        metrics, status, cause = self._metrics, ended.status, None
+        metrics.request(ended)
         if told:
-            cause = Reason(upstream, _failure(told, status), status >= 500 or code == INTERNAL_ERROR)
+            is_fault = status >= 500 or ended.code == INTERNAL_ERROR
+            cause = Reason(ended.upstream, _failure(told, status), is_fault)
         if told or metrics.recent.is_watched:
             metrics.recent.request(
                 cause,
-                upstream=upstream,
-                kind=kind,
-                method=named(method),
+                upstream=ended.upstream,
+                kind=ended.kind,
+                method=named(ended.method),
                 status=status,
-                seconds=seconds,
+                seconds=ended.seconds,
                 why=str(told.get("why", "")),
             )
         return cause

@@ -11,10 +11,11 @@ from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import asdict
 from importlib.metadata import version
 from itertools import accumulate, chain
 from time import time
-from typing import Final, TypeAlias
+from typing import Final, NamedTuple, TypeAlias
 
 from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
@@ -68,6 +69,19 @@ def named(method: str) -> str:
 def coded(code: int) -> str:
     """The value of the label for a code of JSON-RPC."""
     return str(code) if code in _CODES else "other"
+
+
+class EndedRequest(NamedTuple):
+    """A request of a client that has ended, with an answer that may not be whole."""
+
+    upstream: str
+    kind: str  # relayed, answered or refused
+    method: str  # of its message, else of HTTP
+    status: int
+    seconds: float
+    failure: str | None  # the class of an error of the gateway's
+    code: int | None  # of an error of JSON-RPC
+    is_whole: bool
 
 
 class Metrics:
@@ -140,21 +154,9 @@ class Metrics:
             for kind in kinds:
                 self._failures.setdefault((name, kind), 0)
 
-    def request(
-        self,
-        upstream: str,
-        kind: str,
-        method: str,
-        status: int,
-        seconds: float,
-        failure: str | None,
-        code: int | None,
-        is_whole: bool,
-    ) -> None:
-        """A client's request has ended; `kind` is relayed, answered or refused. Its answer may not be whole.
-
-        It got an error of the gateway's if there is a `failure`, the error's class; one of JSON-RPC if there is a code.
-        """
+    def request(self, ended: EndedRequest) -> None:
+        """A client's request has ended."""
+        upstream, kind, method, status, seconds, failure, code, is_whole = ended
         method = method if method in _METHODS else "other"  # as `named` has it, without the cost of a call
         self._requests[upstream, kind, method, status] += 1
         durations, at = self._durations[upstream, kind, method], bisect_left(SECONDS, seconds)
@@ -197,15 +199,7 @@ class Metrics:
         if ended.outcome not in UNANSWERED:
             self._spared_requests[(ended.upstream,)] += ended.spared_requests
             self._spared_bytes[(ended.upstream,)] += ended.spared_bytes
-        self.recent.query(
-            upstream=ended.upstream,
-            outcome=ended.outcome,
-            reason=ended.reason,
-            asked=ended.requests,
-            spared=ended.spared_requests,
-            tasks=ended.tasks,
-            total=ended.total,
-        )
+        self.recent.query(**asdict(ended))
 
     def plan(self, upstream: str, reason: str) -> AbstractContextManager[None]:
         """A plan of a query is carried out while the context lasts."""
