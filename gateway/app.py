@@ -72,7 +72,8 @@ class App:
         self._guards = guards_of(config.guards, clock)
         self._failed = Said(clock)
         self._apply(config, *certificates.taken(config, {}))
-        self._listener = Listener(self.handle, config.limits, self._buffers, self._proxy.heads, self._metrics)
+        counts = self._metrics.connection_refused, self._metrics.handshake_failed
+        self._listener = Listener(self.handle, config.limits, self._buffers, self._proxy.heads, *counts)
         self._metrics.gauges(self._gauges)
         self._tls: ssl.SSLContext | None = None
         self._server: asyncio.Server | TlsServer | None = None

@@ -13,7 +13,7 @@ import logging
 import os
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from gateway.config import Limits
 from gateway.transport import http1
@@ -30,18 +30,8 @@ _OTHERS: Final = 64  # descriptors for listeners, the log, the admin listener, D
 _RESERVED: Final = _OTHERS + TURNED_AWAY_MAX
 
 
-class ListenerCounts(Protocol):
-    """What is counted of connections."""
-
-    def connection_refused(self, why: str) -> None:
-        """A connection is not served."""
-
-    def handshake_failed(self, reason: str) -> None:
-        """A TLS handshake has failed."""
-
-
 class Listener:
-    """All connections of clients."""
+    """All connections of clients. Those that are not served, and handshakes that fail, are counted by reason."""
 
     def __init__(
         self,
@@ -49,14 +39,15 @@ class Listener:
         limits: Limits,
         buffers: Buffers,
         heads: Heads[Any],
-        counts: ListenerCounts,
+        count_refused: Callable[[str], None],
+        count_failed: Callable[[str], None],
     ) -> None:
         self.handle = handle
         self.limits = limits
         self.buffers = buffers
         self.heads = heads
         self.connections_max = limits.connections_max  # fewer if there are too few file descriptors
-        self._counts = counts
+        self._count_refused, self._count_failed = count_refused, count_failed
         self._said = Said(asyncio.get_running_loop().time)
         self.connections: set[ClientConnection] = set()
         self.turned_away: set[ClientConnection] = set()  # those of `connections` beyond `connections_max`
@@ -101,7 +92,7 @@ class Listener:
 
     def refused(self, why: str) -> None:
         """A connection cannot be served. `why` is "connections_max", or "descriptors" if the system has none left."""
-        self._counts.connection_refused(why)
+        self._count_refused(why)
         extra = {"why": why, "connections": len(self.connections), "connections_max": self.connections_max}
         self._said.say(log, logging.WARNING, "connections of clients are refused", extra)
 
@@ -112,7 +103,7 @@ class Listener:
 
     def handshake_failed(self, connection: ClientConnection, reason: str, said: str) -> None:
         """A TLS handshake has failed. `said` is OpenSSL's name of it, empty if it has none."""
-        self._counts.handshake_failed(reason)
+        self._count_failed(reason)
         extra: dict[str, object] = {"client": connection.address, "reason": reason}
         if said:
             extra["openssl"] = said

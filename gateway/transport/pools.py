@@ -60,7 +60,7 @@ class Pools:
         tls = {name: pool.dialer.tls for name, pool in self.of.items() if name in certified}
         self.of = {
             name: Pool(
-                u, config.limits, *self._shared, self._on_answer(name), kept.get(name), self.heads, tls.get(name)
+                u, config.limits, *self._shared, self._on_answer(name), self.heads, kept.get(name), tls.get(name)
             )
             for u in config.upstreams
             for name in (u.name,)
