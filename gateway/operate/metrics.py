@@ -15,9 +15,10 @@ from dataclasses import asdict
 from importlib.metadata import version
 from itertools import accumulate, chain
 from time import time
-from typing import Final, NamedTuple, TypeAlias
+from typing import Final, TypeAlias
 
-from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
+from msgspec import Struct
+from prometheus_client import CollectorRegistry, ProcessCollector
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 from prometheus_client.utils import floatToGoString
@@ -71,7 +72,7 @@ def coded(code: int) -> str:
     return str(code) if code in _CODES else "other"
 
 
-class EndedRequest(NamedTuple):
+class EndedRequest(Struct):
     """A request of a client that has ended, with an answer that may not be whole."""
 
     upstream: str
@@ -156,18 +157,18 @@ class Metrics:
 
     def request(self, ended: EndedRequest) -> None:
         """A client's request has ended."""
-        upstream, kind, method, status, seconds, failure, code, is_whole = ended
+        upstream, kind, method, seconds = ended.upstream, ended.kind, ended.method, ended.seconds
         method = method if method in _METHODS else "other"  # as `named` has it, without the cost of a call
-        self._requests[upstream, kind, method, status] += 1
+        self._requests[upstream, kind, method, ended.status] += 1
         durations, at = self._durations[upstream, kind, method], bisect_left(SECONDS, seconds)
         durations.seconds += seconds
         durations.counts[at] += 1
-        if is_whole and failure is None and method not in _WAIT:
+        if ended.is_whole and ended.failure is None and method not in _WAIT:
             self._answers[upstream][at] += 1
-        if failure is not None:
-            self._failures[upstream, failure] += 1
-        if code is not None:
-            self._rpc_errors[upstream, coded(code)] += 1
+        if ended.failure is not None:
+            self._failures[upstream, ended.failure] += 1
+        if ended.code is not None:
+            self._rpc_errors[upstream, coded(ended.code)] += 1
 
     def drifted(self, upstream: str) -> None:
         """A request was another caller's than those before it, though session and credential are the same."""
@@ -257,10 +258,6 @@ class Metrics:
             "config_last_reload_successful": ("1 if the last reload is in force, or there was none.", succeeded),
             "config_last_reload_success_timestamp_seconds": ("When the configuration in force was read.", at),
         }
-
-    def exposition(self) -> bytes:
-        """The text that Prometheus scrapes."""
-        return generate_latest(self.registry)
 
 
 class _Durations:
