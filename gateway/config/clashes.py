@@ -35,7 +35,6 @@ def limits_clashes(limits: Limits, given: dict[str, str]) -> Iterator[Clash]:
 
 
 def clashes(config: Config, given: dict[str, str]) -> Iterator[Clash]:
-    """Values that are wrong only together."""
     if config.admin and config.admin.listen == config.listen and (config.listen.port or config.listen.path):
         shown = given.get("admin.listen") or given.get("listen")
         yield ("admin.listen", "listen"), f"expected an admin.listen other than listen; given {shown}"

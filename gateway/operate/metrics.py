@@ -86,7 +86,7 @@ class EndedRequest(Struct):
 
 
 class Metrics:
-    """All metrics of one gateway, in a registry of their own."""
+    """All metrics of one gateway, in a registry of their own. `tasks/ports.py` says what it counts of queries."""
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
@@ -187,15 +187,12 @@ class Metrics:
         return self._response_seconds[(upstream,)].add
 
     def crawl_page(self, upstream: str) -> None:
-        """A crawl has read a page."""
         self._pages[(upstream,)] += 1
 
     def crawl(self, upstream: str, seconds: float) -> None:
-        """A crawl has ended, well or not."""
         self._crawl_seconds[(upstream,)].add(seconds)
 
     def query(self, ended: EndedQuery) -> None:
-        """A query was answered, or failed."""
         self._queries[ended.upstream, ended.outcome] += 1
         if ended.outcome not in UNANSWERED:
             self._spared_requests[(ended.upstream,)] += ended.spared_requests
@@ -203,11 +200,9 @@ class Metrics:
         self.recent.query(**asdict(ended))
 
     def plan(self, upstream: str, reason: str) -> AbstractContextManager[None]:
-        """A plan of a query is carried out while the context lasts."""
         return _UNTRACED
 
     def asking(self, upstream: str, method: str) -> AbstractContextManager[None]:
-        """A request of a refresh goes out; it is under way while the context lasts."""
         self.upstream_request(upstream, method)
         return _UNTRACED
 

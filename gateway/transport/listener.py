@@ -85,7 +85,6 @@ class Listener:
         return http1.Refusal(503, b"Service Unavailable", f"more than {self.connections_max} connections")
 
     def lost(self, connection: ClientConnection) -> None:
-        """A connection has gone."""
         self.connections.discard(connection)
         self.turned_away.discard(connection)
         self._check_again.set()
