@@ -83,8 +83,7 @@ class Journal:
         method = message.method if message is not None else None
         told = why(error, code, status) or _misplaced(exchange, caller, message)
         what, is_whole = method or exchange.method.decode(), exchange.finished
-        failure = None if error is None else error.kind
-        cause = self._count(EndedRequest(upstream, kind, what, status, seconds, failure, code, is_whole), told)
+        cause = self._count(EndedRequest(upstream, kind, what, status, seconds, error, code, is_whole), told)
         did = _action(message) if self._audits and caller is not None else None
         if did is None and not log.isEnabledFor(self._level if cause is None else logging.INFO):
             return
@@ -110,8 +109,7 @@ class Journal:
         method = message.method or ""
         status = 200 if error is None else error.status  # as over HTTP: an alert counts the gateway's own 502 and 504
         told = why(error, code, status)
-        failure = None if error is None else error.kind
-        cause = self._count(EndedRequest(KEY.upstream, kind, method, status, seconds, failure, code, True), told)
+        cause = self._count(EndedRequest(KEY.upstream, kind, method, status, seconds, error, code, True), told)
         said: dict[str, object] = {"upstream": KEY.upstream, "kind": kind, "method": method[:_METHOD_CHARS_MAX]}
         said |= {"seconds": round(seconds, 6), **told}
         self._write(said, cause)

@@ -80,7 +80,7 @@ class EndedRequest(Struct):
     method: str  # of its message, else of HTTP
     status: int
     seconds: float
-    failure: str | None  # the class of an error of the gateway's
+    error: GatewayError | None  # of the gateway's, if it got one
     code: int | None  # of an error of JSON-RPC
     is_whole: bool
 
@@ -163,10 +163,10 @@ class Metrics:
         durations, at = self._durations[upstream, kind, method], bisect_left(SECONDS, seconds)
         durations.seconds += seconds
         durations.counts[at] += 1
-        if ended.is_whole and ended.failure is None and method not in _WAIT:
+        if ended.is_whole and ended.error is None and method not in _WAIT:
             self._answers[upstream][at] += 1
-        if ended.failure is not None:
-            self._failures[upstream, ended.failure] += 1
+        if ended.error is not None:
+            self._failures[upstream, ended.error.kind] += 1
         if ended.code is not None:
             self._rpc_errors[upstream, coded(ended.code)] += 1
 
