@@ -44,6 +44,8 @@ _METHOD_CHARS_MAX: Final = 100
 _PATH_CHARS_MAX: Final = 200
 _ID_CHARS_MAX: Final = 128
 
+_text: Final = msgspec.json.Decoder(str)
+
 
 class Journal:
     """Records each request that has ended. It is also told when a query begins.
@@ -195,10 +197,7 @@ def _action(message: Message | None) -> str | None:
 
 def _task_in(message: Message) -> str | None:
     """The id of the task that the params of a request name; None if they name none."""
-    try:
-        return msgspec.json.decode(jsonrpc.member(message.params, "taskId"), type=str)
-    except (msgspec.MsgspecError, UnicodeDecodeError):
-        return None
+    return jsonrpc.decoded(_text, jsonrpc.member(message.params, "taskId"))
 
 
 def _audit(did: str, key: Key, task_id: str | None, said: dict[str, object]) -> None:

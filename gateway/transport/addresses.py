@@ -15,6 +15,7 @@ from urllib.parse import quote_from_bytes, unquote_to_bytes, urljoin, urlsplit
 
 import msgspec
 
+from gateway.mcp.jsonrpc import decoded
 from gateway.transport.headers import Headers
 
 DOCUMENT_BYTES_MAX: Final = 64 * 1024  # of an authorization document
@@ -50,6 +51,9 @@ class _Resource(msgspec.Struct):
     authorization_servers: list[str]
 
 
+_resource: Final = msgspec.json.Decoder(_Resource)
+
+
 def is_well_known(target: bytes) -> bool:
     """Whether a request target (towards the upstream) is that of an authorization document."""
     return _WELL_KNOWN.fullmatch(target) is not None
@@ -57,11 +61,7 @@ def is_well_known(target: bytes) -> bool:
 
 def is_resource_metadata(data: bytes) -> bool:
     """Whether JSON is the metadata of a protected resource."""
-    try:
-        msgspec.json.decode(data, type=_Resource)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-        return False
-    return True
+    return decoded(_resource, data) is not None
 
 
 def _unescaped(data: bytes) -> bytes:
