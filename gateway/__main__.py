@@ -49,12 +49,7 @@ examples:
       see what it does, in front of a small server of its own
 """
 
-_VARIABLES: Final = {
-    "config": "TASKGATE_CONFIG",
-    "upstream": "TASKGATE_UPSTREAM",
-    "listen": "TASKGATE_LISTEN",
-    "admin": "TASKGATE_ADMIN",
-}
+_VARIABLES: Final = {name: f"TASKGATE_{name.upper()}" for name in ("config", "upstream", "listen", "admin")}
 
 
 def _arguments() -> argparse.ArgumentParser:

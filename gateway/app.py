@@ -18,7 +18,7 @@ from aiohttp import web
 
 from gateway.config import Address, Config, ConfigError, StartError
 from gateway.operate import admin, logs, page
-from gateway.operate.journal import Failed, Journal
+from gateway.operate.journal import Journal
 from gateway.operate.metrics import Gauge, Metrics
 from gateway.proxy import Proxy
 from gateway.tasks.guards import guards_of
@@ -29,6 +29,7 @@ from gateway.transport.exchange import Exchange
 from gateway.transport.handshakes import TlsServer
 from gateway.transport.listener import Listener, are_exhausted, connections_kept
 from gateway.transport.pools import Pools
+from gateway.transport.said import Said
 from gateway.transport.wire import Links
 
 if TYPE_CHECKING:
@@ -69,9 +70,10 @@ class App:
         self._buffers = Buffers(config.limits.held_bytes_max)
         self._pools = Pools(self._buffers, self._links, self._metrics.responses)
         self._guards = guards_of(config.guards, clock)
-        self._failed = Failed(clock)
+        self._failed = Said(clock)
         self._apply(config, *certificates.taken(config, {}))
-        self._listener = Listener(self.handle, config.limits, self._buffers, self._proxy.heads, self._metrics)
+        counts = self._metrics.connection_refused, self._metrics.handshake_failed
+        self._listener = Listener(self.handle, config.limits, self._buffers, self._proxy.heads, *counts)
         self._metrics.gauges(self._gauges)
         self._tls: ssl.SSLContext | None = None
         self._server: asyncio.Server | TlsServer | None = None
@@ -172,7 +174,7 @@ class App:
             for standing in (self._pools.of[u.name].standing,)
             for state in (standing.state,)
         ]
-        return page.Facts(self._gauges(), upstreams, self._config.guards, self._draining)
+        return page.Facts(self._gauges(), upstreams, self._certificates, self._config.guards, self._draining)
 
     async def _sweep(self) -> None:
         while True:

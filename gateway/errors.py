@@ -23,6 +23,7 @@
 
 from array import array
 from collections.abc import Iterable, Sequence
+from functools import lru_cache
 from typing import Final, TypeVar
 
 from gateway.mcp import jsonrpc
@@ -35,21 +36,17 @@ _E = TypeVar("_E", bound=BaseException)
 TEXT_CHARS_MAX: Final = 1000  # of an error: it may have a peer's words in it, and goes into answers, logs and the page
 
 
-class _Escapes(dict[int, str]):
-    """What stands for each character: JSON's escape, if it is not printable."""
-
-    def __missing__(self, code: int) -> str:
-        if chr(code).isprintable():
-            return chr(code)
-        return "".join(f"\\u{unit:04x}" for unit in array("H", chr(code).encode("utf-16", "surrogatepass")[2:]))
-
-
-_ESCAPES: Final = _Escapes({code: _Escapes()[code] for code in range(256)})  # those that header fields have
+@lru_cache(maxsize=1024)
+def _escaped(character: str) -> str:
+    """A character; JSON's escape, if it is not printable."""
+    if character.isprintable():
+        return character
+    return "".join(f"\\u{unit:04x}" for unit in array("H", character.encode("utf-16", "surrogatepass")[2:]))
 
 
 def printable(text: str) -> str:
     r"""A text with each character that is not printable, such as C1 controls and U+2028, as JSON escapes it: \u0085."""
-    return text if text.isprintable() else text.translate(_ESCAPES)
+    return text if text.isprintable() else "".join(map(_escaped, text))
 
 
 def shown(text: str, chars_max: int = TEXT_CHARS_MAX) -> str:

@@ -47,14 +47,8 @@ _OF_ONE_TOKEN: Final = (b"bearer", b"basic")  # schemes: servers read no word be
 # Fields that prove, or pay for, a single request (RFC 9449, RFC 9421, RFC 9635, oauth2-proxy, x402), and schemes of
 # `Authorization` that do, draft-ryan-httpauth-payment included; so does a value with a parameter that only they have.
 _PROOFS: Final = (
-    "DPoP",
-    "Signature",
-    "Signature-Input",
-    "Detached-JWS",
-    "GAP-Signature",
-    "X-PAYMENT",
-    "PAYMENT-SIGNATURE",
-)
+    "DPoP", "Signature", "Signature-Input", "Detached-JWS", "GAP-Signature", "X-PAYMENT", "PAYMENT-SIGNATURE",
+)  # fmt: skip
 _PROOFS_BY_NAME: Final = {name.lower().encode(): name for name in _PROOFS}
 _PROVING: Final = frozenset(b"digest hawk mac signature sharedkey sharedkeylite oss privatetoken payment".split())
 _PROVING_PARAMETER: Final = re.compile(rb"[\s,;&](?:oauth_)?(?:signature|nonce|mac)\s*=", re.IGNORECASE)

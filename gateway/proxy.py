@@ -41,7 +41,7 @@ from gateway.transport.relay import JSON, relay
 from gateway.transport.remembered import Heads
 from gateway.transport.response import authenticates_connection
 from gateway.transport.wire import Links
-from gateway.watch import watch_of
+from gateway.watch import ExchangeWatch
 
 if TYPE_CHECKING:
     from gateway.tasks.replicas import SharedSessions
@@ -187,7 +187,7 @@ class Proxy:
 
     async def _relay(self, exchange: Exchange, caller: HttpCaller, message: Message | None) -> None:
         method = message.method if message is not None and message.method is not None else exchange.method.decode()
-        watch = watch_of(exchange, caller, message, self._sessions)
+        watch = ExchangeWatch(exchange, caller, message, self._sessions)
         if exchange.up_bytes < 0:
             exchange.refused_trailers = caller.identity_headers | (DIGESTS if exchange.edits_up else frozenset())
         exchange.waits_for_news = exchange.method == b"GET" or method == "tasks/result"

@@ -24,7 +24,7 @@ from gateway.transport.caller import HttpCaller
 from gateway.transport.exchange import Exchange
 from gateway.transport.headers import EVENT_STREAM
 from gateway.transport.relay import JSON
-from gateway.transport.taps import Hold, Inspector, Watch
+from gateway.transport.taps import Hold, Inspector
 from gateway.transport.upstream import Response
 
 log = logging.getLogger("taskgate.request")
@@ -36,38 +36,12 @@ _AWAITED: Final = (*_MARKS, b'"result"')
 _OFF_CHANCE: Final = Hold(DOCUMENT_BYTES_MAX, 0.5)
 
 
-def watch_of(exchange: Exchange, caller: HttpCaller, message: Message | None, sessions: Sessions) -> Watch:
-    """The watch over the response to a request. `message` is the request's, None if it has none or is unread."""
-    if exchange.method == b"GET" and is_well_known(caller.target):
-        return DocumentWatch(caller)
-    return MessageWatch(sessions, caller, exchange, message)
-
-
-class DocumentWatch:
-    """Moves the addresses in an authorization document (transport/addresses.py)."""
-
-    def __init__(self, caller: HttpCaller) -> None:
-        self._caller = caller
-
-    def head(self, response: Response, kind: bytes) -> Inspector | None:
-        self._caller.note_cors(response)
-        if response.head.may_name:
-            response.headers = self._caller.moved(response.status, response.headers)
-        if (move := self._caller.move) is None or kind != JSON or response.status >= 400:
-            return None
-        return Inspector(move.document, _document_unread, edits=True, hold=Hold(DOCUMENT_BYTES_MAX))
-
-
-def _document_unread() -> None:
-    log.warning("an authorization document passed unread")
-
-
-class MessageWatch:
-    """Watches over the messages of one exchange."""
+class ExchangeWatch:
+    """Watches over the response to one request. `message` is the request's, None if it has none or is unread."""
 
     __slots__ = ("_caller", "_claimed", "_exchange", "_has_warned", "_method", "_pending", "_session_id", "_sessions")
 
-    def __init__(self, sessions: Sessions, caller: HttpCaller, exchange: Exchange, message: Message | None) -> None:
+    def __init__(self, exchange: Exchange, caller: HttpCaller, message: Message | None, sessions: Sessions) -> None:
         self._sessions = sessions
         self._caller = caller
         self._exchange = exchange
@@ -96,9 +70,13 @@ class MessageWatch:
             return None
         if method == b"DELETE" and 200 <= status < 300 and caller.session_id:
             self._sessions.drop_all(caller.key)
-        if method == b"GET" and kind == JSON:
-            # No revision sends a message so. It may be the metadata of a resource, which may stand anywhere.
-            return None if caller.move is None else Inspector(self._metadata, _nothing, edits=True, hold=_OFF_CHANCE)
+        if method == b"GET" and kind == JSON:  # no revision sends a message so
+            if (move := caller.move) is None:
+                return None
+            if is_well_known(caller.target):
+                return Inspector(move.document, _document_unread, edits=True, hold=Hold(DOCUMENT_BYTES_MAX))
+            # It may be the metadata of a resource, which may stand anywhere.
+            return Inspector(self._metadata, _nothing, edits=True, hold=_OFF_CHANCE)
         is_initialize = pending.kind is RequestKind.INITIALIZE
         if kind != EVENT_STREAM and not (pending.may_tell or (is_initialize and kind == JSON)):
             return None
@@ -140,6 +118,10 @@ class MessageWatch:
             self._sessions.hear(caller.key, heard, opened)
             if heard.succeeds or heard.task_id is not None:
                 caller.accept()
+
+
+def _document_unread() -> None:
+    log.warning("an authorization document passed unread")
 
 
 def _nothing() -> None:

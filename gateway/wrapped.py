@@ -154,12 +154,13 @@ async def _stand_between(child: Child, config: StdioConfig, tracing: "Tracing | 
     """Serve. What only an operator needs is imported here: that takes longer than all else together."""
     if admin is None and tracing is None and not log.isEnabledFor(logging.INFO):
         return await Wrapped(child.streams, config, NoCounts()).run(_end_of(child))
-    from gateway.operate.journal import Failed, Journal
+    from gateway.operate.journal import Journal
     from gateway.operate.metrics import Metrics
+    from gateway.transport.said import Said
 
     metrics = Metrics() if tracing is None else tracing.metrics()
     metrics.serves([KEY.upstream])
-    of_log = config.log, Failed(asyncio.get_running_loop().time)
+    of_log = config.log, Said(asyncio.get_running_loop().time)
     journal = Journal(metrics, *of_log) if tracing is None else tracing.journal(metrics, *of_log)
     wrapped = Wrapped(child.streams, config, metrics, journal)
     ended = _end_of(child)

@@ -120,11 +120,8 @@ def verdict(learned: ServerFacts) -> tuple[bool | None, str]:
         return False, "taskgate brings you nothing here: this server declares no tasks/list."
     if learned["filters"] == "declared":
         return False, "taskgate brings you nothing here: this server filters its tasks by itself, and says so."
-    hand, made, later = (
-        learned.get("by_hand_later") or learned.get("by_hand"),
-        learned.get("created"),
-        learned.get("later"),
-    )
+    hand = learned.get("by_hand_later") or learned.get("by_hand")
+    made, later = learned.get("created"), learned.get("later")
     if hand is None:
         return None, "Too little is known to say."
     pages, one = hand["requests"], "this server lists all in one page"
@@ -140,15 +137,9 @@ def verdict(learned: ServerFacts) -> tuple[bool | None, str]:
     if pages == 1:
         return False, f"taskgate brings you little here: {one}. {few}"
     if learned["filters"] == "unsaid":
-        return (
-            False,
-            "taskgate brings you little here: this server filters by status. You get the other criteria.",
-        )
+        return False, "taskgate brings you little here: this server filters by status. You get the other criteria."
     if later is None:
-        return (
-            True,
-            f"taskgate may save you requests here: a list by hand takes {pages:,}. More is not known.",
-        )
+        return True, f"taskgate may save you requests here: a list by hand takes {pages:,}. More is not known."
     if later["asked"] < pages:
         return True, f"taskgate saves requests here: {later['asked']:,} in place of {pages:,}; you send one."
     return True, f"taskgate helps you here: one request in place of {pages:,}. The server gets as many as before."

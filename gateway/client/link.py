@@ -266,10 +266,8 @@ class Client:
                 to = url.join(URL(location, encoded=True)).with_user(None).with_fragment(None)
                 there, is_here = str(to.with_query(None)), to.origin() == url.origin()  # a query may have a token
             if not is_here:
-                words = (
-                    f"{self.target.url} redirects to {shown(there)}, which is another origin: nothing was sent there"
-                )
-                raise NotAnswered(words, 300)
+                words = f"redirects to {shown(there)}, which is another origin: nothing was sent there"
+                raise NotAnswered(f"{self.target.url} {words}", 300)
             self.target = self.target._replace(url=str(to))
         raise NotAnswered(f"{self.target.url} redirects again and again", 300)
 

@@ -101,11 +101,5 @@ def _changes(tasks: list[TaskFields], before: dict[str, TaskFields] | None) -> d
     """What is new since the list before, and what has changed, by id."""
     if before is None:
         return {}
-    marks = {}
-    for task in tasks:
-        task_id = str(task.get("taskId"))
-        if task_id not in before:
-            marks[task_id] = "NEW"
-        elif task != before[task_id]:
-            marks[task_id] = "CHANGED"
-    return marks
+    by_id = {str(task.get("taskId")): task for task in tasks}
+    return {i: "CHANGED" if i in before else "NEW" for i, task in by_id.items() if task != before.get(i)}

@@ -46,8 +46,5 @@ def signalled(name: str, work: Coroutine[Any, Any, int], failed: int = 2, interr
     except Exception:
         words = f"a fault of taskgate itself: {traceback.format_exc()}"
     with suppress(OSError):
-        print(
-            "\n".join(f"taskgate {name}: {shown(line)}" for line in words.split("\n")),
-            file=sys.stderr,
-        )
+        print("\n".join(f"taskgate {name}: {shown(line)}" for line in words.split("\n")), file=sys.stderr)
     return failed

@@ -12,6 +12,7 @@ from gateway.config.values import Address, Url
 
 FIXED: Final = ("listen", "tls", "admin", "traces", "store")  # keys that a reload cannot change
 ANY_ADDRESS: Final = ("0.0.0.0", "::")  # all of this machine's
+_OWN: Final = "where the gateway itself listens"
 _LOOPBACK: Final = ("localhost", "127.0.0.1", "::1")
 
 Clash: TypeAlias = tuple[tuple[str, ...], str]
@@ -34,21 +35,16 @@ def limits_clashes(limits: Limits, given: dict[str, str]) -> Iterator[Clash]:
 
 
 def clashes(config: Config, given: dict[str, str]) -> Iterator[Clash]:
-    """Values that are wrong only together."""
     if config.admin and config.admin.listen == config.listen and (config.listen.port or config.listen.path):
         shown = given.get("admin.listen") or given.get("listen")
         yield ("admin.listen", "listen"), f"expected an admin.listen other than listen; given {shown}"
     if config.traces and _is_reached_by(config.traces.endpoint, config.listen):
         shown = given.get("traces.endpoint")
-        yield (
-            ("traces.endpoint",),
-            f"expected the address of a collector; given {shown}, where the gateway itself listens",
-        )
+        yield ("traces.endpoint",), f"expected the address of a collector; given {shown}, {_OWN}"
     for at, upstream in enumerate(config.upstreams):
         yield from _upstream_clashes(upstream, f"upstreams[{at}]", config, given)
     yield from limits_clashes(config.limits, given)
-    names: dict[str, int] = {}
-    matches: dict[Match, int] = {}
+    names, matches = dict[str, int](), dict[Match, int]()
     for at, upstream in enumerate(config.upstreams):
         path, match = f"upstreams[{at}]", upstream.match
         if (first := names.setdefault(upstream.name, at)) != at:
@@ -56,21 +52,18 @@ def clashes(config: Config, given: dict[str, str]) -> Iterator[Clash]:
             yield (f"{path}.name",), f"expected another name than that of upstreams[{first}]; given {shown}"
         if (first := matches.setdefault(match, at)) != at:
             parts = ", ".join(f"{k} {given.get(f'{path}.match.{k}', 'null')}" for k in ("host", "prefix"))
-            yield (
-                (f"{path}.match", path),
-                f"expected other requests than those of upstreams[{first}]; given the same requests: {parts}",
-            )
+            problem = f"expected other requests than those of upstreams[{first}]; given the same requests: {parts}"
+            yield (f"{path}.match", path), problem
 
 
 def _upstream_clashes(upstream: Upstream, path: str, config: Config, given: dict[str, str]) -> Iterator[Clash]:
     """Values of an upstream that clash with each other or with the listener."""
-    own = "where the gateway itself listens"
     if upstream.socket is not None and upstream.socket == config.listen.path:
         shown = given.get(f"{path}.socket")
-        yield (f"{path}.socket",), f"expected the socket of an MCP server; given {shown}, {own}"
+        yield (f"{path}.socket",), f"expected the socket of an MCP server; given {shown}, {_OWN}"
     elif upstream.socket is None and _is_reached_by(upstream.url, config.listen):
         shown = given.get(f"{path}.url")
-        yield (f"{path}.url",), f"expected the address of an MCP server; given {shown}, {own}"
+        yield (f"{path}.url",), f"expected the address of an MCP server; given {shown}, {_OWN}"
     tls = upstream.tls
     if upstream.url.scheme != "https" and tls != UpstreamTls():
         yield (f"{path}.tls",), f"expected an https url beside it; given {given.get(f'{path}.url')}"

@@ -7,7 +7,7 @@ import ipaddress
 import re
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Final, TypeAlias, TypeVar
+from typing import Annotated, Any, Final, TypeAlias, TypeVar
 
 from msgspec import Struct
 
@@ -19,6 +19,9 @@ _PORTS: Final = {"http": 80, "https": 443}
 _SOCKET_BYTES_MAX: Final = 107  # sun_path has 108
 _SECONDS: Final = {"ms": 0.001, "s": 1, "m": 60, "h": 3600}
 _BYTES: Final = {"B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30}
+
+
+_Reader: TypeAlias = Callable[[object], object]
 
 
 class Address(Struct, frozen=True):
@@ -103,12 +106,6 @@ def _is_socket(path: object) -> bool:
     return bool(_match(r"/[^\0\ud800-\udfff]+", path)) and len(str(path).encode()) <= _SOCKET_BYTES_MAX
 
 
-def _read_socket(value: object) -> object:
-    if not _is_socket(value):
-        raise ValueError(f"the path of a Unix socket, from / on, of at most {_SOCKET_BYTES_MAX} bytes")
-    return value
-
-
 def read_url(value: object) -> Url:
     found = _match(r"([Hh][Tt][Tt][Pp][Ss]?)://([^/]*)(/(?:(?![?#\\])[!-~])*)?", value)
     host, port = _host_port(found[2]) if found else (None, None)
@@ -168,12 +165,6 @@ def _read_size(value: object) -> int:
     return size
 
 
-def _read_memory(value: object) -> int:
-    if (size := _read_size(value)) < 2**20:
-        raise ValueError("a size of 1MiB or more")
-    return size
-
-
 def _read_duration(value: object) -> float:
     bare_zero = type(value) is int and value == 0
     found = _match(r"([0-9]{1,9}(?:\.[0-9]{1,9})?)(ms|s|m|h)", "0s" if bare_zero else value)
@@ -183,46 +174,28 @@ def _read_duration(value: object) -> float:
     return seconds
 
 
-def _read_positive(value: object) -> float:
-    if seconds := _read_duration(value):
-        return seconds
-    raise ValueError("a duration of more than 0, such as 500ms, 1s, 10m or 1h")
-
-
-def _read_stall(value: object) -> float:
-    if (seconds := _read_duration(value)) < 1:
-        raise ValueError("a duration of 1s or more: a shorter stall does not show that a peer has stopped")
-    return seconds
-
-
-def _read_count(value: object) -> int:
-    if type(value) is not int or not 1 <= value <= COUNT_MAX:
-        raise ValueError(f"a whole number from 1 to {COUNT_MAX}")
-    return value
-
-
 def _read_rate(value: object) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= RATE_MAX:
         raise ValueError(f"a number of more than 0, such as 0.5 or 10, at most {RATE_MAX}")
     return float(value)
 
 
-def _read_switch(value: object) -> bool:
-    if not isinstance(value, bool):
-        raise ValueError("true or false")
-    return value
+def _only(allows: Callable[[Any], bool], allowed: str, read: _Reader = lambda value: value) -> _Reader:
+    """A reader of what another one reads, if that is allowed."""
 
-
-def _matching(pattern: str, allowed: str) -> Callable[[object], object]:
-    def read(value: object) -> object:
-        if not _match(pattern, value):
+    def checked(value: object) -> object:
+        if not allows(found := read(value)):
             raise ValueError(allowed)
-        return value
+        return found
 
-    return read
+    return checked
 
 
-def _one_of(*choices: str) -> Callable[[object], object]:
+def _matching(pattern: str, allowed: str) -> _Reader:
+    return _only(lambda value: _match(pattern, value) is not None, allowed)
+
+
+def _one_of(*choices: str) -> _Reader:
     return _matching("|".join(choices), "one of " + ", ".join(choices))
 
 
@@ -231,17 +204,21 @@ _T = TypeVar("_T")
 AtLeastOne: TypeAlias = Annotated[tuple[_T, ...], "at least one"]
 Listen = Annotated[Address, read_address]
 HttpUrl = Annotated[Url, read_url]
-Duration = Annotated[float, _read_positive]  # seconds
+_MORE_THAN_0: Final = "a duration of more than 0, such as 500ms, 1s, 10m or 1h"
+Duration = Annotated[float, _only(lambda seconds: seconds > 0, _MORE_THAN_0, _read_duration)]  # seconds
 DurationOrZero = Annotated[float, _read_duration]  # seconds
-Stall = Annotated[float, _read_stall]  # seconds
+_LONG: Final = "a duration of 1s or more: a shorter stall does not show that a peer has stopped"
+Stall = Annotated[float, _only(lambda seconds: seconds >= 1, _LONG, _read_duration)]  # seconds
 Size = Annotated[int, _read_size]  # bytes
-Memory = Annotated[int, _read_memory]  # bytes
-Count = Annotated[int, _read_count]
+Memory = Annotated[int, _only(lambda size: size >= 2**20, "a size of 1MiB or more", _read_size)]  # bytes
+_COUNT: Final = f"a whole number from 1 to {COUNT_MAX}"
+Count = Annotated[int, _only(lambda value: type(value) is int and 1 <= value <= COUNT_MAX, _COUNT)]
 Rate = Annotated[float, _read_rate]  # a second
-Switch = Annotated[bool, _read_switch]
+Switch = Annotated[bool, _only(lambda value: isinstance(value, bool), "true or false")]
 File = Annotated[Path, _read_file]
 LogFile = Annotated[str, _matching(r"[^\0]+", "the name of a file")]  # the file need not exist yet
-Socket = Annotated[str, _read_socket]
+_SOCKET: Final = f"the path of a Unix socket, from / on, of at most {_SOCKET_BYTES_MAX} bytes"
+Socket = Annotated[str, _only(_is_socket, _SOCKET)]
 Target = Annotated[str, _matching(r"/[!-\"$-~]*", "a path such as /healthz, perhaps with a query")]
 HostName = Annotated[str, _read_host_name]  # as in a Host header: lower case, IPv6 in brackets, no port
 HostRule = Annotated[str, _read_host_rule]

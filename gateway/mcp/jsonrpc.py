@@ -13,7 +13,7 @@ import codecs
 import re
 from contextlib import suppress
 from functools import lru_cache
-from typing import Annotated, Any, Final, Literal, Protocol, TypeAlias, TypeVar
+from typing import Annotated, Any, Final, Literal, TypeAlias, TypeVar
 
 import msgspec
 import orjson
@@ -184,19 +184,15 @@ def member(value: msgspec.Raw | bytes | bytearray, name: str) -> msgspec.Raw:
     The name must have no quotes, backslashes or control characters.
     """
     try:
-        return _only(name).decode(value).value
+        found: msgspec.Raw = _only(name).decode(value).value
     except UNREADABLE:
         return ABSENT
-
-
-class _Only(Protocol):
-    """An object with one member."""
-
-    value: msgspec.Raw
+    return found
 
 
 @lru_cache
-def _only(name: str) -> msgspec.json.Decoder[_Only]:
+def _only(name: str) -> msgspec.json.Decoder[Any]:
+    """The decoder of an object of which one member is read."""
     fields = [("value", msgspec.Raw, ABSENT)]
     return msgspec.json.Decoder(msgspec.defstruct("_Only", fields, rename={"value": name}))
 

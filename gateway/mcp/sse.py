@@ -112,7 +112,7 @@ class Parser:
         "event_bytes_max",
     )  # fmt: skip
 
-    def __init__(self, event_bytes_max: float, marks: Sequence[bytes] = EVERY, reads_all: bool = False) -> None:
+    def __init__(self, event_bytes_max: int, marks: Sequence[bytes] = EVERY, reads_all: bool = False) -> None:
         self.event_bytes_max = event_bytes_max
         self._marks = marks
         self._reads_all = reads_all or marks is EVERY

@@ -14,7 +14,7 @@ from typing import Final
 from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
 from aiohttp.typedefs import Handler
-from prometheus_client import CONTENT_TYPE_LATEST
+from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from prometheus_client.exposition import gzip_accepted
 
 from gateway.config import Address, Config, StartError
@@ -54,7 +54,7 @@ async def serve(
         return web.Response(text="ready\n") if is_ready else web.Response(text="draining\n", status=503)
 
     async def exposition(request: web.Request) -> web.Response:
-        response = web.Response(body=metrics.exposition(), headers={"Content-Type": CONTENT_TYPE_LATEST})
+        response = web.Response(body=generate_latest(metrics.registry), headers={"Content-Type": CONTENT_TYPE_LATEST})
         if gzip_accepted(request.headers.get("Accept-Encoding", "")):
             response.enable_compression(web.ContentCoding.gzip)
         return response

@@ -18,7 +18,6 @@ the caller: with an id one can find its lines; from a line nobody learns an id.
 
 import hashlib
 import logging
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, cast
 
 import msgspec
@@ -28,7 +27,7 @@ from gateway.errors import GatewayError, UpstreamRefused
 from gateway.identity import Key
 from gateway.mcp import jsonrpc
 from gateway.mcp.jsonrpc import INTERNAL_ERROR, Message
-from gateway.operate.metrics import Metrics, coded, named
+from gateway.operate.metrics import EndedRequest, Metrics, coded, named
 from gateway.operate.recent import Reason
 from gateway.transport.said import Said
 from gateway.transport.stdio import KEY
@@ -45,35 +44,16 @@ _METHOD_CHARS_MAX: Final = 100
 _PATH_CHARS_MAX: Final = 200
 _ID_CHARS_MAX: Final = 128
 
-
-class Failed:
-    """The lines `failed`, by cause: they outlive a reload, since the causes do. Times are of `clock`, in seconds."""
-
-    def __init__(self, clock: Callable[[], float]) -> None:
-        self._clock = clock
-        self._said: dict[Reason, Said] = {}
-
-    def say(self, cause: Reason, extra: dict[str, object]) -> None:
-        """A request has failed."""
-        if cause not in self._said:
-            self._said[cause] = Said(log, logging.INFO, "failed", self._clock)
-        self._said[cause].say(extra)
-
-    def sweep(self) -> None:
-        """Write what is not written yet, if it is time."""
-        for said in self._said.values():
-            said.sweep()
-
-    def flush(self) -> None:
-        """Write what is not written yet: the process ends."""
-        for said in self._said.values():
-            said.flush()
+_text: Final = msgspec.json.Decoder(str)
 
 
 class Journal:
-    """Records each request that has ended. It is also told when a query begins."""
+    """Records each request that has ended. It is also told when a query begins.
 
-    def __init__(self, metrics: Metrics, config: Log | StdioLog, failed: Failed) -> None:
+    `failed` has the lines `failed`: they outlive a reload, since their causes do.
+    """
+
+    def __init__(self, metrics: Metrics, config: Log | StdioLog, failed: Said) -> None:
         self._metrics = metrics
         self.failed = failed
         self._level = logging.INFO if config.access else logging.DEBUG
@@ -105,7 +85,7 @@ class Journal:
         method = message.method if message is not None else None
         told = why(error, code, status) or _misplaced(exchange, caller, message)
         what, is_whole = method or exchange.method.decode(), exchange.finished
-        cause = self._count(upstream, kind, what, status, seconds, error, code, told, is_whole)
+        cause = self._count(EndedRequest(upstream, kind, what, status, seconds, error, code, is_whole), told)
         did = _action(message) if self._audits and caller is not None else None
         if did is None and not log.isEnabledFor(self._level if cause is None else logging.INFO):
             return
@@ -131,40 +111,28 @@ class Journal:
         method = message.method or ""
         status = 200 if error is None else error.status  # as over HTTP: an alert counts the gateway's own 502 and 504
         told = why(error, code, status)
-        cause = self._count(KEY.upstream, kind, method, status, seconds, error, code, told, True)
+        cause = self._count(EndedRequest(KEY.upstream, kind, method, status, seconds, error, code, True), told)
         said: dict[str, object] = {"upstream": KEY.upstream, "kind": kind, "method": method[:_METHOD_CHARS_MAX]}
         said |= {"seconds": round(seconds, 6), **told}
         self._write(said, cause)
         if self._audits and (did := _action(message)) is not None:
             _audit(did, KEY, task_id or _task_in(message), said)
 
-    def _count(
-        self,
-        upstream: str,
-        kind: str,
-        method: str,
-        status: int,
-        seconds: float,
-        error: GatewayError | None,
-        code: int | None,
-        told: dict[str, object],
-        is_whole: bool,
-    ) -> Reason | None:
+    def _count(self, ended: EndedRequest, told: dict[str, object]) -> Reason | None:
         """Count a request, and show it on the page. Returns the cause if it has failed, as `told` says."""
-        metrics = self._metrics
-        failure = None if error is None else error.kind
-        metrics.request(upstream, kind, method, status, seconds, failure, code, is_whole)
-        cause = None
+        metrics, status, cause = self._metrics, ended.status, None
+        metrics.request(ended)
         if told:
-            cause = Reason(upstream, _failure(told, status), status >= 500 or code == INTERNAL_ERROR)
+            is_fault = status >= 500 or ended.code == INTERNAL_ERROR
+            cause = Reason(ended.upstream, _failure(told, status), is_fault)
         if told or metrics.recent.is_watched:
             metrics.recent.request(
                 cause,
-                upstream=upstream,
-                kind=kind,
-                method=named(method),
+                upstream=ended.upstream,
+                kind=ended.kind,
+                method=named(ended.method),
                 status=status,
-                seconds=seconds,
+                seconds=ended.seconds,
                 why=str(told.get("why", "")),
             )
         return cause
@@ -173,7 +141,7 @@ class Journal:
         """Write the lines of a request; it has failed if there is a cause."""
         log.log(self._level, "request", extra=said)
         if cause is not None:
-            self.failed.say(cause, said)
+            self.failed.say(log, logging.INFO, "failed", said, cause)
 
 
 def why(error: GatewayError | None, code: int | None, status: int) -> dict[str, object]:
@@ -229,10 +197,7 @@ def _action(message: Message | None) -> str | None:
 
 def _task_in(message: Message) -> str | None:
     """The id of the task that the params of a request name; None if they name none."""
-    try:
-        return msgspec.json.decode(jsonrpc.member(message.params, "taskId"), type=str)
-    except (msgspec.MsgspecError, UnicodeDecodeError):
-        return None
+    return jsonrpc.decoded(_text, jsonrpc.member(message.params, "taskId"))
 
 
 def _audit(did: str, key: Key, task_id: str | None, said: dict[str, object]) -> None:

@@ -11,12 +11,14 @@ from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import asdict
 from importlib.metadata import version
 from itertools import accumulate, chain
 from time import time
 from typing import Final, TypeAlias
 
-from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
+from msgspec import Struct
+from prometheus_client import CollectorRegistry, ProcessCollector
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 from prometheus_client.utils import floatToGoString
@@ -70,8 +72,21 @@ def coded(code: int) -> str:
     return str(code) if code in _CODES else "other"
 
 
+class EndedRequest(Struct):
+    """A request of a client that has ended, with an answer that may not be whole."""
+
+    upstream: str
+    kind: str  # relayed, answered or refused
+    method: str  # of its message, else of HTTP
+    status: int
+    seconds: float
+    error: GatewayError | None  # of the gateway's, if it got one
+    code: int | None  # of an error of JSON-RPC
+    is_whole: bool
+
+
 class Metrics:
-    """All metrics of one gateway, in a registry of their own."""
+    """All metrics of one gateway, in a registry of their own. `tasks/ports.py` says what it counts of queries."""
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
@@ -140,32 +155,20 @@ class Metrics:
             for kind in kinds:
                 self._failures.setdefault((name, kind), 0)
 
-    def request(
-        self,
-        upstream: str,
-        kind: str,
-        method: str,
-        status: int,
-        seconds: float,
-        failure: str | None,
-        code: int | None,
-        is_whole: bool,
-    ) -> None:
-        """A client's request has ended; `kind` is relayed, answered or refused. Its answer may not be whole.
-
-        It got an error of the gateway's if there is a `failure`, the error's class; one of JSON-RPC if there is a code.
-        """
+    def request(self, ended: EndedRequest) -> None:
+        """A client's request has ended."""
+        upstream, kind, method, seconds = ended.upstream, ended.kind, ended.method, ended.seconds
         method = method if method in _METHODS else "other"  # as `named` has it, without the cost of a call
-        self._requests[upstream, kind, method, status] += 1
+        self._requests[upstream, kind, method, ended.status] += 1
         durations, at = self._durations[upstream, kind, method], bisect_left(SECONDS, seconds)
         durations.seconds += seconds
         durations.counts[at] += 1
-        if is_whole and failure is None and method not in _WAIT:
+        if ended.is_whole and ended.error is None and method not in _WAIT:
             self._answers[upstream][at] += 1
-        if failure is not None:
-            self._failures[upstream, failure] += 1
-        if code is not None:
-            self._rpc_errors[upstream, coded(code)] += 1
+        if ended.error is not None:
+            self._failures[upstream, ended.error.kind] += 1
+        if ended.code is not None:
+            self._rpc_errors[upstream, coded(ended.code)] += 1
 
     def drifted(self, upstream: str) -> None:
         """A request was another caller's than those before it, though session and credential are the same."""
@@ -184,35 +187,22 @@ class Metrics:
         return self._response_seconds[(upstream,)].add
 
     def crawl_page(self, upstream: str) -> None:
-        """A crawl has read a page."""
         self._pages[(upstream,)] += 1
 
     def crawl(self, upstream: str, seconds: float) -> None:
-        """A crawl has ended, well or not."""
         self._crawl_seconds[(upstream,)].add(seconds)
 
     def query(self, ended: EndedQuery) -> None:
-        """A query was answered, or failed."""
         self._queries[ended.upstream, ended.outcome] += 1
         if ended.outcome not in UNANSWERED:
             self._spared_requests[(ended.upstream,)] += ended.spared_requests
             self._spared_bytes[(ended.upstream,)] += ended.spared_bytes
-        self.recent.query(
-            upstream=ended.upstream,
-            outcome=ended.outcome,
-            reason=ended.reason,
-            asked=ended.requests,
-            spared=ended.spared_requests,
-            tasks=ended.tasks,
-            total=ended.total,
-        )
+        self.recent.query(**asdict(ended))
 
     def plan(self, upstream: str, reason: str) -> AbstractContextManager[None]:
-        """A plan of a query is carried out while the context lasts."""
         return _UNTRACED
 
     def asking(self, upstream: str, method: str) -> AbstractContextManager[None]:
-        """A request of a refresh goes out; it is under way while the context lasts."""
         self.upstream_request(upstream, method)
         return _UNTRACED
 
@@ -263,10 +253,6 @@ class Metrics:
             "config_last_reload_successful": ("1 if the last reload is in force, or there was none.", succeeded),
             "config_last_reload_success_timestamp_seconds": ("When the configuration in force was read.", at),
         }
-
-    def exposition(self) -> bytes:
-        """The text that Prometheus scrapes."""
-        return generate_latest(self.registry)
 
 
 class _Durations:

@@ -9,11 +9,10 @@ import asyncio
 from collections import defaultdict
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from time import time
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import msgspec
 import orjson
@@ -51,13 +50,14 @@ _DRIFTS_S: Final = 300.0  # so long after the last request that drifts
 _NAMES_MAX: Final = 5  # of header fields
 
 
-@dataclass(frozen=True)
-class Facts:
+class Facts(NamedTuple):
     """What the gateway knows at one moment. Times are in seconds since 1970."""
 
     gauges: Mapping[str, Gauge]
     upstreams: Sequence[dict[str, Any]]
     """The name, url and state of each: since when, and why."""
+    certificates: Mapping[str, Validity] = {}
+    """Those shown to upstreams, by name; the listener's under ""."""
     guards: GuardLimits | None = None
     draining: tuple[float, float] | None = None
     """Since when, and when the last connections are closed."""
@@ -92,19 +92,17 @@ class Page:
         values = {name: value for name, (_, value) in facts.gauges.items()}
         every, each, reasons = self._rates.show()
         by_upstream = {name: value for name, value in values.items() if isinstance(value, Mapping)}
-        begins, ends = (
-            by_upstream.get(f"certificate_{what}_timestamp_seconds", {}) for what in ("not_before", "expiry")
-        )
+        now, certificates = time(), facts.certificates.items()
         shown: dict[str, Any] = {
             "version": VERSION,
-            "now": time(),
+            "now": now,
             "began_at": metrics.began_at,
             "reload": {"at": metrics.reloaded_at, "refused": not metrics.reload_succeeded},
             "draining": facts.draining,
             "store_up": values.get("store_up"),
             "guards": None if facts.guards is None else msgspec.to_builtins(facts.guards),
-            "certificates": ends,
-            "invalid_certificates": _invalid(begins, ends),
+            "certificates": {name: valid.ends_at for name, valid in certificates},
+            "invalid_certificates": {name: fault for name, valid in certificates if (fault := valid.fault(name, now))},
             "under_way": sum(by_upstream["requests_in_flight"].values()),
             "traffic": every,
             "saved": metrics.saved(),
@@ -195,13 +193,6 @@ def _faults(shown: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
             yield "warn", f"{_whose(name)} ends on {datetime.fromtimestamp(ends_at, UTC):%Y-%m-%d}"
     if shown["draining"] is not None:
         yield "warn", f"draining: {shown['under_way']:.0f} requests under way"
-
-
-def _invalid(begins: Mapping[str, float], ends: Mapping[str, float]) -> dict[str, str]:
-    """The certificates that do not serve now: why, and whom that hits."""
-    now = time()
-    faults = {name: Validity(begins[name], ends_at).fault(name, now) for name, ends_at in ends.items()}
-    return {name: fault for name, fault in faults.items() if fault}
 
 
 def _whose(name: str) -> str:

@@ -10,6 +10,8 @@ from collections.abc import Callable
 from itertools import count
 from typing import Any, Final, NamedTuple, TypeAlias
 
+from msgspec import Struct
+
 Row: TypeAlias = dict[str, Any]
 
 _ROWS: Final = 50
@@ -25,15 +27,13 @@ class Reason(NamedTuple):
     is_fault: bool
 
 
-class Failures:
+class Failures(Struct):
     """The failures of one reason: how many, the first and the last of the present run, in seconds since 1970."""
 
-    __slots__ = ("count", "last", "since", "why")
-
-    def __init__(self) -> None:
-        self.count = 0
-        self.since = self.last = float("-inf")
-        self.why = ""
+    count: int = 0
+    since: float = float("-inf")
+    last: float = float("-inf")
+    why: str = ""
 
     def add(self, at: float, why: str) -> None:
         """Count one more; `why` says it in words."""

@@ -31,11 +31,12 @@ from gateway.config import Log, StdioLog, Url
 from gateway.errors import GatewayError, UpstreamRefused
 from gateway.mcp import jsonrpc
 from gateway.mcp.jsonrpc import Message
-from gateway.operate.journal import CLIENT_LEFT, Failed, Journal, why
+from gateway.operate.journal import CLIENT_LEFT, Journal, why
 from gateway.operate.metrics import UNANSWERED, VERSION, Metrics, named
 from gateway.tasks.ports import EndedQuery
 from gateway.transport.caller import HttpCaller
 from gateway.transport.exchange import Exchange
+from gateway.transport.said import Said
 from gateway.transport.stdio import KEY
 
 _PATH: Final = "/v1/traces"  # of a collector, unless its URL has another
@@ -69,7 +70,7 @@ class Tracing:
         """New metrics."""
         return TracedMetrics(self._tracer)
 
-    def journal(self, metrics: Metrics, config: Log | StdioLog, failed: Failed) -> Journal:
+    def journal(self, metrics: Metrics, config: Log | StdioLog, failed: Said) -> Journal:
         """A new journal."""
         return TracedJournal(metrics, config, failed, self._tracer)
 
@@ -83,7 +84,7 @@ class Tracing:
 class TracedJournal(Journal):
     """A journal that makes a span of each request."""
 
-    def __init__(self, metrics: Metrics, config: Log | StdioLog, failed: Failed, tracer: Tracer) -> None:
+    def __init__(self, metrics: Metrics, config: Log | StdioLog, failed: Said, tracer: Tracer) -> None:
         super().__init__(metrics, config, failed)
         self._tracer = tracer
 

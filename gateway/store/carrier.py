@@ -89,14 +89,14 @@ class _Ignored:
 class Carrier:
     """The way to the store."""
 
-    def __init__(self, settings: config.StoreSettings, names: Names, failed: Callable[[str], None]) -> None:
+    def __init__(self, settings: config.StoreSettings, failed: Callable[[str], None]) -> None:
         """`failed` counts a failure: unreachable, slow, refused, unreadable."""
         self.state = StoreState.DOWN
-        self.era = 0
+        self.era = 0  # one more with each connection, and whenever the store was emptied
         self.waiting = Waiting()
         self._timeout_s = settings.timeout
         self._url = settings.url
-        self._names = names
+        self._names = Names()
         self._failed = failed
         self._ignored = _Ignored(failed)
         self._owed = Owed()

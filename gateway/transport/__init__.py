@@ -45,6 +45,6 @@ Between them:
     chunks        bodies in chunks, read with llhttp
     body          a body on its way, and what ends it
     buffers       the count of all bytes that are held, and its limit
-    said          a line of the log, written once a second at most
+    said          lines of the log, written once a second at most
     turns         large reads share the turns of the event loop
 """

@@ -9,11 +9,13 @@ uses could not log in through a gateway, and a client that follows a redirect wo
 """
 
 import re
+from collections.abc import Callable
 from typing import Final
 from urllib.parse import quote_from_bytes, unquote_to_bytes, urljoin, urlsplit
 
 import msgspec
 
+from gateway.mcp.jsonrpc import decoded
 from gateway.transport.headers import Headers
 
 DOCUMENT_BYTES_MAX: Final = 64 * 1024  # of an authorization document
@@ -49,6 +51,9 @@ class _Resource(msgspec.Struct):
     authorization_servers: list[str]
 
 
+_resource: Final = msgspec.json.Decoder(_Resource)
+
+
 def is_well_known(target: bytes) -> bool:
     """Whether a request target (towards the upstream) is that of an authorization document."""
     return _WELL_KNOWN.fullmatch(target) is not None
@@ -56,11 +61,7 @@ def is_well_known(target: bytes) -> bool:
 
 def is_resource_metadata(data: bytes) -> bool:
     """Whether JSON is the metadata of a protected resource."""
-    try:
-        msgspec.json.decode(data, type=_Resource)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-        return False
-    return True
+    return decoded(_resource, data) is not None
 
 
 def _unescaped(data: bytes) -> bytes:
@@ -132,17 +133,10 @@ class Move:
 
     def headers(self, status: int, headers: Headers) -> Headers:
         """A response's fields with the addresses in its redirect and its challenges moved."""
-        if b"location" not in headers and b"content-location" not in headers:
-            return self._challenges(headers) if status in (401, 403) else headers
-        moved = Headers(
-            (name, self._redirect(value) if name.lower() in _LOCATIONS else value) for name, value in headers
-        )
-        return self._challenges(moved) if status in (401, 403) else moved
-
-    def _challenges(self, headers: Headers) -> Headers:
-        return Headers(
-            (name, self.text(value) if name.lower() == b"www-authenticate" else value) for name, value in headers
-        )
+        moves: dict[bytes, Callable[[bytes], bytes]] = dict.fromkeys(_LOCATIONS, self._redirect)
+        if status in (401, 403):
+            moves[b"www-authenticate"] = self.text
+        return Headers((name, moves.get(name.lower(), bytes)(value)) for name, value in headers)
 
 
 class Addresses:

@@ -16,7 +16,6 @@ from gateway.errors import Overloaded
 from gateway.transport.turns import Turns
 
 SMALL_BYTES_MAX: Final = 64 * 1024
-_UNLIMITED: Final = float("inf")
 
 
 class Room:
@@ -122,11 +121,6 @@ class Account:
     def has_room(self, size_bytes: int) -> bool:
         """Whether a holder that does not wait may hold `size_bytes` in all."""
         return size_bytes <= SMALL_BYTES_MAX or not self._buffers.is_full
-
-    @property
-    def room_bytes(self) -> float:
-        """How much a holder that does not wait may hold in all."""
-        return SMALL_BYTES_MAX if self._buffers.is_full else _UNLIMITED
 
     def check(self, size_bytes: int) -> None:
         """Raises Overloaded if a holder that does not wait may not hold `size_bytes` in all."""

@@ -224,7 +224,10 @@ class Callers:
 
 
 class HttpReply:
-    """The response to one filtered `tasks/list`: one JSON message; or a stream, if other messages came ahead (5.7)."""
+    """The response to one filtered `tasks/list`, as `tasks/ports.py` describes a reply.
+
+    It is one JSON message; or a stream, if other messages came ahead (5.7).
+    """
 
     def __init__(self, exchange: Exchange, caller: HttpCaller) -> None:
         self._exchange = exchange
@@ -236,24 +239,19 @@ class HttpReply:
 
     @property
     def is_full(self) -> bool:
-        """Whether the client has yet to take so much that sending more waits."""
         return self._exchange.connection.is_full
 
     def hold(self, size_bytes: int) -> None:
-        """Hold room for a response of so many bytes. Raises Overloaded."""
         self._exchange.hold(size_bytes)
 
     def forward(self, data: bytes) -> None:
-        """Send a message ahead of the response. After the response nothing happens."""
         if not self._exchange.finished:
             self._event(data)
 
     async def drain(self) -> None:
-        """Wait until the client has taken enough of what was sent."""
         await self._exchange.connection.drain()
 
     def send(self, data: bytes) -> None:
-        """Send the response message, which ends the reply. Room for a large one is held already."""
         self._caller.accept()
         if not self.streaming:
             self._exchange.respond(200, b"OK", [(b"Content-Type", JSON), *self._caller.cors], data)
@@ -262,7 +260,6 @@ class HttpReply:
             self.end()
 
     def end(self) -> None:
-        """End without a response, as a request that was cancelled does."""
         if not self.streaming:
             self._begin()
         self._exchange.end()

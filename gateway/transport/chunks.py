@@ -11,7 +11,6 @@ from typing import Any, Final
 import httptools
 
 from gateway.errors import without_frames
-from gateway.transport.headers import fields_bytes
 
 _WHOLE_MAX: Final = 64  # chunks that are read without llhttp: beyond that it is faster
 _SIZE: Final = re.compile(rb"([0-9A-Fa-f]{1,8})\r\n")
@@ -76,11 +75,6 @@ class Chunks:
         self._parser.feed_data(head)
         self.fields.clear()
         self._refused = refused
-
-    @property
-    def trailer_bytes(self) -> int:
-        """The memory of trailers so far."""
-        return fields_bytes(self.fields)
 
     def feed(self, data: bytes) -> bytes:
         """What there is of the body in the next bytes."""

@@ -1,12 +1,12 @@
 """Content codings: which the gateway can read, and how.
 
 In: a `Content-Encoding`, and a body in pieces; an `Accept-Encoding`. Out: the plain body, as much of it as is allowed;
-the codings that a server may choose from. Always: `_INFLATES` alone says what can be read.
+the codings that a server may choose from. Always: `_READABLE` alone says what can be read.
 """
 
 import zlib
-from collections.abc import Callable, Mapping
-from typing import Any, Final
+from collections.abc import Callable
+from typing import Final
 
 from gateway.transport.headers import Headers
 
@@ -15,13 +15,8 @@ _INFLATED_RATIO_MAX: Final = 32  # bytes unpacked from one byte of an endless st
 _OFFERED_BYTES_MAX: Final = 1000  # of `Accept-Encoding`: each member takes time
 
 
-def _zlib() -> Any:
-    return zlib.decompressobj(zlib.MAX_WBITS | 32)  # gzip or zlib: the first bytes tell
-
-
-# What the gateway can read in passing (DESIGN 3.3).
-_INFLATES: Final[Mapping[bytes, Callable[[], Any]]] = {b"gzip": _zlib, b"x-gzip": _zlib, b"deflate": _zlib}
-_READABLE: Final = frozenset({*_INFLATES, b"identity"})
+_READABLE: Final = frozenset({b"gzip", b"x-gzip", b"deflate", b"identity"})  # in passing (DESIGN 3.3)
+_BY_FIRST_BYTES: Final = zlib.MAX_WBITS | 32  # they tell gzip from zlib
 
 
 class Unreadable(Exception):
@@ -41,10 +36,9 @@ def decoder(headers: Headers, bytes_max: int) -> Decode:
     codings = headers.tokens(b"content-encoding") or [b"identity"]
     if codings == [b"identity"]:
         return bytes  # the same object
-    begin = _INFLATES.get(codings[0]) if len(codings) == 1 else None
-    if begin is None:
+    if len(codings) > 1 or codings[0] not in _READABLE:
         raise Unreadable(b", ".join(codings))
-    inflate = begin()
+    inflate = zlib.decompressobj(_BY_FIRST_BYTES)
     begun, room = False, bytes_max
 
     def decode(piece: bytes) -> bytes:
@@ -59,7 +53,7 @@ def decoder(headers: Headers, bytes_max: int) -> Decode:
             packed = piece[start : start + _INFLATED_AT_ONCE]
             while packed:
                 if inflate.eof:  # gzip may have several members (RFC 1952, 2.2)
-                    inflate = begin()
+                    inflate = zlib.decompressobj(_BY_FIRST_BYTES)
                 try:
                     plain += inflate.decompress(packed, most + 1 - len(plain))
                 except zlib.error as error:

@@ -6,7 +6,9 @@ that is followed makes room after `_IDLE_S` without a request, so many sessions 
 """
 
 from collections import OrderedDict
-from typing import Final, TypeAlias
+from typing import Final
+
+from msgspec import Struct
 
 IDENTITIES_MIN: Final = 10  # in a row, and none of them twice: users who share a session come again
 _SESSIONS_MAX: Final = 200
@@ -15,18 +17,13 @@ _IDLE_S: Final = 60.0
 _NAMES_MAX: Final = 20  # of fields, that are told
 _NAME_CHARS_MAX: Final = 64
 
-_Fields: TypeAlias = list[tuple[bytes, bytes]]
 
-
-class _Seen:
+class _Seen(Struct):
     """The last identities of a session in a row that had not come before, and hashes of the fields of the last one."""
 
-    __slots__ = ("at", "fields", "seen")
-
-    def __init__(self) -> None:
-        self.seen: dict[bytes, None] = {}
-        self.fields: frozenset[int] = frozenset()
-        self.at = 0.0
+    seen: dict[bytes, None] = {}
+    fields: frozenset[int] = frozenset()
+    at: float = 0.0
 
 
 class Drift:
@@ -41,7 +38,7 @@ class Drift:
     def __len__(self) -> int:
         return len(self._sessions)
 
-    def note(self, session: object, identity: bytes, fields: _Fields, now: float) -> bool:
+    def note(self, session: object, identity: bytes, fields: list[tuple[bytes, bytes]], now: float) -> bool:
         """Note a request. `session` stands for the session with its credential, `fields` make the identity.
 
         Returns whether the session drifts; `names` then has the fields that differ from the request before.

@@ -48,9 +48,8 @@ class Exchange:
         self.target = head.target
         self.minor = head.minor  # of the HTTP version: 1, or 0 for a client that knows neither chunks nor 1xx
         self.head = head
-        self.way: Any = (
-            head.remembered
-        )  # what follows from the head (caller.py); not kept in it, which would be a cycle
+        # What follows from the head (caller.py). It is not kept in the head, which would be a cycle.
+        self.way: Any = head.remembered
         self.body = Body(connection)
         self.account: Account | None = None  # of a large head, and of a large body that is read to be inspected
         self.taken = b""  # what was read of the body before it goes up

@@ -106,10 +106,10 @@ class TlsConnection(ClientConnection):
         if _PLAIN_HTTP.match(first):
             self._refused = self._refused or _SPEAKS_TLS
             self._server.listener.handshake_failed(self, "plain_http", "")
-            made = self.loop.connect_accepted_socket(self._itself, self._sock)
+            made = self.loop.connect_accepted_socket(lambda: self, self._sock)
         else:
             tls, limit_s = self._server.context, self._limits.request_timeout
-            made = self.loop.connect_accepted_socket(self._itself, self._sock, ssl=tls, ssl_handshake_timeout=limit_s)
+            made = self.loop.connect_accepted_socket(lambda: self, self._sock, ssl=tls, ssl_handshake_timeout=limit_s)
         self._handshake = self.loop.create_task(made)
         self._handshake.add_done_callback(self._ended)
 
@@ -118,9 +118,6 @@ class TlsConnection(ClientConnection):
         super().connection_made(transport)
         if self._refused is not None:
             self._refuse(self._refused)
-
-    def _itself(self) -> "TlsConnection":
-        return self
 
     def _ended(self, handshake: "asyncio.Task[Any]") -> None:
         self._handshake = None

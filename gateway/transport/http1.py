@@ -20,7 +20,7 @@ import httptools
 
 from gateway.errors import shown, without_frames
 from gateway.transport.chunks import BadTrailer, Chunks, Followed, TooMuch
-from gateway.transport.headers import FIELD_BYTES_MIN, HEAD_END, OF_CONNECTION, FoundFields, Headers
+from gateway.transport.headers import FIELD_BYTES_MIN, HEAD_END, OF_CONNECTION, FoundFields, Headers, fields_bytes
 from gateway.transport.remembered import Recall
 
 _ABSOLUTE: Final = re.compile(rb"[A-Za-z][A-Za-z0-9+.-]*://([^/?#]*)")
@@ -180,7 +180,7 @@ class RequestReader:
     @property
     def held_bytes(self) -> int:
         """The memory of a head, or of trailers, that are not whole."""
-        trailers = 0 if self._chunks is None else self._chunks.trailer_bytes
+        trailers = 0 if self._chunks is None else fields_bytes(self._chunks.fields)
         return trailers + (len(self._pending) if self._waits else 0)
 
     def read(self) -> list[RequestEvent]:

@@ -13,7 +13,7 @@ import logging
 import os
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from gateway.config import Limits
 from gateway.transport import http1
@@ -28,23 +28,10 @@ log = logging.getLogger("taskgate.listener")
 TURNED_AWAY_MAX: Final = 100  # connections that get a 503 at a time; further ones are only closed
 _OTHERS: Final = 64  # descriptors for listeners, the log, the admin listener, DNS
 _RESERVED: Final = _OTHERS + TURNED_AWAY_MAX
-_TURNED_AWAY: Final = (logging.WARNING, "connections of clients are refused")
-_UNREADABLE: Final = (logging.INFO, "refused a request")
-_HANDSHAKE: Final = (logging.INFO, "a TLS handshake failed")
-
-
-class ListenerCounts(Protocol):
-    """What is counted of connections."""
-
-    def connection_refused(self, why: str) -> None:
-        """A connection is not served."""
-
-    def handshake_failed(self, reason: str) -> None:
-        """A TLS handshake has failed."""
 
 
 class Listener:
-    """All connections of clients."""
+    """All connections of clients. Those that are not served, and handshakes that fail, are counted by reason."""
 
     def __init__(
         self,
@@ -52,16 +39,16 @@ class Listener:
         limits: Limits,
         buffers: Buffers,
         heads: Heads[Any],
-        counts: ListenerCounts,
+        count_refused: Callable[[str], None],
+        count_failed: Callable[[str], None],
     ) -> None:
         self.handle = handle
         self.limits = limits
         self.buffers = buffers
         self.heads = heads
         self.connections_max = limits.connections_max  # fewer if there are too few file descriptors
-        self._counts = counts
-        clock = asyncio.get_running_loop().time
-        self._said = {kind: Said(log, *kind, clock) for kind in (_TURNED_AWAY, _UNREADABLE, _HANDSHAKE)}
+        self._count_refused, self._count_failed = count_refused, count_failed
+        self._said = Said(asyncio.get_running_loop().time)
         self.connections: set[ClientConnection] = set()
         self.turned_away: set[ClientConnection] = set()  # those of `connections` beyond `connections_max`
         self.draining = False
@@ -98,34 +85,32 @@ class Listener:
         return http1.Refusal(503, b"Service Unavailable", f"more than {self.connections_max} connections")
 
     def lost(self, connection: ClientConnection) -> None:
-        """A connection has gone."""
         self.connections.discard(connection)
         self.turned_away.discard(connection)
         self._check_again.set()
 
     def refused(self, why: str) -> None:
         """A connection cannot be served. `why` is "connections_max", or "descriptors" if the system has none left."""
-        self._counts.connection_refused(why)
+        self._count_refused(why)
         extra = {"why": why, "connections": len(self.connections), "connections_max": self.connections_max}
-        self._said[_TURNED_AWAY].say(extra)
+        self._said.say(log, logging.WARNING, "connections of clients are refused", extra)
 
     def unreadable(self, connection: ClientConnection, status: int) -> None:
         """What a client sent was refused with `status`. The log never has the reason: it may quote a token."""
         extra = {"status": status, "client": connection.address}
-        self._said[_UNREADABLE].say(extra)
+        self._said.say(log, logging.INFO, "refused a request", extra)
 
     def handshake_failed(self, connection: ClientConnection, reason: str, said: str) -> None:
         """A TLS handshake has failed. `said` is OpenSSL's name of it, empty if it has none."""
-        self._counts.handshake_failed(reason)
+        self._count_failed(reason)
         extra: dict[str, object] = {"client": connection.address, "reason": reason}
         if said:
             extra["openssl"] = said
-        self._said[_HANDSHAKE].say(extra)
+        self._said.say(log, logging.INFO, "a TLS handshake failed", extra)
 
     def sweep(self, now: float) -> None:
         """Time out the connections past their deadline. Notice which clients have left while they were not read."""
-        for said in self._said.values():
-            said.sweep()
+        self._said.sweep()
         self._check_again.set()  # at what a drain waits for: an answer may have become a stream
         for connection in list(self.connections):
             if now > connection.deadline:
@@ -148,8 +133,7 @@ class Listener:
             await asyncio.wait(tasks, timeout=1.0)
         for connection in list(self.connections):
             connection.close()
-        for said in self._said.values():
-            said.flush()
+        self._said.flush()
 
 
 def connections_kept(connections_max: int) -> int:

@@ -33,7 +33,6 @@ class PipeSource:
         threading.Thread(target=self._run, name="read", daemon=True).start()
 
     async def read(self) -> bytes:
-        """Some bytes; none at the end."""
         piece = await self._pieces.get()
         self._wanted.release()
         self.pieces += 1
@@ -84,18 +83,15 @@ class PipeSink:
         threading.Thread(target=self._run, name="write", daemon=True).start()
 
     def write(self, data: bytes) -> None:
-        """Send bytes, in order. Nothing happens if the other side takes no more."""
         if data and not self.broken.is_set():
             self._hold(len(data))
             self._queue.put(data)
 
     @property
     def is_full(self) -> bool:
-        """Whether the other side has yet to take so much that `drain` waits."""
         return not self._room.is_set()
 
     async def drain(self) -> None:
-        """Wait until the other side has taken enough."""
         await self._room.wait()
 
     async def close(self) -> None:

@@ -148,10 +148,6 @@ class Call:
             connection.end()
 
 
-def _ignore(seconds: float) -> None:
-    """For a pool whose times nobody counts."""
-
-
 class Standing:
     """What the gateway knows of an upstream and counts there. It outlives a reload, unless the upstream is another."""
 
@@ -175,10 +171,10 @@ class Pool:
         config: Upstream,
         limits: Limits,
         buffers: Buffers,
-        links: Links | None = None,
-        on_answer: Callable[[float], None] = _ignore,
+        links: Links,
+        on_answer: Callable[[float], None],
+        heads: Heads[ResponseHead],
         standing: Standing | None = None,
-        heads: Heads[ResponseHead] | None = None,
         tls: ssl.SSLContext | None = None,
     ) -> None:
         self.config = config
@@ -188,8 +184,8 @@ class Pool:
         self.standing.slots.resize(config.requests_max)
         self.clients = 0  # requests of clients that have not ended
         self.buffers = buffers
-        self.heads: Heads[ResponseHead] = Heads() if heads is None else heads  # of responses that came before
-        self.links = Links() if links is None else links  # shared by all pools
+        self.heads = heads  # of responses that came before
+        self.links = links  # shared by all pools
         self._limits = limits
         self._loop = asyncio.get_running_loop()
         self._idle: list[UpstreamConnection] = []

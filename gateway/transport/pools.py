@@ -11,7 +11,7 @@ from contextlib import suppress
 from itertools import chain, repeat
 from random import uniform
 from time import time
-from typing import Final, TypeAlias
+from typing import Final
 
 from gateway.config import Config, HealthCheck
 from gateway.errors import GatewayError, UpstreamTimeout
@@ -29,14 +29,14 @@ _NEXT_PROBE_S: Final = 10.0  # after each probe that finds it down
 _SPREAD: Final = 1.25  # so much longer at most: what went down together is not probed together
 _PROBE_S: Final = 5.0  # for an answer to `OPTIONS`
 
-OnAnswer: TypeAlias = Callable[[str], Callable[[float], None]]
-"""By the name of an upstream what takes the seconds until each of its answers began."""
-
 
 class Pools:
-    """The pools of the upstreams, by name, and those before a reload, as long as requests go on there."""
+    """The pools of the upstreams, by name, and those before a reload, as long as requests go on there.
 
-    def __init__(self, buffers: Buffers, links: Links, on_answer: OnAnswer) -> None:
+    `on_answer` returns, by the name of an upstream, what takes the seconds until each of its answers began.
+    """
+
+    def __init__(self, buffers: Buffers, links: Links, on_answer: Callable[[str], Callable[[float], None]]) -> None:
         self.of: dict[str, Pool] = {}
         self.probes: list[asyncio.Task[None]] = []
         self.heads: Heads[ResponseHead] = Heads()  # of responses that came before
@@ -60,7 +60,7 @@ class Pools:
         tls = {name: pool.dialer.tls for name, pool in self.of.items() if name in certified}
         self.of = {
             name: Pool(
-                u, config.limits, *self._shared, self._on_answer(name), kept.get(name), self.heads, tls.get(name)
+                u, config.limits, *self._shared, self._on_answer(name), self.heads, kept.get(name), tls.get(name)
             )
             for u in config.upstreams
             for name in (u.name,)

@@ -77,12 +77,7 @@ def _check_length(exchange: Exchange, sent_bytes: int) -> None:
 
 
 async def _pass_while_sending(
-    exchange: Exchange,
-    sending: asyncio.Task[None],
-    call: Call,
-    timeout_s: float | None,
-    watch: Watch,
-    limits: Limits,
+    exchange: Exchange, sending: asyncio.Task[None], call: Call, timeout_s: float | None, watch: Watch, limits: Limits
 ) -> None:
     """Send a body as it comes from the client; the response may begin, and even end, before the body has ended."""
     answered = asyncio.ensure_future(call.head(None))

@@ -139,14 +139,10 @@ def _added(exchange: Exchange, upstream: Upstream, host: str) -> list[tuple[byte
     address = str(peer[0]) if isinstance(peer, tuple) else "unknown"
     proto = "https" if transport is not None and transport.get_extra_info("sslcontext") else "http"
     node = f'"[{address}]"' if ":" in address else address
+    quoted = re.sub(r'(["\\])', r"\\\1", host)  # a quoted-string (RFC 9110, 5.6.4) can have every value of a field
     added = {
         "x-forwarded": [("X-Forwarded-For", address), ("X-Forwarded-Proto", proto), ("X-Forwarded-Host", host)],
-        "forwarded": [("Forwarded", f"for={node};host={_quoted(host)};proto={proto}")],
+        "forwarded": [("Forwarded", f'for={node};host="{quoted}";proto={proto}')],
         "via": [("Via", f"1.{exchange.minor} taskgate")],
     }
     return [(name.encode(), value.encode("latin-1")) for kind in upstream.add_headers for name, value in added[kind]]
-
-
-def _quoted(text: str) -> str:
-    """A quoted-string (RFC 9110, 5.6.4), in which every value that a field may have can be written."""
-    return '"' + re.sub(r'(["\\])', r"\\\1", text) + '"'

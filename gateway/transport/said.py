@@ -1,43 +1,48 @@
-"""A line of the log that is written once a second at most, with a count: whoever causes it may do so without end.
+"""Lines of the log that are written once a second at most, with a count: whoever causes one may do so without end.
 
 In: what has happened, each time. Out: the first at once; then the latest of a second, and how many there were. Always:
-the counts of all lines add up; who says also sweeps once a second, and flushes in the end.
+the counts of all lines of a cause add up; who says also sweeps once a second, and flushes in the end.
 """
 
 import logging
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 _INTERVAL_S: Final = 1.0
 
+_Cause: TypeAlias = tuple[str, object]
+"""A message, and what tells its lines apart."""
+
 
 class Said:
-    """One line: its level and message at a logger. Times are of `clock`, in seconds."""
+    """Lines by message and cause. Times are of `clock`, in seconds."""
 
-    __slots__ = ("_clock", "_count", "_latest", "_level", "_log", "_message", "_next_at")
-
-    def __init__(self, log: logging.Logger, level: int, message: str, clock: Callable[[], float]) -> None:
-        self._log = log
-        self._level = level
-        self._message = message
+    def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
-        self._count = 0
-        self._latest: dict[str, Any] = {}
-        self._next_at = float("-inf")
+        self._waiting: dict[_Cause, tuple[int, logging.Logger, int, dict[str, Any]]] = {}  # not written yet
+        self._next_at: dict[_Cause, float] = {}
 
-    def say(self, extra: dict[str, Any]) -> None:
-        """It has happened once more."""
-        self._count += 1
-        self._latest = extra
-        self.sweep()
+    def say(self, log: logging.Logger, level: int, message: str, extra: dict[str, Any], cause: object = None) -> None:
+        """It has happened once more. Causes come from a list that cannot grow."""
+        key = message, cause
+        count, *_ = self._waiting.get(key, (0,))
+        self._waiting[key] = count + 1, log, level, extra
+        if self._is_time(key):
+            self._write([key])
 
     def sweep(self) -> None:
         """Write what is not written yet, if it is time."""
-        if self._count and self._clock() >= self._next_at:
-            self.flush()
+        self._write([cause for cause in self._waiting if self._is_time(cause)])
 
     def flush(self) -> None:
         """Write what is not written yet."""
-        if self._count:
-            self._log.log(self._level, self._message, extra={**self._latest, "count": self._count})
-            self._count, self._latest, self._next_at = 0, {}, self._clock() + _INTERVAL_S
+        self._write(list(self._waiting))
+
+    def _is_time(self, cause: _Cause) -> bool:
+        return self._clock() >= self._next_at.get(cause, 0.0)
+
+    def _write(self, causes: list[_Cause]) -> None:
+        for cause in causes:
+            count, log, level, extra = self._waiting.pop(cause)
+            self._next_at[cause] = self._clock() + _INTERVAL_S
+            log.log(level, cause[0], extra={**extra, "count": count})

@@ -169,7 +169,7 @@ class StdioCaller:
 
 
 class StdioReply:
-    """The way back of one answer of the gateway's own. `account` holds its request too."""
+    """The way back of one answer of the gateway's own (`tasks/ports.py`). `account` holds its request too."""
 
     def __init__(self, outlet: Outlet, account: Account, request_bytes: int) -> None:
         self._outlet = outlet
@@ -180,35 +180,27 @@ class StdioReply:
 
     @property
     def is_full(self) -> bool:
-        """Whether the client has yet to take so much that `drain` waits."""
         return self._outlet.sink.is_full
 
     async def drain(self) -> None:
-        """Wait until the client has taken enough of what was sent."""
         await self._outlet.sink.drain()
 
     def forward(self, data: bytes) -> None:
-        """Send a message ahead of the response. After the response nothing happens."""
         if not self._ended:
             with suppress(Overloaded):  # only progress goes this way, and the next is as good
                 self._outlet.insert(data)
                 self.streaming = True
 
     def hold(self, size_bytes: int) -> None:
-        """Hold room for a response of so many bytes. Raises Overloaded."""
         self._account.grow(self._request_bytes + size_bytes)
 
     def send(self, data: bytes) -> None:
-        """Send the response message, which ends the reply; room for a large one is held already. Or an error.
-
-        An error goes out room or not: nothing else would tell the client. After the end nothing happens.
-        """
+        """Send the response, or an error: that goes out room or not, for nothing else would tell the client."""
         if not self._ended:
             self._outlet.insist(data)
             self._ended = True
 
     def end(self) -> None:
-        """End without a response, as a request that was cancelled does."""
         self._ended = True
 
 

@@ -131,7 +131,8 @@ class EventTap:
 
     def _events(self, plain: bytes) -> bytes:
         out, unread, parser = [], False, self._parser
-        parser.event_bytes_max = min(self._event_bytes_max, self._account.room_bytes)
+        bytes_max = self._event_bytes_max
+        parser.event_bytes_max = bytes_max if self._account.has_room(bytes_max) else SMALL_BYTES_MAX
         events = parser.feed(plain)
         if parser.pending_bytes > SMALL_BYTES_MAX or self._account.held_bytes:
             self._account.set(parser.pending_bytes)

@@ -236,13 +236,11 @@ class UpstreamConnection(Wire):
 
     def _give_up(self, error: GatewayError) -> None:
         self._fail(error)
-        self.reusable = False
         self.lost = True
         self.abort()
 
     def _unasked(self) -> None:
         """Something arrived that nobody asked for: it cannot be told from the answer to the next request."""
-        self.reusable = False
         self.lost = True
         self.pool.distrust()
         self._fail(UpstreamBroken("the upstream sent something before it was asked"))

@@ -15,6 +15,8 @@ from gateway.config import Upstream as Config
 from gateway.transport.body import HELD_BYTES_MAX
 from gateway.transport.buffers import Buffers
 from gateway.transport.pool import Pool
+from gateway.transport.remembered import Heads
+from gateway.transport.wire import Links
 from tests.launch import Gateways, listening, port_of
 from tests.peer import WAIT_S, Client, Peer, kernel_bytes_max
 from tests.relay.messages import (
@@ -162,7 +164,8 @@ async def test_a_connection_goes_back_only_if_everything_on_it_was_read() -> Non
     """An unread body pauses reading. The next exchange on that connection would never be read."""
     with listening() as sock:
         upstream = Upstream(sock)
-        pool = Pool(Config(name="up", url=Url("http", "127.0.0.1", port_of(sock), "/")), Limits(), Buffers(1 << 20))
+        config = Config(name="up", url=Url("http", "127.0.0.1", port_of(sock), "/"))
+        pool = Pool(config, Limits(), Buffers(1 << 20), Links(), lambda _: None, Heads())
         asked = b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n"
         async with pool.call(b"GET") as call_:
             waiting = asyncio.create_task(call_.send_all(asked, b"", None, again=False))

@@ -217,8 +217,8 @@ def test_what_the_upstreams_text_says_is_shown_as_text(browser: Any, gateway: Ga
     """Were a name or a reason HTML, it would be seen as it is written."""
     with opened(browser, gateway) as tab:
         tab.evaluate(
-            "text => show({...last, queries: [{at: 0, upstream: text, outcome: text, reason: text, asked: 0, spared: 0,"
-            " tasks: 0, total: 0}]})",
+            "text => show({...last, queries: [{at: 0, upstream: text, outcome: text, reason: text, requests: 0,"
+            " spared_requests: 0, tasks: 0, total: 0}]})",
             HOSTILE,
         )
         assert tab.locator("#queries td").nth(3).inner_text() == HOSTILE

@@ -16,6 +16,8 @@ from gateway.config import Upstream as Config
 from gateway.transport.buffers import Buffers
 from gateway.transport.pool import Pool
 from gateway.transport.pools import watch
+from gateway.transport.remembered import Heads
+from gateway.transport.wire import Links
 from tests.launch import Gateway, Gateways, Json, eventually, held_port, logged, port_of, settings
 from tests.peer import Peer
 from tests.relay.http1 import Message
@@ -207,7 +209,8 @@ async def test_what_went_down_together_is_probed_spread_and_seldom() -> None:
     server = await asyncio.start_server(hang, "127.0.0.1", 0)
     port = server.sockets[0].getsockname()[1]
     url = Url("http", "127.0.0.1", port, "/mcp")
-    pools = [Pool(Config(name=f"u{number}", url=url), Limits(), Buffers(1 << 20)) for number in range(50)]
+    configs = [Config(name=f"u{number}", url=url) for number in range(50)]
+    pools = [Pool(each, Limits(), Buffers(1 << 20), Links(), lambda _: None, Heads()) for each in configs]
     began_at = monotonic()
     for pool in pools:
         pool.state.silent("no answer")

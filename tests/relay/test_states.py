@@ -99,7 +99,8 @@ class Bench:
     """A listener, one client of it, and the handler of its exchanges."""
 
     def __init__(self, limits: Limits) -> None:
-        self.listener = Listener(self._handle, limits, Buffers(limits.held_bytes_max), Heads(), _counts())
+        counts = _counts().connection_refused, _counts().handshake_failed
+        self.listener = Listener(self._handle, limits, Buffers(limits.held_bytes_max), Heads(), *counts)
         self.loop = asyncio.get_running_loop()
         self.client = socket.socket()
         self.client.setblocking(False)

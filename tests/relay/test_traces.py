@@ -24,10 +24,10 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from gateway.config import Log
-from gateway.operate.journal import Failed
 from gateway.operate.traces import TracedJournal, TracedMetrics
 from gateway.transport.exchange import Exchange
 from gateway.transport.headers import Headers
+from gateway.transport.said import Said
 from tests.launch import ROOT, Gateways, eventually, held_port, port_of
 from tests.peer import Peer
 from tests.relay.http1 import Message
@@ -355,7 +355,7 @@ def test_a_record_that_fails_ends_its_span_and_leaves_none_to_the_next_request()
     spans, provider = InMemorySpanExporter(), TracerProvider(shutdown_on_exit=False)
     provider.add_span_processor(SimpleSpanProcessor(spans))
     tracer = provider.get_tracer("test")
-    journal = TracedJournal(TracedMetrics(tracer), Log(), Failed(time.monotonic), tracer)
+    journal = TracedJournal(TracedMetrics(tracer), Log(), Said(time.monotonic), tracer)
 
     def query() -> Context:
         request = cast(Exchange, OddRequest())

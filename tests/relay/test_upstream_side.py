@@ -24,6 +24,7 @@ from gateway.transport.relay import relay, request_head
 from gateway.transport.remembered import Heads
 from gateway.transport.response import authenticates_connection
 from gateway.transport.upstream import Response
+from gateway.transport.wire import Links
 from tests.launch import Gateways, eventually, listening, logged, port_of
 from tests.peer import Client, Peer, kernel_bytes_max
 from tests.relay.conftest import SMALL_HEADER_BYTES
@@ -127,9 +128,8 @@ class Direct:
 
     def __init__(self, listening: socket.socket) -> None:
         self.upstream = Upstream(listening)
-        self.pool = Pool(
-            Config(name="up", url=Url("http", "127.0.0.1", port_of(listening), "/")), Limits(), Buffers(1 << 20)
-        )
+        config = Config(name="up", url=Url("http", "127.0.0.1", port_of(listening), "/"))
+        self.pool = Pool(config, Limits(), Buffers(1 << 20), Links(), lambda _: None, Heads())
 
     async def ask(self, said: bytes) -> tuple[Peer, bytes]:
         """One exchange, answered with `said`: the server's side of its connection, and the body."""
@@ -502,7 +502,9 @@ async def test_a_body_that_is_not_of_its_length_leaves_nothing_to_the_next_clien
             failed.set_result(error)
             exchange.respond(error.status, error.reason, [], b"")
 
-    listener = Listener(handle, Limits(), Buffers(1 << 20), Heads(), Metrics())
+    metrics = Metrics()
+    counts = metrics.connection_refused, metrics.handshake_failed
+    listener = Listener(handle, Limits(), Buffers(1 << 20), Heads(), *counts)
     with listening() as sock:
         server = await asyncio.get_running_loop().create_server(listener.connection, sock=sock)
         one = await Client.connect(port_of(sock))

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.operate.metrics import SECONDS, Metrics
+from gateway.operate.metrics import SECONDS, EndedRequest, Metrics
 from gateway.operate.rates import SLOT_S, Rates
 from gateway.operate.recent import Reason
 
@@ -34,7 +34,7 @@ def test_a_window_has_what_ended_in_it(history: list[tuple[int, str, str, float]
         while pending and pending[0][0] == second:
             _, name, what, seconds = pending.pop(0)
             reason = None if what == "well" else Reason(name, what, what == "fault")
-            metrics.request(name, "relayed", "ping", 200, seconds, None, None, True)
+            metrics.request(EndedRequest(name, "relayed", "ping", 200, seconds, None, None, True))
             if reason is not None:
                 metrics.recent.request(reason, why="")
         now = float(second + 1)
@@ -68,7 +68,7 @@ def test_a_curve_has_a_count_for_each_slot_of_five_minutes() -> None:
     rates = Rates(metrics, lambda: 0.0)
     for slot in range(100):
         for _ in range(slot):
-            metrics.request("a", "relayed", "ping", 200, 0.1, None, None, True)
+            metrics.request(EndedRequest("a", "relayed", "ping", 200, 0.1, None, None, True))
         rates.sample()
     _, each, _ = rates.show()
     assert each["a"]["curve"] == {"requests": list(range(40, 100)), "faults": [0] * 60}
@@ -79,9 +79,9 @@ def test_samples_share_what_has_not_changed() -> None:
     metrics = Metrics()
     rates = Rates(metrics, lambda: 0.0)
     for name in ("a", "b"):
-        metrics.request(name, "relayed", "ping", 200, 0.1, None, None, True)
+        metrics.request(EndedRequest(name, "relayed", "ping", 200, 0.1, None, None, True))
     rates.sample()
-    metrics.request("b", "relayed", "ping", 200, 0.1, None, None, True)
+    metrics.request(EndedRequest("b", "relayed", "ping", 200, 0.1, None, None, True))
     rates.sample()
     before, after = (sample.answers for sample in list(rates._samples)[-2:])
     assert before["a"] is after["a"] and before["b"] != after["b"]

@@ -154,7 +154,7 @@ function show(status) {
   if (!byId("queries").matches(":hover")) {
     fill("queries", status.queries.map((q) => [String(q.n), [
       clock(q.at), wide(q.upstream), { text: q.outcome, kind: q.outcome === "failed" ? "bad" : "" }, wide(q.reason),
-      number(count(q.asked)), number(count(q.spared)), number(count(q.tasks)), number(count(q.total)),
+      number(count(q.requests)), number(count(q.spared_requests)), number(count(q.tasks)), number(count(q.total)),
     ]]));
   }
   byId("no-queries").hidden = status.queries.length > 0;
