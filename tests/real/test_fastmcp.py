@@ -113,22 +113,6 @@ async def test_a_task_that_ends_unseen_is_completed_in_a_later_answer(wire: Wire
     assert await wire.tasks({"status": ["working"]}) == []
 
 
-async def test_a_failed_task_says_why(wire: Wire) -> None:
-    task_id = await make(wire, "tools/call", {"name": "fail", "arguments": {"name": "this"}})
-    await settled(wire, task_id, "failed")
-    [task] = await wire.tasks({"status": ["failed"]})
-    assert task["taskId"] == task_id
-    assert "this failed" in task["statusMessage"]
-
-
-async def test_a_cancelled_task_is_cancelled_in_the_next_answer(wire: Wire) -> None:
-    task_id = await work(wire, "cancelled")
-    assert ids_of(await wire.tasks({"status": ["working"]})) == [task_id]
-    assert (await wire.post("tasks/cancel", {"taskId": task_id})).result["status"] == "cancelled"
-    assert ids_of(await wire.tasks({"status": ["cancelled"]})) == [task_id]
-    assert await wire.tasks({"status": ["working"]}) == []
-
-
 async def test_the_method_of_a_task_is_the_request_that_made_it(wire: Wire) -> None:
     made = {
         "tools/call": await work(wire, "by method"),
@@ -142,21 +126,6 @@ async def test_the_method_of_a_task_is_the_request_that_made_it(wire: Wire) -> N
     assert await wire.tasks({"methods": ["sampling/createMessage"]}) == []
     assert ids_of(await wire.tasks({"orderBy": "createdAt", "order": "asc"})) == list(made.values())
     await release(wire, "by method")
-
-
-async def test_pages_lead_through_tasks_that_only_get_knows(fastmcp: Place, http: httpx.AsyncClient) -> None:
-    wire, _ = await Wire(fastmcp.small, http).initialize()
-    made = [await work(wire, "paged") for _ in range(12)]
-    pages: list[Json] = []
-    params: Json = {"status": ["working"], "orderBy": "createdAt", "order": "asc"}
-    while True:
-        pages.append((await wire.post("tasks/list", params)).result)
-        if "nextCursor" not in pages[-1]:
-            break
-        params = {**params, "cursor": pages[-1]["nextCursor"]}
-    assert [len(page["tasks"]) for page in pages] == [5, 5, 2]
-    assert ids_of([task for page in pages for task in page["tasks"]]) == made
-    await release(wire, "paged")
 
 
 async def test_another_session_does_not_see_the_tasks(fastmcp: Place, wire: Wire, http: httpx.AsyncClient) -> None:

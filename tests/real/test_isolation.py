@@ -96,11 +96,6 @@ async def test_many_sessions_at_once_see_their_own_tasks_alone(python_sdk: Place
     await assert_all_see_their_own({f"owner {n}": wire for n, (wire, _) in enumerate(opened)})
 
 
-async def test_two_sessions_of_one_token_see_their_own_tasks_alone(with_tokens: Place, http: httpx.AsyncClient) -> None:
-    alice = Wire(with_tokens.gateway, http).at(authorization=bearer("alice"))
-    await assert_all_see_their_own({"first": (await alice.initialize())[0], "second": (await alice.initialize())[0]})
-
-
 async def test_the_session_of_one_token_is_refused_to_another_and_not_served_from_the_index(
     with_tokens: Place, http: httpx.AsyncClient
 ) -> None:
@@ -118,38 +113,6 @@ async def test_the_session_of_one_token_is_refused_to_another_and_not_served_fro
     assert set(ids_of(await alice.tasks(CRITERIA[0]))) == made
 
 
-def at_gateway(text: str, place: Place) -> str:
-    """What the server says of itself, with the gateway's address."""
-    return text.replace(place.direct.removesuffix("/mcp"), place.gateway.removesuffix("/mcp"))
-
-
-async def test_a_request_without_a_token_gets_the_challenge_of_the_server(
-    with_tokens: Place, http: httpx.AsyncClient
-) -> None:
-    alice, _ = await Wire(with_tokens.gateway, http).at(authorization=bearer("alice")).initialize()
-    await make_tasks(alice, "alice")
-    assert len(await alice.tasks(CRITERIA[0])) == TASKS_EACH
-
-    anybody = Wire(with_tokens.gateway, http).at(mcp_session_id=alice.headers["mcp-session-id"])
-    through = await anybody.post("tasks/list", CRITERIA[0])
-    direct = await anybody.at(with_tokens.direct).post("tasks/list", CRITERIA[0])
-    assert (through.status, direct.status) == (401, 401)
-    assert through.body == direct.body
-    challenge = at_gateway(direct.headers["www-authenticate"], with_tokens)
-    assert through.headers["www-authenticate"] == challenge
-    assert "resource_metadata" in through.headers["www-authenticate"]
-
-
-async def test_the_metadata_that_a_login_needs_is_found_at_the_gateway(
-    with_tokens: Place, http: httpx.AsyncClient
-) -> None:
-    path = "/.well-known/oauth-protected-resource/mcp"
-    through, direct = [
-        await http.get(url.removesuffix("/mcp") + path) for url in (with_tokens.gateway, with_tokens.direct)
-    ]
-    assert (through.status_code, through.text) == (200, at_gateway(direct.text, with_tokens))
-
-
 # Headers and paths, without sessions
 
 
@@ -157,11 +120,6 @@ async def test_many_users_without_sessions_at_once_see_their_own_tasks_alone(
     by_user: Place, http: httpx.AsyncClient
 ) -> None:
     wires = {user: Wire(by_user.gateway, http).at(authorization=bearer(user)) for user in map(str, range(SESSIONS))}
-    await assert_all_see_their_own(wires)
-
-
-async def test_many_users_page_at_once_through_their_own_tasks_alone(by_user: Place, http: httpx.AsyncClient) -> None:
-    wires = {f"p{n}": Wire(by_user.small, http).at(authorization=bearer(f"p{n}")) for n in range(SESSIONS)}
     await assert_all_see_their_own(wires)
 
 
@@ -173,20 +131,6 @@ async def test_many_users_that_crowd_each_other_out_see_their_own_tasks_alone(
         wire = Wire(f"{gateway.wait()}/mcp", http)
         wires = {f"c{n}": wire.at(authorization=bearer(f"c{n}")) for n in range(SESSIONS)}
         await assert_all_see_their_own(wires)
-
-
-async def test_users_told_apart_by_another_header_see_their_own_tasks_alone(
-    by_user: Place, http: httpx.AsyncClient
-) -> None:
-    wires = {f"key {n}": Wire(by_user.gateway, http).at(x_api_key=f"key {n}") for n in range(3)}
-    await assert_all_see_their_own(wires)
-
-
-async def test_users_who_present_the_same_session_id_see_their_own_tasks_alone(
-    by_user: Place, http: httpx.AsyncClient
-) -> None:
-    shared = Wire(by_user.gateway, http).at(mcp_session_id="shared")
-    await assert_all_see_their_own({f"s{n}": shared.at(authorization=bearer(f"s{n}")) for n in range(3)})
 
 
 async def test_one_user_at_two_endpoints_of_one_origin_sees_the_tasks_of_each_alone(

@@ -5,10 +5,9 @@ without a filter. The servers answer with JSON in one run and with event streams
 """
 
 import asyncio
-import time
 from collections.abc import Awaitable, Callable
-from contextlib import AsyncExitStack, ExitStack
-from datetime import UTC, datetime, timedelta, timezone
+from contextlib import AsyncExitStack
+from datetime import UTC, timedelta, timezone
 from typing import Any
 from urllib.parse import quote
 
@@ -23,7 +22,6 @@ from tests.real.conftest import (
     Client,
     Json,
     Place,
-    Reply,
     Runner,
     Wire,
     connected,
@@ -37,7 +35,6 @@ from tests.real.conftest import (
 INVALID_PARAMS = -32602
 INTERNAL_ERROR = -32603
 SESSION_TERMINATED = 32600  # what the SDK's client makes of a 404
-MAX_AGE = timedelta(seconds=1)
 
 
 async def populate(client: Client, rounds: int = 3) -> list[Json]:
@@ -203,63 +200,6 @@ async def test_cursors_lead_through_all_matching_tasks_once(python_sdk: Place) -
             assert ids_of([task for page in pages for task in page["tasks"]]) == selected(tasks, criteria)
 
 
-async def test_more_than_a_hundred_tasks_are_a_full_page_and_the_rest(
-    python_sdk: Place, http: httpx.AsyncClient
-) -> None:
-    async with connected(python_sdk.gateway) as client:
-        wire = client.wire(python_sdk.gateway, http)
-        made = [await wire.work("released", f"task {n}") for n in range(103)]
-        pages = await client.pages({"status": ["working"], "orderBy": "createdAt"})
-        assert [len(page["tasks"]) for page in pages] == [100, 3]
-        tasks = await client.tasks({})
-        assert set(ids_of(tasks)) == set(made)
-        listed = ids_of([task for page in pages for task in page["tasks"]])
-        assert listed == selected(tasks, {"orderBy": "createdAt"})
-
-
-async def test_a_full_last_page_has_no_cursor(python_sdk: Place) -> None:
-    async with connected(python_sdk.small) as client:
-        for _ in range(2 * PAGE_SIZE_SMALL):
-            await client.work("released", "task")
-        pages = await client.pages({"status": ["working"]})
-        assert [len(page["tasks"]) for page in pages] == [PAGE_SIZE_SMALL] * 2
-
-
-async def test_a_cursor_works_on_a_replica_that_never_saw_the_session(
-    python_sdk: Place, http: httpx.AsyncClient
-) -> None:
-    async with connected(python_sdk.small) as client:
-        tasks = await populate(client)
-        criteria: Json = {"status": ["working", "completed"], "order": "asc"}
-        first = await client.page(criteria)
-        replica = client.wire(python_sdk.gateway, http)
-        rest = await replica.post("tasks/list", {**criteria, "cursor": first["nextCursor"]})
-        assert ids_of(first["tasks"] + rest.result["tasks"]) == selected(tasks, criteria)
-
-
-async def test_a_cursor_with_its_criteria_left_out_goes_on_with_them(python_sdk: Place) -> None:
-    async with connected(python_sdk.small) as client:
-        tasks = await populate(client)
-        criteria: Json = {"status": ["completed", "failed"]}
-        first = await client.page(criteria)
-        second = await client.page({}, first["nextCursor"])
-        assert ids_of(first["tasks"] + second["tasks"]) == selected(tasks, criteria)
-
-
-async def test_a_session_with_more_tasks_than_an_index_may_hold_says_so_and_is_asked_by_id(
-    runner: Runner, python_sdk_stream: Place
-) -> None:
-    limits: Json = {"tasks_max": 8, "page_size": PAGE_SIZE_SMALL}
-    with runner.gateway(python_sdk_stream.server, limits) as gateway:
-        async with connected(f"{gateway.wait()}/mcp") as client:
-            tasks = await populate(client)
-            assert len(tasks) > limits["tasks_max"]
-            with pytest.raises(McpError, match=r"index\.tasks_max"):
-                await client.tasks({"status": ["working"]})
-            criteria: Json = {"taskIds": ids_of(tasks)[:5]}
-            assert ids_of(await client.tasks(criteria)) == selected(tasks, criteria)
-
-
 # What passed through is in the next answer
 
 
@@ -308,94 +248,6 @@ async def test_a_task_whose_end_the_client_knows_has_ended_in_the_next_answer(
         await end(client, task_id)
         assert ids_of(await client.tasks({"status": [status]})) == [task_id]
         assert await client.tasks({"status": ["working"]}) == []
-
-
-# What happened elsewhere is in an answer that is young enough
-
-
-async def young(wire: Wire, criteria: Json, max_age: timedelta | None = None) -> Json:
-    """The first page that reflects this moment. None before it may be older than `max_age`."""
-    happened = datetime.now(UTC)
-
-    async def probe() -> Json | None:
-        asked = datetime.now(UTC)
-        page = (await wire.post("tasks/list", criteria)).result
-        as_of = instant(page["_meta"]["taskgate/asOf"])
-        assert max_age is None or as_of >= asked - max_age
-        return page if as_of >= happened else None
-
-    return await eventually("an answer that is young enough", probe)
-
-
-async def test_what_the_gateway_did_not_see_is_in_an_answer_within_its_age(
-    python_sdk: Place, http: httpx.AsyncClient
-) -> None:
-    through, _ = await Wire(python_sdk.gateway, http).initialize()
-    direct = through.at(python_sdk.direct)
-    task_id = await through.work("released", "task")
-    assert ids_of(await through.tasks({"status": ["working"]})) == [task_id]
-
-    await direct.post("tools/call", {"name": "release", "arguments": {"taskId": task_id}})
-
-    async def ended() -> bool | None:
-        return (await direct.post("tasks/get", {"taskId": task_id})).result["status"] == "completed" or None
-
-    await eventually("the end of the task", ended)
-    page = await young(through, {"filter": {"status": ["completed"]}}, MAX_AGE)
-    assert ids_of(page["tasks"]) == [task_id]
-
-
-async def test_a_task_made_elsewhere_is_in_an_answer_where_every_refresh_is_a_full_crawl(
-    runner: Runner, python_sdk_stream: Place, http: httpx.AsyncClient
-) -> None:
-    with runner.gateway(python_sdk_stream.server, {"full_crawl_interval": "0s", "max_age": "100ms"}) as gateway:
-        through, _ = await Wire(f"{gateway.wait()}/mcp", http).initialize()
-        first = await through.work("released", "through the gateway")
-        assert ids_of(await through.tasks({"status": ["working"]})) == [first]
-        second = await through.at(python_sdk_stream.direct).work("released", "elsewhere")
-        page = await young(through, {"status": ["working"]})
-        assert set(ids_of(page["tasks"])) == {first, second}
-
-
-async def test_tasks_made_and_deleted_elsewhere_are_reflected_within_full_crawl_interval(
-    runner: Runner, python_sdk_stream: Place, http: httpx.AsyncClient
-) -> None:
-    """Enough tasks that a refresh asks for what can have changed, and not for all pages."""
-    interval = timedelta(seconds=2)
-    limits = {"full_crawl_interval": f"{interval.seconds}s", "max_age": "100ms"}
-    with runner.gateway(python_sdk_stream.server, limits) as gateway:
-        through, _ = await Wire(f"{gateway.wait()}/mcp", http).initialize()
-        direct = through.at(python_sdk_stream.direct)
-        done = [await through.work("now", f"task {number}") for number in range(35)]
-        criteria = {"orderBy": "createdAt", "order": "asc", "status": ["completed"]}
-
-        async def all_done() -> bool | None:
-            return ids_of(await through.tasks(criteria)) == done or None
-
-        await eventually("the end of all tasks", all_done)
-        await direct.post("tools/call", {"name": "delete", "arguments": {"taskId": done[7]}})
-        made = await direct.work("now", "elsewhere")
-        happened = datetime.now(UTC)
-        while True:
-            asked = datetime.now(UTC)
-            seen = ids_of(await through.tasks(criteria))
-            if asked > happened + interval:
-                break
-            await asyncio.sleep(0.02)
-        assert seen == [*done[:7], *done[8:], made]
-
-
-async def test_an_expired_task_leaves_the_answers(python_sdk: Place, http: httpx.AsyncClient) -> None:
-    through, _ = await Wire(python_sdk.gateway, http).initialize()
-    lasting = await through.work("released", "lasting")
-    expiring = await through.work("now", "expiring", ttl=1000)
-    assert set(ids_of(await through.tasks({"order": "asc"}))) == {lasting, expiring}
-
-    async def gone() -> bool | None:
-        return ids_of(await through.at(python_sdk.direct).tasks({})) == [lasting] or None
-
-    await eventually("the end of the task's time to live", gone)
-    assert ids_of((await young(through, {"order": "asc"}))["tasks"]) == [lasting]
 
 
 # Results and elicitation
@@ -469,35 +321,6 @@ async def test_a_task_that_waits_for_input_is_found_and_can_be_cancelled(python_
 # What is refused
 
 
-@pytest.mark.parametrize(
-    ("criteria", "named"),
-    [
-        ({"createdAfter": "yesterday"}, "createdAfter"),
-        ({"filter": {"createdBefore": "2025-11-25"}}, "createdBefore"),
-        ({"lastUpdatedAfter": "2025-11-25T10:00:00"}, "lastUpdatedAfter"),
-        ({"lastUpdatedBefore": 1764064800}, "lastUpdatedBefore"),
-        ({"createdAfter": "2025-11-26T00:00:00Z", "createdBefore": "2025-11-25T00:00:00Z"}, "createdAfter"),
-        ({"status": ["done"]}, "status"),
-        ({"status": "done"}, "status"),
-        ({"taskIds": [1]}, "taskIds"),
-        ({"methods": "not a method"}, "methods"),
-        ({"orderBy": "status"}, "orderBy"),
-        ({"order": "up"}, "order"),
-        ({"status": ["working"], "filter": {"status": ["failed"]}}, "status"),
-    ],
-)
-async def test_a_bad_criterion_is_refused_by_name(
-    python_sdk_stream: Place, criteria: Json, named: str, http: httpx.AsyncClient
-) -> None:
-    through, _ = await Wire(python_sdk_stream.gateway, http).initialize()
-    reply = await through.post("tasks/list", criteria, "its id")
-    assert reply.status == 200
-    assert reply.messages[-1]["id"] == "its id"
-    assert reply.error["code"] == INVALID_PARAMS
-    assert named in reply.error["message"]
-    assert len(reply.error["data"]["errors"]) == 1
-
-
 async def test_the_client_of_the_sdk_raises_for_a_bad_timestamp(python_sdk: Place) -> None:
     async with connected(python_sdk.gateway) as client:
         with pytest.raises(McpError, match=r"lastUpdatedAfter.*yesterday") as raised:
@@ -505,24 +328,6 @@ async def test_the_client_of_the_sdk_raises_for_a_bad_timestamp(python_sdk: Plac
         assert raised.value.error.code == INVALID_PARAMS
         # The session goes on.
         assert await client.tasks({"status": ["working"]}) == []
-
-
-async def test_a_foreign_cursor_on_a_filtered_list_is_refused(python_sdk: Place) -> None:
-    async with connected(python_sdk.gateway) as client:
-        task_id = await client.work("released", "task")
-        with pytest.raises(McpError, match="cursor") as raised:
-            await client.page({"status": ["working"]}, task_id)
-        assert raised.value.error.code == INVALID_PARAMS
-
-
-async def test_a_cursor_with_other_criteria_is_refused(python_sdk: Place) -> None:
-    async with connected(python_sdk.small) as client:
-        for _ in range(PAGE_SIZE_SMALL + 1):
-            await client.work("released", "task")
-        first = await client.page({"status": ["working"]})
-        with pytest.raises(McpError, match="cursor") as raised:
-            await client.page({"status": ["working", "failed"]}, first["nextCursor"])
-        assert raised.value.error.code == INVALID_PARAMS
 
 
 # A session, a server that ends
@@ -545,53 +350,6 @@ async def test_an_ended_session_is_404_and_not_what_the_index_remembers(
         with pytest.raises(McpError) as raised:
             await client.page({"status": ["working"]})
         assert raised.value.error.code == SESSION_TERMINATED
-
-
-async def test_a_session_ended_elsewhere_is_404_once_the_answer_would_be_too_old(
-    python_sdk: Place, http: httpx.AsyncClient
-) -> None:
-    through, _ = await Wire(python_sdk.gateway, http).initialize()
-    await through.work("released", "task")
-    assert len(await through.tasks({"status": ["working"]})) == 1
-    assert (await http.delete(python_sdk.direct, headers=through.headers)).status_code == 200
-    happened = asked_at = time.monotonic()
-    while (reply := await through.post("tasks/list", {"status": ["working"]})).status != 404:
-        assert len(reply.result["tasks"]) == 1
-        assert asked_at <= happened + MAX_AGE.total_seconds()
-        asked_at = time.monotonic()
-
-
-async def test_a_server_that_is_down_is_502_and_one_that_came_back_without_the_session_is_404(
-    runner: Runner, http: httpx.AsyncClient
-) -> None:
-    port = free_port()
-    with ExitStack() as life:
-        server = life.enter_context(runner.server("python_sdk", "--json", port=port))
-        with runner.gateway(server, {"max_age": "100ms"}) as gateway:
-            server.wait()
-            through, _ = await Wire(f"{gateway.wait()}/mcp", http).initialize()
-            await through.work("released", "task")
-
-            async def refused() -> Reply | None:
-                reply = await through.post("tasks/list", {"status": ["working"]}, "its id")
-                if reply.status != 200:
-                    return reply
-                # Until the answer is too old, it may be given: never an empty one.
-                assert len(reply.result["tasks"]) == 1
-                return None
-
-            assert await refused() is None
-            life.close()
-            down = await eventually("an answer that says the server is down", refused)
-            assert (down.status, down.error["code"]) == (502, INTERNAL_ERROR)
-            assert down.messages[-1]["id"] == "its id"
-
-            with runner.server("python_sdk", "--json", port=port) as again:
-                url = f"{again.wait()}/mcp"
-                back = await refused()
-                direct = await through.at(url).post("tasks/list", {"status": ["working"]})
-            assert back is not None
-            assert (back.status, direct.status) == (404, 404)
 
 
 async def test_a_session_and_its_cursors_outlive_a_restart_of_the_gateway(

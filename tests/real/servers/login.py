@@ -5,8 +5,7 @@
 The tasks are those of python_sdk, with JSON. /mcp is a resource whose challenges say where its metadata is,
 /quiet/mcp one whose challenges do not. Every address that it tells is its own, 127.0.0.1 and its port; with --authority
 its tokens come from that other server. Who asks for a login gets it: there is nobody to ask. Everything is compressed
-for who accepts that. /said and some paths of /.well-known answer what the query says, /large is the metadata of a
-resource in a large document, and /moved redirects to /mcp.
+for who accepts that. /said and some paths of /.well-known answer what the query says, and /moved redirects to /mcp.
 
 A token is its own proof, so that any of these servers knows those of all others: `token` makes one.
 """
@@ -171,14 +170,10 @@ def application(origin: str, authority: str | None) -> Starlette:
     routes += [Route(path, said) for path in ("/said", "/.well-known/said", "/.well-known/oauth-said")]
     routes.append(Route("/.well-known/openid-configuration", said))
 
-    async def large(_: Request) -> Response:
-        resource = {"resource": f"{origin}/mcp", "authorization_servers": [origin], "padding": "0" * 65536}
-        return Response(json.dumps(resource), media_type="application/json")
-
     async def elsewhere(_: Request) -> Response:
         return RedirectResponse(f"{origin}/mcp", 307)
 
-    routes += [Route("/large", large), Route("/moved", elsewhere, methods=["POST"])]
+    routes.append(Route("/moved", elsewhere, methods=["POST"]))
 
     def lifespan(_: Starlette) -> AbstractAsyncContextManager[None]:
         return tasks.router.lifespan_context(tasks)  # type: ignore[return-value]  # whose type is wider than its values
