@@ -1,15 +1,13 @@
 """What the tests of the relay share: gateways that are started once, and the sockets of their upstreams."""
 
 import asyncio
-import json
-import signal
 from collections.abc import AsyncIterator, Iterator
 
 import pytest
 
 from tests.certificates import signed
 from tests.forked import fork_of
-from tests.launch import Gateway, Gateways, eventually, listening, port_of
+from tests.launch import Gateways, listening, port_of
 from tests.relay.messages import Json
 from tests.relay.rig import Place, Rig, rig_at
 from tests.states import Watch, connections_by_the_table
@@ -98,32 +96,6 @@ async def rig(place: Place) -> AsyncIterator[Rig]:
     """An upstream and clients about a gateway with the defaults, once on each event loop."""
     async with rig_at(place) as one:
         yield one
-
-
-@pytest.fixture
-async def spoilt_rig(place: Place) -> AsyncIterator[Rig]:
-    """The same for an upstream that sends unasked bytes. The gateway forgets that before the next test."""
-    async with rig_at(place) as one:
-        yield one
-    if place.gateway.file is not None:
-        # What is known of an upstream outlives a reload, unless it is another.
-        config = json.loads(place.gateway.file.read_text())
-        upstream = config["upstreams"][0]
-        for name in ("another", upstream["name"]):
-            upstream["name"] = name
-            place.gateway.reconfigure(config)
-            await reloaded(place.gateway)
-
-
-async def reloaded(gateway: Gateway) -> None:
-    """Have a process read its configuration anew."""
-
-    def times() -> int:
-        return sum(line["message"] == "reloaded" for line in gateway.lines())
-
-    before = times()
-    gateway.signal(signal.SIGHUP)
-    await eventually(lambda: times() > before, "a reload")
 
 
 @pytest.fixture

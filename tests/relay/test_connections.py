@@ -148,18 +148,6 @@ async def test_an_idle_connection_is_closed_in_time(hasty_rig: Rig) -> None:
     assert await peer.ends() == "fin"
 
 
-async def test_what_nobody_asked_for_is_not_the_next_answer(spoilt_rig: Rig) -> None:
-    """Bytes on an idle connection, such as Node's 408 before it closes, answer no request."""
-    one, peer = await once(spoilt_rig)
-    await peer.send(response(b"stale", status=b"408 Request Timeout"))
-    await peer.ends()
-    await one.send(request())
-    fresh = await spoilt_rig.upstream.request(2)
-    assert fresh is not peer
-    await fresh.send(response(b"mine"))
-    assert (await one.response(2)).body == b"mine"
-
-
 async def test_a_connection_goes_back_only_if_everything_on_it_was_read() -> None:
     """An unread body pauses reading. The next exchange on that connection would never be read."""
     with listening() as sock:

@@ -1,4 +1,4 @@
-"""What is turned away: foreign hosts and origins, trailers that would be obeyed, heads that are too large or too slow.
+"""What is turned away: foreign hosts and origins, heads that are too large or too slow.
 
 In: bytes that no honest client sends. Out: a refusal with the right status, at once. Always: nothing refused reaches
 the upstream. Requests that could be read in two ways stand in the tables of tests/attack.
@@ -15,7 +15,7 @@ import pytest
 from gateway.transport.listener import TURNED_AWAY_MAX
 from tests.launch import Gateway, Gateways, held_port, port_of
 from tests.peer import Client
-from tests.relay.messages import call, chunk, chunked, filtered, post, request, response
+from tests.relay.messages import call, chunk, filtered, post, request, response
 from tests.relay.rig import Rig, body, failed, rig_with
 
 JSON = b"Content-Type: application/json\r\n"
@@ -58,53 +58,6 @@ async def test_what_llhttp_does_not_read_gets_400_and_a_word(process_rig: Rig, w
     assert answered.status == 400
     assert GIVEN_UP[what].split()[0].decode() in body(answered)["error"]["message"]
     await process_rig.nothing_passed()
-
-
-# ---- trailers ----
-
-
-async def test_a_trailer_is_no_field_of_the_next_request(rig: Rig) -> None:
-    """aiohttp 3.14.5 put the last trailer of a chunked request in front of the next request's fields."""
-    stolen = [b"Authorization: Bearer stolen", b"Mcp-Session-Id: stolen", b"Host: evil.example"]
-    rig.serve(_ok)
-    one = await rig.client(_head(b"Transfer-Encoding: chunked") + chunked(b"x", trailers=stolen) + request() * 2)
-    assert (await one.response(3)).status == 200
-    await rig.ask(request())
-    first, *others = rig.upstream.requests
-    assert first.trailers == ()
-    assert len(others) == 3
-    for other in others:
-        assert other.fields == ((b"Host", rig.place.authority),)
-
-
-async def test_a_trailer_of_a_message_is_no_field_of_the_next_request(rig: Rig) -> None:
-    rig.serve(_ok)
-    sent = _head(b"Transfer-Encoding: chunked", kind=JSON) + chunked(b"{}", trailers=[b"Authorization: Bearer stolen"])
-    one = await rig.client(sent, request())
-    assert (await one.response(2)).status == 200
-    assert rig.upstream.requests[1].values(b"authorization") == []
-
-
-async def test_a_trailer_of_an_answer_is_no_field_of_the_next_answer(rig: Rig) -> None:
-    one, peer = await rig.begin(request())
-    head = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
-    await peer.send(head + chunked(b"1", trailers=[b"Set-Cookie: stolen=1", b"Mcp-Session-Id: stolen"]))
-    assert (await one.response()).trailers == ()
-    await one.send(request())
-    peer = await rig.upstream.request(2)
-    await peer.send(response(b"2"))
-    assert (await one.response(2)).fields == ((b"Content-Length", b"1"),)
-
-
-@pytest.mark.parametrize(
-    "name", [b"Connection", b"Proxy-Connection", b"UPGRADE", b"Content-Length", b"Transfer-Encoding"]
-)
-async def test_a_trailer_that_llhttp_obeys_is_refused(rig: Rig, name: bytes) -> None:
-    """`Connection: close` as a trailer: the server's connection was pooled dead, and the next client's POST got 400."""
-    rig.serve(_ok)
-    sent = _head(b"Transfer-Encoding: chunked", kind=JSON) + chunked(b"{}", trailers=[name + b": close"])
-    assert (await rig.ask(sent)).status == 400
-    await rig.nothing_passed()
 
 
 # ---- Host and Origin (DESIGN 7) ----

@@ -410,15 +410,6 @@ async def test_a_client_that_waits_to_be_told_to_go_on_has_a_limit(gateways: Gat
         assert await one.ends() == "fin"
 
 
-@pytest.mark.parametrize("name", [b"Connection", b"Proxy-Connection"])
-async def test_both_fields_that_llhttp_obeys_close_the_connection(rig: Rig, name: bytes) -> None:
-    rig.serve(ok)
-    one = await rig.client(request(fields=[name + b": close"]) + request(target=b"/behind"))
-    assert (await one.response()).value(b"connection") == b"close"
-    assert await one.ends() == "fin"
-    assert len(rig.upstream.requests) == 1
-
-
 async def test_a_client_that_stays_after_the_last_answer_is_closed(gateways: Gateways) -> None:
     async with rig_with(gateways, limits={"stall_timeout": "1s"}) as rig:
         rig.serve(ok)
@@ -459,36 +450,6 @@ async def test_a_trailer_that_names_a_configured_identity_stays_here(gateways: G
         head = request(b"POST", fields=[b"Transfer-Encoding: chunked"])
         assert (await rig.ask(head + chunked(b"x", trailers=[b"X-Tenant: b", b"X-Sum: 1"]))).status == 200
         assert rig.upstream.requests[0].trailers == ((b"X-Sum", b"1"),)
-
-
-# ---- 0: what llhttp stops at ----
-
-UPGRADE = [b"Connection: Upgrade, HTTP2-Settings", b"Upgrade: h2c", b"HTTP2-Settings: AAMAAABkAAQAoAAAAAIAAAAA"]
-
-
-@pytest.mark.parametrize("framing", ["length", "chunked", "none"])
-async def test_a_request_that_asks_for_h2c_passes_with_its_body(rig: Rig, framing: str) -> None:
-    """Java's client asks so. llhttp takes the body for another protocol, and stops in front of it."""
-    rig.serve(ok)
-    payload = b"" if framing == "none" else b"GET /smuggled HTTP/1.1\r\nHost: localhost\r\n\r\n"
-    fields = {
-        "length": [b"Content-Length: %d" % len(payload)],
-        "chunked": [b"Transfer-Encoding: chunked"],
-        "none": [],
-    }
-    sent = request(b"POST", fields=[*UPGRADE, *fields[framing]])
-    sent += chunked(payload[:7], payload[7:]) if framing == "chunked" else payload
-    one = await rig.client(sent + sent + request(target=b"/after"))
-    assert (await one.response(3)).status == 200
-    two = await rig.client(*(sent[at : at + 5] for at in range(0, len(sent), 5)))
-    assert (await two.response()).status == 200
-    assert [(m.target, m.body) for m in rig.upstream.requests] == [
-        (b"/mcp", payload),
-        (b"/mcp", payload),
-        (b"/after", b""),
-        (b"/mcp", payload),
-    ]
-    assert not any(m.values(b"upgrade") for m in rig.upstream.requests)
 
 
 # ---- 12: file descriptors ----

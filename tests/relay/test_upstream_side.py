@@ -178,59 +178,6 @@ async def test_an_answer_that_comes_before_the_request_is_none(direct: Direct) -
             await exchange.send_all(GET, b"", None, again=False)
 
 
-BEHIND = {
-    "a length and a response": (b"GET", response(b"first") + response(b"poison"), b""),
-    "a length and half a head": (
-        b"GET",
-        response(b"first") + b"HTTP/1.1 200 OK\r\nX-Poison: HTTP/1.1 ",
-        b"200 OK\r\nContent-Length: 6\r\n\r\npoison",
-    ),
-    "chunks and a response": (b"GET", CHUNKS + chunked(b"first") + response(b"poison"), b""),
-    "204 and a body": (b"GET", b"HTTP/1.1 204 No Content\r\n\r\npoison", b""),
-    "HEAD and a chunk's beginning": (
-        b"HEAD",
-        CHUNKS + b"2",
-        b"3\r\nHTTP/1.1 200 OK\r\nContent-Length: 6\r\n\r\npoison",
-    ),
-    "HEAD and a whole chunk's head": (
-        b"HEAD",
-        CHUNKS + b"2\r\n",
-        b"ok\r\n",
-    ),
-    "HEAD and a body": (b"HEAD", response(b"ok"), b""),
-    "HEAD and part of the body": (b"HEAD", b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nab", response(b"poison")),
-    "HEAD without a length and a body": (b"HEAD", b"HTTP/1.1 200 OK\r\n\r\nab", response(b"poison")),
-    "204 and a letter": (
-        b"GET",
-        b"HTTP/1.1 204 No Content\r\n\r\nH",
-        b"TTP/1.1 200 OK\r\nContent-Length: 6\r\n\r\npoison",
-    ),
-    "204 with chunks": (b"GET", b"HTTP/1.1 204 No Content\r\nTransfer-Encoding: chunked\r\n\r\n" + chunked(b"x"), b""),
-    "304 with a length and a body": (b"GET", b"HTTP/1.1 304 x\r\nContent-Length: 6\r\n\r\npoison", b""),
-    "an empty body and a letter": (b"GET", b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\nH", b"TTP/1.1 200 OK\r\n\r\n"),
-    "a chunked body and a letter": (
-        b"GET",
-        CHUNKS + chunked(b"ok") + b"H",
-        b"TTP/1.1 200 OK\r\nContent-Length: 6\r\n\r\npoison",
-    ),
-}
-
-
-@pytest.mark.parametrize("name", BEHIND)
-async def test_a_byte_behind_the_end_ends_the_connection(spoilt_rig: Rig, name: str) -> None:
-    method, said, later = BEHIND[name]
-    one, peer = await spoilt_rig.answered(request(method), said)
-    assert b"poison" not in (await one.response()).body
-    await one.send(request())
-    fresh = await spoilt_rig.upstream.request(2)
-    assert fresh is not peer
-    if later:
-        await peer.send(later)
-    await fresh.send(response(b"mine"))
-    assert (await one.response(2)).body == b"mine"
-    assert b"poison" not in one.received
-
-
 # ---- who is asked again, and who is not ----
 
 KEPT = {
@@ -307,18 +254,6 @@ async def test_a_trailer_keeps_no_connection(rig: Rig, trailer: bytes) -> None:
     await next_is_fresh(rig, one, peer)
 
 
-async def test_a_trailer_that_llhttp_obeys_does_not_reach_the_next_answer(rig: Rig) -> None:
-    """llhttp keeps a `Transfer-Encoding` of a trailer among its flags: a fresh parser reads what follows."""
-    one = await rig.client(request())
-    for number in (1, 2):
-        peer = await rig.upstream.request(number)
-        await peer.send(CHUNKS + chunked(b"x", trailers=[b"Transfer-Encoding: chunked", b"Upgrade: a"]))
-        assert (await one.response(number)).whole
-        await one.send(request())
-    await (await rig.upstream.request(3)).send(response(b"mine"))
-    assert (await one.response(3)).body == b"mine"
-
-
 async def test_an_answer_before_the_request_was_whole_ends_the_connection(rig: Rig) -> None:
     one = await rig.client(request(b"PUT", fields=[TEXT, b"Content-Length: 10"]), b"01234")
     peer = await rig.upstream.head()
@@ -334,78 +269,6 @@ async def test_an_answer_before_the_request_was_whole_ends_the_connection(rig: R
 
 # ---- answers that are none ----
 
-CODED = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: %b\r\n\r\n2\r\nok\r\n0\r\n\r\n"
-NO_ANSWER = {
-    **{
-        f"status {status.decode()}": b"HTTP/1.1 %b x\r\n" % status + OK
-        for status in (b"000", b"099", b"600", b"999", b"+20", b" 200", b"2 0")
-    },
-    **{
-        f"reason with {octet}": b"HTTP/1.1 200 a%cb\r\n" % octet + OK
-        for octet in (*range(9), 0x0B, 0x0C, *range(0x0E, 0x20), 0x7F)
-    },
-    **{f"field with {octet}": b"HTTP/1.1 200 OK\r\nX: a%cb\r\n" % octet + OK for octet in (0, 1, 0x0B, 0x1F, 0x7F)},
-    **{
-        f"protocol {line.decode()}": line + b" 200 OK\r\n" + OK
-        for line in (
-            b"HTTP/2.0", b"HTTP/2", b"HTTP/0.9", b"HTTP/1.2", b"HTTP/1", b"HTTP/01.1", b"http/1.1",
-            b"RTSP/1.0", b"ICY", b"ICE/1.0", b"SIP/2.0", b"HTTPS/1.1",
-        )
-    },
-    "RTSP behind 1xx": b"HTTP/1.1 103 x\r\n\r\nRTSP/1.0 200 OK\r\n" + OK,
-    "bare LF": b"HTTP/1.1 200 OK\nContent-Length: 2\n\nok",
-    "bare LF at the end of the head": b"HTTP/1.1 200 OK\r\nContent-Length: 2\n\nok\r\n\r\n",
-    **{
-        f"coding {coding!r}": CODED % coding
-        for coding in (
-            b"chunked,", b",chunked", b", chunked", b"identity, chunked", b"chunked, chunked", b"chunked, identity",
-            b"identity", b"chunked, gzip", b"xchunked", b"chunked;x=1", b'"chunked"', b"chunked\t", b"gzip,,chunked",
-            b"", b",", b"chunked\r\nTransfer-Encoding: ", b"\r\nTransfer-Encoding: chunked",
-            b"chunked\r\nTransfer-Encoding: chunked", b"identity\r\nTransfer-Encoding: chunked",
-            b"chunked\r\nContent-Length: 2", b"gzip\r\nContent-Length: 2",
-        )
-    },
-    "a length before chunks": b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
-    **{
-        f"length {length!r}": b"HTTP/1.1 200 OK\r\nContent-Length: %b\r\n\r\nok" % length
-        for length in (
-            b"+5", b"-2", b"2, 2", b"2,2", b"0x2", b"", b"2 2", b"2\r\nContent-Length: 2", b"2\r\nContent-Length: ",
-            b"99999999999999999999999",
-        )
-    },
-    "101": b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: x\r\nConnection: upgrade\r\n\r\n",
-    "101 behind 1xx": b"HTTP/1.1 100 x\r\n\r\nHTTP/1.1 101 x\r\n\r\n",
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("name", NO_ANSWER)
-@pytest.mark.parametrize("pieces", [1, 3])
-async def test_what_readers_could_read_differently_is_502(rig: Rig, name: str, pieces: int) -> None:
-    said = NO_ANSWER[name]
-    one, peer = await rig.begin(rig.post(call("ping", 7)))
-    size = -(-len(said) // pieces)
-    await peer.send(*(said[at : at + size] for at in range(0, len(said), size)))
-    got = await one.response()
-    assert (got.status, body(got)["id"]) == (502, 7)
-    await peer.ends()
-    await next_is_fresh(rig, one, peer)
-
-
-@pytest.mark.parametrize("coding", [b"Chunked", b"chunked ", b"gzip, chunked", b"gzip\r\nTransfer-Encoding: chunked"])
-async def test_codings_that_all_readers_know_pass(rig: Rig, coding: bytes) -> None:
-    got = await rig.exchange(request(), CODED % coding)
-    assert (got.status, got.whole, got.body) == (200, True, b"ok")
-
-
-async def test_a_head_in_single_bytes_is_read(rig: Rig) -> None:
-    one, peer = await rig.begin(request())
-    said = b"HTTP/1.1 103 x\r\nLink: y\r\n\r\n" + response(b"ok")
-    await peer.send(*(said[at : at + 1] for at in range(len(said))))
-    got = await one.response()
-    assert (got.status, got.body) == (200, b"ok")
-    assert [m.status for m in one.responses()] == [103, 200]
-    await next_is_same(rig, one, peer)
-
 
 @pytest.mark.parametrize("begins", [b"0\r\nX: ", b"2;", b"2\r\nok\r\n0\r\nX: "], ids=["trailer", "extension", "behind"])
 async def test_a_trailer_or_an_extension_without_end_is_cut(small_rig: Rig, begins: bytes) -> None:
@@ -419,12 +282,6 @@ async def test_a_trailer_or_an_extension_without_end_is_cut(small_rig: Rig, begi
         sent += SMALL_HEADER_BYTES
     assert peer.end != "open"
     assert not (await one.response()).whole
-
-
-async def test_a_trailer_that_is_too_large_is_no_end(small_rig: Rig) -> None:
-    """Though it comes whole, and in one piece with the rest."""
-    got = await small_rig.exchange(request(), CHUNKS + chunked(b"x", trailers=[b"X: " + b"x" * SMALL_HEADER_BYTES]))
-    assert got.status == 502 or not got.whole
 
 
 async def test_a_flood_of_1xx_is_as_fast_as_its_reader(process_rig: Rig) -> None:
@@ -521,39 +378,6 @@ async def test_a_body_that_is_not_of_its_length_leaves_nothing_to_the_next_clien
 
 # ---- heads that came before ----
 
-# The text of a length that is none, in other places than the length.
-SAME_HEADS = [
-    b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\nContent-Type: application/json\r\n\r\n",
-    b"HTTP/1.1 200 Content-Length: 3\r\nX-Content-Length: 4\r\ncontent-length: %d\r\nSet-Cookie: a\r\n\r\n",
-    b"HTTP/1.1 404 No\r\nX: Content-Length: 7\r\nCONTENT-LENGTH: %d\r\n\r\n",
-    b"HTTP/1.1 200 OK\r\nconnection: keep-alive\r\nKeep-Alive: timeout=5\r\ncontent-length:%d\r\n\r\n",
-]
-LENGTHS = (5, 5, 5, 0, 12, 5, 4096, 100_000, 9, 10)
-
-
-@pytest.mark.parametrize("head", SAME_HEADS)
-@pytest.mark.parametrize("message", [None, call("tools/call")], ids=["GET", "tools/call"])
-async def test_an_answer_whose_head_came_before_is_the_same_but_for_its_length(
-    rig: Rig, head: bytes, message: object
-) -> None:
-    """On one connection, on another, with another head between, to HEAD and to HTTP/1.0."""
-    answers = iter([answered for n in LENGTHS for answered in (head % n + b"b" * n, SAME_HEADS[0] % n + b"a" * n)] * 2)
-    kept = head.replace(b"connection: keep-alive\r\nKeep-Alive: timeout=5\r\n", b"")
-    plain = kept.replace(b"length:%d", b"length: %d")
-
-    async def answering(_: Message, peer: Peer) -> bytes:
-        return next(answers)
-
-    rig.serve(answering)
-    asked = request() if message is None else rig.post(message)
-    for one in (await rig.client(), await rig.client()):
-        for n in LENGTHS:
-            for expected in (plain % n + b"b" * n, SAME_HEADS[0] % n + b"a" * n):
-                one.received.clear()
-                await one.send(asked)
-                await one.hears(expected)
-                assert bytes(one.received) == expected
-
 
 async def test_a_head_that_came_before_is_framed_for_each_client(rig: Rig) -> None:
     async def answering(asked: Message, peer: Peer) -> bytes:
@@ -572,49 +396,6 @@ async def test_a_head_that_came_before_is_framed_for_each_client(rig: Rig) -> No
 
 
 # ---- connections that a server authenticates ----
-
-CHALLENGES = {
-    "NTLM": [b"WWW-Authenticate: NTLM"],
-    "Negotiate": [b"WWW-Authenticate: Negotiate"],
-    "in lower case": [b"www-authenticate: negotiate"],
-    "with a token": [b"WWW-Authenticate: NTLM TlRMTVNTUAACAAAA"],
-    "the second of a list": [b"WWW-Authenticate: Bearer, Negotiate"],
-    "the second field": [b'WWW-Authenticate: Bearer realm="a, b"', b"WWW-Authenticate: NTLM"],
-    "in a list behind parameters": [b'WWW-Authenticate: Basic realm="x", charset="UTF-8" ,\tNTLM, Digest a=b'],
-    "a proxy's": [b"Proxy-Authenticate: Negotiate"],
-    "said to last": [b"Persistent-Auth: true"],
-}
-
-
-@pytest.mark.parametrize("name", CHALLENGES)
-async def test_a_connection_that_was_challenged_serves_no_other_exchange(rig: Rig, name: str) -> None:
-    one, peer = await rig.answered(request(), response(b"who?", *CHALLENGES[name], status=b"401 Unauthorized"))
-    await peer.ends()
-    for number, client in enumerate((await rig.client(), one), 2):
-        await client.send(request())
-        fresh = await rig.upstream.request(number)
-        assert fresh is not peer
-        await fresh.send(response(b"other"))
-        assert (await client.response(number - 1 if client is one else 1)).body == b"other"
-
-
-@pytest.mark.parametrize(
-    "field", [b"Authorization: NTLM a", b"authorization: Negotiate a", b"Proxy-Authorization: nTLM a"]
-)
-async def test_credentials_alone_keep_no_connection(rig: Rig, field: bytes) -> None:
-    """Anybody can send them. A refused caller holds nothing, and others get no connection that carried them."""
-    pooled = (await rig.client(request()), await rig.upstream.request())
-    await pooled[1].send(response())
-    await pooled[0].response()
-    one, peer = await rig.begin(request(fields=[field]))
-    assert peer is not pooled[1]
-    await peer.send(response(b"no", status=b"401 Unauthorized"))
-    await one.response()
-    await peer.ends()
-    await one.send(request())
-    assert await rig.upstream.request(3) is pooled[1], "it is a client as any other"
-    await pooled[1].send(response(b"mine"))
-    assert (await one.response(2)).body == b"mine"
 
 
 class Ntlm:

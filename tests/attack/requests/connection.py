@@ -82,5 +82,6 @@ ROWS: Final[list[Request]] = [
     # Its connection serves no other request, or the same client's.
     passes("ntlm", get(b"Authorization: NTLM TlRMTVNTUAAB"), Seen(alone=True), whole=False),
     passes("negotiate", get(b"Authorization: Negotiate YIIB"), Seen(alone=True), whole=False),
+    passes("ntlm-of-a-proxy", get(b"Proxy-Authorization: nTLM a"), Seen(alone=True), whole=False),
     passes("negotiate-in-lower-case", get(JSON, b"authorization: negotiate YIIB"), Seen(alone=True), whole=False),
 ]

@@ -4,7 +4,7 @@ from typing import Final
 
 from tests.attack.rows import WAYS, Outcome, Request, Seen, either, get, passes, refused, streamed
 
-_BAD: Final = {
+BAD: Final = {
     "plus": b"+3",
     "minus": b"-3",
     "minus-zero": b"-0",
@@ -47,7 +47,7 @@ _LINES: Final = {
 _LENGTH: Final = b"Content-Length: 3"
 
 ROWS: Final[list[Request]] = [
-    *(refused(name, get(b"Content-Length: " + v, method=b"POST", body=b"abc"), 400, 413) for name, v in _BAD.items()),
+    *(refused(name, get(b"Content-Length: " + v, method=b"POST", body=b"abc"), 400, 413) for name, v in BAD.items()),
     *(refused(name, get(*lines, method=b"POST", body=b"abc")) for name, lines in _LINES.items()),
     *(
         passes(f"{way}-{name}", send(b"Content-Length:" + value, body=b"abc"), Seen(method, body=b"abc"))

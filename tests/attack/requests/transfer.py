@@ -10,7 +10,7 @@ from tests.attack.rows import WAYS, Request, Seen, either, get, passes, refused,
 
 _BODY: Final = b"3\r\nabc\r\n0\r\n\r\n"
 _SMUGGLED: Final = b"0\r\n\r\nGET /smuggled HTTP/1.1\r\nHost: localhost\r\nX: "
-_BAD: Final = {
+BAD: Final = {
     "empty": b"",
     "only-comma": b",",
     "comma-behind": b"chunked,",
@@ -53,7 +53,7 @@ _BAD: Final = {
     "bad-member": b"g(zip, chunked",
     "member-with-space": b"g zip, chunked",
 }
-_LINES: Final = {
+LINES: Final = {
     "two-fields": (b"Transfer-Encoding: chunked", b"Transfer-Encoding: chunked"),
     "two-fields-first-empty": (b"Transfer-Encoding:", b"Transfer-Encoding: chunked"),
     "two-fields-second-empty": (b"Transfer-Encoding: chunked", b"Transfer-Encoding:"),
@@ -107,11 +107,11 @@ ROWS: Final[list[Request]] = [
         Seen(b"PUT", body=b"abc"),
         whole=False,
     ),
-    *(refused(f"coding-{name}", streamed(b"Transfer-Encoding: " + value, body=_BODY)) for name, value in _BAD.items()),
-    *(refused(name, streamed(*lines, body=_BODY)) for name, lines in _LINES.items()),
+    *(refused(f"coding-{name}", streamed(b"Transfer-Encoding: " + value, body=_BODY)) for name, value in BAD.items()),
+    *(refused(name, streamed(*lines, body=_BODY)) for name, lines in LINES.items()),
     *(refused(f"cl-te-{name}", streamed(*lines, body=_SMUGGLED)) for name, lines in _CONFLICTS.items()),
     *(
-        refused(f"te-te-{name}", streamed(b"Content-Length: 6", b"Transfer-Encoding: " + _BAD[name], body=_SMUGGLED))
+        refused(f"te-te-{name}", streamed(b"Content-Length: 6", b"Transfer-Encoding: " + BAD[name], body=_SMUGGLED))
         for name in ("empty", "comma-before", "identity", "prefix", "double-quoted", "vertical-tab-before", "two-words")
     ),
     passes(

@@ -44,6 +44,12 @@ ROWS: Final[list[Request]] = [
     refused("1.0-two-hosts", raw(b"GET" + _OLD, b"Host: localhost")),
     Request("1.1-close", (get(b"Connection: close") + get(target=b"/smuggled"),), (Outcome((Seen(),)),), whole=False),
     Request(
+        "1.1-close-of-a-proxy",
+        (get(b"Proxy-Connection: close") + get(target=b"/smuggled"),),
+        (Outcome((Seen(),)),),
+        whole=False,
+    ),
+    Request(
         "1.1-close-among-others",
         (get(b"Connection: x, CLOSE ,y", b"Connection: keep-alive") + get(target=b"/smuggled"),),
         (Outcome((Seen(),)),),

@@ -11,6 +11,7 @@ _BEHIND: Final = {
     "length-and-body": (b"Content-Length: 6", b"POISON"),
     "length-and-response": (b"Content-Length: %d" % len(_POISON), _POISON),
     "chunked-only": (_CHUNKED, b""),
+    "chunked-and-half-a-size": (_CHUNKED, b"6"),
     "chunked-and-body": (_CHUNKED, b"6\r\nPOISON\r\n0\r\n\r\n"),
     "chunked-and-last": (_CHUNKED, b"0\r\n\r\n"),
     "no-framing": (b"X: a", b""),
@@ -22,11 +23,16 @@ _HEAD: Final = asked(b"HEAD")
 
 ROWS: Final[list[Response]] = [
     *(
-        gives(f"head-{name}", ok(line, body=body), Got(200, b""), BROKEN, CUT, ask=_HEAD)
+        gives(f"head-{name}", ok(line, body=body), Got(200, b""), BROKEN, CUT, ask=_HEAD, alone=bool(body))
         for name, (line, body) in _BEHIND.items()
     ),
     *(
-        gives(f"{status}-{name}", answer(b"HTTP/1.1 %d None" % status, line, body=body), Got(status, b""), BROKEN, CUT)
+        gives(
+            f"{status}-{name}",
+            answer(b"HTTP/1.1 %d None" % status, line, body=body),
+            *(Got(status, b""), BROKEN, CUT),
+            alone=bool(body),
+        )
         for status in (204, 304)
         for name, (line, body) in _BEHIND.items()
     ),

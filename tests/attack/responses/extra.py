@@ -34,9 +34,15 @@ _LATER: Final[Pieces] = (_HEAD, 0.01, b"abcdef")
 _LATER_CHUNKED: Final[Pieces] = (_CHUNKED_HEAD, 0.01, b"3\r\nabc\r\n0\r\n\r\n")
 
 ROWS: Final[list[Response]] = [
-    *(gives(f"at-once-{name}", _FIRSTS["length"] + data, _OK, BROKEN, CUT) for name, data in _BEHIND.items()),
+    *(
+        gives(f"at-once-{name}", _FIRSTS["length"] + data, _OK, BROKEN, CUT, alone=True)
+        for name, data in _BEHIND.items()
+    ),
     *(gives(f"later-{name}", (_FIRSTS["length"], 0.002, data), _OK) for name, data in _BEHIND.items()),
-    *(gives(f"at-once-behind-{name}", first + _POISON, _OK, BROKEN, CUT) for name, first in list(_FIRSTS.items())[1:]),
+    *(
+        gives(f"at-once-behind-{name}", first + _POISON, _OK, BROKEN, CUT, alone=True)
+        for name, first in list(_FIRSTS.items())[1:]
+    ),
     *(gives(f"later-behind-{name}", (first, 0.002, _POISON), _OK) for name, first in list(_FIRSTS.items())[1:]),
     *(
         gives(f"{gap * 1000:g}-ms-later", (_FIRSTS["length"], gap, _POISON), _OK)

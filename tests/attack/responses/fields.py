@@ -22,6 +22,7 @@ _BAD: Final = {
     "cr-and-a-field": b"X: a\rSet-Cookie: a=b",
     "cr-cr-lf": b"X: a\r",
     "soh-in-value": b"X: a\1b",
+    "us-in-value": b"X: a\x1fb",
     "vt-in-value": b"X: a\x0bb",
     "vt-behind-value": b"X: a\x0b",
     "del-in-value": b"X: a\x7fb",
@@ -93,6 +94,14 @@ ROWS: Final[list[Response]] = [
         answer(b"HTTP/1.1 401 No", b"WWW-Authenticate: Bearer", b"WWW-Authenticate: NTLM", _TWO, body=b"no"),
         Got(401, b"no"),
         alone=True,
+    ),
+    *(
+        gives(f"challenge-{name}", answer(b"HTTP/1.1 401 No", line, _TWO, body=b"no"), Got(401, b"no"), alone=True)
+        for name, line in {
+            "behind-parameters": b'WWW-Authenticate: Basic realm="x", charset="UTF-8" ,\tNTLM, Digest a=b',
+            "of-a-proxy": b"Proxy-Authenticate: Negotiate",
+            "that-is-said-to-last": b"Persistent-Auth: true",
+        }.items()
     ),
     gives("challenge-Bearer", _challenge(b"Bearer"), Got(401, b"no")),
     gives("negotiate-succeeds", _with(b"WWW-Authenticate: Negotiate YIIB"), _OK, alone=True),

@@ -40,6 +40,7 @@ ROWS: Final[list[Response]] = [
     gives("nul-in-field", _hint(103, b"X: a\0") + _FINAL, BROKEN),
     gives("nul-in-reason", answer(b"HTTP/1.1 103 a\0b") + _FINAL, BROKEN),
     gives("too-large", _hint(103, b"X: " + b"a" * 9000) + _FINAL, BROKEN),
+    gives("another-protocol-behind", _hint() + answer(b"RTSP/1.0 200 OK", b"Content-Length: 2", body=b"ok"), BROKEN),
     gives("other-version", answer(b"HTTP/2.0 103 Hint") + _FINAL, BROKEN),
     gives("only-one", _hint(), BROKEN, CUT, then="fin"),
     gives("only-one-and-a-reset", _hint(), BROKEN, CUT, then="rst"),
