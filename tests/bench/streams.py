@@ -8,7 +8,7 @@ as an event stream, every event of which the gateway looks at.
 500 streams are held open for a minute, and 5,000 for 20 s, each way in turn, each with an event a second; the streams'
 events are spread evenly over the second, as those of servers that know nothing of each other are. A delay is the time
 from the upstream's writing an event to the client's reading it, three processes and one clock. An event that is lost,
-repeated, late by its order or on another stream ends the bench (tests/soak/test_streams.py runs that as a test).
+repeated, late by its order or on another stream ends the bench.
 """
 
 import asyncio

@@ -307,9 +307,11 @@ def _initialize(dice: Dice) -> Made:
 
 
 def _filtered(dice: Dice) -> Made:
-    wanted = dice.random.sample(STATUSES, dice.random.randint(1, 3))
-    tasks = [t for t in reversed(TASKS[dice.session]) if t["status"] in wanted]
-    return {"asked": dice.post(filtered(dice.number, status=wanted)), "tasks": tasks}
+    parameter, member = dice.random.choice((("status", "status"), ("taskIds", "taskId")))
+    values = sorted({t[member] for t in TASKS[dice.session]})
+    wanted = dice.random.sample(values, dice.random.randint(1, 3))
+    tasks = [t for t in reversed(TASKS[dice.session]) if t[member] in wanted]
+    return {"asked": dice.post(filtered(dice.number, **{parameter: wanted})), "tasks": tasks}
 
 
 def _listed(dice: Dice) -> Made:

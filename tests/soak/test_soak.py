@@ -11,7 +11,6 @@ from typing import Final
 
 import pytest
 
-from tests.garbage import kept_garbage, left_in_cycles
 from tests.launch import Gateways
 from tests.soak.census import in_process, process, traced
 from tests.soak.play import Player
@@ -42,18 +41,6 @@ async def test_rounds_on_the_loop_of_asyncio() -> None:
         after = await traced(player, gate, range(FIRST + TRACED_FROM + WARM_UP // 10, FIRST + ROUNDS))
     after.check(early, ROUND_BYTES_MAX * (ROUNDS - TRACED_FROM))
     after.check(before, after.memory_bytes)
-
-
-async def test_what_a_round_leaves_is_in_no_cycle() -> None:
-    asyncio.get_running_loop().set_debug(False)
-    async with Upstream() as upstream, in_process(upstream) as gate:
-        player = Player(gate.port, upstream, gate.left)
-        await player.play(range(FIRST, FIRST + 1))
-        with kept_garbage():
-            await player.play(range(FIRST + 1, FIRST + ROUNDS // 5))
-            await player.forget_sessions()
-            await gate.count()
-            assert not left_in_cycles()
 
 
 async def test_rounds_on_the_loop_of_the_process(gateways: Gateways) -> None:
