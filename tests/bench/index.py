@@ -2,43 +2,34 @@
 
 How: random queries of five kinds (questions.py), 200 of each, for pages of 100 tasks, straight from the index in a
 process of its own (index_worker.py). Times are CPU time; each query is asked twice and the better time counts, so that
-the slowest is the slowest query and not the moment when the machine was busy elsewhere. Pings are relayed while a
-gateway crawls as many tasks of a legacy server, and when it does not. Memory per task is the growth of a process,
-beside the index's own estimate, which its limits go by. Rates are in index_rates.py.
+the slowest is the slowest query and not the moment when the machine was busy elsewhere. Memory per task is the growth
+of a process, beside the index's own estimate, which its limits go by. Rates are in index_rates.py.
 """
 
-import asyncio
 from typing import Any, Final
 
 from tests.bench import index_rates, proc
-from tests.bench.httpclient import Client, request_body
-from tests.bench.index_worker import LIVE, PAGE, REPEATS, WARM_UP_TASKS
+from tests.bench.index_worker import LIVE, PAGE, REPEATS
 from tests.bench.options import Options
-from tests.bench.processes import Child, Served, child, gateway
+from tests.bench.processes import child
 from tests.bench.questions import KINDS, PER_KIND
 from tests.bench.report import Column, Goal, Table, progress, ratio
-from tests.bench.sessions import WARM, filled, indexed
 
 SIZES: Final = (1_000, 10_000, 50_000)
 LARGE: Final = SIZES[-1]  # index.tasks_max, unless it is configured
 TASKS_GROWN_MIN: Final = 50_000  # fewer are measured in several indexes: memory grows by arenas of 1 MiB
-CRAWLED_PAGE: Final = 100
 BYTES_GOAL: Final = 700
 PAGE_US_GOAL: Final = 1_000
 QUERY_US_GOAL: Final = 20_000
 HOLD_US_GOAL: Final = 20_000
-PINGS: Final = 100
-IDLE_RUNS_MAX: Final = 100
 
 
 async def run(options: Options) -> list[Table]:
     """Measure, and make the tables."""
-    straight, pings, memory, unlisted = {}, {}, {}, {}
+    straight, memory, unlisted = {}, {}, {}
     for count in SIZES:
         progress(f"index: {count:,} tasks, straight")
         straight[count] = await _ask("queries", tasks=count)
-        progress(f"index: {count:,} tasks, crawled by a gateway")
-        pings[count] = await _slowest_pings_us(count)
         progress(f"index: {count:,} tasks that no list shows")
         unlisted[count] = await _ask("unlisted", tasks=count)
         progress(f"index: {count:,} tasks, memory")
@@ -46,7 +37,7 @@ async def run(options: Options) -> list[Table]:
     return [
         _queries(straight),
         await index_rates.run(options),
-        _pages(straight, pings),
+        _pages(straight),
         _unlisted(unlisted),
         _memory(memory),
     ]
@@ -55,38 +46,6 @@ async def run(options: Options) -> list[Table]:
 async def _ask(do: str, **arguments: Any) -> dict[str, Any]:
     async with child(proc.cores().measured, "index_worker") as worker:
         return await worker.ask(do, **arguments)
-
-
-async def _slowest_pings_us(count: int) -> tuple[float, float]:
-    """The slowest relayed ping while a gateway crawls, and the slowest of as many (within limits) when it does not.
-
-    The first is as long as the gateway held its event loop, but for the machine's noise, which the second shows.
-    """
-    core, others = proc.cores()
-    async with (
-        child(others, "legacy", str(CRAWLED_PAGE)) as legacy,
-        child(others, "load") as load,
-        gateway(core, legacy.url, {**WARM, "page_size": PAGE}) as taskgate,
-    ):
-        # A small session first: what is loaded and allocated once is not the larger one's.
-        small = await filled(taskgate.url, legacy, WARM_UP_TASKS)
-        await indexed(small, WARM_UP_TASKS)
-        client = await filled(taskgate.url, legacy, count)
-        crawling = asyncio.create_task(indexed(client, count))
-        busy = []
-        while not crawling.done():
-            busy.append(await _slowest_us(load, taskgate, client))
-        await crawling
-        idle = [await _slowest_us(load, taskgate, client) for _ in busy[:IDLE_RUNS_MAX]]
-        for one in (small, client):
-            one.close()
-    return max(busy), max(idle)
-
-
-async def _slowest_us(load: Child, taskgate: Served, client: Client) -> float:
-    ping = client.request(request_body("ping", {})).decode()
-    run = await load.ask("requests", url=taskgate.url, requests=[ping], connections=1, count=PINGS)
-    return float(run["max_us"])
 
 
 def _queries(straight: dict[int, Any]) -> Table:
@@ -102,26 +61,19 @@ def _queries(straight: dict[int, Any]) -> Table:
     return table
 
 
-def _pages(straight: dict[int, Any], pings_us: dict[int, tuple[float, float]]) -> Table:
+def _pages(straight: dict[int, Any]) -> Table:
     table = Table(
-        f"us to take in a page of {PAGE} tasks, as a crawl does at its end; us that a relayed ping waits meanwhile",
+        f"us to take in a page of {PAGE} tasks, as a crawl does at its end",
         "tasks in the index",
-        [
-            Column("read it, median"),
-            Column("put new tasks, median"),
-            Column("slowest"),
-            Column("ping while crawled, slowest"),
-            Column("ping otherwise, slowest"),
-        ],
+        [Column("read it, median"), Column("put new tasks, median"), Column("slowest")],
     )
     for count, figures in straight.items():
         read, put = (figures["pages"][what] for what in ("read", "put"))
-        table.add(f"{count:,}", read["median_us"], put["median_us"], put["max_us"], *pings_us[count])
+        table.add(f"{count:,}", read["median_us"], put["median_us"], put["max_us"])
         if count == LARGE:
             page_us = read["median_us"] + put["median_us"]
             table.goals.append(Goal("to index a page, read included", PAGE_US_GOAL, "us", page_us))
-            goal = Goal("slowest ping while it is crawled", HOLD_US_GOAL, "us", pings_us[count][0])
-            table.goals.append(goal)
+            table.goals.append(Goal("slowest turn that takes in a page", HOLD_US_GOAL, "us", put["max_us"]))
     return table
 
 

@@ -43,7 +43,7 @@ REPEATS: Final = 2
 LIVE_TASK: Final = {
     "status": "working", "createdAt": "2025-11-25T10:30:00Z", "lastUpdatedAt": "2025-11-25T10:30:00Z", "ttl": None
 }  # fmt: skip
-WARM_UP_TASKS: Final = 1_000
+_WARM_UP_TASKS: Final = 1_000
 SEED: Final = 1904
 
 
@@ -138,7 +138,7 @@ def unlisted(count: int) -> dict[str, float]:
 def memory(count: int, copies: int) -> dict[str, float]:
     """Bytes per task of `copies` indexes of `count` tasks each."""
     until = datetime.now(UTC)
-    warm = filled(WARM_UP_TASKS, until)  # what is loaded and allocated once
+    warm = filled(_WARM_UP_TASKS, until)  # what is loaded and allocated once
     gc.collect()
     before = proc.rss_bytes(os.getpid())
     indexes = [filled(count, until, SEED + number) for number in range(copies)]
