@@ -43,7 +43,7 @@ from tests.relay.messages import (
     stream,
     task,
 )
-from tests.relay.rig import Rig, Server, Session, body, final, ids, rig_with, told
+from tests.relay.rig import Rig, Server, Session, body, final, rig_with, told
 
 EVENTS = b"text/event-stream"
 TASKS = [task("t-1"), task("t-2", "completed", "2026-01-02T00:00:00Z")]
@@ -221,14 +221,6 @@ async def test_sessions_are_not_leaked_when_nobody_sends_delete(hasty_rig: Rig) 
     await eventually(nothing_left, "the index of every session is dropped")
 
 
-async def test_sessions_have_a_limit(gateways: Gateways) -> None:
-    async with rig_with(gateways, index={"sessions_max": 3}) as rig:
-        rig.serve(Server({None: page(TASKS)}))
-        for _ in range(6):
-            assert len(final(await Session(rig).ask(filtered()))["result"]["tasks"]) == 1
-        assert (await rig.gateway.metrics())["taskgate_index_sessions", ()] <= 3
-
-
 # ---- messages ----
 
 
@@ -345,15 +337,6 @@ async def test_a_heartbeat_on_an_edited_stream_waits_for_no_event(rig: Rig, end:
     assert got.whole
 
 
-async def test_a_gzipped_event_stream_is_edited_or_whole(rig: Rig) -> None:
-    one, peer = await rig.begin(post(call("initialize"), b"Accept-Encoding: gzip"))
-    packed = gzip.compress(event(result(1, initialized()), b"id: 1"))
-    await peer.send(stream(b"Content-Encoding: gzip") + chunk(packed[:20]) + chunk(packed[20:]) + LAST_CHUNK)
-    got = await one.response()
-    unpacked = gzip.decompress(got.body) if got.value(b"content-encoding") else got.body
-    assert json.loads(unpacked.partition(b"data: ")[2])["result"]["capabilities"]["tasks"]["list"] == {"filter": FILTER}
-
-
 @pytest.mark.parametrize("fields", [[b"gzip", b"gzip"], [b"gzip, gzip"], [b"identity", b"gzip"]], ids=str)
 @pytest.mark.parametrize("streamed", [True, False])
 async def test_what_is_encoded_twice_passes_as_it_came(rig: Rig, fields: list[bytes], streamed: bool) -> None:
@@ -413,18 +396,6 @@ async def test_cursors_are_not_dropped_so_paging_ends(rig: Rig) -> None:
     assert [body(r)["params"].get("cursor") for r in rig.upstream.requests] == [None, "c/1?\u2028"]
 
 
-async def test_filtered_pages_end(gateways: Gateways) -> None:
-    async with rig_with(gateways, index={"page_size": 2}) as rig:
-        rig.serve(Server({None: page([task(f"t-{n}") for n in range(7)])}))
-        session, seen, params = Session(rig), [], {"status": ["working"]}
-        for _ in range(4):
-            listed = final(await session.ask(filtered(1, **params)))["result"]
-            seen += [t["taskId"] for t in listed["tasks"]]
-            params = {**params, "cursor": listed.get("nextCursor")}
-        assert "nextCursor" not in listed
-        assert sorted(seen) == [f"t-{n}" for n in range(7)]
-
-
 async def test_ids_are_not_confused_between_conversations_that_all_use_1(rig: Rig) -> None:
     """Ten requests of one session at once, all with id 1 or "1", answered in another order: each gets its own."""
     session = Session(rig)
@@ -437,15 +408,6 @@ async def test_ids_are_not_confused_between_conversations_that_all_use_1(rig: Ri
         await peer.send(answer(result(message["id"], {"for": message["params"]["name"]})))
     for number, one in enumerate(clients):
         assert final(await one.response()) == result(1 if number % 2 else "1", {"for": f"tool-{number}"})
-
-
-async def test_filtered_queries_with_the_same_id_each_get_their_own_answer(rig: Rig) -> None:
-    rig.serve(Server({None: page(TASKS)}))
-    sessions = [Session(rig), Session(rig, token="other")]
-    asked = [s.ask(filtered(1, status=[status])) for s in sessions for status in ("working", "completed")]
-    answers = [final(got) for got in await asyncio.gather(*asked)]
-    assert [ids(a) for a in answers] == [["t-1"], ["t-2"]] * 2
-    assert {a["id"] for a in answers} == {1}
 
 
 @pytest.mark.parametrize("kind", [b"application/json", b"application/octet-stream"])

@@ -9,22 +9,17 @@ import contextlib
 import json
 import re
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import AbstractContextManager, asynccontextmanager
+from collections.abc import Awaitable, Callable
 from types import FrameType
 from typing import Any
-from urllib.parse import urlsplit
 
-import aiohttp
 import pytest
-from aiohttp import web
 
-from gateway.demo.legacy import LegacyServer
 from gateway.mcp import sse
 from gateway.transport import channel
 from gateway.transport.channel import OTHERS_MAX, READ_ON_MAX
-from tests.launch import Gateway, Gateways, eventually, listening, port_of
-from tests.peer import WAIT_S, Client, Peer
+from tests.launch import Gateways, eventually, listening, port_of
+from tests.peer import Client, Peer
 from tests.relay.http1 import Message
 from tests.relay.messages import (
     LAST_CHUNK,
@@ -153,10 +148,14 @@ async def test_a_crawl_request_is_the_clients_own(rig: Rig) -> None:
 
 
 @pytest.mark.parametrize("place", ["in_process"], indirect=True)
-async def test_the_next_page_is_asked_for_before_this_one_is_read(rig: Rig) -> None:
-    """The last task of a long page is none. The upstream has the next request long before that is found out."""
-    broken = {"taskId": "t-5000"}
-    rig.serve(Server({None: page([*(task(f"t-{n}") for n in range(5000)), broken], "a"), "a": page([])}))
+@pytest.mark.parametrize("size", [0, 9, 5000])
+async def test_the_next_page_is_asked_for_before_this_one_is_read(rig: Rig, size: int) -> None:
+    """The last task of a page is none. The upstream has the next request before that is found out.
+
+    It once worked while the gateway read, and waited then: a crawl took 1.4 times as long as paging by hand.
+    """
+    broken = {"taskId": "t-broken"}
+    rig.serve(Server({None: page([*(task(f"t-{n}") for n in range(size)), broken], "a"), "a": page([])}))
     assert (await rig.ask(rig.post(filtered()))).status == 502
     assert [asked["params"].get("cursor") for asked in rig.asked("tasks/list")] == [None, "a"]
 
@@ -188,20 +187,6 @@ async def test_a_browser_may_read_a_filtered_answer_as_it_may_the_servers(rig: R
     assert len(rig.asked("tasks/list")) == 1
 
 
-async def test_a_browser_may_read_an_answer_by_whatever_node_of_a_proxy_it_asks(rig: Rig) -> None:
-    """The second answer is from the index: nothing is asked by way of the second node."""
-    rig.serve(gives(page(TASKS), b"Access-Control-Allow-Origin: http://localhost:6274"))
-    asked = rig.post(filtered(), b"Origin: http://localhost:6274", b"X-Forwarded-For: 198.51.100.7")
-    for node in ("127.0.0.1", "127.0.0.2"):
-        async with asyncio.timeout(WAIT_S):
-            reader, writer = await asyncio.open_connection("127.0.0.1", rig.gateway.port, local_addr=(node, 0))
-            writer.write(asked)
-            assert b"\r\nAccess-Control-Allow-Origin: http://localhost:6274\r\n" in await reader.readuntil(b"\r\n\r\n")
-            writer.close()
-            await writer.wait_closed()
-    assert len(rig.asked("tasks/list")) == 1
-
-
 async def test_a_page_may_read_why_a_request_that_is_proved_gets_no_list(rig: Rig) -> None:
     """As its preflight says: no answer to a request with another proof says it."""
     rig.serve(says(response(b"", PAGE.replace(b"Origin", b"Access-Control-Allow-Origin"))))
@@ -227,35 +212,6 @@ async def test_a_browser_may_read_a_streamed_answer(rig: Rig) -> None:
     got = await one.response()
     assert got.value(b"content-type") == b"text/event-stream"
     assert cors_of(got) == CORS
-
-
-@pytest.mark.parametrize(("page_size", "pages"), [(1, 25), (10, 3), (24, 2)])
-async def test_the_next_page_is_asked_for_before_a_small_one_is_read(
-    gateways: Gateways, monkeypatch: pytest.MonkeyPatch, page_size: int, pages: int
-) -> None:
-    """The upstream works while the gateway reads. It once waited: a crawl took 1.4 times as long as paging by hand."""
-    seen: list[str] = []
-    async with rig_with(gateways) as rig:
-        metrics = rig.gateway.app._metrics if rig.gateway.app is not None else None
-        assert metrics is not None
-        asking, crawl_page = metrics.asking, metrics.crawl_page
-
-        def asked(*of: str) -> AbstractContextManager[None]:
-            seen.append("asked")
-            return asking(*of)
-
-        def read(upstream: str) -> None:
-            seen.append("read")
-            crawl_page(upstream)
-
-        monkeypatch.setattr(metrics, "asking", asked)
-        monkeypatch.setattr(metrics, "crawl_page", read)
-        server = worlds.Server(worlds.Kind(page_size=page_size))
-        for _ in range(25):
-            server.add()
-        rig.serve(server)
-        assert len(ids(final(await (await rig.client(rig.post(filtered(order="asc")))).response()))) == 25
-    assert seen == ["asked", *["asked", "read"] * (pages - 1), "read"]
 
 
 async def test_streams_that_are_read_on_behind_their_response_are_counted_for_the_gateway(
@@ -334,12 +290,6 @@ async def test_a_browser_may_read_what_is_wrong(gateways: Gateways, asked_before
             broken = await rig.ask(rig.post(asked, PAGE))
             assert broken.status == 502
             assert cors_of(broken) == CORS
-
-
-async def test_a_page_that_the_upstream_admits_no_more_may_read_nothing(rig: Rig) -> None:
-    await lists(rig, 1, *CORS)
-    await rig.exchange(rig.post(call("ping"), PAGE), response(b""))
-    assert cors_of(await rig.ask(rig.post(filtered(7, status=7), PAGE))) == []
 
 
 async def test_what_another_path_says_of_cors_admits_nobody_here(rig: Rig) -> None:
@@ -816,19 +766,6 @@ async def test_an_answer_on_a_stream_with_any_line_ends_at_any_split(rig: Rig, e
 # ---- cancellation, and clients that leave ----
 
 
-async def test_a_cancelled_query_ends_and_the_notification_is_forwarded(rig: Rig) -> None:
-    session = Session(rig)
-    one = await session.client(filtered(7))
-    peer, _ = await crawl_id(rig)
-    note = notification("notifications/cancelled", requestId=7, reason="enough")
-    assert (await rig.exchange(session.request(note), ACCEPTED)).status == 202
-    assert rig.upstream.requests[1].body == dumps(note)
-    got = await one.response()
-    assert got.whole
-    assert b'"result"' not in got.body and b'"error"' not in got.body, "nobody waits for a response any more"
-    assert await peer.ends() in ("fin", "rst"), "and the crawl ends with it"
-
-
 async def test_an_id_that_is_written_otherwise_cancels_the_query(rig: Rig) -> None:
     session = Session(rig)
     one = await session.client(filtered("caf\u00e9"))
@@ -886,100 +823,16 @@ async def test_when_both_have_left_the_crawl_ends(rig: Rig) -> None:
 # ---- what it costs ----
 
 
-class Economy:
-    """A client of one session of a legacy server, through a gateway."""
-
-    def __init__(self, server: LegacyServer, gateway: Gateway, http: aiohttp.ClientSession) -> None:
-        self.server = server
-        self._url = f"http://127.0.0.1:{gateway.port}/mcp"
-        self._http = http
-        self._fields = {"Accept": "application/json, text/event-stream"}
-
-    async def ask(self, message: Json) -> Json:
-        async with self._http.post(self._url, json=message, headers=self._fields) as got:
-            if "Mcp-Session-Id" in got.headers:
-                self._fields["Mcp-Session-Id"] = got.headers["Mcp-Session-Id"]
-            assert got.status == 200
-            text = await got.text()
-            return dict(json.loads(text if got.content_type == "application/json" else text.split("data: ")[-1]))
-
-    @property
-    def lists(self) -> int:
-        return self.server.counts["tasks/list"]
-
-
-@asynccontextmanager
-async def economy_of(gateways: Gateways, server: LegacyServer, **index: object) -> AsyncIterator[Economy]:
-    """A client that has opened a session. The server is stopped in the end."""
-    url = await server.start()
-    try:
-        with gateways.process(urlsplit(url).port or 0, index=index) as gateway:
-            async with aiohttp.ClientSession() as http:
-                economy = Economy(server, gateway, http)
-                await economy.ask(call("initialize", protocolVersion="2025-11-25", capabilities={}, clientInfo={}))
-                yield economy
-    finally:
-        await server.stop()
-
-
-def _tasks(server: LegacyServer) -> list[Json]:
-    """The tasks of the only session."""
-    [tasks] = server.sessions.values()
-    return tasks.all
-
-
-class Streaming(LegacyServer):
-    """The same server, whose answers are event streams, as the TypeScript SDK's are by default."""
-
-    async def handle(self, request: web.BaseRequest) -> web.Response:
-        answered = await super().handle(request)
-        if answered.content_type != "application/json":
-            return answered
-        assert isinstance(answered.body, bytes)
-        session = {"Mcp-Session-Id": answered.headers["Mcp-Session-Id"]}
-        return web.Response(body=event(answered.body), content_type="text/event-stream", headers=session)
-
-
-@pytest.mark.parametrize("kind", [LegacyServer, Streaming], ids=["json", "stream"])
-async def test_a_thousand_tasks_cost_a_hundred_lists_once(gateways: Gateways, kind: type[LegacyServer]) -> None:
-    """100 list requests; within `max_age` none; for fifty queries at once no more than one crawl."""
-    async with economy_of(gateways, kind(tasks=0), max_age="60s", page_size=100) as economy:
-        economy.server.load(1000)
-        first = await economy.ask(filtered(1, status=["completed", "failed"]))
-        assert economy.lists == 100
-        total = first["result"]["_meta"]["taskgate/total"]
-        assert total == sum(t["status"] in ("completed", "failed") for t in _tasks(economy.server)) > 100
-        assert len(first["result"]["tasks"]) == 100
-        for number in range(5):
-            await economy.ask(filtered(number, orderBy="createdAt", status=["working"]))
-        assert economy.lists == 100, "the next ones within max_age cost nothing"
-        seen = ids(first)
-        while cursor := first["result"].get("nextCursor"):
-            first = await economy.ask(filtered(2, cursor=cursor))
-            seen += ids(first)
-        assert len(seen) == len(set(seen)) == total
-        assert economy.lists == 100, "and neither do further pages"
-
-
-@pytest.mark.parametrize("kind", [LegacyServer, Streaming], ids=["json", "stream"])
-async def test_fifty_first_queries_at_once_cost_no_more_than_one_crawl(
-    gateways: Gateways, kind: type[LegacyServer]
-) -> None:
-    """Of a session that nobody has asked for yet."""
-    async with economy_of(gateways, kind(tasks=0), max_age="60s", page_size=100) as economy:
-        economy.server.load(1000)
-        answers = await asyncio.gather(*(economy.ask(filtered(n)) for n in range(50)))
-        assert economy.lists <= 100
-        working = sum(t["status"] == "working" for t in _tasks(economy.server))
-        assert {a["result"]["_meta"]["taskgate/total"] for a in answers} == {working}
-        assert [a["id"] for a in answers] == list(range(50))
-
-
-async def test_max_age_of_zero_asks_every_time(gateways: Gateways) -> None:
-    async with economy_of(gateways, LegacyServer(tasks=30), max_age="0s", full_crawl_interval="0s") as economy:
-        for number in (1, 2, 3):
-            await economy.ask(filtered(number))
-            assert economy.lists == 3 * number
+async def test_fifty_first_queries_at_once_cost_no_more_than_one_crawl(process_rig: Rig) -> None:
+    """Of a session that nobody has asked for yet. What one costs: tests/world/test_lists.py."""
+    server = worlds.Server(worlds.Kind(page_size=10))
+    server.fill(1000, 10)
+    process_rig.serve(server)
+    session = Session(process_rig)
+    answers = [final(got) for got in await asyncio.gather(*(session.ask(filtered(n)) for n in range(50)))]
+    assert len(process_rig.asked("tasks/list")) == 100
+    assert {told["result"]["_meta"]["taskgate/total"] for told in answers} == {10}
+    assert [told["id"] for told in answers] == list(range(50))
 
 
 # ---- who waits for what ----

@@ -18,13 +18,10 @@ from tests.launch import Gateways, held_port, listening, port_of
 from tests.peer import Peer
 from tests.relay.http1 import Message
 from tests.relay.messages import (
-    LAST_CHUNK,
     Json,
     answer,
     call,
-    chunk,
     dumps,
-    event,
     fault,
     filtered,
     initialized,
@@ -33,7 +30,6 @@ from tests.relay.messages import (
     request,
     response,
     result,
-    stream,
     task,
 )
 from tests.relay.rig import Place, Rig, Script, Server, Session, body, failed, final, ids, rig_at, says
@@ -331,44 +327,6 @@ def closes(_asked: Message, peer: Peer) -> None:
     peer.finish()
 
 
-def resets(_asked: Message, peer: Peer) -> None:
-    peer.reset()
-
-
-async def _half(peer: Peer, head: bytes) -> None:
-    await peer.send(head)
-    peer.finish()
-
-
-def cuts_its_body(_asked: Message, peer: Peer) -> None:
-    half = b'HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 500\r\n\r\n{"jsonrpc":'
-    peer.keep = asyncio.ensure_future(_half(peer, half))  # type: ignore[attr-defined]  # lives as long as the peer
-
-
-def cuts_its_stream(_asked: Message, peer: Peer) -> None:
-    peer.keep = asyncio.ensure_future(_half(peer, stream() + b"40\r\ndata: {"))  # type: ignore[attr-defined]
-
-
-BREAKS = {one.__name__: one for one in (closes, resets, cuts_its_body, cuts_its_stream)}
-
-
-@pytest.mark.parametrize("how", BREAKS)
-@pytest.mark.parametrize("when", [1, 2, 3])
-async def test_an_upstream_that_closes_once_in_a_crawl_is_survived(rig: Rig, how: str, when: int) -> None:
-    rig.serve(Flaky(BREAKS[how], lambda count: count == when))
-    assert ids(final(await rig.ask(rig.post(filtered())))) == ALL
-
-
-@pytest.mark.parametrize("how", BREAKS)
-@pytest.mark.parametrize("first", [1, 2])
-async def test_an_upstream_that_always_closes_in_a_crawl_is_502(rig: Rig, how: str, first: int) -> None:
-    script = Flaky(BREAKS[how], lambda count: count >= first)
-    rig.serve(script)
-    answered = await rig.ask(rig.post(filtered(7)))
-    assert failed(answered) == (502, 7, -32603)
-    assert script.count < 20
-
-
 async def test_an_upstream_that_goes_away_in_a_crawl_is_502(gateways: Gateways) -> None:
     sock = listening()
     async with gateways.in_process(port_of(sock)) as gateway, rig_at(Place(gateway, sock)) as rig:
@@ -431,45 +389,6 @@ async def test_tasks_that_appear_on_two_pages_are_listed_once(rig: Rig) -> None:
     told = final(await rig.ask(rig.post(filtered())))
     assert ids(told) == ALL
     assert told["result"]["_meta"]["taskgate/total"] == 6
-
-
-NO_LIST: dict[str, Callable[[object], bytes]] = {
-    "an empty result": lambda i: answer(result(i, {})),
-    "tasks that are no list": lambda i: answer(result(i, {"tasks": {"a": 1}})),
-    "tasks that are an object": lambda i: answer(result(i, {"tasks": {}})),
-    "a task that is a number": lambda i: answer(result(i, {"tasks": [1]})),
-    "a task without an id": lambda i: answer(result(i, {"tasks": [{"status": "working"}]})),
-    "a task whose id is a number": lambda i: answer(result(i, {"tasks": [{"taskId": 1, "status": "working"}]})),
-    "a result that is a list": lambda i: answer(result(i, TASKS)),
-    "a cursor that is a number": lambda i: answer(result(i, {"tasks": TASKS, "nextCursor": 7})),
-    "another id": lambda i: answer(result("another", page(TASKS))),
-    "no id": lambda i: answer(result(None, page(TASKS))),
-    "neither result nor error": lambda i: answer({"jsonrpc": "2.0", "id": i}),
-    "a batch": lambda i: answer([result(i, page(TASKS))]),
-    "no JSON": lambda i: answer(b"<html>It works!</html>"),
-    "an empty body": lambda i: answer(b""),
-    "202": lambda i: response(b"", status=b"202 Accepted"),
-    "204": lambda i: b"HTTP/1.1 204 No Content\r\n\r\n",
-    "a stream that ends without an answer": lambda i: (
-        stream() + chunk(event({"jsonrpc": "2.0", "method": "x"})) + LAST_CHUNK
-    ),
-    "an empty stream": lambda i: stream() + LAST_CHUNK,
-    "no HTTP": lambda i: b"SSH-2.0-OpenSSH_9.6\r\n\r\n",
-}
-
-
-@pytest.mark.parametrize("name", NO_LIST)
-async def test_a_page_that_is_no_list_of_tasks_is_502(process_rig: Rig, name: str) -> None:
-    async def script(asked: Message, _peer: Peer) -> bytes:
-        return NO_LIST[name](body(asked)["id"])
-
-    process_rig.serve(script)
-    one = await process_rig.client(process_rig.post(filtered(7)))
-    answered = await one.response()
-    if answered.value(b"content-type") == b"text/event-stream":  # a message of the upstream's was forwarded first
-        assert final(answered)["error"]["code"] == -32603
-        return
-    assert failed(answered) == (502, 7, -32603)
 
 
 # ---- the upstream says no (DESIGN 5.8) ----

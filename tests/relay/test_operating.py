@@ -477,15 +477,6 @@ async def test_without_its_key_there_is_no_audit(gateways: Gateways) -> None:
         assert lines(rig, "audit") == []
 
 
-async def test_nothing_of_this_is_asked_of_a_relayed_message_twice(gateways: Gateways) -> None:
-    """Several requests at once are each told once."""
-    async with rig_with(gateways, log={"level": "info", "access": True}) as rig:
-        rig.serve(echo)
-        await asyncio.gather(*(rig.ask(post(call("ping", n))) for n in range(20)))
-        await eventually(lambda: len(lines(rig, "request")) >= 20, "20 lines")
-        assert len(lines(rig, "request")) == 20
-
-
 UNPRINTABLE = "\x80\x85\x9b31m\x9f\u2028\u202e\ue000"
 
 

@@ -121,18 +121,6 @@ async def test_a_cut_over_tls_is_a_cut(rig: Rig, tls: Json) -> None:
         assert not any(m.whole for m in reads.responses([b"GET"], "fin"))
 
 
-async def test_a_handshake_that_never_begins_is_given_up(gateways: Gateways, tls: Json) -> None:
-    """Once only the event loop's default of 60 s ended it."""
-    async with own(gateways, tls=tls, limits={"request_timeout": "500ms"}) as rig:
-        await (await rig.client()).ends()
-
-
-async def test_plain_http_to_a_tls_listener_reaches_nobody(rig: Rig) -> None:
-    one = await rig.client(request())
-    await one.ends()
-    assert rig.upstream.requests == []
-
-
 async def test_an_upstream_whose_certificate_is_not_trusted_is_502(gateways: Gateways, tls: Json) -> None:
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     context.load_cert_chain(tls["certificate"], tls["key"])

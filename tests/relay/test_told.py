@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from tests.launch import Gateways, changes, eventually, logged, samples
+from tests.launch import Gateways, changes, logged, samples
 from tests.relay.http1 import Message
 from tests.relay.messages import (
     answer,
@@ -29,7 +29,7 @@ from tests.relay.messages import (
     stream,
     task,
 )
-from tests.relay.rig import Rig, Server, Session, body, own, rig_with
+from tests.relay.rig import Rig, Server, body, own, rig_with
 
 pytestmark = pytest.mark.usefixtures("harness_alone")
 TASKS = [task("t-1"), task("t-2", "completed")]
@@ -158,31 +158,6 @@ async def test_metrics_say_what_happened_and_to_whom_nothing(gateways: Gateways)
         }
         ours = {name for name, _ in after if not name.startswith(("python_", "process_"))}
         assert all(re.fullmatch(r"taskgate_[a-z_]+", name) for name in ours)
-
-
-async def test_gauges_go_back_when_everything_has_ended(gateways: Gateways) -> None:
-    async with rig_with(gateways) as rig:
-        rig.serve(Server({None: page(TASKS)}))
-        session = Session(rig)
-        clients = [await session.client(filtered(n)) for n in range(5)]
-        for one in clients:
-            await one.response()
-        metrics = await rig.gateway.metrics()
-        assert metrics["taskgate_connections", ()] == 5
-        assert metrics["taskgate_index_sessions", ()] == 1
-        assert metrics["taskgate_index_tasks", ()] == 2
-        for one in clients:
-            await one.close()
-        assert (await rig.ask(request(b"DELETE", fields=session.fields()))).status == 202
-
-        async def nothing_left() -> bool:
-            now = await rig.gateway.metrics()
-            return all(
-                now[f"taskgate_{name}", ()] == 0
-                for name in ("connections", "index_sessions", "index_tasks", "index_bytes")
-            )
-
-        await eventually(nothing_left, "every gauge at 0")
 
 
 async def test_a_stream_that_its_client_has_left_is_counted_as_a_request(gateways: Gateways) -> None:

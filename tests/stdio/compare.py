@@ -163,16 +163,14 @@ TABLE: Final[dict[str, list[Step]]] = {
         ("server", notification("a") + notification("b")),
     ],
     "lines that end with CR LF": [
-        (
-            "client",
-            call(
-                1,
-                "ping",
-            )[:-1]
-            + b"\r\n",
-        ),
+        ("client", call(1, "ping")[:-1] + b"\r\n"),
         ("server", result(1, {})[:-1] + b"\r\n"),
     ],
+    "queries of another JSON-RPC, and in a batch": [
+        ("client", b'{"jsonrpc":"1.0","id":1,"method":"tasks/list","params":{"order":"asc"}}\n'),
+        ("client", b'[{"jsonrpc":"2.0","id":1,"method":"tasks/list","params":{"order":"asc"}}]\n'),
+    ],
+    "a very large line, and one behind it": [("server", b"y" * 300_000 + b"\n" + b"z\n")],
     "lines that are no JSON": [("server", b"listening\n\n\xff\n"), ("client", b"hello\n")],
     "a batch": [("client", line([{"jsonrpc": "2.0", "id": 1, "method": "ping"}])), ("server", line([{"id": 1}]))],
     "a large line in pieces": [("client", _LARGE), ("client", b'"}}\n'), ("server", _LARGE), ("server", b'"}}\n')],

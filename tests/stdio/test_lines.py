@@ -58,50 +58,6 @@ async def test_initialize_is_edited_and_keeps_its_line_end() -> None:
         assert second.startswith(head + b'"list":{"filter":{') and second.endswith(tail)
 
 
-@pytest.mark.parametrize(
-    "data",
-    [
-        b"\n",
-        b"\r\n",
-        b"Server listening\n",
-        b'{"jsonrpc":"2.0","method":"a"}\r\n',
-        b'[{"jsonrpc":"2.0","id":1,"method":"tasks/list","params":{"order":"asc"}}]\n',
-        b"\xff\xfe\x00 no text\n",
-        '{"jsonrpc":"2.0","method":"\u2028\u2029\x85"}\n'.encode(),
-        b'{"jsonrpc":"2.0","id":1,"method":"tasks/list"\n',
-        b'{"jsonrpc":"1.0","id":1,"method":"tasks/list","params":{"order":"asc"}}\n',
-        call(1, "tasks/list"),
-        call(1, "tasks/list", cursor="theirs"),
-        call(None, "ping"),
-        line({"jsonrpc": "2.0", "id": 5, "error": {"code": -32601, "message": "no"}}),
-        line({"jsonrpc": "2.0", "id": "taskgate-0", "result": {}}),
-        b"x" * 5000 + b"\n",
-        b"y" * 300_000 + b"\n" + b"z\n",
-    ],
-    ids=lambda data: data[:30].decode("latin-1"),
-)
-@pytest.mark.parametrize("size", [1 << 20, 7])
-async def test_whatever_passes_does_so_byte_for_byte(data: bytes, size: int) -> None:
-    size = max(size, len(data) // 100)
-    async with through(SMALL) as stage:
-        for sender, reader in ((stage.client, stage.server), (stage.server, stage.client)):
-            await sender.send(*(data[at : at + size] for at in range(0, len(data), size)))
-            await reader.until(lambda reader=reader: len(reader.received) >= len(data), "all of it")  # type: ignore[misc]
-            assert reader.received == data
-
-
-async def test_a_last_line_without_its_end_passes_at_the_end() -> None:
-    async with through() as stage:
-        await stage.client.send(b'{"half":')
-        await stage.server.send(b"half a line")
-        stage.client.finish()
-        await stage.server.ends()
-        assert stage.server.received == b'{"half":'
-        stage.exit()
-        await stage.client.ends()
-        assert stage.client.received == b"half a line"
-
-
 async def test_a_query_without_its_end_is_answered_and_a_half_line_waits_for_the_answers() -> None:
     async with through() as stage:
         await stage.client.send(call(1, "tasks/list", order="desc"), QUERY_ALL.rstrip())
@@ -156,21 +112,6 @@ async def test_the_end_of_input_closes_the_servers_input_and_what_it_says_still_
         await stage.server.send(result(1, {}))
         await stage.client.hears(result(1, {}))
         assert not stage.client.ended
-
-
-async def test_an_answer_never_stands_inside_a_line_that_passes_in_pieces(small: Stage) -> None:
-    await small.client.send(QUERY_ALL)
-    own = await small.server.own()
-    half = b'{"method":"' + b"m" * 3000
-    await small.server.send(result(own["id"], {"tasks": []}) + half)
-    await small.client.hears(half)
-    await small.client.send(call(9, "tasks/list", status=["nonsense"]))
-    await asyncio.sleep(0.05)
-    assert b"nonsense" not in small.client.received
-    await small.server.send(b'"}\n' + notification("behind"))
-    await small.client.hears(b'"id":9')
-    assert half + b'"}\n' in small.client.received
-    assert all(json.loads(each) for each in small.client.lines())
 
 
 async def test_a_request_of_the_gateways_never_stands_inside_a_line_of_the_clients(small: Stage) -> None:

@@ -3,9 +3,22 @@
 from typing import Final
 
 from tests.attack.rows import BROKEN, Got, Pieces, Response, answer, ask, gives, ok
-from tests.relay.messages import call, dumps, fault, filtered, initialized, page, result, task
+from tests.relay.messages import (
+    call,
+    chunked,
+    dumps,
+    event,
+    fault,
+    filtered,
+    initialized,
+    notification,
+    page,
+    result,
+    task,
+)
 
 _JSON: Final = b"Content-Type: application/json"
+_STREAM: Final = (b"Content-Type: text/event-stream", b"Transfer-Encoding: chunked")
 _BODIES: Final = {
     "empty": b"",
     "null": b"null",
@@ -54,6 +67,12 @@ _TASKS: Final = {
     "tasks-a-number": dumps(result(1, {"tasks": 1})),
     "tasks-of-numbers": dumps(result(1, {"tasks": [1, 2]})),
     "tasks-missing": dumps(result(1, {})),
+    "tasks-an-object": dumps(result(1, {"tasks": {}})),
+    "task-whose-id-is-a-number": dumps(result(1, {"tasks": [{"taskId": 1, "status": "working"}]})),
+    "no-id": dumps(result(None, page([]))),
+    "neither-result-nor-error": dumps({"jsonrpc": "2.0", "id": 1}),
+    "a-batch": dumps([result(1, page([]))]),
+    "html": b"<html>It works!</html>",
     "task-without-id": dumps(result(1, {"tasks": [{"status": "working"}]})),
     "task-with-a-bad-time": dumps(result(1, page([task("a", created="yesterday")]))),
     "task-of-deep-json": dumps(result(1, page([task("a")])))[:-3] + b',{"a":' + b"[" * 3000 + b"]" * 3000 + b"}]}}",
@@ -83,13 +102,15 @@ ROWS: Final[list[Response]] = [
         for name, body in _BODIES.items()
         if way == "initialize" or name in _BRIEF
     ),
-    *(_filtered(name, _body(body), *_FAILED) for name, body in _TASKS.items()),
+    *(_filtered(name, _body(body), BROKEN) for name, body in _TASKS.items()),
     _filtered("error", _body(dumps(fault(1, -32000, "no"))), *_FAILED),
     _filtered("401", answer(b"HTTP/1.1 401 No", b"Content-Length: 2", body=b"no"), Got(401, b"no")),
-    _filtered("204", answer(b"HTTP/1.1 204 None"), *_FAILED),
-    _filtered("202", answer(b"HTTP/1.1 202 Accepted", b"Content-Length: 0"), *_FAILED),
-    _filtered("cut", ok(_JSON, b"Content-Length: 99", body=b"{"), *_FAILED, then="fin"),
-    _filtered("bad-chunk", ok(_JSON, b"Transfer-Encoding: chunked", body=b"x\r\n"), *_FAILED),
+    _filtered("stream-without-an-answer", ok(*_STREAM, body=chunked(event(notification("x")))), *_FAILED),
+    _filtered("stream-of-nothing", ok(*_STREAM, body=chunked()), BROKEN),
+    _filtered("204", answer(b"HTTP/1.1 204 None"), BROKEN),
+    _filtered("202", answer(b"HTTP/1.1 202 Accepted", b"Content-Length: 0"), BROKEN),
+    _filtered("cut", ok(_JSON, b"Content-Length: 99", body=b"{"), BROKEN, then="fin"),
+    _filtered("bad-chunk", ok(_JSON, b"Transfer-Encoding: chunked", body=b"x\r\n"), BROKEN),
     _filtered("no-http", b"garbage\r\n\r\n", BROKEN),
     _filtered("extra", _body(dumps(result(1, page([task("a")])))) * 2, Got(200), BROKEN),
 ]
