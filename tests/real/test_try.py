@@ -194,20 +194,6 @@ async def test_a_server_of_batches_and_one_that_speaks_two_revisions(runner: Run
             assert facts["get_agrees"] == (server is batches), "the second has no tasks/get for this revision"
 
 
-async def test_in_front_of_a_gateway_nothing_more_is_needed(python_sdk_json: Place, http: httpx.AsyncClient) -> None:
-    wire, said = await Wire(python_sdk_json.gateway, http).initialize()
-    made = [await wire.work("released", "x") for _ in range(3)]
-    session = ["--session", wire.headers["mcp-session-id"]]
-    async with on_the_way(python_sdk_json.gateway) as witness:
-        facts = await judged(witness, verdict=BY_ITSELF)
-        introduced(facts, said, "opened, deleted")
-        assert facts["filters"] == "declared"
-        assert sorted(ids_of(await listed(witness, *session))) == sorted(made)
-    for url in (python_sdk_json.direct, python_sdk_json.small):
-        async with on_the_way(url) as witness:
-            assert sorted(ids_of(await listed(witness, *session))) == sorted(made)
-
-
 async def test_the_output_in_the_docs_and_the_command_in_the_readme_are_those_of_the_reference_server(
     runner: Runner,
 ) -> None:
@@ -250,15 +236,6 @@ async def test_servers_in_go_and_csharp_without_tasks(
         assert (facts["server"]["name"], facts["lists"], facts["tasks"]) == (name, False, None)
     for refusal in (ended, other):
         assert refusal.returncode == 2 and "cannot list tasks" in refusal.stderr
-
-
-async def test_http_and_sse_of_2024_is_told_apart(runner: Runner) -> None:
-    with runner.everything("sse") as everything, runner.server("python_sdk") as python:
-        words = " speaks HTTP+SSE of 2024-11-05, the old transport, and not Streamable HTTP: taskgate passes it on, and"
-        assert f"{everything.wait()}/sse{words}" in await refused(f"{everything.origin}/sse")
-        for path in ("", "/mcp"):
-            assert f"is not MCP, but /sse there{words}" in await refused(f"{everything.origin}{path}")
-        assert f"another path of it is: taskgate try {python.wait()}/mcp\n" in await refused(f"{python.origin}/sse")
 
 
 async def test_another_path_is_tried_and_named(python_sdk_json: Place) -> None:

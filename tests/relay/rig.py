@@ -266,18 +266,21 @@ def final(message: Message) -> Json:
 
 @dataclass
 class Server:
-    """A script: an MCP server that lists pages by cursor and knows nothing else.
+    """A script: an MCP server that lists pages by cursor and knows little else.
 
-    `pages` maps a cursor, None for the first page, to the result of a `tasks/list`.
+    `pages` maps a cursor, None for the first page, to the result of a `tasks/list`; `others` another method to its own.
     """
 
     pages: Mapping[str | None, Json]
+    others: Mapping[str, Json] = field(default_factory=dict)
 
     async def __call__(self, request: Message, peer: Peer) -> bytes | None:
         """Answer a request."""
         message = body(request)
         if not isinstance(message, dict) or "id" not in message:
             return b"HTTP/1.1 202 Accepted\r\nContent-Length: 0\r\n\r\n"
+        if message["method"] in self.others:
+            return answer(result(message["id"], self.others[message["method"]]))
         if message["method"] != "tasks/list":
             return answer(fault(message["id"], -32601, "Method not found"))
         cursor = message["params"].get("cursor") if "params" in message else None

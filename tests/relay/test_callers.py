@@ -62,6 +62,7 @@ def varied(*names: bytes, count: int = 3 * MIN) -> list[list[bytes]]:
 
 
 ONE_PAGE = Server({None: page([task("t-1")])})
+LISTS_NONE = Server({None: page([])}, {"tools/call": {"task": task("t-1")}, "tasks/get": task("t-1")})
 
 
 async def answers(asked: Message, _peer: Peer) -> bytes:
@@ -179,14 +180,8 @@ async def test_a_head_that_is_remembered_is_looked_at_once(gateways: Gateways) -
 
 
 async def test_the_gateways_own_requests_repeat_nothing_of_one_message(rig: Rig) -> None:
-    async def script(asked: Message, _peer: Peer) -> bytes:
-        message = body(asked)
-        if message["method"] == "tasks/get":
-            return answer(result(message["id"], task("t-1")))
-        cursor = message["params"].get("cursor")
-        return answer(result(message["id"], page([task("t-1")], None if cursor else "2")))
-
-    rig.serve(script)
+    one_task = page([task("t-1")])
+    rig.serve(Server({None: {**one_task, "nextCursor": "2"}, "2": one_task}, {"tasks/get": task("t-1")}))
     names = {name.replace(b"*", b"odd") for name in OF_ONE}
     names -= {b"transfer-encoding", b"expect", b"accept", b"accept-encoding", b"mcp-method", b"mcp-name"}
     names |= {b"content-md5", b"content-digest", b"content-language", b"if-none-match", b"if-range"}
@@ -321,15 +316,9 @@ async def test_all_else_of_such_a_caller_passes_and_nothing_is_noted_of_it(
 
 async def test_a_request_that_is_paid_tells_of_tasks_where_it_is_of_the_same_caller(gateways: Gateways) -> None:
     """Only a call is paid, and a list is not; `identity_headers` leaves the payment out."""
-
-    async def script(asked: Message, _peer: Peer) -> bytes:
-        message = body(asked)
-        found: dict[str, Any] = {"tasks/list": page([]), "tools/call": {"task": task("t-1")}}
-        return answer(result(message["id"], found.get(message["method"], task("t-1"))))
-
     for names, seen in (["Authorization"], ["t-1"]), (["x-payment", "Authorization"], []):
         async with rig_with(gateways, upstream={"identity_headers": names}) as rig:
-            rig.serve(script)
+            rig.serve(LISTS_NONE)
             who = b"Authorization: Bearer t"
             assert ids(final(await rig.ask(rig.post(filtered(), who)))) == []
             await rig.ask(rig.post(call("tools/call", name="x", task={}), who, b"X-PAYMENT: e1"))
@@ -381,13 +370,7 @@ async def test_a_token_of_dpop_whose_proof_is_checked_in_front_is_asked_for(rig:
 @pytest.mark.parametrize("name", [b"CF-Ray", b"X-Amz-Cf-Id", b"newrelic", b"X-Request-Start", b"Idempotency-Key"])
 async def test_a_task_that_passed_is_in_the_list_of_a_request_with_another_id(rig: Rig, name: bytes) -> None:
     """As at FastMCP: only the caller's own index has the task."""
-
-    async def script(asked: Message, _peer: Peer) -> bytes:
-        message = body(asked)
-        found: dict[str, Any] = {"tasks/list": page([]), "tools/call": {"task": task("t-1")}}
-        return answer(result(message["id"], found.get(message["method"], task("t-1"))))
-
-    rig.serve(script)
+    rig.serve(LISTS_NONE)
     await rig.ask(rig.post(call("tools/call", name="x", task={}), name + b": 1"))
     for number in range(2, 5):
         assert ids(final(await rig.ask(rig.post(filtered(), b"%b: %d" % (name, number))))) == ["t-1"]

@@ -44,7 +44,6 @@ from tests.relay.rig import (
     FOREVER_S,
     Place,
     Rig,
-    Script,
     Server,
     Session,
     body,
@@ -346,7 +345,7 @@ async def test_a_refresh_whose_clients_do_not_read_holds_up_no_later_query(
         other, other_id = await crawl_id(rig, 2)
         await other.send(answer(answered(other_id, now)))
         assert final(await later.response())["result"]["tasks"] == [now]
-        rig.serve(Server({None: page([now])}) if "taskIds" not in query else _gets(now))
+        rig.serve(Server({None: page([now])}) if "taskIds" not in query else gives(now))
         flood.enough.set()
         if leaves:
             slow.reset()
@@ -358,15 +357,6 @@ async def test_a_refresh_whose_clients_do_not_read_holds_up_no_later_query(
             await answering
             assert sorted(map(int, re.findall(rb"n-(\d+)\.", got.body))) == list(range(flood.sent))
             assert told(got)[-1]["result"]["tasks"] == [now], "never backwards"
-
-
-def _gets(found: Json) -> Script:
-    """A server that knows one task."""
-
-    async def script(asked: Message, _peer: Peer) -> bytes:
-        return answer(result(body(asked)["id"], found))
-
-    return script
 
 
 # ---- half of a surrogate pair ----

@@ -23,7 +23,7 @@ from tests.launch import Gateways, eventually
 from tests.peer import Client, Peer
 from tests.relay.http1 import Message
 from tests.relay.messages import answer, call, chunked, dumps, fault, filtered, page, post, request, result, task
-from tests.relay.rig import Rig, Script, body, rig_with
+from tests.relay.rig import Rig, Script, Server, body, rig_with
 
 pytestmark = pytest.mark.usefixtures("harness_alone")
 
@@ -179,10 +179,7 @@ async def test_a_query_pays_for_each_task_that_is_asked_for(gateways: Gateways, 
 async def test_a_crawl_costs_one_and_so_does_a_query_that_needs_nothing(gateways: Gateways) -> None:
     pages = {None: page([], "2"), "2": page([], "3"), "3": page([])}
 
-    async def listed(asked: Message, peer: Peer) -> bytes:
-        return answer(result(body(asked)["id"], pages[body(asked)["params"].get("cursor")]))
-
-    async with guarded(gateways, burst=3, script=listed, index={"max_age": "1h"}) as rig:
+    async with guarded(gateways, burst=3, script=Server(pages), index={"max_age": "1h"}) as rig:
         assert await statuses(rig, *[post(filtered(), ALICE)] * 4) == [200, 200, 200, 429]
         assert len(rig.asked("tasks/list")) == 3, "three pages, once"
 

@@ -26,7 +26,14 @@ LINUX = sys.platform.startswith("linux")
 
 @pytest.mark.parametrize(
     ("script", "status"),
-    [("exit 0", 0), ("exit 7", 7), ("kill -9 $$", -9), ("kill -TERM $$", -15), ("kill -SEGV $$", -11)],
+    [
+        ("exit 0", 0),
+        ("exit 7", 7),
+        ("kill -9 $$", -9),
+        ("kill -TERM $$", -15),
+        ("kill -SEGV $$", -11),
+        ("kill -INT $$", -2),
+    ],
 )
 def test_the_gateway_ends_as_the_server_does(script: str, status: int) -> None:
     ended = ran("sh", "-c", f"echo out; echo err >&2; {script}")
@@ -280,32 +287,12 @@ def taken(process: subprocess.Popen[bytes], number: signal.Signals) -> None:
         time.sleep(0.005)
 
 
-def test_a_server_that_dies_of_an_interrupt_is_told_of() -> None:
-    with talking("sh", "-c", "echo up; kill -INT $$") as talk:
-        assert talk.wait() == -signal.SIGINT
-
-
-def test_a_server_without_a_handler_dies_of_the_signal_and_the_gateway_tells_so() -> None:
-    with talking("sh", "-c", "echo up; exec sleep 60") as talk:
-        assert talk.stdout.readline() == b"up\n"
-        talk.process.terminate()
-        assert talk.wait() == -signal.SIGTERM
-
-
 def test_a_signal_while_the_gateway_starts_is_not_lost() -> None:
     for delay_s in (0.0, 0.02, 0.05, 0.1, 0.2):
         with talking("sleep", "60") as talk:
             time.sleep(delay_s)
             talk.process.terminate()
             assert talk.wait() == -signal.SIGTERM
-
-
-def test_the_end_of_input_ends_a_server_that_reads_it() -> None:
-    with talking("cat") as talk:
-        talk.stdin.write(b"a\nb")
-        talk.stdin.close()
-        assert talk.stdout.read() == b"a\nb"
-        assert talk.wait() == 0
 
 
 @pytest.mark.skipif(not LINUX, reason="reads the peak of memory in /proc")
