@@ -88,24 +88,6 @@ async def test_get_streams_are_not_timed_out(hasty_rig: Rig) -> None:
     await one.hears(event(b"later"))
 
 
-async def test_messages_are_not_duplicated_on_get_streams(rig: Rig) -> None:
-    """Two streams of one session, a POST's stream and a crawl's: each message comes where it was sent, once."""
-    session = Session(rig)
-    first, to_first = await opened(rig, 1, *session.fields())
-    second, to_second = await opened(rig, 2, *session.fields())
-    calling = await session.client(call("tools/call"))
-    to_call = await rig.upstream.request(3)
-    moved = notification("notifications/tasks/status", **TASKS[0])
-    for number, (one, peer) in enumerate([(first, to_first), (second, to_second)]):
-        await peer.send(chunk(event({**moved, "n": number})))
-        await one.hears(b'"n":%d' % number)
-    await to_call.send(stream() + chunk(event({**moved, "n": 2}) + event(result(1, {}))) + LAST_CHUNK)
-    assert len(told(await calling.response())) == 2
-    rig.serve(Server({None: page(TASKS)}))
-    assert len(final(await session.ask(filtered()))["result"]["tasks"]) == 1
-    assert first.received.count(b"data: ") == second.received.count(b"data: ") == 1
-
-
 LINE_ENDS_OF_UNICODE = '{"jsonrpc":"2.0","method":"notifications/message","params":{"data":"a\u2028b\u2029c\u0085d"}}'
 
 
@@ -380,20 +362,6 @@ async def test_unknown_capabilities_are_not_stripped(rig: Rig) -> None:
     assert got.body.startswith(before) and got.body.endswith(after)
     put_in = json.loads(got.body[len(before) : -len(after)].partition(b":")[2])
     assert put_in == {"x": 1, "filter": FILTER}
-
-
-async def test_cursors_are_not_dropped_so_paging_ends(rig: Rig) -> None:
-    """The upstream's cursors reach it as they came; the gateway's lead to the end."""
-    session = Session(rig)
-    pages = {None: page(TASKS[:1], "c/1?\u2028"), "c/1?\u2028": page(TASKS[1:])}
-    rig.serve(Server(pages))
-    first = final(await session.ask(call("tasks/list", 1)))
-    assert first["result"] == pages[None]
-    assert (
-        final(await session.ask(call("tasks/list", 2, cursor=first["result"]["nextCursor"])))["result"]
-        == pages["c/1?\u2028"]
-    )
-    assert [body(r)["params"].get("cursor") for r in rig.upstream.requests] == [None, "c/1?\u2028"]
 
 
 async def test_ids_are_not_confused_between_conversations_that_all_use_1(rig: Rig) -> None:

@@ -13,7 +13,7 @@ from contextlib import asynccontextmanager, contextmanager
 from contextvars import copy_context
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from threading import Event, Thread
-from typing import cast
+from typing import Final, cast
 
 import pytest
 from opentelemetry.context import Context, get_current
@@ -31,7 +31,7 @@ from gateway.transport.said import Said
 from tests.launch import ROOT, Gateways, eventually, held_port, port_of
 from tests.peer import Peer
 from tests.relay.http1 import Message
-from tests.relay.messages import answer, call, fault, filtered, page, post, request, task
+from tests.relay.messages import Json, answer, call, fault, filtered, notification, page, post, request, task
 from tests.relay.rig import Rig, Server, body, final, own, rig_with
 
 pytestmark = pytest.mark.usefixtures("harness_alone")
@@ -155,6 +155,10 @@ async def test_a_relayed_request_has_a_span_below_its_traceparent(gateways: Gate
         assert rig.upstream.requests[0].value(b"traceparent") == SAMPLED.partition(b": ")[2], "it goes up as it came"
         [of_process] = collector.resources()
         assert of_process["service.name"] == "taskgate" and of_process["service.version"]
+        [message] = map(ExportTraceServiceRequest.FromString, collector.bodies)
+        [scope] = message.resource_spans[0].scope_spans
+        found = re.search(r"version (1\.[0-9]+\.0) of\s+OpenTelemetry's conventions", METRICS.read_text())
+        assert found is not None and scope.schema_url == f"https://opentelemetry.io/schemas/{found[1]}"
 
 
 OTHER, OTHER_PARENT = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
@@ -179,49 +183,30 @@ async def test_the_traceparent_of_a_message_goes_before_that_of_the_header(
         assert not span.trace_state and not any(link.trace_state for link in span.links)
 
 
-@pytest.mark.parametrize("given", ["", "00-zero", 7, None, "x" * 10_000, f"00-{'0' * 32}-{OTHER_PARENT}-01"])
-async def test_a_traceparent_in_a_message_that_is_none_counts_as_absent(gateways: Gateways, given: object) -> None:
+NO_PARENTS: Final = ["", "00-zero", 7, None, "x" * 10_000, f"00-{'0' * 32}-{OTHER_PARENT}-01"]
+IDS: Final = {7: "7", "seven": "seven", "x" * 1000: "x" * 128, None: None, 2**70: str(2**70), 1.5: "1.5"}
+REVISIONS: Final = {"2025-11-25": "2025-11-25", "2026-07-28": "2026-07-28", "t0ken5ecret": None}
+# A message, its fields, an attribute of its span and the value.
+TOLD: Final[list[tuple[Json, list[bytes], str, str | None]]] = [
+    *((call("ping", _meta={"traceparent": given}), [], "jsonrpc.request.id", "1") for given in NO_PARENTS),
+    *((call("ping", given), [], "jsonrpc.request.id", said) for given, said in IDS.items()),
+    (notification("notifications/initialized"), [], "jsonrpc.request.id", None),
+    *(
+        (call("ping"), [f"MCP-Protocol-Version: {given}".encode()], "mcp.protocol.version", said)
+        for given, said in REVISIONS.items()
+    ),
+]
+
+
+async def test_what_a_message_says_of_itself_is_in_its_span(gateways: Gateways) -> None:
+    """A traceparent in it that is none counts as absent."""
     async with traced(gateways) as (rig, collector):
         rig.serve(no_content)
-        await rig.ask(post(call("ping", _meta={"traceparent": given}), SAMPLED))
-        [span] = await collector.until(1)
-        assert (span.trace_id.hex(), span.parent_span_id.hex()) == (TRACE, PARENT) and not span.links
-
-
-@pytest.mark.parametrize(
-    "given, said_of_it",
-    [(7, "7"), ("seven", "seven"), ("x" * 1000, "x" * 128), (None, None), (2**70, str(2**70)), (1.5, "1.5")],
-)
-async def test_the_id_of_a_request_is_in_its_span(gateways: Gateways, given: object, said_of_it: str | None) -> None:
-    async with traced(gateways) as (rig, collector):
-        rig.serve(no_content)
-        await rig.ask(post({"jsonrpc": "2.0", "id": given, "method": "ping"}))
-        await rig.ask(post({"jsonrpc": "2.0", "method": "notifications/initialized"}))
-        span, notification = await collector.until(2)
-        assert said(span).get("jsonrpc.request.id") == said_of_it
-        assert "jsonrpc.request.id" not in said(notification)
-
-
-@pytest.mark.parametrize(
-    "version, said_of_it", [("2025-11-25", "2025-11-25"), ("2026-07-28", "2026-07-28"), ("t0ken5ecret", None)]
-)
-async def test_the_revision_is_in_a_span(gateways: Gateways, version: str, said_of_it: str | None) -> None:
-    async with traced(gateways) as (rig, collector):
-        rig.serve(no_content)
-        await rig.ask(post(call("ping"), f"MCP-Protocol-Version: {version}".encode()))
-        [span] = await collector.until(1)
-        assert said(span).get("mcp.protocol.version") == said_of_it
-
-
-async def test_a_span_names_the_conventions_that_it_follows(gateways: Gateways) -> None:
-    async with traced(gateways) as (rig, collector):
-        rig.serve(no_content)
-        await rig.ask(post(call("ping")))
-        await collector.until(1)
-        [message] = map(ExportTraceServiceRequest.FromString, collector.bodies)
-        [scope] = message.resource_spans[0].scope_spans
-        found = re.search(r"version (1\.[0-9]+\.0) of\s+OpenTelemetry's conventions", METRICS.read_text())
-        assert found is not None and scope.schema_url == f"https://opentelemetry.io/schemas/{found[1]}"
+        for number, (message, fields, name, value) in enumerate(TOLD, 1):
+            await rig.ask(post(message, SAMPLED, *fields))
+            span = (await collector.until(number))[-1]
+            assert (span.trace_id.hex(), span.parent_span_id.hex()) == (TRACE, PARENT) and not span.links
+            assert said(span).get(name) == value, message
 
 
 async def test_a_request_without_traceparent_begins_a_trace(gateways: Gateways) -> None:
