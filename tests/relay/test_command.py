@@ -147,12 +147,3 @@ async def test_a_drain_takes_new_connections_for_its_delay(gateways: Gateways) -
         assert connection.getresponse().status == 502
         connection.close()
         assert await gateway.exits() == 0
-
-
-def test_a_certificate_that_is_not_there_is_said_and_exits_2(tmp_path: Path) -> None:
-    file = tmp_path / "gateway.yaml"
-    file.write_text(json.dumps(settings(1, 2, 3, {"tls": {"certificate": "no.pem", "key": "no.key"}})))
-    ended = ran("--config", str(file))
-    assert ended.returncode == 2
-    assert "no.pem" in ended.stderr
-    assert "Traceback" not in ended.stderr

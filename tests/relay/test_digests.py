@@ -104,14 +104,10 @@ async def test_a_stream_in_which_an_event_may_be_edited(rig: Rig, framing: str, 
 
 @pytest.mark.parametrize("framing", FRAMINGS)
 async def test_a_stream_in_which_none_may(rig: Rig, framing: str) -> None:
-    said = framed(framing, event(result(1, {})), STREAM, OTHERS)
-    check(await exchanged(rig, post(call("tools/call", name="x")), said), edited=False)
-
-
-@pytest.mark.parametrize("framing", FRAMINGS)
-async def test_an_endpoint_passes_as_it_came(rig: Rig, framing: str) -> None:
-    said = framed(framing, b"event: endpoint\ndata: http://%b/m\n\n" % rig.place.authority, STREAM, OTHERS)
-    check(await exchanged(rig, request(fields=[b"Accept: text/event-stream"]), said), edited=False)
+    endpoint = b"event: endpoint\ndata: http://%b/m\n\n" % rig.place.authority
+    get = request(fields=[b"Accept: text/event-stream"])
+    for asked, said in ((post(call("tools/call", name="x")), event(result(1, {}))), (get, endpoint)):
+        check(await exchanged(rig, asked, framed(framing, said, STREAM, OTHERS)), edited=False)
 
 
 @pytest.mark.parametrize("framing", FRAMINGS)
