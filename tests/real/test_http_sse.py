@@ -6,13 +6,11 @@ stream, never in the response to the POST. So the gateway advertises and filters
 """
 
 import asyncio
-import json
 import re
 
-import httpx
 import pytest
 
-from tests.real.conftest import Json, Place, Runner, Steps, blurred, connected, eventually, exact, finish, ids_of, start
+from tests.real.conftest import Json, Place, Runner, Steps, blurred, connected, eventually, finish, ids_of, start
 
 FILTERED = ["that none match", "in an object", "that is bad"]
 COMPARABLE = [
@@ -31,7 +29,6 @@ COMPARABLE = [
     "posted",
     "errors of the client",
 ]
-AS_CLIENTS = {"Accept": "*/*"}  # what both SDKs' clients accept for a message of theirs
 CRITERIA: list[Json] = [{"status": ["failed"]}, {"filter": {"taskIds": ["none"]}, "order": "asc"}]
 
 
@@ -119,46 +116,3 @@ async def test_a_filtered_list_of_the_python_client_over_sse_is_what_the_server_
         # This server's store is one for all its sessions, so others may have tasks there.
         assert task_id in ids_of(page["tasks"])
         assert "taskgate/total" not in (page["_meta"] or {})
-
-
-async def test_what_a_post_over_sse_is_answered_is_the_same_to_the_byte(
-    python_sdk_json: Place, http: httpx.AsyncClient
-) -> None:
-    bodies = [
-        json.dumps({"jsonrpc": "2.0", "id": 1, "method": "tasks/list", "params": criteria}).encode()
-        for criteria in CRITERIA
-    ]
-    addresses = [url.replace("/mcp", "") for url in (python_sdk_json.direct, python_sdk_json.gateway)]
-    async with http.stream("GET", f"{addresses[0]}/sse") as stream:
-        lines = stream.aiter_lines()
-        endpoint = [await anext(lines) for _ in range(2)][1].removeprefix("data: ")
-        for path in (endpoint, "/messages/?session_id=00000000000000000000000000000000", "/messages/"):
-            for body in (*bodies, b"not JSON"):
-                direct, through = [await exact(http, f"{address}{path}", body, AS_CLIENTS) for address in addresses]
-                assert through == direct
-
-
-async def test_the_endpoint_event_comes_as_the_server_wrote_it(python_sdk_json: Place, http: httpx.AsyncClient) -> None:
-    events = []
-    for url in (python_sdk_json.direct, python_sdk_json.gateway):
-        async with http.stream("GET", url.replace("/mcp", "/sse")) as stream:
-            first = await anext(stream.aiter_raw())
-            events.append((stream.headers["content-type"], re.sub(rb"[0-9a-f]{32}", b"<session>", first)))
-    assert events[1] == events[0]
-    assert events[1][1] == b"event: endpoint\r\ndata: /messages/?session_id=<session>\r\n\r\n"
-
-
-async def test_a_client_that_leaves_its_stream_ends_its_session_at_the_server(
-    python_sdk_json: Place, http: httpx.AsyncClient
-) -> None:
-    address = python_sdk_json.gateway.replace("/mcp", "")
-    async with http.stream("GET", f"{address}/sse") as stream:
-        lines = stream.aiter_lines()
-        endpoint = [await anext(lines) for _ in range(2)][1].removeprefix("data: ")
-        ping = json.dumps({"jsonrpc": "2.0", "method": "notifications/initialized"}).encode()
-        assert (await exact(http, f"{address}{endpoint}", ping, AS_CLIENTS)).status == 202
-
-    async def gone() -> bool | None:
-        return (await exact(http, f"{address}{endpoint}", ping, AS_CLIENTS)).status == 404 or None
-
-    await eventually("the end of the session", gone)

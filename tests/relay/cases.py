@@ -28,6 +28,7 @@ from tests.relay.messages import (
     chunked,
     dumps,
     event,
+    initialized,
     notification,
     page,
     post,
@@ -515,6 +516,10 @@ UNEDITED: Final[dict[str, object]] = {
 def messages() -> Iterator[Case]:
     for name, message in MESSAGES.items():
         yield Case(f"message: {name}", exchange(post(message, SESSION), answer(result(1, {}), SESSION)))
+    asks = post([call("initialize"), call("tasks/list", 2, status=["working"])], SESSION)
+    tells = [result(1, initialized()), result(2, {"tasks": [TASK]})]
+    for name, batch in (("JSON", answer(tells)), ("an event", stream(SESSION) + chunk(event(tells)) + LAST_CHUNK)):
+        yield Case(f"message: a batch of initialize and a filtered list, answered in {name}", exchange(asks, batch))
     filtered = post(
         call("tasks/list", status=["working"]), b"Mcp-Protocol-Version: 2026-07-28", b"Mcp-Method: tasks/list"
     )
