@@ -168,7 +168,7 @@ async def test_a_connection_that_has_been_idle_is_closed(hasty_rig: Rig) -> None
 
 async def test_requests_to_the_upstream_have_a_limit_and_what_waits_is_served(gateways: Gateways) -> None:
     """Above `requests_max` a request waits its turn, and is told 503 when that takes too long."""
-    async with rig_with(gateways, upstream={"requests_max": 2, "connect_timeout": "500ms"}) as rig:
+    async with rig_with(gateways, upstream={"requests_max": 2, "connect_timeout": "2s"}) as rig:
         first, second = [await rig.client(post(call("tools/call", n))) for n in (1, 2)]
         peers = [await rig.upstream.request(n) for n in (1, 2)]
         refused = await rig.ask(post(call("tools/call", 3)))
