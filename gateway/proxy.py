@@ -5,7 +5,6 @@
     for no upstream                       404                              transport/routes.py
     too many task operations              429, if configured               tasks/guards.py
     a filtered `tasks/list`               answered                         tasks/answer.py
-    `notifications/cancelled` of one      relayed, and the answer ends       tasks/ids.py
     everything else                       relayed                          transport/relay.py
                                           and watched on its way           watch.py
 
@@ -91,25 +90,15 @@ class Proxy:
                 raise Loop("this request comes from taskgate itself: the url of an upstream leads back to it")
             caller = self._admit(exchange)
             caller.pool.clients += 1
-            message = await self._read(exchange, caller.session_id)
+            message = await self._read(exchange)
             if self._guards is not None:
                 self._guard(self._guards, exchange, caller, message)
-            is_cancelled = False
             position = self._position(message, caller, exchange) if message is not None else None
-            if self._shared is not None and position is not None and message is not None and not caller.proof:
-                learned = await self._shared.learn(self._answerer, caller.key, message)  # until the answer holds it
-                is_cancelled = learned is None
-                position = position if is_cancelled else self._position(message, caller, exchange)
             if position is not None and message is not None:
                 kind = "answered"
-                self._journal.began(message, exchange)
-                reply = HttpReply(exchange, caller)
-                if is_cancelled:
-                    reply.end()
-                else:
-                    exchange.error_code = await self._answerer.answer(reply, caller, message, position)
-            else:
-                kind, message = "relayed", self._kept(exchange, caller, message)
+                position = await self._answer(exchange, caller, message, position)
+            if position is None:
+                kind, message = "relayed", self._kept(exchange, message)
                 await self._relay(exchange, caller, message)
         except ClientGone:
             raise
@@ -137,11 +126,8 @@ class Proxy:
             head.raw = b""
         return way.caller if self._guards is None else way.caller.again()  # guards note in it what the request takes
 
-    async def _read(self, exchange: Exchange, session_id: bytes) -> Message | None:
-        """The message of a request; None if it is not read, or is none. Raises Overloaded.
-
-        In a session the id of a request is noted: a cancel may mean it.
-        """
+    async def _read(self, exchange: Exchange) -> Message | None:
+        """The message of a request; None if it is not read, or is none. Raises Overloaded."""
         if exchange.account is not None:  # the head is large
             exchange.account.check(exchange.kept_bytes)
         bytes_max = self._limits.inspected_body_bytes_max
@@ -151,10 +137,21 @@ class Proxy:
                 message = jsonrpc.parse(exchange.taken)
         else:
             exchange.taken = exchange.body.take()
-        if session_id and exchange.method == b"POST" and (message is None or message.is_request):
-            request_id = None if message is None else jsonrpc.id_of(message.id)
-            self._sessions.request_ids.note(session_id, request_id)
         return message
+
+    async def _answer(
+        self, exchange: Exchange, caller: HttpCaller, message: Message, position: Position | BadQuery
+    ) -> Position | BadQuery | None:
+        """Answer a filtered list. Returns None if it is to be relayed: another replica knows more of the server."""
+        with self._sessions.using(caller.key) as session:
+            if self._shared is not None and not caller.proof:
+                await self._shared.learn(session)
+                if self._position(message, caller, exchange) is None:
+                    return None
+            self._journal.began(message, exchange)
+            reply = HttpReply(exchange, caller)
+            exchange.error_code = await self._answerer.answer(session, reply, caller, message, position)
+            return position
 
     def _position(self, message: Message, caller: HttpCaller, exchange: Exchange) -> Position | BadQuery | None:
         """The page that a filtered `tasks/list` asks for, or what is wrong; None if the message is relayed."""
@@ -171,12 +168,10 @@ class Proxy:
             return
         exchange.replace_body(guards.admit(message, exchange.taken, caller))
 
-    def _kept(self, exchange: Exchange, caller: HttpCaller, message: Message | None) -> Message | None:
+    def _kept(self, exchange: Exchange, message: Message | None) -> Message | None:
         """What is still needed of a message that is relayed. Its raw members would keep the whole body in memory."""
         if message is None:
             return None
-        if message.method == answer.CANCELLED and not exchange.authenticates:
-            self._answerer.cancel(caller.key, caller.session_id, message)
         if len(exchange.taken) <= SMALL_BYTES_MAX:
             return message
         exchange.traceparent = self._journal.traceparent(message)

@@ -1,7 +1,6 @@
 """The entry over stdio: what happens to each line between a client and the server that it started.
 
     from the client   a filtered `tasks/list`                        answered               tasks/answer.py
-                      `notifications/cancelled` of one               passed, and the answer ends
                       everything else                                passed
     from the server   a response to a request of the gateway's own   stays here             transport/stdio.py
                       the result of `initialize`                     edited, and passed     tasks/passing.py
@@ -49,7 +48,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("taskgate.request")
 
-_SESSION: Final = b"stdio"  # one process is one session
 _UNREAD: Final = Message("2.0")  # a request of which nothing but the id is known
 _LINES_AT_ONCE: Final = 100  # before other tasks get their turn
 
@@ -112,13 +110,10 @@ class StdioProxy:
         if message is None:
             self._pass_unread(line)
             return False
-        if message.is_request:
-            self._sessions.request_ids.note(_SESSION, jsonrpc.id_of(message.id))
         if (position := self._answerer.position(KEY, message)) is not None:
             await self._begin(message, position, len(line.raw))
             return True
-        if message.method == answer.CANCELLED:
-            self._answerer.cancel(KEY, _SESSION, message)
+        if message.method == "notifications/cancelled":
             self._unanswered.cancel(jsonrpc.id_of(jsonrpc.member(message.params, "requestId")))
         if message.is_request:
             claimed = self._sessions.claim(KEY) if observe.is_observed(message) else None
@@ -139,19 +134,18 @@ class StdioProxy:
         if not line.ended:
             return
         request_id, self._sight = self._sight.request_id, None
-        self._sessions.request_ids.note(_SESSION, request_id)
         if request_id is not None:
             self._unanswered.note(request_id, Passed(_UNREAD, self._clock(), None, is_clear=False))
 
     async def _begin(self, message: Message, position: Position | BadQuery, size_bytes: int) -> None:
         """Answer a query in the background. A client that takes no answers is not read beyond its next query."""
         await self._to_client.drain()
-        work = asyncio.create_task(self._answer(message, position, size_bytes))
+        is_full = len(self._answering) >= self._limits.connections_max
+        work = asyncio.create_task(self._answer(message, position, size_bytes, is_full))
         self._answering.add(work)
         work.add_done_callback(self._answering.discard)
-        await asyncio.sleep(0)  # a cancellation that follows finds it under way
 
-    async def _answer(self, message: Message, position: Position | BadQuery, size_bytes: int) -> None:
+    async def _answer(self, message: Message, position: Position | BadQuery, size_bytes: int, is_full: bool) -> None:
         account, began_at = Account(self._buffers), self._clock()
         reply = StdioReply(self._to_client, account, size_bytes)
         code: int | None = None
@@ -159,10 +153,11 @@ class StdioProxy:
         if self._journal is not None:
             self._journal.began(message, None)
         try:
-            if len(self._answering) > self._limits.connections_max:
+            if is_full:
                 raise Overloaded(f"{self._limits.connections_max} queries are under way (limits.connections_max)")
             account.hold(size_bytes)
-            code = await self._answerer.answer(reply, StdioCaller(self._channel), message, position)
+            with self._sessions.using(KEY) as session:
+                code = await self._answerer.answer(session, reply, StdioCaller(self._channel), message, position)
         except Exception as error:
             failed = error if isinstance(error, GatewayError) else Internal()
             if failed is not error:

@@ -61,7 +61,7 @@ def in_use(store: Sessions, key: Key) -> Session:
     """A session of one task, which a query works with."""
     store.observe(key, told("t-1"))
     session = store.open(key)
-    session.asks.answering[b"1"] = [asyncio.get_running_loop().create_future()]
+    session.queries = 1
     return session
 
 
@@ -94,7 +94,7 @@ async def test_an_evicted_session_is_found_while_someone_works_with_it_and_freed
     index = weakref.ref(session.index)
     gc.disable()
     try:
-        session.asks.answering.clear()
+        session.queries = 0
         del session
         for _ in range(10):
             await asyncio.sleep(0)
@@ -157,9 +157,9 @@ async def test_a_refused_caller_leaves_no_note_in_place_of_anothers() -> None:
     clock.now += 1
     for stranger in strangers(10):
         asking = store.open(stranger)
-        asking.asks.answering[b"1"] = [asyncio.get_running_loop().create_future()]
+        asking.queries = 1
         store.drop(stranger)
-        asking.asks.answering.clear()
+        asking.queries = 0
         del asking
         store.drop(stranger)
         store.drop_all(stranger)
@@ -178,7 +178,7 @@ async def test_a_caller_who_was_answered_and_is_refused_has_no_place_while_he_is
     store.admit(session)
     assert (session.life, places(store)) == (Life.STORED, 1)
     store.drop(KEY)
-    session.asks.answering.clear()
+    session.queries = 0
     del session
     assert store.find(KEY) is None
     assert store.open(KEY).known.newcomers_from == clock.now

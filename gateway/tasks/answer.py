@@ -6,11 +6,10 @@ sent meanwhile (DESIGN 5.7). Always: a failure is an error, never an empty list 
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from datetime import UTC, datetime
 from functools import lru_cache
-from typing import Any, Final, Generic, TypeVar
+from typing import Final, Generic, TypeVar
 
 import msgspec
 import orjson
@@ -22,7 +21,7 @@ from gateway.mcp import jsonrpc
 from gateway.mcp.capabilities import LAST_REVISION
 from gateway.mcp.jsonrpc import INVALID_PARAMS, Message
 from gateway.tasks import criteria, cursor
-from gateway.tasks.asks import Outbox, begun
+from gateway.tasks.asks import Outbox
 from gateway.tasks.criteria import BadQuery, Fault, Params
 from gateway.tasks.cursor import Position
 from gateway.tasks.planner import Answer, Planner
@@ -32,7 +31,6 @@ from gateway.tasks.values import string
 
 log = logging.getLogger("taskgate.answer")
 
-CANCELLED: Final = "notifications/cancelled"
 _LARGE_BYTES_MIN: Final = 256 * 1024
 _SAME_MAX: Final = 256  # params that are remembered as they were read, of `_SAME_BYTES_MAX` at most
 _SAME_BYTES_MAX: Final = 1024
@@ -106,25 +104,14 @@ class Answerer:
         except BadQuery as bad:
             return without_frames(bad)
 
-    def cancel(self, key: Key, session_id: bytes, message: Message) -> None:
-        """End the answer that a `notifications/cancelled` names, if no other request can be meant (DESIGN 5.7).
-
-        `session_id` is that of `note`: empty if there is no session.
-        """
-        session = self._sessions.find(key)
-        request_id = jsonrpc.id_of(jsonrpc.member(message.params, "requestId"))
-        if session is None or not session_id or not self._sessions.request_ids.is_single(session_id, request_id):
-            return
-        for cancelled in session.asks.answering.get(request_id, ()):
-            if not cancelled.done():
-                cancelled.set_result(None)
-
-    async def answer(self, reply: Reply, caller: Caller, message: Message, position: Position | BadQuery) -> int | None:
+    async def answer(
+        self, session: Session, reply: Reply, caller: Caller, message: Message, position: Position | BadQuery
+    ) -> int | None:
         """Answer with the page at `position`, or with what is wrong. Returns the JSON-RPC error code that was sent.
 
+        `session` is the caller's, in use (`Sessions.using`).
         Raises GatewayError; a stream that has begun gets the error first.
         """
-        session = self._sessions.open(caller.key)
         raw_id = bytes(message.id)
         try:
             if caller.proof:
@@ -135,10 +122,9 @@ class Answerer:
             answer = None if caller.asks_first else self._planner.at_once(session, position)
             if answer is None:
                 outbox = Outbox(reply, message, self._clock)
-                answer = await self.unless_cancelled(session, raw_id, self._answer(session, caller, outbox, position))
-            if answer is None:
-                reply.end()
-                return None
+                if caller.asks_first:
+                    await self._planner.ask_first(session, caller, outbox)
+                answer = await self._planner.answer(session, caller, outbox, position)
             page_bytes, rest = answer.page.size_bytes, _rest(answer, position, ignored_of(bytes(message.params)))
             reply.hold(len(raw_id) + page_bytes + len(rest))
         except Exception as error:
@@ -162,53 +148,14 @@ class Answerer:
     ) -> int | None:
         """Say what is wrong with a query; the server's refusal of its caller goes first (DESIGN 5.4). As `answer`."""
         if caller.asks_first or not session.known.accepts:
-            accepted = self._accepted(session, caller, Outbox(reply, message, self._clock))
-            if await self.unless_cancelled(session, bytes(message.id), accepted) is None:
-                reply.end()
-                return None
+            outbox = Outbox(reply, message, self._clock)
+            if caller.asks_first:
+                await self._planner.ask_first(session, caller, outbox)
+            await self._planner.knock(session, caller, outbox)
         said = bad_query(message, bad)
         reply.hold(len(said))
         reply.send(said)
         return INVALID_PARAMS
-
-    async def _accepted(self, session: Session, caller: Caller, outbox: Outbox) -> Session:
-        if caller.asks_first:
-            await self._planner.ask_first(session, caller, outbox)
-        await self._planner.knock(session, caller, outbox)
-        return session
-
-    async def unless_cancelled(
-        self, session: Session, raw_id: bytes, part: Coroutine[Any, Any, _Result]
-    ) -> _Result | None:
-        """The result of a part of the answer; None if `notifications/cancelled` named the request first."""
-        with self._cancellable(session, raw_id) as cancelled:
-            work = begun(part)
-            try:
-                await asyncio.wait({work, cancelled}, return_when=asyncio.FIRST_COMPLETED)
-                return work.result() if work.done() else None
-            finally:
-                work.cancel()
-                # It ends first: until then messages are passed to a requestor that takes none.
-                await asyncio.gather(work, return_exceptions=True)
-                del work  # as in `Ask.join`
-
-    @staticmethod
-    @contextmanager
-    def _cancellable(session: Session, raw_id: bytes) -> "Iterator[asyncio.Future[Any]]":
-        """While a request of that id is being answered: a future that `cancel` ends."""
-        cancelled, request_id = asyncio.get_running_loop().create_future(), jsonrpc.id_of(raw_id)
-        session.asks.answering.setdefault(request_id, []).append(cancelled)
-        try:
-            yield cancelled
-        finally:
-            session.asks.answering[request_id].remove(cancelled)
-            if not session.asks.answering[request_id]:
-                del session.asks.answering[request_id]
-
-    async def _answer(self, session: Session, caller: Caller, outbox: Outbox, position: Position) -> Answer:
-        if caller.asks_first:
-            await self._planner.ask_first(session, caller, outbox)
-        return await self._planner.answer(session, caller, outbox, position)
 
     def _note(self, session: Session, caller: Caller, answer: Answer, answered_bytes: int) -> None:
         """Count what an answer cost, and what it spared its requestor."""

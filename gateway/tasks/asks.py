@@ -135,16 +135,7 @@ class Ask:
 
 
 class Asks(dict[str | None, Ask]):
-    """What is being asked for one session: a task under its id, pages under None. Also the queries being answered."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.answering: dict[jsonrpc.Id, list[asyncio.Future[None]]] = {}  # by request id, to be cancelled
-
-    @property
-    def in_use(self) -> bool:
-        """Whether anything is being asked or answered."""
-        return bool(self or self.answering)
+    """What is being asked for one session: a task under its id, pages under None."""
 
 
 def begun(work: Coroutine[Any, Any, _T]) -> "asyncio.Task[_T]":

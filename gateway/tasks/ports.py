@@ -71,9 +71,6 @@ class Reply(Protocol):
     def send(self, data: bytes) -> None:
         """Send the response message, which ends the reply. `hold` has room for a large one."""
 
-    def end(self) -> None:
-        """End without a response: the request was cancelled."""
-
 
 @dataclass(slots=True)
 class EndedQuery:

@@ -31,11 +31,9 @@ from cachetools import TTLCache
 from gateway import config
 from gateway.identity import Key
 from gateway.mcp.capabilities import Server
-from gateway.mcp.jsonrpc import Message
 from gateway.mcp.observe import Observation
 from gateway.mcp.task import Task
 from gateway.tasks import told
-from gateway.tasks.answer import Answerer
 from gateway.tasks.notes import NEVER, NoteState
 from gateway.tasks.ports import SharedStore
 from gateway.tasks.sessions import SERVERS_IDLE_S, SERVERS_MAX, Life, Servers, Session, Sessions
@@ -224,15 +222,10 @@ class SharedSessions(Sessions):
             self._shared.drop(each)  # another replica may have told of it
         return keys
 
-    async def learn(self, answerer: Answerer, key: Key, message: Message) -> Session | None:
-        """Learn what other replicas have told of the session of a query, before it is answered. Nothing else waits.
-
-        Returns the session, to be kept until then; None if the query was cancelled meanwhile.
-        """
-        session = self.open(key)
-        if not self.is_behind(session):
-            return session
-        return await answerer.unless_cancelled(session, bytes(message.id), self.catch_up(session))
+    async def learn(self, session: Session) -> None:
+        """Learn what other replicas have told of the session of a query, before it is answered. Nothing else waits."""
+        if self.is_behind(session):
+            await self.catch_up(session)
 
     def is_behind(self, session: Session) -> bool:
         """Whether a query of a session must first learn what other replicas have told."""

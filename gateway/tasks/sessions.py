@@ -11,7 +11,7 @@ keep (`Life`). No result of `initialize` can be asked for again, so it is kept a
 import asyncio
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from enum import Enum
 from typing import Final
 from weakref import WeakSet, WeakValueDictionary
@@ -24,7 +24,6 @@ from gateway.identity import Key
 from gateway.mcp.capabilities import Server
 from gateway.mcp.observe import Observation
 from gateway.tasks.asks import Asks
-from gateway.tasks.ids import RequestIds
 from gateway.tasks.index import METHOD_CHARS_MAX, Index
 from gateway.tasks.knowledge import Knowledge, Record
 from gateway.tasks.notes import NEVER
@@ -65,6 +64,7 @@ class Session(Record):
         self.life = Life.PROVISIONAL
         self.of_one: WeakSet[Session] | None = None  # the sessions of one `Mcp-Session-Id`, one for each identity
         self.asks = Asks()
+        self.queries = 0  # that use it
         self.list_bytes = 0  # of JSON, in all pages of the last crawl
         self.stored_bytes = 0  # as `Stored` has counted it last
         self.used_at = 0.0  # while it is stored
@@ -209,7 +209,6 @@ class Sessions:
 
     def __init__(self, limits: config.IndexLimits, servers: Servers, clock: Callable[[], float]) -> None:
         self.servers = servers
-        self.request_ids = RequestIds()
         self._limits = limits
         self._clock = clock
         self._sessions = Stored(limits, self._retire)
@@ -223,7 +222,7 @@ class Sessions:
         """Evict or expire a session. Requests that already use it keep it, and lookups find it, until they end."""
         self._lost[session.key] = self._clock()
         session.life = Life.PARTING
-        if session.asks.in_use:
+        if session.queries:
             self._in_use[session.key] = session
 
     def take_over(self, limits: config.IndexLimits, changed: Collection[str]) -> None:
@@ -250,6 +249,16 @@ class Sessions:
         self._sessions.expire(self._clock())  # sessions in use move to `_in_use`
         return self._sessions.get(key) or self._in_use.get(key)
 
+    @contextmanager
+    def using(self, key: Key) -> Iterator[Session]:
+        """The session of that key, which stays while a query uses it."""
+        session = self.open(key)
+        session.queries += 1
+        try:
+            yield session
+        finally:
+            session.queries -= 1
+
     def open(self, key: Key) -> Session:
         """The session of that key; a provisional one if there is none. It counts as used now.
 
@@ -271,7 +280,7 @@ class Sessions:
     def _is_left(self, session: Session) -> bool:
         """Whether a session that went cannot be stored again."""
         too_large = session.size_bytes > self._limits.memory_bytes_max
-        return session.life is Life.PARTING and (too_large or not session.asks.in_use)
+        return session.life is Life.PARTING and (too_large or not session.queries)
 
     def _begin(self, key: Key) -> Session:
         session = self._in_use[key] = self._new(key)
@@ -377,7 +386,7 @@ class Sessions:
             self._lost[key] = now
             self._sessions.take_out(key)
             session.life = Life.PROVISIONAL
-            if session.asks.in_use:
+            if session.queries:
                 self._in_use[key] = session
         session.clear(now)
 

@@ -257,12 +257,7 @@ class HttpReply:
             self._exchange.respond(200, b"OK", [(b"Content-Type", JSON), *self._caller.cors], data)
         else:
             self._event(data)
-            self.end()
-
-    def end(self) -> None:
-        if not self.streaming:
-            self._begin()
-        self._exchange.end()
+            self._exchange.end()
 
     def _event(self, data: bytes) -> None:
         if not self.streaming:

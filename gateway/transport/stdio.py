@@ -200,9 +200,6 @@ class StdioReply:
             self._outlet.insist(data)
             self._ended = True
 
-    def end(self) -> None:
-        self._ended = True
-
 
 class Fate(Enum):
     """What becomes of a large line of the server's.

@@ -52,9 +52,8 @@ RULES: Final = {
     "total": "taskgate/total is how many match (5.6)",
     "as of": "taskgate/asOf is no later than the oldest instant that the answer reflects (5.6)",
     "refused": "after a 403 nothing is shown until the upstream has answered a `tasks/*` of the caller's (7.4)",
-    "cancelled": "notifications/cancelled ends the answer (5.7)",
     "failed": "a query fails only as the upstream failed it (5.8), not for one drop, nor when put off",
-    "unanswered": "every query gets an answer, unless it is cancelled",
+    "unanswered": "every query gets an answer, cancelled or not (5.7)",
     "asked twice": "nothing is asked twice at once (6)",
     "economy": "nothing is asked within max_age of a refresh, if nothing has passed since",
     "repeated": "a message on a stream of the crawler's reaches one client, once (5.7)",
@@ -137,10 +136,9 @@ class Outcome:
     at: Moment
     result: bytes | None = None
     error: dict[str, Any] | None = None
-    cancelled: bool = False  # the client had sent notifications/cancelled
 
     def __str__(self) -> str:
-        return f"{self.status} {Brief(self.result or b'')}{self.error or ''}{' (cancelled)' if self.cancelled else ''}"
+        return f"{self.status} {Brief(self.result or b'')}{self.error or ''}"
 
 
 @dataclass
@@ -258,8 +256,6 @@ class Oracle:
                 truth.pass_through(GONE, outcome.at, session)
             return
         if session.ended is not None and session.ended < outcome.at:
-            return
-        if outcome.cancelled and outcome.status == 200 and outcome.error is None:
             return
         if outcome.error is not None and outcome.error["code"] == TOO_LARGE:
             self._check_outgrown(asked, outcome)

@@ -25,7 +25,6 @@ from tests.model.upstream import STALL_S, Connection, Request, Upstream, authori
 from tests.model.virtual import TICK_S, WIRE_S, VirtualLoop
 
 _FAULTS: Final = ("error", "expired", "hang", "large", "illegible", "latin", "nan", "bom", "stall")
-_PATIENCE_S: Final = 16 * WIRE_S  # for an answer that was cancelled
 
 
 def as_stdio(history: h.History) -> h.History:
@@ -242,10 +241,6 @@ class StdioClient(Client):
                 self._loop.call_later(RESULT_PATIENCE_TICKS * TICK_S, self._give_up, message["id"])
             return
         _finish(exchange, 202)
-        if message["method"] == "notifications/cancelled":
-            if session is not None and session.sent_unread:
-                self._impatient.add(message["params"]["requestId"])
-            self._loop.call_later(_PATIENCE_S, self._give_up, message["params"]["requestId"])
 
     def heard(self, process: Process, line: bytes) -> None:
         """A line has come."""
@@ -259,7 +254,7 @@ class StdioClient(Client):
         if exchange is None and message["id"] in self._impatient:
             return
         if exchange is None:
-            raise Violation("cancelled", f"an answer that nobody waits for: {line[:200]!r}")
+            raise Violation("unanswered", f"an answer that nobody waits for: {line[:200]!r}")
         if process.session is None and self._number in self._upstream.latest:
             process.session = self._upstream.latest[self._number]
             exchange.headers = {"mcp-session-id": process.session.id}

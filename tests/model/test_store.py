@@ -15,13 +15,12 @@ import pytest
 
 from gateway import config
 from gateway.identity import Key
-from gateway.mcp import jsonrpc, task
+from gateway.mcp import task
 from gateway.mcp.observe import Observation
-from gateway.operate.metrics import Metrics
 from gateway.store.carrier import StoreState
 from gateway.store.redis_store import RedisStore
 from gateway.store.waiting import READ_AT_ONCE
-from gateway.tasks import answer, told
+from gateway.tasks import told
 from gateway.tasks.replicas import SharedSessions
 from tests.model.resp import STORE_PORT, Redis
 from tests.model.virtual import WIRE_S, VirtualLoop
@@ -355,21 +354,3 @@ async def test_a_session_that_ends_at_a_replica_that_never_had_it_is_forgotten(r
     await asyncio.sleep(1)
     assert not rig.redis.sets
     assert set(rig.redis.values) == mark
-
-
-@on_a_clock_of_its_own
-async def test_a_query_that_is_cancelled_while_it_waits_for_the_store_waits_no_longer(rig: Rig) -> None:
-    await rig.start()
-    await rig.redis.become("stopped")
-    answerer = answer.Answerer(rig.sessions, rig.index, Metrics(), rig.loop.time)
-    query = jsonrpc.parse(b'{"jsonrpc":"2.0","id":7,"method":"tasks/list","params":{"status":["working"]}}')
-    cancel = jsonrpc.parse(b'{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":7}}')
-    assert query is not None and cancel is not None
-    began = rig.loop.time()
-    rig.sessions.request_ids.note(b"session", b"7")
-    work = asyncio.ensure_future(rig.sessions.learn(answerer, KEY, query))
-    await asyncio.sleep(WIRE_S)
-    answerer.cancel(KEY, b"session", cancel)
-    assert await work is None
-    assert rig.loop.time() - began < SETTINGS.timeout / 2
-    await rig.redis.become("well")

@@ -170,8 +170,6 @@ class ServerSession:
     asking: int = 0  # queries under way
     is_indexed: bool = False  # the gateway has asked for its tasks, and need not forget them
     refused: float | None = None  # when a 403 went out that hides the index, until a `tasks/*` is served
-    sent_unread: bool = False  # a request whose id the gateway does not know: a cancel then ends nothing
-    cancelled: list[tuple[Moment, int]] = field(default_factory=list)  # ids of requests, and when that was sent
     first_cost: float | None = None  # when the gateway first asked for something
     refreshed: tuple[float, Any, int] | None = None  # by a query alone: when it came, its criteria, `disturbed` then
 

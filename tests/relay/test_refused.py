@@ -202,15 +202,6 @@ async def left(rig: Rig) -> None:
     await peer.ends()
 
 
-async def cancelled(rig: Rig) -> None:
-    one = await rig.client(STRANGERS_LIST)
-    await rig.upstream.request()
-    other = await rig.client(as_a_stranger(post(notification("notifications/cancelled", requestId=1))))
-    await one.response()
-    await (await rig.upstream.request(2)).send(response(b"", status=b"401 Unauthorized"))
-    await other.response()
-
-
 BAD_QUERIES = (
     filtered(7, status=7),
     filtered(7, status=["working"], cursor="nobody gave it out"),
@@ -237,7 +228,6 @@ WAYS: list[Way] = [
     no_list_of_tasks,
     an_error,
     left,
-    cancelled,
     a_bad_query,
     sessions_ended_that_nobody_has,
 ]
@@ -267,7 +257,7 @@ async def test_what_is_asked_by_a_caller_who_is_not_known_yet_is_asked_once(gate
 
         async def all_wait() -> bool:
             app = rig.app
-            return [len(w) for one in app._sessions._in_use.values() for w in one.asks.answering.values()] == [3]
+            return [one.queries for one in app._sessions._in_use.values()] == [3]
 
         await eventually(all_wait, "three who wait")
         held.set()
@@ -387,13 +377,3 @@ async def test_a_query_that_is_wrong_needs_no_asking_once_a_right_one_was_answer
     asked = len(rig.asked("tasks/list"))
     assert final(await session.ask(BAD_QUERIES[0]))["error"]["code"] == -32602
     assert len(rig.asked("tasks/list")) == asked
-
-
-async def test_a_wrong_query_is_cancelled_as_a_right_one_is(rig: Rig) -> None:
-    session = Session(rig)
-    one = await session.client(BAD_QUERIES[0])
-    await rig.upstream.request()
-    other = await session.client(notification("notifications/cancelled", requestId=7))
-    assert (await one.response()).body == b""
-    await (await rig.upstream.request(2)).send(response(b"", status=b"202 Accepted"))
-    await other.response()

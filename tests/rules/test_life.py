@@ -49,7 +49,7 @@ class Place:
     def ask(self, key: Key = KEY) -> None:
         """A request comes, and is under way from now on."""
         session = self.sessions.open(key)
-        session.asks.answering.setdefault(b"1", [])
+        session.queries += 1
         self.held.append(session)
 
     def answer(self, key: Key = KEY) -> None:
@@ -91,7 +91,7 @@ class Place:
     def leave(self) -> None:
         """All requests have ended."""
         for session in self.held:
-            session.asks.answering.clear()
+            session.queries = 0
         self.held.clear()
 
     def reload(self) -> None:

@@ -196,20 +196,12 @@ AGAIN = {
 }
 
 
-@pytest.mark.parametrize("given_up", [False, True])
 @pytest.mark.parametrize("form", AGAIN)
-async def test_an_answer_to_the_gateway_that_comes_once_more_or_too_late_stays_here(
-    small: Stage, form: str, given_up: bool
-) -> None:
+async def test_an_answer_to_the_gateway_that_comes_once_more_stays_here(small: Stage, form: str) -> None:
     await small.client.send(QUERY_ALL)
     own = (await small.server.own())["id"]
-    if given_up:
-        cancelled = notification("notifications/cancelled", requestId="q")
-        await small.client.send(cancelled)
-        await small.server.hears(cancelled)
-    else:
-        await small.server.send(result(own, {"tasks": []}))
-        await small.client.hears(b'"id":"q"')
+    await small.server.send(result(own, {"tasks": []}))
+    await small.client.hears(b'"id":"q"')
     await small.client.send(call(7, "tools/call"))
     before = len(small.client.received)
     response = large(7, last=True)
@@ -230,31 +222,9 @@ async def test_requests_of_the_servers_own_pass_while_a_crawl_waits(stage: Stage
     await stage.client.hears(b'"taskId":"a"')
 
 
-async def test_a_cancelled_query_is_not_answered_and_the_cancellation_passes(stage: Stage) -> None:
+async def test_a_cancelled_query_is_answered_all_the_same_and_the_cancellation_passes(stage: Stage) -> None:
     cancelled = notification("notifications/cancelled", requestId="q")
     await stage.client.send(QUERY_ALL + cancelled)  # in one piece
-    await stage.server.hears(cancelled)
-    await stage.client.send(call(2, "tasks/list", order="asc"))
-    number = 0
-    while b'"id":2' not in stage.client.received:  # one of the first query's may have been under way
-        number += 1
-        await stage.lists(number=number)
-        await stage.server.send(notification(f"step {number}"))
-        await stage.client.hears(f"step {number}".encode())
-        for _ in range(100):  # the answer, if that was the crawl for it, takes its time on a busy machine
-            if b'"id":2' in stage.client.received:
-                break
-            await asyncio.sleep(0.01)
-    await stage.server.send(notification("last"))
-    await stage.client.hears(b"last")
-    assert b'"q"' not in stage.client.received
-    assert b"taskgate-" not in stage.client.received
-
-
-@pytest.mark.parametrize("other", [call("q", "tools/call"), line([json.loads(call("q", "tools/call"))])])
-async def test_a_cancel_ends_no_list_where_another_request_may_be_meant(stage: Stage, other: bytes) -> None:
-    cancelled = notification("notifications/cancelled", requestId="q")
-    await stage.client.send(other + QUERY_ALL + cancelled)
     await stage.server.hears(cancelled)
     await stage.lists()
     await stage.client.hears(b'"taskgate/total"')

@@ -15,12 +15,10 @@ from typing import Final
 
 import pytest
 
-from gateway.store import carrier
 from gateway.store.waiting import Ending, Owed
 from tests.launch import eventually
-from tests.peer import Client
 from tests.redis_process import Store
-from tests.relay.messages import call, filtered, notification, post
+from tests.relay.messages import call, filtered
 from tests.store.conftest import Caller, Fleet, Replica, known
 
 Do = Callable[[Store], Awaitable[None]]
@@ -262,27 +260,6 @@ async def test_a_query_does_not_wait_for_a_store_that_takes_long(fleet: Fleet, s
         assert await other.ids(caller) == []
         await go_on(store)
         await eventually(lambda: shows(other, caller, [made]), "the task in an answer")
-
-
-async def test_a_query_that_waits_for_the_store_can_be_cancelled(
-    fleet: Fleet, store: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Its answer ends without a message, long before `store.timeout` (PATIENCE)."""
-    monkeypatch.setattr(carrier, "_ANSWER_S", 60.0)
-    async with fleet.pair_with_task() as (_, other, caller, _):
-        await stop(store)
-        client = await Client.connect(other.gateway.port)
-        await client.send(post(filtered(), *caller.fields()))
-        answering = asyncio.create_task(client.response())
-        cancel = notification("notifications/cancelled", requestId=filtered()["id"])
-        while not answering.done():
-            await other.exchange(caller, cancel)
-            await asyncio.wait({answering}, timeout=0.05)
-        answered = answering.result()
-        assert (answered.status, answered.value(b"content-type"), answered.body) == (200, b"text/event-stream", b"")
-        assert not [said for said in fleet.server.asked if said["method"] in ("tasks/list", "tasks/get")]
-        await client.close()
-        await go_on(store)
 
 
 async def test_a_reload_keeps_the_store_and_cannot_change_it(fleet: Fleet, store: Store) -> None:
