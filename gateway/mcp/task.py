@@ -8,7 +8,7 @@ offset (DESIGN 5.2); an unreadable timestamp is `UNKNOWN`, and its task is kept.
 import re
 from datetime import UTC, date, datetime
 from functools import lru_cache
-from typing import Final, TypeAlias
+from typing import Final, NamedTuple, TypeAlias
 
 import msgspec
 
@@ -69,6 +69,27 @@ def apart(text: str) -> str:
     return text if text.isascii() else text.encode("utf-8", "surrogatepass").decode("utf-8", "surrogatepass")
 
 
+class Moment(NamedTuple):
+    """A place in the order of what happens, and its time: clocks tick too slowly to tell the order."""
+
+    order: int
+    at: float  # seconds of one monotonic clock
+
+
+NEVER: Final = Moment(0, float("-inf"))
+
+
+class Stamp(msgspec.Struct, frozen=True, gc=False):
+    """When an answer of the upstream's to the gateway was asked for and came. The tasks of a page share one."""
+
+    as_of: Moment  # when it was asked for, or when a client asked who was told the same: its age
+    asked: int
+    came: int
+
+
+NO_STAMP: Final = Stamp(NEVER, 0, 0)
+
+
 class Task(msgspec.Struct, gc=False):
     """A task as last reported.
 
@@ -85,17 +106,18 @@ class Task(msgspec.Struct, gc=False):
     crawl: int = 0  # the number of the last crawl that listed it
     expires_unix_s: float = NO_END
     """`createdAt + ttl` in seconds since 1970: from then on the task may disappear."""
+    told: Stamp = NO_STAMP
+    """When its last answer was asked for and came."""
 
     @property
     def is_terminal(self) -> bool:
         """Whether the task never changes again. It can only disappear (tasks specification, Task Status Lifecycle)."""
         return self.status in TERMINAL
 
-    def supersedes(self, other: "Task") -> bool:
-        """Whether this report may replace `other`, an older one of the same task: no other state follows a final one
-        (DESIGN 6.9). Which is older, `tasks/knowledge.py` says.
-        """
-        return not other.is_terminal or self.status == other.status
+    def renew(self, asked: Moment) -> None:
+        """A client was told the same, which asked at that moment."""
+        if asked > self.told.as_of:
+            self.told = Stamp(asked, self.told.asked, self.told.came)
 
 
 class _Plain(msgspec.Struct):

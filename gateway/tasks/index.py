@@ -1,7 +1,7 @@
 """The tasks of one session: in sorted lists by status and method, and by id.
 
 In: reports of tasks, observed or crawled. Out: pages of a `Query`, with the number of tasks that match.
-Always: one entry for a task id: its last report (`Task.supersedes`). A group has exactly the tasks of one status and
+Always: one entry for a task id: its last report. A group has exactly the tasks of one status and
 one method; one more group has all tasks. A query without a status or a method is answered from that one, any other from
 the groups that match. Only a query with task ids looks tasks up by id.
 """
@@ -231,10 +231,10 @@ class Index:
 
 def _latest(before: Task, report: Task) -> Task:
     """The task as it is after a report."""
-    latest, method = report if report.supersedes(before) else before, report.method or before.method
-    if latest.raw == before.raw and method == before.method:
+    method = report.method or before.method
+    if report.raw == before.raw and method == before.method:
         return before
-    return msgspec.structs.replace(latest, id=before.id, method=method, crawl=before.crawl)
+    return msgspec.structs.replace(report, id=before.id, method=method, crawl=before.crawl, told=before.told)
 
 
 def _noted_bytes(task_id: str) -> int:

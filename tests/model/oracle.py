@@ -10,7 +10,6 @@ chosen alone: what a task adds to an answer depends on its own state and the bou
 gone, a 404 for its session, and what must be so if an earlier answer was right (never backwards).
 """
 
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import datetime
 from itertools import pairwise
@@ -23,7 +22,6 @@ from tests.model.truth import (
     ABSENT,
     BEFORE_ALL,
     GONE,
-    TERMINAL,
     Brief,
     Moment,
     ServerSession,
@@ -386,22 +384,9 @@ class Oracle:
             ended_by = oldest_crawl if until is truth.gone else oldest
             if state.since < at and state.number >= known and (until is None or until.time >= ended_by):
                 options.append(state)
-        options += self._believed(asked, at, truth, oldest, oldest_crawl)
         if truth.gone is not None and truth.gone < at:
             options.append(GONE)
         return options
-
-    def _believed(self, asked: Asked, at: Moment, truth: Truth, oldest: float, oldest_crawl: float) -> Iterator[State]:
-        """The states that only a timestamp speaks for. They count as if they had ended when they were told of."""
-        for told, state in truth.said:
-            ended_by = oldest_crawl if state.status in TERMINAL else oldest
-            here = told.time + WIRE_S
-            if (
-                told < at
-                and here >= ended_by
-                and truth.learned_after(here + 2 * WIRE_S, self.knew(asked), asked.session) <= state.number
-            ):
-                yield state
 
     def _match(self, asked: Asked, truth: Truth, state: State) -> set[bool]:
         """Whether a state matches: both, where the gateway may or may not know which method made the task."""

@@ -78,9 +78,6 @@ class Truth:
     gone: Moment | None = None
     known: list[tuple[Moment, int, "ServerSession"]] = field(default_factory=list)
     clock: int = 0  # how often the server's clock had been set when it last changed
-    said: list[tuple[Moment, State]] = field(
-        default_factory=list
-    )  # what timestamps may make the gateway believe, and when
     forgotten: "Moment" = BEFORE_ALL  # what passed before, the gateway had to forget
     asked_for: bool = False  # it was made through the gateway
     answered: "tuple[Moment, ServerSession] | None" = None  # and this is when the client was told so, and where
@@ -116,24 +113,8 @@ class Truth:
 
     @property
     def wound_back(self) -> bool:
-        """Whether a timestamp of it was earlier than that of an earlier state, or may have been corrected."""
-        return bool(self.said) or any(later.updated < state.updated for state, later in pairwise(self.states))
-
-    def say(self, state: State, lies: bool, at: Moment) -> None:
-        """The server sends a report: as `state` says, which may be an old one. `lies`: its timestamp is wrong.
-
-        If the order of reports is not known, timestamps decide. So an old state may be believed again, if a report of
-        a newer state has an earlier timestamp. A lie may be believed as well, until the next answer.
-        """
-        newer = (s for s in (*self.states, *(s for _, s in self.said)) if s.number > state.number)
-        if lies or any(s.updated < state.updated for s in newer):
-            self.said.append((at, state))
-
-    def learned_after(self, time: float, before: Moment, session: "ServerSession") -> int:
-        """The newest state that passed through after a time and before a moment; ABSENT if none did."""
-        return max(
-            (n for at, n, of in self.known if at.time > time and at < before and session.has(at, of)), default=ABSENT
-        )
+        """Whether a timestamp of it was earlier than that of an earlier state."""
+        return any(later.updated < state.updated for state, later in pairwise(self.states))
 
     def pass_through(self, number: int, at: Moment, session: "ServerSession") -> None:
         """A client got to know of a state, or that the task is gone."""

@@ -30,7 +30,6 @@ What may go wrong with a request (`Fault.kind`):
 
 import asyncio
 import gzip
-import re
 import time
 import zlib
 from base64 import b64encode
@@ -72,7 +71,6 @@ INVALID_PARAMS: Final = -32602
 DROPS: Final = ("drop", "unheard", "half")
 READ_BYTES_MAX: Final = 8192  # of a message, by the gateway
 STATUS_NOTIFICATION: Final = "notifications/tasks/status"
-_TOLD: Final = re.compile(rb'"taskId":"([^"]*)","status":"[^"]*","statusMessage":"state (\d+)","createdAt":"([^"]*)"')
 _ENCODED: Final = b"Content-Encoding: secret\r\n"
 _GZIP: Final = b"Content-Encoding: gzip\r\n"
 _NO_NUMBERS: Final = (b"NaN", b"Infinity", b"-Infinity")  # as Python's `json.dumps` writes them
@@ -280,7 +278,6 @@ class Upstream:
                 raw = state.raw.replace(_updated(state.updated), _updated(lied))
                 state = state._replace(updated=lied, raw=raw)
                 self.raws[raw] = (session, truth, state)
-            truth.say(state, bool(lie_s), self.moments.now())
             params = state.raw[:-1] + b',"_meta":{"n":%d}}' % (len(self.notified) - 1)
             self.note("upstream: notifies {}", Brief(params))
             message = b'{"jsonrpc":"2.0","method":"notifications/tasks/status","params":%b}' % params
@@ -382,10 +379,6 @@ class Upstream:
         await _ticks(after)
         if fault == "hang":
             await asyncio.sleep(HANG_S)
-        for told in _TOLD.finditer(body):
-            truth = None if session is None else session.find(told[1].decode(), told[3].decode())
-            if truth is not None:
-                truth.say(truth.states[int(told[2])], False, self.moments.now())
         if fault == "drop":
             connection.cut()
         elif fault == "resume" and connection.is_streaming:

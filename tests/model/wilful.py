@@ -12,15 +12,13 @@ from typing import Any, Final, TypeAlias
 from unittest.mock import patch
 
 from gateway.mcp import jsonrpc, observe
-from gateway.mcp.task import Task
-from gateway.tasks import freshness, knowledge, passing, sessions
-from gateway.tasks import notes as noting
+from gateway.tasks import freshness, sessions
 from gateway.tasks.asks import Ask
 from gateway.tasks.crawler import Crawler
 from gateway.tasks.index import Index
-from gateway.tasks.knowledge import Record
 from gateway.tasks.passing import Pending
-from gateway.tasks.refreshes import Crawl
+from gateway.tasks.record import Marks, Record
+from gateway.tasks.refreshes import Crawl, Refresh
 from gateway.tasks.sessions import Sessions
 from tests.edits import edited
 
@@ -40,25 +38,19 @@ FAULTS: Final[dict[str, Fault]] = {
     # ---- what is asked, and when ----
     # late
     "the page where new tasks appear is never looked at": _edit(
-        freshness, "plan", ("look = known.new_as_of < oldest", "look = False")
+        freshness, "plan", ("look = not need.met(known.new_as_of)", "look = False")
     ),
     # as of
     "of the live tasks only those that work are asked for": _edit(
         Index, "live", ("if status not in TERMINAL", 'if status == "working"')
     ),
-    # failed
-    "what was found to be gone is not remembered as gone": _put(noting, "NOTED_ID_CHARS_MAX", -1),
-    # backwards
-    "a report confirms a task from when it came, not from when it was asked for": _edit(
-        Record, "take", ("self._report(task, asked_at, now,", "self._report(task, asked_at and now, now,")
-    ),
     # as of
     "a crawl confirms all tasks from when it ended, not from when it began": _edit(
-        Crawl, "_read_pages", (".end_crawl(began_at,", ".end_crawl(self._clock(),")
+        Crawl, "_read_pages", ("told = Stamp(began,", "told = Stamp(self._sessions.now(),")
     ),
     # deleted
     "full_crawl_interval is ignored": _edit(
-        freshness, "plan", ("came_at - ages.full_crawl_interval_s", 'came_at - float("inf")')
+        freshness, "need_of", ("came.at - ages.full_crawl_interval_s", 'came.at - float("inf")')
     ),
     # failed
     "what several queries wait for ends with the first of them that leaves": _edit(
@@ -66,29 +58,23 @@ FAULTS: Final[dict[str, Fault]] = {
     ),
     # missing
     "a session has a place before its caller was answered": _edit(
-        Sessions, "open", ("if session.life is not Life.PROVISIONAL:", "if True:")
+        Sessions, "using", ("session.queries += 1", "session.queries += 1; self._store(session)")
     ),
     # failed
     "a request that was put off is not repeated": _edit(
         Crawler, "_ask", ("if refused.retry_after_s is None:", "if True:")
     ),
-    # ---- which report is believed ----
+    # ---- what is marked ----
     # missing
-    "notifications are not observed": _put(observe, "of_notification", lambda _: None),
+    "notifications mark nothing": _put(observe, "of_notification", lambda _: None),
     # backwards
-    "a report replaces what is known, though it be older": _put(knowledge, "_contradicts", lambda *_: False),
+    "an answer that need not be read marks nothing": _put(Sessions, "name", lambda *_: None),
     # backwards
-    "of two reports of one instant the one that came last is believed": _edit(
-        knowledge, "_contradicts", ("before.updated >= report.updated", "before.updated > report.updated")
+    "an error marks nothing": _put(Record, "deny", lambda *_: None),
+    # missing
+    "a task that the index lacks is asked for only if a page shows it": _edit(
+        Record, "due", ("(mark.seen or self.index.get(i))", "self.index.get(i)")
     ),
-    # backwards
-    "of two reports the one with the later timestamp is believed, though the other was asked for later": _edit(
-        Task,
-        "supersedes",
-        ("not other.is_terminal or", "other.updated <= self.updated and not other.is_terminal or"),
-    ),
-    # backwards
-    "an older report replaces a final state": _put(Task, "supersedes", lambda *_: True),
     # ---- what is heard ----
     # missing
     "the response to a request that was not read, or is unknown, says nothing": _edit(
@@ -98,16 +84,8 @@ FAULTS: Final[dict[str, Fault]] = {
     ),
     # missing
     "a response with NaN is not read": _put(jsonrpc, "finite", lambda data, sized=False: data),
-    # content
-    "a task that passed with NaN is shown with null, and not asked for": _put(
-        passing, "_with_doubts", lambda heard: heard
-    ),
     # missing
     "a response that is no UTF-8 is not read": _put(jsonrpc, "replaced", lambda _: None),
-    # content
-    "a task that passed with bytes that are no UTF-8 is shown with U+FFFD, and not asked for": _edit(
-        passing, "_illegible", ("jsonrpc.REPLACEMENT in task.raw", "False")
-    ),
     # missing
     "a response behind a byte order mark is not read": _edit(
         jsonrpc, "legible", ('data = b"   " + data[len(_BOM) :]', "return data")
@@ -124,20 +102,20 @@ FAULTS: Final[dict[str, Fault]] = {
 
 RACES: Final[dict[str, Fault]] = {
     # backwards
-    "of two answers that overlap the one that came last is believed": _edit(
-        knowledge.Knowledge, "may_be_old", ("asked_at <= max(told_at, self.page_came_at)", "False")
-    ),
+    "a page that passes marks nothing": _edit(observe, "_of_tasks", ("[*map(_state, raws)]", "[]")),
     # missing
-    "a page of a crawl replaces what passed while it was on its way": _edit(
-        Record, "_judge", ("note.at <= came_at and not unclear", "True")
+    "a task that a crawl omits is gone": _edit(Crawl, "_forget_unseen", ("if may_be_there:", "if False:")),
+    # match
+    "the method of the request that made a task is forgotten": _edit(Record, "make", ("method=method", "method=None")),
+    # backwards
+    "an answer settles a mark that came after its request": _edit(
+        Marks, "settle", ("if asked > mark.last:", "if True:")
     ),
     # backwards
-    "an answer settles a hint that came after its request": _edit(
-        noting.Notes, "settle", ("note.hinted_at <= asked_at", "True")
-    ),
-    # refused
-    "an answer to what was asked before a 403 shows what that hides": _edit(
-        knowledge.Knowledge, "accept", ("asked_at > self.refused_at", "True")
+    "an answer to what was asked before a 401 counts": _edit(Refresh, "_check_same", ("raise Forgotten", "pass")),
+    # backwards
+    "a mark is made at the request, not at the answer": _edit(
+        Sessions, "observe", ("session.hear(said, asked, self.now())", "session.hear(said, asked, asked or self.now())")
     ),
 }
 """Faults that show only where answers overlap: none of the first 200 usual histories finds one of them."""

@@ -387,14 +387,18 @@ async def test_messages_on_the_crawlers_stream_come_first_in_order_and_once(rig:
     assert (last["id"], ids(last)) == (7, ALL)
 
 
-async def test_a_task_status_on_the_crawlers_stream_is_forwarded_and_counts(rig: Rig) -> None:
+async def test_a_task_status_on_the_crawlers_stream_is_forwarded_and_the_next_query_asks_for_it(rig: Rig) -> None:
     moved = {**TASKS[0], "status": "completed", "lastUpdatedAt": "2026-01-02T00:00:00Z"}
     one, peer, first_id = await crawling(rig, filtered(7, status=["completed"]))
     told_of = notification("notifications/tasks/status", **moved)
     await peer.send(stream() + chunk(event(told_of) + event(result(first_id, page(TASKS)))) + LAST_CHUNK)
     first, last = told(await one.response())
     assert first == told_of
-    assert ids(last) == ["t-0"]
+    assert ids(last) == []
+    again = await rig.client(rig.post(filtered(8, status=["completed"])))
+    peer, second_id = await crawl_id(rig, 2)
+    await peer.send(answer(result(second_id, page([moved, *TASKS[1:]]))))
+    assert ids(final(await again.response())) == ["t-0"]
 
 
 async def test_messages_and_tasks_in_several_lines_of_json_arrive_whole(rig: Rig) -> None:

@@ -91,7 +91,7 @@ def test_unknown_members_of_what_passes_cost_their_bytes() -> None:
         assert observe.is_observed(tool)
         for found in (observe.of_response(get, answer), observe.of_response(tool, made), observe.of_notification(told)):
             assert found is not None
-            assert [t.id for t in found.tasks] == ["a"]
+            assert found.names == ["a"]
 
 
 INITIALIZED = {

@@ -32,7 +32,7 @@ KNOWS: Final = {
 DECIDES: Final = {
     "mcp": ("capabilities", "jsonrpc", "observe", "sse", "task"),
     "tasks": (
-        "criteria", "cursor", "freshness", "groups", "index", "knowledge", "notes", "pages", "passing",
+        "criteria", "cursor", "freshness", "groups", "index", "pages", "passing", "record",
         "spelled", "told", "values",
     ),
     "transport": ("addresses", "chunks", "cors", "drift", "headers", "http1", "lines", "remembered", "response"),

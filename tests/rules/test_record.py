@@ -1,0 +1,238 @@
+"""What becomes of answers and marks: which of two answers is newer, what a mark waits for, what a crawl says.
+
+The rules are those of DESIGN 6.4, 6.5 and 6.9. A number is a place in the order of what happens.
+"""
+
+import gc
+import sys
+import tracemalloc
+
+import pytest
+
+from gateway.mcp import task
+from gateway.mcp.task import Moment, Stamp, Task, text_bytes
+from gateway.tasks import record as recording
+from gateway.tasks.record import MARKS_MAX, Listing, Record
+from tests.rules.legal import faults
+
+FOREVER = 1_000_000
+
+
+def a_task(status: str = "working", note: str = "", created: str = "30", task_id: str = "t") -> Task:
+    fields = f'"taskId":"{task_id}","status":"{status}","createdAt":"2025-11-25T10:{created}:00Z","note":"{note}"'
+    return task.parse(f"{{{fields}}}".encode())
+
+
+def at(order: int) -> Moment:
+    return Moment(order, float(order))
+
+
+def stamp(asked: int, came: int) -> Stamp:
+    return Stamp(at(asked), asked, came)
+
+
+def told(record: Record, answer: Task | None, asked: int, came: int) -> None:
+    """An own `tasks/get` was answered: with a task, or that it is not there."""
+    if answer is None:
+        record.miss("t", stamp(asked, came), at(came))
+    else:
+        record.take(answer, stamp(asked, came), at(came))
+
+
+def state(record: Record) -> str:
+    """What the index shows, and whether every query waits for the next answer."""
+    found = record.index.get("t")
+    assert not list(faults(record))
+    waits = " and all wait" if record.is_due("t", 0) else ""
+    return ("nothing" if found is None else f"{found.status}{(b'new' in found.raw and ' new') or ''}") + waits
+
+
+NEW = a_task(note="new")
+DONE, OTHER_LIFE = a_task("completed"), a_task(created="40")
+# Each: the first answer, asked for at 10, came at 20; the second, when it was asked for; what is known then.
+PAIRS: dict[str, tuple[Task | None, Task | None, int, str]] = {
+    "asked for after the other came": (a_task(), NEW, 21, "working new"),
+    "overlap and differ": (a_task(), NEW, 19, "working and all wait"),
+    "overlap and say the same": (a_task(), a_task(), 19, "working"),
+    "the later one is final": (a_task(), DONE, 19, "completed"),
+    "the earlier one is final": (DONE, a_task(), 19, "completed"),
+    "one is final, of another life": (DONE, OTHER_LIFE, 19, "completed and all wait"),
+    "a final state is final": (DONE, a_task(), 21, "completed"),
+    "another life begins": (DONE, OTHER_LIFE, 21, "working"),
+    "gone since": (a_task(), None, 21, "nothing"),
+    "gone, says one that overlaps": (a_task(), None, 19, "working and all wait"),
+    "gone, though final": (DONE, None, 21, "nothing"),
+    "back again": (None, a_task(), 21, "working"),
+    "back again, says one that overlaps": (None, a_task(), 19, "working and all wait"),
+}
+
+
+@pytest.mark.parametrize("case", PAIRS.values(), ids=PAIRS.keys())
+def test_which_of_two_answers_is_newer(case: tuple[Task | None, Task | None, int, str]) -> None:
+    first, second, asked, then = case
+    record = Record()
+    told(record, first, 10, 20)
+    told(record, second, asked, 30)
+    assert state(record) == then
+    told(record, NEW, 31, 40)  # an answer that overlaps with nothing settles it
+    assert not record.due(FOREVER)
+
+
+def test_an_answer_that_came_before_the_other_was_asked_for_is_older_though_it_is_read_later() -> None:
+    record = Record()
+    told(record, NEW, 10, 20)
+    record.listed([a_task()], stamp(5, 9), at(30))
+    assert state(record) == "working new"
+
+
+# ---- marks ----
+
+
+def test_a_query_waits_for_a_mark_that_began_before_it_until_an_answer_that_was_asked_for_after_it() -> None:
+    record = Record()
+    told(record, a_task(), 10, 20)
+    assert not record.tell("t", NEW.raw, at(25), at(30))
+    assert (record.due(29), record.due(30)) == ([], ["t"])
+    told(record, a_task(), 29, 40)  # it may be older than what passed
+    assert record.due(30) == ["t"]
+    told(record, NEW, 41, 50)
+    assert not record.due(FOREVER)
+    assert state(record) == "working new"
+
+
+def test_an_answer_asked_for_after_a_query_is_enough_for_it_though_marks_go_on() -> None:
+    record = Record()
+    told(record, a_task(), 10, 20)
+    record.tell("t", NEW.raw, None, at(30))
+    record.tell("t", NEW.raw, None, at(50))
+    told(record, a_task(), 40, 60)  # asked for by a query that came at 35
+    assert (record.due(35), record.due(60)) == ([], ["t"])
+
+
+def test_what_says_what_the_index_says_marks_nothing_and_renews_the_age() -> None:
+    record = Record()
+    told(record, a_task(), 10, 20)
+    assert record.tell("t", a_task().raw, at(25), at(30))
+    found = record.index.get("t")
+    assert found is not None and not record.marks
+    assert (found.told.as_of, found.told.asked, found.told.came) == (at(25), 10, 20)
+    record.tell("t", a_task().raw, at(22), at(31))
+    assert found.told.as_of == at(25)
+
+
+@pytest.mark.parametrize(("status", "is_marked"), [("working", True), ("completed", False)])
+def test_a_result_says_that_its_task_has_ended(status: str, is_marked: bool) -> None:
+    record = Record()
+    told(record, a_task(status), 10, 20)
+    record.end("t", at(30))
+    assert bool(record.due(FOREVER)) is is_marked
+
+
+def test_an_error_about_what_the_index_lacks_counts_only_while_something_is_asked_and_until_a_crawl_ends() -> None:
+    record = Record()
+    record.deny("t", at(10), is_asking=False)
+    assert not record.marks
+    record.deny("t", at(10), is_asking=True)
+    assert not record.due(FOREVER)  # nobody asks for it
+    told(record, a_task(), 5, 20)  # what was asked for before it
+    assert record.due(FOREVER) == ["t"]
+    record.forget("t")
+    record.begin_crawl()
+    record.end_crawl(stamp(30, 40), 1, [None], Listing.APPENDS)
+    assert not record.marks
+
+
+def test_a_result_that_makes_a_task_begins_another_life_of_its_id() -> None:
+    record = Record()
+    told(record, DONE, 10, 20)
+    record.make("t", "tools/call", at(30))
+    told(record, a_task(), 25, 40)
+    assert state(record) == "completed"  # it may be of the life before
+    told(record, a_task(), 41, 50)
+    found = record.index.get("t")
+    assert found is not None and (found.status, found.method) == ("working", "tools/call")
+
+
+def test_too_many_marks_are_a_doubt() -> None:
+    record = Record()
+    for number in range(MARKS_MAX + 1):
+        record.mark(f"t-{number}", at(number + 1))
+    assert len(record.marks) == MARKS_MAX
+    assert record.known.doubted == MARKS_MAX + 1
+
+
+# ---- crawls ----
+
+
+def crawled(record: Record, began: int, tasks: list[Task]) -> None:
+    """A crawl of one page, from `began` to `began + 5`."""
+    record.begin_crawl()
+    record.listed(tasks, stamp(began + 1, began + 2), at(began + 2))
+    for task_id in [i for some in record.unseen(at(began)) for i in some]:
+        record.mark(task_id, at(began + 3), first=0)
+    record.end_crawl(stamp(began, began + 5), 1, [None], Listing.APPENDS)
+
+
+def test_a_task_that_a_crawl_omits_makes_every_query_wait() -> None:
+    record = Record()
+    crawled(record, 10, [a_task()])
+    assert state(record) == "working"
+    crawled(record, 20, [])
+    assert state(record) == "working and all wait"
+    told(record, a_task(), 30, 31)
+    assert (state(record), list(record.unlisted)) == ("working", ["t"])
+    crawled(record, 40, [])  # pages tell nothing of it
+    assert state(record) == "working"
+    crawled(record, 50, [a_task()])
+    assert not record.unlisted
+
+
+def test_a_crawl_says_not_there_and_overlaps_with_what_was_asked_for_before_it_ended() -> None:
+    record = Record()
+    crawled(record, 10, [])
+    told(record, a_task(), 9, 20)
+    assert state(record) == "working and all wait"
+    record = Record()
+    crawled(record, 10, [])
+    told(record, a_task(), 16, 20)
+    assert state(record) == "working"
+
+
+def test_a_page_settles_the_marks_of_the_tasks_on_it_and_a_crawl_those_of_others_only_without_tasks_get() -> None:
+    record = Record()
+    for one in ("t", "other"):
+        record.mark(one, at(5))
+    crawled(record, 10, [a_task()])
+    assert record.due(FOREVER) == ["other"]
+    record.stop_asking_by_id(at(20))
+    crawled(record, 30, [a_task()])
+    assert not record.due(FOREVER)
+
+
+# ---- what it takes ----
+
+
+def test_the_cursors_that_are_kept_count() -> None:
+    record = Record()
+    before = record.size_bytes
+    cursors = ["c" * 1000, "é" * 1000, "語" * 1000, "😀" * 1000]
+    record.end_crawl(stamp(1, 2), 2, [None, *cursors], Listing.APPENDS)
+    assert record.size_bytes - before == pytest.approx(sum(map(sys.getsizeof, cursors)), abs=16)
+
+
+@pytest.mark.parametrize("kind", ["marked", "gone"])
+def test_marks_and_gone_tasks_count_as_much_as_they_take(kind: str) -> None:
+    count, record = 5000, Record()
+    ids = [f"task-{number:06}" for number in range(count)]
+    gc.collect()
+    tracemalloc.start()
+    for number, task_id in enumerate(ids, 1000):
+        copy = task_id[:5] + task_id[5:]
+        if kind == "marked":
+            record.mark(copy, at(number))
+        else:
+            record.miss(copy, stamp(number, number + 1), at(number))
+    taken, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    counted = count * (recording._MARK_BYTES + text_bytes(ids[0]))
+    assert taken <= counted <= 3 * taken
