@@ -59,6 +59,9 @@ FOUND = {
     "a task has changed, says a response that is no JSON": History(
         Setting(tasks="ww"), (Query(), Wait(), Fault(kind="illegible"), Get(method="tasks/cancel"), Wait())
     ),
+    "a task is made, says a response that is no JSON": History(
+        Setting(tasks="ww"), (Query(), Wait(), Fault(kind="illegible", method="tools/call"), Create(), Wait())
+    ),
     "a task is in a resumed stream": History(
         Setting(order="nothing", streams=True), (Fault(kind="resume"), Create(), Wait())
     ),
