@@ -228,6 +228,11 @@ class SharedSessions(Sessions):
             session.told_at = now
             self._shared.add(session.key, ())
 
+    def observe(self, key: Key, said: Observation, asked: Moment | None = None) -> None:
+        if (gone := said.denied) is not None and told.may_be_told(gone) and self.find(key) is None:
+            self._shared.add(key, [told.of_gone(gone)], [told.of_task(gone, None)])  # another replica may know it
+        super().observe(key, said, asked)
+
     def drop_all(self, key: Key) -> set[Key]:
         keys = super().drop_all(key)
         for each in keys:
