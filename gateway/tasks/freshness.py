@@ -104,7 +104,7 @@ def plan(record: Record, query: Query, came: Moment, ages: Ages) -> Plan:
     live = index.live(query, among=unlisted if is_crawled else None)
     stale = (i for i in live if not (record.is_due(i, came.order) or need.met(_as_of(record, i))))
     new = [i for i in marked if index.get(i) is None]
-    if len(new) >= _NEW_MIN and known.listing is not Listing.NEITHER and _may_be_listed(record, new):
+    if len(new) >= _NEW_MIN and known.listing is not Listing.NEITHER and _may_be_listed(record, new, came):
         look, marked = True, [i for i in marked if index.get(i) is not None]
     on_pages = [i for i in marked if (task := index.get(i)) is not None and task.crawl == record.crawl]
     if is_crawled and not look:
@@ -133,10 +133,10 @@ def _all_pages(record: Record, need: Need) -> Plan | None:
     return None if known.asks_by_id else Plan("the upstream does not know tasks/get", crawl=True)
 
 
-def _may_be_listed(record: Record, new: Sequence[str]) -> bool:
-    """Whether the page where new tasks appear has not been read since one of these was marked."""
+def _may_be_listed(record: Record, new: Sequence[str], came: Moment) -> bool:
+    """Whether the page where new tasks appear has not been read since one of these was marked, or the query came."""
     looked = record.known.new_as_of.order
-    return any(record.marks[i].last > looked for i in new)
+    return any(min(record.marks[i].last, came.order) > looked for i in new)
 
 
 def _as_of(record: Record, task_id: str) -> Moment:

@@ -178,6 +178,10 @@ TABLE: dict[str, Case] = {
         ),
         (False, False, {"n1", "n2"}),
     ),
+    "two tasks are marked that the index lacks, looked for since the query came, and marked again": Case(
+        crawled(RECENT, new_as_of=NOW + 0.1, marks=dict.fromkeys(("n1", "n2"), Marked(RECENT, NOW + 1))),
+        (False, False, {"n1", "n2"}),
+    ),
     "a task is marked, by what came after the query": Case(
         crawled(RECENT, marks={"d1": Marked(NOW + 1, NOW + 1)}), FRESH
     ),
