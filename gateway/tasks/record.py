@@ -37,8 +37,8 @@ class Mark(msgspec.Struct, gc=False):
     first: int  # queries that came from then on wait for it
     last: int  # an answer that was asked for later settles it
     seen: bool  # a success named the task: it is asked for though the index lacks it
-    method: str | None = None  # of the request that made the task
-    made: bool = False  # by a result that passed: what answers next is another life of the id
+    made: int = 0  # by a result that passed then: the first answer asked for later may tell of another life of the id
+    method: str | None = None  # of the request that made it
     denied: bool = False  # something said that the task is not there
 
 
@@ -96,24 +96,31 @@ class Marks(dict[str, Mark]):
             mark.first, mark.last = min(mark.first, first), at
             mark.seen, mark.method = mark.seen or seen, method or mark.method
         elif len(self) < MARKS_MAX:
-            mark = self[task_id] = Mark(first, at, seen, method)
+            mark = self[task_id] = Mark(first, at, seen, method=method)
             self.size_bytes += _MARK_BYTES + text_bytes(task_id)
         return mark
 
-    def settle(self, task_id: str, asked: int) -> Mark | None:
-        """An answer that was asked for then has come. Returns the mark that it settles; later marks stay."""
+    def made(self, task_id: str, asked: int) -> Mark | None:
+        """The mark that says that the task was made before an answer was asked for; None if none says so."""
+        mark = self.get(task_id)
+        return mark if mark is not None and 0 < mark.made < asked else None
+
+    def settle(self, task_id: str, asked: int) -> None:
+        """An answer that was asked for then was taken in. Later marks stay: it is enough for queries from before it."""
         mark = self.get(task_id)
         if mark is None:
-            return None
+            return
         if asked > mark.last:
-            return self.drop(task_id)
+            self.drop(task_id)
+            return
         mark.first = max(mark.first, asked)
-        return None
+        if asked > mark.made:
+            mark.made, mark.method = 0, None
 
-    def drop(self, task_id: str) -> Mark:
-        """The mark, which is no more."""
+    def drop(self, task_id: str) -> None:
+        """The mark is no more."""
         self.size_bytes -= _MARK_BYTES + text_bytes(task_id)
-        return self.pop(task_id)
+        del self[task_id]
 
 
 class Marking:
@@ -146,7 +153,7 @@ class Marking:
         """What passed says that a request of that method has made a task."""
         mark = self.mark(task_id, now, method=method)
         if mark is not None:
-            mark.made = True
+            mark.made = now.order
 
     def deny(self, task_id: str, now: Moment, is_asking: bool) -> None:
         """What passed may say that a task is not there. `is_asking`: an own answer under way may still bring it."""
@@ -240,21 +247,30 @@ class Record(Marking):
         return new
 
     def _take(self, task: Task, told: Stamp, before: Task | None, now: Moment) -> bool:
-        """Take in a task. False if it is not clear whether this answer is newer than what is known."""
+        """Take in a task. False if it is not clear whether this answer is newer than what is known: its mark stays."""
         if before is None:
             absent = max(self.gone.get(task.id, self.known.crawled), self.known.crawled, key=lambda one: one.came)
             if told.came < absent.asked:
                 return True
-            mark = self.marks.settle(task.id, told.asked)
             self._ungone(task.id)
-            self._put(task, told, None if mark is None else mark.method)
-            return told.asked > absent.came
-        if told.came < before.told.asked:
+            made = self.marks.made(task.id, told.asked)
+            self._put(task, told, None if made is None else made.method)
+            if told.asked <= absent.came:
+                return False
+        elif told.came < before.told.asked:
             return True
-        mark = self.marks.settle(task.id, told.asked)
-        method = None if mark is None else mark.method
+        elif not self._take_again(task, told, before):
+            return False
+        self.marks.settle(task.id, told.asked)
+        return True
+
+    def _take_again(self, task: Task, told: Stamp, before: Task) -> bool:
+        """Take in a task that the index has. False if it is not clear which answer is newer."""
+        made = self.marks.made(task.id, told.asked)
+        method = None if made is None else made.method
+        was_made = made is not None and before.told.asked <= made.made  # since the answer that the index has
         if told.asked > before.told.came:
-            is_same_life = before.created == task.created and not (mark is not None and mark.made)
+            is_same_life = before.created == task.created and not was_made
             if is_same_life and before.is_terminal and task.status != before.status:
                 before.told = told
             elif not is_same_life and before.is_terminal and (task.status != before.status or method is not None):
@@ -270,8 +286,9 @@ class Record(Marking):
             return True
         if before.created != task.created or not (before.is_terminal or task.is_terminal):
             return False
-        if not before.is_terminal:
-            self._put(task, told, method)
+        if before.is_terminal:
+            return not was_made  # else it may be of the life before
+        self._put(task, told, method)
         return True
 
     def _put(self, task: Task, told: Stamp, method: str | None) -> None:
@@ -286,7 +303,6 @@ class Record(Marking):
         before = self.index.get(task_id)
         if before is not None and told.asked <= before.told.came:
             if told.came > before.told.asked:
-                self.marks.settle(task_id, told.asked)
                 self.mark(task_id, now, first=_ALL)
             return
         self.marks.settle(task_id, told.asked)

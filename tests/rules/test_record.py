@@ -153,6 +153,57 @@ def test_a_result_that_makes_a_task_begins_another_life_of_its_id() -> None:
     assert found is not None and (found.status, found.method) == ("working", "tools/call")
 
 
+def made(record: Record) -> tuple[str, str | None]:
+    """The task of which a result told, and the method of the request that made it."""
+    found = record.index.get("t")
+    assert found is not None
+    return found.status, found.method
+
+
+def test_the_first_answer_after_a_result_has_the_method_and_the_life_though_something_passed_since() -> None:
+    record = Record()
+    record.make("t", "tools/call", at(3))
+    record.tell("t", b"", at(4), at(6))  # its maker polls it
+    told(record, a_task(), 5, 7)  # asked for by a query that came at 4
+    assert (made(record), record.due(4), record.due(6)) == (("working", "tools/call"), [], ["t"])
+    record = Record()
+    told(record, DONE, 1, 2)
+    record.make("t", "tools/call", at(3))
+    record.tell("t", b"", at(4), at(6))
+    told(record, a_task(), 5, 7)
+    assert made(record) == ("working", "tools/call")
+    told(record, DONE, 8, 9)
+    told(record, a_task(), 10, 11)  # the result told of one life, which is over
+    assert made(record) == ("completed", "tools/call")
+
+
+def test_a_result_that_made_a_task_is_remembered_while_answers_overlap() -> None:
+    record = Record()
+    record.make("t", "tools/call", at(3))
+    record.listed([a_task()], stamp(2, 6), at(6))
+    told(record, NEW, 4, 8)
+    assert state(record) == "working and all wait"
+    told(record, NEW, 9, 10)
+    assert (made(record), state(record)) == (("working", "tools/call"), "working new")
+    record = Record()
+    record.make("t", "tools/call", at(3))
+    record.listed([a_task()], stamp(2, 6), at(6))
+    told(record, None, 4, 8)
+    told(record, NEW, 9, 10)
+    assert made(record) == ("working", "tools/call")
+
+
+def test_a_final_state_of_an_answer_that_overlaps_may_be_of_the_life_before_a_result() -> None:
+    record = Record()
+    told(record, DONE, 1, 2)
+    record.make("t", "tools/call", at(10))
+    record.listed([DONE], stamp(9, 12), at(12))
+    told(record, a_task(), 11, 13)
+    assert state(record) == "completed and all wait"
+    told(record, a_task(), 14, 15)
+    assert (made(record), state(record)) == (("working", "tools/call"), "working")
+
+
 def test_too_many_marks_are_a_doubt() -> None:
     record = Record()
     for number in range(MARKS_MAX + 1):
