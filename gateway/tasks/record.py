@@ -18,6 +18,7 @@ from gateway.tasks.index import Index
 
 MARKS_MAX: Final = 10_000  # of a session; beyond them everything is in doubt
 MARKED_ID_CHARS_MAX: Final = 256  # of an id that only a client names
+FAILURES_MAX: Final = 3  # of own requests, in a row, for a marked task that the index lacks
 _MARK_BYTES: Final = 250  # of a mark or of a gone task beside its id, at most (tests/rules/test_record.py)
 _UNLISTED_BYTES: Final = 100  # of the place of an unlisted task among these
 _ALL: Final = 0  # as `Mark.first`: every query waits
@@ -40,6 +41,7 @@ class Mark(msgspec.Struct, gc=False):
     made: int = 0  # by a result that passed then: the first answer asked for later may tell of another life of the id
     method: str | None = None  # of the request that made it
     denied: bool = False  # something said that the task is not there
+    failed: int = 0  # own requests for it, as the index lacks it
 
 
 class Known(msgspec.Struct):
@@ -310,6 +312,14 @@ class Record(Marking):
         if task_id not in self.gone:
             self._gone_bytes += _MARK_BYTES + text_bytes(task_id)
         self.gone[task_id] = told
+
+    def fail(self, task_id: str, asked: int) -> None:
+        """The gateway's own `tasks/get` got no answer. What a client alone can ask for fails no query for ever."""
+        mark = self.marks.get(task_id)
+        if mark is not None and self.index.get(task_id) is None:
+            mark.failed += 1
+            if mark.failed >= FAILURES_MAX:
+                self.marks.settle(task_id, asked)
 
     def forget(self, task_id: str) -> None:
         """The task is not there."""

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Final
 
-from gateway.errors import UpstreamBroken, UpstreamFailed, UpstreamRefused
+from gateway.errors import UpstreamBroken, UpstreamFailed, UpstreamRefused, UpstreamTimeout
 from gateway.mcp import jsonrpc
 from gateway.mcp.task import Moment, Stamp, Task, TaskError, apart, parse
 from gateway.tasks.asks import Ask, together
@@ -134,31 +134,44 @@ class Refresh(ABC):
 
     async def _ask_for_one(self, task_id: str) -> None:
         session, asked = self._session, self._sessions.now()
-        response = await self._crawler.ask("tasks/get", {"taskId": apart(task_id)})
+        try:
+            response = await self._answer_about(task_id)
+        except (UpstreamBroken, UpstreamFailed, UpstreamTimeout):
+            self._check_same()
+            session.fail(task_id, asked.order)
+            raise
         now = self._sessions.now()
         told = Stamp(asked, asked.order, now.order)
-        code = jsonrpc.error_code(response)
-        if code == jsonrpc.METHOD_NOT_FOUND:
+        if jsonrpc.error_code(response) == jsonrpc.METHOD_NOT_FOUND:
             self._check_same()
             session.stop_asking_by_id(now)
             return
-        if bytes(response.error) and code not in (jsonrpc.INVALID_PARAMS, jsonrpc.NOT_FOUND):
-            raise UpstreamFailed(bytes(response.error))
         self._accept(told)
-        if bytes(response.error):
+        found = None if bytes(response.error) else _task_in(response, task_id)
+        if found is not None:
+            session.take(found, told, now)
+        elif bytes(response.error) or session.index.get(task_id) is None:
             session.miss(task_id, told, now)
         else:
-            session.take(_task_in(response, task_id), told, now)
+            raise UpstreamBroken("the upstream's tasks/get does not return the task that was asked for")
         self._sessions.check(session)
 
+    async def _answer_about(self, task_id: str) -> jsonrpc.Message:
+        """The response to a `tasks/get`. Raises GatewayError if it does not say whether the task is there."""
+        response = await self._crawler.ask("tasks/get", {"taskId": apart(task_id)})
+        codes = jsonrpc.METHOD_NOT_FOUND, jsonrpc.INVALID_PARAMS, jsonrpc.NOT_FOUND
+        if bytes(response.error) and jsonrpc.error_code(response) not in codes:
+            raise UpstreamFailed(bytes(response.error))
+        return response
 
-def _task_in(response: jsonrpc.Message, task_id: str) -> Task:
-    """The task of that id in the result of a `tasks/get`. Raises UpstreamBroken."""
+
+def _task_in(response: jsonrpc.Message, task_id: str) -> Task | None:
+    """The task of that id in the result of a `tasks/get`; None if it is not in it."""
     with suppress(TaskError):
         found = parse(jsonrpc.without_meta(bytes(response.result)))
         if found.id == task_id:
             return found
-    raise UpstreamBroken("the upstream's tasks/get does not return the task that was asked for")
+    return None
 
 
 class Knock(Refresh):

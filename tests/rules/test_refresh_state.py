@@ -15,7 +15,7 @@ import pytest
 from gateway import config
 from gateway.errors import TooLarge, UpstreamBroken, UpstreamFailed, UpstreamRefused
 from gateway.identity import Key
-from gateway.mcp import jsonrpc
+from gateway.mcp import jsonrpc, task
 from gateway.mcp.jsonrpc import Message
 from gateway.mcp.task import Stamp
 from gateway.stdio import NoCounts
@@ -24,7 +24,7 @@ from gateway.tasks.crawler import Crawler
 from gateway.tasks.criteria import Query
 from gateway.tasks.freshness import Ages
 from gateway.tasks.guards import Toll
-from gateway.tasks.record import Listing
+from gateway.tasks.record import FAILURES_MAX, Listing
 from gateway.tasks.refreshes import Crawl, Delta, Knock, Refresh, RefreshState
 from gateway.tasks.sessions import Forgotten, Servers, Session, Sessions
 from tests.rules import plain
@@ -55,6 +55,7 @@ class Place:
         self.session.end_crawl(Stamp(began, began.order, began.order), 1, [None], Listing.PREPENDS)
         self.single = Ask(self.session.asks, ["t-0", None], began)
         self.server: Callable[[Place], Awaitable[bytes]] = all_is_there
+        self.task = TASKS[0]  # that every `tasks/get` returns
         self.asked: list[str | None] = []
         crawler = Crawler(self, LIMITS, counts, self.sessions.now, self._on_message)
         parts = self.session, self.sessions, crawler, self.single, Ages(1.0, 60.0), counts
@@ -72,7 +73,7 @@ class Place:
         asked = plain.parsed(request)
         self.asked.append(asked.method)
         said = await self.server(self)
-        value = TASKS[0] if asked.method == "tasks/get" else said
+        value = self.task if asked.method == "tasks/get" else said
         return plain.parsed(jsonrpc.result(raw_id, value))
 
     async def run(self) -> BaseException | None:
@@ -195,3 +196,36 @@ async def test_a_refresh_that_has_ended_runs_no_more(begins: str, event: str) ->
         assert isinstance(await place.run(), AssertionError)
         assert place.refresh.state.name == begins
         assert len(place.asked) == asked
+
+
+NO_SUCH_TASK: Final = [b"{}", b'"t-0"', TASKS[1]]
+
+
+@pytest.mark.parametrize("answer", NO_SUCH_TASK)
+async def test_an_answer_that_has_another_task_or_none_says_that_an_unknown_one_is_not_there(answer: bytes) -> None:
+    place = Place("single tasks")
+    place.task = answer
+    place.session.mark("t-0", place.sessions.now())
+    assert await place.run() is None
+    assert (list(place.session.marks), list(place.session.gone)) == ([], ["t-0"])
+
+
+@pytest.mark.parametrize("answer", NO_SUCH_TASK)
+async def test_an_answer_that_has_another_task_or_none_fails_the_query_if_the_task_is_known(answer: bytes) -> None:
+    place = Place("single tasks")
+    asked = place.sessions.now()
+    place.session.take(task.parse(TASKS[0]), Stamp(asked, asked.order, place.sessions.now().order), asked)
+    place.task = answer
+    assert isinstance(await place.run(), UpstreamBroken)
+    assert list(place.session.index) == ["t-0"]
+
+
+@pytest.mark.parametrize("server", [broken, failed])
+async def test_an_unknown_task_that_cannot_be_asked_for_fails_a_few_queries_and_no_more(server: Event) -> None:
+    for before, after in ((FAILURES_MAX - 2, ["t-0"]), (FAILURES_MAX - 1, [])):
+        place = Place("single tasks")
+        place.server = server
+        place.session.mark("t-0", place.sessions.now())
+        place.session.marks["t-0"].failed = before
+        await place.run()
+        assert list(place.session.marks) == after
