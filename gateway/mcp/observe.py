@@ -2,7 +2,8 @@
 
 In: a response with the request that it answers, None if that is unknown; or a notification. Out: an `Observation`, or
 None if it says nothing.
-Always: after `tasks/result` the task has ended, in an unknown state. After an error that may say so it may be gone.
+Always: after `tasks/result` the task has ended, in an unknown state. After an error that may say so it may be gone,
+after any other it may have ended: `tasks/result` repeats a task's own error.
 After an unreadable message all is in doubt.
 
 Source: DESIGN 6.4, 6.5; tasks specification, Protocol Messages and Protocol Errors.
@@ -33,6 +34,7 @@ class Observation(msgspec.Struct):
     method: str | None = None  # of the request that made it
     ended: str | None = None
     denied: str | None = None
+    failed: str | None = None  # an error of its request says nothing of whether it is there
     doubt: bool = False
     is_told_to_all: bool = False  # by a notification
     is_listed: bool = False  # by a page
@@ -40,7 +42,10 @@ class Observation(msgspec.Struct):
     @property
     def names(self) -> list[str]:
         """The ids of the tasks that it names."""
-        return [*(task_id for task_id, _ in self.shown), *filter(None, (self.made, self.ended, self.denied))]
+        return [
+            *(task_id for task_id, _ in self.shown),
+            *filter(None, (self.made, self.ended, self.denied, self.failed)),
+        ]
 
     @property
     def task_id(self) -> str | None:
@@ -165,12 +170,13 @@ def _of_result(names: msgspec.Raw) -> Observation | None:
 
 
 def _of_error(request: Message | None, response: Message) -> Observation | None:
-    if jsonrpc.error_code(response) not in (jsonrpc.INVALID_PARAMS, jsonrpc.NOT_FOUND):
-        return None
+    may_deny = jsonrpc.error_code(response) in (jsonrpc.INVALID_PARAMS, jsonrpc.NOT_FOUND)
     if request is None:
-        return Observation(doubt=True)  # a task may be gone
+        return Observation(doubt=True) if may_deny else None  # a task may be gone
     task_id = named(request)
-    return None if task_id is None else Observation(denied=task_id)
+    if task_id is None:
+        return None
+    return Observation(denied=task_id) if may_deny else Observation(failed=task_id)
 
 
 def named(request: Message) -> str | None:

@@ -164,6 +164,12 @@ class Marking:
             if mark is not None:
                 mark.denied = True
 
+    def may_end(self, task_id: str, now: Moment) -> None:
+        """What passed is an error, which says nothing of whether a task is there. A live one may have ended with it."""
+        before = self.index.get(task_id)
+        if before is not None and not before.is_terminal:
+            self.mark(task_id, now)
+
     def doubt(self, now: Moment) -> None:
         """Something passed unread. It may have changed anything."""
         self.known.doubted = now.order

@@ -72,6 +72,8 @@ class Session(Record):
             self.end(said.ended, now)
         if said.denied is not None:
             self.deny(said.denied, now, bool(self.asks))
+        if said.failed is not None:
+            self.may_end(said.failed, now)
         if said.doubt:
             self.doubt(now)
 

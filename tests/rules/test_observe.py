@@ -49,6 +49,7 @@ def said(found: Observation | None) -> str:
     words += [f"{found.made} made by {found.method}"] if found.made is not None else []
     words += [f"{found.ended} ended"] if found.ended is not None else []
     words += [f"{found.denied} denied"] if found.denied is not None else []
+    words += [f"{found.failed} failed"] if found.failed is not None else []
     return ", ".join([*words, *["doubt"] * found.doubt])
 
 
@@ -93,13 +94,14 @@ TRANSCRIPTS: dict[str, tuple[Message, Message, str]] = {
     "a task is not there": (request("tasks/get", GET), refusal(-32602, "Task not found"), "a denied"),
     "a task has expired": (request("tasks/get", GET), refusal(-32602, "Task has expired", data={"x": 1}), "a denied"),
     "a task is not there, by the code of the Rust SDK": (request("tasks/get", GET), refusal(-32002), "a denied"),
-    "tasks/get fails otherwise": (request("tasks/get", GET), refusal(-32603), ""),
-    "tasks/get is not known": (request("tasks/get", GET), refusal(-32601), ""),
+    "tasks/get fails otherwise": (request("tasks/get", GET), refusal(-32603), "a failed"),
+    "tasks/get is not known": (request("tasks/get", GET), refusal(-32601), "a failed"),
     "tasks/get without an id": (request("tasks/get"), refusal(-32602), ""),
     "tasks/get with an odd id": (request("tasks/get", {"taskId": 5}), refusal(-32602), ""),
     "a terminal task cannot be cancelled": (request("tasks/cancel", GET), refusal(-32602), "a denied"),
     "the result of a task": (request("tasks/result", GET), response({"content": []}), "a ended"),
     "the result of a task that failed with this": (request("tasks/result", GET), refusal(-32602), "a denied"),
+    "the result of a task that failed with another": (request("tasks/result", GET), refusal(-32000), "a failed"),
     "a list with a cursor that expired": (request("tasks/list", {"cursor": "x"}), refusal(-32602), ""),
     "a call that fails": (request("tools/call", AUGMENTED), refusal(-32602), ""),
     "a call of a tool that has a taskId": (request("tools/call", {"name": "x", "taskId": "a"}), refusal(-32602), ""),
@@ -218,7 +220,8 @@ def test_a_result_says_that_its_task_has_ended() -> None:
     """Tasks specification, Result Retrieval: the receiver blocks until the task has a terminal status."""
     found = observe.of_response(request("tasks/result", GET), response({"content": []}))
     assert found == observe.Observation(ended="a")
-    assert observe.of_response(request("tasks/result", GET), refusal(-32603)) is None  # the task's, or the server's
+    either = observe.of_response(request("tasks/result", GET), refusal(-32603))  # the task's error, or the server's
+    assert either == observe.Observation(failed="a")
     assert observe.of_response(request("tasks/result", {"taskId": 5}), response({})) is None
 
 

@@ -128,6 +128,14 @@ def test_a_result_says_that_its_task_has_ended(status: str, is_marked: bool) -> 
     assert bool(record.due(FOREVER)) is is_marked
 
 
+@pytest.mark.parametrize(("task", "is_marked"), [(a_task(), True), (DONE, False), (None, False)])
+def test_an_error_that_does_not_say_unknown_may_be_that_of_a_live_task(task: Task | None, is_marked: bool) -> None:
+    record = Record()
+    told(record, task, 10, 20)
+    record.may_end("t", at(30))
+    assert bool(record.marks) is is_marked
+
+
 def test_an_error_about_what_the_index_lacks_counts_only_while_something_is_asked_and_until_a_crawl_ends() -> None:
     record = Record()
     record.deny("t", at(10), is_asking=False)
