@@ -13,12 +13,15 @@ import pytest
 
 from gateway import config
 from gateway.identity import Key
+from gateway.mcp import jsonrpc, task
 from gateway.mcp.capabilities import Server
 from gateway.mcp.jsonrpc import Message
 from gateway.mcp.observe import Observation
-from gateway.mcp.task import NEVER, Stamp
+from gateway.mcp.task import NEVER, Moment, Stamp
 from gateway.tasks.asks import Ask, Outbox
+from gateway.tasks.passing import Pending, begin
 from gateway.tasks.sessions import Servers, Session, Sessions
+from tests.rules import plain
 
 KEY = Key("research", b"/mcp", b"0f8c", b"who")
 OTHER = Key("research", b"/mcp", b"other", b"who")
@@ -155,6 +158,29 @@ async def test_a_task_that_was_not_found_is_marked_by_an_answer_and_not_by_a_bro
     assert not session.marks
     store.observe(KEY, told("t-1"))
     assert list(session.marks) == ["t-1"]
+
+
+def shown(session: Session, now: Moment, status: str = "working") -> bytes:
+    """An own answer about a task; returns what a client is told of the same task."""
+    found = task.parse(plain.raw_task("t-1", status, None, None))
+    session.take(found, Stamp(now, now.order, now.order), now)
+    return found.raw
+
+
+def asked_by_client(store: Sessions, method: str) -> Pending:
+    """A client's request about that task."""
+    return begin(plain.parsed(jsonrpc.request("1", method, {"taskId": "t-1"})), store.now())
+
+
+@pytest.mark.parametrize(("status", "is_marked"), [("working", True), ("completed", False)])
+async def test_the_result_of_a_task_is_its_end_though_the_bytes_of_the_task_stand_in_it(
+    status: str, is_marked: bool
+) -> None:
+    store = sessions(Clock())
+    session = stored(store, KEY)
+    raw, asked = shown(session, store.now(), status), asked_by_client(store, "tasks/result")
+    store.name(KEY, asked, b'{"jsonrpc":"2.0","id":"1","result":{"content":[],"structuredContent":%b}}' % raw)
+    assert bool(session.marks) is is_marked
 
 
 async def test_a_session_that_ended_goes_for_everyone_in_it_and_for_nobody_else() -> None:

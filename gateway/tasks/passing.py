@@ -89,6 +89,11 @@ class Pending(NamedTuple):
         return self.kind in (RequestKind.TASKS, RequestKind.UNREAD)
 
     @property
+    def shows_task(self) -> bool:
+        """Whether a success is the task that its request names."""
+        return self.task_id is not None and self.request is not None and self.request.method != "tasks/result"
+
+    @property
     def may_edit(self) -> bool:
         """Whether `message` may return other bytes than it was given."""
         return self.kind in (RequestKind.INITIALIZE, RequestKind.RESUMED)
@@ -124,7 +129,7 @@ class Pending(NamedTuple):
             or bytes(self.request.id) not in data
         ):
             return False
-        if b'"_meta"' in data and self.request.method != "tasks/result":
+        if b'"_meta"' in data and self.shows_task:
             return False  # it may stand within the task
         return data[:1] == b"{" and b'"error"' not in data and b'"method"' not in data and b"\\u" not in data
 

@@ -286,9 +286,12 @@ class Sessions:
         raise TooLarge(what)
 
     def name(self, key: Key, pending: Pending, data: bytes) -> None:
-        """A message that need not be read answers a request about one task: it says the same as the index, or not."""
+        """A message that need not be read answers a request about one task: it says the same as the index, or not.
+
+        The result of a task may have anything in it, and so the bytes of a task.
+        """
         session, task_id = self.find(key), pending.task_id
-        task = None if session is None or task_id is None else session.index.get(task_id)
+        task = None if session is None or task_id is None or not pending.shows_task else session.index.get(task_id)
         if task is not None and pending.asked is not None and task.raw in data:
             task.renew(pending.asked)
         elif task_id is not None:
