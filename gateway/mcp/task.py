@@ -114,10 +114,10 @@ class Task(msgspec.Struct, gc=False):
         """Whether the task never changes again. It can only disappear (tasks specification, Task Status Lifecycle)."""
         return self.status in TERMINAL
 
-    def renew(self, asked: Moment) -> None:
-        """A client was told the same, which asked at that moment."""
-        if asked > self.told.as_of:
-            self.told = Stamp(asked, self.told.asked, self.told.came)
+    def renew(self, asked: Moment | None, now: Moment) -> None:
+        """A client is told the same now. `asked`: when it asked for it. An own answer under way overlaps with that."""
+        as_of = self.told.as_of if asked is None else max(asked, self.told.as_of)
+        self.told = Stamp(as_of, self.told.asked, now.order)
 
 
 class _Plain(msgspec.Struct):

@@ -139,8 +139,7 @@ class Marking:
         """
         before = self.index.get(task_id)
         if before is not None and before.raw == raw:
-            if asked is not None:
-                before.renew(asked)
+            before.renew(asked, now)
             return True
         self.mark(task_id, now)
         return False
@@ -245,8 +244,7 @@ class Record(Marking):
         for task in tasks:
             before = self.index.get(task.id)
             if before is not None and before.raw == task.raw and task.id not in self.marks:
-                if told.asked > before.told.asked:
-                    before.told = told
+                before.told = _both(before.told, told)
             elif not self._take(task, told, before, now):
                 self.mark(task.id, now, first=_ALL)
             if self.index.mark(task.id, self.crawl):
@@ -290,7 +288,7 @@ class Record(Marking):
                 self._put(task, told, method)
             return True
         if before.raw == task.raw:
-            self._put(task, told if told.asked > before.told.asked else before.told, method)
+            self._put(task, _both(before.told, told), method)
             return True
         if before.created != task.created or not (before.is_terminal or task.is_terminal):
             return False
@@ -390,6 +388,13 @@ class Record(Marking):
 
     def _all_of(self, task_ids: Iterable[str]) -> Iterator[Task]:
         return (task for i in task_ids if (task := self.index.get(i)) is not None)
+
+
+def _both(before: Stamp, told: Stamp) -> Stamp:
+    """The stamp of two answers that say the same. A client may have been told so after this one came (`Task.renew`)."""
+    if told.asked <= before.asked:
+        return before
+    return told if told.came > before.came else Stamp(told.as_of, told.asked, before.came)
 
 
 class ListingOrder:

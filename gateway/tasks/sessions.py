@@ -293,7 +293,7 @@ class Sessions:
         session, task_id = self.find(key), pending.task_id
         task = None if session is None or task_id is None or not pending.shows_task else session.index.get(task_id)
         if task is not None and pending.asked is not None and task.raw in data:
-            task.renew(pending.asked)
+            task.renew(pending.asked, self.now())
         elif task_id is not None:
             self.observe(key, observe.of_success(pending.request, task_id), pending.asked)
 

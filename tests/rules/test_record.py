@@ -115,9 +115,20 @@ def test_what_says_what_the_index_says_marks_nothing_and_renews_the_age() -> Non
     assert record.tell("t", a_task().raw, at(25), at(30))
     found = record.index.get("t")
     assert found is not None and not record.marks
-    assert (found.told.as_of, found.told.asked, found.told.came) == (at(25), 10, 20)
+    assert (found.told.as_of, found.told.asked, found.told.came) == (at(25), 10, 30)
     record.tell("t", a_task().raw, at(22), at(31))
     assert found.told.as_of == at(25)
+
+
+@pytest.mark.parametrize("asked", [at(25), None])
+def test_what_a_client_is_told_overlaps_with_an_own_answer_under_way(asked: Moment | None) -> None:
+    """The state may have been another for a while, and be the old one again."""
+    record = Record()
+    told(record, a_task(), 10, 20)
+    record.tell("t", a_task().raw, asked, at(30))
+    record.listed([a_task()], stamp(21, 29), at(31))  # it came before, and is read only now
+    told(record, NEW, 30, 32)
+    assert state(record) == "working and all wait"
 
 
 @pytest.mark.parametrize(("status", "is_marked"), [("working", True), ("completed", False)])
