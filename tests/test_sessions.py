@@ -183,6 +183,22 @@ async def test_the_result_of_a_task_is_its_end_though_the_bytes_of_the_task_stan
     assert bool(session.marks) is is_marked
 
 
+async def test_a_poll_that_shows_what_the_index_has_is_a_use() -> None:
+    clock = Clock()
+    store = sessions(clock, sessions_max=2, idle_timeout=10.0)
+    session = stored(store, KEY)
+    raw = shown(session, store.now())
+    stored(store, OTHER)
+    for _ in range(3):
+        clock.now += 9
+        store.name(KEY, asked_by_client(store, "tasks/get"), b'{"jsonrpc":"2.0","id":"1","result":%b}' % raw)
+    assert store.find(KEY) is session and store.find(OTHER) is None
+    stored(store, OTHER)
+    store.name(KEY, asked_by_client(store, "tasks/get"), b'{"jsonrpc":"2.0","id":"1","result":%b}' % raw)
+    stored(store, strangers(1)[0])
+    assert store.find(KEY) is session and store.find(OTHER) is None
+
+
 async def test_a_session_that_ended_goes_for_everyone_in_it_and_for_nobody_else() -> None:
     store = sessions(Clock())
     token, renewed = KEY, Key("research", b"/mcp", b"0f8c", b"renewed")

@@ -221,6 +221,10 @@ class SharedSessions(Sessions):
         if self._stored.get(session.key) is session:
             self._tell_use(_shared(session))
 
+    def _touch(self, session: Session, now: float) -> None:
+        super()._touch(session, now)
+        self._tell_use(_shared(session))
+
     def _tell_use(self, session: SharedSession) -> None:
         """Tell the store that a session is in use, so that it keeps what it has of it."""
         now = self._clock()

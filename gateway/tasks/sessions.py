@@ -176,6 +176,12 @@ class Stored:
                 if not each.queries:
                     self.take_out(each.key)
 
+    def touch(self, session: Session, now: float) -> None:
+        """It is used now, and as large as before."""
+        if session.key in self._by_key:
+            self._by_key.move_to_end(session.key)
+            session.used_at = now
+
     @property
     def _is_full(self) -> bool:
         return self.size_bytes > self.limits.memory_bytes_max or len(self._by_key) > self.limits.sessions_max
@@ -263,6 +269,10 @@ class Sessions:
         """Store a session, as used now. Others may be evicted for it."""
         self._stored.use(session, self._clock())
 
+    def _touch(self, session: Session, now: float) -> None:
+        """A session is used now, and nothing in it has become larger."""
+        self._stored.touch(session, now)
+
     def keep(self, session: Session) -> None:
         """Count the size of a stored session anew, as used now. Others may be evicted for it."""
         if self._stored.get(session.key) is session:
@@ -292,8 +302,10 @@ class Sessions:
         """
         session, task_id = self.find(key), pending.task_id
         task = None if session is None or task_id is None or not pending.shows_task else session.index.get(task_id)
-        if task is not None and pending.asked is not None and task.raw in data:
-            task.renew(pending.asked, self.now())
+        if session is not None and task is not None and pending.asked is not None and task.raw in data:
+            now = self.now()
+            task.renew(pending.asked, now)
+            self._touch(session, now.at)
         elif task_id is not None:
             self.observe(key, observe.of_success(pending.request, task_id), pending.asked)
 
