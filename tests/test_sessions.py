@@ -255,7 +255,7 @@ class _Reader:
         pass
 
 
-def _outbox() -> Outbox:
+def outbox() -> Outbox:
     return Outbox(_Reader(), Message("2.0"), Clock())
 
 
@@ -264,10 +264,10 @@ async def test_who_joins_what_its_last_reader_has_just_given_up_asks_anew() -> N
     ask = Ask(Session(KEY).asks, ["t-1"], NEVER)
     ask.begin(asyncio.sleep(60))
     task = ask._task
-    leaving = asyncio.create_task(ask.join(_outbox()))
+    leaving = asyncio.create_task(ask.join(outbox()))
     await asyncio.sleep(0)
     leaving.cancel()
     await asyncio.sleep(0)
-    await ask.join(_outbox())
+    await ask.join(outbox())
     assert task is not None
     assert task.cancelled()

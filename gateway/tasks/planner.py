@@ -69,7 +69,7 @@ class Planner:
             outbox.reply.forward(data)
             await outbox.reply.drain()
 
-        now = self._sessions.now
+        now, known = self._sessions.now, session.known
         crawler, asked = Crawler(caller, self._limits, self._counts, now, on_message, as_it_came=True), now()
         try:
             response = await crawler.ask("tasks/list", {})
@@ -78,7 +78,7 @@ class Planner:
             raise
         if bytes(response.error):
             raise UpstreamFailed(bytes(response.error))
-        session.known.accept(asked.order, lists=True)
+        known.accept(asked.order, lists=True)  # not if the session was cleared meanwhile: then it is another one
 
     async def knock(self, session: Session, caller: Caller, outbox: Outbox) -> None:
         """Ask the server whether it lists tasks to the caller, unless it has (DESIGN 5.4). Raises GatewayError."""

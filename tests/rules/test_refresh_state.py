@@ -24,11 +24,13 @@ from gateway.tasks.crawler import Crawler
 from gateway.tasks.criteria import Query
 from gateway.tasks.freshness import Ages
 from gateway.tasks.guards import Toll
+from gateway.tasks.planner import Planner
 from gateway.tasks.record import FAILURES_MAX, Listing
 from gateway.tasks.refreshes import Crawl, Delta, Knock, Refresh, RefreshState
 from gateway.tasks.sessions import Forgotten, Servers, Session, Sessions
 from tests.rules import plain
 from tests.states import Watch, steps, table, watched
+from tests.test_sessions import outbox
 
 KEY: Final = Key("research", b"/mcp", b"0f8c", b"who")
 LIMITS: Final = config.IndexLimits(tasks_max=2)
@@ -229,3 +231,14 @@ async def test_an_unknown_task_that_cannot_be_asked_for_fails_a_few_queries_and_
         place.session.marks["t-0"].failed = before
         await place.run()
         assert list(place.session.marks) == after
+
+
+async def test_an_answer_of_before_a_refusal_does_not_make_a_caller_accepted() -> None:
+    place = Place("knock")
+    planner = Planner(place.sessions, LIMITS, NoCounts(), asyncio.get_running_loop().time)
+    place.server = cleared
+    await planner.ask_first(place.session, place, outbox())
+    assert not place.session.known.accepts
+    place.server = all_is_there
+    await planner.ask_first(place.session, place, outbox())
+    assert place.session.known.accepts
