@@ -276,14 +276,14 @@ class Record(Marking):
         method = None if made is None else made.method
         was_made = made is not None and before.told.asked <= made.made  # since the answer that the index has
         if told.asked > before.told.came:
-            is_same_life = before.created == task.created and not was_made
-            if is_same_life and before.is_terminal and task.status != before.status:
-                before.told = told
-            elif not is_same_life and before.is_terminal and (task.status != before.status or method is not None):
+            ends = before.is_terminal and (task.status != before.status or method is not None)
+            if before.created != task.created or (was_made and ends):  # another life: its method is not that of before
                 crawl = before.crawl
                 self.index.remove(task.id)
                 self._put(task, told, method)
                 self.index.mark(task.id, crawl)
+            elif before.is_terminal and task.status != before.status:
+                before.told = told
             else:
                 self._put(task, told, method)
             return True

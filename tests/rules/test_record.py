@@ -172,6 +172,15 @@ def test_a_result_that_makes_a_task_begins_another_life_of_its_id() -> None:
     assert found is not None and (found.status, found.method) == ("working", "tools/call")
 
 
+@pytest.mark.parametrize("before", [a_task(), DONE])
+def test_another_life_has_not_the_method_of_the_life_before(before: Task) -> None:
+    record = Record()
+    record.make("t", "tools/call", at(1))
+    told(record, before, 2, 3)
+    told(record, OTHER_LIFE, 4, 5)
+    assert made(record) == ("working", None)
+
+
 def made(record: Record) -> tuple[str, str | None]:
     """The task of which a result told, and the method of the request that made it."""
     found = record.index.get("t")
