@@ -122,12 +122,9 @@ class Pending(NamedTuple):
 
     def is_success(self, data: bytes) -> bool:
         """Whether a message is a success about the one task that its request names: then it need not be read."""
-        if (
-            self.task_id is None
-            or self.request is None
-            or b'"result"' not in data
-            or bytes(self.request.id) not in data
-        ):
+        if self.task_id is None or self.request is None or b'"result"' not in data:
+            return False
+        if not _has_id(data, bytes(self.request.id)):
             return False
         if b'"_meta"' in data and self.shows_task:
             return False  # it may stand within the task
@@ -154,6 +151,15 @@ def begin(request: Message, asked: Moment) -> Pending:
     if request.method == "initialize" and request.is_request:
         return Pending(RequestKind.INITIALIZE, request, asked)
     return PLAIN
+
+
+def _has_id(data: bytes, raw_id: bytes) -> bool:
+    """Whether an id stands in a message, written as nearly all servers write it."""
+    for start in (b'"id":%b' % raw_id, b'"id": %b' % raw_id):
+        at = data.find(start)
+        if at >= 0 and data[at + len(start) : at + len(start) + 1] in (b",", b"}"):
+            return True
+    return False
 
 
 def _illegible(heard: Heard, data: bytes) -> Heard:
