@@ -17,6 +17,7 @@ from gateway.mcp.task import NEVER, UNKNOWN, Instant, Moment, Stamp, Task, text_
 from gateway.tasks.index import Index
 
 MARKS_MAX: Final = 10_000  # of a session; beyond them everything is in doubt
+GONE_MAX: Final = 30_000  # tasks of a session, the newest ones: more than a query can name (`CRITERIA_BYTES_MAX`)
 MARKED_ID_CHARS_MAX: Final = 256  # of an id that only a client names
 FAILURES_MAX: Final = 3  # of own requests, in a row, for a marked task that the index lacks
 _MARK_BYTES: Final = 250  # of a mark or of a gone task beside its id, at most (tests/rules/test_record.py)
@@ -313,9 +314,11 @@ class Record(Marking):
             return
         self.marks.settle(task_id, told.asked)
         self.forget(task_id)
-        if task_id not in self.gone:
-            self._gone_bytes += _MARK_BYTES + text_bytes(task_id)
+        self._ungone(task_id)
         self.gone[task_id] = told
+        self._gone_bytes += _MARK_BYTES + text_bytes(task_id)
+        if len(self.gone) > GONE_MAX:
+            self._ungone(next(iter(self.gone)))  # who asks for single tasks alone never crawls
 
     def fail(self, task_id: str, asked: int) -> None:
         """The gateway's own `tasks/get` got no answer. What a client alone can ask for fails no query for ever."""

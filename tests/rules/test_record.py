@@ -12,7 +12,7 @@ import pytest
 from gateway.mcp import task
 from gateway.mcp.task import Moment, Stamp, Task, text_bytes
 from gateway.tasks import record as recording
-from gateway.tasks.record import MARKS_MAX, Listing, Record
+from gateway.tasks.record import GONE_MAX, MARKS_MAX, Listing, Record
 from tests.rules.legal import faults
 
 FOREVER = 1_000_000
@@ -238,6 +238,19 @@ def test_too_many_marks_are_a_doubt() -> None:
         record.mark(f"t-{number}", at(number + 1))
     assert len(record.marks) == MARKS_MAX
     assert record.known.doubted == MARKS_MAX + 1
+
+
+def test_of_the_tasks_that_are_gone_the_newest_are_kept() -> None:
+    record = Record()
+    for number in range(GONE_MAX):
+        record.miss(f"t-{number}", stamp(1, 2), at(2))
+    before = record.size_bytes
+    record.miss("t-0", stamp(3, 4), at(4))
+    record.miss("t-9", stamp(3, 4), at(4))
+    assert (len(record.gone), record.size_bytes) == (GONE_MAX, before)
+    record.miss("t-x", stamp(3, 4), at(4))
+    assert (len(record.gone), record.size_bytes) == (GONE_MAX, before)
+    assert "t-1" not in record.gone and {"t-0", "t-9", "t-x"} <= record.gone.keys()
 
 
 # ---- crawls ----
