@@ -91,7 +91,7 @@ NO_STAMP: Final = Stamp(NEVER, 0, 0)
 
 
 class Task(msgspec.Struct, gc=False):
-    """A task as last reported.
+    """A task as last told.
 
     `status` is one of MCP's, or OTHER. `method` is the method of the request that made the task, None if it is unknown
     (DESIGN 5.3).
@@ -153,7 +153,7 @@ def parse(raw: bytes | msgspec.Raw, method: str | None = None) -> Task:
     task_id = wire.taskId
     if len(task_id) > ID_CHARS_MAX:
         raise TaskError(f"a `taskId` of more than {ID_CHARS_MAX} characters")
-    created, updated = _reported_instant(wire.createdAt), _reported_instant(wire.lastUpdatedAt)
+    created, updated = _told_instant(wire.createdAt), _told_instant(wire.lastUpdatedAt)
     ends = NO_END if wire.ttl is None or created == UNKNOWN else EPOCH_UNIX_S + created / _SECOND + wire.ttl / 1000
     status = _SHARED_STATUS.get(wire.status, OTHER)
     return Task(task_id, status, created, created if updated == created else updated, bytes(raw), method, 0, ends)
@@ -173,7 +173,7 @@ def _read(raw: bytes | msgspec.Raw) -> _Plain:
         return _Plain(wire.taskId, wire.status, created, updated, decoded(_number, wire.ttl))
 
 
-def _reported_instant(text: str) -> Instant:
+def _told_instant(text: str) -> Instant:
     """The instant of an upstream's RFC 3339 timestamp, in UTC if it has no offset; UNKNOWN if it is no timestamp."""
     instant = parse_instant(text)
     if instant is None:

@@ -1,7 +1,7 @@
 """The tasks of one session: in sorted lists by status and method, and by id.
 
-In: reports of tasks, observed or crawled. Out: pages of a `Query`, with the number of tasks that match.
-Always: one entry for a task id: its last report. A group has exactly the tasks of one status and
+In: tasks, as the gateway's own answers show them. Out: pages of a `Query`, with the number of tasks that match.
+Always: one entry for a task id: the last that was put in. A group has exactly the tasks of one status and
 one method; one more group has all tasks. A query without a status or a method is answered from that one, any other from
 the groups that match. Only a query with task ids looks tasks up by id.
 """
@@ -100,25 +100,25 @@ class Index:
             return self._methods.setdefault(method, method)
         return self._methods.get(method)
 
-    def _with_method(self, report: Task) -> Task:
-        """A report with its method as it is kept, or with the one that was noted."""
-        noted = self._noted.pop(report.id, None)
+    def _with_method(self, task: Task) -> Task:
+        """A task with its method as it is kept, or with the one that was noted."""
+        noted = self._noted.pop(task.id, None)
         if noted is not None:
-            self._bytes -= _noted_bytes(report.id)
-        method = self._shared(report.method) or noted
-        return report if method is report.method else msgspec.structs.replace(report, method=method)
+            self._bytes -= _noted_bytes(task.id)
+        method = self._shared(task.method) or noted
+        return task if method is task.method else msgspec.structs.replace(task, method=method)
 
-    def put(self, report: Task) -> None:
-        """Take in a report of a task, which is newer than the one that is here."""
-        self.put_all((report,))
+    def put(self, task: Task) -> None:
+        """Take in a task as a newer answer shows it."""
+        self.put_all((task,))
 
-    def put_all(self, reports: Iterable[Task]) -> None:
-        """Take in several reports, as `put` does, in half the time."""
+    def put_all(self, tasks: Iterable[Task]) -> None:
+        """Take in several tasks, as `put` does, in half the time."""
         changed: dict[str, Task] = {}
-        for reported in reports:
-            report = self._with_method(reported) if self._noted or reported.method is not None else reported
-            before = self._tasks.get(report.id)
-            latest = report if before is None else _latest(before, report)
+        for shown in tasks:
+            task = self._with_method(shown) if self._noted or shown.method is not None else shown
+            before = self._tasks.get(task.id)
+            latest = task if before is None else _latest(before, task)
             if latest is before:
                 continue
             if before is not None:
@@ -229,12 +229,12 @@ class Index:
         ]
 
 
-def _latest(before: Task, report: Task) -> Task:
-    """The task as it is after a report."""
-    method = report.method or before.method
-    if report.raw == before.raw and method == before.method:
+def _latest(before: Task, newer: Task) -> Task:
+    """The task as it is after a newer answer."""
+    method = newer.method or before.method
+    if newer.raw == before.raw and method == before.method:
         return before
-    return msgspec.structs.replace(report, id=before.id, method=method, crawl=before.crawl, told=before.told)
+    return msgspec.structs.replace(newer, id=before.id, method=method, crawl=before.crawl, told=before.told)
 
 
 def _noted_bytes(task_id: str) -> int:

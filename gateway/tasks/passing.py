@@ -40,7 +40,7 @@ class Heard(NamedTuple):
 
     @property
     def task_id(self) -> str | None:
-        """The id of the one task that it reports; None if it reports none, or several."""
+        """The id of the one task that it shows; None if it shows none, or several."""
         return None if self.observation is None else self.observation.task_id
 
 
@@ -48,7 +48,7 @@ class Access(Enum):
     """What a refusal makes of what is known of the caller."""
 
     KEPT = "kept"
-    HIDDEN = "hidden"  # until a `tasks/*` of the caller's succeeds
+    HIDDEN = "hidden"  # until a `tasks/*` of the gateway's for the caller succeeds
     DROPPED = "dropped"
 
 

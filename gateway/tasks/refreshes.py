@@ -25,7 +25,7 @@ from gateway.tasks.record import Listing, ListingOrder
 from gateway.tasks.sessions import Forgotten, Session, Sessions
 
 _ASKED_AT_ONCE: Final = 8
-_SUSPECTS_MAX: Final = 100  # tasks that a crawl no longer shows; of more, a sample is asked for
+_UNSEEN_MAX: Final = 100  # tasks that a crawl no longer shows; of more, a sample is asked for
 _LOOK_BYTES_MAX: Final = 16 << 20  # of pages that a look reads before it takes them in
 _CURSORS_KEPT: Final = 4  # of the last pages: a look for new tasks begins there
 
@@ -219,7 +219,7 @@ class Crawl(Refresh):
         session.list_bytes = size_bytes
 
     async def _forget_unseen(self, began: Moment) -> None:
-        """Take out the tasks that were listed earlier, and neither listed nor reported since `began`.
+        """Take out the tasks that were listed earlier, and neither listed nor told of since `began`.
 
         They are asked for first (DESIGN 6.8). A list whose cursors count places omits tasks when others vanish while
         it is read; a list ordered by last update omits tasks that change.
@@ -227,9 +227,9 @@ class Crawl(Refresh):
         session, known = self._session, self._known
         unseen, live = await self._unseen(began)
         may_be_there = known.asks_by_id
-        if known.asks_by_id and len(unseen) > _SUSPECTS_MAX:
-            sample = unseen[:: -(-len(unseen) // _SUSPECTS_MAX)]
-            await self._ask_along([*{*sample, *live[:_SUSPECTS_MAX]}], lambda told: told.order > began.order)
+        if known.asks_by_id and len(unseen) > _UNSEEN_MAX:
+            sample = unseen[:: -(-len(unseen) // _UNSEEN_MAX)]
+            await self._ask_along([*{*sample, *live[:_UNSEEN_MAX]}], lambda told: told.order > began.order)
             self._check_same()
             may_be_there = any(session.index.get(i) is not None for i in sample)
             if not may_be_there:
@@ -237,7 +237,7 @@ class Crawl(Refresh):
         for start in range(0, len(unseen), TASKS_AT_ONCE):
             for task_id in unseen[start : start + TASKS_AT_ONCE]:
                 if not session.is_unseen(session.index.get(task_id), began):
-                    continue  # it was reported meanwhile
+                    continue  # it was told of meanwhile
                 if may_be_there:
                     session.mark(task_id, self._sessions.now(), first=0)
                 else:
@@ -258,7 +258,7 @@ class Crawl(Refresh):
     async def _recheck_unlisted(self, began: Moment) -> None:
         """Ask for the unlisted tasks again, where `full_crawl_interval` or a doubt demands it.
 
-        Tasks that were reported within half of that time are left out: if this fails, the next crawl goes on from here.
+        Tasks that were told of within half of that time are left out: if this fails, the next crawl goes on from here.
         """
         known, interval_s = self._known, self._ages.full_crawl_interval_s
         doubted, oldest_s = known.doubted, began.at - interval_s

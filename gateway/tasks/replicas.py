@@ -1,6 +1,6 @@
 """Sessions that several replicas share by a store (DESIGN 12). It is imported only if a store is configured.
 
-In: what happens to the sessions of this replica; what the store has. Out: what the store is told; to a session, hints
+In: what happens to the sessions of this replica; what the store has. Out: what the store is told; to a session, marks
 and methods that other replicas have told. Always: shared sessions are the sessions of `tasks/sessions.py`, which knows
 nothing of replicas: they decide the same, and tell. What is heard is told only when everything is. Only a query waits
 for the store, and what was told `max_age` ago counts in its answer. The store hears of a session in use often enough to
@@ -96,7 +96,7 @@ class SharedSession(Session):
             self._store.add(self.key, [told.of_gone(task_id)], was_told, owed)
 
     def _is_known(self, task_id: str) -> bool:
-        """Whether anything is known of a task: of any other id a stranger can ask, which displaces nobody's hints."""
+        """Whether anything is known of a task: of any other id a stranger can ask, which displaces nobody's entries."""
         return task_id in self.marks or self.index.get(task_id) is not None
 
     def _tell(self, task_id: str, method: str | None) -> None:
