@@ -240,6 +240,7 @@ class SharedSessions(Sessions):
         if read is None or session.known is not known:
             return session
         self.servers.hear(session.key, read.server)
+        self._know_server(session)
         for number, some in enumerate(_slices(read.tasks)):
             if number > 0:
                 await asyncio.sleep(0)

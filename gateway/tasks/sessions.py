@@ -273,9 +273,12 @@ class Sessions:
         session = self.find(key)
         if session is None or self._is_left(session):
             session = self._begin(key)
-        if (server := self.servers.peek(key)) is not None:
-            session.index.default_method = server.default_method
+        self._know_server(session)
         return session
+
+    def _know_server(self, session: Session) -> None:
+        if (server := self.servers.peek(session.key)) is not None:
+            session.index.default_method = server.default_method
 
     def _is_left(self, session: Session) -> bool:
         """Whether a session that went cannot be stored again."""
