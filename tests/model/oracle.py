@@ -489,8 +489,8 @@ class Oracle:
         """
         session = asked.session
         asked_for = [o for o in self._own(asked, at) if o.at > asked.came]
-        if asked_for and session.first_cost is None:
-            session.first_cost = asked_for[0].at.time
+        if session.first_cost is None:  # a query that joins a crawl has not asked for it
+            session.first_cost = next((o.at.time for o in self._upstream.own if o.session is session), None)
         if not asked.alone or session.disturbed != asked.disturbed or any(t.ttl_ms is not None for t in session.truths):
             return
         if session.refreshed is not None and not self._forgets and not self._is_crawl_due(session, asked):
