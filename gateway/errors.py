@@ -8,6 +8,7 @@
     ├── NoUpstream              404, -32600   no upstream is configured for the host and path
     ├── RateLimited             429, -32600   too many task operations of one identity, with Retry-After
     ├── Unclear                 200, -32602   a `ttl` that two servers may read differently (DESIGN 8.9)
+    ├── NoFilter                400, -32602   a filter for a list that the gateway does not answer (DESIGN 5.10)
     ├── Overloaded              503, -32603   a limit is reached; a later try may succeed
     ├── UpstreamUnreachable     502, -32603   no connection
     ├── UpstreamBroken          502, -32603   the answer broke off, or is no valid answer
@@ -127,6 +128,10 @@ class Unclear(GatewayError):
 
     def message(self, raw_id: bytes) -> bytes:
         return jsonrpc.error(raw_id, self.code, f"Invalid params: {self}")
+
+
+class NoFilter(Unclear):
+    status, reason = 400, b"Bad Request"  # over HTTP+SSE nobody reads the body of a 200
 
 
 class Overloaded(GatewayError):

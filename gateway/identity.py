@@ -55,6 +55,14 @@ _PROVING_PARAMETER: Final = re.compile(rb"[\s,;&](?:oauth_)?(?:signature|nonce|m
 _NETWORK_BYTES: Final = 8  # of an IPv6 address: one customer has all 2**64 behind them
 
 
+class Who(NamedTuple):
+    """Who asks. Equal identities are one caller."""
+
+    identity: bytes  # a digest of all fields that tell who asks
+    kin: bytes = b""  # the same without `Authorization`: a renewed token makes another identity, and no other kin
+    has_credentials: bool = False  # so that one identity is one caller in every session
+
+
 class Key(NamedTuple):
     """The key of a session. It has digests, because clients and servers choose the length of the values."""
 
@@ -62,11 +70,13 @@ class Key(NamedTuple):
     target: bytes
     session: bytes  # empty where there is no `Mcp-Session-Id`
     identity: bytes
+    kin: bytes = b""  # as in `Who`; it follows from the identity, as does the next
+    has_credentials: bool = False
 
     @classmethod
-    def of(cls, upstream: str, target: bytes, session_id: bytes, identity: bytes) -> "Key":
-        """The key of a caller's session. `identity` is a digest already."""
-        return cls(upstream, _digest(target), session_id and _digest(session_id), identity)
+    def of(cls, upstream: str, target: bytes, session_id: bytes, who: Who) -> "Key":
+        """The key of a caller's session."""
+        return cls(upstream, _digest(target), session_id and _digest(session_id), *who)
 
     @property
     def of_all(self) -> tuple[str, bytes, bytes]:
@@ -95,10 +105,17 @@ def telling(headers: Iterable[tuple[bytes, bytes]], only: Iterable[str] | None) 
     ]
 
 
-def identity(headers: Iterable[tuple[bytes, bytes]], only: Iterable[str] | None) -> bytes:
-    """A digest of the fields that tell who asks, as `telling` has them."""
+def who(headers: Iterable[tuple[bytes, bytes]], only: Iterable[str] | None) -> Who:
+    """Who asks, by the fields that tell it, as `telling` has them. Those in `only` are credentials by their choice."""
+    fields = sorted(telling(headers, only), key=itemgetter(0))  # the order of repeated fields may matter
+    kin = [field for field in fields if field[0] != b"authorization"]
+    has_credentials = bool(fields) if only is not None else any(name.decode() in _CREDENTIALS for name, _ in fields)
+    return Who(_digest_of(fields), _digest_of(kin), has_credentials)
+
+
+def _digest_of(fields: Iterable[tuple[bytes, bytes]]) -> bytes:
     digest = hashlib.blake2b(digest_size=16)
-    for name, value in sorted(telling(headers, only), key=itemgetter(0)):  # the order of repeated fields may matter
+    for name, value in fields:
         digest.update(b"%d:%b%d:%b" % (len(name), name, len(value), value))
     return digest.digest()
 
@@ -140,7 +157,7 @@ def payer(headers: Iterable[tuple[bytes, bytes]], identity_headers: Iterable[str
     is_new = "authorization" in only and any(name == b"authorization" and _proves(value) for name, value in fields)
     if is_doubled or is_new or (identity_headers is None and not only):
         return _digest(network(address))
-    return identity(fields, only)
+    return who(fields, only).identity
 
 
 def _as_read(name: bytes, value: bytes) -> bytes:

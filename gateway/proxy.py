@@ -19,7 +19,16 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Final
 
 from gateway.config import Config
-from gateway.errors import GatewayError, Internal, Loop, UpstreamRefused, UpstreamTimeout, shown, without_frames
+from gateway.errors import (
+    GatewayError,
+    Internal,
+    Loop,
+    NoFilter,
+    UpstreamRefused,
+    UpstreamTimeout,
+    shown,
+    without_frames,
+)
 from gateway.mcp import jsonrpc, observe
 from gateway.mcp.capabilities import LAST_REVISION
 from gateway.mcp.jsonrpc import Message
@@ -155,9 +164,13 @@ class Proxy:
 
     def _position(self, message: Message, caller: HttpCaller, exchange: Exchange) -> Position | BadQuery | None:
         """The page that a filtered `tasks/list` asks for, or what is wrong; None if the message is relayed."""
-        if message.method != "tasks/list" or not _may_be_answered(caller, exchange):
+        if message.method != "tasks/list":
             return None
-        return self._answerer.position(caller.key, message)
+        if not _may_be_answered(caller, exchange):
+            if caller.filter is not None:
+                raise NoFilter(answer.NO_FILTER)
+            return None
+        return self._answerer.position(caller.key, message, caller.filter)
 
     @staticmethod
     def _guard(guards: Guards, exchange: Exchange, caller: HttpCaller, message: Message | None) -> None:
@@ -204,7 +217,7 @@ class Proxy:
         if isinstance(error, UpstreamRefused):
             body = error.body
             answered = jsonrpc.parse(body)
-            if answered is not None and bytes(answered.id) == error.crawl_id:
+            if answered is not None and answered.is_strict and bytes(answered.id) == error.crawl_id:
                 body, exchange.edits_down = jsonrpc.replace(body, ("id",), raw_id), True
             headers = Headers(error.headers).end_to_end()
             if caller is not None:

@@ -116,9 +116,8 @@ class StdioProxy:
         if message.method == "notifications/cancelled":
             self._unanswered.cancel(jsonrpc.id_of(jsonrpc.member(message.params, "requestId")))
         if message.is_request:
-            claimed = self._sessions.claim(KEY) if observe.is_observed(message) else None
             above = self._journal.traceparent(message) if self._journal is not None else ""
-            passed = Passed(observe.essence(message), self._clock(), claimed, traceparent=above)
+            passed = Passed(observe.essence(message), self._sessions.now(), traceparent=above)
             self._unanswered.note(jsonrpc.id_of(message.id), passed)
             self._counts.upstream_request(KEY.upstream, message.method or "")
         return False
@@ -135,7 +134,7 @@ class StdioProxy:
             return
         request_id, self._sight = self._sight.request_id, None
         if request_id is not None:
-            self._unanswered.note(request_id, Passed(_UNREAD, self._clock(), None, is_clear=False))
+            self._unanswered.note(request_id, Passed(_UNREAD, self._sessions.now(), is_clear=False))
 
     async def _begin(self, message: Message, position: Position | BadQuery, size_bytes: int) -> None:
         """Answer a query in the background. A client that takes no answers is not read beyond its next query."""
@@ -205,7 +204,7 @@ class StdioProxy:
 
     def _stays(self, line: Line) -> bool:
         """Whether a line answers a request of the gateway's. What passes is observed."""
-        message = jsonrpc.parse_served(line.raw)
+        message = jsonrpc.parse(line.raw)
         if message is None or not message.is_response:
             if message is None and (unread_id := Sight(line.raw).id) is not None:
                 if self._channel.asked(unread_id):
@@ -219,7 +218,12 @@ class StdioProxy:
             return True
         else:
             passed = self._unanswered.take(message_id)
-            heard = _pending(passed).message(line.raw)
+            pending = _pending(passed)
+            if pending.is_success(line.raw):
+                self._ended(passed, None, pending.task_id)
+                self._sessions.name(KEY, pending, line.raw)
+                return False
+            heard = pending.message(line.raw)
             self._ended(passed, jsonrpc.error_code(message), heard.task_id)
             self._hear(heard)
             line.raw = heard.seen
@@ -234,7 +238,7 @@ class StdioProxy:
     def _ended(self, passed: Passed | None, code: int | None, task_id: str | None) -> None:
         """A request of the client's was answered, by an error if there is a code."""
         if self._journal is not None and passed is not None:
-            request, seconds, above = passed.request, self._clock() - passed.at, passed.traceparent
+            request, seconds, above = passed.request, self._clock() - passed.at.at, passed.traceparent
             self._journal.ended_over_stdio("relayed", request, seconds, above, code, None, task_id)
 
     def _hear(self, heard: Heard) -> None:

@@ -30,7 +30,7 @@ from gateway.transport.upstream import Response
 log = logging.getLogger("taskgate.request")
 
 # One of these stands in every event of interest. `\u` and `\/`: with escapes a name may be written in many ways.
-_MARKS: Final = (b"tasks/status", b'"error"', b"\\u", b"\\/", b"data: [", b"data:[", b"\xef\xbb\xbf[")
+_MARKS: Final = (b"tasks/status", b'"error"', b"\\u", b"\\/", b"data: [", b"data:[")
 _AWAITED: Final = (*_MARKS, b'"result"')
 # For a JSON answer to a GET, which may be the metadata of a resource: servers write its head and its body together.
 _OFF_CHANCE: Final = Hold(DOCUMENT_BYTES_MAX, 0.5)
@@ -39,7 +39,7 @@ _OFF_CHANCE: Final = Hold(DOCUMENT_BYTES_MAX, 0.5)
 class ExchangeWatch:
     """Watches over the response to one request. `message` is the request's, None if it has none or is unread."""
 
-    __slots__ = ("_caller", "_claimed", "_exchange", "_has_warned", "_method", "_pending", "_session_id", "_sessions")
+    __slots__ = ("_caller", "_exchange", "_has_warned", "_method", "_pending", "_session_id", "_sessions")
 
     def __init__(self, exchange: Exchange, caller: HttpCaller, message: Message | None, sessions: Sessions) -> None:
         self._sessions = sessions
@@ -49,14 +49,13 @@ class ExchangeWatch:
         self._session_id: bytes | None = None  # of the session that `initialize` opens
         self._has_warned = False  # that `initialize` was not edited: each piece of its body may be unread
         if message is not None:
-            self._pending = begin(message, exchange.connection.loop.time())
+            self._pending = begin(message, sessions.now())
         elif exchange.method == b"POST":
-            self._pending = Pending(RequestKind.UNREAD, None, exchange.connection.loop.time())
+            self._pending = Pending(RequestKind.UNREAD, None, sessions.now())
         else:
             # A resumed stream carries responses to requests of earlier exchanges. Those requests are forgotten here.
             is_resumed = exchange.method == b"GET" and b"last-event-id" in exchange.headers.by_name
             self._pending = RESUMED if is_resumed else PLAIN
-        self._claimed = sessions.claim(caller.key) if self._pending.may_tell and not caller.is_unique else None
 
     def head(self, response: Response, kind: bytes) -> Inspector | None:
         """Tell of a refusal, and of a session that ends. Choose what is done with the body."""
@@ -95,7 +94,14 @@ class ExchangeWatch:
 
     def _message(self, data: bytes) -> bytes:
         """Tell of one message. Returns it as the client is to see it."""
-        heard, exchange = self._pending.message(data), self._exchange
+        pending, exchange = self._pending, self._exchange
+        if (task_id := pending.task_id) is not None and pending.is_success(data):
+            exchange.task_id = task_id
+            if not self._caller.is_unique:
+                self._sessions.name(self._caller.key, pending, data)
+                self._caller.accept()
+            return data
+        heard = pending.message(data)
         if heard.response is not None:
             exchange.error_code = jsonrpc.error_code(heard.response)
             exchange.task_id = heard.task_id or exchange.task_id

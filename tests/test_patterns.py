@@ -121,7 +121,7 @@ def test_no_group_is_possessive(pattern: Pattern) -> None:
 
 
 MARKS: Final = [*"\r\n \"\\:,-a0{}/@[]%'(;=?.N\xe9\xff", "\r\n", '\\"', "\\\\", "//", ":80", "[::1]", "a.b"]
-WORDS: Final = ["NaN", "Infinity", "-Infinity", "-I", "data:", "data", ":x", "http://", "\\ud83d"]
+WORDS: Final = ["data:", "data", ":x", "http://"]
 
 
 def _character(item: Any, dice: random.Random) -> str:

@@ -13,6 +13,7 @@ from contextlib import asynccontextmanager, suppress
 from tempfile import TemporaryDirectory
 from typing import Final
 
+import msgspec
 from aiohttp import web
 from msgspec.structs import replace
 from yarl import URL
@@ -63,7 +64,7 @@ class _Bridge:
         assert self._process.stdout is not None
         with suppress(ValueError):  # a line larger than the limit
             while line := await self._process.stdout.readline():
-                message = jsonrpc.parse_served(line)
+                message = jsonrpc.parse(line)
                 ids = [bytes(message.id)] if message is not None and message.is_response else []
                 for one in ids if message is not None or b'"jsonrpc"' not in line else list(self._waiting):
                     waiting = self._waiting.pop(one, None)
@@ -77,19 +78,20 @@ class _Bridge:
         if message is None or not message.is_request:
             await self._write(body)
             return web.Response(status=202)
-        if (answer := await self._asked(body)) is None:
+        if (answer := await self._asked(message)) is None:
             return web.Response(status=502, text="the command has ended, or writes no MCP")
         if isinstance(answer, jsonrpc.Message):
             name, value = (b"result", answer.result) if bytes(answer.result) else (b"error", answer.error)
             answer = b'{"jsonrpc":"2.0","id":%b,"%b":%b}' % (bytes(message.id), name, bytes(value))
         return web.Response(body=answer, content_type="application/json")
 
-    async def _asked(self, body: bytes) -> jsonrpc.Message | bytes | None:
+    async def _asked(self, message: jsonrpc.Message) -> jsonrpc.Message | bytes | None:
         self._count += 1
         number = b"%d" % self._count
         answered = self._waiting[number] = asyncio.get_running_loop().create_future()
         try:
-            await self._write(jsonrpc.replace(body, ("id",), number))
+            asks = number, msgspec.json.encode(message.method), bytes(message.params) or b"{}"
+            await self._write(b'{"jsonrpc":"2.0","id":%b,"method":%b,"params":%b}' % asks)
             await asyncio.wait({answered, self.reading}, return_when=asyncio.FIRST_COMPLETED)
             return answered.result() if answered.done() else None
         finally:

@@ -88,7 +88,10 @@ class _Listed(msgspec.Struct):
 def value_of(data: bytes, form: Any = dict[str, Any]) -> Any:
     """The value of JSON, of which `form` is a part. Raises ValueError, whose text says what is wrong, and where."""
     try:
-        value = msgspec.json.decode(jsonrpc.finite(jsonrpc.legible(data)))
+        try:
+            value = msgspec.json.decode(data)
+        except jsonrpc.UNREADABLE:
+            value = msgspec.json.decode(jsonrpc.rewritten(data) or data)
         level = [value]
         for _ in range(DEPTH_MAX):
             level = [
@@ -223,14 +226,14 @@ class Client:
         """The response to request `number`; the body, if it is none."""
         if response.content_type != "text/event-stream" or response.status != 200:
             body = await body_of(response, ANSWER_BYTES_MAX)
-            message = jsonrpc.parse_served(body)
+            message = jsonrpc.parse(body)
             return message if message is not None and message.is_response else body
         for _ in range(RESUMED_MAX):
             last_id, retry_s = "", 1.0
             async for event in events(response):
                 if event.is_endpoint:
                     return b"the first event of HTTP+SSE (2024-11-05)"
-                message = jsonrpc.parse_served(event.data or b"") if event.is_message else None
+                message = jsonrpc.parse(event.data or b"") if event.is_message else None
                 if message is not None and message.is_response and jsonrpc.same_id(message.id, b"%d" % number):
                     return message
                 last_id = event.id.decode(errors="replace") if event.id is not None else last_id

@@ -94,12 +94,13 @@ class IndexLimits(Struct, frozen=True, kw_only=True):
     page_size: values.Count = 100
     page_bytes_max: values.Size = 4 * 2**20
     max_age: values.DurationOrZero = 1.0
-    full_crawl_interval: values.DurationOrZero = 60.0  # 0: every refresh is a full crawl
+    full_crawl_interval: values.DurationOrZero = 300.0  # 0: every refresh is a full crawl
     tasks_max: values.Count = 50_000
     pages_max: values.Count = 200_000
     memory_bytes_max: values.Memory = 2**30
     sessions_max: values.Count = 10_000
     idle_timeout: values.Duration = 3600.0
+    find_again: values.FindAgain = "credentials"
     crawl_timeout: values.Duration = 30.0
 
 

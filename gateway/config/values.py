@@ -225,6 +225,7 @@ HostRule = Annotated[str, _read_host_rule]
 Name = Annotated[str, _matching("[a-z0-9][a-z0-9_-]*", "text like [a-z0-9][a-z0-9_-]* (a number in quotes)")]
 HeaderName = Annotated[str, _matching(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+", "a header's name such as X-Org")]
 Level = Annotated[str, _one_of(*LEVELS)]
+FindAgain = Annotated[str, _one_of("credentials", "session")]
 Format = Annotated[str, _one_of("json", "text")]
 Added = Annotated[str, _one_of("x-forwarded", "forwarded", "via")]
 Prefix = Annotated[

@@ -37,7 +37,7 @@ class Server(msgspec.Struct, frozen=True):
 
 
 class NotAdvertised(Exception):
-    """Something is too large to be edited. The text says what, its size, and the limit."""
+    """Something is not edited. The text says what, and why."""
 
 
 def advertise(
@@ -53,10 +53,7 @@ def advertise(
     if not bytes(message.result):
         return data, None
     _check(data, "a response to initialize", RESPONSE_BYTES_MAX)
-    span = jsonrpc.find(data, *_TASKS)
-    if span is None:
-        return data, None
-    tasks = jsonrpc.legible(data[slice(*span)])
+    tasks = bytes(jsonrpc.member(jsonrpc.member(message.result, "capabilities"), "tasks"))
     _check(tasks, "the capability of tasks", TASKS_BYTES_MAX)
     listing = bytes(jsonrpc.member(tasks, "list"))
     if not listing.startswith(b"{"):
@@ -65,11 +62,13 @@ def advertise(
     native = bytes(jsonrpc.member(listing, "filter"))
     if native and native not in _NOT_SUPPORTED:
         return data, Server(False, methods)
+    if not message.is_strict:
+        raise NotAdvertised("the response to initialize is only nearly JSON: NaN, half a surrogate pair, no UTF-8")
     if native:
-        edited = jsonrpc.replace(data[slice(*span)], ("list", "filter"), capability(methods))
+        edited = jsonrpc.replace(tasks, ("list", "filter"), capability(methods))
     else:
-        edited = jsonrpc.insert(data[slice(*span)], ("list",), "filter", capability(methods))
-    return data[: span[0]] + edited + data[span[1] :], Server(True, methods)
+        edited = jsonrpc.insert(tasks, ("list",), "filter", capability(methods))
+    return jsonrpc.replace(data, _TASKS, edited), Server(True, methods)
 
 
 def _check(data: bytes, what: str, bytes_max: int) -> None:

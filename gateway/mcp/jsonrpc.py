@@ -3,17 +3,16 @@
 In: the bytes of a body or of an event. Out: a `Message` whose members are the very bytes that came. Or None for all
 else (a batch, other JSON, no JSON): that is relayed unread (DESIGN 3.8, 3.9).
 Always: an edit changes the bytes it names and no others, so numbers beyond 64 bits, unknown members, escapes and white
-space survive (DESIGN 4). `1` and `"1"` are different ids. What JSON lacks is read all the same: a lone surrogate, which
-is half of a pair, as U+FFFD, and so is a byte of a server's that is no UTF-8; NaN and the infinities as null; a byte
-order mark as spaces. Work is in proportion to bytes: no Python code runs for each token of a client's message, and no
-object is made for each of its members.
+space survive (DESIGN 4). `1` and `"1"` are different ids. Behind the strict reader stands a lenient one, for what is
+nearly JSON (`rewritten`); what it has read is written anew, so everything else sees JSON. Work is in proportion to
+bytes: no object is made for each member of a message that is JSON.
 """
 
-import codecs
-import re
+import json
 from contextlib import suppress
 from functools import lru_cache
-from typing import Annotated, Any, Final, Literal, TypeAlias, TypeVar
+from math import isfinite
+from typing import Annotated, Any, ClassVar, Final, Literal, TypeAlias, TypeVar
 
 import msgspec
 import orjson
@@ -31,6 +30,7 @@ ABSENT: Final = msgspec.Raw(b"")
 class Message(msgspec.Struct):
     """A JSON-RPC 2.0 message. Members are raw JSON, empty if absent. `method` is None if absent."""
 
+    is_strict: ClassVar[bool] = True  # else the lenient reader read it: the bytes that came are not edited
     jsonrpc: Literal["2.0"]
     id: msgspec.Raw = ABSENT
     method: str | None = None
@@ -53,25 +53,20 @@ class Message(msgspec.Struct):
         return self.method is None and bool(bytes(self.id)) and bool(bytes(self.result) or bytes(self.error))
 
 
-# The escape of a lone surrogate: half of a pair, without the other half beside it. Replace escaped backslashes first.
-_LONE: Final = re.compile(
-    rb"\\u[dD](?:[89abAB][0-9a-fA-F]{2}(?!\\u[dD][c-fC-F][0-9a-fA-F]{2})"
-    rb"|(?<!\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD])[c-fC-F][0-9a-fA-F]{2})"
-)
-# Behind what is none: strings, and all else. A repeated group takes memory for each turn: so many, then one more match.
-_NO_NUMBER: Final = re.compile(rb'((?:[^"NI-]++|"[^"]*+"|-(?!Infinity)){0,1000})(NaN|-?Infinity)?')
-_REPLACED_MAX: Final = 10_000  # in one message: each takes time
-_PIECE_BYTES: Final = 64 * 1024
-_OBJECT: Final = re.compile(rb"(?:\xef\xbb\xbf)?[ \t\r\n]*+\{")
-REPLACEMENT: Final = "\ufffd".encode()
-_BOM: Final = b"\xef\xbb\xbf"
+class _Lenient(Message):
+    is_strict: ClassVar[bool] = False
+
+
+LENIENT_BYTES_MAX: Final = 256 * 1024  # that the lenient reader reads: the worst take it 30 ms
+REPLACEMENT: Final = "\ufffd"  # stands for what is no text: an id that holds it may be another
 _BEFORE_TEXT: Final = b"\xef\xbb\xbf\xfe\xff\0 \t\r\n"  # in UTF-8, and in UTF-16 and UTF-32, which some clients read
-_NO_UTF_8: Final = b"\xff\xff"  # stands for an escaped backslash or quote meanwhile
 
 UNREADABLE: Final = (msgspec.MsgspecError, RecursionError, UnicodeDecodeError)  # JSON can be nested too deeply
 _Read = TypeVar("_Read")
 
 _message = msgspec.json.Decoder(Message)
+_lenient = msgspec.json.Decoder(_Lenient)
+_writer = json.JSONEncoder(ensure_ascii=False, check_circular=False, separators=(",", ":"))
 _members = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _items = msgspec.json.Decoder(list[msgspec.Raw])
 _key = msgspec.json.Decoder(str)
@@ -86,60 +81,44 @@ def decoded(decoder: msgspec.json.Decoder[_Read], data: bytes | msgspec.Raw) -> 
 
 
 def parse(data: bytes) -> Message | None:
-    """The message in `data`; None if `data` is not one JSON-RPC 2.0 object.
-
-    What JSON lacks is replaced in its members (`legible`, `finite`). Its id keeps it, because the response repeats it.
-    """
+    """The message in `data`; None if `data` is not one JSON-RPC 2.0 object."""
     try:
         if not data.isascii():
             str(data, "utf-8")  # msgspec does not check members that it skips
-        return _decoded(data)
-    except msgspec.DecodeError:
-        return _parse_legible(data)
-    except (RecursionError, UnicodeDecodeError):
-        return None
-
-
-def parse_served(data: bytes) -> Message | None:
-    """As `parse`, of a server's message: bytes that are no UTF-8 are read (`replaced`), unless they are in its id."""
-    if (message := parse(data)) is not None or (copy := replaced(data)) is None:
-        return message
-    message = parse(copy)
-    return None if message is None or REPLACEMENT in bytes(message.id) else message
-
-
-def replaced(data: bytes) -> bytes | None:
-    """The object `data`, U+FFFD in place of bytes that are no UTF-8; None if it has none, or above `_REPLACED_MAX`."""
-    if _OBJECT.match(data) is None or b"\0" in data:  # UTF-16 and UTF-32 have zeros
-        return None
-    copy, count = bytearray(), 0
-    pieces = (data[at : at + _PIECE_BYTES] for at in range(0, len(data), _PIECE_BYTES))
-    for text in codecs.iterdecode(pieces, "utf-8", "replace"):
-        count += text.count("\ufffd")
-        if count > _REPLACED_MAX:
+        message = _message.decode(data)
+    except msgspec.ValidationError:
+        return None  # other JSON
+    except UNREADABLE:
+        lenient = decoded(_lenient, rewritten(data) or b"")
+        if lenient is None:
             return None
-        copy += text.encode()
-    return None if copy == data else bytes(copy)
-
-
-def _decoded(data: bytes) -> Message:
-    message = _message.decode(data)
+        message = lenient
     if bytes(message.error) == b"null":  # some servers write it into every response
         message.error = ABSENT
     return message
 
 
-def _parse_legible(data: bytes) -> Message | None:
-    copy = finite(legible(data))
-    if copy == data:
+def rewritten(data: bytes) -> bytes | None:
+    """JSON that says what the lenient reader reads in `data`; None if it cannot, or that is too large for it.
+
+    It is Python's `json`. NaN and what is beyond a double are null; half of a surrogate pair, and bytes that are no
+    UTF-8, are U+FFFD; a byte order mark is nothing.
+    """
+    if len(data) > LENIENT_BYTES_MAX:
         return None
     try:
-        message = _decoded(copy)
-    except UNREADABLE:
+        text = _writer.encode(_reader.decode(data.decode("utf-8-sig", "replace")))
+    except (ValueError, RecursionError):  # it reads no number of 4,301 digits
         return None
-    if b"\\ufffd" in bytes(message.id) and (span := find(copy, "id")):
-        message.id = msgspec.Raw(data[slice(*span)])
-    return message
+    return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace").encode()
+
+
+def _finite(text: str) -> float | None:
+    number = float(text)
+    return number if isfinite(number) else None
+
+
+_reader = json.JSONDecoder(parse_float=_finite, parse_constant=_finite)
 
 
 def batch_size(data: bytes) -> int:
@@ -151,31 +130,6 @@ def batch_size(data: bytes) -> int:
 def looks_like_messages(data: bytes) -> bool:
     """Whether `data`, which is no message, may be a batch, or a message that another reader can read."""
     return data.lstrip(_BEFORE_TEXT)[:1] in (b"{", b"[")
-
-
-def finite(data: bytes, sized: bool = False) -> bytes:
-    """The JSON `data`, each NaN, Infinity and -Infinity replaced by null; by a string if the size must stay."""
-    if b"NaN" not in data and b"Infinity" not in data:
-        return data
-    parts, at = list[bytes](), 0
-    strings = data.replace(rb"\\", _NO_UTF_8).replace(rb"\"", _NO_UTF_8)
-    while len(parts) < 2 * _REPLACED_MAX and (found := _NO_NUMBER.match(strings, at)) and found[0]:
-        number = found[2]
-        parts += data[at : found.end(1)], b"" if number is None else b'"%b"' % number[2:] if sized else b"null"
-        at = found.end()
-    return b"".join(parts) + data[at:]
-
-
-def legible(data: bytes) -> bytes:
-    """The JSON `data`, each lone surrogate replaced by the escape of U+FFFD, a byte order mark by spaces.
-
-    The size stays. Only the first `_REPLACED_MAX` are replaced. JSON that has more stays unreadable.
-    """
-    if data.startswith(_BOM):
-        data = b"   " + data[len(_BOM) :]
-    if b"\\ud" not in data and b"\\uD" not in data:
-        return data
-    return _LONE.sub(rb"\\ufffd", data.replace(rb"\\", _NO_UTF_8), _REPLACED_MAX).replace(_NO_UTF_8, rb"\\")
 
 
 def member(value: msgspec.Raw | bytes | bytearray, name: str) -> msgspec.Raw:
@@ -243,7 +197,7 @@ def find(data: bytes, *path: str) -> tuple[int, int] | None:
 
     If a member is given twice, the last one counts, as most readers of JSON have it.
     """
-    copy = bytearray(finite(legible(data), sized=True))
+    copy = bytearray(data)
     value: msgspec.Raw | bytearray = copy
     for name in path:
         value = member(value, name)

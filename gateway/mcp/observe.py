@@ -2,8 +2,9 @@
 
 In: a response with the request that it answers, None if that is unknown; or a notification. Out: an `Observation`, or
 None if it says nothing.
-Always: reports are certain, and hints are marked as hints. After `tasks/result` the task has ended, in an unknown
-state. After an error with several possible reasons the task is suspect. After an unreadable message all is in doubt.
+Always: after `tasks/result` the task has ended, in an unknown state. After an error that may say so it may be gone,
+after any other it may have ended: `tasks/result` repeats a task's own error.
+After an unreadable message all is in doubt.
 
 Source: DESIGN 6.4, 6.5; tasks specification, Protocol Messages and Protocol Errors.
 """
@@ -15,7 +16,7 @@ import msgspec
 
 from gateway.mcp import jsonrpc, task
 from gateway.mcp.jsonrpc import Message
-from gateway.mcp.task import Task, TaskError
+from gateway.mcp.task import TaskError
 
 STATUS_NOTIFICATION: Final = "notifications/tasks/status"
 _RELATED: Final = "io.modelcontextprotocol/related-task"  # in the `_meta` of a response to `tasks/result`
@@ -26,20 +27,27 @@ _PAGE_OBJECTS_MAX: Final = 100_000  # on a page above `_SMALL_PAGE_BYTES`: each 
 
 
 class Observation(msgspec.Struct):
-    """Reported tasks; the ids of tasks that are gone, are suspect, or have ended; whether all is in doubt."""
+    """What passed says: tasks in a state; that one was made, has ended, may be gone; that all is in doubt."""
 
-    tasks: Sequence[Task] = ()
-    gone: Sequence[str] = ()
-    suspect: Sequence[str] = ()
-    ended: Sequence[str] = ()
-    unclear: Sequence[str] = ()  # of the tasks, those that are to be asked for before they are shown
+    shown: Sequence[tuple[str, bytes]] = ()  # ids, and raw tasks
+    made: str | None = None
+    method: str | None = None  # of the request that made it
+    ended: str | None = None
+    denied: str | None = None
+    failed: str | None = None  # an error of its request says nothing of whether it is there
     doubt: bool = False
-    listed: bool = False  # the tasks are those of a page
+    is_told_to_all: bool = False  # by a notification
+    is_listed: bool = False  # by a page
 
     @property
-    def names_a_task(self) -> bool:
-        """Whether it says something of a single task. A doubt alone, or an empty page, does not."""
-        return bool(self.tasks or self.gone or self.suspect or self.ended)
+    def shown_ids(self) -> list[str]:
+        """The ids of the tasks that are there by what it says."""
+        return [*(task_id for task_id, _ in self.shown), *filter(None, (self.made, self.ended))]
+
+    @property
+    def task_id(self) -> str | None:
+        """The id of the one task that it shows or says to be made; None if there is none, or several."""
+        return self.made or (self.shown[0][0] if len(self.shown) == 1 else None)
 
 
 def is_observed(request: Message) -> bool:
@@ -69,9 +77,9 @@ def of_response(request: Message | None, response: Message) -> Observation | Non
         return None
     if bytes(response.error):
         return _of_error(request, response)
-    if request is not None and request.method == "tasks/result":
-        return _of_result(request.params)
     try:
+        if request is not None and request.method == "tasks/result":
+            return _of_result(request.params)
         return _of_tasks(None if request is None else request.method, response)
     except TaskError:
         return Observation(doubt=True)
@@ -81,17 +89,24 @@ def _of_tasks(method: str | None, response: Message) -> Observation | None:
     """What a result says that has a task, or several. Without the method its form tells. Raises TaskError."""
     is_one = method in ("tasks/get", "tasks/cancel")
     if not is_one and method != "tasks/list" and bytes(made := jsonrpc.member(response.result, "task")):
-        return Observation([task.parse(made, method=method)])
+        return Observation(made=_state(made)[0], method=method)
     if method == "tasks/list" or (method is None and bytes(jsonrpc.member(response.result, "tasks"))):
         raws, _ = parse_page(response)
         if len(raws) > _TASKS_READ_MAX:
             return Observation(doubt=True)
-        return Observation([*map(task.parse, raws)], listed=True)
+        return Observation([*map(_state, raws)], is_listed=True)
     if method is None and bytes(related := jsonrpc.member(jsonrpc.member(response.result, "_meta"), _RELATED)):
         return _of_result(related)
     if is_one or method is None:
-        return Observation([task.parse(jsonrpc.without_meta(bytes(response.result)))])
+        return Observation([_state(jsonrpc.without_meta(bytes(response.result)))])
     return None
+
+
+def of_success(request: Message | None, task_id: str) -> Observation:
+    """What a success says that is not read, of the one task that its request names."""
+    if request is not None and request.method == "tasks/result":
+        return Observation(ended=task_id)
+    return Observation([(task_id, b"")])
 
 
 def of_notification(message: Message) -> Observation | None:
@@ -99,7 +114,7 @@ def of_notification(message: Message) -> Observation | None:
     if message.method != STATUS_NOTIFICATION or message.is_request:
         return None
     try:
-        return Observation([task.parse(jsonrpc.without_meta(bytes(message.params)))])
+        return Observation([_state(jsonrpc.without_meta(bytes(message.params)))], is_told_to_all=True)
     except TaskError:
         return Observation(doubt=True)
 
@@ -127,6 +142,10 @@ class _Entry(msgspec.Struct, gc=False):
     taskId: str
 
 
+class _Stated(_Entry, gc=False):
+    status: str
+
+
 class _Entries(msgspec.Struct):
     tasks: list[_Entry]
 
@@ -134,6 +153,7 @@ class _Entries(msgspec.Struct):
 _page = msgspec.json.Decoder(_ListResult)
 _entries = msgspec.json.Decoder(_Entries)
 _entry = msgspec.json.Decoder(_Entry)
+_task = msgspec.json.Decoder(_Stated)
 
 
 def _makes_task(request: Message) -> bool:
@@ -141,21 +161,35 @@ def _makes_task(request: Message) -> bool:
 
 
 def _of_result(names: msgspec.Raw) -> Observation | None:
-    """A response to `tasks/result` comes when the task has ended."""
-    task_id = _named(names)
-    return None if task_id is None else Observation(ended=[task_id])
+    """A response to `tasks/result` comes when the task has ended. Raises TaskError if its id may be another."""
+    if (task_id := _named(names)) is None:
+        return None
+    if jsonrpc.REPLACEMENT in task_id:
+        raise TaskError("its id may be another")
+    return Observation(ended=task_id)
 
 
 def _of_error(request: Message | None, response: Message) -> Observation | None:
-    if jsonrpc.error_code(response) not in (jsonrpc.INVALID_PARAMS, jsonrpc.NOT_FOUND):
-        return None
+    may_deny = jsonrpc.error_code(response) in (jsonrpc.INVALID_PARAMS, jsonrpc.NOT_FOUND)
     if request is None:
-        return Observation(doubt=True)  # a task may be gone
-    if (task_id := _named(request.params)) is None:
+        return Observation(doubt=True) if may_deny else None  # a task may be gone
+    task_id = named(request)
+    if task_id is None:
         return None
-    # Each code has one meaning for `tasks/get`: there is no such task. For `tasks/cancel` the task may be terminal. For
-    # `tasks/result` it may be the error of the task itself.
-    return Observation(gone=[task_id]) if request.method == "tasks/get" else Observation(suspect=[task_id])
+    return Observation(denied=task_id) if may_deny else Observation(failed=task_id)
+
+
+def named(request: Message) -> str | None:
+    """The id of the task that a `tasks/get`, `tasks/cancel` or `tasks/result` names."""
+    return _named(request.params)
+
+
+def _state(raw: bytes | msgspec.Raw) -> tuple[str, bytes]:
+    """The id of a task, and its raw JSON. Raises TaskError if it is no task, or its id may be another."""
+    entry = jsonrpc.decoded(_task, raw)
+    if entry is None or len(entry.taskId) > task.ID_CHARS_MAX or jsonrpc.REPLACEMENT in entry.taskId:
+        raise TaskError("no task")
+    return entry.taskId, bytes(raw)
 
 
 def _named(names: msgspec.Raw) -> str | None:

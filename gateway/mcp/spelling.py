@@ -20,7 +20,7 @@ _READ_BYTES_MAX: Final = 64 * 1024  # beside arguments and results
 
 def doubtful(message: Message, body: bytes) -> frozenset[str]:
     """Those of `id`, `method`, `params`, `task` and `ttl` that another reader of the message may find elsewhere."""
-    if _is_plain(body):
+    if message.is_strict and _is_plain(body):
         return frozenset()
     path = ("result",) if message.method is None else ("params", "arguments")
     if span := jsonrpc.find(body, *path):

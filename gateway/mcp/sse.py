@@ -126,6 +126,8 @@ class Parser:
 
     def feed(self, data: bytes) -> list[Event]:
         """The events that `data` completes, and the pieces of an event that is too large to hold."""
+        if not (self._pending or self._skipping) and (event := self._whole(data)) is not None:
+            return [event]
         pending, events = self._pending, []
         searched = max(0, len(pending) - 1)  # a blank line may have begun before
         self._line_ended = b"\n" in data or b"\r" in data
@@ -145,6 +147,16 @@ class Parser:
         self._first &= not events
         self._search_on()
         return events
+
+    def _whole(self, data: bytes) -> Event | None:
+        """The only event in a piece that came whole, as servers write them, or several of which none has a mark."""
+        if not data.endswith(b"\n\n") or b"\r" in data or len(data) > min(self.event_bytes_max, LINES_MAX):
+            return None
+        is_marked = any(mark in data for mark in self._marks)
+        if is_marked and data.find(b"\n\n") != len(data) - 2:
+            return None
+        has_bom, self._first, self._line_ended = self._first and data.startswith(_BOM), False, True
+        return Event(data, True, is_marked and has_bom, is_marked)
 
     @property
     def pending_bytes(self) -> int:

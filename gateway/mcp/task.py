@@ -8,7 +8,7 @@ offset (DESIGN 5.2); an unreadable timestamp is `UNKNOWN`, and its task is kept.
 import re
 from datetime import UTC, date, datetime
 from functools import lru_cache
-from typing import Final, TypeAlias
+from typing import Final, NamedTuple, TypeAlias
 
 import msgspec
 
@@ -66,11 +66,33 @@ def text_bytes(text: str) -> int:
 
 def apart(text: str) -> str:
     """An equal string to be encoded: encoders keep the UTF-8 of a string that is not ASCII as long as the string."""
-    return text if text.isascii() else text.encode("utf-8", "surrogatepass").decode("utf-8", "surrogatepass")
+    return text if text.isascii() else text.encode().decode()
+
+
+class Moment(NamedTuple):
+    """A place in the order of what happens, and its time: clocks tick too slowly to tell the order."""
+
+    order: int
+    at: float  # seconds of one monotonic clock
+
+
+NEVER: Final = Moment(0, float("-inf"))
+
+
+class Stamp(msgspec.Struct, frozen=True, gc=False):
+    """When an answer of the upstream's to the gateway was asked for and came."""
+
+    as_of: Moment  # when it was asked for, or when a client asked who was told the same: its age
+    asked: int
+    came: int
+    is_own: bool = False  # of one task; the tasks of a page share one
+
+
+NO_STAMP: Final = Stamp(NEVER, 0, 0)
 
 
 class Task(msgspec.Struct, gc=False):
-    """A task as last reported.
+    """A task as last told.
 
     `status` is one of MCP's, or OTHER. `method` is the method of the request that made the task, None if it is unknown
     (DESIGN 5.3).
@@ -85,17 +107,13 @@ class Task(msgspec.Struct, gc=False):
     crawl: int = 0  # the number of the last crawl that listed it
     expires_unix_s: float = NO_END
     """`createdAt + ttl` in seconds since 1970: from then on the task may disappear."""
+    told: Stamp = NO_STAMP
+    """When its last answer was asked for and came."""
 
     @property
     def is_terminal(self) -> bool:
         """Whether the task never changes again. It can only disappear (tasks specification, Task Status Lifecycle)."""
         return self.status in TERMINAL
-
-    def supersedes(self, other: "Task") -> bool:
-        """Whether this report may replace `other`, an older one of the same task: no other state follows a final one
-        (DESIGN 6.9). Which is older, `tasks/knowledge.py` says.
-        """
-        return not other.is_terminal or self.status == other.status
 
 
 class _Plain(msgspec.Struct):
@@ -131,7 +149,7 @@ def parse(raw: bytes | msgspec.Raw, method: str | None = None) -> Task:
     task_id = wire.taskId
     if len(task_id) > ID_CHARS_MAX:
         raise TaskError(f"a `taskId` of more than {ID_CHARS_MAX} characters")
-    created, updated = _reported_instant(wire.createdAt), _reported_instant(wire.lastUpdatedAt)
+    created, updated = _told_instant(wire.createdAt), _told_instant(wire.lastUpdatedAt)
     ends = NO_END if wire.ttl is None or created == UNKNOWN else EPOCH_UNIX_S + created / _SECOND + wire.ttl / 1000
     status = _SHARED_STATUS.get(wire.status, OTHER)
     return Task(task_id, status, created, created if updated == created else updated, bytes(raw), method, 0, ends)
@@ -151,7 +169,7 @@ def _read(raw: bytes | msgspec.Raw) -> _Plain:
         return _Plain(wire.taskId, wire.status, created, updated, decoded(_number, wire.ttl))
 
 
-def _reported_instant(text: str) -> Instant:
+def _told_instant(text: str) -> Instant:
     """The instant of an upstream's RFC 3339 timestamp, in UTC if it has no offset; UNKNOWN if it is no timestamp."""
     instant = parse_instant(text)
     if instant is None:

@@ -36,7 +36,7 @@ class Names:
 
     def of_entries(self, key: Key) -> str | None:
         """The name of the entries of a session of one identity; None if there is no such upstream, or no longer."""
-        return self._name("tasks", *key)
+        return self._name("tasks", *key.of_all, key.identity)
 
     def _name(self, kind: str, upstream: str, *parts: bytes) -> str | None:
         if upstream not in self._servers:

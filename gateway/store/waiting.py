@@ -87,7 +87,7 @@ class Owed:
                 del kept[next(iter(kept))]
 
     def take(self) -> list[Ending]:
-        """Take them out. What is forgotten comes first: a hint too many costs only requests."""
+        """Take them out. What is forgotten comes first: an entry too many costs only requests."""
         ends = [*self._names, *self._others]
         self._names.clear()
         self._others.clear()

@@ -14,9 +14,10 @@ What is known:
     index       the tasks of one session, by status and method
     groups      ... and by two timestamps
     pages       ... and its pages, kept for those who ask again
-    knowledge   as of when it is known
-    notes       ... and the states of single tasks
-    sessions    the indexes of all sessions: whose they are, how much they may take, which go first
+    record      as of when it is known, what is marked, what is gone
+    sessions    the indexes of all sessions: whose they are, when they go
+    seen        ... and the ids that a caller finds again with a renewed token, or in a new session
+    stored      ... within limits of bytes, number and idle time: which go first
     replicas    ... shared by several gateways, only if a store is configured
     told        ... what these tell each other of a session
 
@@ -26,7 +27,6 @@ What must be asked of the upstream, and which queries wait for it:
     planner     from plan to plan, until the index is fresh enough
     refreshes   carry a plan out: a crawl, a delta, or a knock
     asks        what is being asked, and the queries that wait for it
-    ids         which request a cancel can mean
     crawler     requests of the gateway's own, and pages
 
 Towards a transport:

@@ -15,12 +15,12 @@ import msgspec
 import orjson
 
 from gateway.config import IndexLimits
-from gateway.errors import CannotAnswer, GatewayError, Internal, without_frames
+from gateway.errors import CannotAnswer, GatewayError, Internal, NoFilter, without_frames
 from gateway.identity import Key
 from gateway.mcp import jsonrpc
 from gateway.mcp.capabilities import LAST_REVISION
-from gateway.mcp.jsonrpc import INVALID_PARAMS, Message
-from gateway.tasks import criteria, cursor
+from gateway.mcp.jsonrpc import INVALID_PARAMS, REPLACEMENT, Message
+from gateway.tasks import criteria, cursor, spelled
 from gateway.tasks.asks import Outbox
 from gateway.tasks.criteria import BadQuery, Fault, Params
 from gateway.tasks.cursor import Position
@@ -55,14 +55,31 @@ def read(params: Params) -> Position | None:
     return position
 
 
+FILTER: Final = "Taskgate-Filter"
+NO_FILTER: Final = (
+    f"{FILTER} filters a tasks/list of revision {LAST_REVISION.decode()} or earlier over Streamable HTTP, at a server "
+    "that does not filter by itself: leave the header out"
+)
+
+
+def _filter(pairs: bytes) -> Position:
+    """The first page of the list whose criteria a header field spells. Raises BadQuery."""
+    text = pairs.decode()
+    return Position(spelled.read_pairs(text, FILTER), comes_again=len(pairs) <= _SAME_BYTES_MAX, header=text)
+
+
 def read_raw(raw: bytes) -> Position | None:
     """As `read`, of raw params; None for those of a later revision too (DESIGN 3.9)."""
-    params = criteria.params(raw)
-    revision = bytes(jsonrpc.member(params.meta, "io.modelcontextprotocol/protocolVersion"))
-    position = None if revision.strip(b'"') > LAST_REVISION else read(params)
+    position = None if is_later(raw) else read(criteria.params(raw))
     if position is None or len(raw) > _SAME_BYTES_MAX:
         return position
     return msgspec.structs.replace(position, comes_again=True)
+
+
+def is_later(raw: bytes) -> bool:
+    """Whether params are those of a later revision."""
+    revision = bytes(jsonrpc.member(criteria.params(raw).meta, "io.modelcontextprotocol/protocolVersion"))
+    return revision.strip(b'"') > LAST_REVISION
 
 
 class Once(Generic[_Result]):
@@ -78,6 +95,7 @@ class Once(Generic[_Result]):
 
 
 position_of: Final = Once(read_raw)
+filter_of: Final = Once(_filter)
 ignored_of: Final = Once(criteria.ignored)
 
 
@@ -91,16 +109,26 @@ class Answerer:
         self._clock = clock
         self._large = asyncio.Lock()  # one large answer is made in a turn of the loop
 
-    def position(self, key: Key, message: Message) -> Position | BadQuery | None:
+    def position(self, key: Key, message: Message, spelled_: str | None = None) -> Position | BadQuery | None:
         """The page that a message asks for, or what is wrong; None if it is no filtered `tasks/list`, and passes.
 
-        A message of a later revision passes too (DESIGN 3.9), and one to a server that filters natively.
+        A message of a later revision passes too (DESIGN 3.9), one to a server that filters natively, and one whose id
+        is no text: no answer could repeat it. `spelled_`: the criteria in the header. They hold if the message has
+        none; raises NoFilter where it would pass.
         """
-        if message.method != "tasks/list" or not message.is_request or self._sessions.servers.filters_natively(key):
+        if message.method != "tasks/list" or not message.is_request:
             return None
-        raw = bytes(message.params)
+        raw, is_no_text = bytes(message.params), not message.is_strict and REPLACEMENT.encode() in bytes(message.id)
+        passes = is_no_text or self._sessions.servers.filters_natively(key)
         try:
-            return position_of(raw)
+            position = None if passes else position_of(raw)
+            if position is not None or spelled_ is None:
+                return position
+            if passes or is_later(raw):
+                raise NoFilter(NO_FILTER)
+            if bytes(given := criteria.params(raw).cursor) not in (b"", b"null"):
+                raise BadQuery([criteria.fault("cursor", bytes(given), f"no cursor of the server's beside {FILTER}")])
+            return filter_of(spelled_.encode())
         except BadQuery as bad:
             return without_frames(bad)
 
@@ -191,11 +219,12 @@ def _rest(answer: Answer, position: Position, ignored: list[str]) -> bytes:
     if page.more:
         page.following = page.following or cursor.encode(cursor.following(position, page.tasks))
         following = b'"nextCursor":%b,' % orjson.dumps(page.following)
-    return b'%b"_meta":{"taskgate/total":%d,"taskgate/asOf":"%b"%b}' % (
+    return b'%b"_meta":{"taskgate/total":%d,"taskgate/asOf":"%b"%b%b}' % (
         following,
         page.total,
         as_of.replace("+00:00", "Z").encode(),
         b',"taskgate/ignored":%b' % orjson.dumps(ignored) if ignored else b"",
+        b',"taskgate/filter":%b' % orjson.dumps(position.header) if position.header is not None else b"",
     )
 
 

@@ -13,6 +13,7 @@ from typing import Any, Final, TypeVar
 
 from gateway.mcp import jsonrpc
 from gateway.mcp.jsonrpc import Message
+from gateway.mcp.task import Moment
 from gateway.tasks.ports import Reply
 
 _PROGRESS_INTERVAL_S: Final = 0.2
@@ -49,10 +50,10 @@ class Outbox:
 class Ask:
     """Requests to the upstream that are under way, and the queries that wait for them."""
 
-    def __init__(self, asks: "Asks", keys: Sequence[str | None], began_at: float) -> None:
+    def __init__(self, asks: "Asks", keys: Sequence[str | None], began: Moment) -> None:
         self._asks = asks
         self._keys: list[str | None] = []
-        self.began_at = began_at
+        self.began = began
         self.outboxes: list[Outbox] = []
         self._task: asyncio.Task[None] | None = None
         self._joined_or_left = asyncio.Event()

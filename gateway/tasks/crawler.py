@@ -17,7 +17,7 @@ from gateway.config import IndexLimits
 from gateway.errors import UpstreamBroken, UpstreamFailed, UpstreamRefused, UpstreamTimeout
 from gateway.mcp import jsonrpc, observe, task
 from gateway.mcp.jsonrpc import Message
-from gateway.mcp.task import Task, TaskError, apart
+from gateway.mcp.task import Moment, Stamp, Task, TaskError, apart
 from gateway.tasks.ports import Caller, Counts
 
 _RECOVERIES_MAX: Final = 10  # from expired cursors, in one crawl
@@ -36,8 +36,7 @@ class ListPage(msgspec.Struct):
     raws: list[msgspec.Raw]  # of its tasks, until they are read
     cursor: str | None
     following: str | None
-    asked_at: float
-    came_at: float
+    told: Stamp
     size_bytes: int
     tasks: list[Task] = []
 
@@ -50,6 +49,7 @@ class Crawler:
         caller: Caller,
         limits: IndexLimits,
         counts: Counts,
+        now: Callable[[], Moment],
         on_message: Callable[[bytes], Awaitable[None]],
         as_it_came: bool = False,
     ) -> None:
@@ -57,6 +57,7 @@ class Crawler:
         self._channel = caller.channel(on_message, as_it_came)
         self._limits = limits
         self._counts = counts
+        self._now = now
         self._loop = asyncio.get_running_loop()
         self.requests = 0
         self._resumes_at = 0.0  # since the upstream has put a request off
@@ -118,7 +119,7 @@ class Crawler:
         return None if page is None else await self._read(page)
 
     async def _ask_for_page(self, cursor: str | None) -> ListPage | None:
-        asked_at = self._loop.time()
+        asked = self._now()
         response = await self.ask("tasks/list", {} if cursor is None else {"cursor": apart(cursor)})
         if bytes(response.error):
             if cursor is not None and jsonrpc.error_code(response) == jsonrpc.INVALID_PARAMS:
@@ -130,7 +131,8 @@ class Crawler:
             raise _no_tasks(error) from None
         if following is not None and len(following) > _CURSOR_CHARS_MAX:
             raise UpstreamBroken(f"a cursor of the upstream's tasks/list has more than {_CURSOR_CHARS_MAX} characters")
-        return ListPage(raws, cursor, following, asked_at, self._loop.time(), len(bytes(response.result)))
+        told = Stamp(asked, asked.order, self._now().order)
+        return ListPage(raws, cursor, following, told, len(bytes(response.result)))
 
     async def _read(self, page: ListPage) -> ListPage:
         try:

@@ -50,6 +50,7 @@ class Position(msgspec.Struct, frozen=True):
     query: Query
     after: Place | None = None
     comes_again: bool = False
+    header: str | None = None  # the criteria as they stood in the header, if they did
 
 
 def following(position: Position, tasks: Sequence[Task]) -> Position:
@@ -98,7 +99,7 @@ def _unpacked(packed: bytes) -> bytes:
 
 
 def _checksum(body: str) -> str:
-    return hashlib.blake2b(body.encode("utf-8", "surrogatepass"), digest_size=8).hexdigest()
+    return hashlib.blake2b(body.encode(), digest_size=8).hexdigest()
 
 
 def is_spelled(text: str) -> bool:

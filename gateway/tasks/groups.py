@@ -9,7 +9,7 @@ slice.
 """
 
 import heapq
-from bisect import bisect_left, bisect_right
+from bisect import bisect_left, bisect_right, insort
 from collections.abc import Iterable, Iterator
 from itertools import chain, islice
 from operator import attrgetter
@@ -20,7 +20,6 @@ from gateway.tasks.criteria import OPEN, PLACE, Bounds, OrderBy
 from gateway.tasks.cursor import Position
 
 AT_ONCE: Final = 1000  # tasks that are walked over, or freed, in one step
-_NEAR: Final = 20  # neighbours that are sorted anew for each task that is added among them
 _SORTING: Final = 5  # to look at a task out of order costs as much as to walk over so many
 
 
@@ -42,19 +41,9 @@ class Sorted:
         self._is_created = by == "createdAt"
         self._at, self._place = attrgetter("created" if self._is_created else "updated"), PLACE[by]
 
-    def add_all(self, tasks: list[Task]) -> None:
-        """Add tasks: sorted together with those among which they belong if these are few, else in pieces."""
-        mine, place, new = self.tasks, self._place, sorted(tasks, key=self._place)
-        low = bisect_left(mine, place(new[0]), key=place)
-        at, stop = bisect_left(mine, place(new[-1]), low, key=place), len(new)
-        if at - low <= _NEAR * stop:
-            mine[low:at] = sorted(mine[low:at] + new, key=place)
-            return
-        while stop:  # the last piece comes first, and moves no other
-            at = bisect_left(mine, place(new[stop - 1]), 0, at, key=place)
-            start = bisect_left(new, place(mine[at - 1]), 0, stop, key=place) if at else 0
-            mine[at:at] = new[start:stop]
-            stop = start
+    def add(self, task: Task) -> None:
+        """Add a task."""
+        insort(self.tasks, task, key=self._place)
 
     def remove(self, task: Task) -> None:
         """Remove a task that is here."""
@@ -107,10 +96,10 @@ class Group:
     def __len__(self) -> int:
         return len(self.created.tasks)
 
-    def add_all(self, tasks: list[Task]) -> None:
-        """Add tasks that are not here."""
-        self.created.add_all(tasks)
-        self.updated.add_all(tasks)
+    def add(self, task: Task) -> None:
+        """Add a task that is not here."""
+        self.created.add(task)
+        self.updated.add(task)
 
     def remove(self, task: Task) -> None:
         """Remove a task that is here."""

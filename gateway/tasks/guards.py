@@ -62,6 +62,8 @@ class Guards:
             raise Unclear(f"which ttl counts? Name it once, in small letters: {', '.join(sorted(doubts))}")
         if not _exceeds(jsonrpc.member(task, "ttl"), self._limits.task_ttl_max):
             return body
+        if not message.is_strict:
+            raise Unclear("the ttl is too long, and the message only nearly JSON: NaN, half a surrogate pair, no UTF-8")
         return jsonrpc.replace(body, ("params", "task", "ttl"), b"%d" % (self._limits.task_ttl_max * 1000))
 
     def admit_unread(self, body: bytes, caller: GuardedCaller) -> None:

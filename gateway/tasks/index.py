@@ -1,7 +1,7 @@
 """The tasks of one session: in sorted lists by status and method, and by id.
 
-In: reports of tasks, observed or crawled. Out: pages of a `Query`, with the number of tasks that match.
-Always: one entry for a task id: its last report (`Task.supersedes`). A group has exactly the tasks of one status and
+In: tasks, as the gateway's own answers show them. Out: pages of a `Query`, with the number of tasks that match.
+Always: one entry for a task id: the last that was put in. A group has exactly the tasks of one status and
 one method; one more group has all tasks. A query without a status or a method is answered from that one, any other from
 the groups that match. Only a query with task ids looks tasks up by id.
 """
@@ -13,7 +13,7 @@ from typing import Final, TypeAlias
 
 import msgspec
 
-from gateway.mcp.task import NO_END, TERMINAL, UNKNOWN, Task, text_bytes
+from gateway.mcp.task import NO_END, TERMINAL, UNKNOWN, Stamp, Task, text_bytes
 from gateway.tasks.criteria import Query
 from gateway.tasks.cursor import Position
 from gateway.tasks.groups import AT_ONCE, Group, first
@@ -27,6 +27,7 @@ METHOD_CHARS_MAX: Final = 50  # twice the longest request method of MCP
 METHODS_MAX: Final = 16  # of one index: each makes groups, and clients choose them
 
 _NUMBER_BYTES: Final = 32  # of an instant of its own
+_STAMP_BYTES: Final = 190  # of a stamp of its own
 _NOTED_BYTES: Final = 40
 
 _GroupKey: TypeAlias = tuple[str, str | None]  # a status and a method
@@ -100,48 +101,33 @@ class Index:
             return self._methods.setdefault(method, method)
         return self._methods.get(method)
 
-    def _with_method(self, report: Task) -> Task:
-        """A report with its method as it is kept, or with the one that was noted."""
-        noted = self._noted.pop(report.id, None)
+    def _with_method(self, task: Task) -> Task:
+        """A task with its method as it is kept, or with the one that was noted."""
+        noted = self._noted.pop(task.id, None)
         if noted is not None:
-            self._bytes -= _noted_bytes(report.id)
-        method = self._shared(report.method) or noted
-        return report if method is report.method else msgspec.structs.replace(report, method=method)
+            self._bytes -= _noted_bytes(task.id)
+        method = self._shared(task.method) or noted
+        return task if method is task.method else msgspec.structs.replace(task, method=method)
 
-    def put(self, report: Task) -> None:
-        """Take in a report of a task, which is newer than the one that is here."""
-        self.put_all((report,))
-
-    def put_all(self, reports: Iterable[Task]) -> None:
-        """Take in several reports, as `put` does, in half the time."""
-        changed: dict[str, Task] = {}
-        for reported in reports:
-            report = self._with_method(reported) if self._noted or reported.method is not None else reported
-            before = self._tasks.get(report.id)
-            latest = report if before is None else _latest(before, report)
-            if latest is before:
-                continue
-            if before is not None:
-                self._bytes -= size_of(before)
-                if before.id not in changed:
-                    self._take_out(before)
-            self._bytes += size_of(latest)
-            self._tasks[latest.id] = changed[latest.id] = latest
-        if changed:
-            self._add_all(list(changed.values()))
-
-    def _add_all(self, tasks: list[Task]) -> None:
-        """Add tasks to their groups."""
+    def put(self, shown: Task) -> None:
+        """Take in a task as a newer answer shows it."""
+        task = self._with_method(shown) if self._noted or shown.method is not None else shown
+        before = self._tasks.get(task.id)
+        latest = task if before is None else _latest(before, task)
+        if latest is before:
+            return
+        if before is not None:
+            self._bytes -= size_of(before)
+            self._take_out(before)
+        self._bytes += size_of(latest)
+        self._tasks[latest.id] = latest
         self._pages.clear()
-        self._all.add_all(tasks)
-        groups: dict[_GroupKey, list[Task]] = {}
-        for task in tasks:
-            groups.setdefault((task.status, task.method), []).append(task)
-        for key, some in groups.items():
-            if key not in self._groups:
-                self._groups[key] = Group()
-                self._bytes += GROUP_BYTES
-            self._groups[key].add_all(some)
+        self._all.add(latest)
+        key = latest.status, latest.method
+        if key not in self._groups:
+            self._groups[key] = Group()
+            self._bytes += GROUP_BYTES
+        self._groups[key].add(latest)
 
     def mark(self, task_id: str, crawl: int) -> bool:
         """Note that crawl number `crawl` has listed a task. False if it had already, or if the task is not here."""
@@ -150,6 +136,11 @@ class Index:
             return False
         task.crawl = crawl
         return True
+
+    def stamp(self, task: Task, told: Stamp) -> None:
+        """The last answer about a task that is here was asked for, and came, then."""
+        self._bytes += _STAMP_BYTES * (told.is_own - task.told.is_own)
+        task.told = told
 
     def remove(self, task_id: str) -> bool:
         """Remove a task. False if it is not here."""
@@ -229,12 +220,12 @@ class Index:
         ]
 
 
-def _latest(before: Task, report: Task) -> Task:
-    """The task as it is after a report."""
-    latest, method = report if report.supersedes(before) else before, report.method or before.method
-    if latest.raw == before.raw and method == before.method:
+def _latest(before: Task, newer: Task) -> Task:
+    """The task as it is after a newer answer."""
+    method = newer.method or before.method
+    if newer.raw == before.raw and method == before.method:
         return before
-    return msgspec.structs.replace(latest, id=before.id, method=method, crawl=before.crawl)
+    return msgspec.structs.replace(newer, id=before.id, method=method, crawl=before.crawl, told=before.told)
 
 
 def _noted_bytes(task_id: str) -> int:
@@ -244,5 +235,5 @@ def _noted_bytes(task_id: str) -> int:
 def size_of(task: Task) -> int:
     """Bytes of memory that a task takes."""
     instants = {task.created, task.updated} - {UNKNOWN}
-    own_bytes = _NUMBER_BYTES * (len(instants) + (task.expires_unix_s != NO_END))
+    own_bytes = _NUMBER_BYTES * (len(instants) + (task.expires_unix_s != NO_END)) + _STAMP_BYTES * task.told.is_own
     return len(task.raw) + text_bytes(task.id) + TASK_OVERHEAD_BYTES + own_bytes

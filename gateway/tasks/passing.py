@@ -2,14 +2,13 @@
 
     the request                     its response                                                  `RequestKind`
     `initialize`                    edited: the capability goes in; its server is noted           INITIALIZE
-    `tasks/*`; one for a task       a report, a hint, or a doubt (mcp/observe.py)                 TASKS
-    not read, or of another id      a task in it is reported, of unknown method; else a doubt     UNREAD
+    `tasks/*`; one for a task       the tasks that it names, or a doubt (mcp/observe.py)          TASKS
+    not read, or of another id      a task in it, of unknown method; else a doubt                 UNREAD
     of a resumed stream             both of `initialize` and of what is not read                  RESUMED
     any other                       nothing                                                       PLAIN
 
-    of every kind                   a status notification is a report; what cannot be read, or a batch, is a doubt
-    NaN or Infinity in a report     its tasks are suspect as well: what is known is not what the server wrote
-    bytes that are no UTF-8         the same; if they are in the id of a task, a doubt
+    of every kind                   a status notification names its task; what cannot be read, or a batch, is a doubt
+    a success about one task        need not be read: the index has the task as it stands there, or not (`is_success`)
     401; 404 of a session; 403 of `tasks/*`: the index is dropped; another 403: it is hidden; other statuses: nothing
 
 In: a request, or why it is not known; the bytes of what passes, or the status of a refusal. Out: `Heard`, `Access`.
@@ -23,6 +22,7 @@ from gateway.mcp import capabilities, jsonrpc, observe
 from gateway.mcp.capabilities import Server
 from gateway.mcp.jsonrpc import Message
 from gateway.mcp.observe import Observation
+from gateway.mcp.task import Moment
 from gateway.tasks import criteria
 
 
@@ -31,7 +31,7 @@ class Heard(NamedTuple):
 
     seen: bytes
     observation: Observation | None = None
-    asked_at: float | None = None  # when its request was made; None if it answers none, or an unknown one
+    asked: Moment | None = None  # when its request was made; None if it answers none, or an unknown one
     server: Server | None = None  # that `initialize` described
     response: Message | None = None  # None if it is none
     succeeds: bool = False  # it is the result of a `tasks/*`
@@ -39,16 +39,15 @@ class Heard(NamedTuple):
 
     @property
     def task_id(self) -> str | None:
-        """The id of the one task that it reports; None if it reports none, or several."""
-        tasks = () if self.observation is None else self.observation.tasks
-        return tasks[0].id if len(tasks) == 1 else None
+        """The id of the one task that it shows; None if it shows none, or several."""
+        return None if self.observation is None else self.observation.task_id
 
 
 class Access(Enum):
     """What a refusal makes of what is known of the caller."""
 
     KEPT = "kept"
-    HIDDEN = "hidden"  # until a `tasks/*` of the caller's succeeds
+    HIDDEN = "hidden"  # until a `tasks/*` of the gateway's for the caller succeeds
     DROPPED = "dropped"
 
 
@@ -76,16 +75,22 @@ class RequestKind(Enum):
 
 
 class Pending(NamedTuple):
-    """A request that passed at `asked_at`, until it is answered. A resumed stream answers several."""
+    """A request that passed at the moment `asked`, until it is answered. A resumed stream answers several."""
 
     kind: RequestKind
     request: Message | None = None
-    asked_at: float | None = None
+    asked: Moment | None = None
+    task_id: str | None = None  # that a `tasks/get`, `tasks/cancel` or `tasks/result` names
 
     @property
     def may_tell(self) -> bool:
-        """Whether its response may say something of tasks, and a session is to be claimed for it."""
+        """Whether its response may say something of tasks."""
         return self.kind in (RequestKind.TASKS, RequestKind.UNREAD)
+
+    @property
+    def shows_task(self) -> bool:
+        """Whether a success is the task that its request names."""
+        return self.task_id is not None and self.request is not None and self.request.method != "tasks/result"
 
     @property
     def may_edit(self) -> bool:
@@ -96,11 +101,9 @@ class Pending(NamedTuple):
         """What a message says that comes while the request is pending."""
         message = jsonrpc.parse(data)
         if message is None:
-            if (copy := jsonrpc.replaced(data)) is not None:
-                return _illegible(self.message(copy), data)
             return UNREAD._replace(seen=data) if jsonrpc.looks_like_messages(data) else Heard(data)
         if not message.is_response:
-            return _with_doubts(Heard(data, observe.of_notification(message)))
+            return Heard(data, observe.of_notification(message))
         if self.kind is RequestKind.PLAIN:
             return Heard(data, response=message)
         if self.request is not None and not jsonrpc.same_id(message.id, self.request.id):
@@ -109,10 +112,20 @@ class Pending(NamedTuple):
         if self.kind is not RequestKind.INITIALIZE:
             observation = observe.of_response(self.request, message)
             succeeds = bytes(message.error) == b"" and _is_of_tasks(self.request.method if self.request else None)
-        heard = Heard(data, observation, self.asked_at, None, message, succeeds)
+        heard = Heard(data, observation, self.asked, None, message, succeeds)
         if self.may_edit:
             heard = _advertised(heard, message, is_certain=self.kind is RequestKind.INITIALIZE)
-        return _with_doubts(heard)
+        return heard
+
+    def is_success(self, data: bytes) -> bool:
+        """Whether a message is a success about the one task that its request names: then it need not be read."""
+        if self.task_id is None or self.request is None or b'"result"' not in data:
+            return False
+        if not _has_id(data, bytes(self.request.id)):
+            return False
+        if b'"_meta"' in data and self.shows_task:
+            return False  # it may stand within the task
+        return data[:1] == b"{" and b'"error"' not in data and b'"method"' not in data and b"\\u" not in data
 
     def unread(self) -> Heard:
         """What a message says that cannot be read, and comes while the request is pending."""
@@ -123,36 +136,29 @@ class Pending(NamedTuple):
 PLAIN: Final = Pending(RequestKind.PLAIN)
 RESUMED: Final = Pending(RequestKind.RESUMED)
 UNMATCHED: Final = Pending(RequestKind.UNREAD)  # which request a response answers
+_NAMING: Final = ("tasks/get", "tasks/cancel", "tasks/result")
 UNREAD: Final = Heard(b"", Observation(doubt=True))
 
 
-def begin(request: Message, asked_at: float) -> Pending:
-    """A message of the client's that was read passes at `asked_at`."""
+def begin(request: Message, asked: Moment) -> Pending:
+    """A message of the client's that was read passes at the moment `asked`."""
     if observe.is_observed(request):
-        return Pending(RequestKind.TASKS, request, asked_at)
+        task_id = observe.named(request) if request.method in _NAMING else None
+        if task_id is not None and jsonrpc.REPLACEMENT in task_id:
+            return Pending(RequestKind.UNREAD, None, asked)  # the id may be another
+        return Pending(RequestKind.TASKS, request, asked, task_id)
     if request.method == "initialize" and request.is_request:
-        return Pending(RequestKind.INITIALIZE, request, asked_at)
+        return Pending(RequestKind.INITIALIZE, request, asked)
     return PLAIN
 
 
-def _with_doubts(heard: Heard) -> Heard:
-    """Numbers that JSON lacks were read as null. So the tasks are asked for before they are shown."""
-    observation = heard.observation
-    if observation is not None and observation.tasks and jsonrpc.finite(heard.seen) != heard.seen:
-        observation.unclear = [task.id for task in observation.tasks]
-    return heard
-
-
-def _illegible(heard: Heard, data: bytes) -> Heard:
-    """What `data` says, by its copy without bytes that are no UTF-8. It passes as it came, that of `initialize` too."""
-    said, why = heard.observation, heard.not_advertised
-    if said is not None:
-        if any("\ufffd" in i for i in (*(task.id for task in said.tasks), *said.suspect, *said.gone, *said.ended)):
-            said = Observation(doubt=True)
-        else:
-            said.unclear = said.unclear or [task.id for task in said.tasks if jsonrpc.REPLACEMENT in task.raw]
-    why = "the response to initialize is no UTF-8" if heard.server is not None else why
-    return heard._replace(seen=data, observation=said, server=None, not_advertised=why)
+def _has_id(data: bytes, raw_id: bytes) -> bool:
+    """Whether an id stands in a message, written as nearly all servers write it."""
+    for start in (b'"id":%b' % raw_id, b'"id": %b' % raw_id):
+        at = data.find(start)
+        if at >= 0 and data[at + len(start) : at + len(start) + 1] in (b",", b"}"):
+            return True
+    return False
 
 
 def _advertised(heard: Heard, message: Message, is_certain: bool) -> Heard:

@@ -13,12 +13,13 @@ import msgspec
 
 from gateway.config import IndexLimits
 from gateway.errors import TooLarge, UpstreamBroken, UpstreamFailed, UpstreamRefused
+from gateway.mcp.task import Moment
 from gateway.tasks import freshness
 from gateway.tasks.asks import Ask, Outbox, together
 from gateway.tasks.crawler import Crawler
 from gateway.tasks.criteria import Query
 from gateway.tasks.cursor import Position
-from gateway.tasks.freshness import KNOCK, Ages, Plan
+from gateway.tasks.freshness import KNOCK, Ages, Need, Plan
 from gateway.tasks.pages import QueryPage
 from gateway.tasks.passing import PLAIN
 from gateway.tasks.ports import Caller, Counts
@@ -50,13 +51,15 @@ class Planner:
 
     def at_once(self, session: Session, position: Position) -> Answer | None:
         """The answer to a query, if nothing must be asked of the upstream for it; else None."""
-        plan = self._plan(session, position.query, self._clock())
+        came = self._sessions.now()
+        session.find_again(came)
+        plan = freshness.plan(session, position.query, came, self._ages)
         if not plan.nothing:
             return None
         page = self._page(session, position)
         if self._overdue(session, page):
             return None
-        return Answer(page, self._as_of(session, self._clock()), "index", plan.reason, 0)
+        return Answer(page, self._as_of(session, came), "index", plan.reason, 0)
 
     async def ask_first(self, session: Session, caller: Caller, outbox: Outbox) -> None:
         """Ask the server once as the caller does: its refusal is the answer (DESIGN 5.1). Raises GatewayError."""
@@ -67,7 +70,8 @@ class Planner:
             outbox.reply.forward(data)
             await outbox.reply.drain()
 
-        crawler, asked_at = Crawler(caller, self._limits, self._counts, on_message, as_it_came=True), self._clock()
+        now, known = self._sessions.now, session.known
+        crawler, asked = Crawler(caller, self._limits, self._counts, now, on_message, as_it_came=True), now()
         try:
             response = await crawler.ask("tasks/list", {})
         except UpstreamRefused as refused:
@@ -75,24 +79,24 @@ class Planner:
             raise
         if bytes(response.error):
             raise UpstreamFailed(bytes(response.error))
-        session.known.accept(asked_at, lists=True)
+        known.accept(asked.order, lists=True)  # not if the session was cleared meanwhile: then it is another one
 
     async def knock(self, session: Session, caller: Caller, outbox: Outbox) -> None:
         """Ask the server whether it lists tasks to the caller, unless it has (DESIGN 5.4). Raises GatewayError."""
-        came_at = self._clock()
+        came = self._sessions.now()
         while not session.known.accepts:
             with suppress(Forgotten, TooLarge):
-                await self._carry_out(session, caller, outbox, Query(), KNOCK, came_at)
+                await self._carry_out(session, caller, outbox, Query(), KNOCK, came)
 
     def _page(self, session: Session, position: Position) -> QueryPage:
         return session.index.select(position, self._limits.page_size, self._limits.page_bytes_max)
 
     async def answer(self, session: Session, caller: Caller, outbox: Outbox, position: Position) -> Answer:
         """The answer to a query, after the upstream was asked as planned. Raises GatewayError."""
-        came_at, may_be_too_large = self._clock(), True
+        came, may_be_too_large = self._sessions.now(), True
         while True:
             try:
-                return await self._from_index(session, caller, outbox, position, came_at)
+                return await self._from_index(session, caller, outbox, position, came)
             except Forgotten:
                 continue
             except TooLarge:  # what the index had is forgotten, such as tasks that are gone
@@ -101,25 +105,26 @@ class Planner:
                 may_be_too_large = False
 
     async def _from_index(
-        self, session: Session, caller: Caller, outbox: Outbox, position: Position, came_at: float
+        self, session: Session, caller: Caller, outbox: Outbox, position: Position, came: Moment
     ) -> Answer:
         query = position.query
         outcome, requests = "index", 0
         reasons: list[str] = []
         for _ in range(_ROUNDS_MAX):
-            plan = self._plan(session, query, came_at)
-            if plan.crawl and session.known.outgrown and came_at < session.known.outgrown_until:
+            session.find_again(came)
+            plan = freshness.plan(session, query, came, self._ages)
+            if plan.crawl and session.known.outgrown and came.at < session.known.outgrown_until:
                 raise TooLarge(session.known.outgrown)
             if plan.nothing:
                 page = self._page(session, position)
                 if not self._overdue(session, page):
-                    as_of = self._as_of(session, came_at)
+                    as_of = self._as_of(session, came)
                     return Answer(page, as_of, outcome, "; ".join(reasons) or plan.reason, requests)
                 # All that a page may have: of large tasks only one may be shown, and there may be many.
                 overdue = self._overdue(session, session.index.select(position, self._limits.page_size))
                 plan = Plan("the ttl of tasks to be shown has passed", tasks=overdue)
             with self._counts.plan(session.key.upstream, plan.reason):
-                made = await self._carry_out(session, caller, outbox, query, plan, came_at)
+                made = await self._carry_out(session, caller, outbox, query, plan, came)
             if made is None:
                 outcome = "coalesced" if outcome == "index" else outcome
             else:
@@ -128,26 +133,23 @@ class Planner:
                 reasons.append(plan.reason)
         raise UpstreamBroken("the upstream's tasks change faster than they can be asked for")
 
-    def _plan(self, session: Session, query: Query, came_at: float) -> Plan:
-        return freshness.plan(session.known, session.index, query, came_at, self._ages)
-
     def _overdue(self, session: Session, page: QueryPage) -> list[str]:
-        return freshness.overdue(session.known, page.tasks, self._clock(), time.time())
+        return freshness.overdue(session, page.tasks, self._clock(), time.time())
 
-    def _as_of(self, session: Session, came_at: float) -> float:
+    def _as_of(self, session: Session, came: Moment) -> float:
         """The oldest instant that an answer may reflect, in seconds since 1970."""
-        return time.time() - (self._clock() - max(session.known.as_of, came_at - self._ages.max_age_s))
+        return time.time() - (self._clock() - max(session.as_of.at, came.at - self._ages.max_age_s))
 
     # ---- asking ----
 
     async def _carry_out(
-        self, session: Session, caller: Caller, outbox: Outbox, query: Query, plan: Plan, came_at: float
+        self, session: Session, caller: Caller, outbox: Outbox, query: Query, plan: Plan, came: Moment
     ) -> int | None:
         """Ask what a plan says. Returns the number of requests; None if the asks of other queries had all of it."""
-        oldest = freshness.oldest_of(session.known, came_at, self._ages)
+        need = freshness.need_of(session, came, self._ages)
         reading = session.asks.get(None)
         if reading is not None and plan.reads:
-            await self._await(reading, outbox, oldest)
+            await self._await(reading, outbox, need)
             return None
         new = [i for i in plan.tasks if i not in session.asks]
         waits = {session.asks[i] for i in plan.tasks if i in session.asks}
@@ -155,21 +157,21 @@ class Planner:
         if plan.reads or new:
             if caller.toll is not None:  # those that joined owe nothing: it is asked once
                 caller.toll.owe(plan.reads + len(new))
-            ask = Ask(session.asks, [*new, None] if plan.reads else new, self._clock())
-            crawler = Crawler(caller, self._limits, self._counts, self._on_message(session, ask))
-            parts = session, self._sessions, crawler, ask, self._ages, self._counts, self._clock
+            ask = Ask(session.asks, [*new, None] if plan.reads else new, self._sessions.now())
+            crawler = Crawler(caller, self._limits, self._counts, self._sessions.now, self._on_message(session, ask))
+            parts = session, self._sessions, crawler, ask, self._ages, self._counts
             if plan.knock:
                 refresh = Knock(*parts)
             else:
                 refresh = Crawl(*parts) if plan.crawl else Delta(*parts, query, plan.look, new)
             ask.begin(refresh.run())
             waits.add(ask)
-        await together(*(self._await(wait, outbox, oldest) for wait in waits))
+        await together(*(self._await(wait, outbox, need) for wait in waits))
         return None if refresh is None else refresh.requests
 
-    async def _await(self, ask: Ask, outbox: Outbox, oldest: float) -> None:
+    async def _await(self, ask: Ask, outbox: Outbox, need: Need) -> None:
         """Wait for an ask. If it began too early to be of use, its error is ignored."""
-        await (ask.join(outbox) if ask.began_at >= oldest else ask.over())
+        await (ask.join(outbox) if need.met(ask.began) else ask.over())
 
     def _on_message(self, session: Session, ask: Ask) -> Callable[[bytes], Awaitable[None]]:
         async def on_message(data: bytes) -> None:

@@ -7,27 +7,25 @@ Always: if the session is cleared meanwhile, the pages that were read for it do 
 import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Final
 
-import msgspec
-
-from gateway.errors import UpstreamBroken, UpstreamFailed, UpstreamRefused
-from gateway.mcp import jsonrpc, observe
-from gateway.mcp.task import Task, apart
+from gateway.errors import UpstreamBroken, UpstreamFailed, UpstreamRefused, UpstreamTimeout
+from gateway.mcp import jsonrpc
+from gateway.mcp.task import Moment, Stamp, Task, TaskError, apart, parse
 from gateway.tasks.asks import Ask, together
 from gateway.tasks.crawler import TASKS_AT_ONCE, Crawler, ListPage
 from gateway.tasks.criteria import Query
 from gateway.tasks.freshness import Ages
-from gateway.tasks.knowledge import Listing, ListingOrder
 from gateway.tasks.passing import Access
 from gateway.tasks.ports import Counts
+from gateway.tasks.record import Listing, ListingOrder
 from gateway.tasks.sessions import Forgotten, Session, Sessions
 
 _ASKED_AT_ONCE: Final = 8
-_SUSPECTS_MAX: Final = 100  # tasks that a crawl no longer shows; of more, a sample is asked for
+_UNSEEN_MAX: Final = 100  # tasks that a crawl no longer shows; of more, a sample is asked for
 _LOOK_BYTES_MAX: Final = 16 << 20  # of pages that a look reads before it takes them in
 _CURSORS_KEPT: Final = 4  # of the last pages: a look for new tasks begins there
 
@@ -64,7 +62,6 @@ class Refresh(ABC):
     _ask: Ask
     _ages: Ages
     _counts: Counts
-    _clock: Callable[[], float]
     state: RefreshState = field(default=RefreshState.ASKING, init=False)
     _from_nothing: bool = field(default=False, init=False)  # the index has only what is read here
 
@@ -90,7 +87,7 @@ class Refresh(ABC):
         finally:
             self.state = end
             if end is RefreshState.REFUSED:
-                self._session.clear(self._clock())
+                self._session.clear()
             self._ask.end()
             self._sessions.keep(self._session)
 
@@ -100,20 +97,29 @@ class Refresh(ABC):
 
     def _check_same(self) -> None:
         """Raises Forgotten if the session has been cleared since the refresh began, or the ask was given up."""
-        if self._session.known is not self._known or self._ask.is_given_up:
+        if not self._is_same:
             raise Forgotten
+
+    @property
+    def _is_same(self) -> bool:
+        return self._session.known is self._known and not self._ask.is_given_up
+
+    def _accept(self, told: Stamp, lists: bool = False) -> None:
+        """A `tasks/*` has succeeded. Raises Forgotten if the caller was refused since it was asked for."""
+        self._check_same()
+        self._known.accept(told.asked, lists)
+        self._sessions.accept(self._session)
 
     async def _take_page(self, page: ListPage) -> list[Task]:
         """Take in a page. Returns the tasks that are new in this crawl."""
         new = []
-        self._check_same()
-        self._known.accept(page.asked_at, lists=True)
-        self._sessions.admit(self._session)
+        self._accept(page.told, lists=True)
         for start in range(0, len(page.tasks), TASKS_AT_ONCE):
             if start:
                 await asyncio.sleep(0)
             self._check_same()
-            new += self._session.listed(page.tasks[start : start + TASKS_AT_ONCE], page.asked_at, page.came_at)
+            some = page.tasks[start : start + TASKS_AT_ONCE]
+            new += self._session.listed(some, page.told, self._sessions.now())
         self._sessions.check(self._session, self._from_nothing)
         self._sessions.keep(self._session)
         return new
@@ -131,52 +137,80 @@ class Refresh(ABC):
         await together(*(worker() for _ in range(min(_ASKED_AT_ONCE, len(task_ids)))))
 
     async def _ask_for_one(self, task_id: str) -> None:
-        session, asked_at = self._session, self._clock()
-        params = msgspec.json.encode({"taskId": apart(task_id)})
-        request = jsonrpc.Message("2.0", id=msgspec.Raw(b"0"), method="tasks/get", params=msgspec.Raw(params))
-        since = session.index.get(task_id)
-        response = await self._crawler.ask("tasks/get", {"taskId": apart(task_id)})
-        if jsonrpc.error_code(response) == jsonrpc.METHOD_NOT_FOUND:
-            session.known.stop_asking_by_id(self._clock())
+        session, asked = self._session, self._sessions.now()
+        response: jsonrpc.Message | None
+        try:
+            response = await self._answer_about(task_id)
+        except UpstreamRefused as refused:
+            if refused.status == 401 or not session.put_off(task_id, asked.order):
+                raise
             return
-        observation = observe.of_response(request, response)
-        if observation is None:
-            raise UpstreamFailed(bytes(response.error))
-        if observation.doubt or any(task.id != task_id for task in observation.tasks):
+        except (UpstreamBroken, UpstreamFailed, UpstreamTimeout):
+            if self._is_same and not session.put_off(task_id, asked.order):
+                session.fail(task_id, asked.order)
+                raise
+            response = None  # an error within an error would leave a cycle (9.5)
+        self._check_same()
+        if response is None:
+            return
+        now = self._sessions.now()
+        told = Stamp(asked, asked.order, now.order, is_own=True)
+        if jsonrpc.error_code(response) == jsonrpc.METHOD_NOT_FOUND:
+            session.stop_asking_by_id(now)
+            return
+        self._accept(told)
+        found = None if bytes(response.error) else _task_in(response, task_id)
+        if found is not None:
+            session.take(found, told, now)
+        elif bytes(response.error) or session.index.get(task_id) is None:
+            session.miss(task_id, told, now)
+        else:
             raise UpstreamBroken("the upstream's tasks/get does not return the task that was asked for")
-        self._sessions.admit(session)
-        session.known.accept(asked_at)
-        session.take(observation, asked_at, self._clock(), since)
         self._sessions.check(session)
+
+    async def _answer_about(self, task_id: str) -> jsonrpc.Message:
+        """The response to a `tasks/get`. Raises GatewayError if it does not say whether the task is there."""
+        response = await self._crawler.ask("tasks/get", {"taskId": apart(task_id)})
+        codes = jsonrpc.METHOD_NOT_FOUND, jsonrpc.INVALID_PARAMS, jsonrpc.NOT_FOUND
+        if bytes(response.error) and jsonrpc.error_code(response) not in codes:
+            raise UpstreamFailed(bytes(response.error))
+        return response
+
+
+def _task_in(response: jsonrpc.Message, task_id: str) -> Task | None:
+    """The task of that id in the result of a `tasks/get`; None if it is not in it."""
+    with suppress(TaskError):
+        found = parse(jsonrpc.without_meta(bytes(response.result)))
+        if found.id == task_id:
+            return found
+    return None
 
 
 class Knock(Refresh):
     """Ask whether the upstream serves the caller: the answer itself is of no use."""
 
     async def _ask_all(self) -> None:
-        asked_at = self._clock()
+        asked = self._sessions.now()
         await self._crawler.page(None)
-        self._check_same()
-        self._known.accept(asked_at, lists=True)
-        self._sessions.admit(self._session)
+        self._accept(Stamp(asked, asked.order, 0), lists=True)
 
 
 class Crawl(Refresh):
     """Read all pages into the index, and take out the tasks that have gone (DESIGN 6.8)."""
 
     async def _ask_all(self) -> None:
-        began_at = self._clock()
-        await self._read_pages(began_at)
-        if self._known.notes.unlisted:
-            await self._recheck_unlisted(began_at)
+        began = self._sessions.now()
+        await self._read_pages(began)
+        if self._session.unlisted:
+            await self._recheck_unlisted(began)
 
-    async def _read_pages(self, began_at: float) -> None:
+    async def _read_pages(self, began: Moment) -> None:
         """Read every page, and take out what no page shows."""
         session, order = self._session, ListingOrder()
         cursors: list[str | None] = []
         pages = size_bytes = 0
         self._from_nothing = bool(self._known.outgrown) or not len(session.index)
-        session.begin_crawl(began_at)
+        session.begin_crawl()
         try:
             async with aclosing(self._crawler.pages()) as reading:
                 async for page in reading:
@@ -189,69 +223,73 @@ class Crawl(Refresh):
                     if page.following is not None:
                         self._ask.progress(order.count)
         finally:
-            self._counts.crawl(session.key.upstream, self._clock() - began_at)
-        await self._forget_unseen(began_at)
+            self._counts.crawl(session.key.upstream, self._sessions.now().at - began.at)
+        await self._forget_unseen(began)
         self._check_same()
-        self._known.end_crawl(began_at, self._clock(), pages, cursors, order.listing)
+        told = Stamp(began, began.order, self._sessions.now().order)
+        session.end_crawl(told, pages, cursors, order.listing)
         session.list_bytes = size_bytes
 
-    async def _forget_unseen(self, began_at: float) -> None:
-        """Take out the tasks that were listed earlier, and neither listed nor reported since `began_at`.
+    async def _forget_unseen(self, began: Moment) -> None:
+        """Mark the tasks that were listed earlier, and neither listed nor told of since `began`.
 
-        They are asked for first (DESIGN 6.8). A list whose cursors count places omits tasks when others vanish while
-        it is read; a list ordered by last update omits tasks that change.
+        If none of a sample of many is there, they are taken out (DESIGN 6.8). A list whose cursors count places omits
+        tasks when others vanish while it is read; a list ordered by last update omits tasks that change.
         """
         session, known = self._session, self._known
-        unseen, live = await self._unseen(began_at)
+        unseen, live = await self._unseen(began)
         may_be_there = known.asks_by_id
-        if known.asks_by_id and len(unseen) > _SUSPECTS_MAX:
-            sample = unseen[:: -(-len(unseen) // _SUSPECTS_MAX)]
-            await self._ask_along([*{*sample, *live[:_SUSPECTS_MAX]}], began_at)
+        if known.asks_by_id and len(unseen) > _UNSEEN_MAX:
+            sample = unseen[:: -(-len(unseen) // _UNSEEN_MAX)]
+            await self._ask_along([*{*sample, *live[:_UNSEEN_MAX]}], lambda told: told.order > began.order)
             self._check_same()
             may_be_there = any(session.index.get(i) is not None for i in sample)
             if not may_be_there:
                 session.lose_many()
         for start in range(0, len(unseen), TASKS_AT_ONCE):
             for task_id in unseen[start : start + TASKS_AT_ONCE]:
-                if known.speaks_for(task_id, began_at):
-                    continue  # it was reported meanwhile
-                if not may_be_there:
-                    session.forget(task_id, began_at)
-                elif session.index.get(task_id) is not None:
-                    session.suspect(task_id, self._clock())
+                if not session.is_unseen(session.index.get(task_id), began):
+                    continue  # it was told of meanwhile
+                if may_be_there:
+                    session.mark(task_id, self._sessions.now(), first=0)
+                else:
+                    session.forget(task_id)
             await asyncio.sleep(0)
             self._check_same()
 
-    async def _unseen(self, began_at: float) -> tuple[list[str], list[str]]:
+    async def _unseen(self, began: Moment) -> tuple[list[str], list[str]]:
         """The ids of the tasks that this crawl should have listed and has not; and of these, the live ones."""
         unseen, live = list[str](), list[str]()
-        for some in self._session.unseen(began_at):
+        for some in self._session.unseen(began):
             unseen += some
             live += [i for i in some if (task := self._session.index.get(i)) is not None and not task.is_terminal]
             await asyncio.sleep(0)
             self._check_same()
         return unseen, live
 
-    async def _recheck_unlisted(self, began_at: float) -> None:
+    async def _recheck_unlisted(self, began: Moment) -> None:
         """Ask for the unlisted tasks again, where `full_crawl_interval` or a doubt demands it.
 
-        Tasks that were reported within half of that time are left out: if this fails, the next crawl goes on from here.
+        Tasks that were told of within half of that time are left out: if this fails, the next crawl goes on from here.
         """
         known, interval_s = self._known, self._ages.full_crawl_interval_s
-        if known.unlisted_as_of < max(began_at - interval_s, known.doubted_at):
-            since = max(began_at - interval_s / 2, known.doubted_at)
-            await self._ask_along(list(known.notes.unlisted), since)
-            known.end_unlisted(began_at)
+        doubted, oldest_s = known.doubted, began.at - interval_s
+        if known.unlisted_as_of.at < oldest_s or known.unlisted_as_of.order <= doubted:
+            recent_s = began.at - interval_s / 2
+            await self._ask_along(
+                list(self._session.unlisted), lambda told: told.at >= recent_s and told.order > doubted
+            )
+            self._session.end_unlisted(began)
 
-    async def _ask_along(self, task_ids: Sequence[str], since: float) -> None:
-        """Ask for single tasks during a crawl, except those that have been reported since `since`."""
+    async def _ask_along(self, task_ids: Sequence[str], is_recent: Callable[[Moment], bool]) -> None:
+        """Ask for single tasks during a crawl, except those that are known as of then `is_recent`."""
         session = self._session
         for start in range(0, len(task_ids), TASKS_AT_ONCE):
             self._check_same()
             some = task_ids[start : start + TASKS_AT_ONCE]
             while asked := next((o for i in some if (o := session.asks.get(i)) not in (None, self._ask)), None):
                 await asked.over()
-            due = [i for i in some if session.index.get(i) is not None and session.known.reported_at(i) < since]
+            due = [i for i in some if (task := session.index.get(i)) is not None and not is_recent(task.told.as_of)]
             self._ask.add(due)
             await self._ask_for(due)
             await asyncio.sleep(0)
@@ -266,17 +304,17 @@ class Delta(Refresh):
     _task_ids: Sequence[str]
 
     async def _ask_all(self) -> None:
-        began_at = self._clock()
+        began = self._sessions.now()
         asking = self._ask_for(self._task_ids)
         await (together(self._look(), asking) if self._looks else asking)
-        known = self._session.known
-        was_due = self._looks or known.live_as_of < began_at - self._ages.max_age_s
+        session = self._session
+        was_due = self._looks or session.known.live_as_of.at < began.at - self._ages.max_age_s
         if was_due and self._query.may_match_all_live:
-            known.end_live(self._session.index.live(self._query), began_at)
+            session.end_live(session.index.live(self._query), began)
 
     async def _look(self) -> None:
         """Read the last page and all pages behind it by now; or the first pages, down to a known task."""
-        began_at, known = self._clock(), self._known
+        began, known = self._sessions.now(), self._known
         prepends = known.listing is Listing.PREPENDS
         cursors: list[str | None] = [None] if prepends else list(known.cursors)
         pages: list[ListPage] = []
@@ -301,13 +339,13 @@ class Delta(Refresh):
             return
         for page in reversed(pages):  # only now, and the oldest first: a look that fails leaves no gap
             await self._take_page(page)
-            self._session.confirm(page.tasks, page.asked_at)
-        known.end_look(began_at, cursors[-_CURSORS_KEPT:])
+        known.end_look(began, cursors[-_CURSORS_KEPT:])
 
     def _shows_listed(self, page: ListPage) -> bool:
         """Whether a page shows a task that a page showed before: no new tasks follow such a task.
 
-        An unlisted task does not count: new tasks may follow it.
+        An unlisted task does not count, nor another life of an id: new tasks may follow them.
         """
-        unlisted = self._known.notes.unlisted
-        return any(self._session.index.get(t.id) is not None and t.id not in unlisted for t in page.tasks)
+        index, unlisted = self._session.index, self._session.unlisted
+        known = ((task, index.get(task.id)) for task in page.tasks if task.id not in unlisted)
+        return any(before is not None and before.created == task.created for task, before in known)

@@ -1,6 +1,6 @@
 """Sessions that several replicas share by a store (DESIGN 12). It is imported only if a store is configured.
 
-In: what happens to the sessions of this replica; what the store has. Out: what the store is told; to a session, hints
+In: what happens to the sessions of this replica; what the store has. Out: what the store is told; to a session, marks
 and methods that other replicas have told. Always: shared sessions are the sessions of `tasks/sessions.py`, which knows
 nothing of replicas: they decide the same, and tell. What is heard is told only when everything is. Only a query waits
 for the store, and what was told `max_age` ago counts in its answer. The store hears of a session in use often enough to
@@ -23,7 +23,6 @@ keep what it has of it.
 
 import asyncio
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import chain
 from typing import Final, TypeVar
 
 from cachetools import TTLCache
@@ -32,15 +31,17 @@ from gateway import config
 from gateway.identity import Key
 from gateway.mcp.capabilities import Server
 from gateway.mcp.observe import Observation
-from gateway.mcp.task import Task
+from gateway.mcp.task import Moment, Stamp, Task
 from gateway.tasks import told
-from gateway.tasks.notes import NEVER, NoteState
 from gateway.tasks.ports import SharedStore
-from gateway.tasks.sessions import SERVERS_IDLE_S, SERVERS_MAX, Life, Servers, Session, Sessions
+from gateway.tasks.record import Mark
+from gateway.tasks.seen import Owners
+from gateway.tasks.sessions import SERVERS_IDLE_S, SERVERS_MAX, Servers, Session, Sessions
 from gateway.tasks.told import Told
 
 _TOLD_AGAIN: Final = 4  # times in the time for which the store keeps what is not used
 _TOLD_AT_ONCE: Final = 200
+NEVER: Final = float("-inf")
 _SESSIONS_AT_ONCE: Final = 20
 
 _Each = TypeVar("_Each")
@@ -49,84 +50,103 @@ _Each = TypeVar("_Each")
 class SharedSession(Session):
     """A session that tells the store what its server cannot be asked for again."""
 
-    def __init__(self, key: Key, store: SharedStore) -> None:
-        super().__init__(key)
+    def __init__(self, key: Key, seen: Owners, store: SharedStore) -> None:
+        super().__init__(key, seen)
         self._store = store
         self.heard_to = 0  # the place of the last entry of the store's that was taken in, in `heard_era`
         self.heard_era = 0
         self.heard_at = NEVER  # when the store was last asked
+        self._hears_all = False
         self.told_at = NEVER  # when the store last heard that the session is in use
 
-    def clear(self, now: float) -> None:
-        super().clear(now)
+    def clear(self) -> None:
+        super().clear()
         self.heard_to, self.heard_at = 0, NEVER
 
-    def take(self, observation: Observation, asked_at: float | None, now: float, since: Task | None = None) -> None:
-        unlisted = self.known.notes.unlisted
-        named = (*(task.id for task in observation.tasks), *observation.suspect, *observation.ended)
-        before = {i: (self.index.get(i), observation.listed or i in unlisted) for i in named if told.may_be_told(i)}
-        heard_of: dict[str, list[bytes]] = {}  # of those that are gone: the values by which they may be there
-        others: dict[str, list[bytes]] = {}
-        for i in filter(told.may_be_told, observation.gone):
-            if self._may_be(i):
-                is_heard_of = self.known.notes.get(i) is not None or self.index.get(i) is not None
-                (heard_of if is_heard_of else others)[i] = self._told_of(i)
-        super().take(observation, asked_at, now, since)
-        new = {i: value for i, was in before.items() if (value := self._news(i, *was)) is not None}
-        if new:
-            self._store.add(self.key, new.values(), map(told.of_gone, new))
-        # Of any id a stranger can ask. Such a hint may be lost while the store fails: it displaces no other's.
-        for gone, owed in ((heard_of, True), (others, False)):
-            if gone:
-                self._store.add(self.key, map(told.of_gone, gone), chain.from_iterable(gone.values()), owed)
+    def hear(self, said: Observation, asked: Moment | None, now: Moment) -> None:
+        # Other replicas learn of listed tasks as this one does; what all are told need not be of this caller.
+        self._hears_all = said.is_listed or said.is_told_to_all
+        super().hear(said, asked, now)
+        self._hears_all = False
 
-    def _may_be(self, task_id: str) -> bool:
-        """Whether a task may be there. Another replica may know one of which nothing was heard here."""
-        note = self.known.notes.get(task_id)
-        return note is None or note.state is not NoteState.GONE or note.is_suspect
+    def mark(
+        self, task_id: str, now: Moment, seen: bool = True, first: int | None = None, method: str | None = None
+    ) -> Mark | None:
+        mark = super().mark(task_id, now, seen, first, method)
+        if mark is not None and seen and not self._hears_all:
+            is_new = not (mark.told or self.index.get(task_id) is not None)
+            mark.told = True
+            if is_new or method is not None:
+                self._tell(task_id, method)
+        return mark
 
-    def _news(self, task_id: str, before: Task | None, was_told: bool) -> bytes | None:
-        """The value to tell of a task that was named; None if other replicas know it, or can learn it by themselves."""
-        notes, now = self.known.notes, self.index.get(task_id)
-        if now is None:
-            note = notes.get(task_id)
-            return told.of_task(task_id, None) if note is not None and note.state is NoteState.HINTED else None
-        gained = now.method is not None and (before is None or before.method is None)
-        return told.of_task(task_id, now.method) if gained or (task_id in notes.unlisted and not was_told) else None
+    def take(self, task: Task, told: Stamp, now: Moment) -> None:
+        mark = self.marks.get(task.id)
+        was_told = task.id in self.unlisted if mark is None else mark.told
+        super().take(task, told, now)
+        if task.id in self.unlisted and not was_told:
+            self._tell(task.id, self.index.method_of(task.id))
+
+    def deny(self, task_id: str, now: Moment, is_asking: bool) -> None:
+        is_known = self._is_known(task_id)  # else it may still be there, and what others have told of it stays
+        if told.may_be_told(task_id) and (is_known or task_id not in self.gone):
+            self._store.add(self.key, [told.of_gone(task_id)], self._told_of(task_id) if is_known else (), is_known)
+        super().deny(task_id, now, is_asking)
+        if (mark := self.marks.get(task_id)) is not None:
+            mark.told = False
+
+    def miss(self, task_id: str, told_: Stamp, now: Moment) -> None:
+        owed, was_told = self._is_known(task_id), self._told_of(task_id)
+        is_news = owed or task_id not in self.gone
+        super().miss(task_id, told_, now)
+        if is_news and self.index.get(task_id) is None and told.may_be_told(task_id):
+            self._store.add(self.key, [told.of_gone(task_id)], was_told, owed)
+
+    def _is_known(self, task_id: str) -> bool:
+        """Whether anything is known of a task: of any other id a stranger can ask, which displaces nobody's entries."""
+        return task_id in self.marks or self.index.get(task_id) is not None
+
+    def _tell(self, task_id: str, method: str | None) -> None:
+        """Tell that a task is there: other replicas cannot learn it."""
+        if told.may_be_told(task_id):
+            self._store.add(self.key, [told.of_task(task_id, method)], [told.of_gone(task_id)])
 
     def _told_of(self, task_id: str) -> list[bytes]:
         """The values by which replicas may have told that a task is there."""
-        return [told.of_task(task_id, method) for method in {None, self.index.method_of(task_id)}]
+        mark = self.marks.get(task_id)
+        methods = {None, self.index.method_of(task_id), None if mark is None else mark.method}
+        return [told.of_task(task_id, method) for method in methods]
 
     def lose_many(self) -> None:
         self._store.add(self.key, [told.DOUBT], [told.DOUBT], owed=True)
 
-    def hear(self, said: Iterable[Told], asked_at: float) -> None:
-        """Take in what other replicas told by `asked_at`. Methods are believed; the server is asked for all else."""
+    def hear_told(self, said: Iterable[Told], now: Moment) -> None:
+        """Take in what other replicas have told. Methods are believed; the server is asked for all else."""
         for each in said:
             if each.id is None:
-                self.known.doubt(max(asked_at, self.known.doubted_at))
+                self.doubt(now)
                 continue
             if each.method is not None:
                 self.index.note_method(each.id, each.method)
-            if self.index.get(each.id) is None and not each.gone:
-                # The first crawl settles it, if it lists the task: it will ask later than anything that was told.
-                self.suspect(each.id, NEVER if self.known.pages_as_of == NEVER else asked_at)
-            elif self.index.get(each.id) is not None and each.gone:
-                self.suspect(each.id, asked_at)
+            if (self.index.get(each.id) is None) != each.gone:
+                mark = Session.mark(self, each.id, now, first=0)
+                if mark is not None:
+                    mark.told = not each.gone
 
     def tell_all(self) -> Iterator[None]:
         """Tell everything again, piece by piece."""
-        notes, index = self.known.notes, self.index
+        index = self.index
         if self.heard_to:
             self._store.add(self.key, ())  # others' entries are in use too
-        for some in _slices(list(notes.unlisted)):
+        for some in _slices(list(self.unlisted)):
             self._store.add(self.key, told.of_tasks(filter(None, map(index.get, some))))
             yield
-        for some in _slices([i for i in notes.hinted if told.may_be_told(i)]):
-            self._store.add(self.key, [told.of_task(i, index.method_of(i)) for i in some])
+        marks = [(i, mark) for i, mark in self.marks.items() if mark.told]
+        absent = [(i, mark) for i, mark in marks if index.get(i) is None and told.may_be_told(i)]
+        for pairs in _slices(absent):
+            self._store.add(self.key, [told.of_task(i, mark.method or index.method_of(i)) for i, mark in pairs])
             yield
-        for some in _slices(notes.gone):
+        for some in _slices([i for i in self.gone if told.may_be_told(i)]):
             self._store.add(self.key, map(told.of_gone, some))
             yield
         if index.default_method is None:
@@ -202,12 +222,16 @@ class SharedSessions(Sessions):
         self._shared = store
 
     def _new(self, key: Key) -> Session:
-        return SharedSession(key, self._shared)
+        return SharedSession(key, self._seen, self._shared)
 
     def _store(self, session: Session) -> None:
         super()._store(session)
-        if session.life is Life.STORED:
+        if self._stored.get(session.key) is session:
             self._tell_use(_shared(session))
+
+    def _touch(self, session: Session, now: float) -> None:
+        super()._touch(session, now)
+        self._tell_use(_shared(session))
 
     def _tell_use(self, session: SharedSession) -> None:
         """Tell the store that a session is in use, so that it keeps what it has of it."""
@@ -215,6 +239,11 @@ class SharedSessions(Sessions):
         if now - session.told_at > self._limits.idle_timeout / _TOLD_AGAIN:
             session.told_at = now
             self._shared.add(session.key, ())
+
+    def observe(self, key: Key, said: Observation, asked: Moment | None = None) -> None:
+        if (gone := said.denied) is not None and told.may_be_told(gone) and self.find(key) is None:
+            self._shared.add(key, [told.of_gone(gone)])  # another replica may know it
+        super().observe(key, said, asked)
 
     def drop_all(self, key: Key) -> set[Key]:
         keys = super().drop_all(key)
@@ -235,7 +264,7 @@ class SharedSessions(Sessions):
     async def catch_up(self, behind: Session) -> Session:
         """Learn what other replicas have told of a session, and return it. It waits for a bounded time."""
         session = _shared(behind)
-        now, known, era = self._clock(), session.known, self._shared.era
+        now, known, era = self.now(), session.known, self._shared.era
         read = await self._shared.read(session.key, session.heard_to if session.heard_era == era else 0)
         if read is None or session.known is not known:
             return session
@@ -246,10 +275,10 @@ class SharedSessions(Sessions):
                 await asyncio.sleep(0)
             if session.known is not known:
                 return session
-            session.hear(told.tasks_in(some), now)
+            session.hear_told(told.tasks_in(some), now)
         session.heard_era, session.heard_to = era, read.place
         if read.complete:
-            session.heard_at = now
+            session.heard_at = now.at
         if read.tasks:
             self.keep(session)
         return session
@@ -257,7 +286,7 @@ class SharedSessions(Sessions):
     def tell_all(self) -> Iterator[None]:
         """Tell the store everything again that the servers cannot be asked for, piece by piece."""
         yield from self.servers.tell_all()
-        for count, session in enumerate([*self._in_use.values(), *self._sessions.all()]):
+        for count, session in enumerate([*self._unaccepted.values(), *self._stored.all()]):
             yield from _shared(session).tell_all()
             if count % _SESSIONS_AT_ONCE == _SESSIONS_AT_ONCE - 1:
                 yield

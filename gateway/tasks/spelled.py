@@ -42,45 +42,50 @@ def read(text: str) -> Query:
     beginning, mark, pairs = text.partition("?")
     if beginning + mark != BEGINNING + "?":
         refuse(text, _ALLOWED)
-    if len(text) > CRITERIA_BYTES_MAX:
-        refuse(f"a cursor of {len(text)} characters", f"one of no more than {CRITERIA_BYTES_MAX} characters")
+    return read_pairs(pairs, "cursor")
+
+
+def read_pairs(pairs: str, where: str) -> Query:
+    """The query that the pairs of a query string spell; `where` they stand. Raises BadQuery."""
+    if len(pairs) > CRITERIA_BYTES_MAX:
+        refuse(f"{len(pairs)} characters", f"no more than {CRITERIA_BYTES_MAX} characters", where)
     if (count := 1 + pairs.count("&") + pairs.count(",")) > _VALUES_MAX:
-        refuse(f"a cursor of {count} values", f"one of no more than {_VALUES_MAX} values")
+        refuse(f"{count} values", f"no more than {_VALUES_MAX} values", where)
     faults: list[Fault] = []
     single: list[Given] = []
     lists: dict[str, list[str]] = {}
     for pair in filter(None, pairs.split("&")):
         raw_name, _, value = pair.partition("=")
-        name = _decoded(raw_name)
+        name = _decoded(raw_name, where)
         criterion = names().get(name)
         if criterion is None:
-            faults.append(no_criterion("cursor.", name, msgspec.json.encode(_decoded(value))))
+            faults.append(no_criterion(f"{where}.", name, msgspec.json.encode(_decoded(value, where))))
         elif criterion.kind.is_list:
-            lists.setdefault(name, []).extend(map(_decoded, value.split(",") if value else ()))
+            lists.setdefault(name, []).extend(_decoded(one, where) for one in (value.split(",") if value else ()))
         else:
-            single.append((f"cursor.{name}", criterion, msgspec.json.encode(_decoded(value))))
+            single.append((f"{where}.{name}", criterion, msgspec.json.encode(_decoded(value, where))))
         if len(faults) == FAULTS_MAX:
             raise BadQuery(faults)
         if len(single) > _SINGLE_MAX:
-            refuse(text, f"no more than {_SINGLE_MAX} values of criteria that are no lists")
-    listed = [(f"cursor.{name}", names()[name], msgspec.json.encode(items)) for name, items in lists.items()]
+            refuse(pairs, f"no more than {_SINGLE_MAX} values of criteria that are no lists", where)
+    listed = [(f"{where}.{name}", names()[name], msgspec.json.encode(items)) for name, items in lists.items()]
     return query_of([*listed, *single], faults) or Query()
 
 
-def _decoded(text: str) -> str:
+def _decoded(text: str, where: str) -> str:
     """`text`, percent-decoded. Raises BadQuery."""
     if "%" not in text:
         return text
     allowed = "percent-encoded UTF-8, in which `%25` stands for a percent sign"
     if _NO_ESCAPE.search(text) is not None:
-        refuse(text, allowed)
+        refuse(text, allowed, where)
     try:
         # Quoted-printable, which is decoded in C: `unquote` takes ten times as long.
         return a2b_qp(text.replace("=", "=3D").replace("%", "=").encode()).decode()
     except UnicodeError:
-        refuse(text, allowed)
+        refuse(text, allowed, where)
 
 
-def refuse(given: str, allowed: str) -> NoReturn:
-    """Raises BadQuery: a cursor, or words for it, is not what is allowed."""
-    raise BadQuery([fault("cursor", given.encode("utf-8", "backslashreplace"), allowed)])
+def refuse(given: str, allowed: str, where: str = "cursor") -> NoReturn:
+    """Raises BadQuery: a cursor, or a part of it, or words for it, is not what is allowed."""
+    raise BadQuery([fault(where, given.encode("utf-8", "backslashreplace"), allowed)])

@@ -14,7 +14,7 @@ from gateway.mcp.capabilities import Server
 from gateway.mcp.jsonrpc import decoded
 from gateway.mcp.task import Task, apart
 from gateway.tasks.index import METHOD_CHARS_MAX
-from gateway.tasks.notes import NOTED_ID_CHARS_MAX
+from gateway.tasks.record import MARKED_ID_CHARS_MAX
 
 
 class Told(msgspec.Struct, frozen=True):
@@ -53,7 +53,7 @@ DOUBT: Final = msgspec.json.encode(Told(None, None, False))
 
 def may_be_told(task_id: str) -> bool:
     """Whether an id is short enough for replicas to tell each other of its task."""
-    return len(task_id) <= NOTED_ID_CHARS_MAX
+    return len(task_id) <= MARKED_ID_CHARS_MAX
 
 
 def of_tasks(tasks: Iterable[Task]) -> list[bytes]:
@@ -79,5 +79,5 @@ def tasks_in(values: Iterable[bytes]) -> Iterator[Told]:
     for value in values:
         if (told := decoded(_told, value)) is None:
             continue
-        if len(told.id or "") <= NOTED_ID_CHARS_MAX and len(told.method or "") <= METHOD_CHARS_MAX:
+        if len(told.id or "") <= MARKED_ID_CHARS_MAX and len(told.method or "") <= METHOD_CHARS_MAX:
             yield told

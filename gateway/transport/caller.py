@@ -13,14 +13,14 @@ from typing import Any, Final
 
 from gateway.config import Config
 from gateway.errors import NoUpstream
-from gateway.identity import Key, identity, network, payer, proof, telling
+from gateway.identity import Key, network, payer, proof, telling, who
 from gateway.mcp import sse
 from gateway.mcp.capabilities import LAST_REVISION
 from gateway.transport.addresses import Move
 from gateway.transport.channel import ACCEPT_BOTH, HttpChannel, misplaced_at
 from gateway.transport.codings import with_readable
 from gateway.transport.exchange import Exchange
-from gateway.transport.headers import EVENT_STREAM, Headers
+from gateway.transport.headers import EVENT_STREAM, FILTER, Headers
 from gateway.transport.http1 import Head
 from gateway.transport.pool import Pool
 from gateway.transport.relay import JSON, request_head
@@ -139,6 +139,12 @@ class HttpCaller:
         return frozenset(name.lower().encode() for name in self.upstream.identity_headers or ())
 
     @property
+    def filter(self) -> str | None:
+        """The criteria in the header, for lists that have none of their own; None if there is no such field."""
+        value = self._original.get(FILTER)
+        return None if value is None else value.decode("utf-8", "backslashreplace")
+
+    @property
     def session_id(self) -> bytes:
         return self._original.get(b"mcp-session-id") or b""
 
@@ -155,8 +161,8 @@ class HttpCaller:
 
     def key_with(self, session_id: bytes) -> Key:
         """The key of the session with that id, which `initialize` has just opened for the caller."""
-        who = identity(self.headers, self.upstream.identity_headers)  # of the fields as the upstream sees them
-        return Key.of(self.upstream.name, self.target, session_id, who)
+        asks = who(self.headers, self.upstream.identity_headers)  # of the fields as the upstream sees them
+        return Key.of(self.upstream.name, self.target, session_id, asks)
 
     def again(self) -> "HttpCaller":
         """The same caller for another request, which may change its own."""

@@ -164,7 +164,7 @@ class HttpChannel:
             if data is None:
                 await asyncio.sleep(0)
                 continue
-            message = jsonrpc.parse_served(data)
+            message = jsonrpc.parse(data)
             if message is not None and message.is_response:
                 if jsonrpc.same_id(message.id, raw_id):
                     answer = message  # else it is late, or a second one: nobody but the gateway asks on this stream
@@ -270,7 +270,7 @@ def _date_unix_s(given: bytes) -> float | None:
 
 
 def _matching(body: bytes, raw_id: bytes) -> Message:
-    message = jsonrpc.parse_served(body)
+    message = jsonrpc.parse(body)
     if message is None or not message.is_response or not jsonrpc.same_id(message.id, raw_id):
         raise UpstreamBroken("the upstream's answer is no JSON-RPC response to the gateway's request")
     return message

@@ -19,7 +19,7 @@ _NEVER_TRAILERS: Final = frozenset(
     b"authorization proxy-authorization www-authenticate proxy-authenticate cookie set-cookie "
     b"expect range cache-control pragma if-match if-none-match if-modified-since if-unmodified-since if-range "
     b"prefer accept accept-charset accept-encoding accept-language last-event-id "
-    b"content-encoding content-type content-range content-language content-disposition "
+    b"content-encoding content-type content-range content-language content-disposition taskgate-filter "
     b"age date expires vary retry-after warning allow accept-ranges".split()
 )
 _NEVER_TRAILERS_BEGIN: Final = (b"mcp-", b"x-forwarded-", b"sec-", b"access-control-")
@@ -33,6 +33,7 @@ FIELD_BYTES_MIN: Final = 4  # as it comes: one letter, a colon, and CR LF
 HEAD_END: Final = b"\r\n\r\n"
 OF_CONNECTION: Final = (b"connection", b"proxy-connection")  # readers obey both, llhttp too
 EVENT_STREAM: Final = b"text/event-stream"
+FILTER: Final = b"taskgate-filter"  # criteria of a list, for the gateway alone (DESIGN 5.10)
 
 Field: TypeAlias = tuple[bytes, bytes, bytes]
 """The name in lower case, the name, the value."""

@@ -15,7 +15,7 @@ from gateway.errors import Ambiguous
 from gateway.transport.addresses import Addresses
 from gateway.transport.door import host_name
 from gateway.transport.exchange import Exchange
-from gateway.transport.headers import Headers
+from gateway.transport.headers import FILTER, Headers
 from gateway.transport.pool import Pool
 
 _WELL_KNOWN: Final = re.compile(rb"/\.well-known/[^/?]+")
@@ -23,7 +23,7 @@ _WELL_KNOWN: Final = re.compile(rb"/\.well-known/[^/?]+")
 _TELLS_WHO: Final = frozenset({b"authorization", b"proxy-authorization", b"cookie", b"origin", b"forwarded"})
 _TELLS_WHO_BEGIN: Final = (b"mcp-", b"x-forwarded-")
 # One value decides whose index answers, or whether any does. The server may read another one than the gateway.
-_ONCE: Final = (b"mcp-session-id", b"mcp-protocol-version")
+_ONCE: Final = (b"mcp-session-id", b"mcp-protocol-version", FILTER)
 _CONNECTION_MAX: Final = 2000  # fields that `Connection` names: each takes time
 _OF_ONE_VALUE: Final = (b"X-Forwarded-Proto", b"X-Forwarded-Host")
 
@@ -121,7 +121,7 @@ class Route(Matcher):
         for name in named:
             if name in self._tells_who or name.startswith(_TELLS_WHO_BEGIN):
                 raise Ambiguous(f"Connection names {name.decode('latin-1')}, which is not of one connection")
-        headers = exchange.headers.end_to_end()
+        headers = exchange.headers.end_to_end().without(FILTER)
         if self._sent_host is not None:
             headers = headers.with_value(b"host", self._sent_host)
         if self.upstream.add_headers:

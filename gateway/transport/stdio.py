@@ -12,13 +12,14 @@ from enum import Enum
 from typing import Any, Final, NamedTuple, Protocol
 
 from gateway.errors import Overloaded, UpstreamBroken, UpstreamUnreachable
-from gateway.identity import Key
+from gateway.identity import Key, Who
 from gateway.mcp import jsonrpc
 from gateway.mcp.jsonrpc import Id, Message
+from gateway.mcp.task import Moment
 from gateway.transport.buffers import SMALL_BYTES_MAX, Account, Buffers
 from gateway.transport.lines import Line, Sight
 
-KEY: Final = Key.of("stdio", b"", b"", b"")  # one process is one session and one identity
+KEY: Final = Key.of("stdio", b"", b"", Who(b""))  # one process is one session and one identity
 UNANSWERED_MAX: Final = 10_000  # requests of the client; the oldest are forgotten first
 CANCELLED_MAX: Final = 100  # requests of the client: hardly any is answered, so the oldest are forgotten first
 
@@ -269,11 +270,10 @@ class LargeLine:
 
 
 class Passed(NamedTuple):
-    """A request of the client's that went to the server. `claimed` is kept until the server answers."""
+    """A request of the client's that went to the server."""
 
     request: Message
-    at: float
-    claimed: object
+    at: Moment
     times: int = 1  # requests of this id that the server has yet to answer
     cancelled: int = 0  # cancelled ones besides, which the server need not answer
     is_clear: bool = True  # a response of this id can only be to this request
@@ -321,7 +321,7 @@ class Unanswered:
 
     def _keep(self, message_id: Id, passed: Passed) -> None:
         kept, most = (self._passed, UNANSWERED_MAX) if passed.times else (self._cancelled, CANCELLED_MAX)
-        kept[message_id] = passed if passed.times else passed._replace(claimed=None)
+        kept[message_id] = passed
         while len(kept) > most:
             kept.popitem(last=False)
 

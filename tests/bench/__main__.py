@@ -17,7 +17,7 @@ from typing import Final
 
 import uvloop
 
-from tests.bench import crawl, fleet, guard, hostile, index, page, peers, proc, relay, stdio, streams
+from tests.bench import costs, crawl, fleet, guard, hostile, index, page, peers, proc, relay, stdio, streams
 from tests.bench.options import Options
 from tests.bench.processes import BenchFailed
 from tests.bench.python import built
@@ -33,14 +33,15 @@ SECTIONS: Final[dict[str, Callable[[Options], Awaitable[list[Table]]]]] = {
     "page": page.run,
     "fleet": fleet.run,
     "guard": guard.run,
+    "costs": costs.run,
     "peers": peers.run,
 }
-NAMED_ONLY: Final = frozenset({"fleet", "guard", "peers"})
+NAMED_ONLY: Final = frozenset({"fleet", "guard", "costs", "peers"})
 ROUNDS: Final = 5
 ROUNDS_MAX: Final = 101
 
 _SECTIONS_HELP: Final = """\
-sections (all but fleet, guard and peers, if none is named):
+sections (all but fleet, guard, costs and peers, if none is named):
   relay    what relayed messages cost: the traffic of real clients by kind, mixed, and one ping; Envoy, taskgate
   index    a filtered page out of 1,000, 10,000 and 50,000 tasks: the index, and through the gateway; memory
   crawl    what a filtered query costs the upstream, beside a client that pages by hand
@@ -50,6 +51,7 @@ sections (all but fleet, guard and peers, if none is named):
   page     what the open page for operators costs the gateway at 10,000 queries a minute (80 seconds)
   fleet    three replicas behind HAProxy, 300 sessions: crawls, server requests, a lost replica; needs haproxy
   guard    CPU of each kind of traffic in this tree against another commit; 10 % more fails
+  costs    what each kind of server is asked a minute, in this tree and another commit's; 5 % more fails (5 minutes)
   peers    beside what else you could use: nginx, HAProxy, Envoy, FastMCP, mcp-proxy, ContextForge (3 minutes)
 
 examples:
@@ -68,7 +70,7 @@ def _options(given: list[str]) -> Options:
     )
     parser.add_argument("sections", nargs="*", metavar="SECTION", help=" ".join(SECTIONS))
     parser.add_argument("--rounds", type=int, default=ROUNDS, metavar="N", help=f"of what is interleaved ({ROUNDS})")
-    parser.add_argument("--against", default="HEAD", metavar="COMMIT", help="what guard compares with (HEAD)")
+    parser.add_argument("--against", default="HEAD", metavar="COMMIT", help="what guard and costs compare with (HEAD)")
     arguments = parser.parse_args(given)
     if unknown := [name for name in arguments.sections if name not in SECTIONS]:
         parser.error(f"no section {unknown[0]!r}; there are {', '.join(SECTIONS)}")

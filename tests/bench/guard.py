@@ -28,7 +28,7 @@ async def run(options: Options) -> list[Table]:
     rounds = max(options.rounds, ROUNDS_MIN)
     async with AsyncExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="taskgate-guard-")))
-        await asyncio.to_thread(_check_out, options.against, folder)
+        await asyncio.to_thread(check_out, options.against, folder)
         upstream = await stack.enter_async_context(child(proc.cores().others, "world"))
         load = await stack.enter_async_context(child(proc.cores().others, "load"))
         ways = []
@@ -61,7 +61,8 @@ def _table(before: Way, now: Way, rounds: int) -> Table:
     return table
 
 
-def _check_out(commit: str, folder: Path) -> None:
+def check_out(commit: str, folder: Path) -> None:
+    """Put the gateway of a commit into a folder. Raises BenchFailed."""
     archive = subprocess.run(["git", "archive", commit, "gateway"], cwd=ROOT, capture_output=True, check=False)
     if archive.returncode:
         raise BenchFailed(f"--against {commit}: {archive.stderr.decode(errors='replace').strip()}")

@@ -23,15 +23,14 @@ import msgspec
 import orjson
 
 from gateway.demo.legacy import history
-from gateway.mcp.observe import Observation
-from gateway.mcp.task import Task
+from gateway.mcp.task import Moment, Stamp, Task
 from gateway.mcp.task import parse as parse_task
 from gateway.tasks import freshness
 from gateway.tasks.criteria import Query
 from gateway.tasks.cursor import Position
 from gateway.tasks.freshness import Ages
 from gateway.tasks.index import TASK_OVERHEAD_BYTES, Index
-from gateway.tasks.knowledge import Listing, Record
+from gateway.tasks.record import Listing, Record
 from tests.bench import child, proc
 from tests.bench.questions import KINDS, Question, questions
 
@@ -67,11 +66,17 @@ def parse(page: bytes) -> list[Task]:
     return [parse_task(raw) for raw in _page.decode(page).tasks]
 
 
+def put_all(index: Index, tasks: list[Task]) -> None:
+    """Put the tasks of a page, one by one as a refresh does."""
+    for task in tasks:
+        index.put(task)
+
+
 def filled(count: int, until: datetime, seed: int = SEED) -> Index:
     """An index of a history of `count` tasks."""
     index = _empty()
     for page in pages(count, seed, until):
-        index.put_all(parse(page))
+        put_all(index, parse(page))
     return index
 
 
@@ -96,7 +101,7 @@ def _crawled(count: int, until: datetime) -> tuple[Index, dict[str, list[float]]
     read, put = [], []
     for page in pages(count, SEED, until):
         read.append(_us(parse, page))
-        put.append(_us(index.put_all, parse(page)))
+        put.append(_us(put_all, index, parse(page)))
     return index, {"read": read[-PAGES_TIMED:], "put": put[-PAGES_TIMED:]}
 
 
@@ -116,20 +121,21 @@ def _us(work: Callable[..., object], *arguments: object) -> float:
 
 def unlisted(count: int) -> dict[str, float]:
     """What a query costs before it comes to the index, where an empty list is all that a crawl saw."""
-    record = Record()
+    record, told = Record(), Stamp(Moment(1, 0.0), 1, 2)
     for page in pages(count, SEED, datetime.now(UTC)):
         done = [task for task in parse(page) if task.is_terminal]
-        record.take(Observation(tasks=done), 0.0, 0.0)
+        for task in done:
+            record.take(task, told, told.as_of)
     live = [parse_task(orjson.dumps({**LIVE_TASK, "taskId": f"live-{number}"})) for number in range(LIVE)]
-    record.take(Observation(tasks=live), 0.0, 0.0)
-
-    record.begin_crawl(1.0)
-    list(record.unseen(1.0))
-    record.known.end_crawl(1.0, 1.0, 1, [None], Listing.NEITHER)
-    record.known.unlisted_as_of = 1.0  # as if all had been asked for
+    for task in live:
+        record.take(task, told, told.as_of)
+    record.begin_crawl()
+    list(record.unseen(Moment(3, 1.0)))
+    record.end_crawl(Stamp(Moment(3, 1.0), 3, 4), 1, [None], Listing.NEITHER)
+    record.known.unlisted_as_of = Moment(3, 1.0)  # as if all had been asked for
 
     def plan() -> None:
-        asked = freshness.plan(record.known, record.index, Query(), 1.5, Ages(1.0, 3600.0))
+        asked = freshness.plan(record, Query(), Moment(5, 1.5), Ages(1.0, 3600.0))
         assert sorted(asked.tasks) == sorted(task.id for task in live), asked
 
     return {"plan_us": statistics.median(_us(plan) for _ in range(PLANS_TIMED))}

@@ -490,7 +490,8 @@ class Client:
         session.disturb(self._loop.time())
         if message.method == STATUS_NOTIFICATION:
             self._upstream.delivered(message.params["_meta"]["n"])
-            self._pass(session, message.params, at, message.unread)
+            if len(session.lives(message.params["taskId"])) == 1:  # of an id that was not there it says nothing (6.4)
+                self._pass(session, message.params, at, message.unread or not self._oracle.hears_all)
         if request is None or message.method is not None:
             return
         method, params = request
@@ -502,18 +503,23 @@ class Client:
         if method == "tasks/result":
             meta = msgspec.json.decode(message.result)["_meta"]
             ended = session.find(params["taskId"], meta["createdAt"])
-            if ended is not None:
+            # That an earlier task of this id has ended is known: the result of a later one says nothing new.
+            if ended is not None and session.lives(ended.id) == [ended]:
                 told = {"statusMessage": f"state {ended.state.number}", **meta, "taskId": ended.id}
-                self._pass(session, told, at, message.unread)
+                self._pass(session, told, at, message.unread, is_answer=True)
             return
         result = msgspec.json.decode(message.result)
         for told in result["tasks"] if method == "tasks/list" else [result.get("task", result)]:
-            truth = self._pass(session, told, at, message.unread)
+            truth = self._pass(session, told, at, message.unread, is_answer=True)
             if truth is not None and "task" in params and is_read and not message.unread:
                 truth.answered = at, session
 
-    def _pass(self, session: ServerSession, told: Json, at: Moment, unread: bool) -> Truth | None:
+    def _pass(
+        self, session: ServerSession, told: Json, at: Moment, unread: bool, is_answer: bool = False
+    ) -> Truth | None:
         truth = session.find(told.get("taskId"), told.get("createdAt"))
+        if truth is not None and is_answer and not unread:
+            truth.seen.append((at, session))
         # What passes unread is found out by asking, and nobody can ask for a task that was not heard of.
         if truth is not None and not (
             unread and truth.known_before(at, session) == ABSENT and not self._oracle.lists_all

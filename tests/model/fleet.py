@@ -40,7 +40,7 @@ def as_fleet(history: h.History, seed: int) -> h.History:
     rng = random.Random(-seed)
     plain = {f: getattr(h.Setting, f) for f in ("tasks_max", "sessions_max", "memory_bytes_max", "idle_timeout")}
     interval = min(history.setting.full_crawl_interval, 640)
-    setting = replace(history.setting, full_crawl_interval=interval, **plain)
+    setting = replace(history.setting, full_crawl_interval=interval, ids_again=None, **plain)
     events: list[h.Event] = []
     for event in history.events:
         if isinstance(event, h.Flood):
@@ -62,11 +62,13 @@ def as_fleet(history: h.History, seed: int) -> h.History:
 class FleetOracle(Oracle):
     """Judges the answers of a fleet."""
 
+    hears_all = False  # replicas do not tell each other of it before the server has shown the task
     redis: Redis
 
     def __init__(self, setting: h.Setting, upstream: Upstream) -> None:
         super().__init__(setting, upstream)
         self._slips = setting.cursors == "offset"
+        self.finds_again = False  # each replica knows what it has seen itself
         self._dropped: dict[ServerSession, Moment] = {}
 
     def dropped(self, session: ServerSession, at: Moment) -> None:

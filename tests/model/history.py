@@ -335,6 +335,7 @@ def _setting(rng: random.Random) -> Setting:
         skew_s=pick((0, 0, 0, 3, -3, 86400)),
         coarse=pick((False, False, False, True)),
         delays=tuple((pick(_DELAYS), pick(_DELAYS)) for _ in range(pick((0, 3, 6)))),
+        ids_again=pick((None, None, None, None, 0, 0, 5, 65)),
         ids_collide=pick((False, False, False, True)),
         listening=pick((False, True, True)),
         tasks="".join(pick("wiccfx") for _ in range(rng.randrange(13))),
@@ -525,7 +526,8 @@ def raced(seed: int) -> History:
         delays=tuple((rng.choice(_RACE_DELAYS), rng.choice(_RACE_DELAYS)) for _ in range(12)),
         ids_collide=rng.random() < 0.1,
         listening=True,
-        full_crawl_interval=rng.choice((128, 128, 320, 640, 3840)),  # not below `max_age`: asOf would be late
+        max_age=rng.choice((0, 0, 1, 1, 16, 64, 128)),
+        full_crawl_interval=rng.choice((0, 0, 0, 16, 64, 128, 640, 3840)),
         tasks="".join(rng.choice("wwwic") for _ in range(rng.randrange(7))),
     )
     events: list[Event] = [Query(s) for s in (0, 1)]
@@ -543,11 +545,18 @@ def _race(rng: random.Random) -> Iterator[Event]:
     """Much that is asked, and happens, about one task of a session, and queries behind it."""
     kinds, weights = zip(*_RACING, strict=True)
     s, which = _s(rng), rng.choice((-1, -1, -2, 0))  # the newest most often: it lives
-    for draw in rng.choices(kinds, weights, k=rng.randrange(3, 10)):
+    few = rng.choices(kinds, weights, k=rng.randrange(3, 7))  # each of them again and again: they meet
+    for draw in rng.choices(few, k=rng.randrange(3, 14)):
         event = draw(rng)
         given: dict[str, Any] = {"s": s, "which": which, "form": ""}
+        if isinstance(event, Query) and event.ids:
+            given["ids"] = (which,)
         yield replace(event, **{name: value for name, value in given.items() if hasattr(event, name)})
         yield rng.choice((Blink(rng.randrange(1, 22)), Wait(rng.choice(_TICKS[:6]))))
+    meeting: tuple[Event, ...] = (Query(s), Query(s, ids=(which,)), Update(s, which, rng.choice((0, 1, 1, 2))))
+    for event in rng.sample(meeting, len(meeting)):  # the gateway's own answers meet
+        yield event
+        yield rng.choice((Blink(rng.randrange(1, 22)), Wait(rng.choice(_TICKS[:4]))))
     yield Query(s)
     yield Wait(rng.choice(_TICKS[:9]))
     yield Query(s)
@@ -556,7 +565,8 @@ def _race(rng: random.Random) -> Iterator[Event]:
 _RACING: Final[tuple[tuple[Callable[[random.Random], Event], float], ...]] = (
     (_query, 1),
     (lambda rng: Query(), 3),
-    (_get, 9),
+    (lambda rng: Query(ids=(0,)), 9),
+    (_get, 6),
     (lambda rng: Page(pages=rng.randrange(1, 4)), 3),
     (_create, 1.5),
     (lambda rng: replace(_update(rng), status=rng.choice((0, 0, 1, 1, 2, 3))), 7),

@@ -10,7 +10,6 @@ chosen alone: what a task adds to an answer depends on its own state and the bou
 gone, a 404 for its session, and what must be so if an earlier answer was right (never backwards).
 """
 
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import datetime
 from itertools import pairwise
@@ -23,7 +22,6 @@ from tests.model.truth import (
     ABSENT,
     BEFORE_ALL,
     GONE,
-    TERMINAL,
     Brief,
     Moment,
     ServerSession,
@@ -51,7 +49,7 @@ RULES: Final = {
     "page": "page_size tasks or page_bytes_max if more follow, no more if not, all behind the cursor (5.5)",
     "total": "taskgate/total is how many match (5.6)",
     "as of": "taskgate/asOf is no later than the oldest instant that the answer reflects (5.6)",
-    "refused": "after a 403 nothing is shown until the upstream has answered a `tasks/*` of the caller's (7.4)",
+    "refused": "after a 401 or 403 nothing is shown until the upstream has served the gateway's own request (7.4)",
     "failed": "a query fails only as the upstream failed it (5.8), not for one drop, nor when put off",
     "unanswered": "every query gets an answer, cancelled or not (5.7)",
     "asked twice": "nothing is asked twice at once (6)",
@@ -169,6 +167,8 @@ class _Bounds:
 class Oracle:
     """Judges answers."""
 
+    hears_all = True  # a notification tells of a task that nothing else has told of
+
     def __init__(self, setting: Setting, upstream: Upstream) -> None:
         self._upstream = upstream
         self._interval_s = setting.full_crawl_interval * TICK_S
@@ -176,6 +176,8 @@ class Oracle:
         self._appends = setting.order in ("appends", "prepends") and self.lists_all
         self._forgets = False
         self._tasks_max = setting.tasks_max  # the least that there was
+        room = setting.memory_bytes_max == Setting.memory_bytes_max
+        self.finds_again = setting.knows_get and setting.ids_again is None and room
         self.reloaded(setting)
 
     def reloaded(self, setting: Setting) -> None:
@@ -329,6 +331,9 @@ class Oracle:
             raise Violation("total", f"{total}, and it must be from {low} to {len(shown) + bounds.high}")
         self._check_as_of(asked, at, result, shown, last)
         asked.earlier.update(truth for truth, _ in shown)
+        if self.setting.order == "nothing":  # each was asked for
+            for truth, _ in shown:
+                truth.seen.append((at, asked.session))
         for truth, number in [*bounds.learned, *((t, s.number) for t, s in shown)]:
             self.learn(truth, number, at, asked.session)
         return Seen(last, result.nextCursor)
@@ -378,38 +383,28 @@ class Oracle:
             return [ABSENT]
         options: list[State | int] = []
         known = truth.known_before(self.knew(asked), asked.session)
-        oldest_crawl = min(asked.came.time - self._interval_s, oldest)
-        if known == ABSENT and (truth.born.time >= oldest_crawl or not self.lists_all):
+        oldest_crawl = min(asked.came.time - self._interval_s, asked.oldest, oldest)
+        is_seen = self.finds_again and truth.is_seen_before(asked.came, asked.session)
+        if known == ABSENT and not is_seen and (truth.born.time >= oldest_crawl or not self.lists_all):
             options.append(ABSENT)
         for state in truth.states:
             until = truth.until(state)
             ended_by = oldest_crawl if until is truth.gone else oldest
             if state.since < at and state.number >= known and (until is None or until.time >= ended_by):
                 options.append(state)
-        options += self._believed(asked, at, truth, oldest, oldest_crawl)
         if truth.gone is not None and truth.gone < at:
             options.append(GONE)
         return options
-
-    def _believed(self, asked: Asked, at: Moment, truth: Truth, oldest: float, oldest_crawl: float) -> Iterator[State]:
-        """The states that only a timestamp speaks for. They count as if they had ended when they were told of."""
-        for told, state in truth.said:
-            ended_by = oldest_crawl if state.status in TERMINAL else oldest
-            here = told.time + WIRE_S
-            if (
-                told < at
-                and here >= ended_by
-                and truth.learned_after(here + 2 * WIRE_S, self.knew(asked), asked.session) <= state.number
-            ):
-                yield state
 
     def _match(self, asked: Asked, truth: Truth, state: State) -> set[bool]:
         """Whether a state matches: both, where the gateway may or may not know which method made the task."""
         criteria = asked.criteria
         if not criteria.matches(truth, state):
             return {False}
+        # If nothing was asked for in between, a task elsewhere of the same id is taken for the one that was made here.
+        is_taken_for_another = any(life.asked_for and life is not truth for life in asked.session.lives(truth.id))
         if criteria.methods is None or truth.method in criteria.methods:
-            return {True}
+            return {True, False} if criteria.methods is not None and is_taken_for_another else {True}
         if len(method_names(self.setting.methods)) == 1:
             return {False} if asked.session.opened < self.knew(asked) else {True, False}
         forgets = self._forgets or asked.session.forgotten
@@ -417,7 +412,7 @@ class Oracle:
             at, session = truth.answered
             if session is asked.session and at < self.knew(asked):
                 return {False}
-        return {True, False} if truth.asked_for else {True}
+        return {True, False} if truth.asked_for or is_taken_for_another else {True}
 
     def _weigh(self, asked: Asked, at: Moment, shown: list[Truth], last: Place | None, oldest: float) -> _Bounds:
         """Explain why each task that is not shown is not, and count. Raises Violation."""
@@ -458,8 +453,9 @@ class Oracle:
 
     def _is_late(self, asked: Asked, truth: Truth) -> bool:
         """Whether no full crawl is needed to know of a task that was made so long ago."""
-        named = asked.criteria.ids is not None and self.setting.knows_get and self.setting.order != "nothing"
-        named &= asked.session.lives(truth.id)[0] is truth  # a task that has ended is not asked for again (6.6)
+        if asked.criteria.ids is not None and asked.session.lives(truth.id)[0] is not truth:
+            return False  # a task that has ended is not asked for again (6.6)
+        named = asked.criteria.ids is not None and self.setting.knows_get and self.lists_all  # pages may cost less
         # The order of creation is told from timestamps.
         in_order = all(one.created <= other.created for one, other in pairwise(asked.session.truths))
         return ((self._appends and in_order) or named) and truth.born.time < asked.oldest

@@ -13,7 +13,6 @@ from unittest.mock import patch
 import pytest
 
 from gateway.identity import Key
-from gateway.mcp.observe import Observation
 from gateway.tasks.replicas import SharedSession, SharedSessions
 from gateway.tasks.sessions import Session
 from tests.model import history as h
@@ -25,12 +24,12 @@ from tests.model.virtual import WIRE_S
 HISTORIES = 10
 TIMEOUT_S = 0.1
 EXCHANGE_S = 8 * WIRE_S  # through the gateway and back, and an exchange or two with the upstream
-_take, _drop = SharedSession.take, SharedSessions.drop
+_drop = SharedSessions.drop
 
 
 def played_here() -> list[h.History]:
-    """Histories about a task that goes, a caller who is refused at one replica, and a task that another replica finds
-    gone without having heard of it; and some that are drawn."""
+    """Histories about a task that goes, a caller who is refused at one replica, a task that another replica finds gone
+    without having heard of it, and one that cannot be cancelled; and some that are drawn."""
     before = (h.Create(), h.Switch(), h.Wait(65), h.Query(), h.Update(), h.Wait(65), h.Query())
     goes = (*before, h.Switch(), h.Query(), h.Delete(), h.Get(), h.Wait(65), h.Switch(), h.Query())
     refused = (h.Create(), h.Wait(), h.Switch(), h.Fault(kind="401", method="tasks/get"), h.Get(), h.Wait(65))
@@ -39,6 +38,7 @@ def played_here() -> list[h.History]:
     fixed = (goes, refused, unheard)
     return [
         *(h.History(h.Setting(order="nothing"), events) for events in fixed),
+        h.History(h.Setting(order="nothing", tasks="x"), (h.Get(), h.Get(method="tasks/cancel"))),
         *map(FleetWorld.drawn, range(HISTORIES)),
     ]
 
@@ -55,7 +55,7 @@ def test_every_answer_of_a_fleet_keeps_the_promise() -> None:
 
 def nothing_is_heard() -> AbstractContextManager[Any]:
     """What other replicas have told is not taken in."""
-    return patch.object(SharedSession, "hear", lambda *_: None)
+    return patch.object(SharedSession, "hear_told", lambda *_: None)
 
 
 def nothing_is_told_again() -> AbstractContextManager[Any]:
@@ -66,10 +66,7 @@ def nothing_is_told_again() -> AbstractContextManager[Any]:
 def nobody_tells_that_a_task_is_gone() -> AbstractContextManager[Any]:
     """Only new tasks are told."""
 
-    def take(session: SharedSession, observation: Observation, *given: Any) -> None:
-        (Session.take if observation.gone else _take)(session, observation, *given)
-
-    return patch.object(SharedSession, "take", take)
+    return patch.multiple(SharedSession, deny=Session.deny, miss=Session.miss)
 
 
 def a_refusal_at_one_replica_is_one_for_all() -> AbstractContextManager[Any]:

@@ -18,7 +18,7 @@ def test_every_answer_keeps_the_promise_over_stdio(first: int) -> None:
 
 @pytest.mark.parametrize(
     "fault",
-    ["full_crawl_interval is ignored", "notifications are not observed"],
+    ["full_crawl_interval is ignored", "notifications mark nothing"],
 )
 def test_a_fault_on_purpose_is_found_over_stdio(fault: str) -> None:
     with FAULTS[fault]():

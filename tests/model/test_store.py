@@ -15,13 +15,13 @@ import pytest
 
 from gateway import config
 from gateway.identity import Key
-from gateway.mcp import task
 from gateway.mcp.observe import Observation
+from gateway.mcp.task import Stamp, parse
 from gateway.store.carrier import StoreState
 from gateway.store.redis_store import RedisStore
 from gateway.store.waiting import READ_AT_ONCE
 from gateway.tasks import told
-from gateway.tasks.replicas import SharedSessions
+from gateway.tasks.replicas import SharedSession, SharedSessions
 from tests.model.resp import STORE_PORT, Redis
 from tests.model.virtual import WIRE_S, VirtualLoop
 
@@ -72,15 +72,20 @@ class Rig:
 
     def see(self, *task_ids: str, key: Key = KEY) -> None:
         """Tasks are reported."""
-        raws = [b'{"taskId":"%b","status":"working","createdAt":"2026-01-01T00:00:00Z"}' % i.encode() for i in task_ids]
-        self.sessions.observe(
-            key, Observation([task.parse(raw, method="tools/call") for raw in raws]), self.loop.time()
-        )
+        for task_id in task_ids:
+            self.sessions.observe(key, Observation(made=task_id, method="tools/call"))
 
     def lose(self, task_id: str) -> None:
         """A task is found gone."""
-        session = self.sessions.open(KEY)
-        session.take(Observation([], gone=[task_id]), self.loop.time(), self.loop.time())
+        asked = self.sessions.now()
+        self.session().miss(task_id, Stamp(asked, asked.order, asked.order), asked)
+
+    def session(self, key: Key = KEY) -> SharedSession:
+        """The session of a caller that the upstream has answered."""
+        with self.sessions.using(key) as session:
+            self.sessions.accept(session)
+        assert isinstance(session, SharedSession)
+        return session
 
     def put(self, *entries: bytes) -> None:
         """Another replica has told of the session."""
@@ -139,7 +144,7 @@ async def test_what_ends_while_the_store_fails_is_told_when_it_is_back(rig: Rig,
     await rig.start()
     rig.see("t-1", "t-2")
     await asyncio.sleep(1)
-    await rig.outage(state, lambda: rig.lose("t-1"), rig.sessions.open(KEY).lose_many)
+    await rig.outage(state, lambda: rig.lose("t-1"), rig.session().lose_many)
     assert sorted(rig.entries()) == sorted([there("t-2"), told.of_gone("t-1"), told.DOUBT])
     await rig.outage(state, lambda: rig.sessions.drop_all(KEY))
     assert not rig.redis.sets
@@ -150,11 +155,10 @@ async def test_asking_for_tasks_that_never_were_displaces_nothing_that_a_failing
     """Any stranger can ask his server for any id. 10,001 of them made it forget that another's tasks were in doubt."""
 
     def many() -> None:
-        rig.sessions.open(KEY).lose_many()
-        stranger = rig.sessions.open(KEY._replace(session=b"a stranger's"))
-        now = rig.loop.time()
+        rig.session().lose_many()
+        stranger = rig.session(KEY._replace(session=b"a stranger's"))
         for number in range(10_001):
-            stranger.take(Observation([], gone=[f"never-{number}"]), now, now)
+            stranger.deny(f"never-{number}", rig.sessions.now(), is_asking=False)
 
     await rig.start()
     rig.see("t-1")
@@ -268,14 +272,14 @@ async def test_nobody_waits_for_a_store_that_answers_late_again_and_again(rig: R
 async def test_part_of_an_answer_is_taken_in_and_the_rest_is_asked_for_again(rig: Rig) -> None:
     await rig.start()
     rig.put(*(there(f"t-{number}") for number in range(READ_AT_ONCE + 1)))
-    session = rig.sessions.open(KEY)
+    session = rig.session()
     rig.redis.delay_s = 0.06  # the second part comes too late
     await rig.sessions.catch_up(session)
-    assert len(session.known.notes) == READ_AT_ONCE
+    assert len(session.marks) == READ_AT_ONCE
     assert rig.sessions.is_behind(session)
     rig.redis.delay_s = 0
     await rig.sessions.catch_up(session)
-    assert len(session.known.notes) == READ_AT_ONCE + 1
+    assert len(session.marks) == READ_AT_ONCE + 1
     assert not rig.sessions.is_behind(session)
 
 
@@ -284,11 +288,11 @@ async def test_others_get_their_turn_while_entries_are_taken_in(rig: Rig) -> Non
     async def turns(rig: Rig, entries: int) -> int:
         """How often others got theirs while so many entries were read and taken in."""
         rig.put(*(there(f"t-{number}") for number in range(entries)))
-        session = rig.sessions.open(KEY)
-        session.clear(rig.loop.time())
+        session = rig.session()
+        session.clear()
         with patch.object(rig.loop, "select", wraps=rig.loop.select) as select:
             await rig.sessions.catch_up(session)
-        assert len(session.known.notes) == entries
+        assert len(session.marks) == entries
         return select.call_count
 
     await rig.start()
@@ -302,13 +306,13 @@ async def test_others_get_their_turn_while_entries_are_taken_in(rig: Rig) -> Non
 @on_a_clock_of_its_own
 async def test_what_is_told_to_a_store_whose_clock_is_behind_is_heard(rig: Rig) -> None:
     await rig.start()
-    session = rig.sessions.open(KEY)
+    session = rig.session()
     rig.put(*map(there, ("t-1", "t-2", "t-3")))
     await rig.sessions.catch_up(session)
     await rig.outage("wiped")
     rig.put(there("t-4"))
     await rig.sessions.catch_up(session)
-    assert "t-4" in session.known.notes.hinted
+    assert "t-4" in session.marks
 
 
 @on_a_clock_of_its_own
@@ -317,10 +321,10 @@ async def test_a_value_that_comes_after_the_session_was_cleared_says_nothing(rig
     name = rig.store._names.of_value(KEY)
     assert name is not None
     rig.redis.values[name.encode()] = b'{"filtered":false,"methods":[]}'
-    session = rig.sessions.open(KEY)
+    session = rig.session()
     work = asyncio.ensure_future(rig.sessions.catch_up(session))
     await asyncio.sleep(WIRE_S)
-    session.clear(rig.loop.time())
+    session.clear()
     await work
     assert rig.sessions.servers.get(KEY) is None
 
@@ -340,6 +344,20 @@ async def test_a_task_that_comes_back_and_goes_again_is_told_each_time(rig: Rig)
         await asyncio.sleep(1)
         gone = [told.of_gone(i) for i in ("known elsewhere", "t-2", "t-3")]
         assert rig.entries() == [gone[0], there("t-1"), *gone[1:]]
+
+
+@on_a_clock_of_its_own
+async def test_a_task_that_all_are_told_of_is_told_to_the_store_once_the_server_has_shown_it(rig: Rig) -> None:
+    await rig.start()
+    rig.see("t-1")
+    raw = b'{"taskId":"t-2","status":"working"}'
+    rig.sessions.observe(KEY, Observation([("t-2", raw)], is_told_to_all=True))
+    await asyncio.sleep(1)
+    assert rig.entries() == [there("t-1")]
+    asked = rig.sessions.now()
+    rig.session().take(parse(raw), Stamp(asked, asked.order, rig.sessions.now().order), rig.sessions.now())
+    await asyncio.sleep(1)
+    assert rig.entries() == [there("t-1"), told.of_task("t-2", None)]
 
 
 @on_a_clock_of_its_own

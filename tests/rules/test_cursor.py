@@ -273,7 +273,7 @@ def test_every_bit_of_a_cursor_counts() -> None:
 FOREIGN = [
     *("", "0", "10", "null", "next-page-cursor", "786512e2-9e0d-44bd-8f29-789f320fe840"),
     *("eyJvZmZzZXQiOjEwfQ==", "taskgate", "taskgate.", "taskgate1", "taskgate-1.A", "my-taskgate4.AAAA"),
-    *("\ud800", "\0", "A" * 1_000_000),
+    *("\0", "A" * 1_000_000),
 ]
 
 
@@ -284,7 +284,7 @@ def test_a_foreign_string_is_no_cursor_of_ours(text: str) -> None:
 
 UNREADABLE = [
     *("taskgate4.", "taskgate4..", "taskgate4.A", "taskgate4.AAAA", "taskgate4.AAAAAA==", "taskgate4.===="),
-    *("taskgate4.\u00e9", "taskgate4.\ud800", "taskgate4." + "A" * 100_000, "taskgate1.AAAA", "taskgate0."),
+    *("taskgate4.\u00e9", "taskgate4." + "A" * 100_000, "taskgate1.AAAA", "taskgate0."),
     "taskgate12345678901234567890.x",
 ]
 
@@ -372,7 +372,8 @@ def test_a_number_that_the_gateway_does_not_write_is_refused(number: str) -> Non
 def test_any_bound_that_can_be_read_leads_to_a_page(number: Instant) -> None:
     """Nothing that is made of a forged cursor raises, and its page has a next one."""
     index, text = Index(), f"{number:x}"
-    index.put_all(task.parse(plain.raw_task(i, "working", f"{y}-01-01T00:00:00Z", None)) for i, y in YEARS.items())
+    for name, year in YEARS.items():
+        index.put(task.parse(plain.raw_task(name, "working", f"{year}-01-01T00:00:00Z", None)))
     for by, descending in product(("createdAt", "lastUpdatedAt"), (True, False)):
         for path in NUMBERS_AT:
             position = cursor.decode(like_ours((path, text), (ORDER_BY, by), (ORDER, "desc" if descending else "asc")))

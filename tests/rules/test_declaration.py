@@ -200,7 +200,8 @@ PARAMS: list[dict[str, Any]] = [
 @pytest.mark.parametrize("params", PARAMS, ids=str)
 def test_it_is_matched_selected_and_carried_in_cursors(params: dict[str, Any]) -> None:
     asked, index = query(**params), Index()
-    index.put_all(MANY)
+    for one in MANY:
+        index.put(one)
     want = expected(asked)
     assert 0 < len(want) < len(MANY)
     assert [one for one in MANY if asked.matches(one)] == [one for one in MANY if one in want]
@@ -219,7 +220,8 @@ def test_it_is_matched_selected_and_carried_in_cursors(params: dict[str, Any]) -
 def test_a_live_task_that_may_come_to_match_is_asked_for(params: dict[str, Any]) -> None:
     """Any status may be a live task's next one. Its method stays."""
     asked, index = query(**params), Index()
-    index.put_all(MANY)
+    for one in MANY:
+        index.put(one)
     kept = _without(asked, new_criterion.ALL)
     fits = {one.id for one in MANY if one.method is None or one.method.startswith(params.get(PREFIX, ""))}
     assert set(index.live(asked)) == fits.intersection(index.live(kept))

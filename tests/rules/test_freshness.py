@@ -2,8 +2,9 @@
 
 import ast
 import re
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from itertools import count
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -13,18 +14,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.mcp import task
-from gateway.mcp.task import TERMINAL, Task
+from gateway.mcp.task import NEVER, TERMINAL, Moment, Stamp, Task
 from gateway.tasks import freshness
 from gateway.tasks.criteria import Query
 from gateway.tasks.freshness import Ages, Plan
-from gateway.tasks.index import Index
-from gateway.tasks.knowledge import Knowledge, Listing
-from gateway.tasks.notes import NEVER, Notes
+from gateway.tasks.record import Known, Listing, Mark, Record
 from tests.rules import plain
 
 ROOT = Path(__file__).parents[2]
 NOW = 1000.0
 AGES = Ages(max_age_s=1.0, full_crawl_interval_s=60.0)
+OUT_OF_MIND = NEVER.at
 RECENT, OLD, ANCIENT = NOW - 0.5, NOW - 30, NOW - 61
 
 
@@ -41,57 +41,80 @@ def a_task(task_id: str, status: str = "working", ttl: object = None, method: st
     return task.parse(raw, method)
 
 
-def an_index(*tasks: Task) -> Index:
-    index = Index()
-    for each in tasks:
-        index.put(each)
-    return index
-
-
 LIVE = [a_task("l1"), a_task("l2", "input_required"), a_task("l3")]
 DONE = [a_task("d1", "completed"), a_task("d2", "failed"), a_task("d3", "cancelled")]
 
 
-class Hint(NamedTuple):
-    """That a task may be gone: queries from `since` on wait, and a report asked for at `at` or later settles it."""
+class Marked(NamedTuple):
+    """Queries from `since` on wait for a task, and an answer that was asked for after `at` settles it."""
 
     since: float
     at: float
 
 
-def noted(
-    reported: Mapping[str, float] | None = None,
-    unlisted: Mapping[str, float] | None = None,
-    gone: Mapping[str, float] | None = None,
-    hints: Mapping[str, Hint] | None = None,
-    others: Collection[str] = (),
-) -> Notes:
-    """Notes of tasks that were reported alone, listed or unlisted; that were found gone; that hints have named.
-
-    A task of `others`, which are not in the index, has no report; nor has a task that was found gone.
-    """
-    notes = Notes()
-    for task_id, at in (unlisted or {}).items():
-        notes.report(task_id, at, is_listed=False, as_of=NEVER)
-    for task_id, at in (reported or {}).items():
-        if task_id not in notes.unlisted:
-            notes.report(task_id, at, is_listed=True, as_of=NEVER)
-    for task_id, at in (gone or {}).items():
-        notes.find_gone(task_id, at)
-    for task_id, hint in (hints or {}).items():
-        notes.hint(task_id, hint.since, hint.at, in_index=task_id not in others)
-    return notes
+def moment(at: float) -> Moment:
+    """A moment whose place in the order is that of its time."""
+    return NEVER if at == OUT_OF_MIND else Moment(round(at * 1000), at)
 
 
-def crawled(at: float, notes: Notes | None = None, **more: Any) -> Knowledge:
+def stamp(at: float) -> Stamp:
+    """Of an answer that came at once."""
+    return Stamp(moment(at), moment(at).order, moment(at).order)
+
+
+@dataclass
+class Situation:
+    """What is known, and as of when. Tasks that are told of alone, listed or not; that are gone; that are marked."""
+
+    crawled: float = OUT_OF_MIND
+    told: Mapping[str, float] = field(default_factory=dict)
+    unlisted: Mapping[str, float] = field(default_factory=dict)
+    gone: Mapping[str, float] = field(default_factory=dict)
+    marks: Mapping[str, Marked] = field(default_factory=dict)
+    new_as_of: float | None = None
+    live_as_of: float | None = None
+    unlisted_as_of: float = OUT_OF_MIND
+    doubted_at: float = OUT_OF_MIND
+    listing: Listing = Listing.APPENDS
+    pages: int = 10
+    asks_by_id: bool = True
+
+    def record(self, tasks: Iterable[Task]) -> Record:
+        """A record of it, with these tasks."""
+        record = Record()
+        for each in tasks:
+            is_listed = each.id not in self.unlisted
+            at = max(self.told.get(each.id, OUT_OF_MIND), self.crawled) if is_listed else self.unlisted[each.id]
+            record.index.put(msgspec.structs.replace(each, told=stamp(at), crawl=int(is_listed)))
+            if not is_listed:
+                record.unlisted[each.id] = None
+        record.gone.update({task_id: stamp(at) for task_id, at in self.gone.items()})
+        for task_id, mark in self.marks.items():
+            record.marks[task_id] = Mark(moment(mark.since).order, moment(mark.at).order, seen=True)
+        record.known = Known(
+            crawled=stamp(self.crawled),
+            new_as_of=moment(self.crawled if self.new_as_of is None else self.new_as_of),
+            live_as_of=moment(self.crawled if self.live_as_of is None else self.live_as_of),
+            unlisted_as_of=moment(self.unlisted_as_of),
+            doubted=moment(self.doubted_at).order,
+            listing=self.listing,
+            pages=self.pages,
+            asks_by_id=self.asks_by_id,
+        )
+        return record
+
+
+UNKNOWN = Situation(pages=0, listing=Listing.NEITHER)
+
+
+def crawled(at: float, **more: Any) -> Situation:
     """What is known after a crawl of ten pages from a server that appends."""
-    instants = {"pages_as_of": at, "new_as_of": at, "live_as_of": at}
-    return Knowledge(**{**instants, "listing": Listing.APPENDS, "pages": 10, "notes": notes or Notes(), **more})
+    return Situation(at, **more)
 
 
 @dataclass
 class Case:
-    known: Knowledge
+    known: Situation
     expected: tuple[bool, bool, set[str]]  # crawl, look, tasks
     tasks: list[Task] = field(default_factory=lambda: [*LIVE, *DONE])
     query: Query = field(default_factory=Query)
@@ -102,10 +125,8 @@ NONE: set[str] = set()
 FRESH, CRAWL, LOOK = (False, False, NONE), (True, False, NONE), (False, True, NONE)
 
 TABLE: dict[str, Case] = {
-    "nothing is known": Case(Knowledge(), CRAWL, tasks=[]),
-    "something was seen in passing, nothing crawled": Case(
-        Knowledge(notes=noted(reported={"l1": NOW})), CRAWL, tasks=LIVE[:1]
-    ),
+    "nothing is known": Case(UNKNOWN, CRAWL, tasks=[]),
+    "something was seen in passing, nothing crawled": Case(Situation(told={"l1": NOW}, pages=0), CRAWL, tasks=LIVE[:1]),
     "crawled just now": Case(crawled(NOW), FRESH),
     "crawled a moment ago": Case(crawled(RECENT), FRESH),
     "crawled exactly max_age ago": Case(crawled(NOW - 1), FRESH),
@@ -129,72 +150,88 @@ TABLE: dict[str, Case] = {
         crawled(OLD, live_as_of=RECENT), (False, True, {"l1", "l2", "l3"})
     ),
     "some live tasks seen in passing": Case(
-        crawled(OLD, noted(reported={"l1": RECENT, "l2": NOW - 2})), (False, True, {"l2", "l3"})
+        crawled(OLD, told={"l1": RECENT, "l2": NOW - 2}), (False, True, {"l2", "l3"})
     ),
     "all live tasks seen in passing": Case(
-        crawled(OLD, noted(reported=dict.fromkeys(("l1", "l2", "l3"), RECENT)), new_as_of=RECENT), FRESH
+        crawled(OLD, told=dict.fromkeys(("l1", "l2", "l3"), RECENT), new_as_of=RECENT), FRESH
     ),
     "doubt since the crawl": Case(crawled(RECENT, doubted_at=NOW - 0.1), CRAWL),
-    "doubt before the crawl": Case(crawled(RECENT, doubted_at=RECENT), FRESH),
+    "doubt before the crawl": Case(crawled(RECENT, doubted_at=RECENT - 0.1), FRESH),
     "a crawl at each refresh, crawled long ago": Case(crawled(NOW - 2), CRAWL, ages=Ages(1.0, 0.0)),
     "a crawl at each refresh, crawled a moment ago": Case(crawled(RECENT), FRESH, ages=Ages(1.0, 0.0)),
     "no age at all": Case(crawled(RECENT), (False, True, {"l1", "l2", "l3"}), ages=Ages(0.0, 60.0)),
     "no age at all, asked now": Case(crawled(NOW), FRESH, ages=Ages(0.0, 60.0)),
-    "a task that may be gone": Case(crawled(RECENT, noted(hints={"d1": Hint(RECENT, RECENT)})), (False, False, {"d1"})),
-    # No page tells for sure whether they are: DESIGN 6, everything that passed before the request came in.
-    "more tasks may be gone than there are pages": Case(
-        crawled(RECENT, pages=1, notes=noted(hints={"d1": Hint(RECENT, RECENT), "d2": Hint(OLD, OLD)})),
-        (False, False, {"d1", "d2"}),
+    "a task that may be gone": Case(crawled(RECENT, marks={"d1": Marked(RECENT, RECENT)}), (False, False, {"d1"})),
+    "as many listed tasks are marked as there are pages": Case(
+        crawled(RECENT, pages=2, marks={"d1": Marked(RECENT, RECENT), "d2": Marked(OLD, OLD)}), CRAWL
+    ),
+    "two tasks are marked that the index lacks": Case(
+        crawled(RECENT, marks={"n1": Marked(RECENT, NOW), "n2": Marked(RECENT, NOW)}), LOOK
+    ),
+    "two tasks are marked that the index lacks, looked for since": Case(
+        crawled(
+            OLD,
+            new_as_of=NOW - 0.1,
+            live_as_of=NOW,
+            told=dict.fromkeys(("l1", "l2", "l3"), NOW),
+            marks=dict.fromkeys(("n1", "n2"), Marked(RECENT, RECENT)),
+        ),
+        (False, False, {"n1", "n2"}),
+    ),
+    "two tasks are marked that the index lacks, looked for since the query came, and marked again": Case(
+        crawled(RECENT, new_as_of=NOW + 0.1, marks=dict.fromkeys(("n1", "n2"), Marked(RECENT, NOW + 1))),
+        (False, False, {"n1", "n2"}),
+    ),
+    "a task is marked, by what came after the query": Case(
+        crawled(RECENT, marks={"d1": Marked(NOW + 1, NOW + 1)}), FRESH
     ),
     "a task may be gone, and cannot be asked for": Case(
-        crawled(RECENT, noted(hints={"d1": Hint(RECENT, RECENT)}), asks_by_id=False), CRAWL
+        crawled(RECENT, marks={"d1": Marked(RECENT, RECENT)}, asks_by_id=False), CRAWL
     ),
     "a live task that no list shows": Case(
-        crawled(RECENT, noted(unlisted={"l2": NEVER}), unlisted_as_of=RECENT, live_as_of=NEVER),
+        crawled(RECENT, unlisted={"l2": OUT_OF_MIND}, unlisted_as_of=RECENT, live_as_of=OUT_OF_MIND),
         (False, False, {"l2"}),
     ),
     "a live task that no list shows, seen a moment ago": Case(
-        crawled(RECENT, noted(unlisted={"l2": RECENT}), unlisted_as_of=RECENT, live_as_of=NEVER), FRESH
+        crawled(RECENT, unlisted={"l2": RECENT}, unlisted_as_of=RECENT, live_as_of=OUT_OF_MIND), FRESH
     ),
     "finished tasks that no list shows, asked for exactly full_crawl_interval ago": Case(
-        crawled(RECENT, noted(unlisted={"d1": NOW - 60}), unlisted_as_of=NOW - 60), FRESH
+        crawled(RECENT, unlisted={"d1": NOW - 60}, unlisted_as_of=NOW - 60), FRESH
     ),
     "finished tasks that no list shows, asked for too long ago": Case(
-        crawled(RECENT, noted(unlisted={"d1": ANCIENT}), unlisted_as_of=ANCIENT), CRAWL
+        crawled(RECENT, unlisted={"d1": ANCIENT}, unlisted_as_of=ANCIENT), CRAWL
     ),
     "finished tasks that no list shows, not asked for since a doubt": Case(
-        crawled(NOW, noted(unlisted={"d1": NOW - 0.7}), unlisted_as_of=NOW - 0.7, doubted_at=RECENT), CRAWL
+        crawled(NOW, unlisted={"d1": NOW - 0.7}, unlisted_as_of=NOW - 0.7, doubted_at=RECENT), CRAWL
     ),
     # DESIGN 6: 0 makes every refresh a full crawl, and there is a refresh when max_age is over.
     "a crawl at each refresh, a task that no list shows, all asked a moment ago": Case(
-        crawled(RECENT, noted(unlisted={"d1": RECENT}), unlisted_as_of=RECENT), FRESH, ages=Ages(1.0, 0.0)
+        crawled(RECENT, unlisted={"d1": RECENT}, unlisted_as_of=RECENT), FRESH, ages=Ages(1.0, 0.0)
     ),
-    "a name that is longer than is noted": Case(
-        Knowledge(), CRAWL, tasks=[], query=Query(taskIds=frozenset({"n" * 257}))
-    ),
-    "no task is named": Case(Knowledge(), FRESH, tasks=[], query=Query(taskIds=frozenset())),
+    "a name that is longer than is noted": Case(UNKNOWN, CRAWL, tasks=[], query=Query(taskIds=frozenset({"n" * 257}))),
+    "no task is named": Case(UNKNOWN, FRESH, tasks=[], query=Query(taskIds=frozenset())),
     "a finished task is named": Case(crawled(OLD), FRESH, query=Query(taskIds=frozenset({"d1"}))),
     "a finished task is named that was crawled too long ago": Case(
         crawled(ANCIENT), (False, False, {"d1"}), query=Query(taskIds=frozenset({"d1"}))
     ),
     "a live task is named": Case(crawled(OLD), (False, False, {"l1"}), query=Query(taskIds=frozenset({"l1", "d1"}))),
     "a live task is named that was seen a moment ago": Case(
-        crawled(OLD, noted(reported={"l1": RECENT})), FRESH, query=Query(taskIds=frozenset({"l1", "d1"}))
+        crawled(OLD, told={"l1": RECENT}), FRESH, query=Query(taskIds=frozenset({"l1", "d1"}))
     ),
     "an unknown task is named": Case(crawled(OLD), (False, False, {"x"}), query=Query(taskIds=frozenset({"x"}))),
     "a task is named that is known to be gone": Case(
-        crawled(OLD, noted(gone={"x": RECENT})), FRESH, query=Query(taskIds=frozenset({"x"}))
+        crawled(OLD, gone={"x": RECENT}), FRESH, query=Query(taskIds=frozenset({"x"}))
     ),
     "a task is named where nothing is known": Case(
-        Knowledge(), (False, False, {"x"}), tasks=[], query=Query(taskIds=frozenset({"x"}))
+        UNKNOWN, (False, False, {"x"}), tasks=[], query=Query(taskIds=frozenset({"x"}))
     ),
     "a task is named that may be gone": Case(
-        crawled(RECENT, noted(hints={"d1": Hint(RECENT, RECENT)})),
+        crawled(RECENT, marks={"d1": Marked(RECENT, RECENT)}),
         (False, False, {"d1"}),
         query=Query(taskIds=frozenset({"d1"})),
     ),
     "another task is named than may be gone": Case(
-        crawled(RECENT, noted(hints={"d1": Hint(RECENT, RECENT)})), FRESH, query=Query(taskIds=frozenset({"d2"}))
+        crawled(RECENT, marks={"d1": Marked(RECENT, RECENT)}), FRESH, query=Query(taskIds=frozenset({"d2"}))
     ),
     "more tasks are named than there are pages": Case(
         crawled(OLD, pages=2), CRAWL, query=Query(taskIds=frozenset({"l1", "l2", "l3"}))
@@ -225,7 +262,7 @@ TABLE: dict[str, Case] = {
 
 @pytest.mark.parametrize("case", TABLE.values(), ids=TABLE.keys())
 def test_what_is_asked(case: Case) -> None:
-    plan = freshness.plan(case.known, an_index(*case.tasks), case.query, NOW, case.ages)
+    plan = freshness.plan(case.known.record(case.tasks), case.query, moment(NOW), case.ages)
     assert (plan.crawl, plan.look, set(plan.tasks)) == case.expected
     assert plan.nothing is (case.expected == FRESH)
     assert plan.reason
@@ -236,7 +273,7 @@ def test_the_picture_in_the_design_shows_every_plan() -> None:
     calls = (node for file in files for node in ast.walk(ast.parse(file.read_text())) if isinstance(node, ast.Call))
     reasons = [ast.literal_eval(call.args[0]) for call in calls if ast.unparse(call.func) == "Plan"]
     picture = (ROOT / "docs/design.md").read_text().split("\n6.3. ")[1].split("\n6.4. ")[0]
-    assert sorted(re.findall("<i>(.+?)</i>", picture)) == sorted(reasons)
+    assert set(re.findall("<i>(.+?)</i>", picture)) == set(reasons)
 
 
 def test_the_plans_that_ask_nothing() -> None:
@@ -246,48 +283,31 @@ def test_the_plans_that_ask_nothing() -> None:
     assert not Plan("x", tasks=["a"]).nothing
 
 
-times = st.sampled_from([NEVER, NOW - 100, NOW - 60.1, NOW - 60, NOW - 30, NOW - 1.1, NOW - 1, NOW - 0.5, NOW])
+times = st.sampled_from([OUT_OF_MIND, NOW - 100, NOW - 60.1, NOW - 60, NOW - 30, NOW - 1.1, NOW - 1, NOW - 0.5, NOW])
 ids = st.sampled_from(plain.IDS)
 by_id = st.dictionaries(ids, times, max_size=4)
 before = times.filter(lambda at: at < NOW)
-hints: st.SearchStrategy[dict[str, Hint]] = st.dictionaries(ids, st.builds(Hint, since=before, at=before), max_size=2)
-
-
-@dataclass
-class Drawn:
-    """An index, and what is known of it. Tasks of the index are listed or unlisted; only others are gone."""
-
-    known: Knowledge
-    index: Index
+marks = st.dictionaries(st.sampled_from([*plain.IDS, "nobody"]), st.builds(Marked, since=before, at=before), max_size=3)
 
 
 @st.composite
-def situations(draw: st.DrawFn) -> Drawn:
-    index = an_index(*draw(st.lists(plain.reports, max_size=8)))
-    reported, hinted = draw(by_id), draw(hints)
-    unlisted = draw(st.just({}) | st.dictionaries(ids, st.just(NEVER) | times, max_size=3))
-    gone = draw(st.dictionaries(st.sampled_from([*plain.IDS, "nobody"]), times, max_size=3))
-    here = set(index)
-    notes = noted(
-        {i: at for i, at in reported.items() if i in here},
-        {i: at for i, at in unlisted.items() if i in here},
-        {i: at for i, at in gone.items() if i not in here},
-        hinted,
-        {i for i in hinted if i not in here},
-    )
-    pages_as_of = draw(times)
-    known = Knowledge(
-        pages_as_of=pages_as_of,
-        new_as_of=max(pages_as_of, draw(times)),
+def situations(draw: st.DrawFn) -> Record:
+    """A record. Its tasks are listed or unlisted; only others are gone."""
+    at, tasks = draw(times), {each.id: each for each in draw(st.lists(plain.reports, max_size=8))}
+    return Situation(
+        at,
+        told=draw(by_id),
+        unlisted=draw(st.just({}) | by_id),
+        gone={i: gone for i, gone in draw(by_id).items() if i not in tasks},
+        marks=draw(marks),
+        new_as_of=max(at, draw(times)),
         live_as_of=draw(times),
         unlisted_as_of=draw(times),
-        doubted_at=draw(st.just(NEVER) | times),
+        doubted_at=draw(st.just(OUT_OF_MIND) | times),
         listing=draw(st.sampled_from(Listing)),
         pages=draw(st.integers(1, 5)),
         asks_by_id=draw(st.booleans() | st.just(True)),
-        notes=notes,
-    )
-    return Drawn(known, index)
+    ).record(tasks.values())
 
 
 ages = st.sampled_from([AGES, Ages(0.0, 60.0), Ages(1.0, 0.0), Ages(0.0, 0.0), Ages(5.0, 60.0)])
@@ -302,54 +322,51 @@ def may_match(known: Task, query: Query) -> bool:
 
 
 @given(situations(), plain.queries, ages)
-def test_an_answer_without_asking_keeps_the_promise(drawn: Drawn, query: Query, allowed: Ages) -> None:
-    """DESIGN 6, held against what the members of `Knowledge` say that they mean."""
-    known, index = drawn.known, drawn.index
-    if not freshness.plan(known, index, query, NOW, allowed).nothing:
+def test_an_answer_without_asking_keeps_the_promise(record: Record, query: Query, allowed: Ages) -> None:
+    """DESIGN 6, held against what the members of `Known` say that they mean."""
+    known, index = record.known, record.index
+    if not freshness.plan(record, query, moment(NOW), allowed).nothing:
         return
-    oldest = max(NOW - allowed.max_age_s, known.doubted_at)
-    oldest_crawl = NOW - allowed.full_crawl_interval_s
-    # Every task's state is fresh. A terminal one changes no more.
-    for found in (t for i in index if (t := index.get(i)) is not None):
+    need = freshness.need_of(record, moment(NOW), allowed)
+    for found in filter(None, map(index.get, index)):
         # Where nobody can be asked for a task that no list shows, no plan helps: such a one must not be kept at all.
-        can_be_known = known.asks_by_id or found.id not in known.notes.unlisted
-        if can_be_known and found.status not in TERMINAL and may_match(found, query):
-            assert max(known.confirmed_at(found.id), known.live_as_of) >= oldest
-        if found.id in known.notes.suspects(NOW) and known.asks_by_id and may_match(found, query):
-            pytest.fail("a task is shown that may be gone")
-        if found.status in TERMINAL and found.id in known.notes.unlisted and may_match(found, query):
-            terminal_since = max(min(oldest_crawl, oldest), known.doubted_at)
-            assert max(known.confirmed_at(found.id), known.unlisted_as_of) >= terminal_since
-    # What was made or deleted elsewhere is seen in time.
+        if not may_match(found, query) or not (known.asks_by_id or found.id not in record.unlisted):
+            continue
+        if known.asks_by_id or query.task_ids is None:
+            assert not record.is_due(found.id, moment(NOW).order)
+        if found.status not in TERMINAL:
+            assert need.met(max(found.told.as_of, known.live_as_of))
+        elif found.id in record.unlisted:
+            assert need.met_by_terminal(max(found.told.as_of, known.unlisted_as_of))
     if query.task_ids is None or not known.asks_by_id:
-        assert known.new_as_of >= oldest
-        assert known.pages_as_of >= min(oldest_crawl, oldest)
+        assert need.met(known.new_as_of)
+        assert need.met_by_terminal(known.crawled.as_of)
         if known.listing is Listing.NEITHER or not known.asks_by_id:
-            assert known.pages_as_of >= oldest
+            assert need.met(known.crawled.as_of)
     else:
         for task_id in query.task_ids:
             if index.get(task_id) is None:
-                read = known.new_as_of >= oldest and known.pages_as_of >= oldest_crawl
-                assert read or max(known.gone_at(task_id), known.pages_as_of) >= oldest
+                read = need.met(known.new_as_of) and need.met_by_terminal(known.crawled.as_of)
+                gone = record.gone.get(task_id)
+                assert read or need.met(known.crawled.as_of) or (gone is not None and need.met(gone.as_of))
 
 
 def test_a_finished_task_that_no_list_shows_is_not_shown_for_longer_than_full_crawl_interval() -> None:
     """A crawl does not tell that it was deleted elsewhere; DESIGN 6 promises it within `full_crawl_interval`.
 
-    It was reported, and asked for, 100 s ago; all pages were read 59 s ago, too early to ask for it again.
+    It was asked for 100 s ago; all pages were read 59 s ago, too early to ask for it again.
     """
-    notes = noted(unlisted={"d1": NOW - 100})
-    known = crawled(NOW - 59, notes, new_as_of=NOW, live_as_of=NOW, unlisted_as_of=NOW - 100)
-    plan = freshness.plan(known, an_index(DONE[0]), Query(), NOW, AGES)
+    known = crawled(NOW - 59, unlisted={"d1": NOW - 100}, new_as_of=NOW, live_as_of=NOW, unlisted_as_of=NOW - 100)
+    plan = freshness.plan(known.record(DONE[:1]), Query(), moment(NOW), AGES)
     assert plan.crawl or "d1" in plan.tasks
 
 
 @given(situations(), plain.queries, ages)
 def test_what_is_asked_can_be_asked_and_costs_no_more_than_reading_all_pages(
-    drawn: Drawn, query: Query, allowed: Ages
+    record: Record, query: Query, allowed: Ages
 ) -> None:
-    known, index = drawn.known, drawn.index
-    plan = freshness.plan(known, index, query, NOW, allowed)
+    known = record.known
+    plan = freshness.plan(record, query, moment(NOW), allowed)
     assert len(plan.tasks) == len(set(plan.tasks))
     if plan.crawl:
         assert not plan.look
@@ -357,66 +374,63 @@ def test_what_is_asked_can_be_asked_and_costs_no_more_than_reading_all_pages(
     if not known.asks_by_id:
         assert not plan.tasks
     if plan.look:
-        assert known.pages_as_of != NEVER
+        assert known.crawled.as_of != NEVER
         assert known.listing is not Listing.NEITHER
-    # What no list shows, and what may be gone, no page can tell.
-    told_by_pages = [i for i in plan.tasks if i not in known.notes.unlisted and i not in known.notes.suspects(NOW)]
+    # What no list shows, and what is marked and not listed, no page can tell.
+    told_by_pages = [i for i in plan.tasks if i not in record.unlisted and i not in record.marks]
     assert plan.look + len(told_by_pages) <= known.pages
 
 
 @given(situations(), plain.queries, ages, st.sets(st.sampled_from([*plain.IDS, "nobody"])), st.booleans())
 def test_what_is_asked_is_enough_to_answer(
-    drawn: Drawn, query: Query, allowed: Ages, gone: set[str], has_get: bool
+    record: Record, query: Query, allowed: Ages, gone: set[str], has_get: bool
 ) -> None:
     """Each round of asking learns something, and after a few there is nothing left to ask."""
-    known, index = drawn.known, drawn.index
-    known.doubted_at = min(known.doubted_at, NOW - 0.1)
+    known, index, came = record.known, record.index, moment(NOW)
+    listed = [task for i in index if i not in record.unlisted and i not in gone and (task := index.get(i)) is not None]
+    order = count(came.order + 1)
 
     def ask_for(task_ids: Iterable[str]) -> None:
         for task_id in task_ids:
+            asked, found = Moment(next(order), NOW), index.get(task_id)
+            told, now = Stamp(asked, asked.order, next(order)), Moment(next(order), NOW)
             if not has_get:
-                known.asks_by_id = False
+                record.stop_asking_by_id(now)
                 return
-            if task_id in gone or index.get(task_id) is None:
-                index.remove(task_id)
-                known.notes.find_gone(task_id, NOW)
+            if task_id in gone or found is None:
+                record.miss(task_id, told, now)
             else:
-                known.notes.report(task_id, NOW, is_listed=True, as_of=NEVER)
-                known.notes.settle(task_id, NOW)
+                record.take(found, told, now)
 
-    for _ in range(6):
-        plan = freshness.plan(known, index, query, NOW, allowed)
+    for _ in range(8):
+        plan = freshness.plan(record, query, came, allowed)
         if plan.nothing:
             return
+        began = Moment(next(order), NOW)
         if plan.crawl:
-            for task_id in list(index):
-                if task_id in known.notes.unlisted and known.asks_by_id:
-                    continue  # no page shows it, and it stays
-                if task_id in gone:
-                    index.remove(task_id)
-                    known.notes.find_gone(task_id, NOW)
+            record.begin_crawl()
+            record.listed(listed, Stamp(began, began.order, next(order)), Moment(next(order), NOW))
+            for task_id in [i for some in record.unseen(began) for i in some]:
+                if known.asks_by_id:
+                    record.mark(task_id, Moment(next(order), NOW), first=0)
                 else:
-                    known.notes.show(task_id)
-            known.end_crawl(NOW, NOW, known.pages, known.cursors, known.listing)
-            if known.unlisted_as_of < max(NOW - allowed.full_crawl_interval_s, known.doubted_at):
-                ask_for(list(known.notes.unlisted))
-                known.end_unlisted(NOW)
+                    record.forget(task_id)
+            record.end_crawl(Stamp(began, began.order, next(order)), known.pages, known.cursors, known.listing)
+            if known.unlisted_as_of.at < NOW - allowed.full_crawl_interval_s or known.unlisted_as_of.order < came.order:
+                ask_for(list(record.unlisted))
+                record.end_unlisted(began)
         if plan.look:
-            known.end_look(NOW, [])
+            known.end_look(began, [])
         ask_for(plan.tasks)
+        if not plan.crawl and plan.tasks and query.may_match_all_live:
+            record.end_live(index.live(query), began)
     pytest.fail("it never ends")
 
 
-def test_knowledge_is_not_shared() -> None:
-    first, second = Knowledge(), Knowledge()
-    first.notes.hint("a", NOW, NOW, in_index=True)
-    assert not list(second.notes)
-
-
-def test_a_crawl_confirms_what_lists_show() -> None:
-    known = crawled(OLD, noted({"a": RECENT, "b": ANCIENT}, unlisted={"c": ANCIENT, "d": NEVER}))
-    assert [known.confirmed_at(i) for i in "abcd"] == [RECENT, OLD, ANCIENT, NEVER]
-    assert known.confirmed_at("e") == OLD
+def test_what_is_known_is_not_shared() -> None:
+    first, second = Record(), Record()
+    first.mark("a", moment(NOW))
+    assert not second.marks
 
 
 # Each: ttl in ms of a task made at 10 s since 1970; when it was last reported; what time it is then (both since 1970).
@@ -438,12 +452,12 @@ def test_a_task_may_vanish_when_its_ttl_has_passed(
 ) -> None:
     """A task that was reported after that moment is kept longer, and gone when a crawl says so."""
     boot = 5000.0  # the monotonic clock began then, of 1970
-    shown = a_task("a", "completed", ttl=ttl)
-    known = Knowledge(notes=noted({"a": confirmed - boot}))
-    assert freshness.overdue(known, [shown], now - boot, now) == (["a"] if expected else [])
-    known.asks_by_id = False
-    assert freshness.overdue(known, [shown], now - boot, now) == []
+    record = Situation(confirmed - boot).record([a_task("a", "completed", ttl=ttl)])
+    shown = [record.index.get("a") or a_task("a")]
+    assert freshness.overdue(record, shown, now - boot, now) == (["a"] if expected else [])
+    record.known.asks_by_id = False
+    assert freshness.overdue(record, shown, now - boot, now) == []
 
 
 def test_a_task_that_nobody_confirmed_is_overdue_when_its_ttl_has_passed() -> None:
-    assert freshness.overdue(Knowledge(), [a_task("a", ttl=1000), a_task("b")], NOW, NOW) == ["a"]
+    assert freshness.overdue(Record(), [a_task("a", ttl=1000), a_task("b")], NOW, NOW) == ["a"]

@@ -6,7 +6,7 @@ In: fields. Out: the same identity, or another. Always: the tables of docs/field
 import pytest
 
 from gateway import identity as module
-from gateway.identity import identity, is_of_one_message, payer, proof
+from gateway.identity import is_of_one_message, payer, proof, who
 from gateway.transport.headers import Headers
 from tests.fields import IDS, OF_ONE, STANDING
 
@@ -29,8 +29,8 @@ def test_the_tables_of_the_document_are_those_of_the_code() -> None:
 def test_a_field_of_the_tables_tells_nobody_who_asks(name: bytes) -> None:
     spellings = {example(name), example(name).upper(), example(name).title()}
     base = [(b"Authorization", b"Bearer t"), (b"X-Tenant", b"1")]
-    plain = identity(base, None)
-    assert {identity([*base, (spelled, value)], None) for spelled in spellings for value in (b"1", b"2")} == {plain}
+    plain = who(base, None)
+    assert {who([*base, (spelled, value)], None) for spelled in spellings for value in (b"1", b"2")} == {plain}
     assert is_of_one_message(example(name)) is (name in OF_ONE)
 
 
@@ -44,14 +44,14 @@ COUNTS = b"""
 
 @pytest.mark.parametrize("name", COUNTS, ids=bytes.decode)
 def test_any_other_field_counts(name: bytes) -> None:
-    assert len({identity([(name, value)], None) for value in (b"1", b"2")} | {identity([], None)}) == 3
+    assert len({who([(name, value)], None) for value in (b"1", b"2")} | {who([], None)}) == 3
 
 
 def test_what_the_operator_names_counts_whatever_it_is() -> None:
     named = ["CF-Ray", "Idempotency-Key"]
     for name in (b"cf-ray", b"IDEMPOTENCY-KEY"):
-        assert identity([(name, b"1")], named) != identity([(name, b"2")], named)
-    assert identity([(b"Authorization", b"1")], named) == identity([], named)
+        assert who([(name, b"1")], named) != who([(name, b"2")], named)
+    assert who([(b"Authorization", b"1")], named) == who([], named)
 
 
 # ---- proofs of one request ----

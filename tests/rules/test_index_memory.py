@@ -6,13 +6,14 @@ import random
 import tracemalloc
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import count
 from typing import Final
 
 import msgspec
 import pytest
 
 from gateway.mcp import task
-from gateway.mcp.task import Task
+from gateway.mcp.task import Moment, Stamp, Task
 from gateway.tasks import cursor, told
 from gateway.tasks.criteria import Query
 from gateway.tasks.cursor import Position
@@ -37,6 +38,7 @@ class Shape:
     method: Callable[[int], str | None]
     readable: bool
     ttl: Callable[[int], float | None]
+    polled: bool  # by clients, one by one
 
 
 def a_shape(seed: int) -> Shape:
@@ -53,6 +55,7 @@ def a_shape(seed: int) -> Shape:
         method=rng.choice((lambda n: None, lambda n: f"m/{n if many else n % 3}", lambda n: f"m{n}" * 30)),
         readable=rng.random() < 0.9,
         ttl=rng.choice((lambda n: None, lambda n: 60_000.0)),
+        polled=seed % 3 == 0,
     )
 
 
@@ -93,12 +96,12 @@ def test_an_index_takes_what_it_counts(seed: int) -> None:
     """Characters beyond ASCII were counted at a fifth, and statuses and methods not at all."""
     shape = a_shape(seed)
     drawn = list(reports(shape, seed))
-    used(filled(drawn[:100]))  # what is allocated once
+    used(filled(drawn[:100], shape.polled))  # what is allocated once
     gc.collect()
     tracemalloc.start()
     try:
         before = tracemalloc.get_traced_memory()[0]
-        index = filled(drawn)
+        index = filled(drawn, shape.polled)
         used(index)
         gc.collect()
         took = tracemalloc.get_traced_memory()[0] - before
@@ -110,10 +113,13 @@ def test_an_index_takes_what_it_counts(seed: int) -> None:
     assert index.size_bytes == 0
 
 
-def filled(drawn: list[tuple[bytes, str | None]]) -> Index:
-    index = Index()
-    for start in range(0, len(drawn), 100):
-        index.put_all([read(*report) for report in drawn[start : start + 100]])
+def filled(drawn: list[tuple[bytes, str | None]], polled: bool) -> Index:
+    index, order = Index(), count(1000)
+    for report in drawn:
+        index.put(read(*report))
+    for found in filter(None, map(index.get, index if polled else ())):
+        asked = Moment(next(order), next(order) / 7)
+        index.stamp(found, Stamp(asked, found.told.asked, next(order), is_own=True))
     return index
 
 

@@ -91,7 +91,7 @@ def test_unknown_members_of_what_passes_cost_their_bytes() -> None:
         assert observe.is_observed(tool)
         for found in (observe.of_response(get, answer), observe.of_response(tool, made), observe.of_notification(told)):
             assert found is not None
-            assert [t.id for t in found.tasks] == ["a"]
+            assert found.shown_ids == ["a"]
 
 
 INITIALIZED = {
@@ -258,25 +258,6 @@ def test_a_page_of_what_is_no_task_is_refused_before_it_is_taken_apart(item: byt
     with bytes_taken_at_most(4 * len(data)), pytest.raises(TaskError):
         observe.parse_page(answer)
     assert observe.of_response(call("tasks/list", b"{}"), answer) == observe.Observation(doubt=True)
-
-
-def test_many_lone_surrogates_cost_their_bytes() -> None:
-    data = b'{"jsonrpc":"2.0","id":1,"result":"%b"}' % (rb"\\\n\ud83d\u0041\ud83d\ude00\ude00" * (SIZE // 36))
-    assert lines_run(lambda: plain.parsed(data)) < 500
-    for count in (10_000, 10_001):
-        found = jsonrpc.parse(b'{"jsonrpc":"2.0","id":1,"result":"%b"}' % (rb"\ud83d" * count))
-        assert (found is not None) == (count == 10_000), "700,000 of them took 0.25 s"
-
-
-@pytest.mark.parametrize("token", [b'"",', rb'"\"\\",', b"-1,", b"[],"])
-def test_what_json_lacks_is_replaced_at_the_cost_of_its_bytes(token: bytes) -> None:
-    """A plain repeated group takes 140 bytes for each turn."""
-    data = b'{"x":[%bNaN]}' % (token * (16 * SIZE // len(token)))
-    edited: list[bytes] = []
-    with bytes_taken_at_most(5 * len(data)):
-        edited.append(jsonrpc.finite(data))
-    assert edited == [data.replace(b"NaN", b"null")]
-    assert lines_run(lambda: jsonrpc.finite(data)) < 5000
 
 
 @pytest.mark.parametrize("line", [b":\n", b"\n", b"\r", b": a\r\n"])

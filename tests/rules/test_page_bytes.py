@@ -46,7 +46,8 @@ def test_a_page_ends_at_its_bytes_and_cursors_skip_and_repeat_nothing(
     tasks: list[Task], order: tuple[str, str], limit: int, bytes_max: int
 ) -> None:
     query, index = Query(orderBy=order[0], order=order[1]), Index()
-    index.put_all(tasks)
+    for one in tasks:
+        index.put(one)
     by_id = Query(orderBy=order[0], order=order[1], taskIds=frozenset(t.id for t in tasks) or None)
 
     def selected(position: Position) -> QueryPage:

@@ -15,19 +15,22 @@ import pytest
 from gateway import config
 from gateway.errors import TooLarge, UpstreamBroken, UpstreamFailed, UpstreamRefused
 from gateway.identity import Key
-from gateway.mcp import jsonrpc
+from gateway.mcp import jsonrpc, task
 from gateway.mcp.jsonrpc import Message
+from gateway.mcp.task import Stamp
 from gateway.stdio import NoCounts
 from gateway.tasks.asks import Ask
 from gateway.tasks.crawler import Crawler
 from gateway.tasks.criteria import Query
 from gateway.tasks.freshness import Ages
 from gateway.tasks.guards import Toll
-from gateway.tasks.knowledge import Listing
+from gateway.tasks.planner import Planner
+from gateway.tasks.record import FAILURES_MAX, Listing
 from gateway.tasks.refreshes import Crawl, Delta, Knock, Refresh, RefreshState
 from gateway.tasks.sessions import Forgotten, Servers, Session, Sessions
 from tests.rules import plain
 from tests.states import Watch, steps, table, watched
+from tests.test_sessions import outbox
 
 KEY: Final = Key("research", b"/mcp", b"0f8c", b"who")
 LIMITS: Final = config.IndexLimits(tasks_max=2)
@@ -47,13 +50,17 @@ class Place:
         loop = asyncio.get_running_loop()
         counts = NoCounts()
         self.sessions = Sessions(LIMITS, Servers(loop.time), loop.time)
-        self.session: Session = self.sessions.open(KEY)
-        self.session.known.end_crawl(0.0, 0.0, 1, [None], Listing.PREPENDS)
-        self.single = Ask(self.session.asks, ["t-0", None], loop.time())
+        with self.sessions.using(KEY) as session:
+            self.session: Session = session
+        self.sessions.accept(session)
+        began = self.sessions.now()
+        self.session.end_crawl(Stamp(began, began.order, began.order), 1, [None], Listing.PREPENDS)
+        self.single = Ask(self.session.asks, ["t-0", None], began)
         self.server: Callable[[Place], Awaitable[bytes]] = all_is_there
+        self.task = TASKS[0]  # that every `tasks/get` returns
         self.asked: list[str | None] = []
-        crawler = Crawler(self, LIMITS, counts, self._on_message)
-        parts = self.session, self.sessions, crawler, self.single, Ages(1.0, 60.0), counts, loop.time
+        crawler = Crawler(self, LIMITS, counts, self.sessions.now, self._on_message)
+        parts = self.session, self.sessions, crawler, self.single, Ages(1.0, 60.0), counts
         self.refresh: Refresh = KINDS[kind](*parts)
 
     def channel(self, *_: object) -> "Place":
@@ -68,7 +75,7 @@ class Place:
         asked = plain.parsed(request)
         self.asked.append(asked.method)
         said = await self.server(self)
-        value = TASKS[0] if asked.method == "tasks/get" else said
+        value = self.task if asked.method == "tasks/get" else said
         return plain.parsed(jsonrpc.result(raw_id, value))
 
     async def run(self) -> BaseException | None:
@@ -93,7 +100,7 @@ async def all_is_there(_: Place) -> bytes:
 
 
 async def cleared(place: Place) -> bytes:
-    place.session.clear(1.0)
+    place.session.clear()
     return LISTED
 
 
@@ -141,9 +148,6 @@ EVENTS: Final[dict[str, list[tuple[Event, type[BaseException] | None]]]] = {
         (at_fault, ZeroDivisionError),
     ],
 }
-UNSEEN: Final = {  # what a kind of refresh does not look at: it ends as if nothing had happened
-    ("single tasks", "session cleared, or ask given up"),
-}
 
 
 @pytest.fixture(autouse=True)
@@ -162,13 +166,12 @@ def test_the_table_names_every_state_and_event() -> None:
 
 @pytest.mark.parametrize(("kind", "event"), [*product(KINDS, EVENTS)])
 async def test_the_table_is_what_happens(kind: str, event: str) -> None:
-    sees = (kind, event) not in UNSEEN
     for server, error in EVENTS[event]:
         place = Place(kind)
         place.server = server
         assert place.refresh.state.name == "ASKING"
-        assert type(await place.run()) is (error if sees and error is not None else type(None))
-        assert place.refresh.state.name == (TABLE["ASKING"][event] if sees else "DONE")
+        assert type(await place.run()) is (error if error is not None else type(None))
+        assert place.refresh.state.name == TABLE["ASKING"][event]
         assert not place.session.asks, "nobody joins it any more"
         if place.refresh.state is RefreshState.REFUSED:
             assert len(place.session.index) == 0
@@ -195,3 +198,47 @@ async def test_a_refresh_that_has_ended_runs_no_more(begins: str, event: str) ->
         assert isinstance(await place.run(), AssertionError)
         assert place.refresh.state.name == begins
         assert len(place.asked) == asked
+
+
+NO_SUCH_TASK: Final = [b"{}", b'"t-0"', TASKS[1]]
+
+
+@pytest.mark.parametrize("answer", NO_SUCH_TASK)
+async def test_an_answer_that_has_another_task_or_none_says_that_an_unknown_one_is_not_there(answer: bytes) -> None:
+    place = Place("single tasks")
+    place.task = answer
+    place.session.mark("t-0", place.sessions.now())
+    assert await place.run() is None
+    assert (list(place.session.marks), list(place.session.gone)) == ([], ["t-0"])
+
+
+@pytest.mark.parametrize("answer", NO_SUCH_TASK)
+async def test_an_answer_that_has_another_task_or_none_fails_the_query_if_the_task_is_known(answer: bytes) -> None:
+    place = Place("single tasks")
+    asked = place.sessions.now()
+    place.session.take(task.parse(TASKS[0]), Stamp(asked, asked.order, place.sessions.now().order), asked)
+    place.task = answer
+    assert isinstance(await place.run(), UpstreamBroken)
+    assert list(place.session.index) == ["t-0"]
+
+
+@pytest.mark.parametrize("server", [broken, failed])
+async def test_an_unknown_task_that_cannot_be_asked_for_fails_a_few_queries_and_no_more(server: Event) -> None:
+    for before, after in ((FAILURES_MAX - 2, ["t-0"]), (FAILURES_MAX - 1, [])):
+        place = Place("single tasks")
+        place.server = server
+        place.session.mark("t-0", place.sessions.now())
+        place.session.marks["t-0"].failed = before
+        await place.run()
+        assert list(place.session.marks) == after
+
+
+async def test_an_answer_of_before_a_refusal_does_not_make_a_caller_accepted() -> None:
+    place = Place("knock")
+    planner = Planner(place.sessions, LIMITS, NoCounts(), asyncio.get_running_loop().time)
+    place.server = cleared
+    await planner.ask_first(place.session, place, outbox())
+    assert not place.session.known.accepts
+    place.server = all_is_there
+    await planner.ask_first(place.session, place, outbox())
+    assert place.session.known.accepts

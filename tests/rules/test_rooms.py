@@ -32,7 +32,7 @@ KNOWS: Final = {
 DECIDES: Final = {
     "mcp": ("capabilities", "jsonrpc", "observe", "sse", "task"),
     "tasks": (
-        "criteria", "cursor", "freshness", "groups", "index", "knowledge", "notes", "pages", "passing",
+        "criteria", "cursor", "freshness", "groups", "index", "pages", "passing", "record",
         "spelled", "told", "values",
     ),
     "transport": ("addresses", "chunks", "cors", "drift", "headers", "http1", "lines", "remembered", "response"),
@@ -45,8 +45,8 @@ DEFINES: Final = {"gateway.errors", "gateway.tasks.ports"}
 # Nothing here reaches a file, a socket, a clock, a thread, a process, an environment or a log. `datetime` has a clock,
 # which is looked for below.
 ALLOWED: Final = {
-    "base64", "binascii", "bisect", "codecs", "collections", "collections.abc", "contextlib", "datetime",
-    "difflib", "enum", "functools", "hashlib", "heapq", "itertools", "operator", "re", "typing",
+    "base64", "binascii", "bisect", "collections", "collections.abc", "contextlib", "datetime",
+    "difflib", "enum", "functools", "hashlib", "heapq", "itertools", "json", "math", "operator", "re", "typing",
     "urllib.parse", "zlib", "httptools", "msgspec", "orjson",
 }  # fmt: skip
 BUILTINS: Final = {"open", "print", "input", "exec", "eval", "compile", "__import__", "breakpoint"}

@@ -26,7 +26,7 @@ from tests.soak.upstream import Upstream
 # Few places, so that one that is not given back is missed; a list is never fresh, so that every query asks.
 SETTINGS: Final[Json] = {
     "upstream": {"requests_max": 30, "idle_timeout": "300ms", "response_timeout": "20s"},
-    "index": {"max_age": "0s"},
+    "index": {"max_age": "0s", "find_again": "session"},  # ids that are found by credentials outlive sessions (7.12)
     "log": {"level": "info"},
 }
 BEGIN_S: Final = 0.2
@@ -102,7 +102,7 @@ class InProcess:
             rows.clear()  # a fixed number, which the rounds fill
         for heads in (self._app._proxy.heads, self._app._pools.heads) * 10:
             heads.sweep(heads._next_turn_at)  # those that are remembered are bounded too
-        for params in (answer.position_of, answer.ignored_of):
+        for params in (answer.position_of, answer.filter_of, answer.ignored_of):
             params.cache_clear()  # and these
         gc.collect()
         for _ in range(_STEPS):  # indexes are freed bit by bit

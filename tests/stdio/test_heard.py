@@ -48,9 +48,9 @@ async def listed(stage: Stage, request_id: str, **criteria: object) -> list[str]
     return [each["taskId"] for each in said["result"]["tasks"]]
 
 
-async def asked_for(stage: Stage, task_id: str) -> list[str]:
-    """The ids in a list, for which a task is asked for: which request made it is unknown, and so is when."""
-    await stage.client.send(QUERY_ALL.replace(b'"q"', b'"l1"'))
+async def asked_for(stage: Stage, task_id: str, **criteria: object) -> list[str]:
+    """The ids in a list, for which a task is asked for."""
+    await stage.client.send(call("l1", "tasks/list", **(criteria or {"order": "asc"})))
     own = await stage.server.own(2)
     assert (own["method"], own["params"]) == ("tasks/get", {"taskId": task_id})
     await stage.server.send(result(own["id"], task(task_id)))
@@ -101,7 +101,7 @@ async def test_a_large_response_of_the_clients_is_no_request_of_its_id() -> None
         assert stage.gauge("requests_in_flight") == {"stdio": 1}
         await stage.server.send(result(1, {"task": task("new")}))
         await stage.client.hears(b'"new"')
-        assert await listed(stage, "l1", methods=["tools/call"]) == ["new"]
+        assert await asked_for(stage, "new", methods=["tools/call"]) == ["new"]
         assert await listed(stage, "l2", methods=["prompts/get"]) == []
 
 

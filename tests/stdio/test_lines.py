@@ -2,13 +2,13 @@
 
 import asyncio
 import json
-import weakref
 
 import msgspec
 import pytest
 
 from gateway.config import IndexLimits, StdioConfig
 from gateway.mcp import jsonrpc
+from gateway.mcp.task import NEVER
 from gateway.transport.buffers import SMALL_BYTES_MAX
 from gateway.transport.stdio import CANCELLED_MAX, Passed, Unanswered
 from tests.launch import eventually
@@ -241,11 +241,11 @@ async def test_a_cancelled_request_waits_for_no_answer(stage: Stage) -> None:
     assert stage.gauge("requests_in_flight") == {"stdio": 0}
 
 
-def request(message_id: int, held: object = None) -> tuple[bytes, Passed]:
+def request(message_id: int) -> tuple[bytes, Passed]:
     """A request that has passed, behind its id."""
     message = jsonrpc.parse(call(message_id, "tasks/get", taskId="a"))
     assert message is not None
-    return b"%d" % message_id, Passed(message, 0.0, held)
+    return b"%d" % message_id, Passed(message, NEVER)
 
 
 def test_an_answer_to_a_cancelled_request_is_not_taken_for_one_to_the_next_of_its_id() -> None:
@@ -274,18 +274,13 @@ def test_a_request_that_reuses_a_cancelled_id_is_counted_and_remembered_as_any_o
     assert (len(unanswered), unanswered.take(b"1")) == (1, None), "the cancelled one may still be answered"
 
 
-def test_cancelled_requests_are_forgotten_in_time_and_hold_nothing() -> None:
-    class Held:
-        """What a request holds."""
-
-    unanswered, held = Unanswered(), Held()
-    gone = weakref.ref(held)
-    unanswered.note(*request(0, held))
-    del held
+def test_cancelled_requests_are_forgotten_in_time() -> None:
+    unanswered = Unanswered()
+    unanswered.note(*request(0))
     for number in range(CANCELLED_MAX + 1):
         unanswered.note(*request(number))
         unanswered.cancel(b"%d" % number)
-    assert (len(unanswered), gone()) == (0, None)
+    assert len(unanswered) == 0
     for number in (0, CANCELLED_MAX):
         unanswered.note(*request(number))
     assert unanswered.take(b"0") is not None  # forgotten: so this is the only one of its id
@@ -325,7 +320,7 @@ async def test_an_error_of_the_servers_is_told_as_it_is(stage: Stage) -> None:
     assert stage.client.messages()[-1] == {"jsonrpc": "2.0", "id": "q", "error": error}
 
 
-async def test_what_passes_is_observed_and_costs_no_request(stage: Stage) -> None:
+async def test_what_passes_is_observed_and_the_next_list_asks_for_it(stage: Stage) -> None:
     await stage.answered(task("a"))
     await stage.client.send(call(1, "tools/call", name="work", task={}), call(2, "tasks/get", taskId="a"))
     await stage.server.hears(b'"tasks/get"')
@@ -336,10 +331,16 @@ async def test_what_passes_is_observed_and_costs_no_request(stage: Stage) -> Non
     )
     await stage.client.hears(b"input_required")
     await stage.client.send(call(3, "tasks/list", order="asc"))
+    await stage.lists(task("a", "completed", 5), task("b", "input_required", 6), number=2)
     await stage.client.hears(b'"id":3')
     tasks = stage.client.messages()[-1]["result"]["tasks"]
     assert [(t["taskId"], t["status"]) for t in tasks] == [("a", "completed"), ("b", "input_required")]
-    assert stage.server.received.count(b'"taskgate-') == 1
+    await stage.client.send(call(4, "tasks/get", taskId="a"))
+    await stage.server.hears(b'"id":4')
+    await stage.server.send(result(4, task("a", "completed", 5)))  # as the index has it
+    await stage.client.send(call(5, "tasks/list", order="asc"))
+    await stage.client.hears(b'"id":5')
+    assert stage.server.received.count(b'"taskgate-') == 2
 
 
 async def test_a_response_to_one_of_two_requests_of_one_id_is_not_believed() -> None:

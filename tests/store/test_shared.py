@@ -212,12 +212,17 @@ async def test_replicas_do_not_go_on_telling_each_other_the_same(fleet: Fleet, s
 
 
 async def test_no_caller_learns_of_the_tasks_of_another_identity(fleet: Fleet) -> None:
-    """It is not even asked whether they are there: the server of a careless author would say so."""
+    """For a stranger nothing is asked: a careless server would say that they are there. For one who has the session, or
+    the token, the server is asked in his own name (7.12).
+    """
     async with fleet.pair_with_task() as (one, other, caller, _):
+        asked = fleet.server.count("tasks/get")
+        for replica in (one, other):
+            assert await replica.ids(Caller("another", "another")) == []
+        assert fleet.server.count("tasks/get") == asked
         for stranger in (Caller(caller.session, "another"), Caller("another", caller.token)):
             for replica in (one, other):
                 assert await replica.ids(stranger) == []
-        assert fleet.server.count("tasks/get") == 0
 
 
 async def test_keys_are_digests_and_values_have_no_secret(fleet: Fleet, store: Store) -> None:

@@ -21,6 +21,7 @@ const DOES = {
   ClientLeft: "Clients did not wait. Is the upstream slow?",
   JsonRpcError: "The server's answer to the client. The log names the client.",
   CannotAnswer: "Such a list cannot be filtered. The answer says why.",
+  NoFilter: "A client sends Taskgate-Filter where lists cannot be filtered: docs/clients.md says where.",
   Unclear: "Two servers could read the ttl of a request differently. The answer names the members.",
   Internal: "A fault of taskgate. Its log has more; please report it.",
   Loop: "The url of an upstream leads back to taskgate.",

@@ -1,0 +1,450 @@
+"""What is known of the tasks of one session: the index, what is marked, what is gone.
+
+In: answers to the gateway's own `tasks/get` and `tasks/list`, each with a `Stamp`; what passes. Out: tasks, as of when
+each is known, and which must be asked for again.
+Always: only own answers write what the index says of a task; what passes writes marks, and renews ages (DESIGN 6.4).
+Of two answers the one that was asked for after the other came is newer. If they overlap and differ, the task is marked,
+and every query waits for the next answer; but a terminal state is final within one `createdAt`. A mark is settled by an
+answer that was asked for after it. The caller gives the moments.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from enum import Enum
+from typing import Final
+
+import msgspec
+
+from gateway.mcp.task import NEVER, UNKNOWN, Instant, Moment, Stamp, Task, text_bytes
+from gateway.tasks.index import Index
+
+MARKS_MAX: Final = 10_000  # of a session; beyond them everything is in doubt
+GONE_MAX: Final = 30_000  # tasks of a session, the newest ones: more than a query can name (`CRITERIA_BYTES_MAX`)
+MARKED_ID_CHARS_MAX: Final = 256  # of an id that only a client names
+FAILURES_MAX: Final = 3  # of own requests, in a row, for a marked task that the index lacks
+_MARK_BYTES: Final = 250  # of a mark or of a gone task beside its id, at most (tests/rules/test_record.py)
+_UNLISTED_BYTES: Final = 100  # of the place of an unlisted task
+_ALL: Final = 0  # as `Mark.first`: every query waits
+
+
+class Listing(Enum):
+    """The order in which the upstream lists its tasks, as far as the last crawl saw it."""
+
+    APPENDS = "appends"  # new tasks come last
+    PREPENDS = "prepends"  # new tasks come first
+    NEITHER = "neither"
+
+
+class Mark(msgspec.Struct, gc=False):
+    """A task must be asked for again: something else was said of it than the index says, or answers overlapped."""
+
+    first: int  # queries that came from then on wait for it
+    last: int  # an answer that was asked for later settles it
+    seen: bool  # a success named the task: it is asked for though the index lacks it
+    made: int = 0  # when a result made it: the first answer asked for later may show a new task under an old id
+    method: str | None = None  # of the request that made it
+    failed: int = 0  # own requests for it, as the index lacks it
+    told: bool = False  # other replicas know that it is there
+    found: bool = False  # nothing here names it but what answers have shown elsewhere (seen.py)
+
+
+class Known(msgspec.Struct):
+    """As of when the index of a session is known.
+
+    A moment `..._as_of` is that of a request. It promises that the index shows something as of then, or later.
+    """
+
+    crawled: Stamp = Stamp(NEVER, 0, 0)  # promises every listed task, and which tasks are listed
+    new_as_of: Moment = NEVER  # promises that every task made before is known; never earlier than `crawled`
+    live_as_of: Moment = NEVER  # promises every task that was live then
+    unlisted_as_of: Moment = NEVER  # promises every unlisted task
+    doubted: int = 0  # when something passed unread: all that was known then may be old
+    refused: int = 0  # when a request got a 403: nothing is shown until a later `tasks/*` of the gateway's succeeds
+    outgrown: str = ""  # what the session has more of than an index may hold, as far as is known: nothing is taken in
+    outgrown_until: float = float("-inf")  # until then no crawl tries again
+    has_listed: bool = False  # a `tasks/list` has succeeded
+    listing: Listing = Listing.NEITHER
+    pages: int = 0  # of the last crawl
+    cursors: list[str | None] = []  # of the last pages; the last one is at the end
+    asks_by_id: bool = True  # the upstream knows `tasks/get`
+
+    @property
+    def accepts(self) -> bool:
+        """Whether the upstream has listed its tasks to this caller, and refused it nothing since."""
+        return self.has_listed and not self.refused
+
+    def accept(self, asked: int, lists: bool = False) -> None:
+        """A `tasks/*` of the gateway's that was asked for then has succeeded; `lists`: it was a `tasks/list`."""
+        self.has_listed |= lists
+        if asked > self.refused:
+            self.refused = 0
+
+    def fail_look(self) -> None:
+        """The page where new tasks appear cannot be found: only a crawl helps."""
+        self.crawled = Stamp(NEVER, self.crawled.asked, self.crawled.came)
+
+    def end_look(self, began: Moment, cursors: list[str | None]) -> None:
+        """The page where new tasks appear was read, from `began` on."""
+        self.new_as_of, self.cursors = began, cursors
+
+
+class Marks(dict[str, Mark]):
+    """The marks of a session, by the ids of their tasks. `size_bytes` is their memory."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.size_bytes = 0
+
+    def add(self, task_id: str, at: int, seen: bool, first: int | None, method: str | None) -> Mark | None:
+        """Mark a task, or mark it again. None if there are too many marks."""
+        mark, first = self.get(task_id), at if first is None else first
+        if mark is not None:
+            mark.found = False
+            mark.first, mark.last = min(mark.first, first), max(mark.last, at)
+            mark.seen, mark.method = mark.seen or seen, method or mark.method
+        elif len(self) < MARKS_MAX:
+            mark = self[task_id] = Mark(first, at, seen, method=method)
+            self.size_bytes += _MARK_BYTES + text_bytes(task_id)
+        return mark
+
+    def made(self, task_id: str, asked: int) -> Mark | None:
+        """The mark that says that the task was made before an answer was asked for; None if none says so."""
+        mark = self.get(task_id)
+        return mark if mark is not None and 0 < mark.made < asked else None
+
+    def settle(self, task_id: str, asked: int) -> None:
+        """An answer that was asked for then was taken in. Later marks stay: it is enough for queries from before it."""
+        mark = self.get(task_id)
+        if mark is None:
+            return
+        if asked > mark.last:
+            self.drop(task_id)
+            return
+        mark.first = max(mark.first, asked)
+        if asked > mark.made:
+            mark.made, mark.method = 0, None
+
+    def drop(self, task_id: str) -> None:
+        """The mark is no more."""
+        self.size_bytes -= _MARK_BYTES + text_bytes(task_id)
+        del self[task_id]
+
+
+class Marking:
+    """What passes, and what is marked for it."""
+
+    index: Index
+    known: Known
+    marks: Marks
+
+    def tell(self, task_id: str, raw: bytes, asked: Moment | None, now: Moment) -> None:
+        """What passed shows a task in this state (empty: in an unknown one). `asked`: when its request was made.
+
+        If the index says the same, its age is renewed. Else the task is marked.
+        """
+        before = self.index.get(task_id)
+        if before is not None and before.raw == raw:
+            self.renew(before, asked, now)
+        else:
+            self.mark(task_id, now)
+
+    def renew(self, task: Task, asked: Moment | None, now: Moment) -> None:
+        """A client is told the same now. `asked`: when it asked for it. An own answer under way overlaps with that."""
+        as_of = task.told.as_of if asked is None else max(asked, task.told.as_of)
+        self.index.stamp(task, Stamp(as_of, task.told.asked, now.order, is_own=True))
+
+    def end(self, task_id: str, now: Moment) -> None:
+        """What passed says that a task has ended."""
+        before = self.index.get(task_id)
+        if before is None or not before.is_terminal:
+            self.mark(task_id, now)
+
+    def make(self, task_id: str, method: str | None, now: Moment) -> None:
+        """What passed says that a request of that method has made a task."""
+        if (mark := self.mark(task_id, now, method=method)) is not None:
+            mark.made = now.order
+
+    def deny(self, task_id: str, now: Moment, is_asking: bool) -> None:
+        """What passed may say that a task is not there. `is_asking`: an own answer under way may still bring it."""
+        if self.index.get(task_id) is not None or (is_asking and len(task_id) <= MARKED_ID_CHARS_MAX):
+            self.mark(task_id, now, seen=False)
+
+    def may_end(self, task_id: str, now: Moment) -> None:
+        """What passed is an error, which says nothing of whether a task is there. A live one may have ended with it."""
+        before = self.index.get(task_id)
+        if before is not None and not before.is_terminal:
+            self.mark(task_id, now)
+
+    def doubt(self, now: Moment) -> None:
+        """Something passed unread. It may have changed anything."""
+        self.known.doubted = now.order
+
+    def mark(
+        self, task_id: str, now: Moment, seen: bool = True, first: int | None = None, method: str | None = None
+    ) -> Mark | None:
+        """A task must be asked for again. Queries from before `first` need not wait. None if there are too many."""
+        mark = self.marks.add(task_id, now.order, seen, first, method)
+        if mark is None:
+            self.doubt(now)
+        return mark
+
+    def find(self, task_id: str, at: Moment) -> None:
+        """A task was shown elsewhere then: it is asked for once. There is room for its mark."""
+        found = (mark := self.marks.get(task_id)) is None or mark.found
+        if (mark := self.marks.add(task_id, at.order, True, None, None)) is not None:
+            mark.found = found
+
+    def due(self, came: int) -> list[str]:
+        """The ids of the marked tasks that a query from `came` waits for."""
+        return [i for i, mark in self.marks.items() if mark.first <= came and (mark.seen or self.index.get(i))]
+
+    def is_due(self, task_id: str, came: int) -> bool:
+        """Whether a query from `came` waits for a marked task."""
+        mark = self.marks.get(task_id)
+        return mark is not None and mark.first <= came
+
+
+class Record(Marking):
+    """The tasks of one session, as far as they are known."""
+
+    def __init__(self) -> None:
+        self.empty()
+
+    def empty(self) -> None:
+        """Nothing is known."""
+        self.index = Index()
+        self.known = Known()
+        self.crawl = 1  # the number of the last crawl; a task that no page has shown has 0
+        self.marks = Marks()
+        self.gone: dict[str, Stamp] = {}  # not in the index: an answer said that they are not there
+        self.unlisted: dict[str, None] = {}  # in the index: no page has shown them since the last crawl began
+        self._gone_bytes = 0
+
+    @property
+    def size_bytes(self) -> int:
+        """The memory that it takes."""
+        cursors_bytes = sum(text_bytes(cursor) for cursor in self.known.cursors if cursor is not None)
+        return (
+            self.index.size_bytes
+            + self.marks.size_bytes
+            + self._gone_bytes
+            + cursors_bytes
+            + _UNLISTED_BYTES * len(self.unlisted)
+        )
+
+    @property
+    def as_of(self) -> Moment:
+        """The oldest moment that the index may reflect."""
+        as_of = min(self.known.new_as_of, self.known.live_as_of)
+        return as_of if self.unlisted else max(as_of, self.known.crawled.as_of)
+
+    # ---- own answers ----
+
+    def take(self, task: Task, told: Stamp, now: Moment) -> None:
+        """Take in a task that the gateway's own `tasks/get` has brought."""
+        before = self.index.get(task.id)
+        is_clear = self._take(task, told, before)
+        after = self.index.get(task.id)
+        if after is not None and after.crawl != self.crawl and task.id not in self.unlisted:
+            self.unlisted[task.id] = None
+        if after is not None and task.id in self.unlisted:  # it may be older than what is promised of all of them
+            as_of = after.told.as_of
+            self.known.unlisted_as_of = min(self.known.unlisted_as_of, as_of)
+            self.known.live_as_of = min(self.known.live_as_of, as_of)
+        if not is_clear:
+            self.mark(task.id, now, first=_ALL)
+
+    def listed(self, tasks: Sequence[Task], told: Stamp, now: Moment) -> list[Task]:
+        """Take in tasks of an own page. Returns those that are new in this crawl."""
+        new = list[Task]()
+        for task in tasks:
+            before = self.index.get(task.id)
+            if before is not None and before.raw == task.raw and task.id not in self.marks:
+                self.index.stamp(before, _both(before.told, told))
+            elif not self._take(task, told, before):
+                self.mark(task.id, now, first=_ALL)
+            if self.index.mark(task.id, self.crawl):
+                new.append(task)
+                self.unlisted.pop(task.id, None)
+        return new
+
+    def _take(self, task: Task, told: Stamp, before: Task | None) -> bool:
+        """Take in a task. False if it is not clear whether this answer is newer than what is known: its mark stays."""
+        if before is None:
+            # The later of the answers that it is not there: its own, or the last crawl's.
+            absent = max(self.gone.get(task.id, self.known.crawled), self.known.crawled, key=lambda one: one.came)
+            if told.came < absent.asked:
+                return True
+            self._ungone(task.id)
+            made = self.marks.made(task.id, told.asked)
+            self._put(task, told, None if made is None else made.method)
+            if told.asked <= absent.came:
+                return False
+        elif told.came < before.told.asked:
+            return True
+        elif not self._take_again(task, told, before):
+            return False
+        self.marks.settle(task.id, told.asked)
+        return True
+
+    def _take_again(self, task: Task, told: Stamp, before: Task) -> bool:
+        """Take in a task that the index has. False if it is not clear which answer is newer."""
+        made = self.marks.made(task.id, told.asked)
+        method = None if made is None else made.method
+        was_made = made is not None and before.told.asked <= made.made  # since the answer that the index has
+        if told.asked > before.told.came:
+            ends = before.is_terminal and (task.status != before.status or method is not None)
+            if before.created != task.created or (was_made and ends):  # another life: of it no page has shown anything
+                self.index.remove(task.id)
+                self._put(task, told, method)
+            elif before.is_terminal and task.status != before.status:
+                self.index.stamp(before, told)
+            else:
+                self._put(task, told, method)
+            return True
+        if before.raw == task.raw:
+            self._put(task, _both(before.told, told), method)
+            return True
+        if before.created != task.created or not (before.is_terminal or task.is_terminal):
+            return False
+        if before.is_terminal:
+            return not was_made  # else it may be of the life before
+        self._put(task, told, method)
+        return True
+
+    def _put(self, task: Task, told: Stamp, method: str | None) -> None:
+        if method is not None:
+            task = msgspec.structs.replace(task, method=method)
+        self.index.put(task)
+        if (after := self.index.get(task.id)) is not None:
+            self.index.stamp(after, told)
+
+    def miss(self, task_id: str, told: Stamp, now: Moment) -> None:
+        """The gateway's own `tasks/get` says that a task is not there."""
+        before = self.index.get(task_id)
+        if before is not None and told.asked <= before.told.came:
+            if told.came > before.told.asked:
+                self.mark(task_id, now, first=_ALL)
+            return
+        self.marks.settle(task_id, told.asked)
+        self.forget(task_id)
+        self._ungone(task_id)
+        self.gone[task_id] = told
+        self._gone_bytes += _MARK_BYTES + text_bytes(task_id)
+        if len(self.gone) > GONE_MAX:
+            self._ungone(next(iter(self.gone)))  # who asks for single tasks alone never crawls
+
+    def fail(self, task_id: str, asked: int) -> None:
+        """The gateway's own `tasks/get` got no answer. In the end the mark goes: some tasks only clients ask for."""
+        mark = self.marks.get(task_id)
+        if mark is not None and self.index.get(task_id) is None:
+            mark.failed += 1
+            if mark.failed >= FAILURES_MAX:
+                self.marks.settle(task_id, asked)
+
+    def has_heard(self, task_id: str, order: int) -> bool:
+        """Whether a task that was first seen then is known here, or was denied since."""
+        gone = self.gone.get(task_id)
+        return self.index.get(task_id) is not None or (gone is not None and gone.asked > order)
+
+    def forget(self, task_id: str) -> None:
+        """The task is not there."""
+        self.index.remove(task_id)
+        self.unlisted.pop(task_id, None)
+
+    def _ungone(self, task_id: str) -> None:
+        if self.gone.pop(task_id, None) is not None:
+            self._gone_bytes -= _MARK_BYTES + text_bytes(task_id)
+
+    def stop_asking_by_id(self, now: Moment) -> None:
+        """The upstream does not know `tasks/get`: only pages tell of tasks."""
+        self.known.asks_by_id = False
+        for task_id in self.unlisted:
+            self.mark(task_id, now, first=_ALL)
+
+    # ---- crawls ----
+
+    def begin_crawl(self) -> None:
+        """All pages are read from now on."""
+        self.crawl += 1
+        self.known.outgrown = ""
+        if self.known.listing is Listing.PREPENDS:
+            self.known.listing = Listing.NEITHER  # else a look would stop at the tasks of a crawl that broke off
+
+    def unseen(self, began: Moment) -> Iterator[list[str]]:
+        """The ids of the tasks that the crawl begun at `began` should have listed and has not, some at a time."""
+        if self.known.asks_by_id and len(self.unlisted) == len(self.index):
+            return  # no page has shown a task here: some servers' lists are always empty (DESIGN 2.4)
+        for tasks in self.index.parts():
+            yield [task.id for task in tasks if self.is_unseen(task, began)]
+
+    def is_unseen(self, task: Task | None, began: Moment) -> bool:
+        """Whether neither the crawl begun at `began`, which should list it, nor a later answer has shown a task."""
+        if task is None or task.crawl == self.crawl or task.told.asked > began.order:
+            return False
+        return not (self.known.asks_by_id and task.id in self.unlisted)
+
+    def end_crawl(self, told: Stamp, pages: int, cursors: list[str | None], listing: Listing) -> None:
+        """All pages were read: an answer that says of all other tasks that they are not there."""
+        known, began = self.known, told.as_of
+        known.crawled, known.new_as_of = told, began
+        known.pages, known.cursors, known.listing = pages, cursors, listing
+        if not self.unlisted:
+            known.live_as_of = known.unlisted_as_of = began
+        for task_id, mark in list(self.marks.items()):
+            if not known.asks_by_id and (mark.first != _ALL or told.asked > mark.last):
+                self.marks.settle(task_id, told.asked)  # else its answers overlap
+            elif not mark.seen and self.index.get(task_id) is None:
+                self.marks.drop(task_id)
+        for task_id, gone in list(self.gone.items()):
+            if gone.asked < told.asked:
+                self._ungone(task_id)
+
+    def end_live(self, task_ids: Iterable[str], began: Moment) -> None:
+        """These are all live tasks. Those that were due have been asked for since `began`."""
+        self.known.live_as_of = min((t.told.as_of for t in self._all_of(task_ids)), default=began)
+
+    def end_unlisted(self, began: Moment) -> None:
+        """The unlisted tasks that were due have been asked for since `began`."""
+        self.known.unlisted_as_of = min((t.told.as_of for t in self._all_of(self.unlisted)), default=began)
+
+    def _all_of(self, task_ids: Iterable[str]) -> Iterator[Task]:
+        return (task for i in task_ids if (task := self.index.get(i)) is not None)
+
+
+def _both(before: Stamp, told: Stamp) -> Stamp:
+    """The stamp of two answers that say the same. A client may have been told so after this one came (`renew`)."""
+    if told.asked <= before.asked:
+        return before
+    return told if told.came > before.came else Stamp(told.as_of, told.asked, before.came, is_own=True)
+
+
+class ListingOrder:
+    """The order of creation in which the pages of a crawl show their tasks."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.restart()
+
+    def restart(self) -> None:
+        """The pages are read from the first one on."""
+        self._last: Instant | None = None
+        self._rises = self._falls = True
+
+    def note(self, tasks: Sequence[Task]) -> None:
+        """Further tasks were shown, each for the first time."""
+        self.count += len(tasks)
+        for task in tasks:
+            at = task.created
+            if at == UNKNOWN:
+                self._rises = self._falls = False
+            elif self._last is not None:
+                self._rises &= at >= self._last
+                self._falls &= at <= self._last
+            self._last = at
+
+    @property
+    def listing(self) -> Listing:
+        """Where new tasks will appear. One task tells nothing, nor do tasks of one instant."""
+        if self._rises == self._falls:
+            return Listing.NEITHER
+        return Listing.APPENDS if self._rises else Listing.PREPENDS

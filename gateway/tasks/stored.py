@@ -1,0 +1,94 @@
+"""What is kept of callers, least recently used first, within limits of bytes, of number and of idle time.
+
+In: things with a key, their size, their use. Out: the same by key, until they must go.
+Always: `size_bytes` is the sum of their sizes as last counted. What a query uses stays. A use stands in the way of
+every answer to `tasks/get`, and costs the same however many there are.
+"""
+
+from collections import OrderedDict
+from collections.abc import Hashable
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar
+
+_K = TypeVar("_K", bound=Hashable)
+
+
+class Space(NamedTuple):
+    """How much may be stored, and how long unused."""
+
+    bytes_max: int
+    number_max: float
+    idle_s: float
+
+
+class Storable(Protocol[_K]):
+    """What can be stored."""
+
+    key: _K
+    queries: int  # that use it
+    used_at: float  # while it is stored
+    stored_bytes: int  # as it was counted last
+
+    @property
+    def size_bytes(self) -> int:
+        """The memory that it takes."""
+
+
+_V = TypeVar("_V", bound=Storable)  # type: ignore[type-arg]
+
+
+class Stored(Generic[_K, _V]):
+    """What is stored, by key."""
+
+    def __init__(self, space: Space, beside: "Stored[Any, Any] | None" = None) -> None:
+        self.size_bytes = 0
+        self.space = space
+        self._beside = beside  # what is stored there takes of the same space
+        self._by_key: OrderedDict[_K, _V] = OrderedDict()
+
+    def get(self, key: _K) -> _V | None:
+        """What is stored under that key; it does not count as used."""
+        return self._by_key.get(key)
+
+    def all(self) -> list[_V]:
+        """All of them, the least recently used first."""
+        return list(self._by_key.values())
+
+    def use(self, one: _V, now: float) -> None:
+        """Store it, or count its size anew, as used now. Others go for it; it goes itself if it is too large."""
+        self._by_key[one.key] = one
+        self._by_key.move_to_end(one.key)
+        size_bytes = one.size_bytes
+        self.size_bytes += size_bytes - one.stored_bytes
+        one.stored_bytes, one.used_at = size_bytes, now
+        if self._is_full and size_bytes > self.space.bytes_max and not one.queries:
+            self.take_out(one.key)
+        while self._is_full and (oldest := next((o for o in self._by_key.values() if not o.queries), None)) is not None:
+            self.take_out(oldest.key)
+
+    def touch(self, one: _V, now: float) -> None:
+        """It is used now, and as large as before."""
+        if one.key in self._by_key:
+            self._by_key.move_to_end(one.key)
+            one.used_at = now
+
+    @property
+    def _is_full(self) -> bool:
+        beside_bytes = 0 if self._beside is None else self._beside.size_bytes
+        return self.size_bytes + beside_bytes > self.space.bytes_max or len(self._by_key) > self.space.number_max
+
+    def expire(self, now: float) -> None:
+        """Take out what has been idle for too long."""
+        oldest = next(iter(self._by_key.values()), None)
+        while oldest is not None and now - oldest.used_at >= self.space.idle_s:
+            if oldest.queries:
+                self.use(oldest, now)
+            else:
+                self.take_out(oldest.key)
+            oldest = next(iter(self._by_key.values()), None)
+
+    def take_out(self, key: _K) -> None:
+        """Take out what is stored under that key."""
+        one = self._by_key.pop(key, None)
+        if one is not None:
+            self.size_bytes -= one.stored_bytes
+            one.stored_bytes = 0

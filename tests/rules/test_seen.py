@@ -1,0 +1,103 @@
+"""What is kept of the ids that callers have seen: whose, how many, how much memory (DESIGN 7.12)."""
+
+import tracemalloc
+
+import pytest
+
+from gateway.config import IndexLimits
+from gateway.identity import Key, Who
+from gateway.mcp.task import Moment
+from gateway.tasks import seen as seeing
+from gateway.tasks.seen import IDLE_S, IDS_OF_CREDENTIALS, IDS_OF_SESSION, Owners
+
+KEY = Key.of("research", b"/mcp", b"s-1", Who(b"token", b"kin", True))
+RENEWED = KEY._replace(identity=b"renewed")
+AGAIN = Key.of("research", b"/mcp", b"s-2", Who(b"token", b"kin", True))
+
+
+def found(owners: Owners, key: Key, at: float = 0.0) -> list[list[str]]:
+    """The ids that each owner of a caller has seen."""
+    return [[i for i, _ in ids.since(0)] for ids in owners.of(owners.owners_of(key), Moment(0, at))]
+
+
+def note(owners: Owners, key: Key, *names: str, order: int = 1, at: float = 0.0, made: bool = False) -> None:
+    owners.note(owners.owners_of(key), names, Moment(order, at), made)
+
+
+def deny(owners: Owners, key: Key, name: str, asked: int = 9, had_it: bool = False) -> None:
+    owners.deny(owners.owners_of(key), name, asked, had_it)
+
+
+def test_the_newest_ids_of_each_owner_are_kept() -> None:
+    owners = Owners(IndexLimits())
+    names = [f"t-{number}" for number in range(IDS_OF_SESSION + 10)]
+    for number, name in enumerate(names, 1):
+        note(owners, KEY, name, order=number, made=True)
+    assert found(owners, KEY) == [names[10:], names[-IDS_OF_CREDENTIALS:]]
+    assert found(owners, RENEWED) == [names[10:]]
+    assert found(owners, AGAIN) == [names[-IDS_OF_CREDENTIALS:]]
+
+
+def test_polls_of_more_tasks_than_are_kept_displace_nothing() -> None:
+    """Each would be new again, and be asked for again in each other session."""
+    owners = Owners(IndexLimits())
+    names = [f"t-{number}" for number in range(IDS_OF_CREDENTIALS + 500)]
+    for order, name in enumerate(names * 2, 1):
+        note(owners, KEY, name, order=order)
+    assert found(owners, AGAIN) == [names[:IDS_OF_CREDENTIALS]]
+
+
+def test_ids_go_after_a_day_without_a_use_and_with_another_server() -> None:
+    owners = Owners(IndexLimits())
+    for number in range(3):
+        note(owners, KEY, "t-1", at=number * (IDLE_S - 1))
+    assert found(owners, KEY, 2 * (IDLE_S - 1)) == [["t-1"], ["t-1"]]
+    owners.take_over(IndexLimits(), {"another"})
+    assert found(owners, KEY, 2 * (IDLE_S - 1)) == [["t-1"], ["t-1"]]
+    owners.take_over(IndexLimits(), {"research"})
+    note(owners, AGAIN, "t-2", order=2)
+    assert found(owners, KEY) == [["t-2"]]
+    assert found(owners, KEY, IDLE_S) == []
+
+
+def test_what_is_denied_is_asked_for_by_credentials_no_more_and_in_a_session_by_those_who_have_not_yet() -> None:
+    owners = Owners(IndexLimits())
+    note(owners, KEY, "t-1", "t-2", "t-3", order=5)
+    deny(owners, AGAIN, "t-1")
+    deny(owners, AGAIN, "t-3", asked=4)  # before it was there
+    deny(owners, RENEWED, "t-2")
+    assert found(owners, KEY) == [["t-1", "t-2", "t-3"], ["t-2", "t-3"]]
+    deny(owners, KEY, "t-1", had_it=True)
+    deny(owners, RENEWED, "t-2")
+    deny(owners, RENEWED, "t-2")  # three times: it has ended
+    assert found(owners, KEY) == [["t-3"], ["t-2", "t-3"]]
+    note(owners, KEY, "t-1", order=10)  # it is there again
+    assert found(owners, RENEWED) == [["t-3", "t-1"]]
+
+
+@pytest.mark.parametrize("letter", ["t", "ж"])
+def test_the_memory_of_ids_is_counted_and_bounded(letter: str) -> None:
+    owners = Owners(IndexLimits(memory_bytes_max=16 << 20))
+    tracemalloc.start()
+    for number in range(IDS_OF_SESSION):
+        note(owners, RENEWED._replace(has_credentials=False), f"{letter * 28}-{number:06}", order=number + 1000)
+    taken, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert taken <= owners.stored.size_bytes <= 1.5 * taken
+    for number in range(20):
+        for part in range(500):
+            note(owners, KEY._replace(session=b"%d" % number), f"{letter * 200}-{part}")
+        assert owners.stored.size_bytes <= (16 << 20) // seeing._SHARE
+
+
+def test_an_id_that_is_long_is_not_kept() -> None:
+    owners = Owners(IndexLimits())
+    note(owners, KEY, "t" * (seeing.ID_CHARS_MAX + 1))
+    assert found(owners, KEY) == [[], []]
+
+
+def test_owners_have_a_number() -> None:
+    owners = Owners(IndexLimits(sessions_max=5))
+    for number in range(20):
+        note(owners, KEY._replace(session=b"%d" % number, identity=b"%d" % number), "t-1")
+    assert len(owners.stored.all()) == 10
