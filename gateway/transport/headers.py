@@ -166,7 +166,9 @@ class Headers:
         )
 
     def without(self, *names: bytes) -> "Headers":
-        """The fields without those called one of `names`."""
+        """The fields without those called one of `names`. Where there are none it is this object: a copy costs memory."""
+        if self.by_name.keys().isdisjoint(names):
+            return self
         return self.of([field for field in self._fields if field[0] not in names])
 
     def without_digests(self) -> "Headers":
