@@ -22,6 +22,7 @@ from gateway.config import GuardLimits
 from gateway.operate.metrics import VERSION, Gauge, Metrics
 from gateway.operate.rates import SLOT_S, Rates
 from gateway.operate.recent import Reason
+from gateway.operate.tasks import TaskRates
 from gateway.transport.certificates import Validity
 
 _FOLDER: Final = Path(__file__).parent / "site"
@@ -70,6 +71,7 @@ class Page:
         self._metrics = metrics
         self._read = read
         self._rates = Rates(metrics)
+        self._tasks = TaskRates(metrics)
 
     async def running(self, _: web.Application) -> AsyncIterator[None]:
         """Keep the counts of the last minutes, as long as the listener runs."""
@@ -78,6 +80,7 @@ class Page:
             while True:
                 await asyncio.sleep(SLOT_S)
                 self._rates.sample()
+                self._tasks.sample()
 
         task = asyncio.create_task(sample())
         yield
@@ -113,6 +116,7 @@ class Page:
                     "in_flight": by_upstream["upstream_requests_in_flight"][upstream["name"]],
                     "requests_max": by_upstream["upstream_requests_max"][upstream["name"]],
                     **each.get(upstream["name"], {}),
+                    "tasks": self._tasks.show(upstream["name"]),
                 }
                 for upstream in facts.upstreams
             ],
