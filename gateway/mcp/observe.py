@@ -166,11 +166,11 @@ _text = msgspec.json.Decoder(str)
 
 
 def tool_of(request: Message | None) -> str:
-    """The name of the tool, or prompt, that a request calls: its first characters. Else its method; else ""."""
-    if request is None:
-        return ""
-    name = jsonrpc.decoded(_text, jsonrpc.member(request.params, "name"))
-    return (name or request.method or "")[:TOOL_CHARS_MAX]
+    """The first characters of the name of the tool that a request calls; else its method; "" if it is unknown."""
+    method = "" if request is None else request.method or ""
+    if request is None or method != "tools/call":
+        return method[:TOOL_CHARS_MAX]
+    return (jsonrpc.decoded(_text, jsonrpc.member(request.params, "name")) or method)[:TOOL_CHARS_MAX]
 
 
 def _makes_task(request: Message) -> bool:

@@ -3,8 +3,8 @@
 In: what passes, and what the gateway's own requests bring. Out: counts by upstream, tool and status; each end.
 Always: one task is one, whoever sees it. A life begins with the result that made the task, or where it is first seen
 live; it ends once. So of each tool: started = live + ended. A late answer about one that has ended begins nothing. An
-id that is given again has another life (DESIGN 2.15): another `createdAt`, in a result that made it or after its end. No
-timestamp of a server's makes an age or a duration negative.
+id that is given again has another life (DESIGN 2.15): another `createdAt`, in a result that made it or after its end.
+No timestamp of a server's makes an age or a duration negative.
 """
 
 import hashlib
@@ -134,10 +134,14 @@ class Lives:
         if life is not None and tool is None and life.series[2] == status:
             life.seen_s, life.viewer = now, key
             return
-        created, past = told_instant(shown.createdAt), None
-        if life is not None and tool is not None and not _is_one(life.created, created):
-            self._lose(number, life)  # its id was given again
-            life = None
+        past = None
+        if life is not None and tool is None:
+            created = life.created  # some servers write the time of each answer (DESIGN 2.15)
+        else:
+            created = told_instant(shown.createdAt)
+            if life is not None and not _is_one(life.created, created):
+                self._lose(number, life)  # its id was given again
+                life = None
         if status in TERMINAL:
             past = _Past(created, status, _span_s(created, told_instant(shown.lastUpdatedAt), now))
         if life is None:
@@ -183,9 +187,13 @@ class Lives:
         """A life counts as begun, once."""
         if self._unnamed.pop(number, None) is not None:
             upstream, tool, _ = life.series
+            if (
+                upstream,
+                tool,
+                LOST,
+            ) not in self.counts:  # a counter that begins at 1 hides its first event from `rate`
+                self.counts.update({(upstream, tool, status): 0 for status in ENDS})
             self.counts[upstream, tool, STARTED] += 1
-            for status in ENDS:
-                self.counts[upstream, tool, status] += 0  # a counter that begins at 1 hides its first event from `rate`
 
     def _move(self, number: int, life: _Life, tool: str, status: str) -> None:
         """A life is of that tool now, and in that status, empty while it is not live."""
