@@ -144,6 +144,7 @@ class Refresh(ABC):
         except UpstreamRefused as refused:
             if refused.status == 401 or not session.put_off(task_id, asked.order):
                 raise
+            session.known.refused = self._sessions.now().order  # the task, or the caller: a page tells (DESIGN 7.4)
             return
         except (UpstreamBroken, UpstreamFailed, UpstreamTimeout):
             if self._is_same and not session.put_off(task_id, asked.order):
