@@ -1,15 +1,12 @@
 """The watch over each relayed exchange: it chooses what is done with the response, and tells the sessions what passes.
 
-    an authorization document, a resource's metadata   addresses are moved (transport/addresses.py)
-    an event stream                                     its messages are inspected
-    a response of any type to a request that may tell   its message is inspected
-    the answer to `initialize`, a resumed stream        the same, and edited
-    a status of 400 or above                            the sessions are told (tasks/passing.py); the body passes
-    a DELETE that succeeds                              all indexes of the session are dropped
-    all else                                            passes
-
-In: heads and messages, from the byte pump. Out: the messages as the client is to see them. Always: what they tell is
-decided in `tasks/passing.py`.
+an authorization document, a resource's metadata   addresses are moved (transport/addresses.py)
+an event stream                                     its messages are inspected
+a response of any type to a request that may tell   its message is inspected
+the answer to `initialize`, a resumed stream        the same, and edited
+a status of 400 or above                            the sessions are told (tasks/passing.py); the body passes
+a DELETE that succeeds                              all indexes of the session are dropped
+all else                                            passes
 """
 
 import logging
