@@ -162,7 +162,7 @@ class Headers:
         )
 
     def without(self, *names: bytes) -> "Headers":
-        """The fields without those called one of `names`. Where there are none it is this object: a copy costs memory."""
+        """The fields without those called one of `names`; this object where there are none: a copy costs memory."""
         if self.by_name.keys().isdisjoint(names):
             return self
         return self.of([field for field in self._fields if field[0] not in names])

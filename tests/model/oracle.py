@@ -495,6 +495,7 @@ class Oracle:
                 asked.criteria,
                 asked.disturbed,
             ):
+                asked_for = [o for o in asked_for if not self._was_shown_elsewhere(o, came)]
                 if asked_for:
                     raise Violation("economy", f"{[(o.method, o.params) for o in asked_for]} for what is known")
                 return
@@ -502,6 +503,13 @@ class Oracle:
         since = max([session.disturbed_at, *(o.ended.time for o in learned if o.ended is not None)])
         if asked_for and since < asked.oldest:
             session.refreshed = (asked.came.time, asked.criteria, asked.disturbed)
+
+    def _was_shown_elsewhere(self, own: Own, since: float) -> bool:
+        """Whether another session of the caller's has since been shown the task that is asked for (DESIGN 7.12)."""
+        return own.method == "tasks/get" and any(
+            other.params == own.params and other.session in own.session.relatives and other.at.time >= since
+            for other in self._upstream.own
+        )
 
     def _is_crawl_due(self, session: ServerSession, asked: Asked) -> bool:
         first = session.first_cost
