@@ -1,4 +1,4 @@
-"""Flags of the command line: one that does not exist ends the process, and the error names one that is spelled alike."""
+"""Flags of the command line: one that does not exist ends the process; the error names one that is spelled alike."""
 
 import argparse
 import re

@@ -1,12 +1,14 @@
 """The entry: what happens to each request of a client.
 
-from the gateway itself               508
-`Host` or `Origin` not allowed        403                              transport/door.py
-for no upstream                       404                              transport/routes.py
-too many task operations              429, if configured               tasks/guards.py
-a filtered `tasks/list`               answered                         tasks/answer.py
-everything else                       relayed                          transport/relay.py
-                                      and watched on its way           watch.py
+    from the gateway itself               508
+    `Host` or `Origin` not allowed        403                              transport/door.py
+    for no upstream                       404                              transport/routes.py
+    too many task operations              429, if configured               tasks/guards.py
+    a filtered `tasks/list`               answered                         tasks/answer.py
+    everything else                       relayed                          transport/relay.py
+                                          and watched on its way           watch.py
+
+A `GatewayError` becomes a response in one place, `_fail`; so does any other exception, as `Internal`.
 """
 
 import asyncio

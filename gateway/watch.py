@@ -1,12 +1,14 @@
 """The watch over each relayed exchange: it chooses what is done with the response, and tells the sessions what passes.
 
-an authorization document, a resource's metadata   addresses are moved (transport/addresses.py)
-an event stream                                     its messages are inspected
-a response of any type to a request that may tell   its message is inspected
-the answer to `initialize`, a resumed stream        the same, and edited
-a status of 400 or above                            the sessions are told (tasks/passing.py); the body passes
-a DELETE that succeeds                              all indexes of the session are dropped
-all else                                            passes
+    an authorization document, a resource's metadata   addresses are moved (transport/addresses.py)
+    an event stream                                     its messages are inspected
+    a response of any type to a request that may tell   its message is inspected
+    the answer to `initialize`, a resumed stream        the same, and edited
+    a status of 400 or above                            the sessions are told; the body passes
+    a DELETE that succeeds                              all indexes of the session are dropped
+    all else                                            passes
+
+What the messages tell is decided in `tasks/passing.py`.
 """
 
 import logging

@@ -1,4 +1,4 @@
-"""Tasks as a table for a terminal of 80 columns: whoever sent them, control characters are escaped, long text is cut."""
+"""Tasks as a table for a terminal of 80 columns: control characters are escaped and long text is cut."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any, Final, TypeAlias

@@ -1,4 +1,4 @@
-"""The readers of values: each takes what YAML gives, and returns what the gateway works with, or says what is allowed."""
+"""The readers of values: each takes what YAML gives, and returns what the gateway works with, or what is allowed."""
 
 import ipaddress
 import re

@@ -1,4 +1,4 @@
-"""What `taskgate demo` shows: a question, its answer, and its cost by hand and through a gateway, measured in this run."""
+"""What `taskgate demo` shows: a question, its answer, and what it costs by hand and through a gateway."""
 
 import asyncio
 import json

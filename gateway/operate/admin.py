@@ -1,4 +1,4 @@
-"""The operator's listener, on an address of its own: `/healthz` (it lives), `/readyz` (it serves), `/metrics`, a page."""
+"""The operator's listener, on an address of its own: `/healthz` (it lives), `/readyz` (it serves), `/metrics`, page."""
 
 import errno
 import logging

@@ -1,4 +1,4 @@
-"""Structured logs: a record is one line of printable text. No logger gets a token, query string or body (DESIGN 8.7)."""
+"""Structured logs: a record is one line of printable text, without a token, query string or body (DESIGN 8.7)."""
 
 import json
 import logging

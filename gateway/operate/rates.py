@@ -1,4 +1,4 @@
-"""What the last minutes were like, from counts that are kept anyway: rates, failures and p95, by upstream and reason."""
+"""What the last minutes were like, from counts that are kept anyway: rates, failures and p95."""
 
 from collections import Counter, deque
 from collections.abc import Callable, Mapping

@@ -1,4 +1,4 @@
-"""The door of a listener, against DNS rebinding: on loopback, `Host` and `Origin` are loopback or listed (DESIGN 7.10)."""
+"""The door of a listener, against DNS rebinding: on loopback, `Host` and `Origin` are loopback, or listed."""
 
 import ipaddress
 import re
