@@ -1,8 +1,4 @@
-"""The command lines of `taskgate try` and `taskgate tasks`, and how a command ends.
-
-In: arguments. Out: text or JSON on standard output, an exit status. Always: an interrupt shows what is known by then,
-and sessions are deleted.
-"""
+"""The command lines of `taskgate try` and `taskgate tasks`, and how a command ends: its sessions are deleted."""
 
 import argparse
 import asyncio
