@@ -112,8 +112,6 @@ class Task(msgspec.Struct, gc=False):
 
 
 class _Plain(msgspec.Struct):
-    """The fields of nearly all tasks."""
-
     taskId: str
     status: str
     createdAt: str
@@ -209,7 +207,6 @@ def _parse_instant(text: str) -> Instant | None:
 
 @lru_cache(maxsize=4096)
 def _day(text: str) -> int | None:
-    """The instant at which a day begins in UTC; None if there is no such day."""
     year, month, day = int(text[:4]), int(text[5:7]), int(text[8:])
     try:
         # datetime has no year 0000. 400 years later the calendar is the same.

@@ -1,7 +1,6 @@
 """What replicas know of each other's sessions through the store (DESIGN 12.2, 12.3).
 
-In: two replicas of one gateway, a real Redis, a server of the test's. Out: nothing. Always: each test is named for a
-rule. What a replica could have from the server itself proves nothing: so the server's list omits what is looked for.
+What a replica could have from the server itself proves nothing: so the server's list omits what is looked for.
 """
 
 import asyncio
