@@ -17,6 +17,7 @@ from gateway.config import GuardLimits
 from gateway.operate.metrics import VERSION, Gauge, Metrics
 from gateway.operate.rates import SLOT_S, Rates
 from gateway.operate.recent import Reason
+from gateway.operate.tasks import SeenTasks
 from gateway.transport.certificates import Validity
 
 _FOLDER: Final = Path(__file__).parent / "site"
@@ -65,6 +66,8 @@ class Page:
         self._metrics = metrics
         self._read = read
         self._rates = Rates(metrics)
+        self._tasks = SeenTasks(metrics)
+        metrics.registry.register(self._tasks)
 
     async def running(self, _: web.Application) -> AsyncIterator[None]:
         """Keep the counts of the last minutes, as long as the listener runs."""
@@ -73,6 +76,7 @@ class Page:
             while True:
                 await asyncio.sleep(SLOT_S)
                 self._rates.sample()
+                self._tasks.sample()
 
         task = asyncio.create_task(sample())
         yield
@@ -108,6 +112,7 @@ class Page:
                     "in_flight": by_upstream["upstream_requests_in_flight"][upstream["name"]],
                     "requests_max": by_upstream["upstream_requests_max"][upstream["name"]],
                     **each.get(upstream["name"], {}),
+                    "tasks": self._tasks.show(upstream["name"]),
                 }
                 for upstream in facts.upstreams
             ],
