@@ -84,7 +84,8 @@ class App:
 
     def _apply(self, config: Config, valid: dict[str, certificates.Validity], certified: Container[str]) -> None:
         """Make the parts that depend on the configuration. `valid` and `certified` are as of `certificates.taken`."""
-        self._metrics.serves(u.name for u in config.upstreams)
+        self._metrics.serves([u.name for u in config.upstreams], config.metrics.tasks)
+        self._sessions.lives = self._metrics.lives
         if self._store is not None:
             self._store.serves(config.upstreams, SERVERS_IDLE_S, config.index.idle_timeout)
         self._pools.serve(self._config, config, certified)
@@ -185,6 +186,8 @@ class App:
             self._pools.sweep(now)
             self._sessions.expire()
             self._failed.sweep()
+            if self._metrics.lives is not None:
+                self._metrics.lives.sweep()
             if are_exhausted():  # uvloop closes connections that it cannot take, and reports nothing
                 self._listener.refused("descriptors")
 

@@ -39,6 +39,12 @@ class Log(Struct, frozen=True):
     audit: values.Switch = False
 
 
+class MetricsSettings(Struct, frozen=True):
+    """What is counted beside requests."""
+
+    tasks: values.Switch = True
+
+
 class Match(Struct, frozen=True):
     """The requests of an upstream: those to this host, with this prefix. None stands for every host, every path.
 
@@ -151,6 +157,7 @@ class Config(Struct, frozen=True, kw_only=True):
     allowed_origins: tuple[values.Origin, ...] = ()
     admin: Admin | None = Admin()
     log: Log = Log()
+    metrics: MetricsSettings = MetricsSettings()
     traces: Traces | None = None
     upstreams: values.AtLeastOne[Upstream]
     index: IndexLimits = IndexLimits()
@@ -178,6 +185,7 @@ class StdioConfig(Struct, frozen=True, kw_only=True):
     """The configuration of `taskgate stdio`."""
 
     log: StdioLog = StdioLog()
+    metrics: MetricsSettings = MetricsSettings()
     index: IndexLimits = IndexLimits()
     limits: Limits = Limits()
     traces: Traces | None = None

@@ -23,6 +23,7 @@ _RELATED: Final = "io.modelcontextprotocol/related-task"  # in the `_meta` of a 
 _TASKS_READ_MAX: Final = 500  # of one passing page; reading a larger one would delay the relay: a refresh does it
 _SMALL_PAGE_BYTES: Final = 64 * 1024  # a page up to this size is read quickly, whatever its items are
 _NAMED_BYTES_MAX: Final = 4096  # of a task's id that is kept until its request is answered
+TOOL_CHARS_MAX: Final = 100  # of a tool's name
 _PAGE_OBJECTS_MAX: Final = 100_000  # on a page above `_SMALL_PAGE_BYTES`: each takes time and memory
 
 
@@ -31,7 +32,9 @@ class Observation(msgspec.Struct):
 
     shown: Sequence[tuple[str, bytes]] = ()  # ids, and raw tasks
     made: str | None = None
-    method: str | None = None  # of the request that made it
+    made_raw: bytes = b""  # the task that was made
+    tool: str = ""  # that its request called; else the method of its request
+    method: str | None = None  # of the request that made it, or was denied it
     ended: str | None = None
     denied: str | None = None
     failed: str | None = None  # an error of its request says nothing of whether it is there
@@ -62,7 +65,9 @@ def essence(request: Message) -> Message:
     if not is_observed(request):
         return request.without_params()
     named, makes = bytes(jsonrpc.member(request.params, "taskId")), _makes_task(request)
-    kept = [b'"taskId":%b' % named] * (0 < len(named) <= _NAMED_BYTES_MAX) + [b'"task":{}'] * makes
+    kept = [b'"taskId":%b' % named] * (0 < len(named) <= _NAMED_BYTES_MAX)
+    if makes:
+        kept += [b'"task":{}', b'"name":%b' % msgspec.json.encode(tool_of(request))]
     return Message(
         request.jsonrpc,
         id=msgspec.Raw(bytes(request.id)),
@@ -80,16 +85,18 @@ def of_response(request: Message | None, response: Message) -> Observation | Non
     try:
         if request is not None and request.method == "tasks/result":
             return _of_result(request.params)
-        return _of_tasks(None if request is None else request.method, response)
+        return _of_tasks(request, response)
     except TaskError:
         return Observation(doubt=True)
 
 
-def _of_tasks(method: str | None, response: Message) -> Observation | None:
-    """What a result says that has a task, or several. Without the method its form tells. Raises TaskError."""
+def _of_tasks(request: Message | None, response: Message) -> Observation | None:
+    """What a result says that has a task, or several. Without the request its form tells. Raises TaskError."""
+    method = None if request is None else request.method
     is_one = method in ("tasks/get", "tasks/cancel")
     if not is_one and method != "tasks/list" and bytes(made := jsonrpc.member(response.result, "task")):
-        return Observation(made=_state(made)[0], method=method)
+        made_id, raw = _state(made)
+        return Observation(made=made_id, made_raw=raw, tool=tool_of(request), method=method)
     if method == "tasks/list" or (method is None and bytes(jsonrpc.member(response.result, "tasks"))):
         raws, _ = parse_page(response)
         if len(raws) > _TASKS_READ_MAX:
@@ -154,6 +161,15 @@ _page = msgspec.json.Decoder(_ListResult)
 _entries = msgspec.json.Decoder(_Entries)
 _entry = msgspec.json.Decoder(_Entry)
 _task = msgspec.json.Decoder(_Stated)
+_text = msgspec.json.Decoder(str)
+
+
+def tool_of(request: Message | None) -> str:
+    """The name of the tool, or prompt, that a request calls: its first characters. Else its method; else ""."""
+    if request is None:
+        return ""
+    name = jsonrpc.decoded(_text, jsonrpc.member(request.params, "name"))
+    return (name or request.method or "")[:TOOL_CHARS_MAX]
 
 
 def _makes_task(request: Message) -> bool:
@@ -176,7 +192,7 @@ def _of_error(request: Message | None, response: Message) -> Observation | None:
     task_id = named(request)
     if task_id is None:
         return None
-    return Observation(denied=task_id) if may_deny else Observation(failed=task_id)
+    return Observation(denied=task_id, method=request.method) if may_deny else Observation(failed=task_id)
 
 
 def named(request: Message) -> str | None:

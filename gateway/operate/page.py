@@ -23,6 +23,7 @@ from gateway.errors import shown as short
 from gateway.operate.metrics import VERSION, Gauge, Metrics
 from gateway.operate.rates import SLOT_S, Rates
 from gateway.operate.recent import Reason
+from gateway.operate.tasks import TaskRates
 from gateway.transport.certificates import Validity, span
 
 _FOLDER: Final = Path(__file__).parent / "site"
@@ -73,6 +74,7 @@ class Page:
         self._metrics = metrics
         self._read = read
         self._rates = Rates(metrics)
+        self._tasks = TaskRates(metrics)
 
     async def running(self, _: web.Application) -> AsyncIterator[None]:
         """Keep the counts of the last minutes, as long as the listener runs."""
@@ -81,6 +83,7 @@ class Page:
             while True:
                 await asyncio.sleep(SLOT_S)
                 self._rates.sample()
+                self._tasks.sample()
 
         task = asyncio.create_task(sample())
         yield
@@ -116,6 +119,7 @@ class Page:
                     "in_flight": by_upstream["upstream_requests_in_flight"][upstream["name"]],
                     "requests_max": by_upstream["upstream_requests_max"][upstream["name"]],
                     **each.get(upstream["name"], {}),
+                    "tasks": self._tasks.show(upstream["name"]),
                 }
                 for upstream in facts.upstreams
             ],
@@ -168,7 +172,7 @@ def _verdict(shown: Mapping[str, Any]) -> dict[str, str]:
 
 def _tools(upstreams: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
     """What is known of the tasks of each tool."""
-    return [tool for upstream in upstreams for tool in upstream.get("tasks") or ()]
+    return [tool for upstream in upstreams for tool in upstream["tasks"] or ()]
 
 
 def _waiting(upstreams: Sequence[Mapping[str, Any]]) -> Iterator[str]:

@@ -5,7 +5,7 @@ Always: requests cost nothing here, because the counts are kept anyway; 61 sampl
 """
 
 from collections import Counter, deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
 from time import monotonic
 from typing import Any, Final, NamedTuple, TypeAlias
@@ -14,7 +14,7 @@ from gateway.operate.metrics import SECONDS, Metrics
 from gateway.operate.recent import Reason
 
 SLOT_S: Final = 5.0
-_SLOTS: Final = (12, 60)  # of 1 and 5 minutes
+SLOTS: Final = (12, 60)  # of 1 and 5 minutes
 
 Each: TypeAlias = Mapping[str, int]
 
@@ -35,7 +35,7 @@ class Rates:
     def __init__(self, metrics: Metrics, clock: Callable[[], float] = monotonic) -> None:
         self._metrics = metrics
         self._clock = clock
-        self._samples = deque([_Sample(clock(), {}, {}, {}, {})], maxlen=_SLOTS[-1] + 1)
+        self._samples = deque([_Sample(clock(), {}, {}, {}, {})], maxlen=SLOTS[-1] + 1)
         self._curves: dict[str, dict[str, list[int]]] = {}
 
     def sample(self) -> None:
@@ -54,7 +54,7 @@ class Rates:
         `rate` is requests a second, `failing` a share from 0 to 1, or None without requests, `p95` seconds or None.
         """
         now = self._read()
-        before = [self._samples[-min(slots + 1, len(self._samples))] for slots in _SLOTS]
+        before = [self._samples[-min(slots + 1, len(self._samples))] for slots in SLOTS]
 
         def window(*names: str) -> dict[str, Any]:
             rate, failing = [], []
@@ -92,15 +92,20 @@ class Rates:
 
 
 def _p95(before: tuple[int, ...] | None, after: tuple[int, ...] | None) -> float | None:
-    """The seconds that 95 % stayed below, as Prometheus's histogram_quantile has it; None if there were none."""
+    """The seconds that 95 % stayed below; None if there were none."""
     if after is None:
         return None
     counts = after if before is None else [a - b for a, b in zip(after, before, strict=True)]
-    rank = 0.95 * sum(counts)
+    return quantile(0.95, counts, SECONDS)
+
+
+def quantile(share: float, counts: Sequence[int], bounds: Sequence[float]) -> float | None:
+    """What that share stayed below, as Prometheus's histogram_quantile has it; None if there were none."""
+    rank = share * sum(counts)
     if not rank:
         return None
-    for low, high, count in zip((0.0, *SECONDS), SECONDS, counts, strict=False):  # the last count is beyond all bounds
+    for low, high, count in zip((0.0, *bounds), bounds, counts, strict=False):  # the last count is beyond all bounds
         if rank <= count:
             return low + (high - low) * rank / count
         rank -= count
-    return SECONDS[-1]
+    return bounds[-1]
