@@ -193,7 +193,7 @@ function failed(tools, suffix = "") { // of what ended in 5 minutes; below it si
   const [recent, all] = ["5m", "all"].map((span) => [sum(tools.map((t) => t.ended[span].failed ?? 0)),
     sum(tools.map((t) => sum(Object.values(t.ended[span]))))]);
   const told = ([bad, ended]) => (ended ? `${count(bad)} of ${count(ended)}` : "–");
-  return { text: told(recent), below: told(all) + suffix, kind: recent[0] ? "number big bad" : "number" };
+  return { text: told(recent), below: all[1] ? told(all) + suffix : "", kind: recent[0] ? "number big bad" : "number" };
 }
 
 function happened(t, span) {
