@@ -107,15 +107,16 @@ def test_what_runs_for_how_long_of_which_tool_and_how_many_failed(browser: Any, 
             assert tab.locator("#failed").inner_text() == "7 of 13\n7 of 13 since the start"
             assert tab.locator("#created").inner_text() == "19\n19 since the start"
             tools = tab.locator("#tasks th span").all_inner_texts()
-            assert tools == ["render", "invoice", "approve"], "those that fail are first, then those that live"
-            render, invoice, approve = (cells(tab, tool) for tool in tools)
+            assert tools == ["invoice", "render", "approve"], "what fails is first, then what lives"
+            invoice, render, approve = (cells(tab, tool) for tool in tools)
             assert render[0] == "render\nstudio" and invoice[0] == "invoice\noffice"
             assert re.fullmatch(r"3\noldest 2 h [5-9] min", render[1]) and render[2] == "0"
             assert render[3] == "1 of 4\n1 of 4" and render[5] == "10.0 s / 14.5 s"
             assert render[6] == render[7] == render[8] == "7 created\n1 failed, 3 completed"
             assert invoice[1:4] == ["0", "0", "6 of 9\n6 of 9"] and invoice[8] == "9 created\n6 failed, 3 cancelled"
             assert approve[1] == "0" and approve[2].startswith("3\noldest 2 h") and approve[3] == approve[5] == NOTHING
-            assert tab.locator("#tasks td.bad").count() == 2, "red is what has failed"
+            assert tab.locator("#tasks td.bad").all_inner_texts() == ["6 of 9\n6 of 9"], "red is what is wrong"
+            expect(tab.locator("#failed")).to_have_class("number big bad")
             assert "<svg" in tab.locator("#tasks td.curve").first.inner_html()
             ways = tab.locator("main > section").evaluate_all(
                 "all => all.map(one => one.getAttribute('aria-labelledby'))"
@@ -137,6 +138,7 @@ def test_the_headline_tells_of_one_that_waits_and_of_what_fails(browser: Any, ga
         shop.make("sound", "completed", times=5)
         playwright.expect(tab.locator("#failed")).to_contain_text("4 of 10")
         playwright.expect(verdict).to_have_text("Nothing is wrong: 1 up, 1 not asked yet")  # four are too few
+        playwright.expect(tab.locator("#failed")).to_have_class("number big")
         shop.make("shaky", "failed")
         playwright.expect(verdict).to_have_text("5 of 5 tasks of shaky failed in the last 5 minutes")
         shop.make("shaky", "completed", times=5)
@@ -195,7 +197,7 @@ def test_a_hostile_name_is_text_and_breaks_nothing(browser: Any, gateways: Gatew
 def test_figures_stand_out_from_their_ground(browser: Any, gateways: Gateways, scheme: str) -> None:
     """WCAG 2.2, 1.4.3."""
     with workshop(gateways) as shop:
-        shop.make("render", "failed")
+        shop.make("render", "failed", times=5)
         shop.make("render")
         with opened(browser, shop.gateway, scheme=scheme) as tab:
             playwright.expect(tab.locator("#tasks tr")).to_have_count(1)

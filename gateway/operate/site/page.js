@@ -175,7 +175,7 @@ function showTasks(status) {
   put(byId("failed"), failed(tools, " since the start"));
   put(byId("created"), { text: count(sum(tools.map((t) => t.started["5m"]))),
     below: `${count(sum(tools.map((t) => t.started.all)))} since the start` });
-  const rank = (t) => (t.ended["5m"].failed ? 0 : sum(Object.values(t.live).map((one) => one.count)) ? 1 : 2);
+  const rank = (t) => (fails(t) ? 0 : sum(Object.values(t.live).map((one) => one.count)) ? 1 : 2);
   fill("tasks", tools.toSorted((one, other) => rank(one) - rank(other)).map((t) => [`${t.upstream} ${t.tool}`, [
     wide(t.tool || "(not known)", t.upstream), live([t], "working"), live([t], "input_required"), failed([t]),
     { curve: { requests: t.curve }, kind: "curve" },
@@ -189,11 +189,14 @@ function live(tools, status) { // how many tasks, and the age of the oldest
   return { text: count(n), below: n ? `oldest ${ago(Math.max(...found.map((one) => one.oldest_s)))}` : "", kind: n ? "number big" : "number" };
 }
 
+const fails = ({ ended }) => ended["5m"].failed >= 5 && ended["5m"].failed > sum(Object.values(ended["5m"])) / 2; // as the verdict has it
+
 function failed(tools, suffix = "") { // of what ended in 5 minutes; below it since the start
   const [recent, all] = ["5m", "all"].map((span) => [sum(tools.map((t) => t.ended[span].failed ?? 0)),
     sum(tools.map((t) => sum(Object.values(t.ended[span]))))]);
   const told = ([bad, ended]) => (ended ? `${count(bad)} of ${count(ended)}` : "–");
-  return { text: told(recent), below: all[1] ? told(all) + suffix : "", kind: recent[0] ? "number big bad" : "number" };
+  return { text: told(recent), below: all[1] ? told(all) + suffix : "",
+    kind: tools.some(fails) ? "number big bad" : recent[0] ? "number big" : "number" };
 }
 
 function happened(t, span) {
