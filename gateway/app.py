@@ -93,6 +93,8 @@ class App:
             self._guards = guards_of(config.guards, self._loop.time)
         metrics, of_log = self._metrics, (config.log, self._failed)
         journal = Journal(metrics, *of_log) if self._tracing is None else self._tracing.journal(metrics, *of_log)
+        if metrics.lives is not None:
+            metrics.lives.on_end = journal.task_ended if config.log.audit else None
         self._proxy = Proxy(
             config, self._pools.of, self._links, self._sessions, self._guards, metrics, journal, self._shared
         )

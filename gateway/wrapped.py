@@ -165,6 +165,8 @@ async def _stand_between(child: Child, config: StdioConfig, tracing: "Tracing | 
     metrics.serves([KEY.upstream], config.metrics.tasks)
     of_log = config.log, Said(asyncio.get_running_loop().time)
     journal = Journal(metrics, *of_log) if tracing is None else tracing.journal(metrics, *of_log)
+    if metrics.lives is not None and config.log.audit:
+        metrics.lives.on_end = journal.task_ended
     wrapped = Wrapped(child.streams, config, metrics, journal)
     ended = _end_of(child)
     return await (wrapped.run(ended) if admin is None else _show(wrapped, ended, child.name, metrics, admin))

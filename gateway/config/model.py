@@ -185,7 +185,7 @@ class StdioConfig(Struct, frozen=True, kw_only=True):
     """The configuration of `taskgate stdio`."""
 
     log: StdioLog = StdioLog()
-    metrics: MetricsSettings = MetricsSettings()
     index: IndexLimits = IndexLimits()
     limits: Limits = Limits()
+    metrics: MetricsSettings = MetricsSettings()
     traces: Traces | None = None

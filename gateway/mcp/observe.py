@@ -36,6 +36,7 @@ class Observation(msgspec.Struct):
     tool: str = ""  # that its request called; else the method of its request
     method: str | None = None  # of the request that made it, or was denied it
     ended: str | None = None
+    has_failed: bool = False  # its result says that the tool has failed
     denied: str | None = None
     failed: str | None = None  # an error of its request says nothing of whether it is there
     doubt: bool = False
@@ -84,7 +85,7 @@ def of_response(request: Message | None, response: Message) -> Observation | Non
         return _of_error(request, response)
     try:
         if request is not None and request.method == "tasks/result":
-            return _of_result(request.params)
+            return _of_result(request.params, response)
         return _of_tasks(request, response)
     except TaskError:
         return Observation(doubt=True)
@@ -103,7 +104,7 @@ def _of_tasks(request: Message | None, response: Message) -> Observation | None:
             return Observation(doubt=True)
         return Observation([*map(_state, raws)], is_listed=True)
     if method is None and bytes(related := jsonrpc.member(jsonrpc.member(response.result, "_meta"), _RELATED)):
-        return _of_result(related)
+        return _of_result(related, response)
     if is_one or method is None:
         return Observation([_state(jsonrpc.without_meta(bytes(response.result)))])
     return None
@@ -165,24 +166,29 @@ _text = msgspec.json.Decoder(str)
 
 
 def tool_of(request: Message | None) -> str:
-    """The name of the tool, or prompt, that a request calls: its first characters. Else its method; else ""."""
-    if request is None:
-        return ""
-    name = jsonrpc.decoded(_text, jsonrpc.member(request.params, "name"))
-    return (name or request.method or "")[:TOOL_CHARS_MAX]
+    """The first characters of the name of the tool that a request calls; else its method; "" if it is unknown."""
+    method = "" if request is None else request.method or ""
+    if request is None or method != "tools/call":
+        return method[:TOOL_CHARS_MAX]
+    return (jsonrpc.decoded(_text, jsonrpc.member(request.params, "name")) or method)[:TOOL_CHARS_MAX]
 
 
 def _makes_task(request: Message) -> bool:
     return bool(bytes(request.params)) and bool(bytes(jsonrpc.member(request.params, "task")))
 
 
-def _of_result(names: msgspec.Raw) -> Observation | None:
+def has_failed(result: bytes) -> bool:
+    """Whether the result of a tool, or a message with it, says that it has failed. Within a text quotes are escaped."""
+    return b'"isError":true' in result or b'"isError": true' in result
+
+
+def _of_result(names: msgspec.Raw, response: Message) -> Observation | None:
     """A response to `tasks/result` comes when the task has ended. Raises TaskError if its id may be another."""
     if (task_id := _named(names)) is None:
         return None
     if jsonrpc.REPLACEMENT in task_id:
         raise TaskError("its id may be another")
-    return Observation(ended=task_id)
+    return Observation(ended=task_id, has_failed=has_failed(bytes(response.result)))
 
 
 def _of_error(request: Message | None, response: Message) -> Observation | None:

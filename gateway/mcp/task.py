@@ -116,7 +116,7 @@ class Task(msgspec.Struct, gc=False):
         return self.status in TERMINAL
 
 
-class Wire(msgspec.Struct):
+class Written(msgspec.Struct):
     """The fields of nearly all tasks, as they were written. `ttl` is in milliseconds."""
 
     taskId: str
@@ -134,7 +134,7 @@ class _Any(msgspec.Struct):
     ttl: msgspec.Raw = msgspec.Raw(b"null")
 
 
-_plain = msgspec.json.Decoder(Wire)
+_plain = msgspec.json.Decoder(Written)
 _any = msgspec.json.Decoder(_Any)
 _text = msgspec.json.Decoder(str)
 _number: Final[msgspec.json.Decoder[float | None]] = msgspec.json.Decoder(float | None)
@@ -158,7 +158,7 @@ def parse(raw: bytes | msgspec.Raw, method: str | None = None) -> Task:
 _SHARED_STATUS: Final = {status: status for status in STATUSES}  # one string for all tasks
 
 
-def read(raw: bytes | msgspec.Raw) -> Wire:
+def read(raw: bytes | msgspec.Raw) -> Written:
     """The fields of a task. A timestamp that is no string is ""; a missing `lastUpdatedAt` is `createdAt`.
 
     Raises one of `jsonrpc.UNREADABLE`.
@@ -169,7 +169,7 @@ def read(raw: bytes | msgspec.Raw) -> Wire:
         wire = _any.decode(raw)
         created = decoded(_text, wire.createdAt) or ""
         updated = (decoded(_text, wire.lastUpdatedAt) or "") if bytes(wire.lastUpdatedAt) else created
-        return Wire(wire.taskId, wire.status, created, updated, decoded(_number, wire.ttl))
+        return Written(wire.taskId, wire.status, created, updated, decoded(_number, wire.ttl))
 
 
 def told_instant(text: str) -> Instant:

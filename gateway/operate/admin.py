@@ -21,7 +21,6 @@ from gateway.config import Address, Config, StartError
 from gateway.errors import Forbidden
 from gateway.operate import page
 from gateway.operate.metrics import Metrics
-from gateway.operate.tasks import TaskMetrics
 from gateway.transport.door import Door
 from gateway.transport.headers import Headers
 
@@ -63,7 +62,6 @@ async def serve(
     app = web.Application(middlewares=[guarded])
     app.add_routes([web.get("/healthz", healthz), web.get("/readyz", readyz), web.get("/metrics", exposition)])
     shown = page.Page(metrics, facts)
-    metrics.registry.register(TaskMetrics(metrics))
     app.cleanup_ctx.append(shown.running)
     app.add_routes(page.routes(shown))
     runner = web.AppRunner(app, access_log=None, logger=log)

@@ -23,7 +23,7 @@ from gateway.errors import shown as short
 from gateway.operate.metrics import VERSION, Gauge, Metrics
 from gateway.operate.rates import SLOT_S, Rates
 from gateway.operate.recent import Reason
-from gateway.operate.tasks import TaskRates
+from gateway.operate.tasks import SeenTasks
 from gateway.transport.certificates import Validity, span
 
 _FOLDER: Final = Path(__file__).parent / "site"
@@ -74,7 +74,8 @@ class Page:
         self._metrics = metrics
         self._read = read
         self._rates = Rates(metrics)
-        self._tasks = TaskRates(metrics)
+        self._tasks = SeenTasks(metrics)
+        metrics.registry.register(self._tasks)
 
     async def running(self, _: web.Application) -> AsyncIterator[None]:
         """Keep the counts of the last minutes, as long as the listener runs."""
