@@ -99,7 +99,7 @@ class Page:
         values = {name: value for name, (_, value) in facts.gauges.items()}
         every, each, reasons = self._rates.show()
         by_upstream = {name: value for name, value in values.items() if isinstance(value, Mapping)}
-        now, certificates = time(), facts.certificates.items()
+        tasks, now, certificates = self._tasks.show(), time(), facts.certificates.items()
         shown: dict[str, Any] = {
             "version": VERSION,
             "now": now,
@@ -120,7 +120,7 @@ class Page:
                     "in_flight": by_upstream["upstream_requests_in_flight"][upstream["name"]],
                     "requests_max": by_upstream["upstream_requests_max"][upstream["name"]],
                     **each.get(upstream["name"], {}),
-                    "tasks": self._tasks.show(upstream["name"]),
+                    "tasks": None if tasks is None else tasks.get(upstream["name"], []),
                 }
                 for upstream in facts.upstreams
             ],

@@ -10,12 +10,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
+from uuid import uuid4
 
 import pytest
 
 from gateway.mcp.observe import TOOL_CHARS_MAX
 from tests.launch import Gateway, Gateways
-from tests.relay.messages import Json, answer, call, filtered, page, result, task
+from tests.relay.messages import Json, answer, call, fault, filtered, page, result, task
 from tests.relay.test_page import EVERYWHERE, HOSTILE, SCHEMES, SIZES, ask, browser, contrast, opened, playwright
 from tests.upstream import in_a_thread
 
@@ -41,11 +42,13 @@ class Workshop:
         said: Json = {}
         if message["method"] == "tools/call":
             created = datetime.now(UTC) - timedelta(seconds=self.age_s)
-            made = task(f"task-{len(self.tasks)}", created=created.isoformat())
+            made = task(uuid4().hex, created=created.isoformat())
             self.tasks[made["taskId"]] = made
             said = {"task": made}
         elif message["method"] == "tasks/list":
             said = page(self.tasks.values())
+        elif message["method"] == "tasks/get" and message["params"]["taskId"] not in self.tasks:
+            return answer(fault(message["id"], -32602, "Task not found"))
         elif message["method"] == "tasks/get":
             said = self.tasks[message["params"]["taskId"]]
         return answer(result(message["id"], said))
@@ -63,6 +66,10 @@ class Workshop:
         updated = datetime.fromisoformat(made["createdAt"]) + timedelta(seconds=TOOK_S)
         made |= {"status": status, "lastUpdatedAt": updated.isoformat()}
         ask(self.gateway, call("tasks/get", taskId=made["taskId"]), path)
+
+    def forget(self) -> None:
+        """The last task has gone, and a client hears that."""
+        ask(self.gateway, call("tasks/get", taskId=self.tasks.popitem()[0]))
 
 
 @contextmanager
@@ -146,6 +153,19 @@ def test_the_headline_tells_of_one_that_waits_and_of_what_fails(browser: Any, ga
         for tool in ("shaky", "another"):
             shop.make(tool, "failed", times=6)
         playwright.expect(verdict).to_have_text("17 of 22 tasks of 2 tools failed in the last 5 minutes")
+
+
+def test_how_tasks_end_whose_status_nobody_knows(browser: Any, gateways: Gateways) -> None:
+    """Those that live in such a status were once shown as ended in it."""
+    with workshop(gateways) as shop:
+        shop.make("render", "paused", times=3)
+        shop.forget()
+        shop.make("approve", times=2)
+        shop.forget()
+        with opened(browser, shop.gateway) as tab:
+            assert cells(tab, "render")[8] == "3 created\n1 other"
+            approve = cells(tab, "approve")
+            assert approve[8] == "2 created\n1 lost" and approve[1].startswith("1\n")
 
 
 def test_without_tasks_it_says_where_they_come_from_and_when_off_which_key_turns_them_on(
