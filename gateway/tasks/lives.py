@@ -35,7 +35,7 @@ ENDS: Final = (*sorted(TERMINAL), OTHER, LOST)
 DURATIONS: Final = (0.1, 0.5, 1, 5, 15, 60, 300, 900, 1800, 3600, 3 * 3600, 12 * 3600, 86_400, 3 * 86_400, 7 * 86_400)
 
 _SECOND: Final = 10**9
-_SWEEPS: Final = 60  # until all have been looked at
+_SWEPT_AT_ONCE: Final = 2000
 _STATUS: Final = {status: status for status in STATUSES}  # one string for all tasks
 
 Series: TypeAlias = tuple[str, str, str]
@@ -78,7 +78,7 @@ class Lives:
         self._lives: dict[int, _Life] = {}  # by what `_number` returns, as all that follow
         self._past: OrderedDict[int, _Past] = OrderedDict()
         self._unnamed: dict[int, float] = {}  # not counted yet: since when
-        self._round: list[int] = []  # that `sweep` has yet to look at
+        self._round: list[list[int]] = []  # that `sweep` has yet to look at
 
     def name(self, key: Key, pending: Pending, data: bytes, known: Task | None) -> None:
         """A success about one task, which was not read. `known`: the index has the task as it stands there."""
@@ -238,12 +238,13 @@ class Lives:
         now = self._clock()
         for number in [*takewhile(lambda number: now - self._unnamed[number] >= UNNAMED_S, self._unnamed)]:
             self._count(number, self._lives[number])
-        self._round, some = self._round or list(self._lives), 100 + len(self._lives) // _SWEEPS
-        for number in self._round[-some:]:
+        if not self._round:
+            numbers, parts = list(self._lives), 1 + len(self._lives) // _SWEPT_AT_ONCE
+            self._round = [numbers[part::parts] for part in range(parts)]
+        for number in self._round.pop():
             life = self._lives.get(number)
             if life is not None and now - life.seen_s >= life.lasts_s:
                 self._lose(number, life)
-        del self._round[-some:]
 
     def keep(self, upstreams: Collection[str]) -> None:
         """Forget all other upstreams, and their counts."""

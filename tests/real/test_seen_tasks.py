@@ -2,17 +2,21 @@
 
 import asyncio
 import json
+import os
 import random
+import sys
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Final
 
 import httpx
 import pytest
+from mcp import ClientSession, StdioServerParameters, stdio_client
 
-from tests.launch import Gateway, Samples, ports
-from tests.real.conftest import SDKS, Json, Process, Runner, Wire, eventually
+from tests.launch import ROOT, Gateway, Process, Samples, ports
+from tests.real.conftest import SDKS, Client, Json, Runner, Wire, eventually
 
 Counts = Counter[tuple[str, str]]
 """How many, by tool and status."""
@@ -169,7 +173,7 @@ async def test_typescript_forgets(runner: Runner, http: httpx.AsyncClient, sdk: 
 
 
 async def test_python(runner: Runner, http: httpx.AsyncClient) -> None:
-    """Tasks that complete, fail, wait for input, are cancelled, are deleted, and some that only the gateway asks for."""
+    """Tasks that complete, fail, wait for input, are cancelled, are deleted; some ends only the gateway asks for."""
     asking: Json = {"elicitation": {}}
     with runner.server("python_sdk", "--json") as server:
         async with before(runner, server) as gateway:
@@ -223,3 +227,39 @@ async def test_fastmcp(runner: Runner, http: httpx.AsyncClient) -> None:
                 await eventually(ends, lambda task_id=task_id, ends=ends: in_state(wire, task_id, ends))  # type: ignore[misc]
             live = Counter({series: n for series, n in wanted.items() if series[1] in LIVE})
             await agree(gateway, started, live, wanted - live)
+
+
+# ---- on stdio ----
+
+
+async def test_stdio(tmp_path: Path) -> None:
+    """The Python SDK's server behind `taskgate stdio`, and its own client; with an audit of all that was done."""
+    with ports() as (_, admin):
+        audit = tmp_path / "audit.log"
+        config = tmp_path / "stdio.yaml"
+        config.write_text(json.dumps({"log": {"audit": True, "file": str(audit)}}))
+        flags = ["stdio", "--admin", f"127.0.0.1:{admin}", "--config", str(config), "--"]
+        line = ["-m", "gateway", *flags, sys.executable, "-m", "tests.real.servers.python_sdk", "--stdio"]
+        parameters = StdioServerParameters(command=sys.executable, args=line, env=dict(os.environ), cwd=ROOT)
+        async with stdio_client(parameters) as (read, write), ClientSession(read, write) as session:
+            client = Client(session, await session.initialize(), None, [], [])
+            wanted: Counts = Counter()
+            for _ in range(3):
+                await client.settled(await client.work("now", "now"), "completed")
+                await client.settled(await client.work("failed", "failed"), "failed")
+            wanted += Counter({("work", "completed"): 3, ("work", "failed"): 3})
+            fetched = await client.work("now", "now")
+            await client.text_of(fetched)
+            wanted["work", "completed"] += 1
+            await session.experimental.cancel_task(await client.work("released", "cancelled"))
+            await client.work("released", "working")
+            wanted += Counter({("work", "cancelled"): 1, ("work", "working"): 1})
+            live = Counter({series: n for series, n in wanted.items() if series[1] in LIVE})
+            await agree(Gateway(0, admin), Counter({("work", ""): 9}), live, wanted - live)
+        lines = [line for line in map(json.loads, audit.read_text().splitlines()) if line["message"] == "audit"]
+        assert Counter(line["action"] for line in lines) == {"create": 9, "end": 8, "cancel": 1, "fetch": 1}
+        assert {line["tool"] for line in lines if line["action"] in ("create", "end")} == {"work"}
+        assert Counter(("work", line["task_status"]) for line in lines if line["action"] == "end") == wanted - live
+        named = {line["task"] for line in lines if line["action"] == "create"}
+        assert len(named) == 9
+        assert {line["task"] for line in lines} == named
