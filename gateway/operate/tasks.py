@@ -4,7 +4,7 @@ In: `tasks/lives.py`. Out: Prometheus metrics, at each scrape; rows for the page
 Always: 61 samples, which share what has not changed.
 """
 
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Iterator
 from itertools import accumulate
 from typing import Any, Final
@@ -15,9 +15,10 @@ from prometheus_client.utils import floatToGoString
 
 from gateway.operate.metrics import Metrics
 from gateway.operate.rates import SLOTS, quantile
-from gateway.tasks.lives import DURATIONS, ENDS, STARTED, Lives, Series
+from gateway.tasks.lives import DURATIONS, ENDS, OTHER, STARTED, Lives, Series
 
 _BOUNDS: Final = [*map(floatToGoString, DURATIONS), "+Inf"]
+_LIVE: Final = ("working", "input_required", OTHER)
 _LABELS: Final = ("upstream", "tool", "status")
 
 
@@ -26,6 +27,7 @@ class SeenTasks(Collector):
 
     def __init__(self, metrics: Metrics) -> None:
         self._metrics = metrics
+        self._curves: dict[Series, list[int]] = {}  # until the next sample
         self._samples: deque[dict[Series, int]] = deque([{}], maxlen=SLOTS[-1] + 1)
 
     def collect(self) -> Iterator[Metric]:
@@ -35,17 +37,20 @@ class SeenTasks(Collector):
         """Keep the counts of now. To be called once in `SLOT_S`."""
         last, now = self._samples[-1], {} if self._metrics.lives is None else _read(self._metrics.lives)
         self._samples.append(last if last == now else now)
+        self._curves.clear()
 
-    def show(self, upstream: str) -> list[dict[str, Any]] | None:
-        """A row for each tool: live ones, begun and ended in 1 and 5 minutes and at all, durations, a curve of working
-        ones. Spans are in seconds. None if tasks are not counted.
+    def show(self) -> dict[str, list[dict[str, Any]]] | None:
+        """By upstream a row for each tool: live ones, begun and ended in 1 and 5 minutes and at all, durations, a curve
+        of working ones. Spans are in seconds. None if tasks are not counted.
         """
         if (lives := self._metrics.lives) is None:
             return None
-        now = _read(lives)
+        now, rows = _read(lives), defaultdict[str, list[dict[str, Any]]](list)
         before = {f"{slots // SLOTS[0]}m": self._samples[-min(slots + 1, len(self._samples))] for slots in SLOTS}
-        tools = dict.fromkeys(series[1] for series in now if series[0] == upstream)
-        return [self._row(lives, now, {**before, "all": {}}, upstream, tool) for tool in tools]
+        began = (series for series, began in lives.live.items() if began)
+        for upstream, tool in dict.fromkeys(series[:2] for series in (*now, *began)):
+            rows[upstream].append(self._row(lives, now, {**before, "all": {}}, upstream, tool))
+        return rows
 
     def _row(
         self, lives: Lives, now: dict[Series, int], before: dict[str, dict[Series, int]], upstream: str, tool: str
@@ -54,21 +59,25 @@ class SeenTasks(Collector):
             series = upstream, tool, status
             return now.get(series, 0) - since.get(series, 0)
 
-        live = [series for series, began in lives.live.items() if series[:2] == (upstream, tool) and began]
+        live = [series for status in _LIVE if lives.live.get(series := (upstream, tool, status))]
         spans = [lives.durations[series] for status in ENDS if (series := (upstream, tool, status)) in lives.durations]
         counts = [int(sum(column)) for column in zip(*spans, strict=True)][:-1]
+        working = upstream, tool, "working"
+        if working not in self._curves:  # one of the page's 5 s is enough
+            self._curves[working] = [sample.get(working, 0) for sample in self._samples][1:]
         return {
             "tool": tool,
             "live": {s[2]: {"count": len(lives.live[s]), "oldest_s": lives.age_s(s)} for s in live},
             "started": {span: grown(STARTED, since) for span, since in before.items()},
             "ended": {span: {s: n for s in ENDS if (n := grown(s, since))} for span, since in before.items()},
             "duration_s": {f"p{p}": quantile(p / 100, counts, DURATIONS) for p in (50, 95)} if counts else None,
-            "curve": [sample.get((upstream, tool, "working"), 0) for sample in self._samples][1:],
+            "curve": self._curves[working],
         }
 
 
 def _read(lives: Lives) -> dict[Series, int]:
-    return lives.counts | {series: len(began) for series, began in lives.live.items()}
+    """The counts, and how many work."""
+    return lives.counts | {series: len(began) for series, began in lives.live.items() if series[2] == "working"}
 
 
 def _families(lives: Lives) -> Iterator[Metric]:
