@@ -66,7 +66,6 @@ class Authority:
         self.key = signed(folder / "authority.pem", folder / "authority.key", self.name)
 
     def certificate(self, name: str) -> tuple[str, str]:
-        """The files of a certificate for a name, and of its key."""
         cert, key = self._folder / f"{name}.pem", self._folder / f"{name}.key"
         signed(cert, key, name, by=self)
         return str(cert), str(key)

@@ -64,7 +64,6 @@ def listening() -> socket.socket:
 
 
 def port_of(sock: socket.socket) -> int:
-    """The port that a socket is bound to."""
     port: int = sock.getsockname()[1]
     return port
 
@@ -91,7 +90,6 @@ Start: TypeAlias = Callable[[Sequence[str], int, Mapping[str, str], Path], Runni
 
 
 def spawned(command: Sequence[str], out: int, environment: Mapping[str, str], tree: Path) -> Running:
-    """A command as a process, in a session of its own."""
     given = {**os.environ, **environment}
     return subprocess.Popen(
         command, cwd=tree, env=given, stdin=subprocess.DEVNULL, stdout=out, stderr=out, start_new_session=True
@@ -128,7 +126,6 @@ class Process:
             raise AssertionError(f"{self.name} ran {STOP_S:g} s after SIGTERM:\n{self.tail()}") from None
 
     def tail(self) -> str:
-        """The end of the log."""
         return self.log.read_bytes()[-TAIL_BYTES:].decode(errors="replace")
 
 
@@ -186,7 +183,6 @@ def run(*arguments: str, text: str | None = None, **environment: str) -> "subpro
 
 
 def run_bytes(*arguments: str, data: bytes = b"") -> "subprocess.CompletedProcess[bytes]":
-    """The same in bytes, and in a session of its own."""
     return subprocess.run(
         [*COMMAND, *arguments], input=data, capture_output=True, timeout=RUN_S, cwd=ROOT, start_new_session=True
     )
@@ -235,13 +231,11 @@ class Gateway:
 
     @property
     def running(self) -> Process:
-        """The process."""
         assert self.process is not None
         return self.process
 
     @property
     def log(self) -> str:
-        """The text of the log."""
         return (self.log_file or self.running.log).read_text()
 
     def wait(self) -> str:
@@ -253,7 +247,6 @@ class Gateway:
         return _get(self.admin, path)
 
     async def metrics(self) -> Samples:
-        """Every sample on /metrics."""
         return samples(await self.exposition())
 
     async def until(self, condition: Callable[[Samples], bool], what: str) -> None:
@@ -265,17 +258,14 @@ class Gateway:
         await eventually(holds, what)
 
     async def exposition(self) -> str:
-        """The text of /metrics."""
         status, text = await asyncio.to_thread(self.get, "/metrics")
         assert status == 200
         return text
 
     def lines(self) -> list[Json]:
-        """The log, line by line."""
         return [json.loads(line) for line in self.log.splitlines()]
 
     def signal(self, number: signal.Signals) -> None:
-        """Send the process a signal."""
         self.running.popen.send_signal(number)
 
     async def exits(self) -> int:
@@ -283,7 +273,6 @@ class Gateway:
         return await asyncio.to_thread(self.running.popen.wait, STOP_S)
 
     def reconfigure(self, settings: Json) -> None:
-        """Write the configuration file anew."""
         assert self.file is not None
         self.file.write_text(json.dumps(settings))
 
@@ -362,7 +351,6 @@ async def logged(gateway: Gateway, text: str) -> Json:
 
 
 def changes(before: Samples, after: Samples, name: str, **labels: str) -> float:
-    """The growth of the samples of that name with these labels, in sum."""
     wanted = set(labels.items())
     return sum(value - before.get(key, 0.0) for key, value in after.items() if key[0] == name and wanted <= set(key[1]))
 
@@ -482,12 +470,10 @@ async def app_before(upstream: int, changed: Json) -> AsyncIterator[Gateway]:
 
 
 def _port(address: str) -> int:
-    """The port of an address; 0 of a Unix socket."""
     return 0 if address.startswith("unix:") else int(address.rpartition(":")[2])
 
 
 def _flags(config: Json) -> list[str]:
-    """The flags that say the same as a configuration of one upstream."""
     [upstream] = config["upstreams"]
     assert config.keys() == {"listen", "admin", "upstreams"} and upstream.keys() == {"name", "url"}
     return ["--upstream", upstream["url"], "--listen", config["listen"], "--admin", config["admin"]["listen"]]

@@ -71,12 +71,10 @@ class Peer:
 
     @property
     def received(self) -> bytearray:
-        """Every byte that has arrived."""
         return self.incoming.data
 
     @property
     def sent(self) -> bytearray:
-        """Every byte that was sent."""
         return self.outgoing.data
 
     @property
@@ -183,7 +181,6 @@ class Peer:
             self._loop.remove_reader(self._descriptor)
 
     def resume(self) -> None:
-        """Read on."""
         if self.end == "open" and not self.closed:
             self._loop.add_reader(self._descriptor, self._receive)
 
@@ -216,7 +213,6 @@ class Peer:
         self.finish() if how == "fin" else self.reset()
 
     async def close(self) -> None:
-        """Let go of the connection."""
         if not self.closed:
             self._let_go()
 
@@ -232,8 +228,6 @@ class Peer:
 
 
 class Client(Peer):
-    """A raw client."""
-
     @classmethod
     async def connect(cls, port: int) -> Self:
         """A connection to 127.0.0.1."""

@@ -170,7 +170,6 @@ def nowhere(gateways: Gateways) -> Iterator[Gateway]:
 
 
 def asked(port: int, path: str, host: str, body: Json | None = None) -> tuple[int, Json]:
-    """The status of a POST, and the JSON of its body."""
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=20)
     try:
         content = json.dumps(body or {"jsonrpc": "2.0", "id": 1, "method": "ping"})

@@ -52,7 +52,6 @@ def stored(store: Sessions, key: Key) -> Session:
 
 
 def places(store: Sessions) -> float:
-    """How many sessions are stored."""
     return store.gauges()["index_sessions"][1]
 
 
@@ -165,7 +164,6 @@ def shown(session: Session, now: Moment, status: str = "working") -> bytes:
 
 
 def asked_by_client(store: Sessions, method: str) -> Pending:
-    """A client's request about that task."""
     return begin(plain.parsed(jsonrpc.request("1", method, {"taskId": "t-1"})), store.now())
 
 

@@ -41,7 +41,6 @@ class Exchange:
 
     @cached_property
     def said(self) -> Json:
-        """The result as a value."""
         value: Json = json.loads(self.result or "{}")
         return value
 
@@ -151,7 +150,6 @@ class Witness:
         return found
 
     def deleted(self) -> list[str]:
-        """The sessions that were deleted."""
         requests = [request for request, _ in self.over_http()]
         return [_value(request, b"mcp-session-id") for request in requests if request.method == b"DELETE"]
 
@@ -161,7 +159,6 @@ def _value(message: Message, name: bytes) -> str:
 
 
 def _told(response: Message) -> list[str]:
-    """The messages in a response, as they were written."""
     body = response.body
     if _value(response, b"content-encoding"):  # it may be cut: a client leaves a stream once it has its answer
         body = zlib.decompressobj(zlib.MAX_WBITS | 32).decompress(body)

@@ -90,7 +90,6 @@ class Upstream(Listener):
         self.links.append(Link(sock, self))
 
     def arrived(self, link: Link, request: Message) -> None:
-        """A request is whole."""
         self.arrivals.append((link, request))
         target = request.target
         if target in self._held:
@@ -130,11 +129,9 @@ class Upstream(Listener):
         self._held[target] = None
 
     async def has(self, target: bytes, wait_s: float) -> bool:
-        """Whether a held request comes in that time."""
         return await holds_in_time(lambda: self._held[target] is not None, self._changed, wait_s)
 
     def release(self, target: bytes) -> None:
-        """Answer what is held."""
         link = self._held.pop(target)
         if link is not None:
             link.write(self.answers[target])

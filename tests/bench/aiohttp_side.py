@@ -60,7 +60,6 @@ class Server:
         return side
 
     async def handle(self, request: web.BaseRequest) -> web.StreamResponse:
-        """One request, from its head to the end of its response."""
         headers = Headers(request.raw_headers)
         target = request.raw_path.encode("latin-1")
         body = await request.read() if request.body_exists else b""

@@ -48,23 +48,19 @@ def request(start: bytes, *fields: bytes, body: bytes = b"") -> bytes:
 
 
 def post(target: bytes, message: bytes) -> bytes:
-    """A POST of a JSON-RPC message."""
     kind, accept = b"Content-Type: application/json", b"Accept: application/json, text/event-stream"
     return request(b"POST " + target, kind, accept, b"Content-Length: %d" % len(message), body=message)
 
 
 def response(body: bytes, kind: bytes = b"application/octet-stream") -> bytes:
-    """A response framed by its length."""
     return b"HTTP/1.1 200 OK\r\nContent-Type: %b\r\nContent-Length: %d\r\n\r\n%b" % (kind, len(body), body)
 
 
 def chunk(data: bytes) -> bytes:
-    """One chunk."""
     return b"%x\r\n%b\r\n" % (len(data), data)
 
 
 def in_chunks(body: bytes) -> bytes:
-    """A body in chunks, without the last one."""
     return b"".join(chunk(bytes(piece)) for piece in pieces(body, PIECE_BYTES))
 
 
@@ -153,7 +149,6 @@ def _interim() -> bytes:
 
 
 def pieces(data: bytes, piece_bytes: int) -> Iterator[memoryview]:
-    """The data, in pieces that are no copies."""
     view = memoryview(data)
     return (view[at : at + piece_bytes] for at in range(0, len(data), piece_bytes))
 
@@ -202,6 +197,5 @@ def asked(number: int) -> bytes:
 
 @functools.cache
 def answered(number: int) -> bytes:
-    """What the upstream answers in it."""
     attack = ATTACKS[number]
     return attack.make() if attack.side == "down" else response(b"ok")

@@ -103,7 +103,6 @@ class _World:
         self._app = App(msgspec.structs.replace(plain, admin=None, index=index))
 
     async def run(self, work: Work) -> Counts:
-        """The counts of a minute."""
         await self.loop.create_server(lambda: _Connection(self), port=3001)
         await self._app.start()
         if self._made_here:
@@ -179,7 +178,6 @@ class _World:
 
 
 def measured(kind: str, work: Work, interval_s: float) -> Counts:
-    """The counts of a minute at one kind of server."""
     loop = VirtualLoop()
 
     async def run() -> Counts:

@@ -136,7 +136,6 @@ async def _calm(rig: Rig) -> None:
 
 
 async def run(options: Options) -> list[Table]:
-    """Measure, and make the tables."""
     others = proc.cores().others
     async with child(others, "hostile_upstream") as upstream, child(others, "upstream") as calm:
         async with _rig(upstream, calm) as rig:
@@ -159,7 +158,6 @@ class Cost:
 
 
 async def _cost(rig: Rig, attack: Attack, number: int) -> Cost:
-    """The cost of one stream."""
     await rig.gate.ask("held")
     cpu_s, passed_bytes, done = await _passed(rig, attack.side, number=number)
     held_ms = (await rig.gate.ask("held"))["held_ms"]
@@ -169,7 +167,6 @@ async def _cost(rig: Rig, attack: Attack, number: int) -> Cost:
 
 
 async def _passed(rig: Rig, side: Side, **stream: Any) -> tuple[float, int, dict[str, Any]]:
-    """The gateway's CPU time while a stream passes, its bytes, and the load's report."""
     before_s = proc.cpu_seconds(rig.gate.pid)
     done = await rig.attacker.ask("attack", url=rig.gate.url, side=side, **stream)
     return proc.cpu_seconds(rig.gate.pid) - before_s, done["sent" if side == "up" else "received"], done

@@ -32,7 +32,6 @@ OTHER_GOAL: Final = 0.3  # ... another list each time
 
 
 async def run(options: Options) -> Table:
-    """Measure, and make the table."""
     core, others = proc.cores()
     async with AsyncExitStack() as stack:
         load = await stack.enter_async_context(child(others, "load"))

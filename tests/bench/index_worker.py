@@ -66,13 +66,11 @@ def parse(page: bytes) -> list[Task]:
 
 
 def put_all(index: Index, tasks: list[Task]) -> None:
-    """Put the tasks of a page, one by one as a refresh does."""
     for task in tasks:
         index.put(task)
 
 
 def filled(count: int, until: datetime, seed: int = SEED) -> Index:
-    """An index of a history of `count` tasks."""
     index = _empty()
     for page in pages(count, seed, until):
         put_all(index, parse(page))

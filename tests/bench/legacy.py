@@ -44,7 +44,6 @@ class Counted(LegacyServer):
                 tasks.update(task_id, "working", "Reading sources")
 
     async def answer(self, command: dict[str, Any]) -> dict[str, Any]:
-        """Carry out a command."""
         if command["do"] == "load":
             self.fill(command["tasks"], command.get("live"))
         requests = sum(count for method, count in self.counts.items() if method.startswith("tasks/"))

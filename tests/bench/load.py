@@ -288,8 +288,6 @@ class _Stream(asyncio.Protocol):
 
 
 class Streams:
-    """The streams that are open."""
-
     def __init__(self) -> None:
         self._open: list[_Stream] = []
 

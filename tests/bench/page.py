@@ -31,7 +31,6 @@ PERCENT_GOAL: Final = 0.5
 
 
 async def run(options: Options) -> list[Table]:
-    """Measure, and make the table."""
     table = Table(
         f"{QUERIES_PER_MINUTE:,} filtered lists a minute, answered from the index",
         "the page",

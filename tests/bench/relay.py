@@ -73,7 +73,6 @@ class Way:
             raise BenchFailed(f"a ping {self.name} was answered {answer!r}")
 
     async def measure_kind(self, load: Child, kind: Kind) -> None:
-        """One round of a kind of traffic."""
         each = traffic.requests(kind, self.url)
         await self.measure(load, kind.name, SECONDS_OF_KIND, each=each, connections=len(each))
 
@@ -86,7 +85,6 @@ class Way:
         self.rounds.setdefault(what, []).append(run)
 
     def median(self, what: str, figure: str) -> float:
-        """The figure of the median round."""
         return float(statistics.median(r[figure] for r in self.rounds[what]))
 
     def times(self, base: "Way", what: str, figure: str) -> float:
@@ -138,7 +136,6 @@ def _compiled() -> Path:
 
 
 async def run(options: Options) -> list[Table]:
-    """Measure, and make the tables."""
     async with AsyncExitStack() as stack:
         world = await stack.enter_async_context(child(proc.cores().others, "world"))
         load = await stack.enter_async_context(child(proc.cores().others, "load"))

@@ -79,7 +79,6 @@ class _Caller(NamedTuple):
 
 
 def requests(kind: Kind, url: str) -> list[list[str]]:
-    """The requests of a kind, for each of `CONNECTIONS` connections to `url`."""
     if kind is ANOTHER_MIX:
         return another_mix.requests(url)
     chosen = random.Random(_SEED)

@@ -46,12 +46,10 @@ _LAST_CHUNK: Final = b"0\r\n\r\n"
 
 
 def chunk(data: bytes) -> bytes:
-    """One chunk of a chunked body."""
     return b"%x\r\n%b\r\n" % (len(data), data)
 
 
 def event(size_bytes: int) -> bytes:
-    """An event whose data is one JSON-RPC notification, of that many bytes in all."""
     frame = b'event: message\ndata: {"jsonrpc":"2.0","method":"notifications/message","params":{"data":"%b"}}\n\n'
     return frame % (b"x" * (size_bytes - len(frame % b"")))
 
@@ -110,7 +108,6 @@ class Upstream(Serving):
 
 
 def _cut(piece: bytes, size: int) -> Iterator[bytes]:
-    """`size` bytes, in pieces like this one."""
     for at in range(0, size, len(piece)):
         yield piece[: size - at]
 

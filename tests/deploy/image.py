@@ -27,7 +27,6 @@ START_S: Final = 30.0
 
 
 def run(*command: str | Path, **kwargs: Any) -> "subprocess.CompletedProcess[str]":
-    """Run a command that must succeed."""
     print("+", shlex.join(map(str, command)), flush=True)
     return subprocess.run(command, check=True, text=True, cwd=ROOT, **kwargs)
 
@@ -67,7 +66,6 @@ def check_description() -> None:
 
 
 def health_command() -> list[str]:
-    """The command of HEALTHCHECK in the Dockerfile."""
     _, _, given = (DEPLOY / "Dockerfile").read_text().replace("\\\n", "").partition("HEALTHCHECK")
     command: list[str] = json.loads(given.partition("CMD ")[2].splitlines()[0])
     return command

@@ -26,8 +26,6 @@ def shortened(rules: str) -> str:
 
 
 class Prometheus:
-    """A Prometheus that runs."""
-
     def __init__(self, http: aiohttp.ClientSession, origin: str) -> None:
         self._http = http
         self._origin = origin

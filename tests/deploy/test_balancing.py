@@ -82,7 +82,6 @@ def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
 
 
 def field(session: str | None) -> list[bytes]:
-    """The header field that names a session."""
     return [] if session is None else [b"Mcp-Session-Id: " + session.encode()]
 
 
@@ -117,7 +116,6 @@ class Stage:
         return self.left.pop(name)
 
     async def client(self, balancer: str, data: bytes) -> Client:
-        """A connection to a balancer on which a request was sent."""
         one = await Client.connect(urlsplit(self.fleet.balancers[balancer].origin).port or 0)
         self._clients.append(one)
         await one.send(data)

@@ -153,7 +153,6 @@ def test_systemd_finds_no_fault_in_the_unit(name: str, tmp_path: Path) -> None:
 
 
 def commands(key: str, names: dict[str, str]) -> list[str]:
-    """The commands of a key of taskgate.service, with other names for what it names."""
     unit = (DEPLOY / "taskgate.service").read_text()
     for given, name in names.items():
         unit = unit.replace(given, name)
@@ -186,7 +185,6 @@ async def test_a_reload_of_the_unit_takes_over_what_can_be_and_fails_on_the_rest
 
 
 def shell(command: str) -> bool:
-    """Whether a command succeeds."""
     return subprocess.run(command.split(), capture_output=True, timeout=60).returncode == 0
 
 

@@ -181,7 +181,6 @@ class Stage:
         self.gateway.signal(signal.SIGHUP)
 
     async def _connections(self, count: int) -> list[asyncio.StreamWriter]:
-        """Connections that ask for nothing."""
         opening = (asyncio.open_connection("127.0.0.1", self.gateway.port) for _ in range(count))
         return [writer for _, writer in await asyncio.gather(*opening)]
 

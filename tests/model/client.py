@@ -143,8 +143,6 @@ def formed(body: bytes, form: str) -> tuple[bytes, list[bytes]]:
 
 
 class Client:
-    """The client of one session."""
-
     session: ServerSession
     port = GATEWAY_PORT
 
@@ -192,7 +190,6 @@ class Client:
         raise Violation("unanswered", f"initialize: {exchange.status}")
 
     async def act(self, event: h.Event) -> None:
-        """Carry out an event."""
         match event:
             case h.Create():
                 task = {} if event.ttl is None else {"ttl": event.ttl}
@@ -234,7 +231,6 @@ class Client:
         self._spawn(self._write(session, self._stream, b"GET", b""))
 
     def hang_up(self) -> None:
-        """Close the stream."""
         if self._stream is not None:
             self._stream.leave()
 

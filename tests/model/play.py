@@ -115,12 +115,10 @@ class World:
 
     @classmethod
     def drawn(cls, seed: int) -> h.History:
-        """The history of a seed."""
         return h.drawn(seed)
 
     @classmethod
     def can_play(cls, history: h.History) -> bool:
-        """Whether a history has nothing but what there is here."""
         return True
 
     def __init__(self, setting: h.Setting, loop: VirtualLoop, notes: Notes) -> None:
@@ -256,7 +254,6 @@ class World:
         await asyncio.sleep(WIRE_S * 3 / 4)
 
     def _take_over(self) -> None:
-        """The gateway takes the setting over."""
         self._app.reload(lambda _: config_of(self._setting))
 
     def _update(self, event: h.Update) -> None:
@@ -287,5 +284,4 @@ class RaceWorld(World):
 
     @classmethod
     def drawn(cls, seed: int) -> h.History:
-        """The history full of races of a seed."""
         return h.raced(seed)

@@ -107,7 +107,6 @@ class Timed(FleetWorld):
         return self._loop.time() - began
 
     async def by_the_clock(self) -> None:
-        """What is timed."""
         raise NotImplementedError
 
 

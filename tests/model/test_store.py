@@ -39,13 +39,11 @@ class Rig:
         self.sessions = SharedSessions(self.index, loop.time, self.store)
 
     def store_at(self, settings: config.StoreSettings) -> RedisStore:
-        """A store that serves the upstream."""
         store = RedisStore(settings, self.failures.append)
         store.serves([upstream("a")], DAY_S, self.index.idle_timeout)
         return store
 
     async def start(self, tell_all: Callable[[], Iterator[None]] | None = None) -> None:
-        """Start all."""
         self.redis.state = ""
         await self.redis.become("well")
         await self.store.start(tell_all or self.sessions.tell_all)
@@ -62,12 +60,10 @@ class Rig:
         assert self.store.is_up
 
     def entries(self) -> list[bytes]:
-        """The entries in the store, in order."""
         [entries] = self.redis.sets.values()
         return sorted(entries, key=entries.__getitem__)
 
     def see(self, *task_ids: str, key: Key = KEY) -> None:
-        """Tasks are reported."""
         for task_id in task_ids:
             self.sessions.observe(key, Observation(made=task_id, method="tools/call"))
 
@@ -104,7 +100,6 @@ def there(task_id: str) -> bytes:
 
 
 def play(scenario: Callable[[Rig], Awaitable[None]]) -> None:
-    """Play a scenario on a loop of its own."""
     loop = VirtualLoop()
 
     async def run() -> None:

@@ -140,7 +140,6 @@ def assert_moves(answers: dict[str, Exact], places: Places) -> None:
 
 
 async def assert_serves_tasks(client: Client) -> None:
-    """A task is made, and found by a filter."""
     assert client.listing == {"filter": FILTER_CAPABILITY}
     made = await client.work("released", "after the login")
     assert ids_of(await client.tasks(FILTERED)) == [made]

@@ -117,7 +117,6 @@ def check(name: str, direct: Json, through: Json) -> None:
 
 
 def plain(step: Any) -> str:
-    """A step without ids of tasks and times."""
     text = re.sub(r"\b[0-9a-f]{8}-(?:[0-9a-f]{4}-){3}[0-9a-f]{12}\b", "<task id>", blurred(step))
     return re.sub(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?(Z|\+00:00)", "<time>", text)
 

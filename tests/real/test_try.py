@@ -131,12 +131,10 @@ async def test_fastmcp_lists_nothing_and_taskgate_makes_the_list(runner: Runner,
 
 
 def served(folder: Path, name: str, server: str) -> Witness:
-    """A witness of one of servers/ on stdio."""
     return over_stdio(folder, name, sys.executable, "-m", f"tests.real.servers.{server}", "--stdio")
 
 
 def over_stdio(folder: Path, name: str, *command: str) -> Witness:
-    """A witness of a process, its files in a folder of their own."""
     there = folder / name
     there.mkdir()
     return beside(there, command)
@@ -252,7 +250,6 @@ def logins(runner: Runner) -> Iterator[dict[str, str]]:
 
 @pytest.fixture
 async def bearer(tmp_path: Path) -> AsyncIterator[str]:
-    """A file with a token."""
     file = tmp_path / "token"
     file.write_text(f"Authorization: Bearer {TOKEN}\n")
     yield str(file)

@@ -38,7 +38,6 @@ def fresh_gateways(tmp_path_factory: pytest.TempPathFactory) -> Gateways:
 
 @pytest.fixture(scope="session")
 def plain_place(gateways: Gateways) -> Iterator[Place]:
-    """A process with the defaults."""
     with listening() as sock, gateways.process(port_of(sock)) as gateway:
         yield Place(gateway, sock)
 

@@ -77,8 +77,6 @@ class Case:
 
 
 def client(*pieces: bytes) -> Step:
-    """The client sends these pieces."""
-
     async def step(run: Run) -> None:
         await run.client.send(*pieces)
 
@@ -251,7 +249,6 @@ def _differ(what: str, expected: object, got: object) -> list[str]:
 
 
 def _end_to_end(message: Message) -> Message:
-    """Without hop-by-hop fields and those that `Connection` names."""
     named = {part.strip().lower() for value in message.values(b"connection") for part in value.split(b",")}
     removed = (_HOP_BY_HOP | named) - {b"host", *_FRAMING}
     return replace(message, fields=tuple(f for f in message.fields if f[0].lower() not in removed))

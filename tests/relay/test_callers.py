@@ -62,7 +62,6 @@ LISTS_NONE = Server({None: page([])}, {"tools/call": {"task": task("t-1")}, "tas
 
 
 async def answers(asked: Message, _peer: Peer) -> bytes:
-    """A server of one task, which makes another when a tool is called."""
     message = body(asked)
     found: dict[str, Any] = {"tasks/list": page([task("t-1")]), "tools/call": {"task": task("t-2")}}
     return answer(result(message["id"], found.get(message["method"], task("t-1"))))

@@ -55,7 +55,6 @@ FILTER: Json = {
 
 
 def get(*fields: bytes, target: bytes = b"/mcp") -> bytes:
-    """A GET for an event stream."""
     return request(target=target, fields=[b"Accept: text/event-stream", *fields])
 
 

@@ -64,7 +64,6 @@ ASKS = call("elicitation/create", "srv-1", message="Which?", n=12345678901234567
 
 
 async def crawl_id(rig: Rig, number: int = 1) -> tuple[Peer, object]:
-    """The connection and the id of the crawl request of that number."""
     peer = await rig.upstream.request(number)
     return peer, body(rig.upstream.requests[number - 1])["id"]
 

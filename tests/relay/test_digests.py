@@ -38,7 +38,6 @@ FRAMINGS = ["length", "chunks", "gzip", "close"]
 
 
 def told(message: Message) -> set[bytes]:
-    """The names of the digests that a message has, as a field, as a trailer, or announced as one."""
     announced = b",".join(message.values(b"trailer")).lower().replace(b" ", b"").split(b",")
     return {name.lower() for name, _ in (*message.fields, *message.trailers)}.union(announced) & NAMES
 

@@ -27,8 +27,6 @@ from tests.relay.rig import Rig, Script, body, final, ids, rig_with
 
 
 class Asks(NamedTuple):
-    """Who asks, and where."""
-
     session: bytes = b"s-1"
     token: bytes = b""
     user: bytes = b""

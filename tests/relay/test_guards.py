@@ -85,7 +85,6 @@ async def echo_all(asked: Message, peer: Peer) -> bytes:
 
 
 def raw(data: bytes, *fields: bytes) -> bytes:
-    """A POST that accepts event streams, as MCP's do."""
     return request(b"POST", b"/mcp", [b"Accept: application/json, text/event-stream", ALICE, *fields], data)
 
 

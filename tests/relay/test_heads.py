@@ -22,7 +22,6 @@ def fields(count: int, size_bytes: int) -> bytes:
 
 
 def begun(lines: bytes) -> bytes:
-    """A request whose head is not whole."""
     return request().removesuffix(b"\r\n") + lines
 
 

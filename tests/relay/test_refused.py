@@ -88,7 +88,6 @@ STATUSES = [b"400 Bad Request", b"401 Unauthorized", b"403 Forbidden", b"404 Not
 
 
 def as_json(status: bytes, message: object) -> bytes:
-    """A refusal that says as much as an answer."""
     return answer(message, CORS, b"Mcp-Session-Id: given", status=status)
 
 

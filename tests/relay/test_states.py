@@ -67,7 +67,6 @@ async def read(exchange: Exchange) -> None:
 
 
 async def begin(exchange: Exchange) -> None:
-    """Send a part of a response that states its length."""
     exchange.begin(200, b"OK", Headers([(b"Content-Length", b"2")]), "length")
     exchange.send(b"o")
     exchange.flush()
@@ -162,7 +161,6 @@ class Bench:
             await self.settle()
 
     async def sweep(self, in_s: float = 0.0) -> None:
-        """Time has passed."""
         self.listener.sweep(self.loop.time() + in_s)
         await self.settle()
 
@@ -187,12 +185,10 @@ class Start:
 
     @property
     def last(self) -> bytes:
-        """What was sent last."""
         return self.sent[-1] if self.sent else b""
 
     @property
     def is_in_head(self) -> bool:
-        """Whether a part of a head was sent last."""
         return self.last == PART
 
     @property

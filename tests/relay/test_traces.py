@@ -71,7 +71,6 @@ class Collector(ThreadingHTTPServer):
 
     @property
     def spans(self) -> list[Span]:
-        """All spans, by the time when they began."""
         messages = map(ExportTraceServiceRequest.FromString, self.bodies)
         spans = [s for m in messages for r in m.resource_spans for scope in r.scope_spans for s in scope.spans]
         return sorted(spans, key=lambda span: span.start_time_unix_nano)
@@ -102,7 +101,6 @@ class Receiver(BaseHTTPRequestHandler):
 
 @contextmanager
 def collecting(hangs: bool = False) -> Iterator[Collector]:
-    """A collector that runs."""
     with Collector(hangs) as collector:
         serving = Thread(target=collector.serve_forever, args=[0.02])
         serving.start()
@@ -116,14 +114,12 @@ def collecting(hangs: bool = False) -> Iterator[Collector]:
 
 @asynccontextmanager
 async def traced(gateways: Gateways, **changed: object) -> AsyncIterator[tuple[Rig, Collector]]:
-    """A rig whose gateway sends spans to a collector."""
     with collecting() as collector:
         async with rig_with(gateways, traces=collector.traces, **changed) as rig:
             yield rig, collector
 
 
 def said(span: Span) -> dict[str, str | int]:
-    """The attributes of a span."""
     return {a.key: a.value.string_value or a.value.int_value for a in span.attributes}
 
 

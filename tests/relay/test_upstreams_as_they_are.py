@@ -49,11 +49,9 @@ class Seen:
         self.status = b"200 OK"
 
     def connection(self) -> "Noting":
-        """A protocol for one connection."""
         return Noting(self)
 
     def answer(self, head: bytes, _body: bytes) -> bytes:
-        """The response to a request."""
         self.heads.append(head)
         return response(status=self.status)
 

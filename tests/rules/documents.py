@@ -12,8 +12,6 @@ from hypothesis import strategies as st
 
 
 class Number(NamedTuple):
-    """A number as it is written."""
-
     text: str
 
 
@@ -132,7 +130,6 @@ def at(value: Any, path: tuple[str, ...]) -> tuple[bool, Any]:
 
 
 def changed(value: Any, path: tuple[str, ...], new: Any) -> Any:
-    """The value with `new` at `path`, which there must be."""
     if not path:
         return new
     assert isinstance(value, Object)

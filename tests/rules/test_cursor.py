@@ -326,7 +326,6 @@ SAID: bytes = base64.urlsafe_b64decode(CURSOR.split(".")[1])
 
 
 def values_with(*changed: tuple[tuple[int | str, ...], object]) -> bytes:
-    """What the cursor says, some of its values changed."""
     values = orjson.loads(SAID)
     for path, value in changed:
         inner = values
@@ -337,7 +336,6 @@ def values_with(*changed: tuple[tuple[int | str, ...], object]) -> bytes:
 
 
 def like_ours(*changed: tuple[tuple[int | str, ...], object]) -> str:
-    """A cursor of ours, some of its values changed."""
     return packed(values_with(*changed))
 
 

@@ -80,7 +80,6 @@ class Situation:
     asks_by_id: bool = True
 
     def record(self, tasks: Iterable[Task]) -> Record:
-        """A record of it, with these tasks."""
         record = Record()
         for each in tasks:
             is_listed = each.id not in self.unlisted

@@ -20,7 +20,6 @@ from tests.rules import plain
 
 
 def selected(index: Index, limit: int) -> Callable[[Position], QueryPage]:
-    """The pages of an index."""
     return lambda position: index.select(position, limit)
 
 

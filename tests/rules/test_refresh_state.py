@@ -75,7 +75,6 @@ class Place:
         return plain.parsed(jsonrpc.result(raw_id, value))
 
     async def run(self) -> BaseException | None:
-        """Run the refresh. Returns its error."""
         [error] = await asyncio.gather(self.refresh.run(), return_exceptions=True)
         return error
 
@@ -148,7 +147,6 @@ EVENTS: Final[dict[str, list[tuple[Event, type[BaseException] | None]]]] = {
 
 @pytest.fixture(autouse=True)
 def watch() -> Iterator[Watch]:
-    """Every step of a refresh stands in the table."""
     with watched(Refresh, "state") as one:
         yield one
     assert one.steps <= steps(TABLE, ["ASKING"])

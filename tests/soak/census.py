@@ -73,7 +73,6 @@ class InProcess:
         self._tasks = asyncio.all_tasks()
 
     async def left(self) -> str:
-        """What is left of a round."""
         if self.unhandled:
             return f"unhandled: {self.unhandled}"
         tasks = asyncio.all_tasks() - self._tasks - {asyncio.current_task()}
@@ -142,8 +141,6 @@ async def in_process(upstream: Upstream, changed: Json = SETTINGS) -> AsyncItera
 
 
 class Process:
-    """The command as a process."""
-
     def __init__(self, gateway: Gateway, upstream: Upstream) -> None:
         self.port = gateway.port
         self._gateway = gateway
@@ -153,7 +150,6 @@ class Process:
 
     @property
     def log(self) -> str:
-        """What the process has logged."""
         return self._gateway.log
 
     async def begin(self) -> None:
@@ -162,7 +158,6 @@ class Process:
         self._idle = _descriptors(self._proc)
 
     async def left(self) -> str:
-        """What is left of a round."""
         await self._turn()
         more = _descriptors(self._proc) - self._idle - len(self._upstream.lines)
         return f"{more} descriptors more than the connections to the upstream" if more else ""

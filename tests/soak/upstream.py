@@ -115,7 +115,6 @@ class Line(Peer):
         self.incoming = Reader()
 
     def die(self, how: End) -> None:
-        """End the connection."""
         if how == "fin":
             self.leave()
         elif not self.closed:
@@ -151,7 +150,6 @@ class Upstream(Listener):
         return port_of(self._held)
 
     async def start(self) -> None:
-        """Listen."""
         self.listening = held_port(self.port)
         self.open()
 
@@ -199,7 +197,6 @@ class Upstream(Listener):
     # ---- what comes ----
 
     def expected(self, request: Message) -> Exchange | None:
-        """The exchange that a request belongs to."""
         number = request.value(b"x-request-id")
         exchange = self._exchanges.get(int(number)) if number is not None else None
         is_probe = (
@@ -235,7 +232,6 @@ class Upstream(Listener):
             self.faults.append(f"exchange {exchange.number} came as another: {request.start!r}")
 
     def response(self, exchange: Exchange, request: Message) -> bytes:
-        """What is answered to a request."""
         if exchange.tasks is None:
             return exchange.answered
         if request.method == b"GET":

@@ -11,7 +11,6 @@ WAIT_S: Final = 60.0  # long, because a machine may be busy
 
 
 def gateway(*server: str, flags: Sequence[str] = ()) -> list[str]:
-    """The command line."""
     return [*COMMAND, "stdio", *flags, "--", *server]
 
 

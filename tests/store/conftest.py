@@ -52,7 +52,6 @@ class Server:
     asked: list[Json] = field(default_factory=list)
 
     def response(self, asked: Message) -> bytes:
-        """The response to a request."""
         if self.refuses:
             return response(b"", status=self.refuses)
         if asked.method == b"DELETE":
@@ -104,11 +103,9 @@ class Replica:
         return Caller((response.value(b"mcp-session-id") or b"").decode(), token)
 
     async def ask(self, caller: "Caller", message: Json) -> Json:
-        """The response message to a message."""
         return final(await self.exchange(caller, message))
 
     async def exchange(self, caller: "Caller", message: Json) -> Message:
-        """The response to a message."""
         return await self._send(post(message, *caller.fields()))
 
     async def delete(self, caller: "Caller") -> Message:
@@ -123,23 +120,19 @@ class Replica:
         return response
 
     async def make(self, caller: "Caller", method: str = "tools/call") -> str:
-        """Make a task, and return its id."""
         said = await self.ask(caller, call(method, name="work", task={}))
         task_id: str = said["result"]["task"]["taskId"]
         return task_id
 
     async def ids(self, caller: "Caller", **criteria: Any) -> list[str]:
-        """The ids of the tasks that a query finds, sorted."""
         said = await self.ask(caller, filtered(**criteria))
         return sorted(task["taskId"] for task in said["result"]["tasks"])
 
     async def sample(self, name: str, **labels: str) -> float:
-        """A sample of its metrics."""
         found = await self.gateway.metrics()
         return found.get((f"taskgate_{name}", tuple(sorted(labels.items()))), 0.0)
 
     async def serves(self) -> bool:
-        """Whether the store has all that this replica knows."""
         return await self.sample("store_up") == 1
 
 
@@ -176,7 +169,6 @@ class Fleet:
 
     @asynccontextmanager
     async def pair(self, **changed: Any) -> AsyncIterator[tuple[Replica, Replica]]:
-        """Two replicas."""
         async with self.replica(**changed) as one, self.replica(**changed) as other:
             yield one, other
 

@@ -25,7 +25,6 @@ NO_CRAWLS: dict[str, Any] = {"index": {"full_crawl_interval": "1h"}}
 
 
 async def values(store: Store) -> list[str]:
-    """Every value in the store, of every kind."""
     found: list[str] = []
     for key in await store.run("KEYS", "*:*:*"):
         is_set = await store.run("TYPE", key) == "zset"

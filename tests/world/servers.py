@@ -127,7 +127,6 @@ class Server:
         return blake2b(b"%d" % self._count, digest_size=16).hexdigest()
 
     def read(self, task: Json) -> Json:
-        """A task as an answer has it."""
         if not self.kind.reads_now:
             return task
         now = self.timestamp(datetime.fromtimestamp(time.time(), UTC))
@@ -217,5 +216,4 @@ def pages_by_hand(server: Server, **params: object) -> Iterator[Json]:
 
 
 def shown(page: Json) -> list[str]:
-    """The ids on a page."""
     return [task["taskId"] for task in page["tasks"] or ()]

@@ -269,7 +269,6 @@ def ids_of(tasks: list[Json]) -> list[str]:
 
 @asynccontextmanager
 async def legacy(tasks: int) -> AsyncIterator[tuple[LegacyServer, str]]:
-    """A server with sessions, each with tasks of its own."""
     server = LegacyServer(tasks)
     try:
         yield server, await server.start()
