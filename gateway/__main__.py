@@ -147,10 +147,7 @@ def _main() -> None:
 
 
 def _fill_in(parser: argparse.ArgumentParser, given: argparse.Namespace) -> None:
-    """Add what the environment says to the flags. Ends the process unless there is one source of the configuration.
-
-    A flag overrides its variable; an empty one is none.
-    """
+    """Add what the environment says to the flags, which override it. Ends the process unless one source is named."""
     named = {name: f"--{name}" for name in _VARIABLES}  # how each was given
     for name, variable in _VARIABLES.items():
         if getattr(given, name) is None and (value := os.environ.get(variable)):

@@ -38,10 +38,7 @@ class Address(Struct, frozen=True):
 
 
 class Url(Struct, frozen=True):
-    """An upstream or a collector: `http` or `https`, a host as in `Address`, a port (1 to 65535), a path.
-
-    An upstream's path is only printed: requests keep their own paths.
-    """
+    """An upstream or a collector: `http` or `https`, a host as in `Address`, a port (1 to 65535), a path to print."""
 
     scheme: str
     host: str

@@ -224,10 +224,7 @@ class Parser:
         return len(text) <= self.event_bytes_max and lines <= LINES_MAX
 
     def take_comments(self) -> bytes:
-        """Take the whole comment lines and blank lines at the beginning of the pending bytes.
-
-        If the taken bytes end with CR and LF follows, the LF reads as a blank line. There it means nothing.
-        """
+        """Take the whole comment lines and blank lines that are pending first. An LF that follows means nothing."""
         pending = self._pending
         if self._skipping or not self._line_ended or not pending.startswith((b":", b"\r", b"\n")):
             return b""

@@ -43,10 +43,7 @@ class Rates:
         }
 
     def show(self) -> tuple[dict[str, Any], dict[str, dict[str, Any]], dict[Reason, list[int]]]:
-        """Of all requests together, of those of each upstream, and how often each reason was given; of 1 and 5 minutes.
-
-        `rate` is requests a second, `failing` a share from 0 to 1, or None without requests, `p95` seconds or None.
-        """
+        """For 1 and 5 minutes: `rate` a second, `failing` from 0 to 1 or None, `p95` in seconds or None."""
         now = self._read()
         before = [self._samples[-min(slots + 1, len(self._samples))] for slots in _SLOTS]
 

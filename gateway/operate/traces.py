@@ -197,10 +197,7 @@ def _text(raw: Raw) -> str:
 
 
 def _context(traceparent: str) -> SpanContext:
-    """The context in a `traceparent`; one that is not valid if there is none.
-
-    `tracestate` stays out: what a client writes in it would stand in the span, or in the log if it is malformed.
-    """
+    """The context in a `traceparent`, perhaps not valid, without `tracestate`: that may have anything in it."""
     carrier = {"traceparent": traceparent} if traceparent else {}
     return trace.get_current_span(_W3C.extract(carrier, context.Context())).get_span_context()
 

@@ -175,10 +175,7 @@ class Index:
         return (task.id for task in chain.from_iterable(parts) if all(task.id in ids for ids in named))
 
     def select(self, position: Position, limit: int, bytes_max: float = UNLIMITED) -> QueryPage:
-        """The page at a position: `limit` tasks and `bytes_max` of JSON at most, but one task if there is any.
-
-        The page of a position that comes again, the same small object, is kept.
-        """
+        """The page at a position: `limit` tasks and `bytes_max` of JSON at most, but one if there is any."""
         of = (limit, bytes_max, self.default_method)
         if position.comes_again and (kept := self._pages.find(position, of)) is not None:
             return kept

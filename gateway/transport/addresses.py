@@ -152,10 +152,7 @@ class Addresses:
         self._authorities = frozenset({*(name + port for name in same), *([sent_host] if sent_host else [])})
 
     def move(self, client: Headers, sent: Headers, is_tls: bool) -> Move | None:
-        """The move for one client: its header fields, as they came and as they go up, and whether it speaks TLS to us.
-
-        None if addresses stay, and for a request without a usable `Host`, which only HTTP/1.0 allows.
-        """
+        """The move for one client; None if addresses stay, and for a request without a usable `Host` (HTTP/1.0)."""
         base = "" if self._stay else self.base(client, is_tls)
         if not base:
             return None

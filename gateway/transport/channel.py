@@ -203,10 +203,7 @@ class _Stream:
         return self._parser.pending_bytes
 
     def feed(self, piece: bytes) -> Iterator[bytes | None]:
-        """The data of the events that a piece completes; None where other tasks should get their turn.
-
-        Raises UpstreamBroken for an event that is too large, and after more than `OTHERS_MAX` events.
-        """
+        """The data of the events that a piece completes; None where others get their turn. Raises UpstreamBroken."""
         for start in range(0, len(piece), _BYTES_AT_ONCE):
             for event in self._parser.feed(piece[start : start + _BYTES_AT_ONCE]):
                 if not event.marked:
@@ -244,10 +241,7 @@ def _mirrored(request: bytes) -> bytes:
 
 
 def retry_after_s(headers: Headers) -> float | None:
-    """The seconds of `Retry-After` (RFC 9110, 10.2.3), 0 at least; None if it is missing, or cannot be read.
-
-    A date counts from the answer's own: the clocks may differ.
-    """
+    """The seconds of `Retry-After` by the answer's clock, 0 at least; None if unreadable (RFC 9110, 10.2.3)."""
     given = headers.get(b"retry-after") or b""
     if given.isdigit():
         return float(given)

@@ -64,9 +64,7 @@ class Cors:
 
 
 class _Shares:
-    """Notes of one kind, each in the share of the address that made it first. If there are too many, the oldest goes of
-    the address that has the most.
-    """
+    """Notes of one kind, by the address that made each first. Of too many, the oldest of the greediest address goes."""
 
     def __init__(self) -> None:
         self.of: dict[_PageOfCaller, tuple[bytes, Headers]] = {}

@@ -174,10 +174,7 @@ class Headers:
         return self.of([*self._fields, (name.lower(), name, value)])
 
     def with_value(self, name: bytes, value: bytes) -> "Headers":
-        """The fields, with `value` in the first one called `name`, and without further ones of that name.
-
-        If there is none, one is added at the end.
-        """
+        """The fields, with `value` in the first one called `name` or at the end, and no other of that name."""
         if name not in self.by_name:
             return self.with_field(b"-".join(part.capitalize() for part in name.split(b"-")), value)
         first = next(at for at, field in enumerate(self._fields) if field[0] == name)
