@@ -112,8 +112,6 @@ class Loop(GatewayError):
 
 
 class RateLimited(GatewayError):
-    """Too many task operations of one client."""
-
     status, reason, code, refuses = 429, b"Too Many Requests", INVALID_REQUEST, True
 
     def __init__(self, retry_after_s: int) -> None:

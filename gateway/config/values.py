@@ -173,8 +173,6 @@ def _read_rate(value: object) -> float:
 
 
 def _only(allows: Callable[[Any], bool], allowed: str, read: _Reader = lambda value: value) -> _Reader:
-    """A reader of what another one reads, if that is allowed."""
-
     def checked(value: object) -> object:
         if not allows(found := read(value)):
             raise ValueError(allowed)

@@ -175,7 +175,6 @@ def request(message_id: str, method: str, params: dict[str, Any]) -> bytes:
 
 
 def result(message_id: bytes, value: bytes) -> bytes:
-    """The bytes of a response with the raw JSON `value` to the request with the raw id `message_id`."""
     return b'{"jsonrpc":"2.0","id":%b,"result":%b}' % (message_id, value)
 
 

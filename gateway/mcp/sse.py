@@ -46,7 +46,6 @@ class Event(msgspec.Struct):
         return self.raw[len(_BOM) :] if self.bom else self.raw
 
     def field(self, name: bytes) -> list[bytes]:
-        """The values of every line of the field `name`, in order."""
         text = b"\n%b\n" % self._text()
         if b"\r" in text:
             text = text.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
@@ -60,7 +59,6 @@ class Event(msgspec.Struct):
 
     @property
     def id(self) -> bytes | None:
-        """The last event id that the event sets, or None."""
         values = [v for v in self.field(b"id") if b"\0" not in v] if self.whole else []
         return values[-1] if values else None
 
@@ -156,7 +154,6 @@ class Parser:
 
     @property
     def pending_bytes(self) -> int:
-        """The number of bytes held of an unfinished event."""
         return len(self._pending)
 
     def _search_on(self) -> None:

@@ -131,7 +131,6 @@ class Journal:
         return cause
 
     def _write(self, said: dict[str, object], cause: Reason | None) -> None:
-        """Write the lines of a request; it has failed if there is a cause."""
         log.log(self._level, "request", extra=said)
         if cause is not None:
             self.failed.say(log, logging.INFO, "failed", said, cause)

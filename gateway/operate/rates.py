@@ -24,8 +24,6 @@ class _Sample(NamedTuple):
 
 
 class Rates:
-    """The last five minutes of all upstreams."""
-
     def __init__(self, metrics: Metrics, clock: Callable[[], float] = monotonic) -> None:
         self._metrics = metrics
         self._clock = clock
@@ -77,7 +75,6 @@ class Rates:
         return _Sample(self._clock(), requests, faults, answers, reasons)
 
     def _curve(self, field: str, name: str) -> list[int]:
-        """How many there were in each slot, the oldest first."""
         counts = [getattr(sample, field).get(name, 0) for sample in self._samples]
         return [after - before for before, after in pairwise(counts)]
 

@@ -79,8 +79,6 @@ class Tracing:
 
 
 class TracedJournal(Journal):
-    """A journal that makes a span of each request."""
-
     def __init__(self, metrics: Metrics, config: Log | StdioLog, failed: Said, tracer: Tracer) -> None:
         super().__init__(metrics, config, failed)
         self._tracer = tracer
@@ -203,8 +201,6 @@ def _context(traceparent: str) -> SpanContext:
 
 
 class TracedMetrics(Metrics):
-    """Metrics that make a span of each step of a query, too."""
-
     def __init__(self, tracer: Tracer) -> None:
         super().__init__()
         self._tracer = tracer

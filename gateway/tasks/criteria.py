@@ -96,13 +96,11 @@ _RANGES: Final[tuple[tuple[Part, Part], ...]] = (("createdFrom", "createdTo"), (
 
 @cache
 def names() -> Mapping[str, Criterion]:
-    """The criteria by all their names, aliases included."""
     return {name: criterion for criterion in CRITERIA.values() for name in (criterion.name, *criterion.aliases)}
 
 
 @cache
 def defaults() -> dict[str, Any]:
-    """The defaults of the criteria that have one."""
     return {name: criterion.default for name, criterion in CRITERIA.items() if criterion.default is not None}
 
 
@@ -297,8 +295,6 @@ def no_criterion(prefix: str, name: str, raw: bytes) -> Fault:
 
 
 class _Value(msgspec.Struct):
-    """A criterion as it was read: its parameter, its raw JSON, its value."""
-
     parameter: str
     raw: bytes
     value: Any

@@ -58,7 +58,6 @@ class Need(msgspec.Struct, frozen=True):
     doubted: int
 
     def met(self, as_of: Moment) -> bool:
-        """Whether what is known as of then is recent enough."""
         return as_of.at >= self.oldest_s and as_of.order > self.doubted
 
     def met_by_terminal(self, as_of: Moment) -> bool:

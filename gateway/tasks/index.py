@@ -84,7 +84,6 @@ class Index:
             self._bytes += _noted_bytes(task_id)
 
     def method_of(self, task_id: str) -> str | None:
-        """The method of a task, in the index or not; None if it is unknown."""
         before = self._tasks.get(task_id)
         return self._noted.get(task_id) if before is None else before.method
 
@@ -186,7 +185,6 @@ class Index:
         return page
 
     def _first(self, position: Position, count: int) -> tuple[int, list[Task]]:
-        """How many tasks match, and the first `count` of them behind a position."""
         query = position.query
         if query.task_ids is not None:
             there = filter(None, map(self._tasks.get, query.task_ids))

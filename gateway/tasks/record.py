@@ -191,7 +191,6 @@ class Marking:
         return [i for i, mark in self.marks.items() if mark.first <= came and (mark.seen or self.index.get(i))]
 
     def is_due(self, task_id: str, came: int) -> bool:
-        """Whether a query from `came` waits for a marked task."""
         mark = self.marks.get(task_id)
         return mark is not None and mark.first <= came
 
@@ -355,7 +354,6 @@ class Record(Marking):
     # ---- crawls ----
 
     def begin_crawl(self) -> None:
-        """All pages are read from now on."""
         self.crawl += 1
         self.known.outgrown = ""
         if self.known.listing is Listing.PREPENDS:

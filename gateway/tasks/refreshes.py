@@ -173,7 +173,6 @@ class Crawl(Refresh):
             await self._recheck_unlisted(began)
 
     async def _read_pages(self, began: Moment) -> None:
-        """Read every page, and take out what no page shows."""
         session, order = self._session, ListingOrder()
         cursors: list[str | None] = []
         pages = size_bytes = 0

@@ -67,7 +67,6 @@ def _unescaped(data: bytes) -> bytes:
 
 
 def _character(escape: re.Match[bytes]) -> bytes:
-    """The character that an escape stands for, if an address may have it; else the escape itself."""
     code = int(escape[1], 16)
     return escape[0] if code in (0x22, 0x5C, 0x7F) else b"%c" % code
 
@@ -189,7 +188,6 @@ def forwarded_proto(headers: Headers) -> str:
 
 
 def _origin(scheme: bytes, authority: bytes) -> bytes:
-    """An origin in lower case, without the port that its scheme has by default."""
     scheme = scheme.lower()
     return scheme + b"://" + authority.lower().removesuffix(_DEFAULT_PORTS[scheme])
 

@@ -58,8 +58,6 @@ _DROPPED: Final = BodyState.DROPPED
 
 
 class Body:
-    """The body of one message, between its connection and its reader."""
-
     __slots__ = (
         "_counted", "_error", "_has_paused", "_held", "_pieces", "_waiter", "_wire", "began", "state", "trailers",
     )  # fmt: skip

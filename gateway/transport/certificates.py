@@ -41,7 +41,6 @@ class Validity(NamedTuple):
 
 
 def _span(seconds: float) -> str:
-    """A time in its largest unit."""
     return next(f"{seconds / size:.0f} {unit}" for least, size, unit in _SPANS if seconds >= least)
 
 

@@ -169,7 +169,6 @@ class HttpChannel:
         return answer
 
     def _read_on(self, leaving: AsyncExitStack, response: Response, stream: "_Stream") -> None:
-        """Read on behind the response, to the end of the stream, in the background."""
         reading_on = self._pool.links.reading_on
         if response.body.is_whole or len(reading_on) >= READ_ON_MAX or self._pool.is_full:
             return
@@ -186,8 +185,6 @@ class HttpChannel:
 
 
 class _Stream:
-    """One event stream. It may go on in another connection."""
-
     def __init__(self, event_bytes_max: int) -> None:
         self._event_bytes_max = event_bytes_max
         self._events = 0
@@ -250,7 +247,6 @@ def retry_after_s(headers: Headers) -> float | None:
 
 
 def _date_unix_s(given: bytes) -> float | None:
-    """An HTTP-date, in seconds since 1970."""
     try:
         return parsedate_to_datetime(given.decode("latin-1")).replace(tzinfo=UTC).timestamp()
     except (ValueError, TypeError, IndexError, OverflowError):  # of any text

@@ -80,8 +80,6 @@ _HEAD_COMES: Final = http1.Reading.HEAD
 
 
 class ClientOwner(Protocol):
-    """The owner of all connections: the listener."""
-
     limits: Limits
     buffers: Buffers
     heads: Heads[Any]

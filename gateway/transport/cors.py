@@ -27,8 +27,6 @@ _PageOfCaller: TypeAlias = tuple[bytes, bytes, bytes]
 
 
 class Cors:
-    """What one upstream told the pages of each caller, by origin and path."""
-
     def __init__(self) -> None:
         self._told = _Shares()
         self._preflights = _Shares()

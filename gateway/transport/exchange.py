@@ -118,7 +118,6 @@ class Exchange:
         self._unwritten = b""
 
     def end(self, trailers: Headers = NO_TRAILERS) -> None:
-        """Write the rest of the response, which is then whole."""
         if self._framing == "chunked":
             self._unwritten += last_chunk(trailers, DIGESTS if self.edits_down else ())
         self.flush()

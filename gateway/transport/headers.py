@@ -48,7 +48,6 @@ class FoundFields:
         self.fields: list[Field] = []
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """llhttp has found a field."""
         self.fields.append((name.lower(), name, value))
 
 

@@ -363,7 +363,6 @@ def read_head(data: bytes) -> Head:
 
 
 def _keeps_alive(minor: int, headers: Headers) -> bool:
-    """Whether another request may follow."""
     closes = (name in headers.by_name and b"close" in headers.tokens(name) for name in OF_CONNECTION)
     return minor == 1 and not any(closes)
 

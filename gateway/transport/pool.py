@@ -226,7 +226,6 @@ class Pool:
         return connection
 
     def put(self, connection: UpstreamConnection) -> None:
-        """Take back a connection whose exchange is complete."""
         connection.idle_since = self._loop.time()
         if self._is_stopped or connection.idle_since < self.standing.distrusted_until:
             connection.close()

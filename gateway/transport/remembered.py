@@ -116,7 +116,6 @@ class Heads(Generic[Kept]):
         return self._entries.get((scope, before, after))
 
     def used(self, entry: RememberedHead[Kept]) -> None:
-        """An entry is used for the first time in this turn."""
         entry.turn = self.turn
         self._entries.move_to_end((entry.adder.scope, entry.before, entry.after))
 

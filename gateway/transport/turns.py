@@ -19,8 +19,6 @@ LARGE_BYTES_MIN: Final = _READ_BYTES_MIN  # smaller reads do not count
 
 
 class Readable(Protocol):
-    """A connection."""
-
     def pause_reading(self) -> None:
         """Read no more of it until `resume_reading` was called as often as this."""
 

@@ -203,7 +203,6 @@ class ClientWire(Wire):
         self.name_client(transport.get_extra_info("peername"))
 
     def name_client(self, peer: object) -> None:
-        """Note whose connection it is."""
         self.address = str(peer[0]) if isinstance(peer, tuple) else "unix"
 
     @property
