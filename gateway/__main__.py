@@ -246,10 +246,7 @@ def _stdio(arguments: list[str]) -> NoReturn:
 
 
 def _split(arguments: list[str]) -> tuple[list[str], list[str]]:
-    """The flags, and the command: behind the first `--`, or from the first word that is neither a flag nor its value.
-
-    The form without `--` is for launchers that keep `--` for themselves, such as the Inspector's command line.
-    """
+    """The flags, and the command: behind the first `--`, which some launchers eat, or from the first other word."""
     at = 0
     while at < len(arguments) and arguments[at].startswith("-"):
         if arguments[at] == "--":

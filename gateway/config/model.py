@@ -44,9 +44,7 @@ class Match(Struct, frozen=True):
 
 
 class UpstreamTls(Struct, frozen=True, kw_only=True):
-    """TLS with an https upstream. None means: the system's authorities (`ca`); no certificate of the gateway's; the
-    host of `url` (`server_name`).
-    """
+    """TLS with an https upstream. None: the system's authorities (`ca`), no certificate, the host of `url`."""
 
     ca: values.File | None = None
     certificate: values.File | None = None

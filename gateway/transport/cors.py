@@ -34,10 +34,7 @@ class Cors:
     def note(
         self, client: bytes, origin: bytes, target: bytes, who: bytes | None, status: int, headers: Headers
     ) -> None:
-        """Note a response to a request of `origin` for `target`, of the identity `who`; None stands for a preflight.
-
-        `client` is the address that it came from.
-        """
+        """Note a response to a request from `client` of `origin` for `target`, by `who` (None: a preflight)."""
         notes = self._preflights if who is None else self._told
         page = who or b"", origin, target.partition(b"?")[0]
         is_success, admits = 200 <= status < 300, _ALLOW_ORIGIN in headers

@@ -52,10 +52,8 @@ class FoundFields:
 
 
 class Headers:
-    """The header fields, or the trailer fields, of one message.
-
-    `by_name` has the first value of each name in lower case, as it came. It is a plain dict, because a relayed request
-    looks up some twenty names.
+    """The header fields, or the trailer fields, of one message. `by_name`, the first value of each name in lower case,
+    is a plain dict, because a relayed request looks up some twenty names.
     """
 
     __slots__ = ("_fields", "by_name")
