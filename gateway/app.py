@@ -82,7 +82,8 @@ class App:
 
     def _apply(self, config: Config, valid: dict[str, certificates.Validity], certified: Container[str]) -> None:
         """Make the parts that depend on the configuration. `valid` and `certified` are as of `certificates.taken`."""
-        self._metrics.serves(u.name for u in config.upstreams)
+        self._metrics.serves([u.name for u in config.upstreams], config.metrics.tasks)
+        self._sessions.lives = self._metrics.lives
         if self._store is not None:
             self._store.serves(config.upstreams, SERVERS_IDLE_S, config.index.idle_timeout)
         self._pools.serve(self._config, config, certified)
@@ -90,6 +91,8 @@ class App:
             self._guards = guards_of(config.guards, self._loop.time)
         metrics, of_log = self._metrics, (config.log, self._failed)
         journal = Journal(metrics, *of_log) if self._tracing is None else self._tracing.journal(metrics, *of_log)
+        if metrics.lives is not None:
+            metrics.lives.on_end = journal.task_ended if config.log.audit else None
         self._proxy = Proxy(
             config, self._pools.of, self._links, self._sessions, self._guards, metrics, journal, self._shared
         )
@@ -180,6 +183,8 @@ class App:
             self._pools.sweep(now)
             self._sessions.expire()
             self._failed.sweep()
+            if self._metrics.lives is not None:
+                self._metrics.lives.sweep()
             if are_exhausted():  # uvloop closes connections that it cannot take, and reports nothing
                 self._listener.refused("descriptors")
 

@@ -287,5 +287,6 @@ class NoCounts:
     def _meanwhile(self, *_: object, **__: object) -> AbstractContextManager[None]:
         return nullcontext()
 
+    lives = None
     upstream_request = crawl_page = crawl = query = _nothing
     plan = asking = _meanwhile

@@ -95,8 +95,8 @@ class ExchangeWatch:
         pending, exchange = self._pending, self._exchange
         if (task_id := pending.task_id) is not None and pending.is_success(data):
             exchange.task_id = task_id
+            self._sessions.name(self._caller.key, pending, data, self._caller.is_unique)
             if not self._caller.is_unique:
-                self._sessions.name(self._caller.key, pending, data)
                 self._caller.accept()
             return data
         heard = pending.message(data)
@@ -115,12 +115,10 @@ class ExchangeWatch:
         if heard.not_advertised and not self._has_warned:
             self._has_warned = True
             log.warning("not advertised", extra={"upstream": caller.upstream.name, "why": heard.not_advertised})
-        if caller.is_unique:  # nothing could be shown of what is noted, so only the server is (DESIGN 5.9)
-            heard = heard._replace(observation=None, succeeds=False)
         if heard.observation or heard.server or heard.succeeds:
             opened = None if heard.server is None else caller.key_with(self._session_id or caller.session_id)
-            self._sessions.hear(caller.key, heard, opened)
-            if heard.succeeds or heard.task_id is not None:
+            self._sessions.hear(caller.key, heard, opened, caller.is_unique)
+            if (heard.succeeds or heard.task_id is not None) and not caller.is_unique:
                 caller.accept()
 
 

@@ -41,6 +41,7 @@ class Wrapped:
         self._journal = journal
         self._drain_timeout = config.limits.drain_timeout
         self._sessions = Sessions(config.index, Servers(loop.time), loop.time)
+        self._lives = self._sessions.lives = counts.lives
         self._client, self._server = PipeSink(streams.to_client, buffers), PipeSink(streams.to_server, buffers)
         self._from_client, self._from_server = PipeSource(streams.from_client), PipeSource(streams.from_server)
         sinks = self._client, self._server
@@ -109,6 +110,8 @@ class Wrapped:
         while True:
             await asyncio.sleep(_SWEEP_S)
             self._sessions.expire()
+            if self._lives is not None:
+                self._lives.sweep()
             if self._journal is not None:
                 self._journal.failed.sweep()
 
@@ -153,9 +156,11 @@ async def _stand_between(child: Child, config: StdioConfig, tracing: "Tracing | 
     from gateway.transport.said import Said
 
     metrics = Metrics() if tracing is None else tracing.metrics()
-    metrics.serves([KEY.upstream])
+    metrics.serves([KEY.upstream], config.metrics.tasks)
     of_log = config.log, Said(asyncio.get_running_loop().time)
     journal = Journal(metrics, *of_log) if tracing is None else tracing.journal(metrics, *of_log)
+    if metrics.lives is not None and config.log.audit:
+        metrics.lives.on_end = journal.task_ended
     wrapped = Wrapped(child.streams, config, metrics, journal)
     ended = _end_of(child)
     return await (wrapped.run(ended) if admin is None else _show(wrapped, ended, child.name, metrics, admin))

@@ -32,6 +32,12 @@ class Log(Struct, frozen=True):
     audit: values.Switch = False
 
 
+class MetricsSettings(Struct, frozen=True):
+    """What is counted beside requests."""
+
+    tasks: values.Switch = True
+
+
 class Match(Struct, frozen=True):
     """The requests of an upstream: those to this host, with this prefix. None stands for every host, every path.
 
@@ -134,6 +140,7 @@ class Config(Struct, frozen=True, kw_only=True):
     allowed_origins: tuple[values.Origin, ...] = ()
     admin: Admin | None = Admin()
     log: Log = Log()
+    metrics: MetricsSettings = MetricsSettings()
     traces: Traces | None = None
     upstreams: values.AtLeastOne[Upstream]
     index: IndexLimits = IndexLimits()
@@ -161,4 +168,5 @@ class StdioConfig(Struct, frozen=True, kw_only=True):
     log: StdioLog = StdioLog()
     index: IndexLimits = IndexLimits()
     limits: Limits = Limits()
+    metrics: MetricsSettings = MetricsSettings()
     traces: Traces | None = None

@@ -1,7 +1,7 @@
 """What the last minutes were like, from counts that are kept anyway: rates, failures and p95."""
 
 from collections import Counter, deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
 from time import monotonic
 from typing import Any, Final, NamedTuple, TypeAlias
@@ -10,7 +10,7 @@ from gateway.operate.metrics import SECONDS, Metrics
 from gateway.operate.recent import Reason
 
 SLOT_S: Final = 5.0
-_SLOTS: Final = (12, 60)  # of 1 and 5 minutes
+SLOTS: Final = (12, 60)  # of 1 and 5 minutes
 
 Each: TypeAlias = Mapping[str, int]
 
@@ -27,7 +27,7 @@ class Rates:
     def __init__(self, metrics: Metrics, clock: Callable[[], float] = monotonic) -> None:
         self._metrics = metrics
         self._clock = clock
-        self._samples = deque([_Sample(clock(), {}, {}, {}, {})], maxlen=_SLOTS[-1] + 1)
+        self._samples = deque([_Sample(clock(), {}, {}, {}, {})], maxlen=SLOTS[-1] + 1)
         self._curves: dict[str, dict[str, list[int]]] = {}
 
     def sample(self) -> None:
@@ -43,7 +43,7 @@ class Rates:
     def show(self) -> tuple[dict[str, Any], dict[str, dict[str, Any]], dict[Reason, list[int]]]:
         """For 1 and 5 minutes: `rate` a second, `failing` from 0 to 1 or None, `p95` in seconds or None."""
         now = self._read()
-        before = [self._samples[-min(slots + 1, len(self._samples))] for slots in _SLOTS]
+        before = [self._samples[-min(slots + 1, len(self._samples))] for slots in SLOTS]
 
         def window(*names: str) -> dict[str, Any]:
             rate, failing = [], []
@@ -80,15 +80,20 @@ class Rates:
 
 
 def _p95(before: tuple[int, ...] | None, after: tuple[int, ...] | None) -> float | None:
-    """The seconds that 95 % stayed below, as Prometheus's histogram_quantile has it; None if there were none."""
+    """The seconds that 95 % stayed below; None if there were none."""
     if after is None:
         return None
     counts = after if before is None else [a - b for a, b in zip(after, before, strict=True)]
-    rank = 0.95 * sum(counts)
+    return quantile(0.95, counts, SECONDS)
+
+
+def quantile(share: float, counts: Sequence[int], bounds: Sequence[float]) -> float | None:
+    """What that share stayed below, as Prometheus's histogram_quantile has it; None if there were none."""
+    rank = share * sum(counts)
     if not rank:
         return None
-    for low, high, count in zip((0.0, *SECONDS), SECONDS, counts, strict=False):  # the last count is beyond all bounds
+    for low, high, count in zip((0.0, *bounds), bounds, counts, strict=False):  # the last count is beyond all bounds
         if rank <= count:
             return low + (high - low) * rank / count
         rank -= count
-    return SECONDS[-1]
+    return bounds[-1]

@@ -20,6 +20,7 @@ What is known:
     stored      ... within limits of bytes, number and idle time: which go first
     replicas    ... shared by several gateways, only if a store is configured
     told        ... what these tell each other of a session
+    lives       the lives of all tasks that were seen, for metrics
 
 What must be asked of the upstream, and which queries wait for it:
 

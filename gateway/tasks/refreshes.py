@@ -18,6 +18,7 @@ from gateway.tasks.asks import Ask, together
 from gateway.tasks.crawler import TASKS_AT_ONCE, Crawler, ListPage
 from gateway.tasks.criteria import Query
 from gateway.tasks.freshness import Ages
+from gateway.tasks.lives import Lives
 from gateway.tasks.passing import Access
 from gateway.tasks.ports import Counts
 from gateway.tasks.record import Listing, ListingOrder
@@ -58,6 +59,10 @@ class Refresh(ABC):
             self._ask.end()
             self._sessions.keep(self._session)
 
+    @property
+    def _lives(self) -> Lives | None:
+        return self._sessions.lives
+
     @abstractmethod
     async def _ask_all(self) -> None:
         """Ask for everything, and take it in."""
@@ -87,6 +92,8 @@ class Refresh(ABC):
             self._check_same()
             some = page.tasks[start : start + TASKS_AT_ONCE]
             new += self._session.listed(some, page.told, self._sessions.now())
+            if self._lives is not None:
+                self._lives.told(self._session.key, some)
         self._sessions.check(self._session, self._from_nothing)
         self._sessions.keep(self._session)
         return new
@@ -131,8 +138,12 @@ class Refresh(ABC):
         found = None if bytes(response.error) else _task_in(response, task_id)
         if found is not None:
             session.take(found, told, now)
+            if self._lives is not None:
+                self._lives.told(session.key, (found,))
         elif bytes(response.error) or session.index.get(task_id) is None:
             session.miss(task_id, told, now)
+            if self._lives is not None:
+                self._lives.gone(session.key, task_id)
         else:
             raise UpstreamBroken("the upstream's tasks/get does not return the task that was asked for")
         self._sessions.check(session)
@@ -221,6 +232,8 @@ class Crawl(Refresh):
                     session.mark(task_id, self._sessions.now(), first=0)
                 else:
                     session.forget(task_id)
+                    if self._lives is not None:
+                        self._lives.gone(session.key, task_id)
             await asyncio.sleep(0)
             self._check_same()
 

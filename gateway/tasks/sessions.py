@@ -25,6 +25,7 @@ from gateway.mcp.observe import Observation
 from gateway.mcp.task import Moment, Stamp, Task
 from gateway.tasks.asks import Asks
 from gateway.tasks.index import METHOD_CHARS_MAX, Index
+from gateway.tasks.lives import Lives
 from gateway.tasks.passing import Access, Heard, Pending, access_after
 from gateway.tasks.record import MARKS_MAX, Listing, Record
 from gateway.tasks.seen import OwnerKey, Owners
@@ -190,6 +191,8 @@ class Servers:
 class Sessions:
     def __init__(self, limits: config.IndexLimits, servers: Servers, clock: Callable[[], float]) -> None:
         self.servers = servers
+        self.lives: Lives | None = None
+        """The lives of the tasks that are seen, unless metrics have none."""
         self._limits = limits
         self._clock = clock
         self._order = count(1)
@@ -277,14 +280,21 @@ class Sessions:
             session.known.outgrown_until = self._clock() + limits.full_crawl_interval
         raise TooLarge(what)
 
-    def name(self, key: Key, pending: Pending, data: bytes) -> None:
+    def name(self, key: Key, pending: Pending, data: bytes, is_unique: bool = False) -> None:
         """A message that need not be read answers a request about one task: it says the same as the index, or not.
 
-        The result of a task may have anything in it, and so the bytes of a task.
+        The result of a task may have anything in it, and so the bytes of a task. `is_unique`: as in `hear`.
         """
+        if is_unique:
+            if self.lives is not None:
+                self.lives.name(key, pending, data, None)
+            return
         session, task_id = self.find(key), pending.task_id
         task = None if session is None or task_id is None or not pending.shows_task else session.index.get(task_id)
-        if session is not None and task is not None and pending.asked is not None and task.raw in data:
+        is_same = task is not None and task.raw in data
+        if self.lives is not None:
+            self.lives.name(key, pending, data, task if is_same else None)
+        if session is not None and task is not None and pending.asked is not None and is_same:
             now = self.now()
             session.renew(task, pending.asked, now)
             self._seen.note(session.owners, (task.id,), now)
@@ -305,11 +315,16 @@ class Sessions:
         session.hear(said, asked, self.now())
         (self.accept if shows else self.keep)(session)
 
-    def hear(self, key: Key, heard: Heard, opened: Key | None = None) -> None:
-        """Take in what a message said. `opened`: the key of the session that `initialize` has opened with it."""
+    def hear(self, key: Key, heard: Heard, opened: Key | None = None, is_unique: bool = False) -> None:
+        """Take in what a message said. `opened`: the key of the session that `initialize` has opened with it.
+
+        `is_unique`: its caller proves each request. No answer could show what is noted, so only the server is (5.9).
+        """
         if heard.server is not None:
             self.servers.note(opened or key, heard.server)
-        if heard.observation is not None:
+        if heard.observation is not None and self.lives is not None:
+            self.lives.hear(key, heard.observation)
+        if heard.observation is not None and not is_unique:
             self.observe(key, heard.observation, heard.asked)
 
     def refuse(self, key: Key, status: int, method: str | None) -> Access:

@@ -36,11 +36,12 @@ class Validity(NamedTuple):
         """Why it does not serve now, in words; empty if it does. It is shown to `upstream`; the listener's if empty."""
         hit = f"{upstream} may refuse it" if upstream else "clients cannot connect"
         if now >= self.ends_at:
-            return f"EXPIRED {_span(now - self.ends_at)} ago: {hit}"
-        return f"NOT YET VALID for {_span(self.begins_at - now)}: {hit}" if now < self.begins_at else ""
+            return f"EXPIRED {span(now - self.ends_at)} ago: {hit}"
+        return f"NOT YET VALID for {span(self.begins_at - now)}: {hit}" if now < self.begins_at else ""
 
 
-def _span(seconds: float) -> str:
+def span(seconds: float) -> str:
+    """A time in its largest unit."""
     return next(f"{seconds / size:.0f} {unit}" for least, size, unit in _SPANS if seconds >= least)
 
 

@@ -383,7 +383,8 @@ class Oracle:
         known = truth.known_before(self.knew(asked), asked.session)
         oldest_crawl = min(asked.came.time - self._interval_s, asked.oldest, oldest)
         is_seen = self.finds_again and truth.is_seen_before(asked.came, asked.session)
-        if known == ABSENT and not is_seen and (truth.born.time >= oldest_crawl or not self.lists_all):
+        is_asked_for = is_seen and not self._may_be_denied(truth, asked.session)
+        if known == ABSENT and not is_asked_for and (truth.born.time >= oldest_crawl or not self.lists_all):
             options.append(ABSENT)
         for state in truth.states:
             until = truth.until(state)
@@ -393,6 +394,13 @@ class Oracle:
         if truth.gone is not None and truth.gone < at:
             options.append(GONE)
         return options
+
+    def _may_be_denied(self, truth: Truth, session: ServerSession) -> bool:
+        """Whether an answer to the gateway may deny a task to a session (DESIGN 7.12)."""
+        return any(
+            own.session is session and own.params.get("taskId") == truth.id and own.outcome in ("error", "403", "500")
+            for own in self._upstream.own
+        )
 
     def _match(self, asked: Asked, truth: Truth, state: State) -> set[bool]:
         """Whether a state matches: both, where the gateway may or may not know which method made the task."""
