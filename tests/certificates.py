@@ -57,8 +57,6 @@ def _named(name: str) -> x509.Name:
 
 
 class Authority:
-    """Signs certificates; its own is `ca`."""
-
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self.name = "authority"

@@ -107,7 +107,6 @@ class Process:
     serves: Callable[[], bool]
 
     def wait(self) -> str:
-        """Return the origin once it is served. Raises AssertionError, with the end of the log, if that takes long."""
         deadline = time.monotonic() + START_S
         while not self.serves():
             assert self.popen.poll() is None, f"{self.name} ended with {self.popen.returncode}:\n{self.tail()}"
@@ -239,7 +238,6 @@ class Gateway:
         return (self.log_file or self.running.log).read_text()
 
     def wait(self) -> str:
-        """Return the origin once the gateway is ready."""
         return self.running.wait()
 
     def get(self, path: str) -> tuple[int, str]:
@@ -282,7 +280,6 @@ class Gateway:
         self.signal(signal.SIGHUP)
 
     def kill(self) -> None:
-        """End the process by SIGKILL."""
         self.ends_with = -signal.SIGKILL
         self.signal(signal.SIGKILL)
         self.running.popen.wait()
@@ -320,7 +317,6 @@ def _ready(admin: int) -> bool:
 
 
 def samples(exposition: str) -> Samples:
-    """The samples in a text that Prometheus reads."""
     lines = (line.rpartition(" ") for line in exposition.split("\n") if line and not line.startswith("#"))
     return {_series(series): float(value) for series, _, value in lines}
 
@@ -382,8 +378,6 @@ def ports(port: int | None = None) -> Iterator[tuple[int, int]]:
 
 
 class Gateways:
-    """Starts gateways, their files in one directory."""
-
     def __init__(self, directory: Path, start: Start = spawned) -> None:
         self._directory = directory
         self._start = start
@@ -489,7 +483,6 @@ def _probes() -> "set[asyncio.Task[Any]]":
 
 
 async def _only_left(allowed: "set[asyncio.Task[Any]]") -> None:
-    """Fail if other tasks than these do not end."""
     deadline = time.monotonic() + LEAVE_S
     while left := asyncio.all_tasks() - allowed - {asyncio.current_task()}:
         assert time.monotonic() < deadline, f"left running: {left}"

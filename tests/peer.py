@@ -167,7 +167,6 @@ class Peer:
             raise NotInTime(f"{what}: not within {WAIT_S:g} s; connection {self.end}, received {shown!r}")
 
     async def hears(self, data: bytes, times: int = 1) -> None:
-        """Return once `data` has arrived that many times."""
         await self.until(lambda: self.received.count(data) >= times, f"{data[:200]!r}")
 
     async def ends(self) -> End:
@@ -176,7 +175,6 @@ class Peer:
         return self.end
 
     def pause(self) -> None:
-        """Read no more: a slow reader, whose window fills."""
         if not self.closed:
             self._loop.remove_reader(self._descriptor)
 

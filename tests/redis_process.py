@@ -50,7 +50,6 @@ class Store:
         self._held.close()
 
     async def run(self, *command: str | float) -> Any:
-        """What it answers to a command, once it serves."""
         async with Redis(port=self.port, username=_TESTS, password="any", decode_responses=True) as client:
             while True:
                 try:
@@ -62,7 +61,6 @@ class Store:
 
 @asynccontextmanager
 async def redis(directory: Path) -> AsyncIterator[Store]:
-    """A Redis that serves, and is empty."""
     tool("redis-server", "redis-server")
     one = Store(directory)
     try:

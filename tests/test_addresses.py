@@ -29,7 +29,6 @@ UPSTREAMS: list[Json] = [
 
 
 def checked(folder: Path, **settings: object) -> tuple[int, str]:
-    """The exit status of --check, and what it says."""
     file = folder / "config.yaml"
     file.write_text(json.dumps(settings))
     ended = run("--check", "--config", str(file))

@@ -44,7 +44,6 @@ def sessions(clock: Clock, **limits: Any) -> Sessions:
 
 
 def stored(store: Sessions, key: Key) -> Session:
-    """The session of a caller that the upstream has answered."""
     store.observe(key, told("t-1"))
     session = store.find(key)
     assert session is not None

@@ -40,8 +40,6 @@ Facts = list[tuple[str, Any]]
 
 @dataclass
 class _List:
-    """A list that was read by hand."""
-
     pages: list[Exchange]
 
     @cached_property

@@ -91,7 +91,6 @@ class Upstream(Listener):
 
     @property
     def requests(self) -> list[Message]:
-        """Every request whose head has come, in the order of arrival; the last on a connection may not be whole."""
         return [peer.incoming.requests()[place] for peer, place in self._order]
 
     @property

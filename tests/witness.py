@@ -46,7 +46,6 @@ class Exchange:
 
     @cached_property
     def tasks(self) -> dict[str, str]:
-        """The tasks in the result, as they were written, by id."""
         said = dict(parts(self.result))
         match self.method:
             case "tasks/list":
@@ -172,7 +171,6 @@ def _told(response: Message) -> list[str]:
 
 @asynccontextmanager
 async def on_the_way(url: str) -> AsyncIterator[Witness]:
-    """A witness at an address of its own, in front of this one."""
     at = urlsplit(url)
     assert at.hostname is not None and at.port is not None
     witness = Witness()

@@ -102,7 +102,6 @@ class Upstream(Listener):
         self._changed.set()
 
     def play(self, link: Link) -> None:
-        """Begin the hostile answer."""
         assert self.hostile is not None
         self._playing.append(asyncio.get_running_loop().create_task(self._play(link, *self.hostile)))
 
@@ -156,12 +155,10 @@ class Upstream(Listener):
 
 
 def listed(request: Message) -> bytes:
-    """An empty list of tasks."""
     return answer(result(json.loads(request.body)["id"], page([])))
 
 
 def echo(request: Message) -> bytes:
-    """An answer that repeats the request line."""
     body = b"you asked %b %b" % request.start
     head = b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(body)
     return head if request.start[0] == b"HEAD" else head + body

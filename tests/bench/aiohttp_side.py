@@ -44,8 +44,6 @@ class _Written(web.StreamResponse):
 
 
 class Server:
-    """Serves the gateway of a configuration."""
-
     def __init__(self, config: Config) -> None:
         self._handle = App(config).handle
         self._buffers = Buffers(config.limits.held_bytes_max)

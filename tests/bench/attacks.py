@@ -43,7 +43,6 @@ class Attack:
 
 
 def request(start: bytes, *fields: bytes, body: bytes = b"") -> bytes:
-    """A request to `start`'s target on a loopback gateway."""
     return b"\r\n".join([start + b" HTTP/1.1", b"Host: localhost", *fields, b"", body])
 
 
@@ -188,7 +187,6 @@ ATTACKS: Final[Sequence[Attack]] = (
 
 @functools.cache
 def asked(number: int) -> bytes:
-    """What the client sends in the attack of that place."""
     attack = ATTACKS[number]
     default = request(b"GET " + TARGET, b"Accept: text/event-stream")
     data = attack.make() if attack.side == "up" else (attack.asks or default)

@@ -74,8 +74,6 @@ class Counts(msgspec.Struct):
 
 
 class _Connection(Served):
-    """One connection of the gateway's to the server."""
-
     def __init__(self, world: "_World") -> None:
         super().__init__()
         self._world = world
@@ -153,7 +151,6 @@ class _World:
                 self._shown.add(task["taskId"])
 
     async def _end(self, every_s: float) -> None:
-        """Tasks end, the oldest first."""
         while True:
             await asyncio.sleep(every_s)
             self.server.change(self._working()[0], "completed")

@@ -264,7 +264,6 @@ async def _each(fleet: Fleet, pid: int, act: Callable[[], Awaitable[int]], cpu: 
 
 
 async def _pings(load: Child, url: str) -> int:
-    """Pings of many sessions; how many were answered."""
     given = {"requests": await fleet_store.pings(url), "connections": CONNECTIONS, "seconds": PING_SECONDS}
     answer = await load.ask("requests", url=url, **given)
     answered: int = answer["answered"]

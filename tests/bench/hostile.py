@@ -97,7 +97,6 @@ async def _rig(upstream: Child, calm: Child) -> AsyncIterator[Rig]:
 
 
 def _config(folder: Path, upstream: Child, calm: Child) -> str:
-    """A file of configuration; its name."""
     path = folder / "config.yaml"
     config = {
         "listen": free_address(),
@@ -184,7 +183,6 @@ async def _repeated(rig: Rig, side: Side, **stream: Any) -> tuple[float, int]:
 
 
 async def _plain(rig: Rig, side: Side, size_bytes: int) -> float:
-    """What a byte of a plain body of about that size costs, in CPU seconds."""
     rounded = max(PLAIN_BYTES_MIN, 2 ** round(math.log2(size_bytes)))
     if (side, rounded) not in rig.plain:
         cpu_s, _ = await _repeated(rig, side, plain=rounded)

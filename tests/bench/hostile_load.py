@@ -144,8 +144,6 @@ class Pinger:
 
 
 class Holders:
-    """Connections that hold as much as they may."""
-
     def __init__(self) -> None:
         self._connections: list[Connection] = []
         self._sending: list[asyncio.Task[None]] = []

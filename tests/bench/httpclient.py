@@ -85,7 +85,6 @@ class Client(Parsed):
         return head.encode() + body
 
     def close(self) -> None:
-        """Close the connection; the session stays."""
         self.transport.close()
 
     def connection_lost(self, exc: Exception | None) -> None:

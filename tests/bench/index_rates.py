@@ -55,7 +55,6 @@ async def run(options: Options) -> Table:
 
 
 def _lists(answering: Served) -> Iterator[tuple[Way, list[bytes]]]:
-    """What is asked for lists, by kind."""
     until = datetime.now(UTC)
     for kind in KINDS:
         bodies = [request_body("tasks/list", question.params) for question in questions(kind, until)]

@@ -84,7 +84,6 @@ def _empty() -> Index:
 
 
 def queries(count: int) -> dict[str, Any]:
-    """How long queries and pages take on `count` tasks."""
     until = datetime.now(UTC)
     index, times_us = _crawled(count, until)
     gc.collect()
@@ -139,7 +138,6 @@ def unlisted(count: int) -> dict[str, float]:
 
 
 def memory(count: int, copies: int) -> dict[str, float]:
-    """Bytes per task of `copies` indexes of `count` tasks each."""
     until = datetime.now(UTC)
     warm = filled(_WARM_UP_TASKS, until)  # what is loaded and allocated once
     gc.collect()

@@ -108,7 +108,6 @@ async def _steadily(clients: list[Client], seconds: float) -> None:
 
 
 async def _look(page: aiohttp.ClientSession, admin: str) -> None:
-    """Ask for the status again and again, as the page's script does."""
     while True:
         async with page.get(f"{admin}/page/status.json") as answer:
             await answer.read()

@@ -170,7 +170,6 @@ async def run(options: Options) -> list[Table]:
 
 
 def turned(ways: list[Turn], number: int) -> list[Turn]:
-    """The ways in the order of a round."""
     turn = number % len(ways)
     return ways[turn:] + ways[:turn]
 
@@ -180,7 +179,6 @@ def _named(all_ways: list[Way], name: str) -> Way | None:
 
 
 def _kinds(all_ways: list[Way]) -> Table:
-    """The CPU time of each kind of traffic."""
     proxies = [way for way in all_ways if way.pid is not None]
     base = _named(all_ways, ENVOY)
     gateways = [way for way in proxies if way.name in (GATEWAY, COMPILED)]

@@ -114,7 +114,6 @@ def _uuid(chosen: random.Random) -> str:
 
 
 def _message(method: str, number: int, caller: _Caller, chosen: random.Random) -> bytes:
-    """A message as its SDK writes it."""
     params: dict[str, object] | None = None
     if method == "tasks/get":
         params = {"taskId": chosen.choice(caller.tasks)}

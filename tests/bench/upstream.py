@@ -90,7 +90,6 @@ class Upstream(Serving):
         self._sending = asyncio.create_task(self._pump(head, pieces))
 
     async def _pump(self, head: bytes, pieces: Iterator[bytes]) -> None:
-        """Write a response, as fast as it is taken."""
         self.transport.write(head)
         for piece in pieces:
             await self.writable.wait()

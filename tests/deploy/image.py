@@ -112,7 +112,6 @@ def check_tests(container: str) -> None:
 
 
 def main() -> None:
-    """Build the image, look at it, run it."""
     missing = [name for name in ("buildah", "mmdebstrap") if shutil.which(name) is None]
     if missing:
         sys.exit(f"not installed: apt-get install {' '.join(missing)}")

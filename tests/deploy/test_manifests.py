@@ -21,7 +21,6 @@ UNITS: Final = ("taskgate.service", "taskgate@.service")
 
 
 def output(*command: str | Path) -> str:
-    """What a command prints. It must succeed."""
     done = subprocess.run(command, capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout

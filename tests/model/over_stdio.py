@@ -27,7 +27,6 @@ _FAULTS: Final = ("error", "expired", "hang", "large", "illegible", "latin", "na
 
 
 def as_stdio(history: h.History) -> h.History:
-    """The history without what only HTTP has."""
     setting = replace(history.setting, streams=False, shared=False, ids_collide=False, listening=True)
     events: list[h.Event] = []
     for event in history.events:
@@ -195,8 +194,6 @@ class Line(Connection):
 
 
 class StdioClient(Client):
-    """A client whose server is a process of its own."""
-
     _process: Process
 
     def __init__(self, *given: Any) -> None:

@@ -137,7 +137,6 @@ class World:
         self._app: App
 
     async def start(self) -> None:
-        """Start what stands between the clients and the upstream."""
         await self._loop.create_server(self._upstream.connection, port=PORT)
         self._app = App(config_of(self._setting))
         await self._app.start()
@@ -280,8 +279,6 @@ class World:
 
 
 class RaceWorld(World):
-    """The parts of one history full of races."""
-
     @classmethod
     def drawn(cls, seed: int) -> h.History:
         return h.raced(seed)

@@ -133,7 +133,6 @@ class _Connection(asyncio.Protocol):
             self._transport.write(_written(self._redis.run(command[0], command[1:])))
 
     def _command(self) -> list[bytes] | None:
-        """The next command, whole; None if it has not come."""
         head, _, rest = self._unread.partition(b"\r\n")
         parts = list[bytes]()
         for _ in range(int(head[1:] or 0)):

@@ -28,8 +28,6 @@ DAY_S: Final = 24 * 3600.0
 
 
 class Rig:
-    """A store, and a replica's sessions."""
-
     def __init__(self, loop: VirtualLoop) -> None:
         self.loop = loop
         self.redis = Redis(loop)
@@ -68,12 +66,10 @@ class Rig:
             self.sessions.observe(key, Observation(made=task_id, method="tools/call"))
 
     def lose(self, task_id: str) -> None:
-        """A task is found gone."""
         asked = self.sessions.now()
         self.session().miss(task_id, Stamp(asked, asked.order, asked.order), asked)
 
     def session(self, key: Key = KEY) -> SharedSession:
-        """The session of a caller that the upstream has answered."""
         with self.sessions.using(key) as session:
             self.sessions.accept(session)
         assert isinstance(session, SharedSession)

@@ -170,11 +170,9 @@ class Upstream:
         return Connection(self)
 
     def clock(self, ago_s: float = 0.0) -> int:
-        """Microseconds since 1970, by this server's clock."""
         return round((self.loop.unix_time() - ago_s + self._skew_s) * 1_000_000)
 
     def set_clock(self, by_s: int) -> None:
-        """Somebody sets the clock."""
         self._skew_s += by_s
         self._clock_set += 1
 
@@ -427,7 +425,6 @@ class Upstream:
             session.is_indexed = False
 
     def _accept(self, session: ServerSession | None, method: str, came_at: float, is_own: bool) -> None:
-        """A result goes out, to a request that came at `came_at`."""
         if session is not None and is_own:
             session.is_indexed = True
             if session.refused is not None and came_at >= session.refused + 2 * WIRE_S:

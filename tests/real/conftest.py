@@ -121,7 +121,6 @@ class Runner:
 
     @contextmanager
     def command(self, name: str, command: Sequence[str], port: int) -> Iterator[Process]:
-        """Any program that listens on this port."""
         with self._server(name, command, port) as process:
             yield process
 
@@ -133,13 +132,11 @@ class Runner:
 
     @contextmanager
     def node_server(self, name: str, sdk: str = "1.32") -> Iterator[Process]:
-        """One of the servers in tests/node, with a version of the TypeScript SDK 1.x."""
         with self._node(name, *SDKS[sdk], str(NODE / f"{name}.mjs")) as process:
             yield process
 
     @contextmanager
     def everything(self, mode: str = "streamableHttp", sdk: str = "1.32") -> Iterator[Process]:
-        """The reference server of the TypeScript SDK, with a version of it."""
         main = NODE / "node_modules/@modelcontextprotocol/server-everything/dist/index.js"
         with self._node("everything", *SDKS[sdk], str(main), mode) as process:
             yield process
@@ -221,14 +218,12 @@ def python_sdk_json(runner: Runner) -> Iterator[Place]:
 
 @pytest.fixture(scope="session")
 def python_sdk_stream(runner: Runner) -> Iterator[Place]:
-    """The Python SDK's server, which answers with event streams."""
     with runner.place("python_sdk", replicas=True) as place:
         yield place
 
 
 @pytest.fixture(scope="session", params=["json", "stream"])
 def python_sdk(request: pytest.FixtureRequest) -> Place:
-    """The Python SDK's server, once with each kind of answer."""
     place: Place = request.getfixturevalue(f"python_sdk_{request.param}")
     return place
 
@@ -237,7 +232,6 @@ def python_sdk(request: pytest.FixtureRequest) -> Place:
 
 
 def start(script: str, *arguments: str) -> subprocess.Popen[str]:
-    """Begin a conversation: one of the client scripts in tests/node."""
     command = [node(), f"{script}.mjs", *arguments]
     return subprocess.Popen(command, cwd=NODE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 

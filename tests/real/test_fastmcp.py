@@ -33,7 +33,6 @@ def fastmcp(runner: Runner) -> Iterator[Place]:
 
 @pytest.fixture
 async def wire(fastmcp: Place, http: httpx.AsyncClient) -> Wire:
-    """A session through the gateway."""
     opened, _ = await Wire(fastmcp.gateway, http).initialize()
     return opened
 

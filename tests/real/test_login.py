@@ -128,7 +128,6 @@ async def at_all(http: httpx.AsyncClient, places: Places, path: str, **said: obj
 
 
 def assert_stays(answers: dict[str, Exact]) -> None:
-    """Every place gives what the server itself does."""
     assert [place for place in PLACES if answers[place] != answers["own"]] == []
 
 

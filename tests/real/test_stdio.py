@@ -57,7 +57,6 @@ async def with_mcp(command: Sequence[str], calls: Calls, filtered: bool) -> Json
 
 
 async def with_fastmcp(command: Sequence[str], calls: Calls, filtered: bool) -> Json:
-    """FastMCP's client."""
     from fastmcp import Client as FastMCPClient  # half a second, and no other test needs it
     from fastmcp.client.transports import StdioTransport
 

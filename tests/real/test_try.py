@@ -29,7 +29,6 @@ TOKEN = token("try", [SCOPE], 2**33)
 
 
 async def refused(*flags: str) -> str:
-    """What standard error says, where there is nothing to try."""
     ended = await forked("try", *flags)
     assert (ended.returncode, "Traceback" in ended.stderr) == (2, False), ended
     return ended.stderr
@@ -240,7 +239,6 @@ async def test_another_path_is_tried_and_named(python_sdk_json: Place) -> None:
 
 @pytest.fixture(scope="module")
 def logins(runner: Runner) -> Iterator[dict[str, str]]:
-    """The addresses of the servers with logins, by kind."""
     first = free_port(len(KINDS))
     with runner.server("logins", port=first) as server, runner.server("login") as login:
         server.wait()

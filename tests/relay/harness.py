@@ -175,7 +175,6 @@ class Recording:
 
 
 async def record(case: Case, listening: socket.socket, port: int | None) -> Recording:
-    """Run a case, directly or, if a port is given, through the gateway there."""
     upstream_end = Upstream(listening)
     run = Run(await Client.connect(port or upstream_end.port), upstream_end)
     try:

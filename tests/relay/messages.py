@@ -10,7 +10,6 @@ TASKS_CAPABILITY: Json = {"list": {}, "cancel": {}, "requests": {"tools": {"call
 
 
 def dumps(value: object) -> bytes:
-    """JSON without white space."""
     return json.dumps(value, separators=(",", ":"), ensure_ascii=False).encode()
 
 
@@ -50,7 +49,6 @@ def notification(method: str, **params: Any) -> Json:
 
 
 def result(request_id: object, value: object) -> Json:
-    """A JSON-RPC response."""
     return {"jsonrpc": "2.0", "id": request_id, "result": value}
 
 
@@ -89,7 +87,6 @@ def event(message: object, *lines: bytes) -> bytes:
 
 
 def task(task_id: str, status: str = "working", created: str = "2026-01-01T00:00:00Z", **more: Any) -> Json:
-    """A task as a server lists it."""
     return {"taskId": task_id, "status": status, "createdAt": created, "lastUpdatedAt": created, "ttl": None, **more}
 
 
@@ -98,7 +95,6 @@ def page(tasks: Iterable[Json], cursor: str | None = None) -> Json:
 
 
 def initialized(**capabilities: Any) -> Json:
-    """The result of an `initialize` of a server with tasks."""
     return {
         "protocolVersion": "2025-11-25",
         "capabilities": {"tasks": TASKS_CAPABILITY, **capabilities},

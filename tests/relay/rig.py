@@ -275,14 +275,11 @@ class Server:
 
 @dataclass
 class Session:
-    """Requests of one session of one caller."""
-
     rig: Rig
     session_id: str = field(default_factory=lambda: uuid4().hex)
     token: str = "t0ken"
 
     def fields(self) -> list[bytes]:
-        """The header fields that say who asks."""
         return [
             b"Mcp-Session-Id: " + self.session_id.encode(),
             b"Authorization: Bearer " + self.token.encode(),
@@ -296,5 +293,4 @@ class Session:
         return await self.rig.ask(self.request(message))
 
     async def client(self, message: object) -> Client:
-        """A connection on which a message was sent."""
         return await self.rig.client(self.request(message))

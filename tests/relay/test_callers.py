@@ -34,7 +34,6 @@ MIN = 10  # gateway/transport/drift.py, IDENTITIES_MIN
 
 
 async def warnings(rig: Rig) -> list[Json]:
-    """The log lines that say that a session drifts."""
     return [line for line in rig.gateway.lines() if line["message"] == DRIFTS]
 
 
@@ -260,7 +259,6 @@ def signed(proof: list[bytes], number: int) -> list[bytes]:
 
 
 def refused(message: Message, field: str) -> None:
-    """Fail unless a response says that this field proves one request."""
     error = final(message)["error"]
     assert message.status == 200 and error["code"] == -32000
     assert error["message"].startswith(f"{field} proves one request") and "filter its pages" in error["message"]

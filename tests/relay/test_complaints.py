@@ -59,7 +59,6 @@ def get(*fields: bytes, target: bytes = b"/mcp") -> bytes:
 
 
 async def opened(rig: Rig, number: int = 1, *fields: bytes) -> tuple[Client, Peer]:
-    """A GET stream, its head sent and arrived."""
     one, peer = await rig.begin(get(*fields))
     await peer.send(stream())
     await one.hears(b"\r\n\r\n")

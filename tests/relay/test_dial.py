@@ -40,7 +40,6 @@ def run(request: pytest.FixtureRequest) -> Run:
 
 
 def resolve_to(*addresses: str) -> None:
-    """Give NAME these addresses, as a resolver does. Every other name keeps its own."""
     loop: Any = asyncio.get_running_loop()
     resolve = type(loop).getaddrinfo
 
@@ -184,7 +183,6 @@ def nothing_left_open() -> Iterator[None]:
 
 
 def open_sockets() -> int:
-    """How many sockets this process has."""
     links = [os.path.realpath(link) for link in DESCRIPTORS.iterdir()]
     return sum("socket:" in link for link in links)
 

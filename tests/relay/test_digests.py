@@ -43,7 +43,6 @@ def told(message: Message) -> set[bytes]:
 
 
 def framed(framing: str, data: bytes, kind: bytes, fields: Sequence[bytes], status: bytes = b"200 OK") -> bytes:
-    """A response with digests, and with trailers where it has chunks."""
     fields = [b"Content-Type: " + kind, *DIGESTS, *fields]
     if framing == "length":
         return response(data, *fields, status=status)

@@ -64,7 +64,6 @@ def by_session(maker: Asks, asks: Asks) -> bool:
 
 
 def by_id(_maker: Asks, _asks: Asks) -> bool:
-    """A server that asks nobody who he is."""
     return True
 
 
@@ -88,7 +87,6 @@ def serving(gives: Gives) -> Script:
 
 
 async def listed(rig: Rig, who: Asks) -> list[str]:
-    """The ids that a caller is shown."""
     return ids(final(await rig.ask(who.post(filtered()))))
 
 

@@ -80,7 +80,6 @@ async def test_nothing_else_counts(gateways: Gateways) -> None:
 
 
 async def echo_all(asked: Message, peer: Peer) -> bytes:
-    """An upstream that answers everything alike."""
     return answer(result(1, {}))
 
 
@@ -145,7 +144,6 @@ async def test_only_so_many_identities_are_told_apart(gateways: Gateways) -> Non
 
 
 def named(count: int, *fields: bytes) -> bytes:
-    """A query that names tasks: the server is asked for each."""
     return post(filtered(taskIds=[f"t{n}" for n in range(count)]), *fields)
 
 

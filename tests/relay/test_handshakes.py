@@ -81,7 +81,6 @@ def lines(gateway: Gateway) -> list[Json]:
 
 
 async def all_told(gateway: Gateway, count: int) -> None:
-    """Return once the log tells of so many."""
     await eventually(
         lambda: count == sum(int(line["count"]) for line in lines(gateway)), f"{count} failures in the log"
     )

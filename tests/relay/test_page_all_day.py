@@ -48,7 +48,6 @@ def status(gateway: Gateway) -> dict[str, Any]:
 
 
 def names(tab: Any) -> list[str]:
-    """The upstreams that can be seen, from the top."""
     shown: list[str] = tab.locator("#upstreams tr:visible th span").all_inner_texts()
     return shown
 

@@ -61,7 +61,6 @@ Deed: TypeAlias = Callable[[Exchange], Awaitable[None]]
 
 
 async def read(exchange: Exchange) -> None:
-    """Read the request's body to its end."""
     while await exchange.body.read():
         pass
 
@@ -80,7 +79,6 @@ async def begin_unbounded(exchange: Exchange) -> None:
 
 
 async def answer(exchange: Exchange) -> None:
-    """Send the response, or its rest."""
     if not exchange.started:
         await begin(exchange)
     exchange.send(b"k")
@@ -193,7 +191,6 @@ class Start:
 
     @property
     def is_in_body(self) -> bool:
-        """Whether the last request is not whole."""
         return self.last in (POST, LAST_POST)
 
     @property
@@ -238,7 +235,6 @@ async def shake_hands(bench: Bench) -> None:
 
 
 def sending(*pieces: bytes, to: Callable[[Start], bool] = lambda start: True) -> Event:
-    """The client sends that, if the connection was begun so."""
     return lambda bench, start: bench.send(*pieces) if to(start) else None
 
 
@@ -317,7 +313,6 @@ def context(tmp_path_factory: pytest.TempPathFactory) -> ssl.SSLContext:
 
 
 async def begun(start: Start, context: ssl.SSLContext) -> Bench:
-    """A connection that was begun like this."""
     bench = Bench(Limits())
     bench.listener.connections_max = start.connections_max
     await bench.open(context if start.tls else None)

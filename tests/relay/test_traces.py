@@ -64,7 +64,6 @@ class Collector(ThreadingHTTPServer):
         return {"endpoint": f"http://127.0.0.1:{self.server_port}"}
 
     def resources(self) -> Iterator[dict[str, str]]:
-        """What each message says of the process."""
         for data in self.bodies:
             for of_process in ExportTraceServiceRequest.FromString(data).resource_spans:
                 yield {a.key: a.value.string_value for a in of_process.resource.attributes}
@@ -76,7 +75,6 @@ class Collector(ThreadingHTTPServer):
         return sorted(spans, key=lambda span: span.start_time_unix_nano)
 
     async def until(self, count: int) -> list[Span]:
-        """The spans, once there are so many."""
         await eventually(lambda: len(self.spans) >= count, f"{count} spans")
         assert len(self.spans) == count
         return self.spans
@@ -245,7 +243,6 @@ async def test_a_query_has_spans_of_its_plan_and_of_each_request(gateways: Gatew
 
 
 async def failing(asked: Message, peer: Peer) -> bytes:
-    """A server that answers every request with an error."""
     return answer(fault(body(asked)["id"], -32603, "body5ecret task5ecret"))
 
 

@@ -162,7 +162,6 @@ async def test_a_unix_socket_that_nobody_listens_on_is_502(gateways: Gateways, t
 
 
 def over_unix(path: str, target: str) -> tuple[int, bytes]:
-    """The status and the body of one GET over a Unix socket."""
     with closing(http.client.HTTPConnection("any.example", timeout=10)) as connection:
         connection.sock = socket.socket(socket.AF_UNIX)
         connection.sock.connect(path)

@@ -115,7 +115,6 @@ values: st.SearchStrategy[Any] = st.recursive(
 
 @st.composite
 def documents(draw: st.DrawFn, value: st.SearchStrategy[Any] = values) -> bytes:
-    """A JSON document, in UTF-8."""
     return text(draw(value), random.Random(draw(st.integers(0, 2**32)))).encode()
 
 

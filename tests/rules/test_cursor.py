@@ -187,7 +187,6 @@ def test_a_cursor_works_on_another_replica(seed: str) -> None:
 
 @st.composite
 def changes(draw: st.DrawFn) -> str:
-    """The cursor with some characters changed, put in, taken out or moved."""
     text = CURSOR
     for _ in range(draw(st.integers(1, 2))):
         where = draw(st.integers(0, len(text)))

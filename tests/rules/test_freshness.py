@@ -53,7 +53,6 @@ class Marked(NamedTuple):
 
 
 def moment(at: float) -> Moment:
-    """A moment whose place in the order is that of its time."""
     return NEVER if at == OUT_OF_MIND else Moment(round(at * 1000), at)
 
 

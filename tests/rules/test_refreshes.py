@@ -33,8 +33,6 @@ TASKS: Final = [plain.raw_task(f"t-{number}", "working", None, None) for number 
 
 
 class Place:
-    """One refresh of a session, and the server that it asks."""
-
     toll: Toll | None = None
     asks_first = False
     proof = ""

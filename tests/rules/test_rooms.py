@@ -66,7 +66,6 @@ def room_of(module: str) -> str:
 
 
 def module_of(file: Path) -> str:
-    """The name of a file of ours."""
     return ".".join(file.relative_to(ROOT.parent).with_suffix("").parts).removesuffix(".__init__")
 
 

@@ -110,8 +110,6 @@ class InProcess:
 
 
 class _Errors(logging.Handler):
-    """Keeps the errors in the log."""
-
     def __init__(self, kept: list[str]) -> None:
         super().__init__(logging.ERROR)
         self._kept = kept
@@ -122,7 +120,6 @@ class _Errors(logging.Handler):
 
 @asynccontextmanager
 async def in_process(upstream: Upstream, changed: Json = SETTINGS) -> AsyncIterator[InProcess]:
-    """Run the App in front of an upstream."""
     async with app_before(upstream.port, changed) as gateway:
         assert gateway.app is not None
         gate = InProcess(gateway.app, gateway.port, upstream)
@@ -184,7 +181,6 @@ class Process:
 
 @asynccontextmanager
 async def process(gateways: Gateways, upstream: Upstream, changed: Json = SETTINGS) -> AsyncIterator[Process]:
-    """Run the command in front of an upstream."""
     with gateways.process(upstream.port, **changed) as gateway:
         gate = Process(gateway, upstream)
         await gate.begin()

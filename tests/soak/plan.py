@@ -90,7 +90,6 @@ class Death:
     persists: bool = False
 
     def hits(self, count: int) -> bool:
-        """Whether it hits the request of that number."""
         return count == self.nth or (self.persists and count > self.nth)
 
 

@@ -174,7 +174,6 @@ class Upstream(Listener):
         raise AssertionError(f"{len(self.lines)} connections after {DESERTED_S:g} s in which nobody asked anything")
 
     def begin(self, played: Round) -> None:
-        """Know the exchanges of a round."""
         self.random = played.dice
         self.faults.clear()
         self._count.clear()
@@ -184,7 +183,6 @@ class Upstream(Listener):
         self.expect(played.exchanges)
 
     def expect(self, exchanges: Iterable[Exchange]) -> None:
-        """Know these exchanges too."""
         self._exchanges.update((e.number, e) for e in exchanges)
 
     def forget(self, exchanges: Iterable[Exchange]) -> None:

@@ -54,8 +54,6 @@ def initialized(message_id: object = 0) -> bytes:
 
 
 class Side:
-    """One side: a client, or a server."""
-
     def __init__(self, reads: int, writes: int) -> None:
         self._reads, self._writes = reads, writes
         self._loop = asyncio.get_running_loop()
@@ -103,7 +101,6 @@ class Side:
         await self.until(lambda: self.received.count(data) >= times, f"{data[:200]!r}")
 
     async def ends(self) -> None:
-        """Return once the other side writes no more."""
         await self.until(lambda: self.ended, "the end")
 
     def lines(self) -> list[bytes]:
@@ -149,7 +146,6 @@ class Stage:
     gateway: Wrapped | None = None
 
     def gauge(self, name: str) -> object:
-        """What the gateway says of itself."""
         assert self.gateway is not None
         return self.gateway.gauges()[name][1]
 
@@ -173,7 +169,6 @@ class Stage:
         await self.client.hears(b'"id":"q"')
 
     def exit(self, status: int = 0) -> None:
-        """The server's process ends."""
         self.server.finish()
         self.server.leave()
         if not self.exits.done():

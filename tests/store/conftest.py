@@ -30,7 +30,6 @@ PATIENCE: Final = "20s"  # of a query for the store: on a busy machine a store t
 
 @pytest.fixture
 async def store(tmp_path: Path) -> AsyncIterator[Store]:
-    """A store that serves, and is empty."""
     async with redis(tmp_path) as one:
         yield one
 
@@ -81,7 +80,6 @@ class Server:
         return answer(result(message["id"], found[2]))
 
     def count(self, method: str) -> int:
-        """How many requests of that method have come."""
         return sum(message["method"] == method for message in self.asked)
 
 
@@ -144,7 +142,6 @@ class Caller:
     token: str = "t0ken"
 
     def fields(self) -> list[bytes]:
-        """The header fields that say who asks."""
         return [b"Mcp-Session-Id: " + self.session.encode(), b"Authorization: Bearer " + self.token.encode()]
 
 

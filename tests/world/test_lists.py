@@ -29,7 +29,6 @@ async def listed(session: Session, request_id: object = 1, **criteria: object) -
 
 
 async def all_listed(session: Session, criteria: Json, again: Json | None = None, pages_max: int = 1000) -> list[Json]:
-    """The tasks of all pages, or of so many. `again`: what is given beside a cursor."""
     page = await listed(session, **criteria)
     tasks: list[Json] = page["tasks"]
     while "nextCursor" in page and (pages_max := pages_max - 1):

@@ -77,7 +77,6 @@ each = pytest.mark.parametrize("name", KINDS)
 
 @asynccontextmanager
 async def at(server: Server) -> AsyncIterator[str]:
-    """The server's address, while it serves."""
     with listening() as sock:
         async with rig_at(Place(Gateway(0, 0), sock)) as rig:
             rig.serve(server)
@@ -390,8 +389,6 @@ async def test_progress_on_a_terminal_is_gone_when_it_is_done() -> None:
 
 
 async def answering(answer: Callable[[Message], bytes]) -> Script:
-    """A script of a server that is something else."""
-
     async def script(request: Message, _: Peer) -> bytes:
         return answer(request)
 
@@ -399,7 +396,6 @@ async def answering(answer: Callable[[Message], bytes]) -> Script:
 
 
 def old(path: str, request: Message, kind: bytes = b"endpoint") -> bytes:
-    """What a server of the old transport answers: a stream, which stays open, to a GET of its path alone."""
     if (request.method, request.target.decode()) != (b"GET", path):
         return response(b"", status=b"405 Method Not Allowed")
     return stream() + chunk(event(b"/messages?session_id=1", b": welcome", b"event: " + kind))

@@ -59,8 +59,6 @@ def authority_of(provider: Authority, origin: str) -> list[BaseRoute]:
 
 
 def openid_of(provider: Authority, origin: str) -> list[BaseRoute]:
-    """An authorization server that is found by OpenID discovery alone."""
-
     async def discovery(_: Request) -> JSONResponse:
         return JSONResponse(
             {
