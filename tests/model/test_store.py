@@ -345,17 +345,3 @@ async def test_a_task_that_all_are_told_of_is_told_to_the_store_once_the_server_
     rig.session().take(parse(raw), Stamp(asked, asked.order, rig.sessions.now().order), rig.sessions.now())
     await asyncio.sleep(1)
     assert rig.entries() == [there("t-1"), told.of_task("t-2", None)]
-
-
-@on_a_clock_of_its_own
-async def test_a_session_that_ends_at_a_replica_that_never_had_it_is_forgotten(rig: Rig) -> None:
-    await rig.start()
-    mark = set(rig.redis.values)
-    name = rig.store._names.of_value(KEY)
-    assert name is not None
-    rig.put(there("t-1"))
-    rig.redis.values[name.encode()] = b"{}"
-    rig.sessions.drop_all(KEY)
-    await asyncio.sleep(1)
-    assert not rig.redis.sets
-    assert set(rig.redis.values) == mark

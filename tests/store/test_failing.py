@@ -243,15 +243,6 @@ async def test_a_gateway_starts_without_its_store_and_finds_it_later(fleet: Flee
         await known(store, 1)
 
 
-async def test_a_query_does_not_wait_for_a_store_that_takes_long(fleet: Fleet, store: Store) -> None:
-    """With no limit in sight, the answer would never come."""
-    async with fleet.pair_with_task(store={"url": store.url, "timeout": "50ms"}) as (_, other, caller, made):
-        await stop(store)
-        assert await other.ids(caller) == []
-        await go_on(store)
-        await eventually(lambda: shows(other, caller, [made]), "the task in an answer")
-
-
 async def test_a_reload_keeps_the_store_and_cannot_change_it(fleet: Fleet, store: Store) -> None:
     async with fleet.pair() as (one, other):
         app = one.gateway.app
