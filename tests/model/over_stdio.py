@@ -27,7 +27,6 @@ _FAULTS: Final = ("error", "expired", "hang", "large", "illegible", "latin", "na
 
 
 def as_stdio(history: h.History) -> h.History:
-    """The history without what only HTTP has."""
     setting = replace(history.setting, streams=False, shared=False, ids_collide=False, listening=True)
     events: list[h.Event] = []
     for event in history.events:
@@ -54,7 +53,6 @@ class _Wire:
         self._pieces: deque[bytes] = deque()
 
     def send(self, data: bytes) -> None:
-        """Send some bytes."""
         self._pieces.append(data)
         self._loop.call_later(WIRE_S, self._arrive)
 
@@ -70,7 +68,6 @@ class _Source:
         self._wire = _Wire(loop, self._pieces.put_nowait)
 
     def send(self, data: bytes) -> None:
-        """Send some bytes; none is the end."""
         self._wire.send(data)
 
     async def read(self) -> bytes:
@@ -117,11 +114,9 @@ class Process:
         ]
 
     def ask(self, line: bytes) -> None:
-        """The client writes a line."""
         self._from_client.send(line)
 
     def say(self, line: bytes) -> None:
-        """The server writes a line."""
         if self._behind is None:
             self._from_server.send(line)
         else:
@@ -199,8 +194,6 @@ class Line(Connection):
 
 
 class StdioClient(Client):
-    """A client whose server is a process of its own."""
-
     _process: Process
 
     def __init__(self, *given: Any) -> None:
@@ -242,7 +235,6 @@ class StdioClient(Client):
         _finish(exchange, 202)
 
     def heard(self, process: Process, line: bytes) -> None:
-        """A line has come."""
         if process is not self._process:
             return  # of a process that has ended
         message = msgspec.json.decode(plain(line))
@@ -286,13 +278,10 @@ def _finish(exchange: Exchange, status: int) -> None:
 
 
 class StdioWorld(World):
-    """The parts of one history, over stdio."""
-
     client = StdioClient
 
     @classmethod
     def drawn(cls, seed: int) -> h.History:
-        """The history of a seed, over stdio."""
         return as_stdio(super().drawn(seed))
 
     @classmethod
