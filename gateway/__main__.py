@@ -1,11 +1,7 @@
-"""The command `taskgate`, which is also `python -m gateway`.
-
-In: arguments, variables of the environment, standard input. Out: a process that serves, or words on standard output and
-standard error, and an exit status. Always: what is imported is what the command needs, since hosts wait for its start.
+"""The command `taskgate`, also `python -m gateway`. It imports what a command needs: hosts wait for its start.
 
 Exit status: 0 after SIGTERM or SIGINT, and for a valid configuration after --check; 1 if the gateway cannot listen on
-an address; 2 for a wrong configuration or wrong flags, and for a file that cannot be read. `taskgate stdio` ends as the
-server that it started.
+an address; 2 for a wrong configuration or wrong flags, and for a file that cannot be read; over stdio the server's own.
 """
 
 import argparse

@@ -8,8 +8,7 @@
     everything else                       relayed                          transport/relay.py
                                           and watched on its way           watch.py
 
-In: exchanges. Out: responses. Always: a `GatewayError` becomes a response in one place, `_fail`; so does any other
-exception, as `Internal`.
+A `GatewayError` becomes a response in one place, `_fail`; so does any other exception, as `Internal`.
 """
 
 import asyncio

@@ -6,8 +6,7 @@
                       the result of `initialize`                     edited, and passed     tasks/passing.py
                       everything else                                observed, and passed
 
-In: the lines of both sides. Out: the same lines, with answers between them. Always: one process is one session; a line
-that is no JSON, or too large to be read, passes as well (DESIGN 11.1, 11.3).
+One process is one session. A line that is no JSON, or too large to be read, passes as well (DESIGN 11.1, 11.3).
 """
 
 import asyncio

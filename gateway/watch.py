@@ -4,12 +4,11 @@
     an event stream                                     its messages are inspected
     a response of any type to a request that may tell   its message is inspected
     the answer to `initialize`, a resumed stream        the same, and edited
-    a status of 400 or above                            the sessions are told (tasks/passing.py); the body passes
+    a status of 400 or above                            the sessions are told; the body passes
     a DELETE that succeeds                              all indexes of the session are dropped
     all else                                            passes
 
-In: heads and messages, from the byte pump. Out: the messages as the client is to see them. Always: what they tell is
-decided in `tasks/passing.py`.
+What the messages tell is decided in `tasks/passing.py`.
 """
 
 import logging

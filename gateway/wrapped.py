@@ -1,9 +1,4 @@
-"""The process of `taskgate stdio`: it stands between its own standard streams and those of the server that it started.
-
-In: the server's process, the configuration, the address of an admin listener. Out: how the server ended; the gauges.
-Always: it serves until the server has ended, and the client then has all its lines (DESIGN 11.4). What only an operator
-needs is imported only for one.
-"""
+"""The process of `taskgate stdio`: it serves until the server has ended and the client has its lines (DESIGN 11.4)."""
 
 import asyncio
 import gc

@@ -1,9 +1,4 @@
-"""A server that is started by a command; and a gateway in front of any server, in this process.
-
-In: a command, or a client. Out: a `Target`, which HTTP reaches, or a client of the gateway, while a context lasts.
-Always: nothing listens but Unix sockets in a folder that only this user can open; a server that was started here ends
-with its context.
-"""
+"""A server that a command starts, or a gateway in front of any server, on Unix sockets that only this user can open."""
 
 import asyncio
 import os

@@ -1,8 +1,4 @@
-"""What lists of tasks say of their server, what a list costs, and the verdict. It decides; it asks nothing.
-
-In: lists as they were read, one after another, and costs. Out: facts by name, as JSON has them; a line for each; one
-line of verdict. Always: a fact that cannot be known from what was seen is None, and its line says so.
-"""
+"""What lists of tasks say of their server, what they cost, and the verdict. What cannot be known from them is None."""
 
 from collections import Counter
 from collections.abc import Callable, Mapping

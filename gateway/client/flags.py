@@ -1,8 +1,4 @@
-"""The command lines of `taskgate try` and `taskgate tasks`, and how a command ends.
-
-In: arguments. Out: text or JSON on standard output, an exit status. Always: an interrupt shows what is known by then,
-and sessions are deleted.
-"""
+"""The command lines of `taskgate try` and `taskgate tasks`, and how a command ends: its sessions are deleted."""
 
 import argparse
 import asyncio
@@ -26,6 +22,7 @@ from gateway.client.probe import Probe
 from gateway.client.runs import INTERRUPTED, signalled
 from gateway.client.text import shown, table
 from gateway.errors import printable
+from gateway.tasks.answer import FILTER
 from gateway.tasks.criteria import CRITERIA, Criterion
 from gateway.tasks.values import INSTANT, NotAllowed
 
@@ -37,6 +34,7 @@ _FIELD: Final = re.compile(r"([!#$%&'*+.^_`|~0-9A-Za-z-]+):[ \t]*([\t -~\x80-\xf
 _AGO: Final = re.compile(r"([0-9]{1,6})([smhdw])")
 _UNITS: Final = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
 _LINE: Final = "  {:<11} {}"
+_BY_HEADER: Final = f"A client that can only set a header sets this one: {FILTER}: status={','.join(facts.UNFINISHED)}"
 
 
 def _parser(name: str, description: str, epilog: str) -> argparse.ArgumentParser:
@@ -153,7 +151,8 @@ def run_try(arguments: Sequence[str]) -> int:
                 probe.learned["stopped"], words = stopped, f"{stopped[0].upper()}{stopped[1:]}. {words}"
             probe.learned |= {"helps": helps, "verdict": words}
             listed = ["", *table(probe.unfinished[:SHOWN_MAX])] if given.create else []
-            print(json.dumps(probe.learned) if given.json else "\n".join([*listed, "", printable(words)]))
+            by_header = [_BY_HEADER] if helps and given.url else []
+            print(json.dumps(probe.learned) if given.json else "\n".join([*listed, "", printable(words), *by_header]))
             return {True: 0, False: 1, None: 2}[helps] if status is None else status
 
     return signalled("try", trial())

@@ -1,9 +1,8 @@
 """An MCP client of one session: requests out, results in.
 
 In: an address and header fields. Out: results; or `NotAnswered`, whose message names the address and what to do.
-Always: fields go to one origin only; a redirect to another is refused. The client counts its requests, and the bytes of
-the results. Sessions that it opened are deleted when it closes. Every answer has a limit of bytes; whoever asks has one
-of time. JSON has one reader, `value_of`, which says what cannot be read.
+Always: fields go to one origin only; sessions that it opened are deleted when it closes; every answer has a limit of
+bytes, and whoever asks has one of time.
 """
 
 import asyncio

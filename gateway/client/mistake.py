@@ -1,8 +1,4 @@
-"""What went wrong where a session could not be opened, in words that say what to do.
-
-In: the error of `initialize`. Out: the same error, or one that says more: a login, another path, another transport or
-revision. Always: each request that looks for the reason has a limit of time.
-"""
+"""What went wrong where a session could not be opened, in words that say what to do."""
 
 import asyncio
 import re

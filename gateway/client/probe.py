@@ -1,8 +1,4 @@
-"""`taskgate try`: what is asked of a server, in which order, and what is said.
-
-In: a target and options. Out: facts as they are learned, one line each; the exit status. Always: nothing is changed at
-the server but by `--create`; sessions that were opened are deleted, however this ends.
-"""
+"""`taskgate try`: what is asked of a server, in which order, and what is said. Only `--create` changes the server."""
 
 import asyncio
 from collections.abc import Callable

@@ -1,8 +1,4 @@
-"""Values that are wrong only together, and changes that a reload cannot make.
-
-In: a configuration whose values are right, each alone, and how they were given. Out: what clashes.
-Always: a fault names the keys that clash, as they were given, and what is allowed.
-"""
+"""Values that are wrong only together, and changes that a reload cannot make."""
 
 from collections.abc import Iterator
 from typing import Final, TypeAlias

@@ -1,8 +1,4 @@
-"""A YAML document on its way to a configuration: its values are read, and each fault is noted with its location.
-
-In: YAML text, the environment, and the structs of model.py. Out: a struct; or one `ConfigError` with a line for each
-fault. Always: all faults are told at once. No error shows the value of a variable, or of a file that a value names.
-"""
+"""A YAML document on its way to a configuration. All faults are told at once, none with a value of the environment."""
 
 import difflib
 import os

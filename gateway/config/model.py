@@ -1,7 +1,4 @@
-"""The configuration as the gateway works with it: the sections, their keys and their defaults.
-
-In: nothing. Out: frozen structs. Always: the type of a field carries the reader of its values (values.py).
-"""
+"""The configuration as the gateway works with it; the type of a field carries the reader of its values (values.py)."""
 
 from typing import Final
 

@@ -1,8 +1,4 @@
-"""Where a configuration comes from: a text, a file, standard input, or the command line's flags.
-
-In: the source. Out: the configuration, or one `ConfigError`. Always: the only I/O is to read the file, and to check
-that the files that it names can be read, or written.
-"""
+"""Where a configuration comes from: a text, a file, standard input, or the command line's flags."""
 
 import sys
 from pathlib import Path

@@ -1,7 +1,4 @@
-"""The readers of values: each takes what YAML gives, and returns what the gateway works with.
-
-In: one value as YAML reads it. Out: the value; or a ValueError that says what is allowed. Always: no I/O.
-"""
+"""The readers of values: each takes what YAML gives, and returns what the gateway works with, or what is allowed."""
 
 import ipaddress
 import re

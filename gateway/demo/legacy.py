@@ -1,9 +1,4 @@
-"""An MCP server of revision 2025-11-25. It lists its tasks ten at a time, and cannot filter them.
-
-In: JSON-RPC messages by POST to `/mcp`; DELETE ends a session. Out: JSON, as the official SDKs' servers answer with
-their in-memory task stores. Always: sessions do not see each other's tasks; criteria
-of `tasks/list` are ignored.
-"""
+"""An MCP server as the SDKs of 2025-11-25 make it: it lists a session's tasks ten at a time, and cannot filter them."""
 
 import asyncio
 import random

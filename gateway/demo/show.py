@@ -1,8 +1,4 @@
-"""What `taskgate demo` shows: one question, its answer, and what the answer costs by hand and through the gateway.
-
-In: `once`. Out: text for a terminal of 80 columns; exit status 0 if the gateway's answers are those found by hand, else
-1. Always: every figure is measured in this run; the gateway is the real one on real sockets, in this process.
-"""
+"""What `taskgate demo` shows: a question, its answer, and what it costs by hand and through a gateway."""
 
 import asyncio
 import json

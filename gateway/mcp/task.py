@@ -1,9 +1,4 @@
-"""A task: the fields that queries need, and the raw JSON that answers contain.
-
-In: the raw JSON of one task object, as the upstream wrote it. Out: a `Task`.
-Always: `raw` is what the upstream said, byte for byte (DESIGN 5.6); an instant is exact to the nanosecond, whatever its
-offset (DESIGN 5.2); an unreadable timestamp is `UNKNOWN`, and its task is kept.
-"""
+"""A task: the fields that queries need, and its raw JSON, which answers contain byte for byte (DESIGN 5.6)."""
 
 import re
 from datetime import UTC, date, datetime

@@ -11,10 +11,9 @@
     `tasks/cancel`, `tasks/result`         audit, at info, as `cancel` and as `fetch`, with `log.audit`
     a task that was seen live has ended    audit, at info, as `end`, with `log.audit`
 
-In: a request, its response, its error. Out: lines with the fields that find the request in other logs.
-Always: lines `failed` of one cause are one a second, with a count, for while a server is away each request is one. No
-token, query string or body; no id of a session or a task. In the audit digests stand for the ids, and for
-the caller: with an id one can find its lines; from a line nobody learns an id.
+Lines `failed` of one cause are one a second, with a count. No token, query string or body; no id of a session or a
+task. In the audit digests stand for the ids, and for the caller: with an id one can find its lines; from a line nobody
+learns an id.
 """
 
 import logging

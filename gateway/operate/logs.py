@@ -1,9 +1,4 @@
-"""Structured logs, on standard error or in a file: one line a record, as JSON or as text.
-
-In: records of the `taskgate` loggers, with their fields as `extra`. Out: lines that a log collector reads.
-Always: a record is one line of printable text, whatever a peer has put into it. No logger ever gets a token, a query
-string or a body (DESIGN 8.7).
-"""
+"""Structured logs: a record is one line of printable text, without a token, query string or body (DESIGN 8.7)."""
 
 import json
 import logging

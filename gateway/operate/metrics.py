@@ -1,10 +1,4 @@
-"""What an operator can see on `/metrics`.
-
-In: what happened. Out: Prometheus metrics, `taskgate_<noun>_<unit>`.
-Always: the values of a label come from a list that cannot grow. No session id, task id or token is a value.
-
-Counts are plain numbers until they are scraped, because each relayed request adds to several of them.
-"""
+"""What an operator can see on `/metrics`. The values of a label come from a list that cannot grow."""
 
 import platform
 from bisect import bisect_left

@@ -1,9 +1,4 @@
-"""The page for people at `/` of the admin listener: whether anything is wrong, since when, and who is hit.
-
-In: GET requests. Out: HTML, a style, a script, and JSON that the script asks for once a second.
-Always: read-only. Nothing is loaded from elsewhere: `Content-Security-Policy` enforces that. No id, token or query
-string is shown.
-"""
+"""The page for people at `/` of the admin listener. It only reads, and loads nothing from elsewhere."""
 
 import asyncio
 from collections import Counter, defaultdict

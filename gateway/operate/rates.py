@@ -1,8 +1,4 @@
-"""What the last minutes were like: rates, failures and p95, of each upstream and of each reason.
-
-In: the counts since the start, once in `SLOT_S`. Out: what they grew by in the last 1 and 5 minutes, and a curve.
-Always: requests cost nothing here, because the counts are kept anyway; 61 samples, which share what has not changed.
-"""
+"""What the last minutes were like, from counts that are kept anyway: rates, failures and p95."""
 
 from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence

@@ -1,9 +1,4 @@
-"""The last requests, failures and queries, and why requests fail, for the page.
-
-In: what has ended. Out: rows, the newest first; failures by reason. Always: a fixed number of rows, reasons from a list
-that cannot grow; no id of a session or a task, no token.
-Successful requests are kept only while the page is open: without it, a relayed message costs nothing here.
-"""
+"""The last requests, failures and queries, and why requests fail, for the page: a fixed number of rows."""
 
 from collections import deque
 from collections.abc import Callable

@@ -1,8 +1,4 @@
-"""The answer to one filtered `tasks/list`, start to end: from the parameters to the result.
-
-In: a caller, its request, and the way back to it. Out: one response message; ahead of it the messages that the upstream
-sent meanwhile (DESIGN 5.7). Always: a failure is an error, never an empty list (DESIGN 5.8).
-"""
+"""The answer to one filtered `tasks/list`, start to end; a failure is an error, never an empty list (DESIGN 5.8)."""
 
 import asyncio
 import logging

@@ -1,12 +1,6 @@
-"""The criteria of a `tasks/list`: declared, read from the request's parameters, checked, matched, ordered.
+"""The criteria of a `tasks/list`: declared once, in `CRITERIA`; reading, matching, cursors and capability follow it.
 
-In: the raw `params` of a request. Out: a `Query`; or None if they name no criterion, so that the request goes to the
-upstream untouched; or `BadQuery`, with one entry for each fault (DESIGN 5.4).
-Always: `CRITERIA` declares each criterion once. Reading, matching, cursors, the index and the capability follow it.
-Bounds are inclusive, an empty list or null is as good as absent, and all criteria must hold (DESIGN 5.2).
-A member that is no criterion costs in proportion to its bytes. Other clients wait while a query is read and answered:
-the limits keep that to some milliseconds for the largest query.
-
+Other clients wait while a query is read and answered: the limits keep that to some milliseconds for the largest query.
 Source: SEP-1904, Filter Parameters and Server capabilities; DESIGN 4.2, 5.1 to 5.4.
 """
 

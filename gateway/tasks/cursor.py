@@ -1,18 +1,14 @@
 """Opaque cursors: where the next page of a filtered list begins, and of which list.
 
-In: a `Position` in the list of a query. Out: a string; and back.
-Always: a cursor is self-contained, so it needs no memory here, outlives a restart and works on another replica
-(DESIGN 5.5). Its beginning tells that it is ours. A string with another beginning may be the upstream's cursor, and
-reads as None. A cursor of ours that was changed, cut or lengthened is an error (DESIGN 5.4). Limits come before work.
-
     taskgate4.<base64url of JSON>.<checksum of all that is before it, in hexadecimal>
 
-The JSON is compressed if it is large. It is an array: the criteria by their names, the place of the last task.
-
-A client may also write the cursor of a first page itself: `tasks/spelled.py` reads it.
+The JSON, compressed if it is large, is an array: the criteria by their names, the place of the last task. So a cursor
+needs no memory here, outlives a restart and works on another replica (DESIGN 5.5). Its beginning tells that it is ours:
+a string with another one may be the upstream's cursor, or one that a client spells (`tasks/spelled.py`). A cursor of
+ours that was changed, cut or lengthened is an error (DESIGN 5.4). Limits come before work.
 
 A cursor tells its holder only what the holder has asked for, and a forged one gets only what a new query gets. So a
-checksum is enough, without a signature. Its content is checked like all else that a client sends.
+checksum is enough, without a signature.
 """
 
 import hashlib

@@ -4,9 +4,8 @@
             batch, that asks more of the server owes the rest
     ttl     the `ttl` in a request for a task has a maximum: a larger one is lowered, and nothing else changes
 
-In: a request, and its caller. Out: its body as it goes on, or RateLimited, or Unclear. Always: a request that is no
-task operation goes on unchanged. One that another reader may take for one (spelling.py) counts as one. The `ttl` in a
-body that passes unread (a batch, a large or encoded one) is not looked at.
+A request that another reader may take for a task operation (spelling.py) counts as one. The `ttl` in a body that passes
+unread (a batch, a large or encoded one) is not looked at.
 """
 
 import math

@@ -1,9 +1,8 @@
 """The tasks of one session: in sorted lists by status and method, and by id.
 
 In: tasks, as the gateway's own answers show them. Out: pages of a `Query`, with the number of tasks that match.
-Always: one entry for a task id: the last that was put in. A group has exactly the tasks of one status and
-one method; one more group has all tasks. A query without a status or a method is answered from that one, any other from
-the groups that match. Only a query with task ids looks tasks up by id.
+Always: one entry for a task id, the last that was put in. A group has exactly the tasks of one status and one method,
+one more has all tasks: a query without a status or a method is answered from it.
 """
 
 import heapq

@@ -1,8 +1,4 @@
-"""Pages of a query: cut from the tasks that match, and kept for whoever asks for the same list again.
-
-In: tasks that match, in order. Out: `QueryPage`. Always: a page has the tasks asked for and the bytes at most, but one
-task if there is any. A kept page holds until a task of the index changes.
-"""
+"""Pages of a query: cut from the tasks that match, and kept until a task changes, for whoever asks for them again."""
 
 from itertools import accumulate, takewhile
 from typing import Final

@@ -151,9 +151,11 @@ class Refresh(ABC):
         except UpstreamRefused as refused:
             if refused.status == 401 or not session.put_off(task_id, asked.order):
                 raise
+            session.known.refused = self._sessions.now().order  # the task, or the caller: a page tells (DESIGN 7.4)
             return
-        except (UpstreamBroken, UpstreamFailed, UpstreamTimeout):
-            if self._is_same and not session.put_off(task_id, asked.order):
+        except (UpstreamBroken, UpstreamFailed, UpstreamTimeout) as error:
+            is_denied = isinstance(error, UpstreamFailed) and session.put_off(task_id, asked.order)
+            if self._is_same and not is_denied:
                 session.fail(task_id, asked.order)
                 raise
             response = None  # an error within an error would leave a cycle (9.5)

@@ -2,8 +2,8 @@
 
 In: keys of callers, what passes between them and their servers. Out: `Session`s.
 Always: the key of a session is its upstream, request target, `Mcp-Session-Id` and identity (DESIGN 7). One origin may
-serve several MCP endpoints, so the target counts. A session is stored once the upstream has answered its caller. A
-session that a query uses stays; one that was never accepted goes with its last query. All stored ones together hold
+serve several MCP endpoints, so the target counts. A session is stored once the upstream has answered its caller. One
+that a query uses stays; one that was never accepted goes with its last query. All stored ones together hold
 `memory_bytes_max` at most: the least recently used is evicted first. One that is idle for `idle_timeout` expires. No
 result of `initialize` can be asked for again, so it is kept apart and longer (`Servers`).
 """

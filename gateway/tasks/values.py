@@ -1,8 +1,4 @@
-"""The kinds of values that criteria have: how each is read from JSON, and how a cursor carries it.
-
-In: raw JSON from a client. Out: a value; or None if it is as good as absent; or `NotAllowed` with what is allowed.
-Always: a value from a cursor is checked like all else that a client sends.
-"""
+"""The kinds of values that criteria have: how each is read from JSON, and how a cursor carries and checks it."""
 
 from collections.abc import Callable, Sequence
 from typing import Annotated, Any, Final, Literal, TypeAlias

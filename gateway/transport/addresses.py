@@ -1,9 +1,5 @@
 """Moves the addresses that the upstream tells clients of itself to the gateway's (DESIGN 3.10).
 
-In: redirects, challenges and authorization documents of the upstream's, and the head of the request that they answer.
-Out: the same with every address of the upstream's own origin moved to where that client reaches the gateway.
-Always: an address of any other origin, and everything else, stays; nothing is remembered from one request to the next.
-
 Without this, a client that checks `resource` (RFC 9728, 3.3) or `issuer` (RFC 8414, 3.3) against the address that it
 uses could not log in through a gateway, and a client that follows a redirect would leave the gateway.
 """

@@ -4,8 +4,7 @@ In: how much each holder holds: bodies on their way, inspected bodies and events
 others, bytes that a peer has yet to take. Out: whether there is room for more.
 Always: at `limits.held_bytes_max` the gateway goes on serving (DESIGN 7.6). Small amounts (SMALL_BYTES_MAX) are still
 held; a larger body waits for room, first come, first served, and gets 503 if none comes free; a body that would only be
-inspected passes unread; every connection is read a little at a time. So the process holds the limit at most, and
-SMALL_BYTES_MAX more for each connection in either direction.
+inspected passes unread; every connection is read a little at a time.
 """
 
 import asyncio

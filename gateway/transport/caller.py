@@ -1,10 +1,4 @@
-"""The caller of a request: the upstream that it asks, its target there, and its header fields as they go up. Its reply.
-
-In: the head of a client's request, and its route; messages. Out: the caller's key, what its browser may read, and a
-channel for requests of the gateway's own that repeat the caller's target and header fields; the response to a filtered
-`tasks/list`. Always: what follows from a head alone is worked out once, if the head may be remembered (`Way`); behind
-the response nothing is sent.
-"""
+"""The caller of a request: its upstream, target and header fields as they go up; and its reply to a filtered list."""
 
 import logging
 from collections.abc import Awaitable, Callable, Mapping

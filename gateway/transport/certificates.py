@@ -1,9 +1,7 @@
 """Certificates and keys: the contexts of TLS that they make, what is wrong with them, and when they are valid.
 
-In: PEM files, as `tls` of the configuration names them. Out: contexts; from when to when the first certificate of a
-file is valid. Always: an error names the file to blame. A file whose instants cannot be read here is left out, since
-ssl, which the certificate is for, has accepted it. One that is not valid now stops nobody: the gateway starts with it,
-a reload keeps the one before, and log, page, metrics and `--check` say so.
+One that is not valid now stops nobody: the gateway starts with it, a reload keeps the one before, and log, page,
+metrics and `--check` say so.
 """
 
 import logging

@@ -2,10 +2,8 @@
 
 In: the bytes of a request, and its raw id. Out: its response. Always: the request repeats the caller's target and
 header fields, but for those of the caller's one message (DESIGN 5.9); every other message on the response's stream goes
-to `on_message`, in order, before the response is returned (DESIGN 5.7); streams, bodies and polls have limits.
-
-A response ends the wait, and not its stream. The stream is read on in the background for a while, so that its
-connection serves again.
+to `on_message`, in order, before the response is returned (DESIGN 5.7); streams, bodies and polls have limits. A
+response ends the wait; the stream is read on in the background for a while, so that its connection serves again.
 """
 
 import asyncio

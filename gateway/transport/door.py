@@ -1,8 +1,4 @@
-"""The door of a listener, against DNS rebinding: on loopback, `Host` and `Origin` must be loopback too, or listed.
-
-In: the header fields of a request, which may have no `Origin`. Out: nothing, or Forbidden. Always: the listeners of
-clients and of operators have the same door. On any other address it refuses a long `Host` alone (DESIGN 7.10).
-"""
+"""The door of a listener, against DNS rebinding: on loopback, `Host` and `Origin` are loopback, or listed."""
 
 import ipaddress
 import re

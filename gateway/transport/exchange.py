@@ -3,11 +3,6 @@
 In: a request's head and body; a status, header fields and pieces of a body. Out: the response's bytes.
 Always: keep-alive, `Connection: close`, HTTP/1.0, HEAD and chunks are decided in `begin`, for every response. A
 response without an `end` cuts the client's connection (DESIGN 3.5).
-
-    begin    the head, which goes out with the next flush
-    send     a piece of the body, likewise
-    flush    write what was sent, now
-    end      the response is whole
 """
 
 from collections.abc import Container, Iterable

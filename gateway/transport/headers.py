@@ -1,8 +1,4 @@
-"""Header fields as they came: ordered pairs of bytes, looked up without regard to case, never rebuilt from a map.
-
-In: pairs of name and value. Out: pairs. Always: fields that pass keep their order, case and repetition (DESIGN 3.2). A
-look-up takes the name in lower case. An object never changes; a method returns another one, or the same.
-"""
+"""Header fields as they came: ordered pairs of bytes that never change, never rebuilt from a map (DESIGN 3.2)."""
 
 from collections.abc import Container, Iterable, Iterator
 from typing import Final, Self, TypeAlias
@@ -166,7 +162,7 @@ class Headers:
         )
 
     def without(self, *names: bytes) -> "Headers":
-        """The fields without those called one of `names`. Where there are none it is this object: a copy costs memory."""
+        """The fields without those called one of `names`; this object where there are none: a copy costs memory."""
         if self.by_name.keys().isdisjoint(names):
             return self
         return self.of([field for field in self._fields if field[0] not in names])

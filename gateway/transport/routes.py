@@ -1,8 +1,4 @@
-"""The way of a request to its upstream: which upstream, under which target, with which header fields.
-
-In: the exchanges of clients. Out: for each upstream, the target and header fields of a request that is for it.
-Always: a target's bytes stay as they came, but for the path prefix; a client cannot hide who asks.
-"""
+"""The way of a request to its upstream: which upstream, under which target, with which header fields."""
 
 import re
 import socket

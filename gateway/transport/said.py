@@ -1,8 +1,4 @@
-"""Lines of the log that are written once a second at most, with a count: whoever causes one may do so without end.
-
-In: what has happened, each time. Out: the first at once; then the latest of a second, and how many there were. Always:
-the counts of all lines of a cause add up; who says also sweeps once a second, and flushes in the end.
-"""
+"""Lines of the log that are written once a second at most, with a count: whoever causes one may do so without end."""
 
 import logging
 from collections.abc import Callable

@@ -1,7 +1,5 @@
-"""The state of one upstream: not asked yet, up or down; since when, and why (DESIGN 8.12).
-
-In: what exchanges, probes and health checks show. Out: the state, and a line of the log for each change.
-Always: only `UpstreamHealth` changes it. Metrics, page and alerts say what it says. Requests go up in every state.
+"""The state of one upstream: not asked yet, up or down; since when, and why (DESIGN 8.12). Metrics, page and alerts say
+what it says. Requests go up in every state.
 
 What leads from one state to the next (`-`: cannot be). The last three are all down, and differ in what ends that:
 

@@ -1,10 +1,8 @@
 """One connection to an upstream: the request's bytes go out, the response comes in.
 
-In: the bytes of a request, whole or as they come. Out: the head of the response as soon as it is there, then its body
-as it comes. Always: a connection serves one exchange at a time; bytes that arrive before a request close it. A
-connection on which the server authenticates its client serves one exchange.
-
-Bytes that nobody asked for can arrive after the next request has gone out. Nothing tells them from its answer then.
+In: the bytes of a request, whole or as they come. Out: the head of the response as soon as it is there, then its body.
+Always: a connection serves one exchange at a time, and one only if the server authenticates its client there; bytes
+that arrive before a request close it. Later ones nothing tells from the answer.
 """
 
 import asyncio

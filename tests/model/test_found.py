@@ -29,6 +29,10 @@ from tests.model.play import play
 from tests.rules.legal import watched
 
 FOUND = {
+    "a 403 to the gateway's request for a task that another session has shown": History(
+        Setting(shared=True, tasks="w"),
+        (Get(), Wait(), Fault(s=1, kind="403", method="tasks/get"), Query(s=1), Wait()),
+    ),
     "a task is made by a request that is too large to be read": History(
         Setting(order="nothing"), (Create(form="large"),)
     ),

@@ -211,7 +211,7 @@ class Upstream:
             by = self.loop.time() - self.setting.ids_again * TICK_S
             newest = {t.id: t for t in session.truths}
             free = [t for t in newest.values() if not t.is_live and (t.gone or t.state.since).time <= by]
-            if free and all(t.state.updated < created for t in session.lives(free[-1].id)):
+            if free and all(max(t.created, t.state.updated) < created for t in session.lives(free[-1].id)):
                 self.remove(free[-1], "its id is given again")
                 return free[-1].id
         return task_id(next(self._task_numbers))

@@ -39,9 +39,6 @@ DECIDES: Final = {
 }  # fmt: skip
 DECIDING: Final = [ROOT / room / f"{name}.py" for room, names in DECIDES.items() for name in names]
 
-# What only defines things for others: its head says which. The errors are for all.
-DEFINES: Final = {"gateway.errors", "gateway.tasks.ports"}
-
 # Nothing here reaches a file, a socket, a clock, a thread, a process, an environment or a log. `datetime` has a clock,
 # which is looked for below.
 ALLOWED: Final = {
@@ -140,13 +137,6 @@ def test_the_deciding_files_are_the_share_that_the_design_says() -> None:
         return sum(len(file.read_text().splitlines()) for file in files)
 
     assert 0.25 < lines(DECIDING) / lines(FILES) < 0.38
-
-
-@pytest.mark.parametrize("file", [f for f in FILES if f.name != "__init__.py"], ids=module_of)
-def test_a_file_opens_with_what_goes_in_what_comes_out_and_what_always_holds(file: Path) -> None:
-    said = ast.get_docstring(ast.parse(file.read_text())) or ""
-    if module_of(file) not in DEFINES:
-        assert [word for word in ("In:", "Out:", "Always:") if word not in said] == []
 
 
 @pytest.mark.parametrize("file", DECIDING, ids=module_of)
