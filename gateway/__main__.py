@@ -189,7 +189,6 @@ def _checked(given: argparse.Namespace) -> "config.Config":
 
 
 def _read(given: argparse.Namespace, in_force: "config.Config | None") -> "config.Config":
-    """The configuration of the flags. Raises ConfigError."""
     import msgspec
 
     from gateway import config
@@ -204,7 +203,6 @@ def _read(given: argparse.Namespace, in_force: "config.Config | None") -> "confi
 
 
 def _serve(settings: "config.Config", read: "Callable[[config.Config], config.Config] | None") -> None:
-    """Run the gateway until a signal ends it."""
     from gateway import app, config
 
     try:
@@ -264,7 +262,6 @@ def _split(arguments: list[str]) -> tuple[list[str], list[str]]:
 
 
 def _of_stdio(given: argparse.Namespace) -> "tuple[config.StdioConfig, config.Address | None]":
-    """The configuration that flags name, and the address of the admin listener."""
     from gateway import config
 
     try:
@@ -308,7 +305,6 @@ def _say(error: Exception | str) -> None:
 
 
 def _fail(error: Exception, status: int) -> NoReturn:
-    """Say why, and end with that status."""
     _say(error)
     raise SystemExit(status) from None
 

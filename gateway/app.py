@@ -44,8 +44,6 @@ _BACKLOG = 1024  # connections that wait to be accepted
 
 
 class App:
-    """A running gateway."""
-
     def __init__(self, config: Config) -> None:
         self._config = config
         self._loop = asyncio.get_running_loop()
@@ -102,11 +100,9 @@ class App:
         self._config = config
 
     def handle(self, exchange: Exchange) -> Awaitable[None]:
-        """Handle one exchange of a client, to its end."""
         return self._proxy.handle(exchange)  # a reload changes the proxy
 
     def _gauges(self) -> dict[str, Gauge]:
-        """The gauges: what is in use now, and its limits."""
         store = {} if self._store is None else {"store_up": ("1 if the store serves.", float(self._store.is_up))}
         return {
             **store,
@@ -169,7 +165,6 @@ class App:
         return server if self._tls is None else TlsServer(server, self._tls, self._listener, _BACKLOG)
 
     def _facts(self) -> page.Facts:
-        """What the page shows."""
         upstreams = [
             {"name": u.name, "url": str(u.url), "state": state.name, "since": state.since, "why": state.why}
             | {"drifts_at": standing.drift.at, "drifting": standing.drift.names}
@@ -251,7 +246,6 @@ class App:
         self._listener.connections_max = connections_kept(self._config.limits.connections_max)
 
     def not_caught(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-        """The event loop reports an exception that nobody caught."""
         if "socket.accept()" in context["message"]:
             self._listener.refused("descriptors")
         else:

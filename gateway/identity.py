@@ -70,7 +70,6 @@ class Key(NamedTuple):
 
     @classmethod
     def of(cls, upstream: str, target: bytes, session_id: bytes, who: Who) -> "Key":
-        """The key of a caller's session."""
         return cls(upstream, _digest(target), session_id and _digest(session_id), *who)
 
     @property

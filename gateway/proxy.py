@@ -60,8 +60,6 @@ _HTTP_SSE_SESSION: Final = re.compile(rb"[?&]session_?id=", re.IGNORECASE)
 
 
 class Proxy:
-    """Handles the requests of all clients."""
-
     def __init__(
         self,
         config: Config,

@@ -52,8 +52,6 @@ _LINES_AT_ONCE: Final = 100  # before other tasks get their turn
 
 
 class StdioProxy:
-    """Handles the lines of one client and one server."""
-
     def __init__(
         self,
         config: StdioConfig,
@@ -247,7 +245,6 @@ class StdioProxy:
 
     @property
     def answering(self) -> int:
-        """How many filtered lists are under way."""
         return len(self._answering)
 
     @property

@@ -92,7 +92,6 @@ class ExchangeWatch:
         return move.document(data) if move is not None and is_resource_metadata(data) else data
 
     def _message(self, data: bytes) -> bytes:
-        """Tell of one message. Returns it as the client is to see it."""
         pending, exchange = self._pending, self._exchange
         if (task_id := pending.task_id) is not None and pending.is_success(data):
             exchange.task_id = task_id

@@ -67,7 +67,6 @@ class Wrapped:
         return ended.result()
 
     def gauges(self) -> "dict[str, Gauge]":
-        """The gauges: what is in use now, and its limits."""
         config, name = self._config, KEY.upstream
         return {
             **self._sessions.gauges(),
@@ -168,7 +167,6 @@ async def _stand_between(child: Child, config: StdioConfig, tracing: "Tracing | 
 
 
 async def _show(wrapped: Wrapped, ended: "asyncio.Future[int]", name: str, metrics: "Metrics", address: Address) -> int:
-    """Serve, with an admin listener."""
     from gateway.operate import admin, page
 
     began_at = time()

@@ -1,8 +1,4 @@
-"""All that `taskgate try` and `taskgate tasks` may print of a server, read from what a witness saw.
-
-In: a witness (tests/witness.py), flags, a verdict. Out: the facts. Always: `learned` reads exchanges by itself: it
-knows docs/try.md, and nothing of gateway/client. What is printed is what it has learned, no fact or line more or less.
-"""
+"""All that `taskgate try` and `taskgate tasks` may print of a server, read from what a witness saw, by docs/try.md."""
 
 import json
 from collections import Counter

@@ -55,7 +55,6 @@ class _Bridge:
         self.reading = asyncio.create_task(self._read())
 
     async def _read(self) -> None:
-        """Take the server's lines until it ends."""
         assert self._process.stdout is not None
         with suppress(ValueError):  # a line larger than the limit
             while line := await self._process.stdout.readline():
@@ -67,7 +66,6 @@ class _Bridge:
                         waiting.set_result(message or line)
 
     async def post(self, request: web.Request) -> web.Response:
-        """Answer one request."""
         body = await request.read()  # one line: the client and the gateway write no other
         message = jsonrpc.parse(body)
         if message is None or not message.is_request:
@@ -141,6 +139,5 @@ async def _end(process: asyncio.subprocess.Process) -> None:
 
 
 async def _drop(pipe: asyncio.StreamReader) -> None:
-    """Read a pipe to its end."""
     while await pipe.read(_PIPE_BYTES):
         pass

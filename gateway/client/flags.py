@@ -38,7 +38,6 @@ _BY_HEADER: Final = f"A client that can only set a header sets this one: {FILTER
 
 
 def _parser(name: str, description: str, epilog: str) -> argparse.ArgumentParser:
-    """What both commands take."""
     parser = Flags(
         prog=f"taskgate {name}",
         usage=f"taskgate {name} [flags] URL\n       taskgate {name} [flags] -- COMMAND [ARG...]",
@@ -57,7 +56,6 @@ def _parser(name: str, description: str, epilog: str) -> argparse.ArgumentParser
 
 
 def _fields(parser: argparse.ArgumentParser, given: argparse.Namespace) -> dict[str, str]:
-    """The header fields of flags and file."""
     lines = list(given.header)
     if given.header_file is not None:
         try:
@@ -97,7 +95,6 @@ async def _server(given: argparse.Namespace, command: list[str]) -> AsyncIterato
 
 
 def _read(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
-    """The flags, and the command that starts the server."""
     at = arguments.index("--") if "--" in arguments else len(arguments)
     given, command = parser.parse_args(arguments[:at]), list(arguments[at + 1 :])
     if (given.url is None) == (not command):
@@ -113,7 +110,6 @@ def _read(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> tuple[ar
 
 
 def run_try(arguments: Sequence[str]) -> int:
-    """`taskgate try`. Returns the exit status."""
     parser = _parser(
         "try",
         "Say whether taskgate helps at a server: what its list of tasks is like, what it costs by hand, and what it\n"
@@ -159,7 +155,6 @@ def run_try(arguments: Sequence[str]) -> int:
 
 
 def run_tasks(arguments: Sequence[str]) -> int:
-    """`taskgate tasks`. Returns the exit status."""
     parser = _parser(
         "tasks",
         "List the tasks of a server that meet all criteria. If there is no gateway, one runs in this process.",
@@ -198,7 +193,6 @@ def _metavar(criterion: Criterion) -> str:
 
 
 def _value(parser: argparse.ArgumentParser, criterion: Criterion, text: str) -> Any:
-    """The JSON value of a criterion's flag."""
     value: Any = text.split(",") if criterion.kind.is_list else text
     if criterion.kind is INSTANT and (ago := _AGO.fullmatch(text)):
         then = datetime.fromtimestamp(time.time(), UTC) - timedelta(**{_UNITS[ago[2]]: int(ago[1])})

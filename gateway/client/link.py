@@ -60,8 +60,6 @@ class _Capabilities(msgspec.Struct):
 
 
 class _Opened(msgspec.Struct):
-    """What is read of the result of `initialize`."""
-
     protocolVersion: str
     capabilities: _Capabilities | None = None
     serverInfo: dict[str, Any] | None = None
@@ -120,7 +118,6 @@ async def body_of(response: aiohttp.ClientResponse, bytes_max: int) -> bytes:
 
 
 def object_of(value: Any) -> dict[str, Any]:
-    """A JSON object; an empty one in place of anything else."""
     return value if isinstance(value, dict) else {}
 
 
@@ -275,7 +272,6 @@ class Client:
 
 
 async def events(response: aiohttp.ClientResponse) -> AsyncIterator[sse.Event]:
-    """The events of a stream, as they come."""
     parser = sse.Parser(ANSWER_BYTES_MAX)
     async for piece in response.content.iter_any():
         for event in parser.feed(piece):
@@ -312,12 +308,10 @@ def _one_line(text: str) -> str:
 
 
 def _shown(body: bytes) -> str:
-    """The beginning of a body, on one line."""
     return _one_line(body[: 4 * SHOWN_CHARS_MAX].decode(errors="replace"))
 
 
 def _said(error: msgspec.Raw) -> str:
-    """The words of a JSON-RPC error."""
     try:
         return _one_line(value_of(bytes(jsonrpc.member(error, "message")) or b'"no words"', str))
     except ValueError:

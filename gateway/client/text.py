@@ -13,7 +13,6 @@ SHOWN_CHARS_MAX: Final = 300  # of a text that a server sent
 
 
 def shown(text: str) -> str:
-    """Any text as a terminal may get it."""
     return errors.shown(text, SHOWN_CHARS_MAX)
 
 

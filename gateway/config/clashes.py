@@ -53,7 +53,6 @@ def clashes(config: Config, given: dict[str, str]) -> Iterator[Clash]:
 
 
 def _upstream_clashes(upstream: Upstream, path: str, config: Config, given: dict[str, str]) -> Iterator[Clash]:
-    """Values of an upstream that clash with each other or with the listener."""
     if upstream.socket is not None and upstream.socket == config.listen.path:
         shown = given.get(f"{path}.socket")
         yield (f"{path}.socket",), f"expected the socket of an MCP server; given {shown}, {_OWN}"
@@ -69,7 +68,6 @@ def _upstream_clashes(upstream: Upstream, path: str, config: Config, given: dict
 
 
 def changes(config: Config, in_force: Config | None, given: dict[str, str]) -> Iterator[Clash]:
-    """Changes to the configuration in force that a reload cannot make."""
     for name in () if in_force is None else FIXED:
         if getattr(config, name) != getattr(in_force, name):
             shown = given.get(name, "nothing, which is the default")

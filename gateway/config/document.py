@@ -229,7 +229,6 @@ def _secret(file: Path) -> str:
 
 
 def _why(error: Exception) -> str:
-    """What is wrong with a file."""
     if isinstance(error, UnicodeDecodeError):
         return "it is no UTF-8"
     return (error.strerror or "") if isinstance(error, OSError) else str(error)

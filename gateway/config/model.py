@@ -22,14 +22,10 @@ class Tls(Struct, frozen=True):
 
 
 class Admin(Struct, frozen=True):
-    """The listener for operators."""
-
     listen: values.Listen = values.Address("127.0.0.1", 9090)
 
 
 class Log(Struct, frozen=True):
-    """What is logged, and how."""
-
     level: values.Level = "info"
     format: values.Format = "json"
     access: values.Switch = False
@@ -179,8 +175,6 @@ class StdioLog(Struct, frozen=True):
 
 
 class StdioConfig(Struct, frozen=True, kw_only=True):
-    """The configuration of `taskgate stdio`."""
-
     log: StdioLog = StdioLog()
     index: IndexLimits = IndexLimits()
     limits: Limits = Limits()

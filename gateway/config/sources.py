@@ -41,7 +41,6 @@ def load(path: Path, in_force: Config | None = None, folder: Path | None = None)
 
 
 def _text(path: Path, source: str) -> str:
-    """The text of a file, or of standard input. Raises ConfigError."""
     try:
         data = sys.stdin.buffer.read() if str(path) == "-" else path.read_bytes()
         return data.decode("utf-8")

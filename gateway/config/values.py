@@ -61,7 +61,6 @@ class Url(Struct, frozen=True):
 
 
 def bracketed(host: str) -> str:
-    """A host as in a URL."""
     return f"[{host}]" if ":" in host else host
 
 
@@ -99,7 +98,6 @@ def read_address(value: object) -> Address:
 
 
 def _is_socket(path: object) -> bool:
-    """Whether a path can be that of a Unix socket."""
     return bool(_match(r"/[^\0\ud800-\udfff]+", path)) and len(str(path).encode()) <= _SOCKET_BYTES_MAX
 
 

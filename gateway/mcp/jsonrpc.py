@@ -174,7 +174,6 @@ def id_of(raw: msgspec.Raw | bytes) -> Id:
 
 
 def request(message_id: str, method: str, params: dict[str, Any]) -> bytes:
-    """The bytes of a request."""
     return orjson.dumps({"jsonrpc": "2.0", "id": message_id, "method": method, "params": params})
 
 
@@ -272,7 +271,6 @@ def error_code(response: Message) -> int | None:
 
 
 def code_of(error: msgspec.Raw | bytes) -> int | None:
-    """The code of a raw JSON-RPC error; None if it has none."""
     if not bytes(error):
         return None  # as nearly always: to find it out by an exception takes long
     found = decoded(_error, error)

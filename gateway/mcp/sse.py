@@ -237,7 +237,6 @@ class Parser:
         return self._take(end) if end else b""
 
     def rest(self) -> bytes:
-        """The bytes held of an unfinished event."""
         return bytes(self._pending)
 
 

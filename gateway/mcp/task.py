@@ -212,7 +212,6 @@ def _parse_instant(text: str) -> Instant | None:
 
 @lru_cache(maxsize=4096)
 def _day(text: str) -> int | None:
-    """The instant at which a day begins in UTC; None if there is no such day."""
     year, month, day = int(text[:4]), int(text[5:7]), int(text[8:])
     try:
         # datetime has no year 0000. 400 years later the calendar is the same.

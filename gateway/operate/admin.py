@@ -92,7 +92,6 @@ def check_unused(path: str) -> None:
 
 
 def _site(runner: web.AppRunner, address: Address) -> web.BaseSite:
-    """The socket on which the runner will listen. Raises OSError."""
     if address.path:
         check_unused(address.path)
         return web.UnixSite(runner, address.path)

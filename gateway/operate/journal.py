@@ -152,7 +152,6 @@ class Journal:
 
 
 def why(error: GatewayError | None, code: int | None, status: int) -> dict[str, object]:
-    """Why a request failed; empty if it did not."""
     said: dict[str, object] = {} if code is None else {"code": code}
     if error is not None:
         return {**said, "failure": error.kind, "why": str(error)}
@@ -181,7 +180,6 @@ def _failure(said: dict[str, object], status: int) -> str:
 
 
 def _request(exchange: "Exchange", upstream: str, kind: str, method: str | None) -> dict[str, object]:
-    """The fields of a request that find it in other logs."""
     said: dict[str, object] = {"upstream": upstream, "kind": kind, "http_method": exchange.method.decode("latin-1")}
     if method is not None:
         said["method"] = method[:_METHOD_CHARS_MAX]
@@ -194,7 +192,6 @@ def _request(exchange: "Exchange", upstream: str, kind: str, method: str | None)
 
 
 def _action(message: Message | None) -> str | None:
-    """What a request does with a task; None if the audit has nothing of it."""
     if message is None or not message.is_request:
         return None
     if message.method in _ACTIONS:

@@ -21,7 +21,6 @@ def _time(record: logging.LogRecord) -> str:
 
 
 def _fields(record: logging.LogRecord) -> dict[str, object]:
-    """What a record got as `extra`, and its exception."""
     found = {name: value for name, value in vars(record).items() if name not in _STANDARD}
     if record.exc_info:
         found["exception"] = logging.Formatter().formatException(record.exc_info)
@@ -64,7 +63,6 @@ def _json(value: object) -> str:
 
 
 def set_up(config: Log | StdioLog) -> None:
-    """Log as configured: on standard error, or to a file."""
     file = config.file if isinstance(config, StdioLog) else None
     handler = logging.StreamHandler(sys.stderr) if file is None else logging.FileHandler(file, encoding="utf-8")
     handler.setFormatter(TextLines() if config.format == "text" else JsonLines())

@@ -16,8 +16,6 @@ Each: TypeAlias = Mapping[str, int]
 
 
 class _Sample(NamedTuple):
-    """The counts since the start, at a time of the monotonic clock."""
-
     at: float
     requests: Each
     faults: Each

@@ -31,7 +31,6 @@ class Failures(Struct):
     why: str = ""
 
     def add(self, at: float, why: str) -> None:
-        """Count one more; `why` says it in words."""
         if at - self.last > _QUIET_S:
             self.since = at
         self.count, self.last, self.why = self.count + 1, at, why
@@ -56,7 +55,6 @@ class Recent:
         self.is_watched = True
 
     def request(self, reason: Reason | None, **row: Any) -> None:
-        """A request has ended, and has failed if there is a reason."""
         row["at"], row["n"] = self._clock(), next(self._numbers)
         if self.is_watched and row["at"] - self._opened_at > _OPEN_S:
             self.is_watched = False
@@ -68,5 +66,4 @@ class Recent:
             self.reasons.setdefault(reason, Failures()).add(row["at"], row["why"])
 
     def query(self, **row: Any) -> None:
-        """A query has been answered, or has failed."""
         self.queries.appendleft({"at": self._clock(), "n": next(self._numbers), **row})

@@ -66,11 +66,9 @@ class Tracing:
         cls(endpoint)._provider.shutdown()
 
     def metrics(self) -> Metrics:
-        """New metrics."""
         return TracedMetrics(self._tracer)
 
     def journal(self, metrics: Metrics, config: Log | StdioLog, failed: Said) -> Journal:
-        """A new journal."""
         return TracedJournal(metrics, config, failed, self._tracer)
 
     async def close(self) -> None:

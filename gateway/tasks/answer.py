@@ -96,8 +96,6 @@ ignored_of: Final = Once(criteria.ignored)
 
 
 class Answerer:
-    """Answers filtered `tasks/list` requests."""
-
     def __init__(self, sessions: Sessions, limits: IndexLimits, counts: Counts, clock: Callable[[], float]) -> None:
         self._sessions = sessions
         self._planner = Planner(sessions, limits, counts, clock)
@@ -202,7 +200,6 @@ class Answerer:
 
 
 def _response(raw_id: bytes, answer: Answer, rest: bytes) -> bytes:
-    """The response with the page of an answer. `rest` has the other members of its result."""
     tasks = b",".join([task.raw for task in answer.page.tasks])
     return jsonrpc.result(raw_id, b'{"tasks":[%b],%b}' % (tasks, rest))
 
@@ -225,6 +222,5 @@ def _rest(answer: Answer, position: Position, ignored: list[str]) -> bytes:
 
 
 def bad_query(message: Message, error: BadQuery) -> bytes:
-    """The error response to a request whose parameters are wrong (DESIGN 5.4)."""
     faults = [{"parameter": f.parameter, "given": f.given, "allowed": f.allowed} for f in error.faults]
     return jsonrpc.error(bytes(message.id), INVALID_PARAMS, str(error), {"errors": faults})

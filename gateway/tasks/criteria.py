@@ -270,7 +270,6 @@ def read(top: Params) -> Query | None:
 
 
 def _present(prefix: str, members: msgspec.Struct) -> list[Given]:
-    """The criteria that are present and not null."""
     found = []
     for name, criterion in names().items():
         raw = getattr(members, name)
@@ -280,7 +279,6 @@ def _present(prefix: str, members: msgspec.Struct) -> list[Given]:
 
 
 def _in_filter(raw: bytes, faults: list[Fault]) -> list[Given]:
-    """The criteria in `params.filter`. Its faults go to `faults`."""
     if raw in (b"", b"null"):
         return []
     if (members := jsonrpc.decoded(_decoder(msgspec.Struct, only=True), raw)) is not None:
@@ -343,7 +341,6 @@ def _reversed_ranges(values: dict[str, _Value]) -> Iterator[Fault]:
 
 
 def _check_size(given: list[Given]) -> None:
-    """Raises BadQuery for criteria that are too large for a cursor."""
     if (total := sum(len(raw) for _, _, raw in given)) > CRITERIA_BYTES_MAX:
         largest, _, _ = max(given, key=lambda one: len(one[2]))
         allowed = f"no more than {CRITERIA_BYTES_MAX} bytes of criteria in one request"

@@ -59,7 +59,6 @@ _After: TypeAlias = tuple[PackedInstant, Annotated[str, msgspec.Meta(max_length=
 
 @cache
 def _decoder() -> msgspec.json.Decoder[Any]:
-    """The decoder of the JSON in a cursor, made from the declared criteria. One that is not given is None."""
     fields = [(name, criterion.kind.packed | None, None) for name, criterion in CRITERIA.items()]
     criteria = msgspec.defstruct("_Criteria", fields, forbid_unknown_fields=True)
     members = [("criteria", criteria), ("after", _After)]
@@ -125,7 +124,6 @@ def decode(text: str) -> Position | None:
 
 
 def _position(said: Any) -> Position:
-    """The position that the JSON of a cursor has. Raises NotAllowed."""
     given = {
         name: packed if (unpack := criterion.kind.unpack) is None else unpack(packed)
         for name, criterion in CRITERIA.items()

@@ -31,7 +31,6 @@ class Plan(msgspec.Struct, frozen=True):
 
     @property
     def reads(self) -> bool:
-        """Whether it asks for pages."""
         return self.crawl or self.look or self.knock
 
     @property

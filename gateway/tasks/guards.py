@@ -25,8 +25,6 @@ _OPERATIONS: Final = ("tasks/list", "tasks/get", "tasks/cancel", "tasks/result")
 
 
 class GuardedCaller(Protocol):
-    """The caller of a request."""
-
     toll: "Toll | None"
 
     def payer(self) -> tuple[str, bytes]:
@@ -34,14 +32,11 @@ class GuardedCaller(Protocol):
 
 
 def guards_of(limits: GuardLimits, clock: Callable[[], float]) -> "Guards | None":
-    """The guards that are configured; None if there are none."""
     is_any = limits.task_operations_per_second is not None or limits.task_ttl_max is not None
     return Guards(limits, clock) if is_any else None
 
 
 class Guards:
-    """The guards of all upstreams."""
-
     def __init__(self, limits: GuardLimits, clock: Callable[[], float]) -> None:
         self._limits = limits
         self._clock = clock

@@ -37,12 +37,10 @@ class KeptPages:
         return next((page for kept, its, page in self._kept if kept is position and its == of), None)
 
     def keep(self, position: Position, of: tuple[object, ...], page: QueryPage) -> None:
-        """Keep a page; the oldest of too many goes."""
         self._kept = [(position, of, page), *self._kept[: _KEPT_MAX - 1]]
         self.size_bytes = sum(_KEPT_BYTES + 8 * len(page.tasks) for *_, page in self._kept)
 
     def clear(self) -> None:
-        """A task has changed."""
         self._kept, self.size_bytes = [], 0
 
 

@@ -68,7 +68,6 @@ class Refresh(ABC):
 
     @property
     def requests(self) -> int:
-        """The number of requests that were made for it."""
         return self._crawler.requests
 
     async def run(self) -> None:
@@ -191,7 +190,6 @@ class Refresh(ABC):
 
 
 def _task_in(response: jsonrpc.Message, task_id: str) -> Task | None:
-    """The task of that id in the result of a `tasks/get`; None if it is not in it."""
     with suppress(TaskError):
         found = parse(jsonrpc.without_meta(bytes(response.result)))
         if found.id == task_id:

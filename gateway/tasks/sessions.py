@@ -161,13 +161,11 @@ class Servers:
         self._servers: TTLCache[tuple[str, bytes, bytes], Server] = TTLCache(SERVERS_MAX, SERVERS_IDLE_S, timer=clock)
 
     def note(self, key: Key, server: Server) -> None:
-        """Note what `initialize` said in a session."""
         # The list of task methods may take 64 KiB. Only a single method is ever used.
         methods = server.methods if len(server.default_method or "") <= METHOD_CHARS_MAX else ()
         self._servers[key.of_all] = Server(server.filtered_here, methods if len(methods) == 1 else ())
 
     def end(self, key: Key) -> None:
-        """The session has ended."""
         self._servers.pop(key.of_all, None)
 
     def get(self, key: Key) -> Server | None:
@@ -197,8 +195,6 @@ class Servers:
 
 
 class Sessions:
-    """All sessions, by key."""
-
     def __init__(self, limits: config.IndexLimits, servers: Servers, clock: Callable[[], float]) -> None:
         self.servers = servers
         self.lives: Lives | None = None
@@ -229,7 +225,6 @@ class Sessions:
                 self.keep(session)
 
     def find(self, key: Key) -> Session | None:
-        """The session of that key; None if there is none."""
         self._stored.expire(self._clock())
         return self._stored.get(key) or self._unaccepted.get(key)
 

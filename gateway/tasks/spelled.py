@@ -66,7 +66,6 @@ def read_pairs(pairs: str, where: str) -> Query:
 
 
 def _decoded(text: str, where: str) -> str:
-    """`text`, percent-decoded. Raises BadQuery."""
     if "%" not in text:
         return text
     allowed = "percent-encoded UTF-8, in which `%25` stands for a percent sign"

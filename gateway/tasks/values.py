@@ -65,8 +65,6 @@ def strings(what: str, accept: Callable[[str], object]) -> Kind:
 
 
 def choice(*choices: str) -> Kind:
-    """One of a few strings."""
-
     def read(raw: bytes) -> str:
         value = string(raw)
         if value not in choices:
@@ -77,7 +75,6 @@ def choice(*choices: str) -> Kind:
 
 
 def string(raw: msgspec.Raw | bytes) -> str | None:
-    """The string in raw JSON; None if it is no string."""
     return decoded(_string, raw)
 
 
@@ -94,12 +91,10 @@ PackedInstant: TypeAlias = Annotated[str, msgspec.Meta(pattern=r"\A-?[0-9a-f]{1,
 
 
 def pack_instant(instant: Instant) -> str:
-    """An instant as a cursor has it."""
     return f"{instant:x}"
 
 
 def unpack_instant(text: str) -> Instant:
-    """The instant that `pack_instant` packed."""
     return int(text, 16)
 
 

@@ -27,11 +27,9 @@ class Room:
 
     @property
     def is_full(self) -> bool:
-        """Whether the limit is reached."""
         return self.taken >= self.limit
 
     def resize(self, limit: int) -> None:
-        """Change the limit."""
         self.limit = limit
         self.change(0)
 
@@ -90,7 +88,6 @@ class Buffers(Room):
         self.turns.limit(self.is_full)
 
     def overloaded(self) -> Overloaded:
-        """The error for a holder that finds no room."""
         return Overloaded(f"{self.taken} bytes are held; limits.held_bytes_max is {self.limit}")
 
 
@@ -137,6 +134,5 @@ class Account:
             self.hold(size_bytes)
 
     def close(self) -> None:
-        """Hold nothing any more."""
         if self.held_bytes:
             self.set(0)

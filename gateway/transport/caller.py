@@ -61,7 +61,6 @@ class HttpCaller:
         return self._move
 
     def moved(self, status: int, headers: Headers) -> Headers:
-        """The fields of a response of the upstream's with its own addresses moved."""
         return headers if self.move is None else self.move.headers(status, headers)
 
     def misplaced(self, status: int, location: bytes) -> str:
@@ -144,7 +143,6 @@ class HttpCaller:
 
     @property
     def key(self) -> Key:
-        """The key of the caller's session."""
         if self._key is None:
             self._key = self.key_with(self.session_id)
         return self._key
@@ -200,8 +198,6 @@ class Way:
 
 
 class Callers:
-    """The callers of all upstreams."""
-
     def __init__(self, config: Config, pools: Mapping[str, Pool]) -> None:
         self._routes = [Route(u, pools[u.name], config) for u in by_precedence(config.upstreams)]
 

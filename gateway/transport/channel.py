@@ -47,8 +47,6 @@ _ENCODED: Final = b"=?base64?%b?="  # ... for any other (SEP-2243)
 
 
 class HttpChannel:
-    """A channel to an upstream in the name of one caller."""
-
     def __init__(
         self,
         pool: Pool,
@@ -202,7 +200,6 @@ class _Stream:
 
     @property
     def pending_bytes(self) -> int:
-        """The number of bytes held of an unfinished event."""
         return self._parser.pending_bytes
 
     def feed(self, piece: bytes) -> Iterator[bytes | None]:
@@ -222,7 +219,6 @@ class _Stream:
                     yield None
 
     def _note(self, event: sse.Event) -> bytes | None:
-        """The data of an event that carries a message."""
         if not event.whole:
             what = f"is larger than {self._event_bytes_max} bytes, or has more than {sse.LINES_MAX} lines"
             raise UpstreamBroken(f"an event of the upstream's {what}")

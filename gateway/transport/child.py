@@ -39,10 +39,7 @@ class Streams(NamedTuple):
 
 
 class Child:
-    """The server's process."""
-
     def __init__(self, command: Sequence[str]) -> None:
-        """Start it. Raises NotStarted."""
         self.name = command[0]
         self._early: list[int] = []
         self._process: subprocess.Popen[bytes] | None = None
@@ -97,7 +94,6 @@ class Child:
         threading.Thread(target=lambda: told(process.wait()), name="wait", daemon=True).start()
 
     def terminate(self) -> None:
-        """Ask it to end."""
         assert self._process is not None
         self._process.terminate()
 

@@ -73,12 +73,10 @@ class _Shares:
         self._pages: dict[bytes, dict[_PageOfCaller, None]] = {}  # by address; the one noted longest ago first
 
     def get(self, page: _PageOfCaller) -> Headers | None:
-        """What is noted of a page; None if nothing is."""
         found = self.of.get(page)
         return None if found is None else found[1]
 
     def put(self, client: bytes, page: _PageOfCaller, fields: Headers) -> None:
-        """Note something of a page."""
         if page in self.of:
             client = self.drop(page)
         pages = self._pages.pop(client, {})

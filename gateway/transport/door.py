@@ -14,8 +14,6 @@ _HOST_BYTES_MAX: Final = 300  # a name of 255, and a port
 
 
 class Door:
-    """The door of one listener."""
-
     def __init__(self, listen: Address, config: Config) -> None:
         self._guarded = _is_loopback(listen.host)
         self._hosts = {h.lower() for h in config.allowed_hosts}

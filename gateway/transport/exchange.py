@@ -28,8 +28,6 @@ class ClientGone(Exception):
 
 
 class Exchange:
-    """One request of a client, and its response."""
-
     __slots__ = (
         "_framing", "_unwritten", "account", "authenticates", "body", "connection", "continued", "edits_down",
         "edits_up", "error_code", "finished", "head", "keep_alive", "kept_bytes", "location", "method", "minor",
@@ -72,7 +70,6 @@ class Exchange:
 
     @property
     def headers(self) -> Headers:
-        """The request's header fields as they came."""
         return self.head.headers
 
     # ---- the response ----
@@ -108,14 +105,12 @@ class Exchange:
         return self._unwritten
 
     def send(self, piece: bytes) -> None:
-        """Add a piece to the body."""
         if self._framing == "chunked":
             self._unwritten += chunk(piece)
         elif self._framing != "none":
             self._unwritten += piece
 
     def flush(self) -> None:
-        """Write what was sent."""
         if not self._unwritten:
             return
         if not self.started:
@@ -139,7 +134,6 @@ class Exchange:
         self.begin(status, reason, Headers([*headers, (b"Date", _date(int(time())))]), framing)
 
     def respond(self, status: int, reason: bytes, headers: Iterable[tuple[bytes, bytes]], body: bytes) -> None:
-        """Send a whole response of the gateway's own."""
         self.begin_own(status, reason, [*headers, (b"Content-Length", b"%d" % len(body))], "length")
         self.send(body)
         self.end()

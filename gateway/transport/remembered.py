@@ -61,7 +61,6 @@ class RememberedHead(Generic[Kept]):
 
     @property
     def size_bytes(self) -> int:
-        """The memory that it takes."""
         lines = self.before.count(b"\n") + self.after.count(b"\n")
         return _ENTRY_BYTES + _FIELD_BYTES * lines + _BYTES_FOR_ONE * (len(self.before) + len(self.after))
 
@@ -161,7 +160,6 @@ class Heads(Generic[Kept]):
 
     @property
     def _first(self) -> RememberedHead[Kept]:
-        """The entry that was not used for the longest time."""
         return next(iter(self._entries.values()))
 
     def _end(self, entry: RememberedHead[Kept]) -> None:
@@ -191,7 +189,6 @@ class Recall(Generic[Kept]):
 
     @property
     def heads(self) -> Heads[Kept]:
-        """The table that holds now."""
         return self._owner.heads
 
     def find(self, data: bytes) -> tuple[Kept, int, int] | None:

@@ -63,8 +63,6 @@ def check(config: Config) -> None:
 
 
 class Matcher:
-    """Which requests are for one upstream."""
-
     def __init__(self, upstream: Upstream) -> None:
         self.upstream = upstream
         self._host = upstream.match.host
@@ -90,8 +88,6 @@ class Matcher:
 
 
 class Route(Matcher):
-    """The way to one upstream."""
-
     def __init__(self, upstream: Upstream, pool: Pool, config: Config) -> None:
         super().__init__(upstream)
         self.limits = config.limits

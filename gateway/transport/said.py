@@ -31,7 +31,6 @@ class Said:
         self._write([cause for cause in self._waiting if self._is_time(cause)])
 
     def flush(self) -> None:
-        """Write what is not written yet."""
         self._write(list(self._waiting))
 
     def _is_time(self, cause: _Cause) -> bool:

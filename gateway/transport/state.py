@@ -51,7 +51,6 @@ class UpstreamHealth:
 
     @property
     def is_down(self) -> bool:
-        """Whether it is down."""
         return self.now not in _ASKED_LITTLE
 
     @property
@@ -60,29 +59,23 @@ class UpstreamHealth:
         return "down" if self.is_down else "up" if self.now is UP else "not asked yet"
 
     def answered(self) -> None:
-        """An exchange was answered."""
         if self.now is not UpstreamState.UNHEALTHY:
             self._rise()
 
     def unreachable(self, why: str) -> None:
-        """No connection came about."""
         self._fall(UpstreamState.UNREACHABLE, why)
 
     def silent(self, why: str) -> None:
-        """No answer came in time, or one broke off."""
         self._fall(UpstreamState.SILENT, why)
 
     def connected(self) -> None:
-        """A probe has connected."""
         if self.now is UpstreamState.UNREACHABLE:
             self._rise()
 
     def passed(self) -> None:
-        """A health check has passed."""
         self._rise()
 
     def failed(self, why: str) -> None:
-        """A health check was answered with a failure."""
         self._fall(UpstreamState.UNHEALTHY, why)
         self.now = UpstreamState.UNHEALTHY
 

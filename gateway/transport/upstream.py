@@ -168,7 +168,6 @@ class UpstreamConnection(Wire):
             self._read_body(self._response)
 
     def _inform(self, head: ResponseHead) -> None:
-        """A 1xx response has come."""
         is_full = False
         if self._client is not None:
             fields = head.headers.end_to_end().without(b"content-length", b"transfer-encoding")  # RFC 9110, 8.6
@@ -191,7 +190,6 @@ class UpstreamConnection(Wire):
         self._read_on()
 
     def _begin(self, head: ResponseHead) -> None:
-        """The response's head has come."""
         if head.authenticates:
             self.authenticates = True
             if self._client is not None:
@@ -275,7 +273,6 @@ def is_inside(connection: UpstreamConnection) -> bool:
 
 
 def _why_lost(exc: Exception | None, stall_timeout_s: float) -> GatewayError:
-    """The error for the reader of a lost connection."""
     if isinstance(exc, TimeoutError):  # the kernel's word (wire.py)
         return UpstreamTimeout(f"the upstream took nothing for {stall_timeout_s:g} s")
     return UpstreamBroken("the upstream closed the connection" + (f": {exc}" if exc else ""))

@@ -1,7 +1,6 @@
 """The dashboard and the alerts of deploy/: a gateway that has traffic and faults, and the Prometheus that reads it.
 
-In: legacy servers behind one gateway with a store, and a second gateway. Out: a value for every expression of the
-dashboard, every alert firing while the faults last, and none once they are over.
+Every expression has a value; every alert fires while the faults last, and none once they are over.
 """
 
 import asyncio

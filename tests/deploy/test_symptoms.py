@@ -1,8 +1,4 @@
-"""The symptoms of docs/troubleshooting.md, each brought about: what the handbook says to look at is there.
-
-In: the table there, and here one scenario for each of its rows. Out: every metric that a row names has
-changed, or has the value that is named; one line of the log has every text that the row names.
-"""
+"""The symptoms of docs/troubleshooting.md, each brought about: what the handbook says to look at is there."""
 
 import asyncio
 import re

@@ -1,10 +1,9 @@
-"""The promise of DESIGN 6, held against every answer.
+"""The promise of DESIGN 6, held against every answer. It is exact.
 
-In: what really happened (`truth.py`), a query, its answer. Out: nothing, or a `Violation`. Always: exact. An answer is
-right if one state can be chosen for each task so that the chosen states make the answer: its tasks, their order, its
-total, and whether more follow. The states to choose from are those that the task had between `max_age` before the query
-and the answer, and none older than what had passed through the gateway before the query. Each task's state can be
-chosen alone: what a task adds to an answer depends on its own state and the bounds of the page.
+An answer is right if one state can be chosen for each task so that the chosen states make the answer: its tasks, their
+order, its total, and whether more follow. The states to choose from are those that the task had between `max_age`
+before the query and the answer, and none older than what had passed through the gateway before the query. Each task's
+state can be chosen alone: what a task adds to an answer depends on its own state and the bounds of the page.
 
 "Passed through" is what a client was given: a task in a response or a notification, an error that says that it is
 gone, a 404 for its session, and what must be so if an earlier answer was right (never backwards).

@@ -1,8 +1,4 @@
-"""A fleet in the model: its answers keep the promise of DESIGN 12, whatever happens to its store (`fleet.py`).
-
-`make fuzz ARGS=--fleet` plays many histories. Here are a few of them, what a fleet must do within exact times, and four
-faults on purpose, which histories find.
-"""
+"""A fleet in the model: its answers keep the promise of DESIGN 12, whatever happens to its store (`fleet.py`)."""
 
 import asyncio
 from collections.abc import Callable

@@ -1,7 +1,7 @@
 """Histories that once broke a rule, made small: one named test for each bug; and some that a fault would break.
 
-In: a history as `python -m tests.model` showed it. Out: nothing. Always: played as it was found. The last ones were
-written by hand: each rule of DESIGN 6 and 7.4 that is hard to meet by chance breaks if it is taken out (`wilful.py`).
+The last ones were written by hand: each rule of DESIGN 6 and 7.4 that is hard to meet by chance breaks if it is taken
+out (`wilful.py`).
 """
 
 import pytest

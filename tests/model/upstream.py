@@ -1,12 +1,7 @@
-"""A server of the 2025-11-25 era behind the gateway: real HTTP, on connections of the virtual loop.
+"""A server of the 2025-11-25 era behind the gateway: real HTTP, on connections of the virtual loop, without sockets.
 
-It lives on a virtual clock, without sockets: of tests/upstream.py it has the connections that hand out requests.
-
-In: requests, and what a history does to its tasks. Out: responses, late or failing as the history has it. Always: its
-answers are true at the moment of sending. It notes every request of the gateway's own, and whether the same was being
-asked already.
-
-What may go wrong with a request (`Fault.kind`):
+Its answers are true at the moment of sending. It notes every request of the gateway's own, and whether the same was
+being asked already. What may go wrong with a request (`Fault.kind`):
 
     drop       the request is carried out, then the connection is cut
     unheard    the connection is cut at once

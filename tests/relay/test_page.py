@@ -1,8 +1,4 @@
-"""The page for people at `/` of the admin listener, in a real browser (DESIGN 8).
-
-In: a gateway with traffic, faults among it. Out: what a person sees and presses. Always: narrow and wide, light and
-dark, without an error on the console; nothing is asked of anywhere but the gateway.
-"""
+"""The page for people at `/` of the admin listener, in a real browser: what a person sees and presses (DESIGN 8)."""
 
 import importlib
 import json

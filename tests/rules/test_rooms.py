@@ -1,7 +1,4 @@
-"""The rooms of the code (DESIGN 9): what each may import, for types included, and what decides and does nothing else.
-
-The sizes of classes and functions, and the names of classes, have limits too.
-"""
+"""The rooms of the code (DESIGN 9): what each may import, what decides and does nothing else, and limits of size."""
 
 import ast
 from collections import defaultdict
