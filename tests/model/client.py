@@ -128,7 +128,6 @@ def plain(data: bytes) -> bytes:
 
 
 def formed(body: bytes, form: str) -> tuple[bytes, list[bytes]]:
-    """The body of a request, and its header fields."""
     media = b"Content-Type: application/" + (b"json-rpc" if form == "media" else b"json")
     match form:
         case "large":
@@ -143,8 +142,6 @@ def formed(body: bytes, form: str) -> tuple[bytes, list[bytes]]:
 
 
 class Client:
-    """The client of one session."""
-
     session: ServerSession
     port = GATEWAY_PORT
 
@@ -192,7 +189,6 @@ class Client:
         raise Violation("unanswered", f"initialize: {exchange.status}")
 
     async def act(self, event: h.Event) -> None:
-        """Carry out an event."""
         match event:
             case h.Create():
                 task = {} if event.ttl is None else {"ttl": event.ttl}
@@ -219,7 +215,6 @@ class Client:
                 await asyncio.gather(*(self._guess(self.session, number) for number in range(event.count)))
 
     def toggle_stream(self) -> None:
-        """Open a GET stream, or close the one that is open."""
         if self._stream is not None and not self._stream.done.done():
             self.session.disturb(self._loop.time())
             self._stream.leave()
@@ -234,7 +229,6 @@ class Client:
         self._spawn(self._write(session, self._stream, b"GET", b""))
 
     def hang_up(self) -> None:
-        """Close the stream."""
         if self._stream is not None:
             self._stream.leave()
 
@@ -426,7 +420,6 @@ class Client:
         return answers[0] if answers else None
 
     async def _resume(self, session: ServerSession, event_id: str, on_message: Callable[[_Message], None]) -> Exchange:
-        """Ask for what comes behind an event."""
         exchange = Exchange(on_message)
         await self._write(session, exchange, b"GET", b"", resumes=event_id)
         await exchange.done

@@ -28,7 +28,6 @@ _FAULTS: Final = ("error", "expired", "hang", "large", "illegible", "latin", "na
 
 
 def as_stdio(history: h.History) -> h.History:
-    """The history without what only HTTP has."""
     setting = replace(history.setting, streams=False, shared=False, ids_collide=False, listening=True)
     events: list[h.Event] = []
     for event in history.events:
@@ -55,7 +54,6 @@ class _Wire:
         self._pieces: deque[bytes] = deque()
 
     def send(self, data: bytes) -> None:
-        """Send some bytes."""
         self._pieces.append(data)
         self._loop.call_later(WIRE_S, self._arrive)
 
@@ -71,7 +69,6 @@ class _Source:
         self._wire = _Wire(loop, self._pieces.put_nowait)
 
     def send(self, data: bytes) -> None:
-        """Send some bytes; none is the end."""
         self._wire.send(data)
 
     async def read(self) -> bytes:
@@ -119,11 +116,9 @@ class Process:
         ]
 
     def ask(self, line: bytes) -> None:
-        """The client writes a line."""
         self._from_client.send(line)
 
     def say(self, line: bytes) -> None:
-        """The server writes a line."""
         if self._behind is None:
             self._from_server.send(line)
         else:
@@ -201,8 +196,6 @@ class Line(Connection):
 
 
 class StdioClient(Client):
-    """A client whose server is a process of its own."""
-
     _process: Process
     lives: Lives
 
@@ -245,7 +238,6 @@ class StdioClient(Client):
         _finish(exchange, 202)
 
     def heard(self, process: Process, line: bytes) -> None:
-        """A line has come."""
         if process is not self._process:
             return  # of a process that has ended
         message = msgspec.json.decode(plain(line))
@@ -289,13 +281,10 @@ def _finish(exchange: Exchange, status: int) -> None:
 
 
 class StdioWorld(World):
-    """The parts of one history, over stdio."""
-
     client = StdioClient
 
     @classmethod
     def drawn(cls, seed: int) -> h.History:
-        """The history of a seed, over stdio."""
         return as_stdio(super().drawn(seed))
 
     @classmethod

@@ -117,12 +117,10 @@ class World:
 
     @classmethod
     def drawn(cls, seed: int) -> h.History:
-        """The history of a seed."""
         return h.drawn(seed)
 
     @classmethod
     def can_play(cls, history: h.History) -> bool:
-        """Whether a history has nothing but what there is here."""
         return True
 
     def __init__(self, setting: h.Setting, loop: VirtualLoop, notes: Notes) -> None:
@@ -143,7 +141,6 @@ class World:
         self._old: set[Truth] = set()  # tasks that had ended before all
 
     async def start(self) -> None:
-        """Start what stands between the clients and the upstream."""
         await self._loop.create_server(self._upstream.connection, port=PORT)
         self._app = App(config_of(self._setting))
         self._lives = self._app._metrics.lives
@@ -270,7 +267,6 @@ class World:
         await asyncio.sleep(WIRE_S * 3 / 4)
 
     def _take_over(self) -> None:
-        """The gateway takes the setting over."""
         self._app.reload(lambda _: config_of(self._setting))
 
     def _update(self, event: h.Update) -> None:
@@ -297,9 +293,6 @@ class World:
 
 
 class RaceWorld(World):
-    """The parts of one history full of races."""
-
     @classmethod
     def drawn(cls, seed: int) -> h.History:
-        """The history full of races of a seed."""
         return h.raced(seed)

@@ -51,7 +51,6 @@ ASKED: Final = (
 
 
 def told(folder: Path, log: dict[str, Any]) -> list[dict[str, Any]]:
-    """The lines that the log has of those requests."""
     config = folder / "config.yaml"
     config.write_text(json.dumps({"log": log}))
     ended = ran("python3", "-c", SERVER, data=b"".join(ASKED), flags=("--config", str(config)))
