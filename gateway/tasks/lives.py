@@ -46,6 +46,7 @@ Series: TypeAlias = tuple[str, str, str]
 class _Life(msgspec.Struct, gc=False):
     series: Series  # the status is empty until the first is known
     created: Instant
+    text: str  # its timestamp, as it was written
     began_s: float  # `createdAt` since 1970; when it was first seen if that is missing, before 2020 or to come
     seen_s: float  # by a clock that nobody sets
     lasts_s: float  # unseen for so long it is lost
@@ -138,7 +139,8 @@ class Lives:
             life.viewer = life.viewer if said.is_told_to_all else key
             if tool is None and life.series[2] == status:
                 return
-        created, past = told_instant(shown.createdAt), None
+        is_same = life is not None and shown.createdAt == life.text  # as nearly always: to read it takes long
+        created, past = life.created if life is not None and is_same else told_instant(shown.createdAt), None
         if life is not None and not _is_one(life.created, created):
             if tool is not None:  # its id was given again
                 self._lose(number, life)
@@ -178,7 +180,9 @@ class Lives:
         began_s = began_s if EPOCH_UNIX_S <= began_s <= now else now
         lasts_s = shown.ttl / 1000 if shown.ttl is not None and 0 < shown.ttl < UNSEEN_S * 1000 else UNSEEN_S
         digest = "" if self.on_end is None else digest_of(shown.taskId)
-        life = self._lives[number] = _Life((upstream, "", ""), created, began_s, seen_s, lasts_s, None, digest)
+        life = self._lives[number] = _Life(
+            (upstream, "", ""), created, shown.createdAt[:40], began_s, seen_s, lasts_s, None, digest
+        )
         self._unnamed[number] = seen_s
         return life
 
