@@ -12,7 +12,6 @@ from bisect import bisect_left
 from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Collection, Sequence
 from itertools import takewhile
-from time import monotonic, time
 from typing import Any, Final, TypeAlias
 
 import msgspec
@@ -66,7 +65,7 @@ class _Past(msgspec.Struct, gc=False):
 class Lives:
     """The tasks of all upstreams that are live, the last ones that were, and counts since the start."""
 
-    def __init__(self, clock: Callable[[], float] = monotonic, unix_time: Callable[[], float] = time) -> None:
+    def __init__(self, clock: Callable[[], float], unix_time: Callable[[], float]) -> None:
         """`clock` is one that nobody sets, `unix_time` gives seconds since 1970."""
         self._clock = clock
         self._unix_time = unix_time
