@@ -149,13 +149,14 @@ class Planner:
             return None
         new = [i for i in plan.tasks if i not in session.asks]
         waits = {session.asks[i] for i in plan.tasks if i in session.asks}
-        refresh: Refresh | None = None
+        crawler: Crawler | None = None
         if plan.reads or new:
             if caller.toll is not None:  # those that joined owe nothing: it is asked once
                 caller.toll.owe(plan.reads + len(new))
             ask = Ask(session.asks, [*new, None] if plan.reads else new, self._sessions.now())
             crawler = Crawler(caller, self._limits, self._counts, self._sessions.now, self._on_message(session, ask))
             parts = session, self._sessions, crawler, ask, self._ages, self._counts
+            refresh: Refresh
             if plan.knock:
                 refresh = Knock(*parts)
             else:
@@ -163,7 +164,7 @@ class Planner:
             ask.begin(refresh.run())
             waits.add(ask)
         await together(*(self._await(wait, outbox, need) for wait in waits))
-        return None if refresh is None else refresh.requests
+        return None if crawler is None else crawler.requests
 
     async def _await(self, ask: Ask, outbox: Outbox, need: Need) -> None:
         """Wait for an ask. If it began too early to be of use, its error is ignored."""

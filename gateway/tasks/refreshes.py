@@ -42,10 +42,6 @@ class Refresh(ABC):
     _counts: Counts
     _from_nothing: bool = field(default=False, init=False)  # the index has only what is read here
 
-    @property
-    def requests(self) -> int:
-        return self._crawler.requests
-
     async def run(self) -> None:
         """Ask for everything, and take it in. Raises GatewayError and Forgotten."""
         self._known = self._session.known
