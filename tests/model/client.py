@@ -479,6 +479,7 @@ class Client:
         session.disturb(self._loop.time())
         if message.method == STATUS_NOTIFICATION:
             self._upstream.delivered(message.params["_meta"]["n"])
+            self._show(session, message.params, message.unread)
             if len(session.lives(message.params["taskId"])) == 1:  # of an id that was not there it says nothing (6.4)
                 self._pass(session, message.params, at, message.unread or not self._oracle.hears_all)
         if request is None or message.method is not None:
@@ -503,10 +504,18 @@ class Client:
             if truth is not None and "task" in params and is_read and not message.unread:
                 truth.answered = at, session
 
+    def _show(self, session: ServerSession, told: Json, unread: bool) -> None:
+        """A message shows a task in a state, unless the gateway cannot read it, or it is the result of a task."""
+        truth = session.find(told.get("taskId"), told.get("createdAt"))
+        if truth is not None and not unread and "status" in told:
+            truth.shown.append(told["status"])
+
     def _pass(
         self, session: ServerSession, told: Json, at: Moment, unread: bool, is_answer: bool = False
     ) -> Truth | None:
         truth = session.find(told.get("taskId"), told.get("createdAt"))
+        if is_answer:
+            self._show(session, told, unread)
         if truth is not None and is_answer and not unread:
             truth.seen.append((at, session))
         # What passes unread is found out by asking, and nobody can ask for a task that was not heard of.

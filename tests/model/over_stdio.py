@@ -14,6 +14,7 @@ import msgspec
 
 from gateway.config import StdioConfig
 from gateway.stdio import NoCounts, StdioProxy
+from gateway.tasks.lives import Lives
 from gateway.tasks.sessions import Servers, Sessions
 from gateway.transport.buffers import Buffers
 from tests.model import history as h
@@ -106,6 +107,7 @@ class Process:
         self._from_client, self._from_server = _Source(loop), _Source(loop)
         to_client, to_server = _Sink(loop, self._at_client), _Sink(loop, self._at_server)
         sessions = Sessions(config.index, Servers(loop.time), loop.time)
+        sessions.lives = client.lives
         buffers = Buffers(config.limits.held_bytes_max)
         self._proxy = StdioProxy(config, to_client, to_server, sessions, buffers, NoCounts(), loop.time)
         self._works = [
@@ -195,6 +197,7 @@ class Line(Connection):
 
 class StdioClient(Client):
     _process: Process
+    lives: Lives
 
     def __init__(self, *given: Any) -> None:
         super().__init__(*given)
@@ -289,7 +292,11 @@ class StdioWorld(World):
         return as_stdio(history) == history
 
     async def start(self) -> None:
-        """Nothing: each client starts its own process."""
+        """Each client starts its own process. All have one count of tasks, whose ids are unlike."""
+        self._lives = Lives(self._loop.unix_time)
+        for client in self._clients:
+            assert isinstance(client, StdioClient)
+            client.lives = self._lives
 
     async def stop(self) -> None:
         """Nothing: each has ended with its client."""

@@ -79,6 +79,7 @@ class Truth:
     asked_for: bool = False  # it was made through the gateway
     answered: "tuple[Moment, ServerSession] | None" = None  # and this is when the client was told so, and where
     seen: "list[tuple[Moment, ServerSession]]" = field(default_factory=list)  # in answers to a client, and where
+    shown: list[str] = field(default_factory=list)  # the statuses in messages to a client that the gateway could read
 
     @property
     def state(self) -> State:
