@@ -1,5 +1,4 @@
-"""The tasks on the page for people (DESIGN 8.10), in a real browser; every figure is one that the test brought about.
-"""
+"""The tasks on the page for people (DESIGN 8.10), in a real browser; the test brings about every figure."""
 
 import json
 import re
