@@ -64,8 +64,8 @@ class App:
             from gateway.tasks import replicas
 
             self._store = redis_store.RedisStore(config.store, self._metrics.store_failed)
-            self._shared = replicas.SharedSessions(config.index, clock, self._store)
-        self._sessions = self._shared or Sessions(config.index, Servers(clock), clock)
+            self._shared = replicas.SharedSessions(config.index, clock, self._store, config.guards.own_tasks)
+        self._sessions = self._shared or Sessions(config.index, Servers(clock), clock, config.guards.own_tasks)
         self._links = Links()
         self._buffers = Buffers(config.limits.held_bytes_max)
         self._pools = Pools(self._buffers, self._links, self._metrics.responses)

@@ -217,8 +217,10 @@ class SharedSessions(Sessions):
 
     servers: SharedServers
 
-    def __init__(self, limits: config.IndexLimits, clock: Callable[[], float], store: SharedStore) -> None:
-        super().__init__(limits, SharedServers(clock, store), clock)
+    def __init__(
+        self, limits: config.IndexLimits, clock: Callable[[], float], store: SharedStore, apart: bool = False
+    ) -> None:
+        super().__init__(limits, SharedServers(clock, store), clock, apart)
         self._shared = store
 
     def _new(self, key: Key) -> Session:

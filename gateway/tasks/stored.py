@@ -27,6 +27,7 @@ class Storable(Protocol[_K]):
     queries: int  # that use it
     used_at: float  # while it is stored
     stored_bytes: int  # as it was counted last
+    kept_until: float  # though it is idle
 
     @property
     def size_bytes(self) -> int:
@@ -80,7 +81,7 @@ class Stored(Generic[_K, _V]):
         """Take out what has been idle for too long."""
         oldest = next(iter(self._by_key.values()), None)
         while oldest is not None and now - oldest.used_at >= self.space.idle_s:
-            if oldest.queries:
+            if oldest.queries or now < oldest.kept_until:
                 self.use(oldest, now)
             else:
                 self.take_out(oldest.key)
