@@ -114,7 +114,7 @@ class Proxy:
             if self._guards is not None:
                 self._guard(self._guards, exchange, caller, message)
             if self._own is not None:
-                self._keep_apart(self._own, exchange, caller, message)
+                await self._keep_apart(self._own, exchange, caller, message)
             position = self._position(message, caller, exchange) if message is not None else None
             if position is not None and message is not None:
                 kind = "answered"
@@ -196,7 +196,7 @@ class Proxy:
             return
         exchange.replace_body(guards.admit(message, exchange.taken, caller))
 
-    def _keep_apart(self, own: OwnTasks, exchange: Exchange, caller: HttpCaller, message: Message | None) -> None:
+    async def _keep_apart(self, own: OwnTasks, exchange: Exchange, caller: HttpCaller, message: Message | None) -> None:
         """Let no request pass that may be about another's task (tasks/own.py). Raises GatewayError."""
         headers = exchange.headers
         kind = b",".join(headers.all(b"content-type")).lower()
@@ -217,7 +217,7 @@ class Proxy:
                 self._has_warned = True
                 log.warning("a caller cannot be told apart", extra={"upstream": caller.upstream.name, "hint": NO_OWNER})
             raise Unclear(f"{GUARD}: {NO_OWNER}")
-        if not all(own.owns(owners, task_id) for task_id in asked):
+        if not await own.owns_now(owners, asked):
             raise UnknownTask
 
     def _owners(self, exchange: Exchange, caller: HttpCaller) -> list[OwnerKey]:

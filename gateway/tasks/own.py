@@ -38,10 +38,11 @@ class OwnIds(SeenIds):
 
     id_bytes = 400
 
-    def __init__(self, key: OwnerKey, owners: dict[_Name, tuple[OwnerKey, ...]]) -> None:
+    def __init__(self, key: OwnerKey, dropped: Callable[[_Name], None]) -> None:
+        """`dropped` is told of each task that is no more this owner's."""
         super().__init__(key)
         self._ids_max = IDS_OF_SESSION
-        self._owners = owners
+        self._dropped = dropped
         self.ended = set[str]()
 
     def oldest(self) -> str:
@@ -50,9 +51,7 @@ class OwnIds(SeenIds):
     def drop(self, task_id: str) -> None:
         super().drop(task_id)
         self.ended.discard(task_id)
-        name = (*self.key[:2], task_id)
-        if rest := tuple(owner for owner in self._owners.pop(name, ()) if owner != self.key):
-            self._owners[name] = rest
+        self._dropped((*self.key[:2], task_id))
 
     def deny(self, task_id: str, asked: int, had_it: bool) -> None:
         """Of what is denied no list asks again, until the server gives it. It stays its owner's: it may be another's
@@ -84,25 +83,39 @@ class OwnTasks(Owners):
         self._now = now
         self._lost = lost
         self.stored = _Kept(self.stored.space)
-        self._owners: dict[_Name, tuple[OwnerKey, ...]] = {}  # of the tasks that have some
+        self.owners: dict[_Name, tuple[OwnerKey, ...]] = {}  # of the tasks that any owner here has
 
     def make(self, owners: Sequence[OwnerKey], made: "Made") -> None:
         """An answer to a caller has made a task: nobody else has it from now on."""
-        if not owners or len(made.id) > ID_CHARS_MAX:
-            return
-        name, now = (*owners[0][:2], made.id), self._now()
-        before = self._owners.get(name, ())
-        for ids in self._of(before):
-            ids.drop(made.id)
+        if owners and len(made.id) <= ID_CHARS_MAX:
+            self.give(owners, tuple(owners), made)
+
+    def give(self, owners: Iterable[OwnerKey], all_: tuple[OwnerKey, ...], made: "Made") -> None:
+        """These owners have a task, of `all_` who have it from its last making. Those of earlier ones lose it."""
+        name, now = (*all_[0][:2], made.id), self._now()
+        before = self.owners.get(name, ())
+        if lost := [ids for ids in self._of(before) if ids.key not in all_]:
+            for ids in lost:
+                ids.drop(made.id)
+            self._lost(made.id)
         for owner in owners:
             had = self.stored.get(owner)
-            his = OwnIds(owner, self._owners) if had is None else had
+            his = OwnIds(owner, self._forget) if had is None else had
             his.note(made.id, now.order)
             his.kept_until = max(his.kept_until, now.at + made.ttl_s)
-            self._owners[name] = (*self._owners.get(name, ()), owner)
+            self.owners[name] = all_
             self.stored.use(his, now.at)
-        if not set(before) <= set(owners):
-            self._lost(made.id)
+
+    def take_away(self, owner: OwnerKey, task_id: str) -> None:
+        """An owner has a task no more."""
+        for ids in self._of([owner]):
+            ids.drop(task_id)
+            self._lost(task_id)
+
+    def _forget(self, name: _Name) -> None:
+        """An owner has lost a task."""
+        if not self.owns(self.owners.get(name, ()), name[2]):
+            self.owners.pop(name, None)
 
     def note(self, owners: Iterable[OwnerKey], task_ids: Collection[str], now: Moment, made: bool = False) -> None:
         for ids in self._of(owners):
@@ -128,7 +141,7 @@ class OwnTasks(Owners):
         answers = request is not None and message.is_response and jsonrpc.same_id(message.id, request.id)
         if request is None or not answers:
             made = made_by(message, asks=True) if resumed and message.is_response else None
-            if made is not None and owners and (*owners[0][:2], made.id) not in self._owners:
+            if made is not None and owners and (*owners[0][:2], made.id) not in self.owners:
                 self.make(owners, made)
         elif (request.method or "").startswith(OF_TASKS):
             if (task_id := observe.named(request)) is not None and ends(data):
@@ -141,6 +154,14 @@ class OwnTasks(Owners):
         for ids in self._of(owners):
             if task_id in ids:
                 ids.ended.add(task_id)
+
+    async def owns_now(self, owners: Sequence[OwnerKey], task_ids: Collection[object]) -> bool:
+        """Whether a caller has all these tasks. Raises Overloaded where that cannot be told."""
+        return all(self.owns(owners, task_id) for task_id in task_ids)
+
+    async def learn(self, owners: Sequence[OwnerKey]) -> bool:
+        """Learn what other replicas know of these owners. Returns whether that could be learnt."""
+        return True
 
     def _of(self, owners: Iterable[OwnerKey]) -> Iterator[OwnIds]:
         return (ids for owner in owners if isinstance(ids := self.stored.get(owner), OwnIds))

@@ -227,7 +227,7 @@ class Sessions:
         """`apart`: each caller has his own tasks alone."""
         self.servers = servers
         self.servers.may_filter = not apart
-        self.own = OwnTasks(limits, self.now, self._lose) if apart else None
+        self.own = self._new_own(limits) if apart else None
         self._limits = limits
         self._clock = clock
         self._order = count(1)
@@ -278,6 +278,9 @@ class Sessions:
     def _know_server(self, session: Session) -> None:
         if (server := self.servers.peek(session.key)) is not None:
             session.index.default_method = server.default_method
+
+    def _new_own(self, limits: config.IndexLimits) -> OwnTasks:
+        return OwnTasks(limits, self.now, self._lose)
 
     def _new(self, key: Key) -> Session:
         return Session(key, self._seen)
