@@ -24,13 +24,14 @@ from tests.relay.messages import (
     fault,
     notification,
     page,
+    post,
     request,
     result,
     stream,
     task,
 )
 from tests.relay.rig import Rig, Script, body, final, ids, rig_with, told
-from tests.relay.test_found_again import ADA, AGAIN, BOB, RENEWED, Asks
+from tests.relay.test_found_again import ADA, AGAIN, BOB, NOBODY, RENEWED, Asks
 
 RELATED: Final = "io.modelcontextprotocol/related-task"
 EVE: Final = Asks(session=b"s-9", token=b"Bearer eve.1")
@@ -297,3 +298,176 @@ async def test_a_stream_that_cannot_be_read_breaks(gateways: Gateways, how: str)
         got = await rig.ask(raw(b"", method=b"GET"))
         assert b"a-1" not in got.body
         assert got.status == 502 or not got.whole
+
+
+# ---- whose a task is ----
+
+
+async def test_an_id_that_is_made_again_is_its_last_makers(gateways: Gateways) -> None:
+    """At once, in every list and for every request."""
+    async with guarded(gateways, index={"max_age": "60s"}) as rig:
+        for maker, loser in ((ADA, EVE), (EVE, ADA), (ADA, EVE)):
+            await make(rig, maker, "1")
+            for criteria in ({}, {"taskIds": ["1"]}):
+                assert await listed(rig, maker, **criteria) == ["1"]
+                assert await listed(rig, loser, **criteria) == []
+            for who in (loser, loser._replace(session=b"s-7"), loser._replace(token=b"Bearer renewed")):
+                assert final(await rig.ask(who.post(call("tasks/get", taskId="1"))))["error"] == UNKNOWN
+            assert "result" in final(await rig.ask(maker.post(call("tasks/get", taskId="1"))))
+
+
+@pytest.mark.parametrize("as_events", [True, False])
+@pytest.mark.parametrize(
+    ("asks", "gives", "is_his"),
+    [
+        ({"task": {}}, {"task": task("x")}, True),
+        ({"task": {"ttl": 5}}, {"resultType": "task", **task("x")}, True),
+        ({}, {"resultType": "task", **task("x"), "ttl": 10}, True),  # 2026-07-28: the server decides
+        ({}, {"task": task("x"), "content": []}, False),  # a tool's own words
+        ({}, {"taskId": "x", "content": []}, False),
+        ({"task": {}}, {"task": {**task("x"), "taskId": 7}}, False),
+        ({"task": {}}, {"task": task("x" * 257)}, False),
+    ],
+)
+async def test_what_makes_a_task_his(
+    gateways: Gateways, asks: Json, gives: Json, is_his: bool, as_events: bool
+) -> None:
+    async def script(asked: Message, peer: Peer) -> bytes | None:
+        message = body(asked)
+        if message["method"] == "tools/call":
+            said = result(message["id"], gives)
+            return stream() + chunked(event(said)) if as_events else answer(said)
+        return answer(result(message["id"], task("x")))
+
+    async with guarded(gateways, script) as rig:
+        assert "result" in final(await rig.ask(ADA.post(call("tools/call", name="x", **asks))))
+        got = final(await rig.ask(ADA.post(call("tasks/get", taskId="x"))))
+        assert ("result" in got) == is_his
+        assert final(await rig.ask(EVE.post(call("tasks/get", taskId="x"))))["error"] == UNKNOWN
+
+
+@pytest.mark.parametrize("coding", [b"Content-Encoding: x-own", b"X-None: 1"])
+async def test_a_task_in_an_answer_that_cannot_be_read_is_nobodys(gateways: Gateways, coding: bytes) -> None:
+    async def script(asked: Message, peer: Peer) -> bytes | None:
+        message = body(asked)
+        return answer(dumps(result(message["id"], {"task": task("x")})).ljust(30_000), coding)
+
+    async with guarded(gateways, script, limits={"inspected_body_bytes_max": 20_000}) as rig:
+        await rig.ask(ADA.post(call("tools/call", name="x", task={})))
+        assert final(await rig.ask(ADA.post(call("tasks/get", taskId="x"))))["error"] == UNKNOWN
+
+
+async def test_an_answer_on_a_resumed_stream_makes_a_task_his_if_it_is_nobodys(gateways: Gateways) -> None:
+    server = Open()
+
+    async def script(asked: Message, peer: Peer) -> bytes | None:
+        if asked.method == b"GET":
+            server.tasks["lost"] = task("lost")
+            made = [result(number, {"task": task(name)}) for number, name in enumerate(("a-1", "lost"))]
+            return stream() + chunked(*map(event, made))
+        return await server.script(asked, peer)
+
+    async with guarded(gateways, script) as rig:
+        await make(rig, ADA, "a-1")
+        got = await rig.ask(raw(b"", b"Last-Event-ID: 1", method=b"GET"))
+        assert [m["result"]["task"]["taskId"] for m in told(got)] == ["lost"]
+        assert await listed(rig, EVE) == ["lost"]
+        assert await listed(rig, ADA) == ["a-1"]
+        assert told(await rig.ask(raw(b"", method=b"GET"))) != [], "his own by now"
+
+
+async def test_who_cannot_be_told_apart_has_no_tasks(gateways: Gateways, caplog: pytest.LogCaptureFixture) -> None:
+    proves = [b"Mcp-Session-Id: s-1", b"DPoP: proof"]
+    async with guarded(gateways) as rig:
+        await make(rig, NOBODY, "n-1")
+        for fields in ([], proves, [b"Authorization: Negotiate abc", b"Mcp-Session-Id: s-1"]):
+            for method in ("tasks/get", "tasks/list", "tasks/cancel"):
+                said = final(await rig.ask(post(call(method, taskId="n-1"), *fields)))
+                assert said["error"]["code"] == -32602
+                assert "guards.own_tasks" in said["error"]["message"]
+        over_sse = post(call("tasks/get", taskId="x"), target=b"/messages?sessionId=1")
+        got = await rig.ask(over_sse.replace(b", text/event-stream", b""))
+        assert (got.status, body(got)["error"]["code"]) == (400, -32602)
+        got = await rig.ask(raw(dumps(call("tasks/list")), TYPE, b"MCP-Protocol-Version: 2026-07-28"))
+        assert (got.status, body(got)["error"]["code"]) == (400, -32602)
+        assert not rig.asked("tasks/get") + rig.asked("tasks/list")
+    assert [r.getMessage() for r in caplog.records].count("a caller cannot be told apart") == 1
+
+
+async def test_at_a_server_that_filters_by_itself_too(gateways: Gateways) -> None:
+    server = Open()
+
+    async def script(asked: Message, peer: Peer) -> bytes | None:
+        message = body(asked)
+        if message["method"] == "initialize":
+            said = {"capabilities": {"tasks": {"list": {"filter": {"own": True}}}}, "protocolVersion": "2025-11-25"}
+            return answer(result(message["id"], said), b"Mcp-Session-Id: " + EVE.session)
+        return await server.script(asked, peer)
+
+    async with guarded(gateways, script) as rig:
+        said = final(await rig.ask(EVE._replace(session=b"").post(call("initialize"))))
+        assert said["result"]["capabilities"]["tasks"]["list"] == {"filter": {"own": True}}
+        await make(rig, ADA, "a-1")
+        await make(rig, EVE, "e-1")
+        assert await listed(rig, EVE) == await listed(rig, EVE, status=["working"]) == ["e-1"]
+
+
+async def test_where_the_server_lacks_tasks_get_pages_show_his_own(gateways: Gateways) -> None:
+    server = Open()
+
+    async def script(asked: Message, peer: Peer) -> bytes | None:
+        message = body(asked)
+        if message["method"] == "tasks/get":
+            return answer(fault(message["id"], -32601, "no"))
+        if message["method"] == "tasks/list":
+            some, at = list(server.tasks.values()), int(message.get("params", {}).get("cursor", 0))
+            return answer(result(message["id"], page(some[at : at + 1], str(at + 1) if at + 1 < len(some) else None)))
+        return await server.script(asked, peer)
+
+    async with guarded(gateways, script, index={"max_age": 0}) as rig:
+        await make(rig, ADA, "a-1")
+        await make(rig, EVE, "e-1", "e-2")
+        for _ in range(2):
+            assert await listed(rig, EVE) == ["e-1", "e-2"]
+            assert await listed(rig, ADA) == ["a-1"]
+
+
+async def test_a_cursor_of_the_servers_is_an_error(gateways: Gateways) -> None:
+    async with guarded(gateways) as rig:
+        await make(rig, ADA, "a-1")
+        said = final(await rig.ask(ADA.post(call("tasks/list", cursor="a-1"))))
+        assert said["error"]["code"] == -32602
+        assert len(rig.asked("tasks/list")) == 1, "whether he is served"
+
+
+async def test_it_costs_the_server_what_it_must(gateways: Gateways) -> None:
+    """One page, for access, and one request for each own task: however many others there are."""
+    async with guarded(gateways, index={"max_age": "60s"}) as rig:
+        await make(rig, ADA, *(f"a-{number}" for number in range(20)))
+        await make(rig, EVE, "e-1", "e-2")
+        for _ in range(3):
+            assert await listed(rig, EVE) == ["e-1", "e-2"]
+        assert (len(rig.asked("tasks/list")), len(rig.asked("tasks/get"))) == (1, 2)
+
+
+async def test_everybody_is_told_of_everything_and_hears_of_his_own(gateways: Gateways) -> None:
+    """mcp-go tells all sessions of each task's state, whoever made it."""
+    many = [Asks(session=b"s-%d" % number, token=b"Bearer %d" % number) for number in range(20)]
+    server, news = Open(), [event(status(f"t-{number}")) for number in range(20)]
+
+    async def script(asked: Message, peer: Peer) -> bytes | None:
+        return stream() + chunked(*news) if asked.method == b"GET" else await server.script(asked, peer)
+
+    async with guarded(gateways, script) as rig:
+        for number, who in enumerate(many):
+            await make(rig, who, f"t-{number}")
+        for number, who in enumerate(many):
+            said = told(await rig.ask(raw(b"", method=b"GET", who=who)))
+            assert [m["params"]["taskId"] for m in said] == [f"t-{number}"]
+
+
+async def test_a_reload_can_neither_switch_it_nor_lose_anything(gateways: Gateways) -> None:
+    async with guarded(gateways) as rig:
+        await make(rig, ADA, "a-1")
+        rig.app.reload(lambda running: running)
+        assert (await listed(rig, ADA), await listed(rig, EVE)) == (["a-1"], [])
