@@ -1,11 +1,7 @@
-"""The command `taskgate`, which is also `python -m gateway`.
-
-In: arguments, variables of the environment, standard input. Out: a process that serves, or words on standard output and
-standard error, and an exit status. Always: what is imported is what the command needs, since hosts wait for its start.
+"""The command `taskgate`, also `python -m gateway`. It imports what a command needs: hosts wait for its start.
 
 Exit status: 0 after SIGTERM or SIGINT, and for a valid configuration after --check; 1 if the gateway cannot listen on
-an address; 2 for a wrong configuration or wrong flags, and for a file that cannot be read. `taskgate stdio` ends as the
-server that it started.
+an address; 2 for a wrong configuration or wrong flags, and for a file that cannot be read; over stdio the server's own.
 """
 
 import argparse
@@ -193,7 +189,6 @@ def _checked(given: argparse.Namespace) -> "config.Config":
 
 
 def _read(given: argparse.Namespace, in_force: "config.Config | None") -> "config.Config":
-    """The configuration of the flags. Raises ConfigError."""
     import msgspec
 
     from gateway import config
@@ -208,7 +203,6 @@ def _read(given: argparse.Namespace, in_force: "config.Config | None") -> "confi
 
 
 def _serve(settings: "config.Config", read: "Callable[[config.Config], config.Config] | None") -> None:
-    """Run the gateway until a signal ends it."""
     from gateway import app, config
 
     try:
@@ -268,7 +262,6 @@ def _split(arguments: list[str]) -> tuple[list[str], list[str]]:
 
 
 def _of_stdio(given: argparse.Namespace) -> "tuple[config.StdioConfig, config.Address | None]":
-    """The configuration that flags name, and the address of the admin listener."""
     from gateway import config
 
     try:
@@ -312,7 +305,6 @@ def _say(error: Exception | str) -> None:
 
 
 def _fail(error: Exception, status: int) -> NoReturn:
-    """Say why, and end with that status."""
     _say(error)
     raise SystemExit(status) from None
 

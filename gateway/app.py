@@ -45,8 +45,6 @@ _BACKLOG = 1024  # connections that wait to be accepted
 
 
 class App:
-    """A running gateway."""
-
     def __init__(self, config: Config) -> None:
         self._config = config
         self._loop = asyncio.get_running_loop()
@@ -85,7 +83,8 @@ class App:
 
     def _apply(self, config: Config, valid: dict[str, certificates.Validity], certified: Container[str]) -> None:
         """Make the parts that depend on the configuration. `valid` and `certified` are as of `certificates.taken`."""
-        self._metrics.serves(u.name for u in config.upstreams)
+        self._metrics.serves([u.name for u in config.upstreams], config.metrics.tasks)
+        self._sessions.lives = self._metrics.lives
         if self._store is not None:
             idle_s = 2 * IDLE_S if config.guards.own_tasks else config.index.idle_timeout
             self._store.serves(config.upstreams, SERVERS_IDLE_S, idle_s)
@@ -94,6 +93,8 @@ class App:
             self._guards = guards_of(config.guards, self._loop.time)
         metrics, of_log = self._metrics, (config.log, self._failed)
         journal = Journal(metrics, *of_log) if self._tracing is None else self._tracing.journal(metrics, *of_log)
+        if metrics.lives is not None:
+            metrics.lives.on_end = journal.task_ended if config.log.audit else None
         self._proxy = Proxy(
             config, self._pools.of, self._links, self._sessions, self._guards, metrics, journal, self._shared
         )
@@ -101,11 +102,9 @@ class App:
         self._config = config
 
     def handle(self, exchange: Exchange) -> Awaitable[None]:
-        """Handle one exchange of a client, to its end."""
         return self._proxy.handle(exchange)  # a reload changes the proxy
 
     def _gauges(self) -> dict[str, Gauge]:
-        """The gauges: what is in use now, and its limits."""
         store = {} if self._store is None else {"store_up": ("1 if the store serves.", float(self._store.is_up))}
         return {
             **store,
@@ -168,7 +167,6 @@ class App:
         return server if self._tls is None else TlsServer(server, self._tls, self._listener, _BACKLOG)
 
     def _facts(self) -> page.Facts:
-        """What the page shows."""
         upstreams = [
             {"name": u.name, "url": str(u.url), "state": state.name, "since": state.since, "why": state.why}
             | {"drifts_at": standing.drift.at, "drifting": standing.drift.names}
@@ -187,6 +185,8 @@ class App:
             self._pools.sweep(now)
             self._sessions.expire()
             self._failed.sweep()
+            if self._metrics.lives is not None:
+                self._metrics.lives.sweep()
             if are_exhausted():  # uvloop closes connections that it cannot take, and reports nothing
                 self._listener.refused("descriptors")
 
@@ -248,7 +248,6 @@ class App:
         self._listener.connections_max = connections_kept(self._config.limits.connections_max)
 
     def not_caught(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-        """The event loop reports an exception that nobody caught."""
         if "socket.accept()" in context["message"]:
             self._listener.refused("descriptors")
         else:

@@ -1,7 +1,4 @@
-"""Flags of the command line: what each is near to if it is misspelt.
-
-In: arguments. Out: parsed arguments. Always: a flag that does not exist ends the process, before anything is done.
-"""
+"""Flags of the command line: one that does not exist ends the process; the error names one that is spelled alike."""
 
 import argparse
 import re

@@ -41,7 +41,6 @@ TEXT_CHARS_MAX: Final = 1000  # of an error: it may have a peer's words in it, a
 
 @lru_cache(maxsize=1024)
 def _escaped(character: str) -> str:
-    """A character; JSON's escape, if it is not printable."""
     if character.isprintable():
         return character
     return "".join(f"\\u{unit:04x}" for unit in array("H", character.encode("utf-16", "surrogatepass")[2:]))
@@ -82,7 +81,6 @@ class GatewayError(Exception):
 
     @property
     def kind(self) -> str:
-        """The failure's name in metrics and logs."""
         return type(self).__name__
 
     def message(self, raw_id: bytes) -> bytes:

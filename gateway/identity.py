@@ -1,9 +1,4 @@
-"""The identity of a caller, the key of its session (DESIGN 7), and who pays for it (DESIGN 8.9).
-
-In: the header fields of a request, its upstream, target, session and client's address. Out: digests; the field with
-which a caller proves a single request. Always: two callers share a key only if upstream, target, session and identity
-are the same. `tasks` and `transport` may know this file; it knows no package.
-"""
+"""The identity of a caller, the key of its session (DESIGN 7), and who pays for it (DESIGN 8.9)."""
 
 import hashlib
 import re
@@ -75,7 +70,6 @@ class Key(NamedTuple):
 
     @classmethod
     def of(cls, upstream: str, target: bytes, session_id: bytes, who: Who) -> "Key":
-        """The key of a caller's session."""
         return cls(upstream, _digest(target), session_id and _digest(session_id), *who)
 
     @property

@@ -8,8 +8,7 @@
     everything else                       relayed                          transport/relay.py
                                           and watched on its way           watch.py
 
-In: exchanges. Out: responses. Always: a `GatewayError` becomes a response in one place, `_fail`; so does any other
-exception, as `Internal`.
+A `GatewayError` becomes a response in one place, `_fail`; so does any other exception, as `Internal`.
 """
 
 import asyncio
@@ -70,8 +69,6 @@ _UTF_8: Final = re.compile(rb"charset\s*=\s*\"?(?:utf-8|us-ascii)\b(?!.*charset)
 
 
 class Proxy:
-    """Handles the requests of all clients."""
-
     def __init__(
         self,
         config: Config,

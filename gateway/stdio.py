@@ -6,8 +6,7 @@
                       the result of `initialize`                     edited, and passed     tasks/passing.py
                       everything else                                observed, and passed
 
-In: the lines of both sides. Out: the same lines, with answers between them. Always: one process is one session; a line
-that is no JSON, or too large to be read, passes as well (DESIGN 11.1, 11.3).
+One process is one session. A line that is no JSON, or too large to be read, passes as well (DESIGN 11.1, 11.3).
 """
 
 import asyncio
@@ -53,8 +52,6 @@ _LINES_AT_ONCE: Final = 100  # before other tasks get their turn
 
 
 class StdioProxy:
-    """Handles the lines of one client and one server."""
-
     def __init__(
         self,
         config: StdioConfig,
@@ -248,7 +245,6 @@ class StdioProxy:
 
     @property
     def answering(self) -> int:
-        """How many filtered lists are under way."""
         return len(self._answering)
 
     @property
@@ -292,5 +288,6 @@ class NoCounts:
     def _meanwhile(self, *_: object, **__: object) -> AbstractContextManager[None]:
         return nullcontext()
 
+    lives = None
     upstream_request = crawl_page = crawl = query = _nothing
     plan = asking = _meanwhile

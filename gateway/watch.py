@@ -4,12 +4,11 @@
     an event stream                                     its messages are inspected
     a response of any type to a request that may tell   its message is inspected
     the answer to `initialize`, a resumed stream        the same, and edited
-    a status of 400 or above                            the sessions are told (tasks/passing.py); the body passes
+    a status of 400 or above                            the sessions are told; the body passes
     a DELETE that succeeds                              all indexes of the session are dropped
     all else                                            passes
 
-In: heads and messages, from the byte pump. Out: the messages as the client is to see them. Always: what they tell is
-decided in `tasks/passing.py`.
+What the messages tell is decided in `tasks/passing.py`.
 """
 
 import logging
@@ -97,12 +96,11 @@ class ExchangeWatch:
         return move.document(data) if move is not None and is_resource_metadata(data) else data
 
     def _message(self, data: bytes) -> bytes:
-        """Tell of one message. Returns it as the client is to see it."""
         pending, exchange = self._pending, self._exchange
         if (task_id := pending.task_id) is not None and pending.is_success(data):
             exchange.task_id = task_id
+            self._sessions.name(self._caller.key, pending, data, self._caller.is_unique)
             if not self._caller.is_unique:
-                self._sessions.name(self._caller.key, pending, data)
                 self._caller.accept()
             return data
         heard = pending.message(data)
@@ -121,12 +119,10 @@ class ExchangeWatch:
         if heard.not_advertised and not self._has_warned:
             self._has_warned = True
             log.warning("not advertised", extra={"upstream": caller.upstream.name, "why": heard.not_advertised})
-        if caller.is_unique:  # nothing could be shown of what is noted, so only the server is (DESIGN 5.9)
-            heard = heard._replace(observation=None, succeeds=False)
         if heard.observation or heard.server or heard.succeeds:
             opened = None if heard.server is None else caller.key_with(self._session_id or caller.session_id)
-            self._sessions.hear(caller.key, heard, opened)
-            if heard.succeeds or heard.task_id is not None:
+            self._sessions.hear(caller.key, heard, opened, caller.is_unique)
+            if (heard.succeeds or heard.task_id is not None) and not caller.is_unique:
                 caller.accept()
 
 

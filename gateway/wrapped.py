@@ -1,9 +1,4 @@
-"""The process of `taskgate stdio`: it stands between its own standard streams and those of the server that it started.
-
-In: the server's process, the configuration, the address of an admin listener. Out: how the server ended; the gauges.
-Always: it serves until the server has ended, and the client then has all its lines (DESIGN 11.4). What only an operator
-needs is imported only for one.
-"""
+"""The process of `taskgate stdio`: it serves until the server has ended and the client has its lines (DESIGN 11.4)."""
 
 import asyncio
 import gc
@@ -46,6 +41,7 @@ class Wrapped:
         self._journal = journal
         self._drain_timeout = config.limits.drain_timeout
         self._sessions = Sessions(config.index, Servers(loop.time), loop.time)
+        self._lives = self._sessions.lives = counts.lives
         self._client, self._server = PipeSink(streams.to_client, buffers), PipeSink(streams.to_server, buffers)
         self._from_client, self._from_server = PipeSource(streams.from_client), PipeSource(streams.from_server)
         sinks = self._client, self._server
@@ -71,7 +67,6 @@ class Wrapped:
         return ended.result()
 
     def gauges(self) -> "dict[str, Gauge]":
-        """The gauges: what is in use now, and its limits."""
         config, name = self._config, KEY.upstream
         return {
             **self._sessions.gauges(),
@@ -115,6 +110,8 @@ class Wrapped:
         while True:
             await asyncio.sleep(_SWEEP_S)
             self._sessions.expire()
+            if self._lives is not None:
+                self._lives.sweep()
             if self._journal is not None:
                 self._journal.failed.sweep()
 
@@ -159,16 +156,17 @@ async def _stand_between(child: Child, config: StdioConfig, tracing: "Tracing | 
     from gateway.transport.said import Said
 
     metrics = Metrics() if tracing is None else tracing.metrics()
-    metrics.serves([KEY.upstream])
+    metrics.serves([KEY.upstream], config.metrics.tasks)
     of_log = config.log, Said(asyncio.get_running_loop().time)
     journal = Journal(metrics, *of_log) if tracing is None else tracing.journal(metrics, *of_log)
+    if metrics.lives is not None and config.log.audit:
+        metrics.lives.on_end = journal.task_ended
     wrapped = Wrapped(child.streams, config, metrics, journal)
     ended = _end_of(child)
     return await (wrapped.run(ended) if admin is None else _show(wrapped, ended, child.name, metrics, admin))
 
 
 async def _show(wrapped: Wrapped, ended: "asyncio.Future[int]", name: str, metrics: "Metrics", address: Address) -> int:
-    """Serve, with an admin listener."""
     from gateway.operate import admin, page
 
     began_at = time()

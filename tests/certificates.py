@@ -1,8 +1,4 @@
-"""Certificates for tests.
-
-In: a name, and who signs. Out: files of a certificate and of its key, both PEM. Always: a certificate that signs itself
-is its own authority.
-"""
+"""Certificates for tests, and their keys, as PEM files."""
 
 from datetime import UTC, datetime, timedelta
 from pathlib import Path

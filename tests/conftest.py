@@ -3,14 +3,11 @@
 A tenth of the time went into the garbage collector, which looked again and again at what pytest has collected and the
 packages that tests import. None of it ever goes, so it is set aside.
 
-asyncio's debug mode remembers where each task, future and timer was made: all frames of it, and for each one it looks
-in the file system whether the source has changed. Two frames name the line as well, and no source changes meanwhile.
-The mode's checks are the same.
+asyncio's debug mode remembers all frames in which each task, future and timer was made, and looks for each in the file
+system whether the source has changed. Two frames name the line as well, and no source changes meanwhile.
 
 A shell starts what runs in its background with SIGINT ignored, and nohup with SIGHUP. What the tests start would
 inherit that. A signal that has a handler here has its default action there.
-
-Hypothesis has no deadline for an example, and none to choose it: a machine may be busy.
 
 `--skipped-into=FILE` leaves the ids of skipped tests, one a line, so that `@FILE` runs them once their tools are there.
 """

@@ -1,8 +1,4 @@
-"""One small change of the gateway's source, on purpose: a test that cannot fail proves nothing.
-
-In: a function, some of its text, and what stands there instead. Out: a context in which it is so. Always: each text
-stands there exactly once, or the test fails and says so.
-"""
+"""One small change of the gateway's source, on purpose: a test that cannot fail proves nothing."""
 
 import inspect
 import sys

@@ -1,10 +1,8 @@
 """Python's programs as processes that have nothing to import: forks of the tests' own, which has imported all of it.
 
-In: arguments of `taskgate`, or the command of a module. Out: how it ended, and what it wrote; or a process that serves.
-Always: the child runs the program's own `main`, in a session of its own, with the streams, signals, log, warnings and
-environment of a fresh process; it ends before anything that it inherited does. A fresh `taskgate` imports for a quarter
-of a second of CPU, a server of an SDK for up to one, a fork for none. What an interpreter's own start and end are part
-of (imports, a terminal, memory) is tested with `tests.launch`.
+The child runs the program's own `main`, in a session of its own, with the streams, signals, log, warnings and
+environment of a fresh process. A fresh `taskgate` imports for a quarter of a second of CPU, a server of an SDK for up
+to one, a fork for none. What an interpreter's own start and end are part of is tested with `tests.launch`.
 """
 
 import asyncio

@@ -1,8 +1,4 @@
-"""Garbage in reference cycles. The gateway puts off full collections (app.py), so it would keep such garbage for ever.
-
-In: work during which nothing is collected. Out: the gateway's classes among what only a collection would free.
-Always: cycles of other packages count only if they hold an object of the gateway's.
-"""
+"""Garbage of the gateway's in reference cycles: it puts off full collections (app.py), so it would keep it for ever."""
 
 import gc
 from collections.abc import Iterator

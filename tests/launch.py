@@ -1,11 +1,7 @@
 """The one launcher of the gateway: the real command as a process, or the App on the test's own event loop.
 
-In: a configuration as a mapping. Out: its ports, its metrics, its log. Always: a process is ended by its own id, in a
-session of its own, so that Ctrl-C reaches the tests alone; its exit status must be 0; a traceback or a warning in its
-log fails the test.
-
-Apart from it: tests/forked.py runs the same in forks, which import nothing; tests/model runs the App on a clock of its
-own, tests/bench/probed.py runs it with a probe inside, and tests/deploy runs what is installed elsewhere.
+A process is ended by its own id, in a session of its own, so that Ctrl-C reaches the tests alone; its exit status must
+be 0; a traceback or a warning in its log fails the test.
 """
 
 import asyncio

@@ -1,7 +1,7 @@
 """What patterns find in texts, on any Python: a program for an interpreter that has its standard library alone.
 
 In: lines of JSON, each `[pattern, flags, is_bytes, texts]`; bytes are written as Latin-1. Out: a line for each, with a
-list for each text: the spans of all groups of every place found. Always: it imports nothing of the project.
+list for each text: the spans of all groups of every place found.
 """
 
 import json

@@ -1,8 +1,4 @@
-"""One end of a connection on llhttp, as lean as can be: between a subclass and the socket stands the parser alone.
-
-In: bytes. Out: llhttp's callbacks, which a subclass has (`on_header`, `on_body`, `on_message_complete`). Always:
-`writable` is set while the other side takes more.
-"""
+"""One end of a connection on llhttp, whose callbacks a subclass has; `writable` is set while the other side reads."""
 
 import asyncio
 from typing import Any, ClassVar

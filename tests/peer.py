@@ -1,9 +1,7 @@
 """One end of a connection, in raw bytes: it sends, and keeps what arrives, when, and how the other side left.
 
-In: a connected socket. Out: bytes, and the messages in them (tests/relay/http1.py). Always: a wait is for a condition
-and has an end. No task receives, since a task that is cancelled loses what it has just received.
-
-A subclass may act at once: on bytes (`on_bytes`), on the other side's end (`on_end`), and on its own (`on_close`).
+No task receives, since a task that is cancelled loses what it has just received. A subclass may act at once: on bytes
+(`on_bytes`), on the other side's end (`on_end`), and on its own (`on_close`).
 """
 
 import asyncio

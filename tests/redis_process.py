@@ -1,8 +1,4 @@
-"""A real Redis (`redis-server`), a process of the test's own.
-
-In: what it is to do. Out: its address, and what it answers. Always: it is ended by its own id, and keeps nothing on
-disk.
-"""
+"""A real Redis (`redis-server`), a process of the test's own, which keeps nothing on disk."""
 
 import asyncio
 import signal

@@ -1,8 +1,4 @@
-"""Tables of states in docstrings, and what happens to the states of real objects.
-
-In: a docstring, or a class and the name of its attribute that has the state. Out: the cells; the transitions that were
-made. Always: whoever writes the attribute is seen, whatever method it is; the object works as without a watch.
-"""
+"""Tables of states in docstrings, and what happens to the states of real objects."""
 
 import re
 from collections.abc import Iterable, Iterator

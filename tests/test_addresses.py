@@ -1,7 +1,4 @@
-"""Addresses that one can use: what the command prints, what it logs, what a client that is lost is told, and loops.
-
-DESIGN 8: the addresses that clients use, with prefix, host, the port really taken and the path of `url`.
-"""
+"""Addresses that one can use: what the command prints, what it logs, what a client that is lost is told, and loops."""
 
 import http.client
 import json

@@ -1,8 +1,4 @@
-"""`taskgate demo`: its server over real sockets, and the command as a process.
-
-In: requests of an aiohttp client; the command's flags and signals. Out: what a server of the 2025-11-25 era answers;
-what the command prints, its exit status, and what it leaves behind. Other tests and the benchmarks use the same server.
-"""
+"""`taskgate demo`: its server over real sockets, and the command as a process."""
 
 import asyncio
 import json

@@ -1,8 +1,7 @@
 """The documents keep up with the code: citations of the design resolve, and so do links.
 
-A citation is `DESIGN` and the number of a chapter or a rule. Several may stand together: "DESIGN 3.8, 3.9", "DESIGN 6
-and 7", "DESIGN 5.1 to 5.4". In `docs/design.md` the line of a rule begins with its number, that of a chapter is a
-heading.
+A citation is `DESIGN` and the number of a chapter or a rule, or several: "DESIGN 3.8, 3.9", "DESIGN 5.1 to 5.4". In
+`docs/design.md` the line of a rule begins with its number, that of a chapter is a heading.
 """
 
 import ast

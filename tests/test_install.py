@@ -1,7 +1,4 @@
-"""What is installed for what: `make run` needs the gateway's own dependencies, and no more.
-
-In: pyproject.toml, deploy/constraints.txt, the Makefile, and the metadata of what is installed. Nothing is downloaded.
-"""
+"""What is installed for what: `make run` needs the gateway's own dependencies, and no more. Nothing is downloaded."""
 
 import ast
 import os

@@ -1,8 +1,6 @@
 """The regular expressions of gateway/: every Python that people have must find the same with them.
 
-In: the sources, read as a syntax tree; other interpreters, where they are installed (PYTHONS names more, as commands,
-separated by commas: .ci/pythons). Out: no pattern has a possessive group, and generated text gives the same spans.
-Always: another interpreter is a process with its standard library alone.
+Other interpreters are those that are installed; PYTHONS names more, as commands, separated by commas (.ci/pythons).
 """
 
 import ast

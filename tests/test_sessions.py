@@ -1,8 +1,4 @@
-"""The life of a session: who gets a place, what is found when a session in use is evicted, and what is freed.
-
-In: the store of sessions, on a clock of the test's. Out: nothing. Always: no gateway and no socket: each test puts a
-query under way by hand, as `answer.py` does.
-"""
+"""The life of a session: who gets a place, what is found when a session in use is evicted, and what is freed."""
 
 import asyncio
 import gc

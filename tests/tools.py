@@ -1,7 +1,6 @@
 """What tests need of a machine beside Python and its packages: commands, Node, a terminal, the name `localhost`.
 
-In: a name. Out: where it is. Always: without it the test is skipped, and says what is missing; with CI=true it fails.
-`.ci/run` installs the commands that are Debian's.
+Without it the test is skipped, and says what is missing; with CI=true it fails. `.ci/run` installs Debian's commands.
 """
 
 import json

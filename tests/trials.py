@@ -1,8 +1,4 @@
-"""All that `taskgate try` and `taskgate tasks` may print of a server, read from what a witness saw.
-
-In: a witness (tests/witness.py), flags, a verdict. Out: the facts. Always: `learned` reads exchanges by itself: it
-knows docs/try.md, and nothing of gateway/client. What is printed is what it has learned, no fact or line more or less.
-"""
+"""All that `taskgate try` and `taskgate tasks` may print of a server, read from what a witness saw, by docs/try.md."""
 
 import json
 from collections import Counter
@@ -29,6 +25,7 @@ AS_OF: Final = "2026-11-22T21:48:00.000Z"
 EMPTY: Final = "The list is empty: one page without tasks says little. Try --session ID, or --create TOOL."
 MAKES: Final = "taskgate makes the list: this server lists all in one page, without tasks that it has."
 NO_LIST: Final = "taskgate brings you nothing here: this server declares no tasks/list."
+BY_HEADER: Final = "A client that can only set a header sets this one: Taskgate-Filter: status=working,input_required\n"
 BY_ITSELF: Final = "taskgate brings you nothing here: this server filters its tasks by itself, and says so."
 ONE_PAGE: Final = "taskgate brings you little here: this server lists all in one page. With more than {}, try again."
 HELPS: Final = "taskgate helps you here: one request in place of {}. The server gets as many as before."
@@ -315,7 +312,9 @@ async def judged(
             lines = text_of(facts)
             unfinished = [json.loads(text) for text in live(said).values()]
             shown = f"\n{table(sorted_by(INSTANTS[1], unfinished)[::-1], 8)}" if calls else ""
-            assert ended.stdout == f"{lines}{shown}\n{verdict}\n", f"{ended.stdout}{ended.stderr}, not:\n{lines}{shown}"
+            by_header = BY_HEADER if helps and witness.folder is None else ""
+            expected = f"{lines}{shown}\n{verdict}\n{by_header}"
+            assert ended.stdout == expected, f"{ended.stdout}{ended.stderr}, not:\n{expected}"
         assert ended.returncode == (0 if helps else 1)
         _check_that_nothing_changed(said, witness.deleted(), calls)
     return known

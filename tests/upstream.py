@@ -1,11 +1,7 @@
 """The scripted upstream: it takes connections on a socket, reads requests, and answers in raw bytes.
 
-In: a listening socket. Out: connections (tests/peer.py). `Upstream` is for tests that answer request by request; those
-of tests/soak and tests/attack answer by a script of their own. Always: nothing of one test reaches the next.
-
-`Served` costs little: it is for requests with a length. `Cheap` answers them at once; tests/model answers them on a
-virtual clock. Apart from these: the upstreams of tests/bench, which take bodies of any size; the demo's legacy server;
-and real servers.
+`Upstream` is for tests that answer request by request. `Served` costs little: it is for requests with a length. `Cheap`
+answers them at once; tests/model answers them on a virtual clock.
 """
 
 import asyncio

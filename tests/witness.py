@@ -1,8 +1,4 @@
-"""What a client and a server say to each other, recorded on the way.
-
-In: a server's address, or the command that starts it. Out: a `Witness`, which is asked in its place; each request with
-its result, as they were written. Always: bytes pass as they are; a process is the command's own, with other files.
-"""
+"""What a client and a server say to each other, recorded on the way: each request with its result, as written."""
 
 import asyncio
 import json

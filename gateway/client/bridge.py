@@ -1,9 +1,4 @@
-"""A server that is started by a command; and a gateway in front of any server, in this process.
-
-In: a command, or a client. Out: a `Target`, which HTTP reaches, or a client of the gateway, while a context lasts.
-Always: nothing listens but Unix sockets in a folder that only this user can open; a server that was started here ends
-with its context.
-"""
+"""A server that a command starts, or a gateway in front of any server, on Unix sockets that only this user can open."""
 
 import asyncio
 import os
@@ -60,7 +55,6 @@ class _Bridge:
         self.reading = asyncio.create_task(self._read())
 
     async def _read(self) -> None:
-        """Take the server's lines until it ends."""
         assert self._process.stdout is not None
         with suppress(ValueError):  # a line larger than the limit
             while line := await self._process.stdout.readline():
@@ -72,7 +66,6 @@ class _Bridge:
                         waiting.set_result(message or line)
 
     async def post(self, request: web.Request) -> web.Response:
-        """Answer one request."""
         body = await request.read()  # one line: the client and the gateway write no other
         message = jsonrpc.parse(body)
         if message is None or not message.is_request:
@@ -146,6 +139,5 @@ async def _end(process: asyncio.subprocess.Process) -> None:
 
 
 async def _drop(pipe: asyncio.StreamReader) -> None:
-    """Read a pipe to its end."""
     while await pipe.read(_PIPE_BYTES):
         pass

@@ -1,8 +1,4 @@
-"""What lists of tasks say of their server, what a list costs, and the verdict. It decides; it asks nothing.
-
-In: lists as they were read, one after another, and costs. Out: facts by name, as JSON has them; a line for each; one
-line of verdict. Always: a fact that cannot be known from what was seen is None, and its line says so.
-"""
+"""What lists of tasks say of their server, what they cost, and the verdict. What cannot be known from them is None."""
 
 from collections import Counter
 from collections.abc import Callable, Mapping
@@ -30,22 +26,18 @@ class ByHand(NamedTuple):
 
     @property
     def by_id(self) -> dict[str, TaskFields]:
-        """The tasks by id."""
         return {str(task.get("taskId")): task for task in self.tasks}
 
     @property
     def unfinished(self) -> list[TaskFields]:
-        """The tasks that are not finished."""
         return [task for task in self.tasks if task.get("status") in UNFINISHED]
 
     @property
     def statuses(self) -> dict[str, int]:
-        """How many tasks have each status."""
         found = Counter(str(task.get("status")) for task in self.tasks)
         return {status: found[status] for status in STATUSES if found[status]}
 
     def fact(self) -> ServerFacts:
-        """The list as a fact."""
         return {
             "requests": len(self.pages),
             "bytes": self.received_bytes,

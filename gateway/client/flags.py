@@ -1,8 +1,4 @@
-"""The command lines of `taskgate try` and `taskgate tasks`, and how a command ends.
-
-In: arguments. Out: text or JSON on standard output, an exit status. Always: an interrupt shows what is known by then,
-and sessions are deleted.
-"""
+"""The command lines of `taskgate try` and `taskgate tasks`, and how a command ends: its sessions are deleted."""
 
 import argparse
 import asyncio
@@ -26,6 +22,7 @@ from gateway.client.probe import Probe
 from gateway.client.runs import INTERRUPTED, signalled
 from gateway.client.text import shown, table
 from gateway.errors import printable
+from gateway.tasks.answer import FILTER
 from gateway.tasks.criteria import CRITERIA, Criterion
 from gateway.tasks.values import INSTANT, NotAllowed
 
@@ -37,10 +34,10 @@ _FIELD: Final = re.compile(r"([!#$%&'*+.^_`|~0-9A-Za-z-]+):[ \t]*([\t -~\x80-\xf
 _AGO: Final = re.compile(r"([0-9]{1,6})([smhdw])")
 _UNITS: Final = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
 _LINE: Final = "  {:<11} {}"
+_BY_HEADER: Final = f"A client that can only set a header sets this one: {FILTER}: status={','.join(facts.UNFINISHED)}"
 
 
 def _parser(name: str, description: str, epilog: str) -> argparse.ArgumentParser:
-    """What both commands take."""
     parser = Flags(
         prog=f"taskgate {name}",
         usage=f"taskgate {name} [flags] URL\n       taskgate {name} [flags] -- COMMAND [ARG...]",
@@ -59,7 +56,6 @@ def _parser(name: str, description: str, epilog: str) -> argparse.ArgumentParser
 
 
 def _fields(parser: argparse.ArgumentParser, given: argparse.Namespace) -> dict[str, str]:
-    """The header fields of flags and file."""
     lines = list(given.header)
     if given.header_file is not None:
         try:
@@ -99,7 +95,6 @@ async def _server(given: argparse.Namespace, command: list[str]) -> AsyncIterato
 
 
 def _read(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
-    """The flags, and the command that starts the server."""
     at = arguments.index("--") if "--" in arguments else len(arguments)
     given, command = parser.parse_args(arguments[:at]), list(arguments[at + 1 :])
     if (given.url is None) == (not command):
@@ -115,7 +110,6 @@ def _read(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> tuple[ar
 
 
 def run_try(arguments: Sequence[str]) -> int:
-    """`taskgate try`. Returns the exit status."""
     parser = _parser(
         "try",
         "Say whether taskgate helps at a server: what its list of tasks is like, what it costs by hand, and what it\n"
@@ -153,14 +147,14 @@ def run_try(arguments: Sequence[str]) -> int:
                 probe.learned["stopped"], words = stopped, f"{stopped[0].upper()}{stopped[1:]}. {words}"
             probe.learned |= {"helps": helps, "verdict": words}
             listed = ["", *table(probe.unfinished[:SHOWN_MAX])] if given.create else []
-            print(json.dumps(probe.learned) if given.json else "\n".join([*listed, "", printable(words)]))
+            by_header = [_BY_HEADER] if helps and given.url else []
+            print(json.dumps(probe.learned) if given.json else "\n".join([*listed, "", printable(words), *by_header]))
             return {True: 0, False: 1, None: 2}[helps] if status is None else status
 
     return signalled("try", trial())
 
 
 def run_tasks(arguments: Sequence[str]) -> int:
-    """`taskgate tasks`. Returns the exit status."""
     parser = _parser(
         "tasks",
         "List the tasks of a server that meet all criteria. If there is no gateway, one runs in this process.",
@@ -199,7 +193,6 @@ def _metavar(criterion: Criterion) -> str:
 
 
 def _value(parser: argparse.ArgumentParser, criterion: Criterion, text: str) -> Any:
-    """The JSON value of a criterion's flag."""
     value: Any = text.split(",") if criterion.kind.is_list else text
     if criterion.kind is INSTANT and (ago := _AGO.fullmatch(text)):
         then = datetime.fromtimestamp(time.time(), UTC) - timedelta(**{_UNITS[ago[2]]: int(ago[1])})

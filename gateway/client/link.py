@@ -1,9 +1,8 @@
 """An MCP client of one session: requests out, results in.
 
 In: an address and header fields. Out: results; or `NotAnswered`, whose message names the address and what to do.
-Always: fields go to one origin only; a redirect to another is refused. The client counts its requests, and the bytes of
-the results. Sessions that it opened are deleted when it closes. Every answer has a limit of bytes; whoever asks has one
-of time. JSON has one reader, `value_of`, which says what cannot be read.
+Always: fields go to one origin only; sessions that it opened are deleted when it closes; every answer has a limit of
+bytes, and whoever asks has one of time.
 """
 
 import asyncio
@@ -61,8 +60,6 @@ class _Capabilities(msgspec.Struct):
 
 
 class _Opened(msgspec.Struct):
-    """What is read of the result of `initialize`."""
-
     protocolVersion: str
     capabilities: _Capabilities | None = None
     serverInfo: dict[str, Any] | None = None
@@ -121,7 +118,6 @@ async def body_of(response: aiohttp.ClientResponse, bytes_max: int) -> bytes:
 
 
 def object_of(value: Any) -> dict[str, Any]:
-    """A JSON object; an empty one in place of anything else."""
     return value if isinstance(value, dict) else {}
 
 
@@ -276,7 +272,6 @@ class Client:
 
 
 async def events(response: aiohttp.ClientResponse) -> AsyncIterator[sse.Event]:
-    """The events of a stream, as they come."""
     parser = sse.Parser(ANSWER_BYTES_MAX)
     async for piece in response.content.iter_any():
         for event in parser.feed(piece):
@@ -313,12 +308,10 @@ def _one_line(text: str) -> str:
 
 
 def _shown(body: bytes) -> str:
-    """The beginning of a body, on one line."""
     return _one_line(body[: 4 * SHOWN_CHARS_MAX].decode(errors="replace"))
 
 
 def _said(error: msgspec.Raw) -> str:
-    """The words of a JSON-RPC error."""
     try:
         return _one_line(value_of(bytes(jsonrpc.member(error, "message")) or b'"no words"', str))
     except ValueError:

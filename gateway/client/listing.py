@@ -1,8 +1,4 @@
-"""`taskgate tasks`: a filtered list as a table or as JSON, once or again and again.
-
-In: a target, criteria. Out: tasks on standard output. Always: a gateway, or a server that filters by itself, is asked
-as it is; in front of any other server a gateway works in this process.
-"""
+"""`taskgate tasks`: a filtered list as a table or as JSON, by a gateway in this process if the server cannot filter."""
 
 import asyncio
 import json

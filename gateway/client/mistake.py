@@ -1,8 +1,4 @@
-"""What went wrong where a session could not be opened, in words that say what to do.
-
-In: the error of `initialize`. Out: the same error, or one that says more: a login, another path, another transport or
-revision. Always: each request that looks for the reason has a limit of time.
-"""
+"""What went wrong where a session could not be opened, in words that say what to do."""
 
 import asyncio
 import re
@@ -30,14 +26,10 @@ _DOCUMENT_BYTES_MAX: Final = 2**20
 
 
 class _Metadata(msgspec.Struct):
-    """What is read of the metadata of a protected resource (RFC 9728)."""
-
     authorization_servers: list[str] | None = None
 
 
 class _Discovered(msgspec.Struct):
-    """What is read of the result of `server/discover`."""
-
     supportedVersions: list[str] = []
 
 
@@ -50,7 +42,6 @@ async def opened(client: Client, command: str) -> dict[str, Any]:
 
 
 async def _named(client: Client, command: str, refused: NotAnswered) -> NotAnswered:
-    """The error that says what to do."""
     if client.target.socket is not None or not refused.status or refused.status == 300:
         return refused
     url = client.target.url
@@ -74,7 +65,6 @@ async def _named(client: Client, command: str, refused: NotAnswered) -> NotAnswe
 
 
 async def _is_mcp(client: Client, url: str) -> bool:
-    """Whether an MCP server is at another path."""
     try:
         async with Client(client.target._replace(url=url)) as other, asyncio.timeout(_LOOK_S):
             await other.initialize()

@@ -1,8 +1,4 @@
-"""`taskgate try`: what is asked of a server, in which order, and what is said.
-
-In: a target and options. Out: facts as they are learned, one line each; the exit status. Always: nothing is changed at
-the server but by `--create`; sessions that were opened are deleted, however this ends.
-"""
+"""`taskgate try`: what is asked of a server, in which order, and what is said. Only `--create` changes the server."""
 
 import asyncio
 from collections.abc import Callable
@@ -68,7 +64,6 @@ class Probe:
                 await self._others(client, fresh, another, second)
 
     async def _meet(self, client: Client) -> None:
-        """Open a session: what the server says of itself."""
         said = await opened(client, "try")
         if client.target.url != self._target.url:
             self._learn("redirect", misplaced(307, client.target.url, self._target.url, ""))
@@ -107,7 +102,6 @@ class Probe:
         self._learn(name, {"bytes": client.received_bytes - before, "tasks": total, "asked": app.asked - asked})
 
     async def _create(self, client: Client, tool: str, arguments: dict[str, Any]) -> str:
-        """Have a task made. Returns its id."""
         made = await client.ask("tools/call", {"name": tool, "arguments": arguments, "task": {}})
         task_id = object_of(made.get("task")).get("taskId")
         if not isinstance(task_id, str):
@@ -156,7 +150,6 @@ class Probe:
         self._learn("filters", "unsaid" if unsaid else None)
 
     async def _others(self, client: Client, fresh: Client, another: Client, listing: ByHand) -> None:
-        """What a session sees that did not make the tasks."""
         seen = None
         with suppress(NotAnswered):  # a server may open no second session
             if client is fresh:

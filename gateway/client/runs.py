@@ -1,9 +1,4 @@
-"""How a command of a client runs: until it ends, or a signal interrupts it.
-
-In: its work, as a coroutine. Out: its exit status, errors in words on standard error. Always: only the first signal
-counts, so that nothing interrupts tidying up. The gateway within and the libraries log errors alone, as text. A fault
-of taskgate itself has the status of an error: Python's own, 1, would say that taskgate does not help.
-"""
+"""How a command of a client runs: until it ends, or the first signal interrupts it; nothing interrupts tidying up."""
 
 import asyncio
 import io

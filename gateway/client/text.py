@@ -1,8 +1,4 @@
-"""Text for a terminal of 80 columns: tasks as a table. What a server sent is printed as text.
-
-In: tasks as JSON objects. Out: lines. Always: a control character is shown escaped, and long text is cut, whoever sent
-it.
-"""
+"""Tasks as a table for a terminal of 80 columns: control characters are escaped and long text is cut."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any, Final, TypeAlias
@@ -17,7 +13,6 @@ SHOWN_CHARS_MAX: Final = 300  # of a text that a server sent
 
 
 def shown(text: str) -> str:
-    """Any text as a terminal may get it."""
     return errors.shown(text, SHOWN_CHARS_MAX)
 
 

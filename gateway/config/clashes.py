@@ -1,8 +1,4 @@
-"""Values that are wrong only together, and changes that a reload cannot make.
-
-In: a configuration whose values are right, each alone, and how they were given. Out: what clashes.
-Always: a fault names the keys that clash, as they were given, and what is allowed.
-"""
+"""Values that are wrong only together, and changes that a reload cannot make."""
 
 from collections.abc import Iterator
 from operator import attrgetter
@@ -58,7 +54,6 @@ def clashes(config: Config, given: dict[str, str]) -> Iterator[Clash]:
 
 
 def _upstream_clashes(upstream: Upstream, path: str, config: Config, given: dict[str, str]) -> Iterator[Clash]:
-    """Values of an upstream that clash with each other or with the listener."""
     if upstream.socket is not None and upstream.socket == config.listen.path:
         shown = given.get(f"{path}.socket")
         yield (f"{path}.socket",), f"expected the socket of an MCP server; given {shown}, {_OWN}"
@@ -74,7 +69,6 @@ def _upstream_clashes(upstream: Upstream, path: str, config: Config, given: dict
 
 
 def changes(config: Config, in_force: Config | None, given: dict[str, str]) -> Iterator[Clash]:
-    """Changes to the configuration in force that a reload cannot make."""
     for name in () if in_force is None else FIXED:
         if attrgetter(name)(config) != attrgetter(name)(in_force):
             shown = given.get(name, "nothing, which is the default")

@@ -1,8 +1,4 @@
-"""A YAML document on its way to a configuration: its values are read, and each fault is noted with its location.
-
-In: YAML text, the environment, and the structs of model.py. Out: a struct; or one `ConfigError` with a line for each
-fault. Always: all faults are told at once. No error shows the value of a variable, or of a file that a value names.
-"""
+"""A YAML document on its way to a configuration. All faults are told at once, none with a value of the environment."""
 
 import difflib
 import os
@@ -233,7 +229,6 @@ def _secret(file: Path) -> str:
 
 
 def _why(error: Exception) -> str:
-    """What is wrong with a file."""
     if isinstance(error, UnicodeDecodeError):
         return "it is no UTF-8"
     return (error.strerror or "") if isinstance(error, OSError) else str(error)

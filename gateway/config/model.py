@@ -1,7 +1,4 @@
-"""The configuration as the gateway works with it: the sections, their keys and their defaults.
-
-In: nothing. Out: frozen structs. Always: the type of a field carries the reader of its values (values.py).
-"""
+"""The configuration as the gateway works with it; the type of a field carries the reader of its values (values.py)."""
 
 from typing import Final
 
@@ -25,18 +22,20 @@ class Tls(Struct, frozen=True):
 
 
 class Admin(Struct, frozen=True):
-    """The listener for operators."""
-
     listen: values.Listen = values.Address("127.0.0.1", 9090)
 
 
 class Log(Struct, frozen=True):
-    """What is logged, and how."""
-
     level: values.Level = "info"
     format: values.Format = "json"
     access: values.Switch = False
     audit: values.Switch = False
+
+
+class MetricsSettings(Struct, frozen=True):
+    """What is counted beside requests."""
+
+    tasks: values.Switch = True
 
 
 class Match(Struct, frozen=True):
@@ -152,6 +151,7 @@ class Config(Struct, frozen=True, kw_only=True):
     allowed_origins: tuple[values.Origin, ...] = ()
     admin: Admin | None = Admin()
     log: Log = Log()
+    metrics: MetricsSettings = MetricsSettings()
     traces: Traces | None = None
     upstreams: values.AtLeastOne[Upstream]
     index: IndexLimits = IndexLimits()
@@ -176,9 +176,8 @@ class StdioLog(Struct, frozen=True):
 
 
 class StdioConfig(Struct, frozen=True, kw_only=True):
-    """The configuration of `taskgate stdio`."""
-
     log: StdioLog = StdioLog()
     index: IndexLimits = IndexLimits()
     limits: Limits = Limits()
+    metrics: MetricsSettings = MetricsSettings()
     traces: Traces | None = None

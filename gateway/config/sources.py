@@ -1,8 +1,4 @@
-"""Where a configuration comes from: a text, a file, standard input, or the command line's flags.
-
-In: the source. Out: the configuration, or one `ConfigError`. Always: the only I/O is to read the file, and to check
-that the files that it names can be read, or written.
-"""
+"""Where a configuration comes from: a text, a file, standard input, or the command line's flags."""
 
 import sys
 from pathlib import Path
@@ -45,7 +41,6 @@ def load(path: Path, in_force: Config | None = None, folder: Path | None = None)
 
 
 def _text(path: Path, source: str) -> str:
-    """The text of a file, or of standard input. Raises ConfigError."""
     try:
         data = sys.stdin.buffer.read() if str(path) == "-" else path.read_bytes()
         return data.decode("utf-8")

@@ -1,7 +1,4 @@
-"""The readers of values: each takes what YAML gives, and returns what the gateway works with.
-
-In: one value as YAML reads it. Out: the value; or a ValueError that says what is allowed. Always: no I/O.
-"""
+"""The readers of values: each takes what YAML gives, and returns what the gateway works with, or what is allowed."""
 
 import ipaddress
 import re
@@ -64,7 +61,6 @@ class Url(Struct, frozen=True):
 
 
 def bracketed(host: str) -> str:
-    """A host as in a URL."""
     return f"[{host}]" if ":" in host else host
 
 
@@ -102,7 +98,6 @@ def read_address(value: object) -> Address:
 
 
 def _is_socket(path: object) -> bool:
-    """Whether a path can be that of a Unix socket."""
     return bool(_match(r"/[^\0\ud800-\udfff]+", path)) and len(str(path).encode()) <= _SOCKET_BYTES_MAX
 
 

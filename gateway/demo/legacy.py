@@ -1,9 +1,4 @@
-"""An MCP server of revision 2025-11-25. It lists its tasks ten at a time, and cannot filter them.
-
-In: JSON-RPC messages by POST to `/mcp`; DELETE ends a session. Out: JSON, as the official SDKs' servers answer with
-their in-memory task stores. Always: sessions do not see each other's tasks; criteria
-of `tasks/list` are ignored.
-"""
+"""An MCP server as the SDKs of 2025-11-25 make it: it lists a session's tasks ten at a time, and cannot filter them."""
 
 import asyncio
 import random
@@ -68,8 +63,6 @@ def history(rng: random.Random, count: int, until_ms: int) -> Iterator[LegacyTas
 
 
 class RpcError(Exception):
-    """The request is answered with a JSON-RPC error of this code."""
-
     def __init__(self, code: int, message: str) -> None:
         super().__init__(message)
         self.code = code
@@ -84,7 +77,6 @@ class Tasks:
         self._offsets: dict[str, int] = {}
 
     def add(self, tasks: Iterable[LegacyTask]) -> None:
-        """Put tasks at the end."""
         for task in tasks:
             self._offsets[task["taskId"]] = len(self.all)
             self.all.append(task)
@@ -97,11 +89,9 @@ class Tasks:
         return {"tasks": tasks, "nextCursor": tasks[-1]["taskId"]} if more else {"tasks": tasks}
 
     def get(self, task_id: object) -> LegacyTask:
-        """The task of that id. Raises RpcError."""
         return self.all[self._find(task_id, "Task not found")]
 
     def update(self, task_id: object, status: str, message: str) -> LegacyTask:
-        """Change a task that has not finished. Raises RpcError."""
         task = self.get(task_id)
         if task["status"] not in UNFINISHED:
             raise RpcError(-32602, f"Cannot change a task in terminal status '{task['status']}'")
@@ -130,17 +120,14 @@ class LegacyServer:
         self._runner = web.ServerRunner(server, shutdown_timeout=_STOP_S)
 
     async def start(self) -> str:
-        """Listen on a free port of 127.0.0.1. Returns the URL of the MCP endpoint."""
         await self._runner.setup()
         await web.TCPSite(self._runner, "127.0.0.1", 0).start()
         return f"http://127.0.0.1:{self._runner.addresses[0][1]}/mcp"
 
     async def stop(self) -> None:
-        """Stop listening."""
         await self._runner.cleanup()
 
     def load(self, count: int, session_id: str | None = None) -> None:
-        """Add a history of `count` tasks to a session, by default to the latest."""
         tasks = self.sessions[session_id or list(self.sessions)[-1]]
         tasks.add(history(self._rng, count, time.time_ns() // 1_000_000))
 
@@ -154,12 +141,10 @@ class LegacyServer:
                     self.change(tasks, self._rng.choice(unfinished))
 
     def change(self, tasks: Tasks, task: LegacyTask) -> None:
-        """Let a working task ask for input, or a task that has asked for input work again."""
         status = "working" if task["status"] == "input_required" else "input_required"
         tasks.update(task["taskId"], status, self._rng.choice(_MESSAGES[status]) or "Starting again")
 
     async def handle(self, request: web.BaseRequest) -> web.Response:
-        """The response to any HTTP request."""
         if request.path != "/mcp":
             return web.Response(status=404)
         if request.method == "DELETE":
@@ -189,7 +174,6 @@ class LegacyServer:
         return web.Response(body=orjson.dumps(answer), content_type="application/json", headers=headers)
 
     def _open(self) -> str:
-        """Open a session. Returns its id."""
         if len(self.sessions) == self._sessions_max:
             del self.sessions[next(iter(self.sessions))]
         session_id = uuid.uuid4().hex

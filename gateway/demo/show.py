@@ -1,8 +1,4 @@
-"""What `taskgate demo` shows: one question, its answer, and what the answer costs by hand and through the gateway.
-
-In: `once`. Out: text for a terminal of 80 columns; exit status 0 if the gateway's answers are those found by hand, else
-1. Always: every figure is measured in this run; the gateway is the real one on real sockets, in this process.
-"""
+"""What `taskgate demo` shows: a question, its answer, and what it costs by hand and through a gateway."""
 
 import asyncio
 import json
@@ -52,11 +48,9 @@ class Comparison:
         self._direct = direct
 
     async def by_hand(self) -> Cost:
-        """All pages, filtered and ordered by the client."""
         return await self._measured(self._direct, self._pages())
 
     async def filtered(self) -> Cost:
-        """The gateway's answer."""
         return await self._measured(self.gateway, self._answer())
 
     async def _measured(self, client: Client, work: Awaitable[list[LegacyTask]]) -> Cost:
@@ -100,7 +94,6 @@ async def demo(once: bool) -> int:
 
 
 async def show(session: Comparison, legacy: LegacyServer, max_age_s: float) -> bool:
-    """Print question, answer and costs. Returns whether all answers were right."""
     by_hand, first, second = await session.by_hand(), await session.filtered(), await session.filtered()
     print(
         f"\nAn MCP server has {len(session.tasks.all)} tasks. It lists {PAGE_SIZE} at a time, and cannot filter them.\n"
@@ -126,7 +119,6 @@ async def show(session: Comparison, legacy: LegacyServer, max_age_s: float) -> b
 
 
 def _request(session: Comparison, indent: str) -> str:
-    """The request as JSON that fits 80 columns."""
     message = {"jsonrpc": "2.0", "id": session.gateway.requests, "method": "tasks/list", "params": {}}
     head = json.dumps(message).removesuffix("}}")
     members = [f"{json.dumps(name)}: {json.dumps(value)}" for name, value in session.params.items()]
@@ -134,7 +126,6 @@ def _request(session: Comparison, indent: str) -> str:
 
 
 def _invite(session: Comparison, server_url: str, metrics_url: str) -> None:
-    """Print what to try by hand."""
     # curl asks a proxy of the environment even for a loopback address.
     direct = "--noproxy '*' " if urllib.request.getproxies() else ""
     print(

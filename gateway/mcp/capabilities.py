@@ -1,11 +1,4 @@
-"""The one change to the result of `initialize`: the capability `tasks.list.filter` is inserted.
-
-In: the bytes of the response message. Out: the same bytes with one more member, and what a session needs to know of
-its server. Always: the response of a server that filters natively, or lists no tasks, stays as it is (DESIGN 4). So
-does a response above the limits below: other clients would wait while it is edited.
-
-Source: SEP-1904, Server capabilities; DESIGN 4.
-"""
+"""The one change to the result of `initialize`: the capability `tasks.list.filter` is inserted (DESIGN 4, SEP-1904)."""
 
 from collections.abc import Callable
 from typing import Final

@@ -1,11 +1,10 @@
 """One JSON-RPC message: read, and edited in place.
 
-In: the bytes of a body or of an event. Out: a `Message` whose members are the very bytes that came. Or None for all
-else (a batch, other JSON, no JSON): that is relayed unread (DESIGN 3.8, 3.9).
-Always: an edit changes the bytes it names and no others, so numbers beyond 64 bits, unknown members, escapes and white
-space survive (DESIGN 4). `1` and `"1"` are different ids. Behind the strict reader stands a lenient one, for what is
-nearly JSON (`rewritten`); what it has read is written anew, so everything else sees JSON. Work is in proportion to
-bytes: no object is made for each member of a message that is JSON.
+A `Message` has as members the very bytes that came. What is no single message (a batch, other JSON, no JSON) is None,
+and relayed unread (DESIGN 3.8, 3.9). An edit changes the bytes that it names and no others, so numbers beyond 64 bits,
+unknown members, escapes and white space survive (DESIGN 4). `1` and `"1"` are different ids. Behind the strict reader
+stands a lenient one, for what is nearly JSON (`rewritten`): what it has read is written anew, as JSON. Work is in
+proportion to bytes.
 """
 
 import json
@@ -175,7 +174,6 @@ def id_of(raw: msgspec.Raw | bytes) -> Id:
 
 
 def request(message_id: str, method: str, params: dict[str, Any]) -> bytes:
-    """The bytes of a request."""
     return orjson.dumps({"jsonrpc": "2.0", "id": message_id, "method": method, "params": params})
 
 
@@ -273,7 +271,6 @@ def error_code(response: Message) -> int | None:
 
 
 def code_of(error: msgspec.Raw | bytes) -> int | None:
-    """The code of a raw JSON-RPC error; None if it has none."""
     if not bytes(error):
         return None  # as nearly always: to find it out by an exception takes long
     found = decoded(_error, error)

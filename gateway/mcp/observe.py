@@ -23,6 +23,7 @@ _RELATED: Final = "io.modelcontextprotocol/related-task"  # in the `_meta` of a 
 _TASKS_READ_MAX: Final = 500  # of one passing page; reading a larger one would delay the relay: a refresh does it
 _SMALL_PAGE_BYTES: Final = 64 * 1024  # a page up to this size is read quickly, whatever its items are
 _NAMED_BYTES_MAX: Final = 4096  # of a task's id that is kept until its request is answered
+TOOL_CHARS_MAX: Final = 100  # of a tool's name
 _PAGE_OBJECTS_MAX: Final = 100_000  # on a page above `_SMALL_PAGE_BYTES`: each takes time and memory
 
 
@@ -31,8 +32,11 @@ class Observation(msgspec.Struct):
 
     shown: Sequence[tuple[str, bytes]] = ()  # ids, and raw tasks
     made: str | None = None
-    method: str | None = None  # of the request that made it
+    made_raw: bytes = b""  # the task that was made
+    tool: str = ""  # that its request called; else the method of its request
+    method: str | None = None  # of the request that made it, or was denied it
     ended: str | None = None
+    has_failed: bool = False  # its result says that the tool has failed
     denied: str | None = None
     failed: str | None = None  # an error of its request says nothing of whether it is there
     doubt: bool = False
@@ -62,7 +66,9 @@ def essence(request: Message) -> Message:
     if not is_observed(request):
         return request.without_params()
     named, makes = bytes(jsonrpc.member(request.params, "taskId")), _makes_task(request)
-    kept = [b'"taskId":%b' % named] * (0 < len(named) <= _NAMED_BYTES_MAX) + [b'"task":{}'] * makes
+    kept = [b'"taskId":%b' % named] * (0 < len(named) <= _NAMED_BYTES_MAX)
+    if makes:
+        kept += [b'"task":{}', b'"name":%b' % msgspec.json.encode(tool_of(request))]
     return Message(
         request.jsonrpc,
         id=msgspec.Raw(bytes(request.id)),
@@ -79,24 +85,26 @@ def of_response(request: Message | None, response: Message) -> Observation | Non
         return _of_error(request, response)
     try:
         if request is not None and request.method == "tasks/result":
-            return _of_result(request.params)
-        return _of_tasks(None if request is None else request.method, response)
+            return _of_result(request.params, response)
+        return _of_tasks(request, response)
     except TaskError:
         return Observation(doubt=True)
 
 
-def _of_tasks(method: str | None, response: Message) -> Observation | None:
-    """What a result says that has a task, or several. Without the method its form tells. Raises TaskError."""
+def _of_tasks(request: Message | None, response: Message) -> Observation | None:
+    """What a result says that has a task, or several. Without the request its form tells. Raises TaskError."""
+    method = None if request is None else request.method
     is_one = method in ("tasks/get", "tasks/cancel")
     if not is_one and method != "tasks/list" and bytes(made := jsonrpc.member(response.result, "task")):
-        return Observation(made=_state(made)[0], method=method)
+        made_id, raw = _state(made)
+        return Observation(made=made_id, made_raw=raw, tool=tool_of(request), method=method)
     if method == "tasks/list" or (method is None and bytes(jsonrpc.member(response.result, "tasks"))):
         raws, _ = parse_page(response)
         if len(raws) > _TASKS_READ_MAX:
             return Observation(doubt=True)
         return Observation([*map(_state, raws)], is_listed=True)
     if method is None and bytes(related := jsonrpc.member(jsonrpc.member(response.result, "_meta"), _RELATED)):
-        return _of_result(related)
+        return _of_result(related, response)
     if is_one or method is None:
         return Observation([_state(jsonrpc.without_meta(bytes(response.result)))])
     return None
@@ -154,19 +162,33 @@ _page = msgspec.json.Decoder(_ListResult)
 _entries = msgspec.json.Decoder(_Entries)
 _entry = msgspec.json.Decoder(_Entry)
 _task = msgspec.json.Decoder(_Stated)
+_text = msgspec.json.Decoder(str)
+
+
+def tool_of(request: Message | None) -> str:
+    """The first characters of the name of the tool that a request calls; else its method; "" if it is unknown."""
+    method = "" if request is None else request.method or ""
+    if request is None or method != "tools/call":
+        return method[:TOOL_CHARS_MAX]
+    return (jsonrpc.decoded(_text, jsonrpc.member(request.params, "name")) or method)[:TOOL_CHARS_MAX]
 
 
 def _makes_task(request: Message) -> bool:
     return bool(bytes(request.params)) and bool(bytes(jsonrpc.member(request.params, "task")))
 
 
-def _of_result(names: msgspec.Raw) -> Observation | None:
+def has_failed(result: bytes) -> bool:
+    """Whether the result of a tool, or a message with it, says that it has failed. Within a text quotes are escaped."""
+    return b'"isError":true' in result or b'"isError": true' in result
+
+
+def _of_result(names: msgspec.Raw, response: Message) -> Observation | None:
     """A response to `tasks/result` comes when the task has ended. Raises TaskError if its id may be another."""
     if (task_id := _named(names)) is None:
         return None
     if jsonrpc.REPLACEMENT in task_id:
         raise TaskError("its id may be another")
-    return Observation(ended=task_id)
+    return Observation(ended=task_id, has_failed=has_failed(bytes(response.result)))
 
 
 def _of_error(request: Message | None, response: Message) -> Observation | None:
@@ -176,7 +198,7 @@ def _of_error(request: Message | None, response: Message) -> Observation | None:
     task_id = named(request)
     if task_id is None:
         return None
-    return Observation(denied=task_id) if may_deny else Observation(failed=task_id)
+    return Observation(denied=task_id, method=request.method) if may_deny else Observation(failed=task_id)
 
 
 def named(request: Message) -> str | None:

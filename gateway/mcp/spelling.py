@@ -1,8 +1,6 @@
 """Member names that readers of JSON take for one another: Go and C# ignore case, and of two of a name one counts.
 
-In: a message, and its bytes. Out: the names by which others may find another message in it. Always: a name may be
-spelled with escapes, and with letters that fold to ASCII. Only the members of the message, of `params` and of
-`params.task` count: whatever a tool gets as its arguments is free.
+Only the members of the message, of `params` and of `params.task` count: a tool's arguments are free.
 """
 
 import json

@@ -1,13 +1,9 @@
-"""Server-sent events as bytes: fed in any pieces, returned whole, edited one at a time.
+"""Server-sent events as bytes: fed in any pieces, returned whole, edited one at a time (WHATWG HTML).
 
 In: the bytes of a stream, split anywhere. Out: `Event`s in order, each with the very bytes that came.
 Always: the raw bytes of all events and of all taken comments, then `rest()`, are the bytes that were fed. Lines end at
-CR, LF or CRLF and nowhere else (U+2028 is text). Comments, unknown fields, ids and `retry` survive: an edit
-writes only data lines.
-An event that is too large to read comes in unread pieces: it passes, and takes no memory (DESIGN 7). Work is in
-proportion to bytes, however small the events are: neighbouring events without a mark stay in one piece.
-
-Source: the WHATWG HTML standard, "Server-sent events", interpretation of an event stream.
+CR, LF or CRLF and nowhere else (U+2028 is text). An event that is too large to read comes in unread pieces, and takes
+no memory (DESIGN 7). Work is in proportion to bytes: neighbouring events without a mark stay in one piece.
 """
 
 import re
@@ -241,7 +237,6 @@ class Parser:
         return self._take(end) if end else b""
 
     def rest(self) -> bytes:
-        """The bytes held of an unfinished event."""
         return bytes(self._pending)
 
 

@@ -1,9 +1,4 @@
-"""A task: the fields that queries need, and the raw JSON that answers contain.
-
-In: the raw JSON of one task object, as the upstream wrote it. Out: a `Task`.
-Always: `raw` is what the upstream said, byte for byte (DESIGN 5.6); an instant is exact to the nanosecond, whatever its
-offset (DESIGN 5.2); an unreadable timestamp is `UNKNOWN`, and its task is kept.
-"""
+"""A task: the fields that queries need, and its raw JSON, which answers contain byte for byte (DESIGN 5.6)."""
 
 import re
 from datetime import UTC, date, datetime
@@ -116,8 +111,8 @@ class Task(msgspec.Struct, gc=False):
         return self.status in TERMINAL
 
 
-class _Plain(msgspec.Struct):
-    """The fields of nearly all tasks."""
+class Written(msgspec.Struct):
+    """The fields of nearly all tasks, as they were written. `ttl` is in milliseconds."""
 
     taskId: str
     status: str
@@ -134,7 +129,7 @@ class _Any(msgspec.Struct):
     ttl: msgspec.Raw = msgspec.Raw(b"null")
 
 
-_plain = msgspec.json.Decoder(_Plain)
+_plain = msgspec.json.Decoder(Written)
 _any = msgspec.json.Decoder(_Any)
 _text = msgspec.json.Decoder(str)
 _number: Final[msgspec.json.Decoder[float | None]] = msgspec.json.Decoder(float | None)
@@ -143,13 +138,13 @@ _number: Final[msgspec.json.Decoder[float | None]] = msgspec.json.Decoder(float 
 def parse(raw: bytes | msgspec.Raw, method: str | None = None) -> Task:
     """The task in `raw`. Raises TaskError, which says what is wrong."""
     try:
-        wire = _read(raw)
+        wire = read(raw)
     except UNREADABLE as error:
         raise TaskError(str(error)) from None
     task_id = wire.taskId
     if len(task_id) > ID_CHARS_MAX:
         raise TaskError(f"a `taskId` of more than {ID_CHARS_MAX} characters")
-    created, updated = _told_instant(wire.createdAt), _told_instant(wire.lastUpdatedAt)
+    created, updated = told_instant(wire.createdAt), told_instant(wire.lastUpdatedAt)
     ends = NO_END if wire.ttl is None or created == UNKNOWN else EPOCH_UNIX_S + created / _SECOND + wire.ttl / 1000
     status = _SHARED_STATUS.get(wire.status, OTHER)
     return Task(task_id, status, created, created if updated == created else updated, bytes(raw), method, 0, ends)
@@ -158,18 +153,21 @@ def parse(raw: bytes | msgspec.Raw, method: str | None = None) -> Task:
 _SHARED_STATUS: Final = {status: status for status in STATUSES}  # one string for all tasks
 
 
-def _read(raw: bytes | msgspec.Raw) -> _Plain:
-    """The fields of a task. A timestamp that is no string is ""; a missing `lastUpdatedAt` is `createdAt`."""
+def read(raw: bytes | msgspec.Raw) -> Written:
+    """The fields of a task. A timestamp that is no string is ""; a missing `lastUpdatedAt` is `createdAt`.
+
+    Raises one of `jsonrpc.UNREADABLE`.
+    """
     try:
         return _plain.decode(raw)
     except msgspec.ValidationError:
         wire = _any.decode(raw)
         created = decoded(_text, wire.createdAt) or ""
         updated = (decoded(_text, wire.lastUpdatedAt) or "") if bytes(wire.lastUpdatedAt) else created
-        return _Plain(wire.taskId, wire.status, created, updated, decoded(_number, wire.ttl))
+        return Written(wire.taskId, wire.status, created, updated, decoded(_number, wire.ttl))
 
 
-def _told_instant(text: str) -> Instant:
+def told_instant(text: str) -> Instant:
     """The instant of an upstream's RFC 3339 timestamp, in UTC if it has no offset; UNKNOWN if it is no timestamp."""
     instant = parse_instant(text)
     if instant is None:
@@ -214,7 +212,6 @@ def _parse_instant(text: str) -> Instant | None:
 
 @lru_cache(maxsize=4096)
 def _day(text: str) -> int | None:
-    """The instant at which a day begins in UTC; None if there is no such day."""
     year, month, day = int(text[:4]), int(text[5:7]), int(text[8:])
     try:
         # datetime has no year 0000. 400 years later the calendar is the same.

@@ -7,5 +7,6 @@ logs      how log lines are written
 admin     the listener for health checks, metrics and the page
 page      the page for people, and what it shows
 recent    the last requests, failures and queries, and why requests fail, for the page
+tasks     metrics of the tasks that were seen, and their rows on the page
 rates     rates, failures and p95 of the last minutes, for the page
 """

@@ -1,8 +1,4 @@
-"""The operator's listener: `/healthz` (the process lives), `/readyz` (it takes requests), `/metrics`, the page at `/`.
-
-In: GET requests. Out: short texts, the metrics as Prometheus reads them, the page (page.py).
-Always: an address of its own, so that no path of an upstream's is taken.
-"""
+"""The operator's listener, on an address of its own: `/healthz` (it lives), `/readyz` (it serves), `/metrics`, page."""
 
 import errno
 import logging
@@ -96,7 +92,6 @@ def check_unused(path: str) -> None:
 
 
 def _site(runner: web.AppRunner, address: Address) -> web.BaseSite:
-    """The socket on which the runner will listen. Raises OSError."""
     if address.path:
         check_unused(address.path)
         return web.UnixSite(runner, address.path)

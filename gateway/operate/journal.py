@@ -8,15 +8,14 @@
     each of these, and anything else       request, at info with `log.access`, else at debug
 
     a request with `params.task`           audit, at info, as `create`, with `log.audit`
-    `tasks/cancel`                         audit, at info, as `cancel`, with `log.audit`
+    `tasks/cancel`, `tasks/result`         audit, at info, as `cancel` and as `fetch`, with `log.audit`
+    a task that was seen live has ended    audit, at info, as `end`, with `log.audit`
 
-In: a request, its response, its error. Out: lines with the fields that find the request in other logs.
-Always: lines `failed` of one cause are one a second, with a count, for while a server is away each request is one. No
-token, query string or body; no id of a session or a task. In the audit digests stand for the ids, and for
-the caller: with an id one can find its lines; from a line nobody learns an id.
+Lines `failed` of one cause are one a second, with a count. No token, query string or body; no id of a session or a
+task. In the audit digests stand for the ids, and for the caller: with an id one can find its lines; from a line nobody
+learns an id.
 """
 
-import hashlib
 import logging
 from typing import TYPE_CHECKING, Final, cast
 
@@ -27,8 +26,10 @@ from gateway.errors import GatewayError, UpstreamRefused
 from gateway.identity import Key
 from gateway.mcp import jsonrpc
 from gateway.mcp.jsonrpc import INTERNAL_ERROR, Message
+from gateway.mcp.observe import tool_of
 from gateway.operate.metrics import EndedRequest, Metrics, coded, named
 from gateway.operate.recent import Reason
+from gateway.tasks.lives import digest_of
 from gateway.transport.said import Said
 from gateway.transport.stdio import KEY
 
@@ -43,6 +44,8 @@ CLIENT_LEFT: Final = 499  # the status of a request whose client left before a r
 _METHOD_CHARS_MAX: Final = 100
 _PATH_CHARS_MAX: Final = 200
 _ID_CHARS_MAX: Final = 128
+
+_ACTIONS: Final = {"tasks/cancel": "cancel", "tasks/result": "fetch"}
 
 _text: Final = msgspec.json.Decoder(str)
 
@@ -92,7 +95,7 @@ class Journal:
         said = {**_request(exchange, upstream, kind, method), "status": status, "seconds": round(seconds, 6), **told}
         self._write(said, cause)
         if did is not None and caller is not None and message is not None:
-            _audit(did, caller.key, exchange.task_id or _task_in(message), said)
+            _audit(did, caller.key, _digest_of(exchange.task_id, message), _with_tool(did, message) | said)
 
     def ended_over_stdio(
         self,
@@ -116,7 +119,11 @@ class Journal:
         said |= {"seconds": round(seconds, 6), **told}
         self._write(said, cause)
         if self._audits and (did := _action(message)) is not None:
-            _audit(did, KEY, task_id or _task_in(message), said)
+            _audit(did, KEY, _digest_of(task_id, message), _with_tool(did, message) | said)
+
+    def task_ended(self, viewer: Key, tool: str, status: str, digest: str) -> None:
+        """A task has ended, as `viewer` was told, or as nobody saw it since."""
+        _audit("end", viewer, digest, {"upstream": viewer.upstream, "tool": tool, "task_status": status})
 
     def _count(self, ended: EndedRequest, told: dict[str, object]) -> Reason | None:
         """Count a request, and show it on the page. Returns the cause if it has failed, as `told` says."""
@@ -145,7 +152,6 @@ class Journal:
 
 
 def why(error: GatewayError | None, code: int | None, status: int) -> dict[str, object]:
-    """Why a request failed; empty if it did not."""
     said: dict[str, object] = {} if code is None else {"code": code}
     if error is not None:
         return {**said, "failure": error.kind, "why": str(error)}
@@ -174,7 +180,6 @@ def _failure(said: dict[str, object], status: int) -> str:
 
 
 def _request(exchange: "Exchange", upstream: str, kind: str, method: str | None) -> dict[str, object]:
-    """The fields of a request that find it in other logs."""
     said: dict[str, object] = {"upstream": upstream, "kind": kind, "http_method": exchange.method.decode("latin-1")}
     if method is not None:
         said["method"] = method[:_METHOD_CHARS_MAX]
@@ -187,26 +192,30 @@ def _request(exchange: "Exchange", upstream: str, kind: str, method: str | None)
 
 
 def _action(message: Message | None) -> str | None:
-    """What a request does to tasks; None if it changes none."""
     if message is None or not message.is_request:
         return None
-    if message.method == "tasks/cancel":
-        return "cancel"
+    if message.method in _ACTIONS:
+        return _ACTIONS[message.method]
     return "create" if bytes(jsonrpc.member(message.params, "task")) else None
 
 
-def _task_in(message: Message) -> str | None:
-    """The id of the task that the params of a request name; None if they name none."""
-    return jsonrpc.decoded(_text, jsonrpc.member(message.params, "taskId"))
+def _with_tool(did: str, message: Message) -> dict[str, object]:
+    return {"tool": tool_of(message)} if did == "create" else {}
 
 
-def _audit(did: str, key: Key, task_id: str | None, said: dict[str, object]) -> None:
+def _digest_of(task_id: str | None, message: Message) -> str:
+    """The digest of the id of a task: as the answer has it, else the params of the request; empty if neither does."""
+    named = task_id or jsonrpc.decoded(_text, jsonrpc.member(message.params, "taskId"))
+    return "" if named is None else digest_of(named)
+
+
+def _audit(did: str, key: Key, task: str, said: dict[str, object]) -> None:
     """Write a line of the audit. The digests in `key` are empty over stdio. `said` is what the request's line says."""
     extra: dict[str, object] = {"action": did}
     if key.identity:
         extra["caller"] = key.identity.hex()
     if key.session:
         extra["session"] = key.session.hex()
-    if task_id is not None:
-        extra["task"] = hashlib.blake2b(task_id.encode(), digest_size=16).hexdigest()
+    if task:
+        extra["task"] = task
     audit_log.info("audit", extra=extra | said)

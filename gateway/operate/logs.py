@@ -1,9 +1,4 @@
-"""Structured logs, on standard error or in a file: one line a record, as JSON or as text.
-
-In: records of the `taskgate` loggers, with their fields as `extra`. Out: lines that a log collector reads.
-Always: a record is one line of printable text, whatever a peer has put into it. No logger ever gets a token, a query
-string or a body (DESIGN 8.7).
-"""
+"""Structured logs: a record is one line of printable text, without a token, query string or body (DESIGN 8.7)."""
 
 import json
 import logging
@@ -26,7 +21,6 @@ def _time(record: logging.LogRecord) -> str:
 
 
 def _fields(record: logging.LogRecord) -> dict[str, object]:
-    """What a record got as `extra`, and its exception."""
     found = {name: value for name, value in vars(record).items() if name not in _STANDARD}
     if record.exc_info:
         found["exception"] = logging.Formatter().formatException(record.exc_info)
@@ -69,7 +63,6 @@ def _json(value: object) -> str:
 
 
 def set_up(config: Log | StdioLog) -> None:
-    """Log as configured: on standard error, or to a file."""
     file = config.file if isinstance(config, StdioLog) else None
     handler = logging.StreamHandler(sys.stderr) if file is None else logging.FileHandler(file, encoding="utf-8")
     handler.setFormatter(TextLines() if config.format == "text" else JsonLines())

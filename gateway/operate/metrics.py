@@ -1,15 +1,9 @@
-"""What an operator can see on `/metrics`.
-
-In: what happened. Out: Prometheus metrics, `taskgate_<noun>_<unit>`.
-Always: the values of a label come from a list that cannot grow. No session id, task id or token is a value.
-
-Counts are plain numbers until they are scraped, because each relayed request adds to several of them.
-"""
+"""What an operator can see on `/metrics`. The values of a label come from a list that cannot grow."""
 
 import platform
 from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict
 from importlib.metadata import version
@@ -25,6 +19,7 @@ from prometheus_client.utils import floatToGoString
 
 from gateway.errors import GatewayError
 from gateway.operate.recent import Recent
+from gateway.tasks.lives import Lives
 from gateway.tasks.ports import EndedQuery
 
 VERSION: Final = version("taskgate")
@@ -96,6 +91,8 @@ class Metrics:
         self.recent = Recent(time)
         self.reload_succeeded, self.reloaded_at = True, time()
         self.began_at = self.reloaded_at
+        self.lives: Lives | None = None
+        """The tasks that were seen, if they are counted."""
         self._counters()
         histogram = self._families.histogram
         self._durations = histogram(
@@ -144,8 +141,11 @@ class Metrics:
             "store_failures", "Failures of the store, which the gateway works without.", "why"
         )
 
-    def serves(self, upstreams: Iterable[str]) -> None:
-        """Show these upstreams from now on, with counts of 0."""
+    def serves(self, upstreams: Collection[str], counts_tasks: bool) -> None:
+        """Show these upstreams from now on, with counts of 0. Tasks are counted, or not."""
+        self.lives = (self.lives or Lives()) if counts_tasks else None
+        if self.lives is not None:
+            self.lives.keep(upstreams)
         kinds = [kind.__name__ for kind in GatewayError.__subclasses__()]
         for name in upstreams:  # a counter that begins at 1 hides its first event from `rate`
             for counts in (self._pages, self._spared_requests, self._spared_bytes, self._drifting):

@@ -1,12 +1,7 @@
-"""The page for people at `/` of the admin listener: whether anything is wrong, since when, and who is hit.
-
-In: GET requests. Out: HTML, a style, a script, and JSON that the script asks for once a second.
-Always: read-only. Nothing is loaded from elsewhere: `Content-Security-Policy` enforces that. No id, token or query
-string is shown.
-"""
+"""The page for people at `/` of the admin listener. It only reads, and loads nothing from elsewhere."""
 
 import asyncio
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
@@ -19,10 +14,12 @@ import orjson
 from aiohttp import web
 
 from gateway.config import GuardLimits
+from gateway.errors import shown as short
 from gateway.operate.metrics import VERSION, Gauge, Metrics
 from gateway.operate.rates import SLOT_S, Rates
 from gateway.operate.recent import Reason
-from gateway.transport.certificates import Validity
+from gateway.operate.tasks import SeenTasks
+from gateway.transport.certificates import Validity, span
 
 _FOLDER: Final = Path(__file__).parent / "site"
 _TYPES: Final = {".html": "text/html", ".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
@@ -45,9 +42,11 @@ _LIMITS: Final = {
 }
 _NEAR: Final = 0.8  # of a limit, as the alert TaskgateNearLimit has it
 _MANY: Final = 0.05  # of all requests, as the alert TaskgateUpstreamFailing has it
+_FAILED_MIN: Final = 5  # tasks of a tool, and more than half, as the alert TaskgateTasksFailing has it
 _RENEW_S: Final = 14 * 86_400.0  # before a certificate ends, as the alert TaskgateCertificateEnds has it
 _DRIFTS_S: Final = 300.0  # so long after the last request that drifts
 _NAMES_MAX: Final = 5  # of header fields
+_TOOL_CHARS_MAX: Final = 40  # of a tool's name, which a server or a client chose
 
 
 class Facts(NamedTuple):
@@ -70,6 +69,8 @@ class Page:
         self._metrics = metrics
         self._read = read
         self._rates = Rates(metrics)
+        self._tasks = SeenTasks(metrics)
+        metrics.registry.register(self._tasks)
 
     async def running(self, _: web.Application) -> AsyncIterator[None]:
         """Keep the counts of the last minutes, as long as the listener runs."""
@@ -78,6 +79,7 @@ class Page:
             while True:
                 await asyncio.sleep(SLOT_S)
                 self._rates.sample()
+                self._tasks.sample()
 
         task = asyncio.create_task(sample())
         yield
@@ -92,7 +94,7 @@ class Page:
         values = {name: value for name, (_, value) in facts.gauges.items()}
         every, each, reasons = self._rates.show()
         by_upstream = {name: value for name, value in values.items() if isinstance(value, Mapping)}
-        now, certificates = time(), facts.certificates.items()
+        tasks, now, certificates = self._tasks.show(), time(), facts.certificates.items()
         shown: dict[str, Any] = {
             "version": VERSION,
             "now": now,
@@ -113,6 +115,7 @@ class Page:
                     "in_flight": by_upstream["upstream_requests_in_flight"][upstream["name"]],
                     "requests_max": by_upstream["upstream_requests_max"][upstream["name"]],
                     **each.get(upstream["name"], {}),
+                    "tasks": None if tasks is None else tasks.get(upstream["name"], []),
                 }
                 for upstream in facts.upstreams
             ],
@@ -156,11 +159,34 @@ def _verdict(shown: Mapping[str, Any]) -> dict[str, str]:
     """Whether anything is wrong, in words; `level` is good, warn or bad."""
     found = list(_faults(shown))
     states = [upstream["state"] for upstream in shown["upstreams"]]
-    if not found:
-        parts = [f"{count} {state}" for state in ("up", "not asked yet") if (count := states.count(state))]
-        return {"level": "good", "text": "Nothing is wrong: " + ", ".join(parts)}
-    text = ", ".join(said for _, said in found)
-    return {"level": "bad" if any(level == "bad" for level, _ in found) else "warn", "text": text[0].upper() + text[1:]}
+    parts = [f"{count} {state}" for state in ("up", "not asked yet") if (count := states.count(state))]
+    said = [text for _, text in found] or ["nothing is wrong: " + ", ".join(parts)]
+    text = ", ".join([*said, *_waiting(shown["upstreams"])])
+    level = "bad" if any(level == "bad" for level, _ in found) else "warn" if found else "good"
+    return {"level": level, "text": text[0].upper() + text[1:]}
+
+
+def _tools(upstreams: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """What is known of the tasks of each tool."""
+    return [tool for upstream in upstreams for tool in upstream["tasks"] or ()]
+
+
+def _waiting(upstreams: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    """How many tasks wait for input, and how long the oldest does, if any does."""
+    live = [waiting for tool in _tools(upstreams) if (waiting := tool["live"].get("input_required"))]
+    if count := sum(waiting["count"] for waiting in live):
+        who = f"{count} tasks wait for input, the oldest" if count > 1 else "1 task waits for input,"
+        yield f"{who} for {span(max(waiting['oldest_s'] for waiting in live))}"
+
+
+def _failing(upstreams: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    """How many tasks failed in the last 5 minutes, of the tools most of whose tasks did."""
+    ends = [(tool["tool"], Counter(tool["ended"]["5m"])) for tool in _tools(upstreams)]
+    found = [(tool, n) for tool, n in ends if n["failed"] >= max(_FAILED_MIN, n.total() // 2 + 1)]
+    if found:
+        whose = f"{len(found)} tools" if len(found) > 1 else short(found[0][0], _TOOL_CHARS_MAX) or "an unknown tool"
+        failed, ended = sum(n["failed"] for _, n in found), sum(n.total() for _, n in found)
+        yield f"{failed} of {ended} tasks of {whose} failed in the last 5 minutes"
 
 
 def _faults(shown: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
@@ -172,6 +198,7 @@ def _faults(shown: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     if failing:
         percent = f"{100 * failing:.0f}" if failing >= 0.01 else "under 1"
         yield "bad" if failing > _MANY else "warn", f"{percent} % of requests failing in the last 5 minutes"
+    yield from (("warn", said) for said in _failing(upstreams))
     for name, fault in shown["invalid_certificates"].items():
         yield "bad", f"{_whose(name)}: {fault}"
     if shown["store_up"] == 0:

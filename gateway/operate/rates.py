@@ -1,11 +1,7 @@
-"""What the last minutes were like: rates, failures and p95, of each upstream and of each reason.
-
-In: the counts since the start, once in `SLOT_S`. Out: what they grew by in the last 1 and 5 minutes, and a curve.
-Always: requests cost nothing here, because the counts are kept anyway; 61 samples, which share what has not changed.
-"""
+"""What the last minutes were like, from counts that are kept anyway: rates, failures and p95."""
 
 from collections import Counter, deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
 from time import monotonic
 from typing import Any, Final, NamedTuple, TypeAlias
@@ -14,14 +10,12 @@ from gateway.operate.metrics import SECONDS, Metrics
 from gateway.operate.recent import Reason
 
 SLOT_S: Final = 5.0
-_SLOTS: Final = (12, 60)  # of 1 and 5 minutes
+SLOTS: Final = (12, 60)  # of 1 and 5 minutes
 
 Each: TypeAlias = Mapping[str, int]
 
 
 class _Sample(NamedTuple):
-    """The counts since the start, at a time of the monotonic clock."""
-
     at: float
     requests: Each
     faults: Each
@@ -35,7 +29,7 @@ class Rates:
     def __init__(self, metrics: Metrics, clock: Callable[[], float] = monotonic) -> None:
         self._metrics = metrics
         self._clock = clock
-        self._samples = deque([_Sample(clock(), {}, {}, {}, {})], maxlen=_SLOTS[-1] + 1)
+        self._samples = deque([_Sample(clock(), {}, {}, {}, {})], maxlen=SLOTS[-1] + 1)
         self._curves: dict[str, dict[str, list[int]]] = {}
 
     def sample(self) -> None:
@@ -54,7 +48,7 @@ class Rates:
         `rate` is requests a second, `failing` a share from 0 to 1, or None without requests, `p95` seconds or None.
         """
         now = self._read()
-        before = [self._samples[-min(slots + 1, len(self._samples))] for slots in _SLOTS]
+        before = [self._samples[-min(slots + 1, len(self._samples))] for slots in SLOTS]
 
         def window(*names: str) -> dict[str, Any]:
             rate, failing = [], []
@@ -92,15 +86,20 @@ class Rates:
 
 
 def _p95(before: tuple[int, ...] | None, after: tuple[int, ...] | None) -> float | None:
-    """The seconds that 95 % stayed below, as Prometheus's histogram_quantile has it; None if there were none."""
+    """The seconds that 95 % stayed below; None if there were none."""
     if after is None:
         return None
     counts = after if before is None else [a - b for a, b in zip(after, before, strict=True)]
-    rank = 0.95 * sum(counts)
+    return quantile(0.95, counts, SECONDS)
+
+
+def quantile(share: float, counts: Sequence[int], bounds: Sequence[float]) -> float | None:
+    """What that share stayed below, as Prometheus's histogram_quantile has it; None if there were none."""
+    rank = share * sum(counts)
     if not rank:
         return None
-    for low, high, count in zip((0.0, *SECONDS), SECONDS, counts, strict=False):  # the last count is beyond all bounds
+    for low, high, count in zip((0.0, *bounds), bounds, counts, strict=False):  # the last count is beyond all bounds
         if rank <= count:
             return low + (high - low) * rank / count
         rank -= count
-    return SECONDS[-1]
+    return bounds[-1]

@@ -1,9 +1,4 @@
-"""The last requests, failures and queries, and why requests fail, for the page.
-
-In: what has ended. Out: rows, the newest first; failures by reason. Always: a fixed number of rows, reasons from a list
-that cannot grow; no id of a session or a task, no token.
-Successful requests are kept only while the page is open: without it, a relayed message costs nothing here.
-"""
+"""The last requests, failures and queries, and why requests fail, for the page: a fixed number of rows."""
 
 from collections import deque
 from collections.abc import Callable
@@ -36,7 +31,6 @@ class Failures(Struct):
     why: str = ""
 
     def add(self, at: float, why: str) -> None:
-        """Count one more; `why` says it in words."""
         if at - self.last > _QUIET_S:
             self.since = at
         self.count, self.last, self.why = self.count + 1, at, why
@@ -61,7 +55,6 @@ class Recent:
         self.is_watched = True
 
     def request(self, reason: Reason | None, **row: Any) -> None:
-        """A request has ended, and has failed if there is a reason."""
         row["at"], row["n"] = self._clock(), next(self._numbers)
         if self.is_watched and row["at"] - self._opened_at > _OPEN_S:
             self.is_watched = False
@@ -73,5 +66,4 @@ class Recent:
             self.reasons.setdefault(reason, Failures()).add(row["at"], row["why"])
 
     def query(self, **row: Any) -> None:
-        """A query has been answered, or has failed."""
         self.queries.appendleft({"at": self._clock(), "n": next(self._numbers), **row})

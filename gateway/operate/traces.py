@@ -4,10 +4,9 @@
     └── plan                              of a query: what must be asked, and why
         └── tasks/list, tasks/get         each request of its refresh
 
-In: what the journal and the metrics are told. Out: spans. The parent of a request is the `traceparent` of its message
-(SEP-414), else of its header; it also decides whether the request is sampled. Always: a span has no id of a session, no
-token, path, query string or body, and nothing of `tracestate`. A collector that fails, is slow or is absent delays
-nobody: spans wait in a queue of limited length for a thread of their own, and are dropped when it is full.
+The parent of a request is the `traceparent` of its message (SEP-414), else of its header; it also decides whether the
+request is sampled. A span has no id of a session, no token, path, query string or body, and nothing of `tracestate`.
+Spans wait in a queue of limited length for a thread of their own, and are dropped when it is full.
 """
 
 import asyncio
@@ -67,11 +66,9 @@ class Tracing:
         cls(endpoint)._provider.shutdown()
 
     def metrics(self) -> Metrics:
-        """New metrics."""
         return TracedMetrics(self._tracer)
 
     def journal(self, metrics: Metrics, config: Log | StdioLog, failed: Said) -> Journal:
-        """A new journal."""
         return TracedJournal(metrics, config, failed, self._tracer)
 
     async def close(self) -> None:

@@ -1,8 +1,7 @@
 """One connection to Redis or Valkey, by redis-py.
 
-In: commands. Out: answers, and the errors that the store answers with. Always: a command that failed is never
-repeated, and a connection that has ended is never replaced unseen: what the store has forgotten meanwhile would not be
-told again. So redis-py's pool makes one connection, and serves for nothing else.
+A command that failed is never repeated, and a connection that has ended is never replaced unseen: what the store has
+forgotten meanwhile would not be told again.
 """
 
 import asyncio

@@ -1,8 +1,4 @@
-"""The names of keys, and how long they are kept.
-
-In: the upstreams in force, keys of sessions. Out: names. Always: a name does not tell whose it is; replicas of two
-versions have no name in common, so that none reads what another form of taskgate has written.
-"""
+"""The names of keys, and how long they are kept: none tells whose it is, and no two versions have one in common."""
 
 from collections.abc import Iterable
 from hashlib import blake2b

@@ -1,8 +1,7 @@
 """The store in Redis or Valkey, as a replica has it: what it tells goes out in batches, and its questions get answers.
 
-In: what this replica tells, and its questions. Out: answers, within a bound. Always: nobody waits for what is written,
-and a question is answered within `timeout`, by None if need be. While the store is down or slow, questions get None at
-once.
+In: what this replica tells, and its questions. Out: answers within `timeout`, None if need be. Always: nobody waits for
+what is written. While the store is down or slow, questions get None at once.
 """
 
 import asyncio

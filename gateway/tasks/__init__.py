@@ -22,6 +22,7 @@ What is known:
     replicas    ... shared by several gateways, only if a store is configured
     told        ... what these tell each other of a session
     shared      ... and whose each task is
+    lives       the lives of all tasks that were seen, for metrics
 
 What must be asked of the upstream, and which queries wait for it:
 

@@ -1,8 +1,4 @@
-"""The answer to one filtered `tasks/list`, start to end: from the parameters to the result.
-
-In: a caller, its request, and the way back to it. Out: one response message; ahead of it the messages that the upstream
-sent meanwhile (DESIGN 5.7). Always: a failure is an error, never an empty list (DESIGN 5.8).
-"""
+"""The answer to one filtered `tasks/list`, start to end; a failure is an error, never an empty list (DESIGN 5.8)."""
 
 import asyncio
 import logging
@@ -105,8 +101,6 @@ ignored_of: Final = Once(criteria.ignored)
 
 
 class Answerer:
-    """Answers filtered `tasks/list` requests."""
-
     def __init__(self, sessions: Sessions, limits: IndexLimits, counts: Counts, clock: Callable[[], float]) -> None:
         self._sessions = sessions
         self._planner = Planner(sessions, limits, counts, clock)
@@ -212,7 +206,6 @@ class Answerer:
 
 
 def _response(raw_id: bytes, answer: Answer, rest: bytes) -> bytes:
-    """The response with the page of an answer. `rest` has the other members of its result."""
     tasks = b",".join([task.raw for task in answer.page.tasks])
     return jsonrpc.result(raw_id, b'{"tasks":[%b],%b}' % (tasks, rest))
 
@@ -235,6 +228,5 @@ def _rest(answer: Answer, position: Position, ignored: list[str]) -> bytes:
 
 
 def bad_query(message: Message, error: BadQuery) -> bytes:
-    """The error response to a request whose parameters are wrong (DESIGN 5.4)."""
     faults = [{"parameter": f.parameter, "given": f.given, "allowed": f.allowed} for f in error.faults]
     return jsonrpc.error(bytes(message.id), INVALID_PARAMS, str(error), {"errors": faults})

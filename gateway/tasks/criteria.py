@@ -1,12 +1,6 @@
-"""The criteria of a `tasks/list`: declared, read from the request's parameters, checked, matched, ordered.
+"""The criteria of a `tasks/list`: declared once, in `CRITERIA`; reading, matching, cursors and capability follow it.
 
-In: the raw `params` of a request. Out: a `Query`; or None if they name no criterion, so that the request goes to the
-upstream untouched; or `BadQuery`, with one entry for each fault (DESIGN 5.4).
-Always: `CRITERIA` declares each criterion once. Reading, matching, cursors, the index and the capability follow it.
-Bounds are inclusive, an empty list or null is as good as absent, and all criteria must hold (DESIGN 5.2).
-A member that is no criterion costs in proportion to its bytes. Other clients wait while a query is read and answered:
-the limits keep that to some milliseconds for the largest query.
-
+Other clients wait while a query is read and answered: the limits keep that to some milliseconds for the largest query.
 Source: SEP-1904, Filter Parameters and Server capabilities; DESIGN 4.2, 5.1 to 5.4.
 """
 
@@ -276,7 +270,6 @@ def read(top: Params) -> Query | None:
 
 
 def _present(prefix: str, members: msgspec.Struct) -> list[Given]:
-    """The criteria that are present and not null."""
     found = []
     for name, criterion in names().items():
         raw = getattr(members, name)
@@ -286,7 +279,6 @@ def _present(prefix: str, members: msgspec.Struct) -> list[Given]:
 
 
 def _in_filter(raw: bytes, faults: list[Fault]) -> list[Given]:
-    """The criteria in `params.filter`. Its faults go to `faults`."""
     if raw in (b"", b"null"):
         return []
     if (members := jsonrpc.decoded(_decoder(msgspec.Struct, only=True), raw)) is not None:
@@ -349,7 +341,6 @@ def _reversed_ranges(values: dict[str, _Value]) -> Iterator[Fault]:
 
 
 def _check_size(given: list[Given]) -> None:
-    """Raises BadQuery for criteria that are too large for a cursor."""
     if (total := sum(len(raw) for _, _, raw in given)) > CRITERIA_BYTES_MAX:
         largest, _, _ = max(given, key=lambda one: len(one[2]))
         allowed = f"no more than {CRITERIA_BYTES_MAX} bytes of criteria in one request"

@@ -1,18 +1,14 @@
 """Opaque cursors: where the next page of a filtered list begins, and of which list.
 
-In: a `Position` in the list of a query. Out: a string; and back.
-Always: a cursor is self-contained, so it needs no memory here, outlives a restart and works on another replica
-(DESIGN 5.5). Its beginning tells that it is ours. A string with another beginning may be the upstream's cursor, and
-reads as None. A cursor of ours that was changed, cut or lengthened is an error (DESIGN 5.4). Limits come before work.
-
     taskgate4.<base64url of JSON>.<checksum of all that is before it, in hexadecimal>
 
-The JSON is compressed if it is large. It is an array: the criteria by their names, the place of the last task.
-
-A client may also write the cursor of a first page itself: `tasks/spelled.py` reads it.
+The JSON, compressed if it is large, is an array: the criteria by their names, the place of the last task. So a cursor
+needs no memory here, outlives a restart and works on another replica (DESIGN 5.5). Its beginning tells that it is ours:
+a string with another one may be the upstream's cursor, or one that a client spells (`tasks/spelled.py`). A cursor of
+ours that was changed, cut or lengthened is an error (DESIGN 5.4). Limits come before work.
 
 A cursor tells its holder only what the holder has asked for, and a forged one gets only what a new query gets. So a
-checksum is enough, without a signature. Its content is checked like all else that a client sends.
+checksum is enough, without a signature.
 """
 
 import hashlib
@@ -63,7 +59,6 @@ _After: TypeAlias = tuple[PackedInstant, Annotated[str, msgspec.Meta(max_length=
 
 @cache
 def _decoder() -> msgspec.json.Decoder[Any]:
-    """The decoder of the JSON in a cursor, made from the declared criteria. One that is not given is None."""
     fields = [(name, criterion.kind.packed | None, None) for name, criterion in CRITERIA.items()]
     criteria = msgspec.defstruct("_Criteria", fields, forbid_unknown_fields=True)
     members = [("criteria", criteria), ("after", _After)]
@@ -129,7 +124,6 @@ def decode(text: str) -> Position | None:
 
 
 def _position(said: Any) -> Position:
-    """The position that the JSON of a cursor has. Raises NotAllowed."""
     given = {
         name: packed if (unpack := criterion.kind.unpack) is None else unpack(packed)
         for name, criterion in CRITERIA.items()

@@ -1,8 +1,5 @@
 """What must be asked of the upstream before a query may be answered: what is marked, and what can have changed.
 
-In: what is known of a session, and as of when; a query, and when it came. Out: a `Plan`.
-Always: pure; the caller gives the moments. `plan` is the whole decision; its picture is in DESIGN 6.3.
-
 The promise (DESIGN 6.1, 6.2): an answer reflects every task's state at some instant not older than `max_age` before the
 query came, and everything that passed through before it came. A task made or deleted elsewhere shows within
 `full_crawl_interval`. Three facts make it cheap (DESIGN 2, 6.6): a terminal task changes no more; a live task can be
@@ -34,7 +31,6 @@ class Plan(msgspec.Struct, frozen=True):
 
     @property
     def reads(self) -> bool:
-        """Whether it asks for pages."""
         return self.crawl or self.look or self.knock
 
     @property

@@ -3,9 +3,6 @@
 In: tasks to add and to remove; the position of a page. Out: how many tasks lie in both ranges of its query, and the
 first ones behind the position. Always: both lists have the same tasks; ids decide between equal instants. Tasks of
 unreadable instant (UNKNOWN) stand in front, and lie in every range.
-
-A range of the instant that sorts a list is a slice of it. A range of the other instant is a filter, over the smaller
-slice.
 """
 
 import heapq

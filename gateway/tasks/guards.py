@@ -4,9 +4,8 @@
             batch, that asks more of the server owes the rest
     ttl     the `ttl` in a request for a task has a maximum: a larger one is lowered, and nothing else changes
 
-In: a request, and its caller. Out: its body as it goes on, or RateLimited, or Unclear. Always: a request that is no
-task operation goes on unchanged. One that another reader may take for one (spelling.py) counts as one. The `ttl` in a
-body that passes unread (a batch, a large or encoded one) is not looked at.
+A request that another reader may take for a task operation (spelling.py) counts as one. The `ttl` in a body that passes
+unread (a batch, a large or encoded one) is not looked at.
 """
 
 import math
@@ -26,8 +25,6 @@ _OPERATIONS: Final = ("tasks/list", "tasks/get", "tasks/cancel", "tasks/result")
 
 
 class GuardedCaller(Protocol):
-    """The caller of a request."""
-
     toll: "Toll | None"
 
     def payer(self) -> tuple[str, bytes]:
@@ -35,14 +32,11 @@ class GuardedCaller(Protocol):
 
 
 def guards_of(limits: GuardLimits, clock: Callable[[], float]) -> "Guards | None":
-    """The guards that are configured; None if there are none."""
     is_any = limits.task_operations_per_second is not None or limits.task_ttl_max is not None
     return Guards(limits, clock) if is_any else None
 
 
 class Guards:
-    """The guards of all upstreams."""
-
     def __init__(self, limits: GuardLimits, clock: Callable[[], float]) -> None:
         self._limits = limits
         self._clock = clock

@@ -1,9 +1,8 @@
 """The tasks of one session: in sorted lists by status and method, and by id.
 
 In: tasks, as the gateway's own answers show them. Out: pages of a `Query`, with the number of tasks that match.
-Always: one entry for a task id: the last that was put in. A group has exactly the tasks of one status and
-one method; one more group has all tasks. A query without a status or a method is answered from that one, any other from
-the groups that match. Only a query with task ids looks tasks up by id.
+Always: one entry for a task id, the last that was put in. A group has exactly the tasks of one status and one method,
+one more has all tasks: a query without a status or a method is answered from it.
 """
 
 import heapq
@@ -34,8 +33,6 @@ _GroupKey: TypeAlias = tuple[str, str | None]  # a status and a method
 
 
 class Index:
-    """The tasks of one session."""
-
     def __init__(self) -> None:
         self.default_method: str | None = None
         """The method of a task whose request did not pass here (DESIGN 5.3)."""
@@ -49,7 +46,6 @@ class Index:
 
     @property
     def size_bytes(self) -> int:
-        """The memory that it takes."""
         return self._bytes + self._pages.size_bytes
 
     def __len__(self) -> int:
@@ -74,7 +70,6 @@ class Index:
             yield
 
     def get(self, task_id: str) -> Task | None:
-        """The task of an id; None if there is none."""
         return self._tasks.get(task_id)
 
     def note_method(self, task_id: str, method: str) -> None:
@@ -110,7 +105,6 @@ class Index:
         return task if method is task.method else msgspec.structs.replace(task, method=method)
 
     def put(self, shown: Task) -> None:
-        """Take in a task as a newer answer shows it."""
         task = self._with_method(shown) if self._noted or shown.method is not None else shown
         before = self._tasks.get(task.id)
         latest = task if before is None else _latest(before, task)
@@ -154,7 +148,6 @@ class Index:
         return True
 
     def _take_out(self, task: Task) -> None:
-        """Remove a task from its groups."""
         self._pages.clear()
         self._all.remove(task)
         key = (task.status, task.method)
@@ -233,7 +226,6 @@ def _noted_bytes(task_id: str) -> int:
 
 
 def size_of(task: Task) -> int:
-    """Bytes of memory that a task takes."""
     instants = {task.created, task.updated} - {UNKNOWN}
     own_bytes = _NUMBER_BYTES * (len(instants) + (task.expires_unix_s != NO_END)) + _STAMP_BYTES * task.told.is_own
     return len(task.raw) + text_bytes(task.id) + TASK_OVERHEAD_BYTES + own_bytes

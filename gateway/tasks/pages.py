@@ -1,8 +1,4 @@
-"""Pages of a query: cut from the tasks that match, and kept for whoever asks for the same list again.
-
-In: tasks that match, in order. Out: `QueryPage`. Always: a page has the tasks asked for and the bytes at most, but one
-task if there is any. A kept page holds until a task of the index changes.
-"""
+"""Pages of a query: cut from the tasks that match, and kept until a task changes, for whoever asks for them again."""
 
 from itertools import accumulate, takewhile
 from typing import Final
@@ -41,12 +37,10 @@ class KeptPages:
         return next((page for kept, its, page in self._kept if kept is position and its == of), None)
 
     def keep(self, position: Position, of: tuple[object, ...], page: QueryPage) -> None:
-        """Keep a page; the oldest of too many goes."""
         self._kept = [(position, of, page), *self._kept[: _KEPT_MAX - 1]]
         self.size_bytes = sum(_KEPT_BYTES + 8 * len(page.tasks) for *_, page in self._kept)
 
     def clear(self) -> None:
-        """A task has changed."""
         self._kept, self.size_bytes = [], 0
 
 

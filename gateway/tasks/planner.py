@@ -1,8 +1,4 @@
-"""Queries answered from sessions: plan, ask what the plan says, and plan again, until the index is fresh enough.
-
-In: a session; a query and when it came; its caller; the outbox for messages to its requestor. Out: the answer, or the
-error that prevents it. Always: nothing is asked twice at once; queries that need the same share one ask (DESIGN 6.10).
-"""
+"""Queries answered from sessions: plan, ask, and plan again, until the index is fresh enough (DESIGN 6.10)."""
 
 import time
 from collections.abc import Awaitable, Callable

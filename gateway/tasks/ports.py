@@ -1,8 +1,4 @@
-"""What `tasks/` needs of its surroundings: the caller, the ways to the server and back, counts, perhaps a store.
-
-For HTTP they are in `transport/caller.py` and `transport/channel.py`; for stdio in `transport/stdio.py`. The
-counts are `operate/metrics.py`, the store is `store/redis_store.py`.
-"""
+"""What `tasks/` needs of its surroundings: the caller, the ways to the server and back, counts, perhaps a store."""
 
 from collections.abc import Awaitable, Callable, Iterable
 from contextlib import AbstractContextManager

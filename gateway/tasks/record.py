@@ -124,7 +124,6 @@ class Marks(dict[str, Mark]):
             mark.made, mark.method = 0, None
 
     def drop(self, task_id: str) -> None:
-        """The mark is no more."""
         self.size_bytes -= _MARK_BYTES + text_bytes(task_id)
         del self[task_id]
 
@@ -210,7 +209,6 @@ class Record(Marking):
         self.empty()
 
     def empty(self) -> None:
-        """Nothing is known."""
         self.index = Index()
         self.known = Known()
         self.crawl = 1  # the number of the last crawl; a task that no page has shown has 0
@@ -347,7 +345,6 @@ class Record(Marking):
         return self.index.get(task_id) is not None or (gone is not None and gone.asked > order)
 
     def forget(self, task_id: str) -> None:
-        """The task is not there."""
         self.index.remove(task_id)
         self.unlisted.pop(task_id, None)
 
@@ -426,7 +423,6 @@ class ListingOrder:
         self.restart()
 
     def restart(self) -> None:
-        """The pages are read from the first one on."""
         self._last: Instant | None = None
         self._rises = self._falls = True
 

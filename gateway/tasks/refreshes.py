@@ -19,6 +19,7 @@ from gateway.tasks.asks import Ask, together
 from gateway.tasks.crawler import TASKS_AT_ONCE, Crawler, ListPage
 from gateway.tasks.criteria import Query
 from gateway.tasks.freshness import Ages
+from gateway.tasks.lives import Lives
 from gateway.tasks.passing import Access
 from gateway.tasks.ports import Counts
 from gateway.tasks.record import Listing, ListingOrder
@@ -67,7 +68,6 @@ class Refresh(ABC):
 
     @property
     def requests(self) -> int:
-        """The number of requests that were made for it."""
         return self._crawler.requests
 
     async def run(self) -> None:
@@ -90,6 +90,10 @@ class Refresh(ABC):
                 self._session.clear()
             self._ask.end()
             self._sessions.keep(self._session)
+
+    @property
+    def _lives(self) -> Lives | None:
+        return self._sessions.lives
 
     @abstractmethod
     async def _ask_all(self) -> None:
@@ -122,6 +126,8 @@ class Refresh(ABC):
             if self._session.apart:  # where each can be asked for, all are: most of a page may be others'
                 some = [t for t in some if self._session.owns(t.id) and not self._known.asks_by_id]
             new += self._session.listed(some, page.told, self._sessions.now())
+            if self._lives is not None:
+                self._lives.told(self._session.key, some)
         self._sessions.check(self._session, self._from_nothing)
         self._sessions.keep(self._session)
         return new
@@ -146,9 +152,11 @@ class Refresh(ABC):
         except UpstreamRefused as refused:
             if refused.status == 401 or not session.put_off(task_id, asked.order):
                 raise
+            session.known.refused = self._sessions.now().order  # the task, or the caller: a page tells (DESIGN 7.4)
             return
-        except (UpstreamBroken, UpstreamFailed, UpstreamTimeout):
-            if self._is_same and not session.put_off(task_id, asked.order):
+        except (UpstreamBroken, UpstreamFailed, UpstreamTimeout) as error:
+            is_denied = isinstance(error, UpstreamFailed) and session.put_off(task_id, asked.order)
+            if self._is_same and not is_denied:
                 session.fail(task_id, asked.order)
                 raise
             response = None  # an error within an error would leave a cycle (9.5)
@@ -164,8 +172,12 @@ class Refresh(ABC):
         found = None if bytes(response.error) else _task_in(response, task_id)
         if found is not None:
             session.take(found, told, now)
+            if self._lives is not None:
+                self._lives.told(session.key, (found,))
         elif bytes(response.error) or session.index.get(task_id) is None:
             session.miss(task_id, told, now)
+            if self._lives is not None:
+                self._lives.gone(session.key, task_id)
         else:
             raise UpstreamBroken("the upstream's tasks/get does not return the task that was asked for")
         self._sessions.check(session)
@@ -180,7 +192,6 @@ class Refresh(ABC):
 
 
 def _task_in(response: jsonrpc.Message, task_id: str) -> Task | None:
-    """The task of that id in the result of a `tasks/get`; None if it is not in it."""
     with suppress(TaskError):
         found = parse(jsonrpc.without_meta(bytes(response.result)))
         if found.id == task_id:
@@ -257,6 +268,8 @@ class Crawl(Refresh):
                     session.mark(task_id, self._sessions.now(), first=0)
                 else:
                     session.forget(task_id)
+                    if self._lives is not None:
+                        self._lives.gone(session.key, task_id)
             await asyncio.sleep(0)
             self._check_same()
 

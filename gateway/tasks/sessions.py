@@ -2,8 +2,8 @@
 
 In: keys of callers, what passes between them and their servers. Out: `Session`s.
 Always: the key of a session is its upstream, request target, `Mcp-Session-Id` and identity (DESIGN 7). One origin may
-serve several MCP endpoints, so the target counts. A session is stored once the upstream has answered its caller. A
-session that a query uses stays; one that was never accepted goes with its last query. All stored ones together hold
+serve several MCP endpoints, so the target counts. A session is stored once the upstream has answered its caller. One
+that a query uses stays; one that was never accepted goes with its last query. All stored ones together hold
 `memory_bytes_max` at most: the least recently used is evicted first. One that is idle for `idle_timeout` expires. No
 result of `initialize` can be asked for again, so it is kept apart and longer (`Servers`).
 """
@@ -25,6 +25,7 @@ from gateway.mcp.observe import Observation
 from gateway.mcp.task import NEVER, Moment, Stamp, Task
 from gateway.tasks.asks import Asks
 from gateway.tasks.index import METHOD_CHARS_MAX, Index
+from gateway.tasks.lives import Lives
 from gateway.tasks.own import OwnTasks
 from gateway.tasks.passing import Access, Heard, Pending, access_after
 from gateway.tasks.record import MARKS_MAX, Listing, Record
@@ -183,13 +184,11 @@ class Servers:
         self.may_filter = True  # else the gateway answers for those too that filter by themselves
 
     def note(self, key: Key, server: Server) -> None:
-        """Note what `initialize` said in a session."""
         # The list of task methods may take 64 KiB. Only a single method is ever used.
         methods = server.methods if len(server.default_method or "") <= METHOD_CHARS_MAX else ()
         self._servers[key.of_all] = Server(server.filtered_here, methods if len(methods) == 1 else ())
 
     def end(self, key: Key) -> None:
-        """The session has ended."""
         self._servers.pop(key.of_all, None)
 
     def get(self, key: Key) -> Server | None:
@@ -219,8 +218,6 @@ class Servers:
 
 
 class Sessions:
-    """All sessions, by key."""
-
     def __init__(
         self, limits: config.IndexLimits, servers: Servers, clock: Callable[[], float], apart: bool = False
     ) -> None:
@@ -228,6 +225,8 @@ class Sessions:
         self.servers = servers
         self.servers.may_filter = not apart
         self.own = self._new_own(limits) if apart else None
+        self.lives: Lives | None = None
+        """The lives of the tasks that are seen, unless metrics have none."""
         self._limits = limits
         self._clock = clock
         self._order = count(1)
@@ -254,7 +253,6 @@ class Sessions:
                 self.keep(session)
 
     def find(self, key: Key) -> Session | None:
-        """The session of that key; None if there is none."""
         self._stored.expire(self._clock())
         return self._stored.get(key) or self._unaccepted.get(key)
 
@@ -327,14 +325,21 @@ class Sessions:
             if not session.owns(task_id):
                 session.lose(task_id)
 
-    def name(self, key: Key, pending: Pending, data: bytes) -> None:
+    def name(self, key: Key, pending: Pending, data: bytes, is_unique: bool = False) -> None:
         """A message that need not be read answers a request about one task: it says the same as the index, or not.
 
-        The result of a task may have anything in it, and so the bytes of a task.
+        The result of a task may have anything in it, and so the bytes of a task. `is_unique`: as in `hear`.
         """
+        if is_unique:
+            if self.lives is not None:
+                self.lives.name(key, pending, data, None)
+            return
         session, task_id = self.find(key), pending.task_id
         task = None if session is None or task_id is None or not pending.shows_task else session.index.get(task_id)
-        if session is not None and task is not None and pending.asked is not None and task.raw in data:
+        is_same = task is not None and task.raw in data
+        if self.lives is not None:
+            self.lives.name(key, pending, data, task if is_same else None)
+        if session is not None and task is not None and pending.asked is not None and is_same:
             now = self.now()
             session.renew(task, pending.asked, now)
             self._seen.note(session.owners, (task.id,), now)
@@ -355,11 +360,16 @@ class Sessions:
         session.hear(said, asked, self.now())
         (self.accept if shows else self.keep)(session)
 
-    def hear(self, key: Key, heard: Heard, opened: Key | None = None) -> None:
-        """Take in what a message said. `opened`: the key of the session that `initialize` has opened with it."""
+    def hear(self, key: Key, heard: Heard, opened: Key | None = None, is_unique: bool = False) -> None:
+        """Take in what a message said. `opened`: the key of the session that `initialize` has opened with it.
+
+        `is_unique`: its caller proves each request. No answer could show what is noted, so only the server is (5.9).
+        """
         if heard.server is not None:
             self.servers.note(opened or key, heard.server)
-        if heard.observation is not None:
+        if heard.observation is not None and self.lives is not None:
+            self.lives.hear(key, heard.observation)
+        if heard.observation is not None and not is_unique:
             self.observe(key, heard.observation, heard.asked)
 
     def refuse(self, key: Key, status: int, method: str | None) -> Access:

@@ -1,14 +1,7 @@
 """Cursors that spell criteria as a query string: `taskgate:?status=working,failed&createdAfter=2026-11-20T00:00:00Z`.
 
-In: a cursor that a client wrote. Out: its query, or `BadQuery`.
-Always: names, values and faults are those of parameters. Limits come before work.
-
-A list is split at commas; its name may also be repeated. Then names and values are percent-decoded; `+` is a plus.
-Without a criterion the query is for all tasks.
-
-Typed SDKs drop unknown parameters, but send every cursor as it is. So their users can filter in one line.
-
-Source: DESIGN 5.1. These cursors are the gateway's own, and no part of SEP-1904.
+Typed SDKs drop unknown parameters, but send every cursor as it is: so their users can filter (DESIGN 5.1). A list is
+split at commas; its name may also be repeated. Then names and values are percent-decoded; `+` is a plus.
 """
 
 import re
@@ -73,7 +66,6 @@ def read_pairs(pairs: str, where: str) -> Query:
 
 
 def _decoded(text: str, where: str) -> str:
-    """`text`, percent-decoded. Raises BadQuery."""
     if "%" not in text:
         return text
     allowed = "percent-encoded UTF-8, in which `%25` stands for a percent sign"

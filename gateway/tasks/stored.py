@@ -78,7 +78,6 @@ class Stored(Generic[_K, _V]):
         return self.size_bytes + beside_bytes > self.space.bytes_max or len(self._by_key) > self.space.number_max
 
     def expire(self, now: float) -> None:
-        """Take out what has been idle for too long."""
         oldest = next(iter(self._by_key.values()), None)
         while oldest is not None and now - oldest.used_at >= self.space.idle_s:
             if oldest.queries or now < oldest.kept_until:
@@ -88,7 +87,6 @@ class Stored(Generic[_K, _V]):
             oldest = next(iter(self._by_key.values()), None)
 
     def take_out(self, key: _K) -> None:
-        """Take out what is stored under that key."""
         one = self._by_key.pop(key, None)
         if one is not None:
             self.size_bytes -= one.stored_bytes

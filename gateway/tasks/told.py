@@ -1,9 +1,4 @@
-"""What replicas tell each other of a session, as values of the store.
-
-In: what this replica has seen; values that another has written. Out: values; what they say.
-Always: pure. Only what the server cannot be asked for again is told: what `initialize` said, ids of tasks, methods. The
-same fact is the same bytes in every replica. A value that cannot be read says nothing (DESIGN 12).
-"""
+"""What replicas tell each other of a session, as values of the store: what the server cannot be asked for again."""
 
 from collections.abc import Iterable, Iterator
 from typing import Final

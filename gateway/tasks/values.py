@@ -1,8 +1,4 @@
-"""The kinds of values that criteria have: how each is read from JSON, and how a cursor carries it.
-
-In: raw JSON from a client. Out: a value; or None if it is as good as absent; or `NotAllowed` with what is allowed.
-Always: a value from a cursor is checked like all else that a client sends.
-"""
+"""The kinds of values that criteria have: how each is read from JSON, and how a cursor carries and checks it."""
 
 from collections.abc import Callable, Sequence
 from typing import Annotated, Any, Final, Literal, TypeAlias
@@ -69,8 +65,6 @@ def strings(what: str, accept: Callable[[str], object]) -> Kind:
 
 
 def choice(*choices: str) -> Kind:
-    """One of a few strings."""
-
     def read(raw: bytes) -> str:
         value = string(raw)
         if value not in choices:
@@ -81,7 +75,6 @@ def choice(*choices: str) -> Kind:
 
 
 def string(raw: msgspec.Raw | bytes) -> str | None:
-    """The string in raw JSON; None if it is no string."""
     return decoded(_string, raw)
 
 
@@ -98,12 +91,10 @@ PackedInstant: TypeAlias = Annotated[str, msgspec.Meta(pattern=r"\A-?[0-9a-f]{1,
 
 
 def pack_instant(instant: Instant) -> str:
-    """An instant as a cursor has it."""
     return f"{instant:x}"
 
 
 def unpack_instant(text: str) -> Instant:
-    """The instant that `pack_instant` packed."""
     return int(text, 16)
 
 

@@ -1,9 +1,5 @@
 """Moves the addresses that the upstream tells clients of itself to the gateway's (DESIGN 3.10).
 
-In: redirects, challenges and authorization documents of the upstream's, and the head of the request that they answer.
-Out: the same with every address of the upstream's own origin moved to where that client reaches the gateway.
-Always: an address of any other origin, and everything else, stays; nothing is remembered from one request to the next.
-
 Without this, a client that checks `resource` (RFC 9728, 3.3) or `issuer` (RFC 8414, 3.3) against the address that it
 uses could not log in through a gateway, and a client that follows a redirect would leave the gateway.
 """
@@ -55,7 +51,6 @@ _resource: Final = msgspec.json.Decoder(_Resource)
 
 
 def is_well_known(target: bytes) -> bool:
-    """Whether a request target (towards the upstream) is that of an authorization document."""
     return _WELL_KNOWN.fullmatch(target) is not None
 
 
@@ -65,7 +60,6 @@ def is_resource_metadata(data: bytes) -> bool:
 
 
 def _unescaped(data: bytes) -> bytes:
-    """JSON, with the characters that an address may have in place of their escapes."""
     if _NO_UTF_8[:1] in data or not any(escape in data for escape in _OF_ESCAPES):
         return data
     single = data.replace(rb"\\", _NO_UTF_8).replace(rb"\/", b"/")
@@ -123,7 +117,6 @@ class Move:
         return found if _origin(found[1], found[2] + (found[3] or b"")) in self._own else None
 
     def _redirect(self, value: bytes) -> bytes:
-        """The value of a `Location` or a `Content-Location`, moved."""
         return _ISSUER.sub(self._issuer, self.address(value))
 
     def _issuer(self, found: re.Match[bytes]) -> bytes:

@@ -86,7 +86,6 @@ class Body:
         return self.state is _WHOLE and not self._pieces
 
     def feed(self, data: bytes) -> None:
-        """Take in what arrived."""
         self.began = True
         if self.state is _DROPPED:
             return
@@ -98,7 +97,6 @@ class Body:
             self._wake()
 
     def finish(self, trailers: Headers = NO_TRAILERS) -> None:
-        """The body is whole."""
         if self.state is not _ARRIVING:
             return
         self.state = _WHOLE

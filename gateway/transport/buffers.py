@@ -4,8 +4,7 @@ In: how much each holder holds: bodies on their way, inspected bodies and events
 others, bytes that a peer has yet to take. Out: whether there is room for more.
 Always: at `limits.held_bytes_max` the gateway goes on serving (DESIGN 7.6). Small amounts (SMALL_BYTES_MAX) are still
 held; a larger body waits for room, first come, first served, and gets 503 if none comes free; a body that would only be
-inspected passes unread; every connection is read a little at a time. So the process holds the limit at most, and
-SMALL_BYTES_MAX more for each connection in either direction.
+inspected passes unread; every connection is read a little at a time.
 """
 
 import asyncio
@@ -28,11 +27,9 @@ class Room:
 
     @property
     def is_full(self) -> bool:
-        """Whether the limit is reached."""
         return self.taken >= self.limit
 
     def resize(self, limit: int) -> None:
-        """Change the limit."""
         self.limit = limit
         self.change(0)
 
@@ -91,7 +88,6 @@ class Buffers(Room):
         self.turns.limit(self.is_full)
 
     def overloaded(self) -> Overloaded:
-        """The error for a holder that finds no room."""
         return Overloaded(f"{self.taken} bytes are held; limits.held_bytes_max is {self.limit}")
 
 
@@ -138,6 +134,5 @@ class Account:
             self.hold(size_bytes)
 
     def close(self) -> None:
-        """Hold nothing any more."""
         if self.held_bytes:
             self.set(0)

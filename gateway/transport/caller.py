@@ -1,10 +1,4 @@
-"""The caller of a request: the upstream that it asks, its target there, and its header fields as they go up. Its reply.
-
-In: the head of a client's request, and its route; messages. Out: the caller's key, what its browser may read, and a
-channel for requests of the gateway's own that repeat the caller's target and header fields; the response to a filtered
-`tasks/list`. Always: what follows from a head alone is worked out once, if the head may be remembered (`Way`); behind
-the response nothing is sent.
-"""
+"""The caller of a request: its upstream, target and header fields as they go up; and its reply to a filtered list."""
 
 import logging
 from collections.abc import Awaitable, Callable, Mapping
@@ -67,7 +61,6 @@ class HttpCaller:
         return self._move
 
     def moved(self, status: int, headers: Headers) -> Headers:
-        """The fields of a response of the upstream's with its own addresses moved."""
         return headers if self.move is None else self.move.headers(status, headers)
 
     def misplaced(self, status: int, location: bytes) -> str:
@@ -150,7 +143,6 @@ class HttpCaller:
 
     @property
     def key(self) -> Key:
-        """The key of the caller's session."""
         if self._key is None:
             self._key = self.key_with(self.session_id)
         return self._key
@@ -206,8 +198,6 @@ class Way:
 
 
 class Callers:
-    """The callers of all upstreams."""
-
     def __init__(self, config: Config, pools: Mapping[str, Pool]) -> None:
         self._routes = [Route(u, pools[u.name], config) for u in by_precedence(config.upstreams)]
 

@@ -1,9 +1,7 @@
 """Certificates and keys: the contexts of TLS that they make, what is wrong with them, and when they are valid.
 
-In: PEM files, as `tls` of the configuration names them. Out: contexts; from when to when the first certificate of a
-file is valid. Always: an error names the file to blame. A file whose instants cannot be read here is left out, since
-ssl, which the certificate is for, has accepted it. One that is not valid now stops nobody: the gateway starts with it,
-a reload keeps the one before, and log, page, metrics and `--check` say so.
+One that is not valid now stops nobody: the gateway starts with it, a reload keeps the one before, and log, page,
+metrics and `--check` say so.
 """
 
 import logging
@@ -38,11 +36,11 @@ class Validity(NamedTuple):
         """Why it does not serve now, in words; empty if it does. It is shown to `upstream`; the listener's if empty."""
         hit = f"{upstream} may refuse it" if upstream else "clients cannot connect"
         if now >= self.ends_at:
-            return f"EXPIRED {_span(now - self.ends_at)} ago: {hit}"
-        return f"NOT YET VALID for {_span(self.begins_at - now)}: {hit}" if now < self.begins_at else ""
+            return f"EXPIRED {span(now - self.ends_at)} ago: {hit}"
+        return f"NOT YET VALID for {span(self.begins_at - now)}: {hit}" if now < self.begins_at else ""
 
 
-def _span(seconds: float) -> str:
+def span(seconds: float) -> str:
     """A time in its largest unit."""
     return next(f"{seconds / size:.0f} {unit}" for least, size, unit in _SPANS if seconds >= least)
 

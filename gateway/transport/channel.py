@@ -2,10 +2,8 @@
 
 In: the bytes of a request, and its raw id. Out: its response. Always: the request repeats the caller's target and
 header fields, but for those of the caller's one message (DESIGN 5.9); every other message on the response's stream goes
-to `on_message`, in order, before the response is returned (DESIGN 5.7); streams, bodies and polls have limits.
-
-A response ends the wait, and not its stream. The stream is read on in the background for a while, so that its
-connection serves again.
+to `on_message`, in order, before the response is returned (DESIGN 5.7); streams, bodies and polls have limits. A
+response ends the wait; the stream is read on in the background for a while, so that its connection serves again.
 """
 
 import asyncio
@@ -49,8 +47,6 @@ _ENCODED: Final = b"=?base64?%b?="  # ... for any other (SEP-2243)
 
 
 class HttpChannel:
-    """A channel to an upstream in the name of one caller."""
-
     def __init__(
         self,
         pool: Pool,
@@ -204,7 +200,6 @@ class _Stream:
 
     @property
     def pending_bytes(self) -> int:
-        """The number of bytes held of an unfinished event."""
         return self._parser.pending_bytes
 
     def feed(self, piece: bytes) -> Iterator[bytes | None]:
@@ -224,7 +219,6 @@ class _Stream:
                     yield None
 
     def _note(self, event: sse.Event) -> bytes | None:
-        """The data of an event that carries a message."""
         if not event.whole:
             what = f"is larger than {self._event_bytes_max} bytes, or has more than {sse.LINES_MAX} lines"
             raise UpstreamBroken(f"an event of the upstream's {what}")

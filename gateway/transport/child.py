@@ -1,11 +1,6 @@
-"""The server's process: its start, the signals that it gets, and its exit status.
+"""The server's process: its start, the signals that it gets, and its exit status. On Linux it ends with the gateway.
 
-In: a command. Out: its standard input and output, and how it ended. Always: the process has the environment, the
-folder, the standard error and all other open descriptors that the gateway was given. On Linux it does not outlive the
-gateway.
-
-The process is started before the rest of the gateway is imported, so that both come up at once. So this file imports
-little.
+It is started before the rest of the gateway is imported, so that both come up at once: so this file imports little.
 """
 
 import os
@@ -44,10 +39,7 @@ class Streams(NamedTuple):
 
 
 class Child:
-    """The server's process."""
-
     def __init__(self, command: Sequence[str]) -> None:
-        """Start it. Raises NotStarted."""
         self.name = command[0]
         self._early: list[int] = []
         self._process: subprocess.Popen[bytes] | None = None
@@ -102,7 +94,6 @@ class Child:
         threading.Thread(target=lambda: told(process.wait()), name="wait", daemon=True).start()
 
     def terminate(self) -> None:
-        """Ask it to end."""
         assert self._process is not None
         self._process.terminate()
 

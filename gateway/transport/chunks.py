@@ -77,7 +77,6 @@ class Chunks:
         self._refused = refused
 
     def feed(self, data: bytes) -> bytes:
-        """What there is of the body in the next bytes."""
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserCallbackError as error:
@@ -96,7 +95,6 @@ class Chunks:
         return piece
 
     def close(self) -> None:
-        """Read nothing more."""
         self._parser = None  # it holds methods of this object (9.5)
 
     def on_message_begin(self) -> None:

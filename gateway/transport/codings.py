@@ -1,8 +1,4 @@
-"""Content codings: which the gateway can read, and how.
-
-In: a `Content-Encoding`, and a body in pieces; an `Accept-Encoding`. Out: the plain body, as much of it as is allowed;
-the codings that a server may choose from. Always: `_READABLE` alone says what can be read.
-"""
+"""Content codings: which the gateway can read (`_READABLE` alone says it), and how."""
 
 import zlib
 from collections.abc import Callable

@@ -98,8 +98,6 @@ class ClientOwner(Protocol):
 
 
 class ClientConnection(ClientWire):
-    """One connection of a client."""
-
     begins: State = _IDLE
 
     def __init__(self, owner: ClientOwner, loop: asyncio.AbstractEventLoop) -> None:
@@ -343,13 +341,11 @@ class _Serving:
         return self.exchange is not None and self.exchange.streams
 
     def cancel(self) -> "asyncio.Task[None] | None":
-        """Cancel the handler, if there is one, and return it."""
         if self.task is not None:
             self.task.cancel()
         return self.task
 
     def forget(self) -> None:
-        """The connection is lost."""
         self.cancel()
         self.task = None  # a task that has not begun never clears this itself
         if self.exchange is not None:
@@ -381,7 +377,6 @@ class _Queue(list[Exchange]):
         self._account = Account(buffers)
 
     def put(self, exchange: Exchange, wire: Wire) -> None:
-        """Put a request behind the others."""
         self.append(exchange)
         if len(self) == 1:
             wire.pause_reading()
@@ -400,7 +395,6 @@ class _Queue(list[Exchange]):
         return not begun_bytes or self._account.has_room(begun_bytes)
 
     def take(self, wire: Wire) -> Exchange:
-        """Take out the first request."""
         exchange = self.pop(0)  # they are few, and an empty deque takes 0.6 KB
         if not self:
             self._account.close()
@@ -408,7 +402,6 @@ class _Queue(list[Exchange]):
         return exchange
 
     def forget(self, wire: Wire) -> None:
-        """Forget all of them."""
         for exchange in self:
             exchange.close()
         if self:

@@ -2,13 +2,10 @@
 
 In: responses of the upstream to requests with an `Origin`. Out: the fields for an answer to a request of that origin,
 with the same path; the query does not count. Always: an answer has only fields that the upstream sent to that origin on
-that path, to the same caller; before the caller was told any, those of a preflight. They are gone once a response there
-no longer admits the origin, or refuses the caller (401, 403). No other response of 400 or above counts: any client can
-bring about refusals, with any `Origin`. A caller may come by several addresses, as nodes of a proxy have them. What one
-address (`network` in identity.py) invents displaces its own notes, while others have fewer.
-
-Source: the Fetch standard, "CORS protocol". Fields that only a preflight asks for are not on an answer. A preflight
-carries no credentials, so anybody gets it answered. It is noted apart, and displaces no field of an answer.
+that path, to the same caller; before the caller was told any, those of a preflight, which has no credentials. They are
+gone once a response there no longer admits the origin, or refuses the caller (401, 403). No other response of 400 or
+above counts: any client can bring about refusals, with any `Origin`. What one address (`network` in identity.py)
+invents displaces its own notes, while others have fewer. Source: the Fetch standard, "CORS protocol".
 """
 
 from typing import Final, TypeAlias
@@ -76,12 +73,10 @@ class _Shares:
         self._pages: dict[bytes, dict[_PageOfCaller, None]] = {}  # by address; the one noted longest ago first
 
     def get(self, page: _PageOfCaller) -> Headers | None:
-        """What is noted of a page; None if nothing is."""
         found = self.of.get(page)
         return None if found is None else found[1]
 
     def put(self, client: bytes, page: _PageOfCaller, fields: Headers) -> None:
-        """Note something of a page."""
         if page in self.of:
             client = self.drop(page)
         pages = self._pages.pop(client, {})

@@ -1,9 +1,7 @@
 """Connecting to an upstream: its addresses by Happy Eyeballs (RFC 8305), a Unix socket, TLS.
 
-In: where the upstream is. Out: a connection. Always: another address is used only where no connection came about, so
-that no byte of a request has gone out; all of them share one time limit. What is slow or failed goes last for a while,
-and is never left out. One turn of the event loop begins few connections: each takes it 0.1 ms, and 500 clients may come
-at once.
+What is slow or failed goes last for a while, and is never left out. One turn of the event loop begins few connections:
+each takes it 0.1 ms, and 500 clients may come at once.
 """
 
 import asyncio

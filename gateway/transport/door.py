@@ -1,8 +1,4 @@
-"""The door of a listener, against DNS rebinding: on loopback, `Host` and `Origin` must be loopback too, or listed.
-
-In: the header fields of a request, which may have no `Origin`. Out: nothing, or Forbidden. Always: the listeners of
-clients and of operators have the same door. On any other address it refuses a long `Host` alone (DESIGN 7.10).
-"""
+"""The door of a listener, against DNS rebinding: on loopback, `Host` and `Origin` are loopback, or listed."""
 
 import ipaddress
 import re
@@ -18,8 +14,6 @@ _HOST_BYTES_MAX: Final = 300  # a name of 255, and a port
 
 
 class Door:
-    """The door of one listener."""
-
     def __init__(self, listen: Address, config: Config) -> None:
         self._guarded = _is_loopback(listen.host)
         self._hosts = {h.lower() for h in config.allowed_hosts}

@@ -3,11 +3,6 @@
 In: a request's head and body; a status, header fields and pieces of a body. Out: the response's bytes.
 Always: keep-alive, `Connection: close`, HTTP/1.0, HEAD and chunks are decided in `begin`, for every response. A
 response without an `end` cuts the client's connection (DESIGN 3.5).
-
-    begin    the head, which goes out with the next flush
-    send     a piece of the body, likewise
-    flush    write what was sent, now
-    end      the response is whole
 """
 
 from collections.abc import Container, Iterable
@@ -33,8 +28,6 @@ class ClientGone(Exception):
 
 
 class Exchange:
-    """One request of a client, and its response."""
-
     __slots__ = (
         "_framing", "_unwritten", "account", "authenticates", "body", "connection", "continued", "edits_down",
         "edits_up", "error_code", "finished", "head", "keep_alive", "kept_bytes", "location", "method", "minor",
@@ -77,7 +70,6 @@ class Exchange:
 
     @property
     def headers(self) -> Headers:
-        """The request's header fields as they came."""
         return self.head.headers
 
     # ---- the response ----
@@ -113,14 +105,12 @@ class Exchange:
         return self._unwritten
 
     def send(self, piece: bytes) -> None:
-        """Add a piece to the body."""
         if self._framing == "chunked":
             self._unwritten += chunk(piece)
         elif self._framing != "none":
             self._unwritten += piece
 
     def flush(self) -> None:
-        """Write what was sent."""
         if not self._unwritten:
             return
         if not self.started:
@@ -144,7 +134,6 @@ class Exchange:
         self.begin(status, reason, Headers([*headers, (b"Date", _date(int(time())))]), framing)
 
     def respond(self, status: int, reason: bytes, headers: Iterable[tuple[bytes, bytes]], body: bytes) -> None:
-        """Send a whole response of the gateway's own."""
         self.begin_own(status, reason, [*headers, (b"Content-Length", b"%d" % len(body))], "length")
         self.send(body)
         self.end()

@@ -49,7 +49,6 @@ class TlsServer:
             self.loop.add_reader(sock, self._accept, sock)
 
     def close(self) -> None:
-        """Accept no more."""
         for sock in self._accepting:
             self.loop.remove_reader(sock)
             sock.close()

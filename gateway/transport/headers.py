@@ -1,8 +1,4 @@
-"""Header fields as they came: ordered pairs of bytes, looked up without regard to case, never rebuilt from a map.
-
-In: pairs of name and value. Out: pairs. Always: fields that pass keep their order, case and repetition (DESIGN 3.2). A
-look-up takes the name in lower case. An object never changes; a method returns another one, or the same.
-"""
+"""Header fields as they came: ordered pairs of bytes that never change, never rebuilt from a map (DESIGN 3.2)."""
 
 from collections.abc import Container, Iterable, Iterator
 from typing import Final, Self, TypeAlias
@@ -40,7 +36,6 @@ Field: TypeAlias = tuple[bytes, bytes, bytes]
 
 
 def fields_bytes(fields: "list[Field]") -> int:
-    """The memory of fields, in bytes."""
     return sum([2 * len(name) + len(value) + _FIELD_BYTES for _, name, value in fields])
 
 
@@ -96,13 +91,11 @@ class Headers:
         return None if value is None else value.strip(b" \t")
 
     def all(self, name: bytes) -> list[bytes]:
-        """The values of all fields called `name`."""
         if len(self.by_name) == len(self._fields):
             return [self.by_name[name]] if name in self.by_name else []
         return [value for lower, _, value in self._fields if lower == name]
 
     def repeats(self, name: bytes) -> bool:
-        """Whether there is more than one field called `name`."""
         return len(self.by_name) < len(self._fields) and len(self.all(name)) > 1
 
     def named(self, names: frozenset[bytes]) -> list[tuple[bytes, bytes]]:
@@ -137,11 +130,9 @@ class Headers:
         return fields_bytes(self._fields)
 
     def size_bytes(self) -> int:
-        """The size of the fields as lines."""
         return sum([len(name) + len(value) + 4 for _, name, value in self._fields])
 
     def block(self) -> bytes:
-        """The fields as lines, each with its CRLF."""
         return b"".join([b"%b: %b\r\n" % (name, value) for _, name, value in self._fields])
 
     def end_to_end(self) -> "Headers":
@@ -166,7 +157,7 @@ class Headers:
         )
 
     def without(self, *names: bytes) -> "Headers":
-        """The fields without those called one of `names`. Where there are none it is this object: a copy costs memory."""
+        """The fields without those called one of `names`; this object where there are none: a copy costs memory."""
         if self.by_name.keys().isdisjoint(names):
             return self
         return self.of([field for field in self._fields if field[0] not in names])
@@ -180,7 +171,6 @@ class Headers:
         return headers.with_value(b"trailer", left) if left else headers.without(b"trailer")
 
     def with_field(self, name: bytes, value: bytes) -> "Headers":
-        """The fields, and another one at the end."""
         return self.of([*self._fields, (name.lower(), name, value)])
 
     def with_value(self, name: bytes, value: bytes) -> "Headers":

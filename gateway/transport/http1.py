@@ -89,7 +89,6 @@ class Head:
 
     @property
     def headers(self) -> Headers:
-        """The header fields as they came."""
         if self._stated_bytes != self.body_bytes:
             self._headers = self._headers.with_value(b"content-length", b"%d" % self.body_bytes)
             self._stated_bytes = self.body_bytes
@@ -97,8 +96,6 @@ class Head:
 
 
 class End(NamedTuple):
-    """The request is whole."""
-
     trailers: Headers
 
 
@@ -156,7 +153,6 @@ class RequestReader:
         self._doubts = _DOUBTS_MAX
 
     def close(self) -> None:
-        """Read nothing more."""
         self.state = _OVER
         self._pending, self._at, self._waits = b"", 0, False
         if self._chunks is not None:
@@ -164,7 +160,6 @@ class RequestReader:
             self._chunks = None
 
     def add(self, data: bytes) -> None:
-        """Take what arrived."""
         if self._waits:
             self._pending += data
             self._waits = False
@@ -174,7 +169,6 @@ class RequestReader:
 
     @property
     def pending_bytes(self) -> int:
-        """How much has arrived and can be read."""
         return 0 if self._waits else len(self._pending) - self._at
 
     @property

@@ -1,8 +1,8 @@
 """Standard streams, read and written each in a thread of its own.
 
 In: descriptors, whatever they are: pipes, sockets, terminals, files. Out: a `Source` and a `Sink` for the event loop.
-Always: a descriptor's mode stays as it is. A non-blocking mode would hold for every process that shares the stream,
-such as the server, whose standard error may be the same terminal. Files have no events. Threads work on every system.
+Always: a descriptor's mode stays as it is: a non-blocking one would hold for every process that shares the stream, such
+as the server, whose standard error may be the same terminal. Files have no events.
 """
 
 import asyncio

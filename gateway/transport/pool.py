@@ -78,7 +78,6 @@ class Call:
 
     @property
     def is_lost(self) -> bool:
-        """Whether the upstream has closed the connection."""
         return self._connection is None or self._connection.lost
 
     async def send(self, data: bytes, last: bool = False) -> None:
@@ -199,7 +198,6 @@ class Pool:
 
     @property
     def is_full(self) -> bool:
-        """Whether all `requests_max` slots are taken."""
         return self.standing.slots.is_full
 
     async def connection(self, fresh: bool) -> UpstreamConnection:
@@ -276,7 +274,6 @@ class Pool:
         self.close()
 
     def close(self) -> None:
-        """Close the idle connections."""
         for connection in self._idle:
             connection.close()
         self._idle.clear()

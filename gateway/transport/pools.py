@@ -83,7 +83,6 @@ class Pools:
             pool.sweep(now)
 
     def stop(self) -> None:
-        """Stop all, for good."""
         self._end_probes()
         for pool in (*self.of.values(), *self._retired):
             pool.stop()

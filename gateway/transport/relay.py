@@ -30,7 +30,6 @@ JSON: Final = b"application/json"
 
 
 def request_head(method: bytes, target: bytes, headers: Headers) -> bytes:
-    """The request line and header fields as bytes."""
     return b"%b %b HTTP/1.1\r\n%b\r\n" % (method, target, headers.block())
 
 

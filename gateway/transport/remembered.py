@@ -6,20 +6,17 @@ pure functions of the head's bytes, of the configuration, and of the way by whic
 with these bytes: those of requests in one table (Way in caller.py), those of responses in another (response.py).
 
 In: the bytes that arrived, where a message begins. Out: what was kept when a head of these bytes came before, with the
-length of this body. None for any other head: it is read as if nothing were remembered, and once all of it was
-accepted, `keep` is told. Always:
+length of this body; None for any other head. Always:
 
 - A head is found by all of its bytes, but for the digits of one `Content-Length`. These are read strictly each time: 1
-  to 18 digits, none of them a leading zero, no sign, no space. Heads that differ in anything else are different heads.
-- Only a head that was read whole and accepted is kept. So none that is kept has a second `Content-Length`, a coding
-  beside it or a folded line; and as all bytes but the digits must be the same, none that is found has them either.
-- The digits are those of a field: they follow a CR LF and the field's name. In a head that was accepted a CR LF is
-  nowhere but at the end of a line, so this is neither in a target nor in another field's value.
-- A table serves one configuration: a reload makes another, and ends all entries of this one. `scope` keeps apart heads
-  that came in by different ways, where that changes what follows from them: requests by the client's address.
-- A head is kept when it comes the second time within a minute: one that never comes again, because it has the id of a
-  request or of a trace, takes no memory.
-- An entry has tokens. It ends after a minute without use. It is never logged or shown.
+  to 18 digits, none of them a leading zero, no sign, no space. They follow a CR LF and the field's name, which in an
+  accepted head stand nowhere in a target or in another field's value.
+- Only a head that was read whole and accepted is kept: so none has a second `Content-Length`, a coding beside it or a
+  folded line.
+- A table serves one configuration: a reload makes another. `scope` keeps apart heads that came in by different ways,
+  where that changes what follows from them: requests by the client's address.
+- A head is kept when it comes the second time within a minute: one that has the id of a request takes no memory. It
+  ends after a minute without use. It has tokens, and is never logged or shown.
 - All entries of a table have a limit in number and in bytes. Of those that one connection has added only the last few
   stay, so that a flood of new heads cannot drive out the others.
 """
@@ -64,7 +61,6 @@ class RememberedHead(Generic[Kept]):
 
     @property
     def size_bytes(self) -> int:
-        """The memory that it takes."""
         lines = self.before.count(b"\n") + self.after.count(b"\n")
         return _ENTRY_BYTES + _FIELD_BYTES * lines + _BYTES_FOR_ONE * (len(self.before) + len(self.after))
 
@@ -164,7 +160,6 @@ class Heads(Generic[Kept]):
 
     @property
     def _first(self) -> RememberedHead[Kept]:
-        """The entry that was not used for the longest time."""
         return next(iter(self._entries.values()))
 
     def _end(self, entry: RememberedHead[Kept]) -> None:
@@ -194,7 +189,6 @@ class Recall(Generic[Kept]):
 
     @property
     def heads(self) -> Heads[Kept]:
-        """The table that holds now."""
         return self._owner.heads
 
     def find(self, data: bytes) -> tuple[Kept, int, int] | None:

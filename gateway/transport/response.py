@@ -109,7 +109,6 @@ class ResponseReader:
         self.begin()
 
     def begin(self) -> None:
-        """From now on comes what answers another request."""
         self._pending: bytes | bytearray = b""  # what arrived and was not read yet, from `_at` on
         self._at = self._seen = 0  # seen: so much of a head that is not whole
         self._framing: Framing = "none"
@@ -120,13 +119,11 @@ class ResponseReader:
         self.close()
 
     def close(self) -> None:
-        """Read nothing more of the body."""
         if self._chunks is not None:
             self._chunks.close()
             self._chunks = None
 
     def add(self, data: bytes) -> None:
-        """Take what arrived."""
         if self._at == len(self._pending):
             self._pending, self._at = data, 0
         elif isinstance(self._pending, bytearray) and not self._at:
@@ -219,7 +216,6 @@ class ResponseReader:
 
     @property
     def trailers(self) -> list[Field]:
-        """The trailers of a body that is whole."""
         return self._chunks.fields if self._chunks is not None else []
 
 

@@ -1,8 +1,4 @@
-"""The way of a request to its upstream: which upstream, under which target, with which header fields.
-
-In: the exchanges of clients. Out: for each upstream, the target and header fields of a request that is for it.
-Always: a target's bytes stay as they came, but for the path prefix; a client cannot hide who asks.
-"""
+"""The way of a request to its upstream: which upstream, under which target, with which header fields."""
 
 import re
 import socket
@@ -67,8 +63,6 @@ def check(config: Config) -> None:
 
 
 class Matcher:
-    """Which requests are for one upstream."""
-
     def __init__(self, upstream: Upstream) -> None:
         self.upstream = upstream
         self._host = upstream.match.host
@@ -94,8 +88,6 @@ class Matcher:
 
 
 class Route(Matcher):
-    """The way to one upstream."""
-
     def __init__(self, upstream: Upstream, pool: Pool, config: Config) -> None:
         super().__init__(upstream)
         self.limits = config.limits

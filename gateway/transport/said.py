@@ -1,8 +1,4 @@
-"""Lines of the log that are written once a second at most, with a count: whoever causes one may do so without end.
-
-In: what has happened, each time. Out: the first at once; then the latest of a second, and how many there were. Always:
-the counts of all lines of a cause add up; who says also sweeps once a second, and flushes in the end.
-"""
+"""Lines of the log that are written once a second at most, with a count: whoever causes one may do so without end."""
 
 import logging
 from collections.abc import Callable
@@ -35,7 +31,6 @@ class Said:
         self._write([cause for cause in self._waiting if self._is_time(cause)])
 
     def flush(self) -> None:
-        """Write what is not written yet."""
         self._write(list(self._waiting))
 
     def _is_time(self, cause: _Cause) -> bool:

@@ -1,7 +1,5 @@
-"""The state of one upstream: not asked yet, up or down; since when, and why (DESIGN 8.12).
-
-In: what exchanges, probes and health checks show. Out: the state, and a line of the log for each change.
-Always: only `UpstreamHealth` changes it. Metrics, page and alerts say what it says. Requests go up in every state.
+"""The state of one upstream: not asked yet, up or down; since when, and why (DESIGN 8.12). Metrics, page and alerts say
+what it says. Requests go up in every state.
 
 What leads from one state to the next (`-`: cannot be). The last three are all down, and differ in what ends that:
 
@@ -53,7 +51,6 @@ class UpstreamHealth:
 
     @property
     def is_down(self) -> bool:
-        """Whether it is down."""
         return self.now not in _ASKED_LITTLE
 
     @property
@@ -62,29 +59,23 @@ class UpstreamHealth:
         return "down" if self.is_down else "up" if self.now is UP else "not asked yet"
 
     def answered(self) -> None:
-        """An exchange was answered."""
         if self.now is not UpstreamState.UNHEALTHY:
             self._rise()
 
     def unreachable(self, why: str) -> None:
-        """No connection came about."""
         self._fall(UpstreamState.UNREACHABLE, why)
 
     def silent(self, why: str) -> None:
-        """No answer came in time, or one broke off."""
         self._fall(UpstreamState.SILENT, why)
 
     def connected(self) -> None:
-        """A probe has connected."""
         if self.now is UpstreamState.UNREACHABLE:
             self._rise()
 
     def passed(self) -> None:
-        """A health check has passed."""
         self._rise()
 
     def failed(self, why: str) -> None:
-        """A health check was answered with a failure."""
         self._fall(UpstreamState.UNHEALTHY, why)
         self.now = UpstreamState.UNHEALTHY
 

@@ -71,7 +71,6 @@ class Outlet:
         await self.sink.drain()
 
     def pass_on(self, line: Line) -> None:
-        """Pass a line, or a piece of one."""
         self.sink.write(line.raw)
         self.is_inside = not line.ended
         if line.ended and self._waiting:
@@ -154,8 +153,6 @@ class StdioChannel:
 
 
 class StdioCaller:
-    """The one client."""
-
     key = KEY
     asks_first = False  # no field goes with a message, so the server would refuse none
     proof = ""
@@ -297,7 +294,6 @@ class Unanswered:
         return sum(passed.times for passed in self._passed.values())
 
     def note(self, message_id: Id, passed: Passed) -> None:
-        """A request of that id goes to the server."""
         if (earlier := self._pop(message_id)) is not None:
             passed = passed._replace(times=earlier.times + 1, cancelled=earlier.cancelled, is_clear=False)
         self._keep(message_id, passed)

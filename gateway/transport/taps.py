@@ -36,8 +36,6 @@ class Inspector(msgspec.Struct, frozen=True):
 
 
 class Watch(Protocol):
-    """Watches over one exchange."""
-
     def head(self, response: Response, kind: bytes) -> Inspector | None:
         """The response's head has come, of that media type. Returns what is done with its body; None if it passes."""
 

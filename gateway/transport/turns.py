@@ -2,11 +2,8 @@
 
 In: how much was read of which connection. Out: the buffer for the next read; its size limits the read.
 Always: one turn of the loop reads `_TURN_BYTES_MAX`, less when the buffers are full, and then `_READ_BYTES_MIN` of each
-further connection. Connections that send more wait, and are read in the order in which they came to wait. A small
-message never waits.
-
-Without this libuv reads up to 32 times `_READ_BYTES_MAX` of each connection in one turn: 500 of them held the loop for
-half a second.
+further connection. Who sends more waits in order; a small message never does. Without this libuv reads up to 32 times
+`_READ_BYTES_MAX` of each connection in one turn: 500 of them held the loop for half a second.
 """
 
 import asyncio

@@ -1,10 +1,8 @@
 """One connection to an upstream: the request's bytes go out, the response comes in.
 
-In: the bytes of a request, whole or as they come. Out: the head of the response as soon as it is there, then its body
-as it comes. Always: a connection serves one exchange at a time; bytes that arrive before a request close it. A
-connection on which the server authenticates its client serves one exchange.
-
-Bytes that nobody asked for can arrive after the next request has gone out. Nothing tells them from its answer then.
+In: the bytes of a request, whole or as they come. Out: the head of the response as soon as it is there, then its body.
+Always: a connection serves one exchange at a time, and one only if the server authenticates its client there; bytes
+that arrive before a request close it. Later ones nothing tells from the answer.
 """
 
 import asyncio
@@ -170,7 +168,6 @@ class UpstreamConnection(Wire):
             self._read_body(self._response)
 
     def _inform(self, head: ResponseHead) -> None:
-        """A 1xx response has come."""
         is_full = False
         if self._client is not None:
             fields = head.headers.end_to_end().without(b"content-length", b"transfer-encoding")  # RFC 9110, 8.6
@@ -193,7 +190,6 @@ class UpstreamConnection(Wire):
         self._read_on()
 
     def _begin(self, head: ResponseHead) -> None:
-        """The response's head has come."""
         if head.authenticates:
             self.authenticates = True
             if self._client is not None:
@@ -277,7 +273,6 @@ def is_inside(connection: UpstreamConnection) -> bool:
 
 
 def _why_lost(exc: Exception | None, stall_timeout_s: float) -> GatewayError:
-    """The error for the reader of a lost connection."""
     if isinstance(exc, TimeoutError):  # the kernel's word (wire.py)
         return UpstreamTimeout(f"the upstream took nothing for {stall_timeout_s:g} s")
     return UpstreamBroken("the upstream closed the connection" + (f": {exc}" if exc else ""))

@@ -94,7 +94,6 @@ class Wire(asyncio.BufferedProtocol):
         self.data_received(data)
 
     def data_received(self, data: bytes) -> None:
-        """Take in what arrived."""
         raise NotImplementedError
 
     def pause_writing(self) -> None:
@@ -183,7 +182,6 @@ class Wire(asyncio.BufferedProtocol):
                 self.close()
 
     def close(self) -> None:
-        """Close the connection once all that was written has gone out."""
         if self.transport is not None:
             self.transport.close()
 

@@ -1,7 +1,4 @@
-"""A raw client of the gateway's: sends bytes, and keeps what comes.
-
-In: bytes. Out: bytes, and how the connection ended. Always: every wait has an end.
-"""
+"""A raw client of the gateway's: it sends bytes, and keeps what comes and how the connection ended."""
 
 import asyncio
 from collections.abc import Callable

@@ -1,8 +1,4 @@
-"""What became of a row, and whether the row allows it.
-
-In: every byte that the upstream and the hostile client received. Out: the faults, one line each.
-Always: both readers of each side accept the bytes, and agree.
-"""
+"""What became of a row, and whether the row allows it: both readers of each side accept the bytes, and agree."""
 
 from collections.abc import Sequence
 from typing import Final

@@ -1,9 +1,4 @@
-"""Two readers of HTTP/1.1 besides the gateway's: llhttp, by way of httptools, and our own, the strictest.
-
-In: every byte of one direction of a connection. Out: a `Reading`: the whole messages, and what else is there.
-Always: llhttp forgives what its defaults forgive, ours (tests/relay/http1.py) nothing. So a message that only one
-understands is seen, and one that they read differently.
-"""
+"""Two readers of HTTP/1.1 besides the gateway's: llhttp, by way of httptools, and our own, which forgives nothing."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field

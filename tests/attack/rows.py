@@ -1,7 +1,4 @@
-"""A row of the tables: bytes, and what they may do.
-
-In: nothing. Out: the kinds of rows. Always: a row is data, and allows only what it states.
-"""
+"""A row of the tables: bytes, and what they may do. A row is data, and allows only what it states."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace

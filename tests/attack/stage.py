@@ -1,8 +1,7 @@
 """Plays rows: one gateway, the upstream behind it, and victims before, beside and behind each row.
 
-In: a row. Out: the faults, one line each. Always: a row begins with two upstream connections in the pool, both used
-by victims, and ends with victims on the connections that it used. After a fault all connections are closed, so
-that one row cannot harm the next.
+A row begins with two upstream connections in the pool, both used by victims, and ends with victims on the connections
+that it used. After a fault all are closed, so that one row cannot harm the next.
 """
 
 from collections.abc import Callable

@@ -1,8 +1,6 @@
-"""Random mutations of the rows of both tables, with victims beside and behind them.
+"""Random mutations of the rows of both tables, with victims beside and behind them, whose exchanges stay untouched.
 
-In: a row, and a change to its bytes. Out: the victims' exchanges are untouched; both readers agree on what the upstream
-received, and the strictest reader accepts it. The fate of the hostile exchange itself is left open.
-ATTACK_EXAMPLES sets the number of mutations of each table; the default is 200.
+The fate of the hostile exchange is left open. ATTACK_EXAMPLES sets the mutations of each table; the default is 200.
 """
 
 import asyncio

@@ -1,8 +1,6 @@
-"""Long and odd values in every field that an error can name: what tells of them is small, and so is its cost.
+"""Long and odd values in every field that an error can name: what tells of them is small, and costs little (a ratio).
 
-In: a field, and values for it: a few characters again and again, some of them at random. Out: the error, the lines of
-the log and the page's `status.json` stay below their limits, and no value costs the CPU of many plain ones of its size.
-Always: the cost is a ratio, so a busy machine changes nothing. ATTACK_EXAMPLES sets how many random values there are.
+ATTACK_EXAMPLES sets how many random values there are.
 """
 
 import asyncio

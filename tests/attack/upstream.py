@@ -1,8 +1,6 @@
 """The script of the upstream: it reads requests with llhttp, as Node does, and answers them with the row's bytes.
 
-In: answers by request target. Out: every byte that each connection received. Always: a request that llhttp cannot read
-gets 400 and the end of its connection; a request without an answer of its own gets its method and target back;
-one of the gateway's own gets an empty list.
+A request without an answer of its own gets its method and target back; one of the gateway's own gets an empty list.
 """
 
 import asyncio

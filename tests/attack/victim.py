@@ -1,7 +1,4 @@
-"""A victim: an exchange with a secret in every part of it. It must pass untouched, whatever is beside it.
-
-In: a number. Out: its request, its answer, and the faults in what became of them.
-"""
+"""A victim: an exchange with a secret in every part of it. It must pass untouched, whatever is beside it."""
 
 from typing import Final
 

@@ -1,8 +1,7 @@
 """`python -m tests.bench [SECTION ...] [--rounds N] [--against COMMIT]`: measure, print.
 
-In: which sections to run. Out: tables on stdout, progress on stderr. Every figure stands beside that of a peer measured
-in the same run, because the machine is shared and noisy: compare within a run, never between two. The exit status is 1
-if something could not be measured; a goal that is missed is shown, and is no failure.
+Every figure stands beside that of a peer measured in the same run, because the machine is shared and noisy: compare
+within a run, never between two. The exit status is 1 if something could not be measured; a missed goal is shown.
 """
 
 import argparse

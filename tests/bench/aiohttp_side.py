@@ -1,9 +1,4 @@
-"""The gateway behind aiohttp's low-level server in place of its own listener: what that would cost.
-
-In: `python -m tests.bench.aiohttp_side ORIGIN`. Out: each request that aiohttp has read becomes an `Exchange`, which
-the gateway handles as always; its response is written to aiohttp's transport as it is. Always: only the client's side
-differs. It is as small as it can be: it reads bodies whole, and knows no limits and no stalls.
-"""
+"""The gateway behind aiohttp's low-level server in place of its own listener: what that would cost at least."""
 
 import asyncio
 import sys

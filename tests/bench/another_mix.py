@@ -8,11 +8,8 @@ What it stands for, on 32 connections: hosts of five kinds that watch tasks on o
     Rust (reqwest)         6   names in lower case; a token of 1,100 bytes
     PHP (Guzzle)           4   curl's order; a token of 780 bytes
 
-Each session has two connections. It polls one to six tasks, and runs tools between: arguments are short queries, or
-(one in ten) a document. The orders are drawn from a fixed seed: each run has the same bytes, but for the port.
-
-In: the URL of a server as world.py. Out: for each connection its requests, as text. Always: `"method"` is a message's
-first key and `"id"` its last, as world.py reads them; the ids of a session are never the same twice.
+Each session has two connections. It polls one to six tasks, and runs tools between. The seed is fixed. `"method"` is a
+message's first key and `"id"` its last, as world.py reads them.
 """
 
 import random

@@ -1,7 +1,6 @@
 """The hostile streams of section `hostile`: what a client sends, or an upstream answers, to cost the most.
 
-In: nothing. Out: `ATTACKS`. The load sends the `asked` of an attack to `/attack?N`, N being its place in the table, and
-the upstream answers with its `answered`. Always: one side is the attack, and the other has few bytes.
+The load sends the `asked` of an attack to `/attack?N`, N being its place in the table; `answered` comes back.
 """
 
 import functools

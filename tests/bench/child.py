@@ -1,8 +1,4 @@
-"""A process of the bench's own, seen from inside: it says hello, then answers one command a line.
-
-In: lines of JSON on stdin. Out: a line of JSON on stdout for each. Always: it ends when its stdin does, so that none
-is left behind if the bench itself is killed.
-"""
+"""A process of the bench's own, seen from inside: it says hello, answers a command a line, and ends with its stdin."""
 
 import asyncio
 import gc

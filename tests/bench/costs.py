@@ -1,13 +1,12 @@
 """Section `costs`: what a server is asked a minute for a list that a client keeps reading, against a given commit.
 
 How: the gateway, a server of each kind (tests/world/servers.py) and clients share an event loop with a virtual clock
-(tests/model/virtual.py): `MINUTES` take seconds, and every run counts the same. The server has `TASKS` tasks, the
-newest, `LIVE` of them working; it answers after `ANSWER_S`. `LIVE` clients have a task each: they poll it, fetch its
-result when it has ended, and make another. One more reads the list of what works. Only requests of the gateway's own
-are counted; the first list is among them. "By hand" is a client that reads all pages instead.
+(tests/model/virtual.py). The server has `TASKS` tasks, the newest, `LIVE` of them working; it answers after `ANSWER_S`.
+`LIVE` clients have a task each: they poll it, fetch its result when it has ended, and make another. One more reads the
+list of what works. Only requests of the gateway's own are counted. "By hand" is a client that reads all pages instead.
 
-Always: more than `LIMIT` times the commit's, and one get for each task that a client's answer showed changed between
-two lists ("changed"), fails the bench. Each tree counts in a process of its own, `python -m tests.bench.costs`.
+More than `LIMIT` times the commit's, and one get for each task that a client's answer showed changed between two lists
+("changed"), fails the bench. Each tree counts in a process of its own, `python -m tests.bench.costs`.
 """
 
 import asyncio

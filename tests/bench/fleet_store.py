@@ -1,8 +1,6 @@
-"""The part of section `fleet` that a store has: a relayed ping and a first query, with and without one.
+"""The part of section `fleet` that a store has: a relayed ping and a first query, with and without one, in turn.
 
-How: two gateways in front of one server, one of them with a Redis on this machine, take turns. Pings: 32 connections,
-each request of another session, so that the store has something to look up. Queries: each the first of a session at
-this gateway, which is when a store is read; one after the other, over one connection each, opened before.
+Pings: 32 connections, each request of another session, so that the store has something to look up.
 """
 
 import shutil

@@ -1,8 +1,7 @@
 """Section `guard`: what each kind of relayed traffic costs in this tree, against a given commit.
 
-How: the commit's tree is checked out into a temporary folder. Both gateways run on the same core, and are measured in
-turn with each kind of traffic.py, in short rounds whose order changes. Always: a kind that costs `LIMIT` times as much,
-or more, fails the bench, and the error names it.
+Both gateways run on the same core, and are measured in turn with each kind of traffic.py, in short rounds whose order
+changes. A kind that costs `LIMIT` times as much, or more, fails the bench, and the error names it.
 """
 
 import asyncio

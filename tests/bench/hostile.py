@@ -1,19 +1,16 @@
 """Section `hostile`: what the worst streams cost, and what the gateway holds for those that ask for all they may.
 
 How: each stream of attacks.py goes through the gateway on a connection of its own, and one that is quick again and
-again. Its CPU time stands beside that of a plain body of as many bytes, the same way through the same gateway. A stream
-that takes more than `LIMIT_S` is left there, and figures are for what has passed. How long the loop was held is
-measured by a probe inside (probed.py) in CPU time, which other processes do not lengthen; a ping every 2 ms on another
-connection sees it from outside, which they do.
+again. Its CPU time stands beside that of a plain body of as many bytes. A stream that takes more than `LIMIT_S` is left
+there. How long the loop was held is measured by a probe inside (probed.py) in CPU time, which other processes do not
+lengthen; a ping every 2 ms on another connection sees it from outside, which they do.
 
 Then 500 connections hold as much as they are allowed to, of one kind after the other, each before a gateway of its own;
-memory is the growth over the same 500 connections when they hold nothing. Load and upstream move 2 GB on the other core
-meanwhile, and delay every ping. So a control pings the calm upstream directly, at the same moments, from a process like
-the pinger; the probe tells how long the gateway held its loop at most; and the system tells how long the gateway waited
-for its core, beside the time that it ran.
+memory is the growth over the same 500 connections when they hold nothing. Load and upstream move 2 GB meanwhile, and
+delay every ping: so a control pings the calm upstream directly, and the system tells how long the gateway waited.
 
 Last, lists of a hostile server are filtered: tasks of 4 MB, and a status of its own for each task, beside a list of as
-many small tasks with one status. The first query crawls; then the same query comes again and again, while pings pass.
+many small tasks with one status: crawled, and then the same query again and again, while pings pass.
 """
 
 import asyncio

@@ -7,7 +7,7 @@
     fill     each of them holds as much as it may, of one kind; returns at once
     release  closes them: how many had been refused, or cut
 
-In: commands, one at a time (child.py). Out: figures. Always: no command takes longer than `LIMIT_S` and a little.
+A command (child.py) takes `LIMIT_S` and a little at most.
 """
 
 import asyncio

@@ -1,8 +1,4 @@
-"""A client of one session over one kept-alive connection, one request at a time: a requestor as lean as can be.
-
-In: a method and its parameters. Out: the result; any other answer is an error that stops the bench. It counts the
-bytes of the bodies that it was sent, and nothing stands between it and the socket but the parser.
-"""
+"""A client of one session over one kept-alive connection, as lean as can be; an answer without a result is an error."""
 
 import asyncio
 from typing import Any, Final, Self

@@ -1,9 +1,8 @@
 """Section `index`: what a page out of many tasks costs, and what an index of them takes.
 
 How: random queries of five kinds (questions.py), 200 of each, for pages of 100 tasks, straight from the index in a
-process of its own (index_worker.py). Times are CPU time; each query is asked twice and the better time counts, so that
-the slowest is the slowest query and not the moment when the machine was busy elsewhere. Memory per task is the growth
-of a process, beside the index's own estimate, which its limits go by. Rates are in index_rates.py.
+process of its own (index_worker.py). Each query is asked twice and the better time counts, so that the slowest is the
+slowest query and not the moment when the machine was busy elsewhere. Rates are in index_rates.py.
 """
 
 from typing import Any, Final

@@ -1,9 +1,8 @@
 """The part of section `index` that has rates: filtered pages from a warm index beside relayed pings.
 
-How: the kinds of queries of questions.py, another each time; one query again and again; and a ping. Each goes over 32
-connections in a closed loop; they take turns, in short rounds. The ping goes through a gateway of its own, on the same
-core, to the least of upstreams (upstream.py): it costs what section `relay` says. A figure is that of the median round,
-a ratio the median of the ratios of all rounds.
+How: the kinds of queries of questions.py, another each time; one query again and again; and a ping, through a gateway
+of its own on the same core. Each goes over 32 connections in a closed loop; they take turns, in short rounds. A figure
+is that of the median round, a ratio the median of the ratios of all rounds.
 """
 
 from collections.abc import Iterator

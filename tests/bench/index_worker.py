@@ -4,9 +4,8 @@
     unlisted    microseconds of a query's plan, where no list shows any task and ten are live
     memory      bytes per task: growth of the resident set, and the index's estimate
 
-Tasks come as they do in the gateway: out of the bytes of a `tasks/list` result, a page of 100 at a time. Times are CPU
-time of the thread, garbage collection included: the index never waits, so that is what it takes on a machine that has
-nothing else to do. Of a query the better of `REPEATS` counts, when what it reads is in the processor's cache.
+Tasks come out of the bytes of a `tasks/list` result, a page of 100 at a time. Times are CPU time of the thread, garbage
+collection included. Of a query the better of `REPEATS` counts, when what it reads is in the processor's cache.
 """
 
 import gc

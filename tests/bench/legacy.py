@@ -3,8 +3,7 @@
     load      a history of `tasks` into the session opened last, of which at most `live` are not finished
     counts    requests of `tasks/*` methods so far, and how many of them began a list
 
-In: `python -m tests.bench.legacy PAGE_SIZE [PAGE_MS]`: what it waits before it answers with a page, 0 by default. Tasks
-do not change by themselves.
+`python -m tests.bench.legacy PAGE_SIZE [PAGE_MS]`: what it waits before it answers with a page, 0 by default.
 """
 
 import sys

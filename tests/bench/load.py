@@ -8,8 +8,7 @@
     open        event streams, held open once each has had its first event
     close       closes them
 
-In: commands, one at a time (child.py). Out: figures; or `failed`, where an answer was not what it should be, since a
-proxy that fails quickly must not look fast.
+An answer that was not what it should be gives `failed`: a proxy that fails quickly must not look fast.
 """
 
 import asyncio

@@ -1,9 +1,7 @@
 """Section `page`: what the open page for operators costs the gateway, at 10,000 queries a minute.
 
-How: two gateways in front of the same server, on one core. Each is asked filtered lists at a steady rate, which it
-answers from the index. At one of them the page is open: its status is asked for as often as the page's script does so.
-They take turns, in an order that changes. With one upstream, and with 50. A figure is that of the median round; the
-cost is the median of the differences of all rounds.
+How: two gateways in front of the same server, on one core, take turns; at one of them the page's status is asked for as
+often as the page's script does so. With one upstream, and with 50. A figure is that of the median round.
 """
 
 import asyncio

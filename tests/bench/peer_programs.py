@@ -1,7 +1,6 @@
 """The peers of section `peers` as programs: how each is started in front of a server, as its own documents say.
 
-In: a core, and the URL of a server of MCP. Out: a context in which the peer serves at `url`. nginx and HAProxy are
-those of the path; the MCP gateways stand in an environment of their own (peers.txt, `make bench ARGS=peers` makes it).
+nginx and HAProxy are those of the path; the MCP gateways stand in an environment of their own (peers.txt).
 """
 
 import asyncio

@@ -7,9 +7,8 @@ How: the mix of relay's section, which only proxies of bytes can carry: its serv
 of them, calls of a tool of a real server (the Python SDK's) in sessions of its own, over several connections and over
 one. The ways take turns, in short rounds whose order changes. What passes is decided by requests through each.
 
-A peer runs as its documents say, with one process and without logs. mcp-proxy has its server on stdio, for that is what
-it does; ContextForge has it registered through its admin API. CPU time and memory are the peer's own, the memory after
-all rounds. Peers that are not installed are left out, and the table says so.
+A peer runs as its documents say, with one process and without logs. CPU time and memory are the peer's own, the memory
+after all rounds. Peers that are not installed are left out, and the table says so.
 """
 
 from contextlib import AsyncExitStack

@@ -1,9 +1,4 @@
-"""The gateway, and a probe on its loop: how long was the loop held, at most?
-
-In: `python -m tests.bench.probed CONFIG_FILE`, then commands (child.py). Out: for each the longest time, in
-milliseconds, that passed on the main thread's CPU between two turns of the loop since the last command. CPU time
-leaves out what other processes do to this one. Always: the gateway is the command's own, started as it starts.
-"""
+"""The gateway, and a probe on its loop: the longest CPU time between two turns of the loop since the last command."""
 
 import asyncio
 import sys

@@ -1,8 +1,4 @@
-"""Memory, CPU time and cores of a process, as Linux tells them.
-
-In: the id of a process of ours. Out: bytes and seconds. Memory is the resident set: what a process costs the machine,
-memory that its allocator keeps for later included.
-"""
+"""Memory, CPU time and cores of a process, as Linux tells them. Memory is the resident set, in bytes."""
 
 import contextlib
 import functools

@@ -1,8 +1,4 @@
-"""The processes that a section measures with: started, pinned to a core, asked, and always stopped.
-
-In: what to run, and on which core. Out: a context in which it runs and is ready. Always: it is stopped by its own id
-however the context is left; a process that does not become ready is an error that shows its last words.
-"""
+"""The processes that a section measures with: started, pinned to a core, asked, and always stopped."""
 
 import asyncio
 import contextlib

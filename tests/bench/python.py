@@ -1,7 +1,7 @@
 """The build of Python that is measured: its name, and a warning of one that was not optimized.
 
-In: what an interpreter says of its own build. Out: words for people. Always: a distribution's own interpreter counts as
-optimized: Debian builds it so (PGO and LTO), though `sysconfig` there describes another build, that of its library.
+A distribution's own interpreter counts as optimized: Debian builds it so (PGO and LTO), though `sysconfig` there
+describes another build, that of its library.
 """
 
 import platform

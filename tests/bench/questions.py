@@ -1,8 +1,6 @@
-"""Random filtered queries, the same for an index that is asked directly and for a gateway that is asked over HTTP.
+"""Random filtered queries of five kinds, the same for an index that is asked directly and for a gateway over HTTP.
 
-In: a seeded generator of chance and the end of a history of `HISTORY_DAYS`. Out: queries of five kinds. Every second
-one goes on behind a random place, as a requestor does that follows cursors. Statuses come one or two at a time, ranges
-have any length, order goes either way.
+Every second one goes on behind a random place, as a requestor does that follows cursors.
 """
 
 import random

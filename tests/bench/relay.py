@@ -8,9 +8,8 @@ and the same ping over 32 connections for throughput and over one for latency; c
 turn, in short rounds whose order changes. A figure is that of its median round, a ratio the median of the ratios within
 each round: what slows this machine for a while slows all of them.
 
-The proxies have one core, load and upstreams the other; so the direct way, where both share that other core, is also
-the ceiling of what the rig can ask for. A proxy's neighbours are on another core, so it pays for waking them, which the
-direct way hardly does. CPU time per request is that of the proxy alone, and notices other work least.
+The proxies have one core, load and upstreams the other; so the direct way is also the ceiling of what the rig can ask
+for. A proxy pays for waking its neighbours on another core. CPU time per request is that of the proxy alone.
 """
 
 import asyncio

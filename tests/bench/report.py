@@ -1,8 +1,4 @@
-"""What a section has measured: printed as aligned tables.
-
-In: rows of numbers. Out: lines to read. Always: a goal that is missed is shown as missed; a figure that could not be
-had is shown as `-`, never as 0.
-"""
+"""What a section has measured: printed as aligned tables. A figure that could not be had is `-`, never 0."""
 
 import statistics
 import sys

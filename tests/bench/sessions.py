@@ -1,7 +1,4 @@
-"""Sessions of the legacy server (legacy.py), with tasks in them.
-
-In: a URL that leads to the server, and how many tasks. Out: a client whose session holds them.
-"""
+"""Sessions of the legacy server (legacy.py), with tasks in them."""
 
 from typing import Any, Final
 

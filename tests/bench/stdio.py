@@ -2,8 +2,7 @@
 
 How: a host starts the server, writes a ping, and takes the time until the first byte comes back; then it sends pings,
 one after another, and a line of 100 MB. The server alone and through the gateway take turns. Two servers: `cat`, which
-is up at once, so that all of the gateway's start is seen; and the reference server of the TypeScript SDK, where Node
-and its packages are installed, beside whose own start the gateway's is hardly seen: the two start at the same time.
+is up at once, and the TypeScript SDK's reference server, where it is installed, which starts while the gateway does.
 """
 
 import asyncio

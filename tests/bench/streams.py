@@ -1,14 +1,12 @@
 """Section `streams`: memory per open event stream, delay of events on 500 and 5,000 at once, bodies of 100 MB.
 
-How: 20 streams are opened first, so that what a proxy loads and allocates once is there, then 200 more; each has had
-its first event when memory is read again. Of bodies the growth of the gateway's memory is told, at its peak over all
-rounds. They go up as JSON, which the gateway would inspect if it were small, and as bytes; they come down as bytes and
-as an event stream, every event of which the gateway looks at.
+How: 20 streams are opened first, so that what a proxy loads and allocates once is there, then 200 more. Of bodies the
+growth of the gateway's memory is told, at its peak over all rounds: up as JSON and as bytes, down as bytes and as an
+event stream, every event of which the gateway looks at.
 
-500 streams are held open for a minute, and 5,000 for 20 s, each way in turn, each with an event a second; the streams'
-events are spread evenly over the second, as those of servers that know nothing of each other are. A delay is the time
-from the upstream's writing an event to the client's reading it, three processes and one clock. An event that is lost,
-repeated, late by its order or on another stream ends the bench.
+500 streams are held open for a minute, and 5,000 for 20 s, each way in turn, each with an event a second. A delay is
+the time from the upstream's writing an event to the client's reading it, three processes and one clock. An event that
+is lost, repeated, late by its order or on another stream ends the bench.
 """
 
 import asyncio

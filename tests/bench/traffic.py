@@ -1,9 +1,7 @@
-"""The traffic of real clients: what they send, by kind, and the mix of all kinds.
+"""The traffic of real clients: what they send, by kind, and the mix of all kinds, always the same for a seed.
 
-In: the address of a way. Out: for each connection its requests as bytes, to be sent in turn. Heads are those that the
-Python SDK (httpx) and the TypeScript SDK (undici, in Node) send, byte for byte, with a token of 600 bytes. Ids,
-lengths, sessions and tokens vary. Always: the same seed gives the same requests; an id that is even asks the server of
-world.py for an event stream, an odd one for JSON.
+Heads are those that the Python SDK (httpx) and the TypeScript SDK (undici, in Node) send, byte for byte, with a token
+of 600 bytes. An id that is even asks the server of world.py for an event stream, an odd one for JSON.
 """
 
 import random

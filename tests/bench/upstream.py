@@ -7,8 +7,7 @@
     GET  /events?N           N bytes of event stream or a little more, in events of 10,000 bytes
     GET  /ticks?S,N,P,O      stream S: N events, one every P ms, the first after O ms; each says when it was sent
 
-It answers from prepared bytes, so that a round measures the proxy. It is apart from tests/upstream.py for that, and
-takes bodies of any size.
+It answers from prepared bytes, so that a round measures the proxy.
 """
 
 import asyncio

@@ -8,8 +8,7 @@
     `tools/list`                   ten tools
     `ping`                         an empty result
 
-In: requests whose heads have a `Content-Length`, in pieces. Out: answers with the id of the request, and a `Date` that
-moves. It parses no JSON, so that a round measures the proxy: the messages are those of traffic.py.
+It parses no JSON, so that a round measures the proxy.
 """
 
 import asyncio

@@ -1,8 +1,4 @@
-"""What deploy/ holds, each file tried with the tool that it is for.
-
-Tools are Debian's (prometheus, docker-compose, kubectl, systemd, haproxy, nginx) or from PyPI, Envoy among them:
-tests/tools.py finds them.
-"""
+"""What deploy/ holds, each file tried with the tool that it is for (tests/tools.py finds it)."""
 
 import tomllib
 from pathlib import Path

@@ -1,7 +1,6 @@
 """HAProxy, Envoy and nginx, each with its recipe of deploy/balancing/, in front of replicas of a test.
 
-In: the name of one, the port that it takes, the ports of three replicas. Out: a process that takes requests. Always:
-only addresses, and how often a balancer looks at a replica, differ from the recipe.
+Only addresses, and how often a balancer looks at a replica, differ from the recipe.
 """
 
 import re

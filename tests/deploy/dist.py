@@ -1,8 +1,4 @@
-"""What `make dist` has built, tried as a user gets it: `python -m tests.deploy.dist FOLDER`.
-
-In: a folder with a wheel and a source distribution. Out: exit status 0 if they hold what they should, and each runs
-in a fresh environment: it says the version of pyproject.toml, and its demo's answers are right.
-"""
+"""What `make dist` has built, tried as a user gets it, in fresh environments: `python -m tests.deploy.dist FOLDER`."""
 
 import subprocess
 import sys

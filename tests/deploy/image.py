@@ -1,9 +1,7 @@
 """The container image, built and run without a container engine: `make try-image`. Needs root.
 
-In: `make image` with buildah, on a base that mmdebstrap makes of Debian's packages. CI reaches no registry of images;
-the Dockerfile's own base is made of the same packages. Out: exit status 0 if the image names itself, has no pip and no
-file that its user can write, answers right, its health check tells a gateway that serves from one that does not, and
-its own interpreter passes the tests of `.ci/pythons`, which has installed what they need.
+CI reaches no registry of images: the base is made by mmdebstrap of the Debian packages of the Dockerfile's own. The
+image's interpreter also passes the tests of `.ci/pythons`.
 """
 
 import json

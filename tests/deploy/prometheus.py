@@ -1,8 +1,4 @@
-"""A real Prometheus that reads gateways every 200 ms, and the rules of deploy/ with short times.
-
-In: the addresses to read. Out: values of expressions, alerts. Always: a rule keeps its expression and its threshold;
-only its ranges and its `for` are shorter.
-"""
+"""A real Prometheus that reads gateways every 200 ms, and the rules of deploy/ with shorter ranges and `for`."""
 
 import asyncio
 import json

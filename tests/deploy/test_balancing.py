@@ -1,7 +1,6 @@
 """The recipes of deploy/balancing/: three replicas, and in front of them HAProxy, Envoy and nginx at once.
 
-In: requests of sessions, streams, signals to replicas. Out: which replica got what, and what clients saw. Always: each
-replica has an upstream of its own, which answers a ping with the replica's number; a test answers the rest.
+Each replica has an upstream of its own, which answers a ping with the replica's number; a test answers the rest.
 """
 
 import asyncio

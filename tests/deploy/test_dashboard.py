@@ -1,8 +1,4 @@
-"""What Grafana and Prometheus are given: files that they can load, and words that an operator can follow.
-
-In: deploy/dashboard.json and deploy/prometheus-rules.yaml. Out: nothing that overlaps, dangles or is unknown.
-`test_monitoring.py` runs their expressions.
-"""
+"""The dashboard and the rules of deploy/ as files that Grafana and Prometheus load; test_monitoring.py runs them."""
 
 import itertools
 import json

@@ -1,8 +1,4 @@
-"""The files that run taskgate elsewhere, read by the tools that they are for: compose, kustomize, systemd.
-
-In: deploy/. Out: what docker-compose, kubectl, kubernetes-validate and systemd-analyze say of it, and that all of it is
-about one version and one configuration. The image is built and run by `make try-image`.
-"""
+"""The files that run taskgate elsewhere, read by the tools that they are for: compose, kustomize, systemd."""
 
 import json
 import re

@@ -1,23 +1,24 @@
 """The dashboard and the alerts of deploy/: a gateway that has traffic and faults, and the Prometheus that reads it.
 
-In: legacy servers behind one gateway with a store, and a second gateway. Out: a value for every expression of the
-dashboard, every alert firing while the faults last, and none once they are over.
+Every expression has a value; every alert fires while the faults last, and none once they are over.
 """
 
 import asyncio
 import json
 import signal
+import time
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any, Final
+from uuid import uuid4
 
 import aiohttp
 import pytest
 import yaml
 from aiohttp import web
 
-from gateway.demo.legacy import LegacyServer
+from gateway.demo.legacy import LegacyServer, timestamp
 from tests.certificates import signed
 from tests.deploy import DEPLOY, prometheus
 from tests.launch import Gateway, Gateways, held_port, port_of
@@ -51,7 +52,7 @@ def expressions() -> list[str]:
 
 
 class Upstream:
-    """A legacy server that can go away and come back, and be sick: then it answers only 500.
+    """A legacy server that can go away and come back, and be sick: then it answers only 500, and its tools' tasks fail.
 
     It takes `delay_s` for each answer, or until it is `hurried`.
     """
@@ -60,6 +61,7 @@ class Upstream:
         self.legacy = LegacyServer(tasks)
         self.delay_s = delay_s
         self.is_sick = False
+        self.tasks_fail = False
         self.hurried = asyncio.Event()
         self._socket = held_port()
         self.port = port_of(self._socket)
@@ -87,7 +89,23 @@ class Upstream:
                 await self.hurried.wait()
         if self.is_sick:
             return web.Response(status=500)
+        message = json.loads(await request.read() or b"{}")
+        if message.get("method") == "tools/call":
+            return web.json_response({"jsonrpc": "2.0", "id": message["id"], "result": {"task": self._made()}})
         return await self.legacy.handle(request)
+
+    def _made(self) -> dict[str, Any]:
+        """A task that has ended at once."""
+        now = timestamp(time.time_ns() // 1_000_000)
+        status = "failed" if self.tasks_fail else "completed"
+        return {"taskId": uuid4().hex, "status": status, "createdAt": now, "lastUpdatedAt": now, "ttl": 60_000}
+
+    def finish(self) -> None:
+        """End all tasks that work: those of the history do so for days."""
+        for tasks in self.legacy.sessions.values():
+            for task in tasks.all:
+                if task["status"] == "working":
+                    tasks.update(task["taskId"], "completed", "Report ready")
 
 
 class Session:
@@ -132,12 +150,13 @@ class Stage:
         await session.ask("initialize")
         return session
 
-    async def traffic(self, research: Session, shaky: Session, sick: Session, crowded: Session) -> None:
+    async def traffic(self, research: Session, shaky: Session, sick: Session, crowded: Session, tools: Session) -> None:
         """What clients do all the time, until it is cancelled."""
         while True:
             await asyncio.gather(*(research.ask("tasks/list", **UNFINISHED) for _ in range(3)))
             await research.ask("ping")
             await research.ask("tools/list")
+            await asyncio.gather(*(tools.ask("tools/call", name="render", task={}) for _ in range(5)))
             await research.ask("tasks/list", status=["no such status"])
             await shaky.ask("tasks/list", **UNFINISHED)
             await shaky.ask("ping")
@@ -155,6 +174,7 @@ class Stage:
     async def break_down(self, upstreams: dict[str, Upstream]) -> None:
         """Begin all faults."""
         self.faulty, upstreams["slow"].delay_s, upstreams["sick"].is_sick = True, SLOW_S, True
+        upstreams["tools"].tasks_fail = True
         for name in ("shaky", "lone"):
             await upstreams[name].down()
         await self.lone.ask("ping")
@@ -172,9 +192,12 @@ class Stage:
         self._reload(self._configuration)
         await _close(self._idle)
         self.faulty, upstreams["slow"].delay_s, upstreams["sick"].is_sick = False, 0.0, False
+        upstreams["tools"].tasks_fail = False
         upstreams["slow"].hurried.set()
         for name in ("shaky", "lone"):
             await upstreams[name].up()
+        for upstream in upstreams.values():
+            upstream.finish()
 
     def _reload(self, configuration: str) -> None:
         assert self.gateway.file is not None
@@ -203,6 +226,7 @@ async def upstreams() -> AsyncIterator[dict[str, Upstream]]:
         "slow": Upstream(one_page),
         "crowded": Upstream(delay_s=CROWDED_S),
         "lone": Upstream(one_page),
+        "tools": Upstream(one_page),
     }
     for upstream in found.values():
         await upstream.up()
@@ -258,7 +282,7 @@ async def stage(directory: Path, upstreams: dict[str, Upstream]) -> AsyncIterato
         made = Stage(await stack.enter_async_context(aiohttp.ClientSession()), gateway, spare, store)
         made.pairs = pairs
         made.lone = await made.session("lone")
-        sessions = [await made.session(name) for name in ("research", "shaky", "sick", "crowded")]
+        sessions = [await made.session(name) for name in ("research", "shaky", "sick", "crowded", "tools")]
         traffic = asyncio.create_task(made.traffic(*sessions))
         queries = asyncio.create_task(made.slow_queries(await made.session("slow")))
         yield made
@@ -296,7 +320,10 @@ async def test_every_panel_has_a_value_and_every_alert_fires_and_resolves(
             sick = await seen.values(
                 'ALERTS{alertname="TaskgateUpstreamFailing", alertstate="firing", upstream="sick"}'
             )
-            return not empty | silent and bool(lone and sick)
+            tool = await seen.values(
+                'ALERTS{alertname="TaskgateTasksFailing", alertstate="firing", upstream="tools", tool="render"}'
+            )
+            return not empty | silent and bool(lone and sick and tool)
 
         async def none_active() -> bool:
             return not await seen.alerts()

@@ -1,8 +1,4 @@
-"""The symptoms of docs/troubleshooting.md, each brought about: what the handbook says to look at is there.
-
-In: the table there, and here one scenario for each of its rows. Out: every metric that a row names has
-changed, or has the value that is named; one line of the log has every text that the row names.
-"""
+"""The symptoms of docs/troubleshooting.md, each brought about: what the handbook says to look at is there."""
 
 import asyncio
 import re
@@ -18,7 +14,7 @@ import pytest
 from tests.certificates import signed
 from tests.deploy import ROOT
 from tests.launch import Gateway, Gateways, Samples, changes, eventually, listening, port_of
-from tests.relay.messages import answer, call, fault, filtered, page, post, request, response, task
+from tests.relay.messages import answer, call, fault, filtered, page, post, request, response, result, task
 from tests.relay.rig import Place, Rig, Script, Server, body, rig_at
 
 DESCRIPTORS: Final = 256
@@ -159,6 +155,18 @@ async def _(rig: Rig) -> None:
 async def _(rig: Rig) -> None:
     for one in [await rig.client() for _ in range(DESCRIPTORS // 2)]:
         await one.close()
+
+
+@scenario("tasks that fail")
+async def _(rig: Rig) -> None:
+    rig.serve(always(answer(result(1, {"task": task("t-failed", "failed")}))))
+    await asked(rig, "up", call("tools/call", name="render", task={}), 200)
+
+
+@scenario("a task that does not end")
+async def _(rig: Rig) -> None:
+    rig.serve(Server({None: page([task("t-stuck")])}))
+    await asked(rig, "up", filtered(), 200)
 
 
 @scenario("-32602")

@@ -1,8 +1,7 @@
 """`python -m tests.model [--histories N] [--seed FIRST] [--jobs N] [--races | --stdio | --fleet]`: random histories.
 
-In: how many histories (`make fuzz`: 20,000), from which seed on. Out: how many broke which rule; of each rule the
-history of the first seed that broke it, made as small as it can be, with all that happened. The exit status is 1 if
-there was any. One seed is played again with `--seed N --histories 1`, and shown whole with `--whole`.
+Of each rule that broke it shows the history of the first seed, made small, with all that happened; the exit status is 1
+then. One seed is played again with `--seed N --histories 1`, and shown whole with `--whole`.
 """
 
 import argparse

@@ -1,7 +1,6 @@
-"""The clients of the gateway: one for each session, which does many things at once.
+"""The clients of the gateway: one for each session, which does many things at once, and opens another if it has gone.
 
-In: the events that clients cause. Out: requests on connections of the virtual loop. Answers to queries go to the
-oracle, everything else that passes goes to `truth.py`. Always: a client whose session has gone opens another.
+Answers to queries go to the oracle, everything else that passes goes to `truth.py`.
 """
 
 import asyncio

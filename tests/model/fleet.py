@@ -1,15 +1,10 @@
-"""The model with two replicas and a store: the same histories and upstream, and an oracle that knows what is shared.
-
-In: a `History`, a seed. Out: a world that plays it. Always: the real `App`, twice, with its real store and redis-py;
-only Redis is `resp.py`.
+"""The model with two replicas and a store: the same histories and upstream; only Redis is `resp.py`.
 
 The promise of a fleet (DESIGN 12): an answer reflects every state from not longer than `max_age` ago, as that of one
 gateway does. What passed through any replica counts `max_age` later, if the store has served all the time. A batch
 takes its time, which matters where `max_age` is shorter. 2 s after the store serves again it has everything. While it
 fails, nothing that passed elsewhere counts. While it serves, a refusal makes only the queries
 forget that are under way at that replica. What is asked twice, or in vain, is not judged: each replica asks alone.
-
-`make fuzz ARGS=--fleet` plays histories.
 """
 
 import random

@@ -1,12 +1,10 @@
-"""A history: a setting and events, as plain data, drawn at random and reduced.
+"""A history: a setting and events, as plain data, drawn at random and reduced. Its repr is code that makes it again.
 
-In: a seed. Out: a `History`, whose repr is the code that makes it again. Always: every event has a meaning in every
-history, so any event may be left out: a task is named by a number, taken modulo the number of tasks.
-
+Every event has a meaning in every history, so any may be left out: a task is a number, modulo the number of tasks.
 Durations are ticks (`virtual.TICK_S`, 1/64 s). `s` is the number of one of the two sessions.
 
-Hypothesis does not draw them: that took as long as playing them, and its shrinker needed minutes and left a dozen
-needless events, because it knows choices and not events. `reduced` takes seconds, and leaves none.
+Hypothesis does not draw them: that took as long as playing them, and its shrinker left a dozen needless events, because
+it knows choices and not events. `reduced` takes seconds, and leaves none.
 """
 
 import random

@@ -1,10 +1,9 @@
-"""The promise of DESIGN 6, held against every answer.
+"""The promise of DESIGN 6, held against every answer. It is exact.
 
-In: what really happened (`truth.py`), a query, its answer. Out: nothing, or a `Violation`. Always: exact. An answer is
-right if one state can be chosen for each task so that the chosen states make the answer: its tasks, their order, its
-total, and whether more follow. The states to choose from are those that the task had between `max_age` before the query
-and the answer, and none older than what had passed through the gateway before the query. Each task's state can be
-chosen alone: what a task adds to an answer depends on its own state and the bounds of the page.
+An answer is right if one state can be chosen for each task so that the chosen states make the answer: its tasks, their
+order, its total, and whether more follow. The states to choose from are those that the task had between `max_age`
+before the query and the answer, and none older than what had passed through the gateway before the query. Each task's
+state can be chosen alone: what a task adds to an answer depends on its own state and the bounds of the page.
 
 "Passed through" is what a client was given: a task in a response or a notification, an error that says that it is
 gone, a 404 for its session, and what must be so if an earlier answer was right (never backwards).
@@ -385,7 +384,8 @@ class Oracle:
         known = truth.known_before(self.knew(asked), asked.session)
         oldest_crawl = min(asked.came.time - self._interval_s, asked.oldest, oldest)
         is_seen = self.finds_again and truth.is_seen_before(asked.came, asked.session)
-        if known == ABSENT and not is_seen and (truth.born.time >= oldest_crawl or not self.lists_all):
+        is_asked_for = is_seen and not self._may_be_denied(truth, asked.session)
+        if known == ABSENT and not is_asked_for and (truth.born.time >= oldest_crawl or not self.lists_all):
             options.append(ABSENT)
         for state in truth.states:
             until = truth.until(state)
@@ -395,6 +395,13 @@ class Oracle:
         if truth.gone is not None and truth.gone < at:
             options.append(GONE)
         return options
+
+    def _may_be_denied(self, truth: Truth, session: ServerSession) -> bool:
+        """Whether an answer to the gateway may deny a task to a session (DESIGN 7.12)."""
+        return any(
+            own.session is session and own.params.get("taskId") == truth.id and own.outcome in ("error", "403", "500")
+            for own in self._upstream.own
+        )
 
     def _match(self, asked: Asked, truth: Truth, state: State) -> set[bool]:
         """Whether a state matches: both, where the gateway may or may not know which method made the task."""
@@ -495,6 +502,7 @@ class Oracle:
                 asked.criteria,
                 asked.disturbed,
             ):
+                asked_for = [o for o in asked_for if not self._was_shown_elsewhere(o, came)]
                 if asked_for:
                     raise Violation("economy", f"{[(o.method, o.params) for o in asked_for]} for what is known")
                 return
@@ -502,6 +510,13 @@ class Oracle:
         since = max([session.disturbed_at, *(o.ended.time for o in learned if o.ended is not None)])
         if asked_for and since < asked.oldest:
             session.refreshed = (asked.came.time, asked.criteria, asked.disturbed)
+
+    def _was_shown_elsewhere(self, own: Own, since: float) -> bool:
+        """Whether another session of the caller's has since been shown the task that is asked for (DESIGN 7.12)."""
+        return own.method == "tasks/get" and any(
+            other.params == own.params and other.session in own.session.relatives and other.at.time >= since
+            for other in self._upstream.own
+        )
 
     def _is_crawl_due(self, session: ServerSession, asked: Asked) -> bool:
         first = session.first_cost

@@ -1,8 +1,7 @@
 """The model over stdio: the same histories, the same oracle and upstream, and the real `StdioProxy` between lines.
 
-In: a `History`. Out: a world that plays it. Always: nothing here knows a rule. A session is a process: a proxy with
-sessions of its own, which ends with it. What only HTTP has is left out (`as_stdio`): connections, statuses, streams,
-identities, clients that leave, hosts that give every request one id, and a reload.
+A session is a process: a proxy with sessions of its own, which ends with it. What only HTTP has is left out
+(`as_stdio`): connections, statuses, streams, identities, clients that leave, and a reload.
 """
 
 import asyncio

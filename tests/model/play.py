@@ -1,7 +1,4 @@
-"""Plays a history: the real gateway between clients and an upstream, on the virtual loop.
-
-In: a `History`. Out: nothing, or a `Violation` whose text has the history and all that happened. Always: the gateway is
-the real `App`, from its listener to its pool of connections. Only its event loop and the time of day are replaced.
+"""Plays a history: the real gateway, listener and pool included, between clients and an upstream on the virtual loop.
 
 After the events come three queries for everything: at once; when everything must be known; and once more, which may
 cost nothing.

@@ -1,8 +1,4 @@
-"""As much of Redis as the gateway uses, on the virtual loop.
-
-In: commands on connections. Out: answers, at once, unless it is stopped or slow. Always: what the gateway's script does
-is done here once more, in Python; tests/store shows that the real server does the same.
-"""
+"""As much of Redis as the gateway uses, on the virtual loop. The gateway's script is done here once more, in Python."""
 
 import asyncio
 from collections.abc import Callable

@@ -1,8 +1,4 @@
-"""Histories played and searched for violations.
-
-In: seeds. Out: which of them break which rule, and the smallest history that does. Always: a seed is one history,
-whichever process plays it.
-"""
+"""Histories played and searched for violations: which seeds break which rule, and the smallest history that does."""
 
 import multiprocessing
 import sys

@@ -1,8 +1,4 @@
-"""No history leaves a reference cycle, whatever fails in it.
-
-In: histories, over HTTP and over stdio, with the collector off. Out: the collector finds nothing of the gateway's while
-the gateway still runs. Always: a reload and the end of a process may leave some, because they come seldom.
-"""
+"""No history leaves a reference cycle while the gateway runs, whatever fails in it, over HTTP and over stdio."""
 
 from typing import Any
 

@@ -1,8 +1,4 @@
-"""A fleet in the model: its answers keep the promise of DESIGN 12, whatever happens to its store (`fleet.py`).
-
-`make fuzz ARGS=--fleet` plays many histories. Here are a few of them, what a fleet must do within exact times, and four
-faults on purpose, which histories find.
-"""
+"""A fleet in the model: its answers keep the promise of DESIGN 12, whatever happens to its store (`fleet.py`)."""
 
 import asyncio
 from collections.abc import Callable
@@ -35,10 +31,12 @@ def played_here() -> list[h.History]:
     refused = (h.Create(), h.Wait(), h.Switch(), h.Fault(kind="401", method="tasks/get"), h.Get(), h.Wait(65))
     ended = (h.Create(), h.Wait(), h.Update(), h.Wait(65), h.Query(), h.Wait())
     unheard = (*ended, h.Delete(), h.Switch(), h.Get(), h.Wait(65), h.Switch(), h.Query())
+    cancelled = (h.Get(method="tasks/cancel"), h.Wait(), h.Switch(), h.Get())
     fixed = (goes, refused, unheard)
     return [
         *(h.History(h.Setting(order="nothing"), events) for events in fixed),
         h.History(h.Setting(order="nothing", tasks="x"), (h.Get(), h.Get(method="tasks/cancel"))),
+        h.History(h.Setting(order="nothing", delays=((140, 70), (16, 2)), tasks="c"), cancelled),
         *map(FleetWorld.drawn, range(HISTORIES)),
     ]
 

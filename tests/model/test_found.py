@@ -1,7 +1,7 @@
 """Histories that once broke a rule, made small: one named test for each bug; and some that a fault would break.
 
-In: a history as `python -m tests.model` showed it. Out: nothing. Always: played as it was found. The last ones were
-written by hand: each rule of DESIGN 6 and 7.4 that is hard to meet by chance breaks if it is taken out (`wilful.py`).
+The last ones were written by hand: each rule of DESIGN 6 and 7.4 that is hard to meet by chance breaks if it is taken
+out (`wilful.py`).
 """
 
 import pytest
@@ -29,6 +29,10 @@ from tests.model.play import play
 from tests.rules.legal import watched
 
 FOUND = {
+    "a 403 to the gateway's request for a task that another session has shown": History(
+        Setting(shared=True, tasks="w"),
+        (Get(), Wait(), Fault(s=1, kind="403", method="tasks/get"), Query(s=1), Wait()),
+    ),
     "a task is made by a request that is too large to be read": History(
         Setting(order="nothing"), (Create(form="large"),)
     ),

@@ -1,7 +1,4 @@
-"""Whatever happens in a history, what is known of a session is legal (`tests/rules/legal.py`), after each event.
-
-The first 100 drawn histories here; `test_found.py` looks at those that once broke a rule.
-"""
+"""Whatever happens in the first 100 histories, what is known of a session is legal (`tests/rules/legal.py`)."""
 
 import inspect
 import re

@@ -3,9 +3,6 @@
 500 histories, always the same ones where PYTHONHASHSEED is 0, the first 100 of them in `test_legal.py`; `make fuzz`
 plays 20,000, and any number from any seed. A violation names its rule and shows the smallest history that breaks it,
 which `test_found.py` then keeps.
-
-That it can fail is proved by the faults of `wilful.py`, each found by one of these histories or of those in
-`test_found.py`.
 """
 
 from typing import ClassVar

@@ -1,6 +1,5 @@
 """Random histories full of races (`history.raced`), held to the same promise as the usual ones of `test_model.py`.
 
-200 histories; `make fuzz ARGS=--races` plays any number from any seed.
 The faults in `wilful.RACES` only show when answers overlap: these histories find them, and the usual ones hardly.
 """
 

@@ -1,8 +1,4 @@
-"""The store and what sessions tell it, on a clock of its own (DESIGN 12).
-
-In: a `RedisStore` before the Redis of `resp.py`, told by `SharedSessions` or by the test. Out: nothing.
-Always: each test is named for what must hold, in whatever moment the store fails.
-"""
+"""The store and what sessions tell it, on a clock of its own, in whatever moment it fails (DESIGN 12)."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator

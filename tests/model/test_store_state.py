@@ -1,8 +1,4 @@
-"""The states of the store: the table in `store/carrier.py` is what the store does, in whatever order.
-
-In: a `RedisStore` before the Redis of `resp.py`, on a clock of its own. Out: nothing. Always: a telling of everything
-lasts as long as the test wants.
-"""
+"""The states of the store: the table in `store/carrier.py` is what the store does, in whatever order."""
 
 import asyncio
 import random

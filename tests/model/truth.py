@@ -1,7 +1,6 @@
 """What really happened: all states of every task of every session, and which of them passed through the gateway.
 
-In: the acts of the upstream. Out: the same, to compare answers with. Always: a moment is a time and a number, so that
-two events at one time have an order.
+A moment is a time and a number, so that two events at one time have an order.
 """
 
 import re

@@ -1,12 +1,7 @@
-"""A server of the 2025-11-25 era behind the gateway: real HTTP, on connections of the virtual loop.
+"""A server of the 2025-11-25 era behind the gateway: real HTTP, on connections of the virtual loop, without sockets.
 
-It lives on a virtual clock, without sockets: of tests/upstream.py it has the connections that hand out requests.
-
-In: requests, and what a history does to its tasks. Out: responses, late or failing as the history has it. Always: its
-answers are true at the moment of sending. It notes every request of the gateway's own, and whether the same was being
-asked already.
-
-What may go wrong with a request (`Fault.kind`):
+Its answers are true at the moment of sending. It notes every request of the gateway's own, and whether the same was
+being asked already. What may go wrong with a request (`Fault.kind`):
 
     drop       the request is carried out, then the connection is cut
     unheard    the connection is cut at once
@@ -211,7 +206,7 @@ class Upstream:
             by = self.loop.time() - self.setting.ids_again * TICK_S
             newest = {t.id: t for t in session.truths}
             free = [t for t in newest.values() if not t.is_live and (t.gone or t.state.since).time <= by]
-            if free and all(t.state.updated < created for t in session.lives(free[-1].id)):
+            if free and all(max(t.created, t.state.updated) < created for t in session.lives(free[-1].id)):
                 self.remove(free[-1], "its id is given again")
                 return free[-1].id
         return task_id(next(self._task_numbers))

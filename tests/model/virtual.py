@@ -1,9 +1,7 @@
-"""An event loop on a virtual clock. Its connections are pairs of objects.
+"""An event loop on a virtual clock, which jumps to the next timer. Its connections are pairs of objects.
 
-In: coroutines, and servers and connections by port. Out: the same as on asyncio's own loop, but timers cost nothing:
-when nothing is left to do, the clock jumps to the next timer. Always: runs repeat exactly, because nothing here asks
-the machine for anything. Bytes take `WIRE_S` from one end of a connection to the other, and arrive in order. Times are
-exact multiples of a power of two, so that a bound that is just met differs from one that is just missed.
+Runs repeat exactly, because nothing here asks the machine for anything. Bytes take `WIRE_S` from one end to the other,
+in order. Times are exact multiples of a power of two, so that a bound that is just met differs from one just missed.
 """
 
 import asyncio

@@ -1,8 +1,6 @@
-"""Faults put into the gateway on purpose: a test that cannot fail proves nothing.
+"""Faults put into the gateway on purpose, a few words of the source each: a test that cannot fail proves nothing.
 
-In: nothing. Out: by name, contexts in which the gateway has one fault in how it refreshes or in what it hears. Always:
-the fault is a plausible one, a few words of the source; everything else is the gateway as it is. Above each stands what
-it breaks most often.
+Above each stands what it breaks most often.
 """
 
 from collections.abc import Callable

@@ -1,12 +1,10 @@
 """What the proofs share: real processes, the SDK's client with filter parameters, and the plain definition.
 
 - A `Place` is one real server with gateways before it: `direct` is the server's own address, `gateway` one with the
-  defaults, `small` a replica with pages of 5. Servers and gateways run as processes for the whole session;
-  a gateway that logged a traceback or did not end with 0 fails the run.
+  defaults, `small` a replica with pages of 5. They run as processes for the whole session.
 - A `Client` is the SDK's own client, unmodified: filter parameters are extra members of its request's params.
   A `Wire` is one bare HTTP exchange at a time, for what the SDK hides (statuses, headers, a foreign session id).
-- `selected` is the meaning of the criteria (DESIGN 5.2), written once more and plainly: every answer of the gateway
-  is compared with what it makes of all tasks.
+- `selected` is the meaning of the criteria (DESIGN 5.2), written once more and plainly.
 """
 
 import asyncio

@@ -1,8 +1,4 @@
-"""JSON-RPC batches of revision 2025-03-26 pass unchanged (DESIGN 3.9).
-
-The gateway opens no batch: the server answers a filtered `tasks/list` in one. The TypeScript SDK's server takes
-batches; one of these tests, tasks in them.
-"""
+"""JSON-RPC batches of revision 2025-03-26 pass unchanged (DESIGN 3.9): the server answers a filtered list in one."""
 
 import json
 import re

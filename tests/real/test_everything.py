@@ -1,8 +1,7 @@
 """The TypeScript SDK's client and the reference server: one conversation straight, the same through the gateway.
 
-The server runs with each version of the SDK; all conversations (tests/node/everything.mjs) run at once. What a step saw
-through the gateway must be what it saw directly, but for ids, times and what is random; then come the steps that only a
-filtering server can answer.
+What a step saw through the gateway must be what it saw directly, but for ids, times and what is random; then come the
+steps that only a filtering server can answer.
 """
 
 import re

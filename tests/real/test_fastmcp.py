@@ -1,9 +1,4 @@
-"""FastMCP 3.4, whose tasks/list is always empty: what only tasks/get knows still belongs in a filtered answer.
-
-DESIGN 6: a task that was observed and that tasks/get still returns belongs in the answer even if the upstream's own
-list omits it. DESIGN 5.3: three kinds of request make tasks here, and the one that made a task is known where it
-passed through.
-"""
+"""FastMCP 3.4, whose tasks/list is always empty: what only tasks/get knows belongs in an answer (DESIGN 5.3, 6)."""
 
 import asyncio
 from collections.abc import Iterator

@@ -1,7 +1,6 @@
-"""Servers in Go and C#, as people run them: kubernetes-mcp-server over HTTP, @azure/mcp on stdio. They have no tasks.
+"""Servers in Go and C#, without tasks: kubernetes-mcp-server over HTTP, @azure/mcp on stdio. Everything passes.
 
-So everything passes: each answer is the same directly and through the gateway, that of `initialize` too. The cluster of
-the one is nowhere, and nobody has logged in to the cloud of the other: their tools fail as they do then.
+The cluster of the one is nowhere, and nobody has logged in to the cloud of the other: their tools fail as they do then.
 """
 
 import asyncio

@@ -1,8 +1,7 @@
 """The deprecated HTTP+SSE transport of 2024-11-05 passes (DESIGN 3.9).
 
 There a GET opens a stream, whose first event, `endpoint`, names the address for messages. Every answer comes on that
-stream, never in the response to the POST. So the gateway advertises and filters nothing there: the server answers a
-`tasks/list` with criteria. Clients and servers are the TypeScript SDK's and the Python SDK's.
+stream, never in the response to the POST. So the gateway advertises and filters nothing there.
 """
 
 import asyncio

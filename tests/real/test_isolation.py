@@ -1,8 +1,7 @@
 """No caller sees the tasks of another, however many ask at once (DESIGN 7).
 
 Every task has its owner's name in `statusMessage`. An owner is a session on the Python SDK's server, with a bearer
-token or without; on a server without sessions it is what the headers of a request, or its path, say. That server's
-pages are small, so that the gateway crawls many lists at once, and its answers are compressed.
+token or without; on a server without sessions it is what the headers of a request, or its path, say.
 """
 
 import asyncio

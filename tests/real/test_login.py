@@ -1,10 +1,8 @@
 """Logins through the gateway: the official OAuth clients, and an authorization server that knows its own address only.
 
 A client compares what it is told with the address that it uses (RFC 9728, 3.3; RFC 8414, 3.3), so a login fails if the
-gateway passes everything unchanged. The gateway replaces the upstream's address by its own, in redirects and in the
-documents and challenges of authorization and nowhere else. The server (tests/real/servers/login.py) is made of the
-Python SDK's own parts. Its gateways are one with `public_url: off`, a `bare` one with no configuration at all, and two
-with a `public_url`, at the root and under a prefix. Every kind of client and server: test_table_of_clients.py.
+gateway passes everything unchanged. Its gateways are one with `public_url: off`, a `bare` one with no configuration at
+all, and two with a `public_url`, at the root and under a prefix. Every client and server: test_table_of_clients.py.
 """
 
 import json

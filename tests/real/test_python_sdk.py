@@ -1,7 +1,7 @@
 """The Python SDK's client, through the gateway, to the Python SDK's server: every promise about tasks/list.
 
-What the gateway answers is compared with what `selected` makes of all tasks, which the same client fetches by paging
-without a filter. The servers answer with JSON in one run and with event streams in the other.
+What the gateway answers is compared with what `selected` makes of all tasks, fetched without a filter. The servers
+answer with JSON in one run and with event streams in the other.
 """
 
 import asyncio

@@ -1,8 +1,4 @@
-"""An address that is not quite right: a Starlette server that redirects, and a path at which nothing is (DESIGN 8.14).
-
-In: the Python SDK's server behind `Mount("/mcp")`, and clients that follow its redirect. Out: outcomes, the log, the
-page, `try`. Always: what one wrong address or one broken client brings about is no failure of the server's.
-"""
+"""An address that is not quite right: a Starlette server that redirects, and a path with nothing (DESIGN 8.14)."""
 
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator

@@ -1,8 +1,4 @@
-"""What the server would refuse, it refuses (DESIGN 5.1): the Python SDK's server, and the gateway with a full index.
-
-A filtered `tasks/list` of an unknown revision, or of a client that does not accept both kinds of answers, is asked of
-the server first, though the answer is there.
-"""
+"""What the server would refuse, it refuses (DESIGN 5.1): the Python SDK's server, and the gateway with a full index."""
 
 import json
 

@@ -1,9 +1,8 @@
 """Revision 2026-07-28 passes (DESIGN 3.9): the official 2.x TypeScript client and server, directly and through.
 
 Both conversations (tests/node/revision_2026.mjs) run at once, each with its own server, because a server tells all its
-subscribers of a change. The server of these packages checks the headers that only this revision has, so a step that
-succeeds had them all. It also speaks 2025-11-25: the gateway filters for a client of that revision, and not for one of
-2026-07-28.
+subscribers of a change. The server of these packages checks the headers that only this revision has. It also speaks
+2025-11-25: the gateway filters for a client of that revision, and not for one of 2026-07-28.
 """
 
 import json

@@ -1,8 +1,7 @@
 """The TypeScript SDK's InMemoryTaskStore, shared by all sessions, as its own examples share it: before 1.32 and since.
 
-In: sessions that make tasks (tests/node/shared_store.mjs), and one that makes none. Out: what each sees of them,
-straight and through the gateway. Always: a filtered list is what the criteria mean of the server's own list to that
-session: to 1.31 everybody's tasks, from 1.32 on the session's own (DESIGN 2.1).
+A filtered list is what the criteria mean of the server's own list to that session: to 1.31 everybody's tasks, from 1.32
+on the session's own (DESIGN 2.1).
 """
 
 import asyncio

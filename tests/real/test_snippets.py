@@ -1,7 +1,6 @@
 """The examples of docs/clients.md and of the README, as they stand there, against the demo's server.
 
-A developer who copies one gets a filtered page. Each runs with the packages that its section is about; an example of a
-line or two gets a session.
+Each runs with the packages that its section is about; an example of a line or two gets a session.
 """
 
 import importlib

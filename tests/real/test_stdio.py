@@ -1,8 +1,4 @@
-"""Real servers and clients on stdio, each directly and through `taskgate stdio`: the same transcripts but for `filter`.
-
-Servers: the TypeScript SDK's reference server, the Python SDK's, FastMCP's. Clients: those of the same three, and the
-Inspector's command line, which has no method for tasks.
-"""
+"""Real servers and clients on stdio, each directly and through `taskgate stdio`: the same, but for `filter`."""
 
 import asyncio
 import json

@@ -1,7 +1,4 @@
-"""A server on stdio behind HTTP: the recipe of docs/configuration.md, as it stands there.
-
-Only what npx would fetch is taken from tests/node, and ports are free ones.
-"""
+"""A server on stdio behind HTTP: the recipe of docs/configuration.md, but for what npx would fetch, and for ports."""
 
 import re
 import shlex

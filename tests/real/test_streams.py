@@ -1,8 +1,4 @@
-"""What a real server may do with its streams: close them and be polled, and speak before it answers.
-
-The gateway's own requests meet all of that, too. They must not fail by it, nor keep from the client what was meant for
-it (DESIGN 5.7, and 2 and 6 on streams that are polled).
-"""
+"""What a real server may do with its streams: close them and be polled, and speak before it answers (DESIGN 5.7)."""
 
 from collections.abc import Iterator
 from typing import Any

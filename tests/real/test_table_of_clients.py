@@ -1,10 +1,9 @@
 """Every client with every server at every place, with nothing but the address swapped, and the table of it.
 
-The servers are those of tests/real/servers/logins.py, the clients those of tests/real/clients and tests/node/table.mjs:
-each logs in, initializes, makes two tasks, lists them by every criterion and follows all cursors. The Inspector's
-command line (tests/node/inspector/table.mjs) has no method for lists, and refuses the tasks that these servers make: it
-logs in, initializes and calls a tool. No gateway here has a `public_url`. Places: the `root`, a `prefix`, by `host`,
-and a prefix behind `TLS`.
+The servers are those of tests/real/servers/logins.py, the clients those of tests/real/clients and tests/node/table.mjs.
+The Inspector's command line (tests/node/inspector/table.mjs) has no method for lists, and refuses the tasks that these
+servers make: it logs in, initializes and calls a tool. No gateway here has a `public_url`. Places: the `root`, a
+`prefix`, by `host`, and a prefix behind `TLS`.
 """
 
 import json

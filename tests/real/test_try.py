@@ -1,8 +1,4 @@
-"""`taskgate try` and `taskgate tasks` at the real servers: all that they print is what a witness saw on the way.
-
-In: servers as processes, with tasks that a client of the tests made. Out: what the command prints. Always: the list,
-read by that client before and after, is the same, and no fact is printed that was not compared (tests/witness.py).
-"""
+"""`taskgate try` and `taskgate tasks` at the real servers: all that they print is what a witness saw on the way."""
 
 import asyncio
 import json

@@ -1,7 +1,4 @@
-"""The table: traffic that must be the same through the gateway as directly, but for what DESIGN 3 lists.
-
-Each case is a transcript (harness.py). The gateway's own answers, which cannot come directly, have tests by subject.
-"""
+"""The table: traffic that must be the same through the gateway as directly, but for what DESIGN 3 lists."""
 
 import gzip
 import zlib

@@ -1,11 +1,8 @@
 """The comparison: one case, run directly and through the gateway, and what may differ between the two recordings.
 
-In: a `Case`, which is a transcript: the bytes that the client and the upstream send, their order, and what each waits
-for. Out: a `Recording` of each run: what the upstream received, what the client received, how it ended, and how long
-each piece took. `differences` compares them. It permits what DESIGN 3 lists, and nothing else.
-
-Always: real sockets; every wait is for a condition and has an end. The upstream sends a piece when the one before it
-has arrived at the client, so that a piece held back is seen, and a late one is measured.
+A `Case` is a transcript: the bytes that the client and the upstream send, their order, and what each waits for.
+`differences` permits what DESIGN 3 lists, and nothing else. The upstream sends a piece when the one before it has
+arrived at the client, so that a piece held back is seen, and a late one is measured.
 """
 
 import contextlib

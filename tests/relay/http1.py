@@ -1,8 +1,7 @@
 """HTTP/1.1 as the harness reads it: the messages in the bytes that one end of a connection received.
 
-In: bytes as they come, and how the connection ended. Out: `Message`s, of which the last may not be whole.
-Always: nothing is forgiven. What RFC 9112 forbids is `Malformed`. This reader is no part of the gateway and is stricter
-than the gateway's, so that it sees every fault in what the gateway writes.
+Nothing is forgiven: what RFC 9112 forbids is `Malformed`. This reader is no part of the gateway and is stricter than
+the gateway's, so that it sees every fault in what the gateway writes.
 """
 
 import contextlib

@@ -1,8 +1,4 @@
-"""A gateway, an upstream behind it and clients in front, for tests that say more than that two recordings agree.
-
-In: a place, and perhaps a script of the upstream's answers. Out: responses, and what the upstream received. Always:
-leaving the rig closes everything; a script that failed fails the test.
-"""
+"""A gateway, an upstream behind it and clients in front, for tests that say more than that two recordings agree."""
 
 import asyncio
 import contextlib

@@ -1,8 +1,4 @@
-"""Whose requests these are: identities that drift (DESIGN 7.11), and callers who prove each request (DESIGN 5.9).
-
-In: requests whose header fields differ. Out: what goes up in the caller's name, what the caller gets, and what the
-operator is told.
-"""
+"""Whose requests these are: identities that drift (DESIGN 7.11), and callers who prove each request (DESIGN 5.9)."""
 
 import asyncio
 import json

@@ -1,7 +1,4 @@
-"""Certificates that have expired, or are not yet valid: what starts, what a reload takes, who is told (DESIGN 8.13).
-
-In: certificates that the test has made. Out: connections, the log, metrics, `--check`. Always: the real command.
-"""
+"""Certificates that have expired, or are not yet valid: what starts, what a reload takes, who is told (DESIGN 8.13)."""
 
 import asyncio
 import json

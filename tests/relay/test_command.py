@@ -1,7 +1,4 @@
-"""The command: how it reads its configuration, what --check says, and what SIGHUP does (DESIGN 8).
-
-In: arguments, files, standard input, the environment. Out: exit status, what it prints. Always: the real command.
-"""
+"""The command: how it reads its configuration, what --check says, and what SIGHUP does (DESIGN 8)."""
 
 import asyncio
 import http.client

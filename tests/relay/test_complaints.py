@@ -1,15 +1,12 @@
-"""What users of such proxies complain about, by name.
-
-In: the traffic of the complaint. Out: the same as from the server itself. Always: each complaint is proved once, here
-or where many like it are:
+"""What users of such proxies complain about, by name. Each complaint is proved once, here or where many like it are:
 
     streams buffered until their end, large or odd lines of them cut or split, notifications dropped, a 405, 404 or 401
     and its challenge lost, DELETE not forwarded, `Mcp-*` fields rewritten, a Host that the server refuses, a half-open
     GET that pins its session, capabilities of other servers edited: the table of comparisons (cases.py)
     the 401 and 404 of a filtered list: test_failures.py; the door: tests/attack/requests/host.py, test_door.py
 
-Not here, because no socket shows it in a test's time: a client that vanishes without FIN or RST. The kernel's
-keep-alive ends such connections. The half-open GET here is one whose client has sent FIN or RST.
+The half-open GET here is one whose client has sent FIN or RST: no socket shows a client that vanishes without either in
+a test's time.
 """
 
 import asyncio

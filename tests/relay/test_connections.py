@@ -1,8 +1,4 @@
-"""Requests must not be lost or answered twice, also where upstreams break HTTP.
-
-In: upstream connections that die at the worst moment, and answers that are none. Out: one answer for one request, or a
-502. Always: a POST is sent again only if it cannot have been received (RFC 9110, 9.2.2).
-"""
+"""Requests must not be lost or answered twice, also where upstreams break HTTP (RFC 9110, 9.2.2)."""
 
 import asyncio
 from collections.abc import Callable

@@ -1,8 +1,4 @@
-"""The gateway's own requests: in whose name, at what cost, and what arrives on their streams (DESIGN 5.7, 6, 3.7).
-
-In: filtered queries, and an upstream that answers page by page as the test says. Out: what the upstream received; what
-the client got, and when.
-"""
+"""The gateway's own requests: in whose name, at what cost, and what arrives on their streams (DESIGN 5.7, 6, 3.7)."""
 
 import asyncio
 import contextlib

@@ -1,7 +1,4 @@
-"""Answers of the gateway's own say when they were made (RFC 9110, 6.6.1); those that it relays say what they said.
-
-In: every kind of answer. Out: one `Date` of now, or what came.
-"""
+"""Answers of the gateway's own say when they were made (RFC 9110, 6.6.1); those that it relays say what they said."""
 
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime, timedelta

@@ -1,8 +1,4 @@
-"""Dialing: a name with several addresses, some of which are no good (transport/dial.py, RFC 8305).
-
-In: addresses that refuse, that swallow what is sent to them, whose TLS fails. Out: a connection, and when. Always: real
-sockets, on uvloop and on asyncio's loop the same.
-"""
+"""Dialing: a name with several addresses, some of which are no good, on uvloop and on asyncio's loop (RFC 8305)."""
 
 import asyncio
 import os

@@ -1,8 +1,4 @@
-"""A body that is edited, moved or decoded has no digest of what it was; every other body keeps its digests.
-
-In: bodies of each kind and framing, with fields that tell their bytes, in the head and in trailers. Out: what the other
-side gets. Always: where it is not known yet whether an event will be edited, what is known at the head decides.
-"""
+"""A body that is edited, moved or decoded has no digest of what it was; every other body keeps its digests."""
 
 import gzip
 from collections.abc import Sequence

@@ -1,9 +1,6 @@
-"""What is turned away: foreign hosts and origins, heads that are too large or too slow.
+"""What is turned away: foreign hosts and origins, heads that are too large or too slow (DESIGN 7).
 
-In: bytes that no honest client sends. Out: a refusal with the right status, at once. Always: nothing refused reaches
-the upstream. Requests that could be read in two ways stand in the tables of tests/attack.
-
-Source: RFC 9112, 5, 7.1, 11.2; DESIGN 7.
+Requests that could be read in two ways stand in the tables of tests/attack.
 """
 
 import asyncio

@@ -1,8 +1,4 @@
-"""Each failure gets its clear error, and breaks nothing else (DESIGN 5.4, 5.8, 6).
-
-In: wrong requests, and failing upstreams. Out: the error that the rule names, with the client's own id. Always: a
-failure is never an empty list, and never a success.
-"""
+"""Each failure gets its clear error, and breaks nothing else (DESIGN 5.4, 5.8, 6)."""
 
 import asyncio
 import base64

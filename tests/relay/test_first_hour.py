@@ -1,8 +1,4 @@
-"""The errors of the first hour: each says what is wrong and what to do, in words (issue 23).
-
-In: what people type, and write into files, before anything works. Out: one line, an exit status. Always: the real
-command.
-"""
+"""The errors of the first hour, by the real command: each says what is wrong and what to do, in words (issue 23)."""
 
 import os
 import subprocess

@@ -1,8 +1,4 @@
-"""Who finds which tasks again: with a renewed token, in a new session, as another user (DESIGN 7.12).
-
-In: a server whose own list is empty, as FastMCP's is, and that gives a task to some callers. Out: what each of them is
-shown, and that nobody is shown what his own `tasks/get` would not give him.
-"""
+"""Who finds which tasks again: with a renewed token, in a new session, as another user (DESIGN 7.12)."""
 
 from collections.abc import Callable
 from typing import NamedTuple, TypeAlias

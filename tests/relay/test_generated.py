@@ -1,8 +1,7 @@
 """Generated exchanges, directly and through the gateway, compared as those of the table are.
 
-In: methods, targets, versions, fields, framings, bodies, expectations, informational responses, and the places where
-each side's bytes are split. Always: what is generated is legal by RFC 9110 and 9112, so there is one right way to relay
-it. Both runs of a case go on at once. RELAY_EXAMPLES sets the number of cases; the default is 400.
+What is generated is legal by RFC 9110 and 9112, so there is one right way to relay it. RELAY_EXAMPLES sets how many
+there are; the default is 400.
 """
 
 import asyncio

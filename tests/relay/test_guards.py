@@ -1,7 +1,4 @@
-"""Guards on task operations: a rate for each client, what queries take of it, a longest ttl; off unless configured.
-
-In: requests about tasks. Out: what reaches the upstream, byte for byte, and 429.
-"""
+"""Guards on task operations: a rate for each client, what queries take of it, a longest ttl; off unless configured."""
 
 import asyncio
 import gzip

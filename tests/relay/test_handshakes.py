@@ -1,8 +1,4 @@
-"""TLS handshakes of clients: those that fail are counted and logged, plain HTTP gets an answer, and all have limits.
-
-In: clients that speak another version, leave, say nothing, or are no TLS clients. Out: counts by reason, lines of the
-log. Always: on uvloop and on asyncio's loop the same.
-"""
+"""TLS handshakes of clients: those that fail are counted and logged, plain HTTP gets an answer, and all have limits."""
 
 import asyncio
 import json

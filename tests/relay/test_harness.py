@@ -1,7 +1,4 @@
-"""The harness finds what it must: a proxy with one wilful fault fails the comparison.
-
-In: a plain byte proxy with one fault. Out: the difference, named. Always: without the fault the same proxy passes.
-"""
+"""The harness finds what it must: a plain byte proxy passes the comparison, and with one wilful fault fails it."""
 
 import asyncio
 import contextlib

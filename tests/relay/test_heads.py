@@ -1,8 +1,4 @@
-"""Heads and trailers: how many fields they may have, what they cost in memory, and that all of it is counted.
-
-In: heads in many tiny fields or a few large ones, whole or not, of clients and of servers. Out: 431, 502, or the
-memory of the real process beside `taskgate_held_bytes`.
-"""
+"""Heads and trailers: how many fields they may have, what they cost in memory, and that all of it is counted."""
 
 import asyncio
 

@@ -1,7 +1,4 @@
-"""Responses in odd forms that clients read all the same: what they say of tasks is in the next list (DESIGN 6.4, 6.5).
-
-At a server whose list shows all, and at one whose list is empty: there nothing else tells of a task.
-"""
+"""Responses in odd forms that clients read all the same: what they say of tasks is in the next list (DESIGN 6.5)."""
 
 from collections.abc import Callable
 from typing import Final, TypeAlias

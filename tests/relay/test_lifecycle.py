@@ -1,7 +1,4 @@
-"""How a process ends: what it lets finish, what it closes, and when (DESIGN 8).
-
-In: signals, while there is traffic. Out: answers, and exit statuses. Always: the real command, as a process of its own.
-"""
+"""How a process ends: what it lets finish, what it closes, and when (DESIGN 8)."""
 
 import asyncio
 import signal

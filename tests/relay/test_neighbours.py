@@ -1,8 +1,4 @@
-"""Nothing that one client does reaches a neighbour: buffers, closing, `Connection`, framing, descriptors.
-
-In: clients and servers that hold as much as they can, close at the worst moment, and send what two readers read
-differently. Out: what was sent whole arrives whole, what was cut looks cut, and others are served meanwhile.
-"""
+"""Nothing that one client does reaches a neighbour: buffers, closing, `Connection`, framing, descriptors."""
 
 import asyncio
 import gzip

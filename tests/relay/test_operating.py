@@ -1,7 +1,4 @@
-"""What an operator sees of each request: metrics, the log, the audit (DESIGN 8).
-
-In: traffic and faults. Out: samples of /metrics, lines of the log. Always: the real command, as a process of its own.
-"""
+"""What an operator sees of each request: metrics, the log, the audit (DESIGN 8)."""
 
 import asyncio
 import gzip

@@ -1,8 +1,4 @@
-"""The page for people at `/` of the admin listener, in a real browser (DESIGN 8).
-
-In: a gateway with traffic, faults among it. Out: what a person sees and presses. Always: narrow and wide, light and
-dark, without an error on the console; nothing is asked of anywhere but the gateway.
-"""
+"""The page for people at `/` of the admin listener, in a real browser: what a person sees and presses (DESIGN 8)."""
 
 import importlib
 import json
@@ -177,7 +173,7 @@ def test_it_can_be_used_by_keyboard(browser: Any, gateway: Gateway) -> None:
             assert tab.evaluate("getComputedStyle(document.activeElement).outlineStyle") != "none"
             assert len(reached) < 50
         assert reached[1:3] == ["pause", "search"] and "failures" in reached
-        assert tab.locator("[tabindex='0']").count() == 4
+        assert tab.locator("[tabindex='0']").count() == 5
         tab.locator("#pause").focus()
         tab.keyboard.press("Space")
         playwright.expect(tab.locator("#state")).to_have_text("Paused")
@@ -189,8 +185,8 @@ def test_it_can_be_used_by_keyboard(browser: Any, gateway: Gateway) -> None:
 def test_a_screen_reader_finds_its_parts(browser: Any, gateway: Gateway) -> None:
     with opened(browser, gateway) as tab:
         assert tab.get_by_role("banner").count() == 1 and tab.get_by_role("main").count() == 1
-        tables = ["Failures by reason", "Upstreams", "Last queries", "Requests"]
-        names = [*tables[:2], "The gateway", "Limits", "Saved since the start", *tables[2:]]
+        tables = ["Tasks", "Failures by reason", "Upstreams", "Last queries", "Requests"]
+        names = [*tables[:3], "The gateway", "Limits", "Saved since the start", *tables[3:]]
         assert tab.get_by_role("heading", level=2).all_inner_texts() == names
         for name in tables:
             assert tab.get_by_role("region", name=name, exact=True).get_by_role("table").count() == 1

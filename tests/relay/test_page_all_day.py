@@ -1,8 +1,4 @@
-"""The page for people, kept open all day, in a real browser (DESIGN 8.10): what it says, and that it holds still.
-
-In: gateways with faults, with many upstreams and with long names; some hang. Out: what a person reads on the page, in
-its title and in its icon. Always: real gateways, real upstreams, Debian's chromium.
-"""
+"""The page for people, kept open all day, in a real browser (DESIGN 8.10): what it says, and that it holds still."""
 
 import json
 import re

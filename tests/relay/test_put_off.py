@@ -1,7 +1,4 @@
-"""Requests of the gateway's own that the upstream puts off: 429 and 503 with `Retry-After` (RFC 9110, 10.2.3).
-
-In: filtered queries, and an upstream with a rate. Out: what it was asked, and when; what the client got.
-"""
+"""Requests of the gateway's own that the upstream puts off: 429 and 503 with `Retry-After` (RFC 9110, 10.2.3)."""
 
 import asyncio
 import time

@@ -1,8 +1,4 @@
-"""A refused caller holds nothing. Indexes, places in a store and notes of any kind are for callers that were answered.
-
-In: callers to whom the upstream answers a status of 400 or above, or nothing, or nothing to keep, in every kind of
-request and response. Out: nothing is kept, and neighbours notice nothing.
-"""
+"""A refused caller holds nothing: indexes, places in a store and notes are for callers that were answered."""
 
 import asyncio
 import socket

@@ -1,8 +1,4 @@
-"""What a reload changes, and what outlives it: what is under way, and what is known of an upstream (DESIGN 8.6).
-
-In: a gateway with traffic that takes over another configuration. Out: the new one holds for what comes; for what is
-under way, and of an upstream that stays as it is, all is the same as without the reload.
-"""
+"""What a reload changes, and what outlives it: what is under way, and what is known of an upstream (DESIGN 8.6)."""
 
 import json
 import logging

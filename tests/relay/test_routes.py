@@ -1,7 +1,4 @@
-"""Several upstreams: which one a request goes to, and what is changed on the way there and back (DESIGN 8).
-
-In: requests, by host and path. Out: what the upstream gets; the addresses that its clients are told.
-"""
+"""Several upstreams: which one a request goes to, and what is changed on the way there and back (DESIGN 8)."""
 
 import re
 from collections.abc import AsyncIterator

@@ -1,7 +1,4 @@
-"""What is remembered of a session besides its tasks: what `initialize` said of its server, and the caller's identity.
-
-In: sessions whose indexes are evicted or dropped, for every reason. Out: the same answers as before.
-"""
+"""What is remembered of a session besides its tasks: what `initialize` said, and the caller's identity."""
 
 import asyncio
 

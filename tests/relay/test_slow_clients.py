@@ -1,8 +1,4 @@
-"""Clients that read slowly, send slowly, or leave unseen: they lose nothing that a healthy upstream sent.
-
-In: connections with bytes still to be read when the other side ends, waits or has left. Out: all of those bytes, and
-nothing left of a client that has gone. Always: the gateway gives up no sooner than the server would.
-"""
+"""Clients that read slowly, send slowly, or leave unseen: they lose nothing that a healthy upstream sent."""
 
 import asyncio
 

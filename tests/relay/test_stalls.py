@@ -1,8 +1,4 @@
-"""Peers that stop in the middle: clients that send half a request, peers that read nothing, peers that have vanished.
-
-In: connections that stand still with something to pass on. Out: their end, after `limits.stall_timeout`, with nothing
-left of them. Always: slow but steady peers, and open streams that are quiet, are left alone.
-"""
+"""Peers that stop in the middle: clients that send half a request, peers that read nothing or have vanished."""
 
 import asyncio
 import contextlib

@@ -1,8 +1,4 @@
-"""The state of an upstream, seen from outside: what begins a down, and what ends it if nobody asks (DESIGN 8.12).
-
-In: servers that are away, hang, break off, come back. Out: `taskgate_upstream_up`, lines of the log, and how often the
-gateway probes. Always: real sockets; the probes are the gateway's own.
-"""
+"""The state of an upstream, seen from outside: what begins a down, and what ends it if nobody asks (DESIGN 8.12)."""
 
 import asyncio
 import contextlib

@@ -1,7 +1,6 @@
 """The states of a client's connection: the table in `transport/connection.py` is what it does, in whatever order.
 
-In: a listener with and without TLS, a client of raw bytes, a handler that does what the test says. Out: nothing.
-Always: real sockets on the loop's own transports; time passes by a sweep from the far future.
+Time passes by a sweep from the far future.
 """
 
 import ast

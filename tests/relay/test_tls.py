@@ -1,7 +1,4 @@
-"""TLS on the listener, and towards an upstream (DESIGN 8).
-
-In: traffic, and certificates that the test has made. Out: the same as without TLS.
-"""
+"""TLS on the listener, and towards an upstream (DESIGN 8)."""
 
 import asyncio
 import signal

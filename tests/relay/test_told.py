@@ -1,7 +1,4 @@
-"""What metrics and logs tell of traffic of every kind, and that they tell no secret (DESIGN 8.10, 8.11).
-
-In: traffic that succeeds and that fails, with secrets everywhere. Out: samples of /metrics, lines of the log.
-"""
+"""What metrics and logs tell of traffic of every kind, and that they tell no secret (DESIGN 8.10, 8.11)."""
 
 import re
 import signal

@@ -1,7 +1,4 @@
-"""Traces: spans of requests, their parents, and what is in none of them; a collector that is absent or hangs.
-
-In: requests. Out: what a receiver of OTLP over HTTP gets, read with the types of `opentelemetry-proto`.
-"""
+"""Traces: spans of requests, their parents, and what is in none of them; a collector that is absent or hangs."""
 
 import re
 import signal

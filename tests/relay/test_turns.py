@@ -1,8 +1,4 @@
-"""Connections that send much are read in turns (turns.py), whatever loop it is.
-
-In: connections with all that their sockets take waiting. Out: what each turn of the loop read, and what arrived.
-Always: the wires, the sockets and the loops are real.
-"""
+"""Connections that send much are read in turns (turns.py), whatever loop it is."""
 
 import asyncio
 import socket

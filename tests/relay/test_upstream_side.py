@@ -1,8 +1,4 @@
-"""What one exchange with an upstream could do to another.
-
-In: upstreams that answer twice, authenticate connections, flood, or frame so that readers differ. Out: what their own
-client and the next one get. Always: the next client gets its own answer. A connection in doubt serves nobody.
-"""
+"""What one exchange with an upstream could do to another: a connection in doubt serves nobody."""
 
 import asyncio
 import random

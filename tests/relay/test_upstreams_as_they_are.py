@@ -1,9 +1,4 @@
-"""Upstreams as they are: TLS of their own kind, Unix sockets, health checks (DESIGN 8).
-
-And listening on Unix sockets, and on both families of addresses.
-
-In: the real command. Out: what reaches the upstream. Always: certificates that the test has made.
-"""
+"""Upstreams as they are: TLS of their own kind, Unix sockets, health checks; and listeners of every kind (DESIGN 8)."""
 
 import asyncio
 import http.client

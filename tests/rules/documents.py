@@ -1,7 +1,7 @@
 """Random JSON documents as text, and what they say by the standard library's reader.
 
-A value is written with random white space and random escapes. Objects may name a member twice, and numbers may be
-larger than any machine's. `pairs` reads a document without loss: members in order, numbers as written.
+White space and escapes are random, objects may name a member twice, numbers may be larger than any machine's. `pairs`
+reads a document without loss: members in order, numbers as written.
 """
 
 import json

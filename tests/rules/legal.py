@@ -1,7 +1,4 @@
-"""What must hold of what is known of a session, whatever happened.
-
-In: a `Record`. Out: what does not hold. Always: the rules are those that `tasks/record.py` states.
-"""
+"""What must hold of what is known of a session, whatever happened: the rules that `tasks/record.py` states."""
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager

@@ -1,8 +1,4 @@
-"""The body of a message between its connection and its reader, in both directions (DESIGN 3.5).
-
-In: what a connection and the end of an exchange do to a body, in any order, beside a reader. Out: what the reader gets.
-Always: the end comes only behind every byte; what was dropped is never taken for the end.
-"""
+"""The body of a message between its connection and its reader, in both directions (DESIGN 3.5)."""
 
 import asyncio
 import itertools

@@ -1,7 +1,6 @@
 """One declaration for each criterion: what is made of it, and what the documents say of it.
 
-A new criterion is declared in `CRITERIA` and written into the documents. Here two are declared, and found everywhere: a
-text that methods begin with, and statuses that are left out.
+Two are declared here, and found everywhere: a text that methods begin with, and statuses that are left out.
 """
 
 import json

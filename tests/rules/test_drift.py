@@ -1,7 +1,4 @@
-"""Sessions in which each request is another caller (DESIGN 7.11), as far as they are followed.
-
-In: identities of many sessions, in any order. Out: which fields differ. Always: what is kept has limits.
-"""
+"""Sessions in which each request is another caller (DESIGN 7.11), as far as they are followed."""
 
 import sys
 

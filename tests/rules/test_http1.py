@@ -1,7 +1,4 @@
-"""Requests of HTTP/1.x: every split gives the same events, and what can be read in two ways is refused.
-
-A second reader (tests/relay/http1.py) takes whatever the gateway takes, and reads it the same way.
-"""
+"""Requests of HTTP/1.x: every split gives the same events, and a second reader (tests/relay/http1.py) agrees."""
 
 from collections.abc import Iterator
 from itertools import pairwise

@@ -1,7 +1,4 @@
-"""Who asks, by the header fields of a request (DESIGN 5.9, 7.2), and what holds for one message alone.
-
-In: fields. Out: the same identity, or another. Always: the tables of docs/fields.md are those of the code.
-"""
+"""Who asks, by the header fields of a request (DESIGN 5.9, 7.2), and what holds for one message alone."""
 
 import pytest
 

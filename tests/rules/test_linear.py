@@ -1,7 +1,4 @@
-"""Work in proportion to bytes: a stranger's token costs no Python of its own, and few objects.
-
-The tests count executed lines of Python and allocated bytes, which are the same on every machine.
-"""
+"""Work in proportion to bytes: counts of executed lines of Python and allocated bytes, the same on every machine."""
 
 import gc
 import gzip

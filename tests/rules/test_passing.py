@@ -165,6 +165,7 @@ UNREAD: Final[dict[str, tuple[Pending, bytes, bool]]] = {
     "a longer id": (GET, result(PLAIN_TASK, b"12"), False),
     "the id as a string": (GET, result(PLAIN_TASK, b'"1"'), False),
     "a notification": (GET, STATUS % PLAIN_TASK, False),
+    "a request of the server's": (GET, b'{"jsonrpc":"2.0","id":1,"method":"x","params":{"result":1}}', False),
     "a batch": (GET, b"[%b]" % result(PLAIN_TASK), False),
     "escapes": (GET, result(TASK % b',"x":"\\u0065"'), False),
     "a page": (LIST, result(b'{"tasks":[]}'), False),

@@ -1,8 +1,4 @@
-"""Rates of the last minutes (gateway/operate/rates.py), against their definition: the history, counted by hand.
-
-In: requests, failures and answers at random moments of 15 minutes. Out: rates, shares and p95. Always: whatever was
-sampled when, a window has what ended in it.
-"""
+"""Rates of the last minutes (gateway/operate/rates.py), against their definition: the history, counted by hand."""
 
 import math
 

@@ -1,7 +1,4 @@
-"""The states of a reader of requests: the table in `transport/http1.py` is what it does.
-
-In: bytes, whole and one by one, hostile ones too. Out: nothing. Always: what is read is read by the reader itself.
-"""
+"""The states of a reader of requests: the table in `transport/http1.py` is what it does."""
 
 from collections.abc import Callable
 from itertools import product

@@ -1,8 +1,4 @@
-"""The states of a refresh: the table in `tasks/refreshes.py` is what each kind of refresh does, whatever happens.
-
-In: a session, and a server that answers as the test says. Out: nothing. Always: each end comes of something that
-happens while the refresh asks; behind its end a refresh asks nothing more.
-"""
+"""The states of a refresh: the table in `tasks/refreshes.py` is what each kind of refresh does, whatever happens."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator

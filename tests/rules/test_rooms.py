@@ -1,7 +1,4 @@
-"""The rooms of the code (DESIGN 9): what each may import, for types included, and what decides and does nothing else.
-
-The sizes of classes and functions, and the names of classes, have limits too.
-"""
+"""The rooms of the code (DESIGN 9): what each may import, what decides and does nothing else, and limits of size."""
 
 import ast
 from collections import defaultdict
@@ -38,9 +35,6 @@ DECIDES: Final = {
     "transport": ("addresses", "chunks", "cors", "drift", "headers", "http1", "lines", "remembered", "response"),
 }  # fmt: skip
 DECIDING: Final = [ROOT / room / f"{name}.py" for room, names in DECIDES.items() for name in names]
-
-# What only defines things for others: its head says which. The errors are for all.
-DEFINES: Final = {"gateway.errors", "gateway.tasks.ports"}
 
 # Nothing here reaches a file, a socket, a clock, a thread, a process, an environment or a log. `datetime` has a clock,
 # which is looked for below.
@@ -140,13 +134,6 @@ def test_the_deciding_files_are_the_share_that_the_design_says() -> None:
         return sum(len(file.read_text().splitlines()) for file in files)
 
     assert 0.25 < lines(DECIDING) / lines(FILES) < 0.38
-
-
-@pytest.mark.parametrize("file", [f for f in FILES if f.name != "__init__.py"], ids=module_of)
-def test_a_file_opens_with_what_goes_in_what_comes_out_and_what_always_holds(file: Path) -> None:
-    said = ast.get_docstring(ast.parse(file.read_text())) or ""
-    if module_of(file) not in DEFINES:
-        assert [word for word in ("In:", "Out:", "Always:") if word not in said] == []
 
 
 @pytest.mark.parametrize("file", DECIDING, ids=module_of)

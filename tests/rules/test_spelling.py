@@ -1,8 +1,4 @@
-"""Names that other readers of JSON may read otherwise (mcp/spelling.py), against readers that do.
-
-In: messages whose members stand twice, in capitals, in escapes, deep, in arguments. Out: the names in doubt. Always:
-the other readers are Python's own, with every member in order.
-"""
+"""Names that other readers of JSON may read otherwise (mcp/spelling.py), against readers that do."""
 
 import json
 from typing import Any, Final, TypeAlias

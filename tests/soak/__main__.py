@@ -1,11 +1,8 @@
 """`python -m tests.soak SEED [TIMES]`: play again the round that a failure has named, on asyncio's loop.
 
 `python -m tests.soak --storm EXCHANGES [--seed SEED]`: a storm (storm.py) on the command as a process. `--cuts` in
-place of `--storm`: one in which a side of every exchange dies at a byte of its message (cuts.py).
-
-In: a seed, and how often (20 times unless said), since what happens at once need not happen in the same order. Out:
-what was wrong: of a round the first failure, of a storm all of them by kind; the exit status says whether there was
-one.
+place of `--storm`: one in which a side of every exchange dies at a byte of its message (cuts.py). A round is played 20
+times unless said, since what happens at once need not happen in the same order. The exit status says what was found.
 """
 
 import argparse

@@ -1,9 +1,4 @@
-"""Counts what a gateway holds. After an exchange nothing of it may be left.
-
-In: the App on the running loop, or the command as a process. Out: the remains of a round, in words, and a `Census` to
-compare with another. Always: the counts are Python's and Linux's (tasks, objects, descriptors, memory), not the
-gateway's own.
-"""
+"""Counts what a gateway holds, by Python's and Linux's own counts. After an exchange nothing of it may be left."""
 
 import asyncio
 import gc

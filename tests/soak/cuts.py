@@ -1,8 +1,7 @@
 """Cuts: bodies of every framing and size, and one side of each exchange dies at a byte of its message (DESIGN 3.5).
 
-In: a seed. Out: a conversation for a storm (storm.py). Always: the seeds go through all shapes in turn, and each shape
-through all bytes of its message, the whole of it included: then the client leaves at once. Of a large message it is the
-places where readers could err. Whether what came looks whole is judged by readers of raw bytes (upstream.py, judge.py).
+The seeds go through all shapes in turn, and each shape through all bytes of its message, the whole of it included: then
+the client leaves at once. Of a large message it is the places where readers could err.
 """
 
 import gzip

@@ -1,8 +1,4 @@
-"""What a storm adds: requests and responses that are no HTTP, or have two readings, and trailers that frame.
-
-In: the dice of an exchange. Out: the fields of that exchange, as the kinds of plan.py give them. Always: the exchange
-ends, whatever the gateway makes of it, and nothing of it reaches another.
-"""
+"""What a storm adds: requests and responses that are no HTTP, or have two readings, and trailers that frame."""
 
 import random
 from collections.abc import Callable

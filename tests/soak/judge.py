@@ -1,8 +1,6 @@
-"""The judgement of one conversation: what its client may have received.
+"""The judgement of one conversation: a complete response is the right one, or a 502 where the upstream had failed.
 
-In: the exchanges of a conversation, the bytes that came in answer, and how the connection ended. Out: faults. Always: a
-complete response is the right one to the byte, or a 502 where the upstream had failed. An incomplete one has nothing
-wrong in it, and looks cut.
+An incomplete one has nothing wrong in it, and looks cut.
 """
 
 import json

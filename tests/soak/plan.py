@@ -1,8 +1,7 @@
 """What happens in one round, drawn from its seed: who asks what, what the upstream answers, and who leaves when.
 
-In: a seed. Out: a `Round`: conversations that go on at once, each some exchanges on one connection, and their early
-ends. Always: the same seed gives the same round. Every request names its exchange in `X-Request-Id`, which is no part
-of an identity (DESIGN 7), so that the upstream knows the exchange of the crawler's requests, too.
+Every request names its exchange in `X-Request-Id`, which is no part of an identity (DESIGN 7), so that the upstream
+knows the exchange of the crawler's requests, too.
 """
 
 import gzip

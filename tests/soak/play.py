@@ -1,8 +1,4 @@
-"""Plays rounds: clients in front of a gateway, the upstream behind it, and the checks after each.
-
-In: a gateway's port, and seeds. Out: an AssertionError that names the seed, the round and the fault. Always: a round
-ends when every client has left and everything that it caused is over.
-"""
+"""Plays rounds: clients in front of a gateway, the upstream behind it, and the checks after each."""
 
 import asyncio
 import time

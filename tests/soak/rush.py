@@ -1,10 +1,7 @@
 """A rush: clients in processes of their own send a whole request each, and leave at once.
 
-In: a gateway's port, a seed, a number of requests. Out: how many came whole at the upstream, and its findings. Always:
-every client is a thread that blocks, as a command is; so the gateway, the clients and the upstream meet at any moment.
-What comes whole is all that was sent (DESIGN 3.5), which the upstream judges by its own reader of raw bytes.
-
-    python -m tests.soak.rush PORT SEED REQUESTS    the clients alone
+Every client is a thread that blocks, as a command is; so the gateway, the clients and the upstream meet at any moment.
+What comes whole is all that was sent (DESIGN 3.5). `python -m tests.soak.rush PORT SEED REQUESTS`: the clients alone.
 """
 
 import asyncio

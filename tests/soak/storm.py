@@ -1,7 +1,6 @@
 """A storm: many clients at once, each exchange of a random kind, faults on both sides, and no pause.
 
-In: a gateway's port, a seed, a number of exchanges. Out: the findings, each with the seed of its conversation. Always:
-every request and response has the number of its exchange. What a faultless upstream answers must arrive whole at a
+Every request and response has the number of its exchange. What a faultless upstream answers must arrive whole at a
 client that has not left. In the end nothing is left.
 """
 

@@ -1,8 +1,6 @@
 """No body that was cut looks whole, on either side (DESIGN 3.5).
 
-In: always the same seeds; CUTS_EXCHANGES and CUTS_REQUESTS set their numbers, `python -m tests.soak --cuts EXCHANGES`
-plays more. Out: no finding of a reader of raw bytes. Always: on the loop of the command; with a wilful fault, on the
-loop of the test.
+CUTS_EXCHANGES and CUTS_REQUESTS set the numbers, `python -m tests.soak --cuts EXCHANGES` plays more.
 """
 
 import asyncio

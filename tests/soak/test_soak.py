@@ -1,8 +1,6 @@
-"""Rounds. In each an upstream dies or a client leaves, at a random byte.
+"""Rounds. In each an upstream dies or a client leaves, at a random byte: no whole answer is wrong, nothing is left.
 
-In: always the same seeds; SOAK_FIRST and SOAK_ROUNDS choose others or more, `python -m tests.soak SEED` repeats one.
-Out: no whole answer is wrong, and no task, connection or memory is left behind: on asyncio's loop in the test's own
-process, and on the loop of the command. Always: what is held after WARM_UP rounds is all that is held in the end.
+SOAK_FIRST and SOAK_ROUNDS choose others or more, `python -m tests.soak SEED` repeats one.
 """
 
 import asyncio

@@ -1,9 +1,4 @@
-"""A short storm; `python -m tests.soak --storm 50000` plays a long one.
-
-In: always the same seeds; STORM_EXCHANGES sets their number. Out: no foreign answer, no whole answer wrong or lost;
-connections, descriptors and memory as before. Always: on the loop of the command; with a wilful fault, on the loop of
-the test.
-"""
+"""A short storm; STORM_EXCHANGES sets its size, `python -m tests.soak --storm 50000` plays a long one."""
 
 import asyncio
 import os

@@ -1,8 +1,4 @@
-"""The soak finds what it must: the gateway with one wilful fault does not pass.
-
-In: a fault. Out: the round that shows it, and the words. Always: everything else is the real gateway, and the same
-seeds pass without the fault (test_soak.py).
-"""
+"""The soak finds what it must: the gateway with one wilful fault does not pass the seeds that it passes without."""
 
 import asyncio
 import re

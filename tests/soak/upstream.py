@@ -1,8 +1,7 @@
 """The script of the soak's upstream: it answers as the round says, and dies as the round says.
 
-In: a `Round`, and connections on a port. Out: faults: a request that no client sent, or that came twice. Always: it
-dies as processes do, by FIN or RST, at a byte of a request or a response, or with its listener and all connections at
-once. Work for a connection that has ended is stopped.
+It dies as processes do, by FIN or RST, at a byte of a request or a response, or with its listener and all connections
+at once. A request that no client sent, or that came twice, is a fault.
 """
 
 import asyncio

@@ -1,11 +1,8 @@
 """The comparison: one transcript, run directly and through the gateway, and what may differ (DESIGN 11).
 
-In: a transcript: what each side writes, in which pieces, in which order. Out: what each side received, directly and
-through the gateway, and the differences. Always: a piece is written only when all whole lines of the piece before have
-arrived, so what is held back is seen. Queries are written into the transcript of the gateway's run alone: answers to
-them, and the requests that they cost, must leave no other trace.
-
-What may differ: the value of `filter` in a result of `initialize`; that half a line comes when it is whole.
+A piece is written only when all whole lines of the piece before have arrived, so what is held back is seen. Queries are
+written into the transcript of the gateway's run alone: answers to them, and the requests that they cost, must leave no
+other trace. What may differ: `filter` in a result of `initialize`; that half a line comes when it is whole.
 """
 
 import asyncio

@@ -1,8 +1,4 @@
-"""A raw client and a scripted server with the gateway between them, or nothing: the stdio twin of tests/relay/harness.
-
-In: what each side writes, piece by piece. Out: a `Recording`: what each side received. Always: real pipes; every wait
-is for a condition and has an end. The gateway is all of it but the server's process.
-"""
+"""A raw client and a scripted server with the gateway, or nothing, between them: the twin of tests/relay/harness."""
 
 import asyncio
 import json

@@ -1,7 +1,4 @@
-"""A server that talks all the time, in lines whose bytes are known. It ends with status 0 at the end of its input.
-
-Its first line is its own process id. It answers requests of the gateway's own, so that answers stand between its lines.
-"""
+"""A server that talks all the time, in lines whose bytes are known (the first is its process id), and also answers."""
 
 import os
 import re

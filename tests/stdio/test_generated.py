@@ -1,8 +1,4 @@
-"""The table and generated transcripts, directly and through the gateway (compare.py); STDIO_EXAMPLES, or 400.
-
-That they find what is wrong is proved by faults put into the gateway on purpose, each found by the table, or by one of
-the first 100.
-"""
+"""The table and generated transcripts, directly and through the gateway (compare.py); STDIO_EXAMPLES, or 400."""
 
 import asyncio
 import os

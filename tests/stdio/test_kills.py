@@ -1,7 +1,4 @@
-"""Either side is killed at random moments: nothing is left, and what came is what a server said (DESIGN 11.4).
-
-Twelve moments here; STDIO_KILLS says how many.
-"""
+"""Either side is killed at random moments, STDIO_KILLS or twelve: nothing is left (DESIGN 11.4)."""
 
 import os
 import random

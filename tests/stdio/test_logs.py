@@ -1,8 +1,4 @@
-"""What a server on stdio leaves in the log and on the page: each request, each task created or cancelled, each failure.
-
-In: requests of every outcome, and the keys of the log. Out: lines on standard error, or in the file. Always: nothing
-but messages on standard output; no id of a task, no params.
-"""
+"""What a server on stdio leaves in the log and on the page: requests, tasks created or cancelled, failures."""
 
 import hashlib
 import json

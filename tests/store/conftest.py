@@ -1,7 +1,4 @@
-"""Replicas of one gateway before one server, with a real Redis, and clients of each.
-
-In: what the store and the server do. Out: answers of the replicas.
-"""
+"""Replicas of one gateway before one server, with a real Redis, and clients of each."""
 
 import asyncio
 from collections.abc import AsyncIterator

@@ -1,9 +1,4 @@
-"""A store that fails loses nothing and stops nobody (DESIGN 12.4, 12.5).
-
-In: two replicas, and a real Redis that is stopped, killed, full, read-only, or wants a password. Out: nothing. Always:
-answers stay right, `/readyz` stays 200, a metric and one line of the log say that the store fails; and when it is back,
-the other replica knows what it could not be told. How long anybody waits is proved on a clock of its own (tests/model).
-"""
+"""A real Redis that fails loses nothing and stops nobody (DESIGN 12.4, 12.5). How long anybody waits: tests/model."""
 
 import asyncio
 import logging

@@ -1,7 +1,4 @@
-"""The connection to a store whose name has several addresses (store/link.py).
-
-In: a name, of whose addresses the first is silent. Out: a connection. Always: a real Redis; real sockets.
-"""
+"""The connection to a store whose name has several addresses, of which the first is silent (store/link.py)."""
 
 from pathlib import Path
 

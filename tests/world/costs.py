@@ -1,8 +1,4 @@
-"""What a filtered list costs at each server: the table of docs/clients.md. `python -m tests.world` prints it.
-
-In: the kinds of servers. Out: a row for each. Always: every figure is counted, at a server in the middle of real
-sockets: the requests that reach it, the bytes of the results that it sends, and of the one that the client gets.
-"""
+"""What a filtered list costs at each server: the table of docs/clients.md. `python -m tests.world` prints it."""
 
 from dataclasses import dataclass
 from typing import Final

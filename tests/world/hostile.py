@@ -1,8 +1,4 @@
-"""A server that is hostile in one of its answers: what it says there is chosen by a number.
-
-In: a seed; a message of a client, over HTTP or as a line. Out: the bytes of the answer. Always: one seed is one server;
-all answers but those that it mutates are those of an ordinary server with fifteen tasks.
-"""
+"""A server that is hostile in one of its answers: what it says there is chosen by a number, its seed."""
 
 import asyncio
 import json

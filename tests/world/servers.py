@@ -1,8 +1,7 @@
 """A scripted server for each kind of task list that real servers have (DESIGN 2, docs/clients.md).
 
-In: requests of a client or of the gateway. Out: responses as that server gives them. Always: `KINDS` says all that
-differs between two servers; `Server` carries it out. A server counts what is asked of it, and the bytes of its results.
-Tasks begin in the past, at instants that are the same in every run, so that sizes are too.
+`KINDS` says all that differs between two servers; `Server` carries it out. Tasks begin in the past, at instants that
+are the same in every run, so that sizes are too.
 """
 
 import time

@@ -1,7 +1,6 @@
 """`taskgate try` and `taskgate tasks` at hostile servers: each ends in words, in time, and steers no terminal.
 
-In: servers that mutate one of their answers (tests/world/hostile.py), over HTTP and over stdio. Out: exit status and
-output. HOSTILE_EXAMPLES sets how many servers there are; HOSTILE_SEED plays one again.
+HOSTILE_EXAMPLES sets how many servers there are; HOSTILE_SEED plays one again.
 """
 
 import asyncio

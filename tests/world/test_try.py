@@ -1,9 +1,4 @@
-"""`taskgate try` and `taskgate tasks` at every kind of server: each fact is what the server is like, and it stays so.
-
-In: a scripted server that knows all of itself, and how often it was asked. Out: all that the command prints.
-Always: the real command, in a fork; no fact is printed that was not compared (tests/trials.py); the server's tasks
-are the same before and after.
-"""
+"""`taskgate try` and `taskgate tasks` at every kind of server: each fact is what the server is like, and stays so."""
 
 import asyncio
 import json

@@ -28,6 +28,7 @@ const DOES = {
   Internal: "A fault of taskgate. Its log has more; please report it.",
   Loop: "The url of an upstream leads back to taskgate.",
 };
+const ENDS = ["failed", "completed", "cancelled", "lost", "other"];
 const SORTS = {
   name: (u) => u.name, state: (u) => ["down", "up", "not asked yet"].indexOf(u.state), rate: (u) => -(u.rate?.[1] ?? 0),
   failing: (u) => -(u.failing?.[1] ?? -1), p95: (u) => -(u.p95?.[1] ?? -1), in_flight: (u) => -u.in_flight,
@@ -37,6 +38,7 @@ let paused = false, last = null, missingSince = null, answeredAt = performance.n
 
 // ---- words ----
 
+const sum = (numbers) => numbers.reduce((one, other) => one + other, 0);
 const count = (n) => n.toLocaleString("en");
 const clock = (s) => new Date(s * 1000).toLocaleTimeString("en-GB");
 const when = (s) => (last.now - s > 43_200 ? `${new Date(s * 1000).toLocaleDateString("en-CA")} ` : "") + clock(s);
@@ -53,13 +55,14 @@ function bytes(n) {
 
 function duration(s) {
   if (s === null) return "–";
-  return s < 1 ? `${(s * 1000).toFixed(1)} ms` : `${s.toFixed(1)} s`;
+  return s < 1 ? `${(s * 1000).toFixed(1)} ms` : s < 100 ? `${s.toFixed(1)} s` : ago(s);
 }
 
 function ago(s) {
   if (s < 100) return `${Math.max(0, Math.round(s))} s`;
-  if (s < 6000) return `${Math.round(s / 60)} min`;
-  return s < 172_800 ? `${Math.floor(s / 3600)} h ${Math.round(s / 60) % 60} min` : `${Math.floor(s / 86_400)} days`;
+  const minutes = Math.round(s / 60);
+  if (minutes < 100) return `${minutes} min`;
+  return s < 172_800 ? `${Math.floor(minutes / 60)} h${minutes % 60 ? ` ${minutes % 60} min` : ""}` : `${Math.floor(s / 86_400)} days`;
 }
 
 // ---- rows ----
@@ -99,14 +102,14 @@ function draw(cell, curve) {
   }
   const most = Math.max(1, ...(curve?.requests ?? []));
   ["requests", "faults"].forEach((kind, at) => {
-    const counts = curve?.[kind].some(Boolean) ? curve[kind] : kind === "requests" ? [0] : [];
+    const counts = curve?.[kind]?.some(Boolean) ? curve[kind] : kind === "requests" ? [0] : [];
     const first = 60 - counts.length;
     const points = counts.map((n, i) => `${(first + i) * 2},${(23 - 22 * n / most).toFixed(1)}`);
     if (points.length) points.push(`120,${points.at(-1).split(",")[1]}`);
     const line = cell.firstChild.children[at];
     if (line.getAttribute("points") !== points.join(" ")) line.setAttribute("points", points.join(" "));
   });
-  const told = curve ? `the most in 5 s: ${count(most)}` : "no requests";
+  const told = curve ? `the most${curve.faults ? " in 5 s" : ""}: ${count(Math.max(0, ...curve.requests))}` : "no requests";
   if (cell.firstChild.getAttribute("aria-label") !== told) cell.firstChild.setAttribute("aria-label", told);
 }
 
@@ -119,7 +122,7 @@ function fill(id, rows) {
   }
   const keys = new Set(rows.map(([key]) => key));
   for (const [key, row] of kept) if (!keys.has(key)) row.remove();
-  const labels = [...body.parentElement.querySelectorAll("thead th")].map((head) => [...head.children].map((part) => part.textContent).join(" ") || head.textContent);
+  const labels = [...body.parentElement.querySelectorAll("thead th")].map((head) => [...head.childNodes].map((part) => part.textContent).join(" "));
   const wanted = byId("search").value.trim().toLowerCase();
   rows.forEach(([key, cells], at) => {
     const row = kept.get(key) ?? document.createElement("tr");
@@ -141,6 +144,7 @@ function show(status) {
   last = status;
   const { saved } = status;
   byId("version").textContent = status.version;
+  showTasks(status);
   showUpstreams(status);
   showGateway(status);
   byId("spared-requests").textContent = count(saved.requests);
@@ -162,6 +166,44 @@ function show(status) {
   }
   byId("no-queries").hidden = status.queries.length > 0;
   showRequests(status);
+}
+
+function showTasks(status) {
+  const tools = status.upstreams.flatMap((u) => (u.tasks ?? []).map((t) => ({ ...t, upstream: u.name })));
+  byId("tasks-off").hidden = !(byId("tasks-shown").hidden = status.upstreams.some((u) => u.tasks === null));
+  byId("no-tasks").hidden = tools.length > 0;
+  put(byId("working"), live(tools, "working"));
+  put(byId("waiting"), live(tools, "input_required"));
+  put(byId("failed"), failed(tools, " since the start"));
+  put(byId("created"), { text: count(sum(tools.map((t) => t.started["5m"]))),
+    below: `${count(sum(tools.map((t) => t.started.all)))} since the start` });
+  const rank = (t) => (fails(t) ? 0 : sum(Object.values(t.live).map((one) => one.count)) ? 1 : 2);
+  fill("tasks", tools.toSorted((one, other) => rank(one) - rank(other)).map((t) => [`${t.upstream} ${t.tool}`, [
+    wide(t.tool || "(not known)", t.upstream), live([t], "working"), live([t], "input_required"), failed([t]),
+    { curve: { requests: t.curve }, kind: "curve" },
+    number(t.duration_s ? `${duration(t.duration_s.p50)} / ${duration(t.duration_s.p95)}` : "–"),
+    happened(t, "1m"), happened(t, "5m"), happened(t, "all"),
+  ]]));
+}
+
+function live(tools, status) { // how many tasks, and the age of the oldest
+  const found = tools.map((t) => t.live[status]).filter((one) => one?.count), n = sum(found.map((one) => one.count));
+  return { text: count(n), below: n ? `oldest ${ago(Math.max(...found.map((one) => one.oldest_s)))}` : "", kind: n ? "number big" : "number" };
+}
+
+const fails = ({ ended }) => ended["5m"].failed >= 5 && ended["5m"].failed > sum(Object.values(ended["5m"])) / 2; // as the verdict has it
+
+function failed(tools, suffix = "") { // of what ended in 5 minutes; below it since the start
+  const [recent, all] = ["5m", "all"].map((span) => [sum(tools.map((t) => t.ended[span].failed ?? 0)),
+    sum(tools.map((t) => sum(Object.values(t.ended[span]))))]);
+  const told = ([bad, ended]) => (ended ? `${count(bad)} of ${count(ended)}` : "–");
+  return { text: told(recent), below: all[1] ? told(all) + suffix : "",
+    kind: tools.some(fails) ? "number big bad" : recent[0] ? "number big" : "number" };
+}
+
+function happened(t, span) {
+  const ends = ENDS.filter((end) => t.ended[span][end]).map((end) => `${count(t.ended[span][end])}\u00a0${end}`).join(", ");
+  return { text: t.started[span] || ends ? `${count(t.started[span])} created` : "–", below: ends, kind: "words" };
 }
 
 function named(names) {

@@ -1,7 +1,4 @@
-"""`Connection` may not name the fields that identify the caller or frame the message. It removes others.
-
-Also connections that are authenticated themselves: no other client may use them.
-"""
+"""`Connection` removes fields, but none that identify the caller or frame the message; connections with a login."""
 
 from typing import Final
 

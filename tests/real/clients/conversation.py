@@ -1,7 +1,6 @@
-"""What every client of the table says to every server, whatever its SDK: a login, two tasks, and lists of them.
+"""What every client of the table says to every server: a login, two tasks, and lists of them. As tests/node/table.mjs.
 
-A client script reads addresses from its arguments, holds all conversations at once, and prints one JSON line each:
-`url`, and what was seen or the `error` that ended it. The same in JavaScript: tests/node/table.mjs.
+A client script reads addresses from its arguments, and prints one JSON line each: what was seen, or the `error`.
 """
 
 import asyncio

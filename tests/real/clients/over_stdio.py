@@ -1,8 +1,4 @@
-"""What a client says to a server on stdio, directly and through the gateway. In JavaScript: tests/node/stdio.mjs.
-
-Tasks are made, the last is cancelled, the others' results are fetched, with an elicitation on the way; the server's own
-list is read, and through the gateway lists by every criterion.
-"""
+"""What a client says to a server on stdio, directly and through the gateway. In JavaScript: tests/node/stdio.mjs."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence

@@ -1,9 +1,4 @@
-"""A server that takes JSON-RPC batches, as revision 2025-03-26 has them, and has tasks.
-
-    python -m tests.real.servers.batches --port 3001
-
-A batch is answered with a batch. `tools/call` makes a task and `tasks/cancel` ends it; there are no sessions.
-"""
+"""A server that takes JSON-RPC batches, as revision 2025-03-26 has them, and has tasks, but no sessions."""
 
 import argparse
 

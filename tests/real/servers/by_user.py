@@ -3,9 +3,8 @@
     python -m tests.real.servers.by_user --port 3001
 
 A user is who `Authorization` or `X-Api-Key` says, at the endpoint (/mcp, or any path that ends so) that was asked:
-/other/mcp is another tenant. `Mcp-Session-Id` means nothing to it. `tools/call` with `task` makes a task that works
-until it is cancelled, its label in `statusMessage`; `tasks/list` has pages of 3. Every answer is compressed for who
-accepts that.
+/other/mcp is another tenant. `tools/call` with `task` makes a task that works until it is cancelled, its label in
+`statusMessage`; `tasks/list` has pages of 3. Every answer is compressed for who accepts that.
 """
 
 import argparse

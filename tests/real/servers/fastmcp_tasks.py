@@ -1,10 +1,9 @@
-"""A FastMCP server with background tasks, their queue in its own memory.
+"""A FastMCP server with background tasks, their queue in its own memory: its tasks/list is always empty.
 
     python -m tests.real.servers.fastmcp_tasks (--port 3001 | --stdio)
 
-The endpoint is /mcp. FastMCP knows its tasks in tasks/get alone: its tasks/list is always empty. A tool, a prompt and
-a resource can each be asked for as a task. `work` lasts until `release` is called with the same name, `fail` fails,
-`ask` ends when its elicitation is answered.
+A tool, a prompt and a resource can each be asked for as a task. `work` lasts until `release` is called with the same
+name, `fail` fails, `ask` ends when its elicitation is answered.
 """
 
 import argparse

@@ -3,11 +3,9 @@
     python -m tests.real.servers.login --port 3001 [--authority http://127.0.0.1:3002]
 
 The tasks are those of python_sdk, with JSON. /mcp is a resource whose challenges say where its metadata is,
-/quiet/mcp one whose challenges do not. Every address that it tells is its own, 127.0.0.1 and its port; with --authority
-its tokens come from that other server. Who asks for a login gets it: there is nobody to ask. Everything is compressed
-for who accepts that. /said and some paths of /.well-known answer what the query says, and /moved redirects to /mcp.
-
-A token is its own proof, so that any of these servers knows those of all others: `token` makes one.
+/quiet/mcp one whose challenges do not. Every address that it tells is its own; with --authority its tokens come from
+that other server. Who asks for a login gets it. Everything is compressed for who accepts that. /said and some paths of
+/.well-known answer what the query says, and /moved redirects to /mcp. A token is its own proof: `token` makes one.
 """
 
 import argparse

@@ -4,9 +4,9 @@
         [--mounted]
     python -m tests.real.servers.python_sdk --stdio [--chatty]
 
-The endpoint is /mcp, and /sse for clients of the deprecated HTTP+SSE transport. Answers are event streams, with --json
-JSON; with --auth every request to /mcp needs a bearer token, and the token's own text is the user; with --stateless
-there are no sessions, with --mounted /mcp redirects to /mcp/, as a Starlette `Mount` does. Three tools:
+The endpoint is /mcp, and /sse for clients of the deprecated HTTP+SSE transport. With --auth every request to /mcp needs
+a bearer token, and the token's own text is the user; with --mounted /mcp redirects to /mcp/, as a Starlette `Mount`
+does. Three tools:
 
 - `work` makes a task that lasts until what its argument `until` says: `now`, `released` (by the other tool), `asked`
   (until an elicitation is answered) or `failed`. Its `label` becomes the task's `statusMessage`, which says
@@ -14,9 +14,8 @@ there are no sessions, with --mounted /mcp redirects to /mcp/, as a Starlette `M
 - `release` lets one `released` task finish.
 - `delete` deletes a task, as a server may at any time after its time to live.
 
-Two more things that a server may do: with --polling, tasks/list closes its event stream at once and has its answer
-fetched with GET and Last-Event-ID; with --chatty it sends a log message on that stream first, and asks the client
-a question if the client can be asked.
+With --polling, tasks/list closes its event stream at once and has its answer fetched with GET and Last-Event-ID; with
+--chatty it sends a log message on that stream first, and asks the client a question if the client can be asked.
 """
 
 import argparse

@@ -1,0 +1,103 @@
+"""The tasks that were seen: their metrics, and what they were like in the last minutes, for the page.
+
+In: `tasks/lives.py`. Out: Prometheus metrics, at each scrape; rows for the page, by upstream and tool.
+Always: 61 samples, which share what has not changed.
+"""
+
+from collections import defaultdict, deque
+from collections.abc import Iterator
+from itertools import accumulate
+from typing import Any, Final
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
+from prometheus_client.registry import Collector
+from prometheus_client.utils import floatToGoString
+
+from gateway.operate.metrics import Metrics
+from gateway.operate.rates import SLOTS, quantile
+from gateway.tasks.lives import DURATIONS, ENDS, OTHER, STARTED, Lives, Series
+
+_BOUNDS: Final = [*map(floatToGoString, DURATIONS), "+Inf"]
+_LIVE: Final = ("working", "input_required", OTHER)
+_LABELS: Final = ("upstream", "tool", "status")
+
+
+class SeenTasks(Collector):
+    """Metrics of the tasks that were seen, and the last five minutes of these."""
+
+    def __init__(self, metrics: Metrics) -> None:
+        self._metrics = metrics
+        self._curves: dict[Series, list[int]] = {}  # until the next sample
+        self._samples: deque[dict[Series, int]] = deque([{}], maxlen=SLOTS[-1] + 1)
+
+    def collect(self) -> Iterator[Metric]:
+        return iter(()) if self._metrics.lives is None else _families(self._metrics.lives)
+
+    def sample(self) -> None:
+        """Keep the counts of now. To be called once in `SLOT_S`."""
+        last, now = self._samples[-1], {} if self._metrics.lives is None else _read(self._metrics.lives)
+        self._samples.append(last if last == now else now)
+        self._curves.clear()
+
+    def show(self) -> dict[str, list[dict[str, Any]]] | None:
+        """By upstream a row for each tool: live ones, begun and ended in 1 and 5 minutes and at all, durations, a curve
+        of working ones. Spans are in seconds. None if tasks are not counted.
+        """
+        if (lives := self._metrics.lives) is None:
+            return None
+        now, rows = _read(lives), defaultdict[str, list[dict[str, Any]]](list)
+        before = {f"{slots // SLOTS[0]}m": self._samples[-min(slots + 1, len(self._samples))] for slots in SLOTS}
+        began = (series for series, began in lives.live.items() if began)
+        for upstream, tool in dict.fromkeys(series[:2] for series in (*now, *began)):
+            rows[upstream].append(self._row(lives, now, {**before, "all": {}}, upstream, tool))
+        return rows
+
+    def _row(
+        self, lives: Lives, now: dict[Series, int], before: dict[str, dict[Series, int]], upstream: str, tool: str
+    ) -> dict[str, Any]:
+        def grown(status: str, since: dict[Series, int]) -> int:
+            series = upstream, tool, status
+            return now.get(series, 0) - since.get(series, 0)
+
+        live = [series for status in _LIVE if lives.live.get(series := (upstream, tool, status))]
+        spans = [lives.durations[series] for status in ENDS if (series := (upstream, tool, status)) in lives.durations]
+        counts = [int(sum(column)) for column in zip(*spans, strict=True)][:-1]
+        working = upstream, tool, "working"
+        if working not in self._curves:  # one of the page's 5 s is enough
+            self._curves[working] = [sample.get(working, 0) for sample in self._samples][1:]
+        return {
+            "tool": tool,
+            "live": {s[2]: {"count": len(lives.live[s]), "oldest_s": lives.age_s(s)} for s in live},
+            "started": {span: grown(STARTED, since) for span, since in before.items()},
+            "ended": {span: {s: n for s in ENDS if (n := grown(s, since))} for span, since in before.items()},
+            "duration_s": {f"p{p}": quantile(p / 100, counts, DURATIONS) for p in (50, 95)} if counts else None,
+            "curve": self._curves[working],
+        }
+
+
+def _read(lives: Lives) -> dict[Series, int]:
+    """The counts, and how many work."""
+    return lives.counts | {series: len(began) for series, began in lives.live.items() if series[2] == "working"}
+
+
+def _families(lives: Lives) -> Iterator[Metric]:
+    tasks = GaugeMetricFamily("taskgate_tasks", "Tasks that were seen, and have not ended.", labels=_LABELS)
+    oldest = GaugeMetricFamily("taskgate_task_oldest_seconds", "Now less createdAt, of the oldest.", labels=_LABELS)
+    started = CounterMetricFamily("taskgate_tasks_started", "Tasks that were seen live.", labels=_LABELS[:2])
+    ended = CounterMetricFamily("taskgate_tasks_ended", "Tasks that were seen live and have ended.", labels=_LABELS)
+    took = HistogramMetricFamily("taskgate_task_duration_seconds", "lastUpdatedAt less createdAt.", labels=_LABELS)
+    failed = CounterMetricFamily("taskgate_task_lookups_failed", "tasks/get of an unknown id.", labels=_LABELS[:1])
+    for series, began in lives.live.items():
+        tasks.add_metric(series, len(began))
+        if began:
+            oldest.add_metric(series, lives.age_s(series))
+    for series, count in lives.counts.items():
+        if series[2] == STARTED:
+            started.add_metric(series[:2], count)
+        else:
+            ended.add_metric(series, count)
+    for series, spans in lives.durations.items():
+        took.add_metric(series, list(zip(_BOUNDS, accumulate(spans[:-1]), strict=True)), spans[-1])
+    for upstream, count in lives.lookups_failed.items():
+        failed.add_metric([upstream], count)
+    yield from (tasks, oldest, started, ended, took, failed)

@@ -1,0 +1,281 @@
+"""The lives of tasks, as far as they were seen: what runs, of which tool, how it ended, how long it took.
+
+In: what passes, and what the gateway's own requests bring. Out: counts by upstream, tool and status; each end.
+Always: one task is one, whoever sees it. A life begins with the result that made the task, or where it is first seen
+live; it ends once. So of each tool: started = live + ended. A late answer about one that has ended begins nothing. An
+id that is given again has another life (DESIGN 2.15): another `createdAt`, in a result that made it or after its end.
+No timestamp of a server's makes an age or a duration negative.
+"""
+
+import hashlib
+from bisect import bisect_left
+from collections import OrderedDict, defaultdict
+from collections.abc import Callable, Collection, Sequence
+from itertools import takewhile
+from time import time
+from typing import Any, Final, TypeAlias
+
+import msgspec
+
+from gateway.identity import Key
+from gateway.mcp import jsonrpc, observe, task
+from gateway.mcp.observe import Observation
+from gateway.mcp.task import EPOCH_UNIX_S, STATUSES, TERMINAL, UNKNOWN, Instant, Task, told_instant
+from gateway.tasks.passing import Pending
+
+LIVE_MAX: Final = 100_000  # that are known one by one
+ENDED_MAX: Final = 10_000  # the last ones that ended
+TOOLS_MAX: Final = 16  # of an upstream: each makes series, and clients choose them
+UNSEEN_S: Final = 86_400.0  # after this a task is lost, whatever its `ttl`
+UNNAMED_S: Final = 5.0  # a task may be listed before the result that made it is seen
+STARTED: Final = "started"
+OTHER: Final = "other"  # every further tool; every status that MCP does not know
+LOST: Final = "lost"
+ENDS: Final = (*sorted(TERMINAL), OTHER, LOST)
+DURATIONS: Final = (0.1, 0.5, 1, 5, 15, 60, 300, 900, 1800, 3600, 3 * 3600, 12 * 3600, 86_400, 3 * 86_400, 7 * 86_400)
+
+_SECOND: Final = 10**9
+_SWEPT_AT_ONCE: Final = 2000
+_STATUS: Final = {status: status for status in STATUSES}  # one string for all tasks
+
+Series: TypeAlias = tuple[str, str, str]
+"""An upstream, a tool and a status."""
+
+
+class _Life(msgspec.Struct, gc=False):
+    series: Series  # the status is empty until the first is known
+    created: Instant
+    began_s: float  # `createdAt` since 1970; when it was first seen if that is missing, before 2020 or to come
+    seen_s: float
+    lasts_s: float  # unseen for so long it is lost
+    viewer: Key  # who saw it last: only he can find it gone
+    digest: str  # of its id; empty unless `on_end` is told
+
+
+class _Past(msgspec.Struct, gc=False):
+    """How a task has ended."""
+
+    created: Instant
+    status: str
+    took_s: float | None = None
+    is_counted: bool = False  # else nobody has seen it live
+
+
+class Lives:
+    """The tasks of all upstreams that are live, the last ones that were, and counts since the start."""
+
+    def __init__(self, clock: Callable[[], float] = time) -> None:
+        """`clock` gives seconds since 1970."""
+        self._clock = clock
+        self.counts: defaultdict[Series, int] = defaultdict(int)  # of STARTED, and of each of ENDS
+        self.live: defaultdict[Series, dict[int, float]] = defaultdict(dict)  # when each began, in seconds since 1970
+        self.durations: defaultdict[Series, list[float]] = defaultdict(lambda: [0] * (len(DURATIONS) + 2))
+        """How many took how long: by bucket, those beyond all buckets, and the sum in seconds."""
+        self.lookups_failed: defaultdict[str, int] = defaultdict(int)
+        self.on_end: Callable[[Key, str, str, str], None] | None = None
+        """Is told of each end: who saw it last, the tool, the status, the digest of the id."""
+        self._tools: defaultdict[str, set[str]] = defaultdict(set)
+        self._lives: dict[int, _Life] = {}  # by what `_number` returns, as all that follow
+        self._past: OrderedDict[int, _Past] = OrderedDict()
+        self._unnamed: dict[int, float] = {}  # not counted yet: since when
+        self._round: list[list[int]] = []  # that `sweep` has yet to look at
+
+    def name(self, key: Key, pending: Pending, data: bytes, known: Task | None) -> None:
+        """A success about one task, which was not read. `known`: the index has the task as it stands there."""
+        if pending.task_id is not None and not pending.shows_task:
+            self._fetched(key, pending.task_id, observe.has_failed(data))
+        elif known is not None:
+            self.told(key, (known,))
+        else:
+            self._see(key, jsonrpc.member(data, "result"))
+
+    def hear(self, key: Key, said: Observation) -> None:
+        """What a message says."""
+        for _, raw in said.shown:
+            self._see(key, raw, is_listed=said.is_listed)
+        if said.made is not None:
+            self._see(key, said.made_raw, said.tool)
+        if said.ended is not None:
+            self._fetched(key, said.ended, said.has_failed)
+        if said.denied is not None and said.method == "tasks/get":  # one that has ended cannot be cancelled either
+            self.lookups_failed[key.upstream] += 1
+            self.gone(key, said.denied)
+
+    def told(self, key: Key, tasks: Sequence[Task]) -> None:
+        """What an answer to the gateway's own request says, or one that says the same."""
+        now = self._clock()
+        for each in tasks:
+            life = self._lives.get(_number(key, each.id))
+            if life is not None and life.series[2] == each.status:
+                life.seen_s, life.viewer = now, key
+            elif life is not None or not each.is_terminal:
+                self._see(key, each.raw)
+
+    def gone(self, key: Key, task_id: str) -> None:
+        """The server says to a caller that a task is not there."""
+        life = self._lives.get(number := _number(key, task_id))
+        if life is not None and life.viewer == key:
+            self._lose(number, life)
+
+    def _fetched(self, key: Key, task_id: str, has_failed: bool) -> None:
+        """The result of a task was fetched: so it has ended (tasks specification, Result Retrieval)."""
+        if (life := self._lives.get(number := _number(key, task_id))) is not None:
+            life.viewer = key
+            self._end(number, life, _Past(life.created, "failed" if has_failed else "completed"))
+
+    def _see(self, key: Key, raw: bytes | msgspec.Raw, tool: str | None = None, is_listed: bool = False) -> None:
+        """A task is shown so. `tool` is None unless this is the result that made it."""
+        try:
+            shown = task.read(raw)
+        except jsonrpc.UNREADABLE:
+            return
+        number, now, status = _number(key, shown.taskId), self._clock(), _STATUS.get(shown.status, OTHER)
+        life = self._lives.get(number)
+        if life is not None and tool is None and life.series[2] == status:
+            life.seen_s, life.viewer = now, key
+            return
+        past = None
+        if life is not None and tool is None:
+            created = life.created  # some servers write the time of each answer (DESIGN 2.15)
+        else:
+            created = told_instant(shown.createdAt)
+            if life is not None and not _is_one(life.created, created):
+                self._lose(number, life)  # its id was given again
+                life = None
+        if status in TERMINAL:
+            past = _Past(created, status, _span_s(created, told_instant(shown.lastUpdatedAt), now))
+        if life is None:
+            before = self._past.get(number)
+            if before is not None and _is_one(before.created, created):
+                if tool is None or before.is_counted:
+                    return
+                past = before  # the result that made it comes after the news of its end
+            elif tool is None and past is not None:
+                if not is_listed:  # a page shows many that have long ended
+                    self._note(number, past)
+                return
+            if len(self._lives) >= LIVE_MAX:
+                if tool is not None:
+                    self.counts[key.upstream, self._label(key.upstream, tool), STARTED] += 1
+                return
+            life = self._begin(key, number, created, shown, now)
+        life.seen_s, life.viewer = now, key
+        if tool is not None and number in self._unnamed:
+            self._move(number, life, self._label(key.upstream, tool), life.series[2])
+            self._count(number, life)
+        if past is None:
+            self._move(number, life, life.series[1], status)
+        else:
+            self._end(number, life, past)
+
+    def _begin(self, key: Key, number: int, created: Instant, shown: task.Written, now: float) -> _Life:
+        began_s = EPOCH_UNIX_S + created / _SECOND
+        began_s = began_s if EPOCH_UNIX_S <= began_s <= now else now
+        lasts_s = shown.ttl / 1000 if shown.ttl is not None and 0 < shown.ttl < UNSEEN_S * 1000 else UNSEEN_S
+        digest = "" if self.on_end is None else digest_of(shown.taskId)
+        life = self._lives[number] = _Life((key.upstream, "", ""), created, began_s, now, lasts_s, key, digest)
+        self._unnamed[number] = now
+        return life
+
+    def _label(self, upstream: str, tool: str) -> str:
+        tools = self._tools[upstream]
+        if tool and len(tools) < TOOLS_MAX:
+            tools.add(tool)
+        return tool if not tool or tool in tools else OTHER
+
+    def _count(self, number: int, life: _Life) -> None:
+        """A life counts as begun, once."""
+        if self._unnamed.pop(number, None) is not None:
+            upstream, tool, _ = life.series
+            if (
+                upstream,
+                tool,
+                LOST,
+            ) not in self.counts:  # a counter that begins at 1 hides its first event from `rate`
+                self.counts.update({(upstream, tool, status): 0 for status in ENDS})
+            self.counts[upstream, tool, STARTED] += 1
+
+    def _move(self, number: int, life: _Life, tool: str, status: str) -> None:
+        """A life is of that tool now, and in that status, empty while it is not live."""
+        upstream, _, before = life.series
+        if before:
+            self.live[life.series].pop(number, None)
+        life.series = (upstream, tool, status)
+        if status:
+            self.live[life.series][number] = life.began_s
+
+    def _lose(self, number: int, life: _Life) -> None:
+        """A task has gone, and nobody saw how it ended."""
+        self._end(number, life, _Past(life.created, OTHER if life.series[2] == OTHER else LOST))
+
+    def _end(self, number: int, life: _Life, past: _Past) -> None:
+        self._count(number, life)
+        upstream, tool, _ = life.series
+        self._move(number, life, tool, "")
+        del self._lives[number]
+        self.counts[upstream, tool, past.status] += 1
+        if past.took_s is not None:
+            spans = self.durations[upstream, tool, past.status]
+            spans[bisect_left(DURATIONS, past.took_s)] += 1
+            spans[-1] += past.took_s
+        past.is_counted = True
+        self._note(number, past)
+        if self.on_end is not None:
+            self.on_end(life.viewer, tool, past.status, life.digest)
+
+    def _note(self, number: int, past: _Past) -> None:
+        self._past[number] = past
+        self._past.move_to_end(number)
+        if len(self._past) > ENDED_MAX:
+            self._past.popitem(last=False)
+
+    def age_s(self, series: Series) -> float:
+        """The age of the oldest live one, in seconds."""
+        return max(0.0, self._clock() - min(self.live[series].values()))
+
+    def sweep(self) -> None:
+        """Lose what was not seen for its time. To be called once a second: it looks at all within a minute."""
+        now = self._clock()
+        for number in [*takewhile(lambda number: now - self._unnamed[number] >= UNNAMED_S, self._unnamed)]:
+            self._count(number, self._lives[number])
+        if not self._round:
+            numbers, parts = list(self._lives), 1 + len(self._lives) // _SWEPT_AT_ONCE
+            self._round = [numbers[part::parts] for part in range(parts)]
+        for number in self._round.pop():
+            life = self._lives.get(number)
+            if life is not None and now - life.seen_s >= life.lasts_s:
+                self._lose(number, life)
+
+    def keep(self, upstreams: Collection[str]) -> None:
+        """Forget all other upstreams, and their counts."""
+        for number in [number for number, life in self._lives.items() if life.series[0] not in upstreams]:
+            del self._lives[number]
+            self._unnamed.pop(number, None)
+        tables: tuple[dict[Any, Any], ...] = (self.live, self.counts, self.durations)
+        for table in tables:
+            for series in [series for series in table if series[0] not in upstreams]:
+                del table[series]
+        for name in {*self.lookups_failed, *self._tools}.difference(upstreams):
+            self.lookups_failed.pop(name, None)
+            self._tools.pop(name, None)
+
+
+def _span_s(created: Instant, updated: Instant, now: float) -> float | None:
+    """The seconds between; None if these cannot be right: before 2020, in another order, or to come."""
+    is_right = 0 <= created <= updated <= (now + UNSEEN_S - EPOCH_UNIX_S) * _SECOND
+    return (updated - created) / _SECOND if is_right else None
+
+
+def _is_one(one: Instant, other: Instant) -> bool:
+    """Whether two tasks of one id are one task, by their `createdAt`."""
+    return one == other or UNKNOWN in (one, other)
+
+
+def digest_of(task_id: str) -> str:
+    """Stands for an id in the audit."""
+    return hashlib.blake2b(task_id.encode(), digest_size=16).hexdigest()
+
+
+def _number(key: Key, task_id: str) -> int:
+    """Stands for a task: its id may be 16,384 characters."""
+    return hash((key.upstream, key.target, task_id))

@@ -1,0 +1,309 @@
+"""The lives of tasks: what begins one, what ends one, and what a server's or a client's lies make of the counts."""
+
+import json
+from collections import Counter
+from typing import Any, Final
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gateway.identity import Key
+from gateway.mcp.observe import Observation
+from gateway.mcp.task import TERMINAL, parse
+from gateway.operate.rates import quantile
+from gateway.tasks.lives import DURATIONS, ENDS, LIVE_MAX, STARTED, TOOLS_MAX, Lives
+
+NOW_S: Final = 1_780_000_000.0  # 2026-05-28T20:26:40Z
+CREATED: Final = "2026-05-28T20:00:00Z"  # 1,600 s before
+ANN: Final = Key("up", b"/mcp", b"session", b"ann")
+BOB: Final = Key("up", b"/mcp", b"another", b"bob")
+
+
+class Play:
+    """Lives on a clock of the test's, and what is told to them."""
+
+    def __init__(self) -> None:
+        self.now_s = NOW_S
+        self.lives = Lives(lambda: self.now_s)
+        self.ends: list[tuple[str, str]] = []
+
+    def made(self, task_id: str = "t", tool: str = "render", key: Key = ANN, **more: Any) -> None:
+        said = Observation(made=task_id, made_raw=raw(task_id, **more), tool=tool)
+        self.lives.hear(key, said)
+
+    def shown(self, status: str, task_id: str = "t", key: Key = ANN, **more: Any) -> None:
+        self.lives.hear(key, Observation([(task_id, raw(task_id, status, **more))]))
+
+    def passes(self, seconds: float) -> None:
+        """Time passes, and nothing is seen; the gateway sweeps once a second."""
+        self.now_s += seconds
+        self.lives.sweep()
+
+    def is_so(self, *said: str) -> bool:
+        """Whether the counts say this and no more: `render started 2`, `render working 1`, `render lost 1`."""
+        told = [f"{tool} {status} {n}" for (_, tool, status), n in self.lives.counts.items() if n]
+        told += [f"{tool} {status} {len(began)}" for (_, tool, status), began in self.lives.live.items() if began]
+        assert sorted(told) == sorted(said)
+        return True
+
+
+@pytest.fixture
+def play() -> Play:
+    return Play()
+
+
+def raw(
+    task_id: str, status: str = "working", created: Any = CREATED, updated: Any = CREATED, ttl: Any = None
+) -> bytes:
+    given = {"taskId": task_id, "status": status, "createdAt": created, "lastUpdatedAt": updated, "ttl": ttl}
+    return json.dumps({name: value for name, value in given.items() if value != "(none)"}).encode()
+
+
+# ---- one life ----
+
+
+def test_a_life_is_counted_once_whoever_sees_it(play: Play) -> None:
+    play.made()
+    play.made()  # a stream that is resumed may show it again
+    for key in (ANN, BOB):
+        play.shown("working", key=key)
+        play.shown("input_required", key=key)
+    assert play.is_so("render started 1", "render input_required 1")
+    for key in (ANN, BOB):
+        play.shown("completed", key=key)
+        play.shown("working", key=key)  # an answer that comes late
+    assert play.is_so("render started 1", "render completed 1")
+
+
+def test_at_another_target_an_id_is_another_task(play: Play) -> None:
+    play.made()
+    play.made(key=ANN._replace(target=b"/other"))
+    play.made(key=ANN._replace(upstream="other"))
+    assert play.is_so(*["render started 2", "render started 1", "render working 2", "render working 1"])
+
+
+def test_the_news_of_an_end_may_come_before_the_result_that_made_the_task(play: Play) -> None:
+    """The TypeScript SDK notifies at once of a task that ends within its own call."""
+    play.shown("failed", updated="2026-05-28T20:00:20Z")
+    assert play.is_so()
+    play.made()
+    assert play.is_so("render started 1", "render failed 1")
+    assert play.lives.durations["up", "render", "failed"][-1] == 20
+
+
+def test_a_list_may_show_a_task_before_the_result_that_made_it(play: Play) -> None:
+    play.shown("working", "a")
+    play.shown("working", "b")
+    play.passes(4)
+    play.made("a")
+    play.passes(2)
+    assert play.is_so("render started 1", " started 1", "render working 1", " working 1")
+    play.made("b")  # too late: it was counted
+    assert play.is_so("render started 1", " started 1", "render working 1", " working 1")
+
+
+def test_what_had_ended_when_it_was_first_seen_is_not_counted(play: Play) -> None:
+    play.lives.hear(ANN, Observation([("t", raw("t", "completed"))], is_listed=True))
+    play.lives.told(ANN, [parse(raw("t", "failed"))])
+    play.passes(60)
+    assert play.is_so()
+
+
+def test_a_result_says_how_a_task_has_ended(play: Play) -> None:
+    play.made("a")
+    play.made("b")
+    play.lives.hear(ANN, Observation(ended="a"))
+    play.lives.hear(ANN, Observation(ended="b", has_failed=True))
+    play.shown("working", "a")
+    assert play.is_so("render started 2", "render completed 1", "render failed 1")
+
+
+# ---- an id that is given again ----
+
+
+def test_an_id_that_is_given_again_has_another_life(play: Play) -> None:
+    play.made()
+    play.made(created="2026-05-28T20:10:00Z", tool="train")
+    assert play.is_so("render started 1", "render lost 1", "train started 1", "train working 1")
+    play.shown("completed", created="2026-05-28T20:10:00Z")
+    play.shown("working", created="2026-05-28T20:20:00Z")
+    play.passes(6)
+    assert play.is_so(
+        "render started 1", "render lost 1", "train started 1", "train completed 1", " started 1", " working 1"
+    )
+
+
+def test_a_server_may_give_the_time_of_each_answer(play: Play) -> None:
+    """As the Rust SDK does: it is one task all the same (DESIGN 2.15)."""
+    play.made()
+    for second in range(20):
+        at = f"2026-05-28T20:00:{second:02}Z"
+        play.shown("working", created=at, updated=at)
+    play.shown("completed", created="2026-05-28T20:00:30Z", updated="2026-05-28T20:00:30Z")
+    play.shown("completed", created="2026-05-28T20:00:40Z", updated="2026-05-28T20:00:40Z")
+    assert play.is_so("render started 1", "render completed 1")
+    assert play.lives.durations["up", "render", "completed"][-1] == 30
+
+
+# ---- lost ----
+
+
+@pytest.mark.parametrize("ttl, lasts_s", [(60_000, 60), (None, 86_400), (10**12, 86_400), (0, 86_400), (-5, 86_400)])
+@pytest.mark.parametrize("status", ["working", "input_required"])
+def test_a_task_is_lost_when_it_was_not_seen_for_its_ttl_or_a_day(
+    play: Play, ttl: object, lasts_s: float, status: str
+) -> None:
+    play.made(ttl=ttl)
+    play.passes(lasts_s - 1)
+    play.shown(status, ttl=ttl)
+    play.passes(lasts_s - 1)
+    assert play.is_so("render started 1", f"render {status} 1")
+    play.passes(1)
+    assert play.is_so("render started 1", "render lost 1")
+    play.shown("completed")
+    assert play.is_so("render started 1", "render lost 1")
+
+
+def test_only_who_saw_a_task_last_finds_it_gone(play: Play) -> None:
+    """A stranger is told the same of every task. One that has ended cannot be cancelled either."""
+    play.made()
+    play.lives.hear(BOB, Observation(denied="t", method="tasks/get"))
+    play.lives.hear(ANN, Observation(denied="t", method="tasks/cancel"))
+    assert play.is_so("render started 1", "render working 1")
+    play.lives.hear(ANN, Observation(denied="t", method="tasks/get"))
+    assert play.is_so("render started 1", "render lost 1")
+    assert play.lives.lookups_failed == {"up": 2}
+
+
+def test_a_status_that_mcp_does_not_know_is_live_and_ends_as_other(play: Play) -> None:
+    play.made()
+    play.shown("paused")
+    play.shown("stopped")
+    assert play.is_so("render started 1", "render other 1")
+    play.passes(90_000)
+    assert play.is_so("render started 1", "render other 1")
+    assert play.lives.counts["up", "render", "other"] == 1
+
+
+# ---- clocks ----
+
+GARBAGE: Final = ["(none)", None, 7, "", "soon", "0001-01-01T00:00:00Z", "2019-12-31T00:00:00Z", "2031-01-01T00:00:00Z"]
+
+
+@pytest.mark.parametrize("created", GARBAGE)
+def test_a_time_of_creation_that_cannot_be_right_is_when_the_task_was_first_seen(play: Play, created: object) -> None:
+    play.made(created=created)
+    assert play.lives.age_s(("up", "render", "working")) == 0
+    play.now_s += 7
+    assert play.lives.age_s(("up", "render", "working")) == 7
+    play.now_s -= 3600  # a clock may be set back
+    assert play.lives.age_s(("up", "render", "working")) == 0
+
+
+@pytest.mark.parametrize("updated", [*GARBAGE[1:], "2026-05-28T19:59:59Z", "9999-12-31T23:59:59Z"])
+def test_a_duration_that_cannot_be_right_is_left_out(play: Play, updated: object) -> None:
+    play.made()
+    play.shown("completed", updated=updated)
+    assert play.is_so("render started 1", "render completed 1")
+    assert not play.lives.durations
+
+
+def test_an_age_is_that_of_the_oldest(play: Play) -> None:
+    for number in range(5):
+        play.made(f"{number}", created=f"2026-05-28T20:0{number}:00Z")
+    play.shown("completed", "0")
+    assert play.lives.age_s(("up", "render", "working")) == 1540
+
+
+# ---- bounds ----
+
+
+def test_the_first_tools_of_an_upstream_have_names(play: Play) -> None:
+    for number in range(100):
+        play.made(f"{number}", tool=f"tool {number % 50}")
+        play.made(f"{number}", tool=f"tool {number}", key=ANN._replace(upstream="other"))
+        play.made(f"other {number}", tool="other")
+    named = {tool for upstream, tool, _ in play.lives.counts if upstream == "up"}
+    assert len(named) == TOOLS_MAX
+    assert "other" in named
+    assert sum(n for series, n in play.lives.counts.items() if series[::2] == ("up", STARTED)) == 200
+
+
+def test_more_live_tasks_than_are_known_one_by_one_are_counted(play: Play) -> None:
+    for number in range(LIVE_MAX + 5):
+        play.made(str(number))
+    play.shown("working", "unmade")
+    assert play.is_so(f"render started {LIVE_MAX + 5}", f"render working {LIVE_MAX}")
+    for number in range(LIVE_MAX + 5):
+        play.shown("completed", str(number))
+    assert play.is_so(f"render started {LIVE_MAX + 5}", f"render completed {LIVE_MAX}")
+    for number in range(10):
+        play.made(f"again {number}")
+    for _ in range(60):
+        play.passes(1)
+    assert len(play.lives._past) + len(play.lives._lives) + len(play.lives._unnamed) <= 10_010
+
+
+def test_all_live_tasks_are_looked_at_within_a_minute(play: Play) -> None:
+    for number in range(20_000):
+        play.made(str(number), ttl=1000)
+    for _ in range(62):
+        play.passes(1)
+    assert play.is_so("render started 20000", "render lost 20000")
+
+
+def test_an_upstream_that_goes_takes_its_series_along(play: Play) -> None:
+    play.made("a")
+    play.made("b")
+    play.shown("completed", "b", updated="2026-05-28T20:00:01Z")
+    play.lives.hear(ANN, Observation(denied="x", method="tasks/get"))
+    play.made("c", key=ANN._replace(upstream="stays"))
+    play.lives.keep(["stays"])
+    assert play.is_so("render started 1", "render working 1")
+    assert not play.lives.durations
+    assert not play.lives.lookups_failed
+    play.passes(100_000)
+    assert play.is_so("render started 1", "render lost 1")
+
+
+# ---- anything ----
+
+STATUSES: Final = st.sampled_from(["working", "input_required", "completed", "failed", "cancelled", "paused", ""])
+TIMES: Final = st.sampled_from([*GARBAGE, CREATED, "2026-05-28T20:10:00Z"])
+TASKS: Final = st.tuples(st.sampled_from("abc"), STATUSES, TIMES, TIMES, st.sampled_from([None, 1000, "x", 1e300]))
+TOLD: Final = st.sampled_from(["made", "shown", "listed", "told", "denied", "ended", "passes"])
+STEPS: Final = st.tuples(TOLD, TASKS, st.sampled_from(["render", "other", ""]), st.sampled_from([ANN, BOB]))
+
+
+@given(st.lists(STEPS, max_size=60))
+def test_whatever_is_told_each_life_begins_once_and_ends_once(steps: list[Any]) -> None:
+    play, ends = Play(), Counter[tuple[str, str, str]]()
+    play.lives.on_end = lambda viewer, tool, status, _: ends.update([(viewer.upstream, tool, status)])
+    lives = play.lives
+    for what, fields, tool, key in steps:
+        task_id, data = fields[0], raw(*fields)
+        if what == "passes":
+            play.passes(600)
+        elif what == "told":
+            lives.told(key, [parse(data)])
+        elif what == "made":
+            lives.hear(key, Observation(made=task_id, made_raw=data, tool=tool))
+        elif what in ("shown", "listed"):
+            lives.hear(key, Observation([(task_id, data)], is_listed=what == "listed"))
+        elif what == "denied":
+            lives.hear(key, Observation(denied=task_id, method="tasks/get"))
+        else:
+            lives.hear(key, Observation(ended=task_id))
+        assert all(lives.age_s(series) >= 0 for series, began in lives.live.items() if began)
+    play.passes(10)
+    for tool in {tool for _, tool, _ in lives.counts}:
+        started = lives.counts["up", tool, STARTED]
+        ended = sum(lives.counts["up", tool, status] for status in ENDS)
+        assert started == ended + sum(len(b) for series, b in lives.live.items() if series[1] == tool)
+    assert not {series[2] for series, began in lives.live.items() if began} & TERMINAL
+    assert +ends == Counter({series: n for series, n in lives.counts.items() if n and series[2] != STARTED})
+    for spans in lives.durations.values():
+        assert spans[-1] >= 0
+        assert sum(spans[:-1]) <= sum(ends.values())
+        assert (quantile(0.5, [int(n) for n in spans[:-1]], DURATIONS) or 0) >= 0
