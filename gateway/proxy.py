@@ -41,7 +41,8 @@ from gateway.tasks import answer
 from gateway.tasks.criteria import BadQuery
 from gateway.tasks.cursor import Position
 from gateway.tasks.guards import Guards
-from gateway.tasks.own import GUARD, NO_OWNER, OF_TASKS, OwnTasks, asked_for
+from gateway.tasks.named import GUARD, OF_TASKS, asked_for
+from gateway.tasks.own import NO_OWNER, OwnTasks
 from gateway.tasks.seen import OwnerKey
 from gateway.tasks.sessions import Sessions
 from gateway.transport.buffers import SMALL_BYTES_MAX
@@ -214,7 +215,8 @@ class Proxy:
                 self._has_warned = True
                 log.warning("a caller cannot be told apart", extra={"upstream": caller.upstream.name, "hint": NO_OWNER})
             raise Unclear(f"{GUARD}: {NO_OWNER}")
-        if not await own.owns_now(owners, asked):
+        shared = None if self._shared is None else self._shared.own
+        if not (own.owns_all(owners, asked) if shared is None else await shared.owns_now(owners, asked)):
             raise UnknownTask
 
     def _owners(self, exchange: Exchange, caller: HttpCaller) -> list[OwnerKey]:

@@ -18,7 +18,7 @@ from gateway.errors import UpstreamBroken
 from gateway.mcp import jsonrpc
 from gateway.mcp.jsonrpc import Message
 from gateway.mcp.sse import EVERY
-from gateway.tasks.own import GUARD
+from gateway.tasks.named import GUARD
 from gateway.tasks.passing import PLAIN, RESUMED, Heard, Pending, RequestKind, begin
 from gateway.tasks.seen import OwnerKey
 from gateway.tasks.sessions import Sessions

@@ -18,6 +18,7 @@ What is known:
     sessions    the indexes of all sessions: whose they are, when they go
     seen        ... and the ids that a caller finds again with a renewed token, or in a new session
     own         ... whose each task is, where a guard keeps callers apart
+    named       ... and which tasks a message names
     stored      ... within limits of bytes, number and idle time: which go first
     replicas    ... shared by several gateways, only if a store is configured
     told        ... what these tell each other of a session

@@ -20,7 +20,7 @@ from gateway.tasks import criteria, cursor, spelled
 from gateway.tasks.asks import Outbox
 from gateway.tasks.criteria import BadQuery, Fault, Params, Query
 from gateway.tasks.cursor import Position
-from gateway.tasks.own import GUARD
+from gateway.tasks.named import GUARD
 from gateway.tasks.planner import Answer, Planner
 from gateway.tasks.ports import Caller, Counts, EndedQuery, Reply
 from gateway.tasks.sessions import Session, Sessions

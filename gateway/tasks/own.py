@@ -1,34 +1,24 @@
 """Whose a task is, where a guard keeps the tasks of callers apart (`guards.own_tasks`, DESIGN 8.15).
 
-In: the answers that make tasks, and to whom they go; what clients ask, and what servers tell. Out: whether a caller
-owns a task; the ids that a message names. Always: pure. A task has the owners (seen.py) of the caller to whom the
-answer went that made it last, and no others. What cannot be read names a task that is nobody's.
+In: the answers that make tasks, and to whom they go; what servers tell. Out: whether a task is a caller's, and whether
+he may get a message. Always: a task has the owners (seen.py) of the caller to whom the answer went that made it last.
 """
 
-import json
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from typing import Any, Final, NamedTuple, TypeAlias
-
-import msgspec
+from typing import Final, TypeAlias
 
 from gateway.config import IndexLimits
-from gateway.errors import Ambiguous
 from gateway.mcp import jsonrpc, observe
 from gateway.mcp.jsonrpc import Message
-from gateway.mcp.spelling import doubtful
 from gateway.mcp.task import Moment
+from gateway.tasks.named import OF_TASKS, Made, ends, made_by, told_of
 from gateway.tasks.seen import DENIED, ID_CHARS_MAX, IDS_OF_SESSION, OwnerKey, Owners, SeenIds
 from gateway.tasks.stored import Stored
 
-GUARD: Final = "guards.own_tasks"
-OF_TASKS: Final = "tasks/"
 NO_OWNER: Final = (
     "tasks are for callers with an Mcp-Session-Id, or credentials, over Streamable HTTP; where each request proves "
     "itself, identity_headers must name what tells who asks"
 )
-_RELATED: Final = "io.modelcontextprotocol/related-task"
-_TTL_S_MAX: Final = 365 * 24 * 3600.0  # for so long a task is its owner's at most, if he is not there
-_ENDINGS: Final = (b'"completed"', b'"failed"', b'"cancelled"')
 
 _Name: TypeAlias = tuple[str, bytes, str]  # of a task: upstream, target, id
 
@@ -36,7 +26,7 @@ _Name: TypeAlias = tuple[str, bytes, str]  # of a task: upstream, target, id
 class OwnIds(SeenIds):
     """The ids of the tasks of one owner, in the order in which they were made."""
 
-    id_bytes = 400
+    id_bytes = 150
 
     def __init__(self, key: OwnerKey, dropped: Callable[[_Name], None]) -> None:
         """`dropped` is told of each task that is no more this owner's."""
@@ -85,12 +75,12 @@ class OwnTasks(Owners):
         self.stored = _Kept(self.stored.space)
         self.owners: dict[_Name, tuple[OwnerKey, ...]] = {}  # of the tasks that any owner here has
 
-    def make(self, owners: Sequence[OwnerKey], made: "Made") -> None:
+    def make(self, owners: Sequence[OwnerKey], made: Made) -> None:
         """An answer to a caller has made a task: nobody else has it from now on."""
         if owners and len(made.id) <= ID_CHARS_MAX:
             self.give(owners, tuple(owners), made)
 
-    def give(self, owners: Iterable[OwnerKey], all_: tuple[OwnerKey, ...], made: "Made") -> None:
+    def give(self, owners: Iterable[OwnerKey], all_: tuple[OwnerKey, ...], made: Made) -> None:
         """These owners have a task, of `all_` who have it from its last making. Those of earlier ones lose it."""
         name, now = (*all_[0][:2], made.id), self._now()
         before = self.owners.get(name, ())
@@ -125,6 +115,10 @@ class OwnTasks(Owners):
                     ids[task_id] = now.order
             self.stored.touch(ids, now.at)
 
+    def owns_all(self, owners: Sequence[OwnerKey], task_ids: Iterable[object]) -> bool:
+        """Whether all these tasks are a caller's."""
+        return all(self.owns(owners, task_id) for task_id in task_ids)
+
     def owns(self, owners: Iterable[OwnerKey], task_id: object) -> bool:
         return isinstance(task_id, str) and any(task_id in ids for ids in self._of(owners))
 
@@ -148,127 +142,12 @@ class OwnTasks(Owners):
                 self.end_task(owners, task_id)
         elif (made := made_by(message, asks=observe.is_observed(request))) is not None:
             self.make(owners, made)
-        return all(self.owns(owners, task_id) for task_id in told_of(message, data, answers))
+        return self.owns_all(owners, told_of(message, data, answers))
 
     def end_task(self, owners: Iterable[OwnerKey], task_id: str) -> None:
         for ids in self._of(owners):
             if task_id in ids:
                 ids.ended.add(task_id)
 
-    async def owns_now(self, owners: Sequence[OwnerKey], task_ids: Collection[object]) -> bool:
-        """Whether a caller has all these tasks. Raises Overloaded where that cannot be told."""
-        return all(self.owns(owners, task_id) for task_id in task_ids)
-
-    async def learn(self, owners: Sequence[OwnerKey]) -> bool:
-        """Learn what other replicas know of these owners. Returns whether that could be learnt."""
-        return True
-
     def _of(self, owners: Iterable[OwnerKey]) -> Iterator[OwnIds]:
         return (ids for owner in owners if isinstance(ids := self.stored.get(owner), OwnIds))
-
-
-# ---- what messages name ----
-
-
-def asked_for(message: Message | None, body: bytes) -> list[object]:
-    """The ids of the tasks that a client's message is about, None for one that is no text.
-
-    Raises Ambiguous where another reader may find other ones, or a message in what is none here.
-    """
-    if message is None:
-        if jsonrpc.looks_like_messages(body) and not _is_other_json(body):
-            raise Ambiguous(f"{GUARD}: a batch, or what only some readers take for a message, does not pass")
-        return []
-    if doubts := doubtful(message, body):
-        raise Ambiguous(f"{GUARD}: which counts? Name it once, in its own letters: {', '.join(sorted(doubts))}")
-    method = message.method or ""
-    is_of_tasks = method.startswith(OF_TASKS)
-    if not is_of_tasks and method.strip().casefold().startswith(OF_TASKS):
-        raise Ambiguous(f"{GUARD}: no method of MCP is spelled {method!r}")
-    if (ids := _related(message, body)) is None:
-        raise Ambiguous(f"{GUARD}: a message that names {_RELATED} must be JSON")
-    return [*ids, _id_in(message.params)] if is_of_tasks and method != "tasks/list" else ids
-
-
-def told_of(message: Message, data: bytes, answers: bool) -> list[object]:
-    """The ids of the tasks that a server's message names, None for what cannot be read.
-
-    `answers`: it is the response to a request that could pass, so its result is the caller's, but for related tasks.
-    """
-    ids = _related(message, data)
-    part = bytes(message.params if message.method is not None else message.result)
-    if ids is None or answers or message.is_request or not part.startswith(b"{"):
-        return [None] if ids is None else ids  # a request of a server's is about tasks of its client's
-    if (found := jsonrpc.decoded(_named, part)) is None:
-        return [None]
-    listed = found.tasks if isinstance(found.tasks, list) else []
-    named = [{"taskId": found.taskId}] * (found.taskId is not None)
-    named += [each for each in (*listed, found.task) if isinstance(each, dict) and "taskId" in each]
-    return [*ids, *(each["taskId"] for each in named)]
-
-
-class _Named(msgspec.Struct):
-    taskId: Any = None
-    task: Any = None
-    tasks: Any = None
-
-
-class Made(NamedTuple):
-    """A task that an answer made: its id, and for how many seconds its server keeps it, 0 if that is not known."""
-
-    id: str
-    ttl_s: float
-
-
-def made_by(response: Message, asks: bool) -> Made | None:
-    """The task that a result made; None if none. `asks`: its request may have asked for a task (2025-11-25)."""
-    task = jsonrpc.member(response.result, "task") if asks else jsonrpc.ABSENT
-    if bytes(jsonrpc.member(response.result, "resultType")) == b'"task"':  # 2026-07-28
-        task = response.result
-    ttl_ms = jsonrpc.decoded(_number, jsonrpc.member(task, "ttl")) or 0.0
-    task_id = _id_in(task)
-    return None if task_id is None else Made(task_id, min(ttl_ms / 1000, _TTL_S_MAX))
-
-
-def ends(data: bytes) -> bool:
-    """Whether an answer about one task seems to say that it has ended. Of too many such ids go first, and no more."""
-    return any(status in data for status in _ENDINGS)
-
-
-def _id_in(names: msgspec.Raw) -> str | None:
-    return jsonrpc.decoded(_text, jsonrpc.member(names, "taskId"))
-
-
-def _related(message: Message, data: bytes) -> list[object] | None:
-    """The ids of all related tasks, wherever they stand; None if that cannot be read."""
-    if b"related-task" not in data.lower() and b"\\u" not in data:
-        return []
-    read = data if message.is_strict else jsonrpc.rewritten(data) or b""
-    found: list[object] = []
-
-    def note(pairs: list[tuple[str, Any]]) -> tuple[tuple[str, Any], ...]:
-        for name, value in pairs:
-            if name.casefold() == _RELATED:
-                inner = value if isinstance(value, tuple) else ()
-                found.extend([each for name, each in inner if name.casefold() == "taskid"] or [None])
-        return tuple(pairs)
-
-    try:
-        json.loads(read, object_pairs_hook=note)
-    except (ValueError, RecursionError):
-        return None
-    return found
-
-
-def _is_other_json(body: bytes) -> bool:
-    """Whether a body is JSON in which no reader finds a method, such as a client's registration."""
-    try:
-        pairs = json.loads(body, object_pairs_hook=tuple)
-    except (ValueError, RecursionError):
-        return False
-    return isinstance(pairs, tuple) and all(name.casefold() != "method" for name, _ in pairs)
-
-
-_named: Final = msgspec.json.Decoder(_Named)
-_text: Final = msgspec.json.Decoder(str)
-_number: Final = msgspec.json.Decoder(float)

@@ -20,7 +20,8 @@ from gateway.mcp.jsonrpc import decoded
 from gateway.mcp.task import Moment
 from gateway.tasks import told
 from gateway.tasks.asks import begun
-from gateway.tasks.own import GUARD, Made, OwnTasks
+from gateway.tasks.named import GUARD, Made
+from gateway.tasks.own import OwnTasks
 from gateway.tasks.ports import SharedStore
 from gateway.tasks.seen import IDLE_S, OwnerKey
 
@@ -73,13 +74,13 @@ class SharedOwn(OwnTasks):
         return [tuple((*owner[:2], *each) for each in making) for making in makings if making]
 
     async def owns_now(self, owners: Sequence[OwnerKey], task_ids: Collection[object]) -> bool:
+        """Whether a caller has all these tasks, by what any replica knows. Raises Overloaded if that cannot be told."""
         if not task_ids or not owners:
             return not task_ids
         for wait_s in (0.0, _SOON_S):
             await asyncio.sleep(wait_s)
-            knows = await super().owns_now(owners, task_ids)
-            has_learnt = await self.learn(owners, again=not knows)
-            if await super().owns_now(owners, task_ids):
+            has_learnt = await self.learn(owners, again=not self.owns_all(owners, task_ids))
+            if self.owns_all(owners, task_ids):
                 self._use(owners, task_ids)
                 return True
             if not has_learnt:
@@ -107,6 +108,7 @@ class SharedOwn(OwnTasks):
         super().end_all(key)
 
     async def learn(self, owners: Sequence[OwnerKey], again: bool = False) -> bool:
+        """Learn what other replicas know of these owners, if that is due or `again`. Returns whether it could be."""
         asked = self._now()
         behind = [o for o in owners if again or asked.at - self._heard_at(o) >= self._max_age_s / 2]
         return all([await self._learn(owner, asked) for owner in behind])

@@ -145,6 +145,7 @@ UNREAD: Final = {
     "the id of the task, and TASKID": raw(G.replace(b'"taskId"', b'"TASKID":"e-1","taskId"'), TYPE),
     "TaskId": raw(G.replace(b'"taskId"', b'"TaskId"'), TYPE),
     "Tasks/Get": raw(G.replace(b"tasks/get", b"Tasks/Get"), TYPE),
+    "a notification": raw(dumps(notification("tasks/list")), TYPE),
     "a space": raw(G.replace(b"tasks/get", b" tasks/get"), TYPE),
 }
 
@@ -171,7 +172,6 @@ async def test_what_cannot_be_read_gets_400(gateways: Gateways, name: str) -> No
         G.replace(b'"a-1"', b"NaN"),
         G.replace(b'"a-1"', b'["a-1"]'),
         G.replace(b"tasks/get", b"tasks/update"),
-        dumps(notification("tasks/cancel", taskId="a-1")),
         dumps(call("tasks/get")),
         dumps(call("ping", _meta={RELATED: {"taskId": "a-1"}})),
         dumps(call("ping", _meta={RELATED: {}})),
