@@ -1,7 +1,7 @@
 """The errors of requests, as one tree. Each class has its HTTP status and JSON-RPC code.
 
     GatewayError                502, -32603
-    ├── Ambiguous               400, -32600   a request that two may read differently (DESIGN 3.2, 8.15)
+    ├── Ambiguous               400, -32600   a request that two may read differently (DESIGN 3.2, 8.16)
     ├── Forbidden               403, -32600   `Host` or `Origin` is refused (DESIGN 7.10)
     ├── Internal                500, -32603   a fault of the gateway itself
     ├── Loop                    508, -32600   an upstream's address leads back to the gateway
@@ -9,8 +9,8 @@
     ├── RateLimited             429, -32600   too many task operations of one identity, with Retry-After
     ├── Unclear                 200, -32602   a `ttl` that two servers may read differently (DESIGN 8.9)
     ├── NoFilter                400, -32602   a filter for a list that the gateway does not answer (DESIGN 5.10)
-    ├── NoTasks                 400, -32602   tasks where nothing tells whose they are (DESIGN 8.15)
-    ├── UnknownTask             200, -32602   a task that is not the caller's (DESIGN 8.15)
+    ├── NoTasks                 400, -32602   tasks where nothing tells whose they are (DESIGN 8.16)
+    ├── UnknownTask             200, -32602   a task that is not the caller's (DESIGN 8.16)
     ├── Overloaded              503, -32603   a limit is reached; a later try may succeed
     ├── UpstreamUnreachable     502, -32603   no connection
     ├── UpstreamBroken          502, -32603   the answer broke off, or is no valid answer
@@ -114,8 +114,6 @@ class Loop(GatewayError):
 
 
 class RateLimited(GatewayError):
-    """Too many task operations of one client."""
-
     status, reason, code, refuses = 429, b"Too Many Requests", INVALID_REQUEST, True
 
     def __init__(self, retry_after_s: int) -> None:
@@ -167,10 +165,7 @@ class UpstreamTimeout(GatewayError):
 
 
 class UpstreamRefused(GatewayError):
-    """The upstream answered the crawler with an HTTP error or a redirect. The client gets it (DESIGN 5.8).
-
-    `retry_after_s`: how long it wants the crawler to wait first; None if it does not say.
-    """
+    """An HTTP error or a redirect for the crawler, which the client gets (5.8). `retry_after_s`: None if not said."""
 
     def __init__(
         self,

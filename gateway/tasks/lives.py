@@ -86,8 +86,10 @@ class Lives:
             self._fetched(key, pending.task_id, observe.has_failed(data))
         elif known is not None:
             self.told(key, (known,))
+        elif bytes(result := jsonrpc.member(data, "result")) or (message := jsonrpc.parse(data)) is None:
+            self._see(key, result)
         else:
-            self._see(key, jsonrpc.member(data, "result"))
+            self._see(key, message.result)  # what only the lenient reader reads
 
     def hear(self, key: Key, said: Observation) -> None:
         """What a message says."""
@@ -134,21 +136,22 @@ class Lives:
         if life is not None and tool is None and life.series[2] == status:
             life.seen_s, life.viewer = now, key
             return
-        past = None
-        if life is not None and tool is None:
-            created = life.created  # some servers write the time of each answer (DESIGN 2.15)
-        else:
-            created = told_instant(shown.createdAt)
-            if life is not None and not _is_one(life.created, created):
+        created, past = told_instant(shown.createdAt), None
+        if life is not None and not _is_one(life.created, created):
+            if tool is None and created < life.created:
+                return  # it tells late of the life before
+            if tool is None:
+                created = life.created  # some servers write the time of each answer (DESIGN 2.15)
+            else:
                 self._lose(number, life)  # its id was given again
                 life = None
         if status in TERMINAL:
             past = _Past(created, status, _span_s(created, told_instant(shown.lastUpdatedAt), now))
         if life is None:
             before = self._past.get(number)
+            if before is not None and _is_late(before, created, tool is not None):
+                return
             if before is not None and _is_one(before.created, created):
-                if tool is None or before.is_counted:
-                    return
                 past = before  # the result that made it comes after the news of its end
             elif tool is None and past is not None:
                 if not is_listed:  # a page shows many that have long ended
@@ -247,7 +250,7 @@ class Lives:
                 self._lose(number, life)
 
     def keep(self, upstreams: Collection[str]) -> None:
-        """Forget all other upstreams, and their counts."""
+        """These are all upstreams. The others are forgotten, and their counts."""
         for number in [number for number, life in self._lives.items() if life.series[0] not in upstreams]:
             del self._lives[number]
             self._unnamed.pop(number, None)
@@ -258,6 +261,8 @@ class Lives:
         for name in {*self.lookups_failed, *self._tools}.difference(upstreams):
             self.lookups_failed.pop(name, None)
             self._tools.pop(name, None)
+        for name in upstreams:
+            self.lookups_failed[name] += 0
 
 
 def _span_s(created: Instant, updated: Instant, now: float) -> float | None:
@@ -269,6 +274,13 @@ def _span_s(created: Instant, updated: Instant, now: float) -> float | None:
 def _is_one(one: Instant, other: Instant) -> bool:
     """Whether two tasks of one id are one task, by their `createdAt`."""
     return one == other or UNKNOWN in (one, other)
+
+
+def _is_late(before: _Past, created: Instant, is_made: bool) -> bool:
+    """Whether what tells of a task tells of one that is known to have ended, or of one before it."""
+    if is_made:
+        return before.is_counted and _is_one(before.created, created)
+    return created < before.created or _is_one(before.created, created)
 
 
 def digest_of(task_id: str) -> str:

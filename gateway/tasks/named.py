@@ -1,4 +1,4 @@
-"""The tasks that a message names, or makes, where a guard keeps the tasks of callers apart (DESIGN 8.15).
+"""The tasks that a message names, or makes, where a guard keeps the tasks of callers apart (DESIGN 8.16).
 
 In: what clients ask, and what servers tell. Out: ids of tasks; what cannot be read names None, which is nobody's.
 """

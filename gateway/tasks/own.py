@@ -1,4 +1,4 @@
-"""Whose a task is, where a guard keeps the tasks of callers apart (`guards.own_tasks`, DESIGN 8.15).
+"""Whose a task is, where a guard keeps the tasks of callers apart (`guards.own_tasks`, DESIGN 8.16).
 
 In: the answers that make tasks, and to whom they go; what servers tell. Out: whether a task is a caller's, and whether
 he may get a message. Always: a task has the owners (seen.py) of the caller to whom the answer went that made it last.

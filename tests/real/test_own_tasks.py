@@ -1,4 +1,4 @@
-"""Each caller has his own tasks alone in front of a server that shows all tasks to all (DESIGN 8.15).
+"""Each caller has his own tasks alone in front of a server that shows all tasks to all (DESIGN 8.16).
 
 In: the TypeScript SDK 1.30 (tests/node/shared_store.mjs), 200 callers with sessions and tokens, each of whom knows all
 ids; replicas with `guards.own_tasks` and a real Redis. Out: what each gets. Always: no attempt at another's task

@@ -1,4 +1,4 @@
-"""Each caller has his own tasks alone, whatever the server shows (`guards.own_tasks`, DESIGN 8.15).
+"""Each caller has his own tasks alone, whatever the server shows (`guards.own_tasks`, DESIGN 8.16).
 
 In: a server that lists, gives and cancels every task to everybody, and tells everybody of each. Out: what each caller
 gets, and what reaches the server. Always: what the gateway cannot read passes nothing by.

@@ -134,6 +134,16 @@ def test_an_id_that_is_given_again_has_another_life(play: Play) -> None:
     )
 
 
+def test_late_news_of_the_life_before_changes_nothing(play: Play) -> None:
+    play.made()
+    play.made(created="2026-05-28T20:10:00Z")
+    play.shown("failed")
+    assert play.is_so("render started 2", "render lost 1", "render working 1")
+    play.shown("completed", created="2026-05-28T20:10:00Z")
+    play.shown("working")
+    assert play.is_so("render started 2", "render lost 1", "render completed 1")
+
+
 def test_a_server_may_give_the_time_of_each_answer(play: Play) -> None:
     """As the Rust SDK does: it is one task all the same (DESIGN 2.15)."""
     play.made()
@@ -262,7 +272,7 @@ def test_an_upstream_that_goes_takes_its_series_along(play: Play) -> None:
     play.lives.keep(["stays"])
     assert play.is_so("render started 1", "render working 1")
     assert not play.lives.durations
-    assert not play.lives.lookups_failed
+    assert play.lives.lookups_failed == {"stays": 0}
     play.passes(100_000)
     assert play.is_so("render started 1", "render lost 1")
 

@@ -1,4 +1,4 @@
-"""Whose a task is: which go first, for how long, how much memory; and which tasks a message names (DESIGN 8.15)."""
+"""Whose a task is: which go first, for how long, how much memory; and which tasks a message names (DESIGN 8.16)."""
 
 import json
 import tracemalloc

@@ -62,18 +62,15 @@ def imported(tree: ast.AST) -> set[str]:
 
 
 def room_of(module: str) -> str:
-    """The room of a module of ours."""
     return module.split(".")[1]
 
 
 def module_of(file: Path) -> str:
-    """The name of a file of ours."""
     return ".".join(file.relative_to(ROOT.parent).with_suffix("").parts).removesuffix(".__init__")
 
 
 @cache
 def ours(file: Path) -> set[str]:
-    """The modules of ours that a file imports."""
     return {m for m in imported(ast.parse(file.read_text())) if m.startswith("gateway.")}
 
 
@@ -206,7 +203,6 @@ def test_files_classes_and_functions_are_of_a_size_to_read(file: Path) -> None:
 
 
 def aliases(source: str) -> list[str]:
-    """The names of types that stand for other types."""
     found = [node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.AnnAssign)]
     return [ast.unparse(node.target) for node in found if ast.unparse(node.annotation).endswith("TypeAlias")]
 
