@@ -80,6 +80,10 @@ class OwnTasks(Owners):
         if owners and len(made.id) <= ID_CHARS_MAX:
             self.give(owners, tuple(owners), made)
 
+    def claim(self, owners: Sequence[OwnerKey], made: Made) -> None:
+        """A resumed stream shows a caller that a task was made which has no owner here."""
+        self.make(owners, made)
+
     def give(self, owners: Iterable[OwnerKey], all_: tuple[OwnerKey, ...], made: Made) -> None:
         """These owners have a task, of `all_` who have it from its last making. Those of earlier ones lose it."""
         name, now = (*all_[0][:2], made.id), self._now()
@@ -136,7 +140,8 @@ class OwnTasks(Owners):
         if request is None or not answers:
             made = made_by(message, asks=True) if resumed and message.is_response else None
             if made is not None and owners and (*owners[0][:2], made.id) not in self.owners:
-                self.make(owners, made)
+                self.claim(owners, made)
+                return True
         elif (request.method or "").startswith(OF_TASKS):
             if (task_id := observe.named(request)) is not None and ends(data):
                 self.end_task(owners, task_id)

@@ -7,8 +7,8 @@ before the store has said so.
 """
 
 import asyncio
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from typing import Final
+from collections.abc import Callable, Collection, Coroutine, Iterable, Iterator, Sequence
+from typing import Any, Final
 
 import msgspec
 from cachetools import LRUCache, TTLCache
@@ -28,6 +28,7 @@ from gateway.tasks.seen import IDLE_S, OwnerKey
 _HEARD_MAX: Final = 20_000  # owners
 _USED_MAX: Final = 100_000  # keys
 _AT_ONCE: Final = 200  # questions, entries
+_EARLIER_MAX: Final = 4  # makings, the last of them this one
 _SOON_S: Final = 0.1  # until what another replica has just seen made is in the store
 
 
@@ -51,16 +52,27 @@ class SharedOwn(OwnTasks):
             self._store.add(_key_of_task(owners[0], made.id), [making], [making])
             for owner in owners:
                 self._tell(owner, made.id, told.of_task(made.id, None), told.of_gone(made.id))
-            task = begun(self._tell_earlier(owners, made.id))
-            self._telling.add(task)
-            task.add_done_callback(self._telling.discard)
+            self._begin(self._tell_earlier(owners, made.id))
+
+    def claim(self, owners: Sequence[OwnerKey], made: Made) -> None:
+        self._begin(self._claim(owners, made))
+
+    async def _claim(self, owners: Sequence[OwnerKey], made: Made) -> None:
+        """A task becomes a caller's if the store knows of no owner."""
+        if await self._makings(owners[0], made.id) == []:
+            self.make(owners, made)
+
+    def _begin(self, work: Coroutine[Any, Any, None]) -> None:
+        task = begun(work)
+        self._telling.add(task)
+        task.add_done_callback(self._telling.discard)
 
     def _tell(self, owner: OwnerKey, task_id: str, new: bytes, old: bytes) -> None:
         self._store.add(_key_of(owner), [new], [new, old])
 
     async def _tell_earlier(self, owners: Sequence[OwnerKey], task_id: str) -> None:
         """Tell those that another replica knows for a task's owners that they have lost it."""
-        for making in await self._makings(owners[0], task_id) or ():
+        for making in (await self._makings(owners[0], task_id) or [])[-_EARLIER_MAX:]:
             for owner in making:
                 if owner not in owners:
                     self._tell(owner, task_id, told.of_gone(task_id), told.of_task(task_id, None))

@@ -13,7 +13,7 @@ import pytest
 from tests.launch import eventually
 from tests.redis_process import Store
 from tests.relay.http1 import Message
-from tests.relay.messages import Json, answer, call, fault, page, result
+from tests.relay.messages import Json, answer, call, chunked, event, fault, page, request, result, stream
 from tests.relay.messages import task as task_of
 from tests.relay.rig import body
 from tests.store.conftest import Caller, Fleet, Replica, Server
@@ -147,3 +147,31 @@ async def test_a_session_that_ends_leaves_its_tasks_to_the_credentials(guarded: 
         for replica in (one, other):
             assert await got(replica, Caller("another", "ada"), made)
         assert not await got(other, Caller(ada.session, "renewed"), made)
+
+
+async def test_a_resumed_stream_makes_a_task_his_if_the_store_knows_no_owner(guarded: Fleet) -> None:
+    """Another replica may know whose it is."""
+    server, plain = guarded.server, guarded.server.response
+
+    def resumed(asked: Message) -> bytes:
+        if asked.method != b"GET":
+            return plain(asked)
+        made = [result(number, {"task": task_of(name)}) for number, name in enumerate(("hers", "lost"))]
+        server.tasks["lost"] = ("", "", task_of("lost"))
+        return stream() + chunked(*map(event, made))
+
+    server.response = resumed  # type: ignore[method-assign]
+    async with guarded.pair(**OWN) as (one, other):
+        ada, eve = await one.open("ada"), await one.open("eve")
+        await make(one, ada, "hers")
+        await asyncio.sleep(0.2)
+        await other._send(request(b"GET", b"/mcp", [*eve.fields(), b"Last-Event-ID: 1"]))
+
+        async def is_his() -> bool:
+            return await got(other, eve, "lost")
+
+        await eventually(is_his, "the task that was nobody's")
+        for replica in (one, other):
+            assert not await got(replica, eve, "hers")
+            assert await got(replica, ada, "hers")
+            assert not await got(replica, ada, "lost")
