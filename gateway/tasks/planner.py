@@ -49,7 +49,7 @@ class Planner:
         """The answer to a query, if nothing must be asked of the upstream for it; else None."""
         came = self._sessions.now()
         session.find_again(came)
-        plan = freshness.plan(session, position.query, came, self._ages)
+        plan = freshness.plan(session, position.query, came, self._ages, session.owns)
         if not plan.nothing:
             return None
         page = self._page(session, position)
@@ -63,8 +63,9 @@ class Planner:
             caller.toll.owe(1)
 
         async def on_message(data: bytes) -> None:
-            outbox.reply.forward(data)
-            await outbox.reply.drain()
+            if self._may_pass(session, data):
+                outbox.reply.forward(data)
+                await outbox.reply.drain()
 
         now, known = self._sessions.now, session.known
         crawler, asked = Crawler(caller, self._limits, self._counts, now, on_message, as_it_came=True), now()
@@ -108,7 +109,7 @@ class Planner:
         reasons: list[str] = []
         for _ in range(_ROUNDS_MAX):
             session.find_again(came)
-            plan = freshness.plan(session, query, came, self._ages)
+            plan = freshness.plan(session, query, came, self._ages, session.owns)
             if plan.crawl and session.known.outgrown and came.at < session.known.outgrown_until:
                 raise TooLarge(session.known.outgrown)
             if plan.nothing:
@@ -170,9 +171,14 @@ class Planner:
         """Wait for an ask. If it began too early to be of use, its error is ignored."""
         await (ask.join(outbox) if need.met(ask.began) else ask.over())
 
+    def _may_pass(self, session: Session, data: bytes) -> bool:
+        own = self._sessions.own
+        return own is None or own.may_pass(session.owners, data)
+
     def _on_message(self, session: Session, ask: Ask) -> Callable[[bytes], Awaitable[None]]:
         async def on_message(data: bytes) -> None:
-            self._sessions.hear(session.key, PLAIN.message(data))
-            await ask.forward(data)
+            if self._may_pass(session, data):
+                self._sessions.hear(session.key, PLAIN.message(data))
+                await ask.forward(data)
 
         return on_message
