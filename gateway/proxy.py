@@ -217,6 +217,8 @@ class Proxy:
             raise Unclear(f"{GUARD}: {NO_OWNER}")
         shared = None if self._shared is None else self._shared.own
         if not (own.owns_all(owners, asked) if shared is None else await shared.owns_now(owners, asked)):
+            if (lives := self._metrics.lives) is not None and message is not None and message.method == "tasks/get":
+                lives.lookups_failed[caller.upstream.name] += 1
             raise UnknownTask
 
     def _owners(self, exchange: Exchange, caller: HttpCaller) -> list[OwnerKey]:
