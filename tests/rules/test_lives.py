@@ -26,14 +26,18 @@ class Play:
     def __init__(self) -> None:
         self.now_s = NOW_S
         self.lives = Lives(lambda: self.now_s)
+        self.lives.keep(["up", "other", "stays"])
         self.ends: list[tuple[str, str]] = []
 
     def made(self, task_id: str = "t", tool: str = "render", key: Key = ANN, **more: Any) -> None:
         said = Observation(made=task_id, made_raw=raw(task_id, **more), tool=tool)
         self.lives.hear(key, said)
 
-    def shown(self, status: str, task_id: str = "t", key: Key = ANN, **more: Any) -> None:
-        self.lives.hear(key, Observation([(task_id, raw(task_id, status, **more))]))
+    def shown(self, status: str, task_id: str = "t", key: Key = ANN, to_all: bool = False, **more: Any) -> None:
+        self.lives.hear(key, Observation([(task_id, raw(task_id, status, **more))], is_told_to_all=to_all))
+
+    def denied(self, task_id: str = "t", key: Key = ANN) -> None:
+        self.lives.hear(key, Observation(denied=task_id, method="tasks/get"))
 
     def passes(self, seconds: float) -> None:
         """Time passes, and nothing is seen; the gateway sweeps once a second."""
