@@ -12,7 +12,7 @@ from bisect import bisect_left
 from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Collection, Sequence
 from itertools import takewhile
-from time import time
+from time import monotonic, time
 from typing import Any, Final, TypeAlias
 
 import msgspec
@@ -34,6 +34,7 @@ LOST: Final = "lost"
 ENDS: Final = (*sorted(TERMINAL), OTHER, LOST)
 DURATIONS: Final = (0.1, 0.5, 1, 5, 15, 60, 300, 900, 1800, 3600, 3 * 3600, 12 * 3600, 86_400, 3 * 86_400, 7 * 86_400)
 
+_NOTHING: Final = Observation()
 _SECOND: Final = 10**9
 _SWEPT_AT_ONCE: Final = 2000
 _STATUS: Final = {status: status for status in STATUSES}  # one string for all tasks
@@ -45,10 +46,11 @@ Series: TypeAlias = tuple[str, str, str]
 class _Life(msgspec.Struct, gc=False):
     series: Series  # the status is empty until the first is known
     created: Instant
+    text: str  # its timestamp, as it was written
     began_s: float  # `createdAt` since 1970; when it was first seen if that is missing, before 2020 or to come
-    seen_s: float
+    seen_s: float  # by a clock that nobody sets
     lasts_s: float  # unseen for so long it is lost
-    viewer: Key  # who saw it last: only he can find it gone
+    viewer: Key | None  # whom an answer showed it last: only he can find it gone
     digest: str  # of its id; empty unless `on_end` is told
 
 
@@ -64,9 +66,10 @@ class _Past(msgspec.Struct, gc=False):
 class Lives:
     """The tasks of all upstreams that are live, the last ones that were, and counts since the start."""
 
-    def __init__(self, clock: Callable[[], float] = time) -> None:
-        """`clock` gives seconds since 1970."""
+    def __init__(self, clock: Callable[[], float] = monotonic, unix_time: Callable[[], float] = time) -> None:
+        """`clock` is one that nobody sets, `unix_time` gives seconds since 1970."""
         self._clock = clock
+        self._unix_time = unix_time
         self.counts: defaultdict[Series, int] = defaultdict(int)  # of STARTED, and of each of ENDS
         self.live: defaultdict[Series, dict[int, float]] = defaultdict(dict)  # when each began, in seconds since 1970
         self.durations: defaultdict[Series, list[float]] = defaultdict(lambda: [0] * (len(DURATIONS) + 2))
@@ -94,7 +97,7 @@ class Lives:
     def hear(self, key: Key, said: Observation) -> None:
         """What a message says."""
         for _, raw in said.shown:
-            self._see(key, raw, is_listed=said.is_listed)
+            self._see(key, raw, None, said)
         if said.made is not None:
             self._see(key, said.made_raw, said.tool)
         if said.ended is not None:
@@ -125,28 +128,29 @@ class Lives:
             life.viewer = key
             self._end(number, life, _Past(life.created, "failed" if has_failed else "completed"))
 
-    def _see(self, key: Key, raw: bytes | msgspec.Raw, tool: str | None = None, is_listed: bool = False) -> None:
+    def _see(self, key: Key, raw: bytes | msgspec.Raw, tool: str | None = None, said: Observation = _NOTHING) -> None:
         """A task is shown so. `tool` is None unless this is the result that made it."""
-        try:
-            shown = task.read(raw)
-        except jsonrpc.UNREADABLE:
+        if (shown := _read(raw)) is None:
             return
-        number, now, status = _number(key, shown.taskId), self._clock(), _STATUS.get(shown.status, OTHER)
+        number, status = _number(key, shown.taskId), _STATUS.get(shown.status, OTHER)
         life = self._lives.get(number)
-        if life is not None and tool is None and life.series[2] == status:
-            life.seen_s, life.viewer = now, key
-            return
-        created, past = told_instant(shown.createdAt), None
+        if life is not None:
+            life.seen_s = self._clock()
+            life.viewer = life.viewer if said.is_told_to_all else key
+            if tool is None and life.series[2] == status:
+                return
+        is_same = life is not None and shown.createdAt == life.text  # as nearly always: to read it takes long
+        created, past = life.created if life is not None and is_same else told_instant(shown.createdAt), None
         if life is not None and not _is_one(life.created, created):
-            if tool is None and created < life.created:
-                return  # it tells late of the life before
-            if tool is None:
-                created = life.created  # some servers write the time of each answer (DESIGN 2.15)
-            else:
-                self._lose(number, life)  # its id was given again
+            if tool is not None:  # its id was given again
+                self._lose(number, life)
                 life = None
+            elif created < life.created:  # it tells late of the life before
+                return
+            else:  # some servers write the time of each answer (DESIGN 2.15)
+                created = life.created
         if status in TERMINAL:
-            past = _Past(created, status, _span_s(created, told_instant(shown.lastUpdatedAt), now))
+            past = _Past(created, status, _span_s(created, told_instant(shown.lastUpdatedAt), self._unix_time()))
         if life is None:
             before = self._past.get(number)
             if before is not None and _is_late(before, created, tool is not None):
@@ -154,15 +158,14 @@ class Lives:
             if before is not None and _is_one(before.created, created):
                 past = before  # the result that made it comes after the news of its end
             elif tool is None and past is not None:
-                if not is_listed:  # a page shows many that have long ended
+                if not said.is_listed:  # a page shows many that have long ended
                     self._note(number, past)
                 return
             if len(self._lives) >= LIVE_MAX:
-                if tool is not None:
-                    self.counts[key.upstream, self._label(key.upstream, tool), STARTED] += 1
+                self.counts[key.upstream, self._label(key.upstream, tool or ""), STARTED] += tool is not None
                 return
-            life = self._begin(key, number, created, shown, now)
-        life.seen_s, life.viewer = now, key
+            life = self._begin(key.upstream, number, created, shown)
+            life.viewer = None if said.is_told_to_all else key
         if tool is not None and number in self._unnamed:
             self._move(number, life, self._label(key.upstream, tool), life.series[2])
             self._count(number, life)
@@ -171,13 +174,16 @@ class Lives:
         else:
             self._end(number, life, past)
 
-    def _begin(self, key: Key, number: int, created: Instant, shown: task.Written, now: float) -> _Life:
+    def _begin(self, upstream: str, number: int, created: Instant, shown: task.Written) -> _Life:
+        seen_s, now = self._clock(), self._unix_time()
         began_s = EPOCH_UNIX_S + created / _SECOND
         began_s = began_s if EPOCH_UNIX_S <= began_s <= now else now
         lasts_s = shown.ttl / 1000 if shown.ttl is not None and 0 < shown.ttl < UNSEEN_S * 1000 else UNSEEN_S
         digest = "" if self.on_end is None else digest_of(shown.taskId)
-        life = self._lives[number] = _Life((key.upstream, "", ""), created, began_s, now, lasts_s, key, digest)
-        self._unnamed[number] = now
+        life = self._lives[number] = _Life(
+            (upstream, "", ""), created, shown.createdAt[:40], began_s, seen_s, lasts_s, None, digest
+        )
+        self._unnamed[number] = seen_s
         return life
 
     def _label(self, upstream: str, tool: str) -> str:
@@ -224,7 +230,7 @@ class Lives:
         past.is_counted = True
         self._note(number, past)
         if self.on_end is not None:
-            self.on_end(life.viewer, tool, past.status, life.digest)
+            self.on_end(life.viewer or Key(upstream, b"", b"", b""), tool, past.status, life.digest)
 
     def _note(self, number: int, past: _Past) -> None:
         self._past[number] = past
@@ -234,7 +240,7 @@ class Lives:
 
     def age_s(self, series: Series) -> float:
         """The age of the oldest live one, in seconds."""
-        return max(0.0, self._clock() - min(self.live[series].values()))
+        return max(0.0, self._unix_time() - min(self.live[series].values()))
 
     def sweep(self) -> None:
         """Lose what was not seen for its time. To be called once a second: it looks at all within a minute."""
@@ -265,6 +271,13 @@ class Lives:
             self.lookups_failed[name] += 0
 
 
+def _read(raw: bytes | msgspec.Raw) -> task.Written | None:
+    try:
+        return task.read(raw)
+    except jsonrpc.UNREADABLE:
+        return None
+
+
 def _span_s(created: Instant, updated: Instant, now: float) -> float | None:
     """The seconds between; None if these cannot be right: before 2020, in another order, or to come."""
     is_right = 0 <= created <= updated <= (now + UNSEEN_S - EPOCH_UNIX_S) * _SECOND
@@ -289,5 +302,5 @@ def digest_of(task_id: str) -> str:
 
 
 def _number(key: Key, task_id: str) -> int:
-    """Stands for a task: its id may be 16,384 characters."""
-    return hash((key.upstream, key.target, task_id))
+    """Stands for a task: its id may be 16,384 characters. Some clients put a secret of their own into the target."""
+    return hash((key.upstream, task_id))

@@ -131,7 +131,7 @@ FAULTS: Final[dict[str, Fault]] = {
     # counts
     "late news of a task that has ended begins it again": _put(lives, "_is_late", lambda *_: False),
     # counts
-    "each session that sees a task counts it": _put(lives, "_number", lambda key, task_id: hash((key, task_id))),
+    "each session that sees a task counts it": _put(lives, "_number", lambda key, task_id: hash((*key, task_id))),
     # counts
     "an answer that need not be read ends no task": _put(Lives, "name", lambda *_: None),
     # refused

@@ -25,19 +25,16 @@ class Play:
 
     def __init__(self) -> None:
         self.now_s = NOW_S
-        self.lives = Lives(lambda: self.now_s)
-        self.lives.keep(["up", "other", "stays"])
+        self.set_s = 0.0  # how far the time of day was set
+        self.lives = Lives(lambda: self.now_s, lambda: self.now_s + self.set_s)
         self.ends: list[tuple[str, str]] = []
 
     def made(self, task_id: str = "t", tool: str = "render", key: Key = ANN, **more: Any) -> None:
         said = Observation(made=task_id, made_raw=raw(task_id, **more), tool=tool)
         self.lives.hear(key, said)
 
-    def shown(self, status: str, task_id: str = "t", key: Key = ANN, to_all: bool = False, **more: Any) -> None:
-        self.lives.hear(key, Observation([(task_id, raw(task_id, status, **more))], is_told_to_all=to_all))
-
-    def denied(self, task_id: str = "t", key: Key = ANN) -> None:
-        self.lives.hear(key, Observation(denied=task_id, method="tasks/get"))
+    def shown(self, status: str, task_id: str = "t", key: Key = ANN, **more: Any) -> None:
+        self.lives.hear(key, Observation([(task_id, raw(task_id, status, **more))]))
 
     def passes(self, seconds: float) -> None:
         """Time passes, and nothing is seen; the gateway sweeps once a second."""
@@ -80,11 +77,12 @@ def test_a_life_is_counted_once_whoever_sees_it(play: Play) -> None:
     assert play.is_so("render started 1", "render completed 1")
 
 
-def test_at_another_target_an_id_is_another_task(play: Play) -> None:
+def test_one_upstream_has_one_task_of_an_id(play: Play) -> None:
+    """Some clients put a secret of their own into the target: `?key=1`, `?key=2`."""
     play.made()
-    play.made(key=ANN._replace(target=b"/other"))
+    play.shown("working", key=ANN._replace(target=b"/mcp?key=2"))
     play.made(key=ANN._replace(upstream="other"))
-    assert play.is_so(*["render started 2", "render started 1", "render working 2", "render working 1"])
+    assert play.is_so(*["render started 1", "render working 1"] * 2)
 
 
 def test_the_news_of_an_end_may_come_before_the_result_that_made_the_task(play: Play) -> None:
@@ -190,6 +188,24 @@ def test_only_who_saw_a_task_last_finds_it_gone(play: Play) -> None:
     assert play.lives.lookups_failed == {"up": 2}
 
 
+def test_who_was_only_notified_of_a_task_does_not_find_it_gone(play: Play) -> None:
+    """mcp-go notifies every session of every task (DESIGN 2.14)."""
+    for task_id in "ab":
+        if task_id == "a":
+            play.made(task_id)
+        play.lives.hear(BOB, Observation([(task_id, raw(task_id, "input_required"))], is_told_to_all=True))
+        play.lives.hear(BOB, Observation(denied=task_id, method="tasks/get"))
+    play.passes(10)
+    assert play.is_so("render started 1", " started 1", "render input_required 1", " input_required 1")
+
+
+def test_whoever_sets_the_clock_loses_no_task(play: Play) -> None:
+    play.made(ttl=60_000)
+    play.set_s = 86_400
+    play.passes(10)
+    assert play.is_so("render started 1", "render working 1")
+
+
 def test_a_status_that_mcp_does_not_know_is_live_and_ends_as_other(play: Play) -> None:
     play.made()
     play.shown("paused")
@@ -211,7 +227,7 @@ def test_a_time_of_creation_that_cannot_be_right_is_when_the_task_was_first_seen
     assert play.lives.age_s(("up", "render", "working")) == 0
     play.now_s += 7
     assert play.lives.age_s(("up", "render", "working")) == 7
-    play.now_s -= 3600  # a clock may be set back
+    play.set_s = -3600  # a clock may be set back
     assert play.lives.age_s(("up", "render", "working")) == 0
 
 

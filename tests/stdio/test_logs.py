@@ -142,6 +142,24 @@ def test_the_page_shows_failures_and_requests(tmp_path: Path) -> None:
             assert talk.finish() == 0
 
 
+@pytest.mark.parametrize("counts", [True, False])
+def test_tasks_are_counted_unless_configured_not_to_be(tmp_path: Path, counts: bool) -> None:
+    """The request that makes the task is larger than what is kept of one."""
+    config = tmp_path / "config.yaml"
+    config.write_text(json.dumps({"metrics": {"tasks": counts}}))
+    with held_port() as held:
+        at = f"127.0.0.1:{port_of(held)}"
+        with talking("python3", "-c", SERVER, flags=["--config", str(config), "--admin", at]) as talk:
+            talk.say(*ASKED)
+            with urllib.request.urlopen(f"http://{at}/metrics", timeout=WAIT_S) as answer:
+                shown = answer.read()
+            assert (b'taskgate_tasks_started_total{tool="x",upstream="stdio"} 1.0' in shown) is counts
+            ended = b'taskgate_tasks_ended_total{status="cancelled",tool="x",upstream="stdio"} 1.0'
+            assert (ended in shown) is counts
+            assert (b"taskgate_task" in shown) is counts
+            assert talk.finish() == 0
+
+
 def test_a_list_that_is_not_answered_in_time_counts_for_the_alert(tmp_path: Path) -> None:
     """The alert TaskgateUpstreamFailing counts the statuses from 500 on, and over stdio all were 200."""
     config = tmp_path / "config.yaml"
