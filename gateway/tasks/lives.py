@@ -247,7 +247,7 @@ class Lives:
                 self._lose(number, life)
 
     def keep(self, upstreams: Collection[str]) -> None:
-        """Forget all other upstreams, and their counts."""
+        """These are all upstreams. The others are forgotten, and their counts."""
         for number in [number for number, life in self._lives.items() if life.series[0] not in upstreams]:
             del self._lives[number]
             self._unnamed.pop(number, None)
@@ -258,6 +258,8 @@ class Lives:
         for name in {*self.lookups_failed, *self._tools}.difference(upstreams):
             self.lookups_failed.pop(name, None)
             self._tools.pop(name, None)
+        for name in upstreams:
+            self.lookups_failed[name] += 0
 
 
 def _span_s(created: Instant, updated: Instant, now: float) -> float | None:

@@ -1,4 +1,4 @@
-"""Metrics of tasks in front of real servers: they agree with what the test made happen, to the task (DESIGN 8.14)."""
+"""Metrics of tasks in front of real servers: they agree with what the test made happen, to the task (DESIGN 8.15)."""
 
 import asyncio
 import json

@@ -428,18 +428,30 @@ def named(task_id: str) -> str:
     return hashlib.blake2b(task_id.encode(), digest_size=16).hexdigest()
 
 
-async def test_the_audit_has_a_line_for_each_task_that_is_created_or_cancelled(gateways: Gateways) -> None:
+async def test_the_audit_has_a_line_for_each_task_that_is_created_cancelled_or_fetched_and_for_its_end(
+    gateways: Gateways,
+) -> None:
     async with rig_with(gateways, log={"level": "info", "audit": True}) as rig:
-        asked = [call("tools/call", name="x", task={}), call("tasks/cancel", taskId="t-1"), call("ping")]
-        told = [result(1, {"task": task("t-1")}), result(1, task("t-1", "cancelled")), result(1, {})]
+        asked = [
+            call("tools/call", name="x", task={}),
+            call("tasks/cancel", taskId="t-1"),
+            call("tasks/result", taskId="t-1"),
+            call("ping"),
+        ]
+        told = [result(1, {"task": task("t-1")}), result(1, task("t-1", "cancelled")), result(1, {}), result(1, {})]
         for number, (message, said) in enumerate(zip(asked, told, strict=True), 1):
             one = await rig.client(rig.post(message, b"Authorization: Bearer s3cr3t"))
             await (await rig.upstream.request(number)).send(answer(said))
             await one.response()
-        await eventually_audited(rig, 2)
-        created, cancelled = lines(rig, "audit")
-        assert (created["action"], cancelled["action"]) == ("create", "cancel")
-        for line in (created, cancelled):
+        await eventually_audited(rig, 4)
+        created, ended, cancelled, fetched = lines(rig, "audit")
+        actions = [line["action"] for line in (created, ended, cancelled, fetched)]
+        assert actions == ["create", "end", "cancel", "fetch"]
+        assert (created["tool"], ended["tool"], ended["task_status"]) == ("x", "x", "cancelled")
+        assert {line["task"] for line in (created, ended)} == {named("t-1")}
+        for name in ("caller", "session", "upstream"):
+            assert ended[name] == created[name]
+        for line in (created, cancelled, fetched):
             assert (line["level"], line["task"], line["status"], line["client"]) == (
                 "info",
                 named("t-1"),

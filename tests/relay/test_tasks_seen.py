@@ -1,10 +1,12 @@
-"""Metrics of tasks, and their rows in `status.json`, fed by what passes over HTTP and by refreshes (DESIGN 8.14)."""
+"""Metrics of tasks, and their rows in `status.json`, fed by what passes over HTTP and by refreshes (DESIGN 8.15)."""
 
+import asyncio
 import json
+from collections.abc import Mapping
 from http.client import HTTPConnection
 from typing import Any
 
-from tests.launch import Gateway, Gateways, Samples
+from tests.launch import Gateway, Gateways, Samples, settings
 from tests.relay.messages import Json, answer, call, fault, filtered, page, result, task
 from tests.upstream import in_a_thread
 
@@ -32,17 +34,19 @@ class Server:
         return answer(said)
 
 
-def ask(gateway: Gateway, message: object, who: str = "ann") -> Json:
+def ask(gateway: Gateway, message: object, target: str = "/mcp", more: Mapping[str, str] = {}) -> Json:
     connection = HTTPConnection("127.0.0.1", gateway.port, timeout=30)
     fields = {"Content-Type": "application/json", "Accept": "application/json, text/event-stream"}
-    connection.request("POST", "/mcp", json.dumps(message), {**fields, "Authorization": f"Bearer {who}"})
+    connection.request("POST", target, json.dumps(message), {**fields, **more})
     said: Json = json.loads(connection.getresponse().read())
     connection.close()
     return said
 
 
-def make(gateway: Gateway, made: Json, tool: object = "render", who: str = "ann") -> None:
-    ask(gateway, call("tools/call", name=tool, task={}, meant=made), who)
+def make(
+    gateway: Gateway, made: Json, tool: object = "render", target: str = "/mcp", more: Mapping[str, str] = {}
+) -> None:
+    ask(gateway, call("tools/call", name=tool, task={}, meant=made), target, more)
 
 
 def of(tool: str | None = None, status: str | None = None, upstream: str = "up") -> tuple[tuple[str, str], ...]:
@@ -50,9 +54,8 @@ def of(tool: str | None = None, status: str | None = None, upstream: str = "up")
     return tuple(sorted((name, value) for name, value in labels.items() if value is not None))
 
 
-def row(gateway: Gateway, tool: str) -> Any:
-    status = json.loads(gateway.get("/page/status.json")[1])
-    return next((each for each in status["upstreams"][0]["tasks"] if each["tool"] == tool), None)
+def rows(gateway: Gateway) -> Any:
+    return json.loads(gateway.get("/page/status.json")[1])["upstreams"][0]["tasks"]
 
 
 async def test_a_task_is_begun_works_and_ends(gateways: Gateways) -> None:
@@ -76,7 +79,7 @@ async def test_a_task_is_begun_works_and_ends(gateways: Gateways) -> None:
         assert samples["taskgate_tasks_ended_total", of("render", "failed")] == 1
         assert samples["taskgate_task_duration_seconds_sum", of("render", "failed")] == 40
         assert samples["taskgate_task_lookups_failed_total", (("upstream", "up"),)] == 1
-        shown = row(gateway, "render")
+        [shown] = rows(gateway)
         assert shown["live"]["working"]["count"] == shown["live"]["input_required"]["count"] == 1
         assert shown["started"] == {"1m": 4, "5m": 4, "all": 4}
         assert shown["ended"]["1m"] == shown["ended"]["all"] == {"completed": 1, "failed": 1}
@@ -101,10 +104,72 @@ async def test_a_refresh_tells_of_tasks_that_were_made_elsewhere_and_of_those_th
         assert samples["taskgate_tasks_ended_total", of("", "cancelled")] == 1
 
 
+async def test_who_proves_each_request_has_tasks_too(gateways: Gateways) -> None:
+    """Nothing that he is told is kept in an index (DESIGN 5.9)."""
+    server = Server()
+    with in_a_thread(server.answered) as port, gateways.process(port) as gateway:
+        proof = {"DPoP": "proof"}
+        make(gateway, task("a"), more=proof)
+        server.tasks["a"] |= {"status": "completed"}
+        ask(gateway, call("tasks/get", taskId="a"), more=proof)
+        samples = await gateway.metrics()
+        assert samples["taskgate_tasks_started_total", of("render")] == 1
+        assert samples["taskgate_tasks_ended_total", of("render", "completed")] == 1
+
+
+HOSTILE: dict[str, object] = {
+    'quote " and \\ and \n line': 'quote " and \\ and \n line',
+    'x"} 1\ntaskgate_up 0\n#': 'x"} 1\ntaskgate_up 0\n#',
+    "nul \0 and \x1b[31m": "nul \0 and \x1b[31m",
+    "w" * 100: "w" * 1_000_000,
+    "\U0001f600" * 100: "\U0001f600" * 200_000,
+    "half \ufffd": "half \ud83d",
+    "other": "other",
+}
+
+
+async def test_a_name_of_a_tool_is_text_whatever_is_in_it(gateways: Gateways) -> None:
+    """Cut to 100 characters; one that is empty, or no text, is as none. Half a character is read leniently."""
+    server = Server()
+    with in_a_thread(server.answered) as port, gateways.process(port) as gateway:
+        for number, name in enumerate([*HOSTILE.values(), "", None, 7, ["x"]]):
+            make(gateway, task(f"t{number}"), tool=name)
+        samples = await gateway.metrics()
+        started = {dict(labels)["tool"]: n for (name, labels), n in samples.items() if name.endswith("s_started_total")}
+        assert started == dict.fromkeys(HOSTILE, 1) | {"tools/call": 4}
+        for number in range(100):
+            make(gateway, task(f"more{number}"), tool=f"{number}")
+        samples = await gateway.metrics()
+        started = {dict(labels)["tool"]: n for (name, labels), n in samples.items() if name.endswith("s_started_total")}
+        assert len(started) == 16  # `other` has a name of its own here
+        assert sum(started.values()) == 111
+        assert len(await gateway.exposition()) < 200_000
+        assert {row["tool"] for row in rows(gateway)} == started.keys()
+
+
+async def test_a_reload_takes_the_series_of_an_upstream_away_and_keeps_the_others(gateways: Gateways) -> None:
+    server = Server()
+    with in_a_thread(server.answered) as port:
+        both = [{"name": name, "url": f"http://127.0.0.1:{port}/mcp", "match": {"prefix": f"/{name}"}} for name in "ab"]
+        async with gateways.in_process(port, upstreams=both, log={"level": "warning"}) as gateway:
+            for name in "ab":
+                await asyncio.to_thread(make, gateway, task(name), target=f"/{name}/mcp")
+            kept = settings(gateway.port, gateway.admin, port, {"upstreams": both[1:]})
+            gateway.reload(kept)
+            samples = await gateway.metrics()
+            assert {dict(labels)["upstream"] for name, labels in samples if name.startswith("taskgate_task")} == {"b"}
+            assert samples["taskgate_tasks", of("render", "working", "b")] == 1
+            gateway.reload({**kept, "metrics": {"tasks": False}})
+            assert "taskgate_task" not in await gateway.exposition()
+            await asyncio.to_thread(make, gateway, task("c"), target="/b/mcp")
+            gateway.reload(kept)
+            assert ("taskgate_tasks_started_total", of("render", None, "b")) not in await gateway.metrics()
+
+
 async def test_without_metrics_of_tasks_there_are_none(gateways: Gateways) -> None:
     server = Server()
     with in_a_thread(server.answered) as port, gateways.process(port, metrics={"tasks": False}) as gateway:
         make(gateway, task("a"))
         ask(gateway, call("tasks/get", taskId="a"))
         assert "taskgate_task" not in await gateway.exposition()
-        assert json.loads(gateway.get("/page/status.json")[1])["upstreams"][0]["tasks"] is None
+        assert rows(gateway) is None

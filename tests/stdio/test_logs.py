@@ -94,12 +94,13 @@ def test_requests_that_fail_of_one_cause_write_a_line_a_second_with_a_count(tmp_
     assert lines[0]["count"] == 1 and 2 <= len(lines) <= time.monotonic() - began_at + 2
 
 
-def test_the_audit_has_a_line_for_each_task_that_is_created_or_cancelled(tmp_path: Path) -> None:
+def test_the_audit_has_a_line_for_each_task_that_is_created_cancelled_or_ends(tmp_path: Path) -> None:
     lines = [line for line in told(tmp_path, {"audit": True}) if line["message"] == "audit"]
     digests = [hashlib.blake2b(name.encode(), digest_size=16).hexdigest() for name in ("t-5ecret", "gone")]
     assert [(line["action"], line["task"], line.get("code")) for line in lines] == [
         ("create", digests[0], None),
         ("cancel", digests[0], None),
+        ("end", digests[0], None),
         ("cancel", digests[1], -32602),
     ]
 
