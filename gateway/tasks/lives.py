@@ -3,7 +3,7 @@
 In: what passes, and what the gateway's own requests bring. Out: counts by upstream, tool and status; each end.
 Always: one task is one, whoever sees it. A life begins with the result that made the task, or where it is first seen
 live; it ends once. So of each tool: started = live + ended. A late answer about one that has ended begins nothing. An
-id that is given again has another life (DESIGN 2.15): another `createdAt`, in a result that made it or after its end.
+id that is given again has another life (DESIGN 2.15): another `createdAt`, in a result that made it or behind its end.
 No timestamp of a server's makes an age or a duration negative.
 """
 
@@ -11,7 +11,7 @@ import hashlib
 from bisect import bisect_left
 from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Collection, Sequence
-from itertools import takewhile
+from itertools import islice, takewhile
 from time import time
 from typing import Any, Final, TypeAlias
 
@@ -37,6 +37,7 @@ DURATIONS: Final = (0.1, 0.5, 1, 5, 15, 60, 300, 900, 1800, 3600, 3 * 3600, 12 *
 _SECOND: Final = 10**9
 _SWEPT_AT_ONCE: Final = 2000
 _STATUS: Final = {status: status for status in STATUSES}  # one string for all tasks
+_ANSWER: Final = Observation()
 
 Series: TypeAlias = tuple[str, str, str]
 """An upstream, a tool and a status."""
@@ -50,12 +51,14 @@ class _Life(msgspec.Struct, gc=False):
     lasts_s: float  # unseen for so long it is lost
     viewer: Key  # who saw it last: only he can find it gone
     digest: str  # of its id; empty unless `on_end` is told
+    past: "_Past | None" = None  # it has ended, and waits for its tool
 
 
 class _Past(msgspec.Struct, gc=False):
     """How a task has ended."""
 
     created: Instant
+    seen_s: float
     status: str
     took_s: float | None = None
     is_counted: bool = False  # else nobody has seen it live
@@ -83,7 +86,7 @@ class Lives:
     def name(self, key: Key, pending: Pending, data: bytes, known: Task | None) -> None:
         """A success about one task, which was not read. `known`: the index has the task as it stands there."""
         if pending.task_id is not None and not pending.shows_task:
-            self._fetched(key, pending.task_id, observe.has_failed(data))
+            self._fetched(key, pending.task_id, observe.has_failed(jsonrpc.member(data, "result")))
         elif known is not None:
             self.told(key, (known,))
         else:
@@ -92,13 +95,14 @@ class Lives:
     def hear(self, key: Key, said: Observation) -> None:
         """What a message says."""
         for _, raw in said.shown:
-            self._see(key, raw, is_listed=said.is_listed)
+            self._see(key, raw, said=said)
         if said.made is not None:
-            self._see(key, said.made_raw, said.tool)
+            self._see(key, said.made_raw, said.tool, said)
         if said.ended is not None:
             self._fetched(key, said.ended, said.has_failed)
         if said.denied is not None and said.method == "tasks/get":  # one that has ended cannot be cancelled either
-            self.lookups_failed[key.upstream] += 1
+            if key.upstream in self.lookups_failed:
+                self.lookups_failed[key.upstream] += 1
             self.gone(key, said.denied)
 
     def told(self, key: Key, tasks: Sequence[Task]) -> None:
@@ -121,9 +125,9 @@ class Lives:
         """The result of a task was fetched: so it has ended (tasks specification, Result Retrieval)."""
         if (life := self._lives.get(number := _number(key, task_id))) is not None:
             life.viewer = key
-            self._end(number, life, _Past(life.created, "failed" if has_failed else "completed"))
+            self._end(number, life, _Past(life.created, self._clock(), "failed" if has_failed else "completed"))
 
-    def _see(self, key: Key, raw: bytes | msgspec.Raw, tool: str | None = None, is_listed: bool = False) -> None:
+    def _see(self, key: Key, raw: bytes | msgspec.Raw, tool: str | None = None, said: Observation = _ANSWER) -> None:
         """A task is shown so. `tool` is None unless this is the result that made it."""
         try:
             shown = task.read(raw)
@@ -131,49 +135,60 @@ class Lives:
             return
         number, now, status = _number(key, shown.taskId), self._clock(), _STATUS.get(shown.status, OTHER)
         life = self._lives.get(number)
-        if life is not None and tool is None and life.series[2] == status:
-            life.seen_s, life.viewer = now, key
-            return
-        past = None
         if life is not None and tool is None:
+            life.seen_s, life.viewer = now, life.viewer if said.is_told_to_all else key
+            if life.past is not None or life.series[2] == status:
+                return
             created = life.created  # some servers write the time of each answer (DESIGN 2.15)
         else:
             created = told_instant(shown.createdAt)
-            if life is not None and not _is_one(life.created, created):
+            if life is not None and number not in self._unnamed and not _is_one(life.created, created):
                 self._lose(number, life)  # its id was given again
                 life = None
+        past = None
         if status in TERMINAL:
-            past = _Past(created, status, _span_s(created, told_instant(shown.lastUpdatedAt), now))
+            updated = told_instant(shown.lastUpdatedAt) if b'"lastUpdatedAt"' in bytes(raw) else UNKNOWN
+            past = _Past(created, now, status, _span_s(created, updated, now))
         if life is None:
             before = self._past.get(number)
-            if before is not None and _is_one(before.created, created):
+            if before is not None and (
+                _is_one(before.created, created) or (tool is None and _unix_s(created) <= before.seen_s)
+            ):
                 if tool is None or before.is_counted:
                     return
                 past = before  # the result that made it comes after the news of its end
-            elif tool is None and past is not None:
-                if not is_listed:  # a page shows many that have long ended
+            if tool is None and past is not None:
+                if before is None and not said.is_listed:  # a page shows many that have long ended
                     self._note(number, past)
                 return
-            if len(self._lives) >= LIVE_MAX:
-                if tool is not None:
-                    self.counts[key.upstream, self._label(key.upstream, tool), STARTED] += 1
+            if (life := self._begin(key, number, created, shown, tool, said)) is None:
                 return
-            life = self._begin(key, number, created, shown, now)
-        life.seen_s, life.viewer = now, key
+        elif tool is not None:
+            life.created, life.seen_s, life.viewer, status = created, now, key, life.series[2]  # a stream may repeat it
         if tool is not None and number in self._unnamed:
             self._move(number, life, self._label(key.upstream, tool), life.series[2])
             self._count(number, life)
-        if past is None:
+        if (past := past or life.past) is None:
             self._move(number, life, life.series[1], status)
         else:
             self._end(number, life, past)
 
-    def _begin(self, key: Key, number: int, created: Instant, shown: task.Written, now: float) -> _Life:
-        began_s = EPOCH_UNIX_S + created / _SECOND
+    def _begin(
+        self, key: Key, number: int, created: Instant, shown: task.Written, tool: str | None, said: Observation
+    ) -> _Life | None:
+        """A new life, not counted yet. None if there is no room for it, or its upstream has gone in a reload."""
+        if key.upstream not in self.lookups_failed:
+            return None
+        if len(self._lives) >= LIVE_MAX:
+            if tool is not None:
+                self.counts[key.upstream, self._label(key.upstream, tool), STARTED] += 1
+            return None
+        now, began_s = self._clock(), _unix_s(created)
         began_s = began_s if EPOCH_UNIX_S <= began_s <= now else now
         lasts_s = shown.ttl / 1000 if shown.ttl is not None and 0 < shown.ttl < UNSEEN_S * 1000 else UNSEEN_S
         digest = "" if self.on_end is None else digest_of(shown.taskId)
-        life = self._lives[number] = _Life((key.upstream, "", ""), created, began_s, now, lasts_s, key, digest)
+        viewer = key._replace(identity=b"") if said.is_told_to_all else key
+        life = self._lives[number] = _Life((key.upstream, "", ""), created, began_s, now, lasts_s, viewer, digest)
         self._unnamed[number] = now
         return life
 
@@ -205,13 +220,17 @@ class Lives:
             self.live[life.series][number] = life.began_s
 
     def _lose(self, number: int, life: _Life) -> None:
-        """A task has gone, and nobody saw how it ended."""
-        self._end(number, life, _Past(life.created, OTHER if life.series[2] == OTHER else LOST))
+        """A task has gone; or it has ended, and the result that made it did not come."""
+        self._count(number, life)
+        past = _Past(life.created, self._clock(), OTHER if life.series[2] == OTHER else LOST)
+        self._end(number, life, life.past or past)
 
     def _end(self, number: int, life: _Life, past: _Past) -> None:
-        self._count(number, life)
         upstream, tool, _ = life.series
         self._move(number, life, tool, "")
+        if number in self._unnamed:
+            life.past = life.past or past
+            return
         del self._lives[number]
         self.counts[upstream, tool, past.status] += 1
         if past.took_s is not None:
@@ -236,8 +255,11 @@ class Lives:
     def sweep(self) -> None:
         """Lose what was not seen for its time. To be called once a second: it looks at all within a minute."""
         now = self._clock()
-        for number in [*takewhile(lambda number: now - self._unnamed[number] >= UNNAMED_S, self._unnamed)]:
-            self._count(number, self._lives[number])
+        unnamed = takewhile(lambda number: now - self._unnamed[number] >= UNNAMED_S, self._unnamed)
+        for number in [*islice(unnamed, _SWEPT_AT_ONCE)]:
+            self._count(number, named := self._lives[number])
+            if named.past is not None:
+                self._lose(number, named)
         if not self._round:
             numbers, parts = list(self._lives), 1 + len(self._lives) // _SWEPT_AT_ONCE
             self._round = [numbers[part::parts] for part in range(parts)]
@@ -246,11 +268,12 @@ class Lives:
             if life is not None and now - life.seen_s >= life.lasts_s:
                 self._lose(number, life)
 
-    def keep(self, upstreams: Collection[str]) -> None:
-        """These are all upstreams. The others are forgotten, and their counts."""
-        for number in [number for number, life in self._lives.items() if life.series[0] not in upstreams]:
-            del self._lives[number]
-            self._unnamed.pop(number, None)
+    def keep(self, upstreams: Collection[str], changed: Collection[str] = ()) -> None:
+        """These are all upstreams. The others are forgotten, and their counts; those in `changed` are other servers."""
+        for number, life in [*self._lives.items()]:
+            if life.series[0] in changed or life.series[0] not in upstreams:
+                self._lose(number, life)
+                del self._past[number]  # if it is seen again it lives again
         tables: tuple[dict[Any, Any], ...] = (self.live, self.counts, self.durations)
         for table in tables:
             for series in [series for series in table if series[0] not in upstreams]:
@@ -260,6 +283,11 @@ class Lives:
             self._tools.pop(name, None)
         for name in upstreams:
             self.lookups_failed[name] += 0
+
+
+def _unix_s(instant: Instant) -> float:
+    """Seconds since 1970."""
+    return EPOCH_UNIX_S + instant / _SECOND
 
 
 def _span_s(created: Instant, updated: Instant, now: float) -> float | None:
