@@ -85,12 +85,16 @@ class Lives:
 
     def name(self, key: Key, pending: Pending, data: bytes, known: Task | None) -> None:
         """A success about one task, which was not read. `known`: the index has the task as it stands there."""
-        if pending.task_id is not None and not pending.shows_task:
-            self._fetched(key, pending.task_id, observe.has_failed(jsonrpc.member(data, "result")))
-        elif known is not None:
+        if known is not None:
             self.told(key, (known,))
+            return
+        result = jsonrpc.member(data, "result")
+        if not bytes(result) and (read := jsonrpc.parse(data)) is not None:  # nearly JSON: `"ttl": Infinity`
+            result = read.result
+        if pending.task_id is not None and not pending.shows_task:
+            self._fetched(key, pending.task_id, observe.has_failed(result))
         else:
-            self._see(key, jsonrpc.member(data, "result"))
+            self._see(key, result)
 
     def hear(self, key: Key, said: Observation) -> None:
         """What a message says."""
