@@ -179,7 +179,7 @@ def _makes_task(request: Message) -> bool:
 
 def has_failed(result: msgspec.Raw) -> bool:
     """Whether the result of a tool says that it has failed. What is structured in it may have any member."""
-    return b'"isError"' in bytes(result) and bytes(jsonrpc.member(result, "isError")) == b"true"
+    return bytes(jsonrpc.member(result, "isError")) == b"true"
 
 
 def _of_result(names: msgspec.Raw, response: Message) -> Observation | None:

@@ -88,9 +88,11 @@ class Lives:
         if known is not None:
             self.told(key, (known,))
             return
-        result = jsonrpc.member(data, "result")
-        if not bytes(result) and (read := jsonrpc.parse(data)) is not None:  # nearly JSON: `"ttl": Infinity`
-            result = read.result
+        result = jsonrpc.ABSENT
+        if pending.shows_task or b'"isError"' in data:  # else it may be large, and says nothing
+            result = jsonrpc.member(data, "result")
+            if not len(result) and (read := jsonrpc.parse(data)) is not None:  # nearly JSON: `"ttl": Infinity`
+                result = read.result
         if pending.task_id is not None and not pending.shows_task:
             self._fetched(key, pending.task_id, observe.has_failed(result))
         else:
