@@ -277,9 +277,11 @@ class Lives:
     def keep(self, upstreams: Collection[str], changed: Collection[str] = ()) -> None:
         """These are all upstreams. The others are forgotten, and their counts; those in `changed` are other servers."""
         for number, life in [*self._lives.items()]:
-            if life.series[0] in changed or life.series[0] not in upstreams:
-                self._lose(number, life)
-                del self._past[number]  # if it is seen again it lives again
+            if life.series[0] not in upstreams:
+                del self._lives[number]
+                self._unnamed.pop(number, None)
+            elif life.series[0] in changed:
+                life.seen_s = 0.0  # lost within a minute, unless it is there too
         tables: tuple[dict[Any, Any], ...] = (self.live, self.counts, self.durations)
         for table in tables:
             for series in [series for series in table if series[0] not in upstreams]:

@@ -188,9 +188,9 @@ async def test_tasks_of_a_server_that_a_reload_has_replaced_are_lost(gateways: G
         async with gateways.in_process(port, log={"level": "warning"}) as gateway:
             await asyncio.to_thread(make, gateway, task("a"))
             gateway.reload(settings(gateway.port, gateway.admin, other, {}))
-            samples = await gateway.metrics()
-            assert samples["taskgate_tasks", of("render", "working")] == 0
-            assert samples["taskgate_tasks_ended_total", of("render", "lost")] == 1
+            lost = "taskgate_tasks_ended_total", of("render", "lost")
+            await gateway.until(lambda samples: samples[lost] == 1, "the task lost")
+            assert (await gateway.metrics())["taskgate_tasks", of("render", "working")] == 0
 
 
 async def test_a_reload_takes_the_series_of_an_upstream_away_and_keeps_the_others(gateways: Gateways) -> None:
