@@ -147,10 +147,7 @@ def _main() -> None:
 
 
 def _fill_in(parser: argparse.ArgumentParser, given: argparse.Namespace) -> None:
-    """Add what the environment says to the flags. Ends the process unless there is one source of the configuration.
-
-    A flag overrides its variable; an empty one is none.
-    """
+    """Add what the environment says to the flags, which override it. Ends the process unless one source is named."""
     named = {name: f"--{name}" for name in _VARIABLES}  # how each was given
     for name, variable in _VARIABLES.items():
         if getattr(given, name) is None and (value := os.environ.get(variable)):
@@ -249,10 +246,7 @@ def _stdio(arguments: list[str]) -> NoReturn:
 
 
 def _split(arguments: list[str]) -> tuple[list[str], list[str]]:
-    """The flags, and the command: behind the first `--`, or from the first word that is neither a flag nor its value.
-
-    The form without `--` is for launchers that keep `--` for themselves, such as the Inspector's command line.
-    """
+    """The flags, and the command: behind the first `--`, which some launchers eat, or from the first other word."""
     at = 0
     while at < len(arguments) and arguments[at].startswith("-"):
         if arguments[at] == "--":

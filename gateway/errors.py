@@ -112,8 +112,6 @@ class Loop(GatewayError):
 
 
 class RateLimited(GatewayError):
-    """Too many task operations of one client."""
-
     status, reason, code, refuses = 429, b"Too Many Requests", INVALID_REQUEST, True
 
     def __init__(self, retry_after_s: int) -> None:
@@ -149,10 +147,7 @@ class UpstreamTimeout(GatewayError):
 
 
 class UpstreamRefused(GatewayError):
-    """The upstream answered the crawler with an HTTP error or a redirect. The client gets it (DESIGN 5.8).
-
-    `retry_after_s`: how long it wants the crawler to wait first; None if it does not say.
-    """
+    """An HTTP error or a redirect for the crawler, which the client gets (5.8). `retry_after_s`: None if not said."""
 
     def __init__(
         self,

@@ -115,10 +115,7 @@ def _digest_of(fields: Iterable[tuple[bytes, bytes]]) -> bytes:
 
 
 def proof(names: Container[bytes], authorizations: Iterable[bytes]) -> str:
-    """The field that proves this request and no other; empty if there is none (DESIGN 5.9).
-
-    `names` are those of all fields, in lower case; `authorizations` the values of all fields called `Authorization`.
-    """
+    """The field that proves this request and no other, of fields in lower case; empty if there is none (DESIGN 5.9)."""
     for name, shown in _PROOFS_BY_NAME.items():
         if name in names:
             return shown

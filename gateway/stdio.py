@@ -97,7 +97,6 @@ class StdioProxy:
         await self._answers()
 
     async def _answers(self) -> None:
-        """Wait for the answers under way, `drain_timeout` at most."""
         if self._answering:
             await asyncio.wait(self._answering, timeout=self._limits.drain_timeout)
 

@@ -57,8 +57,6 @@ def _named(name: str) -> x509.Name:
 
 
 class Authority:
-    """Signs certificates; its own is `ca`."""
-
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self.name = "authority"
@@ -66,7 +64,6 @@ class Authority:
         self.key = signed(folder / "authority.pem", folder / "authority.key", self.name)
 
     def certificate(self, name: str) -> tuple[str, str]:
-        """The files of a certificate for a name, and of its key."""
         cert, key = self._folder / f"{name}.pem", self._folder / f"{name}.key"
         signed(cert, key, name, by=self)
         return str(cert), str(key)

@@ -72,7 +72,6 @@ def _written(output: int) -> str:
 
 
 def _begun(arguments: Sequence[str], stdin: int, outputs: Sequence[int], environment: Mapping[str, str]) -> int:
-    """The process id of `taskgate` with these arguments."""
     if (pid := _fork()) == 0:
         sys.argv = ["taskgate", *arguments]
         _become(main, outputs[0], outputs[1], {**NO_AUTHORITIES, **environment}, ROOT, stdin)

@@ -64,7 +64,6 @@ def listening() -> socket.socket:
 
 
 def port_of(sock: socket.socket) -> int:
-    """The port that a socket is bound to."""
     port: int = sock.getsockname()[1]
     return port
 
@@ -91,7 +90,6 @@ Start: TypeAlias = Callable[[Sequence[str], int, Mapping[str, str], Path], Runni
 
 
 def spawned(command: Sequence[str], out: int, environment: Mapping[str, str], tree: Path) -> Running:
-    """A command as a process, in a session of its own."""
     given = {**os.environ, **environment}
     return subprocess.Popen(
         command, cwd=tree, env=given, stdin=subprocess.DEVNULL, stdout=out, stderr=out, start_new_session=True
@@ -109,7 +107,6 @@ class Process:
     serves: Callable[[], bool]
 
     def wait(self) -> str:
-        """Return the origin once it is served. Raises AssertionError, with the end of the log, if that takes long."""
         deadline = time.monotonic() + START_S
         while not self.serves():
             assert self.popen.poll() is None, f"{self.name} ended with {self.popen.returncode}:\n{self.tail()}"
@@ -128,7 +125,6 @@ class Process:
             raise AssertionError(f"{self.name} ran {STOP_S:g} s after SIGTERM:\n{self.tail()}") from None
 
     def tail(self) -> str:
-        """The end of the log."""
         return self.log.read_bytes()[-TAIL_BYTES:].decode(errors="replace")
 
 
@@ -186,7 +182,6 @@ def run(*arguments: str, text: str | None = None, **environment: str) -> "subpro
 
 
 def run_bytes(*arguments: str, data: bytes = b"") -> "subprocess.CompletedProcess[bytes]":
-    """The same in bytes, and in a session of its own."""
     return subprocess.run(
         [*COMMAND, *arguments], input=data, capture_output=True, timeout=RUN_S, cwd=ROOT, start_new_session=True
     )
@@ -235,17 +230,14 @@ class Gateway:
 
     @property
     def running(self) -> Process:
-        """The process."""
         assert self.process is not None
         return self.process
 
     @property
     def log(self) -> str:
-        """The text of the log."""
         return (self.log_file or self.running.log).read_text()
 
     def wait(self) -> str:
-        """Return the origin once the gateway is ready."""
         return self.running.wait()
 
     def get(self, path: str) -> tuple[int, str]:
@@ -253,7 +245,6 @@ class Gateway:
         return _get(self.admin, path)
 
     async def metrics(self) -> Samples:
-        """Every sample on /metrics."""
         return samples(await self.exposition())
 
     async def until(self, condition: Callable[[Samples], bool], what: str) -> None:
@@ -265,17 +256,14 @@ class Gateway:
         await eventually(holds, what)
 
     async def exposition(self) -> str:
-        """The text of /metrics."""
         status, text = await asyncio.to_thread(self.get, "/metrics")
         assert status == 200
         return text
 
     def lines(self) -> list[Json]:
-        """The log, line by line."""
         return [json.loads(line) for line in self.log.splitlines()]
 
     def signal(self, number: signal.Signals) -> None:
-        """Send the process a signal."""
         self.running.popen.send_signal(number)
 
     async def exits(self) -> int:
@@ -283,7 +271,6 @@ class Gateway:
         return await asyncio.to_thread(self.running.popen.wait, STOP_S)
 
     def reconfigure(self, settings: Json) -> None:
-        """Write the configuration file anew."""
         assert self.file is not None
         self.file.write_text(json.dumps(settings))
 
@@ -293,7 +280,6 @@ class Gateway:
         self.signal(signal.SIGHUP)
 
     def kill(self) -> None:
-        """End the process by SIGKILL."""
         self.ends_with = -signal.SIGKILL
         self.signal(signal.SIGKILL)
         self.running.popen.wait()
@@ -331,7 +317,6 @@ def _ready(admin: int) -> bool:
 
 
 def samples(exposition: str) -> Samples:
-    """The samples in a text that Prometheus reads."""
     lines = (line.rpartition(" ") for line in exposition.split("\n") if line and not line.startswith("#"))
     return {_series(series): float(value) for series, _, value in lines}
 
@@ -362,7 +347,6 @@ async def logged(gateway: Gateway, text: str) -> Json:
 
 
 def changes(before: Samples, after: Samples, name: str, **labels: str) -> float:
-    """The growth of the samples of that name with these labels, in sum."""
     wanted = set(labels.items())
     return sum(value - before.get(key, 0.0) for key, value in after.items() if key[0] == name and wanted <= set(key[1]))
 
@@ -394,8 +378,6 @@ def ports(port: int | None = None) -> Iterator[tuple[int, int]]:
 
 
 class Gateways:
-    """Starts gateways, their files in one directory."""
-
     def __init__(self, directory: Path, start: Start = spawned) -> None:
         self._directory = directory
         self._start = start
@@ -482,12 +464,10 @@ async def app_before(upstream: int, changed: Json) -> AsyncIterator[Gateway]:
 
 
 def _port(address: str) -> int:
-    """The port of an address; 0 of a Unix socket."""
     return 0 if address.startswith("unix:") else int(address.rpartition(":")[2])
 
 
 def _flags(config: Json) -> list[str]:
-    """The flags that say the same as a configuration of one upstream."""
     [upstream] = config["upstreams"]
     assert config.keys() == {"listen", "admin", "upstreams"} and upstream.keys() == {"name", "url"}
     return ["--upstream", upstream["url"], "--listen", config["listen"], "--admin", config["admin"]["listen"]]
@@ -503,7 +483,6 @@ def _probes() -> "set[asyncio.Task[Any]]":
 
 
 async def _only_left(allowed: "set[asyncio.Task[Any]]") -> None:
-    """Fail if other tasks than these do not end."""
     deadline = time.monotonic() + LEAVE_S
     while left := asyncio.all_tasks() - allowed - {asyncio.current_task()}:
         assert time.monotonic() < deadline, f"left running: {left}"

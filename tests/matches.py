@@ -13,7 +13,6 @@ Spans = list[list[tuple[int, int]]]
 
 
 def found(pattern: str, flags: int, is_bytes: bool, texts: list[str]) -> list[Spans]:
-    """The spans that `pattern` finds in each text."""
     compiled: re.Pattern[Any] = re.compile(pattern.encode("latin-1") if is_bytes else pattern, flags)
     groups = range(compiled.groups + 1)
     return [

@@ -71,12 +71,10 @@ class Peer:
 
     @property
     def received(self) -> bytearray:
-        """Every byte that has arrived."""
         return self.incoming.data
 
     @property
     def sent(self) -> bytearray:
-        """Every byte that was sent."""
         return self.outgoing.data
 
     @property
@@ -169,7 +167,6 @@ class Peer:
             raise NotInTime(f"{what}: not within {WAIT_S:g} s; connection {self.end}, received {shown!r}")
 
     async def hears(self, data: bytes, times: int = 1) -> None:
-        """Return once `data` has arrived that many times."""
         await self.until(lambda: self.received.count(data) >= times, f"{data[:200]!r}")
 
     async def ends(self) -> End:
@@ -178,12 +175,10 @@ class Peer:
         return self.end
 
     def pause(self) -> None:
-        """Read no more: a slow reader, whose window fills."""
         if not self.closed:
             self._loop.remove_reader(self._descriptor)
 
     def resume(self) -> None:
-        """Read on."""
         if self.end == "open" and not self.closed:
             self._loop.add_reader(self._descriptor, self._receive)
 
@@ -216,7 +211,6 @@ class Peer:
         self.finish() if how == "fin" else self.reset()
 
     async def close(self) -> None:
-        """Let go of the connection."""
         if not self.closed:
             self._let_go()
 
@@ -232,8 +226,6 @@ class Peer:
 
 
 class Client(Peer):
-    """A raw client."""
-
     @classmethod
     async def connect(cls, port: int) -> Self:
         """A connection to 127.0.0.1."""

@@ -28,14 +28,12 @@ class Store:
         self.url = f"redis://127.0.0.1:{self.port}"
 
     def start(self) -> None:
-        """Start it, empty."""
         address = ["--port", str(self.port), "--bind", "127.0.0.1"]
         line = ["redis-server", *address, "--save", "", "--user", _TESTS, "on", "nopass", "~*", "&*", "+@all"]
         with self._log.open("ab") as log:
             self._process = subprocess.Popen(line, stdout=log, stderr=log, start_new_session=True)
 
     def signal(self, number: signal.Signals) -> None:
-        """Send it a signal."""
         assert self._process is not None
         self._process.send_signal(number)
 
@@ -52,7 +50,6 @@ class Store:
         self._held.close()
 
     async def run(self, *command: str | float) -> Any:
-        """What it answers to a command, once it serves."""
         async with Redis(port=self.port, username=_TESTS, password="any", decode_responses=True) as client:
             while True:
                 try:
@@ -64,7 +61,6 @@ class Store:
 
 @asynccontextmanager
 async def redis(directory: Path) -> AsyncIterator[Store]:
-    """A Redis that serves, and is empty."""
     tool("redis-server", "redis-server")
     one = Store(directory)
     try:

@@ -44,7 +44,6 @@ def steps(by_state: Table, begins: Iterable[str], short: str = "", shortened: st
 
 
 def in_cell(cell: str, short: str = "", shortened: str = "") -> set[str]:
-    """The states in a cell."""
     return set() if cell == "-" else set(cell.replace(short or "-", shortened).split("/"))
 
 
@@ -54,7 +53,6 @@ def changes(steps: set[Step]) -> set[Step]:
 
 
 def turned(cells: Table) -> Table:
-    """The same table, its columns as its rows."""
     columns = next(iter(cells.values()))
     return {column: {row: cells[row][column] for row in cells} for column in columns}
 

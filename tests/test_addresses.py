@@ -29,7 +29,6 @@ UPSTREAMS: list[Json] = [
 
 
 def checked(folder: Path, **settings: object) -> tuple[int, str]:
-    """The exit status of --check, and what it says."""
     file = folder / "config.yaml"
     file.write_text(json.dumps(settings))
     ended = run("--check", "--config", str(file))
@@ -170,7 +169,6 @@ def nowhere(gateways: Gateways) -> Iterator[Gateway]:
 
 
 def asked(port: int, path: str, host: str, body: Json | None = None) -> tuple[int, Json]:
-    """The status of a POST, and the JSON of its body."""
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=20)
     try:
         content = json.dumps(body or {"jsonrpc": "2.0", "id": 1, "method": "ping"})

@@ -275,7 +275,6 @@ def test_a_secret_in_a_url_is_not_repeated() -> None:
 
 
 def places(message: str) -> list[tuple[str, str]]:
-    """The place and the key of each fault."""
     return [(line.split(": ")[0], line.split(": ")[1]) for line in message.splitlines()]
 
 

@@ -26,7 +26,6 @@ COLUMNS = 80
 
 @asynccontextmanager
 async def serving(tasks: int = 0) -> AsyncIterator[tuple[LegacyServer, Client]]:
-    """The server, and a client with a session."""
     server = LegacyServer(tasks)
     url = await server.start()
     async with Client(Target(url)) as client:
@@ -38,14 +37,12 @@ async def serving(tasks: int = 0) -> AsyncIterator[tuple[LegacyServer, Client]]:
 
 
 async def post(url: str, body: bytes, session_id: str = "", method: str = "POST") -> tuple[int, Any]:
-    """Status and body of any request."""
     async with aiohttp.request(method, url, data=body, headers={"Mcp-Session-Id": session_id}) as response:
         text = await response.text()
         return response.status, json.loads(text) if response.content_type == "application/json" else text
 
 
 async def error_of(client: Client, method: str, **params: object) -> tuple[int, str]:
-    """Code and message of the JSON-RPC error that answers a request."""
     message = {"jsonrpc": "2.0", "id": 1, "method": method, "params": params}
     status, answer = await post(client.target.url, json.dumps(message).encode(), client.session_id)
     assert status == 200
@@ -203,13 +200,11 @@ async def test_a_failure_says_what_was_asked_and_answered() -> None:
 
 
 async def ended(process: asyncio.subprocess.Process) -> tuple[int | None, str]:
-    """Exit status and output of a process, once it has ended."""
     output, _ = await asyncio.wait_for(process.communicate(), DEMO_S)
     return process.returncode, output.decode("ascii")
 
 
 async def invitation(process: asyncio.subprocess.Process) -> str:
-    """What the demo prints until it waits for Ctrl-C."""
     assert process.stdout is not None
     text = await asyncio.wait_for(process.stdout.readuntil(b"Ctrl-C ends it.\n"), DEMO_S)
     return text.decode("ascii")

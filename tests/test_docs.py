@@ -59,7 +59,6 @@ def cited(text: str) -> Iterator[str]:
 
 @cache
 def rules() -> Counter[str]:
-    """The numbers that lines of the design begin with."""
     lines = FENCE.sub("", DESIGN.read_text()).splitlines()
     return Counter(found[1] for line in lines if (found := RULE.match(line)))
 

@@ -35,8 +35,6 @@ OTHERS: Final = [
 
 
 class Pattern(NamedTuple):
-    """One pattern, and where it stands."""
-
     where: str
     written: str | bytes
     flags: int
@@ -123,7 +121,6 @@ WORDS: Final = ["data:", "data", ":x", "http://"]
 
 
 def _character(item: Any, dice: random.Random) -> str:
-    """A character that one item of a class allows."""
     op, argument = item
     if op is _constants.RANGE:
         return chr(dice.randint(*argument))

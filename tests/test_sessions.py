@@ -44,7 +44,6 @@ def sessions(clock: Clock, **limits: Any) -> Sessions:
 
 
 def stored(store: Sessions, key: Key) -> Session:
-    """The session of a caller that the upstream has answered."""
     store.observe(key, told("t-1"))
     session = store.find(key)
     assert session is not None
@@ -52,7 +51,6 @@ def stored(store: Sessions, key: Key) -> Session:
 
 
 def places(store: Sessions) -> float:
-    """How many sessions are stored."""
     return store.gauges()["index_sessions"][1]
 
 
@@ -165,7 +163,6 @@ def shown(session: Session, now: Moment, status: str = "working") -> bytes:
 
 
 def asked_by_client(store: Sessions, method: str) -> Pending:
-    """A client's request about that task."""
     return begin(plain.parsed(jsonrpc.request("1", method, {"taskId": "t-1"})), store.now())
 
 

@@ -27,7 +27,6 @@ def missing(what: str) -> NoReturn:
 
 
 def tool(name: str, package: str) -> str:
-    """The path of a command of that Debian package."""
     found = shutil.which(name, path=f"{os.environ.get('PATH', os.defpath)}:/usr/sbin")
     if found is None:
         missing(f"{name} is not installed: apt-get install {package}")
@@ -35,7 +34,6 @@ def tool(name: str, package: str) -> str:
 
 
 def node() -> str:
-    """The path of Node, where it and the packages of tests/node are installed."""
     npm("", ".installed")
     return tool("node", "nodejs")
 
@@ -56,7 +54,6 @@ def npm(folder: str, pattern: str) -> str:
 
 @cache
 def _wanted_node() -> str:
-    """Which Node the packages of tests/node need, and which is here."""
     path = shutil.which("node")
     here = subprocess.run([path, "--version"], capture_output=True, text=True).stdout.strip() if path else "none"
     return f"Node {json.loads((NODE / 'package.json').read_text())['engines']['node']}; here is {here}"

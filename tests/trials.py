@@ -40,8 +40,6 @@ Facts = list[tuple[str, Any]]
 
 @dataclass
 class _List:
-    """A list that was read by hand."""
-
     pages: list[Exchange]
 
     @cached_property
@@ -74,7 +72,6 @@ class _List:
 
 
 def _list(exchanges: Sequence[Exchange], pages_max: int) -> _List:
-    """The list whose first page is the first of these exchanges."""
     pages: list[Exchange] = []
     for page in exchanges[:pages_max]:
         pages.append(page)
@@ -277,13 +274,11 @@ def sorted_by(name: str, tasks: Iterable[Json]) -> list[Json]:
 
 
 def facts_of(facts: Facts, url: str, verdict: str, helps: bool | None) -> Json:
-    """The JSON object of these facts."""
     known = {"url": url, "filters": None, "helps": helps, "verdict": verdict} | dict(facts)
     return known | {"lists": "list" in (known["tasks"] or {})}
 
 
 def text_of(facts: Facts) -> str:
-    """The lines of these facts."""
     return "".join(f"  {LINES[name][0]:<11} {LINES[name][1](fact)}\n" for name, fact in facts)
 
 

@@ -41,7 +41,6 @@ class Listener:
                 self.connected(self.listening.accept()[0])
 
     def connected(self, sock: socket.socket) -> None:
-        """A connection has come."""
         raise NotImplementedError
 
 
@@ -92,7 +91,6 @@ class Upstream(Listener):
 
     @property
     def requests(self) -> list[Message]:
-        """Every request whose head has come, in the order of arrival; the last on a connection may not be whole."""
         return [peer.incoming.requests()[place] for peer, place in self._order]
 
     @property
@@ -188,12 +186,10 @@ class Cheap(Served):
 
 
 def length_of(head: bytes) -> int:
-    """The `Content-Length` of a message, 0 if it has none."""
     return int(head.lower().partition(b"content-length: ")[2].partition(b"\r\n")[0] or 0)
 
 
 def fields_of(head: bytes) -> dict[str, str]:
-    """The fields of a head by their names in lower case, the last of each name."""
     lines = (line.partition(": ") for line in head.decode().split("\r\n")[1:])
     return {name.lower(): value for name, _, value in lines}
 

@@ -41,13 +41,11 @@ class Exchange:
 
     @cached_property
     def said(self) -> Json:
-        """The result as a value."""
         value: Json = json.loads(self.result or "{}")
         return value
 
     @cached_property
     def tasks(self) -> dict[str, str]:
-        """The tasks in the result, as they were written, by id."""
         said = dict(parts(self.result))
         match self.method:
             case "tasks/list":
@@ -151,7 +149,6 @@ class Witness:
         return found
 
     def deleted(self) -> list[str]:
-        """The sessions that were deleted."""
         requests = [request for request, _ in self.over_http()]
         return [_value(request, b"mcp-session-id") for request in requests if request.method == b"DELETE"]
 
@@ -161,7 +158,6 @@ def _value(message: Message, name: bytes) -> str:
 
 
 def _told(response: Message) -> list[str]:
-    """The messages in a response, as they were written."""
     body = response.body
     if _value(response, b"content-encoding"):  # it may be cut: a client leaves a stream once it has its answer
         body = zlib.decompressobj(zlib.MAX_WBITS | 32).decompress(body)
@@ -175,7 +171,6 @@ def _told(response: Message) -> list[str]:
 
 @asynccontextmanager
 async def on_the_way(url: str) -> AsyncIterator[Witness]:
-    """A witness at an address of its own, in front of this one."""
     at = urlsplit(url)
     assert at.hostname is not None and at.port is not None
     witness = Witness()

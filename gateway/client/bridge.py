@@ -43,10 +43,7 @@ async def behind_gateway(client: Client, index: config.IndexLimits) -> AsyncIter
 
 
 class _Bridge:
-    """Requests over HTTP, as lines to a process and back: one session. Ids are numbered anew.
-
-    A line that is to be a message, and cannot be read, answers whoever waits: it is his to say what came.
-    """
+    """Requests over HTTP, as lines to a process and back: one session. An unreadable line answers whoever waits."""
 
     def __init__(self, process: asyncio.subprocess.Process) -> None:
         self._process = process

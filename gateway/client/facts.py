@@ -90,7 +90,6 @@ def samples(listing: ByHand) -> list[TaskFields]:
 
 
 def agree(listed: TaskFields, got: TaskFields, moving: bool) -> bool:
-    """Whether `tasks/get` and the list say the same of a task."""
     apart = {"_meta", *(_INSTANTS if moving else ())}
     one, other = ({k: v for k, v in task.items() if v is not None and k not in apart} for task in (listed, got))
     return one == other

@@ -94,7 +94,6 @@ def _print(
 
 
 def _changes(tasks: list[TaskFields], before: dict[str, TaskFields] | None) -> dict[str, str]:
-    """What is new since the list before, and what has changed, by id."""
     if before is None:
         return {}
     by_id = {str(task.get("taskId")): task for task in tasks}

@@ -80,7 +80,6 @@ class Probe:
         self._learn("session", "one process is one session" if self._target.socket else words)
 
     async def _read(self, client: Client) -> ByHand:
-        """The whole list by hand, or as many pages as are allowed."""
         before, tasks, pages = client.received_bytes, list[TaskFields](), list[int]()
         try:
             async for page in client.pages({}):
@@ -96,7 +95,6 @@ class Probe:
         return ByHand(tasks, pages, client.received_bytes - before, page.cursor is None)
 
     async def _filtered(self, name: str, client: Client, app: App) -> None:
-        """The unfinished tasks, asked of the gateway: what they cost."""
         before, asked = client.received_bytes, app.asked
         self.unfinished, _, total = await client.page(CRITERIA)
         self._learn(name, {"bytes": client.received_bytes - before, "tasks": total, "asked": app.asked - asked})

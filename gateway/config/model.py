@@ -50,9 +50,7 @@ class Match(Struct, frozen=True):
 
 
 class UpstreamTls(Struct, frozen=True, kw_only=True):
-    """TLS with an https upstream. None means: the system's authorities (`ca`); no certificate of the gateway's; the
-    host of `url` (`server_name`).
-    """
+    """TLS with an https upstream. None: the system's authorities (`ca`), no certificate, the host of `url`."""
 
     ca: values.File | None = None
     certificate: values.File | None = None
@@ -61,8 +59,6 @@ class UpstreamTls(Struct, frozen=True, kw_only=True):
 
 
 class HealthCheck(Struct, frozen=True, kw_only=True):
-    """A GET to the upstream, at intervals."""
-
     path: values.Target
     interval: values.Duration = 10.0
     timeout: values.Duration = 5.0
@@ -88,8 +84,6 @@ class Upstream(Struct, frozen=True, kw_only=True):
 
 
 class IndexLimits(Struct, frozen=True, kw_only=True):
-    """Limits and freshness of the task indexes (DESIGN 6 and 7)."""
-
     page_size: values.Count = 100
     page_bytes_max: values.Size = 4 * 2**20
     max_age: values.DurationOrZero = 1.0
@@ -104,8 +98,6 @@ class IndexLimits(Struct, frozen=True, kw_only=True):
 
 
 class Limits(Struct, frozen=True, kw_only=True):
-    """Limits of what clients and upstreams may send, and for how long."""
-
     inspected_body_bytes_max: values.Size = 4 * 2**20
     inspected_event_bytes_max: values.Size = 4 * 2**20
     held_bytes_max: values.Memory = 256 * 2**20
@@ -120,8 +112,6 @@ class Limits(Struct, frozen=True, kw_only=True):
 
 
 class StoreSettings(Struct, frozen=True, kw_only=True):
-    """What replicas share: a Redis or Valkey, and how long a query waits for it."""
-
     url: values.StoreUrl
     timeout: values.Duration = 0.1
 

@@ -32,10 +32,7 @@ def _checked(document: Document, config: object, in_force: Config | None = None)
 
 
 def load(path: Path, in_force: Config | None = None, folder: Path | None = None) -> Config:
-    """The configuration in a file of UTF-8, or on standard input if the path is `-`. The rest is as for `parse`.
-
-    Raises `ConfigError`, also if the file cannot be read.
-    """
+    """The configuration in a file of UTF-8, or on standard input for `-`, as by `parse`. Raises `ConfigError`."""
     source, folder = ("standard input", Path()) if str(path) == "-" else (str(path), folder)
     return parse(_text(path, source), source, folder, in_force, opens=True)
 
@@ -78,10 +75,7 @@ def admin_address(text: str) -> Address:
 
 
 def for_upstream(url: str, listen: str | None, admin: str | None) -> Config:
-    """The configuration of the flags --upstream, --listen and --admin: one upstream, named "upstream".
-
-    None stands for the default. Raises `ConfigError`, each line of it starting with the flag.
-    """
+    """The configuration of the flags, with one upstream, named "upstream". Raises `ConfigError`, its lines by flag."""
     document, values = Document("", Path(), opens=False), dict[str, Any]()
     for name, path, text, read in (
         ("upstream", "upstreams[0].url", url, read_url),

@@ -38,10 +38,7 @@ class Address(Struct, frozen=True):
 
 
 class Url(Struct, frozen=True):
-    """An upstream or a collector: `http` or `https`, a host as in `Address`, a port (1 to 65535), a path.
-
-    An upstream's path is only printed: requests keep their own paths.
-    """
+    """An upstream or a collector: `http` or `https`, a host as in `Address`, a port (1 to 65535), a path to print."""
 
     scheme: str
     host: str
@@ -176,8 +173,6 @@ def _read_rate(value: object) -> float:
 
 
 def _only(allows: Callable[[Any], bool], allowed: str, read: _Reader = lambda value: value) -> _Reader:
-    """A reader of what another one reads, if that is allowed."""
-
     def checked(value: object) -> object:
         if not allows(found := read(value)):
             raise ValueError(allowed)

@@ -69,8 +69,6 @@ class RpcError(Exception):
 
 
 class Tasks:
-    """The tasks of one session, in the order of their creation."""
-
     def __init__(self, page_size: int) -> None:
         self.all: list[LegacyTask] = []
         self._page_size = page_size
@@ -82,7 +80,6 @@ class Tasks:
             self.all.append(task)
 
     def page(self, cursor: object = None) -> dict[str, Any]:
-        """The result of `tasks/list`. A cursor is the id of the last task on the page before."""
         start = 0 if cursor is None else self._find(cursor, "Invalid cursor") + 1
         tasks = self.all[start : start + self._page_size]
         more = start + self._page_size < len(self.all)
@@ -132,7 +129,6 @@ class LegacyServer:
         tasks.add(history(self._rng, count, time.time_ns() // 1_000_000))
 
     async def keep_changing(self, every_s: float) -> None:
-        """Change an unfinished task of each session, again and again."""
         while True:
             await asyncio.sleep(every_s)
             for tasks in self.sessions.values():

@@ -24,15 +24,12 @@ _COST: Final = "  {:<45} {:>8} {:>8} {:>11}"
 
 
 class Cost(NamedTuple):
-    """An answer, and what it cost."""
-
     tasks: list[LegacyTask]
     requests: int
     received_bytes: int
     server_requests: int
 
     def row(self, way: str) -> str:
-        """A line of the table. `way` says how the answer was found."""
         return _COST.format(way, *(f"{count:,}" for count in self[1:]))
 
 
@@ -141,7 +138,6 @@ def _invite(session: Comparison, server_url: str, metrics_url: str) -> None:
 
 
 def _free_ports() -> list[int]:
-    """`PORTS`; in place of a port that is taken, a free one."""
     with ExitStack() as opened:  # all at once, so that no two are the same
         found = []
         for port in PORTS:

@@ -15,10 +15,7 @@ TASKS_BYTES_MAX: Final = 64 * 1024  # of its capability `tasks`: the methods in 
 
 
 class Server(msgspec.Struct, frozen=True):
-    """What `initialize` tells about a server: whether the gateway filters for it, and the methods that make tasks.
-
-    `methods` come from its `tasks.requests`, such as ("tools/call",). By the specification no other method makes tasks.
-    """
+    """What `initialize` tells: whether the gateway filters, and which methods ("tools/call") make tasks."""
 
     filtered_here: bool
     methods: tuple[str, ...] = ()
@@ -38,10 +35,7 @@ def advertise(
 ) -> tuple[bytes, Server | None]:
     """The response `data` to an `initialize` as the client gets it, and the server that it describes.
 
-    `capability` makes the raw value of `filter` from the server's methods.
-
-    If the server lists no tasks, or the message is no result: the bytes as they came, and None.
-    Raises NotAdvertised.
+    If the server lists no tasks, or the message is no result: the bytes as they came, and None. Raises NotAdvertised.
     """
     if not bytes(message.result):
         return data, None

@@ -132,10 +132,7 @@ def looks_like_messages(data: bytes) -> bool:
 
 
 def member(value: msgspec.Raw | bytes | bytearray, name: str) -> msgspec.Raw:
-    """The member `name` of raw JSON; ABSENT if it has none, or is no object. Other members take no memory.
-
-    The name must have no quotes, backslashes or control characters.
-    """
+    """The member `name`, without escapes, of raw JSON; ABSENT if it has none, or is no object. It takes no memory."""
     try:
         found: msgspec.Raw = _only(name).decode(value).value
     except UNREADABLE:
@@ -178,7 +175,6 @@ def request(message_id: str, method: str, params: dict[str, Any]) -> bytes:
 
 
 def result(message_id: bytes, value: bytes) -> bytes:
-    """The bytes of a response with the raw JSON `value` to the request with the raw id `message_id`."""
     return b'{"jsonrpc":"2.0","id":%b,"result":%b}' % (message_id, value)
 
 
@@ -191,10 +187,7 @@ def error(message_id: bytes, code: int, message: str, data: object = None) -> by
 
 
 def find(data: bytes, *path: str) -> tuple[int, int] | None:
-    """The (start, end) of the value at `path` in the JSON `data`; None if there is none. `path` has at least one name.
-
-    If a member is given twice, the last one counts, as most readers of JSON have it.
-    """
+    """The (start, end) of the value at `path` in the JSON `data`, of two the last; None if there is none."""
     copy = bytearray(data)
     value: msgspec.Raw | bytearray = copy
     for name in path:
@@ -226,10 +219,7 @@ def _start(view: memoryview, buffer: bytearray) -> int:
 
 
 def insert(data: bytes, path: tuple[str, ...], name: str, value: bytes) -> bytes:
-    """`data` with the member `name` inserted first into the object at `path`. Every other byte stays.
-
-    Raises LookupError if there is no object at `path`.
-    """
+    """`data` with `name` inserted first into the object at `path`, every other byte as it was. Raises LookupError."""
     span = find(data, *path)
     if span is None or data[span[0] : span[0] + 1] != b"{":
         raise LookupError("/".join(path))

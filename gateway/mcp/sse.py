@@ -46,7 +46,6 @@ class Event(msgspec.Struct):
         return self.raw[len(_BOM) :] if self.bom else self.raw
 
     def field(self, name: bytes) -> list[bytes]:
-        """The values of every line of the field `name`, in order."""
         text = b"\n%b\n" % self._text()
         if b"\r" in text:
             text = text.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
@@ -60,7 +59,6 @@ class Event(msgspec.Struct):
 
     @property
     def id(self) -> bytes | None:
-        """The last event id that the event sets, or None."""
         values = [v for v in self.field(b"id") if b"\0" not in v] if self.whole else []
         return values[-1] if values else None
 
@@ -156,7 +154,6 @@ class Parser:
 
     @property
     def pending_bytes(self) -> int:
-        """The number of bytes held of an unfinished event."""
         return len(self._pending)
 
     def _search_on(self) -> None:
@@ -224,10 +221,7 @@ class Parser:
         return len(text) <= self.event_bytes_max and lines <= LINES_MAX
 
     def take_comments(self) -> bytes:
-        """Take the whole comment lines and blank lines at the beginning of the pending bytes.
-
-        If the taken bytes end with CR and LF follows, the LF reads as a blank line. There it means nothing.
-        """
+        """Take the whole comment lines and blank lines that are pending first. An LF that follows means nothing."""
         pending = self._pending
         if self._skipping or not self._line_ended or not pending.startswith((b":", b"\r", b"\n")):
             return b""

@@ -87,11 +87,7 @@ NO_STAMP: Final = Stamp(NEVER, 0, 0)
 
 
 class Task(msgspec.Struct, gc=False):
-    """A task as last told.
-
-    `status` is one of MCP's, or OTHER. `method` is the method of the request that made the task, None if it is unknown
-    (DESIGN 5.3).
-    """
+    """A task as last told. `status` is MCP's, or OTHER; `method` made it, None if that is unknown (DESIGN 5.3)."""
 
     id: str
     status: str
@@ -176,10 +172,7 @@ def told_instant(text: str) -> Instant:
 
 
 def parse_instant(text: str) -> Instant | None:
-    """The instant of an RFC 3339 timestamp; None if `text` is no timestamp.
-
-    A leap second counts as the second after it.
-    """
+    """The instant of an RFC 3339 timestamp, None if it is none. A leap second counts as the second after it."""
     # The form that JavaScript and Python write. datetime reads it three times as fast; week dates and 24:00, which it
     # would read too, are left out.
     if len(text) in (24, 27) and text[10::9] == "T." and text[-1] == "Z" and text[5] != "W" and text[11:13] != "24":

@@ -29,10 +29,7 @@ log.addFilter(lambda record: not (record.exc_info and isinstance(record.exc_info
 async def serve(
     key: str, address: Address, metrics: Metrics, config: Callable[[], Config], facts: Callable[[], page.Facts]
 ) -> web.AppRunner:
-    """Start the listener. `cleanup()` of the returned runner ends it. Raises StartError, which names the key.
-
-    `config` is the configuration in force, `facts` what the page asks for.
-    """
+    """Start the listener; `cleanup()` of the returned runner ends it. Raises StartError, which names the key."""
 
     @web.middleware
     async def guarded(request: web.Request, handler: Handler) -> web.StreamResponse:

@@ -51,10 +51,7 @@ _text: Final = msgspec.json.Decoder(str)
 
 
 class Journal:
-    """Records each request that has ended. It is also told when a query begins.
-
-    `failed` has the lines `failed`: they outlive a reload, since their causes do.
-    """
+    """Records each request that has ended. The lines in `failed` outlive a reload, since their causes do."""
 
     def __init__(self, metrics: Metrics, config: Log | StdioLog, failed: Said) -> None:
         self._metrics = metrics
@@ -107,10 +104,7 @@ class Journal:
         error: GatewayError | None,
         task_id: str | None,
     ) -> None:
-        """A request was answered over stdio: by an error if there is a `code`, or with the task of that id.
-
-        There is one client, one session and no status, so the lines tell none apart. `traceparent` is the message's.
-        """
+        """A request was answered over stdio: by an error if there is a `code`, or with the task of that id."""
         method = message.method or ""
         status = 200 if error is None else error.status  # as over HTTP: an alert counts the gateway's own 502 and 504
         told = why(error, code, status)
@@ -145,7 +139,6 @@ class Journal:
         return cause
 
     def _write(self, said: dict[str, object], cause: Reason | None) -> None:
-        """Write the lines of a request; it has failed if there is a cause."""
         log.log(self._level, "request", extra=said)
         if cause is not None:
             self.failed.say(log, logging.INFO, "failed", said, cause)

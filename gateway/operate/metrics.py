@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict
 from importlib.metadata import version
 from itertools import accumulate, chain
-from time import time
+from time import monotonic, time
 from typing import Final, TypeAlias
 
 from msgspec import Struct
@@ -144,7 +144,7 @@ class Metrics:
     def serves(self, upstreams: Collection[str], counts_tasks: bool, changed: Collection[str] = ()) -> None:
         """Show these upstreams from now on, with counts of 0; the `changed` ones are other servers. Tasks are counted,
         or not."""
-        self.lives = (self.lives or Lives()) if counts_tasks else None
+        self.lives = (self.lives or Lives(monotonic, time)) if counts_tasks else None
         if self.lives is not None:
             self.lives.keep(upstreams, changed)
         kinds = [kind.__name__ for kind in GatewayError.__subclasses__()]

@@ -24,8 +24,6 @@ class _Sample(NamedTuple):
 
 
 class Rates:
-    """The last five minutes of all upstreams."""
-
     def __init__(self, metrics: Metrics, clock: Callable[[], float] = monotonic) -> None:
         self._metrics = metrics
         self._clock = clock
@@ -43,10 +41,7 @@ class Rates:
         }
 
     def show(self) -> tuple[dict[str, Any], dict[str, dict[str, Any]], dict[Reason, list[int]]]:
-        """Of all requests together, of those of each upstream, and how often each reason was given; of 1 and 5 minutes.
-
-        `rate` is requests a second, `failing` a share from 0 to 1, or None without requests, `p95` seconds or None.
-        """
+        """For 1 and 5 minutes: `rate` a second, `failing` from 0 to 1 or None, `p95` in seconds or None."""
         now = self._read()
         before = [self._samples[-min(slots + 1, len(self._samples))] for slots in SLOTS]
 
@@ -80,7 +75,6 @@ class Rates:
         return _Sample(self._clock(), requests, faults, answers, reasons)
 
     def _curve(self, field: str, name: str) -> list[int]:
-        """How many there were in each slot, the oldest first."""
         counts = [getattr(sample, field).get(name, 0) for sample in self._samples]
         return [after - before for before, after in pairwise(counts)]
 

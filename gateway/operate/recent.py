@@ -37,8 +37,6 @@ class Failures(Struct):
 
 
 class Recent:
-    """What the page shows as it happens."""
-
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
         self._opened_at = float("-inf")

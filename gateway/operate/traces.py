@@ -79,8 +79,6 @@ class Tracing:
 
 
 class TracedJournal(Journal):
-    """A journal that makes a span of each request."""
-
     def __init__(self, metrics: Metrics, config: Log | StdioLog, failed: Said, tracer: Tracer) -> None:
         super().__init__(metrics, config, failed)
         self._tracer = tracer
@@ -197,17 +195,12 @@ def _text(raw: Raw) -> str:
 
 
 def _context(traceparent: str) -> SpanContext:
-    """The context in a `traceparent`; one that is not valid if there is none.
-
-    `tracestate` stays out: what a client writes in it would stand in the span, or in the log if it is malformed.
-    """
+    """The context in a `traceparent`, perhaps not valid, without `tracestate`: that may have anything in it."""
     carrier = {"traceparent": traceparent} if traceparent else {}
     return trace.get_current_span(_W3C.extract(carrier, context.Context())).get_span_context()
 
 
 class TracedMetrics(Metrics):
-    """Metrics that make a span of each step of a query, too."""
-
     def __init__(self, tracer: Tracer) -> None:
         super().__init__()
         self._tracer = tracer

@@ -82,10 +82,7 @@ class Ask:
                 del self._asks[key]
 
     async def forward(self, data: bytes) -> None:
-        """Pass on a message from one of the crawler's streams. A client that reads nothing delays only itself.
-
-        It waits until one of the clients has room.
-        """
+        """Pass on a message from one of the crawler's streams. Waits until one of the clients has room."""
         while self.outboxes:
             free = next((box for box in self.outboxes if not box.reply.is_full), None)
             self._is_stuck.clear()
@@ -164,10 +161,7 @@ async def first_of(*works: Coroutine[Any, Any, object]) -> None:
 
 
 async def together(*works: Coroutine[None, None, None]) -> None:
-    """Run several coroutines at once. The first that fails ends the others, and its error is raised.
-
-    `asyncio.TaskGroup` of 3.11 does the same, but leaves errors, frames and a session's index in a cycle (9.5).
-    """
+    """Run several at once; the first error ends all, and is raised. `TaskGroup` would leave it in a cycle (9.5)."""
     if not works:
         return
     tasks = [begun(work) for work in works]

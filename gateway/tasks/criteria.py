@@ -96,13 +96,11 @@ _RANGES: Final[tuple[tuple[Part, Part], ...]] = (("createdFrom", "createdTo"), (
 
 @cache
 def names() -> Mapping[str, Criterion]:
-    """The criteria by all their names, aliases included."""
     return {name: criterion for criterion in CRITERIA.values() for name in (criterion.name, *criterion.aliases)}
 
 
 @cache
 def defaults() -> dict[str, Any]:
-    """The defaults of the criteria that have one."""
     return {name: criterion.default for name, criterion in CRITERIA.items() if criterion.default is not None}
 
 
@@ -177,9 +175,7 @@ class Query:
         )
 
     def may_match(self, candidate: Task, default_method: str | None = None) -> bool:
-        """Whether a task is live, and may match now or after a change. Its last update may then be at any instant: a
-        server's clock may be set back.
-        """
+        """Whether a task is live, and may match after a change: its last update may be set back, as a clock is."""
         return (
             not candidate.is_terminal
             and (self.task_ids is None or candidate.id in self.task_ids)
@@ -247,10 +243,7 @@ def ignored(raw: msgspec.Raw | bytes) -> list[str]:
 
 
 def _unknown(raw: bytes, read: msgspec.Struct) -> tuple[dict[str, bytes], bool]:
-    """Some of the unknown members of a raw object, by name, and whether there are more. Long names are cut.
-
-    `read` has the others. Each unknown one takes time and memory to read, so their colons are counted first.
-    """
+    """Some unknown members of a raw object, names cut, and whether there are more: to read them takes time."""
     colons = raw.count(b":") - sum(bytes(getattr(read, name)).count(b":") for name in read.__struct_fields__)
     if colons > _UNKNOWN_READ_MAX:
         return {}, True
@@ -302,8 +295,6 @@ def no_criterion(prefix: str, name: str, raw: bytes) -> Fault:
 
 
 class _Value(msgspec.Struct):
-    """A criterion as it was read: its parameter, its raw JSON, its value."""
-
     parameter: str
     raw: bytes
     value: Any

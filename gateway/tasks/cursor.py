@@ -38,10 +38,7 @@ _SMALL_BYTES: Final = 256
 
 
 class Position(msgspec.Struct, frozen=True):
-    """A page of a list: it begins behind the place `after`, if there is one.
-
-    One that `comes_again` is small, and was read from params that were remembered (answer.py).
-    """
+    """A page of a list, behind the place `after`. One that `comes_again` is small, and remembered (answer.py)."""
 
     query: Query
     after: Place | None = None

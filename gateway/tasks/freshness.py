@@ -58,7 +58,6 @@ class Need(msgspec.Struct, frozen=True):
     doubted: int
 
     def met(self, as_of: Moment) -> bool:
-        """Whether what is known as of then is recent enough."""
         return as_of.at >= self.oldest_s and as_of.order > self.doubted
 
     def met_by_terminal(self, as_of: Moment) -> bool:
@@ -153,11 +152,7 @@ def _is_settled(record: Record, task_id: str, need: Need) -> bool:
 
 
 def overdue(record: Record, shown: Sequence[Task], now: float, now_unix_s: float) -> list[str]:
-    """Of the tasks about to be shown, the ids of those whose `createdAt + ttl` has passed since they were last told.
-
-    If a task was told after that moment, its server keeps it longer. It is then found gone like any task that is
-    deleted elsewhere.
-    """
+    """The ids of tasks to be shown whose `createdAt + ttl` has passed since they were told: they may have gone."""
     if not record.known.asks_by_id:
         return []
     due = [task for task in shown if task.expires_unix_s <= now_unix_s]

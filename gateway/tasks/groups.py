@@ -29,8 +29,6 @@ def first(position: Position, tasks: list[Task], count: int) -> list[Task]:
 
 
 class Sorted:
-    """Tasks sorted by one of their instants, then by id."""
-
     __slots__ = ("_at", "_is_created", "_place", "tasks")
 
     def __init__(self, by: OrderBy) -> None:
@@ -56,7 +54,6 @@ class Sorted:
         return [range(unknown), range(bisect_left(tasks, low, unknown, key=at), stop)]
 
     def behind(self, slices: list[range], after: Place | None, descending: bool) -> list[range]:
-        """The parts of slices behind a place."""
         if after is None:
             return slices
         if descending:
@@ -66,7 +63,6 @@ class Sorted:
         return [range(max(one.start, edge), one.stop) for one in slices]
 
     def walk(self, slices: list[range], descending: bool = False, step: int = 0) -> Iterator[list[Task]]:
-        """The tasks of slices in order, some at a time, or `step`."""
         step = step or AT_ONCE
         for rest in reversed(slices) if descending else slices:
             while rest:
@@ -83,8 +79,6 @@ class Sorted:
 
 
 class Group:
-    """Tasks in both orders."""
-
     __slots__ = ("created", "updated")
 
     def __init__(self) -> None:

@@ -84,7 +84,6 @@ class Index:
             self._bytes += _noted_bytes(task_id)
 
     def method_of(self, task_id: str) -> str | None:
-        """The method of a task, in the index or not; None if it is unknown."""
         before = self._tasks.get(task_id)
         return self._noted.get(task_id) if before is None else before.method
 
@@ -175,10 +174,7 @@ class Index:
         return (task.id for task in chain.from_iterable(parts) if all(task.id in ids for ids in named))
 
     def select(self, position: Position, limit: int, bytes_max: float = UNLIMITED) -> QueryPage:
-        """The page at a position: `limit` tasks and `bytes_max` of JSON at most, but one task if there is any.
-
-        The page of a position that comes again, the same small object, is kept.
-        """
+        """The page at a position: `limit` tasks and `bytes_max` of JSON at most, but one if there is any."""
         of = (limit, bytes_max, self.default_method)
         if position.comes_again and (kept := self._pages.find(position, of)) is not None:
             return kept
@@ -189,7 +185,6 @@ class Index:
         return page
 
     def _first(self, position: Position, count: int) -> tuple[int, list[Task]]:
-        """How many tasks match, and the first `count` of them behind a position."""
         query = position.query
         if query.task_ids is not None:
             there = filter(None, map(self._tasks.get, query.task_ids))

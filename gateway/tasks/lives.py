@@ -3,7 +3,7 @@
 In: what passes, and what the gateway's own requests bring. Out: counts by upstream, tool and status; each end.
 Always: one task is one, whoever sees it. A life begins with the result that made the task, or where it is first seen
 live; it ends once. So of each tool: started = live + ended. A late answer about one that has ended begins nothing. An
-id that is given again has another life (DESIGN 2.15): another `createdAt`, in a result that made it or behind its end.
+id that is given again has another life (DESIGN 2.15): another `createdAt`, in a result that made it or after its end.
 No timestamp of a server's makes an age or a duration negative.
 """
 
@@ -12,7 +12,6 @@ from bisect import bisect_left
 from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Collection, Sequence
 from itertools import islice, takewhile
-from time import time
 from typing import Any, Final, TypeAlias
 
 import msgspec
@@ -34,10 +33,10 @@ LOST: Final = "lost"
 ENDS: Final = (*sorted(TERMINAL), OTHER, LOST)
 DURATIONS: Final = (0.1, 0.5, 1, 5, 15, 60, 300, 900, 1800, 3600, 3 * 3600, 12 * 3600, 86_400, 3 * 86_400, 7 * 86_400)
 
+_NOTHING: Final = Observation()
 _SECOND: Final = 10**9
 _SWEPT_AT_ONCE: Final = 2000
 _STATUS: Final = {status: status for status in STATUSES}  # one string for all tasks
-_ANSWER: Final = Observation()
 
 Series: TypeAlias = tuple[str, str, str]
 """An upstream, a tool and a status."""
@@ -46,10 +45,11 @@ Series: TypeAlias = tuple[str, str, str]
 class _Life(msgspec.Struct, gc=False):
     series: Series  # the status is empty until the first is known
     created: Instant
+    text: str  # its timestamp, as it was written
     began_s: float  # `createdAt` since 1970; when it was first seen if that is missing, before 2020 or to come
-    seen_s: float
+    seen_s: float  # by a clock that nobody sets
     lasts_s: float  # unseen for so long it is lost
-    viewer: Key  # who saw it last: only he can find it gone
+    viewer: Key | None  # whom an answer showed it last: only he can find it gone
     digest: str  # of its id; empty unless `on_end` is told
     past: "_Past | None" = None  # it has ended, and waits for its tool
 
@@ -58,7 +58,7 @@ class _Past(msgspec.Struct, gc=False):
     """How a task has ended."""
 
     created: Instant
-    seen_s: float
+    seen_s: float  # since 1970
     status: str
     took_s: float | None = None
     is_counted: bool = False  # else nobody has seen it live
@@ -67,9 +67,10 @@ class _Past(msgspec.Struct, gc=False):
 class Lives:
     """The tasks of all upstreams that are live, the last ones that were, and counts since the start."""
 
-    def __init__(self, clock: Callable[[], float] = time) -> None:
-        """`clock` gives seconds since 1970."""
+    def __init__(self, clock: Callable[[], float], unix_time: Callable[[], float]) -> None:
+        """`clock` is one that nobody sets, `unix_time` gives seconds since 1970."""
         self._clock = clock
+        self._unix_time = unix_time
         self.counts: defaultdict[Series, int] = defaultdict(int)  # of STARTED, and of each of ENDS
         self.live: defaultdict[Series, dict[int, float]] = defaultdict(dict)  # when each began, in seconds since 1970
         self.durations: defaultdict[Series, list[float]] = defaultdict(lambda: [0] * (len(DURATIONS) + 2))
@@ -87,23 +88,17 @@ class Lives:
         """A success about one task, which was not read. `known`: the index has the task as it stands there."""
         if known is not None:
             self.told(key, (known,))
-            return
-        result = jsonrpc.ABSENT
-        if pending.shows_task or b'"isError"' in data:  # else it may be large, and says nothing
-            result = jsonrpc.member(data, "result")
-            if not len(result) and (read := jsonrpc.parse(data)) is not None:  # nearly JSON: `"ttl": Infinity`
-                result = read.result
-        if pending.task_id is not None and not pending.shows_task:
-            self._fetched(key, pending.task_id, observe.has_failed(result))
-        else:
-            self._see(key, result)
+        elif pending.shows_task:
+            self._see(key, _result_of(data))
+        elif pending.task_id is not None:  # the result may be large
+            self._fetched(key, pending.task_id, b'"isError"' in data and observe.has_failed(_result_of(data)))
 
     def hear(self, key: Key, said: Observation) -> None:
         """What a message says."""
         for _, raw in said.shown:
-            self._see(key, raw, said=said)
+            self._see(key, raw, None, said)
         if said.made is not None:
-            self._see(key, said.made_raw, said.tool, said)
+            self._see(key, said.made_raw, said.tool)
         if said.ended is not None:
             self._fetched(key, said.ended, said.has_failed)
         if said.denied is not None and said.method == "tasks/get":  # one that has ended cannot be cancelled either
@@ -131,46 +126,46 @@ class Lives:
         """The result of a task was fetched: so it has ended (tasks specification, Result Retrieval)."""
         if (life := self._lives.get(number := _number(key, task_id))) is not None:
             life.viewer = key
-            self._end(number, life, _Past(life.created, self._clock(), "failed" if has_failed else "completed"))
+            self._end(number, life, _Past(life.created, self._unix_time(), "failed" if has_failed else "completed"))
 
-    def _see(self, key: Key, raw: bytes | msgspec.Raw, tool: str | None = None, said: Observation = _ANSWER) -> None:
+    def _see(self, key: Key, raw: bytes | msgspec.Raw, tool: str | None = None, said: Observation = _NOTHING) -> None:
         """A task is shown so. `tool` is None unless this is the result that made it."""
-        try:
-            shown = task.read(raw)
-        except jsonrpc.UNREADABLE:
+        if (shown := _read(raw)) is None:
             return
-        number, now, status = _number(key, shown.taskId), self._clock(), _STATUS.get(shown.status, OTHER)
+        number, status = _number(key, shown.taskId), _STATUS.get(shown.status, OTHER)
         life = self._lives.get(number)
-        if life is not None and tool is None:
-            life.seen_s, life.viewer = now, life.viewer if said.is_told_to_all else key
-            if life.past is not None or life.series[2] == status:
+        if life is not None:
+            life.seen_s = self._clock()
+            life.viewer = life.viewer if said.is_told_to_all else key
+            if tool is None and (life.past is not None or life.series[2] == status):
                 return
-            created = life.created  # some servers write the time of each answer (DESIGN 2.15)
-        else:
-            created = told_instant(shown.createdAt)
-            if life is not None and number not in self._unnamed and not _is_one(life.created, created):
-                self._lose(number, life)  # its id was given again
+        is_same = life is not None and shown.createdAt == life.text  # as nearly always: to read it takes long
+        created = life.created if life is not None and is_same else told_instant(shown.createdAt)
+        if life is not None and not _is_one(life.created, created):
+            if tool is not None and number in self._unnamed:
+                life.created, life.text = created, shown.createdAt[:40]
+            elif tool is not None:  # its id was given again
+                self._lose(number, life)
                 life = None
-        past = None
-        if status in TERMINAL:
-            updated = told_instant(shown.lastUpdatedAt) if b'"lastUpdatedAt"' in bytes(raw) else UNKNOWN
-            past = _Past(created, now, status, _span_s(created, updated, now))
+            elif created < life.created:  # it tells late of the life before
+                return
+            else:  # some servers write the time of each answer (DESIGN 2.15)
+                created = life.created
+        past = _end_of(shown, raw, created, self._unix_time()) if status in TERMINAL else None
         if life is None:
             before = self._past.get(number)
-            if before is not None and (
-                _is_one(before.created, created) or (tool is None and _unix_s(created) <= before.seen_s)
-            ):
-                if tool is None or before.is_counted:
-                    return
+            if before is not None and _is_late(before, created, tool is not None):
+                return
+            if before is not None and _is_one(before.created, created):
                 past = before  # the result that made it comes after the news of its end
-            if tool is None and past is not None:
+            elif tool is None and past is not None:
                 if before is None and not said.is_listed:  # a page shows many that have long ended
                     self._note(number, past)
                 return
             if (life := self._begin(key, number, created, shown, tool, said)) is None:
                 return
         elif tool is not None:
-            life.created, life.seen_s, life.viewer, status = created, now, key, life.series[2]  # a stream may repeat it
+            status = life.series[2]  # a stream that is resumed repeats the result that made it
         if tool is not None and number in self._unnamed:
             self._move(number, life, self._label(key.upstream, tool), life.series[2])
             self._count(number, life)
@@ -186,16 +181,16 @@ class Lives:
         if key.upstream not in self.lookups_failed:
             return None
         if len(self._lives) >= LIVE_MAX:
-            if tool is not None:
-                self.counts[key.upstream, self._label(key.upstream, tool), STARTED] += 1
+            self.counts[key.upstream, self._label(key.upstream, tool or ""), STARTED] += tool is not None
             return None
-        now, began_s = self._clock(), _unix_s(created)
+        seen_s, now, began_s = self._clock(), self._unix_time(), _unix_s(created)
         began_s = began_s if EPOCH_UNIX_S <= began_s <= now else now
         lasts_s = shown.ttl / 1000 if shown.ttl is not None and 0 < shown.ttl < UNSEEN_S * 1000 else UNSEEN_S
-        digest = "" if self.on_end is None else digest_of(shown.taskId)
-        viewer = key._replace(identity=b"") if said.is_told_to_all else key
-        life = self._lives[number] = _Life((key.upstream, "", ""), created, began_s, now, lasts_s, viewer, digest)
-        self._unnamed[number] = now
+        digest, viewer = "" if self.on_end is None else digest_of(shown.taskId), None if said.is_told_to_all else key
+        life = self._lives[number] = _Life(
+            (key.upstream, "", ""), created, shown.createdAt[:40], began_s, seen_s, lasts_s, viewer, digest
+        )
+        self._unnamed[number] = seen_s
         return life
 
     def _label(self, upstream: str, tool: str) -> str:
@@ -208,11 +203,7 @@ class Lives:
         """A life counts as begun, once."""
         if self._unnamed.pop(number, None) is not None:
             upstream, tool, _ = life.series
-            if (
-                upstream,
-                tool,
-                LOST,
-            ) not in self.counts:  # a counter that begins at 1 hides its first event from `rate`
+            if (upstream, tool, LOST) not in self.counts:  # one that begins at 1 hides its first event from `rate`
                 self.counts.update({(upstream, tool, status): 0 for status in ENDS})
             self.counts[upstream, tool, STARTED] += 1
 
@@ -228,7 +219,7 @@ class Lives:
     def _lose(self, number: int, life: _Life) -> None:
         """A task has gone; or it has ended, and the result that made it did not come."""
         self._count(number, life)
-        past = _Past(life.created, self._clock(), OTHER if life.series[2] == OTHER else LOST)
+        past = _Past(life.created, self._unix_time(), OTHER if life.series[2] == OTHER else LOST)
         self._end(number, life, life.past or past)
 
     def _end(self, number: int, life: _Life, past: _Past) -> None:
@@ -246,7 +237,7 @@ class Lives:
         past.is_counted = True
         self._note(number, past)
         if self.on_end is not None:
-            self.on_end(life.viewer, tool, past.status, life.digest)
+            self.on_end(life.viewer or Key(upstream, b"", b"", b""), tool, past.status, life.digest)
 
     def _note(self, number: int, past: _Past) -> None:
         self._past[number] = past
@@ -256,16 +247,16 @@ class Lives:
 
     def age_s(self, series: Series) -> float:
         """The age of the oldest live one, in seconds."""
-        return max(0.0, self._clock() - min(self.live[series].values()))
+        return max(0.0, self._unix_time() - min(self.live[series].values()))
 
     def sweep(self) -> None:
         """Lose what was not seen for its time. To be called once a second: it looks at all within a minute."""
         now = self._clock()
         unnamed = takewhile(lambda number: now - self._unnamed[number] >= UNNAMED_S, self._unnamed)
         for number in [*islice(unnamed, _SWEPT_AT_ONCE)]:
-            self._count(number, named := self._lives[number])
-            if named.past is not None:
-                self._lose(number, named)
+            self._count(number, nameless := self._lives[number])
+            if nameless.past is not None:
+                self._lose(number, nameless)
         if not self._round:
             numbers, parts = list(self._lives), 1 + len(self._lives) // _SWEPT_AT_ONCE
             self._round = [numbers[part::parts] for part in range(parts)]
@@ -281,7 +272,7 @@ class Lives:
                 del self._lives[number]
                 self._unnamed.pop(number, None)
             elif life.series[0] in changed:
-                life.seen_s = 0.0  # lost within a minute, unless it is there too
+                life.seen_s = float("-inf")  # lost within a minute, unless it is there too
         tables: tuple[dict[Any, Any], ...] = (self.live, self.counts, self.durations)
         for table in tables:
             for series in [series for series in table if series[0] not in upstreams]:
@@ -291,6 +282,25 @@ class Lives:
             self._tools.pop(name, None)
         for name in upstreams:
             self.lookups_failed[name] += 0
+
+
+def _result_of(data: bytes) -> msgspec.Raw:
+    result = jsonrpc.member(data, "result")
+    if not len(result) and (message := jsonrpc.parse(data)) is not None:
+        result = message.result  # what only the lenient reader reads
+    return result
+
+
+def _read(raw: bytes | msgspec.Raw) -> task.Written | None:
+    try:
+        return task.read(raw)
+    except jsonrpc.UNREADABLE:
+        return None
+
+
+def _end_of(shown: task.Written, raw: bytes | msgspec.Raw, created: Instant, now: float) -> _Past:
+    updated = told_instant(shown.lastUpdatedAt) if b'"lastUpdatedAt"' in bytes(raw) else UNKNOWN
+    return _Past(created, now, shown.status, _span_s(created, updated, now))
 
 
 def _unix_s(instant: Instant) -> float:
@@ -309,11 +319,18 @@ def _is_one(one: Instant, other: Instant) -> bool:
     return one == other or UNKNOWN in (one, other)
 
 
+def _is_late(before: _Past, created: Instant, is_made: bool) -> bool:
+    """Whether what tells of a task tells of one that is known to have ended, or of one before it."""
+    if is_made:
+        return before.is_counted and _is_one(before.created, created)
+    return created < before.created or _unix_s(created) <= before.seen_s or _is_one(before.created, created)
+
+
 def digest_of(task_id: str) -> str:
     """Stands for an id in the audit."""
     return hashlib.blake2b(task_id.encode(), digest_size=16).hexdigest()
 
 
 def _number(key: Key, task_id: str) -> int:
-    """Stands for a task: its id may be 16,384 characters."""
-    return hash((key.upstream, key.target, task_id))
+    """Stands for a task: its id may be 16,384 characters. Some clients put a secret of their own into the target."""
+    return hash((key.upstream, task_id))

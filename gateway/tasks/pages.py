@@ -33,7 +33,6 @@ class KeptPages:
         self.size_bytes = 0
 
     def find(self, position: Position, of: tuple[object, ...]) -> QueryPage | None:
-        """The page at this very position, if it is kept. `of` is all else that it depends on."""
         return next((page for kept, its, page in self._kept if kept is position and its == of), None)
 
     def keep(self, position: Position, of: tuple[object, ...], page: QueryPage) -> None:

@@ -125,10 +125,7 @@ class SharedStore(Protocol):
         """Keep the value of a session. The identity does not count."""
 
     def add(self, key: Key, new: Iterable[bytes], old: Iterable[bytes] = (), owed: bool = False) -> None:
-        """Take the entries in `old` out, then add those in `new` behind all others. The session is in use.
-
-        `owed`: what they say would not be among everything that is told again.
-        """
+        """Take the entries in `old` out, then add those in `new`. What is `owed` is not among what is told again."""
 
     def drop(self, key: Key) -> None:
         """Forget the value of a session, for every identity, and all entries."""

@@ -48,10 +48,7 @@ class Mark(msgspec.Struct, gc=False):
 
 
 class Known(msgspec.Struct):
-    """As of when the index of a session is known.
-
-    A moment `..._as_of` is that of a request. It promises that the index shows something as of then, or later.
-    """
+    """As of when an index is known. Moments `..._as_of` are requests': it shows something as of then, or later."""
 
     crawled: Stamp = Stamp(NEVER, 0, 0)  # promises every listed task, and which tasks are listed
     new_as_of: Moment = NEVER  # promises that every task made before is known; never earlier than `crawled`
@@ -136,10 +133,7 @@ class Marking:
     marks: Marks
 
     def tell(self, task_id: str, raw: bytes, asked: Moment | None, now: Moment) -> None:
-        """What passed shows a task in this state (empty: in an unknown one). `asked`: when its request was made.
-
-        If the index says the same, its age is renewed. Else the task is marked.
-        """
+        """What passed shows a task in this state (empty: unknown), asked for then: renew its age, or mark it."""
         before = self.index.get(task_id)
         if before is not None and before.raw == raw:
             self.renew(before, asked, now)
@@ -197,7 +191,6 @@ class Marking:
         return [i for i, mark in self.marks.items() if mark.first <= came and (mark.seen or self.index.get(i))]
 
     def is_due(self, task_id: str, came: int) -> bool:
-        """Whether a query from `came` waits for a marked task."""
         mark = self.marks.get(task_id)
         return mark is not None and mark.first <= came
 
@@ -361,7 +354,6 @@ class Record(Marking):
     # ---- crawls ----
 
     def begin_crawl(self) -> None:
-        """All pages are read from now on."""
         self.crawl += 1
         self.known.outgrown = ""
         if self.known.listing is Listing.PREPENDS:

@@ -9,7 +9,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from contextlib import aclosing, suppress
 from dataclasses import dataclass, field
-from enum import Enum
 from typing import Final
 
 from gateway.errors import UpstreamBroken, UpstreamFailed, UpstreamRefused, UpstreamTimeout
@@ -31,28 +30,6 @@ _LOOK_BYTES_MAX: Final = 16 << 20  # of pages that a look reads before it takes 
 _CURSORS_KEPT: Final = 4  # of the last pages: a look for new tasks begins there
 
 
-class RefreshState(Enum):
-    """The state of a refresh, which runs once (`-`: cannot be). `Refresh.run` makes each step.
-
-                all was asked   session cleared,   caller    another error, or
-                and taken in    or ask given up    refused   last query left
-    ASKING      DONE            CLEARED            REFUSED   FAILED
-    DONE        -               -                  -         -
-    CLEARED     -               -                  -         -
-    REFUSED     -               -                  -         -
-    FAILED      -               -                  -         -
-
-    Its queries plan again behind DONE, begin again behind CLEARED, and get the error behind the others. REFUSED leaves
-    the session empty.
-    """
-
-    ASKING = "asking"
-    DONE = "done"
-    CLEARED = "cleared"
-    REFUSED = "refused"
-    FAILED = "failed"
-
-
 @dataclass(eq=False)
 class Refresh(ABC):
     """One refresh of a session, and what it works with."""
@@ -63,7 +40,6 @@ class Refresh(ABC):
     _ask: Ask
     _ages: Ages
     _counts: Counts
-    state: RefreshState = field(default=RefreshState.ASKING, init=False)
     _from_nothing: bool = field(default=False, init=False)  # the index has only what is read here
 
     @property
@@ -72,22 +48,14 @@ class Refresh(ABC):
 
     async def run(self) -> None:
         """Ask for everything, and take it in. Raises GatewayError and Forgotten."""
-        assert self.state is RefreshState.ASKING
-        self._known, end = self._session.known, RefreshState.FAILED
+        self._known = self._session.known
         try:
             await self._ask_all()
-            end = RefreshState.DONE
-        except Forgotten:
-            end = RefreshState.CLEARED
-            raise
         except UpstreamRefused as refused:
             if self._sessions.refuse(self._session.key, refused.status, "tasks/list") is Access.DROPPED:
-                end = RefreshState.REFUSED
+                self._session.clear()
             raise
         finally:
-            self.state = end
-            if end is RefreshState.REFUSED:
-                self._session.clear()
             self._ask.end()
             self._sessions.keep(self._session)
 
@@ -216,7 +184,6 @@ class Crawl(Refresh):
             await self._recheck_unlisted(began)
 
     async def _read_pages(self, began: Moment) -> None:
-        """Read every page, and take out what no page shows."""
         session, order = self._session, ListingOrder()
         cursors: list[str | None] = []
         pages = size_bytes = 0
@@ -281,10 +248,7 @@ class Crawl(Refresh):
         return unseen, live
 
     async def _recheck_unlisted(self, began: Moment) -> None:
-        """Ask for the unlisted tasks again, where `full_crawl_interval` or a doubt demands it.
-
-        Tasks that were told of within half of that time are left out: if this fails, the next crawl goes on from here.
-        """
+        """Ask again for unlisted tasks where `full_crawl_interval` or a doubt demands it, but those told of lately."""
         known, interval_s = self._known, self._ages.full_crawl_interval_s
         doubted, oldest_s = known.doubted, began.at - interval_s
         if known.unlisted_as_of.at < oldest_s or known.unlisted_as_of.order <= doubted:
@@ -355,10 +319,7 @@ class Delta(Refresh):
         known.end_look(began, cursors[-_CURSORS_KEPT:])
 
     def _shows_listed(self, page: ListPage) -> bool:
-        """Whether a page shows a task that a page showed before: no new tasks follow such a task.
-
-        An unlisted task does not count, nor another life of an id: new tasks may follow them.
-        """
+        """Whether a page shows a task that a page showed before, in the same life: no new tasks follow such a task."""
         index, unlisted = self._session.index, self._session.unlisted
         known = ((task, index.get(task.id)) for task in page.tasks if task.id not in unlisted)
         return any(before is not None and before.created == task.created for task, before in known)

@@ -88,18 +88,20 @@ class SharedSession(Session):
             self._tell(task.id, self.index.method_of(task.id))
 
     def deny(self, task_id: str, now: Moment, is_asking: bool) -> None:
-        is_known = self._is_known(task_id)  # else it may still be there, and what others have told of it stays
+        is_known = self._is_known(task_id)
         if told.may_be_told(task_id) and (is_known or task_id not in self.gone):
-            self._store.add(self.key, [told.of_gone(task_id)], self._told_of(task_id) if is_known else (), is_known)
+            self._store.add(self.key, [told.of_gone(task_id)], owed=is_known)  # it may be there: what tells so stays
         super().deny(task_id, now, is_asking)
         if (mark := self.marks.get(task_id)) is not None:
             mark.told = False
 
     def miss(self, task_id: str, told_: Stamp, now: Moment) -> None:
-        owed, was_told = self._is_known(task_id), self._told_of(task_id)
+        owed, mark = self._is_known(task_id), self.marks.get(task_id)
+        methods = {None, self.index.method_of(task_id), None if mark is None else mark.method}
         is_news = owed or task_id not in self.gone
         super().miss(task_id, told_, now)
         if is_news and self.index.get(task_id) is None and told.may_be_told(task_id):
+            was_told = [told.of_task(task_id, method) for method in methods]
             self._store.add(self.key, [told.of_gone(task_id)], was_told, owed)
 
     def _is_known(self, task_id: str) -> bool:
@@ -110,12 +112,6 @@ class SharedSession(Session):
         """Tell that a task is there: other replicas cannot learn it."""
         if told.may_be_told(task_id):
             self._store.add(self.key, [told.of_task(task_id, method)], [told.of_gone(task_id)])
-
-    def _told_of(self, task_id: str) -> list[bytes]:
-        """The values by which replicas may have told that a task is there."""
-        mark = self.marks.get(task_id)
-        methods = {None, self.index.method_of(task_id), None if mark is None else mark.method}
-        return [told.of_task(task_id, method) for method in methods]
 
     def lose_many(self) -> None:
         self._store.add(self.key, [told.DOUBT], [told.DOUBT], owed=True)

@@ -88,10 +88,7 @@ class Session(Record):
             self._seen.note(self.owners, names, now, made=said.made is not None or is_there_again)
 
     def find_again(self, came: Moment) -> None:
-        """Mark the tasks that answers to the caller had shown elsewhere before a query came (seen.py).
-
-        As many as there is room for: the others once these are settled.
-        """
+        """Mark tasks that the caller was shown elsewhere before a query came (seen.py), as far as there is room."""
         for seen in self._seen.of(self.owners, came) if self.known.asks_by_id else ():
             last = self._found_to.get(seen.key, 0)
             for task_id, order in seen.since(last):
@@ -152,10 +149,7 @@ def _free_some(loop: asyncio.AbstractEventLoop, rest: Iterator[None]) -> None:
 
 
 class Servers:
-    """What `initialize` said in each session. It outlives the session's indexes.
-
-    The identity does not count: a token may be renewed in the middle of a session.
-    """
+    """What `initialize` said in each session, for every identity: a token may be renewed in the middle of one."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._servers: TTLCache[tuple[str, bytes, bytes], Server] = TTLCache(SERVERS_MAX, SERVERS_IDLE_S, timer=clock)
@@ -272,9 +266,7 @@ class Sessions:
             self._store(session)
 
     def check(self, session: Session, from_nothing: bool = False) -> None:
-        """Raises TooLarge if the index of a session is larger than it may be. It is left empty. It remembers that if
-        the index was read `from_nothing`: else it may have had many tasks that are gone.
-        """
+        """Raises TooLarge for an index that is too large, and empties it; one read `from_nothing` remembers that."""
         limits = self._limits
         if len(session.index) > limits.tasks_max:
             what = f"more than {limits.tasks_max} tasks (index.tasks_max)"

@@ -13,8 +13,6 @@ _K = TypeVar("_K", bound=Hashable)
 
 
 class Space(NamedTuple):
-    """How much may be stored, and how long unused."""
-
     bytes_max: int
     number_max: float
     idle_s: float

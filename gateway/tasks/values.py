@@ -43,10 +43,7 @@ class Kind(msgspec.Struct, frozen=True):
 
 
 def strings(what: str, accept: Callable[[str], object]) -> Kind:
-    """A list of strings, as a frozenset. `accept` is true for each allowed string; `what` describes these strings.
-
-    One string alone is a list of one (DESIGN 5.2).
-    """
+    """A list of strings, as a frozenset; one alone is a list of one (DESIGN 5.2). `what` describes `accept`."""
 
     def read(raw: bytes) -> frozenset[str] | None:
         items = [msgspec.Raw(raw)] if raw[:1] == b'"' else decoded(_items, raw)

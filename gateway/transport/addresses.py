@@ -67,7 +67,6 @@ def _unescaped(data: bytes) -> bytes:
 
 
 def _character(escape: re.Match[bytes]) -> bytes:
-    """The character that an escape stands for, if an address may have it; else the escape itself."""
     code = int(escape[1], 16)
     return escape[0] if code in (0x22, 0x5C, 0x7F) else b"%c" % code
 
@@ -152,10 +151,7 @@ class Addresses:
         self._authorities = frozenset({*(name + port for name in same), *([sent_host] if sent_host else [])})
 
     def move(self, client: Headers, sent: Headers, is_tls: bool) -> Move | None:
-        """The move for one client: its header fields, as they came and as they go up, and whether it speaks TLS to us.
-
-        None if addresses stay, and for a request without a usable `Host`, which only HTTP/1.0 allows.
-        """
+        """The move for one client; None if addresses stay, and for a request without a usable `Host` (HTTP/1.0)."""
         base = "" if self._stay else self.base(client, is_tls)
         if not base:
             return None
@@ -192,7 +188,6 @@ def forwarded_proto(headers: Headers) -> str:
 
 
 def _origin(scheme: bytes, authority: bytes) -> bytes:
-    """An origin in lower case, without the port that its scheme has by default."""
     scheme = scheme.lower()
     return scheme + b"://" + authority.lower().removesuffix(_DEFAULT_PORTS[scheme])
 

@@ -58,8 +58,6 @@ _DROPPED: Final = BodyState.DROPPED
 
 
 class Body:
-    """The body of one message, between its connection and its reader."""
-
     __slots__ = (
         "_counted", "_error", "_has_paused", "_held", "_pieces", "_waiter", "_wire", "began", "state", "trailers",
     )  # fmt: skip
@@ -144,10 +142,7 @@ class Body:
             self._wire.pause_reading()
 
     async def read(self) -> bytes:
-        """Wait for more of the body, and take it; empty at the end of a whole body that was read whole.
-
-        Raises the error that `fail` was given, once everything before it was read; Dropped behind `drop`.
-        """
+        """More of the body; empty at the end of a whole one. Raises what `fail` was given, or Dropped."""
         while not self._pieces:
             if self.state is _WHOLE:
                 return b""

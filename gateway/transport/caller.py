@@ -75,10 +75,7 @@ class HttpCaller:
         return version not in (None, LAST_REVISION) or not accepted >= BOTH_TYPES
 
     def channel(self, on_message: Callable[[bytes], Awaitable[None]], as_it_came: bool = False) -> HttpChannel:
-        """A channel to the upstream for requests of the gateway's own, in the caller's name.
-
-        With `as_it_came` they carry the caller's own `Accept`.
-        """
+        """A channel for requests of the gateway's own in the caller's name; with `as_it_came`, and its own `Accept`."""
         accept = [(b"Accept", value) for value in self.headers.all(b"accept")] if as_it_came else ACCEPT_BOTH
         return HttpChannel(self.pool, self.target, self.headers, self._route.limits, accept, self.note_cors, on_message)
 
@@ -220,10 +217,7 @@ class Callers:
 
 
 class HttpReply:
-    """The response to one filtered `tasks/list`, as `tasks/ports.py` describes a reply.
-
-    It is one JSON message; or a stream, if other messages came ahead (5.7).
-    """
+    """The response to one filtered `tasks/list`: a JSON message; or a stream, if other messages came ahead (5.7)."""
 
     def __init__(self, exchange: Exchange, caller: HttpCaller) -> None:
         self._exchange = exchange

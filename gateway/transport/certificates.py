@@ -46,10 +46,7 @@ def span(seconds: float) -> str:
 
 
 def upstream_context(config: Upstream, kept: ssl.SSLContext | None = None) -> ssl.SSLContext | None:
-    """The context for an https upstream, else None. Raises OSError, such as ssl.SSLError, if a file cannot be used.
-
-    `kept`: one whose certificate stays. It trusts the authorities of now, and those of before.
-    """
+    """The context for an https upstream, else None; `kept` has a certificate that stays. Raises OSError."""
     if config.url.scheme != "https":
         return None
     try:
@@ -125,10 +122,7 @@ def check_valid(config: Config) -> None:
 
 
 def taken(config: Config, before: Mapping[str, Validity]) -> tuple[dict[str, Validity], set[str]]:
-    """The certificates in use from now on: those shown to upstreams by name, the listener's under "".
-
-    Also the names of those that stay as they were `before`: they are valid, and their successors are not.
-    """
+    """The certificates in use from now on, by name (the listener's: ""), and the names of those that stay."""
     now, found, kept = time(), {name: validity for _, name, _, validity in _read(config)}, set()
     for name, validity in found.items():
         if fault := validity.fault(name, now):

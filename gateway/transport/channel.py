@@ -169,7 +169,6 @@ class HttpChannel:
         return answer
 
     def _read_on(self, leaving: AsyncExitStack, response: Response, stream: "_Stream") -> None:
-        """Read on behind the response, to the end of the stream, in the background."""
         reading_on = self._pool.links.reading_on
         if response.body.is_whole or len(reading_on) >= READ_ON_MAX or self._pool.is_full:
             return
@@ -186,8 +185,6 @@ class HttpChannel:
 
 
 class _Stream:
-    """One event stream. It may go on in another connection."""
-
     def __init__(self, event_bytes_max: int) -> None:
         self._event_bytes_max = event_bytes_max
         self._events = 0
@@ -203,10 +200,7 @@ class _Stream:
         return self._parser.pending_bytes
 
     def feed(self, piece: bytes) -> Iterator[bytes | None]:
-        """The data of the events that a piece completes; None where other tasks should get their turn.
-
-        Raises UpstreamBroken for an event that is too large, and after more than `OTHERS_MAX` events.
-        """
+        """The data of the events that a piece completes; None where others get their turn. Raises UpstreamBroken."""
         for start in range(0, len(piece), _BYTES_AT_ONCE):
             for event in self._parser.feed(piece[start : start + _BYTES_AT_ONCE]):
                 if not event.marked:
@@ -244,10 +238,7 @@ def _mirrored(request: bytes) -> bytes:
 
 
 def retry_after_s(headers: Headers) -> float | None:
-    """The seconds of `Retry-After` (RFC 9110, 10.2.3), 0 at least; None if it is missing, or cannot be read.
-
-    A date counts from the answer's own: the clocks may differ.
-    """
+    """The seconds of `Retry-After` by the answer's clock, 0 at least; None if unreadable (RFC 9110, 10.2.3)."""
     given = headers.get(b"retry-after") or b""
     if given.isdigit():
         return float(given)
@@ -256,7 +247,6 @@ def retry_after_s(headers: Headers) -> float | None:
 
 
 def _date_unix_s(given: bytes) -> float | None:
-    """An HTTP-date, in seconds since 1970."""
     try:
         return parsedate_to_datetime(given.decode("latin-1")).replace(tzinfo=UTC).timestamp()
     except (ValueError, TypeError, IndexError, OverflowError):  # of any text

@@ -78,10 +78,7 @@ class Child:
             self._process.send_signal(number)
 
     def _pass_on_interrupts(self) -> None:
-        """Pass on the interrupts that a program sends. A terminal sends its own to the server too.
-
-        So does a program that sends one to the process group, but nothing tells that (DESIGN 11.4).
-        """
+        """Pass on the interrupts that a program sends. A terminal sends its own to the server too (DESIGN 11.4)."""
         assert self._process is not None
         while True:
             if signal.sigwaitinfo({signal.SIGINT}).si_code <= _SI_USER:
@@ -113,10 +110,7 @@ def end_as(status: int) -> NoReturn:
 
 
 def _aside() -> tuple[int, int]:
-    """Standard input and output, as other descriptors.
-
-    Descriptor 0 is empty from then on, and 1 is standard error: what is printed by mistake never reaches the client.
-    """
+    """Standard input and output, moved aside: 0 is empty from then on, 1 is standard error, where stray prints go."""
     aside = os.dup(0), os.dup(1)
     nothing = os.open(os.devnull, os.O_RDONLY)
     os.dup2(nothing, 0)
@@ -146,20 +140,14 @@ def _environment() -> dict[str, str]:
 
 
 def _interrupts_wait() -> set[int] | None:
-    """Have interrupts wait until a thread takes them: unlike a handler, it learns who sent them.
-
-    Returns the former mask of signals. None: the system cannot say who sent one, or interrupts are ignored.
-    """
+    """Have interrupts wait for a thread, which learns who sent them. Returns the former mask; None if none can."""
     if not sys.platform.startswith("linux") or signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
         return None
     return {int(number) for number in signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})}
 
 
 def _prepared(parent: int, mask: set[int] | None) -> Callable[[], None] | None:
-    """A function to run in the server's process: it sets this mask of signals, and asks to be killed with the gateway.
-
-    None if not Linux.
-    """
+    """What the server's process runs first: it sets this mask, and is killed with the gateway. None if not Linux."""
     if not sys.platform.startswith("linux"):
         return None
     import ctypes
@@ -177,10 +165,7 @@ def _prepared(parent: int, mask: set[int] | None) -> Callable[[], None] | None:
 
 
 def _came_from_terminal() -> bool:
-    """Whether a terminal may have sent this interrupt, for systems that do not say who did.
-
-    It then sent it to the server too: both are in one process group.
-    """
+    """Whether a terminal may have sent this interrupt, on systems that do not tell: then the server has got it, too."""
     try:
         terminal = os.open("/dev/tty", os.O_RDONLY | os.O_NOCTTY)
     except (OSError, AttributeError):

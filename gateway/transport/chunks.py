@@ -29,10 +29,7 @@ class Followed(Exception):
 
 
 def whole_body(data: bytes, at: int) -> bytes | None:
-    """The body whose chunks are all that `data` has from `at` on, to the last byte.
-
-    None if they are not whole, or if there is anything else: an extension, a trailer, or what llhttp is to judge.
-    """
+    """The body whose chunks are all that `data` has from `at` on; None if there is anything that llhttp is to judge."""
     pieces = list[bytes]()
     while len(pieces) < _WHOLE_MAX and (found := _SIZE.match(data, at)) is not None:
         start = found.end()

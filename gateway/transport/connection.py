@@ -80,8 +80,6 @@ _HEAD_COMES: Final = http1.Reading.HEAD
 
 
 class ClientOwner(Protocol):
-    """The owner of all connections: the listener."""
-
     limits: Limits
     buffers: Buffers
     heads: Heads[Any]
@@ -382,10 +380,7 @@ class _Queue(list[Exchange]):
             wire.pause_reading()
 
     def measure(self, reader: http1.RequestReader) -> bool:
-        """Count the memory of the requests, of the bytes behind them, and of a head that is not whole.
-
-        False if there is no room for that head. A large head of a request counts for itself.
-        """
+        """Count the memory of requests, of what waits behind, of a head begun. False if that has no room."""
         begun_bytes = held_bytes = reader.held_bytes
         if self:
             heads = [_QUEUED_BYTES + (0 if one.kept_bytes else one.headers.size_bytes()) for one in self]

@@ -27,8 +27,6 @@ _PageOfCaller: TypeAlias = tuple[bytes, bytes, bytes]
 
 
 class Cors:
-    """What one upstream told the pages of each caller, by origin and path."""
-
     def __init__(self) -> None:
         self._told = _Shares()
         self._preflights = _Shares()
@@ -36,10 +34,7 @@ class Cors:
     def note(
         self, client: bytes, origin: bytes, target: bytes, who: bytes | None, status: int, headers: Headers
     ) -> None:
-        """Note a response to a request of `origin` for `target`, of the identity `who`; None stands for a preflight.
-
-        `client` is the address that it came from.
-        """
+        """Note a response to a request from `client` of `origin` for `target`, by `who` (None: a preflight)."""
         notes = self._preflights if who is None else self._told
         page = who or b"", origin, target.partition(b"?")[0]
         is_success, admits = 200 <= status < 300, _ALLOW_ORIGIN in headers
@@ -64,9 +59,7 @@ class Cors:
 
 
 class _Shares:
-    """Notes of one kind, each in the share of the address that made it first. If there are too many, the oldest goes of
-    the address that has the most.
-    """
+    """Notes of one kind, by the address that made each first. Of too many, the oldest of the greediest address goes."""
 
     def __init__(self) -> None:
         self.of: dict[_PageOfCaller, tuple[bytes, Headers]] = {}

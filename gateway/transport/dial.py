@@ -26,10 +26,7 @@ _Protocol = TypeVar("_Protocol", bound=asyncio.BaseProtocol)
 
 
 class Dialer:
-    """Makes connections to one upstream, with the certificate of `kept` if it is given.
-
-    The constructor raises OSError as `upstream_context` does.
-    """
+    """Makes connections to one upstream, perhaps with the certificate of `kept`. Raises OSError."""
 
     def __init__(self, config: Upstream, loop: asyncio.AbstractEventLoop, kept: ssl.SSLContext | None = None) -> None:
         self._host, self._port = config.url.host, config.url.port

@@ -39,10 +39,7 @@ class Drift:
         return len(self._sessions)
 
     def note(self, session: object, identity: bytes, fields: list[tuple[bytes, bytes]], now: float) -> bool:
-        """Note a request. `session` stands for the session with its credential, `fields` make the identity.
-
-        Returns whether the session drifts; `names` then has the fields that differ from the request before.
-        """
+        """Note a request of a session with its credential. Returns whether it drifts; `names` says in which fields."""
         last = self._seen(session, now) if len(fields) <= _FIELDS_MAX else None
         if last is None:
             return False

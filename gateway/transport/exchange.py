@@ -85,10 +85,7 @@ class Exchange:
         self.status, self._framing, self._unwritten = status, framing, written
 
     def begin(self, status: int, reason: bytes, headers: Headers, framing: Framing) -> bytes:
-        """Prepare the response's head, and return it. With the framing "length" the headers state the length.
-
-        As long as nothing was written, another head may take its place.
-        """
+        """Prepare the response's head, and return it; until something is written, another may take its place."""
         self.status = status
         if self.edits_down:
             headers = headers.without_digests()
@@ -121,7 +118,6 @@ class Exchange:
         self._unwritten = b""
 
     def end(self, trailers: Headers = NO_TRAILERS) -> None:
-        """Write the rest of the response, which is then whole."""
         if self._framing == "chunked":
             self._unwritten += last_chunk(trailers, DIGESTS if self.edits_down else ())
         self.flush()

@@ -48,15 +48,12 @@ class FoundFields:
         self.fields: list[Field] = []
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """llhttp has found a field."""
         self.fields.append((name.lower(), name, value))
 
 
 class Headers:
-    """The header fields, or the trailer fields, of one message.
-
-    `by_name` has the first value of each name in lower case, as it came. It is a plain dict, because a relayed request
-    looks up some twenty names.
+    """The header fields, or the trailer fields, of one message. `by_name`, the first value of each name in lower case,
+    is a plain dict, because a relayed request looks up some twenty names.
     """
 
     __slots__ = ("_fields", "by_name")
@@ -174,10 +171,7 @@ class Headers:
         return self.of([*self._fields, (name.lower(), name, value)])
 
     def with_value(self, name: bytes, value: bytes) -> "Headers":
-        """The fields, with `value` in the first one called `name`, and without further ones of that name.
-
-        If there is none, one is added at the end.
-        """
+        """The fields, with `value` in the first one called `name` or at the end, and no other of that name."""
         if name not in self.by_name:
             return self.with_field(b"-".join(part.capitalize() for part in name.split(b"-")), value)
         first = next(at for at, field in enumerate(self._fields) if field[0] == name)

@@ -238,10 +238,7 @@ class RequestReader:
         return bytes(data[start:end])
 
     def _inspect(self, data: bytes | bytearray, start: int) -> None:
-        """Keep a head that is not whole. Raises Refusal for one that cannot become one.
-
-        llhttp tries what has come each time that has doubled, so byte by byte costs no more than twice the bytes.
-        """
+        """Keep a head that is not whole, and have llhttp try it each time that it has doubled. Raises Refusal."""
         seen, size = self._seen, len(data) - start
         self._check_size(data, start, len(data))
         if size >= 2 * self._tried:
@@ -366,7 +363,6 @@ def read_head(data: bytes) -> Head:
 
 
 def _keeps_alive(minor: int, headers: Headers) -> bool:
-    """Whether another request may follow."""
     closes = (name in headers.by_name and b"close" in headers.tokens(name) for name in OF_CONNECTION)
     return minor == 1 and not any(closes)
 
@@ -415,10 +411,7 @@ def _fault(error: Exception, shown: str) -> Refusal:
 
 
 def _in_origin_form(method: bytes, target: bytes, headers: Headers) -> tuple[bytes, Headers]:
-    """The target without an authority, and the fields: an authority replaces the `Host` (RFC 9112, 3.2.2).
-
-    Raises Refusal for an authority that is empty or names a user (RFC 9110, 4.2.1 and 4.2.4).
-    """
+    """The target without an authority, which becomes the `Host` (RFC 9112, 3.2.2). Raises Refusal (RFC 9110, 4.2)."""
     absolute = _ABSOLUTE.match(target)
     if absolute is None:
         return target, headers

@@ -69,10 +69,7 @@ class LineParser:
 
 
 class Sight:
-    """The id in a line, found without reading the line, if it stands at either end.
-
-    A match is certain: in JSON nothing stands in front of the first member, and nothing behind the last.
-    """
+    """The id in a line, found without reading the line, if it is the first or the last member: then it is certain."""
 
     def __init__(self, piece: bytes) -> None:
         head = piece[:_SIGHT_BYTES]

@@ -137,10 +137,7 @@ class Listener:
 
 
 def connections_kept(connections_max: int) -> int:
-    """Raise the limit of file descriptors as far as needed and allowed. Returns how many clients can be connected.
-
-    Each client may need a connection to an upstream too; some descriptors stay free for everything else.
-    """
+    """Raise the limit of descriptors, two for a client, as allowed. Returns how many clients can be connected."""
     try:
         import resource
     except ImportError:  # not Unix, so there is no such limit to raise

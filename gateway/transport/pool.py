@@ -226,7 +226,6 @@ class Pool:
         return connection
 
     def put(self, connection: UpstreamConnection) -> None:
-        """Take back a connection whose exchange is complete."""
         connection.idle_since = self._loop.time()
         if self._is_stopped or connection.idle_since < self.standing.distrusted_until:
             connection.close()
@@ -242,9 +241,7 @@ class Pool:
         self.close()
 
     def sweep(self, now: float) -> None:
-        """Time out exchanges past their deadline, or that stand still inside a message (DESIGN 7.9). Close connections
-        that were idle for too long.
-        """
+        """Time out exchanges that are late or stand still inside a message (DESIGN 7.9). Close idle connections."""
         for connection in list(self.active):
             if connection.moved or connection.is_paused:  # while it is not read, it cannot send
                 connection.moved, connection.still_since = False, now
@@ -263,10 +260,7 @@ class Pool:
         return not (self.clients or self.active or self._idle)
 
     def stop(self) -> None:
-        """Close the idle connections as the process ends, without waiting for the server's end of TLS.
-
-        Those in use are closed as they are given back: a stream may be read on behind a response that is long out.
-        """
+        """Close idle connections, as the process ends, without TLS's end; those in use close when they come back."""
         self._is_stopped = True
         for connection in self._idle:
             if connection.transport is not None and self.config.url.scheme == "https":

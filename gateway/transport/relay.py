@@ -66,10 +66,7 @@ def _whole(exchange: Exchange, head: bytes) -> tuple[bytes, bytes]:
 
 
 def _check_length(exchange: Exchange, sent_bytes: int) -> None:
-    """Raise GatewayError if the body's size is not what the head says.
-
-    That would be a fault of the gateway: a server would take the missing bytes from the next client's request.
-    """
+    """Raise GatewayError if the body is not as long as its head says: the next client's request would lose the rest."""
     if sent_bytes != exchange.up_bytes:
         log.error("a body differs from its length", extra={"bytes": sent_bytes, "content_length": exchange.up_bytes})
         raise GatewayError(f"the body has {sent_bytes} bytes, its Content-Length says {exchange.up_bytes}")
@@ -179,10 +176,7 @@ async def _pump(
     end: Callable[[], bytes] = bytes,
     begun: bytes = b"",
 ) -> None:
-    """Send the head, each piece of the body at once, as `through` returns it, and then what `end` returns.
-
-    `bytes` returns a piece as it came, and nothing for the end.
-    """
+    """Send the head, each piece of the body as `through` returns it (`bytes`: as it came), and what `end` returns."""
     _begin(exchange, response)
     body = response.body
     while True:
@@ -218,10 +212,7 @@ def _begin(exchange: Exchange, response: Response) -> None:
 async def _edit_body(
     exchange: Exchange, response: Response, inspector: Inspector, decode: Decode, bytes_max: int, account: Account
 ) -> None:
-    """Hold a JSON body until it is whole, and send it as `inspector` returns it; one that is too large passes unread.
-
-    Raises Overloaded if there is no room to hold it, unless it is held for some seconds only.
-    """
+    """Hold a JSON body until it is whole, and send it as `inspector` returns it, or unread. Raises Overloaded."""
     held, whole = bytearray(), False
     try:
         async with asyncio.timeout(inspector.hold.seconds):

@@ -45,10 +45,7 @@ Kept = TypeVar("Kept")
 
 
 class RememberedHead(Generic[Kept]):
-    """A head that came before: its bytes in front of the digits and behind them, and what follows from it.
-
-    A head without `Content-Length` has all of its bytes in front.
-    """
+    """A head that came before: its bytes in front of the digits (all, if none) and behind; what follows."""
 
     __slots__ = ("adder", "after", "before", "kept", "turn")
 
@@ -119,7 +116,6 @@ class Heads(Generic[Kept]):
         return self._entries.get((scope, before, after))
 
     def used(self, entry: RememberedHead[Kept]) -> None:
-        """An entry is used for the first time in this turn."""
         entry.turn = self.turn
         self._entries.move_to_end((entry.adder.scope, entry.before, entry.after))
 
@@ -211,10 +207,7 @@ class Recall(Generic[Kept]):
         return entry.kept, len(entry.before) + digits + len(entry.after), length
 
     def keep(self, heads: Heads[Kept], head: bytes, length: int, kept: Kept) -> bool:
-        """Keep what follows from a head that was accepted, if it came before. `length` is that of its body.
-
-        If the digits of `Content-Length` are written in an odd way, the head is not kept. True if it is.
-        """
+        """Keep what follows from an accepted head that came before, with a body of that `length`. True if kept."""
         if len(head) > HEAD_BYTES_MAX:
             return False
         before, after = halves(head, len(head))

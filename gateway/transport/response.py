@@ -167,9 +167,7 @@ class ResponseReader:
         return head
 
     def _keep_begun(self, data: bytes | bytearray, at: int) -> None:
-        """Keep the bytes of a head that is not whole, if it may begin like this. It has no bare LF: only some readers
-        end a line there.
-        """
+        """Keep the bytes of a head that may begin like this; it has no bare LF, where only some readers end a line."""
         seen = max(at, self._seen)
         begins = data[at : at + len(_PROTOCOL)]
         if not _PROTOCOL.startswith(begins) or data.count(b"\n", seen) != data.count(b"\r\n", max(at, seen - 1)):

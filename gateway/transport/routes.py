@@ -100,10 +100,7 @@ class Route(Matcher):
         self._tells_who = _TELLS_WHO | {name.lower().encode() for name in upstream.identity_headers or ()}
 
     def headers(self, exchange: Exchange, host: str) -> Headers:
-        """The header fields as they go to the upstream.
-
-        Raises Ambiguous where `Connection` would hide who asks, and for two fields where MCP knows one.
-        """
+        """The fields as they go up. Raises Ambiguous where `Connection` hides who asks, or MCP's field stands twice."""
         for name in _ONCE:
             if exchange.headers.repeats(name):
                 raise Ambiguous(f"there is more than one {name.decode()}")

@@ -27,7 +27,6 @@ class Said:
             self._write([key])
 
     def sweep(self) -> None:
-        """Write what is not written yet, if it is time."""
         self._write([cause for cause in self._waiting if self._is_time(cause)])
 
     def flush(self) -> None:

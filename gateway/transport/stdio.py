@@ -281,8 +281,7 @@ class Unanswered:
     """The requests of the client that the server has yet to answer, by id.
 
     A client may use an id again before the server has answered. Until all requests of that id are answered, nobody
-    knows which of them a response is for. A cancelled request is hardly ever answered. Its id is remembered for a
-    while, in case it is.
+    knows which of them a response is for. A cancelled one is hardly ever answered: its id is remembered for a while.
     """
 
     def __init__(self) -> None:

@@ -19,8 +19,6 @@ LARGE_BYTES_MIN: Final = _READ_BYTES_MIN  # smaller reads do not count
 
 
 class Readable(Protocol):
-    """A connection."""
-
     def pause_reading(self) -> None:
         """Read no more of it until `resume_reading` was called as often as this."""
 
@@ -29,10 +27,7 @@ class Readable(Protocol):
 
 
 class Turns:
-    """The turns of one gateway. `to_read_into` is the buffer for the next read of any socket; that read overwrites it.
-
-    A turn begins with its first large read, and ends when the loop has read whatever was ready.
-    """
+    """The turns of one gateway. The next read of any socket overwrites `to_read_into`."""
 
     def __init__(self) -> None:
         self._scratch = memoryview(bytearray(_READ_BYTES_MAX))  # every read of a socket goes through it

@@ -75,8 +75,6 @@ class UpstreamOwner(Protocol):
 
 
 class UpstreamConnection(Wire):
-    """One connection to the upstream of `pool`."""
-
     __slots__ = (
         "_account", "_asked", "_client", "_head", "_informed", "_keep", "_method", "_pacing", "_reader", "_response",
         "answered", "authenticates", "deadline", "idle_since", "lost", "moved", "pool", "reusable", "still_since",
@@ -227,7 +225,6 @@ class UpstreamConnection(Wire):
                 self._give_up(Overloaded("limits.held_bytes_max is reached: no room for the head of the answer"))
 
     def _break(self, fault: str) -> None:
-        """Give up the exchange: the upstream's answer cannot pass."""
         self._give_up(UpstreamBroken(f"the upstream's answer cannot be passed on: {fault}"))
 
     def _give_up(self, error: GatewayError) -> None:

@@ -29,10 +29,7 @@ Ends: TypeAlias = tuple[tuple[str, int], tuple[str, int]]
 
 
 class Links:
-    """The gateway's own connections to upstreams, by their two ends. So a connection that leads back here is known.
-
-    The gateway's own end is not enough: the system gives one port to several connections with different other ends.
-    """
+    """The gateway's connections to upstreams by both ends (a port may serve several): one that leads back shows."""
 
     def __init__(self) -> None:
         self._wires: WeakValueDictionary[Ends, Wire] = WeakValueDictionary()
@@ -206,7 +203,6 @@ class ClientWire(Wire):
         self.name_client(transport.get_extra_info("peername"))
 
     def name_client(self, peer: object) -> None:
-        """Note whose connection it is."""
         self.address = str(peer[0]) if isinstance(peer, tuple) else "unix"
 
     @property

@@ -91,7 +91,6 @@ class Scene:
         return found + [f"at the upstream: {name!r} as a trailer" for name in bad]
 
     def responses(self, methods: Sequence[bytes]) -> tuple[Reading, Reading]:
-        """What the hostile client got, by either reader."""
         ended = self.hostile.end == "fin"
         return responses_by_llhttp(self.received, methods, ended), responses_by_ours(self.received, methods, ended)
 
@@ -158,7 +157,6 @@ def _seen(seen: Seen, got: Message) -> list[str]:
 
 
 def _told(outcome: Outcome, scene: Scene, got: Reading) -> list[str]:
-    """The faults in what the client got."""
     found: list[str] = []
     finals = got.finals
     for seen, response in zip(outcome.seen, finals, strict=False):

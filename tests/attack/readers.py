@@ -125,7 +125,6 @@ class Llhttp:
 
 
 def requests_by_llhttp(data: bytes) -> Reading:
-    """The requests in `data`."""
     reader = Llhttp(httptools.HttpRequestParser)
     reader.feed(data)
     return reader.reading
@@ -159,7 +158,6 @@ def responses_by_llhttp(data: bytes, methods: Sequence[bytes], ended: bool) -> R
 
 
 def _one_response(data: bytes, to_head: bool) -> tuple[Reading, bytes] | None:
-    """The first response, and what is behind it; None if it is not whole."""
     head_end = data.find(b"\r\n\r\n") + 4
     reader = Llhttp(httptools.HttpResponseParser)
     reader.feed(data[:head_end])
@@ -195,14 +193,12 @@ def _reading(reader: http1.Reader, read: Callable[[], Sequence[http1.Message]], 
 
 
 def requests_by_ours(data: bytes) -> Reading:
-    """The requests in `data`."""
     reader = http1.Reader()
     reader.feed(data)
     return _reading(reader, reader.requests, slice(0, 2))
 
 
 def responses_by_ours(data: bytes, methods: Sequence[bytes], ended: bool) -> Reading:
-    """The responses in `data` to requests of these methods; `ended`: the connection has, by FIN."""
     reader = http1.Reader()
     reader.feed(data)
     return _reading(reader, lambda: reader.responses(methods, "fin" if ended else "open"), slice(1, 3))

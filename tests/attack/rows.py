@@ -75,7 +75,6 @@ def raw(start: bytes, *fields: bytes, body: bytes = b"", host: bytes | None = b"
 
 
 def get(*fields: bytes, target: bytes = b"/mcp", method: bytes = b"GET", body: bytes = b"") -> bytes:
-    """A request of HTTP/1.1, by default without a body."""
     return raw(method + b" " + target + b" HTTP/1.1", *fields, body=body)
 
 
@@ -175,7 +174,6 @@ def answer(start: bytes, *fields: bytes, body: bytes = b"") -> bytes:
 
 
 def ok(*fields: bytes, body: bytes = b"") -> bytes:
-    """A response of 200."""
     return answer(b"HTTP/1.1 200 OK", *fields, body=body)
 
 

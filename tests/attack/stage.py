@@ -66,7 +66,6 @@ class Stage:
         return found
 
     async def response(self, row: Response) -> list[str]:
-        """Play a row of the table of responses."""
         await self._begin()
         method = method_of(row.ask)
         self._upstream.hostile, self._upstream.early = (row.sent, row.then), row.early
@@ -202,7 +201,6 @@ class Beside:
 
 
 def _answers(outcome: Outcome, followed: bool) -> int:
-    """How many answers an outcome has."""
     goes_on = not outcome.refused or outcome.keeps
     return len(outcome.seen) + bool(outcome.refused) + (followed and goes_on)
 

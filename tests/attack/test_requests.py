@@ -30,7 +30,6 @@ def test_a_hostile_request(stage: Stage, runner: asyncio.Runner, row: Request) -
 
 
 def halved(pieces: Pieces) -> Pieces:
-    """The first piece in two."""
     first, *rest = pieces
     assert isinstance(first, bytes)
     return first[: len(first) // 2], GAP_S, first[len(first) // 2 :], *rest

@@ -90,7 +90,6 @@ class Upstream(Listener):
         self.links.append(Link(sock, self))
 
     def arrived(self, link: Link, request: Message) -> None:
-        """A request is whole."""
         self.arrivals.append((link, request))
         target = request.target
         if target in self._held:
@@ -103,7 +102,6 @@ class Upstream(Listener):
         self._changed.set()
 
     def play(self, link: Link) -> None:
-        """Begin the hostile answer."""
         assert self.hostile is not None
         self._playing.append(asyncio.get_running_loop().create_task(self._play(link, *self.hostile)))
 
@@ -130,11 +128,9 @@ class Upstream(Listener):
         self._held[target] = None
 
     async def has(self, target: bytes, wait_s: float) -> bool:
-        """Whether a held request comes in that time."""
         return await holds_in_time(lambda: self._held[target] is not None, self._changed, wait_s)
 
     def release(self, target: bytes) -> None:
-        """Answer what is held."""
         link = self._held.pop(target)
         if link is not None:
             link.write(self.answers[target])
@@ -159,12 +155,10 @@ class Upstream(Listener):
 
 
 def listed(request: Message) -> bytes:
-    """An empty list of tasks."""
     return answer(result(json.loads(request.body)["id"], page([])))
 
 
 def echo(request: Message) -> bytes:
-    """An answer that repeats the request line."""
     body = b"you asked %b %b" % request.start
     head = b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(body)
     return head if request.start[0] == b"HEAD" else head + body

@@ -44,8 +44,6 @@ class _Written(web.StreamResponse):
 
 
 class Server:
-    """Serves the gateway of a configuration."""
-
     def __init__(self, config: Config) -> None:
         self._handle = App(config).handle
         self._buffers = Buffers(config.limits.held_bytes_max)
@@ -60,7 +58,6 @@ class Server:
         return side
 
     async def handle(self, request: web.BaseRequest) -> web.StreamResponse:
-        """One request, from its head to the end of its response."""
         headers = Headers(request.raw_headers)
         target = request.raw_path.encode("latin-1")
         body = await request.read() if request.body_exists else b""

@@ -43,28 +43,23 @@ class Attack:
 
 
 def request(start: bytes, *fields: bytes, body: bytes = b"") -> bytes:
-    """A request to `start`'s target on a loopback gateway."""
     return b"\r\n".join([start + b" HTTP/1.1", b"Host: localhost", *fields, b"", body])
 
 
 def post(target: bytes, message: bytes) -> bytes:
-    """A POST of a JSON-RPC message."""
     kind, accept = b"Content-Type: application/json", b"Accept: application/json, text/event-stream"
     return request(b"POST " + target, kind, accept, b"Content-Length: %d" % len(message), body=message)
 
 
 def response(body: bytes, kind: bytes = b"application/octet-stream") -> bytes:
-    """A response framed by its length."""
     return b"HTTP/1.1 200 OK\r\nContent-Type: %b\r\nContent-Length: %d\r\n\r\n%b" % (kind, len(body), body)
 
 
 def chunk(data: bytes) -> bytes:
-    """One chunk."""
     return b"%x\r\n%b\r\n" % (len(data), data)
 
 
 def in_chunks(body: bytes) -> bytes:
-    """A body in chunks, without the last one."""
     return b"".join(chunk(bytes(piece)) for piece in pieces(body, PIECE_BYTES))
 
 
@@ -153,7 +148,6 @@ def _interim() -> bytes:
 
 
 def pieces(data: bytes, piece_bytes: int) -> Iterator[memoryview]:
-    """The data, in pieces that are no copies."""
     view = memoryview(data)
     return (view[at : at + piece_bytes] for at in range(0, len(data), piece_bytes))
 
@@ -193,7 +187,6 @@ ATTACKS: Final[Sequence[Attack]] = (
 
 @functools.cache
 def asked(number: int) -> bytes:
-    """What the client sends in the attack of that place."""
     attack = ATTACKS[number]
     default = request(b"GET " + TARGET, b"Accept: text/event-stream")
     data = attack.make() if attack.side == "up" else (attack.asks or default)
@@ -202,6 +195,5 @@ def asked(number: int) -> bytes:
 
 @functools.cache
 def answered(number: int) -> bytes:
-    """What the upstream answers in it."""
     attack = ATTACKS[number]
     return attack.make() if attack.side == "down" else response(b"ok")

@@ -36,7 +36,6 @@ async def idle(_: dict[str, Any]) -> dict[str, Any]:
 
 
 def run(main: Coroutine[Any, Any, None]) -> None:
-    """Run a child's main coroutine on uvloop."""
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(main)
 

@@ -74,8 +74,6 @@ class Counts(msgspec.Struct):
 
 
 class _Connection(Served):
-    """One connection of the gateway's to the server."""
-
     def __init__(self, world: "_World") -> None:
         super().__init__()
         self._world = world
@@ -103,7 +101,6 @@ class _World:
         self._app = App(msgspec.structs.replace(plain, admin=None, index=index))
 
     async def run(self, work: Work) -> Counts:
-        """The counts of a minute."""
         await self.loop.create_server(lambda: _Connection(self), port=3001)
         await self._app.start()
         if self._made_here:
@@ -154,7 +151,6 @@ class _World:
                 self._shown.add(task["taskId"])
 
     async def _end(self, every_s: float) -> None:
-        """Tasks end, the oldest first."""
         while True:
             await asyncio.sleep(every_s)
             self.server.change(self._working()[0], "completed")
@@ -179,7 +175,6 @@ class _World:
 
 
 def measured(kind: str, work: Work, interval_s: float) -> Counts:
-    """The counts of a minute at one kind of server."""
     loop = VirtualLoop()
 
     async def run() -> Counts:

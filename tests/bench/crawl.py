@@ -134,7 +134,6 @@ async def _gateways(page_ms: float) -> AsyncIterator[Gateways]:
 
 
 async def run(options: Options) -> list[Table]:
-    """Measure, and make the tables."""
     tables = []
     for scenario in SCENARIOS:
         rounds: list[dict[str, Cost]] = []
@@ -174,7 +173,6 @@ class _Round:
         self._costs: dict[str, Cost] = {}
 
     async def run(self) -> dict[str, Cost]:
-        """The cost of each way."""
         ways = self._scenario.ways
         async with self._session(self._gateways.warm) as (client, direct):
             everything = await self._measured(BY_HAND, _pages(direct))
@@ -222,7 +220,6 @@ class _Round:
 
 
 async def _pages(client: Client) -> _Tasks:
-    """All tasks, page by page."""
     found: _Tasks = []
     params: _Params = {}
     for _ in range(PAGES_MAX):

@@ -71,7 +71,6 @@ class Fleet:
         proc.pin(replica.gateway.running.popen.pid, proc.cores().measured)
 
     async def drain(self, number: int) -> None:
-        """End a replica with SIGTERM."""
         self.replicas[number].gateway.signal(signal.SIGTERM)
         await self.replicas[number].gateway.exits()
 
@@ -91,16 +90,13 @@ class Fleet:
         return self.balancer.log.read_text().count(f"taskgate-{number + 1} is UP") if self.balancer is not None else 0
 
     def rss_bytes(self) -> int:
-        """The memory of all replicas."""
         return sum(proc.rss_bytes(replica.gateway.running.popen.pid) for replica in self.replicas)
 
     def cpu_seconds(self) -> float:
-        """The CPU time of all replicas that run."""
         processes = [replica.gateway.running.popen for replica in self.replicas]
         return sum(proc.cpu_seconds(process.pid) for process in processes if process.poll() is None)
 
     async def sessions(self) -> list[int]:
-        """How many sessions each replica has an index of."""
         return [int((await replica.gateway.metrics())["taskgate_index_sessions", ()]) for replica in self.replicas]
 
 
@@ -194,7 +190,6 @@ async def _live(crowd: Crowd) -> tuple[float, list[int]]:
 
 
 async def run(options: Options) -> list[Table]:
-    """Measure, and make the tables."""
     if shutil.which("haproxy") is None:
         raise BenchFailed("haproxy is not installed: apt-get install haproxy")
     return [await _sessions(), await _balancer(), *await fleet_store.run(options)]
@@ -269,7 +264,6 @@ async def _each(fleet: Fleet, pid: int, act: Callable[[], Awaitable[int]], cpu: 
 
 
 async def _pings(load: Child, url: str) -> int:
-    """Pings of many sessions; how many were answered."""
     given = {"requests": await fleet_store.pings(url), "connections": CONNECTIONS, "seconds": PING_SECONDS}
     answer = await load.ask("requests", url=url, **given)
     answered: int = answer["answered"]
@@ -277,6 +271,5 @@ async def _pings(load: Child, url: str) -> int:
 
 
 async def _streams(load: Child, url: str) -> int:
-    """Open event streams; how many."""
     await load.ask("open", url=url, count=STREAMS)
     return STREAMS

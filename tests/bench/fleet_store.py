@@ -37,7 +37,6 @@ QUERY_MS_GOAL: Final = 1
 
 @asynccontextmanager
 async def redis() -> AsyncIterator[str]:
-    """A Redis that keeps nothing on disk; its URL."""
     address = free_address()
     host, _, port = address.rpartition(":")
     line = ("redis-server", "--port", port, "--bind", host, "--save", "")
@@ -80,7 +79,6 @@ async def run(options: Options) -> list[Table]:
 
 
 async def pings(url: str) -> list[str]:
-    """Pings of many sessions."""
     client = await Client.connect(url)
     ids = [f"session-{number:04}" for number in range(SESSIONS)]
     requests = [client.request(request_body("ping", {}), Mcp_Session_Id=one).decode() for one in ids]

@@ -97,7 +97,6 @@ async def _rig(upstream: Child, calm: Child) -> AsyncIterator[Rig]:
 
 
 def _config(folder: Path, upstream: Child, calm: Child) -> str:
-    """A file of configuration; its name."""
     path = folder / "config.yaml"
     config = {
         "listen": free_address(),
@@ -136,7 +135,6 @@ async def _calm(rig: Rig) -> None:
 
 
 async def run(options: Options) -> list[Table]:
-    """Measure, and make the tables."""
     others = proc.cores().others
     async with child(others, "hostile_upstream") as upstream, child(others, "upstream") as calm:
         async with _rig(upstream, calm) as rig:
@@ -159,7 +157,6 @@ class Cost:
 
 
 async def _cost(rig: Rig, attack: Attack, number: int) -> Cost:
-    """The cost of one stream."""
     await rig.gate.ask("held")
     cpu_s, passed_bytes, done = await _passed(rig, attack.side, number=number)
     held_ms = (await rig.gate.ask("held"))["held_ms"]
@@ -169,7 +166,6 @@ async def _cost(rig: Rig, attack: Attack, number: int) -> Cost:
 
 
 async def _passed(rig: Rig, side: Side, **stream: Any) -> tuple[float, int, dict[str, Any]]:
-    """The gateway's CPU time while a stream passes, its bytes, and the load's report."""
     before_s = proc.cpu_seconds(rig.gate.pid)
     done = await rig.attacker.ask("attack", url=rig.gate.url, side=side, **stream)
     return proc.cpu_seconds(rig.gate.pid) - before_s, done["sent" if side == "up" else "received"], done
@@ -187,7 +183,6 @@ async def _repeated(rig: Rig, side: Side, **stream: Any) -> tuple[float, int]:
 
 
 async def _plain(rig: Rig, side: Side, size_bytes: int) -> float:
-    """What a byte of a plain body of about that size costs, in CPU seconds."""
     rounded = max(PLAIN_BYTES_MIN, 2 ** round(math.log2(size_bytes)))
     if (side, rounded) not in rig.plain:
         cpu_s, _ = await _repeated(rig, side, plain=rounded)

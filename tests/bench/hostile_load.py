@@ -111,15 +111,12 @@ async def attack(command: dict[str, Any]) -> dict[str, Any]:
 
 
 class Pinger:
-    """Pings on one connection."""
-
     def __init__(self) -> None:
         self._pinging: asyncio.Task[None] | None = None
         self._ending = False
         self._took_s: list[float] = []
 
     async def begin(self, command: dict[str, Any]) -> dict[str, Any]:
-        """Ping from now on."""
         self._took_s, self._ending = [], False
         self._pinging = asyncio.create_task(self._ping(await _connect(command["url"])))
         return {}
@@ -147,8 +144,6 @@ class Pinger:
 
 
 class Holders:
-    """Connections that hold as much as they may."""
-
     def __init__(self) -> None:
         self._connections: list[Connection] = []
         self._sending: list[asyncio.Task[None]] = []
@@ -210,7 +205,6 @@ def _filling(kind: str, size_bytes: int) -> bytes:
 
 
 def _fields(size_bytes: int) -> bytes:
-    """250 fields with names of their own, of so many bytes together."""
     return b"".join((b"x%d:" % number).ljust(size_bytes // 250 - 2, b"v") + b"\r\n" for number in range(250))
 
 

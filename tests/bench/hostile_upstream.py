@@ -46,7 +46,6 @@ def _message(size_bytes: int) -> bytes:
 
 
 def _listed(kind: str, asked: dict[str, Any]) -> bytes:
-    """The answer to a `tasks/list` of such a list."""
     count, page, message_bytes, have_own_status = LISTS[kind]
     first = int(asked.get("params", {}).get("cursor", 0))
     tasks = []
@@ -104,7 +103,6 @@ class Upstream(upstream.Upstream):
 
 
 async def answer(command: dict[str, Any]) -> dict[str, Any]:
-    """Make an answer, before anything is measured."""
     attacks.answered(command["number"])
     return {}
 

@@ -32,7 +32,6 @@ class Client(Parsed):
 
     @classmethod
     async def connect(cls, url: str) -> Self:
-        """A client that is connected, and has no session yet."""
         parts = urlsplit(url)
         _, client = await asyncio.get_running_loop().create_connection(
             lambda: cls(url), parts.hostname or "", parts.port or 80
@@ -47,7 +46,6 @@ class Client(Parsed):
 
     @property
     def session(self) -> str:
-        """The id of the session that the server has opened."""
         return self._fields["Mcp-Session-Id"]
 
     async def initialize(self) -> None:
@@ -65,7 +63,6 @@ class Client(Parsed):
         return result
 
     async def post(self, body: bytes) -> bytes:
-        """The body of the answer to a POST."""
         status, answer = await self.exchange(body)
         if status not in (200, 202):
             raise BenchFailed(f"answered {status}: {answer.decode(errors='replace')}")
@@ -82,14 +79,12 @@ class Client(Parsed):
         return self.parser.get_status_code(), answer
 
     def request(self, body: bytes, **more: str) -> bytes:
-        """The bytes of a POST of this session."""
         given = self._fields | {name.replace("_", "-"): value for name, value in more.items()}
         fields = "".join(f"{name}: {value}\r\n" for name, value in given.items())
         head = f"POST {self._target} HTTP/1.1\r\n{fields}Content-Length: {len(body)}\r\n\r\n"
         return head.encode() + body
 
     def close(self) -> None:
-        """Close the connection; the session stays."""
         self.transport.close()
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -110,5 +105,4 @@ class Client(Parsed):
 
 
 def request_body(method: str, params: dict[str, Any]) -> bytes:
-    """The bytes of a JSON-RPC request."""
     return orjson.dumps({"jsonrpc": "2.0", "id": 1, "method": method, "params": params})

@@ -24,7 +24,6 @@ HOLD_US_GOAL: Final = 20_000
 
 
 async def run(options: Options) -> list[Table]:
-    """Measure, and make the tables."""
     straight, memory, unlisted = {}, {}, {}
     for count in SIZES:
         progress(f"index: {count:,} tasks, straight")

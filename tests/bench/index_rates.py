@@ -32,7 +32,6 @@ OTHER_GOAL: Final = 0.3  # ... another list each time
 
 
 async def run(options: Options) -> Table:
-    """Measure, and make the table."""
     core, others = proc.cores()
     async with AsyncExitStack() as stack:
         load = await stack.enter_async_context(child(others, "load"))
@@ -56,7 +55,6 @@ async def run(options: Options) -> Table:
 
 
 def _lists(answering: Served) -> Iterator[tuple[Way, list[bytes]]]:
-    """What is asked for lists, by kind."""
     until = datetime.now(UTC)
     for kind in KINDS:
         bodies = [request_body("tasks/list", question.params) for question in questions(kind, until)]

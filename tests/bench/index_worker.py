@@ -66,13 +66,11 @@ def parse(page: bytes) -> list[Task]:
 
 
 def put_all(index: Index, tasks: list[Task]) -> None:
-    """Put the tasks of a page, one by one as a refresh does."""
     for task in tasks:
         index.put(task)
 
 
 def filled(count: int, until: datetime, seed: int = SEED) -> Index:
-    """An index of a history of `count` tasks."""
     index = _empty()
     for page in pages(count, seed, until):
         put_all(index, parse(page))
@@ -86,7 +84,6 @@ def _empty() -> Index:
 
 
 def queries(count: int) -> dict[str, Any]:
-    """How long queries and pages take on `count` tasks."""
     until = datetime.now(UTC)
     index, times_us = _crawled(count, until)
     gc.collect()
@@ -141,7 +138,6 @@ def unlisted(count: int) -> dict[str, float]:
 
 
 def memory(count: int, copies: int) -> dict[str, float]:
-    """Bytes per task of `copies` indexes of `count` tasks each."""
     until = datetime.now(UTC)
     warm = filled(_WARM_UP_TASKS, until)  # what is loaded and allocated once
     gc.collect()

@@ -44,7 +44,6 @@ class Counted(LegacyServer):
                 tasks.update(task_id, "working", "Reading sources")
 
     async def answer(self, command: dict[str, Any]) -> dict[str, Any]:
-        """Carry out a command."""
         if command["do"] == "load":
             self.fill(command["tasks"], command.get("live"))
         requests = sum(count for method, count in self.counts.items() if method.startswith("tasks/"))
@@ -52,7 +51,6 @@ class Counted(LegacyServer):
 
 
 async def main() -> None:
-    """Serve until stdin ends."""
     server = Counted(tasks=0, page_size=int(sys.argv[1]), sessions_max=SESSIONS_MAX)
     server.page_s = float(sys.argv[2]) / 1000 if len(sys.argv) > 2 else 0.0
     await child.serve({"url": await server.start()}, server.answer)

@@ -267,8 +267,6 @@ async def listen(command: dict[str, Any]) -> dict[str, Any]:
 
 
 class _Stream(asyncio.Protocol):
-    """One open event stream."""
-
     def __init__(self) -> None:
         self.begun: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._head = b""
@@ -288,8 +286,6 @@ class _Stream(asyncio.Protocol):
 
 
 class Streams:
-    """The streams that are open."""
-
     def __init__(self) -> None:
         self._open: list[_Stream] = []
 

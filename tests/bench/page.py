@@ -31,7 +31,6 @@ PERCENT_GOAL: Final = 0.5
 
 
 async def run(options: Options) -> list[Table]:
-    """Measure, and make the table."""
     table = Table(
         f"{QUERIES_PER_MINUTE:,} filtered lists a minute, answered from the index",
         "the page",
@@ -109,7 +108,6 @@ async def _steadily(clients: list[Client], seconds: float) -> None:
 
 
 async def _look(page: aiohttp.ClientSession, admin: str) -> None:
-    """Ask for the status again and again, as the page's script does."""
     while True:
         async with page.get(f"{admin}/page/status.json") as answer:
             await answer.read()

@@ -84,7 +84,6 @@ backend servers
 
 
 def executable(name: str) -> str | None:
-    """The path of a peer's executable; None if it is not installed."""
     if name in _EXECUTABLES:
         return shutil.which(_EXECUTABLES[name], path=str(_ENVIRONMENT))
     return shutil.which(name.lower(), path=f"{os.environ.get('PATH', os.defpath)}:{_SYSTEM_FOLDERS}")

@@ -57,7 +57,6 @@ class Caller:
 
     @classmethod
     async def opened(cls, way: Way) -> "Caller":
-        """A caller whose session is open."""
         caller = cls(await Client.connect(way.url), peer_programs.TOOL_PREFIXES.get(way.name, ""))
         client = {"name": "bench", "version": "1"}
         asked = {"protocolVersion": PROTOCOL_VERSION, "capabilities": {}, "clientInfo": client}
@@ -73,11 +72,9 @@ class Caller:
         return answer
 
     def call(self, tool: str, arguments: dict[str, Any], **more: Any) -> dict[str, Any]:
-        """The params of a call."""
         return {"name": self._prefix + tool, "arguments": arguments, **more}
 
     def request(self) -> str:
-        """The call that is measured."""
         return self.client.request(request_body("tools/call", self.call("release", {"taskId": _UNKNOWN}))).decode()
 
     async def make_task(self, until: str) -> str | None:
@@ -125,7 +122,6 @@ def _word(passed: bool) -> str:
 
 
 async def run(options: Options) -> list[Table]:
-    """Measure, and make the tables."""
     others = proc.cores().others
     async with AsyncExitStack() as stack:
         world = await stack.enter_async_context(child(others, "world"))
@@ -152,7 +148,6 @@ async def run(options: Options) -> list[Table]:
 
 
 async def _ways(stack: AsyncExitStack, upstream: Served) -> list[Way]:
-    """The ways to an upstream that carry bytes."""
     direct, *found = await relay.ways(stack, upstream, plain=False)
     carriers = []
     for name, serving in peer_programs.CARRIERS.items():

@@ -32,7 +32,6 @@ class PlainProxy:
         )
 
     async def handle(self, request: web.BaseRequest) -> web.StreamResponse:
-        """One request, from its head to the end of its response."""
         async with self._client.request(
             request.method,
             URL(self._origin + request.raw_path, encoded=True),

@@ -29,7 +29,6 @@ class Probe:
         self._loop.call_later(PERIOD_S, self._turn)
 
     async def answer(self, _: dict[str, Any]) -> dict[str, Any]:
-        """The longest hold since the last command."""
         await asyncio.sleep(2 * PERIOD_S)  # the turn that this command waited for counts
         longest_ns, self._longest_ns = self._longest_ns, 0
         return {"held_ms": longest_ns / 1e6}

@@ -54,7 +54,6 @@ def reset_peak(pid: int) -> None:
 
 
 def cpu_seconds(pid: int) -> float:
-    """The CPU time that all threads of a process have used."""
     threads = Path(f"/proc/{pid}/task").iterdir()
     return sum(int((thread / "schedstat").read_text().split()[0]) for thread in threads) / 1e9
 

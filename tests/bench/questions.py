@@ -32,7 +32,6 @@ class Question:
 
 
 def questions(kind: str, until: datetime, seed: int = 1904) -> list[Question]:
-    """`PER_KIND` queries of a kind in `KINDS` on a history that ends at `until`."""
     rng = random.Random(f"{seed}/{kind}")
     return [_question(rng, KINDS[kind](rng, until), until, number % 2 == 1) for number in range(PER_KIND)]
 

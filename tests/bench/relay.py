@@ -73,7 +73,6 @@ class Way:
             raise BenchFailed(f"a ping {self.name} was answered {answer!r}")
 
     async def measure_kind(self, load: Child, kind: Kind) -> None:
-        """One round of a kind of traffic."""
         each = traffic.requests(kind, self.url)
         await self.measure(load, kind.name, SECONDS_OF_KIND, each=each, connections=len(each))
 
@@ -86,7 +85,6 @@ class Way:
         self.rounds.setdefault(what, []).append(run)
 
     def median(self, what: str, figure: str) -> float:
-        """The figure of the median round."""
         return float(statistics.median(r[figure] for r in self.rounds[what]))
 
     def times(self, base: "Way", what: str, figure: str) -> float:
@@ -138,7 +136,6 @@ def _compiled() -> Path:
 
 
 async def run(options: Options) -> list[Table]:
-    """Measure, and make the tables."""
     async with AsyncExitStack() as stack:
         world = await stack.enter_async_context(child(proc.cores().others, "world"))
         load = await stack.enter_async_context(child(proc.cores().others, "load"))
@@ -173,7 +170,6 @@ async def run(options: Options) -> list[Table]:
 
 
 def turned(ways: list[Turn], number: int) -> list[Turn]:
-    """The ways in the order of a round."""
     turn = number % len(ways)
     return ways[turn:] + ways[:turn]
 
@@ -183,7 +179,6 @@ def _named(all_ways: list[Way], name: str) -> Way | None:
 
 
 def _kinds(all_ways: list[Way]) -> Table:
-    """The CPU time of each kind of traffic."""
     proxies = [way for way in all_ways if way.pid is not None]
     base = _named(all_ways, ENVOY)
     gateways = [way for way in proxies if way.name in (GATEWAY, COMPILED)]

@@ -20,7 +20,6 @@ class Column:
     digits: int = 0
 
     def text(self, value: Value) -> str:
-        """The value as it is printed."""
         if value is None:
             return "-"
         return value if isinstance(value, str) else f"{value:,.{self.digits}f}"
@@ -66,12 +65,10 @@ class Table:
     notes: list[str] = field(default_factory=list)
 
     def add(self, label: str, *values: Value) -> None:
-        """Add a row."""
         assert len(values) == len(self.columns)
         self.rows.append((label, list(values)))
 
     def lines(self) -> Iterator[str]:
-        """The table to read."""
         cells = [[self.head, *(c.name for c in self.columns)]]
         for label, values in self.rows:
             cells.append([label, *(c.text(v) for c, v in zip(self.columns, values, strict=True))])
@@ -90,7 +87,6 @@ def _row(cells: Sequence[str], widths: Sequence[int]) -> str:
 
 
 def progress(text: str) -> None:
-    """Report progress on stderr, with the time."""
     print(f"bench: {monotonic() - _BEGAN_AT:4.0f} s  {text}", file=sys.stderr, flush=True)
 
 

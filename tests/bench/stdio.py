@@ -88,7 +88,6 @@ def _large(process: "subprocess.Popen[bytes]") -> float:
 
 
 async def run(options: Options) -> list[Table]:
-    """The section's tables."""
     return [await asyncio.to_thread(_compare, name, server, options.rounds) for name, server in _servers().items()]
 
 

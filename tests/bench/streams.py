@@ -49,7 +49,6 @@ KINDS: Final = (
 
 
 async def run(options: Options) -> list[Table]:
-    """Measure, and make the tables."""
     bodies = await _bodies(min(options.rounds, ROUNDS_MAX))
     progress(f"streams: {STREAMS} open streams")
     held = await _open_streams()
@@ -148,5 +147,4 @@ async def _ticks(count: int, ticks: int) -> Table:
 
 
 def _spent(pid: int | None) -> tuple[float, float]:
-    """The CPU seconds of a proxy, and its peak memory in bytes."""
     return (0.0, 0.0) if pid is None else (proc.cpu_seconds(pid), proc.peak_bytes(pid))

@@ -79,7 +79,6 @@ class _Caller(NamedTuple):
 
 
 def requests(kind: Kind, url: str) -> list[list[str]]:
-    """The requests of a kind, for each of `CONNECTIONS` connections to `url`."""
     if kind is ANOTHER_MIX:
         return another_mix.requests(url)
     chosen = random.Random(_SEED)
@@ -115,7 +114,6 @@ def _uuid(chosen: random.Random) -> str:
 
 
 def _message(method: str, number: int, caller: _Caller, chosen: random.Random) -> bytes:
-    """A message as its SDK writes it."""
     params: dict[str, object] | None = None
     if method == "tasks/get":
         params = {"taskId": chosen.choice(caller.tasks)}

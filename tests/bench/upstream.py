@@ -46,12 +46,10 @@ _LAST_CHUNK: Final = b"0\r\n\r\n"
 
 
 def chunk(data: bytes) -> bytes:
-    """One chunk of a chunked body."""
     return b"%x\r\n%b\r\n" % (len(data), data)
 
 
 def event(size_bytes: int) -> bytes:
-    """An event whose data is one JSON-RPC notification, of that many bytes in all."""
     frame = b'event: message\ndata: {"jsonrpc":"2.0","method":"notifications/message","params":{"data":"%b"}}\n\n'
     return frame % (b"x" * (size_bytes - len(frame % b"")))
 
@@ -92,7 +90,6 @@ class Upstream(Serving):
         self._sending = asyncio.create_task(self._pump(head, pieces))
 
     async def _pump(self, head: bytes, pieces: Iterator[bytes]) -> None:
-        """Write a response, as fast as it is taken."""
         self.transport.write(head)
         for piece in pieces:
             await self.writable.wait()
@@ -110,7 +107,6 @@ class Upstream(Serving):
 
 
 def _cut(piece: bytes, size: int) -> Iterator[bytes]:
-    """`size` bytes, in pieces like this one."""
     for at in range(0, size, len(piece)):
         yield piece[: size - at]
 

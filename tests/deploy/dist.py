@@ -35,7 +35,6 @@ def check_contents(wheel: Path, source: Path) -> None:
 
 
 def check_installed(file: Path) -> None:
-    """Install a file with the pinned versions in a fresh environment, and run it."""
     with tempfile.TemporaryDirectory() as folder:
         venv.create(folder, with_pip=True)
         bin = Path(folder) / "bin"

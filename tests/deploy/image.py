@@ -27,7 +27,6 @@ START_S: Final = 30.0
 
 
 def run(*command: str | Path, **kwargs: Any) -> "subprocess.CompletedProcess[str]":
-    """Run a command that must succeed."""
     print("+", shlex.join(map(str, command)), flush=True)
     return subprocess.run(command, check=True, text=True, cwd=ROOT, **kwargs)
 
@@ -67,7 +66,6 @@ def check_description() -> None:
 
 
 def health_command() -> list[str]:
-    """The command of HEALTHCHECK in the Dockerfile."""
     _, _, given = (DEPLOY / "Dockerfile").read_text().replace("\\\n", "").partition("HEALTHCHECK")
     command: list[str] = json.loads(given.partition("CMD ")[2].splitlines()[0])
     return command
@@ -114,7 +112,6 @@ def check_tests(container: str) -> None:
 
 
 def main() -> None:
-    """Build the image, look at it, run it."""
     missing = [name for name in ("buildah", "mmdebstrap") if shutil.which(name) is None]
     if missing:
         sys.exit(f"not installed: apt-get install {' '.join(missing)}")

@@ -26,8 +26,6 @@ def shortened(rules: str) -> str:
 
 
 class Prometheus:
-    """A Prometheus that runs."""
-
     def __init__(self, http: aiohttp.ClientSession, origin: str) -> None:
         self._http = http
         self._origin = origin
@@ -62,7 +60,6 @@ class Prometheus:
 
 @asynccontextmanager
 async def running(directory: Path, targets: list[str]) -> AsyncIterator[Prometheus]:
-    """Prometheus with the rules of deploy/, reading these targets."""
     with held_port() as port, (directory / "prometheus.log").open("wb") as log:
         listen = f"127.0.0.1:{port_of(port)}"
         process = await asyncio.create_subprocess_exec(
@@ -85,7 +82,6 @@ async def running(directory: Path, targets: list[str]) -> AsyncIterator[Promethe
 
 
 def _configured(directory: Path, targets: list[str]) -> Path:
-    """The file of configuration, in JSON, which is YAML."""
     rules = directory / "rules.yaml"
     rules.write_text(shortened((DEPLOY / "prometheus-rules.yaml").read_text()))
     every = {"scrape_interval": "200ms", "scrape_timeout": "200ms", "evaluation_interval": "200ms"}

@@ -48,8 +48,6 @@ class Placed(Replica):
 
 
 class Fleet:
-    """Three replicas, and the balancers in front of them."""
-
     def __init__(self, replicas: list[Placed], balancers: dict[str, Process]) -> None:
         self.replicas = replicas
         self.balancers = balancers
@@ -82,7 +80,6 @@ def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
 
 
 def field(session: str | None) -> list[bytes]:
-    """The header field that names a session."""
     return [] if session is None else [b"Mcp-Session-Id: " + session.encode()]
 
 
@@ -117,14 +114,12 @@ class Stage:
         return self.left.pop(name)
 
     async def client(self, balancer: str, data: bytes) -> Client:
-        """A connection to a balancer on which a request was sent."""
         one = await Client.connect(urlsplit(self.fleet.balancers[balancer].origin).port or 0)
         self._clients.append(one)
         await one.send(data)
         return one
 
     async def ping(self, balancer: str, session: str | None) -> Message:
-        """The answer to a ping over a connection of its own."""
         one = await self.client(balancer, post(call("ping"), *field(session)))
         got = await one.response()
         await one.close()
@@ -253,7 +248,6 @@ def carried(message: Message) -> list[tuple[bytes, bytes]]:
 
 
 def written(fields: tuple[bytes, ...]) -> list[tuple[bytes, bytes]]:
-    """Header fields as `carried` gives them."""
     return sorted((name.lower(), value) for name, _, value in (line.partition(b": ") for line in fields))
 
 
@@ -294,7 +288,6 @@ class Open:
         self.session = next(session for session, number in homes.items() if number == 0)
 
     async def begin(self) -> None:
-        """Open both streams."""
         get = request(fields=[b"Accept: text/event-stream", *field(self.session)])
         self.listener = await self.stage.client(self.balancer, get)
         self._news = await self.stage.arrives("GET", self.session)

@@ -24,7 +24,6 @@ COLUMNS: Final = 24
 
 
 def promtool(*arguments: str | Path) -> None:
-    """Run promtool; fail with what it prints."""
     done = subprocess.run([tool("promtool", "prometheus"), *arguments], capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stdout + done.stderr
 

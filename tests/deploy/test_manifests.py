@@ -21,7 +21,6 @@ UNITS: Final = ("taskgate.service", "taskgate@.service")
 
 
 def output(*command: str | Path) -> str:
-    """What a command prints. It must succeed."""
     done = subprocess.run(command, capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
@@ -153,7 +152,6 @@ def test_systemd_finds_no_fault_in_the_unit(name: str, tmp_path: Path) -> None:
 
 
 def commands(key: str, names: dict[str, str]) -> list[str]:
-    """The commands of a key of taskgate.service, with other names for what it names."""
     unit = (DEPLOY / "taskgate.service").read_text()
     for given, name in names.items():
         unit = unit.replace(given, name)
@@ -186,7 +184,6 @@ async def test_a_reload_of_the_unit_takes_over_what_can_be_and_fails_on_the_rest
 
 
 def shell(command: str) -> bool:
-    """Whether a command succeeds."""
     return subprocess.run(command.split(), capture_output=True, timeout=60).returncode == 0
 
 

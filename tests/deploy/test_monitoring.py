@@ -95,7 +95,6 @@ class Upstream:
         return await self.legacy.handle(request)
 
     def _made(self) -> dict[str, Any]:
-        """A task that has ended at once."""
         now = timestamp(time.time_ns() // 1_000_000)
         status = "failed" if self.tasks_fail else "completed"
         return {"taskId": uuid4().hex, "status": status, "createdAt": now, "lastUpdatedAt": now, "ttl": 60_000}
@@ -109,8 +108,6 @@ class Upstream:
 
 
 class Session:
-    """A client's session with one upstream."""
-
     def __init__(self, http: aiohttp.ClientSession, url: str) -> None:
         self._http = http
         self._url = url
@@ -145,7 +142,6 @@ class Stage:
         self._idle: list[asyncio.StreamWriter] = []
 
     async def session(self, name: str) -> Session:
-        """A new session with that upstream."""
         session = Session(self._http, f"http://127.0.0.1:{self.gateway.port}/{name}/mcp")
         await session.ask("initialize")
         return session
@@ -205,7 +201,6 @@ class Stage:
         self.gateway.signal(signal.SIGHUP)
 
     async def _connections(self, count: int) -> list[asyncio.StreamWriter]:
-        """Connections that ask for nothing."""
         opening = (asyncio.open_connection("127.0.0.1", self.gateway.port) for _ in range(count))
         return [writer for _, writer in await asyncio.gather(*opening)]
 

@@ -33,7 +33,6 @@ class Row:
 
 
 def rows() -> dict[str, Row]:
-    """The rows of the table by symptom."""
     _, _, after = HANDBOOK.partition("| symptom | metric | in the log |\n")
     found = {}
     for line in after.partition("\n\n")[0].splitlines()[1:]:
@@ -58,8 +57,6 @@ def shows(metric: str, before: Samples, after: Samples) -> bool:
 
 
 def scenario(symptom: str) -> Callable[[Scenario], Scenario]:
-    """This brings that symptom about."""
-
     def note(given: Scenario) -> Scenario:
         SCENARIOS[symptom] = given
         return given
@@ -68,7 +65,6 @@ def scenario(symptom: str) -> Callable[[Scenario], Scenario]:
 
 
 async def asked(rig: Rig, name: str, message: Any, status: int) -> None:
-    """Send a message to the upstream of that name; the answer has that status."""
     said = await rig.ask(post(message, rig.session, target=b"/" + name.encode() + b"/mcp"))
     assert said.status == status, said
 

@@ -128,7 +128,6 @@ def plain(data: bytes) -> bytes:
 
 
 def formed(body: bytes, form: str) -> tuple[bytes, list[bytes]]:
-    """The body of a request, and its header fields."""
     media = b"Content-Type: application/" + (b"json-rpc" if form == "media" else b"json")
     match form:
         case "large":
@@ -143,8 +142,6 @@ def formed(body: bytes, form: str) -> tuple[bytes, list[bytes]]:
 
 
 class Client:
-    """The client of one session."""
-
     session: ServerSession
     port = GATEWAY_PORT
 
@@ -192,7 +189,6 @@ class Client:
         raise Violation("unanswered", f"initialize: {exchange.status}")
 
     async def act(self, event: h.Event) -> None:
-        """Carry out an event."""
         match event:
             case h.Create():
                 task = {} if event.ttl is None else {"ttl": event.ttl}
@@ -219,7 +215,6 @@ class Client:
                 await asyncio.gather(*(self._guess(self.session, number) for number in range(event.count)))
 
     def toggle_stream(self) -> None:
-        """Open a GET stream, or close the one that is open."""
         if self._stream is not None and not self._stream.done.done():
             self.session.disturb(self._loop.time())
             self._stream.leave()
@@ -234,7 +229,6 @@ class Client:
         self._spawn(self._write(session, self._stream, b"GET", b""))
 
     def hang_up(self) -> None:
-        """Close the stream."""
         if self._stream is not None:
             self._stream.leave()
 
@@ -426,7 +420,6 @@ class Client:
         return answers[0] if answers else None
 
     async def _resume(self, session: ServerSession, event_id: str, on_message: Callable[[_Message], None]) -> Exchange:
-        """Ask for what comes behind an event."""
         exchange = Exchange(on_message)
         await self._write(session, exchange, b"GET", b"", resumes=event_id)
         await exchange.done
@@ -489,6 +482,7 @@ class Client:
         session.disturb(self._loop.time())
         if message.method == STATUS_NOTIFICATION:
             self._upstream.delivered(message.params["_meta"]["n"])
+            self._show(session, message.params, message.unread)
             if len(session.lives(message.params["taskId"])) == 1:  # of an id that was not there it says nothing (6.4)
                 self._pass(session, message.params, at, message.unread or not self._oracle.hears_all)
         if request is None or message.method is not None:
@@ -513,10 +507,18 @@ class Client:
             if truth is not None and "task" in params and is_read and not message.unread:
                 truth.answered = at, session
 
+    def _show(self, session: ServerSession, told: Json, unread: bool) -> None:
+        """A message shows a task in a state, unless the gateway cannot read it, or it is the result of a task."""
+        truth = session.find(told.get("taskId"), told.get("createdAt"))
+        if truth is not None and not unread and "status" in told:
+            truth.shown.append(told["status"])
+
     def _pass(
         self, session: ServerSession, told: Json, at: Moment, unread: bool, is_answer: bool = False
     ) -> Truth | None:
         truth = session.find(told.get("taskId"), told.get("createdAt"))
+        if is_answer:
+            self._show(session, told, unread)
         if truth is not None and is_answer and not unread:
             truth.seen.append((at, session))
         # What passes unread is found out by asking, and nobody can ask for a task that was not heard of.

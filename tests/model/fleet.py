@@ -55,8 +55,6 @@ def as_fleet(history: h.History, seed: int) -> h.History:
 
 
 class FleetOracle(Oracle):
-    """Judges the answers of a fleet."""
-
     hears_all = False  # replicas do not tell each other of it before the server has shown the task
     redis: Redis
 
@@ -106,8 +104,6 @@ class FleetOracle(Oracle):
 
 
 class FleetWorld(World):
-    """The parts of one history, in a fleet."""
-
     oracle = FleetOracle
     _oracle: FleetOracle
     _has_replaced = False
@@ -120,7 +116,6 @@ class FleetWorld(World):
         return as_fleet(h.History(h.sensible(setting), drawn.events), seed)
 
     async def start(self) -> None:
-        """Start the store, the server and the replicas."""
         self._redis = self._oracle.redis = Redis(self._loop)
         self._redis.state = ""
         await self._redis.become("well")

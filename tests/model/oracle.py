@@ -96,7 +96,6 @@ class Criteria:
         return Place(truth.created if self.by_created else state.updated, truth.id)
 
     def follows(self, place: Place, other: Place) -> bool:
-        """Whether `place` is behind `other`."""
         return place > other if self.ascending else place < other
 
 

@@ -14,8 +14,10 @@ import msgspec
 
 from gateway.config import StdioConfig
 from gateway.stdio import NoCounts, StdioProxy
+from gateway.tasks.lives import Lives
 from gateway.tasks.sessions import Servers, Sessions
 from gateway.transport.buffers import Buffers
+from gateway.transport.stdio import KEY
 from tests.model import history as h
 from tests.model.client import RESULT_PATIENCE_TICKS, Client, Exchange, formed, plain
 from tests.model.play import World, config_of
@@ -27,7 +29,6 @@ _FAULTS: Final = ("error", "expired", "hang", "large", "illegible", "latin", "na
 
 
 def as_stdio(history: h.History) -> h.History:
-    """The history without what only HTTP has."""
     setting = replace(history.setting, streams=False, shared=False, ids_collide=False, listening=True)
     events: list[h.Event] = []
     for event in history.events:
@@ -54,7 +55,6 @@ class _Wire:
         self._pieces: deque[bytes] = deque()
 
     def send(self, data: bytes) -> None:
-        """Send some bytes."""
         self._pieces.append(data)
         self._loop.call_later(WIRE_S, self._arrive)
 
@@ -70,7 +70,6 @@ class _Source:
         self._wire = _Wire(loop, self._pieces.put_nowait)
 
     def send(self, data: bytes) -> None:
-        """Send some bytes; none is the end."""
         self._wire.send(data)
 
     async def read(self) -> bytes:
@@ -109,6 +108,7 @@ class Process:
         self._from_client, self._from_server = _Source(loop), _Source(loop)
         to_client, to_server = _Sink(loop, self._at_client), _Sink(loop, self._at_server)
         sessions = Sessions(config.index, Servers(loop.time), loop.time)
+        sessions.lives = client.lives
         buffers = Buffers(config.limits.held_bytes_max)
         self._proxy = StdioProxy(config, to_client, to_server, sessions, buffers, NoCounts(), loop.time)
         self._works = [
@@ -117,11 +117,9 @@ class Process:
         ]
 
     def ask(self, line: bytes) -> None:
-        """The client writes a line."""
         self._from_client.send(line)
 
     def say(self, line: bytes) -> None:
-        """The server writes a line."""
         if self._behind is None:
             self._from_server.send(line)
         else:
@@ -199,9 +197,8 @@ class Line(Connection):
 
 
 class StdioClient(Client):
-    """A client whose server is a process of its own."""
-
     _process: Process
+    lives: Lives
 
     def __init__(self, *given: Any) -> None:
         super().__init__(*given)
@@ -242,7 +239,6 @@ class StdioClient(Client):
         _finish(exchange, 202)
 
     def heard(self, process: Process, line: bytes) -> None:
-        """A line has come."""
         if process is not self._process:
             return  # of a process that has ended
         message = msgspec.json.decode(plain(line))
@@ -286,13 +282,10 @@ def _finish(exchange: Exchange, status: int) -> None:
 
 
 class StdioWorld(World):
-    """The parts of one history, over stdio."""
-
     client = StdioClient
 
     @classmethod
     def drawn(cls, seed: int) -> h.History:
-        """The history of a seed, over stdio."""
         return as_stdio(super().drawn(seed))
 
     @classmethod
@@ -300,7 +293,12 @@ class StdioWorld(World):
         return as_stdio(history) == history
 
     async def start(self) -> None:
-        """Nothing: each client starts its own process."""
+        """Each client starts its own process. All have one count of tasks, whose ids are unlike."""
+        self._lives = Lives(self._loop.time, self._loop.unix_time)
+        self._lives.keep([KEY.upstream])
+        for client in self._clients:
+            assert isinstance(client, StdioClient)
+            client.lives = self._lives
 
     async def stop(self) -> None:
         """Nothing: each has ended with its client."""

@@ -17,10 +17,12 @@ import msgspec
 import gateway
 from gateway import config
 from gateway.app import App
+from gateway.tasks.lives import UNNAMED_S, Lives
 from tests.model import history as h
 from tests.model.client import GATEWAY_PORT, Client
 from tests.model.oracle import Oracle
-from tests.model.truth import Moments, Violation
+from tests.model.seen import judge
+from tests.model.truth import Moments, Truth, Violation
 from tests.model.upstream import HANG_S, PORT, READ_BYTES_MAX, Upstream
 from tests.model.virtual import START_S, TICK_S, WIRE_S, Deadlock, VirtualLoop
 
@@ -115,12 +117,10 @@ class World:
 
     @classmethod
     def drawn(cls, seed: int) -> h.History:
-        """The history of a seed."""
         return h.drawn(seed)
 
     @classmethod
     def can_play(cls, history: h.History) -> bool:
-        """Whether a history has nothing but what there is here."""
         return True
 
     def __init__(self, setting: h.Setting, loop: VirtualLoop, notes: Notes) -> None:
@@ -137,11 +137,15 @@ class World:
             for number in (0, 1)
         ]
         self._app: App
+        self._lives: Lives | None = None  # if they are judged
+        self._old: set[Truth] = set()  # tasks that had ended before all
 
     async def start(self) -> None:
-        """Start what stands between the clients and the upstream."""
         await self._loop.create_server(self._upstream.connection, port=PORT)
         self._app = App(config_of(self._setting))
+        self._lives = self._app._metrics.lives
+        assert self._lives is not None
+        self._lives._clock, self._lives._unix_time = self._loop.time, self._loop.unix_time
         await self._app.start()
 
     async def stop(self) -> None:
@@ -185,6 +189,11 @@ class World:
         await asyncio.sleep((max(self._setting.max_age, self._setting.full_crawl_interval) + 1) * TICK_S)
         await self._read_all()
         await self._read_all()
+        if self._lives is not None:
+            await asyncio.sleep(UNNAMED_S + 1)
+            self._lives.sweep()
+            truths = {truth: None for session in self._upstream.sessions.values() for truth in session.truths}
+            judge(self._lives, truths, self._old, self._loop.time())
 
     def _populate(self) -> None:
         session = self._clients[0].session
@@ -194,6 +203,8 @@ class World:
             status = next((s for s in h.STATUSES if s.startswith(letter)), "cancelled")
             if status != "working":
                 self._upstream.update(session, truth, status, ago_s - 0.5)
+            if not truth.is_live:
+                self._old.add(truth)
 
     async def _read_all(self) -> None:
         self._note("everything is asked for")
@@ -256,7 +267,6 @@ class World:
         await asyncio.sleep(WIRE_S * 3 / 4)
 
     def _take_over(self) -> None:
-        """The gateway takes the setting over."""
         self._app.reload(lambda _: config_of(self._setting))
 
     def _update(self, event: h.Update) -> None:
@@ -283,9 +293,6 @@ class World:
 
 
 class RaceWorld(World):
-    """The parts of one history full of races."""
-
     @classmethod
     def drawn(cls, seed: int) -> h.History:
-        """The history full of races of a seed."""
         return h.raced(seed)

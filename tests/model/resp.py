@@ -46,7 +46,6 @@ class Redis:
                 connection.go_on()
 
     def run(self, name: bytes, given: list[bytes]) -> Answer:
-        """What it answers to a command."""
         for key in [key for key, at in self._expires.items() if at <= self.loop.time()]:
             del self._expires[key]
             self.values.pop(key, None)
@@ -104,8 +103,6 @@ class Redis:
 
 
 class _Connection(asyncio.Protocol):
-    """One connection."""
-
     def __init__(self, redis: Redis) -> None:
         self._redis = redis
         self._unread = b""
@@ -127,7 +124,6 @@ class _Connection(asyncio.Protocol):
             self._redis.loop.call_later(self._redis.delay_s, self.go_on) if self._redis.delay_s else self.go_on()
 
     def cut(self) -> None:
-        """Reset the connection."""
         if self._transport is not None:
             self._transport.abort()
 
@@ -137,7 +133,6 @@ class _Connection(asyncio.Protocol):
             self._transport.write(_written(self._redis.run(command[0], command[1:])))
 
     def _command(self) -> list[bytes] | None:
-        """The next command, whole; None if it has not come."""
         head, _, rest = self._unread.partition(b"\r\n")
         parts = list[bytes]()
         for _ in range(int(head[1:] or 0)):

@@ -14,7 +14,6 @@ _CHUNK: Final = 50
 
 
 def broken(history: History, world: type[World] = World) -> Violation | None:
-    """The violation that a history ends in, if it does."""
     try:
         play(history, world)
     except Violation as violation:
@@ -23,8 +22,6 @@ def broken(history: History, world: type[World] = World) -> Violation | None:
 
 
 def smallest(history: History, rule: str, world: type[World] = World) -> Violation:
-    """The violation of the smallest history that breaks the same rule."""
-
     def fails(smaller: History) -> bool:
         violation = broken(smaller, world) if world.can_play(smaller) else None
         return violation is not None and violation.rule == rule

@@ -14,8 +14,6 @@ HISTORIES = 40
 
 
 def checked(world: type[World]) -> type[World]:
-    """A world that looks for cycles before its gateway stops."""
-
     class Checked(world):  # type: ignore[misc, valid-type]
         async def stop(self) -> None:
             if left := left_in_cycles():

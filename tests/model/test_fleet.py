@@ -31,10 +31,12 @@ def played_here() -> list[h.History]:
     refused = (h.Create(), h.Wait(), h.Switch(), h.Fault(kind="401", method="tasks/get"), h.Get(), h.Wait(65))
     ended = (h.Create(), h.Wait(), h.Update(), h.Wait(65), h.Query(), h.Wait())
     unheard = (*ended, h.Delete(), h.Switch(), h.Get(), h.Wait(65), h.Switch(), h.Query())
+    cancelled = (h.Get(method="tasks/cancel"), h.Switch(), h.Get())
     fixed = (goes, refused, unheard)
     return [
         *(h.History(h.Setting(order="nothing"), events) for events in fixed),
         h.History(h.Setting(order="nothing", tasks="x"), (h.Get(), h.Get(method="tasks/cancel"))),
+        h.History(h.Setting(order="nothing", delays=((140, 70),), tasks="c"), cancelled),
         *map(FleetWorld.drawn, range(HISTORIES)),
     ]
 
@@ -50,7 +52,6 @@ def test_every_answer_of_a_fleet_keeps_the_promise() -> None:
 
 
 def nothing_is_heard() -> AbstractContextManager[Any]:
-    """What other replicas have told is not taken in."""
     return patch.object(SharedSession, "hear_told", lambda *_: None)
 
 
@@ -60,8 +61,6 @@ def nothing_is_told_again() -> AbstractContextManager[Any]:
 
 
 def nobody_tells_that_a_task_is_gone() -> AbstractContextManager[Any]:
-    """Only new tasks are told."""
-
     return patch.multiple(SharedSession, deny=Session.deny, miss=Session.miss)
 
 
@@ -94,20 +93,16 @@ def test_a_fault_of_a_fleet_is_found(fault: Callable[[], AbstractContextManager[
 
 
 class Timed(FleetWorld):
-    """What happens to a fleet, by the clock."""
-
     async def _play(self, _: tuple[h.Event, ...]) -> None:
         await self._clients[0].initialize()
         await self.by_the_clock()
 
     async def took(self, event: h.Event) -> float:
-        """The seconds until an event of the client's is over."""
         began = self._loop.time()
         await self._clients[0].act(event)
         return self._loop.time() - began
 
     async def by_the_clock(self) -> None:
-        """What is timed."""
         raise NotImplementedError
 
 

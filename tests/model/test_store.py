@@ -28,8 +28,6 @@ DAY_S: Final = 24 * 3600.0
 
 
 class Rig:
-    """A store, and a replica's sessions."""
-
     def __init__(self, loop: VirtualLoop) -> None:
         self.loop = loop
         self.redis = Redis(loop)
@@ -39,13 +37,11 @@ class Rig:
         self.sessions = SharedSessions(self.index, loop.time, self.store)
 
     def store_at(self, settings: config.StoreSettings) -> RedisStore:
-        """A store that serves the upstream."""
         store = RedisStore(settings, self.failures.append)
         store.serves([upstream("a")], DAY_S, self.index.idle_timeout)
         return store
 
     async def start(self, tell_all: Callable[[], Iterator[None]] | None = None) -> None:
-        """Start all."""
         self.redis.state = ""
         await self.redis.become("well")
         await self.store.start(tell_all or self.sessions.tell_all)
@@ -62,22 +58,18 @@ class Rig:
         assert self.store.is_up
 
     def entries(self) -> list[bytes]:
-        """The entries in the store, in order."""
         [entries] = self.redis.sets.values()
         return sorted(entries, key=entries.__getitem__)
 
     def see(self, *task_ids: str, key: Key = KEY) -> None:
-        """Tasks are reported."""
         for task_id in task_ids:
             self.sessions.observe(key, Observation(made=task_id, method="tools/call"))
 
     def lose(self, task_id: str) -> None:
-        """A task is found gone."""
         asked = self.sessions.now()
         self.session().miss(task_id, Stamp(asked, asked.order, asked.order), asked)
 
     def session(self, key: Key = KEY) -> SharedSession:
-        """The session of a caller that the upstream has answered."""
         with self.sessions.using(key) as session:
             self.sessions.accept(session)
         assert isinstance(session, SharedSession)
@@ -104,7 +96,6 @@ def there(task_id: str) -> bytes:
 
 
 def play(scenario: Callable[[Rig], Awaitable[None]]) -> None:
-    """Play a scenario on a loop of its own."""
     loop = VirtualLoop()
 
     async def run() -> None:
@@ -354,17 +345,3 @@ async def test_a_task_that_all_are_told_of_is_told_to_the_store_once_the_server_
     rig.session().take(parse(raw), Stamp(asked, asked.order, rig.sessions.now().order), rig.sessions.now())
     await asyncio.sleep(1)
     assert rig.entries() == [there("t-1"), told.of_task("t-2", None)]
-
-
-@on_a_clock_of_its_own
-async def test_a_session_that_ends_at_a_replica_that_never_had_it_is_forgotten(rig: Rig) -> None:
-    await rig.start()
-    mark = set(rig.redis.values)
-    name = rig.store._names.of_value(KEY)
-    assert name is not None
-    rig.put(there("t-1"))
-    rig.redis.values[name.encode()] = b"{}"
-    rig.sessions.drop_all(KEY)
-    await asyncio.sleep(1)
-    assert not rig.redis.sets
-    assert set(rig.redis.values) == mark

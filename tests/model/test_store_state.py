@@ -43,8 +43,6 @@ class Told:
 
 
 class Scene:
-    """A store in some state."""
-
     def __init__(self, rig: Rig) -> None:
         self.rig = rig
         self.told = Told(rig)
@@ -144,7 +142,6 @@ WAYS: Final[dict[str, list[list[Event]]]] = {
 
 @pytest.fixture(autouse=True)
 def watch(monkeypatch: pytest.MonkeyPatch) -> Iterator[Watch]:
-    """Every step of a store stands in the table."""
     monkeypatch.setattr(carrier, "_TOGETHER", TOGETHER)
     with watched(Carrier, "state") as one:
         yield one

@@ -43,8 +43,6 @@ BEFORE_ALL: Final = Moment(float("-inf"), 0)
 
 
 class Moments:
-    """The moments of one history."""
-
     def __init__(self, loop: AbstractEventLoop) -> None:
         self._loop = loop
         self._numbers = count(1)
@@ -81,6 +79,7 @@ class Truth:
     asked_for: bool = False  # it was made through the gateway
     answered: "tuple[Moment, ServerSession] | None" = None  # and this is when the client was told so, and where
     seen: "list[tuple[Moment, ServerSession]]" = field(default_factory=list)  # in answers to a client, and where
+    shown: list[str] = field(default_factory=list)  # the statuses in messages to a client that the gateway could read
 
     @property
     def state(self) -> State:
@@ -178,7 +177,6 @@ class ServerSession:
         return next((t for t in reversed(lives) if created in (None, instant(t.created))), None)
 
     def lives(self, task_id: object) -> list[Truth]:
-        """The tasks that have had an id, in their order."""
         return [t for t in self.truths if t.id == task_id]
 
     def pick(self, which: int, among: list[Truth] | None = None) -> Truth | None:

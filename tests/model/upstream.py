@@ -167,15 +167,12 @@ class Upstream:
         self.asks_once = True  # whoever asks on his own
 
     def connection(self) -> "Connection":
-        """A protocol for one connection."""
         return Connection(self)
 
     def clock(self, ago_s: float = 0.0) -> int:
-        """Microseconds since 1970, by this server's clock."""
         return round((self.loop.unix_time() - ago_s + self._skew_s) * 1_000_000)
 
     def set_clock(self, by_s: int) -> None:
-        """Somebody sets the clock."""
         self._skew_s += by_s
         self._clock_set += 1
 
@@ -212,7 +209,6 @@ class Upstream:
         return task_id(next(self._task_numbers))
 
     def update(self, session: ServerSession, truth: Truth, status: str, ago_s: float = 0.0) -> State:
-        """A task changes."""
         now = self.moments.now()
         self._change(session, truth, status, self.timestamp(ago_s), Moment(now.time - ago_s, now.number))
         return truth.state
@@ -286,7 +282,6 @@ class Upstream:
             streams[0].event(_large(message) if fault is not None and fault.kind == "large" else message)
 
     def delivered(self, number: int) -> None:
-        """A client got a notification."""
         self.notified[number] += 1
         if self.notified[number] > 1:
             self.fail(Violation("repeated", f"notification {number} has reached clients {self.notified[number]} times"))
@@ -294,7 +289,6 @@ class Upstream:
     # ---- requests ----
 
     async def serve(self, connection: "Connection", request: Request) -> None:
-        """Carry out one request."""
         if request.method == "OPTIONS":  # a probe of a server that is down
             connection.respond(404, b"")
             return
@@ -431,7 +425,6 @@ class Upstream:
             session.is_indexed = False
 
     def _accept(self, session: ServerSession | None, method: str, came_at: float, is_own: bool) -> None:
-        """A result goes out, to a request that came at `came_at`."""
         if session is not None and is_own:
             session.is_indexed = True
             if session.refused is not None and came_at >= session.refused + 2 * WIRE_S:
@@ -579,8 +572,6 @@ class Upstream:
 
 
 class Connection(Served):
-    """One connection to the server."""
-
     def __init__(self, upstream: Upstream) -> None:
         super().__init__()
         self._upstream = upstream
@@ -662,7 +653,6 @@ class Connection(Served):
         self._write(b"%x\r\n%b\r\n0\r\n\r\n" % (len(rest), rest))
 
     def respond(self, status: int, body: bytes, half: bool = False) -> None:
-        """Send a response, or half of its body."""
         head = b"HTTP/1.1 %d %b\r\nContent-Type: application/json\r\nContent-Length: %d\r\n%b\r\n"
         body = self._packed(body)
         sent = body[: len(body) // 2] if half else body
@@ -671,13 +661,11 @@ class Connection(Served):
             self.cut()
 
     def begin_stream(self) -> None:
-        """Send the head of an event stream."""
         self._streaming = True
         head = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n%b\r\n"
         self._write(head % self.extra)
 
     def event(self, data: bytes, half: bool = False, event_id: str = "", is_last: bool = False) -> None:
-        """Send an event, or half of it."""
         raw = b"id: %b\ndata: \n\n" % event_id.encode() if event_id else b"event: message\ndata: %b\n\n" % data
         raw = self._packed(raw[: len(raw) // 2] if half else raw, is_last)
         self._write(b"%x\r\n%b\r\n" % (len(raw), raw))
@@ -685,12 +673,10 @@ class Connection(Served):
             self.cut()
 
     def cut(self) -> None:
-        """Reset the connection."""
         if self._transport is not None:
             self._transport.abort()
 
     def close(self) -> None:
-        """Close the connection, as a server does with one that is idle."""
         if self._transport is not None:
             self._transport.close()
 

@@ -113,7 +113,6 @@ class _Listening:
         self._port = port
 
     def getsockname(self) -> tuple[str, int]:
-        """The address that is listened on."""
         return "127.0.0.1", self._port
 
 
@@ -161,12 +160,10 @@ class VirtualLoop(asyncio.BaseEventLoop):
     async def create_server(  # type: ignore[override]
         self, protocol_factory: _Factory, host: object = None, port: int = 0, **_: object
     ) -> _Server:
-        """Listen on a port of this loop's."""
         self._servers[port] = protocol_factory
         return _Server(port)
 
     def stop_listening(self, port: int) -> None:
-        """Nobody listens on a port any more."""
         self._servers.pop(port, None)
 
     async def getaddrinfo(  # type: ignore[override]

@@ -10,10 +10,11 @@ from typing import Any, Final, TypeAlias
 from unittest.mock import patch
 
 from gateway.mcp import jsonrpc, observe
-from gateway.tasks import freshness, record, sessions
+from gateway.tasks import freshness, lives, record, sessions
 from gateway.tasks.asks import Ask
 from gateway.tasks.crawler import Crawler
 from gateway.tasks.index import Index
+from gateway.tasks.lives import Lives
 from gateway.tasks.passing import Pending
 from gateway.tasks.record import Known, Marking, Marks, Record
 from gateway.tasks.refreshes import Crawl, Refresh
@@ -126,6 +127,13 @@ FAULTS: Final[dict[str, Fault]] = {
     "an answer to what was asked before a 403 ends it": _edit(
         Known, "accept", ("if asked > self.refused:", "if True:")
     ),
+    # ---- what is counted ----
+    # counts
+    "late news of a task that has ended begins it again": _put(lives, "_is_late", lambda *_: False),
+    # counts
+    "each session that sees a task counts it": _put(lives, "_number", lambda key, task_id: hash((*key, task_id))),
+    # counts
+    "an answer that need not be read ends no task": _put(Lives, "name", lambda *_: None),
     # refused
     "an answer to a client ends a 403": _edit(
         Sessions, "name", ("now = self.now()", "now = self.now(); session.known.refused = 0")

@@ -62,7 +62,6 @@ FILTER_CAPABILITY: Json = {
 
 @pytest.hookimpl
 def pytest_terminal_summary(terminalreporter: Any) -> None:
-    """Print the tables that tests have made."""
     for report in (each for outcome in ("passed", "failed") for each in terminalreporter.stats.get(outcome, [])):
         for name, value in getattr(report, "user_properties", ()):
             if name == "table":
@@ -115,7 +114,6 @@ class Runner:
 
     @contextmanager
     def server(self, name: str, *options: str, port: int | None = None) -> Iterator[Process]:
-        """One of servers/, on a port of its own unless told."""
         port = port or free_port()
         command = [sys.executable, "-m", f"tests.real.servers.{name}", "--port", str(port), *options]
         with self._server(name, command, port) as process:
@@ -123,7 +121,6 @@ class Runner:
 
     @contextmanager
     def command(self, name: str, command: Sequence[str], port: int) -> Iterator[Process]:
-        """Any program that listens on this port."""
         with self._server(name, command, port) as process:
             yield process
 
@@ -135,13 +132,11 @@ class Runner:
 
     @contextmanager
     def node_server(self, name: str, sdk: str = "1.32") -> Iterator[Process]:
-        """One of the servers in tests/node, with a version of the TypeScript SDK 1.x."""
         with self._node(name, *SDKS[sdk], str(NODE / f"{name}.mjs")) as process:
             yield process
 
     @contextmanager
     def everything(self, mode: str = "streamableHttp", sdk: str = "1.32") -> Iterator[Process]:
-        """The reference server of the TypeScript SDK, with a version of it."""
         main = NODE / "node_modules/@modelcontextprotocol/server-everything/dist/index.js"
         with self._node("everything", *SDKS[sdk], str(main), mode) as process:
             yield process
@@ -176,7 +171,6 @@ class Runner:
 
     @contextmanager
     def configured(self, **settings: Any) -> Iterator[Process]:
-        """A gateway with these settings, and listeners of its own."""
         with ports() as (listen, admin):
             addresses = {"listen": f"127.0.0.1:{listen}", "admin": {"listen": f"127.0.0.1:{admin}"}}
             with self._serving({**addresses, **settings}) as process:
@@ -218,21 +212,18 @@ def runner(tmp_path_factory: pytest.TempPathFactory) -> Runner:
 
 @pytest.fixture(scope="session")
 def python_sdk_json(runner: Runner) -> Iterator[Place]:
-    """The Python SDK's server, which answers with JSON."""
     with runner.place("python_sdk", "--json", replicas=True) as place:
         yield place
 
 
 @pytest.fixture(scope="session")
 def python_sdk_stream(runner: Runner) -> Iterator[Place]:
-    """The Python SDK's server, which answers with event streams."""
     with runner.place("python_sdk", replicas=True) as place:
         yield place
 
 
 @pytest.fixture(scope="session", params=["json", "stream"])
 def python_sdk(request: pytest.FixtureRequest) -> Place:
-    """The Python SDK's server, once with each kind of answer."""
     place: Place = request.getfixturevalue(f"python_sdk_{request.param}")
     return place
 
@@ -241,7 +232,6 @@ def python_sdk(request: pytest.FixtureRequest) -> Place:
 
 
 def start(script: str, *arguments: str) -> subprocess.Popen[str]:
-    """Begin a conversation: one of the client scripts in tests/node."""
     command = [node(), f"{script}.mjs", *arguments]
     return subprocess.Popen(command, cwd=NODE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
@@ -307,7 +297,6 @@ def ids_of(tasks: Sequence[Json]) -> list[str]:
 
 
 async def eventually(what: str, probe: Callable[[], Awaitable[T | None]]) -> T:
-    """What `probe` gives once it is not None."""
     deadline = time.monotonic() + WAIT_SECONDS
     while time.monotonic() < deadline:
         if (found := await probe()) is not None:
@@ -356,12 +345,10 @@ class Client:
         return tasks.list.model_extra if tasks is not None and tasks.list is not None else None
 
     def wire(self, url: str, http: httpx.AsyncClient) -> "Wire":
-        """Bare HTTP in the same session."""
         assert self.session_id is not None
         return Wire(url, http).at(mcp_session_id=self.session_id)
 
     async def work(self, until: Literal["now", "released", "asked", "failed"], label: str, ttl: int = 60000) -> str:
-        """Make a task, and return its id."""
         created = await self.session.experimental.call_tool_as_task("work", {"until": until, "label": label}, ttl=ttl)
         return created.task.taskId
 
@@ -369,14 +356,12 @@ class Client:
         await self.session.call_tool("release", {"taskId": task_id})
 
     async def page(self, criteria: Json, cursor: str | None = None) -> Json:
-        """The result of one tasks/list, raw."""
         params = FilterParams(**criteria, cursor=cursor)
         request = FilteredRequest(FilteredListTasksRequest(params=params))
         result = await self.session.send_request(request, types.Result)
         return {"_meta": result.meta, **(result.model_extra or {})}
 
     async def pages(self, criteria: Json) -> list[Json]:
-        """All pages, cursors followed to the end."""
         pages = [await self.page(criteria)]
         while (cursor := pages[-1].get("nextCursor")) is not None:
             pages.append(await self.page(criteria, cursor))
@@ -399,7 +384,6 @@ class Client:
         return await eventually(f"{task_id} to be {status}", probe)
 
     async def text_of(self, task_id: str) -> str:
-        """What the task's tool said, from tasks/result."""
         result = await self.session.experimental.get_task_result(task_id, types.CallToolResult)
         [content] = result.content
         assert isinstance(content, types.TextContent)
@@ -485,7 +469,6 @@ class Reply:
 
     @property
     def result(self) -> Json:
-        """The result in the last message."""
         assert self.status == 200, f"{self.status}: {self.body!r}"
         assert "result" in self.messages[-1], self.messages
         result: Json = self.messages[-1]["result"]
@@ -493,7 +476,6 @@ class Reply:
 
     @property
     def error(self) -> Json:
-        """The JSON-RPC error in the last message."""
         assert "error" in self.messages[-1], self.messages
         error: Json = self.messages[-1]["error"]
         return error
@@ -546,7 +528,6 @@ class Wire:
         return opened, reply.result
 
     async def work(self, until: str, label: str, ttl: int = 60000) -> str:
-        """Make a task, and return its id."""
         arguments = {"until": until, "label": label}
         reply = await self.post("tools/call", {"name": "work", "arguments": arguments, "task": {"ttl": ttl}})
         task_id: str = reply.result["task"]["taskId"]
@@ -574,7 +555,6 @@ class Exact:
     body: bytes
 
     def values(self, name: str) -> list[str]:
-        """The values of every field of this name, in their order."""
         return [value.decode() for field_name, value in self.headers if field_name.decode().lower() == name]
 
 
@@ -595,7 +575,6 @@ async def exact(
 async def at_both(
     http: httpx.AsyncClient, place: Place, body: bytes, headers: Mapping[str, str] | None = None
 ) -> tuple[Exact, Exact]:
-    """The answers to a POST directly and through the gateway."""
     direct, through = [await exact(http, url, body, headers) for url in (place.direct, place.gateway)]
     return direct, through
 

@@ -33,13 +33,11 @@ def fastmcp(runner: Runner) -> Iterator[Place]:
 
 @pytest.fixture
 async def wire(fastmcp: Place, http: httpx.AsyncClient) -> Wire:
-    """A session through the gateway."""
     opened, _ = await Wire(fastmcp.gateway, http).initialize()
     return opened
 
 
 async def make(wire: Wire, method: str, params: Json) -> str:
-    """Ask for something as a task; gives its id."""
     reply = await wire.post(method, {**params, "task": {"ttl": 60000}})
     task_id: str = reply.result["task"]["taskId"]
     return task_id
@@ -54,8 +52,6 @@ async def release(wire: Wire, name: str) -> None:
 
 
 async def settled(wire: Wire, task_id: str, status: str) -> Json:
-    """What tasks/get says once the task has this state."""
-
     async def probe() -> Json | None:
         task = (await wire.post("tasks/get", {"taskId": task_id})).result
         return task if task["status"] == status else None

@@ -38,7 +38,6 @@ INITIALIZE: Final[Json] = {
 
 @pytest.fixture(scope="module")
 def kubernetes(runner: Runner, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
-    """The Go server, and a gateway before it."""
     file = tmp_path_factory.mktemp("kubernetes") / "config"
     file.write_text(json.dumps(NOWHERE))  # JSON is YAML
     port = free_port()

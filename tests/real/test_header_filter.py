@@ -18,7 +18,6 @@ STATUSES = ("completed", "working", "failed", "completed", "completed")
 
 
 def pages() -> dict[str | None, Json]:
-    """The pages of the server's list, by cursor."""
     tasks = [task(f"t-{number:04}", STATUSES[number % 5]) for number in range(COUNT)]
     cursors = [None, *(tasks[at - 1]["taskId"] for at in range(PAGE, COUNT, PAGE))]
     following = [*cursors[1:], None]

@@ -128,7 +128,6 @@ async def at_all(http: httpx.AsyncClient, places: Places, path: str, **said: obj
 
 
 def assert_stays(answers: dict[str, Exact]) -> None:
-    """Every place gives what the server itself does."""
     assert [place for place in PLACES if answers[place] != answers["own"]] == []
 
 
@@ -140,7 +139,6 @@ def assert_moves(answers: dict[str, Exact], places: Places) -> None:
 
 
 async def assert_serves_tasks(client: Client) -> None:
-    """A task is made, and found by a filter."""
     assert client.listing == {"filter": FILTER_CAPABILITY}
     made = await client.work("released", "after the login")
     assert ids_of(await client.tasks(FILTERED)) == [made]

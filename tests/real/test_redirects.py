@@ -33,7 +33,6 @@ def gateways(tmp_path_factory: pytest.TempPathFactory) -> Gateways:
 
 @asynccontextmanager
 async def session(url: str) -> AsyncIterator[Post]:
-    """A client in a session, which follows redirects: its function to send messages."""
     async with httpx.AsyncClient(follow_redirects=True, headers=HERE) as http:
 
         async def post(message: Json) -> httpx.Response:

@@ -24,7 +24,6 @@ CRITERIA: list[Json] = [
 
 @pytest.fixture(scope="module", params=SDKS)
 def shares(request: pytest.FixtureRequest) -> bool:
-    """Whether the sessions of this version share their tasks."""
     return bool(request.param == "1.30")
 
 

@@ -71,8 +71,6 @@ await client.close();
 
 @dataclass(frozen=True)
 class Example:
-    """One example: where it stands, its language and its text."""
-
     name: str
     language: str
     text: str
@@ -111,7 +109,6 @@ def examples() -> list[Example]:
 
 @pytest.fixture(scope="module")
 def demo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The address that `taskgate demo` says is its own."""
     log = tmp_path_factory.mktemp("demo") / "demo.log"
     command = [sys.executable, "-m", "gateway", "demo"]
 

@@ -57,7 +57,6 @@ async def with_mcp(command: Sequence[str], calls: Calls, filtered: bool) -> Json
 
 
 async def with_fastmcp(command: Sequence[str], calls: Calls, filtered: bool) -> Json:
-    """FastMCP's client."""
     from fastmcp import Client as FastMCPClient  # half a second, and no other test needs it
     from fastmcp.client.transports import StdioTransport
 
@@ -117,7 +116,6 @@ def check(name: str, direct: Json, through: Json) -> None:
 
 
 def plain(step: Any) -> str:
-    """A step without ids of tasks and times."""
     text = re.sub(r"\b[0-9a-f]{8}-(?:[0-9a-f]{4}-){3}[0-9a-f]{12}\b", "<task id>", blurred(step))
     return re.sub(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?(Z|\+00:00)", "<time>", text)
 

@@ -36,7 +36,6 @@ def recipe() -> tuple[list[str], str]:
 
 @pytest.fixture(scope="module")
 def bridged(runner: Runner) -> Iterator[str]:
-    """The address of the gateway before the bridge before the server."""
     command, path = recipe()
     port = free_port()
     with (

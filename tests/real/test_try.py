@@ -29,7 +29,6 @@ TOKEN = token("try", [SCOPE], 2**33)
 
 
 async def refused(*flags: str) -> str:
-    """What standard error says, where there is nothing to try."""
     ended = await forked("try", *flags)
     assert (ended.returncode, "Traceback" in ended.stderr) == (2, False), ended
     return ended.stderr
@@ -131,12 +130,10 @@ async def test_fastmcp_lists_nothing_and_taskgate_makes_the_list(runner: Runner,
 
 
 def served(folder: Path, name: str, server: str) -> Witness:
-    """A witness of one of servers/ on stdio."""
     return over_stdio(folder, name, sys.executable, "-m", f"tests.real.servers.{server}", "--stdio")
 
 
 def over_stdio(folder: Path, name: str, *command: str) -> Witness:
-    """A witness of a process, its files in a folder of their own."""
     there = folder / name
     there.mkdir()
     return beside(there, command)
@@ -242,7 +239,6 @@ async def test_another_path_is_tried_and_named(python_sdk_json: Place) -> None:
 
 @pytest.fixture(scope="module")
 def logins(runner: Runner) -> Iterator[dict[str, str]]:
-    """The addresses of the servers with logins, by kind."""
     first = free_port(len(KINDS))
     with runner.server("logins", port=first) as server, runner.server("login") as login:
         server.wait()
@@ -252,7 +248,6 @@ def logins(runner: Runner) -> Iterator[dict[str, str]]:
 
 @pytest.fixture
 async def bearer(tmp_path: Path) -> AsyncIterator[str]:
-    """A file with a token."""
     file = tmp_path / "token"
     file.write_text(f"Authorization: Bearer {TOKEN}\n")
     yield str(file)

@@ -726,7 +726,6 @@ def endings() -> Iterator[Case]:
 
 
 def all_cases() -> list[Case]:
-    """Every case."""
     parts = (request_lines, header_fields, bodies, statuses, messages)
     return [case for part in parts for case in part()] + timed_cases()
 

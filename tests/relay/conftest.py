@@ -38,14 +38,12 @@ def fresh_gateways(tmp_path_factory: pytest.TempPathFactory) -> Gateways:
 
 @pytest.fixture(scope="session")
 def plain_place(gateways: Gateways) -> Iterator[Place]:
-    """A process with the defaults."""
     with listening() as sock, gateways.process(port_of(sock)) as gateway:
         yield Place(gateway, sock)
 
 
 @pytest.fixture(scope="session")
 def small_place(gateways: Gateways) -> Iterator[Place]:
-    """A process whose limits are small."""
     limits = {
         "inspected_body_bytes_max": SMALL_BODY_BYTES,
         "inspected_event_bytes_max": SMALL_EVENT_BYTES,
@@ -67,7 +65,6 @@ def hasty_place(gateways: Gateways) -> Iterator[Place]:
 
 @pytest.fixture(scope="session")
 def tls(tmp_path_factory: pytest.TempPathFactory) -> Json:
-    """A listener's certificate for localhost, which signs itself, and its key."""
     folder = tmp_path_factory.mktemp("tls")
     signed(folder / "cert.pem", folder / "key.pem")
     return {"certificate": str(folder / "cert.pem"), "key": str(folder / "key.pem")}
@@ -107,7 +104,6 @@ async def process_rig(plain_place: Place, harness_alone: None) -> AsyncIterator[
 
 @pytest.fixture
 async def small_rig(small_place: Place, harness_alone: None) -> AsyncIterator[Rig]:
-    """The same about the process whose limits are small."""
     async with rig_at(small_place) as one:
         yield one
 

@@ -77,8 +77,6 @@ class Case:
 
 
 def client(*pieces: bytes) -> Step:
-    """The client sends these pieces."""
-
     async def step(run: Run) -> None:
         await run.client.send(*pieces)
 
@@ -177,7 +175,6 @@ class Recording:
 
 
 async def record(case: Case, listening: socket.socket, port: int | None) -> Recording:
-    """Run a case, directly or, if a port is given, through the gateway there."""
     upstream_end = Upstream(listening)
     run = Run(await Client.connect(port or upstream_end.port), upstream_end)
     try:
@@ -251,7 +248,6 @@ def _differ(what: str, expected: object, got: object) -> list[str]:
 
 
 def _end_to_end(message: Message) -> Message:
-    """Without hop-by-hop fields and those that `Connection` names."""
     named = {part.strip().lower() for value in message.values(b"connection") for part in value.split(b",")}
     removed = (_HOP_BY_HOP | named) - {b"host", *_FRAMING}
     return replace(message, fields=tuple(f for f in message.fields if f[0].lower() not in removed))

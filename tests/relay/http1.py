@@ -53,7 +53,6 @@ class Message:
         return self.status >= 200
 
     def values(self, name: bytes) -> list[bytes]:
-        """The values of every field of that name, in order."""
         return [value for key, value in self.fields if key.lower() == name.lower()]
 
     def value(self, name: bytes) -> bytes | None:

@@ -10,7 +10,6 @@ TASKS_CAPABILITY: Json = {"list": {}, "cancel": {}, "requests": {"tools": {"call
 
 
 def dumps(value: object) -> bytes:
-    """JSON without white space."""
     return json.dumps(value, separators=(",", ":"), ensure_ascii=False).encode()
 
 
@@ -22,7 +21,6 @@ def request(
     version: bytes = b"HTTP/1.1",
     host: bytes | None = b"localhost",
 ) -> bytes:
-    """A request; a body is framed by its length."""
     lines = [method + b" " + target + b" " + version]
     if host is not None:
         lines.append(b"Host: " + host)
@@ -33,50 +31,41 @@ def request(
 
 
 def post(message: object, *fields: bytes, target: bytes = b"/mcp") -> bytes:
-    """A POST of a JSON-RPC message, given as a value or as its bytes."""
     body = message if isinstance(message, bytes) else dumps(message)
     named = [b"Content-Type: application/json", b"Accept: application/json, text/event-stream", *fields]
     return request(b"POST", target, named, body)
 
 
 def call(method: str, request_id: object = 1, **params: Any) -> Json:
-    """A JSON-RPC request."""
     return {"jsonrpc": "2.0", "id": request_id, "method": method, "params": params}
 
 
 def filtered(request_id: object = 1, **criteria: Any) -> Json:
-    """A `tasks/list` that the gateway answers."""
     return call("tasks/list", request_id, **(criteria or {"status": ["working"]}))
 
 
 def notification(method: str, **params: Any) -> Json:
-    """A JSON-RPC notification."""
     return {"jsonrpc": "2.0", "method": method, "params": params}
 
 
 def result(request_id: object, value: object) -> Json:
-    """A JSON-RPC response."""
     return {"jsonrpc": "2.0", "id": request_id, "result": value}
 
 
 def fault(request_id: object, code: int, message: str) -> Json:
-    """A JSON-RPC error response."""
     return {"jsonrpc": "2.0", "id": request_id, "error": {"code": code, "message": message}}
 
 
 def response(body: bytes = b"ok", *fields: bytes, status: bytes = b"200 OK") -> bytes:
-    """A response framed by its length."""
     return b"\r\n".join([b"HTTP/1.1 " + status, *fields, b"Content-Length: %d" % len(body), b"", body])
 
 
 def answer(message: object, *fields: bytes, status: bytes = b"200 OK") -> bytes:
-    """A response of one JSON message."""
     body = message if isinstance(message, bytes) else dumps(message)
     return response(body, b"Content-Type: application/json", *fields, status=status)
 
 
 def chunk(data: bytes) -> bytes:
-    """One chunk."""
     return b"%x\r\n%b\r\n" % (len(data), data)
 
 
@@ -84,34 +73,28 @@ LAST_CHUNK = b"0\r\n\r\n"
 
 
 def chunked(*pieces: bytes, trailers: Iterable[bytes] = ()) -> bytes:
-    """A body in chunks."""
     return b"".join(map(chunk, pieces)) + b"\r\n".join([b"0", *trailers, b"", b""])
 
 
 def stream(*fields: bytes) -> bytes:
-    """The head of an event stream, whose body comes in chunks."""
     lines = [b"HTTP/1.1 200 OK", b"Content-Type: text/event-stream", *fields, b"Transfer-Encoding: chunked", b"", b""]
     return b"\r\n".join(lines)
 
 
 def event(message: object, *lines: bytes) -> bytes:
-    """One event, with further lines before its data."""
     data = message if isinstance(message, bytes) else dumps(message)
     return b"\n".join([*lines, b"data: " + data, b"", b""])
 
 
 def task(task_id: str, status: str = "working", created: str = "2026-01-01T00:00:00Z", **more: Any) -> Json:
-    """A task as a server lists it."""
     return {"taskId": task_id, "status": status, "createdAt": created, "lastUpdatedAt": created, "ttl": None, **more}
 
 
 def page(tasks: Iterable[Json], cursor: str | None = None) -> Json:
-    """The result of a `tasks/list`."""
     return {"tasks": list(tasks), **({"nextCursor": cursor} if cursor is not None else {})}
 
 
 def initialized(**capabilities: Any) -> Json:
-    """The result of an `initialize` of a server with tasks."""
     return {
         "protocolVersion": "2025-11-25",
         "capabilities": {"tasks": TASKS_CAPABILITY, **capabilities},

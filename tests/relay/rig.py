@@ -57,7 +57,6 @@ class Rig:
 
     @property
     def app(self) -> App:
-        """The App, where the gateway is one."""
         assert self.gateway.app is not None
         return self.gateway.app
 
@@ -71,11 +70,9 @@ class Rig:
         assert [request.target for request in self.upstream.requests] == [b"/canary"]
 
     def post(self, message: object, *fields: bytes) -> bytes:
-        """A POST of a message, of a session that no other rig shares."""
         return post(message, self.session, *fields)
 
     async def client(self, *pieces: bytes) -> Client:
-        """A new connection to the gateway, on which these pieces are sent."""
         one = await Client.connect(self.gateway.port)
         self._clients.append(one)
         await one.send(*pieces)
@@ -108,7 +105,6 @@ class Rig:
         return response
 
     async def succeeds(self, asked: bytes) -> bool:
-        """Whether a request gets 200."""
         return (await self.ask(asked)).status == 200
 
     def asking(self, data: bytes) -> "asyncio.Task[Message]":
@@ -146,7 +142,6 @@ class Rig:
         await one.close()
 
     async def leave(self) -> None:
-        """Every client closes its connection."""
         for one in self._clients:
             await one.close()
 
@@ -186,7 +181,6 @@ def gives(value: object, *fields: bytes) -> Script:
 
 @asynccontextmanager
 async def rig_at(place: Place) -> AsyncIterator[Rig]:
-    """A rig at that place, closed in the end."""
     rig = Rig(place)
     try:
         yield rig
@@ -196,7 +190,6 @@ async def rig_at(place: Place) -> AsyncIterator[Rig]:
 
 @asynccontextmanager
 async def rig_with(gateways: Gateways, **changed: Any) -> AsyncIterator[Rig]:
-    """A rig about a gateway of its own, whose configuration is `changed`, on the running loop."""
     with listening() as sock:
         async with gateways.in_process(port_of(sock), **changed) as gateway, rig_at(Place(gateway, sock)) as rig:
             yield rig
@@ -212,7 +205,6 @@ async def own(gateways: Gateways, **changed: Any) -> AsyncIterator[Rig]:
 
 @asynccontextmanager
 async def tls_client(rig: Rig, cert: str | None) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
-    """A client over TLS that trusts the certificate in this file."""
     context = ssl.create_default_context(cafile=cert)
     async with asyncio.timeout(WAIT_S):
         reader, writer = await asyncio.open_connection(
@@ -226,7 +218,6 @@ async def tls_client(rig: Rig, cert: str | None) -> AsyncIterator[tuple[asyncio.
 
 
 def body(message: Message) -> Any:
-    """The JSON in a message's body; None if it is none."""
     try:
         return json.loads(message.body)
     except ValueError:
@@ -244,12 +235,10 @@ def told(message: Message) -> list[Json]:
 
 
 def ids(message: Json) -> list[str]:
-    """The ids of the tasks in a response, in order."""
     return [task["taskId"] for task in message["result"]["tasks"]]
 
 
 def failed(message: Message) -> tuple[int, object, int]:
-    """The status of a refusal, and id and code of the error in it."""
     told = body(message)
     return message.status, told["id"], told["error"]["code"]
 
@@ -271,7 +260,6 @@ class Server:
     others: Mapping[str, Json] = field(default_factory=dict)
 
     async def __call__(self, request: Message, peer: Peer) -> bytes | None:
-        """Answer a request."""
         message = body(request)
         if not isinstance(message, dict) or "id" not in message:
             return b"HTTP/1.1 202 Accepted\r\nContent-Length: 0\r\n\r\n"
@@ -287,14 +275,11 @@ class Server:
 
 @dataclass
 class Session:
-    """Requests of one session of one caller."""
-
     rig: Rig
     session_id: str = field(default_factory=lambda: uuid4().hex)
     token: str = "t0ken"
 
     def fields(self) -> list[bytes]:
-        """The header fields that say who asks."""
         return [
             b"Mcp-Session-Id: " + self.session_id.encode(),
             b"Authorization: Bearer " + self.token.encode(),
@@ -302,13 +287,10 @@ class Session:
         ]
 
     def request(self, message: object) -> bytes:
-        """The bytes of a POST."""
         return post(message, *self.fields())
 
     async def ask(self, message: object) -> Message:
-        """The response to a message."""
         return await self.rig.ask(self.request(message))
 
     async def client(self, message: object) -> Client:
-        """A connection on which a message was sent."""
         return await self.rig.client(self.request(message))

@@ -34,7 +34,6 @@ MIN = 10  # gateway/transport/drift.py, IDENTITIES_MIN
 
 
 async def warnings(rig: Rig) -> list[Json]:
-    """The log lines that say that a session drifts."""
     return [line for line in rig.gateway.lines() if line["message"] == DRIFTS]
 
 
@@ -62,7 +61,6 @@ LISTS_NONE = Server({None: page([])}, {"tools/call": {"task": task("t-1")}, "tas
 
 
 async def answers(asked: Message, _peer: Peer) -> bytes:
-    """A server of one task, which makes another when a tool is called."""
     message = body(asked)
     found: dict[str, Any] = {"tasks/list": page([task("t-1")]), "tools/call": {"task": task("t-2")}}
     return answer(result(message["id"], found.get(message["method"], task("t-1"))))
@@ -261,7 +259,6 @@ def signed(proof: list[bytes], number: int) -> list[bytes]:
 
 
 def refused(message: Message, field: str) -> None:
-    """Fail unless a response says that this field proves one request."""
     error = final(message)["error"]
     assert message.status == 200 and error["code"] == -32000
     assert error["message"].startswith(f"{field} proves one request") and "filter its pages" in error["message"]

@@ -29,7 +29,6 @@ INVALID: Final = {
 
 @pytest.fixture
 def pair(tmp_path: Path) -> tuple[Path, Path]:
-    """The files of a certificate and its key."""
     return tmp_path / "cert.pem", tmp_path / "key.pem"
 
 

@@ -55,12 +55,10 @@ FILTER: Json = {
 
 
 def get(*fields: bytes, target: bytes = b"/mcp") -> bytes:
-    """A GET for an event stream."""
     return request(target=target, fields=[b"Accept: text/event-stream", *fields])
 
 
 async def opened(rig: Rig, number: int = 1, *fields: bytes) -> tuple[Client, Peer]:
-    """A GET stream, its head sent and arrived."""
     one, peer = await rig.begin(get(*fields))
     await peer.send(stream())
     await one.hears(b"\r\n\r\n")

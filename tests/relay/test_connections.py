@@ -41,7 +41,6 @@ TEXT = b"Content-Type: text/plain"
 
 
 async def once(rig: Rig, asked: bytes | None = None) -> tuple[Client, Peer]:
-    """A client and the upstream connection on which its first request was answered."""
     one, peer = await rig.answered(asked or request(), response(b"first"))
     return one, peer
 
@@ -97,7 +96,6 @@ async def test_closing_races_with_requests_and_none_is_lost(process_rig: Rig) ->
 
 
 async def once_again(rig: Rig, number: int) -> tuple[Client, Peer]:
-    """As `once`, with `number` rounds before it."""
     return await rig.answered(request(target=b"/%d" % number), response(b"first"))
 
 

@@ -64,13 +64,11 @@ ASKS = call("elicitation/create", "srv-1", message="Which?", n=12345678901234567
 
 
 async def crawl_id(rig: Rig, number: int = 1) -> tuple[Peer, object]:
-    """The connection and the id of the crawl request of that number."""
     peer = await rig.upstream.request(number)
     return peer, body(rig.upstream.requests[number - 1])["id"]
 
 
 async def crawling(rig: Rig, query: Json) -> tuple[Client, Peer, object]:
-    """A client that asks for a filtered list, and connection and id of the first crawl request."""
     one, peer = await rig.begin(rig.post(query))
     return one, peer, body(rig.upstream.requests[-1])["id"]
 
@@ -532,8 +530,6 @@ NO_MESSAGES = b"data:1\n\nid:\n\n: idle\n\n"
 
 
 def _streamed(data: bytes) -> Callable[[Message, Peer], Awaitable[bytes]]:
-    """An upstream that says this on each stream before its response."""
-
     async def script(asked: Message, _peer: Peer) -> bytes:
         return stream() + chunk(data + event(result(body(asked)["id"], page(TASKS)))) + LAST_CHUNK
 
@@ -687,7 +683,6 @@ async def _joined(rig: Rig, session: Session) -> None:
 
 
 async def _gone(rig: Rig) -> None:
-    """The gateway has noticed that one of two clients left."""
     await rig.gateway.until(lambda now: now["taskgate_connections", ()] == 1, "only one connection is left")
 
 

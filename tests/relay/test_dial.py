@@ -40,7 +40,6 @@ def run(request: pytest.FixtureRequest) -> Run:
 
 
 def resolve_to(*addresses: str) -> None:
-    """Give NAME these addresses, as a resolver does. Every other name keeps its own."""
     loop: Any = asyncio.get_running_loop()
     resolve = type(loop).getaddrinfo
 
@@ -72,7 +71,6 @@ class Hosts:
         return sock
 
     def serve(self, address: str) -> socket.socket:
-        """Somebody listens at this address."""
         sock = self._bound(address)
         sock.listen(128)
         sock.setblocking(False)
@@ -88,15 +86,12 @@ class Hosts:
             filling.connect_ex((address, self.port))
 
     def dialer(self, timeout_s: float, tls: UpstreamTls | None = None) -> Dialer:
-        """Dials NAME; with TLS, if that is given."""
         url = Url("http" if tls is None else "https", NAME, self.port, "/")
         config = Upstream(name="a", url=url, tls=tls or UpstreamTls(), connect_timeout=timeout_s)
         return Dialer(config, asyncio.get_running_loop())
 
 
 class Noted(asyncio.Protocol):
-    """Notes where it has been connected to."""
-
     def __init__(self) -> None:
         self.lost = asyncio.Event()
 
@@ -182,14 +177,12 @@ def test_what_failed_goes_last_for_a_while_and_is_never_left_out(run: Run, monke
 
 @contextmanager
 def nothing_left_open() -> Iterator[None]:
-    """No socket is open behind it that was not open in front."""
     before = open_sockets()
     yield
     assert open_sockets() <= before
 
 
 def open_sockets() -> int:
-    """How many sockets this process has."""
     links = [os.path.realpath(link) for link in DESCRIPTORS.iterdir()]
     return sum("socket:" in link for link in links)
 

@@ -38,13 +38,11 @@ FRAMINGS = ["length", "chunks", "gzip", "close"]
 
 
 def told(message: Message) -> set[bytes]:
-    """The names of the digests that a message has, as a field, as a trailer, or announced as one."""
     announced = b",".join(message.values(b"trailer")).lower().replace(b" ", b"").split(b",")
     return {name.lower() for name, _ in (*message.fields, *message.trailers)}.union(announced) & NAMES
 
 
 def framed(framing: str, data: bytes, kind: bytes, fields: Sequence[bytes], status: bytes = b"200 OK") -> bytes:
-    """A response with digests, and with trailers where it has chunks."""
     fields = [b"Content-Type: " + kind, *DIGESTS, *fields]
     if framing == "length":
         return response(data, *fields, status=status)

@@ -197,7 +197,6 @@ async def test_a_body_that_is_not_json_is_relayed_as_it_is(process_rig: Rig) -> 
 
 @pytest.fixture
 async def deserted(gateways: Gateways) -> AsyncIterator[Rig]:
-    """A gateway whose upstream is not there."""
     with held_port() as nobody, listening() as unused:
         async with gateways.in_process(port_of(nobody)) as gateway, rig_at(Place(gateway, unused)) as rig:
             yield rig
@@ -402,8 +401,6 @@ REFUSALS = [b"400 Bad Request", b"401 Unauthorized", b"403 Forbidden", b"404 Not
 
 
 def refusing(status: bytes, raw: Callable[[object], bytes], from_page: int = 1) -> Script:
-    """Pages until `from_page`, and then this status."""
-
     def how(asked: Message, _peer: Peer) -> bytes:
         return answer(raw(body(asked)["id"]), *CHALLENGE, b"Connection: close", status=status)
 

@@ -48,7 +48,6 @@ def fails(good: Config) -> Config:
 
 @asynccontextmanager
 async def faulty(changed: Callable[[Config], Config] = fails) -> AsyncIterator[Rig]:
-    """A rig whose gateway runs here, with a configuration that was changed."""
     with listening() as sock, ports() as (listen, admin):
         app = App(changed(gateway_config.parse(json.dumps(settings(listen, admin, port_of(sock))), "test.yaml")))
         await app.start()

@@ -27,8 +27,6 @@ from tests.relay.rig import Rig, Script, body, final, ids, rig_with
 
 
 class Asks(NamedTuple):
-    """Who asks, and where."""
-
     session: bytes = b"s-1"
     token: bytes = b""
     user: bytes = b""
@@ -66,7 +64,6 @@ def by_session(maker: Asks, asks: Asks) -> bool:
 
 
 def by_id(_maker: Asks, _asks: Asks) -> bool:
-    """A server that asks nobody who he is."""
     return True
 
 
@@ -90,7 +87,6 @@ def serving(gives: Gives) -> Script:
 
 
 async def listed(rig: Rig, who: Asks) -> list[str]:
-    """The ids that a caller is shown."""
     return ids(final(await rig.ask(who.post(filtered()))))
 
 

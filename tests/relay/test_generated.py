@@ -116,7 +116,6 @@ _some_of: Final[dict[tuple[str, ...], st.SearchStrategy[str]]] = {
 
 @st.composite
 def chunks(draw: st.DrawFn, payload: bytes) -> bytes:
-    """A payload in chunks of any sizes, with extensions and trailers or without."""
     extension = draw(extensions)
     written = [b"%x%b\r\n%b\r\n" % (len(piece), extension, piece) for piece in _cut(payload, draw(cuts))]
     return b"\r\n".join([b"".join(written) + b"0", *draw(trailers), b"", b""])
@@ -124,7 +123,6 @@ def chunks(draw: st.DrawFn, payload: bytes) -> bytes:
 
 @st.composite
 def framed(draw: st.DrawFn, start: bytes, own: list[bytes], framings: tuple[str, ...]) -> tuple[bytes, str]:
-    """A message, and how it is framed."""
     framing = draw(_some_of[framings])
     lines = draw(fields)
     payload = b""

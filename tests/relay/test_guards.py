@@ -80,12 +80,10 @@ async def test_nothing_else_counts(gateways: Gateways) -> None:
 
 
 async def echo_all(asked: Message, peer: Peer) -> bytes:
-    """An upstream that answers everything alike."""
     return answer(result(1, {}))
 
 
 def raw(data: bytes, *fields: bytes) -> bytes:
-    """A POST that accepts event streams, as MCP's do."""
     return request(b"POST", b"/mcp", [b"Accept: application/json, text/event-stream", ALICE, *fields], data)
 
 
@@ -146,7 +144,6 @@ async def test_only_so_many_identities_are_told_apart(gateways: Gateways) -> Non
 
 
 def named(count: int, *fields: bytes) -> bytes:
-    """A query that names tasks: the server is asked for each."""
     return post(filtered(taskIds=[f"t{n}" for n in range(count)]), *fields)
 
 

@@ -48,7 +48,6 @@ def hello(name: str = "localhost", ciphers: str = "", newest: ssl.TLSVersion = s
 
 
 def tls_1_0() -> bytes:
-    """The hello of a client whose newest version is 1.0."""
     old = hello(newest=ssl.TLSVersion.TLSv1_2)
     return old[:9] + b"\x03\x01" + old[11:]
 
@@ -61,7 +60,6 @@ async def is_served(rig: Rig, tls: Json) -> None:
 
 
 async def failures(gateway: Gateway) -> dict[str, int]:
-    """How many handshakes have failed, by reason; only reasons that have any."""
     found = await gateway.metrics()
     return {dict(labels)["reason"]: int(count) for (name, labels), count in found.items() if name == COUNT and count}
 
@@ -83,7 +81,6 @@ def lines(gateway: Gateway) -> list[Json]:
 
 
 async def all_told(gateway: Gateway, count: int) -> None:
-    """Return once the log tells of so many."""
     await eventually(
         lambda: count == sum(int(line["count"]) for line in lines(gateway)), f"{count} failures in the log"
     )

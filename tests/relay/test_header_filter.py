@@ -29,7 +29,6 @@ def serving(capability: Json) -> Script:
 
 
 async def ask(rig: Rig, value: str, message: Json, session: Session | None = None, target: bytes = b"/mcp") -> Message:
-    """The response to a message, with that value in the header."""
     fields = (session or Session(rig)).fields()
     return await rig.ask(post(message, *fields, b"taskgate-filter: " + value.encode(), target=target))
 

@@ -17,12 +17,10 @@ PROMISED_BYTES = 250_000  # for each connection
 
 
 def fields(count: int, size_bytes: int) -> bytes:
-    """That many lines with names of their own, each of that size."""
     return b"".join((b"x%d:" % number).ljust(size_bytes - 2, b"v") + b"\r\n" for number in range(count))
 
 
 def begun(lines: bytes) -> bytes:
-    """A request whose head is not whole."""
     return request().removesuffix(b"\r\n") + lines
 
 
@@ -85,7 +83,6 @@ HEADS: dict[str, tuple[bytes, dict[str, int]]] = {
 
 
 async def serve(asked: Message, peer: Peer) -> bytes:
-    """Answer a ping; else open a stream and leave it open."""
     if asked.target != b"/ping":
         await peer.send(stream())
         await asyncio.Event().wait()

@@ -62,7 +62,6 @@ async def echo(asked: Message, peer: Peer) -> bytes:
 
 
 def lines(rig: Rig, message: str) -> list[Json]:
-    """The lines of the log with that message."""
     return [line for line in rig.gateway.lines() if line["message"] == message]
 
 
@@ -424,7 +423,6 @@ async def test_text_lines(gateways: Gateways) -> None:
 
 
 def named(task_id: str) -> str:
-    """The digest that stands for an id."""
     return hashlib.blake2b(task_id.encode(), digest_size=16).hexdigest()
 
 

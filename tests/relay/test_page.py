@@ -46,7 +46,6 @@ def gateway(gateways: Gateways) -> Iterator[Gateway]:
 
 
 def ask(gateway: Gateway, message: object, target: str = "/mcp?key=s3cr3t-query") -> int:
-    """The status of the answer to one message."""
     connection = HTTPConnection("127.0.0.1", gateway.port, timeout=10)
     fields = {
         "Content-Type": "application/json",
@@ -153,8 +152,6 @@ def test_text_stands_out_from_its_ground(browser: Any, gateway: Gateway, scheme:
 
 
 def contrast(one: str, other: str) -> float:
-    """The contrast of two colours, as WCAG has it."""
-
     def luminance(colour: str) -> float:
         parts = [int(part) / 255 for part in re.findall(r"\d+", colour)[:3]]
         linear = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts]

@@ -28,31 +28,26 @@ HANGS_MS: Final = 5_000  # a gateway that hangs is seen by then
 
 @pytest.fixture(scope="module")
 def port() -> Iterator[int]:
-    """The port of a server that answers."""
     with in_a_thread(answered) as one:
         yield one
 
 
 def upstream(name: str, port: int, path: str = "mcp") -> dict[str, object]:
-    """An upstream below a prefix of its own name."""
     return {"name": name, "url": f"http://127.0.0.1:{port}/{path}", "match": {"prefix": f"/{name}"}}
 
 
 @contextmanager
 def shown(browser: Any, starting: AbstractContextManager[Gateway]) -> Iterator[tuple[Gateway, Any]]:
-    """A gateway and its page."""
     with starting as one, opened(browser, one) as tab:
         yield one, tab
 
 
 def status(gateway: Gateway) -> dict[str, Any]:
-    """What the page is told."""
     found: dict[str, Any] = json.loads(gateway.get("/page/status.json")[1])
     return found
 
 
 def names(tab: Any) -> list[str]:
-    """The upstreams that can be seen, from the top."""
     shown: list[str] = tab.locator("#upstreams tr:visible th span").all_inner_texts()
     return shown
 

@@ -68,8 +68,8 @@ class Workshop:
         ask(self.gateway, call("tasks/get", taskId=made["taskId"]), path)
 
     def forget(self) -> None:
-        """The last task has gone, and a client hears that."""
-        ask(self.gateway, call("tasks/get", taskId=self.tasks.popitem()[0]))
+        """The last task has gone, and its client hears that."""
+        ask(self.gateway, call("tasks/get", taskId=self.tasks.popitem()[0]), "/mcp")
 
 
 @contextmanager

@@ -25,7 +25,6 @@ def large(rng: random.Random, count: int, bytes_max: int) -> list[Json]:
 
 
 def served(tasks: list[Json]) -> Server:
-    """A server that shows one task on each page."""
     cursors = [None, *map(str, range(1, len(tasks))), None]
     return Server({cursors[n]: page([each], cursors[n + 1]) for n, each in enumerate(tasks)})
 

@@ -50,7 +50,6 @@ async def test_a_flood_of_refused_callers_costs_the_one_who_is_known_nothing(gat
             return await server(asked, peer) if is_known else response(b"", status=b"401 Unauthorized")
 
         async def cost() -> int:
-            """What a query costs the server."""
             before = len(rig.upstream.requests)
             assert final(await known.ask(filtered(status=["completed"])))["result"]["_meta"]["taskgate/total"] == TASKS
             return len(rig.upstream.requests) - before
@@ -88,7 +87,6 @@ STATUSES = [b"400 Bad Request", b"401 Unauthorized", b"403 Forbidden", b"404 Not
 
 
 def as_json(status: bytes, message: object) -> bytes:
-    """A refusal that says as much as an answer."""
     return answer(message, CORS, b"Mcp-Session-Id: given", status=status)
 
 
@@ -142,7 +140,6 @@ ASKED: dict[str, bytes] = {
 
 
 def as_a_stranger(asked: bytes) -> bytes:
-    """A request of an unknown caller, from a page."""
     return asked.replace(b"\r\n", b"\r\nAuthorization: Bearer guess\r\nMcp-Session-Id: guess\r\n" + PAGE + b"\r\n", 1)
 
 

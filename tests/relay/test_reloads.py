@@ -223,7 +223,6 @@ async def test_what_a_reload_finds_under_way_keeps_its_time_limit(gateways: Gate
 
 @pytest.fixture
 def same_logging() -> Iterator[None]:
-    """What a reload in this process does to its logging is undone."""
     root, ours = logging.getLogger(), logging.getLogger("taskgate")
     kept = root.handlers[:], ours.handlers[:], ours.propagate, ours.level
     yield

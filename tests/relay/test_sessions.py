@@ -31,7 +31,6 @@ def serving(tasks_capability: Json, refuses: list[str]) -> Script:
 
 
 async def drop_the_index(rig: Rig, session: Session, how: str, refuses: list[str]) -> Session:
-    """Make the gateway forget the tasks of a session; returns the session as it goes on."""
     if how == "evicted":  # sessions_max is 1
         await Session(rig).ask(filtered())
     elif how == "refused":

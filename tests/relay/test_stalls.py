@@ -227,7 +227,6 @@ OPTIONS = {"TCP_KEEPIDLE": 30, "TCP_KEEPINTVL": 10, "TCP_KEEPCNT": 3, "TCP_USER_
 
 
 def other_end(sock: socket.socket) -> socket.socket:
-    """The socket of this process that a socket is connected to."""
     for fd in Path("/proc/self/fd").iterdir():
         with contextlib.suppress(OSError):
             other = socket.socket(fileno=os.dup(int(fd.name)))

@@ -36,7 +36,6 @@ async def becomes(gateway: Gateway, value: float | None, name: str = "up") -> No
 
 
 def said(gateway: Gateway) -> list[tuple[str, str]]:
-    """The changes in the log: the state after, the state before."""
     lines = [line for line in gateway.lines() if str(line["message"]).startswith("the upstream is ")]
     return [(str(line["message"]).removeprefix("the upstream is "), str(line["before"])) for line in lines]
 

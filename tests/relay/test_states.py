@@ -61,13 +61,11 @@ Deed: TypeAlias = Callable[[Exchange], Awaitable[None]]
 
 
 async def read(exchange: Exchange) -> None:
-    """Read the request's body to its end."""
     while await exchange.body.read():
         pass
 
 
 async def begin(exchange: Exchange) -> None:
-    """Send a part of a response that states its length."""
     exchange.begin(200, b"OK", Headers([(b"Content-Length", b"2")]), "length")
     exchange.send(b"o")
     exchange.flush()
@@ -81,7 +79,6 @@ async def begin_unbounded(exchange: Exchange) -> None:
 
 
 async def answer(exchange: Exchange) -> None:
-    """Send the response, or its rest."""
     if not exchange.started:
         await begin(exchange)
     exchange.send(b"k")
@@ -162,7 +159,6 @@ class Bench:
             await self.settle()
 
     async def sweep(self, in_s: float = 0.0) -> None:
-        """Time has passed."""
         self.listener.sweep(self.loop.time() + in_s)
         await self.settle()
 
@@ -187,17 +183,14 @@ class Start:
 
     @property
     def last(self) -> bytes:
-        """What was sent last."""
         return self.sent[-1] if self.sent else b""
 
     @property
     def is_in_head(self) -> bool:
-        """Whether a part of a head was sent last."""
         return self.last == PART
 
     @property
     def is_in_body(self) -> bool:
-        """Whether the last request is not whole."""
         return self.last in (POST, LAST_POST)
 
     @property
@@ -242,7 +235,6 @@ async def shake_hands(bench: Bench) -> None:
 
 
 def sending(*pieces: bytes, to: Callable[[Start], bool] = lambda start: True) -> Event:
-    """The client sends that, if the connection was begun so."""
     return lambda bench, start: bench.send(*pieces) if to(start) else None
 
 
@@ -321,7 +313,6 @@ def context(tmp_path_factory: pytest.TempPathFactory) -> ssl.SSLContext:
 
 
 async def begun(start: Start, context: ssl.SSLContext) -> Bench:
-    """A connection that was begun like this."""
     bench = Bench(Limits())
     bench.listener.connections_max = start.connections_max
     await bench.open(context if start.tls else None)

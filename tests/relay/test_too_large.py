@@ -25,8 +25,6 @@ WHAT: dict[str, Json] = {
 
 
 class Tasks(Server):
-    """A script: a server that has its tasks by id too."""
-
     async def __call__(self, request: Message, peer: Peer) -> bytes | None:
         message = body(request)
         if message["method"] != "tasks/get":
@@ -37,7 +35,6 @@ class Tasks(Server):
 
 
 def served(rig: Rig, key: str) -> None:
-    """A server of nine tasks; where memory is short they are large."""
     pages = dict(PAGES)
     if key == "index.memory_bytes_max":
         for cursor in pages:

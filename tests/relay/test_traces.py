@@ -64,20 +64,17 @@ class Collector(ThreadingHTTPServer):
         return {"endpoint": f"http://127.0.0.1:{self.server_port}"}
 
     def resources(self) -> Iterator[dict[str, str]]:
-        """What each message says of the process."""
         for data in self.bodies:
             for of_process in ExportTraceServiceRequest.FromString(data).resource_spans:
                 yield {a.key: a.value.string_value for a in of_process.resource.attributes}
 
     @property
     def spans(self) -> list[Span]:
-        """All spans, by the time when they began."""
         messages = map(ExportTraceServiceRequest.FromString, self.bodies)
         spans = [s for m in messages for r in m.resource_spans for scope in r.scope_spans for s in scope.spans]
         return sorted(spans, key=lambda span: span.start_time_unix_nano)
 
     async def until(self, count: int) -> list[Span]:
-        """The spans, once there are so many."""
         await eventually(lambda: len(self.spans) >= count, f"{count} spans")
         assert len(self.spans) == count
         return self.spans
@@ -102,7 +99,6 @@ class Receiver(BaseHTTPRequestHandler):
 
 @contextmanager
 def collecting(hangs: bool = False) -> Iterator[Collector]:
-    """A collector that runs."""
     with Collector(hangs) as collector:
         serving = Thread(target=collector.serve_forever, args=[0.02])
         serving.start()
@@ -116,14 +112,12 @@ def collecting(hangs: bool = False) -> Iterator[Collector]:
 
 @asynccontextmanager
 async def traced(gateways: Gateways, **changed: object) -> AsyncIterator[tuple[Rig, Collector]]:
-    """A rig whose gateway sends spans to a collector."""
     with collecting() as collector:
         async with rig_with(gateways, traces=collector.traces, **changed) as rig:
             yield rig, collector
 
 
 def said(span: Span) -> dict[str, str | int]:
-    """The attributes of a span."""
     return {a.key: a.value.string_value or a.value.int_value for a in span.attributes}
 
 
@@ -249,7 +243,6 @@ async def test_a_query_has_spans_of_its_plan_and_of_each_request(gateways: Gatew
 
 
 async def failing(asked: Message, peer: Peer) -> bytes:
-    """A server that answers every request with an error."""
     return answer(fault(body(asked)["id"], -32603, "body5ecret task5ecret"))
 
 

@@ -22,8 +22,6 @@ LOOPS: Final[dict[str, Callable[[], asyncio.AbstractEventLoop]]] = {
 
 
 class Counting(Wire):
-    """A connection that counts what arrives."""
-
     def __init__(self, buffers: Buffers, made: "list[Counting]") -> None:
         super().__init__(asyncio.get_running_loop(), buffers, 60.0)
         self.received_bytes = 0

@@ -60,7 +60,6 @@ async def next_is_fresh(rig: Rig, one: Client, peer: Peer, number: int = 2) -> N
 
 
 async def next_is_same(rig: Rig, one: Client, peer: Peer, number: int = 2) -> None:
-    """The next request goes out on the same connection."""
     await one.send(request())
     assert await rig.upstream.request(number) is peer
     await peer.send(response(b"mine"))

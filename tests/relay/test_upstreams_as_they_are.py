@@ -49,11 +49,9 @@ class Seen:
         self.status = b"200 OK"
 
     def connection(self) -> "Noting":
-        """A protocol for one connection."""
         return Noting(self)
 
     def answer(self, head: bytes, _body: bytes) -> bytes:
-        """The response to a request."""
         self.heads.append(head)
         return response(status=self.status)
 
@@ -164,7 +162,6 @@ async def test_a_unix_socket_that_nobody_listens_on_is_502(gateways: Gateways, t
 
 
 def over_unix(path: str, target: str) -> tuple[int, bytes]:
-    """The status and the body of one GET over a Unix socket."""
     with closing(http.client.HTTPConnection("any.example", timeout=10)) as connection:
         connection.sock = socket.socket(socket.AF_UNIX)
         connection.sock.connect(path)

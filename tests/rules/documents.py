@@ -12,8 +12,6 @@ from hypothesis import strategies as st
 
 
 class Number(NamedTuple):
-    """A number as it is written."""
-
     text: str
 
 
@@ -117,7 +115,6 @@ values: st.SearchStrategy[Any] = st.recursive(
 
 @st.composite
 def documents(draw: st.DrawFn, value: st.SearchStrategy[Any] = values) -> bytes:
-    """A JSON document, in UTF-8."""
     return text(draw(value), random.Random(draw(st.integers(0, 2**32)))).encode()
 
 
@@ -132,7 +129,6 @@ def at(value: Any, path: tuple[str, ...]) -> tuple[bool, Any]:
 
 
 def changed(value: Any, path: tuple[str, ...], new: Any) -> Any:
-    """The value with `new` at `path`, which there must be."""
     if not path:
         return new
     assert isinstance(value, Object)

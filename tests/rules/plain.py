@@ -42,7 +42,6 @@ def instant(text: str) -> Instant:
 
 
 def parsed(data: bytes) -> Message:
-    """The message that the bytes are."""
     message = jsonrpc.parse(data)
     assert message is not None, data[:200]
     return message
@@ -136,7 +135,6 @@ def listed(tasks: list[Task], query: Query, default_method: str | None) -> list[
 
 
 def followed(select: Callable[[Position], QueryPage], query: Query) -> list[QueryPage]:
-    """All pages of a list, by following cursors to the end."""
     position, found = Position(query), list[QueryPage]()
     while True:
         found.append(select(position))

@@ -28,7 +28,6 @@ def move(
 
 
 def moving(*given: Any, **more: Any) -> Move:
-    """The same, where something moves."""
     found = move(*given, **more)
     assert found is not None
     return found

@@ -37,7 +37,6 @@ STEPS: Final = ("feed", "finish", "fail", "drop", "turn")
 
 @pytest.fixture(autouse=True)
 def watch() -> Iterator[Watch]:
-    """Every step of a body stands in the table."""
     with watched(Body, "state") as one:
         yield one
     assert changes(one.steps) <= {(row, cells[event]) for row, cells in TABLE.items() for event in EVENTS}
@@ -85,7 +84,6 @@ async def test_a_reader_gets_what_the_table_says_behind_what_is_held(state: str)
 
 
 async def ends(body: Body) -> str:
-    """What the reader of a body gets now."""
     reader = asyncio.ensure_future(body.read())
     for _ in range(3):
         await asyncio.sleep(0)

@@ -186,7 +186,6 @@ def test_every_other_byte_is_kept(form: bytes, beside: bytes) -> None:
 
 
 def some(own: st.SearchStrategy[Object], name: str) -> st.SearchStrategy[Object]:
-    """An object that has `own` as the member `name`, among others."""
     other = st.tuples(documents.names.filter(lambda n: n != name), documents.numbers | documents.strings)
     others = st.lists(other, max_size=2)
     return st.builds(lambda before, value, after: Object((*before, (name, value), *after)), others, own, others)

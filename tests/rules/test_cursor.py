@@ -187,7 +187,6 @@ def test_a_cursor_works_on_another_replica(seed: str) -> None:
 
 @st.composite
 def changes(draw: st.DrawFn) -> str:
-    """The cursor with some characters changed, put in, taken out or moved."""
     text = CURSOR
     for _ in range(draw(st.integers(1, 2))):
         where = draw(st.integers(0, len(text)))
@@ -326,7 +325,6 @@ SAID: bytes = base64.urlsafe_b64decode(CURSOR.split(".")[1])
 
 
 def values_with(*changed: tuple[tuple[int | str, ...], object]) -> bytes:
-    """What the cursor says, some of its values changed."""
     values = orjson.loads(SAID)
     for path, value in changed:
         inner = values
@@ -337,7 +335,6 @@ def values_with(*changed: tuple[tuple[int | str, ...], object]) -> bytes:
 
 
 def like_ours(*changed: tuple[tuple[int | str, ...], object]) -> str:
-    """A cursor of ours, some of its values changed."""
     return packed(values_with(*changed))
 
 

@@ -29,7 +29,6 @@ README, CLIENTS, TASKS, RULES, CONFIGURATION = (
 
 
 def rows(path: Path, first: str) -> list[list[str]]:
-    """The cells of the table whose first column has that heading."""
     table = path.read_text().split(f"\n| {first} |", 1)[1].split("\n\n", 1)[0].splitlines()[2:]
     return [[cell.strip() for cell in row.strip("| ").split(" | ")] for row in table]
 
@@ -171,7 +170,6 @@ def test_its_faults_are_told() -> None:
 
 
 def expected(asked: Query) -> list[Task]:
-    """The list by its plain definition."""
     prefix = asked.values.get("methodPrefix", "")
     rest = [one for one in MANY if one.method is None or one.method.startswith(prefix)]
     rest = [one for one in rest if one.status not in asked.values.get("statusNot", ())]
@@ -179,7 +177,6 @@ def expected(asked: Query) -> list[Task]:
 
 
 def _without(asked: Query, some: Iterable[Criterion]) -> Query:
-    """A query without some criteria."""
     names = {one.name for one in some}
     return Query(**{name: value for name, value in asked.values.items() if name not in names})
 

@@ -9,7 +9,6 @@ Fields = list[tuple[bytes, bytes]]
 
 
 def drifts(drift: Drift, session: object, count: int, at: float = 0.0, *, fields: Fields | None = None) -> bool:
-    """Whether a session drifts in which each of so many requests has another value in one field."""
     found = False
     for n in range(count):
         value = b"%d" % n

@@ -22,7 +22,6 @@ ANYTHING = st.lists(st.dictionaries(NAMES, JSON, max_size=6), max_size=6)
 
 
 def read(tasks: list[dict[str, Any]], size: int = 10) -> ByHand:
-    """A list of these tasks, so many a page."""
     pages = [len(tasks[at : at + size]) for at in range(0, len(tasks), size)] or [0]
     return ByHand(tasks, pages, 100, True)
 

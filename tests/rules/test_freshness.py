@@ -53,7 +53,6 @@ class Marked(NamedTuple):
 
 
 def moment(at: float) -> Moment:
-    """A moment whose place in the order is that of its time."""
     return NEVER if at == OUT_OF_MIND else Moment(round(at * 1000), at)
 
 
@@ -80,7 +79,6 @@ class Situation:
     asks_by_id: bool = True
 
     def record(self, tasks: Iterable[Task]) -> Record:
-        """A record of it, with these tasks."""
         record = Record()
         for each in tasks:
             is_listed = each.id not in self.unlisted

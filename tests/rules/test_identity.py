@@ -9,7 +9,6 @@ from tests.fields import IDS, OF_ONE, STANDING
 
 
 def example(name: bytes) -> bytes:
-    """A name, for one with any ending."""
     return name.replace(b"*", b"anything")
 
 
@@ -80,7 +79,6 @@ STANDS = [
 
 
 def proof_in(*lines: bytes) -> str:
-    """The proof in the lines of a head."""
     headers = Headers((name, value.strip(b" \t")) for name, _, value in (line.partition(b":") for line in lines))
     return proof(headers.by_name, headers.all(b"authorization"))
 

@@ -20,7 +20,6 @@ from tests.rules import plain
 
 
 def selected(index: Index, limit: int) -> Callable[[Position], QueryPage]:
-    """The pages of an index."""
     return lambda position: index.select(position, limit)
 
 
@@ -33,7 +32,6 @@ def check_pages(found: list[QueryPage], expected: list[Task], limit: int) -> Non
 
 
 def dict_put(model: dict[str, Task], report: Task) -> None:
-    """What taking in a report means."""
     known = model.get(report.id, report)
     model[report.id] = msgspec.structs.replace(report, method=report.method or known.method)
 

@@ -227,7 +227,6 @@ def is_looked_for(name: str) -> bool:
 
 
 def lookable(value: Any) -> list[tuple[str, ...]]:
-    """The paths to the members of a value that may be looked for."""
     return [path for path in paths(value) if path and all(map(is_looked_for, path))]
 
 

@@ -29,7 +29,6 @@ MARKS = (b"tasks/status", b"\\u", b"\\/", b"data: [", b"data:[", b'"result"', b'
 
 
 def lines_run(work: Callable[[], object]) -> int:
-    """How many lines of Python it takes."""
     count = 0
 
     def trace(_frame: FrameType, event: str, _arg: Any) -> Any:

@@ -20,7 +20,6 @@ orders = st.sampled_from(
 
 @st.composite
 def some_tasks(draw: st.DrawFn) -> list[Task]:
-    """Tasks of most different sizes, in any order."""
     rng = random.Random(draw(st.integers(0, 2**32)))
     sizes = draw(st.lists(st.integers(0, 30) | st.integers(0, 400), min_size=2, max_size=25))
     made = plain.many(len(sizes), rng.randrange(2**32))

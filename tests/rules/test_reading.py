@@ -27,8 +27,6 @@ Event = Callable[[RequestReader], object]
 
 
 def reads(*pieces: bytes) -> Event:
-    """These bytes arrive, and all that can be read of them is read."""
-
     def happen(reader: RequestReader) -> None:
         for piece in pieces:
             reader.add(piece)
@@ -39,7 +37,6 @@ def reads(*pieces: bytes) -> Event:
 
 
 def either(*pieces: bytes) -> list[Event]:
-    """Bytes arrive as they are, and byte by byte."""
     return [reads(*pieces), reads(*(bytes([byte]) for byte in b"".join(pieces)))]
 
 

@@ -257,7 +257,6 @@ def test_of_the_tasks_that_are_gone_the_newest_are_kept() -> None:
 
 
 def crawled(record: Record, began: int, tasks: list[Task]) -> None:
-    """A crawl of one page, from `began` to `began + 5`."""
     record.begin_crawl()
     record.listed(tasks, stamp(began + 1, began + 2), at(began + 2))
     for task_id in [i for some in record.unseen(at(began)) for i in some]:

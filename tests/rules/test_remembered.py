@@ -58,7 +58,6 @@ BODY = b"hello, this is a body"
 
 
 def told(event: Any) -> Any:
-    """An event as a value."""
     if isinstance(event, Head):
         return (event.method, event.target, event.minor, list(event.headers), event.body_bytes, event.keep_alive)
     if isinstance(event, End):

@@ -16,7 +16,6 @@ AGAIN = Key.of("research", b"/mcp", b"s-2", Who(b"token", b"kin", True))
 
 
 def found(owners: Owners, key: Key, at: float = 0.0) -> list[list[str]]:
-    """The ids that each owner of a caller has seen."""
     return [[i for i, _ in ids.since(0)] for ids in owners.of(owners.owners_of(key), Moment(0, at))]
 
 

@@ -23,7 +23,6 @@ def read(params: object) -> Position | None:
 
 
 def spelled(text: str) -> Query:
-    """The query of a first page."""
     position = read({"cursor": text})
     assert position == Position(position.query if position else Query())
     return position.query

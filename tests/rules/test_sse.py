@@ -70,13 +70,11 @@ def heard(events: list[Event]) -> list[Heard]:
 
 
 def cut(stream: bytes, places: list[int]) -> list[bytes]:
-    """The stream in pieces, cut at these places."""
     edges = [0, *sorted(p % (len(stream) + 1) for p in places), len(stream)]
     return [stream[start:end] for start, end in pairwise(edges)]
 
 
 def splits(stream: bytes, where: list[int]) -> list[list[bytes]]:
-    """The stream whole, cut at these places, and byte by byte."""
     return [[stream], cut(stream, where), [stream[i : i + 1] for i in range(len(stream))]]
 
 

@@ -270,7 +270,6 @@ def test_what_is_no_task(raw: bytes) -> None:
 
 
 def pair(first: Task, second: Task) -> tuple[Task, Task]:
-    """Two reports of one task."""
     return first, msgspec.structs.replace(second, id=first.id)
 
 

@@ -25,7 +25,6 @@ PATIENCE_S: Final = 20.0  # of a client: so many at once are slow on a busy mach
 
 
 async def play(seed: int, times: int) -> None:
-    """Play a round."""
     print(draw(seed))
     async with Upstream() as upstream, in_process(upstream) as gate:
         await Player(gate.port, upstream, gate.left).play([seed] * times)

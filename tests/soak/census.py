@@ -73,7 +73,6 @@ class InProcess:
         self._tasks = asyncio.all_tasks()
 
     async def left(self) -> str:
-        """What is left of a round."""
         if self.unhandled:
             return f"unhandled: {self.unhandled}"
         tasks = asyncio.all_tasks() - self._tasks - {asyncio.current_task()}
@@ -111,8 +110,6 @@ class InProcess:
 
 
 class _Errors(logging.Handler):
-    """Keeps the errors in the log."""
-
     def __init__(self, kept: list[str]) -> None:
         super().__init__(logging.ERROR)
         self._kept = kept
@@ -123,7 +120,6 @@ class _Errors(logging.Handler):
 
 @asynccontextmanager
 async def in_process(upstream: Upstream, changed: Json = SETTINGS) -> AsyncIterator[InProcess]:
-    """Run the App in front of an upstream."""
     async with app_before(upstream.port, changed) as gateway:
         assert gateway.app is not None
         gate = InProcess(gateway.app, gateway.port, upstream)
@@ -142,8 +138,6 @@ async def in_process(upstream: Upstream, changed: Json = SETTINGS) -> AsyncItera
 
 
 class Process:
-    """The command as a process."""
-
     def __init__(self, gateway: Gateway, upstream: Upstream) -> None:
         self.port = gateway.port
         self._gateway = gateway
@@ -153,7 +147,6 @@ class Process:
 
     @property
     def log(self) -> str:
-        """What the process has logged."""
         return self._gateway.log
 
     async def begin(self) -> None:
@@ -162,7 +155,6 @@ class Process:
         self._idle = _descriptors(self._proc)
 
     async def left(self) -> str:
-        """What is left of a round."""
         await self._turn()
         more = _descriptors(self._proc) - self._idle - len(self._upstream.lines)
         return f"{more} descriptors more than the connections to the upstream" if more else ""
@@ -189,7 +181,6 @@ class Process:
 
 @asynccontextmanager
 async def process(gateways: Gateways, upstream: Upstream, changed: Json = SETTINGS) -> AsyncIterator[Process]:
-    """Run the command in front of an upstream."""
     with gateways.process(upstream.port, **changed) as gateway:
         gate = Process(gateway, upstream)
         await gate.begin()

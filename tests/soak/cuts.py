@@ -70,7 +70,6 @@ SHAPES: Final = (*_UP, *_OLD, *_UP, *_OLD, *_DOWN, *_OTHERS)  # of requests as m
 
 
 def draw(seed: int) -> Conversation:
-    """The conversation of a seed."""
     member, place = divmod(seed, len(SHAPES))
     shape, drawn = SHAPES[place], random.Random(seed)
     source = random.Random(place + member // _SERIES * len(SHAPES))  # of the message: it is the same for a series
@@ -98,7 +97,6 @@ def draw(seed: int) -> Conversation:
 
 
 def _place(message: bytes, member: int, drawn: random.Random) -> int:
-    """Where the message is cut: at any byte, or behind the last."""
     places = len(message) + 1
     if len(message) <= _SMALL_BYTES_MAX:
         step = round(places * _STEP)
@@ -134,7 +132,6 @@ def _made(shape: Shape, dice: Dice) -> Made:
 
 
 def _message(shape: Shape, dice: Dice, head: bytes) -> bytes:
-    """A head with a body of that shape."""
     body = _body(shape, dice)
     fields = b"Content-Type: " + _KINDS_OF_BODIES[shape.body]
     if shape.framing == "length":

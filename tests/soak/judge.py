@@ -30,7 +30,6 @@ class Weather:
 
     @classmethod
     def of(cls, played: Round, before: Round | None) -> "Weather":
-        """The weather of a round."""
         deaths = [e.death for e in played.exchanges if e.tasks is not None and e.death is not None]
         return cls(
             disturbed=played.disturbs or (before is not None and before.disturbs),
@@ -88,7 +87,6 @@ def _foreign(exchange: Exchange, response: Message) -> str | None:
 
 
 def right(exchange: Exchange) -> Message:
-    """The whole response of the upstream to an exchange."""
     reader = Reader()
     reader.feed(exchange.answered)
     return reader.responses([exchange.method], "fin")[-1]

@@ -90,7 +90,6 @@ class Death:
     persists: bool = False
 
     def hits(self, count: int) -> bool:
-        """Whether it hits the request of that number."""
         return count == self.nth or (self.persists and count > self.nth)
 
 
@@ -131,7 +130,6 @@ class Exchange:
 
     @property
     def is_closing(self) -> bool:
-        """Whether the end of the connection ends the response."""
         return self.kind.endswith("until the end")
 
     @property
@@ -228,7 +226,6 @@ class Dice:
         return request(fields=[*self.own, *fields])
 
     def framed(self, message: bytes, *fields: bytes) -> bytes:
-        """A JSON message as a response: by its length, or in chunks."""
         if self.random.random() < 0.5:
             return answer(message, *fields)
         head = response(b"", b"Content-Type: application/json", *fields, _CHUNKED)
@@ -351,7 +348,6 @@ _OFTEN: Final = ("filtered", "filtered", "initialize")  # what the gateway has m
 
 
 def draw(seed: int, kinds: Sequence[str] = (*KINDS, *_OFTEN)) -> Round:
-    """The round of a seed."""
     source = random.Random(seed)
     numbers = itertools.count(seed * 100)
     conversations = []
@@ -385,7 +381,6 @@ def exchange(
 
 
 def marked(response: bytes, number: int) -> bytes:
-    """A response with the number of its exchange."""
     return response.replace(b"\r\n", b"\r\n%b: %d\r\n" % (MARK, number), 1)
 
 

@@ -66,7 +66,6 @@ class Player:
         await self.round(everyone)
 
     async def round(self, played: Round) -> None:
-        """Play one round."""
         weather = Weather.of(played, self._before)
         self._before = played
         self._upstream.begin(played)
@@ -170,6 +169,5 @@ def _split(data: bytes, cuts: list[float]) -> list[bytes]:
 
 
 def _ending(number: int, session: str) -> Exchange:
-    """A DELETE of a session."""
     asked = request(b"DELETE", fields=[*identity(session), b"X-Request-Id: %d" % number])
     return Exchange(number, "DELETE", session, asked, marked(response(b""), number))

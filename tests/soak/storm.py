@@ -53,8 +53,6 @@ _CALLED: Final = {
 
 @dataclass
 class Report:
-    """What a storm was, and what it found."""
-
     exchanges: int = 0
     seconds: float = 0.0
     promised: int = 0
@@ -76,12 +74,10 @@ class Report:
 
 
 def called(finding: str) -> str:
-    """The kind of a finding."""
     return next((name for name, words in _CALLED.items() if re.search(words, finding)), "other")
 
 
 def draw(seed: int) -> Conversation:
-    """The conversation of a seed."""
     source = random.Random(seed)
     numbers = itertools.count(seed * 100)
     exchanges = [
@@ -146,7 +142,6 @@ class Storm:
         self._left = left
 
     async def play(self, seed: int, exchanges: int) -> Report:
-        """Play a storm."""
         report, began_at = Report(), time.monotonic()
         seeds = itertools.count(seed)
         self._upstream.random = random.Random(seed)

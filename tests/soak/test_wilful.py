@@ -110,7 +110,6 @@ def keeps_its_slot(patch: Patch) -> None:
 
 
 def sends_again(patch: Patch) -> None:
-    """A request is sent again that may have been received."""
     send_all = Call.send_all
 
     async def always(self: Call, head: bytes, body: bytes, timeout_s: float | None, again: bool) -> object:
@@ -122,7 +121,6 @@ def sends_again(patch: Patch) -> None:
 
 
 def serves_two_at_once(patch: Patch) -> None:
-    """A connection is given to two exchanges."""
     put = Pool.put
 
     def putting(self: Pool, connection: UpstreamConnection) -> None:
@@ -133,7 +131,6 @@ def serves_two_at_once(patch: Patch) -> None:
 
 
 def remembers_connections(patch: Patch) -> None:
-    """A closed connection of a client's is still remembered somewhere."""
     kept: list[ClientConnection] = []
     lost = ClientConnection.connection_lost
 
@@ -145,7 +142,6 @@ def remembers_connections(patch: Patch) -> None:
 
 
 def remembers_bytes(patch: Patch) -> None:
-    """The heads of requests are remembered somewhere."""
     kept: list[bytes] = []
     up = Way.up
 

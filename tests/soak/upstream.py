@@ -115,7 +115,6 @@ class Line(Peer):
         self.incoming = Reader()
 
     def die(self, how: End) -> None:
-        """End the connection."""
         if how == "fin":
             self.leave()
         elif not self.closed:
@@ -151,7 +150,6 @@ class Upstream(Listener):
         return port_of(self._held)
 
     async def start(self) -> None:
-        """Listen."""
         self.listening = held_port(self.port)
         self.open()
 
@@ -176,7 +174,6 @@ class Upstream(Listener):
         raise AssertionError(f"{len(self.lines)} connections after {DESERTED_S:g} s in which nobody asked anything")
 
     def begin(self, played: Round) -> None:
-        """Know the exchanges of a round."""
         self.random = played.dice
         self.faults.clear()
         self._count.clear()
@@ -186,7 +183,6 @@ class Upstream(Listener):
         self.expect(played.exchanges)
 
     def expect(self, exchanges: Iterable[Exchange]) -> None:
-        """Know these exchanges too."""
         self._exchanges.update((e.number, e) for e in exchanges)
 
     def forget(self, exchanges: Iterable[Exchange]) -> None:
@@ -199,7 +195,6 @@ class Upstream(Listener):
     # ---- what comes ----
 
     def expected(self, request: Message) -> Exchange | None:
-        """The exchange that a request belongs to."""
         number = request.value(b"x-request-id")
         exchange = self._exchanges.get(int(number)) if number is not None else None
         is_probe = (
@@ -235,7 +230,6 @@ class Upstream(Listener):
             self.faults.append(f"exchange {exchange.number} came as another: {request.start!r}")
 
     def response(self, exchange: Exchange, request: Message) -> bytes:
-        """What is answered to a request."""
         if exchange.tasks is None:
             return exchange.answered
         if request.method == b"GET":

@@ -114,7 +114,6 @@ async def _arrived(reader: Side, sent: bytes) -> None:
 
 
 async def differences(steps: Sequence[Step]) -> list[str]:
-    """What differs, in words."""
     try:
         plain, gateway = await run(steps, False), await run(steps, True)
     except (AssertionError, TimeoutError, OSError) as late:

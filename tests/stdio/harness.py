@@ -23,17 +23,14 @@ OWN: Final = re.compile(rb'"taskgate-[0-9a-f]{32}-')  # how the ids of the gatew
 
 
 def line(message: Json | list[Json], end: bytes = b"\n") -> bytes:
-    """A message as a line."""
     return json.dumps(message, separators=(",", ":")).encode() + end
 
 
 def call(message_id: object, method: str, **params: Any) -> bytes:
-    """A request as a line."""
     return line({"jsonrpc": "2.0", "id": message_id, "method": method, "params": params})
 
 
 def notification(method: str, **params: Any) -> bytes:
-    """A notification as a line."""
     return line({"jsonrpc": "2.0", "method": method, "params": params})
 
 
@@ -43,7 +40,6 @@ def result(message_id: object, value: Json) -> bytes:
 
 
 def task(task_id: str, status: str = "working", second: int = 0) -> Json:
-    """A task."""
     at = f"2026-11-20T00:00:{second:02}Z"
     return {"taskId": task_id, "status": status, "createdAt": at, "lastUpdatedAt": at, "ttl": None}
 
@@ -54,13 +50,10 @@ LISTS_TASKS: Final[Json] = {"tasks": {"list": {}, "cancel": {}, "requests": {"to
 
 
 def initialized(message_id: object = 0) -> bytes:
-    """The response to `initialize` of a server that lists tasks."""
     return result(message_id, {"protocolVersion": "2025-11-25", "capabilities": LISTS_TASKS})
 
 
 class Side:
-    """One side: a client, or a server."""
-
     def __init__(self, reads: int, writes: int) -> None:
         self._reads, self._writes = reads, writes
         self._loop = asyncio.get_running_loop()
@@ -72,12 +65,10 @@ class Side:
         self.resume()
 
     def resume(self) -> None:
-        """Read on."""
         if not self.ended:
             self._loop.add_reader(self._reads, self._receive)
 
     def pause(self) -> None:
-        """Read no more for now."""
         self._loop.remove_reader(self._reads)
 
     def _receive(self) -> None:
@@ -90,7 +81,6 @@ class Side:
             self._changed.set()
 
     async def send(self, *pieces: bytes) -> None:
-        """Write the pieces, each of its own."""
         for piece in pieces:
             rest = memoryview(piece)
             async with asyncio.timeout(WAIT_S):
@@ -111,7 +101,6 @@ class Side:
         await self.until(lambda: self.received.count(data) >= times, f"{data[:200]!r}")
 
     async def ends(self) -> None:
-        """Return once the other side writes no more."""
         await self.until(lambda: self.ended, "the end")
 
     def lines(self) -> list[bytes]:
@@ -136,13 +125,11 @@ class Side:
         return all_own()[number - 1]
 
     def finish(self) -> None:
-        """Write no more."""
         if self._writes >= 0:
             os.close(self._writes)
             self._writes = -1
 
     def leave(self) -> None:
-        """Read no more, for good."""
         if self._reads >= 0:
             self.pause()
             os.close(self._reads)
@@ -159,7 +146,6 @@ class Stage:
     gateway: Wrapped | None = None
 
     def gauge(self, name: str) -> object:
-        """What the gateway says of itself."""
         assert self.gateway is not None
         return self.gateway.gauges()[name][1]
 
@@ -171,7 +157,6 @@ class Stage:
         await self.client.hears(b'"filter"')
 
     async def answers(self, value: Json, number: int = 1) -> None:
-        """The server answers the request of the gateway's own of that number."""
         await self.server.send(result((await self.server.own(number))["id"], value))
 
     async def lists(self, *tasks: Json, number: int = 1) -> None:
@@ -179,13 +164,11 @@ class Stage:
         await self.answers({"tasks": list(tasks)}, number)
 
     async def answered(self, *tasks: Json) -> None:
-        """The client asks for a list, and has it: these tasks."""
         await self.client.send(QUERY_ALL)
         await self.lists(*tasks)
         await self.client.hears(b'"id":"q"')
 
     def exit(self, status: int = 0) -> None:
-        """The server's process ends."""
         self.server.finish()
         self.server.leave()
         if not self.exits.done():

@@ -11,7 +11,6 @@ WAIT_S: Final = 60.0  # long, because a machine may be busy
 
 
 def gateway(*server: str, flags: Sequence[str] = ()) -> list[str]:
-    """The command line."""
     return [*COMMAND, "stdio", *flags, "--", *server]
 
 
@@ -26,8 +25,6 @@ def ran(*server: str, data: bytes = b"", flags: Sequence[str] = ()) -> "subproce
 
 
 class Talk:
-    """A process whose standard streams a test has."""
-
     def __init__(self, process: "subprocess.Popen[bytes]") -> None:
         assert process.stdin is not None and process.stdout is not None and process.stderr is not None
         self.process = process
@@ -46,13 +43,11 @@ class Talk:
         return self.process.wait(WAIT_S)
 
     def finish(self) -> int:
-        """Close its input; the exit status."""
         self.stdin.close()
         return self.wait()
 
 
 @contextmanager
 def talking(*server: str, flags: Sequence[str] = (), environment: Mapping[str, str] | None = None) -> Iterator[Talk]:
-    """A server under the gateway, killed in the end if it still runs."""
     with piped(gateway(*server, flags=flags), environment) as process:
         yield Talk(process)

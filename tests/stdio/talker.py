@@ -10,7 +10,6 @@ LINE = b'{"jsonrpc":"2.0","method":"notifications/message","params":{"n":%d,"tex
 
 
 def line(number: int) -> bytes:
-    """A line by its number: some are large."""
     return LINE % (number, b"x" * (number * 7919 % 30_000))
 
 

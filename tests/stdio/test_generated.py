@@ -90,8 +90,6 @@ def takes_text_and_numbers_for_the_same() -> AbstractContextManager[Any]:
 
 
 def cuts_large_lines() -> AbstractContextManager[Any]:
-    """Of a large line only the first piece passes."""
-
     def feed(large: LargeLine, line: Line) -> list[Line]:
         return [line] if line.ended else []
 
@@ -100,7 +98,6 @@ def cuts_large_lines() -> AbstractContextManager[Any]:
 
 @contextmanager
 def writes_anew() -> Iterator[None]:
-    """A message is written anew, not passed as it came."""
     pass_on = Outlet.pass_on
 
     def passed(outlet: Outlet, line: Line) -> None:

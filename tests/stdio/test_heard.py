@@ -49,7 +49,6 @@ async def listed(stage: Stage, request_id: str, **criteria: object) -> list[str]
 
 
 async def asked_for(stage: Stage, task_id: str, **criteria: object) -> list[str]:
-    """The ids in a list, for which a task is asked for."""
     await stage.client.send(call("l1", "tasks/list", **(criteria or {"order": "asc"})))
     own = await stage.server.own(2)
     assert (own["method"], own["params"]) == ("tasks/get", {"taskId": task_id})

@@ -242,7 +242,6 @@ async def test_a_cancelled_request_waits_for_no_answer(stage: Stage) -> None:
 
 
 def request(message_id: int) -> tuple[bytes, Passed]:
-    """A request that has passed, behind its id."""
     message = jsonrpc.parse(call(message_id, "tasks/get", taskId="a"))
     assert message is not None
     return b"%d" % message_id, Passed(message, NEVER)

@@ -51,7 +51,6 @@ ASKED: Final = (
 
 
 def told(folder: Path, log: dict[str, Any]) -> list[dict[str, Any]]:
-    """The lines that the log has of those requests."""
     config = folder / "config.yaml"
     config.write_text(json.dumps({"log": log}))
     ended = ran("python3", "-c", SERVER, data=b"".join(ASKED), flags=("--config", str(config)))
@@ -140,6 +139,24 @@ def test_the_page_shows_failures_and_requests(tmp_path: Path) -> None:
             assert "5ecret" not in json.dumps(shown)
             with urllib.request.urlopen(f"http://{at}/metrics", timeout=WAIT_S) as answer:
                 assert b'taskgate_jsonrpc_errors_total{code="-32603",upstream="stdio"} 1.0' in answer.read()
+            assert talk.finish() == 0
+
+
+@pytest.mark.parametrize("counts", [True, False])
+def test_tasks_are_counted_unless_configured_not_to_be(tmp_path: Path, counts: bool) -> None:
+    """The request that makes the task is larger than what is kept of one."""
+    config = tmp_path / "config.yaml"
+    config.write_text(json.dumps({"metrics": {"tasks": counts}}))
+    with held_port() as held:
+        at = f"127.0.0.1:{port_of(held)}"
+        with talking("python3", "-c", SERVER, flags=["--config", str(config), "--admin", at]) as talk:
+            talk.say(*ASKED)
+            with urllib.request.urlopen(f"http://{at}/metrics", timeout=WAIT_S) as answer:
+                shown = answer.read()
+            assert (b'taskgate_tasks_started_total{tool="x",upstream="stdio"} 1.0' in shown) is counts
+            ended = b'taskgate_tasks_ended_total{status="cancelled",tool="x",upstream="stdio"} 1.0'
+            assert (ended in shown) is counts
+            assert (b"taskgate_task" in shown) is counts
             assert talk.finish() == 0
 
 

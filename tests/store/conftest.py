@@ -30,7 +30,6 @@ PATIENCE: Final = "20s"  # of a query for the store: on a busy machine a store t
 
 @pytest.fixture
 async def store(tmp_path: Path) -> AsyncIterator[Store]:
-    """A store that serves, and is empty."""
     async with redis(tmp_path) as one:
         yield one
 
@@ -52,7 +51,6 @@ class Server:
     asked: list[Json] = field(default_factory=list)
 
     def response(self, asked: Message) -> bytes:
-        """The response to a request."""
         if self.refuses:
             return response(b"", status=self.refuses)
         if asked.method == b"DELETE":
@@ -82,7 +80,6 @@ class Server:
         return answer(result(message["id"], found[2]))
 
     def count(self, method: str) -> int:
-        """How many requests of that method have come."""
         return sum(message["method"] == method for message in self.asked)
 
 
@@ -104,11 +101,9 @@ class Replica:
         return Caller((response.value(b"mcp-session-id") or b"").decode(), token)
 
     async def ask(self, caller: "Caller", message: Json) -> Json:
-        """The response message to a message."""
         return final(await self.exchange(caller, message))
 
     async def exchange(self, caller: "Caller", message: Json) -> Message:
-        """The response to a message."""
         return await self._send(post(message, *caller.fields()))
 
     async def delete(self, caller: "Caller") -> Message:
@@ -123,23 +118,19 @@ class Replica:
         return response
 
     async def make(self, caller: "Caller", method: str = "tools/call") -> str:
-        """Make a task, and return its id."""
         said = await self.ask(caller, call(method, name="work", task={}))
         task_id: str = said["result"]["task"]["taskId"]
         return task_id
 
     async def ids(self, caller: "Caller", **criteria: Any) -> list[str]:
-        """The ids of the tasks that a query finds, sorted."""
         said = await self.ask(caller, filtered(**criteria))
         return sorted(task["taskId"] for task in said["result"]["tasks"])
 
     async def sample(self, name: str, **labels: str) -> float:
-        """A sample of its metrics."""
         found = await self.gateway.metrics()
         return found.get((f"taskgate_{name}", tuple(sorted(labels.items()))), 0.0)
 
     async def serves(self) -> bool:
-        """Whether the store has all that this replica knows."""
         return await self.sample("store_up") == 1
 
 
@@ -151,7 +142,6 @@ class Caller:
     token: str = "t0ken"
 
     def fields(self) -> list[bytes]:
-        """The header fields that say who asks."""
         return [b"Mcp-Session-Id: " + self.session.encode(), b"Authorization: Bearer " + self.token.encode()]
 
 
@@ -176,7 +166,6 @@ class Fleet:
 
     @asynccontextmanager
     async def pair(self, **changed: Any) -> AsyncIterator[tuple[Replica, Replica]]:
-        """Two replicas."""
         async with self.replica(**changed) as one, self.replica(**changed) as other:
             yield one, other
 

@@ -27,8 +27,6 @@ def signalled(number: signal.Signals) -> Do:
 
 
 def told(*commands: str) -> Do:
-    """It is told these commands, each of some words."""
-
     async def do(store: Store) -> None:
         for command in commands:
             await store.run(*shlex.split(command))
@@ -58,12 +56,10 @@ FAILURES: Final[dict[str, tuple[Do, Do]]] = {
 
 
 async def shows(replica: Replica, caller: Caller, tasks: list[str]) -> bool:
-    """Whether a replica answers with these tasks."""
     return await replica.ids(caller) == sorted(tasks)
 
 
 async def fails(replica: Replica) -> bool:
-    """Whether the metrics of a replica say that the store fails."""
     failures = [await replica.sample("store_failures_total", why=why) for why in ("unreachable", "refused")]
     return sum(failures) > 0 and not await replica.serves()
 
@@ -84,7 +80,6 @@ async def unreadable(replica: Replica) -> bool:
 
 
 async def sent_bytes(store: Store) -> int:
-    """What it has sent to everybody."""
     found: int = (await store.run("INFO", "stats"))["total_net_output_bytes"]
     return found
 
@@ -246,15 +241,6 @@ async def test_a_gateway_starts_without_its_store_and_finds_it_later(fleet: Flee
         assert await one.ids(caller) == [made]
         store.start()
         await known(store, 1)
-
-
-async def test_a_query_does_not_wait_for_a_store_that_takes_long(fleet: Fleet, store: Store) -> None:
-    """With no limit in sight, the answer would never come."""
-    async with fleet.pair_with_task(store={"url": store.url, "timeout": "50ms"}) as (_, other, caller, made):
-        await stop(store)
-        assert await other.ids(caller) == []
-        await go_on(store)
-        await eventually(lambda: shows(other, caller, [made]), "the task in an answer")
 
 
 async def test_a_reload_keeps_the_store_and_cannot_change_it(fleet: Fleet, store: Store) -> None:

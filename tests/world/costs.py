@@ -57,7 +57,6 @@ class Cost:
     found: tuple[int, int]
 
     def row(self, name: str) -> str:
-        """The row of the table."""
         by_hand = f"{self.by_hand}" if self.found[0] == LIVE else f"{self.by_hand}: {self.found[0]} of {LIVE} tasks"
         return f"| {name} | {by_hand} | {self.filtered} | {self.first} | {self.later} | {BRINGS[name]} |"
 
@@ -101,5 +100,4 @@ async def measured(gateways: Gateways, name: str) -> Cost:
 
 
 async def table(gateways: Gateways) -> str:
-    """The whole table."""
     return "\n".join([HEAD, *[(await measured(gateways, name)).row(name) for name in KINDS]])

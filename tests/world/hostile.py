@@ -115,7 +115,6 @@ class Hostile(Server):
         return f"{self.mutated}, from {self._from}: {self.way}"
 
     def _turn(self, name: str) -> bool:
-        """Whether this answer is mutated."""
         self._seen[name] += 1
         hit = name == self.mutated and self._seen[name] > self._from
         self.was_hostile |= hit
@@ -139,7 +138,6 @@ class Hostile(Server):
         return said
 
     def answered(self, message: Json) -> bytes | None:
-        """The JSON that answers a message; None if nothing does."""
         if "id" not in message:
             return None
         hit = self._turn(message["method"])

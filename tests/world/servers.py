@@ -104,7 +104,6 @@ class Server:
         return task_id
 
     def change(self, task_id: str, status: str, updated: str | None = None) -> None:
-        """A task changes, by default some time after all that has been made."""
         self._count += 1
         self.tasks[task_id] |= {
             "status": status,
@@ -117,7 +116,6 @@ class Server:
             self.add("working" if number % (count // live) == 0 else "completed")
 
     def timestamp(self, at: datetime) -> str:
-        """An instant as this server writes it."""
         fraction = f".{at.microsecond:06}000"[: self.kind.digits + 1] if self.kind.digits else ""
         return f"{at:%Y-%m-%dT%H:%M:%S}{fraction}{self.kind.zone}"
 
@@ -127,7 +125,6 @@ class Server:
         return blake2b(b"%d" % self._count, digest_size=16).hexdigest()
 
     def read(self, task: Json) -> Json:
-        """A task as an answer has it."""
         if not self.kind.reads_now:
             return task
         now = self.timestamp(datetime.fromtimestamp(time.time(), UTC))
@@ -217,5 +214,4 @@ def pages_by_hand(server: Server, **params: object) -> Iterator[Json]:
 
 
 def shown(page: Json) -> list[str]:
-    """The ids on a page."""
     return [task["taskId"] for task in page["tasks"] or ()]

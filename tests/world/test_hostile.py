@@ -32,7 +32,6 @@ _COPY: Final = "exec 3<>/dev/tcp/127.0.0.1/$0; cat <&3 & cat >&3; kill $!"
 
 @asynccontextmanager
 async def serving(server: Hostile, over_http: bool) -> AsyncIterator[list[str]]:
-    """What the command is given to reach the server."""
     if over_http:
         with listening() as sock:
             async with rig_at(Place(Gateway(0, 0), sock)) as rig:

@@ -22,7 +22,6 @@ each = pytest.mark.parametrize("name", KINDS)
 
 
 async def listed(session: Session, request_id: object = 1, **criteria: object) -> Json:
-    """A page of a filtered list."""
     said = final(await session.ask(call("tasks/list", request_id, **criteria)))
     assert "result" in said, said
     page: Json = said["result"]
@@ -30,7 +29,6 @@ async def listed(session: Session, request_id: object = 1, **criteria: object) -
 
 
 async def all_listed(session: Session, criteria: Json, again: Json | None = None, pages_max: int = 1000) -> list[Json]:
-    """The tasks of all pages, or of so many. `again`: what is given beside a cursor."""
     page = await listed(session, **criteria)
     tasks: list[Json] = page["tasks"]
     while "nextCursor" in page and (pages_max := pages_max - 1):
@@ -44,7 +42,6 @@ T = TypeVar("T", bound=Server)
 
 @asynccontextmanager
 async def in_front_of(server: T, gateways: Gateways, **index: object) -> AsyncIterator[tuple[T, Session]]:
-    """A session through a gateway with these settings of its index, and the server behind it."""
     async with rig_with(gateways, index=index) as rig:
         rig.serve(server)
         yield server, Session(rig)

@@ -19,7 +19,6 @@ RUST: Final = KINDS["Rust SDK (rmcp) to 2.2"]
 
 
 async def make(session: Session, request_id: object = 1) -> str:
-    """The id of a task that is made."""
     made = final(await session.ask(call("tools/call", request_id, name="work", task={})))["result"]["task"]
     return str(made["taskId"])
 
@@ -99,7 +98,6 @@ class Hasty(Server):
         self._ttl_ms_max = ttl_ms_max
 
     def at(self, ago_s: float, status: str) -> str:
-        """A task that was made, or has ended, so long ago."""
         then = self.timestamp(datetime.now(UTC) - timedelta(seconds=ago_s))
         task_id = self.add(status, created=then)
         self.tasks[task_id]["ttl"] = self._ttl_ms_max

@@ -77,7 +77,6 @@ each = pytest.mark.parametrize("name", KINDS)
 
 @asynccontextmanager
 async def at(server: Server) -> AsyncIterator[str]:
-    """The server's address, while it serves."""
     with listening() as sock:
         async with rig_at(Place(Gateway(0, 0), sock)) as rig:
             rig.serve(server)
@@ -269,7 +268,6 @@ def ids_of(tasks: list[Json]) -> list[str]:
 
 @asynccontextmanager
 async def legacy(tasks: int) -> AsyncIterator[tuple[LegacyServer, str]]:
-    """A server with sessions, each with tasks of its own."""
     server = LegacyServer(tasks)
     try:
         yield server, await server.start()
@@ -391,8 +389,6 @@ async def test_progress_on_a_terminal_is_gone_when_it_is_done() -> None:
 
 
 async def answering(answer: Callable[[Message], bytes]) -> Script:
-    """A script of a server that is something else."""
-
     async def script(request: Message, _: Peer) -> bytes:
         return answer(request)
 
@@ -400,7 +396,6 @@ async def answering(answer: Callable[[Message], bytes]) -> Script:
 
 
 def old(path: str, request: Message, kind: bytes = b"endpoint") -> bytes:
-    """What a server of the old transport answers: a stream, which stays open, to a GET of its path alone."""
     if (request.method, request.target.decode()) != (b"GET", path):
         return response(b"", status=b"405 Method Not Allowed")
     return stream() + chunk(event(b"/messages?session_id=1", b": welcome", b"event: " + kind))

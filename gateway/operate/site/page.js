@@ -176,7 +176,7 @@ function showTasks(status) {
   put(byId("created"), { text: count(sum(tools.map((t) => t.started["5m"]))),
     below: `${count(sum(tools.map((t) => t.started.all)))} since the start` });
   const rank = (t) => (fails(t) ? 0 : sum(Object.values(t.live).map((one) => one.count)) ? 1 : 2);
-  fill("tasks", tools.toSorted((one, other) => rank(one) - rank(other)).map((t) => [`${t.upstream} ${t.tool}`, [
+  fill("tasks", tools.toSorted((one, other) => rank(one) - rank(other)).map((t) => [`${t.upstream}\n${t.tool}`, [
     wide(t.tool || "(not known)", t.upstream), live([t], "working"), live([t], "input_required"), failed([t]),
     { curve: { requests: t.curve }, kind: "curve" },
     number(t.duration_s ? `${duration(t.duration_s.p50)} / ${duration(t.duration_s.p95)}` : "–"),

@@ -81,7 +81,6 @@ _ENDLESS: Final = b"3;" + b"a" * 40_000 + b"\r\nabc\r\n" + _END
 
 
 def body_of(name: str) -> bytes:
-    """What the chunks of that name hold."""
     return _OTHER_BODIES.get(name, b"abc")
 
 

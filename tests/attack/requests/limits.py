@@ -11,7 +11,6 @@ _TOO_LARGE: Final = (400, 413, 414, 431)
 
 
 def _padded(size_bytes: int) -> bytes:
-    """A GET whose head has that size."""
     empty = get(b"X: ")
     return get(b"X: " + b"a" * (size_bytes - len(empty)))
 

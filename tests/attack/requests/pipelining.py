@@ -16,7 +16,6 @@ def _gets(count: int) -> bytes:
 
 
 def _then_refused(name: str, sent: bytes, *seen: Seen, statuses: frozenset[int] = BAD) -> Request:
-    """What is seen is answered, and what is behind it refused."""
     return Request(name, (sent,), (Outcome(seen, statuses),))
 
 

@@ -90,34 +90,13 @@ ROWS: Final[list[Request]] = [
         for name, line in BAD.items()
     ),
     *(
-        refused(
-            f"{way}-upper-case-connection",
-            send(_CHUNKED, body=with_trailers(b"CONNECTION: CLOSE", b"X-T: 1")),
-            cut=way == "streamed",
-        )
+        refused(f"{way}-{name}", send(_CHUNKED, body=with_trailers(*lines)), *statuses, cut=way == "streamed")
         for way, (send, _) in WAYS.items()
-    ),
-    *(
-        refused(
-            f"{way}-too-large",
-            send(_CHUNKED, body=with_trailers(b"X: " + b"a" * 20_000)),
-            400,
-            413,
-            431,
-            cut=way == "streamed",
+        for name, statuses, lines in (
+            ("upper-case-connection", (), [b"CONNECTION: CLOSE", b"X-T: 1"]),
+            ("too-large", (400, 413, 431), [b"X: " + b"a" * 20_000]),
+            ("too-many", (400, 413, 431), [b"X: a"] * 4000),
         )
-        for way, (send, _) in WAYS.items()
-    ),
-    *(
-        refused(
-            f"{way}-too-many",
-            send(_CHUNKED, body=with_trailers(*[b"X: a"] * 4000)),
-            400,
-            413,
-            431,
-            cut=way == "streamed",
-        )
-        for way, (send, _) in WAYS.items()
     ),
     Request(
         "named-by-connection",

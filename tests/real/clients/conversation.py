@@ -96,7 +96,6 @@ class UserAgent:
             self._answered = self._library.URL((await http.get(to)).headers["location"])
 
     async def callback(self) -> tuple[str, str | None]:
-        """What the user was sent back with."""
         return self.answered["code"], self.answered.get("state")
 
 

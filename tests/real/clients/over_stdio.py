@@ -13,7 +13,6 @@ TRIES_MAX: Final = 100  # of a result, a tenth of a second apart
 
 
 async def pages(send: Send, params: Json) -> list[Json]:
-    """All pages, cursors followed to the end."""
     found = [await send("tasks/list", params)]
     while (cursor := found[-1].get("nextCursor")) is not None:
         found.append(await send("tasks/list", {**params, "cursor": cursor}))
@@ -21,7 +20,6 @@ async def pages(send: Send, params: Json) -> list[Json]:
 
 
 def lists(tasks: Sequence[Json]) -> list[Json]:
-    """Lists by every criterion."""
     created = sorted(task["createdAt"] for task in tasks)
     updated = sorted(task["lastUpdatedAt"] for task in tasks)
     return [

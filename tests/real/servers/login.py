@@ -52,7 +52,6 @@ SCOPE = "tasks"
 
 
 def token(client_id: str, scopes: list[str], expires_at: int) -> str:
-    """An access token."""
     claims = json.dumps([client_id, scopes, expires_at, secrets.token_hex(4)]).encode()
     return f"{base64.urlsafe_b64encode(claims).decode()}.{hmac.digest(KEY, claims, hashlib.sha256).hex()}"
 

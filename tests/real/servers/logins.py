@@ -59,8 +59,6 @@ def authority_of(provider: Authority, origin: str) -> list[BaseRoute]:
 
 
 def openid_of(provider: Authority, origin: str) -> list[BaseRoute]:
-    """An authorization server that is found by OpenID discovery alone."""
-
     async def discovery(_: Request) -> JSONResponse:
         return JSONResponse(
             {
@@ -83,7 +81,6 @@ def openid_of(provider: Authority, origin: str) -> list[BaseRoute]:
 
 
 def application(kind: str, port: int, first_port: int) -> Starlette:
-    """The server of one kind."""
     tasks = python_sdk.application(python_sdk.parser().parse_args(["--port", "0", "--json"]))
     [endpoint] = [route.endpoint for route in tasks.routes if isinstance(route, Route) and route.path == "/mcp"]
 

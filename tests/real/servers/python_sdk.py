@@ -116,8 +116,6 @@ class Work:
 
 
 class Events(EventStore):
-    """All events of all streams, each known by its number."""
-
     def __init__(self) -> None:
         self._events: list[tuple[StreamId, types.JSONRPCMessage | None]] = []
 

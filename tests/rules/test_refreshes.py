@@ -1,7 +1,7 @@
-"""The states of a refresh: the table in `tasks/refreshes.py` is what each kind of refresh does, whatever happens."""
+"""How a refresh of each kind ends, whatever happens while it asks."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable
 from functools import partial
 from itertools import product
 from typing import Final
@@ -22,21 +22,17 @@ from gateway.tasks.freshness import Ages
 from gateway.tasks.guards import Toll
 from gateway.tasks.planner import Planner
 from gateway.tasks.record import FAILURES_MAX, Listing
-from gateway.tasks.refreshes import Crawl, Delta, Knock, Refresh, RefreshState
+from gateway.tasks.refreshes import Crawl, Delta, Knock, Refresh
 from gateway.tasks.sessions import Forgotten, Servers, Session, Sessions
 from tests.rules import plain
-from tests.states import Watch, steps, table, watched
 from tests.test_sessions import outbox
 
 KEY: Final = Key("research", b"/mcp", b"0f8c", b"who")
 LIMITS: Final = config.IndexLimits(tasks_max=2)
 TASKS: Final = [plain.raw_task(f"t-{number}", "working", None, None) for number in range(LIMITS.tasks_max + 1)]
-TABLE: Final = table(RefreshState.__doc__, "each step.\n\n")
 
 
 class Place:
-    """One refresh of a session, and the server that it asks."""
-
     toll: Toll | None = None
     asks_first = False
     proof = ""
@@ -75,7 +71,6 @@ class Place:
         return plain.parsed(jsonrpc.result(raw_id, value))
 
     async def run(self) -> BaseException | None:
-        """Run the refresh. Returns its error."""
         [error] = await asyncio.gather(self.refresh.run(), return_exceptions=True)
         return error
 
@@ -146,30 +141,14 @@ EVENTS: Final[dict[str, list[tuple[Event, type[BaseException] | None]]]] = {
 }
 
 
-@pytest.fixture(autouse=True)
-def watch() -> Iterator[Watch]:
-    """Every step of a refresh stands in the table."""
-    with watched(Refresh, "state") as one:
-        yield one
-    assert one.steps <= steps(TABLE, ["ASKING"])
-
-
-def test_the_table_names_every_state_and_event() -> None:
-    assert list(TABLE) == [state.name for state in RefreshState]
-    assert list(TABLE["ASKING"]) == list(EVENTS)
-    assert {cell for row, cells in TABLE.items() if row != "ASKING" for cell in cells.values()} == {"-"}
-
-
 @pytest.mark.parametrize(("kind", "event"), [*product(KINDS, EVENTS)])
-async def test_the_table_is_what_happens(kind: str, event: str) -> None:
+async def test_each_end_of_a_refresh(kind: str, event: str) -> None:
     for server, error in EVENTS[event]:
         place = Place(kind)
         place.server = server
-        assert place.refresh.state.name == "ASKING"
         assert type(await place.run()) is (error if error is not None else type(None))
-        assert place.refresh.state.name == TABLE["ASKING"][event]
         assert not place.session.asks, "nobody joins it any more"
-        if place.refresh.state is RefreshState.REFUSED:
+        if event == "caller refused":
             assert len(place.session.index) == 0
 
 
@@ -178,22 +157,8 @@ async def test_a_session_that_is_too_large_is_left_empty_and_remembers_it(kind: 
     place = Place(kind)
     place.server = outgrown
     assert isinstance(await place.run(), TooLarge)
-    assert place.refresh.state is RefreshState.FAILED
     assert len(place.session.index) == 0
     assert "index.tasks_max" in place.session.known.outgrown
-
-
-@pytest.mark.parametrize(("begins", "event"), [pair for pair in product(TABLE, EVENTS) if pair[0] != "ASKING"])
-async def test_a_refresh_that_has_ended_runs_no_more(begins: str, event: str) -> None:
-    [first] = [events for column, events in EVENTS.items() if TABLE["ASKING"][column] == begins]
-    for (before, _), (behind, _) in product(first, EVENTS[event]):
-        place = Place("crawl")
-        place.server = before
-        await place.run()
-        asked, place.server = len(place.asked), behind
-        assert isinstance(await place.run(), AssertionError)
-        assert place.refresh.state.name == begins
-        assert len(place.asked) == asked
 
 
 NO_SUCH_TASK: Final = [b"{}", b'"t-0"', TASKS[1]]
