@@ -141,6 +141,8 @@ def _main() -> None:
             print(f"  {at} leads to {upstream.url} ({upstream.name})")
         if behind := ", ".join(upstream.name for upstream in settings.upstreams if upstream.match.prefix):
             print(f"  HTTP+SSE, the transport of 2024-11-05, does not work behind a prefix: {behind}")
+        if settings.guards.own_tasks and settings.store is None:
+            print("  guards.own_tasks without a store: after a restart all tasks are nobody's")
         return
     has_file = given.config is not None and str(given.config) != "-"
     _serve(settings, partial(_read, given) if has_file else None)

@@ -22,6 +22,7 @@ from gateway.operate.journal import Journal
 from gateway.operate.metrics import Gauge, Metrics
 from gateway.proxy import Proxy
 from gateway.tasks.guards import guards_of
+from gateway.tasks.seen import IDLE_S
 from gateway.tasks.sessions import SERVERS_IDLE_S, Servers, Sessions
 from gateway.transport import certificates, routes
 from gateway.transport.buffers import Buffers
@@ -62,8 +63,8 @@ class App:
             from gateway.tasks import replicas
 
             self._store = redis_store.RedisStore(config.store, self._metrics.store_failed)
-            self._shared = replicas.SharedSessions(config.index, clock, self._store)
-        self._sessions = self._shared or Sessions(config.index, Servers(clock), clock)
+            self._shared = replicas.SharedSessions(config.index, clock, self._store, config.guards.own_tasks)
+        self._sessions = self._shared or Sessions(config.index, Servers(clock), clock, config.guards.own_tasks)
         self._links = Links()
         self._buffers = Buffers(config.limits.held_bytes_max)
         self._pools = Pools(self._buffers, self._links, self._metrics.responses)
@@ -86,7 +87,8 @@ class App:
         self._metrics.serves([u.name for u in config.upstreams], config.metrics.tasks, changed)
         self._sessions.lives = self._metrics.lives
         if self._store is not None:
-            self._store.serves(config.upstreams, SERVERS_IDLE_S, config.index.idle_timeout)
+            idle_s = 2 * IDLE_S if config.guards.own_tasks else config.index.idle_timeout
+            self._store.serves(config.upstreams, SERVERS_IDLE_S, idle_s)
         self._pools.serve(self._config, config, certified)
         if config.guards != self._config.guards:
             self._guards = guards_of(config.guards, self._loop.time)

@@ -1,7 +1,7 @@
 """The errors of requests, as one tree. Each class has its HTTP status and JSON-RPC code.
 
     GatewayError                502, -32603
-    ├── Ambiguous               400, -32600   `Connection` names a field that tells who asks (DESIGN 3.2)
+    ├── Ambiguous               400, -32600   a request that two may read differently (DESIGN 3.2, 8.16)
     ├── Forbidden               403, -32600   `Host` or `Origin` is refused (DESIGN 7.10)
     ├── Internal                500, -32603   a fault of the gateway itself
     ├── Loop                    508, -32600   an upstream's address leads back to the gateway
@@ -9,6 +9,8 @@
     ├── RateLimited             429, -32600   too many task operations of one identity, with Retry-After
     ├── Unclear                 200, -32602   a `ttl` that two servers may read differently (DESIGN 8.9)
     ├── NoFilter                400, -32602   a filter for a list that the gateway does not answer (DESIGN 5.10)
+    ├── NoTasks                 400, -32602   tasks where nothing tells whose they are (DESIGN 8.16)
+    ├── UnknownTask             200, -32602   a task that is not the caller's (DESIGN 8.16)
     ├── Overloaded              503, -32603   a limit is reached; a later try may succeed
     ├── UpstreamUnreachable     502, -32603   no connection
     ├── UpstreamBroken          502, -32603   the answer broke off, or is no valid answer
@@ -128,6 +130,22 @@ class Unclear(GatewayError):
 
 class NoFilter(Unclear):
     status, reason = 400, b"Bad Request"  # over HTTP+SSE nobody reads the body of a 200
+
+
+class NoTasks(Unclear):
+    status, reason = 400, b"Bad Request"  # as above
+
+
+class UnknownTask(GatewayError):
+    """As servers say it of an id that they do not know."""
+
+    status, reason, code, refuses = 200, b"OK", INVALID_PARAMS, True
+
+    def __init__(self) -> None:
+        super().__init__("Failed to retrieve task: Task not found")
+
+    def message(self, raw_id: bytes) -> bytes:
+        return jsonrpc.error(raw_id, self.code, str(self))
 
 
 class Overloaded(GatewayError):

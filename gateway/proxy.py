@@ -19,10 +19,14 @@ from typing import TYPE_CHECKING, Final
 
 from gateway.config import Config
 from gateway.errors import (
+    Ambiguous,
     GatewayError,
     Internal,
     Loop,
     NoFilter,
+    NoTasks,
+    Unclear,
+    UnknownTask,
     UpstreamRefused,
     UpstreamTimeout,
     shown,
@@ -37,6 +41,9 @@ from gateway.tasks import answer
 from gateway.tasks.criteria import BadQuery
 from gateway.tasks.cursor import Position
 from gateway.tasks.guards import Guards
+from gateway.tasks.named import GUARD, OF_TASKS, asked_for
+from gateway.tasks.own import NO_OWNER, OwnTasks
+from gateway.tasks.seen import OwnerKey
 from gateway.tasks.sessions import Sessions
 from gateway.transport.buffers import SMALL_BYTES_MAX
 from gateway.transport.caller import Callers, HttpCaller, HttpReply, Way
@@ -48,7 +55,7 @@ from gateway.transport.relay import JSON, relay
 from gateway.transport.remembered import Heads
 from gateway.transport.response import authenticates_connection
 from gateway.transport.wire import Links
-from gateway.watch import ExchangeWatch
+from gateway.watch import ExchangeWatch, OwnWatch
 
 if TYPE_CHECKING:
     from gateway.tasks.replicas import SharedSessions
@@ -57,6 +64,9 @@ log = logging.getLogger("taskgate.request")
 
 # The message endpoint of HTTP+SSE (2024-11-05) names its session in the query, as every SDK's server writes it.
 _HTTP_SSE_SESSION: Final = re.compile(rb"[?&]session_?id=", re.IGNORECASE)
+
+
+_UTF_8: Final = re.compile(rb"charset\s*=\s*\"?(?:utf-8|us-ascii)\b(?!.*charset)")
 
 
 class Proxy:
@@ -83,6 +93,8 @@ class Proxy:
         self._door = Door(config.listen, config)
         self._callers = Callers(config, pools)
         self._guards = guards
+        self._own = sessions.own
+        self._has_warned = False  # of callers who cannot be told apart
         self._answerer = answer.Answerer(sessions, config.index, metrics, clock)
 
     async def handle(self, exchange: Exchange) -> None:
@@ -99,6 +111,8 @@ class Proxy:
             message = await self._read(exchange)
             if self._guards is not None:
                 self._guard(self._guards, exchange, caller, message)
+            if self._own is not None:
+                await self._keep_apart(self._own, exchange, caller, message)
             position = self._position(message, caller, exchange) if message is not None else None
             if position is not None and message is not None:
                 kind = "answered"
@@ -138,7 +152,7 @@ class Proxy:
             exchange.account.check(exchange.kept_bytes)
         bytes_max = self._limits.inspected_body_bytes_max
         message: Message | None = None
-        if exchange.way.may_carry and exchange.head.body_bytes <= bytes_max:
+        if (exchange.way.may_carry or self._own is not None) and exchange.head.body_bytes <= bytes_max:
             if await exchange.read_body(bytes_max):
                 message = jsonrpc.parse(exchange.taken)
         else:
@@ -166,6 +180,8 @@ class Proxy:
         if not _may_be_answered(caller, exchange):
             if caller.filter is not None:
                 raise NoFilter(answer.NO_FILTER)
+            if self._own is not None:
+                raise NoTasks(answer.NO_LIST)
             return None
         return self._answerer.position(caller.key, message, caller.filter)
 
@@ -177,6 +193,39 @@ class Proxy:
                 guards.admit_unread(exchange.taken, caller)  # a server may read what the gateway does not
             return
         exchange.replace_body(guards.admit(message, exchange.taken, caller))
+
+    async def _keep_apart(self, own: OwnTasks, exchange: Exchange, caller: HttpCaller, message: Message | None) -> None:
+        """Let no request pass that may be about another's task (tasks/own.py). Raises GatewayError."""
+        headers = exchange.headers
+        kind = b",".join(headers.all(b"content-type")).lower()
+        size_bytes = max(exchange.head.body_bytes, len(exchange.taken))
+        if size_bytes > self._limits.inspected_body_bytes_max or not exchange.body.is_read:
+            raise Ambiguous(f"{GUARD}: the body is larger than limits.inspected_body_bytes_max, and cannot be read")
+        if exchange.taken and (
+            headers.tokens(b"content-encoding") not in ([], [b"identity"])
+            or (b"charset" in kind and not _UTF_8.search(kind))
+            or (message is None and b"json" in kind and not jsonrpc.looks_like_messages(exchange.taken))
+        ):
+            raise Ambiguous(f"{GUARD}: the body is encoded, or in another charset than UTF-8, and cannot be read")
+        asked, owners = asked_for(message, exchange.taken), self._owners(exchange, caller)
+        if message is not None and observe.is_observed(message) and _is_of_http_sse(caller):
+            raise NoTasks(f"{GUARD}: {NO_OWNER}")
+        if message is not None and (message.method or "").startswith(OF_TASKS) and not owners:
+            if not self._has_warned:
+                self._has_warned = True
+                log.warning("a caller cannot be told apart", extra={"upstream": caller.upstream.name, "hint": NO_OWNER})
+            raise Unclear(f"{GUARD}: {NO_OWNER}")
+        shared = None if self._shared is None else self._shared.own
+        if not (own.owns_all(owners, asked) if shared is None else await shared.owns_now(owners, asked)):
+            if (lives := self._metrics.lives) is not None and message is not None and message.method == "tasks/get":
+                lives.lookups_failed[caller.upstream.name] += 1
+            raise UnknownTask
+
+    def _owners(self, exchange: Exchange, caller: HttpCaller) -> list[OwnerKey]:
+        """The owners of a caller's tasks; none if nothing tells him from others."""
+        if self._own is None or exchange.authenticates or caller.is_unique or _is_of_http_sse(caller):
+            return []
+        return self._own.owners_of(caller.key)
 
     def _kept(self, exchange: Exchange, message: Message | None) -> Message | None:
         """What is still needed of a message that is relayed. Its raw members would keep the whole body in memory."""
@@ -192,7 +241,8 @@ class Proxy:
 
     async def _relay(self, exchange: Exchange, caller: HttpCaller, message: Message | None) -> None:
         method = message.method if message is not None and message.method is not None else exchange.method.decode()
-        watch = ExchangeWatch(exchange, caller, message, self._sessions)
+        parts = exchange, caller, message, self._sessions
+        watch = ExchangeWatch(*parts) if self._own is None else OwnWatch(*parts, self._owners(exchange, caller))
         if exchange.up_bytes < 0:
             exchange.refused_trailers = caller.identity_headers | (DIGESTS if exchange.edits_up else frozenset())
         exchange.waits_for_news = exchange.method == b"GET" or method == "tasks/result"
@@ -244,11 +294,15 @@ def _may_carry_message(exchange: Exchange) -> bool:
     return b"content-encoding" not in headers.by_name or headers.tokens(b"content-encoding") == [b"identity"]
 
 
+def _is_of_http_sse(caller: HttpCaller) -> bool:
+    return bool(_HTTP_SSE_SESSION.search(caller.target)) and EVENT_STREAM not in caller.headers.tokens(b"accept")
+
+
 def _may_be_answered(caller: HttpCaller, exchange: Exchange) -> bool:
     """Whether the gateway may answer a `tasks/list`: not in a later revision, nor over HTTP+SSE (DESIGN 3.9, 3.11)."""
     if exchange.authenticates:
         return False
-    if _HTTP_SSE_SESSION.search(caller.target) and EVENT_STREAM not in caller.headers.tokens(b"accept"):
+    if _is_of_http_sse(caller):
         return False  # its response goes out on a stream that the client opened before
     version = caller.headers.get(b"mcp-protocol-version")
     return version is None or version <= LAST_REVISION

@@ -14,9 +14,13 @@ What the messages tell is decided in `tasks/passing.py`.
 import logging
 from typing import Final
 
+from gateway.errors import UpstreamBroken
 from gateway.mcp import jsonrpc
 from gateway.mcp.jsonrpc import Message
+from gateway.mcp.sse import EVERY
+from gateway.tasks.named import GUARD
 from gateway.tasks.passing import PLAIN, RESUMED, Heard, Pending, RequestKind, begin
+from gateway.tasks.seen import OwnerKey
 from gateway.tasks.sessions import Sessions
 from gateway.transport.addresses import DOCUMENT_BYTES_MAX, is_resource_metadata, is_well_known
 from gateway.transport.caller import HttpCaller
@@ -120,6 +124,45 @@ class ExchangeWatch:
             self._sessions.hear(caller.key, heard, opened, caller.is_unique)
             if (heard.succeeds or heard.task_id is not None) and not caller.is_unique:
                 caller.accept()
+
+
+class OwnWatch(ExchangeWatch):
+    """... where the tasks of callers are kept apart (tasks/own.py): no event passes that names another's, or unread."""
+
+    __slots__ = ("_owners", "_request")
+
+    def __init__(
+        self,
+        exchange: Exchange,
+        caller: HttpCaller,
+        message: Message | None,
+        sessions: Sessions,
+        owners: list[OwnerKey],
+    ) -> None:
+        super().__init__(exchange, caller, message, sessions)
+        self._owners = owners
+        self._request = message if message is not None and message.is_request else None
+
+    def head(self, response: Response, kind: bytes) -> Inspector | None:
+        chosen = super().head(response, kind)
+        if kind == EVENT_STREAM:
+            return Inspector(self._message, self._break, EVERY, edits=True)
+        if chosen is None and self._request is not None and response.status < 400:
+            return Inspector(self._message, _nothing)  # it may make a task
+        return chosen
+
+    def _message(self, data: bytes) -> bytes:
+        own = self._sessions.own
+        assert own is not None
+        if not own.may_pass(self._owners, data, self._request, self._pending is RESUMED):
+            return b""
+        if self._exchange.authenticates:
+            return data
+        seen = super()._message(data)
+        return data if self._caller.proof else seen
+
+    def _break(self) -> None:
+        raise UpstreamBroken(f"{GUARD}: an event is too large, or in an unknown encoding, and nothing passes unread")
 
 
 def _document_unread() -> None:

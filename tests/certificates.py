@@ -18,10 +18,7 @@ def signed(
     days: float = 1,
     begins_days: float = -1,
 ) -> ec.EllipticCurvePrivateKey:
-    """Write a certificate for a name, and its key; without an authority it signs itself. Returns the key.
-
-    It is valid from `begins_days` from now on, until `days` from now.
-    """
+    """Write a certificate, signed by itself without an authority, and its key, which is returned. Days are from now."""
     own = ec.generate_private_key(ec.SECP256R1())
     issuer, signer = (name, own) if by is None else (by.name, by.key)
     now = datetime.now(UTC)

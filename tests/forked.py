@@ -145,10 +145,7 @@ class Fork:
 
 
 def fork_of(command: Sequence[str], out: int, environment: Mapping[str, str], tree: Path) -> Running:
-    """The process of `python -m MODULE` or `python -c TEXT`: a fork, once this process has the module.
-
-    Any other command starts as it is, and so does a module of another source tree.
-    """
+    """The process of `python -m MODULE` or `-c TEXT`, as a fork; any other command, or another tree, as it is."""
     if command[0] != sys.executable or not {"-m", "-c"} & set(command) or ("-m" in command and tree != ROOT):
         return spawned(command, out, environment, tree)
     at = command.index("-m" if "-m" in command else "-c")

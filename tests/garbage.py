@@ -20,10 +20,7 @@ def kept_garbage() -> Iterator[None]:
 
 
 def left_in_cycles() -> list[str]:
-    """The classes of what is garbage, by name; none if nothing of it is the gateway's.
-
-    For use within `kept_garbage`.
-    """
+    """The classes of what is garbage, by name; none if nothing of it is the gateway's. Within `kept_garbage`."""
     gc.collect()
     found = sorted({f"{type(one).__module__}.{type(one).__qualname__}" for one in gc.garbage})
     return found if any(name.startswith("gateway.") for name in found) else []

@@ -352,10 +352,7 @@ def changes(before: Samples, after: Samples, name: str, **labels: str) -> float:
 
 
 def settings(port: int, admin: int, upstream: int, changed: Json | None = None) -> Json:
-    """A configuration (JSON is YAML): one upstream on that port, and `changed`, section by section.
-
-    The key `upstream` holds what is changed in the one upstream.
-    """
+    """A configuration (JSON is YAML): one upstream on that port (`upstream` changes it), and `changed`, by section."""
     given = dict(changed or {})
     up = {"name": "up", "url": f"http://127.0.0.1:{upstream}/mcp", **given.pop("upstream", {})}
     return {
@@ -419,10 +416,7 @@ class Gateways:
 
     @asynccontextmanager
     async def in_process(self, upstream: int, /, **changed: Any) -> AsyncIterator[Gateway]:
-        """The App on the running loop, whose debug mode watches it. In the end no task may be left.
-
-        It logs if `changed` says how.
-        """
+        """The App on the running loop, in debug mode; it logs if `changed` says how. In the end no task may be left."""
         before = asyncio.all_tasks()
         with ExitStack() as stack:
             log = stack.enter_context(self._logging(changed["log"])) if "log" in changed else None

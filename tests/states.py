@@ -17,10 +17,7 @@ Step: TypeAlias = tuple[str, str]
 
 
 def table(doc: str | None, behind: str) -> Table:
-    """The table that stands in a docstring behind these words. Two spaces or more part its columns.
-
-    Its headings take one line, or two that stand one below the other.
-    """
+    """The table behind these words in a docstring. Two spaces or more part columns; a heading may take two lines."""
     assert doc is not None
     heading, *rows = doc.split(behind)[1].strip("\n").split("\n\n")[0].rstrip().splitlines()
     columns = re.split(r" {2,}", heading.strip())

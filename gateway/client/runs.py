@@ -38,7 +38,7 @@ def signalled(name: str, work: Coroutine[Any, Any, int], failed: int = 2, interr
         return interrupted
     except (NotAnswered, ConfigError, StartError, OSError) as error:
         words = str(error)
-    except Exception:
+    except Exception:  # Python's own status, 1, would say that taskgate does not help
         words = f"a fault of taskgate itself: {traceback.format_exc()}"
     with suppress(OSError):
         print("\n".join(f"taskgate {name}: {shown(line)}" for line in words.split("\n")), file=sys.stderr)

@@ -1,12 +1,13 @@
 """Values that are wrong only together, and changes that a reload cannot make."""
 
 from collections.abc import Iterator
+from operator import attrgetter
 from typing import Final, TypeAlias
 
 from gateway.config.model import Config, Limits, Match, Upstream, UpstreamTls
 from gateway.config.values import Address, Url
 
-FIXED: Final = ("listen", "tls", "admin", "traces", "store")  # keys that a reload cannot change
+FIXED: Final = ("listen", "tls", "admin", "traces", "store", "guards.own_tasks")  # keys that a reload cannot change
 ANY_ADDRESS: Final = ("0.0.0.0", "::")  # all of this machine's
 _OWN: Final = "where the gateway itself listens"
 _LOOPBACK: Final = ("localhost", "127.0.0.1", "::1")
@@ -69,6 +70,6 @@ def _upstream_clashes(upstream: Upstream, path: str, config: Config, given: dict
 
 def changes(config: Config, in_force: Config | None, given: dict[str, str]) -> Iterator[Clash]:
     for name in () if in_force is None else FIXED:
-        if getattr(config, name) != getattr(in_force, name):
+        if attrgetter(name)(config) != attrgetter(name)(in_force):
             shown = given.get(name, "nothing, which is the default")
             yield (name,), f"{name} cannot change while the gateway runs; expected what is in force; given {shown}"

@@ -86,7 +86,7 @@ class Document:
         return self.value(kind, root, "", root.start_mark.line + 1)
 
     def value(self, kind: Any, node: yaml.Node, path: str, line: int) -> object:
-        """The value of a field of type `kind`, in which aliases of itself end; `_FAULTY` with a fault noted."""
+        """The value of a field of type `kind`, where aliases end too; `_FAULTY` if it has a fault, which is noted."""
         location = self.location(line, path)
         self.locations[path], self.given[path] = location, _given(node)
         if len(self.locations) > VALUES_MAX:

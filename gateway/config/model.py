@@ -117,11 +117,12 @@ class StoreSettings(Struct, frozen=True, kw_only=True):
 
 
 class GuardLimits(Struct, frozen=True, kw_only=True):
-    """Limits of what clients may ask of tasks. None: no limit."""
+    """Limits of what clients may ask of tasks, None: no limit; and whether each has only his own."""
 
     task_operations_per_second: values.Rate | None = None
     task_operations_burst: values.Count = 20
     task_ttl_max: values.Duration | None = None
+    own_tasks: values.Switch = False
     identities_max: values.Count = 10_000
 
 

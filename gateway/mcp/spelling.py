@@ -9,15 +9,20 @@ from typing import Final
 from gateway.mcp import jsonrpc
 from gateway.mcp.jsonrpc import Message
 
-_LEVELS: Final = (("id", "method", "params"), ("task",), ("ttl",))  # of the message, of `params`, of `task`
+_LEVELS: Final = (
+    ("id", "method", "params"),
+    ("_meta", "taskId", "task"),
+    ("ttl",),
+)  # of the message, of `params`, of `task`
 _ALL: Final = frozenset(name for names in _LEVELS for name in names)
 _QUOTED: Final = tuple(b'"%b"' % name.encode() for name in sorted(_ALL))
+_FOLDED: Final = tuple((quoted, quoted.lower()) for quoted in _QUOTED)
 _FOLDING: Final = tuple(letter.encode() for letter in "\u017f\u212a\u0131")  # long s, Kelvin, dotless i: to s, k, i
 _READ_BYTES_MAX: Final = 64 * 1024  # beside arguments and results
 
 
 def doubtful(message: Message, body: bytes) -> frozenset[str]:
-    """Those of `id`, `method`, `params`, `task` and `ttl` that another reader of the message may find elsewhere."""
+    """Those of `id`, `method`, `params`, `_meta`, `taskId`, `task`, `ttl` that another reader may find elsewhere."""
     if message.is_strict and _is_plain(body):
         return frozenset()
     path = ("result",) if message.method is None else ("params", "arguments")
@@ -35,7 +40,7 @@ def _is_plain(body: bytes) -> bool:
     lower = body.lower()
     if b"\\u" in lower or (not body.isascii() and any(letter in body for letter in _FOLDING)):
         return False
-    return all(lower.count(name) <= (name in body) for name in _QUOTED)
+    return all(lower.count(folded) <= (quoted in body) for quoted, folded in _FOLDED)
 
 
 def _doubts(body: bytes) -> frozenset[str]:
@@ -50,7 +55,7 @@ def _doubts(body: bytes) -> frozenset[str]:
     for names in _LEVELS:
         spelled = [name for name, _ in level]
         for name in names:
-            if [s for s in spelled if s.upper().casefold() == name] not in ([], [name]):
+            if [s for s in spelled if s.upper().casefold() == name.casefold()] not in ([], [name]):
                 doubts.add(name)
         level = next((value for name, value in level[::-1] if name == names[-1] and isinstance(value, tuple)), ())
     return frozenset(doubts)

@@ -17,9 +17,12 @@ What is known:
     record      as of when it is known, what is marked, what is gone
     sessions    the indexes of all sessions: whose they are, when they go
     seen        ... and the ids that a caller finds again with a renewed token, or in a new session
+    own         ... whose each task is, where a guard keeps callers apart
+    named       ... and which tasks a message names
     stored      ... within limits of bytes, number and idle time: which go first
     replicas    ... shared by several gateways, only if a store is configured
     told        ... what these tell each other of a session
+    shared      ... and whose each task is
     lives       the lives of all tasks that were seen, for metrics
 
 What must be asked of the upstream, and which queries wait for it:

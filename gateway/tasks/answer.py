@@ -11,15 +11,16 @@ import msgspec
 import orjson
 
 from gateway.config import IndexLimits
-from gateway.errors import CannotAnswer, GatewayError, Internal, NoFilter, without_frames
+from gateway.errors import CannotAnswer, GatewayError, Internal, NoFilter, NoTasks, without_frames
 from gateway.identity import Key
 from gateway.mcp import jsonrpc
 from gateway.mcp.capabilities import LAST_REVISION
 from gateway.mcp.jsonrpc import INVALID_PARAMS, REPLACEMENT, Message
 from gateway.tasks import criteria, cursor, spelled
 from gateway.tasks.asks import Outbox
-from gateway.tasks.criteria import BadQuery, Fault, Params
+from gateway.tasks.criteria import BadQuery, Fault, Params, Query
 from gateway.tasks.cursor import Position
+from gateway.tasks.named import GUARD
 from gateway.tasks.planner import Answer, Planner
 from gateway.tasks.ports import Caller, Counts, EndedQuery, Reply
 from gateway.tasks.sessions import Session, Sessions
@@ -55,6 +56,10 @@ FILTER: Final = "Taskgate-Filter"
 NO_FILTER: Final = (
     f"{FILTER} filters a tasks/list of revision {LAST_REVISION.decode()} or earlier over Streamable HTTP, at a server "
     "that does not filter by itself: leave the header out"
+)
+
+NO_LIST: Final = (
+    f"{GUARD}: there is no tasks/list but of revision {LAST_REVISION.decode()} or earlier over Streamable HTTP"
 )
 
 
@@ -116,13 +121,14 @@ class Answerer:
         passes = is_no_text or self._sessions.servers.filters_natively(key)
         try:
             position = None if passes else position_of(raw)
-            if position is not None or spelled_ is None:
+            if position is not None or (spelled_ is None and self._sessions.own is None):
                 return position
             if passes or is_later(raw):
-                raise NoFilter(NO_FILTER)
+                raise NoTasks(NO_LIST) if spelled_ is None else NoFilter(NO_FILTER)
             if bytes(given := criteria.params(raw).cursor) not in (b"", b"null"):
-                raise BadQuery([criteria.fault("cursor", bytes(given), f"no cursor of the server's beside {FILTER}")])
-            return filter_of(spelled_.encode())
+                allowed = cursor.ALLOWED if spelled_ is None else f"no cursor of the server's beside {FILTER}"
+                raise BadQuery([criteria.fault("cursor", bytes(given), allowed)])
+            return Position(Query()) if spelled_ is None else filter_of(spelled_.encode())
         except BadQuery as bad:
             return without_frames(bad)
 

@@ -63,7 +63,7 @@ class Crawler:
         self._resumes_at = 0.0  # since the upstream has put a request off
         self._one_at_a_time = asyncio.Lock()  # taken once it has
 
-    async def pages(self) -> AsyncGenerator[ListPage, None]:
+    async def pages(self, first_only: bool = False) -> AsyncGenerator[ListPage, None]:
         """Every page of the upstream's `tasks/list`, from the first to the last. Raises GatewayError.
 
         An asyncio task asks for the next page before this one is read: the upstream works meanwhile. It does so as soon
@@ -71,7 +71,7 @@ class Crawler:
         """
         unread_pages: asyncio.Queue[ListPage | None] = asyncio.Queue()
         wanted = asyncio.Semaphore(0)
-        asking = asyncio.ensure_future(self._ask_for_pages(wanted, unread_pages))
+        asking = asyncio.ensure_future(self._ask_for_pages(wanted, unread_pages, first_only))
         asking.add_done_callback(lambda _: unread_pages.put_nowait(None))
         try:
             wanted.release()
@@ -84,7 +84,9 @@ class Crawler:
             await asyncio.gather(asking, return_exceptions=True)
             del asking  # as in `Ask.join`
 
-    async def _ask_for_pages(self, wanted: asyncio.Semaphore, unread_pages: asyncio.Queue[ListPage | None]) -> None:
+    async def _ask_for_pages(
+        self, wanted: asyncio.Semaphore, unread_pages: asyncio.Queue[ListPage | None], first_only: bool
+    ) -> None:
         """Ask for one page after the other, and put down each that is wanted."""
         cursor: str | None = None  # of the next page
         before: str | None = None  # of the page before it
@@ -105,7 +107,7 @@ class Crawler:
                 raise UpstreamBroken("the upstream's tasks/list repeats a cursor: its pages have no end")
             await wanted.acquire()
             unread_pages.put_nowait(page)
-            if page.following is None:
+            if page.following is None or first_only:
                 return
             seen.add(hash(page.following))
             before, cursor = cursor, page.following

@@ -6,7 +6,7 @@ query came, and everything that passed through before it came. A task made or de
 asked for by its id; a list in order of creation shows new tasks on its last page, or its first.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import islice
 from typing import Final
 
@@ -71,15 +71,15 @@ def need_of(record: Record, came: Moment, ages: Ages) -> Need:
     return Need(came, oldest_s, oldest_crawl_s, min(record.known.doubted, came.order))
 
 
-def plan(record: Record, query: Query, came: Moment, ages: Ages) -> Plan:
-    """What must be asked before `query`, which came then, may be answered from the index."""
+def plan(record: Record, query: Query, came: Moment, ages: Ages, owns: Callable[[str], bool] = lambda _: True) -> Plan:
+    """What must be asked before `query`, which came then, may be answered. `owns`: the caller may see it."""
     known, index = record.known, record.index
     if known.refused:
         return KNOCK
     need = need_of(record, came, ages)
     ids, unlisted = query.task_ids, record.unlisted
     if ids is not None and known.asks_by_id and max(map(len, ids), default=0) <= MARKED_ID_CHARS_MAX:
-        named = [i for i in ids if not _is_settled(record, i, need)]
+        named = [i for i in ids if not _is_settled(record, i, need) and owns(i)]
         # A crawl also tells whether an unknown task is of this session: that is worth one request.
         asked = len(named) + any(index.get(i) is None for i in named)
         if known.outgrown or asked <= (known.pages or _COLD_IDS_MAX):

@@ -49,7 +49,7 @@ class Planner:
         """The answer to a query, if nothing must be asked of the upstream for it; else None."""
         came = self._sessions.now()
         session.find_again(came)
-        plan = freshness.plan(session, position.query, came, self._ages)
+        plan = freshness.plan(session, position.query, came, self._ages, session.owns)
         if not plan.nothing:
             return None
         page = self._page(session, position)
@@ -63,8 +63,9 @@ class Planner:
             caller.toll.owe(1)
 
         async def on_message(data: bytes) -> None:
-            outbox.reply.forward(data)
-            await outbox.reply.drain()
+            if self._may_pass(session, data):
+                outbox.reply.forward(data)
+                await outbox.reply.drain()
 
         now, known = self._sessions.now, session.known
         crawler, asked = Crawler(caller, self._limits, self._counts, now, on_message, as_it_came=True), now()
@@ -108,7 +109,7 @@ class Planner:
         reasons: list[str] = []
         for _ in range(_ROUNDS_MAX):
             session.find_again(came)
-            plan = freshness.plan(session, query, came, self._ages)
+            plan = freshness.plan(session, query, came, self._ages, session.owns)
             if plan.crawl and session.known.outgrown and came.at < session.known.outgrown_until:
                 raise TooLarge(session.known.outgrown)
             if plan.nothing:
@@ -149,13 +150,14 @@ class Planner:
             return None
         new = [i for i in plan.tasks if i not in session.asks]
         waits = {session.asks[i] for i in plan.tasks if i in session.asks}
-        refresh: Refresh | None = None
+        crawler: Crawler | None = None
         if plan.reads or new:
             if caller.toll is not None:  # those that joined owe nothing: it is asked once
                 caller.toll.owe(plan.reads + len(new))
             ask = Ask(session.asks, [*new, None] if plan.reads else new, self._sessions.now())
             crawler = Crawler(caller, self._limits, self._counts, self._sessions.now, self._on_message(session, ask))
             parts = session, self._sessions, crawler, ask, self._ages, self._counts
+            refresh: Refresh
             if plan.knock:
                 refresh = Knock(*parts)
             else:
@@ -163,15 +165,20 @@ class Planner:
             ask.begin(refresh.run())
             waits.add(ask)
         await together(*(self._await(wait, outbox, need) for wait in waits))
-        return None if refresh is None else refresh.requests
+        return None if crawler is None else crawler.requests
 
     async def _await(self, ask: Ask, outbox: Outbox, need: Need) -> None:
         """Wait for an ask. If it began too early to be of use, its error is ignored."""
         await (ask.join(outbox) if need.met(ask.began) else ask.over())
 
+    def _may_pass(self, session: Session, data: bytes) -> bool:
+        own = self._sessions.own
+        return own is None or own.may_pass(session.owners, data)
+
     def _on_message(self, session: Session, ask: Ask) -> Callable[[bytes], Awaitable[None]]:
         async def on_message(data: bytes) -> None:
-            self._sessions.hear(session.key, PLAIN.message(data))
-            await ask.forward(data)
+            if self._may_pass(session, data):
+                self._sessions.hear(session.key, PLAIN.message(data))
+                await ask.forward(data)
 
         return on_message

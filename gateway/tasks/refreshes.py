@@ -42,10 +42,6 @@ class Refresh(ABC):
     _counts: Counts
     _from_nothing: bool = field(default=False, init=False)  # the index has only what is read here
 
-    @property
-    def requests(self) -> int:
-        return self._crawler.requests
-
     async def run(self) -> None:
         """Ask for everything, and take it in. Raises GatewayError and Forgotten."""
         self._known = self._session.known
@@ -91,6 +87,8 @@ class Refresh(ABC):
                 await asyncio.sleep(0)
             self._check_same()
             some = page.tasks[start : start + TASKS_AT_ONCE]
+            if self._session.apart:  # where each can be asked for, all are: most of a page may be others'
+                some = [t for t in some if self._session.owns(t.id) and not self._known.asks_by_id]
             new += self._session.listed(some, page.told, self._sessions.now())
             if self._lives is not None:
                 self._lives.told(self._session.key, some)
@@ -190,7 +188,8 @@ class Crawl(Refresh):
         self._from_nothing = bool(self._known.outgrown) or not len(session.index)
         session.begin_crawl()
         try:
-            async with aclosing(self._crawler.pages()) as reading:
+            first_only = session.apart and self._known.asks_by_id  # it tells whether the caller is served
+            async with aclosing(self._crawler.pages(first_only)) as reading:
                 async for page in reading:
                     if page.cursor is None:
                         order.restart()  # the first page again, after a cursor expired: it may show newer tasks by now

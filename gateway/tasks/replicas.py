@@ -37,6 +37,7 @@ from gateway.tasks.ports import SharedStore
 from gateway.tasks.record import Mark
 from gateway.tasks.seen import Owners
 from gateway.tasks.sessions import SERVERS_IDLE_S, SERVERS_MAX, Servers, Session, Sessions
+from gateway.tasks.shared import SharedOwn
 from gateway.tasks.told import Told
 
 _TOLD_AGAIN: Final = 4  # times in the time for which the store keeps what is not used
@@ -212,10 +213,16 @@ class SharedSessions(Sessions):
     """All sessions of a replica."""
 
     servers: SharedServers
+    own: SharedOwn | None
 
-    def __init__(self, limits: config.IndexLimits, clock: Callable[[], float], store: SharedStore) -> None:
-        super().__init__(limits, SharedServers(clock, store), clock)
+    def __init__(
+        self, limits: config.IndexLimits, clock: Callable[[], float], store: SharedStore, apart: bool = False
+    ) -> None:
         self._shared = store
+        super().__init__(limits, SharedServers(clock, store), clock, apart)
+
+    def _new_own(self, limits: config.IndexLimits) -> SharedOwn:
+        return SharedOwn(limits, self.now, self._lose, self._shared)
 
     def _new(self, key: Key) -> Session:
         return SharedSession(key, self._seen, self._shared)
@@ -249,6 +256,8 @@ class SharedSessions(Sessions):
 
     async def learn(self, session: Session) -> None:
         """Learn what other replicas have told of the session of a query, before it is answered. Nothing else waits."""
+        if self.own is not None:
+            await self.own.learn(session.owners)
         if self.is_behind(session):
             await self.catch_up(session)
 
@@ -282,6 +291,7 @@ class SharedSessions(Sessions):
     def tell_all(self) -> Iterator[None]:
         """Tell the store everything again that the servers cannot be asked for, piece by piece."""
         yield from self.servers.tell_all()
+        yield from () if self.own is None else self.own.tell_all()
         for count, session in enumerate([*self._unaccepted.values(), *self._stored.all()]):
             yield from _shared(session).tell_all()
             if count % _SESSIONS_AT_ONCE == _SESSIONS_AT_ONCE - 1:

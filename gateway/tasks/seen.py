@@ -19,7 +19,7 @@ from typing import Final, TypeAlias
 
 from gateway.config import IndexLimits
 from gateway.identity import Key
-from gateway.mcp.task import Moment, text_bytes
+from gateway.mcp.task import NEVER, Moment, text_bytes
 from gateway.tasks.stored import Space, Stored
 
 IDS_OF_SESSION: Final = 10_000
@@ -28,9 +28,8 @@ ID_CHARS_MAX: Final = 256  # of an id that is kept
 IDLE_S: Final = 24 * 3600.0  # nobody can be asked for these ids
 _SHARE: Final = 4  # of `memory_bytes_max`, at most one part of so many
 _OVERHEAD_BYTES: Final = 600  # of an owner beside its ids
-_ID_BYTES: Final = 80  # of an id beside its text
 _OF_A_SESSION: Final = 2  # owners
-_DENIED: Final = 0
+DENIED: Final = 0
 _DENIALS_MAX: Final = 3
 
 OwnerKey: TypeAlias = tuple[str, bytes, bytes, bytes, bool]
@@ -39,9 +38,12 @@ OwnerKey: TypeAlias = tuple[str, bytes, bytes, bytes, bool]
 class SeenIds(dict[str, int]):
     """The ids of one owner, oldest first, and in which order each was first seen."""
 
+    id_bytes = 80  # of an id beside its text
+
     def __init__(self, key: OwnerKey) -> None:
         super().__init__()
         self.key = key
+        self.kept_until = NEVER.at
         self.queries = 0  # nothing keeps it
         self.used_at = 0.0
         self.stored_bytes = 0
@@ -57,14 +59,18 @@ class SeenIds(dict[str, int]):
         """An id is seen for the first time, or is that of a new task."""
         self.drop(task_id)
         self[task_id] = at
-        self.size_bytes += _ID_BYTES + text_bytes(task_id)
+        self.size_bytes += self.id_bytes + text_bytes(task_id)
         if len(self) > self._ids_max:
-            self.drop(next(iter(self)))
+            self.drop(self.oldest())
+
+    def oldest(self) -> str:
+        """The id that goes first."""
+        return next(iter(self))
 
     def drop(self, task_id: str) -> None:
         """The task is not there."""
         if self.pop(task_id, None) is not None:
-            self.size_bytes -= _ID_BYTES + text_bytes(task_id)
+            self.size_bytes -= self.id_bytes + text_bytes(task_id)
             self._denials.pop(task_id, None)
 
     def deny(self, task_id: str, asked: int, had_it: bool) -> None:
@@ -72,7 +78,7 @@ class SeenIds(dict[str, int]):
         if not 0 < self.get(task_id, 0) < asked:
             return
         if not self.key[-1]:
-            self[task_id] = _DENIED
+            self[task_id] = DENIED
             return
         self._denials[task_id] += 1
         if had_it or self._denials[task_id] == _DENIALS_MAX:
@@ -83,7 +89,7 @@ class SeenIds(dict[str, int]):
         new: list[tuple[str, int]] = []
         for task_id in reversed(self):
             order = self[task_id]
-            if _DENIED < order <= at:
+            if DENIED < order <= at:
                 break
             if order > at:
                 new.append((task_id, order))
@@ -92,6 +98,8 @@ class SeenIds(dict[str, int]):
 
 class Owners:
     """The ids of all owners: the least recently used go first."""
+
+    apart = False  # the tasks of callers are kept apart (own.py)
 
     def __init__(self, limits: IndexLimits) -> None:
         self.stored: Stored[OwnerKey, SeenIds] = Stored(_space_in(limits))
@@ -139,6 +147,13 @@ class Owners:
             if (seen := self.stored.get(owner)) is not None:
                 self.stored.touch(seen, now.at)
                 yield seen
+
+    def owns(self, owners: Iterable[OwnerKey], task_id: object) -> bool:
+        """Whether a task may be shown to a caller."""
+        return True
+
+    def end_task(self, owners: Iterable[OwnerKey], task_id: str) -> None:
+        """A task of a caller's has ended."""
 
     def end(self, owners: Iterable[OwnerKey]) -> None:
         """A session has ended for a caller."""

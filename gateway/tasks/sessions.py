@@ -22,10 +22,11 @@ from gateway.identity import Key
 from gateway.mcp import observe
 from gateway.mcp.capabilities import Server
 from gateway.mcp.observe import Observation
-from gateway.mcp.task import Moment, Stamp, Task
+from gateway.mcp.task import NEVER, Moment, Stamp, Task
 from gateway.tasks.asks import Asks
 from gateway.tasks.index import METHOD_CHARS_MAX, Index
 from gateway.tasks.lives import Lives
+from gateway.tasks.own import OwnTasks
 from gateway.tasks.passing import Access, Heard, Pending, access_after
 from gateway.tasks.record import MARKS_MAX, Listing, Record
 from gateway.tasks.seen import OwnerKey, Owners
@@ -51,6 +52,7 @@ class Session(Record):
         self.list_bytes = 0  # of JSON, in all pages of the last crawl
         self.stored_bytes = 0  # as `Stored` has counted it last
         self.used_at = 0.0  # while it is stored
+        self.kept_until = NEVER.at
 
     @property
     def size_bytes(self) -> int:
@@ -116,9 +118,29 @@ class Session(Record):
             self._found_to, self._finds_all = {}, False
 
     def take(self, task: Task, told: Stamp, now: Moment) -> None:
+        if not self.owns(task.id):
+            self.lose(task.id)
+            return
         super().take(task, told, now)
         if self.index.get(task.id) is not None:
             self._seen.note(self.owners, (task.id,), now)
+            if task.is_terminal:
+                self._seen.end_task(self.owners, task.id)
+
+    @property
+    def apart(self) -> bool:
+        """Whether the caller has his own tasks alone (own.py)."""
+        return self._seen.apart
+
+    def owns(self, task_id: str) -> bool:
+        """Whether a task may be shown to the caller."""
+        return self._seen.owns(self.owners, task_id)
+
+    def lose(self, task_id: str) -> None:
+        """A task is another caller's now."""
+        self.forget(task_id)
+        if task_id in self.marks:
+            self.marks.drop(task_id)
 
     def miss(self, task_id: str, told: Stamp, now: Moment) -> None:
         had_it = self.index.get(task_id) is not None
@@ -153,6 +175,7 @@ class Servers:
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._servers: TTLCache[tuple[str, bytes, bytes], Server] = TTLCache(SERVERS_MAX, SERVERS_IDLE_S, timer=clock)
+        self.may_filter = True  # else the gateway answers for those too that filter by themselves
 
     def note(self, key: Key, server: Server) -> None:
         # The list of task methods may take 64 KiB. Only a single method is ever used.
@@ -180,7 +203,7 @@ class Servers:
     def filters_natively(self, key: Key) -> bool:
         """Whether the server of a session filters its lists by itself. The session counts as used now."""
         server = self.get(key)
-        return server is not None and not server.filtered_here
+        return self.may_filter and server is not None and not server.filtered_here
 
     def forget(self, upstreams: Collection[str]) -> None:
         """Forget these upstreams: their names mean other servers now."""
@@ -189,14 +212,19 @@ class Servers:
 
 
 class Sessions:
-    def __init__(self, limits: config.IndexLimits, servers: Servers, clock: Callable[[], float]) -> None:
+    def __init__(
+        self, limits: config.IndexLimits, servers: Servers, clock: Callable[[], float], apart: bool = False
+    ) -> None:
+        """`apart`: each caller has his own tasks alone."""
         self.servers = servers
+        self.servers.may_filter = not apart
+        self.own = self._new_own(limits) if apart else None
         self.lives: Lives | None = None
         """The lives of the tasks that are seen, unless metrics have none."""
         self._limits = limits
         self._clock = clock
         self._order = count(1)
-        self._seen = Owners(limits)
+        self._seen = self.own or Owners(limits)
         self._stored: Stored[Key, Session] = Stored(_space_in(limits), self._seen.stored)
         self._unaccepted: dict[Key, Session] = {}  # that queries use
 
@@ -243,6 +271,9 @@ class Sessions:
         if (server := self.servers.peek(session.key)) is not None:
             session.index.default_method = server.default_method
 
+    def _new_own(self, limits: config.IndexLimits) -> OwnTasks:
+        return OwnTasks(limits, self.now, self._lose)
+
     def _new(self, key: Key) -> Session:
         return Session(key, self._seen)
 
@@ -279,6 +310,12 @@ class Sessions:
         if from_nothing:
             session.known.outgrown_until = self._clock() + limits.full_crawl_interval
         raise TooLarge(what)
+
+    def _lose(self, task_id: str) -> None:
+        """A task is another caller's from now on."""
+        for session in (*self._unaccepted.values(), *self._stored.all()):
+            if not session.owns(task_id):
+                session.lose(task_id)
 
     def name(self, key: Key, pending: Pending, data: bytes, is_unique: bool = False) -> None:
         """A message that need not be read answers a request about one task: it says the same as the index, or not.

@@ -25,6 +25,7 @@ class Storable(Protocol[_K]):
     queries: int  # that use it
     used_at: float  # while it is stored
     stored_bytes: int  # as it was counted last
+    kept_until: float  # though it is idle
 
     @property
     def size_bytes(self) -> int:
@@ -77,7 +78,7 @@ class Stored(Generic[_K, _V]):
     def expire(self, now: float) -> None:
         oldest = next(iter(self._by_key.values()), None)
         while oldest is not None and now - oldest.used_at >= self.space.idle_s:
-            if oldest.queries:
+            if oldest.queries or now < oldest.kept_until:
                 self.use(oldest, now)
             else:
                 self.take_out(oldest.key)

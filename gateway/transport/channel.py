@@ -148,7 +148,7 @@ class HttpChannel:
                     return None
                 answer = await self._read_piece(piece, raw_id, stream)
                 if answer is None:
-                    account.hold(stream.pending_bytes)
+                    account.hold(stream.parser.pending_bytes)
         finally:
             account.close()
         return answer
@@ -193,16 +193,12 @@ class _Stream:
 
     def begin(self) -> None:
         """The events of another response follow."""
-        self._parser = sse.Parser(self._event_bytes_max, _MARKS, reads_all=True)
-
-    @property
-    def pending_bytes(self) -> int:
-        return self._parser.pending_bytes
+        self.parser = sse.Parser(self._event_bytes_max, _MARKS, reads_all=True)
 
     def feed(self, piece: bytes) -> Iterator[bytes | None]:
         """The data of the events that a piece completes; None where others get their turn. Raises UpstreamBroken."""
         for start in range(0, len(piece), _BYTES_AT_ONCE):
-            for event in self._parser.feed(piece[start : start + _BYTES_AT_ONCE]):
+            for event in self.parser.feed(piece[start : start + _BYTES_AT_ONCE]):
                 if not event.marked:
                     continue
                 data = self._note(event)

@@ -28,7 +28,7 @@ class Hold(NamedTuple):
 class Inspector(msgspec.Struct, frozen=True):
     """What is done with a body: it is copied, or edited. It is chosen once, when the response's head has come."""
 
-    message: Callable[[bytes], bytes]  # takes one message; returns it as it came, unless `edits`
+    message: Callable[[bytes], bytes]  # takes one message; returns it as it came, unless `edits`; empty: none of it
     unread: Callable[[], None]  # is told that something passed that could not be read
     marks: Sequence[bytes] = ()  # every event that may hold a message of interest has one of these in it
     edits: bool = False
@@ -123,9 +123,9 @@ class EventTap:
 
     def rest(self) -> bytes:
         """The beginning of an event that never ended, inspected. Raises UpstreamBroken if the encoding did not end."""
-        rest = self.edit(b"") + self._parser.rest()
-        self._events(b"\n\n")  # as `end`
-        return rest
+        out, rest = self.edit(b""), self._parser.rest()
+        read = self._events(b"\n\n")  # as `end`
+        return out + (rest if read.startswith(rest) else read)
 
     def _events(self, plain: bytes) -> bytes:
         out, unread, parser = [], False, self._parser
@@ -141,7 +141,10 @@ class EventTap:
                 unread = True  # too much to read
             elif data is not None and event.is_message:
                 seen = self._to.message(data)
-            out.append(event.raw if seen is None or seen is data else event.with_data(seen))
+            if seen is None or seen is data:
+                out.append(event.raw)
+            elif seen:
+                out.append(event.with_data(seen))
         if unread:
             self._to.unread()  # once, however many there were
         return b"".join(out)

@@ -131,10 +131,7 @@ def requests_by_llhttp(data: bytes) -> Reading:
 
 
 def responses_by_llhttp(data: bytes, methods: Sequence[bytes], ended: bool) -> Reading:
-    """The responses in `data` to requests of these methods; `ended`: the connection has, by FIN.
-
-    httptools cannot be told that a response is to HEAD: it is given such a head alone.
-    """
+    """The responses in `data` to these methods. httptools cannot be told of HEAD: it is given such a head alone."""
     before = Reading()
     rest = data
     while b"HEAD" in methods[len(before.finals) :] and rest and not before.fault:

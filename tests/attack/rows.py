@@ -56,10 +56,7 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Request:
-    """A hostile request, or several. `whole`: what is behind it on the connection is a request of its own.
-
-    `then`: what the client does when all is sent: nothing, FIN or RST.
-    """
+    """A hostile request, or several; `whole`: what is behind is a request of its own. `then`: nothing, FIN or RST."""
 
     id: str
     sent: Pieces

@@ -101,10 +101,7 @@ class _Requestor(Parsed):
 
 
 async def requests(command: dict[str, Any]) -> dict[str, Any]:
-    """Send `requests` in turn over `connections`, for `seconds` or until `count` were answered.
-
-    In place of `requests`, `each` has a list of requests for each connection, which sends these alone, in turn.
-    """
+    """Send `requests` in turn over `connections` for `seconds`, or `count`. `each`: a list for each connection."""
     parts = urlsplit(command["url"])
     loop = asyncio.get_running_loop()
     run = _Run(command["connections"], command.get("seconds"), command.get("count"))

@@ -97,10 +97,7 @@ def _path(name: str) -> str:
 
 @asynccontextmanager
 async def server(core: int | None) -> AsyncIterator[Served]:
-    """The server behind all: the Python SDK's with tasks, which answers with JSON.
-
-    It logs an error for each session that is ended, and FastMCP's proxy opens and ends one for each call.
-    """
+    """The Python SDK's server with tasks, which answers with JSON. It logs an error for each session that is ended."""
     address = free_address()
     line = (*_SERVER, "--json", "--port", address.rpartition(":")[2])
     async with program(core, "the server", address, *line, errors=DEVNULL) as one:

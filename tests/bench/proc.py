@@ -18,10 +18,7 @@ class Cores(NamedTuple):
 
 @functools.cache
 def cores() -> Cores:
-    """The two cores to use; the same one twice on a machine with one, None where cores cannot be chosen.
-
-    Found out once, since a process that is pinned sees only its own core.
-    """
+    """The two cores to use, one twice on a machine with one; found once: a pinned process sees only its own."""
     try:
         usable = sorted(os.sched_getaffinity(0))
     except (AttributeError, OSError):

@@ -80,10 +80,7 @@ async def gateway(
     store: str | None = None,
     upstreams: int = 1,
 ) -> AsyncIterator[Served]:
-    """Run the gateway of a source tree in front of `upstream`. `index` is a section of its file, `store` a URL.
-
-    The first of its `upstreams` serves; the others have the same server under names and prefixes of their own.
-    """
+    """Run the gateway of a source tree in front of `upstream`, the first of `upstreams`. `store` is a URL."""
     more = [{"name": f"bench-{n}", "url": upstream, "match": {"prefix": f"/{n}"}} for n in range(1, upstreams)]
     with tempfile.TemporaryDirectory(prefix="taskgate-bench-") as folder, ports() as (listen, admin):
         config: dict[str, Any] = {

@@ -27,10 +27,7 @@ class Column:
 
 @dataclass(frozen=True)
 class Goal:
-    """A limit, and the measured figure. The goal is met below the limit, with `at_most` also at it.
-
-    With `at_least` it is met at the limit and above.
-    """
+    """A limit, and the measured figure: below it, with `at_most` also at it, with `at_least` from it on up."""
 
     what: str
     limit: float

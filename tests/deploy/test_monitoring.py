@@ -52,10 +52,7 @@ def expressions() -> list[str]:
 
 
 class Upstream:
-    """A legacy server that can go away and come back, and be sick: then it answers only 500, and its tools' tasks fail.
-
-    It takes `delay_s` for each answer, or until it is `hurried`.
-    """
+    """A legacy server that goes away and comes back, is sick (500), or slow (`delay_s`) until it is `hurried`."""
 
     def __init__(self, tasks: int = 60, delay_s: float = 0.0) -> None:
         self.legacy = LegacyServer(tasks)

@@ -170,10 +170,7 @@ class Client:
     # ---- what a client does ----
 
     async def initialize(self, goes_on: bool = False) -> None:
-        """Open a session, or take part in the one that another identity has opened.
-
-        `goes_on`: it is a new one for the same tasks.
-        """
+        """Open a session, or take part in another identity's. `goes_on`: it is a new one for the same tasks."""
         latest = self._upstream.latest.get(self._number)
         if latest is not None and latest.ended is None and not goes_on:
             self.session = latest

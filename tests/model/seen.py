@@ -1,8 +1,7 @@
 """What metrics of tasks may say, by the tasks that there were: each begins once and ends once (DESIGN 8.15).
 
-In: the server's own tasks, with what clients were shown of each that the gateway could read; the gateway's counts. Out:
-a `Violation`. Always: what clients were shown is the least that is counted, what there was the most. Between lies what
-only the gateway asked for, or what passed while it did.
+What clients were shown is the least that is counted, what there was the most. Between lies what only the gateway asked
+for, or what passed while it did.
 """
 
 from collections.abc import Iterable

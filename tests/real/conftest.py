@@ -97,10 +97,7 @@ def listening(port: int) -> bool:
 
 
 class Runner:
-    """Starts servers and gateways, their logs in one directory. What it gives may still be starting: see wait.
-
-    What is Python's starts as a fork of this process: to import an SDK takes longer than most conversations.
-    """
+    """Starts servers and gateways (Python's as forks), logs in one directory. They may still be starting: see wait."""
 
     def __init__(self, logs: Path) -> None:
         self._logs = logs
@@ -194,10 +191,7 @@ class Runner:
 
 @dataclass(frozen=True)
 class Place:
-    """The addresses at which one server's /mcp is served: its own, a gateway's, and that of a gateway with small pages.
-
-    The two gateways are replicas where the proofs need both, else one and the same.
-    """
+    """The addresses of one server's /mcp: its own, a gateway's, and that of a gateway with small pages, or the same."""
 
     direct: str
     gateway: str
@@ -419,10 +413,7 @@ async def connected(
     over_sse: bool = False,
     http: httpx.AsyncClient | None = None,
 ) -> AsyncIterator[Client]:
-    """A session of the SDK's client at this address, ended with DELETE; `over_sse`, by the transport of 2024-11-05.
-
-    An HTTP client that is given is closed at the end.
-    """
+    """A session of the SDK's client at this address, ended with DELETE; `over_sse`, by the transport of 2024-11-05."""
     notified: list[types.TaskStatusNotificationParams] = []
     logged: list[Any] = []
 

@@ -298,10 +298,7 @@ def _framing_of(message: Message) -> Fields:
 
 
 async def compare(case: Case, listening: socket.socket, port: int, direct: Recording | None = None) -> Recording:
-    """Run a case both ways, or only through the gateway if it was run directly before; returns the direct recording.
-
-    Raises AssertionError with every difference.
-    """
+    """Run a case both ways, or through the gateway if `direct` is there. Raises AssertionError: all differences."""
     if direct is None:
         direct = await record(case, listening, None)
     for _ in range(LAG_TRIES):

@@ -251,10 +251,7 @@ def final(message: Message) -> Json:
 
 @dataclass
 class Server:
-    """A script: an MCP server that lists pages by cursor and knows little else.
-
-    `pages` maps a cursor, None for the first page, to the result of a `tasks/list`; `others` another method to its own.
-    """
+    """A script: an MCP server with `pages` of tasks by cursor (None: the first), and results of `others` by method."""
 
     pages: Mapping[str | None, Json]
     others: Mapping[str, Json] = field(default_factory=dict)

@@ -69,6 +69,15 @@ def test_check_against_the_file_in_force_says_what_a_reload_cannot_change(tmp_pa
     assert ran("--check", "--config", same, "--against", in_force).returncode == 0
 
 
+def test_check_says_what_own_tasks_lack_and_that_a_reload_cannot_switch_them(tmp_path: Path) -> None:
+    new = write(tmp_path / "new.yaml", ONE + "guards: {own_tasks: true}\n")
+    in_force = write(tmp_path / "in_force.yaml", ONE)
+    assert "guards.own_tasks without a store" in ran("--check", "--config", new).stdout
+    refused = ran("--check", "--config", new, "--against", in_force)
+    assert refused.returncode == 2
+    assert "guards.own_tasks cannot change while the gateway runs" in refused.stderr
+
+
 def test_a_copy_of_the_file_elsewhere_names_the_same_files(tmp_path: Path) -> None:
     """systemd's unit keeps a copy in /run/taskgate: relative names in it are not relative to that folder."""
     for folder in ("etc", "run"):

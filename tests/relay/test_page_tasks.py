@@ -1,8 +1,4 @@
-"""The tasks on the page for people (DESIGN 8.10), in a real browser: what runs, since when, of which tool, what failed.
-
-In: a server whose tools make tasks, and what becomes of them. Out: what a person reads on the page. Always: a real
-gateway and Debian's chromium; every figure is one that the test itself has brought about.
-"""
+"""The tasks on the page for people (DESIGN 8.10), in a real browser; the test brings about every figure."""
 
 import json
 import re

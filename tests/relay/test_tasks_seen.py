@@ -119,6 +119,20 @@ async def test_who_proves_each_request_has_tasks_too(gateways: Gateways) -> None
         assert samples["taskgate_tasks_ended_total", of("render", "completed")] == 1
 
 
+async def test_what_a_guard_denies_is_a_lookup_that_failed(gateways: Gateways) -> None:
+    """The server is not asked, and the task is not lost."""
+    server = Server()
+    with in_a_thread(server.answered) as port, gateways.process(port, guards={"own_tasks": True}) as gateway:
+        ann, bob = ({"Authorization": f"Bearer {who}"} for who in ("ann", "bob"))
+        make(gateway, task("a"), more=ann)
+        for method in ("tasks/get", "tasks/cancel", "tasks/get"):
+            assert ask(gateway, call(method, taskId="a"), more=bob)["error"]["code"] == -32602
+        assert "result" in ask(gateway, call("tasks/get", taskId="a"), more=ann)
+        samples = await gateway.metrics()
+        assert samples["taskgate_task_lookups_failed_total", (("upstream", "up"),)] == 2
+        assert samples["taskgate_tasks", of("render", "working")] == 1
+
+
 HOSTILE: dict[str, object] = {
     'quote " and \\ and \n line': 'quote " and \\ and \n line',
     'x"} 1\ntaskgate_up 0\n#': 'x"} 1\ntaskgate_up 0\n#',

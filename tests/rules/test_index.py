@@ -193,10 +193,7 @@ def a_query(rng: random.Random) -> Query:
 
 @pytest.fixture(scope="module", params=[(MANY, 1000), (MANY, 20), (ILLEGIBLE, 20)])
 def large(request: pytest.FixtureRequest) -> Iterator[tuple[Index, list[Task]]]:
-    """An index of some thousand tasks, reported in random order, a third of them twice, some of them forgotten.
-
-    It is walked over in steps of so many.
-    """
+    """An index of some thousand tasks, put in at random, some twice, some forgotten; walked over in such steps."""
     tasks, step = request.param
     rng = random.Random(7)
     reports = []

@@ -27,9 +27,9 @@ KNOWS: Final = {
 
 # What decides: it never awaits, logs or reads a clock.
 DECIDES: Final = {
-    "mcp": ("capabilities", "jsonrpc", "observe", "sse", "task"),
+    "mcp": ("capabilities", "jsonrpc", "observe", "spelling", "sse", "task"),
     "tasks": (
-        "criteria", "cursor", "freshness", "groups", "index", "lives", "pages", "passing", "record",
+        "criteria", "cursor", "freshness", "groups", "index", "lives", "named", "pages", "passing", "record",
         "spelled", "told", "values",
     ),
     "transport": ("addresses", "chunks", "cors", "drift", "headers", "http1", "lines", "remembered", "response"),

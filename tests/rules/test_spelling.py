@@ -11,8 +11,8 @@ from gateway.mcp.spelling import doubtful
 
 Pairs: TypeAlias = list[tuple[str, Any]]
 
-NAMES: Final = ("id", "method", "params", "task", "ttl")
-OTHERS: Final = ("jsonrpc", "arguments", "name", "_meta", "taskId", "idle", "result", "params2", "")
+NAMES: Final = ("id", "method", "params", "_meta", "taskId", "task", "ttl")
+OTHERS: Final = ("jsonrpc", "arguments", "name", "idle", "result", "params2", "")
 FOLDED: Final = {"s": "\u017f", "k": "\u212a", "i": "\u0131"}
 
 
@@ -28,7 +28,7 @@ class Obj:
 
 def like_go(pairs: Pairs, name: str) -> Any:
     """The last member whose name is equal but for case."""
-    return next((value for given, value in reversed(pairs) if given.upper().lower() == name), None)
+    return next((value for given, value in reversed(pairs) if given.upper().lower() == name.lower()), None)
 
 
 def first_wins(pairs: Pairs, name: str) -> Any:
@@ -49,7 +49,9 @@ def seen(data: bytes, pick: Any) -> tuple[Any, ...]:
     task = of(of(message, "params"), "task")
     method = of(message, "method")
     ttl = of(task, "ttl")
-    return of(message, "id") is not None, method, task is not None, None if isinstance(ttl, Obj) else ttl
+    names = (of(of(message, "params"), name) for name in ("_meta", "taskId"))
+    named = [isinstance(value, Obj) or value for value in names]
+    return of(message, "id") is not None, method, task is not None, None if isinstance(ttl, Obj) else ttl, *named
 
 
 # ---- messages ----
@@ -90,7 +92,7 @@ DEEP = st.recursive(
 )
 TTLS = st.sampled_from(["1", "99999", "null", '"x"'])
 TASKS = objects(("ttl", TTLS))
-PARAMS = objects(("task", TASKS), ("arguments", DEEP))
+PARAMS = objects(("task", TASKS), ("arguments", DEEP), ("taskId", SCALARS), ("_meta", DEEP))
 METHODS = st.sampled_from(['"tasks/get"', '"tools/call"', '"ping"'])
 MEMBERS = st.one_of(
     st.tuples(spelled("id"), st.just("7")),
@@ -136,7 +138,7 @@ def test_what_stands_elsewhere_is_free(data: bytes) -> None:
 def test_what_would_take_long_to_read_is_in_doubt_and_large_arguments_are_not() -> None:
     many = b",".join([b'{"ID":1}'] * 20_000)
     call = b'{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"%b":[%b]}}'
-    for name, doubts in (b"arguments", set()), (b"argument", {"id", "method", "params", "task"}):
+    for name, doubts in (b"arguments", set()), (b"argument", set(NAMES) - {"ttl"}):
         data = call % (name, many)
         message = jsonrpc.parse(data)
         assert message is not None

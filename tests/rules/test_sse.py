@@ -25,11 +25,7 @@ class Heard(NamedTuple):
 
 
 def standard(stream: bytes) -> list[Heard]:
-    """WHATWG HTML, 9.2.6, step by step, of a whole stream; blocks that tell nothing are left out.
-
-    The data of a block is None where the standard dispatches no event. What comes after the last empty line is
-    discarded.
-    """
+    """WHATWG HTML, 9.2.6, step by step, of a whole stream; None for a block's data where nothing is dispatched."""
     stream = stream.removeprefix(BOM)  # one leading byte order mark, of the stream and of nothing else
     *lines, _incomplete = stream.replace(b"\r\n", b"\n").replace(b"\r", b"\n").split(b"\n")
     heard, data, event_id, retry_ms, event_type = [], b"", None, None, b""

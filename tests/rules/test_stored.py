@@ -21,6 +21,7 @@ class Thing:
         self.key = key
         self.queries = self.stored_bytes = 0
         self.used_at = 0.0
+        self.kept_until = float("-inf")
         self.size_bytes = 1
 
 

@@ -95,10 +95,7 @@ class Death:
 
 @dataclass(frozen=True)
 class Departure:
-    """The client leaves: when so much of its requests is sent, or so much of all answers has come.
-
-    `half`: it only says that it sends no more, by FIN, and reads what there is to read.
-    """
+    """The client leaves when so much of its requests is sent, or of all answers came; `half`: by FIN, and reads on."""
 
     at: str
     share: float
@@ -139,10 +136,7 @@ class Exchange:
 
 @dataclass
 class Conversation:
-    """Exchanges on one connection of a client's, one by one or pipelined; `cuts` split what is sent.
-
-    A slow client pauses while it is answered. `behind` is what it sends behind its requests.
-    """
+    """Exchanges on one connection, pipelined or not; `cuts` split what is sent, `behind` is last. A slow one pauses."""
 
     exchanges: list[Exchange]
     pipelined: bool

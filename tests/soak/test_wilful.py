@@ -33,10 +33,7 @@ async def found_in_a_storm(
     exchanges: int,
     draw: Callable[[int], Conversation] = storm.draw,
 ) -> str:
-    """What storms find in a gateway with this fault, until `wanted` is found: a line each, the kind first.
-
-    Who is first decides what is found, and on a busy machine others are.
-    """
+    """What storms find in a gateway with this fault, until `wanted` is found: a line each, the kind first."""
     asyncio.get_running_loop().set_debug(False)
     monkeypatch.setattr("tests.soak.play.SETTLE_S", 0.3)
     monkeypatch.setattr("tests.peer.WAIT_S", 3.0)

@@ -39,10 +39,7 @@ async def store(tmp_path: Path) -> AsyncIterator[Store]:
 
 @dataclass
 class Server:
-    """An MCP server whose list omits its tasks, as FastMCP's does, or shows them.
-
-    A task belongs to a session and a token. Any request with `task` makes one.
-    """
+    """An MCP server whose list omits its tasks, or shows them. A task belongs to a session and a token."""
 
     tasks_capability: Json = field(default_factory=lambda: THREE)
     lists: bool = False

@@ -48,11 +48,7 @@ async def in_front_of(server: T, gateways: Gateways, **index: object) -> AsyncIt
 
 
 class Play:
-    """A random history at a server, and what of it the gateway can know.
-
-    A task is known once a message that passed, or a list that was read for a query, has shown it. A list must have all
-    known tasks that the server still has (DESIGN 6.8).
-    """
+    """A random history at a server. A list must have all tasks that passed and that the server has (DESIGN 6.8)."""
 
     def __init__(self, server: Server, session: Session, rng: random.Random) -> None:
         self.server = server

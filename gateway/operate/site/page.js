@@ -22,7 +22,9 @@ const DOES = {
   JsonRpcError: "The server's answer to the client. The log names the client.",
   CannotAnswer: "Such a list cannot be filtered. The answer says why.",
   NoFilter: "A client sends Taskgate-Filter where lists cannot be filtered: docs/clients.md says where.",
-  Unclear: "Two servers could read the ttl of a request differently. The answer names the members.",
+  Unclear: "Two servers could read the ttl of a request differently, or nothing tells a caller's tasks: the answer says.",
+  NoTasks: "guards.own_tasks: over HTTP+SSE, or in this revision, nothing tells whose a task is.",
+  UnknownTask: "A client asks for a task that is not its own, or has gone (guards.own_tasks).",
   Internal: "A fault of taskgate. Its log has more; please report it.",
   Loop: "The url of an upstream leads back to taskgate.",
 };
@@ -235,6 +237,7 @@ function showGateway(status) {
   say(byId("store"), stores[status.store_up] ?? "none", status.store_up === 0 ? "bad" : "");
   const limits = [];
   if (guards?.task_operations_per_second) limits.push(`${guards.task_operations_per_second} task operations/s of a client`);
+  if (guards?.own_tasks) limits.push("each caller has his own tasks alone");
   if (guards?.task_ttl_max) limits.push(`ttl at most ${ago(guards.task_ttl_max)}`);
   const refused = status.reasons.find((r) => r.failure === "RateLimited")?.counts[1] ?? 0;
   say(byId("guards"), limits.length ? `${limits.join(", ")}; ${count(refused)} refused in 5 min` : "off");

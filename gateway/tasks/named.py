@@ -1,0 +1,110 @@
+"""The tasks that a message names, or makes, where a guard keeps the tasks of callers apart (DESIGN 8.16).
+
+In: what clients ask, and what servers tell. Out: ids of tasks; what cannot be read names None, which is nobody's.
+"""
+
+import json
+from typing import Any, Final, NamedTuple
+
+import msgspec
+
+from gateway.errors import Ambiguous
+from gateway.mcp import jsonrpc
+from gateway.mcp.jsonrpc import Message
+from gateway.mcp.spelling import doubtful
+
+GUARD: Final = "guards.own_tasks"
+OF_TASKS: Final = "tasks/"
+_RELATED: Final = "io.modelcontextprotocol/related-task"
+_TTL_S_MAX: Final = 365 * 24 * 3600.0  # for so long a task is its owner's at most, if he is not there
+_ENDINGS: Final = (b'"completed"', b'"failed"', b'"cancelled"')
+
+
+def asked_for(message: Message | None, body: bytes) -> list[object]:
+    """The ids of the tasks that a client's message is about, None for one that is no text.
+
+    Raises Ambiguous where another reader may find other ones, or a message in what is none here.
+    """
+    if message is None:
+        if jsonrpc.looks_like_messages(body) and not _is_other_json(body):
+            raise Ambiguous(f"{GUARD}: a batch, or what only some readers take for a message, does not pass")
+        return []
+    if doubts := doubtful(message, body):
+        raise Ambiguous(f"{GUARD}: which counts? Name it once, in its own letters: {', '.join(sorted(doubts))}")
+    method = message.method or ""
+    is_of_tasks = method.startswith(OF_TASKS)
+    if method.strip().casefold().startswith(OF_TASKS) and not (is_of_tasks and message.is_request):
+        raise Ambiguous(f"{GUARD}: {method!r} is no method of MCP, or needs an id")
+    if (ids := _named(message, body)) is None:
+        raise Ambiguous(f"{GUARD}: a message that names {_RELATED} must be JSON")
+    return [*ids, _id_in(message.params)] if is_of_tasks and method != "tasks/list" else ids
+
+
+def told_of(message: Message, data: bytes, answers: bool) -> list[object]:
+    """The ids of the tasks that a server's message names, None for what cannot be read.
+
+    `answers`: it is the response to a request that could pass, so its result is the caller's, but for related tasks. A
+    request of a server's is about tasks of its client's, but for these.
+    """
+    ids = _named(message, data, related_only=answers or message.is_request)
+    return [None] if ids is None else ids
+
+
+class Made(NamedTuple):
+    """A task that an answer made: its id, and for how many seconds its server keeps it, 0 if that is not known."""
+
+    id: str
+    ttl_s: float
+
+
+def made_by(response: Message, asks: bool) -> Made | None:
+    """The task that a result made; None if none. `asks`: its request may have asked for a task (2025-11-25)."""
+    task = jsonrpc.member(response.result, "task") if asks else jsonrpc.ABSENT
+    if bytes(jsonrpc.member(response.result, "resultType")) == b'"task"':  # 2026-07-28
+        task = response.result
+    ttl_ms = jsonrpc.decoded(_number, jsonrpc.member(task, "ttl")) or 0.0
+    task_id = _id_in(task)
+    return None if task_id is None else Made(task_id, min(ttl_ms / 1000, _TTL_S_MAX))
+
+
+def ends(data: bytes) -> bool:
+    """Whether an answer about one task seems to say that it has ended. Of too many such ids go first, and no more."""
+    return any(status in data for status in _ENDINGS)
+
+
+def _id_in(names: msgspec.Raw) -> str | None:
+    return jsonrpc.decoded(_text, jsonrpc.member(names, "taskId"))
+
+
+def _named(message: Message, data: bytes, related_only: bool = True) -> list[object] | None:
+    """The ids of all tasks, or of all related ones, wherever they stand in a message; None if that cannot be read."""
+    if b"\\u" not in data and (b"related-task" if related_only else b"task") not in data.lower():
+        return []
+    found: list[object] = []
+
+    def note(pairs: list[tuple[str, Any]]) -> tuple[tuple[str, Any], ...]:
+        for name, value in pairs:
+            if name.casefold() == _RELATED and isinstance(value, tuple):
+                found.extend([each for name, each in value if name.casefold() == "taskid"] or [None])
+            elif name.casefold() == _RELATED or (name.casefold() == "taskid" and not related_only):
+                found.append(None if name.casefold() == _RELATED else value)
+        return tuple(pairs)
+
+    try:
+        json.loads(data if message.is_strict else jsonrpc.rewritten(data) or b"", object_pairs_hook=note)
+    except (ValueError, RecursionError):
+        return None
+    return found
+
+
+def _is_other_json(body: bytes) -> bool:
+    """Whether a body is JSON in which no reader finds a method, such as a client's registration."""
+    try:
+        pairs = json.loads(body, object_pairs_hook=tuple)
+    except (ValueError, RecursionError):
+        return False
+    return isinstance(pairs, tuple) and all(name.casefold() != "method" for name, _ in pairs)
+
+
+_text: Final = msgspec.json.Decoder(str)
+_number: Final = msgspec.json.Decoder(float)

@@ -1,0 +1,228 @@
+"""Each caller has his own tasks alone in front of a server that shows all tasks to all (DESIGN 8.16).
+
+In: the TypeScript SDK 1.30 (tests/node/shared_store.mjs), 200 callers with sessions and tokens, each of whom knows all
+ids; replicas with `guards.own_tasks` and a real Redis. Out: what each gets. Always: no attempt at another's task
+succeeds, and nobody loses his own.
+
+OWN_ATTEMPTS sets how often somebody tries; the default is 2,000.
+"""
+
+import asyncio
+import gzip
+import json
+import os
+import random
+import signal
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+import httpx
+
+from tests.launch import Process
+from tests.real.conftest import Json, Runner, Wire, ids_of
+from tests.redis_process import Store, redis
+
+CALLERS: Final = 200
+ATTEMPTS: Final = int(os.environ.get("OWN_ATTEMPTS", "2000"))
+AT_ONCE: Final = 32
+UNKNOWN: Final = -32602
+RELATED: Final = "io.modelcontextprotocol/related-task"
+JSON: Final = {"Content-Type": "application/json"}
+
+
+@dataclass
+class One:
+    """A caller, and the tasks that were made for him."""
+
+    wire: Wire
+    token: str
+    own: list[str] = field(default_factory=list)
+
+    def at(self, url: str) -> "One":
+        return One(self.wire.at(url), self.token, self.own)
+
+
+Try = tuple[bytes, dict[str, str], str]
+"""The body of an attempt, its header fields, and what stands behind the address."""
+
+
+def message(method: str, params: Json) -> bytes:
+    return json.dumps({"jsonrpc": "2.0", "id": 7, "method": method, "params": params}).encode()
+
+
+def spelled_otherwise(body: bytes, rng: random.Random) -> bytes:
+    """The same with a name in another case, in escapes, or twice."""
+    name = rng.choice((b"method", b"params", b"taskId", b"jsonrpc"))
+    at = body.index(b'"%b"' % name)
+    other = rng.choice((name.upper(), name.title(), b"\\u%04x" % name[0] + name[1:]))
+    if rng.random() < 0.5:
+        return body.replace(b'"%b"' % name, b'"%b"' % other)
+    value = {b"method": b'"ping"', b"params": b'{"taskId":"mine"}', b"taskId": b'"mine"', b"jsonrpc": b'"2.0"'}[name]
+    pair = b'"%b":%b,' % (rng.choice((name, other)), value)
+    return body[:at] + pair + body[at:]
+
+
+def attempt(mine: str, theirs: str, rng: random.Random) -> Try:
+    """One way to get at another's task."""
+    method = rng.choice(("tasks/get", "tasks/cancel", "tasks/result", "tasks/update"))
+    plain, headers = message(method, {"taskId": theirs}), dict(JSON)
+    ways: list[Callable[[], Try]] = [
+        lambda: (plain, headers, ""),
+        lambda: (plain, headers, rng.choice(("/", "?a=b", "//"))),
+        lambda: (spelled_otherwise(plain, rng), headers, ""),
+        lambda: (message(method, {"taskId": theirs}).replace(mine.encode(), mine.upper().encode()), headers, ""),
+        lambda: (b"[%b]" % plain, headers, ""),
+        lambda: (b"[%b,%b]" % (message("ping", {}), plain), headers, ""),
+        lambda: (gzip.compress(plain), headers | {"Content-Encoding": "gzip"}, ""),
+        lambda: (plain, headers | {"Content-Encoding": rng.choice(("deflate", "identity, gzip", "br"))}, ""),
+        lambda: (plain.decode().encode(rng.choice(("utf-16", "utf-16-le", "utf-32"))), headers, ""),
+        lambda: (b"+AHs-" + plain[1:], {"Content-Type": "application/json; charset=utf-7"}, ""),
+        lambda: (plain.decode().encode("utf-16-be"), {"Content-Type": "application/json; charset=utf-16be"}, ""),
+        lambda: (b"\xef\xbb\xbf" + plain, headers, ""),
+        lambda: (plain.ljust(70_000), headers, ""),
+        lambda: (plain + rng.choice((b"\n", b"\0", b" 1", plain)), headers, ""),
+        lambda: (plain, {"Content-Type": rng.choice(("text/plain", "application/json, text/plain", "text/json"))}, ""),
+        lambda: (plain, headers | {"MCP-Protocol-Version": rng.choice(("2026-07-28", "2025-06-18", "2024-11-05"))}, ""),
+        lambda: (plain.replace(method.encode(), method.title().encode()), headers, ""),
+        lambda: (message("ping", {"_meta": {RELATED: {"taskId": theirs}}}), headers, ""),
+        lambda: (message("tools/call", {"name": "x", "_meta": {RELATED: {"taskId": theirs}}, "task": {}}), headers, ""),
+        lambda: (message("tasks/list", {"taskIds": [theirs, mine]}), headers, ""),
+        lambda: (message("tasks/list", {"cursor": theirs}), headers, ""),
+        lambda: (message("tasks/list", {"cursor": f"taskgate:?taskIds={theirs}"}), headers, ""),
+        lambda: (message("tasks/list", {}), headers | {"Taskgate-Filter": f"taskIds={theirs}"}, ""),
+        lambda: (message("tasks/list", {}), headers, rng.choice(("", "?a=b"))),
+        lambda: (message("tasks/list", {}), headers | {"MCP-Protocol-Version": "2026-07-28"}, ""),
+        lambda: (b"[%b]" % message("tasks/list", {}), headers, ""),
+    ]
+    return rng.choice(ways)()
+
+
+@contextmanager
+def gateway(runner: Runner, server: Process, store: Store) -> Iterator[Process]:
+    with runner.configured(
+        upstreams=[{"name": "real", "url": f"{server.wait()}/mcp"}],
+        guards={"own_tasks": True},
+        store={"url": store.url, "timeout": "5s"},
+        limits={"inspected_body_bytes_max": 60_000, "request_timeout": "60s"},
+    ) as process:
+        process.wait()
+        yield process
+
+
+def url_of(process: Process) -> str:
+    return f"{process.origin}/mcp"
+
+
+async def each(ones: list[Any], do: Callable[[Any], Any]) -> None:
+    """Do it for each, some at a time."""
+    rest = iter(ones)
+
+    async def worker() -> None:
+        for one in rest:
+            await do(one)
+
+    async with asyncio.TaskGroup() as group:
+        for _ in range(AT_ONCE):
+            group.create_task(worker())
+
+
+async def opened(number: int, url: str, http: httpx.AsyncClient) -> One:
+    token = f"token-{number}"
+    return One((await Wire(url, http).at(authorization=f"Bearer {token}").initialize())[0], token)
+
+
+async def make(one: One) -> None:
+    for _ in range(2):
+        made = await one.wire.post("tools/call", {"name": "work", "arguments": {}, "task": {"ttl": 3_600_000}})
+        one.own.append(made.result["task"]["taskId"])
+
+
+async def has_his_own(one: One) -> None:
+    """He lists his own tasks and no other, and gets each."""
+    assert sorted(ids_of(await one.wire.tasks({}))) == sorted(one.own)
+    assert sorted(ids_of(await one.wire.tasks({"status": ["working"], "order": "asc"}))) == sorted(one.own)
+    for task_id in one.own:
+        task = (await one.wire.post("tasks/get", {"taskId": task_id})).result
+        assert (task["taskId"], task["status"]) == (task_id, "working")
+
+
+@asynccontextmanager
+async def heard(ones: list[One]) -> AsyncIterator[bytearray]:
+    """What these callers hear meanwhile on streams of their own."""
+    said = bytearray()
+
+    async def listen(one: One) -> None:
+        headers = {"Accept": "text/event-stream", **one.wire.headers}
+        async with one.wire.http.stream("GET", one.wire.url, headers=headers) as stream:
+            assert stream.status_code == 200
+            async for piece in stream.aiter_raw():
+                said.extend(piece)
+
+    listening = [asyncio.create_task(listen(one)) for one in ones]
+    try:
+        yield said
+    finally:
+        for task in listening:
+            task.cancel()
+        await asyncio.wait(listening)
+
+
+async def test_nobody_gets_at_anothers_task_and_nobody_loses_his_own(
+    runner: Runner, tmp_path: Path, http: httpx.AsyncClient
+) -> None:
+    rng = random.Random(1)
+    async with redis(tmp_path) as store:
+        with runner.node_server("shared_store", "1.30") as server:
+            with gateway(runner, server, store) as first:
+                ones = [await opened(number, url_of(first), http) for number in range(CALLERS)]
+                await each(ones, make)
+                owner = {task_id: one for one in ones for task_id in one.own}
+                assert len(owner) == 2 * CALLERS
+                direct = await ones[0].wire.at(f"{server.origin}/mcp").tasks({})
+                assert {*ids_of(direct)} == {*owner}, "the server shows all of them to him"
+
+                async def tries(number: int) -> None:
+                    one = rng.choice(ones)
+                    theirs = rng.choice([i for i in owner if i not in one.own])
+                    body, headers, behind = attempt(one.own[0], theirs, rng)
+                    sent = {"Accept": "application/json, text/event-stream", **one.wire.headers, **headers}
+                    answer = await http.post(one.wire.url + behind, content=body, headers=sent)
+                    what = f"{number}: {body[:300]!r} {headers} {behind} -> {answer.status_code} {answer.text[:500]}"
+                    for line in answer.text.splitlines():
+                        data = json.loads(line.removeprefix("data:")) if line[:1] in "{[d" and "{" in line else {}
+                        assert isinstance(data, dict), what
+                        result = data.get("result", {})
+                        result.get("_meta", {}).pop("taskgate/filter", None)  # his own words
+                        shown = json.dumps(result)
+                        assert not any(task_id in shown for task_id in owner if task_id not in one.own), what
+                    assert answer.status_code in (200, 400, 404, 406, 415), what
+                    if answer.status_code == 400:
+                        assert answer.json()["error"]["code"] in (-32600, UNKNOWN, -32000), what
+
+                async with heard(ones[:20]) as said:
+                    await each(list(range(ATTEMPTS)), tries)
+                strangers = [i for i in owner if i.encode() in said and owner[i] not in ones[:20]]
+                assert not strangers
+                await each(ones, has_his_own)
+                first.popen.send_signal(signal.SIGHUP)
+                await each(ones, has_his_own)
+                with gateway(runner, server, store) as other:
+                    await each([one.at(url_of(other)) for one in ones], has_his_own)
+            with gateway(runner, server, store) as again:
+                restarted = [one.at(url_of(again)) for one in ones]
+                await each(restarted, has_his_own)
+                renewed = [
+                    One(one.wire.at(authorization=f"Bearer {one.token}-2"), one.token, one.own) for one in restarted
+                ]
+                await each(renewed, has_his_own)
+                for number in range(0, CALLERS, 10):
+                    anew = await opened(number, url_of(again), http)
+                    anew.own = ones[number].own
+                    await has_his_own(anew)
+                stranger = await opened(CALLERS, url_of(again), http)
+                await has_his_own(stranger)
+                for task_id in owner:
+                    assert (await stranger.wire.post("tasks/get", {"taskId": task_id})).error["code"] == UNKNOWN

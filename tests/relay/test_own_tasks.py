@@ -1,0 +1,473 @@
+"""Each caller has his own tasks alone, whatever the server shows (`guards.own_tasks`, DESIGN 8.16).
+
+In: a server that lists, gives and cancels every task to everybody, and tells everybody of each. Out: what each caller
+gets, and what reaches the server. Always: what the gateway cannot read passes nothing by.
+"""
+
+import gzip
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any, Final
+
+import pytest
+
+from tests.launch import Gateways
+from tests.peer import Peer
+from tests.relay.http1 import Message
+from tests.relay.messages import (
+    Json,
+    answer,
+    call,
+    chunked,
+    dumps,
+    event,
+    fault,
+    notification,
+    page,
+    post,
+    request,
+    result,
+    stream,
+    task,
+)
+from tests.relay.rig import Rig, Script, body, final, ids, rig_with, told
+from tests.relay.test_found_again import ADA, AGAIN, BOB, NOBODY, RENEWED, Asks
+
+RELATED: Final = "io.modelcontextprotocol/related-task"
+EVE: Final = Asks(session=b"s-9", token=b"Bearer eve.1")
+UNKNOWN: Final = {"code": -32602, "message": "Failed to retrieve task: Task not found"}
+BOTH: Final = (b"Accept: application/json, text/event-stream", b"Content-Type: application/json")
+
+
+class Open:
+    """A server that hides nothing."""
+
+    def __init__(self) -> None:
+        self.tasks: dict[str, Json] = {}
+
+    async def script(self, asked: Message, peer: Peer) -> bytes | None:
+        message = body(asked)
+        if not isinstance(message, dict) or "id" not in message:
+            return answer(b"", status=b"202 Accepted")
+        params, method = message.get("params") or {}, message["method"]
+        if "task" in params:
+            self.tasks[params["name"]] = task(params["name"])
+            return answer(result(message["id"], {"task": self.tasks[params["name"]]}))
+        if method == "tasks/list":
+            return answer(result(message["id"], page(self.tasks.values())))
+        if method.startswith("tasks/"):
+            if params["taskId"] not in self.tasks:
+                return answer(fault(message["id"], -32602, "Task not found"))
+            return answer(result(message["id"], self.tasks[params["taskId"]]))
+        return answer(result(message["id"], {}))
+
+
+@asynccontextmanager
+async def guarded(gateways: Gateways, script: Script | None = None, **changed: Any) -> AsyncIterator[Rig]:
+    async with rig_with(gateways, guards={"own_tasks": True}, **changed) as rig:
+        rig.serve(script or Open().script)
+        yield rig
+
+
+async def make(rig: Rig, who: Asks, *names: str) -> None:
+    for name in names:
+        made = final(await rig.ask(who.post(call("tools/call", name=name, task={}))))
+        assert made["result"]["task"]["taskId"] == name
+
+
+async def listed(rig: Rig, who: Asks, **criteria: Any) -> list[str]:
+    said = final(await rig.ask(who.post(call("tasks/list", **criteria))))
+    assert said["result"]["_meta"]["taskgate/total"] == len(said["result"]["tasks"])
+    return sorted(ids(said))
+
+
+async def test_each_caller_lists_gets_and_cancels_his_own(gateways: Gateways) -> None:
+    async with guarded(gateways) as rig:
+        await make(rig, ADA, "a-1", "a-2")
+        await make(rig, EVE, "e-1")
+        for criteria in ({}, {"status": ["working"]}, {"taskIds": ["a-1", "a-2", "e-1", "none"]}):
+            for who in (ADA, RENEWED, AGAIN):
+                assert await listed(rig, who, **criteria) == ["a-1", "a-2"]
+            assert await listed(rig, EVE, **criteria) == ["e-1"]
+        asked = len(rig.upstream.requests)
+        for method in ("tasks/get", "tasks/result", "tasks/cancel"):
+            for who, other in ((ADA, "e-1"), (BOB._replace(session=b"s-3"), "a-1"), (EVE, "a-2"), (EVE, "none")):
+                assert final(await rig.ask(who.post(call(method, taskId=other))))["error"] == UNKNOWN
+        assert len(rig.upstream.requests) == asked, "nothing is asked"
+        for who in (ADA, RENEWED, AGAIN):
+            assert final(await rig.ask(who.post(call("tasks/get", taskId="a-1"))))["result"]["taskId"] == "a-1"
+
+
+# ---- what cannot be read passes nothing by ----
+
+GET: Final = call("tasks/get", taskId="a-1")
+DEEP: Final = b"[" * 3000 + b"]" * 3000
+
+
+def raw(data: bytes, *fields: bytes, method: bytes = b"POST", who: Asks = EVE) -> bytes:
+    """A request of somebody's with these bytes."""
+    named = (b"Mcp-Session-Id: " + who.session, b"Authorization: " + who.token, b"Accept: */*, text/event-stream")
+    return request(method, b"/mcp", [*named, *fields], data)
+
+
+TYPE: Final = b"Content-Type: application/json"
+G: Final = dumps(GET)
+UNREAD: Final = {
+    "a batch": raw(b"[%b]" % G, TYPE),
+    "a batch behind white space": raw(b" \n\t[%b]" % G, TYPE),
+    "two messages": raw(G + b"\n" + G, TYPE),
+    "gzip": raw(gzip.compress(G), TYPE, b"Content-Encoding: gzip"),
+    "another coding": raw(G, TYPE, b"Content-Encoding: x-own"),
+    "UTF-16": raw(G.decode().encode("utf-16"), TYPE),
+    "UTF-16 by its charset": raw(G.decode().encode("utf-16-be"), TYPE + b"; charset=utf-16be"),
+    "UTF-7": raw(b"+AHs-" + G[1:], TYPE + b"; charset=utf-7"),
+    "UTF-7 within JSON": raw(G, TYPE + b"; charset=utf-7"),
+    "two charsets": raw(G, TYPE + b"; charset=utf-8; charset=utf-7"),
+    "large": raw(G.ljust(200_000), TYPE),
+    "large in chunks": raw(b"", TYPE, b"Transfer-Encoding: chunked").replace(b"Content-Length: 0\r\n", b"")
+    + chunked(G.ljust(200_000)),
+    "deep": raw(G[:-2] + b',"x":' + DEEP + b"}}", TYPE),
+    "a form that calls itself JSON": raw(
+        b"jsonrpc=2.0&id=1&method=tasks/get&params[taskId]=a-1",
+        b"Content-Type: application/x-www-form-urlencoded; x=application/json",
+    ),
+    "a message in text": raw(b"[%b]" % G, b"Content-Type: text/plain"),
+    "a batch that is put": raw(b"[%b]" % G, TYPE, method=b"PUT"),
+    "no version": raw(dumps({"id": 1, "method": "tasks/get", "params": {"taskId": "a-1"}}), TYPE),
+    "VERSION": raw(G.replace(b"jsonrpc", b"JSONRPC"), TYPE),
+    "METHOD": raw(G.replace(b"method", b"METHOD"), TYPE),
+    "a method beside another": raw(G[:-1] + b',"Method":"ping"}', TYPE),
+    "the method twice": raw(b'{"method":"ping",' + G[1:], TYPE),
+    "the method in escapes, twice": raw(b'{"\\u006dethod":"ping",' + G[1:], TYPE),
+    "a long s": raw(b'{"param\xc5\xbf":{"taskId":"a-1"},' + G[1:].replace(b"a-1", b"e-1"), TYPE),
+    "params twice": raw(b'{"params":{"taskId":"e-1"},' + G[1:], TYPE),
+    "the id of the task twice": raw(G.replace(b'"taskId"', b'"taskId":"e-1","taskId"'), TYPE),
+    "the id of the task, and TASKID": raw(G.replace(b'"taskId"', b'"TASKID":"e-1","taskId"'), TYPE),
+    "TaskId": raw(G.replace(b'"taskId"', b'"TaskId"'), TYPE),
+    "Tasks/Get": raw(G.replace(b"tasks/get", b"Tasks/Get"), TYPE),
+    "a notification": raw(dumps(notification("tasks/list")), TYPE),
+    "a space": raw(G.replace(b"tasks/get", b" tasks/get"), TYPE),
+}
+
+
+@pytest.mark.parametrize("name", UNREAD)
+async def test_what_cannot_be_read_gets_400(gateways: Gateways, name: str) -> None:
+    async with guarded(gateways, limits={"inspected_body_bytes_max": 100_000}) as rig:
+        await make(rig, ADA, "a-1")
+        await make(rig, EVE, "e-1")
+        asked = len(rig.upstream.requests)
+        got = await rig.ask(UNREAD[name])
+        assert got.status == 400, got.body
+        assert body(got)["error"]["code"] == -32600
+        assert "guards.own_tasks" in body(got)["error"]["message"]
+        assert len(rig.upstream.requests) == asked
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        G.replace(b"taskId", b"task\\u0049d"),
+        G.replace(b"tasks/get", b"tasks\\/get"),
+        b"\xef\xbb\xbf" + G,
+        G.replace(b'"a-1"', b"NaN"),
+        G.replace(b'"a-1"', b'["a-1"]'),
+        G.replace(b"tasks/get", b"tasks/update"),
+        dumps(call("tasks/get")),
+        dumps(call("ping", _meta={RELATED: {"taskId": "a-1"}})),
+        dumps(call("ping", _meta={RELATED: {}})),
+        b'{"jsonrpc":"2.0","id":7,"result":{"_meta":{"%b":{"taskId":"e-1","taskId":"a-1"}}}}' % RELATED.encode(),
+        dumps(result(7, {"_meta": {RELATED.upper(): {"TASKID": "a-1"}}})),
+    ],
+)
+async def test_however_it_is_written_anothers_task_is_unknown(gateways: Gateways, asked: bytes) -> None:
+    async with guarded(gateways) as rig:
+        await make(rig, ADA, "a-1")
+        await make(rig, EVE, "e-1")
+        for kind in (TYPE, b"Content-Type: text/plain", b"Content-Type: application/json; charset=UTF-8"):
+            got = await rig.ask(raw(asked, kind))
+            assert (got.status, body(got)["error"]) == (200, UNKNOWN)
+        assert not rig.asked("tasks/get")
+
+
+async def test_other_bodies_pass(gateways: Gateways) -> None:
+    async def echo(asked: Message, peer: Peer) -> bytes:
+        return answer({"got": len(asked.body)})
+
+    arguments = {"Method": "x", "method": ["y"], "taskId": 7, "TASKID": 8, "PARAMS": {}}
+    async with guarded(gateways, echo) as rig:
+        for sent in (
+            raw(b"grant_type=refresh_token&x=1", b"Content-Type: application/x-www-form-urlencoded"),
+            raw(dumps({"redirect_uris": ["http://localhost/"], "scope": "a"}), TYPE),
+            raw(dumps(call("tools/call", name="x", arguments=arguments)), TYPE),
+            raw(b"\x89PNG", b"Content-Type: image/png"),
+            raw(dumps(notification("notifications/tasks/status", **task("of the client"))), TYPE),
+            request(b"GET", b"/health"),
+        ):
+            assert (await rig.ask(sent)).status == 200
+
+
+# ---- what the server tells ----
+
+
+def status(name: str) -> Json:
+    return notification("notifications/tasks/status", **task(name))
+
+
+def asks_for(name: str) -> Json:
+    return call("elicitation/create", 70, message="?", _meta={RELATED: {"taskId": name}})
+
+
+LEAKS: Final = {
+    "a status": status("a-1"),
+    "a status of 2026-07-28": notification("notifications/tasks", **task("a-1")),
+    "a request": asks_for("a-1"),
+    "progress": notification("notifications/progress", progress=1, _meta={RELATED: {"taskId": "a-1"}}),
+    "the result of another": result(77, task("a-1")),
+    "a list": result(77, page([task("e-1"), task("a-1")])),
+    "a task that another made": result(77, {"task": task("a-1")}),
+    "what a task of another brought": result(77, {"content": [], "_meta": {RELATED: {"taskId": "a-1"}}}),
+    "escapes": dumps(status("a-1")).replace(b"taskId", b"task\\u0049d").replace(b"status", b"st\\u0061tus"),
+    "an id that is no text": status("a-1") | {"params": {"taskId": ["a-1"]}},
+    "nearly JSON": b"\xef\xbb\xbf" + dumps(status("a-1")).replace(b"null", b"NaN"),
+    "a batch": [status("a-1")],
+    "no JSON": b'{"method":"notifications/tasks/status","params":{"taskId":"a-1"}',
+}
+OWN: Final = [status("e-1"), asks_for("e-1"), notification("notifications/message", data="none"), call("ping", 71)]
+
+
+@pytest.mark.parametrize("where", ["GET", "POST", "resumed", "a refresh", "asked first", "HTTP+SSE"])
+@pytest.mark.parametrize("name", LEAKS)
+async def test_no_stream_tells_of_anothers_task(gateways: Gateways, name: str, where: str) -> None:
+    server = Open()
+
+    async def script(asked: Message, peer: Peer) -> bytes | None:
+        message = body(asked)
+        is_list = message is not None and message["method"] == "tasks/list"
+        if message is None or message["method"] == "ping" or is_list:
+            answers = [] if message is None else [result(message["id"], page([]))]
+            events = [event(OWN[0], b"id: 1"), event(LEAKS[name], b"id: 2"), *map(event, [*OWN[1:], *answers])]
+            return stream() + chunked(*events[:2], b"".join(events[2:]))
+        return await server.script(asked, peer)
+
+    fields = {"resumed": [b"Last-Event-ID: 1"]}.get(where, [])
+    async with guarded(gateways, script) as rig:
+        await make(rig, ADA, "a-1")
+        await make(rig, EVE, "e-1")
+        if where == "POST":
+            got = await rig.ask(EVE.post(call("ping")))
+        elif where == "a refresh":
+            got = await rig.ask(EVE.post(call("tasks/list")))
+        elif where == "asked first":
+            got = await rig.ask(raw(dumps(call("tasks/list")), TYPE, b"MCP-Protocol-Version: 2025-06-18"))
+        elif where == "HTTP+SSE":
+            got = await rig.ask(request(b"GET", b"/sse", [b"Authorization: " + EVE.token]))
+        else:
+            got = await rig.ask(raw(b"", *fields, method=b"GET"))
+        assert b"a-1" not in got.body
+        assert got.whole
+        said = told(got)
+        own = OWN if where != "HTTP+SSE" else OWN[2:]  # its stream has no session, and another target
+        assert [m for m in said if "method" in m][: len(own)] == own
+
+
+@pytest.mark.parametrize("end", [b"", b"\n"])
+async def test_the_last_event_counts_without_its_blank_line(gateways: Gateways, end: bytes) -> None:
+    async def script(asked: Message, peer: Peer) -> bytes | None:
+        return stream() + chunked(event(OWN[2]), event(status("a-1")).rstrip() + end)
+
+    async with guarded(gateways, script) as rig:
+        got = await rig.ask(raw(b"", method=b"GET"))
+        assert b"a-1" not in got.body
+        assert told(got) == OWN[2:3]
+
+
+@pytest.mark.parametrize("how", ["large", "lines", "coding", "broken"])
+async def test_a_stream_that_cannot_be_read_breaks(gateways: Gateways, how: str) -> None:
+    said = {
+        "large": event({**status("a-1"), "x": "x" * 50_000}),
+        "lines": b"data:\n" * 11_000 + event(status("a-1")),
+        "coding": event(status("a-1")),
+        "broken": event(status("a-1")),
+    }[how]
+    coding = {"coding": [b"Content-Encoding: x-own"], "broken": [b"Content-Encoding: gzip"]}.get(how, [])
+
+    async def script(asked: Message, peer: Peer) -> bytes | None:
+        return stream(*coding) + chunked(said, event(status("a-2")))
+
+    async with guarded(gateways, script, limits={"inspected_event_bytes_max": 20_000}) as rig:
+        got = await rig.ask(raw(b"", method=b"GET"))
+        assert b"a-1" not in got.body
+        assert got.status == 502 or not got.whole
+
+
+# ---- whose a task is ----
+
+
+async def test_an_id_that_is_made_again_is_its_last_makers(gateways: Gateways) -> None:
+    """At once, in every list and for every request."""
+    async with guarded(gateways, index={"max_age": "60s"}) as rig:
+        for maker, loser in ((ADA, EVE), (EVE, ADA), (ADA, EVE)):
+            await make(rig, maker, "1")
+            for criteria in ({}, {"taskIds": ["1"]}):
+                assert await listed(rig, maker, **criteria) == ["1"]
+                assert await listed(rig, loser, **criteria) == []
+            for who in (loser, loser._replace(session=b"s-7"), loser._replace(token=b"Bearer renewed")):
+                assert final(await rig.ask(who.post(call("tasks/get", taskId="1"))))["error"] == UNKNOWN
+            assert "result" in final(await rig.ask(maker.post(call("tasks/get", taskId="1"))))
+
+
+@pytest.mark.parametrize("as_events", [True, False])
+@pytest.mark.parametrize(
+    ("asks", "gives", "is_his"),
+    [
+        ({"task": {}}, {"task": task("x")}, True),
+        ({"task": {"ttl": 5}}, {"resultType": "task", **task("x")}, True),
+        ({}, {"resultType": "task", **task("x"), "ttl": 10}, True),  # 2026-07-28: the server decides
+        ({}, {"task": task("x"), "content": []}, False),  # a tool's own words
+        ({}, {"taskId": "x", "content": []}, False),
+        ({"task": {}}, {"task": {**task("x"), "taskId": 7}}, False),
+        ({"task": {}}, {"task": task("x" * 257)}, False),
+    ],
+)
+async def test_what_makes_a_task_his(
+    gateways: Gateways, asks: Json, gives: Json, is_his: bool, as_events: bool
+) -> None:
+    async def script(asked: Message, peer: Peer) -> bytes | None:
+        message = body(asked)
+        if message["method"] == "tools/call":
+            said = result(message["id"], gives)
+            return stream() + chunked(event(said)) if as_events else answer(said)
+        return answer(result(message["id"], task("x")))
+
+    async with guarded(gateways, script) as rig:
+        assert "result" in final(await rig.ask(ADA.post(call("tools/call", name="x", **asks))))
+        got = final(await rig.ask(ADA.post(call("tasks/get", taskId="x"))))
+        assert ("result" in got) == is_his
+        assert final(await rig.ask(EVE.post(call("tasks/get", taskId="x"))))["error"] == UNKNOWN
+
+
+@pytest.mark.parametrize("coding", [b"Content-Encoding: x-own", b"X-None: 1"])
+async def test_a_task_in_an_answer_that_cannot_be_read_is_nobodys(gateways: Gateways, coding: bytes) -> None:
+    async def script(asked: Message, peer: Peer) -> bytes | None:
+        message = body(asked)
+        return answer(dumps(result(message["id"], {"task": task("x")})).ljust(30_000), coding)
+
+    async with guarded(gateways, script, limits={"inspected_body_bytes_max": 20_000}) as rig:
+        await rig.ask(ADA.post(call("tools/call", name="x", task={})))
+        assert final(await rig.ask(ADA.post(call("tasks/get", taskId="x"))))["error"] == UNKNOWN
+
+
+async def test_an_answer_on_a_resumed_stream_makes_a_task_his_if_it_is_nobodys(gateways: Gateways) -> None:
+    server = Open()
+
+    async def script(asked: Message, peer: Peer) -> bytes | None:
+        if asked.method == b"GET":
+            server.tasks["lost"] = task("lost")
+            made = [result(number, {"task": task(name)}) for number, name in enumerate(("a-1", "lost"))]
+            return stream() + chunked(*map(event, made))
+        return await server.script(asked, peer)
+
+    async with guarded(gateways, script) as rig:
+        await make(rig, ADA, "a-1")
+        got = await rig.ask(raw(b"", b"Last-Event-ID: 1", method=b"GET"))
+        assert [m["result"]["task"]["taskId"] for m in told(got)] == ["lost"]
+        assert await listed(rig, EVE) == ["lost"]
+        assert await listed(rig, ADA) == ["a-1"]
+        assert told(await rig.ask(raw(b"", method=b"GET"))) != [], "his own by now"
+
+
+async def test_who_cannot_be_told_apart_has_no_tasks(gateways: Gateways, caplog: pytest.LogCaptureFixture) -> None:
+    proves = [b"Mcp-Session-Id: s-1", b"DPoP: proof"]
+    async with guarded(gateways) as rig:
+        await make(rig, NOBODY, "n-1")
+        for fields in ([], proves, [b"Authorization: Negotiate abc", b"Mcp-Session-Id: s-1"]):
+            for method in ("tasks/get", "tasks/list", "tasks/cancel"):
+                said = final(await rig.ask(post(call(method, taskId="n-1"), *fields)))
+                assert said["error"]["code"] == -32602
+                assert "guards.own_tasks" in said["error"]["message"]
+        over_sse = post(call("tasks/get", taskId="x"), target=b"/messages?sessionId=1")
+        got = await rig.ask(over_sse.replace(b", text/event-stream", b""))
+        assert (got.status, body(got)["error"]["code"]) == (400, -32602)
+        got = await rig.ask(raw(dumps(call("tasks/list")), TYPE, b"MCP-Protocol-Version: 2026-07-28"))
+        assert (got.status, body(got)["error"]["code"]) == (400, -32602)
+        assert not rig.asked("tasks/get") + rig.asked("tasks/list")
+    assert [r.getMessage() for r in caplog.records].count("a caller cannot be told apart") == 1
+
+
+async def test_at_a_server_that_filters_by_itself_too(gateways: Gateways) -> None:
+    server = Open()
+
+    async def script(asked: Message, peer: Peer) -> bytes | None:
+        message = body(asked)
+        if message["method"] == "initialize":
+            said = {"capabilities": {"tasks": {"list": {"filter": {"own": True}}}}, "protocolVersion": "2025-11-25"}
+            return answer(result(message["id"], said), b"Mcp-Session-Id: " + EVE.session)
+        return await server.script(asked, peer)
+
+    async with guarded(gateways, script) as rig:
+        said = final(await rig.ask(EVE._replace(session=b"").post(call("initialize"))))
+        assert said["result"]["capabilities"]["tasks"]["list"] == {"filter": {"own": True}}
+        await make(rig, ADA, "a-1")
+        await make(rig, EVE, "e-1")
+        assert await listed(rig, EVE) == await listed(rig, EVE, status=["working"]) == ["e-1"]
+
+
+async def test_where_the_server_lacks_tasks_get_pages_show_his_own(gateways: Gateways) -> None:
+    server = Open()
+
+    async def script(asked: Message, peer: Peer) -> bytes | None:
+        message = body(asked)
+        if message["method"] == "tasks/get":
+            return answer(fault(message["id"], -32601, "no"))
+        if message["method"] == "tasks/list":
+            some, at = list(server.tasks.values()), int(message.get("params", {}).get("cursor", 0))
+            return answer(result(message["id"], page(some[at : at + 1], str(at + 1) if at + 1 < len(some) else None)))
+        return await server.script(asked, peer)
+
+    async with guarded(gateways, script, index={"max_age": 0}) as rig:
+        await make(rig, ADA, "a-1")
+        await make(rig, EVE, "e-1", "e-2")
+        for _ in range(2):
+            assert await listed(rig, EVE) == ["e-1", "e-2"]
+            assert await listed(rig, ADA) == ["a-1"]
+
+
+async def test_a_cursor_of_the_servers_is_an_error(gateways: Gateways) -> None:
+    async with guarded(gateways) as rig:
+        await make(rig, ADA, "a-1")
+        said = final(await rig.ask(ADA.post(call("tasks/list", cursor="a-1"))))
+        assert said["error"]["code"] == -32602
+        assert len(rig.asked("tasks/list")) == 1, "whether he is served"
+
+
+async def test_it_costs_the_server_what_it_must(gateways: Gateways) -> None:
+    """One page, for access, and one request for each own task: however many others there are."""
+    async with guarded(gateways, index={"max_age": "60s"}) as rig:
+        await make(rig, ADA, *(f"a-{number}" for number in range(20)))
+        await make(rig, EVE, "e-1", "e-2")
+        for _ in range(3):
+            assert await listed(rig, EVE) == ["e-1", "e-2"]
+        assert (len(rig.asked("tasks/list")), len(rig.asked("tasks/get"))) == (1, 2)
+
+
+async def test_everybody_is_told_of_everything_and_hears_of_his_own(gateways: Gateways) -> None:
+    """mcp-go tells all sessions of each task's state, whoever made it."""
+    many = [Asks(session=b"s-%d" % number, token=b"Bearer %d" % number) for number in range(20)]
+    server, news = Open(), [event(status(f"t-{number}")) for number in range(20)]
+
+    async def script(asked: Message, peer: Peer) -> bytes | None:
+        return stream() + chunked(*news) if asked.method == b"GET" else await server.script(asked, peer)
+
+    async with guarded(gateways, script) as rig:
+        for number, who in enumerate(many):
+            await make(rig, who, f"t-{number}")
+        for number, who in enumerate(many):
+            said = told(await rig.ask(raw(b"", method=b"GET", who=who)))
+            assert [m["params"]["taskId"] for m in said] == [f"t-{number}"]
+
+
+async def test_a_reload_can_neither_switch_it_nor_lose_anything(gateways: Gateways) -> None:
+    async with guarded(gateways) as rig:
+        await make(rig, ADA, "a-1")
+        rig.app.reload(lambda running: running)
+        assert (await listed(rig, ADA), await listed(rig, EVE)) == (["a-1"], [])

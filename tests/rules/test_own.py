@@ -1,0 +1,156 @@
+"""Whose a task is: which go first, for how long, how much memory; and which tasks a message names (DESIGN 8.16)."""
+
+import json
+import tracemalloc
+from itertools import count
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gateway.config import IndexLimits
+from gateway.errors import Ambiguous
+from gateway.identity import Key, Who
+from gateway.mcp import jsonrpc
+from gateway.mcp.task import Moment
+from gateway.tasks.named import Made, asked_for, made_by, told_of
+from gateway.tasks.own import OwnTasks
+from gateway.tasks.seen import IDLE_S, IDS_OF_SESSION
+from tests.rules.test_seen import AGAIN, KEY, RENEWED
+
+OTHER = Key.of("research", b"/mcp", b"s-9", Who(b"another", b"kin", True))
+DAY_S = IDLE_S
+
+
+class Own(OwnTasks):
+    """Owners, with a clock that the test sets."""
+
+    def __init__(self, limits: IndexLimits | None = None) -> None:
+        self.at, order = 0.0, count(1)
+        self.told_lost: list[str] = []
+        super().__init__(limits or IndexLimits(), lambda: Moment(next(order), self.at), self.told_lost.append)
+
+    def made(self, key: Key, *names: str, ttl_s: float = 0.0) -> None:
+        for name in names:
+            self.make(self.owners_of(key), Made(name, ttl_s))
+
+    def of_key(self, key: Key, *names: str) -> list[str]:
+        return [name for name in names if self.owns(self.owners_of(key), name)]
+
+
+def test_a_task_is_its_last_makers() -> None:
+    own = Own()
+    own.made(KEY, "1")
+    for key in (KEY, RENEWED, AGAIN):
+        assert own.of_key(key, "1") == ["1"]
+    assert own.of_key(OTHER, "1") == own.told_lost == []
+    own.made(OTHER, "1")
+    assert [own.of_key(key, "1") for key in (KEY, RENEWED, AGAIN, OTHER)] == [[], [], [], ["1"]]
+    assert own.told_lost == ["1"]
+    own.made(KEY._replace(target=b"elsewhere"), "1")
+    assert own.of_key(OTHER, "1") == ["1"], "another server has ids of its own"
+    own.made(AGAIN, "1")
+    assert own.of_key(KEY, "1") == ["1"]
+
+
+def test_of_too_many_the_oldest_that_has_ended_goes() -> None:
+    own, owners = Own(), OwnTasks.owners_of(Own(), KEY)
+    names = [f"t-{number}" for number in range(IDS_OF_SESSION)]
+    own.made(KEY, *names)
+    for name in ("t-7", "t-5"):
+        own.end_task(owners, name)
+    own.made(KEY, "a", "b", "c")
+    assert own.of_key(KEY, "t-5", "t-7", "t-0", "t-1", "a", "b", "c") == ["t-1", "a", "b", "c"]
+    assert len(own.owners) == IDS_OF_SESSION
+
+
+@pytest.mark.parametrize(("ttl_s", "until_s"), [(0, DAY_S), (60, DAY_S), (3 * DAY_S, 3 * DAY_S)])
+def test_a_task_is_his_for_its_ttl_and_for_a_day_after_his_last_use(ttl_s: float, until_s: float) -> None:
+    own = Own()
+    own.made(KEY, "1", ttl_s=ttl_s)
+    for own.at, is_his in ((until_s - 1, True), (until_s + DAY_S + 1, False)):
+        own.stored.expire(own.at)
+        assert own.of_key(KEY, "1") == ["1"] * is_his
+    assert not own.owners
+
+
+def test_owners_take_the_memory_that_is_counted() -> None:
+    own = Own()
+    owners = own.owners_of(KEY)
+    tracemalloc.start()
+    for number in range(IDS_OF_SESSION):
+        own.make(owners, Made(f"{number:032}", 0.0))
+    taken, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert 0.5 < own.stored.size_bytes / taken < 2.0
+
+
+def test_what_has_no_room_is_nobodys() -> None:
+    own = Own(IndexLimits(memory_bytes_max=100_000))
+    for number in range(100):
+        own.made(OTHER._replace(session=b"%d" % number, identity=b"%d" % number), f"t-{number}")
+    assert len(own.owners) < 30
+    assert own.stored.size_bytes <= 25_000
+
+
+ANY_JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(max_size=3),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner, max_size=3),
+    max_leaves=5,
+)
+
+
+@given(ANY_JSON, st.sampled_from(["params", "result"]), st.lists(st.sampled_from(["a", "b", "tasks"]), max_size=3))
+def test_an_id_is_found_wherever_it_stands(other: Any, part: str, path: list[str]) -> None:
+    inner: Any = {"taskId": "x", "other": other}
+    for name in path:
+        inner = {name: [inner, other]}
+    said = {"jsonrpc": "2.0", part: inner, **({"method": "any"} if part == "params" else {"id": 1})}
+    for data in (
+        json.dumps(said).encode(),
+        json.dumps(said, ensure_ascii=False).replace("askId", "\\u0061skId").encode(),
+    ):
+        message = jsonrpc.parse(data)
+        assert message is not None
+        assert told_of(message, data, answers=False) == ["x"]
+        assert told_of(message, data, answers=True) == []
+
+
+def test_what_a_request_is_about() -> None:
+    def asked(body: bytes) -> list[object]:
+        return asked_for(jsonrpc.parse(body), body)
+
+    assert asked(b'{"jsonrpc":"2.0","id":1,"method":"tasks/get","params":{"taskId":"x"}}') == ["x"]
+    assert asked(b'{"jsonrpc":"2.0","id":1,"method":"tasks/get"}') == [None]
+    assert asked(b'{"jsonrpc":"2.0","id":1,"method":"tasks/list","params":{"taskId":"x"}}') == []
+    assert asked(b'{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"arguments":{"taskId":"x"}}}') == []
+    assert asked(b'{"redirect_uris":[]}') == asked(b"a=b") == asked(b"") == []
+    for body in (
+        b"[]",
+        b"{",
+        b'{"jsonrpc":"2.0","method":"tasks/list"}',
+        b'{"METHOD":"x"}',
+        '{"method":1}'.encode("utf-16"),
+    ):
+        with pytest.raises(Ambiguous):
+            asked(body)
+
+
+@pytest.mark.parametrize(
+    ("result", "asks", "made"),
+    [
+        ('{"task":{"taskId":"x","ttl":1500}}', True, Made("x", 1.5)),
+        ('{"task":{"taskId":"x","ttl":null}}', True, Made("x", 0.0)),
+        ('{"task":{"taskId":"x","ttl":1e300}}', True, Made("x", 365 * DAY_S)),
+        ('{"task":{"taskId":"x"}}', False, None),
+        ('{"resultType":"task","taskId":"x"}', False, Made("x", 0.0)),
+        ('{"taskId":"x"}', True, None),
+        ('{"task":{"taskId":1}}', True, None),
+        ("[]", True, None),
+    ],
+)
+def test_what_makes_a_task(result: str, asks: bool, made: Made | None) -> None:
+    message = jsonrpc.parse(f'{{"jsonrpc":"2.0","id":1,"result":{result}}}'.encode())
+    assert message is not None
+    assert made_by(message, asks) == made

@@ -1,0 +1,177 @@
+"""Whose a task is, where replicas share that by a store (DESIGN 12.7).
+
+In: replicas with `guards.own_tasks` before one server that gives every task to everybody, and a real Redis. Out: what
+each caller gets. Always: nobody gets another's, and nobody loses his own but where the store fails.
+"""
+
+import asyncio
+import signal
+from typing import Any, Final
+
+import pytest
+
+from tests.launch import eventually
+from tests.redis_process import Store
+from tests.relay.http1 import Message
+from tests.relay.messages import Json, answer, call, chunked, event, fault, page, request, result, stream
+from tests.relay.messages import task as task_of
+from tests.relay.rig import body
+from tests.store.conftest import Caller, Fleet, Replica, Server
+
+OWN: Final[dict[str, Any]] = {"guards": {"own_tasks": True}}
+
+
+class Open(Server):
+    """A server that hides nothing. A request for a task may name its id."""
+
+    def response(self, asked: Message) -> bytes:
+        message = body(asked) if asked.method != b"DELETE" else {}
+        params, method = message.get("params") or {}, message.get("method", "")
+        if "task" in params:
+            made = task_of(params.get("id") or f"t-{len(self.tasks)}")
+            self.tasks[made["taskId"]] = ("", "", made)
+            return answer(result(message["id"], {"task": made}))
+        if method == "tasks/list":
+            return answer(result(message["id"], page([task for *_, task in self.tasks.values()])))
+        if method == "tasks/get":
+            self.asked.append(message)
+            found = self.tasks.get(params["taskId"])
+            return answer(fault(message["id"], -32602, "no") if found is None else result(message["id"], found[2]))
+        return super().response(asked)
+
+
+@pytest.fixture
+def guarded(fleet: Fleet) -> Fleet:
+    fleet.server = Open()
+    return fleet
+
+
+async def make(replica: Replica, caller: Caller, task_id: str | None = None) -> str:
+    said = await replica.ask(caller, call("tools/call", name="work", task={}, id=task_id))
+    made: str = said["result"]["task"]["taskId"]
+    return made
+
+
+async def got(replica: Replica, caller: Caller, task_id: str) -> bool:
+    said: Json = await replica.ask(caller, call("tasks/get", taskId=task_id))
+    assert said.get("error", {}).get("code") in (None, -32602), said
+    return "result" in said
+
+
+async def test_a_task_is_its_makers_at_each_replica_at_once(guarded: Fleet) -> None:
+    async with guarded.pair(**OWN) as (one, other):
+        ada, eve = await one.open("ada"), await one.open("eve")
+        again = Caller((await other.open("ada")).session, "ada")
+        for _ in range(5):
+            made = await make(one, ada)
+            assert await got(other, ada, made), "a moment later"
+            for replica in (one, other):
+                assert await got(replica, again, made)
+                assert await got(replica, Caller(ada.session, "renewed"), made)
+                assert not await got(replica, eve, made)
+        for replica in (one, other):
+            assert await replica.ids(ada) == await replica.ids(again) == sorted(guarded.server.tasks)
+            assert await replica.ids(eve) == []
+
+
+async def test_owners_outlive_all_replicas(guarded: Fleet) -> None:
+    async with guarded.replica(**OWN) as one:
+        ada, eve = await one.open("ada"), await one.open("eve")
+        made = await make(one, ada)
+    async with guarded.replica(**OWN) as other:
+        assert not await got(other, eve, made)
+        assert await got(other, ada, made)
+        assert await other.ids(ada) == [made]
+
+
+async def test_an_id_that_is_made_again_at_another_replica_is_its_last_makers(guarded: Fleet) -> None:
+    async with guarded.pair(index={"max_age": 0}, **OWN) as (one, other):
+        ada, eve = await one.open("ada"), await one.open("eve")
+        makers = [(one, ada, eve), (other, eve, ada), (one, ada, eve), (one, eve, ada), (other, ada, eve)]
+        for replica, maker, loser in makers:
+            await make(replica, maker, "same")
+            assert await got(replica, maker, "same")
+            assert not await got(replica, loser, "same")
+            await asyncio.sleep(0.3)
+            for each in (one, other):
+                assert await got(each, maker, "same")
+                assert not await got(each, loser, "same")
+                assert (await each.ids(maker), await each.ids(loser)) == (["same"], [])
+
+
+async def test_while_the_store_fails_what_is_not_known_here_gets_an_error_that_says_so(
+    guarded: Fleet, store: Store
+) -> None:
+    async with guarded.pair(store={"url": store.url, "timeout": "300ms"}, **OWN) as (one, other):
+        ada, eve = await one.open("ada"), await one.open("eve")
+        before = await make(one, ada)
+        assert await got(other, ada, before)
+        store.signal(signal.SIGSTOP)
+        during = await make(one, ada)
+        assert await got(one, ada, before) and await got(one, ada, during) and await got(other, ada, before)
+        for caller in (ada, eve):
+            said = await other.exchange(caller, call("tasks/get", taskId=during))
+            assert said.status == 503
+            assert "the store does not answer" in body(said)["error"]["message"]
+        assert await one.ids(ada) == sorted([before, during])
+        store.signal(signal.SIGCONT)
+
+        async def told() -> bool:
+            said = await other.exchange(ada, call("tasks/get", taskId=during))
+            return said.status == 200 and "result" in body(said)
+
+        await eventually(told, "the task at the other replica")
+        assert not await got(other, eve, during)
+
+
+async def test_a_store_that_was_emptied_is_told_whose_the_tasks_are(guarded: Fleet, store: Store) -> None:
+    async with guarded.replica(**OWN) as one:
+        ada = await one.open("ada")
+        made = await make(one, ada)
+        await store.run("FLUSHALL")
+
+        async def again() -> bool:
+            return len(await store.run("KEYS", "*:tasks")) >= 3
+
+        await eventually(again, "owners in the store")
+        async with guarded.replica(**OWN) as other:
+            assert await got(other, ada, made)
+
+
+async def test_a_session_that_ends_leaves_its_tasks_to_the_credentials(guarded: Fleet) -> None:
+    async with guarded.pair(**OWN) as (one, other):
+        ada = await one.open("ada")
+        made = await make(one, ada)
+        assert (await other.delete(ada)).status == 200
+        await asyncio.sleep(0.2)
+        for replica in (one, other):
+            assert await got(replica, Caller("another", "ada"), made)
+        assert not await got(other, Caller(ada.session, "renewed"), made)
+
+
+async def test_a_resumed_stream_makes_a_task_his_if_the_store_knows_no_owner(guarded: Fleet) -> None:
+    """Another replica may know whose it is."""
+    server, plain = guarded.server, guarded.server.response
+
+    def resumed(asked: Message) -> bytes:
+        if asked.method != b"GET":
+            return plain(asked)
+        made = [result(number, {"task": task_of(name)}) for number, name in enumerate(("hers", "lost"))]
+        server.tasks["lost"] = ("", "", task_of("lost"))
+        return stream() + chunked(*map(event, made))
+
+    server.response = resumed  # type: ignore[method-assign]
+    async with guarded.pair(**OWN) as (one, other):
+        ada, eve = await one.open("ada"), await one.open("eve")
+        await make(one, ada, "hers")
+        await asyncio.sleep(0.2)
+        await other._send(request(b"GET", b"/mcp", [*eve.fields(), b"Last-Event-ID: 1"]))
+
+        async def is_his() -> bool:
+            return await got(other, eve, "lost")
+
+        await eventually(is_his, "the task that was nobody's")
+        for replica in (one, other):
+            assert not await got(replica, eve, "hers")
+            assert await got(replica, ada, "hers")
+            assert not await got(replica, ada, "lost")
