@@ -83,7 +83,8 @@ class App:
 
     def _apply(self, config: Config, valid: dict[str, certificates.Validity], certified: Container[str]) -> None:
         """Make the parts that depend on the configuration. `valid` and `certified` are as of `certificates.taken`."""
-        self._metrics.serves([u.name for u in config.upstreams], config.metrics.tasks)
+        changed = config.changed_from(self._config, "url", "socket")
+        self._metrics.serves([u.name for u in config.upstreams], config.metrics.tasks, changed)
         self._sessions.lives = self._metrics.lives
         if self._store is not None:
             idle_s = 2 * IDLE_S if config.guards.own_tasks else config.index.idle_timeout

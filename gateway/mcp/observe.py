@@ -177,9 +177,9 @@ def _makes_task(request: Message) -> bool:
     return bool(bytes(request.params)) and bool(bytes(jsonrpc.member(request.params, "task")))
 
 
-def has_failed(result: bytes) -> bool:
-    """Whether the result of a tool, or a message with it, says that it has failed. Within a text quotes are escaped."""
-    return b'"isError":true' in result or b'"isError": true' in result
+def has_failed(result: msgspec.Raw) -> bool:
+    """Whether the result of a tool says that it has failed. What is structured in it may have any member."""
+    return bytes(jsonrpc.member(result, "isError")) == b"true"
 
 
 def _of_result(names: msgspec.Raw, response: Message) -> Observation | None:
@@ -188,7 +188,7 @@ def _of_result(names: msgspec.Raw, response: Message) -> Observation | None:
         return None
     if jsonrpc.REPLACEMENT in task_id:
         raise TaskError("its id may be another")
-    return Observation(ended=task_id, has_failed=has_failed(bytes(response.result)))
+    return Observation(ended=task_id, has_failed=has_failed(response.result))
 
 
 def _of_error(request: Message | None, response: Message) -> Observation | None:

@@ -141,11 +141,12 @@ class Metrics:
             "store_failures", "Failures of the store, which the gateway works without.", "why"
         )
 
-    def serves(self, upstreams: Collection[str], counts_tasks: bool) -> None:
-        """Show these upstreams from now on, with counts of 0. Tasks are counted, or not."""
+    def serves(self, upstreams: Collection[str], counts_tasks: bool, changed: Collection[str] = ()) -> None:
+        """Show these upstreams from now on, with counts of 0; the `changed` ones are other servers. Tasks are counted,
+        or not."""
         self.lives = (self.lives or Lives(monotonic, time)) if counts_tasks else None
         if self.lives is not None:
-            self.lives.keep(upstreams)
+            self.lives.keep(upstreams, changed)
         kinds = [kind.__name__ for kind in GatewayError.__subclasses__()]
         for name in upstreams:  # a counter that begins at 1 hides its first event from `rate`
             for counts in (self._pages, self._spared_requests, self._spared_bytes, self._drifting):

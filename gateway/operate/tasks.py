@@ -36,6 +36,10 @@ class SeenTasks(Collector):
     def sample(self) -> None:
         """Keep the counts of now. To be called once in `SLOT_S`."""
         last, now = self._samples[-1], {} if self._metrics.lives is None else _read(self._metrics.lives)
+        gone = {series[0] for series, n in last.items() if series[2] != "working" and now.get(series, 0) < n}
+        if gone:  # a reload took its counts away
+            kept = ({series: n for series, n in sample.items() if series[0] not in gone} for sample in self._samples)
+            self._samples = deque(kept, self._samples.maxlen)
         self._samples.append(last if last == now else now)
         self._curves.clear()
 
@@ -56,8 +60,8 @@ class SeenTasks(Collector):
         self, lives: Lives, now: dict[Series, int], before: dict[str, dict[Series, int]], upstream: str, tool: str
     ) -> dict[str, Any]:
         def grown(status: str, since: dict[Series, int]) -> int:
-            series = upstream, tool, status
-            return now.get(series, 0) - since.get(series, 0)
+            before, after = (counts.get((upstream, tool, status), 0) for counts in (since, now))
+            return after - before if after >= before else after
 
         live = [series for status in _LIVE if lives.live.get(series := (upstream, tool, status))]
         spans = [lives.durations[series] for status in ENDS if (series := (upstream, tool, status)) in lives.durations]

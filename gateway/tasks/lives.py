@@ -11,7 +11,7 @@ import hashlib
 from bisect import bisect_left
 from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Collection, Sequence
-from itertools import takewhile
+from itertools import islice, takewhile
 from typing import Any, Final, TypeAlias
 
 import msgspec
@@ -51,12 +51,14 @@ class _Life(msgspec.Struct, gc=False):
     lasts_s: float  # unseen for so long it is lost
     viewer: Key | None  # whom an answer showed it last: only he can find it gone
     digest: str  # of its id; empty unless `on_end` is told
+    past: "_Past | None" = None  # it has ended, and waits for its tool
 
 
 class _Past(msgspec.Struct, gc=False):
     """How a task has ended."""
 
     created: Instant
+    seen_s: float  # since 1970
     status: str
     took_s: float | None = None
     is_counted: bool = False  # else nobody has seen it live
@@ -84,14 +86,12 @@ class Lives:
 
     def name(self, key: Key, pending: Pending, data: bytes, known: Task | None) -> None:
         """A success about one task, which was not read. `known`: the index has the task as it stands there."""
-        if pending.task_id is not None and not pending.shows_task:
-            self._fetched(key, pending.task_id, observe.has_failed(data))
-        elif known is not None:
+        if known is not None:
             self.told(key, (known,))
-        elif bytes(result := jsonrpc.member(data, "result")) or (message := jsonrpc.parse(data)) is None:
-            self._see(key, result)
-        else:
-            self._see(key, message.result)  # what only the lenient reader reads
+        elif pending.shows_task:
+            self._see(key, _result_of(data))
+        elif pending.task_id is not None:  # the result may be large
+            self._fetched(key, pending.task_id, b'"isError"' in data and observe.has_failed(_result_of(data)))
 
     def hear(self, key: Key, said: Observation) -> None:
         """What a message says."""
@@ -102,7 +102,8 @@ class Lives:
         if said.ended is not None:
             self._fetched(key, said.ended, said.has_failed)
         if said.denied is not None and said.method == "tasks/get":  # one that has ended cannot be cancelled either
-            self.lookups_failed[key.upstream] += 1
+            if key.upstream in self.lookups_failed:
+                self.lookups_failed[key.upstream] += 1
             self.gone(key, said.denied)
 
     def told(self, key: Key, tasks: Sequence[Task]) -> None:
@@ -125,7 +126,7 @@ class Lives:
         """The result of a task was fetched: so it has ended (tasks specification, Result Retrieval)."""
         if (life := self._lives.get(number := _number(key, task_id))) is not None:
             life.viewer = key
-            self._end(number, life, _Past(life.created, "failed" if has_failed else "completed"))
+            self._end(number, life, _Past(life.created, self._unix_time(), "failed" if has_failed else "completed"))
 
     def _see(self, key: Key, raw: bytes | msgspec.Raw, tool: str | None = None, said: Observation = _NOTHING) -> None:
         """A task is shown so. `tool` is None unless this is the result that made it."""
@@ -136,20 +137,21 @@ class Lives:
         if life is not None:
             life.seen_s = self._clock()
             life.viewer = life.viewer if said.is_told_to_all else key
-            if tool is None and life.series[2] == status:
+            if tool is None and (life.past is not None or life.series[2] == status):
                 return
         is_same = life is not None and shown.createdAt == life.text  # as nearly always: to read it takes long
-        created, past = life.created if life is not None and is_same else told_instant(shown.createdAt), None
+        created = life.created if life is not None and is_same else told_instant(shown.createdAt)
         if life is not None and not _is_one(life.created, created):
-            if tool is not None:  # its id was given again
+            if tool is not None and number in self._unnamed:
+                life.created, life.text = created, shown.createdAt[:40]
+            elif tool is not None:  # its id was given again
                 self._lose(number, life)
                 life = None
             elif created < life.created:  # it tells late of the life before
                 return
             else:  # some servers write the time of each answer (DESIGN 2.15)
                 created = life.created
-        if status in TERMINAL:
-            past = _Past(created, status, _span_s(created, told_instant(shown.lastUpdatedAt), self._unix_time()))
+        past = _end_of(shown, raw, created, self._unix_time()) if status in TERMINAL else None
         if life is None:
             before = self._past.get(number)
             if before is not None and _is_late(before, created, tool is not None):
@@ -157,30 +159,36 @@ class Lives:
             if before is not None and _is_one(before.created, created):
                 past = before  # the result that made it comes after the news of its end
             elif tool is None and past is not None:
-                if not said.is_listed:  # a page shows many that have long ended
+                if before is None and not said.is_listed:  # a page shows many that have long ended
                     self._note(number, past)
                 return
-            if len(self._lives) >= LIVE_MAX:
-                self.counts[key.upstream, self._label(key.upstream, tool or ""), STARTED] += tool is not None
+            if (life := self._begin(key, number, created, shown, tool, said)) is None:
                 return
-            life = self._begin(key.upstream, number, created, shown)
-            life.viewer = None if said.is_told_to_all else key
+        elif tool is not None:
+            status = life.series[2]  # a stream that is resumed repeats the result that made it
         if tool is not None and number in self._unnamed:
             self._move(number, life, self._label(key.upstream, tool), life.series[2])
             self._count(number, life)
-        if past is None:
+        if (past := past or life.past) is None:
             self._move(number, life, life.series[1], status)
         else:
             self._end(number, life, past)
 
-    def _begin(self, upstream: str, number: int, created: Instant, shown: task.Written) -> _Life:
-        seen_s, now = self._clock(), self._unix_time()
-        began_s = EPOCH_UNIX_S + created / _SECOND
+    def _begin(
+        self, key: Key, number: int, created: Instant, shown: task.Written, tool: str | None, said: Observation
+    ) -> _Life | None:
+        """A new life, not counted yet. None if there is no room for it, or its upstream has gone in a reload."""
+        if key.upstream not in self.lookups_failed:
+            return None
+        if len(self._lives) >= LIVE_MAX:
+            self.counts[key.upstream, self._label(key.upstream, tool or ""), STARTED] += tool is not None
+            return None
+        seen_s, now, began_s = self._clock(), self._unix_time(), _unix_s(created)
         began_s = began_s if EPOCH_UNIX_S <= began_s <= now else now
         lasts_s = shown.ttl / 1000 if shown.ttl is not None and 0 < shown.ttl < UNSEEN_S * 1000 else UNSEEN_S
-        digest = "" if self.on_end is None else digest_of(shown.taskId)
+        digest, viewer = "" if self.on_end is None else digest_of(shown.taskId), None if said.is_told_to_all else key
         life = self._lives[number] = _Life(
-            (upstream, "", ""), created, shown.createdAt[:40], began_s, seen_s, lasts_s, None, digest
+            (key.upstream, "", ""), created, shown.createdAt[:40], began_s, seen_s, lasts_s, viewer, digest
         )
         self._unnamed[number] = seen_s
         return life
@@ -195,11 +203,7 @@ class Lives:
         """A life counts as begun, once."""
         if self._unnamed.pop(number, None) is not None:
             upstream, tool, _ = life.series
-            if (
-                upstream,
-                tool,
-                LOST,
-            ) not in self.counts:  # a counter that begins at 1 hides its first event from `rate`
+            if (upstream, tool, LOST) not in self.counts:  # one that begins at 1 hides its first event from `rate`
                 self.counts.update({(upstream, tool, status): 0 for status in ENDS})
             self.counts[upstream, tool, STARTED] += 1
 
@@ -213,13 +217,17 @@ class Lives:
             self.live[life.series][number] = life.began_s
 
     def _lose(self, number: int, life: _Life) -> None:
-        """A task has gone, and nobody saw how it ended."""
-        self._end(number, life, _Past(life.created, OTHER if life.series[2] == OTHER else LOST))
+        """A task has gone; or it has ended, and the result that made it did not come."""
+        self._count(number, life)
+        past = _Past(life.created, self._unix_time(), OTHER if life.series[2] == OTHER else LOST)
+        self._end(number, life, life.past or past)
 
     def _end(self, number: int, life: _Life, past: _Past) -> None:
-        self._count(number, life)
         upstream, tool, _ = life.series
         self._move(number, life, tool, "")
+        if number in self._unnamed:
+            life.past = life.past or past
+            return
         del self._lives[number]
         self.counts[upstream, tool, past.status] += 1
         if past.took_s is not None:
@@ -244,8 +252,11 @@ class Lives:
     def sweep(self) -> None:
         """Lose what was not seen for its time. To be called once a second: it looks at all within a minute."""
         now = self._clock()
-        for number in [*takewhile(lambda number: now - self._unnamed[number] >= UNNAMED_S, self._unnamed)]:
-            self._count(number, self._lives[number])
+        unnamed = takewhile(lambda number: now - self._unnamed[number] >= UNNAMED_S, self._unnamed)
+        for number in [*islice(unnamed, _SWEPT_AT_ONCE)]:
+            self._count(number, nameless := self._lives[number])
+            if nameless.past is not None:
+                self._lose(number, nameless)
         if not self._round:
             numbers, parts = list(self._lives), 1 + len(self._lives) // _SWEPT_AT_ONCE
             self._round = [numbers[part::parts] for part in range(parts)]
@@ -254,11 +265,14 @@ class Lives:
             if life is not None and now - life.seen_s >= life.lasts_s:
                 self._lose(number, life)
 
-    def keep(self, upstreams: Collection[str]) -> None:
-        """These are all upstreams. The others are forgotten, and their counts."""
-        for number in [number for number, life in self._lives.items() if life.series[0] not in upstreams]:
-            del self._lives[number]
-            self._unnamed.pop(number, None)
+    def keep(self, upstreams: Collection[str], changed: Collection[str] = ()) -> None:
+        """These are all upstreams. The others are forgotten, and their counts; those in `changed` are other servers."""
+        for number, life in [*self._lives.items()]:
+            if life.series[0] not in upstreams:
+                del self._lives[number]
+                self._unnamed.pop(number, None)
+            elif life.series[0] in changed:
+                life.seen_s = float("-inf")  # lost within a minute, unless it is there too
         tables: tuple[dict[Any, Any], ...] = (self.live, self.counts, self.durations)
         for table in tables:
             for series in [series for series in table if series[0] not in upstreams]:
@@ -270,11 +284,28 @@ class Lives:
             self.lookups_failed[name] += 0
 
 
+def _result_of(data: bytes) -> msgspec.Raw:
+    result = jsonrpc.member(data, "result")
+    if not len(result) and (message := jsonrpc.parse(data)) is not None:
+        result = message.result  # what only the lenient reader reads
+    return result
+
+
 def _read(raw: bytes | msgspec.Raw) -> task.Written | None:
     try:
         return task.read(raw)
     except jsonrpc.UNREADABLE:
         return None
+
+
+def _end_of(shown: task.Written, raw: bytes | msgspec.Raw, created: Instant, now: float) -> _Past:
+    updated = told_instant(shown.lastUpdatedAt) if b'"lastUpdatedAt"' in bytes(raw) else UNKNOWN
+    return _Past(created, now, shown.status, _span_s(created, updated, now))
+
+
+def _unix_s(instant: Instant) -> float:
+    """Seconds since 1970."""
+    return EPOCH_UNIX_S + instant / _SECOND
 
 
 def _span_s(created: Instant, updated: Instant, now: float) -> float | None:
@@ -292,7 +323,7 @@ def _is_late(before: _Past, created: Instant, is_made: bool) -> bool:
     """Whether what tells of a task tells of one that is known to have ended, or of one before it."""
     if is_made:
         return before.is_counted and _is_one(before.created, created)
-    return created < before.created or _is_one(before.created, created)
+    return created < before.created or _unix_s(created) <= before.seen_s or _is_one(before.created, created)
 
 
 def digest_of(task_id: str) -> str:
