@@ -29,7 +29,7 @@ _HEARD_MAX: Final = 20_000  # owners
 _USED_MAX: Final = 100_000  # keys
 _AT_ONCE: Final = 200  # questions, entries
 _EARLIER_MAX: Final = 4  # makings, the last of them this one
-_SOON_S: Final = 0.1  # until what another replica has just seen made is in the store
+_WAITS_S: Final = (0.0, 0.05, 0.2)  # for what another replica has just seen made to be in the store
 
 
 class SharedOwn(OwnTasks):
@@ -89,7 +89,7 @@ class SharedOwn(OwnTasks):
         """Whether a caller has all these tasks, by what any replica knows. Raises Overloaded if that cannot be told."""
         if not task_ids or not owners:
             return not task_ids
-        for wait_s in (0.0, _SOON_S):
+        for wait_s in _WAITS_S:
             await asyncio.sleep(wait_s)
             has_learnt = await self.learn(owners, again=not self.owns_all(owners, task_ids))
             if self.owns_all(owners, task_ids):

@@ -4,7 +4,6 @@ In: replicas with `guards.own_tasks` before one server that gives every task to 
 each caller gets. Always: nobody gets another's, and nobody loses his own but where the store fails.
 """
 
-import asyncio
 import signal
 from typing import Any, Final
 
@@ -58,13 +57,31 @@ async def got(replica: Replica, caller: Caller, task_id: str) -> bool:
     return "result" in said
 
 
-async def test_a_task_is_its_makers_at_each_replica_at_once(guarded: Fleet) -> None:
+async def soon(replica: Replica, caller: Caller, task_id: str, is_his: bool = True) -> None:
+    """Return once a replica knows whether a task is a caller's."""
+
+    async def knows() -> bool:
+        return await got(replica, caller, task_id) == is_his
+
+    await eventually(knows, f"{task_id} of {caller}: {is_his}")
+
+
+async def told_of_owners(store: Store) -> None:
+    """Return once the store has a task, and its two owners."""
+
+    async def there() -> bool:
+        return len(await store.run("KEYS", "*:tasks")) >= 3
+
+    await eventually(there, "owners in the store")
+
+
+async def test_a_task_is_its_makers_at_each_replica(guarded: Fleet) -> None:
     async with guarded.pair(**OWN) as (one, other):
         ada, eve = await one.open("ada"), await one.open("eve")
         again = Caller((await other.open("ada")).session, "ada")
         for _ in range(5):
             made = await make(one, ada)
-            assert await got(other, ada, made), "a moment later"
+            await soon(other, ada, made)
             for replica in (one, other):
                 assert await got(replica, again, made)
                 assert await got(replica, Caller(ada.session, "renewed"), made)
@@ -92,8 +109,9 @@ async def test_an_id_that_is_made_again_at_another_replica_is_its_last_makers(gu
             await make(replica, maker, "same")
             assert await got(replica, maker, "same")
             assert not await got(replica, loser, "same")
-            await asyncio.sleep(0.3)
             for each in (one, other):
+                await soon(each, maker, "same")
+                await soon(each, loser, "same", is_his=False)
                 assert await got(each, maker, "same")
                 assert not await got(each, loser, "same")
                 assert (await each.ids(maker), await each.ids(loser)) == (["same"], [])
@@ -129,11 +147,7 @@ async def test_a_store_that_was_emptied_is_told_whose_the_tasks_are(guarded: Fle
         ada = await one.open("ada")
         made = await make(one, ada)
         await store.run("FLUSHALL")
-
-        async def again() -> bool:
-            return len(await store.run("KEYS", "*:tasks")) >= 3
-
-        await eventually(again, "owners in the store")
+        await told_of_owners(store)
         async with guarded.replica(**OWN) as other:
             assert await got(other, ada, made)
 
@@ -142,14 +156,14 @@ async def test_a_session_that_ends_leaves_its_tasks_to_the_credentials(guarded: 
     async with guarded.pair(**OWN) as (one, other):
         ada = await one.open("ada")
         made = await make(one, ada)
+        await soon(other, ada, made)
         assert (await other.delete(ada)).status == 200
-        await asyncio.sleep(0.2)
         for replica in (one, other):
             assert await got(replica, Caller("another", "ada"), made)
         assert not await got(other, Caller(ada.session, "renewed"), made)
 
 
-async def test_a_resumed_stream_makes_a_task_his_if_the_store_knows_no_owner(guarded: Fleet) -> None:
+async def test_a_resumed_stream_makes_a_task_his_if_the_store_knows_no_owner(guarded: Fleet, store: Store) -> None:
     """Another replica may know whose it is."""
     server, plain = guarded.server, guarded.server.response
 
@@ -164,7 +178,8 @@ async def test_a_resumed_stream_makes_a_task_his_if_the_store_knows_no_owner(gua
     async with guarded.pair(**OWN) as (one, other):
         ada, eve = await one.open("ada"), await one.open("eve")
         await make(one, ada, "hers")
-        await asyncio.sleep(0.2)
+        await soon(one, ada, "hers")
+        await told_of_owners(store)
         await other._send(request(b"GET", b"/mcp", [*eve.fields(), b"Last-Event-ID: 1"]))
 
         async def is_his() -> bool:
