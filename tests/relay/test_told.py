@@ -149,6 +149,7 @@ async def test_metrics_say_what_happened_and_to_whom_nothing(gateways: Gateways)
             "code",
             "why",
             "reason",
+            "tool",
             "version",
             "python",
             "tool",
