@@ -471,3 +471,18 @@ async def test_a_reload_can_neither_switch_it_nor_lose_anything(gateways: Gatewa
         await make(rig, ADA, "a-1")
         rig.app.reload(lambda running: running)
         assert (await listed(rig, ADA), await listed(rig, EVE)) == (["a-1"], [])
+
+
+async def test_an_id_that_is_made_again_at_another_target_is_its_last_makers(gateways: Gateways) -> None:
+    """A server takes `/mcp?x` and `/MCP` for `/mcp`: it is one task, whatever the target."""
+
+    def at(data: bytes, target: bytes) -> bytes:
+        return data.replace(b"POST /mcp ", b"POST %b " % target, 1)
+
+    async with guarded(gateways) as rig:
+        for target in (b"/mcp?x", b"/MCP"):
+            made = final(await rig.ask(at(EVE.post(call("tools/call", name="1", task={})), target)))
+            assert "result" in made
+            await make(rig, ADA, "1")
+            assert final(await rig.ask(at(EVE.post(call("tasks/get", taskId="1")), target)))["error"] == UNKNOWN
+            assert await listed(rig, ADA) == ["1"]
