@@ -40,13 +40,12 @@ def asked_for(message: Message | None, body: bytes) -> list[object]:
     return [*ids, _id_in(message.params)] if is_of_tasks and method != "tasks/list" else ids
 
 
-def told_of(message: Message, data: bytes, answers: bool) -> list[object]:
+def told_of(message: Message, data: bytes) -> list[object]:
     """The ids of the tasks that a server's message names, None for what cannot be read.
 
-    `answers`: it is the response to a request that could pass, so its result is the caller's, but for related tasks. A
-    request of a server's is about tasks of its client's, but for these.
+    A request of a server's is about tasks of its client's, but for related ones.
     """
-    ids = _named(message, data, related_only=answers or message.is_request)
+    ids = _named(message, data, related_only=message.is_request)
     return [None] if ids is None else ids
 
 

@@ -143,11 +143,14 @@ class OwnTasks(Owners):
                 self.claim(owners, made)
                 return True
         elif (request.method or "").startswith(OF_TASKS):
-            if (task_id := observe.named(request)) is not None and ends(data):
-                self.end_task(owners, task_id)
+            if (task_id := observe.named(request)) is not None:
+                if not self.owns(owners, task_id):
+                    return False  # it changed hands meanwhile
+                if ends(data):
+                    self.end_task(owners, task_id)
         elif (made := made_by(message, asks=observe.is_observed(request))) is not None:
             self.make(owners, made)
-        return self.owns_all(owners, told_of(message, data, answers))
+        return answers or self.owns_all(owners, told_of(message, data))
 
     def end_task(self, owners: Iterable[OwnerKey], task_id: str) -> None:
         for ids in self._of(owners):

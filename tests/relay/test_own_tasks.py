@@ -4,6 +4,7 @@ In: a server that lists, gives and cancels every task to everybody, and tells ev
 gets, and what reaches the server. Always: what the gateway cannot read passes nothing by.
 """
 
+import asyncio
 import gzip
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -486,3 +487,43 @@ async def test_an_id_that_is_made_again_at_another_target_is_its_last_makers(gat
             await make(rig, ADA, "1")
             assert final(await rig.ask(at(EVE.post(call("tasks/get", taskId="1")), target)))["error"] == UNKNOWN
             assert await listed(rig, ADA) == ["1"]
+
+
+@pytest.mark.parametrize("method", ["tasks/get", "tasks/result"])
+@pytest.mark.parametrize("as_events", [True, False])
+async def test_an_answer_under_way_when_its_task_changes_hands_does_not_pass(
+    gateways: Gateways, method: str, as_events: bool
+) -> None:
+    """A `tasks/result` waits for hours. A server that gives the id again may answer it with the new task's."""
+    server, asked_for_it, goes_on = Open(), asyncio.Event(), asyncio.Event()
+
+    async def script(asked: Message, peer: Peer) -> bytes | None:
+        message = body(asked)
+        if message["method"] != method:
+            return await server.script(asked, peer)
+        asked_for_it.set()
+        await goes_on.wait()
+        said = result(message["id"], task("1", statusMessage="ada's"))
+        return stream() + chunked(event(said)) if as_events else answer(said)
+
+    async with guarded(gateways, script) as rig:
+        await make(rig, EVE, "1")
+        asking = rig.asking(EVE.post(call(method, taskId="1")))
+        await asked_for_it.wait()
+        await make(rig, ADA, "1")
+        goes_on.set()
+        got = await asking
+        assert b"ada's" not in got.body
+        if not as_events:
+            assert final(got)["error"] == UNKNOWN
+
+
+async def test_an_answer_to_what_he_asked_passes_whatever_task_it_names(gateways: Gateways) -> None:
+    """As an event as in JSON: a tool that made a task for its own use names it, and its client waits for the answer."""
+
+    async def script(asked: Message, peer: Peer) -> bytes | None:
+        said = result(body(asked)["id"], {"content": [], "_meta": {RELATED: {"taskId": "of the tool"}}})
+        return stream() + chunked(event(said))
+
+    async with guarded(gateways, script) as rig:
+        assert "result" in final(await rig.ask(EVE.post(call("tools/call", name="x"))))
