@@ -31,6 +31,8 @@ def asked_for(message: Message | None, body: bytes) -> list[object]:
         return []
     if doubts := doubtful(message, body):
         raise Ambiguous(f"{GUARD}: which counts? Name it once, in its own letters: {', '.join(sorted(doubts))}")
+    if message.is_response:
+        return []  # to what the server asked of him, maybe about a task of the client's
     method = message.method or ""
     is_of_tasks = method.startswith(OF_TASKS)
     if method.strip().casefold().startswith(OF_TASKS) and not (is_of_tasks and message.is_request):

@@ -31,7 +31,7 @@ from tests.relay.messages import (
     stream,
     task,
 )
-from tests.relay.rig import Rig, Script, body, final, ids, rig_with, told
+from tests.relay.rig import Rig, Script, body, final, ids, rig_with, says, told
 from tests.relay.test_found_again import ADA, AGAIN, BOB, NOBODY, RENEWED, Asks
 
 RELATED: Final = "io.modelcontextprotocol/related-task"
@@ -176,8 +176,8 @@ async def test_what_cannot_be_read_gets_400(gateways: Gateways, name: str) -> No
         dumps(call("tasks/get")),
         dumps(call("ping", _meta={RELATED: {"taskId": "a-1"}})),
         dumps(call("ping", _meta={RELATED: {}})),
-        b'{"jsonrpc":"2.0","id":7,"result":{"_meta":{"%b":{"taskId":"e-1","taskId":"a-1"}}}}' % RELATED.encode(),
-        dumps(result(7, {"_meta": {RELATED.upper(): {"TASKID": "a-1"}}})),
+        b'{"jsonrpc":"2.0","id":7,"method":"x","params":{"%b":{"taskId":"e-1","taskId":"a-1"}}}' % RELATED.encode(),
+        dumps(call("ping", _meta={RELATED.upper(): {"TASKID": "a-1"}})),
     ],
 )
 async def test_however_it_is_written_anothers_task_is_unknown(gateways: Gateways, asked: bytes) -> None:
@@ -516,6 +516,15 @@ async def test_an_answer_under_way_when_its_task_changes_hands_does_not_pass(
         assert b"ada's" not in got.body
         if not as_events:
             assert final(got)["error"] == UNKNOWN
+
+
+async def test_what_a_client_answers_its_server_passes(gateways: Gateways) -> None:
+    """Clients have tasks of their own, which servers ask for (2025-11-25): their results name them as related."""
+    answered = result(7, {"role": "user", "_meta": {RELATED: {"taskId": "of the client"}}})
+
+    async with guarded(gateways, says(answer(b"", status=b"202 Accepted"))) as rig:
+        assert (await rig.ask(EVE.post(answered))).status == 202
+        assert body(rig.upstream.requests[-1]) == answered
 
 
 async def test_an_answer_to_what_he_asked_passes_whatever_task_it_names(gateways: Gateways) -> None:
