@@ -17,6 +17,7 @@ GUARD: Final = "guards.own_tasks"
 OF_TASKS: Final = "tasks/"
 _RELATED: Final = "io.modelcontextprotocol/related-task"
 _TTL_S_MAX: Final = 365 * 24 * 3600.0  # for so long a task is its owner's at most, if he is not there
+_OBJECTS_MAX: Final = 100_000  # and arrays, of a message whose every name is read: each takes time
 _ENDINGS: Final = (b'"completed"', b'"failed"', b'"cancelled"')
 
 
@@ -38,7 +39,7 @@ def asked_for(message: Message | None, body: bytes) -> list[object]:
     if method.strip().casefold().startswith(OF_TASKS) and not (is_of_tasks and message.is_request):
         raise Ambiguous(f"{GUARD}: {method!r} is no method of MCP, or needs an id")
     if (ids := _named(message, body)) is None:
-        raise Ambiguous(f"{GUARD}: a message that names {_RELATED} must be JSON")
+        raise Ambiguous(f"{GUARD}: a message that names {_RELATED} must be JSON, and not huge")
     return [*ids, _id_in(message.params)] if is_of_tasks and method != "tasks/list" else ids
 
 
@@ -81,6 +82,8 @@ def _named(message: Message, data: bytes, related_only: bool = True) -> list[obj
     """The ids of all tasks, or of all related ones, wherever they stand in a message; None if that cannot be read."""
     if b"\\u" not in data and (b"related-task" if related_only else b"task") not in data.lower():
         return []
+    if _is_huge(data):
+        return None
     found: list[object] = []
 
     def note(pairs: list[tuple[str, Any]]) -> tuple[tuple[str, Any], ...]:
@@ -98,10 +101,14 @@ def _named(message: Message, data: bytes, related_only: bool = True) -> list[obj
     return found
 
 
+def _is_huge(data: bytes) -> bool:
+    return data.count(b"{") + data.count(b"[") > _OBJECTS_MAX
+
+
 def _is_other_json(body: bytes) -> bool:
     """Whether a body is JSON in which no reader finds a method, such as a client's registration."""
     try:
-        pairs = json.loads(body, object_pairs_hook=tuple)
+        pairs = json.loads(body, object_pairs_hook=tuple) if not _is_huge(body) else None
     except (ValueError, RecursionError):
         return False
     return isinstance(pairs, tuple) and all(name.casefold() != "method" for name, _ in pairs)
