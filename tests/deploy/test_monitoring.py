@@ -23,6 +23,7 @@ from tests.certificates import signed
 from tests.deploy import DEPLOY, prometheus
 from tests.launch import Gateway, Gateways, held_port, port_of
 from tests.redis_process import Store, redis
+from tests.relay.test_page_tasks import workshop
 
 DASHBOARD: Final[dict[str, Any]] = json.loads((DEPLOY / "dashboard.json").read_text())
 RULES: Final[dict[str, Any]] = yaml.safe_load((DEPLOY / "prometheus-rules.yaml").read_text())
@@ -37,12 +38,12 @@ SLOW_S: Final = 5.5  # longer than TaskgateQueriesSlow allows
 UNFINISHED: Final = {"status": ["working", "input_required"]}
 
 
-def expressions() -> list[str]:
-    """Every expression of the dashboard, with values for its variables."""
+def expressions(title: str | None = None) -> list[str]:
+    """Every expression of the dashboard, or of that panel, with values for its variables."""
     variables = {"$__rate_interval": prometheus.RANGE, "$__range": "1m"}
     variables |= {f"${variable['name']}": ".*" for variable in DASHBOARD["templating"]["list"]}
     found = []
-    for panel in DASHBOARD["panels"]:
+    for panel in (panel for panel in DASHBOARD["panels"] if title in (None, panel["title"])):
         for target in panel.get("targets", ()):
             expression = target["expr"]
             for name in sorted(variables, key=len, reverse=True):
@@ -290,6 +291,31 @@ def test_each_summary_names_the_instance_and_the_upstream() -> None:
             summary = rule["annotations"]["summary"]
             assert "$labels.instance" in summary, summary
             assert "$labels.upstream" in summary or "upstream" not in rule["expr"], summary
+
+
+async def test_the_dashboard_has_the_tasks_that_were_made(tmp_path: Path) -> None:
+    asyncio.get_running_loop().set_debug(False)
+    with workshop(Gateways(tmp_path)) as shop:
+        async with prometheus.running(tmp_path, [f"127.0.0.1:{shop.gateway.admin}"]) as seen:
+
+            async def shows(title: str, *wanted: Any) -> None:
+                async def equal() -> bool:
+                    found = [value for expression in expressions(title) for value in await seen.values(expression)]
+                    return sorted(filter(None, found)) == list(wanted)
+
+                await prometheus.eventually(equal, f"{title}: {wanted}", PATIENCE_S)
+
+            await asyncio.to_thread(shop.make, "render", times=3, age_s=7200.0)
+            await asyncio.to_thread(shop.make, "approve", "input_required", times=2)
+            await asyncio.to_thread(shop.make, "invoice")
+            await shows("Tasks working", 1, 3)
+            await shows("Tasks that wait for input", 2)
+            for failed, completed, share in ((1, 1, 1 / 2), (5, 2, 6 / 9)):  # of a new histogram the first is not seen
+                await asyncio.to_thread(shop.make, "invoice", "failed", times=failed)
+                await asyncio.to_thread(shop.make, "invoice", "completed", times=completed)
+                await shows("Failed tasks, of those that ended in 15 min", pytest.approx(share))
+            await shows("Duration of tasks that ended in 1 h", pytest.approx(10), pytest.approx(14.5))
+            assert 7200 <= max(await seen.values(expressions("Oldest task")[0])) < 7300 + 4 * PATIENCE_S
 
 
 async def test_every_panel_has_a_value_and_every_alert_fires_and_resolves(

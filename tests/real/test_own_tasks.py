@@ -4,7 +4,7 @@ In: the TypeScript SDK 1.30 (tests/node/shared_store.mjs), 200 callers with sess
 ids; replicas with `guards.own_tasks` and a real Redis. Out: what each gets. Always: no attempt at another's task
 succeeds, and nobody loses his own.
 
-OWN_ATTEMPTS sets how often somebody tries; the default is 2,000.
+OWN_ATTEMPTS sets how often somebody tries; the default is 2,000. From 20,000 on all look for their tasks each time.
 """
 
 import asyncio
@@ -28,6 +28,7 @@ from tests.redis_process import Store, redis
 CALLERS: Final = 200
 ATTEMPTS: Final = int(os.environ.get("OWN_ATTEMPTS", "2000"))
 AT_ONCE: Final = 32
+EACH: Final = 1 if ATTEMPTS >= 20_000 else 5  # so many callers there are for one who looks for his tasks each time
 UNKNOWN: Final = -32602
 RELATED: Final = "io.modelcontextprotocol/related-task"
 JSON: Final = {"Content-Type": "application/json"}
@@ -208,11 +209,11 @@ async def test_nobody_gets_at_anothers_task_and_nobody_loses_his_own(
                 assert not strangers
                 await each(ones, has_his_own)
                 first.popen.send_signal(signal.SIGHUP)
-                await each(ones, has_his_own)
+                await each(ones[::EACH], has_his_own)
                 with gateway(runner, server, store) as other:
-                    await each([one.at(url_of(other)) for one in ones], has_his_own)
+                    await each([one.at(url_of(other)) for one in ones[1::EACH]], has_his_own)
             with gateway(runner, server, store) as again:
-                restarted = [one.at(url_of(again)) for one in ones]
+                restarted = [one.at(url_of(again)) for one in ones[2 % EACH :: EACH]]
                 await each(restarted, has_his_own)
                 renewed = [
                     One(one.wire.at(authorization=f"Bearer {one.token}-2"), one.token, one.own) for one in restarted

@@ -30,7 +30,7 @@ DECIDES: Final = {
     "mcp": ("capabilities", "jsonrpc", "observe", "spelling", "sse", "task"),
     "tasks": (
         "criteria", "cursor", "freshness", "groups", "index", "named", "pages", "passing", "record",
-        "spelled", "told", "values",
+        "spelled", "stored", "told", "values",
     ),
     "transport": ("addresses", "chunks", "cors", "drift", "headers", "http1", "lines", "remembered", "response"),
 }  # fmt: skip
