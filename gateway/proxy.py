@@ -241,8 +241,8 @@ class Proxy:
 
     async def _relay(self, exchange: Exchange, caller: HttpCaller, message: Message | None) -> None:
         method = message.method if message is not None and message.method is not None else exchange.method.decode()
-        parts = exchange, caller, message, self._sessions
-        watch = ExchangeWatch(*parts) if self._own is None else OwnWatch(*parts, self._owners(exchange, caller))
+        parts, own = (exchange, caller, message, self._sessions), self._own
+        watch = ExchangeWatch(*parts) if own is None else OwnWatch(*parts, own, self._owners(exchange, caller))
         if exchange.up_bytes < 0:
             exchange.refused_trailers = caller.identity_headers | (DIGESTS if exchange.edits_up else frozenset())
         exchange.waits_for_news = exchange.method == b"GET" or method == "tasks/result"

@@ -14,11 +14,12 @@ What the messages tell is decided in `tasks/passing.py`.
 import logging
 from typing import Final
 
-from gateway.errors import UpstreamBroken
+from gateway.errors import UnknownTask, UpstreamBroken
 from gateway.mcp import jsonrpc
 from gateway.mcp.jsonrpc import Message
 from gateway.mcp.sse import EVERY
 from gateway.tasks.named import GUARD
+from gateway.tasks.own import OwnTasks
 from gateway.tasks.passing import PLAIN, RESUMED, Heard, Pending, RequestKind, begin
 from gateway.tasks.seen import OwnerKey
 from gateway.tasks.sessions import Sessions
@@ -129,7 +130,7 @@ class ExchangeWatch:
 class OwnWatch(ExchangeWatch):
     """... where the tasks of callers are kept apart (tasks/own.py): no event passes that names another's, or unread."""
 
-    __slots__ = ("_owners", "_request")
+    __slots__ = ("_own", "_owners", "_request")
 
     def __init__(
         self,
@@ -137,14 +138,18 @@ class OwnWatch(ExchangeWatch):
         caller: HttpCaller,
         message: Message | None,
         sessions: Sessions,
+        own: OwnTasks,
         owners: list[OwnerKey],
     ) -> None:
         super().__init__(exchange, caller, message, sessions)
+        self._own = own
         self._owners = owners
         self._request = message if message is not None and message.is_request else None
 
     def head(self, response: Response, kind: bytes) -> Inspector | None:
-        chosen = super().head(response, kind)
+        chosen, task_id = super().head(response, kind), self._pending.task_id
+        if task_id is not None and response.status < 400 and not self._own.owns(self._owners, task_id):
+            raise UnknownTask  # it changed hands meanwhile
         if kind == EVENT_STREAM:
             return Inspector(self._message, self._break, EVERY, edits=True)
         if chosen is None and self._request is not None and response.status < 400:
@@ -152,9 +157,7 @@ class OwnWatch(ExchangeWatch):
         return chosen
 
     def _message(self, data: bytes) -> bytes:
-        own = self._sessions.own
-        assert own is not None
-        if not own.may_pass(self._owners, data, self._request, self._pending is RESUMED):
+        if not self._own.may_pass(self._owners, data, self._request, self._pending is RESUMED):
             return b""
         if self._exchange.authenticates:
             return data

@@ -17,6 +17,7 @@ GUARD: Final = "guards.own_tasks"
 OF_TASKS: Final = "tasks/"
 _RELATED: Final = "io.modelcontextprotocol/related-task"
 _TTL_S_MAX: Final = 365 * 24 * 3600.0  # for so long a task is its owner's at most, if he is not there
+_OBJECTS_MAX: Final = 100_000  # and arrays, of a message whose every name is read: each takes time
 _ENDINGS: Final = (b'"completed"', b'"failed"', b'"cancelled"')
 
 
@@ -31,22 +32,23 @@ def asked_for(message: Message | None, body: bytes) -> list[object]:
         return []
     if doubts := doubtful(message, body):
         raise Ambiguous(f"{GUARD}: which counts? Name it once, in its own letters: {', '.join(sorted(doubts))}")
+    if message.is_response:
+        return []  # to what the server asked of him, maybe about a task of the client's
     method = message.method or ""
     is_of_tasks = method.startswith(OF_TASKS)
     if method.strip().casefold().startswith(OF_TASKS) and not (is_of_tasks and message.is_request):
         raise Ambiguous(f"{GUARD}: {method!r} is no method of MCP, or needs an id")
     if (ids := _named(message, body)) is None:
-        raise Ambiguous(f"{GUARD}: a message that names {_RELATED} must be JSON")
+        raise Ambiguous(f"{GUARD}: a message that names {_RELATED} must be JSON, and not huge")
     return [*ids, _id_in(message.params)] if is_of_tasks and method != "tasks/list" else ids
 
 
-def told_of(message: Message, data: bytes, answers: bool) -> list[object]:
+def told_of(message: Message, data: bytes) -> list[object]:
     """The ids of the tasks that a server's message names, None for what cannot be read.
 
-    `answers`: it is the response to a request that could pass, so its result is the caller's, but for related tasks. A
-    request of a server's is about tasks of its client's, but for these.
+    A request of a server's is about tasks of its client's, but for related ones.
     """
-    ids = _named(message, data, related_only=answers or message.is_request)
+    ids = _named(message, data, related_only=message.is_request)
     return [None] if ids is None else ids
 
 
@@ -80,6 +82,8 @@ def _named(message: Message, data: bytes, related_only: bool = True) -> list[obj
     """The ids of all tasks, or of all related ones, wherever they stand in a message; None if that cannot be read."""
     if b"\\u" not in data and (b"related-task" if related_only else b"task") not in data.lower():
         return []
+    if _is_huge(data):
+        return None
     found: list[object] = []
 
     def note(pairs: list[tuple[str, Any]]) -> tuple[tuple[str, Any], ...]:
@@ -97,10 +101,14 @@ def _named(message: Message, data: bytes, related_only: bool = True) -> list[obj
     return found
 
 
+def _is_huge(data: bytes) -> bool:
+    return data.count(b"{") + data.count(b"[") > _OBJECTS_MAX
+
+
 def _is_other_json(body: bytes) -> bool:
     """Whether a body is JSON in which no reader finds a method, such as a client's registration."""
     try:
-        pairs = json.loads(body, object_pairs_hook=tuple)
+        pairs = json.loads(body, object_pairs_hook=tuple) if not _is_huge(body) else None
     except (ValueError, RecursionError):
         return False
     return isinstance(pairs, tuple) and all(name.casefold() != "method" for name, _ in pairs)

@@ -20,7 +20,7 @@ NO_OWNER: Final = (
     "itself, identity_headers must name what tells who asks"
 )
 
-_Name: TypeAlias = tuple[str, bytes, str]  # of a task: upstream, target, id
+_Name: TypeAlias = tuple[str, str]  # of a task: upstream, id; a server may take many targets for one
 
 
 class OwnIds(SeenIds):
@@ -41,7 +41,7 @@ class OwnIds(SeenIds):
     def drop(self, task_id: str) -> None:
         super().drop(task_id)
         self.ended.discard(task_id)
-        self._dropped((*self.key[:2], task_id))
+        self._dropped((self.key[0], task_id))
 
     def deny(self, task_id: str, asked: int, had_it: bool) -> None:
         """Of what is denied no list asks again, until the server gives it. It stays its owner's: it may be another's
@@ -86,7 +86,7 @@ class OwnTasks(Owners):
 
     def give(self, owners: Iterable[OwnerKey], all_: tuple[OwnerKey, ...], made: Made) -> None:
         """These owners have a task, of `all_` who have it from its last making. Those of earlier ones lose it."""
-        name, now = (*all_[0][:2], made.id), self._now()
+        name, now = (all_[0][0], made.id), self._now()
         before = self.owners.get(name, ())
         if lost := [ids for ids in self._of(before) if ids.key not in all_]:
             for ids in lost:
@@ -108,7 +108,7 @@ class OwnTasks(Owners):
 
     def _forget(self, name: _Name) -> None:
         """An owner has lost a task."""
-        if not self.owns(self.owners.get(name, ()), name[2]):
+        if not self.owns(self.owners.get(name, ()), name[1]):
             self.owners.pop(name, None)
 
     def note(self, owners: Iterable[OwnerKey], task_ids: Collection[str], now: Moment, made: bool = False) -> None:
@@ -139,15 +139,18 @@ class OwnTasks(Owners):
         answers = request is not None and message.is_response and jsonrpc.same_id(message.id, request.id)
         if request is None or not answers:
             made = made_by(message, asks=True) if resumed and message.is_response else None
-            if made is not None and owners and (*owners[0][:2], made.id) not in self.owners:
+            if made is not None and owners and (owners[0][0], made.id) not in self.owners:
                 self.claim(owners, made)
                 return True
         elif (request.method or "").startswith(OF_TASKS):
-            if (task_id := observe.named(request)) is not None and ends(data):
-                self.end_task(owners, task_id)
+            if (task_id := observe.named(request)) is not None:
+                if not self.owns(owners, task_id):
+                    return False  # it changed hands meanwhile
+                if ends(data):
+                    self.end_task(owners, task_id)
         elif (made := made_by(message, asks=observe.is_observed(request))) is not None:
             self.make(owners, made)
-        return self.owns_all(owners, told_of(message, data, answers))
+        return answers or self.owns_all(owners, told_of(message, data))
 
     def end_task(self, owners: Iterable[OwnerKey], task_id: str) -> None:
         for ids in self._of(owners):

@@ -83,7 +83,7 @@ class SharedOwn(OwnTasks):
         if read is None:
             return None
         makings = (decoded(_owners, value) for value in read.tasks)
-        return [tuple((*owner[:2], *each) for each in making) for making in makings if making]
+        return [tuple((owner[0], *each) for each in making) for making in makings if making]
 
     async def owns_now(self, owners: Sequence[OwnerKey], task_ids: Collection[object]) -> bool:
         """Whether a caller has all these tasks, by what any replica knows. Raises Overloaded if that cannot be told."""
@@ -159,18 +159,18 @@ class SharedOwn(OwnTasks):
     def tell_all(self) -> Iterator[None]:
         """Tell the store again whose each task is, piece by piece. What it has stays in its order."""
         for count, (name, owners) in enumerate(list(self.owners.items()), 1):
-            self._store.add(_key_of_task(owners[0], name[2]), [_making(owners)])
+            self._store.add(_key_of_task(owners[0], name[1]), [_making(owners)])
             for owner in owners:
-                self._store.add(_key_of(owner), [told.of_task(name[2], None)])
+                self._store.add(_key_of(owner), [told.of_task(name[1], None)])
             if count % _AT_ONCE == 0:
                 yield
 
 
-_owners: Final = msgspec.json.Decoder(list[tuple[bytes, bytes, bool]])  # session and identity, as `OwnerKey` has them
+_owners: Final = msgspec.json.Decoder(list[tuple[bytes, bytes, bytes, bool]])  # `OwnerKey`s but for the upstream
 
 
 def _making(owners: Sequence[OwnerKey]) -> bytes:
-    return msgspec.json.encode([owner[2:] for owner in owners])
+    return msgspec.json.encode([owner[1:] for owner in owners])
 
 
 def _key_of(owner: OwnerKey) -> Key:
@@ -178,4 +178,4 @@ def _key_of(owner: OwnerKey) -> Key:
 
 
 def _key_of_task(owner: OwnerKey, task_id: str) -> Key:
-    return Key(*owner[:2], b"task", task_id.encode())
+    return Key(owner[0], b"", b"task", task_id.encode())

@@ -4,6 +4,7 @@ In: a server that lists, gives and cancels every task to everybody, and tells ev
 gets, and what reaches the server. Always: what the gateway cannot read passes nothing by.
 """
 
+import asyncio
 import gzip
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -30,7 +31,7 @@ from tests.relay.messages import (
     stream,
     task,
 )
-from tests.relay.rig import Rig, Script, body, final, ids, rig_with, told
+from tests.relay.rig import Rig, Script, body, final, ids, rig_with, says, told
 from tests.relay.test_found_again import ADA, AGAIN, BOB, NOBODY, RENEWED, Asks
 
 RELATED: Final = "io.modelcontextprotocol/related-task"
@@ -175,8 +176,8 @@ async def test_what_cannot_be_read_gets_400(gateways: Gateways, name: str) -> No
         dumps(call("tasks/get")),
         dumps(call("ping", _meta={RELATED: {"taskId": "a-1"}})),
         dumps(call("ping", _meta={RELATED: {}})),
-        b'{"jsonrpc":"2.0","id":7,"result":{"_meta":{"%b":{"taskId":"e-1","taskId":"a-1"}}}}' % RELATED.encode(),
-        dumps(result(7, {"_meta": {RELATED.upper(): {"TASKID": "a-1"}}})),
+        b'{"jsonrpc":"2.0","id":7,"method":"x","params":{"%b":{"taskId":"e-1","taskId":"a-1"}}}' % RELATED.encode(),
+        dumps(call("ping", _meta={RELATED.upper(): {"TASKID": "a-1"}})),
     ],
 )
 async def test_however_it_is_written_anothers_task_is_unknown(gateways: Gateways, asked: bytes) -> None:
@@ -471,3 +472,67 @@ async def test_a_reload_can_neither_switch_it_nor_lose_anything(gateways: Gatewa
         await make(rig, ADA, "a-1")
         rig.app.reload(lambda running: running)
         assert (await listed(rig, ADA), await listed(rig, EVE)) == (["a-1"], [])
+
+
+async def test_an_id_that_is_made_again_at_another_target_is_its_last_makers(gateways: Gateways) -> None:
+    """A server takes `/mcp?x` and `/MCP` for `/mcp`: it is one task, whatever the target."""
+
+    def at(data: bytes, target: bytes) -> bytes:
+        return data.replace(b"POST /mcp ", b"POST %b " % target, 1)
+
+    async with guarded(gateways) as rig:
+        for target in (b"/mcp?x", b"/MCP"):
+            made = final(await rig.ask(at(EVE.post(call("tools/call", name="1", task={})), target)))
+            assert "result" in made
+            await make(rig, ADA, "1")
+            assert final(await rig.ask(at(EVE.post(call("tasks/get", taskId="1")), target)))["error"] == UNKNOWN
+            assert await listed(rig, ADA) == ["1"]
+
+
+@pytest.mark.parametrize("method", ["tasks/get", "tasks/result"])
+@pytest.mark.parametrize("as_events", [True, False])
+async def test_an_answer_under_way_when_its_task_changes_hands_does_not_pass(
+    gateways: Gateways, method: str, as_events: bool
+) -> None:
+    """A `tasks/result` waits for hours. A server that gives the id again may answer it with the new task's."""
+    server, asked_for_it, goes_on = Open(), asyncio.Event(), asyncio.Event()
+
+    async def script(asked: Message, peer: Peer) -> bytes | None:
+        message = body(asked)
+        if message["method"] != method:
+            return await server.script(asked, peer)
+        asked_for_it.set()
+        await goes_on.wait()
+        said = result(message["id"], task("1", statusMessage="ada's"))
+        return stream() + chunked(event(said)) if as_events else answer(said)
+
+    async with guarded(gateways, script) as rig:
+        await make(rig, EVE, "1")
+        asking = rig.asking(EVE.post(call(method, taskId="1")))
+        await asked_for_it.wait()
+        await make(rig, ADA, "1")
+        goes_on.set()
+        got = await asking
+        assert b"ada's" not in got.body
+        if not as_events:
+            assert final(got)["error"] == UNKNOWN
+
+
+async def test_what_a_client_answers_its_server_passes(gateways: Gateways) -> None:
+    """Clients have tasks of their own, which servers ask for (2025-11-25): their results name them as related."""
+    answered = result(7, {"role": "user", "_meta": {RELATED: {"taskId": "of the client"}}})
+
+    async with guarded(gateways, says(answer(b"", status=b"202 Accepted"))) as rig:
+        assert (await rig.ask(EVE.post(answered))).status == 202
+        assert body(rig.upstream.requests[-1]) == answered
+
+
+async def test_an_answer_to_what_he_asked_passes_whatever_task_it_names(gateways: Gateways) -> None:
+    """As an event as in JSON: a tool that made a task for its own use names it, and its client waits for the answer."""
+
+    async def script(asked: Message, peer: Peer) -> bytes | None:
+        said = result(body(asked)["id"], {"content": [], "_meta": {RELATED: {"taskId": "of the tool"}}})
+        return stream() + chunked(event(said))
+
+    async with guarded(gateways, script) as rig:
+        assert "result" in final(await rig.ask(EVE.post(call("tools/call", name="x"))))

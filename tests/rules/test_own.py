@@ -48,8 +48,8 @@ def test_a_task_is_its_last_makers() -> None:
     own.made(OTHER, "1")
     assert [own.of_key(key, "1") for key in (KEY, RENEWED, AGAIN, OTHER)] == [[], [], [], ["1"]]
     assert own.told_lost == ["1"]
-    own.made(KEY._replace(target=b"elsewhere"), "1")
-    assert own.of_key(OTHER, "1") == ["1"], "another server has ids of its own"
+    own.made(KEY._replace(upstream="other"), "1")
+    assert own.of_key(OTHER, "1") == ["1"], "another upstream has ids of its own"
     own.made(AGAIN, "1")
     assert own.of_key(KEY, "1") == ["1"]
 
@@ -113,8 +113,7 @@ def test_an_id_is_found_wherever_it_stands(other: Any, part: str, path: list[str
     ):
         message = jsonrpc.parse(data)
         assert message is not None
-        assert told_of(message, data, answers=False) == ["x"]
-        assert told_of(message, data, answers=True) == []
+        assert told_of(message, data) == ["x"]
 
 
 def test_what_a_request_is_about() -> None:
@@ -154,3 +153,22 @@ def test_what_makes_a_task(result: str, asks: bool, made: Made | None) -> None:
     message = jsonrpc.parse(f'{{"jsonrpc":"2.0","id":1,"result":{result}}}'.encode())
     assert message is not None
     assert made_by(message, asks) == made
+
+
+CALL = b'{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"arguments":{"a":[%b],"b":"\\u001b"}}}'
+
+
+@pytest.mark.parametrize("each", [b"{}", b"[]"])
+@pytest.mark.parametrize("body", [b"[%b]", b'{"a":[%b]}', CALL])
+def test_what_would_take_long_to_read_is_not_read(body: bytes, each: bytes) -> None:
+    """A million objects take half a second, in which nobody is served."""
+    many = body % b",".join([each] * 200_000)
+    with pytest.raises(Ambiguous):
+        asked_for(jsonrpc.parse(many), many)
+
+
+def test_a_message_that_would_take_long_to_read_may_name_any_task() -> None:
+    many = b'{"jsonrpc":"2.0","method":"x","params":{"task":[%b]}}' % b",".join([b"{}"] * 200_000)
+    message = jsonrpc.parse(many)
+    assert message is not None
+    assert told_of(message, many) == [None]
