@@ -152,7 +152,6 @@ async def test_metrics_say_what_happened_and_to_whom_nothing(gateways: Gateways)
             "tool",
             "version",
             "python",
-            "tool",
             "le",
         }
         ours = {name for name, _ in after if not name.startswith(("python_", "process_"))}
