@@ -18,7 +18,7 @@ FIRST: Final = int(os.environ.get("SOAK_FIRST", "1"))
 ROUNDS: Final = int(os.environ.get("SOAK_ROUNDS", "400"))
 WARM_UP: Final = 200  # rounds, after which all that is made once has been made
 TRACED_FROM: Final = ROUNDS * 3 // 4  # to be traced takes time
-ROUND_BYTES_MAX: Final = 100  # of what the gateway's code has allocated, for each round; caches of Python's fill slowly
+ROUND_BYTES_MAX: Final = 200  # of what the gateway's code has allocated, for each round: the last 10,000 ends of tasks
 PROCESS_GROWTH_BYTES_MAX: Final = 4_000_000
 
 
