@@ -49,7 +49,7 @@ sections (all but fleet, guard, costs and peers, if none is named):
   stdio    what a server that a host starts takes longer to its first byte, to a ping, to a large line
   page     what the open page for operators costs the gateway at 10,000 queries a minute (80 seconds)
   fleet    three replicas behind HAProxy, 300 sessions: crawls, server requests, a lost replica; needs haproxy
-  guard    CPU of each kind of traffic in this tree against another commit; 10 % more fails
+  guard    CPU of each kind of traffic in this tree against another commit, 10 % more fails; and with all guards on
   costs    what each kind of server is asked a minute, in this tree and another commit's; 5 % more fails (5 minutes)
   peers    beside what else you could use: nginx, HAProxy, Envoy, FastMCP, mcp-proxy, ContextForge (3 minutes)
 

@@ -79,8 +79,12 @@ async def gateway(
     tree: Path = ROOT,
     store: str | None = None,
     upstreams: int = 1,
+    keys: dict[str, Any] | None = None,
 ) -> AsyncIterator[Served]:
-    """Run the gateway of a source tree in front of `upstream`, the first of `upstreams`. `store` is a URL."""
+    """Run the gateway of a source tree in front of `upstream`, the first of `upstreams`. `store` is a URL.
+
+    `keys` are further ones of its configuration.
+    """
     more = [{"name": f"bench-{n}", "url": upstream, "match": {"prefix": f"/{n}"}} for n in range(1, upstreams)]
     with tempfile.TemporaryDirectory(prefix="taskgate-bench-") as folder, ports() as (listen, admin):
         config: dict[str, Any] = {
@@ -89,8 +93,11 @@ async def gateway(
             "upstreams": [{"name": "bench", "url": upstream}, *more],
             **({} if index is None else {"index": index}),
             **({} if store is None else {"store": {"url": store}}),
+            **(keys or {}),
         }
-        with Gateways(Path(folder)).starting(config, by_flags=not (index or store or more), tree=tree) as running:
+        with Gateways(Path(folder)).starting(
+            config, by_flags=not (index or store or more or keys), tree=tree
+        ) as running:
             pid = running.running.popen.pid
             proc.pin(pid, core)
             try:
