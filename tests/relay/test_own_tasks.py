@@ -127,7 +127,6 @@ UNREAD: Final = {
     "large": raw(G.ljust(200_000), TYPE),
     "large in chunks": raw(b"", TYPE, b"Transfer-Encoding: chunked").replace(b"Content-Length: 0\r\n", b"")
     + chunked(G.ljust(200_000)),
-    "deep": raw(G[:-2] + b',"x":' + DEEP + b"}}", TYPE),
     "a form that calls itself JSON": raw(
         b"jsonrpc=2.0&id=1&method=tasks/get&params[taskId]=a-1",
         b"Content-Type: application/x-www-form-urlencoded; x=application/json",
@@ -149,6 +148,15 @@ UNREAD: Final = {
     "a notification": raw(dumps(notification("tasks/list")), TYPE),
     "a space": raw(G.replace(b"tasks/get", b" tasks/get"), TYPE),
 }
+
+
+async def test_what_only_some_pythons_can_read_gets_an_error(gateways: Gateways) -> None:
+    async with guarded(gateways) as rig:
+        await make(rig, ADA, "a-1")
+        asked = len(rig.upstream.requests)
+        got = await rig.ask(raw(G[:-2] + b',"x":' + DEEP + b"}}", TYPE))
+        assert (got.status, body(got)["error"]["code"]) in ((400, -32600), (200, -32602))
+        assert len(rig.upstream.requests) == asked
 
 
 @pytest.mark.parametrize("name", UNREAD)
