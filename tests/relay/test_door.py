@@ -166,12 +166,11 @@ async def test_a_connection_that_has_been_idle_is_closed(hasty_rig: Rig) -> None
 async def test_requests_to_the_upstream_have_a_limit_and_what_waits_is_served(gateways: Gateways) -> None:
     """Above `requests_max` a request waits its turn, and is told 503 when that takes too long."""
     async with rig_with(gateways, upstream={"requests_max": 2, "connect_timeout": "2s"}) as rig:
-        first, second = [await rig.client(post(call("tools/call", n))) for n in (1, 2)]
-        peers = [await rig.upstream.request(n) for n in (1, 2)]
+        (first, peer), (second, _) = [await rig.begin(post(call("tools/call", n))) for n in (1, 2)]
         refused = await rig.ask(post(call("tools/call", 3)))
         assert failed(refused) == (503, 3, -32603)
         waiting = await rig.client(post(call("tools/call", 4)))
-        await peers[0].send(response(b"1"))
+        await peer.send(response(b"1"))
         assert (await first.response()).body == b"1"
         peer = await rig.upstream.request(3)
         await peer.send(response(b"4"))
