@@ -19,11 +19,11 @@ from typing import Final
 
 LIBRARY: Final = "taskgate"
 MODULES: Final = (
-    "mcp/sse",
-    *("operate/recent", "proxy", "watch"),
-    *(f"transport/{name}" for name in ("body", "buffers", "caller", "channel", "chunks", "cors", "door", "exchange")),
-    *(f"transport/{name}" for name in ("headers", "http1", "pool", "relay", "response", "routes", "taps")),
-    "transport/turns",
+    *("mcp/sse", "operate/recent", "proxy", "watch"),
+    *(f"http/{name}" for name in ("chunks", "cors", "fields", "requests", "responses")),
+    *(f"transport/{name}" for name in ("body", "memory", "read_scheduler")),
+    *("downstream/exchange", "downstream/host_check", "upstream/own_requests", "upstream/pool"),
+    *(f"relay/{name}" for name in ("caller", "inspection", "pump", "routes")),
 )
 
 

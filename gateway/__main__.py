@@ -133,7 +133,7 @@ def _main() -> None:
         _fail(error, 2)
     if given.check:
         from gateway.errors import printable
-        from gateway.transport.routes import address
+        from gateway.relay.routes import address
 
         print(f"{printable(str(given.config or 'the flags'))}: valid")
         for upstream in settings.upstreams:
@@ -169,16 +169,17 @@ def _fill_in(parser: argparse.ArgumentParser, given: argparse.Namespace) -> None
 def _checked(given: argparse.Namespace) -> "config.Config":
     """The configuration that the command starts with. Raises ConfigError or StartError."""
     from gateway import config
-    from gateway.transport import certificates, routes
+    from gateway.relay import routes
+    from gateway.transport import tls
 
     in_force = None
     if given.against is not None:  # a copy kept elsewhere: its relative names start from the original's folder
         in_force = config.load(given.against, folder=given.config.parent)
     settings = _read(given, in_force)
     routes.check(settings)
-    certificates.check(settings)
+    tls.check(settings)
     if given.check:  # the gateway starts with them all the same
-        certificates.check_valid(settings)
+        tls.check_valid(settings)
     _check_traces(settings)
     if settings.store is not None:
         from gateway import store
@@ -229,17 +230,18 @@ def _stdio(arguments: list[str]) -> NoReturn:
     given = parser.parse_args(flags)
     if not command:
         parser.error("the command that starts the server is needed, behind --")
-    from gateway.transport import child
+    from gateway.stdio import child
 
     settings, admin = _of_stdio(given) if given.config or given.admin else (None, None)
     try:
         server = child.Child(command)
     except child.NotStarted as error:
         _fail(error, error.status)
-    from gateway import config, wrapped  # while the server starts
+    from gateway import config  # while the server starts
+    from gateway.stdio import app  # while the server starts
 
     try:
-        status = wrapped.run(server, settings or config.StdioConfig(), admin)
+        status = app.run(server, settings or config.StdioConfig(), admin)
     except config.StartError as error:
         _say(error)
         server.terminate()

@@ -17,26 +17,27 @@ from typing import TYPE_CHECKING, Any
 from aiohttp import web
 
 from gateway.config import Address, Config, ConfigError, StartError
+from gateway.downstream.exchange import Exchange
+from gateway.downstream.listener import Listener, are_exhausted, connections_kept
+from gateway.downstream.tls_handshakes import TlsServer
 from gateway.operate import admin, logs, page
 from gateway.operate.journal import Journal
 from gateway.operate.metrics import Gauge, Metrics
+from gateway.owners.seen import IDLE_S
 from gateway.proxy import Proxy
+from gateway.relay import routes
 from gateway.tasks.guards import guards_of
-from gateway.tasks.seen import IDLE_S
 from gateway.tasks.sessions import SERVERS_IDLE_S, Servers, Sessions
-from gateway.transport import certificates, routes
-from gateway.transport.buffers import Buffers
-from gateway.transport.exchange import Exchange
-from gateway.transport.handshakes import TlsServer
-from gateway.transport.listener import Listener, are_exhausted, connections_kept
-from gateway.transport.pools import Pools
-from gateway.transport.said import Said
+from gateway.transport import tls
+from gateway.transport.log_limit import Said
+from gateway.transport.memory import Buffers
 from gateway.transport.wire import Links
+from gateway.upstream.pools import Pools
 
 if TYPE_CHECKING:
     from gateway.operate.traces import Tracing
     from gateway.store.redis_store import RedisStore
-    from gateway.tasks.replicas import SharedSessions
+    from gateway.store.replicas import SharedSessions
 
 log = logging.getLogger("taskgate")
 
@@ -59,8 +60,7 @@ class App:
         self._store: RedisStore | None = None
         self._shared: SharedSessions | None = None
         if config.store is not None:
-            from gateway.store import redis_store
-            from gateway.tasks import replicas
+            from gateway.store import redis_store, replicas
 
             self._store = redis_store.RedisStore(config.store, self._metrics.store_failed)
             self._shared = replicas.SharedSessions(config.index, clock, self._store, config.guards.own_tasks)
@@ -70,7 +70,7 @@ class App:
         self._pools = Pools(self._buffers, self._links, self._metrics.responses)
         self._guards = guards_of(config.guards, clock)
         self._failed = Said(clock)
-        self._apply(config, *certificates.taken(config, {}))
+        self._apply(config, *tls.taken(config, {}))
         counts = self._metrics.connection_refused, self._metrics.handshake_failed
         self._listener = Listener(self.handle, config.limits, self._buffers, self._proxy.heads, *counts)
         self._metrics.gauges(self._gauges)
@@ -81,8 +81,8 @@ class App:
         self._draining: tuple[float, float] | None = None  # since when, and until when at most
         self._sweeper: asyncio.Task[None] | None = None
 
-    def _apply(self, config: Config, valid: dict[str, certificates.Validity], certified: Container[str]) -> None:
-        """Make the parts that depend on the configuration. `valid` and `certified` are as of `certificates.taken`."""
+    def _apply(self, config: Config, valid: dict[str, tls.Validity], certified: Container[str]) -> None:
+        """Make the parts that depend on the configuration. `valid` and `certified` are as of `tls.taken`."""
         changed = config.changed_from(self._config, "url", "socket")
         self._metrics.serves([u.name for u in config.upstreams], config.metrics.tasks, changed)
         self._sessions.lives = self._metrics.lives
@@ -134,7 +134,7 @@ class App:
         if self._store is not None and self._shared is not None:
             await self._store.start(self._shared.tell_all)
         try:
-            self._tls = certificates.listener_context(config.tls) if config.tls is not None else None
+            self._tls = tls.listener_context(config.tls) if config.tls is not None else None
             self._server = await self._listen(config)
         except OSError as error:
             raise StartError(admin.why_not("listen", config.listen, error)) from None
@@ -196,8 +196,8 @@ class App:
         try:
             config = read(self._config)
             routes.check(config)
-            certificates.check(config)
-            valid, certified = certificates.taken(config, self._certificates)
+            tls.check(config)
+            valid, certified = tls.taken(config, self._certificates)
             if config.tls is not None and self._tls is not None and "" not in certified:
                 self._tls.load_cert_chain(config.tls.certificate, config.tls.key)  # renewed, under the same names
         except (ConfigError, StartError, OSError) as error:

@@ -21,7 +21,7 @@
         └── TooLarge                          the session is larger than an index may be
 
 `proxy.Proxy._fail` makes HTTP responses of them. Requests that cannot be read get a `Refusal` of
-`transport/http1.py` instead.
+`http/requests.py` instead.
 """
 
 from array import array

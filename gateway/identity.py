@@ -169,3 +169,6 @@ def network(address: str) -> bytes:
     if not isinstance(parsed, IPv6Address):
         return parsed.packed
     return parsed.packed[:_NETWORK_BYTES] if parsed.ipv4_mapped is None else parsed.ipv4_mapped.packed
+
+
+STDIO: Final = Key.of("stdio", b"", b"", Who(b""))  # one process is one session and one identity

@@ -1,11 +1,11 @@
 """The entry: what happens to each request of a client.
 
     from the gateway itself               508
-    `Host` or `Origin` not allowed        403                              transport/door.py
-    for no upstream                       404                              transport/routes.py
+    `Host` or `Origin` not allowed        403                              downstream/host_check.py
+    for no upstream                       404                              relay/routes.py
     too many task operations              429, if configured               tasks/guards.py
-    a filtered `tasks/list`               answered                         tasks/answer.py
-    everything else                       relayed                          transport/relay.py
+    a filtered `tasks/list`               answered                         refresh/answer.py
+    everything else                       relayed                          relay/pump.py
                                           and watched on its way           watch.py
 
 A `GatewayError` becomes a response in one place, `_fail`; so does any other exception, as `Internal`.
@@ -18,6 +18,8 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Final
 
 from gateway.config import Config
+from gateway.downstream.exchange import ClientGone, Exchange
+from gateway.downstream.host_check import Door
 from gateway.errors import (
     Ambiguous,
     GatewayError,
@@ -32,33 +34,31 @@ from gateway.errors import (
     shown,
     without_frames,
 )
+from gateway.http.fields import DIGESTS, EVENT_STREAM, Headers
+from gateway.http.head_cache import Heads
+from gateway.http.responses import authenticates_connection
 from gateway.mcp import jsonrpc, observe
 from gateway.mcp.capabilities import LAST_REVISION
 from gateway.mcp.jsonrpc import Message
 from gateway.operate.journal import Journal
 from gateway.operate.metrics import Metrics
-from gateway.tasks import answer
-from gateway.tasks.criteria import BadQuery
-from gateway.tasks.cursor import Position
+from gateway.owners.named import GUARD, OF_TASKS, asked_for
+from gateway.owners.own import NO_OWNER, OwnTasks
+from gateway.owners.seen import OwnerKey
+from gateway.query.criteria import BadQuery
+from gateway.query.cursor import Position
+from gateway.refresh import answer
+from gateway.relay.caller import Callers, HttpCaller, HttpReply, Way
+from gateway.relay.pump import JSON, relay
 from gateway.tasks.guards import Guards
-from gateway.tasks.named import GUARD, OF_TASKS, asked_for
-from gateway.tasks.own import NO_OWNER, OwnTasks
-from gateway.tasks.seen import OwnerKey
 from gateway.tasks.sessions import Sessions
-from gateway.transport.buffers import SMALL_BYTES_MAX
-from gateway.transport.caller import Callers, HttpCaller, HttpReply, Way
-from gateway.transport.door import Door
-from gateway.transport.exchange import ClientGone, Exchange
-from gateway.transport.headers import DIGESTS, EVENT_STREAM, Headers
-from gateway.transport.pool import Pool
-from gateway.transport.relay import JSON, relay
-from gateway.transport.remembered import Heads
-from gateway.transport.response import authenticates_connection
+from gateway.transport.memory import SMALL_BYTES_MAX
 from gateway.transport.wire import Links
+from gateway.upstream.pool import Pool
 from gateway.watch import ExchangeWatch, OwnWatch
 
 if TYPE_CHECKING:
-    from gateway.tasks.replicas import SharedSessions
+    from gateway.store.replicas import SharedSessions
 
 log = logging.getLogger("taskgate.request")
 
@@ -195,7 +195,7 @@ class Proxy:
         exchange.replace_body(guards.admit(message, exchange.taken, caller))
 
     async def _keep_apart(self, own: OwnTasks, exchange: Exchange, caller: HttpCaller, message: Message | None) -> None:
-        """Let no request pass that may be about another's task (tasks/own.py). Raises GatewayError."""
+        """Let no request pass that may be about another's task (owners/own.py). Raises GatewayError."""
         headers = exchange.headers
         kind = b",".join(headers.all(b"content-type")).lower()
         size_bytes = max(exchange.head.body_bytes, len(exchange.taken))

@@ -1,6 +1,6 @@
 """The watch over each relayed exchange: it chooses what is done with the response, and tells the sessions what passes.
 
-    an authorization document, a resource's metadata   addresses are moved (transport/addresses.py)
+    an authorization document, a resource's metadata   addresses are moved (http/addresses.py)
     an event stream                                     its messages are inspected
     a response of any type to a request that may tell   its message is inspected
     the answer to `initialize`, a resumed stream        the same, and edited
@@ -14,22 +14,22 @@ What the messages tell is decided in `tasks/passing.py`.
 import logging
 from typing import Final
 
+from gateway.downstream.exchange import Exchange
 from gateway.errors import UnknownTask, UpstreamBroken
+from gateway.http.addresses import DOCUMENT_BYTES_MAX, is_resource_metadata, is_well_known
+from gateway.http.fields import EVENT_STREAM
 from gateway.mcp import jsonrpc
 from gateway.mcp.jsonrpc import Message
 from gateway.mcp.sse import EVERY
-from gateway.tasks.named import GUARD
-from gateway.tasks.own import OwnTasks
+from gateway.owners.named import GUARD
+from gateway.owners.own import OwnTasks
+from gateway.owners.seen import OwnerKey
+from gateway.relay.caller import HttpCaller
+from gateway.relay.inspection import Hold, Inspector
+from gateway.relay.pump import JSON
 from gateway.tasks.passing import PLAIN, RESUMED, Heard, Pending, RequestKind, begin
-from gateway.tasks.seen import OwnerKey
 from gateway.tasks.sessions import Sessions
-from gateway.transport.addresses import DOCUMENT_BYTES_MAX, is_resource_metadata, is_well_known
-from gateway.transport.caller import HttpCaller
-from gateway.transport.exchange import Exchange
-from gateway.transport.headers import EVENT_STREAM
-from gateway.transport.relay import JSON
-from gateway.transport.taps import Hold, Inspector
-from gateway.transport.upstream import Response
+from gateway.upstream.connection import Response
 
 log = logging.getLogger("taskgate.request")
 
@@ -128,7 +128,7 @@ class ExchangeWatch:
 
 
 class OwnWatch(ExchangeWatch):
-    """... where the tasks of callers are kept apart (tasks/own.py): no event passes that names another's, or unread."""
+    """... where callers are kept apart (owners/own.py): no event passes that names another's task, or is unread."""
 
     __slots__ = ("_own", "_owners", "_request")
 

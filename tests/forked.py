@@ -25,10 +25,10 @@ from uuid import uuid4
 
 from gateway.__main__ import main
 from gateway.client import flags  # noqa: F401 (what a fresh process would import first)
-from gateway.stdio import StdioProxy  # noqa: F401 (likewise)
+from gateway.stdio.proxy import StdioProxy  # noqa: F401 (likewise)
 from tests.launch import NO_AUTHORITIES, POLL_S, ROOT, RUN_S, Running, spawned
 
-OWN_AT: Final = ("gateway.tasks.crawler", "gateway.stdio")
+OWN_AT: Final = ("gateway.refresh.crawler", "gateway.stdio.proxy")
 
 
 class Ended(NamedTuple):

@@ -472,7 +472,7 @@ def _limited(descriptors: int | None) -> list[str]:
 
 
 def _probes() -> "set[asyncio.Task[Any]]":
-    """The probes of upstreams (transport/pools.py), of all Apps."""
+    """The probes of upstreams (upstream/pools.py), of all Apps."""
     return {task for task in asyncio.all_tasks() if getattr(task.get_coro(), "__qualname__", "") == "watch"}
 
 

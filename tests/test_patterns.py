@@ -17,7 +17,7 @@ from typing import Any, Final, NamedTuple
 
 import pytest
 
-from gateway.transport import addresses
+from gateway.http import addresses
 from tests import matches
 
 ROOT: Final = Path(__file__).parent.parent
@@ -179,7 +179,7 @@ def test_other_pythons_find_the_same(interpreter: str) -> None:
             assert here == there, (pattern.where, text)
 
 
-RARE: Final = ("gateway/transport/certificates.py", "gateway/transport/lines.py")  # whole documents
+RARE: Final = ("gateway/transport/tls.py", "gateway/stdio/lines.py")  # whole documents
 
 
 def test_examples_are_found() -> None:

@@ -14,9 +14,9 @@ from gateway.mcp.capabilities import Server
 from gateway.mcp.jsonrpc import Message
 from gateway.mcp.observe import Observation
 from gateway.mcp.task import NEVER, Moment, Stamp
+from gateway.owners.seen import Owners
 from gateway.tasks.asks import Ask, Outbox
 from gateway.tasks.passing import Pending, begin
-from gateway.tasks.seen import Owners
 from gateway.tasks.sessions import Servers, Session, Sessions
 from tests.rules import plain
 

@@ -17,7 +17,7 @@ from gateway import config
 from gateway.app import App
 from gateway.client.link import ANSWER_BYTES_MAX, Client, NotAnswered, Target
 from gateway.mcp import jsonrpc
-from gateway.transport.child import NotStarted
+from gateway.stdio.child import NotStarted
 
 STOP_S: Final = 5.0
 _PIPE_BYTES: Final = 2**18

@@ -22,9 +22,9 @@ from gateway.client.probe import Probe
 from gateway.client.runs import INTERRUPTED, signalled
 from gateway.client.text import shown, table
 from gateway.errors import printable
-from gateway.tasks.answer import FILTER
-from gateway.tasks.criteria import CRITERIA, Criterion
-from gateway.tasks.values import INSTANT, NotAllowed
+from gateway.query.criteria import CRITERIA, Criterion
+from gateway.query.values import INSTANT, NotAllowed
+from gateway.refresh.answer import FILTER
 
 SHOWN_MAX: Final = 10  # tasks that `try --create` shows
 _SERVER: Final = """\

@@ -20,7 +20,7 @@ from yarl import URL
 
 from gateway.client.text import SHOWN_CHARS_MAX, shown
 from gateway.mcp import jsonrpc, sse
-from gateway.transport.certificates import unusable
+from gateway.transport.tls import unusable
 
 REVISION: Final = "2025-11-25"
 INFO: Final = {"name": "taskgate", "version": "1"}

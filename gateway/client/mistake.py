@@ -11,7 +11,7 @@ from yarl import URL
 
 from gateway.client.link import Client, NotAnswered, body_of, events, value_of
 from gateway.client.text import shown
-from gateway.transport.addresses import misplaced
+from gateway.http.addresses import misplaced
 
 _PATHS: Final = ("/mcp", "/", "/api/mcp", "/sse")  # where servers often are
 _LOOK_S: Final = 3.0  # for each request that looks for the reason of a failure

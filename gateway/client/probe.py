@@ -13,7 +13,7 @@ from gateway.client.link import Client, NotAnswered, Target, object_of
 from gateway.client.mistake import opened
 from gateway.client.text import TaskFields
 from gateway.config import IndexLimits
-from gateway.transport.addresses import misplaced
+from gateway.http.addresses import misplaced
 
 CRITERIA: Final = {"status": list(facts.UNFINISHED)}
 

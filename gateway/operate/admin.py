@@ -14,11 +14,11 @@ from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from prometheus_client.exposition import gzip_accepted
 
 from gateway.config import Address, Config, StartError
+from gateway.downstream.host_check import Door
 from gateway.errors import Forbidden
+from gateway.http.fields import Headers
 from gateway.operate import page
 from gateway.operate.metrics import Metrics
-from gateway.transport.door import Door
-from gateway.transport.headers import Headers
 
 log = logging.getLogger("taskgate.admin")
 # aiohttp logs a request that it cannot read, or cannot name in a refusal, with what is in it (DESIGN 8.7).

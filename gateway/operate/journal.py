@@ -23,19 +23,18 @@ import msgspec
 
 from gateway.config import Log, StdioLog
 from gateway.errors import GatewayError, UpstreamRefused
-from gateway.identity import Key
+from gateway.identity import STDIO, Key
 from gateway.mcp import jsonrpc
 from gateway.mcp.jsonrpc import INTERNAL_ERROR, Message
 from gateway.mcp.observe import tool_of
 from gateway.operate.metrics import EndedRequest, Metrics, coded, named
 from gateway.operate.recent import Reason
 from gateway.tasks.lives import digest_of
-from gateway.transport.said import Said
-from gateway.transport.stdio import KEY
+from gateway.transport.log_limit import Said
 
 if TYPE_CHECKING:
-    from gateway.transport.caller import HttpCaller
-    from gateway.transport.exchange import Exchange
+    from gateway.downstream.exchange import Exchange
+    from gateway.relay.caller import HttpCaller
 
 log = logging.getLogger("taskgate.request")
 audit_log = logging.getLogger("taskgate.audit")
@@ -108,12 +107,12 @@ class Journal:
         method = message.method or ""
         status = 200 if error is None else error.status  # as over HTTP: an alert counts the gateway's own 502 and 504
         told = why(error, code, status)
-        cause = self._count(EndedRequest(KEY.upstream, kind, method, status, seconds, error, code, True), told)
-        said: dict[str, object] = {"upstream": KEY.upstream, "kind": kind, "method": method[:_METHOD_CHARS_MAX]}
+        cause = self._count(EndedRequest(STDIO.upstream, kind, method, status, seconds, error, code, True), told)
+        said: dict[str, object] = {"upstream": STDIO.upstream, "kind": kind, "method": method[:_METHOD_CHARS_MAX]}
         said |= {"seconds": round(seconds, 6), **told}
         self._write(said, cause)
         if self._audits and (did := _action(message)) is not None:
-            _audit(did, KEY, _digest_of(task_id, message), _with_tool(did, message) | said)
+            _audit(did, STDIO, _digest_of(task_id, message), _with_tool(did, message) | said)
 
     def task_ended(self, viewer: Key, tool: str, status: str, digest: str) -> None:
         """A task has ended, as `viewer` was told, or as nobody saw it since."""

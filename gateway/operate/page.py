@@ -19,7 +19,7 @@ from gateway.operate.metrics import VERSION, Gauge, Metrics
 from gateway.operate.rates import SLOT_S, Rates
 from gateway.operate.recent import Reason
 from gateway.operate.tasks import SeenTasks
-from gateway.transport.certificates import Validity, span
+from gateway.transport.tls import Validity, span
 
 _FOLDER: Final = Path(__file__).parent / "site"
 _TYPES: Final = {".html": "text/html", ".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}

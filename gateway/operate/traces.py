@@ -27,16 +27,16 @@ from opentelemetry.trace import Link, Span, SpanContext, SpanKind, StatusCode, T
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
 from gateway.config import Log, StdioLog, Url
+from gateway.downstream.exchange import Exchange
 from gateway.errors import GatewayError, UpstreamRefused
+from gateway.identity import STDIO
 from gateway.mcp import jsonrpc
 from gateway.mcp.jsonrpc import Message
 from gateway.operate.journal import CLIENT_LEFT, Journal, why
 from gateway.operate.metrics import UNANSWERED, VERSION, Metrics, named
+from gateway.relay.caller import HttpCaller
 from gateway.tasks.ports import EndedQuery
-from gateway.transport.caller import HttpCaller
-from gateway.transport.exchange import Exchange
-from gateway.transport.said import Said
-from gateway.transport.stdio import KEY
+from gateway.transport.log_limit import Said
 
 _PATH: Final = "/v1/traces"  # of a collector, unless its URL has another
 _FLUSH_S: Final = 2.0  # for the last spans, at the end of the process
@@ -130,7 +130,7 @@ class TracedJournal(Journal):
             span = self._of_ended(traceparent, message, None, now - round(seconds * 1e9))
             if span.is_recording():
                 span.set_attributes(
-                    {"taskgate.kind": kind, "taskgate.upstream": KEY.upstream, "network.transport": "pipe"}
+                    {"taskgate.kind": kind, "taskgate.upstream": STDIO.upstream, "network.transport": "pipe"}
                 )
                 _say_message(span, message)
                 _say_failure(span, code, why(error, code, 200))

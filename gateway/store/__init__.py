@@ -1,7 +1,8 @@
 """What several gateways share, in Redis or Valkey (DESIGN 12). This room is imported only if `store` is configured.
 
-It knows `config` and `identity`, and of `tasks` only `ports`, which says what a store does.
-
+replicas      the sessions of replicas: what each tells the others, and hears from them
+told          ... in which words
+shared        ... and whose each task is
 redis_store   the store, as a replica has it
 carrier       the states of the store, and the loop that carries what waits
 link          one connection, by redis-py

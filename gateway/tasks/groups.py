@@ -13,8 +13,8 @@ from operator import attrgetter
 from typing import Final
 
 from gateway.mcp.task import EARLIEST, LATEST, UNKNOWN, Place, Task
-from gateway.tasks.criteria import OPEN, PLACE, Bounds, OrderBy
-from gateway.tasks.cursor import Position
+from gateway.query.criteria import OPEN, PLACE, Bounds, OrderBy
+from gateway.query.cursor import Position
 
 AT_ONCE: Final = 1000  # tasks that are walked over, or freed, in one step
 _SORTING: Final = 5  # to look at a task out of order costs as much as to walk over so many

@@ -13,8 +13,8 @@ from typing import Final, TypeAlias
 import msgspec
 
 from gateway.mcp.task import NO_END, TERMINAL, UNKNOWN, Stamp, Task, text_bytes
-from gateway.tasks.criteria import Query
-from gateway.tasks.cursor import Position
+from gateway.query.criteria import Query
+from gateway.query.cursor import Position
 from gateway.tasks.groups import AT_ONCE, Group, first
 from gateway.tasks.pages import UNLIMITED, KeptPages, QueryPage, cut
 

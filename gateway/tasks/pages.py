@@ -6,7 +6,7 @@ from typing import Final
 import msgspec
 
 from gateway.mcp.task import Task
-from gateway.tasks.cursor import Position
+from gateway.query.cursor import Position
 
 UNLIMITED: Final = float("inf")
 _KEPT_MAX: Final = 4  # pages of an index

@@ -23,7 +23,7 @@ from gateway.mcp.capabilities import Server
 from gateway.mcp.jsonrpc import Message
 from gateway.mcp.observe import Observation
 from gateway.mcp.task import Moment
-from gateway.tasks import criteria
+from gateway.query import criteria
 
 
 class Heard(NamedTuple):

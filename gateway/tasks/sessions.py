@@ -23,14 +23,14 @@ from gateway.mcp import observe
 from gateway.mcp.capabilities import Server
 from gateway.mcp.observe import Observation
 from gateway.mcp.task import NEVER, Moment, Stamp, Task
+from gateway.owners.own import OwnTasks
+from gateway.owners.seen import OwnerKey, Owners
+from gateway.owners.stored import Space, Stored
 from gateway.tasks.asks import Asks
 from gateway.tasks.index import METHOD_CHARS_MAX, Index
 from gateway.tasks.lives import Lives
-from gateway.tasks.own import OwnTasks
 from gateway.tasks.passing import Access, Heard, Pending, access_after
 from gateway.tasks.record import MARKS_MAX, Listing, Record
-from gateway.tasks.seen import OwnerKey, Owners
-from gateway.tasks.stored import Space, Stored
 
 _SESSION_OVERHEAD_BYTES: Final = 4096
 SERVERS_MAX: Final = 100_000  # results of `initialize`: 730 bytes each, 73 MB in all

@@ -12,7 +12,7 @@ import enum
 from collections.abc import Container
 from typing import Final
 
-from gateway.transport.headers import Headers
+from gateway.http.fields import Headers
 from gateway.transport.wire import Wire
 
 HELD_BYTES_MAX: Final = 256 * 1024

@@ -13,9 +13,9 @@ from socket import SO_KEEPALIVE, SO_LINGER, SOL_SOCKET
 from typing import Any, Final, Literal, TypeAlias
 from weakref import WeakValueDictionary
 
-from gateway.transport.buffers import Account, Buffers
-from gateway.transport.remembered import Recall
-from gateway.transport.turns import LARGE_BYTES_MIN
+from gateway.http.head_cache import Recall
+from gateway.transport.memory import Account, Buffers
+from gateway.transport.read_scheduler import LARGE_BYTES_MIN
 
 _RESET_SEEN: Final = select.POLLHUP | select.POLLERR
 _END_SEEN: Final = getattr(select, "POLLRDHUP", 0)

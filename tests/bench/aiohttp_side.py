@@ -10,10 +10,10 @@ from aiohttp.http_writer import StreamWriter
 from gateway import config as gateway_config
 from gateway.app import App
 from gateway.config import Config
-from gateway.transport import http1
-from gateway.transport.buffers import Buffers
-from gateway.transport.exchange import Exchange
-from gateway.transport.headers import Headers
+from gateway.downstream.exchange import Exchange
+from gateway.http import requests
+from gateway.http.fields import Headers
+from gateway.transport.memory import Buffers
 from gateway.transport.wire import ClientWire
 from tests.bench import child
 
@@ -61,7 +61,7 @@ class Server:
         headers = Headers(request.raw_headers)
         target = request.raw_path.encode("latin-1")
         body = await request.read() if request.body_exists else b""
-        head = http1.Head(request.method.encode("ascii"), target, request.version.minor, headers, len(body))
+        head = requests.Head(request.method.encode("ascii"), target, request.version.minor, headers, len(body))
         exchange = Exchange(self._side(request), head)
         if body:
             exchange.body.feed(body)

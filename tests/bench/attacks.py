@@ -10,9 +10,9 @@ from typing import Final, Literal, TypeAlias
 
 import orjson
 
-from gateway.tasks import cursor
-from gateway.tasks.criteria import Query
-from gateway.tasks.cursor import Position
+from gateway.query import cursor
+from gateway.query.criteria import Query
+from gateway.query.cursor import Position
 
 MIB: Final = 1 << 20
 PIECE_BYTES: Final = 64 * 1024

@@ -24,10 +24,10 @@ import orjson
 from gateway.demo.legacy import history
 from gateway.mcp.task import Moment, Stamp, Task
 from gateway.mcp.task import parse as parse_task
-from gateway.tasks import freshness
-from gateway.tasks.criteria import Query
-from gateway.tasks.cursor import Position
-from gateway.tasks.freshness import Ages
+from gateway.query.criteria import Query
+from gateway.query.cursor import Position
+from gateway.refresh import freshness
+from gateway.refresh.freshness import Ages
 from gateway.tasks.index import TASK_OVERHEAD_BYTES, Index
 from gateway.tasks.record import Listing, Record
 from tests.bench import child, proc

@@ -13,8 +13,8 @@ import orjson
 
 from gateway.demo.legacy import HISTORY_DAYS
 from gateway.mcp.task import STATUSES, Place, parse_instant
-from gateway.tasks import criteria, cursor
-from gateway.tasks.criteria import Query
+from gateway.query import criteria, cursor
+from gateway.query.criteria import Query
 from tests.bench.processes import BenchFailed
 
 PER_KIND: Final = 200

@@ -13,11 +13,11 @@ from typing import Any, Final
 import msgspec
 
 from gateway.config import StdioConfig
-from gateway.stdio import NoCounts, StdioProxy
+from gateway.identity import STDIO
+from gateway.stdio.proxy import NoCounts, StdioProxy
 from gateway.tasks.lives import Lives
 from gateway.tasks.sessions import Servers, Sessions
-from gateway.transport.buffers import Buffers
-from gateway.transport.stdio import KEY
+from gateway.transport.memory import Buffers
 from tests.model import history as h
 from tests.model.client import RESULT_PATIENCE_TICKS, Client, Exchange, formed, plain
 from tests.model.play import World, config_of
@@ -295,7 +295,7 @@ class StdioWorld(World):
     async def start(self) -> None:
         """Each client starts its own process. All have one count of tasks, whose ids are unlike."""
         self._lives = Lives(self._loop.time, self._loop.unix_time)
-        self._lives.keep([KEY.upstream])
+        self._lives.keep([STDIO.upstream])
         for client in self._clients:
             assert isinstance(client, StdioClient)
             client.lives = self._lives

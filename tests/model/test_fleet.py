@@ -9,7 +9,7 @@ from unittest.mock import patch
 import pytest
 
 from gateway.identity import Key
-from gateway.tasks.replicas import SharedSession, SharedSessions
+from gateway.store.replicas import SharedSession, SharedSessions
 from gateway.tasks.sessions import Session
 from tests.model import history as h
 from tests.model.fleet import FleetWorld

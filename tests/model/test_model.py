@@ -9,7 +9,7 @@ from typing import ClassVar
 
 import pytest
 
-from gateway.tasks.criteria import CRITERIA
+from gateway.query.criteria import CRITERIA
 from tests.model import history as h
 from tests.model import test_legal
 from tests.model.play import World, play

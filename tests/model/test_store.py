@@ -13,11 +13,11 @@ from gateway import config
 from gateway.identity import Key
 from gateway.mcp.observe import Observation
 from gateway.mcp.task import Stamp, parse
+from gateway.store import told
 from gateway.store.carrier import StoreState
 from gateway.store.redis_store import RedisStore
+from gateway.store.replicas import SharedSession, SharedSessions
 from gateway.store.waiting import READ_AT_ONCE
-from gateway.tasks import told
-from gateway.tasks.replicas import SharedSession, SharedSessions
 from tests.model.resp import STORE_PORT, Redis
 from tests.model.virtual import WIRE_S, VirtualLoop
 

@@ -10,15 +10,16 @@ from typing import Any, Final, TypeAlias
 from unittest.mock import patch
 
 from gateway.mcp import jsonrpc, observe
-from gateway.tasks import freshness, lives, record, sessions
+from gateway.owners.seen import Owners
+from gateway.refresh import freshness
+from gateway.refresh.crawler import Crawler
+from gateway.refresh.refreshes import Crawl, Refresh
+from gateway.tasks import lives, record, sessions
 from gateway.tasks.asks import Ask
-from gateway.tasks.crawler import Crawler
 from gateway.tasks.index import Index
 from gateway.tasks.lives import Lives
 from gateway.tasks.passing import Pending
 from gateway.tasks.record import Known, Marking, Marks, Record
-from gateway.tasks.refreshes import Crawl, Refresh
-from gateway.tasks.seen import Owners
 from gateway.tasks.sessions import Sessions
 from tests.edits import edited
 

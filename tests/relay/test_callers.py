@@ -30,7 +30,7 @@ from tests.relay.rig import Rig, Script, Server, Session, body, final, ids, rig_
 LOG = {"level": "warning"}
 UP = "taskgate_drifting_requests_total", (("upstream", "up"),)
 DRIFTS = "each request is another caller"
-MIN = 10  # gateway/transport/drift.py, IDENTITIES_MIN
+MIN = 10  # gateway/upstream/drift.py, IDENTITIES_MIN
 
 
 async def warnings(rig: Rig) -> list[Json]:

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from gateway.mcp import sse
-from gateway.transport import channel
-from gateway.transport.channel import OTHERS_MAX, READ_ON_MAX
+from gateway.upstream import own_requests as channel
+from gateway.upstream.own_requests import OTHERS_MAX, READ_ON_MAX
 from tests.launch import Gateways, eventually, listening, port_of
 from tests.peer import Client, Peer
 from tests.relay.http1 import Message

@@ -13,8 +13,8 @@ import pytest
 
 from gateway.config import Upstream, Url
 from gateway.config.model import UpstreamTls
-from gateway.transport import dial
-from gateway.transport.dial import Dialer
+from gateway.upstream import dial
+from gateway.upstream.dial import Dialer
 from tests.certificates import Authority
 from tests.launch import port_of
 from tests.relay.test_turns import LOOPS

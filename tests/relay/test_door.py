@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import pytest
 
-from gateway.transport.listener import TURNED_AWAY_MAX
+from gateway.downstream.listener import TURNED_AWAY_MAX
 from tests.launch import Gateway, Gateways, held_port, port_of
 from tests.peer import Client
 from tests.relay.messages import call, chunk, filtered, post, request, response

@@ -8,8 +8,8 @@ from collections.abc import AsyncIterator, Callable
 
 import pytest
 
-from gateway.tasks.criteria import CRITERIA_BYTES_MAX
-from gateway.tasks.values import LIST_ITEMS_MAX
+from gateway.query.criteria import CRITERIA_BYTES_MAX
+from gateway.query.values import LIST_ITEMS_MAX
 from tests.launch import Gateways, held_port, listening, port_of
 from tests.peer import Peer
 from tests.relay.http1 import Message

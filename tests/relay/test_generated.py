@@ -15,9 +15,9 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from gateway.transport.exchange import CONTINUE, Exchange
-from gateway.transport.headers import Headers
-from gateway.transport.relay import request_head
+from gateway.downstream.exchange import CONTINUE, Exchange
+from gateway.http.fields import Headers
+from gateway.relay.pump import request_head
 from tests.launch import Gateways, listening, port_of
 from tests.relay.harness import (
     LAG_TRIES,
@@ -256,7 +256,7 @@ def test_a_stream_split_anywhere(
 # ---- what is generated finds faults, and shows them small ----
 
 
-_block, _informed = Headers.block, Exchange.write_informational
+_block, _informed = Headers.block, Exchange.inform
 
 
 def _once(self: Headers) -> bytes:
@@ -295,26 +295,30 @@ def _without_trailers(*_: object) -> Headers:
 
 # What is put wrong in the gateway, and how the comparison tells it. None of it shows in a message that is ordinary.
 FAULTS: Final[dict[str, tuple[str, Callable[..., object], str]]] = {
-    "a field that repeats is sent once": ("gateway.transport.headers.Headers.block", _once, "a request|a response"),
+    "a field that repeats is sent once": ("gateway.http.fields.Headers.block", _once, "a request|a response"),
     "a value's bytes beyond ASCII are lost": (
-        "gateway.transport.headers.Headers.block",
+        "gateway.http.fields.Headers.block",
         _as_ascii,
         "a request|a response",
     ),
-    "two slashes become one": ("gateway.transport.caller.request_head", _tidied, "a request"),
-    "trailers are dropped": ("gateway.transport.headers.Headers.passable_trailers", _without_trailers, "trailers"),
-    "1xx responses lose their fields": ("gateway.transport.exchange.Exchange.write_informational", _bare, "a response"),
+    "two slashes become one": ("gateway.relay.caller.request_head", _tidied, "a request"),
+    "trailers are dropped": ("gateway.http.fields.Headers.passable_trailers", _without_trailers, "trailers"),
+    "1xx responses lose their fields": (
+        "gateway.downstream.exchange.Exchange.inform",
+        _bare,
+        "a response",
+    ),
     "1xx responses go to HTTP/1.0": (
-        "gateway.transport.exchange.Exchange.write_informational",
+        "gateway.downstream.exchange.Exchange.inform",
         _to_anyone,
         "number of responses",
     ),
     "what Connection names goes on": (
-        "gateway.transport.headers.Headers.end_to_end",
+        "gateway.http.fields.Headers.end_to_end",
         _with_the_named,
         "a re(quest|sponse):",
     ),
-    "an absolute target goes up": ("gateway.transport.http1._in_origin_form", _as_it_came, "a request"),
+    "an absolute target goes up": ("gateway.http.requests._in_origin_form", _as_it_came, "a request"),
 }
 
 

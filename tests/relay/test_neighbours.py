@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
+from gateway.downstream.listener import TURNED_AWAY_MAX
 from gateway.errors import Overloaded
-from gateway.transport.buffers import SMALL_BYTES_MAX, Account, Buffers
-from gateway.transport.listener import TURNED_AWAY_MAX
+from gateway.transport.memory import SMALL_BYTES_MAX, Account, Buffers
 from tests.launch import Gateways, eventually, logged
 from tests.peer import GAP_S, Client, Peer
 from tests.relay.http1 import Message
@@ -452,7 +452,7 @@ async def test_a_trailer_that_names_a_configured_identity_stays_here(gateways: G
 
 
 def test_descriptors_are_raised_as_far_as_they_go(caplog: pytest.LogCaptureFixture) -> None:
-    from gateway.transport.listener import connections_kept
+    from gateway.downstream.listener import connections_kept
 
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     try:

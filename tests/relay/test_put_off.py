@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.transport.channel import retry_after_s
-from gateway.transport.headers import Headers
+from gateway.http.fields import Headers
+from gateway.upstream.own_requests import retry_after_s
 from tests.launch import Gateways, eventually
 from tests.peer import Peer
 from tests.relay.http1 import Message

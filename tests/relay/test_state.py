@@ -9,11 +9,11 @@ import pytest
 
 from gateway.config import Limits, Url
 from gateway.config import Upstream as Config
-from gateway.transport.buffers import Buffers
-from gateway.transport.pool import Pool
-from gateway.transport.pools import watch
-from gateway.transport.remembered import Heads
+from gateway.http.head_cache import Heads
+from gateway.transport.memory import Buffers
 from gateway.transport.wire import Links
+from gateway.upstream.pool import Pool
+from gateway.upstream.pools import watch
 from tests.launch import Gateway, Gateways, Json, eventually, held_port, logged, port_of, settings
 from tests.peer import Peer
 from tests.relay.http1 import Message

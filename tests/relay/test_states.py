@@ -1,4 +1,4 @@
-"""The states of a client's connection: the table in `transport/connection.py` is what it does, in whatever order.
+"""The states of a client's connection: the table in `downstream/connection.py` is what it does, in whatever order.
 
 Time passes by a sweep from the far future.
 """
@@ -20,15 +20,16 @@ from typing import Final, TypeAlias
 import pytest
 
 from gateway.config import Limits
+from gateway.downstream import connection
+from gateway.downstream import tls_handshakes as handshakes
+from gateway.downstream.connection import State
+from gateway.downstream.exchange import Exchange
+from gateway.downstream.listener import Listener
+from gateway.downstream.tls_handshakes import TlsServer
+from gateway.http.fields import Headers
+from gateway.http.head_cache import Heads
 from gateway.operate.metrics import Metrics
-from gateway.transport import connection, handshakes
-from gateway.transport.buffers import Buffers
-from gateway.transport.connection import State
-from gateway.transport.exchange import Exchange
-from gateway.transport.handshakes import TlsServer
-from gateway.transport.headers import Headers
-from gateway.transport.listener import Listener
-from gateway.transport.remembered import Heads
+from gateway.transport.memory import Buffers
 from tests.attack.requests import ROWS
 from tests.certificates import signed
 from tests.states import (

@@ -21,10 +21,10 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from gateway.config import Log
+from gateway.downstream.exchange import Exchange
+from gateway.http.fields import Headers
 from gateway.operate.traces import TracedJournal, TracedMetrics
-from gateway.transport.exchange import Exchange
-from gateway.transport.headers import Headers
-from gateway.transport.said import Said
+from gateway.transport.log_limit import Said
 from tests.launch import ROOT, Gateways, eventually, held_port, port_of
 from tests.peer import Peer
 from tests.relay.http1 import Message

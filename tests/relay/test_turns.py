@@ -9,7 +9,7 @@ from typing import Any, Final
 import pytest
 import uvloop
 
-from gateway.transport.buffers import Buffers
+from gateway.transport.memory import Buffers
 from gateway.transport.wire import Wire
 
 CONNECTIONS: Final = 40

@@ -9,18 +9,18 @@ import pytest
 
 from gateway.config import Limits, Url
 from gateway.config import Upstream as Config
+from gateway.downstream.exchange import Exchange
+from gateway.downstream.listener import Listener
 from gateway.errors import GatewayError, UpstreamBroken
+from gateway.http.fields import Headers
+from gateway.http.head_cache import Heads
+from gateway.http.responses import authenticates_connection
 from gateway.operate.metrics import Metrics
-from gateway.transport.buffers import Buffers
-from gateway.transport.exchange import Exchange
-from gateway.transport.headers import Headers
-from gateway.transport.listener import Listener
-from gateway.transport.pool import Pool
-from gateway.transport.relay import relay, request_head
-from gateway.transport.remembered import Heads
-from gateway.transport.response import authenticates_connection
-from gateway.transport.upstream import Response
+from gateway.relay.pump import relay, request_head
+from gateway.transport.memory import Buffers
 from gateway.transport.wire import Links
+from gateway.upstream.connection import Response
+from gateway.upstream.pool import Pool
 from tests.launch import Gateways, eventually, listening, logged, port_of
 from tests.peer import Client, Peer, kernel_bytes_max
 from tests.relay.conftest import SMALL_HEADER_BYTES

@@ -7,9 +7,10 @@ from typing import Final
 import pytest
 
 from gateway.mcp import task
-from gateway.tasks import answer, criteria, cursor
-from gateway.tasks.criteria import Criterion
-from gateway.tasks.values import Kind, NotAllowed, string, strings
+from gateway.query import criteria, cursor
+from gateway.query.criteria import Criterion
+from gateway.query.values import Kind, NotAllowed, string, strings
+from gateway.refresh import answer
 
 
 def _read_text(raw: bytes) -> str | None:

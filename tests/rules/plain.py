@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from gateway.mcp import jsonrpc, task
 from gateway.mcp.jsonrpc import Message
 from gateway.mcp.task import STATUSES, UNKNOWN, Instant, Task
-from gateway.tasks import cursor
-from gateway.tasks.criteria import Query
-from gateway.tasks.cursor import Position
+from gateway.query import cursor
+from gateway.query.criteria import Query
+from gateway.query.cursor import Position
 from gateway.tasks.pages import QueryPage
 
 # Times of one day: some equal though written differently, some finer than a microsecond or a nanosecond.

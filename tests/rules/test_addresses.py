@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from gateway.transport.addresses import DOCUMENT_BYTES_MAX, Addresses, Move, is_resource_metadata, is_well_known
-from gateway.transport.headers import Headers
+from gateway.http.addresses import DOCUMENT_BYTES_MAX, Addresses, Move, is_resource_metadata, is_well_known
+from gateway.http.fields import Headers
 
 
 def fields(*pairs: tuple[str, str]) -> Headers:

@@ -11,7 +11,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from gateway.transport.body import Body, BodyState, Dropped
-from gateway.transport.buffers import Buffers
+from gateway.transport.memory import Buffers
 from gateway.transport.wire import Wire
 from tests.states import Watch, changes, table, watched
 

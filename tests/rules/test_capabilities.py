@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from gateway.mcp import capabilities, jsonrpc, sse
 from gateway.mcp.capabilities import Server
-from gateway.tasks import criteria
+from gateway.query import criteria
 from tests.rules import documents
 from tests.rules.documents import Object, changed, inserted, pairs
 

@@ -2,8 +2,8 @@
 
 import pytest
 
-from gateway.transport.cors import Cors
-from gateway.transport.headers import Headers
+from gateway.http.cors import Cors
+from gateway.http.fields import Headers
 
 PAGE, PATH = b"http://localhost:6274", b"/mcp"
 CLIENT, OTHER = b"10.0.0.1", b"10.0.0.2"

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.mcp import task
-from gateway.tasks import criteria
-from gateway.tasks.criteria import BadQuery, Fault, Query
+from gateway.query import criteria
+from gateway.query.criteria import BadQuery, Fault, Query
 from tests.rules import documents, plain
 
 

@@ -16,11 +16,11 @@ from hypothesis import strategies as st
 
 from gateway.mcp import task
 from gateway.mcp.task import EARLIEST, LATEST, UNKNOWN, Instant
-from gateway.tasks import criteria, cursor
-from gateway.tasks.criteria import CRITERIA_BYTES_MAX, BadQuery, Fault, Query
-from gateway.tasks.cursor import Position
+from gateway.query import criteria, cursor
+from gateway.query.criteria import CRITERIA_BYTES_MAX, BadQuery, Fault, Query
+from gateway.query.cursor import Position
+from gateway.query.values import LIST_ITEMS_MAX
 from gateway.tasks.index import Index
-from gateway.tasks.values import LIST_ITEMS_MAX
 from tests.rules import documents, plain
 
 instants: st.SearchStrategy[Instant] = plain.instants | st.integers(EARLIEST, LATEST)
@@ -179,7 +179,7 @@ def test_a_cursor_is_plain_text() -> None:
 @pytest.mark.parametrize("seed", ["1", "2"])
 def test_a_cursor_works_on_another_replica(seed: str) -> None:
     """Another process, which orders sets in another way."""
-    code = "from gateway.tasks import cursor; import sys; print(cursor.encode(cursor.decode(sys.argv[1])))"
+    code = "from gateway.query import cursor; import sys; print(cursor.encode(cursor.decode(sys.argv[1])))"
     command = [sys.executable, "-c", code, CURSOR]
     done = subprocess.run(command, env={"PYTHONHASHSEED": seed}, capture_output=True, check=True, text=True)
     assert done.stdout.strip() == CURSOR

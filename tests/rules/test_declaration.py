@@ -14,12 +14,13 @@ import pytest
 from gateway.client import flags
 from gateway.mcp import capabilities, task
 from gateway.mcp.task import Task
-from gateway.tasks import answer, criteria, cursor
-from gateway.tasks.criteria import CRITERIA, CRITERIA_BYTES_MAX, BadQuery, Criterion, Fault, Query
-from gateway.tasks.cursor import Position
+from gateway.query import criteria, cursor
+from gateway.query.criteria import CRITERIA, CRITERIA_BYTES_MAX, BadQuery, Criterion, Fault, Query
+from gateway.query.cursor import Position
+from gateway.query.values import LIST_ITEMS_MAX
+from gateway.refresh import answer
 from gateway.tasks.index import Index
 from gateway.tasks.pages import QueryPage
-from gateway.tasks.values import LIST_ITEMS_MAX
 from tests.rules import new_criterion, plain
 
 ROOT = Path(__file__).parents[2]

@@ -2,8 +2,8 @@
 
 import sys
 
-from gateway.transport import drift as module
-from gateway.transport.drift import IDENTITIES_MIN, Drift
+from gateway.upstream import drift as module
+from gateway.upstream.drift import IDENTITIES_MIN, Drift
 
 Fields = list[tuple[bytes, bytes]]
 

@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 
 from gateway.mcp import task
 from gateway.mcp.task import NEVER, TERMINAL, Moment, Stamp, Task
-from gateway.tasks import freshness
-from gateway.tasks.criteria import Query
-from gateway.tasks.freshness import Ages, Plan
+from gateway.query.criteria import Query
+from gateway.refresh import freshness
+from gateway.refresh.freshness import Ages, Plan
 from gateway.tasks.record import Known, Listing, Mark, Record
 from tests.rules import plain
 
@@ -267,7 +267,7 @@ def test_what_is_asked(case: Case) -> None:
 
 
 def test_the_picture_in_the_design_shows_every_plan() -> None:
-    files = (ROOT / "gateway/tasks" / name for name in ("freshness.py", "planner.py"))
+    files = (ROOT / "gateway/refresh" / name for name in ("freshness.py", "planner.py"))
     calls = (node for file in files for node in ast.walk(ast.parse(file.read_text())) if isinstance(node, ast.Call))
     reasons = [ast.literal_eval(call.args[0]) for call in calls if ast.unparse(call.func) == "Plan"]
     picture = (ROOT / "docs/design.md").read_text().split("\n6.3. ")[1].split("\n6.4. ")[0]

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.transport.codings import with_readable
-from gateway.transport.headers import Headers
+from gateway.http.codings import with_readable
+from gateway.http.fields import Headers
 
 Pairs = list[tuple[bytes, bytes]]
 

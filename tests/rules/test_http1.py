@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.transport.headers import Headers
-from gateway.transport.http1 import End, Head, Refusal, RequestEvent, RequestReader
+from gateway.http.fields import Headers
+from gateway.http.requests import End, Head, Refusal, RequestEvent, RequestReader
 from tests.attack.requests import ROWS
 from tests.relay.http1 import Malformed, Reader
 

@@ -3,8 +3,8 @@
 import pytest
 
 from gateway import identity as module
+from gateway.http.fields import Headers
 from gateway.identity import is_of_one_message, payer, proof, who
-from gateway.transport.headers import Headers
 from tests.fields import IDS, OF_ONE, STANDING
 
 

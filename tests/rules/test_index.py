@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from gateway.mcp import task
 from gateway.mcp.task import TERMINAL, UNKNOWN, Task
+from gateway.query.criteria import Query
+from gateway.query.cursor import Position
 from gateway.tasks import groups
-from gateway.tasks.criteria import Query
-from gateway.tasks.cursor import Position
 from gateway.tasks.index import GROUP_BYTES, Index, size_of
 from gateway.tasks.pages import QueryPage
 from tests.rules import plain

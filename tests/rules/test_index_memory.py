@@ -14,9 +14,10 @@ import pytest
 
 from gateway.mcp import task
 from gateway.mcp.task import Moment, Stamp, Task
-from gateway.tasks import cursor, told
-from gateway.tasks.criteria import Query
-from gateway.tasks.cursor import Position
+from gateway.query import cursor
+from gateway.query.criteria import Query
+from gateway.query.cursor import Position
+from gateway.store import told
 from gateway.tasks.index import METHODS_MAX, Index
 from tests.rules import plain
 

@@ -11,15 +11,15 @@ from typing import Any
 
 import pytest
 
+from gateway.http.addresses import DOCUMENT_BYTES_MAX, Addresses
+from gateway.http.codings import Unreadable, decoder
+from gateway.http.fields import Headers
 from gateway.mcp import capabilities, jsonrpc, observe, sse
 from gateway.mcp.jsonrpc import Message
 from gateway.mcp.task import TaskError
-from gateway.tasks import criteria, spelled
-from gateway.tasks.criteria import BadQuery, Query
-from gateway.tasks.values import LIST_ITEMS_MAX
-from gateway.transport.addresses import DOCUMENT_BYTES_MAX, Addresses
-from gateway.transport.codings import Unreadable, decoder
-from gateway.transport.headers import Headers
+from gateway.query import criteria, query_string
+from gateway.query.criteria import BadQuery, Query
+from gateway.query.values import LIST_ITEMS_MAX
 from tests.rules import plain
 
 SIZE = 64 * 1024
@@ -326,7 +326,7 @@ def test_the_escapes_of_a_spelled_cursor_cost_their_bytes(pair: str) -> None:
     """100 KB of them took 42 ms: a line of Python for each, and more."""
     count = 2 * LIST_ITEMS_MAX // (1 + pair.count(",")) // 4
     text = "taskgate:?" + "&".join([pair] * count)
-    assert lines_run(lambda: spelled.read(text)) < 40 * count * (1 + pair.count(","))
+    assert lines_run(lambda: query_string.read(text)) < 40 * count * (1 + pair.count(","))
     one = "taskgate:?taskIds=" + "%41" * 30_000
-    assert lines_run(lambda: spelled.read(one)) < 500
-    assert spelled.read(one) == Query(taskIds=frozenset({"A" * 30_000}))
+    assert lines_run(lambda: query_string.read(one)) < 500
+    assert query_string.read(one) == Query(taskIds=frozenset({"A" * 30_000}))

@@ -7,8 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gateway.mcp.task import Task
-from gateway.tasks.criteria import Query
-from gateway.tasks.cursor import Position
+from gateway.query.criteria import Query
+from gateway.query.cursor import Position
 from gateway.tasks.index import Index
 from gateway.tasks.pages import QueryPage
 from tests.rules import plain

@@ -14,15 +14,15 @@ from gateway.identity import Key
 from gateway.mcp import jsonrpc, task
 from gateway.mcp.jsonrpc import Message
 from gateway.mcp.task import Stamp
-from gateway.stdio import NoCounts
+from gateway.query.criteria import Query
+from gateway.refresh.crawler import Crawler
+from gateway.refresh.freshness import Ages
+from gateway.refresh.planner import Planner
+from gateway.refresh.refreshes import Crawl, Delta, Knock, Refresh
+from gateway.stdio.proxy import NoCounts
 from gateway.tasks.asks import Ask
-from gateway.tasks.crawler import Crawler
-from gateway.tasks.criteria import Query
-from gateway.tasks.freshness import Ages
 from gateway.tasks.guards import Toll
-from gateway.tasks.planner import Planner
 from gateway.tasks.record import FAILURES_MAX, Listing
-from gateway.tasks.refreshes import Crawl, Delta, Knock, Refresh
 from gateway.tasks.sessions import Forgotten, Servers, Session, Sessions
 from tests.rules import plain
 from tests.test_sessions import outbox

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from gateway.transport import remembered
-from gateway.transport.http1 import End, Head, Refusal, RequestReader
-from gateway.transport.remembered import Heads, Recall
+from gateway.http import head_cache as remembered
+from gateway.http.head_cache import Heads, Recall
+from gateway.http.requests import End, Head, Refusal, RequestReader
 
 HEAD_BYTES_MAX, FIELDS_MAX = 8000, 50
 PLAIN = b"POST /mcp HTTP/1.1\r\nHost: a\r\nAuthorization: Bearer t\r\nContent-Length: %b\r\n\r\n"

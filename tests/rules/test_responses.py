@@ -9,10 +9,10 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from gateway.transport.chunks import whole_body
-from gateway.transport.remembered import Heads, Recall
-from gateway.transport.response import BadResponse, ResponseReader
-from gateway.transport.upstream import Response
+from gateway.http.chunks import whole_body
+from gateway.http.head_cache import Heads, Recall
+from gateway.http.responses import BadResponse, ResponseReader
+from gateway.upstream.connection import Response
 from tests.rules.test_remembered import BODY, LIES, PLAIN
 
 BYTES_MAX, FIELDS_MAX = 8000, 50

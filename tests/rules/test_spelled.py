@@ -10,10 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.mcp import task
-from gateway.tasks import answer, criteria, cursor
-from gateway.tasks.criteria import CRITERIA_BYTES_MAX, BadQuery, Fault, Query
-from gateway.tasks.cursor import Position
-from gateway.tasks.values import LIST_ITEMS_MAX
+from gateway.query import criteria, cursor
+from gateway.query.criteria import CRITERIA_BYTES_MAX, BadQuery, Fault, Query
+from gateway.query.cursor import Position
+from gateway.query.values import LIST_ITEMS_MAX
+from gateway.refresh import answer
 from tests.rules import new_criterion, plain
 from tests.rules.test_criteria import EARLY, EXAMPLES, LATE, LISTS, NO_METHOD, NO_STATUS, WRONG
 

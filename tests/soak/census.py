@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from gateway.app import App
-from gateway.tasks import answer
+from gateway.refresh import answer
 from tests.launch import Gateway, Gateways, app_before
 from tests.relay.messages import Json
 from tests.soak.play import Player
@@ -33,7 +33,7 @@ _OURS: Final = "gateway."
 _STAYS: Final = (
     *("gateway.mcp.capabilities.Server", "gateway.identity.Key", "gateway.operate.metrics._Durations"),
     *("gateway.operate.rates._Sample", "gateway.operate.recent.Failures", "gateway.operate.recent.Reason"),
-    "gateway.transport.drift._Seen",
+    "gateway.upstream.drift._Seen",
 )
 
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
 from gateway.config import Limits, StdioConfig
-from gateway.tasks.criteria import capability
+from gateway.query.criteria import capability
 from tests.stdio.harness import (
     INITIALIZE,
     OWN,

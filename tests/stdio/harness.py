@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
 from gateway.config import StdioConfig
-from gateway.stdio import NoCounts
-from gateway.transport.child import Streams
-from gateway.wrapped import Wrapped
+from gateway.stdio.app import Wrapped
+from gateway.stdio.child import Streams
+from gateway.stdio.proxy import NoCounts
 from tests.peer import holds_in_time
 
 Json: TypeAlias = dict[str, Any]

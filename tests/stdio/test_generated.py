@@ -10,9 +10,9 @@ from unittest.mock import patch
 import pytest
 
 from gateway.mcp import jsonrpc
-from gateway.stdio import StdioProxy
-from gateway.transport.lines import Line, LineParser
-from gateway.transport.stdio import LargeLine, Outlet
+from gateway.stdio.lines import Line, LineParser
+from gateway.stdio.messages import LargeLine, Outlet
+from gateway.stdio.proxy import StdioProxy
 from tests.stdio.compare import TABLE, differences, generated
 
 EXAMPLES: Final = int(os.environ.get("STDIO_EXAMPLES", "400"))

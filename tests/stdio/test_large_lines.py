@@ -5,9 +5,9 @@ import asyncio
 import pytest
 
 from gateway.errors import UpstreamBroken
-from gateway.transport.buffers import Buffers
-from gateway.transport.lines import Line
-from gateway.transport.stdio import LargeLine, Outlet, StdioChannel
+from gateway.stdio.lines import Line
+from gateway.stdio.messages import LargeLine, Outlet, StdioChannel
+from gateway.transport.memory import Buffers
 
 REQUEST = b'{"jsonrpc":"2.0","id":"g1","method":"tasks/list"}'
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from gateway.transport.pipes import PipeSource
+from gateway.stdio.pipes import PipeSource
 from tests.launch import eventually
 
 

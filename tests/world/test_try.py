@@ -17,7 +17,7 @@ from aiohttp import web
 
 from gateway.client.link import Client, Target
 from gateway.demo.legacy import LegacyServer
-from gateway.tasks.criteria import CRITERIA
+from gateway.query.criteria import CRITERIA
 from tests.forked import forked
 from tests.launch import (
     COMMAND,

@@ -1,0 +1,407 @@
+"""One connection of a client: bytes become exchanges, handled one at a time and in order.
+
+In: the bytes of requests. Out: an `Exchange` for each, given to the handler in a task of its own.
+Always: an exchange that ends without a whole response cuts the connection (DESIGN 3.5); a client that leaves ends its
+handler at once (DESIGN 3.6); no reset destroys a response that was sent; whatever a connection holds is bounded.
+"""
+
+import asyncio
+import enum
+import logging
+from collections.abc import Awaitable, Callable
+from typing import Any, Final, Protocol
+
+from gateway.config import Limits
+from gateway.downstream.exchange import ClientGone, Exchange, write_refusal
+from gateway.errors import without_frames
+from gateway.http import requests
+from gateway.http.fields import Headers
+from gateway.http.head_cache import Heads, Recall
+from gateway.transport.memory import Account, Buffers
+from gateway.transport.wire import ClientWire, Wire
+
+log = logging.getLogger("taskgate.listener")
+
+_LINGER_S: Final = 10.0
+_LINGER_BYTES_MAX: Final = 16 << 20
+_QUEUED_BYTES: Final = 2048  # memory of a request in the queue, besides its fields
+_NEVER: Final = float("inf")
+
+
+class State(enum.Enum):
+    """The life of a client's connection. Each state has a deadline; beyond it the connection is late (`time_out`).
+
+    HANDSHAKE  its TLS handshake is under way (handshakes.py)
+    IDLE       nothing has come of the next request
+    HEAD       a part of the next request's head has come
+    SERVING    a handler runs; requests behind it wait in the queue, or as bytes
+    SKIPPING   the response is out and the request is not in: the rest of its body is dropped
+    LINGERING  all answers are written; what still comes is dropped, so that no reset destroys them
+    CLOSED     the connection is lost; nothing leads from here
+
+    A connection begins as HANDSHAKE behind TLS, else as IDLE. What leads from one state to the next (`-`: cannot be):
+
+                                 HANDSHAKE       IDLE            HEAD       SERVING              SKIPPING   LINGERING
+    the handshake is done        IDLE/LINGERING  -               -          -                    -          -
+    the handshake fails          CLOSED          -               -          -                    -          -
+    a part of a head comes       -               HEAD            HEAD       SERVING              -          LINGERING
+    a head is whole              -               SERVING         SERVING    SERVING              -          LINGERING
+    what comes is refused        -               LINGERING       LINGERING  SERVING/LINGERING    LINGERING  LINGERING
+    the rest of a request comes  -               -               -          SERVING              (next)     LINGERING
+    the response is whole        -               -               -          (next)/SKIPPING      -          -
+    the response is cut          -               -               -          LINGERING/CLOSED     -          -
+    it is late                   CLOSED          CLOSED          LINGERING  SERVING/LINGERING    LINGERING  CLOSED
+    too much comes               -               -               -          -                    -          CLOSED
+    a drain begins               CLOSED          CLOSED          CLOSED     SERVING              SKIPPING   LINGERING
+    a drain ends                 CLOSED          CLOSED          CLOSED     CLOSED               CLOSED     CLOSED
+    the client leaves            CLOSED          CLOSED          CLOSED     CLOSED               CLOSED     CLOSED
+
+    (next): SERVING if a request waits; LINGERING if a refusal waits or the connection ends here; HEAD if a part of a
+    head came; else IDLE. A connection that is not served at all (`connections_max`) is refused as soon as it can be.
+    What is refused behind a request waits for its response; a request that is itself refused, or late, fails in its
+    handler. A response is cut by a reset where the client could take it for whole, and then nothing lingers.
+    """
+
+    HANDSHAKE = enum.auto()
+    IDLE = enum.auto()
+    HEAD = enum.auto()
+    SERVING = enum.auto()
+    SKIPPING = enum.auto()
+    LINGERING = enum.auto()
+    CLOSED = enum.auto()
+
+
+# To get a member from its class costs a call of a function.
+_IDLE: Final = State.IDLE
+_SERVING: Final = State.SERVING
+_SKIPPING: Final = State.SKIPPING
+_LINGERING: Final = State.LINGERING
+_HEAD_COMES: Final = requests.Reading.HEAD
+
+
+class ClientOwner(Protocol):
+    limits: Limits
+    buffers: Buffers
+    heads: Heads[Any]
+    handle: Callable[[Exchange], Awaitable[None]]
+
+    def opened(self, connection: "ClientConnection") -> requests.Refusal | None:
+        """A connection has come. Returns the refusal to send if it is not served."""
+
+    def lost(self, connection: "ClientConnection") -> None:
+        """A connection has gone."""
+
+    def unreadable(self, connection: "ClientConnection", status: int) -> None:
+        """What a client sent was refused with `status`."""
+
+
+class ClientConnection(ClientWire):
+    begins: State = _IDLE
+
+    def __init__(self, owner: ClientOwner, loop: asyncio.AbstractEventLoop) -> None:
+        self._owner = owner
+        self._limits = owner.limits
+        super().__init__(loop, owner.buffers, self._limits.stall_timeout, self._limits.request_timeout)
+        self._enter(self.begins, self.loop.time() + self._limits.request_timeout)
+        self._serving = _Serving()
+        self._receiving: Exchange | None = None  # whose body is arriving: the one that is served, or the last waiting
+        self._queue = _Queue(owner.buffers)
+        self._refused: requests.Refusal | None = None  # to be answered behind the requests before it
+        self._is_last = False  # the connection ends once all requests that came are answered
+        self.recall = Recall(owner)
+        self._reader = requests.RequestReader(
+            owner.limits.header_bytes_max, owner.limits.header_fields_max, self.recall
+        )
+        self._dropped_bytes = 0
+
+    def _enter(self, state: State, deadline: float = _NEVER) -> None:
+        """Be in that state. Nothing else enters one."""
+        self.state = state
+        self.deadline = deadline
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        super().connection_made(transport)
+        self.recall.scope = self.address
+        if (refused := self._owner.opened(self)) is not None:
+            self._refuse(refused)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        super().connection_lost(exc)
+        self._enter(State.CLOSED)
+        self._owner.lost(self)
+        self._break_off()
+        self._serving.forget()
+        self._queue.forget(self)
+        self._reader.close()
+
+    def eof_received(self) -> bool:
+        # A half-close looks as if the client left, and a client that leaves must end its stream at once.
+        if self._serving.would_look_whole:
+            self.abort()
+        return False
+
+    # ---- what arrives ----
+
+    def data_received(self, data: bytes) -> None:
+        if self.state is _LINGERING:
+            self._dropped_bytes += len(data)
+            if self._dropped_bytes > _LINGER_BYTES_MAX:
+                self.close()
+        else:
+            self._reader.add(data)
+            self._read_on()
+
+    def _read_on(self) -> None:
+        """Read what has arrived, up to a request that must wait for its turn."""
+        reader = self._reader
+        while reader.pending_bytes and not self._queue and self.state is not _LINGERING:
+            for event in reader.read():
+                self._take(event)
+        if not self._queue.measure(reader):
+            reader.close()
+            self._refuse(requests.Refusal(503, b"Service Unavailable", "limits.held_bytes_max is reached"))
+        if self._receiving is not None and self.state is not _SKIPPING:
+            self.expect_body()
+        if self.state is _IDLE and reader.state is _HEAD_COMES:
+            self._enter(State.HEAD, self.loop.time() + self._limits.request_timeout)
+
+    def _take(self, event: requests.RequestEvent) -> None:
+        if self.state is _LINGERING:
+            return  # an event before this one was the last
+        if isinstance(event, requests.Head):
+            self._receiving = exchange = Exchange(self, event)
+            if self.state is _SERVING:
+                self._queue.put(exchange, self)
+            else:
+                self._start(exchange)
+        elif isinstance(event, requests.End):
+            self._complete(event.trailers)
+        elif isinstance(event, requests.Refusal):
+            self._refuse(event)
+        elif self._receiving is not None:
+            self._receiving.body.feed(event)
+
+    def _complete(self, trailers: Headers) -> None:
+        if self._receiving is not None:
+            self._receiving.body.finish(trailers)
+            self._receiving = None
+        if self.state is _SKIPPING:
+            self._next()
+        else:
+            self.deadline = _NEVER
+
+    def _break_off(self) -> None:
+        """Fail the request that is arriving: it will never be whole."""
+        if self._receiving is not None:
+            self._receiving.body.fail(ClientGone())
+            self._receiving = None
+
+    def expect_body(self) -> None:
+        if self._receiving is not None:
+            waits = self._receiving.waits and not self._receiving.started
+            self.deadline = _NEVER if waits else self.loop.time() + self.stall_timeout_s
+
+    def _refuse(self, refused: requests.Refusal) -> None:
+        """Send a refusal, once the requests before it are answered, and close."""
+        self._owner.unreadable(self, refused.status)
+        if self.state is _SKIPPING:
+            self._hang_up()  # its response is out
+            return
+        self.deadline = _NEVER
+        self._break_off()
+        self._refused = refused
+        if self.state is not _SERVING:
+            self._hang_up(refused)
+
+    # ---- exchanges ----
+
+    def _start(self, exchange: Exchange) -> None:
+        self._enter(_SERVING)
+        self._serving.exchange, self._serving.task = exchange, self.loop.create_task(self._run(exchange))
+
+    async def _run(self, exchange: Exchange) -> None:
+        was_cut = await _handle(self._owner.handle, exchange)
+        refused = self._refused if was_cut and not exchange.started else None
+        self._serving.exchange = self._serving.task = None
+        self.limit_stalls(True)
+        came = exchange.body.is_whole
+        exchange.close()  # a body that nobody read would hold up the next request
+        if self.state is _SERVING:
+            self._end(exchange, came, refused)
+
+    def _end(self, exchange: Exchange, came: bool, refused: requests.Refusal | None) -> None:
+        """The handler has ended: decide what follows. `came`: its request was whole; `refused` is sent in its place."""
+        if refused is not None:
+            self._hang_up(refused)
+        elif not exchange.finished:
+            # A reset also destroys earlier responses that are unread. So it is sent only if nothing else shows the cut.
+            self.abort() if exchange.would_look_whole else self._hang_up()
+        elif came and exchange.keep_alive and not self.is_ending:
+            self._next()
+            self._read_on()
+        elif came or self._refused is not None:
+            self._hang_up()  # any rest of the body is malformed
+        else:
+            self._is_last |= not exchange.keep_alive
+            self._enter(_SKIPPING, self.loop.time() + _LINGER_S)
+
+    def _next(self) -> None:
+        """Serve the next request of the queue; else send the refusal that waits behind it; else wait for a request."""
+        if self._queue:
+            self._start(self._queue.take(self))
+        elif self._refused is not None or self._is_last:
+            self._hang_up(self._refused)
+        elif self._reader.state is _HEAD_COMES:
+            self._enter(State.HEAD, self.loop.time() + self._limits.request_timeout)
+        else:
+            self._enter(_IDLE, self.loop.time() + self._limits.keepalive_timeout)
+
+    @property
+    def is_ending(self) -> bool:
+        return self._is_last and not self._queue and self._refused is None
+
+    # ---- the end ----
+
+    def time_out(self) -> None:
+        """The deadline has passed: close in silence if the connection is idle, refuse a request that has begun."""
+        if self.state is State.HEAD:
+            self._refuse(_late(f"no whole request head within {self._limits.request_timeout:g} s"))
+        elif self.state is _SKIPPING:
+            self._hang_up()
+        elif self.state is not _SERVING or self._receiving is None:
+            self.close()
+        elif self.is_paused or (self._receiving.started and not self._receiving.finished):
+            self.expect_body()  # a client that is not read cannot send; one that is answered may wait for the rest
+        else:
+            self._refuse(_late(f"nothing more of the request's body for {self.stall_timeout_s:g} s"))
+
+    def check_end(self) -> None:
+        """Notice that the client has left: the loop does not see it while the connection is not read."""
+        left = self.has_left()
+        if left == "reset" or (left and self._serving.would_look_whole):
+            self.abort()
+        elif left:
+            self._hang_up()
+            self._serving.cancel()
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether a drain waits for it: for the end of an answer, or for its reader, never for the end of a stream."""
+        return self.state in (_SERVING, _SKIPPING, _LINGERING) and not self._serving.streams
+
+    def close_when_idle(self) -> None:
+        """Serve what has come, then close."""
+        self._is_last = True
+        if self.state in (State.HANDSHAKE, _IDLE, State.HEAD):
+            self.close()
+
+    def end(self) -> "asyncio.Task[None] | None":
+        """End it now. Returns its handler, which is cancelled; the handler's end cuts a response under way."""
+        if self._serving.would_look_whole:
+            self.abort()
+        elif self._serving.task is None or not self.is_busy:
+            self.close()
+        return self._serving.cancel()
+
+    def _hang_up(self, refused: requests.Refusal | None = None) -> None:
+        """Send a refusal, if there is one, and linger, as nginx does; a transport of TLS waits for the close_notify."""
+        if refused is not None:
+            write_refusal(self, refused)
+        self._enter(_LINGERING, self.loop.time() + min(_LINGER_S, self.stall_timeout_s))
+        self._reader.close()
+        self._queue.forget(self)
+        for exchange in (self._receiving, self._serving.exchange):
+            if exchange is not None:
+                exchange.body.drop()  # unread, it may hold up reading
+        self._receiving = None
+        self.end_writing()
+
+
+def _late(missing: str) -> requests.Refusal:
+    return requests.Refusal(408, b"Request Timeout", missing)
+
+
+class _Serving:
+    """The exchange that is served, and the task of its handler: one of a connection, or none."""
+
+    __slots__ = ("exchange", "task")
+
+    def __init__(self) -> None:
+        self.exchange: Exchange | None = None
+        self.task: asyncio.Task[None] | None = None
+
+    @property
+    def would_look_whole(self) -> bool:
+        """Whether the response would look whole if the connection ended now without a reset."""
+        return self.exchange is not None and self.exchange.would_look_whole
+
+    @property
+    def streams(self) -> bool:
+        """Whether the response is an event stream without an end to wait for."""
+        return self.exchange is not None and self.exchange.streams
+
+    def cancel(self) -> "asyncio.Task[None] | None":
+        if self.task is not None:
+            self.task.cancel()
+        return self.task
+
+    def forget(self) -> None:
+        self.cancel()
+        self.task = None  # a task that has not begun never clears this itself
+        if self.exchange is not None:
+            self.exchange.close()
+            self.exchange = None
+
+
+async def _handle(handle: Callable[[Exchange], Awaitable[None]], exchange: Exchange) -> bool:
+    """Have an exchange handled to its end. Returns whether its request broke off."""
+    try:
+        await handle(exchange)
+    except ClientGone as gone:
+        without_frames(gone)
+        return True
+    except asyncio.CancelledError:
+        pass
+    except Exception:
+        log.exception("a request could not be handled")  # a fault of what handles faults
+    return False
+
+
+class _Queue(list[Exchange]):
+    """Pipelined requests behind the one that is served. While it has any, the connection (`wire`) is not read."""
+
+    __slots__ = ("_account",)
+
+    def __init__(self, buffers: Buffers) -> None:
+        super().__init__()
+        self._account = Account(buffers)
+
+    def put(self, exchange: Exchange, wire: Wire) -> None:
+        self.append(exchange)
+        if len(self) == 1:
+            wire.pause_reading()
+
+    def measure(self, reader: requests.RequestReader) -> bool:
+        """Count the memory of requests, of what waits behind, of a head begun. False if that has no room."""
+        begun_bytes = held_bytes = reader.held_bytes
+        if self:
+            heads = [_QUEUED_BYTES + (0 if one.kept_bytes else one.headers.size_bytes()) for one in self]
+            held_bytes += sum(heads) + reader.pending_bytes
+        if held_bytes != self._account.held_bytes:
+            self._account.set(held_bytes)
+        return not begun_bytes or self._account.has_room(begun_bytes)
+
+    def take(self, wire: Wire) -> Exchange:
+        exchange = self.pop(0)  # they are few, and an empty deque takes 0.6 KB
+        if not self:
+            self._account.close()
+            wire.resume_reading()
+        return exchange
+
+    def forget(self, wire: Wire) -> None:
+        for exchange in self:
+            exchange.close()
+        if self:
+            self.clear()
+            wire.resume_reading()
+        self._account.close()

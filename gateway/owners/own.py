@@ -1,0 +1,161 @@
+"""Whose a task is, where a guard keeps the tasks of callers apart (`guards.own_tasks`, DESIGN 8.16).
+
+In: the answers that make tasks, and to whom they go; what servers tell. Out: whether a task is a caller's, and whether
+he may get a message. Always: a task has the owners (seen.py) of the caller to whom the answer went that made it last.
+"""
+
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from typing import Final, TypeAlias
+
+from gateway.config import IndexLimits
+from gateway.mcp import jsonrpc, observe
+from gateway.mcp.jsonrpc import Message
+from gateway.mcp.task import Moment
+from gateway.owners.named import OF_TASKS, Made, ends, made_by, told_of
+from gateway.owners.seen import DENIED, ID_CHARS_MAX, IDS_OF_SESSION, OwnerKey, Owners, SeenIds
+from gateway.owners.stored import Stored
+
+NO_OWNER: Final = (
+    "tasks are for callers with an Mcp-Session-Id, or credentials, over Streamable HTTP; where each request proves "
+    "itself, identity_headers must name what tells who asks"
+)
+
+_Name: TypeAlias = tuple[str, str]  # of a task: upstream, id; a server may take many targets for one
+
+
+class OwnIds(SeenIds):
+    """The ids of the tasks of one owner, in the order in which they were made."""
+
+    id_bytes = 150
+
+    def __init__(self, key: OwnerKey, dropped: Callable[[_Name], None]) -> None:
+        """`dropped` is told of each task that is no more this owner's."""
+        super().__init__(key)
+        self._ids_max = IDS_OF_SESSION
+        self._dropped = dropped
+        self.ended = set[str]()
+
+    def oldest(self) -> str:
+        return next((task_id for task_id in self if task_id in self.ended), super().oldest())
+
+    def drop(self, task_id: str) -> None:
+        super().drop(task_id)
+        self.ended.discard(task_id)
+        self._dropped((self.key[0], task_id))
+
+    def deny(self, task_id: str, asked: int, had_it: bool) -> None:
+        """Of what is denied no list asks again, until the server gives it. It stays its owner's: it may be another's
+        who has the session, or of one session alone.
+        """
+        if 0 < self.get(task_id, 0) < asked and (had_it or not self.key[-1]):
+            self[task_id] = DENIED
+            self.ended.add(task_id)
+
+
+class _Kept(Stored[OwnerKey, SeenIds]):
+    """What goes here is nobody's any more."""
+
+    def take_out(self, key: OwnerKey) -> None:
+        if (ids := self.get(key)) is not None:
+            for task_id in list(ids):
+                ids.drop(task_id)
+        super().take_out(key)
+
+
+class OwnTasks(Owners):
+    """The owners of all tasks. A task that was made elsewhere, or before the gateway began, has none."""
+
+    apart = True
+
+    def __init__(self, limits: IndexLimits, now: Callable[[], Moment], lost: Callable[[str], None]) -> None:
+        """`lost` is told of each task that was another's until now."""
+        super().__init__(limits)
+        self._now = now
+        self._lost = lost
+        self.stored = _Kept(self.stored.space)
+        self.owners: dict[_Name, tuple[OwnerKey, ...]] = {}  # of the tasks that any owner here has
+
+    def make(self, owners: Sequence[OwnerKey], made: Made) -> None:
+        """An answer to a caller has made a task: nobody else has it from now on."""
+        if owners and len(made.id) <= ID_CHARS_MAX:
+            self.give(owners, tuple(owners), made)
+
+    def claim(self, owners: Sequence[OwnerKey], made: Made) -> None:
+        """A resumed stream shows a caller that a task was made which has no owner here."""
+        self.make(owners, made)
+
+    def give(self, owners: Iterable[OwnerKey], all_: tuple[OwnerKey, ...], made: Made) -> None:
+        """These owners have a task, of `all_` who have it from its last making. Those of earlier ones lose it."""
+        name, now = (all_[0][0], made.id), self._now()
+        before = self.owners.get(name, ())
+        if lost := [ids for ids in self._of(before) if ids.key not in all_]:
+            for ids in lost:
+                ids.drop(made.id)
+            self._lost(made.id)
+        for owner in owners:
+            had = self.stored.get(owner)
+            his = OwnIds(owner, self._forget) if had is None else had
+            his.note(made.id, now.order)
+            his.kept_until = max(his.kept_until, now.at + made.ttl_s)
+            self.owners[name] = all_
+            self.stored.use(his, now.at)
+
+    def take_away(self, owner: OwnerKey, task_id: str) -> None:
+        """An owner has a task no more."""
+        for ids in self._of([owner]):
+            ids.drop(task_id)
+            self._lost(task_id)
+
+    def _forget(self, name: _Name) -> None:
+        """An owner has lost a task."""
+        if not self.owns(self.owners.get(name, ()), name[1]):
+            self.owners.pop(name, None)
+
+    def note(self, owners: Iterable[OwnerKey], task_ids: Collection[str], now: Moment, made: bool = False) -> None:
+        for ids in self._of(owners):
+            for task_id in task_ids:
+                if ids.get(task_id) == DENIED:
+                    del ids[task_id]
+                    ids[task_id] = now.order
+            self.stored.touch(ids, now.at)
+
+    def owns_all(self, owners: Sequence[OwnerKey], task_ids: Iterable[object]) -> bool:
+        """Whether all these tasks are a caller's."""
+        return all(self.owns(owners, task_id) for task_id in task_ids)
+
+    def owns(self, owners: Iterable[OwnerKey], task_id: object) -> bool:
+        return isinstance(task_id, str) and any(task_id in ids for ids in self._of(owners))
+
+    def may_pass(
+        self, owners: Sequence[OwnerKey], data: bytes, request: Message | None = None, resumed: bool = False
+    ) -> bool:
+        """Whether a caller may get a message of his server's. What makes a task makes it his.
+
+        `request`: what the exchange asked. On a stream that was `resumed` stand answers to earlier requests: they make
+        a task his if it is nobody's.
+        """
+        if (message := jsonrpc.parse(data)) is None:
+            return not jsonrpc.looks_like_messages(data)
+        answers = request is not None and message.is_response and jsonrpc.same_id(message.id, request.id)
+        if request is None or not answers:
+            made = made_by(message, asks=True) if resumed and message.is_response else None
+            if made is not None and owners and (owners[0][0], made.id) not in self.owners:
+                self.claim(owners, made)
+                return True
+        elif (request.method or "").startswith(OF_TASKS):
+            if (task_id := observe.named(request)) is not None:
+                if not self.owns(owners, task_id):
+                    return False  # it changed hands meanwhile
+                if ends(data):
+                    self.end_task(owners, task_id)
+        elif (made := made_by(message, asks=observe.is_observed(request))) is not None:
+            self.make(owners, made)
+        return answers or self.owns_all(owners, told_of(message, data))
+
+    def end_task(self, owners: Iterable[OwnerKey], task_id: str) -> None:
+        for ids in self._of(owners):
+            if task_id in ids:
+                ids.ended.add(task_id)
+
+    def _of(self, owners: Iterable[OwnerKey]) -> Iterator[OwnIds]:
+        return (ids for owner in owners if isinstance(ids := self.stored.get(owner), OwnIds))

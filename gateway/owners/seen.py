@@ -1,0 +1,174 @@
+"""The ids of tasks that answers have shown to a caller: he finds them with a renewed token, or in a new session.
+
+In: ids that an answer to a caller has shown, or that the server denies him. Out: the ids to ask for.
+Always: each is asked for in the caller's own name, and what the server denies is not shown (DESIGN 7.12). Two callers
+share ids if they are of one owner:
+
+    owner                                                                         keeps the newest
+    the callers of one session whose identities differ in `Authorization` alone   10,000
+    the callers of one identity, in any session, if they have credentials         1,000
+
+An owner that is full takes in new tasks alone. A denied id is not asked for again by credentials: some servers give a
+task to one session alone. In a session another token may be another user: it loses what is denied to one who had it, or
+three times.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator
+from typing import Final, TypeAlias
+
+from gateway.config import IndexLimits
+from gateway.identity import Key
+from gateway.mcp.task import NEVER, Moment, text_bytes
+from gateway.owners.stored import Space, Stored
+
+IDS_OF_SESSION: Final = 10_000
+IDS_OF_CREDENTIALS: Final = 1000
+ID_CHARS_MAX: Final = 256  # of an id that is kept
+IDLE_S: Final = 24 * 3600.0  # nobody can be asked for these ids
+_SHARE: Final = 4  # of `memory_bytes_max`, at most one part of so many
+_OVERHEAD_BYTES: Final = 600  # of an owner beside its ids
+_OF_A_SESSION: Final = 2  # owners
+DENIED: Final = 0
+_DENIALS_MAX: Final = 3
+
+OwnerKey: TypeAlias = tuple[str, bytes, bytes, bytes, bool]
+
+
+class SeenIds(dict[str, int]):
+    """The ids of one owner, oldest first, and in which order each was first seen."""
+
+    id_bytes = 80  # of an id beside its text
+
+    def __init__(self, key: OwnerKey) -> None:
+        super().__init__()
+        self.key = key
+        self.kept_until = NEVER.at
+        self.queries = 0  # nothing keeps it
+        self.used_at = 0.0
+        self.stored_bytes = 0
+        self.size_bytes = _OVERHEAD_BYTES
+        self._ids_max = IDS_OF_SESSION if key[-1] else IDS_OF_CREDENTIALS
+        self._denials: Counter[str] = Counter()
+
+    def lacks(self, task_id: str) -> bool:
+        """Whether an answer that shows a task says something new that is kept."""
+        return len(task_id) <= ID_CHARS_MAX and task_id not in self and len(self) < self._ids_max
+
+    def note(self, task_id: str, at: int) -> None:
+        """An id is seen for the first time, or is that of a new task."""
+        self.drop(task_id)
+        self[task_id] = at
+        self.size_bytes += self.id_bytes + text_bytes(task_id)
+        if len(self) > self._ids_max:
+            self.drop(self.oldest())
+
+    def oldest(self) -> str:
+        """The id that goes first."""
+        return next(iter(self))
+
+    def drop(self, task_id: str) -> None:
+        """The task is not there."""
+        if self.pop(task_id, None) is not None:
+            self.size_bytes -= self.id_bytes + text_bytes(task_id)
+            self._denials.pop(task_id, None)
+
+    def deny(self, task_id: str, asked: int, had_it: bool) -> None:
+        """The server has denied a task to a request of then, in the name of a caller who `had_it` or not."""
+        if not 0 < self.get(task_id, 0) < asked:
+            return
+        if not self.key[-1]:
+            self[task_id] = DENIED
+            return
+        self._denials[task_id] += 1
+        if had_it or self._denials[task_id] == _DENIALS_MAX:
+            self.drop(task_id)
+
+    def since(self, at: int) -> list[tuple[str, int]]:
+        """The ids that were first seen later than that, oldest first, without those that are denied."""
+        new: list[tuple[str, int]] = []
+        for task_id in reversed(self):
+            order = self[task_id]
+            if DENIED < order <= at:
+                break
+            if order > at:
+                new.append((task_id, order))
+        return new[::-1]
+
+
+class Owners:
+    """The ids of all owners: the least recently used go first."""
+
+    apart = False  # the tasks of callers are kept apart (own.py)
+
+    def __init__(self, limits: IndexLimits) -> None:
+        self.stored: Stored[OwnerKey, SeenIds] = Stored(_space_in(limits))
+        self._find_again = limits.find_again
+
+    def take_over(self, limits: IndexLimits, changed: Collection[str]) -> None:
+        """Take over other limits. The names in `changed` mean other servers from now on."""
+        self.stored.space = _space_in(limits)
+        self._find_again = limits.find_again
+        self._drop(lambda owner: owner[0] in changed)
+
+    def owners_of(self, key: Key) -> list[OwnerKey]:
+        """The keys of the owners of a caller."""
+        owners: list[OwnerKey] = []
+        if key.session:
+            owners.append((*key.of_all, key.kin, True))
+        if key.has_credentials and self._find_again == "credentials":
+            owners.append((key.upstream, key.target, b"", key.identity, False))
+        return owners
+
+    def note(self, owners: Iterable[OwnerKey], task_ids: Collection[str], now: Moment, made: bool = False) -> None:
+        """An answer to a caller has shown tasks, or that he `made` one."""
+        for owner in owners:
+            seen = self.stored.get(owner)
+            new = [i for i in task_ids if seen is None or made or seen.lacks(i)]
+            if new:
+                seen = SeenIds(owner) if seen is None else seen
+                for task_id in new:
+                    if len(task_id) <= ID_CHARS_MAX:
+                        seen.note(task_id, now.order)
+                self.stored.use(seen, now.at)
+            elif seen is not None:
+                self.stored.touch(seen, now.at)
+
+    def deny(self, owners: Iterable[OwnerKey], task_id: str, asked: int, had_it: bool) -> None:
+        """The server has denied a task to a request of then, in the name of a caller who `had_it` or not."""
+        for owner in owners:
+            if (seen := self.stored.get(owner)) is not None:
+                seen.deny(task_id, asked, had_it)
+
+    def of(self, owners: Iterable[OwnerKey], now: Moment) -> Iterator[SeenIds]:
+        """The ids of each owner of a caller, who uses them now."""
+        self.stored.expire(now.at)
+        for owner in owners:
+            if (seen := self.stored.get(owner)) is not None:
+                self.stored.touch(seen, now.at)
+                yield seen
+
+    def owns(self, owners: Iterable[OwnerKey], task_id: object) -> bool:
+        """Whether a task may be shown to a caller."""
+        return True
+
+    def end_task(self, owners: Iterable[OwnerKey], task_id: str) -> None:
+        """A task of a caller's has ended."""
+
+    def end(self, owners: Iterable[OwnerKey]) -> None:
+        """A session has ended for a caller."""
+        for owner in owners:
+            if owner[-1]:
+                self.stored.take_out(owner)
+
+    def end_all(self, key: Key) -> None:
+        """A session has ended, for every caller."""
+        self._drop(lambda owner: owner[-1] and owner[:3] == key.of_all)
+
+    def _drop(self, goes: Callable[[OwnerKey], bool]) -> None:
+        for owner in [seen.key for seen in self.stored.all() if goes(seen.key)]:
+            self.stored.take_out(owner)
+
+
+def _space_in(limits: IndexLimits) -> Space:
+    return Space(limits.memory_bytes_max // _SHARE, _OF_A_SESSION * limits.sessions_max, IDLE_S)

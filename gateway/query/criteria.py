@@ -1,0 +1,338 @@
+"""The criteria of a `tasks/list`: declared once, in `CRITERIA`; reading, matching, cursors and capability follow it.
+
+Other clients wait while a query is read and answered: the limits keep that to some milliseconds for the largest query.
+Source: SEP-1904, Filter Parameters and Server capabilities; DESIGN 4.2, 5.1 to 5.4.
+"""
+
+import difflib
+import re
+from collections.abc import Callable, Iterator, Mapping
+from functools import cache, partial
+from itertools import islice
+from operator import attrgetter
+from typing import Any, Final, Literal, TypeAlias
+
+import msgspec
+import orjson
+
+from gateway.errors import shown
+from gateway.mcp import jsonrpc, task
+from gateway.mcp.task import EARLIEST, LATEST, UNKNOWN, Instant, Place, Task
+from gateway.query.values import FAULTS_MAX, INSTANT, Kind, NotAllowed, choice, strings
+
+CRITERIA_BYTES_MAX: Final = 128 * 1024  # of JSON, together: a cursor repeats them, and has a limit of its own
+_METHOD: Final = re.compile(r"[A-Za-z0-9_.$-]+(/[A-Za-z0-9_.$-]+)*")
+_GIVEN_SHOWN_MAX: Final = 200  # characters of a wrong value that an error repeats
+_NAME_SHOWN_MAX: Final = 64  # characters of an unknown name
+_UNKNOWN_READ_MAX: Final = 1_000  # colons in unknown members: each member has at least one
+
+OrderBy: TypeAlias = Literal["createdAt", "lastUpdatedAt"]
+PLACE: Final[dict[OrderBy, Callable[[Task], Place]]] = {
+    "createdAt": attrgetter("created", "id"),
+    "lastUpdatedAt": attrgetter("updated", "id"),
+}
+"""The place of a task in each order, ascending."""
+
+Bounds: TypeAlias = tuple[Instant, Instant]
+OPEN: Final[Bounds] = (EARLIEST, LATEST)
+
+Part: TypeAlias = Literal[
+    "ids", "method", "status", "createdFrom", "createdTo", "updatedFrom", "updatedTo", "orderBy", "direction"
+]
+"""The part that a criterion has in a query. It decides how the index finds the tasks that match:
+
+ids                        each id is looked up
+method                     `matches(value, method)` is asked once for all tasks of a method
+status                     `matches(value, status)` is asked once for all tasks of a status
+createdFrom, createdTo     bounds of `createdAt`: the range is looked up
+updatedFrom, updatedTo     bounds of `lastUpdatedAt`: the range is looked up
+orderBy, direction         the order, which excludes no task
+
+Several criteria may have the part `method` or `status`; each other part has one criterion. None looks at tasks one by
+one. While a task is live, its id, method and creation stay, and all else may change.
+"""
+
+
+class Criterion(msgspec.Struct, frozen=True):
+    """All that the gateway knows of one criterion.
+
+    `capability` is the path of its member in `tasks.list.filter`. The value there is the list of choices, if it has
+    choices; the methods of the server, for a criterion on the method; else true.
+    """
+
+    name: str
+    kind: Kind
+    part: Part
+    capability: tuple[str, ...]
+    aliases: tuple[str, ...] = ()
+    default: Any = None
+    matches: Callable[[Any, Any], bool] = lambda value, of: True
+
+
+def _one_of_methods(value: frozenset[str], method: str | None) -> bool:
+    return method is None or method in value  # a task of unknown method matches all (DESIGN 5.3)
+
+
+_METHODS: Final = strings('request methods, such as "tools/call"', _METHOD.fullmatch)
+_STATUSES: Final = strings("statuses: " + ", ".join(task.STATUSES), task.STATUSES.__contains__)
+
+CRITERIA: Final = {
+    criterion.name: criterion
+    for criterion in (
+        # `requestTypes` is the name in an earlier draft.
+        Criterion("methods", _METHODS, "method", ("methods",), ("requestTypes",), matches=_one_of_methods),
+        Criterion("taskIds", strings("task ids (strings)", lambda _: True), "ids", ("taskIds",)),
+        Criterion("status", _STATUSES, "status", ("status",), matches=frozenset.__contains__),
+        Criterion("createdBefore", INSTANT, "createdTo", ("createdAt", "before")),
+        Criterion("createdAfter", INSTANT, "createdFrom", ("createdAt", "after")),
+        Criterion("lastUpdatedBefore", INSTANT, "updatedTo", ("lastUpdatedAt", "before")),
+        Criterion("lastUpdatedAfter", INSTANT, "updatedFrom", ("lastUpdatedAt", "after")),
+        Criterion("orderBy", choice("createdAt", "lastUpdatedAt"), "orderBy", ("order", "by"), default="lastUpdatedAt"),
+        Criterion("order", choice("asc", "desc"), "direction", ("order", "direction"), default="desc"),
+    )
+}
+_RANGES: Final[tuple[tuple[Part, Part], ...]] = (("createdFrom", "createdTo"), ("updatedFrom", "updatedTo"))
+
+
+@cache
+def names() -> Mapping[str, Criterion]:
+    return {name: criterion for criterion in CRITERIA.values() for name in (criterion.name, *criterion.aliases)}
+
+
+@cache
+def defaults() -> dict[str, Any]:
+    return {name: criterion.default for name, criterion in CRITERIA.items() if criterion.default is not None}
+
+
+def capability(methods: tuple[str, ...]) -> bytes:
+    """The raw value of `tasks.list.filter`, at a server whose `methods` make tasks (SEP-1904, Server capabilities)."""
+    whole: dict[str, Any] = {}
+    for criterion in CRITERIA.values():
+        inner, (*path, last) = whole, criterion.capability
+        for name in path:
+            inner = inner.setdefault(name, {})
+        inner[last] = methods if criterion.part == "method" else criterion.kind.choices or True
+    return orjson.dumps(whole)
+
+
+_Test: TypeAlias = Callable[[Any], bool]
+
+
+def _all_of(tests: list[_Test]) -> _Test | None:
+    if len(tests) < 2:
+        return tests[0] if tests else None
+    return lambda of: all(test(of) for test in tests)
+
+
+def within(bounds: Bounds, at: Instant) -> bool:
+    """Whether an instant lies in inclusive bounds. UNKNOWN lies in all bounds, so that no task is lost."""
+    return bounds[0] <= at <= bounds[1] or at == UNKNOWN
+
+
+class Query:
+    """What a requestor asks for: the value of each criterion, by its name. It never changes.
+
+    `method_test` tells whether all criteria on the method hold for a method; likewise `status_test`. Each is None if
+    there is no such criterion. `place` gives the place of a task in the order, ascending.
+    """
+
+    __slots__ = (
+        *("by", "created", "descending", "method_test", "place", "status_test", "task_ids", "updated", "values"),
+    )
+
+    def __init__(self, **given: Any) -> None:
+        """`given` are values by the names of their criteria. None stands for a criterion that is not given."""
+        self.values = defaults() | {name: value for name, value in given.items() if value is not None}
+        parts: dict[Part, Any] = {}
+        tests: dict[Part, list[_Test]] = {"method": [], "status": []}
+        for name, value in self.values.items():
+            criterion = CRITERIA[name]
+            parts[criterion.part] = value
+            if criterion.part in tests:
+                tests[criterion.part].append(partial(criterion.matches, value))
+        self.method_test, self.status_test = map(_all_of, tests.values())
+        self.task_ids: frozenset[str] | None = parts.get("ids")
+        self.created: Bounds = (parts.get("createdFrom", EARLIEST), parts.get("createdTo", LATEST))
+        self.updated: Bounds = (parts.get("updatedFrom", EARLIEST), parts.get("updatedTo", LATEST))
+        self.by: OrderBy = parts["orderBy"]
+        self.place = PLACE[self.by]
+        self.descending = parts["direction"] == "desc"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Query) and self.values == other.values
+
+    def __repr__(self) -> str:
+        return f"Query({', '.join(f'{name}={value!r}' for name, value in self.values.items())})"
+
+    def matches(self, candidate: Task, default_method: str | None = None) -> bool:
+        """Whether all criteria hold for a task. `default_method` stands in for an unknown method."""
+        return (
+            (self.task_ids is None or candidate.id in self.task_ids)
+            and (self.status_test is None or self.status_test(candidate.status))
+            and (self.method_test is None or self.method_test(candidate.method or default_method))
+            and within(self.created, candidate.created)
+            and within(self.updated, candidate.updated)
+        )
+
+    def may_match(self, candidate: Task, default_method: str | None = None) -> bool:
+        """Whether a task is live, and may match after a change: its last update may be set back, as a clock is."""
+        return (
+            not candidate.is_terminal
+            and (self.task_ids is None or candidate.id in self.task_ids)
+            and (self.method_test is None or self.method_test(candidate.method or default_method))
+            and within(self.created, candidate.created)
+        )
+
+    @property
+    def may_match_all_live(self) -> bool:
+        """Whether `may_match` holds for every live task."""
+        return self.method_test is None and self.task_ids is None and self.created == OPEN
+
+
+class Fault(msgspec.Struct):
+    """One thing wrong with a request: where, what was given (its JSON, or words for it), what is allowed."""
+
+    parameter: str
+    given: str
+    allowed: str
+
+    def __str__(self) -> str:
+        return f"{self.parameter}: given {self.given}, allowed is {self.allowed}"
+
+
+class BadQuery(ValueError):
+    """The parameters of a filtered `tasks/list` are wrong: JSON-RPC -32602, all faults in `data.errors`."""
+
+    def __init__(self, faults: list[Fault]) -> None:
+        super().__init__("Invalid params: " + "; ".join(map(str, faults)))
+        self.faults = faults
+
+
+def fault(parameter: str, raw: bytes, allowed: str) -> Fault:
+    """The fault of a value. `raw` is its JSON, or words for it; if it is long, it is cut."""
+    return Fault(parameter, shown(raw.decode("utf-8", "replace"), _GIVEN_SHOWN_MAX), allowed)
+
+
+class Params(msgspec.Struct):
+    """The params of a `tasks/list` as far as they are read, raw: these members, and one for each criterion."""
+
+    filter: msgspec.Raw = jsonrpc.ABSENT
+    cursor: msgspec.Raw = jsonrpc.ABSENT
+    meta: msgspec.Raw = msgspec.field(default=jsonrpc.ABSENT, name="_meta")
+
+
+@cache
+def _decoder(base: type[msgspec.Struct], only: bool = False) -> msgspec.json.Decoder[Any]:
+    """Reads the members of `base` and the criteria; `only`: and refuses others. Of one given twice the last counts."""
+    fields = [(name, msgspec.Raw, jsonrpc.ABSENT) for name in names()]
+    return msgspec.json.Decoder(msgspec.defstruct("_Read", fields, bases=(base,), forbid_unknown_fields=only))
+
+
+def params(raw: msgspec.Raw | bytes) -> Params:
+    """The params of a `tasks/list` as far as they are read; empty if they are no object."""
+    found: Params | None = jsonrpc.decoded(_decoder(Params), raw)
+    return params(b"{}") if found is None else found
+
+
+def ignored(raw: msgspec.Raw | bytes) -> list[str]:
+    """The names of unread members in the params of a `tasks/list`: some of them, then "..." if there are more."""
+    if jsonrpc.decoded(_decoder(Params, only=True), raw) is not None:
+        return []
+    some, more = _unknown(bytes(raw), params(raw))
+    return [*some, "..."] if more else list(some)
+
+
+def _unknown(raw: bytes, read: msgspec.Struct) -> tuple[dict[str, bytes], bool]:
+    """Some unknown members of a raw object, names cut, and whether there are more: to read them takes time."""
+    colons = raw.count(b":") - sum(bytes(getattr(read, name)).count(b":") for name in read.__struct_fields__)
+    if colons > _UNKNOWN_READ_MAX:
+        return {}, True
+    others = {name: value for name, value in jsonrpc.members(raw).items() if name not in read.__struct_encode_fields__}
+    some = {shown(name, _NAME_SHOWN_MAX): bytes(value) for name, value in islice(others.items(), FAULTS_MAX)}
+    return some, len(others) > FAULTS_MAX
+
+
+Given: TypeAlias = tuple[str, Criterion, bytes]
+"""A criterion as it was given: the name of its parameter, the criterion, its raw JSON."""
+
+
+def read(top: Params) -> Query | None:
+    """The query in the params of a `tasks/list`; None if they name no criterion. Raises BadQuery."""
+    faults: list[Fault] = []
+    return query_of([*_present("", top), *_in_filter(bytes(top.filter), faults)], faults)
+
+
+def _present(prefix: str, members: msgspec.Struct) -> list[Given]:
+    found = []
+    for name, criterion in names().items():
+        raw = getattr(members, name)
+        if raw is not jsonrpc.ABSENT and bytes(raw) != b"null":
+            found.append((prefix + name, criterion, bytes(raw)))
+    return found
+
+
+def _in_filter(raw: bytes, faults: list[Fault]) -> list[Given]:
+    if raw in (b"", b"null"):
+        return []
+    if (members := jsonrpc.decoded(_decoder(msgspec.Struct, only=True), raw)) is not None:
+        return _present("filter.", members)
+    if (members := jsonrpc.decoded(_decoder(msgspec.Struct), raw)) is None:
+        faults.append(fault("filter", raw, "an object that holds criteria"))
+        return []
+    some, more = _unknown(raw, members)
+    faults += [no_criterion("filter.", name, value) for name, value in some.items()]
+    if more:
+        faults.append(fault("filter", raw, "an object that holds criteria, and nothing else"))
+    return _present("filter.", members)
+
+
+def no_criterion(prefix: str, name: str, raw: bytes) -> Fault:
+    """The fault of a member that is no criterion. It tells the nearest name."""
+    name = shown(name, _NAME_SHOWN_MAX)
+    near = difflib.get_close_matches(name, names(), 1)
+    which = f"did you mean `{near[0]}`?" if near else "one of " + ", ".join(f"`{one}`" for one in names())
+    return fault(prefix + name, raw, f"the name of a criterion: {which}")
+
+
+class _Value(msgspec.Struct):
+    parameter: str
+    raw: bytes
+    value: Any
+
+
+def query_of(given: list[Given], faults: list[Fault]) -> Query | None:
+    """The query of some criteria; None if there are none. Raises BadQuery for their faults and those in `faults`."""
+    _check_size(given)
+    values: dict[str, _Value] = {}
+    for parameter, criterion, raw in given:
+        try:
+            value = criterion.kind.read(raw)
+        except NotAllowed as refused:
+            faults += [fault(parameter, one, refused.allowed) for one in refused.given or [raw]]
+            continue
+        if value is None:
+            continue
+        other = values.get(criterion.name)
+        if other is not None and other.value != value:
+            faults.append(fault(parameter, raw, f"the same value as the other `{criterion.name}`"))
+        values[criterion.name] = _Value(parameter, raw, value)
+    faults += _reversed_ranges(values)
+    if faults:
+        raise BadQuery(faults)
+    return Query(**{name: one.value for name, one in values.items()}) if values else None
+
+
+def _reversed_ranges(values: dict[str, _Value]) -> Iterator[Fault]:
+    parts = {CRITERIA[name].part: (name, one) for name, one in values.items()}
+    for low, high in _RANGES:
+        if low in parts and high in parts:
+            (_, first), (name, last) = parts[low], parts[high]
+            if first.value > last.value:
+                yield fault(first.parameter, first.raw, f"an instant not later than `{name}`")
+
+
+def _check_size(given: list[Given]) -> None:
+    if (total := sum(len(raw) for _, _, raw in given)) > CRITERIA_BYTES_MAX:
+        largest, _, _ = max(given, key=lambda one: len(one[2]))
+        allowed = f"no more than {CRITERIA_BYTES_MAX} bytes of criteria in one request"
+        raise BadQuery([Fault(largest, f"{total} bytes of criteria", allowed)])

@@ -1,0 +1,232 @@
+"""The answer to one filtered `tasks/list`, start to end; a failure is an error, never an empty list (DESIGN 5.8)."""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from datetime import UTC, datetime
+from functools import lru_cache
+from typing import Final, Generic, TypeVar
+
+import msgspec
+import orjson
+
+from gateway.config import IndexLimits
+from gateway.errors import CannotAnswer, GatewayError, Internal, NoFilter, NoTasks, without_frames
+from gateway.identity import Key
+from gateway.mcp import jsonrpc
+from gateway.mcp.capabilities import LAST_REVISION
+from gateway.mcp.jsonrpc import INVALID_PARAMS, REPLACEMENT, Message
+from gateway.owners.named import GUARD
+from gateway.query import criteria, cursor, query_string
+from gateway.query.criteria import BadQuery, Fault, Params, Query
+from gateway.query.cursor import Position
+from gateway.query.values import string
+from gateway.refresh.planner import Answer, Planner
+from gateway.tasks.asks import Outbox
+from gateway.tasks.ports import Caller, Counts, EndedQuery, Reply
+from gateway.tasks.sessions import Session, Sessions
+
+log = logging.getLogger("taskgate.answer")
+
+_LARGE_BYTES_MIN: Final = 256 * 1024
+_SAME_MAX: Final = 256  # params that are remembered as they were read, of `_SAME_BYTES_MAX` at most
+_SAME_BYTES_MAX: Final = 1024
+_Result = TypeVar("_Result")
+
+
+def read(params: Params) -> Position | None:
+    """The page that a `tasks/list` asks for; None if it names no criterion and no cursor of ours. Raises BadQuery."""
+    query = criteria.read(params)
+    if bytes(params.cursor) in (b"", b"null"):
+        return None if query is None else Position(query)
+    given = string(params.cursor)
+    position = None if given is None else cursor.decode(given)
+    if position is None:
+        if query is None:
+            return None
+        raise BadQuery([criteria.fault("cursor", bytes(params.cursor), cursor.ALLOWED)])
+    if query is not None and given is not None and cursor.is_spelled(given):
+        raise BadQuery([criteria.fault("cursor", bytes(params.cursor), "criteria in a cursor or beside it, not both")])
+    if query is not None and query != position.query:
+        raise BadQuery([Fault("cursor", "a cursor of a list with other criteria", cursor.ALLOWED)])
+    return position
+
+
+FILTER: Final = "Taskgate-Filter"
+NO_FILTER: Final = (
+    f"{FILTER} filters a tasks/list of revision {LAST_REVISION.decode()} or earlier over Streamable HTTP, at a server "
+    "that does not filter by itself: leave the header out"
+)
+
+NO_LIST: Final = (
+    f"{GUARD}: there is no tasks/list but of revision {LAST_REVISION.decode()} or earlier over Streamable HTTP"
+)
+
+
+def _filter(pairs: bytes) -> Position:
+    """The first page of the list whose criteria a header field spells. Raises BadQuery."""
+    text = pairs.decode()
+    return Position(query_string.read_pairs(text, FILTER), comes_again=len(pairs) <= _SAME_BYTES_MAX, header=text)
+
+
+def read_raw(raw: bytes) -> Position | None:
+    """As `read`, of raw params; None for those of a later revision too (DESIGN 3.9)."""
+    position = None if is_later(raw) else read(criteria.params(raw))
+    if position is None or len(raw) > _SAME_BYTES_MAX:
+        return position
+    return msgspec.structs.replace(position, comes_again=True)
+
+
+def is_later(raw: bytes) -> bool:
+    """Whether params are those of a later revision."""
+    revision = bytes(jsonrpc.member(criteria.params(raw).meta, "io.modelcontextprotocol/protocolVersion"))
+    return revision.strip(b'"') > LAST_REVISION
+
+
+class Once(Generic[_Result]):
+    """A function of raw params. A screen that polls sends the same small ones again and again: they are read once."""
+
+    def __init__(self, of: Callable[[bytes], _Result]) -> None:
+        self._of = of
+        self._of_small = lru_cache(_SAME_MAX)(of)
+        self.cache_clear = self._of_small.cache_clear
+
+    def __call__(self, raw: bytes) -> _Result:
+        return self._of_small(raw) if len(raw) <= _SAME_BYTES_MAX else self._of(raw)
+
+
+position_of: Final = Once(read_raw)
+filter_of: Final = Once(_filter)
+ignored_of: Final = Once(criteria.ignored)
+
+
+class Answerer:
+    def __init__(self, sessions: Sessions, limits: IndexLimits, counts: Counts, clock: Callable[[], float]) -> None:
+        self._sessions = sessions
+        self._planner = Planner(sessions, limits, counts, clock)
+        self._counts = counts
+        self._clock = clock
+        self._large = asyncio.Lock()  # one large answer is made in a turn of the loop
+
+    def position(self, key: Key, message: Message, spelled_: str | None = None) -> Position | BadQuery | None:
+        """The page that a message asks for, or what is wrong; None if it is no filtered `tasks/list`, and passes.
+
+        A message of a later revision passes too (DESIGN 3.9), one to a server that filters natively, and one whose id
+        is no text: no answer could repeat it. `spelled_`: the criteria in the header. They hold if the message has
+        none; raises NoFilter where it would pass.
+        """
+        if message.method != "tasks/list" or not message.is_request:
+            return None
+        raw, is_no_text = bytes(message.params), not message.is_strict and REPLACEMENT.encode() in bytes(message.id)
+        passes = is_no_text or self._sessions.servers.filters_natively(key)
+        try:
+            position = None if passes else position_of(raw)
+            if position is not None or (spelled_ is None and self._sessions.own is None):
+                return position
+            if passes or is_later(raw):
+                raise NoTasks(NO_LIST) if spelled_ is None else NoFilter(NO_FILTER)
+            if bytes(given := criteria.params(raw).cursor) not in (b"", b"null"):
+                allowed = cursor.ALLOWED if spelled_ is None else f"no cursor of the server's beside {FILTER}"
+                raise BadQuery([criteria.fault("cursor", bytes(given), allowed)])
+            return Position(Query()) if spelled_ is None else filter_of(spelled_.encode())
+        except BadQuery as bad:
+            return without_frames(bad)
+
+    async def answer(
+        self, session: Session, reply: Reply, caller: Caller, message: Message, position: Position | BadQuery
+    ) -> int | None:
+        """Answer with the page at `position`, or with what is wrong. Returns the JSON-RPC error code that was sent.
+
+        `session` is the caller's, in use (`Sessions.using`).
+        Raises GatewayError; a stream that has begun gets the error first.
+        """
+        raw_id = bytes(message.id)
+        try:
+            if caller.proof:
+                why = f"{caller.proof} proves one request, and a filtered list takes requests of taskgate's own"
+                raise CannotAnswer(f"{why}: ask for the list without criteria, and filter its pages")
+            if isinstance(position, BadQuery):
+                return await self._refuse(session, reply, caller, message, position)
+            answer = None if caller.asks_first else self._planner.at_once(session, position)
+            if answer is None:
+                outbox = Outbox(reply, message, self._clock)
+                if caller.asks_first:
+                    await self._planner.ask_first(session, caller, outbox)
+                answer = await self._planner.answer(session, caller, outbox, position)
+            page_bytes, rest = answer.page.size_bytes, _rest(answer, position, ignored_of(bytes(message.params)))
+            reply.hold(len(raw_id) + page_bytes + len(rest))
+        except Exception as error:
+            failed = error if isinstance(error, GatewayError) else Internal()
+            outcome = "refused" if failed.refuses else "failed"
+            self._counts.query(EndedQuery(caller.key.upstream, outcome, str(failed)))
+            if reply.streaming:
+                reply.send(failed.message(raw_id))
+            raise
+        self._note(session, caller, answer, page_bytes)
+        if page_bytes <= _LARGE_BYTES_MIN:
+            reply.send(_response(raw_id, answer, rest))
+            return None
+        async with self._large:
+            reply.send(_response(raw_id, answer, rest))
+            await asyncio.sleep(0)
+        return None
+
+    async def _refuse(
+        self, session: Session, reply: Reply, caller: Caller, message: Message, bad: BadQuery
+    ) -> int | None:
+        """Say what is wrong with a query; the server's refusal of its caller goes first (DESIGN 5.4). As `answer`."""
+        if caller.asks_first or not session.known.accepts:
+            outbox = Outbox(reply, message, self._clock)
+            if caller.asks_first:
+                await self._planner.ask_first(session, caller, outbox)
+            await self._planner.knock(session, caller, outbox)
+        said = bad_query(message, bad)
+        reply.hold(len(said))
+        reply.send(said)
+        return INVALID_PARAMS
+
+    def _note(self, session: Session, caller: Caller, answer: Answer, answered_bytes: int) -> None:
+        """Count what an answer cost, and what it spared its requestor."""
+        name = caller.key.upstream
+        spared_requests = max(0, session.known.pages - answer.requests)
+        spared_bytes, page = max(0, session.list_bytes - answered_bytes), answer.page
+        cost = answer.requests, spared_requests, spared_bytes
+        self._counts.query(EndedQuery(name, answer.outcome, answer.reason, *cost, len(page.tasks), page.total))
+        if log.isEnabledFor(logging.DEBUG):
+            said = {
+                "upstream": name,
+                "outcome": answer.outcome,
+                "reason": answer.reason,
+                "upstream_requests": answer.requests,
+                "spared_requests": spared_requests,
+                "tasks": len(page.tasks),
+                "total": page.total,
+            }
+            log.debug("query", extra=said)
+
+
+def _response(raw_id: bytes, answer: Answer, rest: bytes) -> bytes:
+    tasks = b",".join([task.raw for task in answer.page.tasks])
+    return jsonrpc.result(raw_id, b'{"tasks":[%b],%b}' % (tasks, rest))
+
+
+def _rest(answer: Answer, position: Position, ignored: list[str]) -> bytes:
+    """The raw members of a `ListTasksResult` behind its tasks. `ignored`: names of unread parameters (DESIGN 5.4)."""
+    page = answer.page
+    as_of = datetime.fromtimestamp(answer.as_of_unix_s, UTC).isoformat(timespec="milliseconds")
+    following = b""
+    if page.more:
+        page.following = page.following or cursor.encode(cursor.following(position, page.tasks))
+        following = b'"nextCursor":%b,' % orjson.dumps(page.following)
+    return b'%b"_meta":{"taskgate/total":%d,"taskgate/asOf":"%b"%b%b}' % (
+        following,
+        page.total,
+        as_of.replace("+00:00", "Z").encode(),
+        b',"taskgate/ignored":%b' % orjson.dumps(ignored) if ignored else b"",
+        b',"taskgate/filter":%b' % orjson.dumps(position.header) if position.header is not None else b"",
+    )
+
+
+def bad_query(message: Message, error: BadQuery) -> bytes:
+    faults = [{"parameter": f.parameter, "given": f.given, "allowed": f.allowed} for f in error.faults]
+    return jsonrpc.error(bytes(message.id), INVALID_PARAMS, str(error), {"errors": faults})

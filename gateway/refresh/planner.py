@@ -1,0 +1,184 @@
+"""Queries answered from sessions: plan, ask, and plan again, until the index is fresh enough (DESIGN 6.10)."""
+
+import time
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from typing import Final
+
+import msgspec
+
+from gateway.config import IndexLimits
+from gateway.errors import TooLarge, UpstreamBroken, UpstreamFailed, UpstreamRefused
+from gateway.mcp.task import Moment
+from gateway.query.criteria import Query
+from gateway.query.cursor import Position
+from gateway.refresh import freshness
+from gateway.refresh.crawler import Crawler
+from gateway.refresh.freshness import KNOCK, Ages, Need, Plan
+from gateway.refresh.refreshes import Crawl, Delta, Knock, Refresh
+from gateway.tasks.asks import Ask, Outbox, together
+from gateway.tasks.pages import QueryPage
+from gateway.tasks.passing import PLAIN
+from gateway.tasks.ports import Caller, Counts
+from gateway.tasks.sessions import Forgotten, Session, Sessions
+
+_ROUNDS_MAX: Final = 100  # of planning for one query; each round learns something
+
+
+class Answer(msgspec.Struct):
+    """A page; the instant it reflects, in seconds since 1970; its outcome, reason and cost in upstream requests."""
+
+    page: QueryPage
+    as_of_unix_s: float
+    outcome: str
+    reason: str
+    requests: int
+
+
+class Planner:
+    """Answers queries from sessions, as fresh as they must be."""
+
+    def __init__(self, sessions: Sessions, limits: IndexLimits, counts: Counts, clock: Callable[[], float]) -> None:
+        self._sessions = sessions
+        self._limits = limits
+        self._counts = counts
+        self._clock = clock
+        self._ages = Ages(limits.max_age, limits.full_crawl_interval)
+
+    def at_once(self, session: Session, position: Position) -> Answer | None:
+        """The answer to a query, if nothing must be asked of the upstream for it; else None."""
+        came = self._sessions.now()
+        session.find_again(came)
+        plan = freshness.plan(session, position.query, came, self._ages, session.owns)
+        if not plan.nothing:
+            return None
+        page = self._page(session, position)
+        if self._overdue(session, page):
+            return None
+        return Answer(page, self._as_of(session, came), "index", plan.reason, 0)
+
+    async def ask_first(self, session: Session, caller: Caller, outbox: Outbox) -> None:
+        """Ask the server once as the caller does: its refusal is the answer (DESIGN 5.1). Raises GatewayError."""
+        if caller.toll is not None:
+            caller.toll.owe(1)
+
+        async def on_message(data: bytes) -> None:
+            if self._may_pass(session, data):
+                outbox.reply.forward(data)
+                await outbox.reply.drain()
+
+        now, known = self._sessions.now, session.known
+        crawler, asked = Crawler(caller, self._limits, self._counts, now, on_message, as_it_came=True), now()
+        try:
+            response = await crawler.ask("tasks/list", {})
+        except UpstreamRefused as refused:
+            self._sessions.refuse(session.key, refused.status, "tasks/list")
+            raise
+        if bytes(response.error):
+            raise UpstreamFailed(bytes(response.error))
+        known.accept(asked.order, lists=True)  # not if the session was cleared meanwhile: then it is another one
+
+    async def knock(self, session: Session, caller: Caller, outbox: Outbox) -> None:
+        """Ask the server whether it lists tasks to the caller, unless it has (DESIGN 5.4). Raises GatewayError."""
+        came = self._sessions.now()
+        while not session.known.accepts:
+            with suppress(Forgotten, TooLarge):
+                await self._carry_out(session, caller, outbox, Query(), KNOCK, came)
+
+    def _page(self, session: Session, position: Position) -> QueryPage:
+        return session.index.select(position, self._limits.page_size, self._limits.page_bytes_max)
+
+    async def answer(self, session: Session, caller: Caller, outbox: Outbox, position: Position) -> Answer:
+        """The answer to a query, after the upstream was asked as planned. Raises GatewayError."""
+        came, may_be_too_large = self._sessions.now(), True
+        while True:
+            try:
+                return await self._from_index(session, caller, outbox, position, came)
+            except Forgotten:
+                continue
+            except TooLarge:  # what the index had is forgotten, such as tasks that are gone
+                if not may_be_too_large:
+                    raise
+                may_be_too_large = False
+
+    async def _from_index(
+        self, session: Session, caller: Caller, outbox: Outbox, position: Position, came: Moment
+    ) -> Answer:
+        query = position.query
+        outcome, requests = "index", 0
+        reasons: list[str] = []
+        for _ in range(_ROUNDS_MAX):
+            session.find_again(came)
+            plan = freshness.plan(session, query, came, self._ages, session.owns)
+            if plan.crawl and session.known.outgrown and came.at < session.known.outgrown_until:
+                raise TooLarge(session.known.outgrown)
+            if plan.nothing:
+                page = self._page(session, position)
+                if not self._overdue(session, page):
+                    as_of = self._as_of(session, came)
+                    return Answer(page, as_of, outcome, "; ".join(reasons) or plan.reason, requests)
+                # All that a page may have: of large tasks only one may be shown, and there may be many.
+                overdue = self._overdue(session, session.index.select(position, self._limits.page_size))
+                plan = Plan("the ttl of tasks to be shown has passed", tasks=overdue)
+            with self._counts.plan(session.key.upstream, plan.reason):
+                made = await self._carry_out(session, caller, outbox, query, plan, came)
+            if made is None:
+                outcome = "coalesced" if outcome == "index" else outcome
+            else:
+                outcome = "refreshed"
+                requests += made
+                reasons.append(plan.reason)
+        raise UpstreamBroken("the upstream's tasks change faster than they can be asked for")
+
+    def _overdue(self, session: Session, page: QueryPage) -> list[str]:
+        return freshness.overdue(session, page.tasks, self._clock(), time.time())
+
+    def _as_of(self, session: Session, came: Moment) -> float:
+        """The oldest instant that an answer may reflect, in seconds since 1970."""
+        return time.time() - (self._clock() - max(session.as_of.at, came.at - self._ages.max_age_s))
+
+    # ---- asking ----
+
+    async def _carry_out(
+        self, session: Session, caller: Caller, outbox: Outbox, query: Query, plan: Plan, came: Moment
+    ) -> int | None:
+        """Ask what a plan says. Returns the number of requests; None if the asks of other queries had all of it."""
+        need = freshness.need_of(session, came, self._ages)
+        reading = session.asks.get(None)
+        if reading is not None and plan.reads:
+            await self._await(reading, outbox, need)
+            return None
+        new = [i for i in plan.tasks if i not in session.asks]
+        waits = {session.asks[i] for i in plan.tasks if i in session.asks}
+        crawler: Crawler | None = None
+        if plan.reads or new:
+            if caller.toll is not None:  # those that joined owe nothing: it is asked once
+                caller.toll.owe(plan.reads + len(new))
+            ask = Ask(session.asks, [*new, None] if plan.reads else new, self._sessions.now())
+            crawler = Crawler(caller, self._limits, self._counts, self._sessions.now, self._on_message(session, ask))
+            parts = session, self._sessions, crawler, ask, self._ages, self._counts
+            refresh: Refresh
+            if plan.knock:
+                refresh = Knock(*parts)
+            else:
+                refresh = Crawl(*parts) if plan.crawl else Delta(*parts, query, plan.look, new)
+            ask.begin(refresh.run())
+            waits.add(ask)
+        await together(*(self._await(wait, outbox, need) for wait in waits))
+        return None if crawler is None else crawler.requests
+
+    async def _await(self, ask: Ask, outbox: Outbox, need: Need) -> None:
+        """Wait for an ask. If it began too early to be of use, its error is ignored."""
+        await (ask.join(outbox) if need.met(ask.began) else ask.over())
+
+    def _may_pass(self, session: Session, data: bytes) -> bool:
+        own = self._sessions.own
+        return own is None or own.may_pass(session.owners, data)
+
+    def _on_message(self, session: Session, ask: Ask) -> Callable[[bytes], Awaitable[None]]:
+        async def on_message(data: bytes) -> None:
+            if self._may_pass(session, data):
+                self._sessions.hear(session.key, PLAIN.message(data))
+                await ask.forward(data)
+
+        return on_message

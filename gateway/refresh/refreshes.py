@@ -1,0 +1,324 @@
+"""Refreshes: they ask the upstream what a plan says, and take the answers into the index.
+
+In: a session, its crawler, the ask that queries wait for. Out: the index, as fresh as the plan made it; or an error.
+Always: if the session is cleared meanwhile, the pages that were read for it do not count.
+"""
+
+import asyncio
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from contextlib import aclosing, suppress
+from dataclasses import dataclass, field
+from typing import Final
+
+from gateway.errors import UpstreamBroken, UpstreamFailed, UpstreamRefused, UpstreamTimeout
+from gateway.mcp import jsonrpc
+from gateway.mcp.task import Moment, Stamp, Task, TaskError, apart, parse
+from gateway.query.criteria import Query
+from gateway.refresh.crawler import TASKS_AT_ONCE, Crawler, ListPage
+from gateway.refresh.freshness import Ages
+from gateway.tasks.asks import Ask, together
+from gateway.tasks.lives import Lives
+from gateway.tasks.passing import Access
+from gateway.tasks.ports import Counts
+from gateway.tasks.record import Listing, ListingOrder
+from gateway.tasks.sessions import Forgotten, Session, Sessions
+
+_ASKED_AT_ONCE: Final = 8
+_UNSEEN_MAX: Final = 100  # tasks that a crawl no longer shows; of more, a sample is asked for
+_LOOK_BYTES_MAX: Final = 16 << 20  # of pages that a look reads before it takes them in
+_CURSORS_KEPT: Final = 4  # of the last pages: a look for new tasks begins there
+
+
+@dataclass(eq=False)
+class Refresh(ABC):
+    """One refresh of a session, and what it works with."""
+
+    _session: Session
+    _sessions: Sessions
+    _crawler: Crawler
+    _ask: Ask
+    _ages: Ages
+    _counts: Counts
+    _from_nothing: bool = field(default=False, init=False)  # the index has only what is read here
+
+    async def run(self) -> None:
+        """Ask for everything, and take it in. Raises GatewayError and Forgotten."""
+        self._known = self._session.known
+        try:
+            await self._ask_all()
+        except UpstreamRefused as refused:
+            if self._sessions.refuse(self._session.key, refused.status, "tasks/list") is Access.DROPPED:
+                self._session.clear()
+            raise
+        finally:
+            self._ask.end()
+            self._sessions.keep(self._session)
+
+    @property
+    def _lives(self) -> Lives | None:
+        return self._sessions.lives
+
+    @abstractmethod
+    async def _ask_all(self) -> None:
+        """Ask for everything, and take it in."""
+
+    def _check_same(self) -> None:
+        """Raises Forgotten if the session has been cleared since the refresh began, or the ask was given up."""
+        if not self._is_same:
+            raise Forgotten
+
+    @property
+    def _is_same(self) -> bool:
+        return self._session.known is self._known and not self._ask.is_given_up
+
+    def _accept(self, told: Stamp, lists: bool = False) -> None:
+        """A `tasks/*` has succeeded. Raises Forgotten if the caller was refused since it was asked for."""
+        self._check_same()
+        self._known.accept(told.asked, lists)
+        self._sessions.accept(self._session)
+
+    async def _take_page(self, page: ListPage) -> list[Task]:
+        """Take in a page. Returns the tasks that are new in this crawl."""
+        new = []
+        self._accept(page.told, lists=True)
+        for start in range(0, len(page.tasks), TASKS_AT_ONCE):
+            if start:
+                await asyncio.sleep(0)
+            self._check_same()
+            some = page.tasks[start : start + TASKS_AT_ONCE]
+            if self._session.apart:  # where each can be asked for, all are: most of a page may be others'
+                some = [t for t in some if self._session.owns(t.id) and not self._known.asks_by_id]
+            new += self._session.listed(some, page.told, self._sessions.now())
+            if self._lives is not None:
+                self._lives.told(self._session.key, some)
+        self._sessions.check(self._session, self._from_nothing)
+        self._sessions.keep(self._session)
+        return new
+
+    async def _ask_for(self, task_ids: Sequence[str]) -> None:
+        """Ask for each with `tasks/get`, several at a time. A task that is not there is gone."""
+        waiting = iter(task_ids)
+
+        async def worker() -> None:
+            for task_id in waiting:
+                if self._session.known.asks_by_id:
+                    await self._ask_for_one(task_id)
+                self._ask.release(task_id)
+
+        await together(*(worker() for _ in range(min(_ASKED_AT_ONCE, len(task_ids)))))
+
+    async def _ask_for_one(self, task_id: str) -> None:
+        session, asked = self._session, self._sessions.now()
+        response: jsonrpc.Message | None
+        try:
+            response = await self._answer_about(task_id)
+        except UpstreamRefused as refused:
+            if refused.status == 401 or not session.put_off(task_id, asked.order):
+                raise
+            session.known.refused = self._sessions.now().order  # the task, or the caller: a page tells (DESIGN 7.4)
+            return
+        except (UpstreamBroken, UpstreamFailed, UpstreamTimeout) as error:
+            is_denied = isinstance(error, UpstreamFailed) and session.put_off(task_id, asked.order)
+            if self._is_same and not is_denied:
+                session.fail(task_id, asked.order)
+                raise
+            response = None  # an error within an error would leave a cycle (9.5)
+        self._check_same()
+        if response is None:
+            return
+        now = self._sessions.now()
+        told = Stamp(asked, asked.order, now.order, is_own=True)
+        if jsonrpc.error_code(response) == jsonrpc.METHOD_NOT_FOUND:
+            session.stop_asking_by_id(now)
+            return
+        self._accept(told)
+        found = None if bytes(response.error) else _task_in(response, task_id)
+        if found is not None:
+            session.take(found, told, now)
+            if self._lives is not None:
+                self._lives.told(session.key, (found,))
+        elif bytes(response.error) or session.index.get(task_id) is None:
+            session.miss(task_id, told, now)
+            if self._lives is not None:
+                self._lives.gone(session.key, task_id)
+        else:
+            raise UpstreamBroken("the upstream's tasks/get does not return the task that was asked for")
+        self._sessions.check(session)
+
+    async def _answer_about(self, task_id: str) -> jsonrpc.Message:
+        """The response to a `tasks/get`. Raises GatewayError if it does not say whether the task is there."""
+        response = await self._crawler.ask("tasks/get", {"taskId": apart(task_id)})
+        codes = jsonrpc.METHOD_NOT_FOUND, jsonrpc.INVALID_PARAMS, jsonrpc.NOT_FOUND
+        if bytes(response.error) and jsonrpc.error_code(response) not in codes:
+            raise UpstreamFailed(bytes(response.error))
+        return response
+
+
+def _task_in(response: jsonrpc.Message, task_id: str) -> Task | None:
+    with suppress(TaskError):
+        found = parse(jsonrpc.without_meta(bytes(response.result)))
+        if found.id == task_id:
+            return found
+    return None
+
+
+class Knock(Refresh):
+    """Ask whether the upstream serves the caller: the answer itself is of no use."""
+
+    async def _ask_all(self) -> None:
+        asked = self._sessions.now()
+        await self._crawler.page(None)
+        self._accept(Stamp(asked, asked.order, 0), lists=True)
+
+
+class Crawl(Refresh):
+    """Read all pages into the index, and take out the tasks that have gone (DESIGN 6.8)."""
+
+    async def _ask_all(self) -> None:
+        began = self._sessions.now()
+        await self._read_pages(began)
+        if self._session.unlisted:
+            await self._recheck_unlisted(began)
+
+    async def _read_pages(self, began: Moment) -> None:
+        session, order = self._session, ListingOrder()
+        cursors: list[str | None] = []
+        pages = size_bytes = 0
+        self._from_nothing = bool(self._known.outgrown) or not len(session.index)
+        session.begin_crawl()
+        try:
+            first_only = session.apart and self._known.asks_by_id  # it tells whether the caller is served
+            async with aclosing(self._crawler.pages(first_only)) as reading:
+                async for page in reading:
+                    if page.cursor is None:
+                        order.restart()  # the first page again, after a cursor expired: it may show newer tasks by now
+                    order.note(await self._take_page(page))
+                    cursors = [*cursors, page.cursor][-_CURSORS_KEPT:]
+                    pages += 1
+                    size_bytes += page.size_bytes
+                    if page.following is not None:
+                        self._ask.progress(order.count)
+        finally:
+            self._counts.crawl(session.key.upstream, self._sessions.now().at - began.at)
+        await self._forget_unseen(began)
+        self._check_same()
+        told = Stamp(began, began.order, self._sessions.now().order)
+        session.end_crawl(told, pages, cursors, order.listing)
+        session.list_bytes = size_bytes
+
+    async def _forget_unseen(self, began: Moment) -> None:
+        """Mark the tasks that were listed earlier, and neither listed nor told of since `began`.
+
+        If none of a sample of many is there, they are taken out (DESIGN 6.8). A list whose cursors count places omits
+        tasks when others vanish while it is read; a list ordered by last update omits tasks that change.
+        """
+        session, known = self._session, self._known
+        unseen, live = await self._unseen(began)
+        may_be_there = known.asks_by_id
+        if known.asks_by_id and len(unseen) > _UNSEEN_MAX:
+            sample = unseen[:: -(-len(unseen) // _UNSEEN_MAX)]
+            await self._ask_along([*{*sample, *live[:_UNSEEN_MAX]}], lambda told: told.order > began.order)
+            self._check_same()
+            may_be_there = any(session.index.get(i) is not None for i in sample)
+            if not may_be_there:
+                session.lose_many()
+        for start in range(0, len(unseen), TASKS_AT_ONCE):
+            for task_id in unseen[start : start + TASKS_AT_ONCE]:
+                if not session.is_unseen(session.index.get(task_id), began):
+                    continue  # it was told of meanwhile
+                if may_be_there:
+                    session.mark(task_id, self._sessions.now(), first=0)
+                else:
+                    session.forget(task_id)
+                    if self._lives is not None:
+                        self._lives.gone(session.key, task_id)
+            await asyncio.sleep(0)
+            self._check_same()
+
+    async def _unseen(self, began: Moment) -> tuple[list[str], list[str]]:
+        """The ids of the tasks that this crawl should have listed and has not; and of these, the live ones."""
+        unseen, live = list[str](), list[str]()
+        for some in self._session.unseen(began):
+            unseen += some
+            live += [i for i in some if (task := self._session.index.get(i)) is not None and not task.is_terminal]
+            await asyncio.sleep(0)
+            self._check_same()
+        return unseen, live
+
+    async def _recheck_unlisted(self, began: Moment) -> None:
+        """Ask again for unlisted tasks where `full_crawl_interval` or a doubt demands it, but those told of lately."""
+        known, interval_s = self._known, self._ages.full_crawl_interval_s
+        doubted, oldest_s = known.doubted, began.at - interval_s
+        if known.unlisted_as_of.at < oldest_s or known.unlisted_as_of.order <= doubted:
+            recent_s = began.at - interval_s / 2
+            await self._ask_along(
+                list(self._session.unlisted), lambda told: told.at >= recent_s and told.order > doubted
+            )
+            self._session.end_unlisted(began)
+
+    async def _ask_along(self, task_ids: Sequence[str], is_recent: Callable[[Moment], bool]) -> None:
+        """Ask for single tasks during a crawl, except those that are known as of then `is_recent`."""
+        session = self._session
+        for start in range(0, len(task_ids), TASKS_AT_ONCE):
+            self._check_same()
+            some = task_ids[start : start + TASKS_AT_ONCE]
+            while asked := next((o for i in some if (o := session.asks.get(i)) not in (None, self._ask)), None):
+                await asked.over()
+            due = [i for i in some if (task := session.index.get(i)) is not None and not is_recent(task.told.as_of)]
+            self._ask.add(due)
+            await self._ask_for(due)
+            await asyncio.sleep(0)
+
+
+@dataclass(eq=False)
+class Delta(Refresh):
+    """Ask for single tasks; at the same time, if the plan says so, look where new tasks appear."""
+
+    _query: Query
+    _looks: bool
+    _task_ids: Sequence[str]
+
+    async def _ask_all(self) -> None:
+        began = self._sessions.now()
+        asking = self._ask_for(self._task_ids)
+        await (together(self._look(), asking) if self._looks else asking)
+        session = self._session
+        was_due = self._looks or session.known.live_as_of.at < began.at - self._ages.max_age_s
+        if was_due and self._query.may_match_all_live:
+            session.end_live(session.index.live(self._query), began)
+
+    async def _look(self) -> None:
+        """Read the last page and all pages behind it by now; or the first pages, down to a known task."""
+        began, known = self._sessions.now(), self._known
+        prepends = known.listing is Listing.PREPENDS
+        cursors: list[str | None] = [None] if prepends else list(known.cursors)
+        pages: list[ListPage] = []
+        size_bytes = 0
+        while cursors:
+            page = await self._crawler.page(cursors[-1])
+            if page is None:
+                cursors.pop()  # the cursor has expired; that of the page before may still be valid
+                continue
+            pages.append(page)
+            size_bytes += page.size_bytes
+            if page.following is None or (prepends and self._shows_listed(page)):
+                break
+            if page.following in cursors:
+                raise UpstreamBroken("the upstream's tasks/list repeats a cursor: its pages have no end")
+            if len(pages) > known.pages or size_bytes > _LOOK_BYTES_MAX:
+                known.fail_look()  # reading on costs no less than a crawl, or more memory
+                return
+            cursors.append(page.following)
+        else:
+            known.fail_look()
+            return
+        for page in reversed(pages):  # only now, and the oldest first: a look that fails leaves no gap
+            await self._take_page(page)
+        known.end_look(began, cursors[-_CURSORS_KEPT:])
+
+    def _shows_listed(self, page: ListPage) -> bool:
+        """Whether a page shows a task that a page showed before, in the same life: no new tasks follow such a task."""
+        index, unlisted = self._session.index, self._session.unlisted
+        known = ((task, index.get(task.id)) for task in page.tasks if task.id not in unlisted)
+        return any(before is not None and before.created == task.created for task, before in known)

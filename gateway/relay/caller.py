@@ -1,0 +1,260 @@
+"""The caller of a request: its upstream, target and header fields as they go up; and its reply to a filtered list."""
+
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+from time import time
+from typing import Any, Final
+
+from gateway.config import Config
+from gateway.downstream.exchange import Exchange
+from gateway.errors import NoUpstream
+from gateway.http.addresses import Move
+from gateway.http.codings import with_readable
+from gateway.http.fields import EVENT_STREAM, FILTER, Headers
+from gateway.http.head_cache import HeadBytes
+from gateway.http.requests import Head
+from gateway.identity import Key, network, payer, proof, telling, who
+from gateway.mcp import sse
+from gateway.mcp.capabilities import LAST_REVISION
+from gateway.relay.pump import JSON, request_head
+from gateway.relay.routes import Route, by_precedence
+from gateway.upstream.connection import Response
+from gateway.upstream.own_requests import ACCEPT_BOTH, HttpChannel, misplaced_at
+from gateway.upstream.pool import Pool
+
+log = logging.getLogger("taskgate.identity")
+
+BOTH_TYPES: Final = frozenset({JSON, EVENT_STREAM})  # media types that a client must accept (transports specification)
+_ADDRESSES_TOLD_MAX: Final = 20  # of upstreams, in a 404
+
+
+class HttpCaller:
+    """A client of one upstream, for the time of one request."""
+
+    __slots__ = (
+        "_address", "_is_accepted", "_key", "_knows_move", "_move", "_original", "_proof", "_route", "drifts",
+        "headers", "pool", "target", "toll", "upstream",
+    )  # fmt: skip
+
+    def __init__(self, route: Route, target: bytes, original: Headers, address: str, headers: Headers) -> None:
+        self.upstream = route.upstream
+        self.pool = route.pool
+        self.target = target
+        self.headers = headers
+        self._original = original
+        self._address = address
+        self._route = route
+        self._key: Key | None = None
+        self._knows_move = False  # worked out when it is first asked for
+        self._move: Move | None = None
+        self._proof: str | None = None
+        self._is_accepted = False
+        self.drifts = False  # the caller is another than those of the requests before (drift.py)
+        self.toll: Any = None  # what guards take of the request (tasks/guards.py)
+
+    @property
+    def move(self) -> Move | None:
+        """The move of the upstream's addresses to where this client is; None if they stay."""
+        if not self._knows_move:
+            self._knows_move = True
+            self._move = self._route.addresses.move(self._original, self.headers, self._route.is_tls)
+        return self._move
+
+    def moved(self, status: int, headers: Headers) -> Headers:
+        return headers if self.move is None else self.move.headers(status, headers)
+
+    def misplaced(self, status: int, location: bytes) -> str:
+        """What an answer of the upstream's says of the address that was asked, in words; empty if nothing."""
+        return misplaced_at(self.upstream, self.target, self.headers, status, location)
+
+    @property
+    def asks_first(self) -> bool:
+        """Whether the server may refuse the request for its revision or its `Accept`, and so is asked (DESIGN 5.1)."""
+        version = self.headers.get(b"mcp-protocol-version")
+        accepted = {member.partition(b";")[0].strip() for member in self.headers.tokens(b"accept")}
+        return version not in (None, LAST_REVISION) or not accepted >= BOTH_TYPES
+
+    def channel(self, on_message: Callable[[bytes], Awaitable[None]], as_it_came: bool = False) -> HttpChannel:
+        """A channel for requests of the gateway's own in the caller's name; with `as_it_came`, and its own `Accept`."""
+        accept = [(b"Accept", value) for value in self.headers.all(b"accept")] if as_it_came else ACCEPT_BOTH
+        return HttpChannel(self.pool, self.target, self.headers, self._route.limits, accept, self.note_cors, on_message)
+
+    def note_cors(self, response: Response, preflight: bool = False) -> None:
+        """Note the CORS fields of a response to this caller: the gateway's own answers repeat them."""
+        if b"origin" in self._original.by_name and (preflight or not self.is_unique):
+            origin = self._original.get(b"origin") or b""
+            who = None if preflight else self.key.identity
+            cors = self.pool.standing.cors
+            cors.note(network(self._address), origin, self.target, who, response.status, response.headers)
+
+    def accept(self) -> None:
+        """The caller was told something of tasks. Warn if each request is another caller (DESIGN 7.11)."""
+        if self._is_accepted or not self.key.session or self.proof:
+            return
+        self._is_accepted = True
+        drift, fields = self.pool.standing.drift, telling(self.headers, self.upstream.identity_headers)
+        fields_by_name = self.headers.by_name
+        credential = fields_by_name.get(b"authorization") or fields_by_name.get(b"cookie")
+        session = self.key.of_all, hash(credential)
+        self.drifts = drift.note(session, self.key.identity, fields, time())
+        if self.drifts and drift.news():
+            hint = "identity_headers names the fields that tell who asks: see docs/troubleshooting.md"
+            said = {"upstream": self.upstream.name, "fields": drift.names, "hint": hint}
+            log.warning("each request is another caller", extra=said)
+
+    @property
+    def proof(self) -> str:
+        """The header field that proves this one request; empty if the gateway may ask in the caller's name (5.9)."""
+        if self._proof is None:
+            self._proof = proof(self.headers.by_name, self.headers.all(b"authorization"))
+        return self._proof
+
+    @property
+    def is_unique(self) -> bool:
+        """Whether no other request can be of this caller: what proves it is a part of its identity."""
+        names = self.identity_headers
+        return bool(self.proof) and (not names or self.proof.lower().encode() in names)
+
+    @property
+    def cors(self) -> Headers:
+        """The fields that let the caller's browser read an answer of the gateway's own."""
+        origin = self._original.get(b"origin")
+        if origin is None:
+            return Headers()
+        return self.pool.standing.cors.fields(origin, self.target, self.key.identity)
+
+    @property
+    def identity_headers(self) -> frozenset[bytes]:
+        """The configured `identity_headers`, in lower case; empty where any field may carry an identity."""
+        return frozenset(name.lower().encode() for name in self.upstream.identity_headers or ())
+
+    @property
+    def filter(self) -> str | None:
+        """The criteria in the header, for lists that have none of their own; None if there is no such field."""
+        value = self._original.get(FILTER)
+        return None if value is None else value.decode("utf-8", "backslashreplace")
+
+    @property
+    def session_id(self) -> bytes:
+        return self._original.get(b"mcp-session-id") or b""
+
+    @property
+    def key(self) -> Key:
+        if self._key is None:
+            self._key = self.key_with(self.session_id)
+        return self._key
+
+    def payer(self) -> tuple[str, bytes]:
+        """Whose bucket guards take from."""
+        return self.upstream.name, payer(self.headers, self.upstream.identity_headers, self._address)
+
+    def key_with(self, session_id: bytes) -> Key:
+        """The key of the session with that id, which `initialize` has just opened for the caller."""
+        asks = who(self.headers, self.upstream.identity_headers)  # of the fields as the upstream sees them
+        return Key.of(self.upstream.name, self.target, session_id, asks)
+
+    def again(self) -> "HttpCaller":
+        """The same caller for another request, which may change its own."""
+        other = HttpCaller(self._route, self.target, self._original, self._address, self.headers)
+        other._key = self._key
+        return other
+
+
+class Way:
+    """What follows from a request's head that was accepted, for a head that comes again (remembered.py).
+
+    `table` is that of the configuration which says so; `may_carry` says whether the body may be a message. The bytes
+    that go up are kept with it only if it `is_kept` in that table.
+    """
+
+    __slots__ = ("_up", "caller", "head", "is_kept", "may_carry", "table")
+
+    def __init__(self, table: object, head: Head, caller: HttpCaller, may_carry: bool) -> None:
+        self.table = table
+        self.head = head
+        self.caller = caller
+        self.may_carry = may_carry
+        self.is_kept = False
+        self._up: HeadBytes | None = None
+
+    def up(self, body_bytes: int, is_edited: bool) -> bytes:
+        """The head as it goes up, for a body of that length. One that `is_edited` has other bytes than came."""
+        method, target, is_same = self.head.method, self.caller.target, body_bytes == self.head.body_bytes
+        if self._up is None and self.is_kept:
+            self._up = HeadBytes(request_head(method, target, self._fields), self.head.body_bytes)
+        if not is_edited and self._up is not None and (before := self._up.of(body_bytes)):
+            return before
+        fields = self._fields.without_digests() if is_edited else self._fields
+        fields = fields if is_same else fields.with_value(b"content-length", b"%d" % body_bytes)
+        return request_head(method, target, fields)
+
+    @property
+    def _fields(self) -> Headers:
+        headers = self.caller.headers
+        return with_readable(headers) if self.head.method in (b"POST", b"GET") else headers
+
+
+class Callers:
+    def __init__(self, config: Config, pools: Mapping[str, Pool]) -> None:
+        self._routes = [Route(u, pools[u.name], config) for u in by_precedence(config.upstreams)]
+
+    def of(self, exchange: Exchange) -> HttpCaller:
+        """The caller of a request, with its upstream and the head that goes there. Raises NoUpstream, Ambiguous."""
+        host = (exchange.headers.get(b"host") or b"").decode("latin-1")
+        for route in self._routes:
+            target = route.target(host, exchange.target)
+            if target is not None:
+                headers = route.headers(exchange, host)
+                return HttpCaller(route, target, exchange.headers, exchange.connection.address, headers)
+        raise NoUpstream(self._nothing_at(host, exchange.headers))
+
+    def _nothing_at(self, host: str, headers: Headers) -> str:
+        """The error for a path that leads nowhere: it names the addresses of the `Host` that was asked."""
+        bases = [(r.addresses.base(headers, r.is_tls), r.upstream.url.path) for r in self._routes if r.is_at(host)]
+        found = [base + path for base, path in bases if base][:_ADDRESSES_TOLD_MAX]
+        at = f"; at this host there are {', '.join(found)}" if found else ""
+        return f"no upstream is configured for this host and path{at}"
+
+
+class HttpReply:
+    """The response to one filtered `tasks/list`: a JSON message; or a stream, if other messages came ahead (5.7)."""
+
+    def __init__(self, exchange: Exchange, caller: HttpCaller) -> None:
+        self._exchange = exchange
+        self._caller = caller
+
+    @property
+    def streaming(self) -> bool:
+        return self._exchange.started
+
+    @property
+    def is_full(self) -> bool:
+        return self._exchange.connection.is_full
+
+    def hold(self, size_bytes: int) -> None:
+        self._exchange.hold(size_bytes)
+
+    def forward(self, data: bytes) -> None:
+        if not self._exchange.finished:
+            self._event(data)
+
+    async def drain(self) -> None:
+        await self._exchange.connection.drain()
+
+    def send(self, data: bytes) -> None:
+        self._caller.accept()
+        if not self.streaming:
+            self._exchange.respond(200, b"OK", [(b"Content-Type", JSON), *self._caller.cors], data)
+        else:
+            self._event(data)
+            self._exchange.end()
+
+    def _event(self, data: bytes) -> None:
+        if not self.streaming:
+            self._begin()
+        self._exchange.send(sse.event(data))
+        self._exchange.flush()
+
+    def _begin(self) -> None:
+        fields = [(b"Content-Type", EVENT_STREAM), (b"Cache-Control", b"no-cache"), *self._caller.cors]
+        self._exchange.begin_own(200, b"OK", fields)

@@ -1,0 +1,150 @@
+"""Taps: a copy of what is relayed, decoded and split into messages, each given to an `Inspector`.
+
+In: a body in pieces, encoded or not. Out: its messages, each inspected before the client can act on it; the pieces, as
+they came or as they were edited. Always: the inspector is told of what is too large, too much or not readable: it
+passes unread.
+"""
+
+import sys
+from collections.abc import Callable, Sequence
+from typing import NamedTuple, Protocol
+
+import msgspec
+
+from gateway.errors import UpstreamBroken
+from gateway.http.codings import Decode, Unreadable
+from gateway.mcp import sse
+from gateway.transport.memory import SMALL_BYTES_MAX, Account
+from gateway.upstream.connection import Response
+
+
+class Hold(NamedTuple):
+    """How much of a JSON body is held until it is whole, packed or not, and for how long; others pass unread."""
+
+    bytes_max: int = sys.maxsize  # the configured limit holds as well
+    seconds: float | None = None
+
+
+class Inspector(msgspec.Struct, frozen=True):
+    """What is done with a body: it is copied, or edited. It is chosen once, when the response's head has come."""
+
+    message: Callable[[bytes], bytes]  # takes one message; returns it as it came, unless `edits`; empty: none of it
+    unread: Callable[[], None]  # is told that something passed that could not be read
+    marks: Sequence[bytes] = ()  # every event that may hold a message of interest has one of these in it
+    edits: bool = False
+    hold: Hold = Hold()  # what is held of a JSON body that is edited
+
+
+class Watch(Protocol):
+    def head(self, response: Response, kind: bytes) -> Inspector | None:
+        """The response's head has come, of that media type. Returns what is done with its body; None if it passes."""
+
+
+class BodyTap:
+    """Inspects a copy of a JSON body: as soon as its last byte has come, before that byte is passed on."""
+
+    def __init__(
+        self, inspector: Inspector, decode: Decode, bytes_max: int, account: Account, response: Response
+    ) -> None:
+        self._to = inspector
+        self._decode = decode
+        self._bytes_max = bytes_max
+        self._account = account
+        self._copy: bytearray | None = bytearray()
+        self._length = response.body_bytes or -1
+
+    def inspect(self, piece: bytes) -> bytes:
+        if self._copy is None:
+            self._to.unread()
+            return piece
+        self._copy += piece
+        if len(self._copy) > self._bytes_max or not self._account.has_room(len(self._copy)):
+            self._copy = None
+            self._account.close()
+            self._to.unread()
+            return piece
+        if len(self._copy) > SMALL_BYTES_MAX:
+            self._account.set(len(self._copy))
+        if len(self._copy) == self._length:
+            self.end()
+        return piece
+
+    def end(self) -> bytes:
+        if self._copy is not None:
+            copy, self._copy = bytes(self._copy), None
+            try:
+                self._to.message(self._decode(copy) + self._decode(b""))
+            except Unreadable:
+                self._to.unread()
+        return b""
+
+
+class EventTap:
+    """Inspects the events of a stream, and edits them if its inspector does."""
+
+    __slots__ = ("_account", "_decode", "_event_bytes_max", "_parser", "_to")
+
+    def __init__(self, inspector: Inspector, decode: Decode, event_bytes_max: int, account: Account) -> None:
+        self._to = inspector
+        self._decode: Decode | None = decode
+        self._parser = sse.Parser(event_bytes_max, inspector.marks)
+        self._event_bytes_max = event_bytes_max
+        self._account = account
+
+    def inspect(self, piece: bytes) -> bytes:
+        """Inspect every event that the piece completes; return the piece as it came."""
+        if self._decode is None:
+            self._to.unread()
+            return piece
+        try:
+            self._events(self._decode(piece))
+        except Unreadable:
+            self._decode = None
+            self._to.unread()
+        return piece
+
+    def end(self) -> bytes:
+        """The stream is whole. One whose encoding stops short could not be read."""
+        if self._decode is not bytes:
+            self.inspect(b"")
+        if self._parser.pending_bytes:
+            self._events(b"\n\n")  # some clients read a last event that lacks its blank line
+        return b""
+
+    def edit(self, piece: bytes) -> bytes:
+        """The events that the piece completes, as the inspector returns them, and comments, which wait for no event."""
+        if self._decode is None:
+            raise UpstreamBroken("the event stream's encoding broke off")
+        try:
+            return self._events(self._decode(piece)) + self._parser.take_comments()
+        except Unreadable as error:
+            self._decode = None
+            raise UpstreamBroken(f"the event stream cannot be decoded: {error}") from None
+
+    def rest(self) -> bytes:
+        """The beginning of an event that never ended, inspected. Raises UpstreamBroken if the encoding did not end."""
+        out, rest = self.edit(b""), self._parser.rest()
+        read = self._events(b"\n\n")  # as `end`
+        return out + (rest if read.startswith(rest) else read)
+
+    def _events(self, plain: bytes) -> bytes:
+        out, unread, parser = [], False, self._parser
+        bytes_max = self._event_bytes_max
+        parser.event_bytes_max = bytes_max if self._account.has_room(bytes_max) else SMALL_BYTES_MAX
+        events = parser.feed(plain)
+        if parser.pending_bytes > SMALL_BYTES_MAX or self._account.held_bytes:
+            self._account.set(parser.pending_bytes)
+        for event in events:
+            data = event.data if event.whole and event.marked else None
+            seen = data
+            if not event.whole:
+                unread = True  # too much to read
+            elif data is not None and event.is_message:
+                seen = self._to.message(data)
+            if seen is None or seen is data:
+                out.append(event.raw)
+            elif seen:
+                out.append(event.with_data(seen))
+        if unread:
+            self._to.unread()  # once, however many there were
+        return b"".join(out)

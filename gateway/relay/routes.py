@@ -1,0 +1,137 @@
+"""The way of a request to its upstream: which upstream, under which target, with which header fields."""
+
+import re
+import socket
+from collections.abc import Sequence
+from typing import Final
+from urllib.parse import urlsplit
+
+from gateway.config import ANY_ADDRESS, Address, Config, StartError, Upstream, bracketed
+from gateway.downstream.exchange import Exchange
+from gateway.downstream.host_check import host_name
+from gateway.errors import Ambiguous
+from gateway.http.addresses import Addresses
+from gateway.http.fields import FILTER, Headers
+from gateway.upstream.pool import Pool
+
+_WELL_KNOWN: Final = re.compile(rb"/\.well-known/[^/?]+")
+# `Connection` must not remove the fields that tell who asks, or what: the client would get somebody else's answer.
+_TELLS_WHO: Final = frozenset({b"authorization", b"proxy-authorization", b"cookie", b"origin", b"forwarded"})
+_TELLS_WHO_BEGIN: Final = (b"mcp-", b"x-forwarded-")
+# One value decides whose index answers, or whether any does. The server may read another one than the gateway.
+_ONCE: Final = (b"mcp-session-id", b"mcp-protocol-version", FILTER)
+_CONNECTION_MAX: Final = 2000  # fields that `Connection` names: each takes time
+_OF_ONE_VALUE: Final = (b"X-Forwarded-Proto", b"X-Forwarded-Host")
+
+
+def by_precedence(upstreams: Sequence[Upstream]) -> list[Upstream]:
+    """The upstreams in the order in which they are tried: a host goes before none, then the longer prefix first."""
+    return sorted(upstreams, key=lambda u: (u.match.host is not None, len(u.match.prefix or "")), reverse=True)
+
+
+def address(upstream: Upstream, listen: Address, is_tls: bool) -> str:
+    """Where clients find an upstream's MCP endpoint, if nothing stands in front; `listen` has the port really taken."""
+    url, match = upstream.url, upstream.match
+    if upstream.public_url not in (None, "off"):
+        return f"{(upstream.public_url or '').rstrip('/')}{url.path}"
+    if listen.path:
+        return f"http://{listen}:{match.prefix or ''}{url.path}"  # as nginx writes the address of a Unix socket
+    host = match.host or (socket.gethostname() if listen.host in ANY_ADDRESS else bracketed(listen.host))
+    port = "" if listen.port == (443 if is_tls else 80) else f":{listen.port}"
+    return f"{'https' if is_tls else 'http'}://{host}{port}{match.prefix or ''}{url.path}"
+
+
+def check(config: Config) -> None:
+    """Raise StartError if an address that is printed for clients leads to another upstream than it is printed for."""
+    matchers, printed, faults = [Matcher(u) for u in by_precedence(config.upstreams)], dict[str, Upstream](), []
+    for at, upstream in enumerate(config.upstreams):
+        shown = address(upstream, config.listen, config.tls is not None)
+        has_host = not shown.startswith("http://unix:/")
+        # What is in front may map a public address, to the host and the prefix that are matched.
+        host = upstream.match.host or (urlsplit(shown).netloc if has_host else "localhost")
+        target = f"{upstream.match.prefix or ''}{upstream.url.path}".encode()
+        found = next((m.upstream for m in matchers if m.target(host, target) is not None), upstream)
+        at_host = shown if has_host else f"{host} {shown}"
+        other = found if found is not upstream else printed.setdefault(at_host, upstream)
+        if other is not upstream:
+            faults.append(
+                f"upstreams[{at}]: {shown}, the address of {upstream.name}, leads to {other.name} "
+                f"(upstreams[{config.upstreams.index(other)}]): give one of them another match, or another public_url"
+            )
+    if faults:
+        raise StartError("\n".join(faults))
+
+
+class Matcher:
+    def __init__(self, upstream: Upstream) -> None:
+        self.upstream = upstream
+        self._host = upstream.match.host
+        self.prefix = (upstream.match.prefix or "").rstrip("/").encode()
+
+    def is_at(self, host: str) -> bool:
+        """Whether a request with this `Host` may be for it, whatever its path."""
+        return self._host is None or self._host == host_name(host)
+
+    def target(self, host: str, target: bytes) -> bytes | None:
+        """The request target towards the upstream, None if the request is not for it. Its bytes stay as they came."""
+        if self._host is not None and not self.is_at(host):
+            return None
+        if not self.prefix:
+            return target
+        # Clients look for authorization documents at the root, with the resource's path behind (RFC 9728, 3.1).
+        well_known = _WELL_KNOWN.match(target)
+        at = well_known.end() if well_known is not None else 0
+        rest = target[at + len(self.prefix) :]
+        if not target.startswith(self.prefix, at) or (rest and rest[:1] not in b"/?"):
+            return None
+        return target[:at] + (rest if at or rest.startswith(b"/") else b"/" + rest)
+
+
+class Route(Matcher):
+    def __init__(self, upstream: Upstream, pool: Pool, config: Config) -> None:
+        super().__init__(upstream)
+        self.limits = config.limits
+        self.is_tls = config.tls is not None  # the listener speaks TLS
+        self.pool = pool
+        sent = {"upstream": upstream.url.authority, "preserve": None}.get(upstream.host, upstream.host)
+        self._sent_host = sent.encode() if sent is not None else None
+        public, url = upstream.public_url, upstream.url
+        self.addresses = Addresses(url.scheme, url.authority, sent, public, self.prefix.decode())
+        self._tells_who = _TELLS_WHO | {name.lower().encode() for name in upstream.identity_headers or ()}
+
+    def headers(self, exchange: Exchange, host: str) -> Headers:
+        """The fields as they go up. Raises Ambiguous where `Connection` hides who asks, or MCP's field stands twice."""
+        for name in _ONCE:
+            if exchange.headers.repeats(name):
+                raise Ambiguous(f"there is more than one {name.decode()}")
+        named = exchange.headers.tokens(b"connection") if b"connection" in exchange.headers.by_name else ()
+        if len(named) > _CONNECTION_MAX:
+            raise Ambiguous(f"Connection names more than {_CONNECTION_MAX} fields")
+        for name in named:
+            if name in self._tells_who or name.startswith(_TELLS_WHO_BEGIN):
+                raise Ambiguous(f"Connection names {name.decode('latin-1')}, which is not of one connection")
+        headers = exchange.headers.end_to_end().without(FILTER)
+        if self._sent_host is not None:
+            headers = headers.with_value(b"host", self._sent_host)
+        if self.upstream.add_headers:
+            for name, value in _added(exchange, self.upstream, host):
+                if name in _OF_ONE_VALUE:  # it replaces what the client says
+                    headers = headers.with_value(name.lower(), value)
+                else:
+                    headers = headers.with_field(name, value)
+        return headers
+
+
+def _added(exchange: Exchange, upstream: Upstream, host: str) -> list[tuple[bytes, bytes]]:
+    transport = exchange.connection.transport
+    peer = transport.get_extra_info("peername") if transport is not None else None
+    address = str(peer[0]) if isinstance(peer, tuple) else "unknown"
+    proto = "https" if transport is not None and transport.get_extra_info("sslcontext") else "http"
+    node = f'"[{address}]"' if ":" in address else address
+    quoted = re.sub(r'(["\\])', r"\\\1", host)  # a quoted-string (RFC 9110, 5.6.4) can have every value of a field
+    added = {
+        "x-forwarded": [("X-Forwarded-For", address), ("X-Forwarded-Proto", proto), ("X-Forwarded-Host", host)],
+        "forwarded": [("Forwarded", f'for={node};host="{quoted}";proto={proto}')],
+        "via": [("Via", f"1.{exchange.minor} taskgate")],
+    }
+    return [(name.encode(), value.encode("latin-1")) for kind in upstream.add_headers for name, value in added[kind]]

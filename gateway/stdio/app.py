@@ -1,0 +1,184 @@
+"""The process of `taskgate stdio`: it serves until the server has ended and the client has its lines (DESIGN 11.4)."""
+
+import asyncio
+import gc
+import logging
+from collections.abc import Coroutine
+from contextlib import suppress
+from time import time
+from typing import TYPE_CHECKING, Any, Final
+
+from gateway.config import Address, Config, StdioConfig
+from gateway.errors import printable
+from gateway.identity import STDIO
+from gateway.operate import logs
+from gateway.stdio.child import Child, Streams
+from gateway.stdio.messages import UNANSWERED_MAX
+from gateway.stdio.pipes import PipeSink, PipeSource
+from gateway.stdio.proxy import NoCounts, StdioProxy
+from gateway.tasks.sessions import Servers, Sessions
+from gateway.transport.memory import Buffers
+
+if TYPE_CHECKING:
+    from gateway.operate.journal import Journal
+    from gateway.operate.metrics import Gauge, Metrics
+    from gateway.operate.traces import Tracing
+
+log = logging.getLogger("taskgate.request")
+
+_SWEEP_S: Final = 1.0
+_SILENCE_S: Final = 0.5  # after the server's end: other processes may hold its output open
+
+
+class Wrapped:
+    """The gateway between two pairs of streams, until the server's process ends."""
+
+    def __init__(
+        self, streams: Streams, config: StdioConfig, counts: "Metrics | NoCounts", journal: "Journal | None" = None
+    ) -> None:
+        loop = asyncio.get_running_loop()
+        buffers = self._buffers = Buffers(config.limits.held_bytes_max)
+        self._config = config
+        self._journal = journal
+        self._drain_timeout = config.limits.drain_timeout
+        self._sessions = Sessions(config.index, Servers(loop.time), loop.time)
+        self._lives = self._sessions.lives = counts.lives
+        self._client, self._server = PipeSink(streams.to_client, buffers), PipeSink(streams.to_server, buffers)
+        self._from_client, self._from_server = PipeSource(streams.from_client), PipeSource(streams.from_server)
+        sinks = self._client, self._server
+        self._proxy = StdioProxy(config, *sinks, self._sessions, buffers, counts, loop.time, journal)
+
+    async def run(self, ended: "asyncio.Future[int]") -> int:
+        """Serve until the server has ended and the client has all its lines. Returns how the server ended."""
+        down = asyncio.create_task(self._down())
+        works: set[asyncio.Future[Any]] = {ended, down}
+        works |= {asyncio.create_task(work) for work in (self._up(), self._sweep(), *self._breaks())}
+        while not ended.done():
+            done, works = await asyncio.wait(works, return_when=asyncio.FIRST_COMPLETED)
+            for work in done:
+                work.result()  # raises: a fault in the gateway ends the gateway
+        with suppress(TimeoutError):
+            async with asyncio.timeout(self._drain_timeout):
+                await self._rest(down)
+        for work in works:
+            work.cancel()
+        await asyncio.gather(*works, return_exceptions=True)
+        if self._journal is not None:
+            self._journal.failed.flush()
+        return ended.result()
+
+    def gauges(self) -> "dict[str, Gauge]":
+        config, name = self._config, STDIO.upstream
+        return {
+            **self._sessions.gauges(),
+            "connections": ("Clients.", 1),
+            "queries_in_flight": ("Filtered tasks/list under way.", self._proxy.answering),
+            "queries_in_flight_max": ("Limit of queries_in_flight.", config.limits.connections_max),
+            **self._buffers.gauges(),
+            "upstream_up": ("1: the server runs.", {name: 1.0}),
+            "requests_in_flight": ("Requests of the client that have not been answered.", {name: self._proxy.waiting}),
+            "upstream_requests_in_flight": ("Requests to the server that have not ended.", {name: self._proxy.out}),
+            "upstream_requests_max": ("Limit of upstream_requests_in_flight.", {name: float(UNANSWERED_MAX)}),
+        }
+
+    async def _up(self) -> None:
+        await self._proxy.serve_client(self._from_client)
+        await self._server.close()
+
+    async def _down(self) -> None:
+        await self._proxy.serve_server(self._from_server)
+        await self._client.close()
+
+    async def _rest(self, down: "asyncio.Task[None]") -> None:
+        """Wait until the client has all the server's lines. Stop if others hold its output open, and are silent."""
+        pieces = -1
+        while not down.done() and (self._client.is_full or pieces != self._from_server.pieces):
+            pieces = self._from_server.pieces
+            await asyncio.wait({down}, timeout=_SILENCE_S)
+        self._from_server.stop()
+        await asyncio.wait({down})
+
+    def _breaks(self) -> tuple[Coroutine[None, None, None], ...]:
+        """If one side takes no more, stop reading the other: its writes then fail, as they would without a gateway."""
+
+        async def carry(broken: asyncio.Event, source: PipeSource) -> None:
+            await broken.wait()
+            source.stop()
+
+        return carry(self._client.broken, self._from_server), carry(self._server.broken, self._from_client)
+
+    async def _sweep(self) -> None:
+        while True:
+            await asyncio.sleep(_SWEEP_S)
+            self._sessions.expire()
+            if self._lives is not None:
+                self._lives.sweep()
+            if self._journal is not None:
+                self._journal.failed.sweep()
+
+
+def run(child: Child, config: StdioConfig, admin: Address | None) -> int:
+    """Stand between the client and the server until the server ends. Returns how it ended. Raises StartError."""
+    logs.set_up(config.log)
+    gc.set_threshold(300, 1_000_000, 1_000_000)  # as in app.run
+    return asyncio.run(_serve(child, config, admin))
+
+
+def _end_of(child: Child) -> "asyncio.Future[int]":
+    loop = asyncio.get_running_loop()
+    ended: asyncio.Future[int] = loop.create_future()
+
+    def told(status: int) -> None:
+        with suppress(RuntimeError):  # the loop is closed
+            loop.call_soon_threadsafe(ended.set_result, status)
+
+    child.on_end(told)
+    return ended
+
+
+async def _serve(child: Child, config: StdioConfig, admin: Address | None) -> int:
+    if config.traces is None:
+        return await _stand_between(child, config, None, admin)
+    from gateway.operate.traces import Tracing
+
+    tracing = Tracing(config.traces.endpoint)
+    try:
+        return await _stand_between(child, config, tracing, admin)
+    finally:
+        await tracing.close()
+
+
+async def _stand_between(child: Child, config: StdioConfig, tracing: "Tracing | None", admin: Address | None) -> int:
+    """Serve. What only an operator needs is imported here: that takes longer than all else together."""
+    if admin is None and tracing is None and not log.isEnabledFor(logging.INFO):
+        return await Wrapped(child.streams, config, NoCounts()).run(_end_of(child))
+    from gateway.operate.journal import Journal
+    from gateway.operate.metrics import Metrics
+    from gateway.transport.log_limit import Said
+
+    metrics = Metrics() if tracing is None else tracing.metrics()
+    metrics.serves([STDIO.upstream], config.metrics.tasks)
+    of_log = config.log, Said(asyncio.get_running_loop().time)
+    journal = Journal(metrics, *of_log) if tracing is None else tracing.journal(metrics, *of_log)
+    if metrics.lives is not None and config.log.audit:
+        metrics.lives.on_end = journal.task_ended
+    wrapped = Wrapped(child.streams, config, metrics, journal)
+    ended = _end_of(child)
+    return await (wrapped.run(ended) if admin is None else _show(wrapped, ended, child.name, metrics, admin))
+
+
+async def _show(wrapped: Wrapped, ended: "asyncio.Future[int]", name: str, metrics: "Metrics", address: Address) -> int:
+    from gateway.operate import admin, page
+
+    began_at = time()
+    metrics.gauges(wrapped.gauges)
+
+    def facts() -> page.Facts:
+        server = {"name": STDIO.upstream, "url": printable(name), "state": "up", "since": began_at, "why": ""}
+        return page.Facts(wrapped.gauges(), [server])
+
+    runner = await admin.serve("--admin", address, metrics, lambda: Config(upstreams=()), facts)
+    try:
+        return await wrapped.run(ended)
+    finally:
+        await runner.cleanup()

@@ -1,0 +1,304 @@
+"""Sessions that several replicas share by a store (DESIGN 12). It is imported only if a store is configured.
+
+In: what happens to the sessions of this replica; what the store has. Out: what the store is told; to a session, marks
+and methods that other replicas have told. Always: shared sessions are the sessions of `tasks/sessions.py`, which knows
+nothing of replicas: they decide the same, and tell. What is heard is told only when everything is. Only a query waits
+for the store, and what was told `max_age` ago counts in its answer. The store hears of a session in use often enough to
+keep what it has of it.
+
+    a session's task                                      the store is told
+    is there, and other replicas could not learn it       its id, and its method if that is known
+    has gone                                              that it is gone
+    is one of many that have gone at once                 that anything may have changed
+
+    a session
+    was opened by `initialize`                            what that said
+    is used                                               so, at intervals
+    is refused to its caller                              nothing: another replica's caller may be accepted (12.4)
+    was ended by its client                               to forget all of it
+
+    the store
+    is new, has forgotten or refused something            everything again: `tell_all`
+"""
+
+import asyncio
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Final, TypeVar
+
+from cachetools import TTLCache
+
+from gateway import config
+from gateway.identity import Key
+from gateway.mcp.capabilities import Server
+from gateway.mcp.observe import Observation
+from gateway.mcp.task import Moment, Stamp, Task
+from gateway.owners.seen import Owners
+from gateway.store import told
+from gateway.store.shared import SharedOwn
+from gateway.store.told import Told
+from gateway.tasks.ports import SharedStore
+from gateway.tasks.record import Mark
+from gateway.tasks.sessions import SERVERS_IDLE_S, SERVERS_MAX, Servers, Session, Sessions
+
+_TOLD_AGAIN: Final = 4  # times in the time for which the store keeps what is not used
+_TOLD_AT_ONCE: Final = 200
+NEVER: Final = float("-inf")
+_SESSIONS_AT_ONCE: Final = 20
+
+_Each = TypeVar("_Each")
+
+
+class SharedSession(Session):
+    """A session that tells the store what its server cannot be asked for again."""
+
+    def __init__(self, key: Key, seen: Owners, store: SharedStore) -> None:
+        super().__init__(key, seen)
+        self._store = store
+        self.heard_to = 0  # the place of the last entry of the store's that was taken in, in `heard_era`
+        self.heard_era = 0
+        self.heard_at = NEVER  # when the store was last asked
+        self._hears_all = False
+        self.told_at = NEVER  # when the store last heard that the session is in use
+
+    def clear(self) -> None:
+        super().clear()
+        self.heard_to, self.heard_at = 0, NEVER
+
+    def hear(self, said: Observation, asked: Moment | None, now: Moment) -> None:
+        # Other replicas learn of listed tasks as this one does; what all are told need not be of this caller.
+        self._hears_all = said.is_listed or said.is_told_to_all
+        super().hear(said, asked, now)
+        self._hears_all = False
+
+    def mark(
+        self, task_id: str, now: Moment, seen: bool = True, first: int | None = None, method: str | None = None
+    ) -> Mark | None:
+        mark = super().mark(task_id, now, seen, first, method)
+        if mark is not None and seen and not self._hears_all:
+            is_new = not (mark.told or self.index.get(task_id) is not None)
+            mark.told = True
+            if is_new or method is not None:
+                self._tell(task_id, method)
+        return mark
+
+    def take(self, task: Task, told: Stamp, now: Moment) -> None:
+        mark = self.marks.get(task.id)
+        was_told = task.id in self.unlisted if mark is None else mark.told
+        super().take(task, told, now)
+        if task.id in self.unlisted and not was_told:
+            self._tell(task.id, self.index.method_of(task.id))
+
+    def deny(self, task_id: str, now: Moment, is_asking: bool) -> None:
+        is_known = self._is_known(task_id)
+        if told.may_be_told(task_id) and (is_known or task_id not in self.gone):
+            self._store.add(self.key, [told.of_gone(task_id)], owed=is_known)  # it may be there: what tells so stays
+        super().deny(task_id, now, is_asking)
+        if (mark := self.marks.get(task_id)) is not None:
+            mark.told = False
+
+    def miss(self, task_id: str, told_: Stamp, now: Moment) -> None:
+        owed, mark = self._is_known(task_id), self.marks.get(task_id)
+        methods = {None, self.index.method_of(task_id), None if mark is None else mark.method}
+        is_news = owed or task_id not in self.gone
+        super().miss(task_id, told_, now)
+        if is_news and self.index.get(task_id) is None and told.may_be_told(task_id):
+            was_told = [told.of_task(task_id, method) for method in methods]
+            self._store.add(self.key, [told.of_gone(task_id)], was_told, owed)
+
+    def _is_known(self, task_id: str) -> bool:
+        """Whether anything is known of a task: of any other id a stranger can ask, which displaces nobody's entries."""
+        return task_id in self.marks or self.index.get(task_id) is not None
+
+    def _tell(self, task_id: str, method: str | None) -> None:
+        """Tell that a task is there: other replicas cannot learn it."""
+        if told.may_be_told(task_id):
+            self._store.add(self.key, [told.of_task(task_id, method)], [told.of_gone(task_id)])
+
+    def lose_many(self) -> None:
+        self._store.add(self.key, [told.DOUBT], [told.DOUBT], owed=True)
+
+    def hear_told(self, said: Iterable[Told], now: Moment) -> None:
+        """Take in what other replicas have told. Methods are believed; the server is asked for all else."""
+        for each in said:
+            if each.id is None:
+                self.doubt(now)
+                continue
+            if each.method is not None:
+                self.index.note_method(each.id, each.method)
+            if (self.index.get(each.id) is None) != each.gone:
+                mark = Session.mark(self, each.id, now, first=0)
+                if mark is not None:
+                    mark.told = not each.gone
+
+    def tell_all(self) -> Iterator[None]:
+        """Tell everything again, piece by piece."""
+        index = self.index
+        if self.heard_to:
+            self._store.add(self.key, ())  # others' entries are in use too
+        for some in _slices(list(self.unlisted)):
+            self._store.add(self.key, told.of_tasks(filter(None, map(index.get, some))))
+            yield
+        marks = [(i, mark) for i, mark in self.marks.items() if mark.told]
+        absent = [(i, mark) for i, mark in marks if index.get(i) is None and told.may_be_told(i)]
+        for pairs in _slices(absent):
+            self._store.add(self.key, [told.of_task(i, mark.method or index.method_of(i)) for i, mark in pairs])
+            yield
+        for some in _slices([i for i in self.gone if told.may_be_told(i)]):
+            self._store.add(self.key, map(told.of_gone, some))
+            yield
+        if index.default_method is None:
+            seen = 0
+            for tasks in (tasks for part in index.parts() for tasks in _slices(part)):
+                if made := [task for task in tasks if task.method is not None]:
+                    self._store.add(self.key, told.of_tasks(made))
+                seen += len(tasks)
+                if seen >= _TOLD_AT_ONCE:
+                    seen = 0
+                    yield
+
+
+def _slices(these: Sequence[_Each]) -> Iterator[Sequence[_Each]]:
+    """A few at a time, so that others get their turn."""
+    for start in range(0, len(these), _TOLD_AT_ONCE):
+        yield these[start : start + _TOLD_AT_ONCE]
+
+
+class SharedServers(Servers):
+    """What `initialize` said, here or at another replica."""
+
+    def __init__(self, clock: Callable[[], float], store: SharedStore) -> None:
+        super().__init__(clock)
+        self._store = store
+        self._told: TTLCache[tuple[str, bytes, bytes], None]  # those that the store has heard of
+        self._told = TTLCache(SERVERS_MAX, SERVERS_IDLE_S / _TOLD_AGAIN, timer=clock)
+
+    def note(self, key: Key, server: Server) -> None:
+        super().note(key, server)
+        self._told.pop(key.of_all, None)
+        self._tell(key)
+
+    def get(self, key: Key) -> Server | None:
+        server = super().get(key)
+        if server is not None:
+            self._tell(key)
+        return server
+
+    def end(self, key: Key) -> None:
+        super().end(key)
+        self._told.pop(key.of_all, None)
+
+    def _tell(self, key: Key) -> None:
+        """Tell the store of a session, unless it has heard of it."""
+        if key.of_all not in self._told:
+            self._told[key.of_all] = None
+            self._store.put(key, told.of_server(self._servers[key.of_all]))
+
+    def hear(self, key: Key, value: bytes | None) -> None:
+        """Note what another replica saw `initialize` say."""
+        server = told.server_in(value)
+        if server is not None and key.of_all not in self._servers:
+            self._servers[key.of_all] = server
+
+    def tell_all(self) -> Iterator[None]:
+        """Tell the store of all sessions again, piece by piece."""
+        self._told.clear()
+        for count, of_all in enumerate(list(self._servers)):
+            if of_all in self._servers:
+                self._tell(Key(*of_all, b""))
+            if count % _TOLD_AT_ONCE == _TOLD_AT_ONCE - 1:
+                yield
+
+
+class SharedSessions(Sessions):
+    """All sessions of a replica."""
+
+    servers: SharedServers
+    own: SharedOwn | None
+
+    def __init__(
+        self, limits: config.IndexLimits, clock: Callable[[], float], store: SharedStore, apart: bool = False
+    ) -> None:
+        self._shared = store
+        super().__init__(limits, SharedServers(clock, store), clock, apart)
+
+    def _new_own(self, limits: config.IndexLimits) -> SharedOwn:
+        return SharedOwn(limits, self.now, self._lose, self._shared)
+
+    def _new(self, key: Key) -> Session:
+        return SharedSession(key, self._seen, self._shared)
+
+    def _store(self, session: Session) -> None:
+        super()._store(session)
+        if self._stored.get(session.key) is session:
+            self._tell_use(_shared(session))
+
+    def _touch(self, session: Session, now: float) -> None:
+        super()._touch(session, now)
+        self._tell_use(_shared(session))
+
+    def _tell_use(self, session: SharedSession) -> None:
+        """Tell the store that a session is in use, so that it keeps what it has of it."""
+        now = self._clock()
+        if now - session.told_at > self._limits.idle_timeout / _TOLD_AGAIN:
+            session.told_at = now
+            self._shared.add(session.key, ())
+
+    def observe(self, key: Key, said: Observation, asked: Moment | None = None) -> None:
+        if (gone := said.denied) is not None and told.may_be_told(gone) and self.find(key) is None:
+            self._shared.add(key, [told.of_gone(gone)])  # another replica may know it
+        super().observe(key, said, asked)
+
+    def drop_all(self, key: Key) -> set[Key]:
+        keys = super().drop_all(key)
+        for each in keys:
+            self._shared.drop(each)  # another replica may have told of it
+        return keys
+
+    async def learn(self, session: Session) -> None:
+        """Learn what other replicas have told of the session of a query, before it is answered. Nothing else waits."""
+        if self.own is not None:
+            await self.own.learn(session.owners)
+        if self.is_behind(session):
+            await self.catch_up(session)
+
+    def is_behind(self, session: Session) -> bool:
+        """Whether a query of a session must first learn what other replicas have told."""
+        # What was told `max_age` ago must be known.
+        return self._clock() - _shared(session).heard_at >= self._limits.max_age / 2
+
+    async def catch_up(self, behind: Session) -> Session:
+        """Learn what other replicas have told of a session, and return it. It waits for a bounded time."""
+        session = _shared(behind)
+        now, known, era = self.now(), session.known, self._shared.era
+        read = await self._shared.read(session.key, session.heard_to if session.heard_era == era else 0)
+        if read is None or session.known is not known:
+            return session
+        self.servers.hear(session.key, read.server)
+        self._know_server(session)
+        for number, some in enumerate(_slices(read.tasks)):
+            if number > 0:
+                await asyncio.sleep(0)
+            if session.known is not known:
+                return session
+            session.hear_told(told.tasks_in(some), now)
+        session.heard_era, session.heard_to = era, read.place
+        if read.complete:
+            session.heard_at = now.at
+        if read.tasks:
+            self.keep(session)
+        return session
+
+    def tell_all(self) -> Iterator[None]:
+        """Tell the store everything again that the servers cannot be asked for, piece by piece."""
+        yield from self.servers.tell_all()
+        yield from () if self.own is None else self.own.tell_all()
+        for count, session in enumerate([*self._unaccepted.values(), *self._stored.all()]):
+            yield from _shared(session).tell_all()
+            if count % _SESSIONS_AT_ONCE == _SESSIONS_AT_ONCE - 1:
+                yield
+
+
+def _shared(session: Session) -> SharedSession:
+    """A session as `_new` made it."""
+    assert isinstance(session, SharedSession)
+    return session

@@ -1,0 +1,181 @@
+"""Whose a task is, where several replicas share that by a store (DESIGN 12.7). It is imported only for that.
+
+In: the answers that make tasks, here; what the store has. Out: what the store is told; whose a task is. Always: each
+task has a key of its own in the store, with its makings in order: the last one says whose it is. Each owner has a key
+with what he got and lost. What is known here holds for half of `max_age`; what is not known here is not the caller's
+before the store has said so.
+"""
+
+import asyncio
+from collections.abc import Callable, Collection, Coroutine, Iterable, Iterator, Sequence
+from typing import Any, Final
+
+import msgspec
+from cachetools import LRUCache, TTLCache
+
+from gateway.config import IndexLimits
+from gateway.errors import Overloaded
+from gateway.identity import Key
+from gateway.mcp.jsonrpc import decoded
+from gateway.mcp.task import Moment
+from gateway.owners.named import GUARD, Made
+from gateway.owners.own import OwnTasks
+from gateway.owners.seen import IDLE_S, OwnerKey
+from gateway.store import told
+from gateway.tasks.asks import begun
+from gateway.tasks.ports import SharedStore
+
+_HEARD_MAX: Final = 20_000  # owners
+_USED_MAX: Final = 100_000  # keys
+_AT_ONCE: Final = 200  # questions, entries
+_EARLIER_MAX: Final = 4  # makings, the last of them this one
+_WAITS_S: Final = (0.0, 0.05, 0.2)  # for what another replica has just seen made to be in the store
+
+
+class SharedOwn(OwnTasks):
+    """The owners of all tasks, here and at other replicas."""
+
+    def __init__(
+        self, limits: IndexLimits, now: Callable[[], Moment], lost: Callable[[str], None], store: SharedStore
+    ) -> None:
+        super().__init__(limits, now, lost)
+        self._store = store
+        self._max_age_s = limits.max_age
+        self._heard: LRUCache[OwnerKey, tuple[int, int, float]] = LRUCache(_HEARD_MAX)  # era, place, when
+        self._used: TTLCache[Key, None] = TTLCache(_USED_MAX, IDLE_S / 4)
+        self._telling: set[asyncio.Task[None]] = set()
+
+    def make(self, owners: Sequence[OwnerKey], made: Made) -> None:
+        super().make(owners, made)
+        if self.owns(owners, made.id):
+            making = _making(owners)
+            self._store.add(_key_of_task(owners[0], made.id), [making], [making])
+            for owner in owners:
+                self._tell(owner, made.id, told.of_task(made.id, None), told.of_gone(made.id))
+            self._begin(self._tell_earlier(owners, made.id))
+
+    def claim(self, owners: Sequence[OwnerKey], made: Made) -> None:
+        self._begin(self._claim(owners, made))
+
+    async def _claim(self, owners: Sequence[OwnerKey], made: Made) -> None:
+        """A task becomes a caller's if the store knows of no owner."""
+        if await self._makings(owners[0], made.id) == []:
+            self.make(owners, made)
+
+    def _begin(self, work: Coroutine[Any, Any, None]) -> None:
+        task = begun(work)
+        self._telling.add(task)
+        task.add_done_callback(self._telling.discard)
+
+    def _tell(self, owner: OwnerKey, task_id: str, new: bytes, old: bytes) -> None:
+        self._store.add(_key_of(owner), [new], [new, old])
+
+    async def _tell_earlier(self, owners: Sequence[OwnerKey], task_id: str) -> None:
+        """Tell those that another replica knows for a task's owners that they have lost it."""
+        for making in (await self._makings(owners[0], task_id) or [])[-_EARLIER_MAX:]:
+            for owner in making:
+                if owner not in owners:
+                    self._tell(owner, task_id, told.of_gone(task_id), told.of_task(task_id, None))
+
+    async def _makings(self, owner: OwnerKey, task_id: str) -> list[tuple[OwnerKey, ...]] | None:
+        """The owners by each making of a task, in order; None if the store does not say."""
+        read = await self._store.read(_key_of_task(owner, task_id), 0)
+        if read is None:
+            return None
+        makings = (decoded(_owners, value) for value in read.tasks)
+        return [tuple((owner[0], *each) for each in making) for making in makings if making]
+
+    async def owns_now(self, owners: Sequence[OwnerKey], task_ids: Collection[object]) -> bool:
+        """Whether a caller has all these tasks, by what any replica knows. Raises Overloaded if that cannot be told."""
+        if not task_ids or not owners:
+            return not task_ids
+        for wait_s in _WAITS_S:
+            await asyncio.sleep(wait_s)
+            has_learnt = await self.learn(owners, again=not self.owns_all(owners, task_ids))
+            if self.owns_all(owners, task_ids):
+                self._use(owners, task_ids)
+                return True
+            if not has_learnt:
+                raise Overloaded(f"{GUARD}: the store does not answer, and this task is not known here")
+        return False
+
+    def _use(self, owners: Sequence[OwnerKey], task_ids: Collection[object]) -> None:
+        """Have the store keep what is in use."""
+        keys = [*map(_key_of, owners), *(_key_of_task(owners[0], str(task_id)) for task_id in task_ids)]
+        for key in keys:
+            if key not in self._used:
+                self._used[key] = None
+                self._store.add(key, ())
+
+    def give(self, owners: Iterable[OwnerKey], all_: tuple[OwnerKey, ...], made: Made) -> None:
+        for owner in owners:
+            if self.stored.get(owner) is None:
+                self._heard.pop(owner, None)  # what was heard of it has been forgotten
+        super().give(owners, all_, made)
+
+    def end_all(self, key: Key) -> None:
+        for owner in {*self.owners_of(key), *(ids.key for ids in self.stored.all())}:
+            if owner[-1] and owner[:3] == key.of_all:
+                self._store.drop(_key_of(owner))
+        super().end_all(key)
+
+    async def learn(self, owners: Sequence[OwnerKey], again: bool = False) -> bool:
+        """Learn what other replicas know of these owners, if that is due or `again`. Returns whether it could be."""
+        asked = self._now()
+        behind = [o for o in owners if again or asked.at - self._heard_at(o) >= self._max_age_s / 2]
+        return all([await self._learn(owner, asked) for owner in behind])
+
+    def _heard_at(self, owner: OwnerKey) -> float:
+        return self._heard.get(owner, (0, 0, float("-inf")))[2]
+
+    async def _learn(self, owner: OwnerKey, asked: Moment) -> bool:
+        era, place, _ = self._heard.get(owner, (0, 0, 0.0))
+        after = place if era == self._store.era and self.stored.get(owner) is not None else 0
+        era = self._store.era
+        read = await self._store.read(_key_of(owner), after)
+        if read is None:
+            return False
+        new = dict[str, None]()
+        for each in told.tasks_in(read.tasks):
+            if each.id is None:
+                continue
+            new.pop(each.id, None)
+            if not each.gone:
+                new[each.id] = None
+            elif self.owns([owner], each.id):
+                self.take_away(owner, each.id)
+        unknown = [task_id for task_id in new if not self.owns([owner], task_id)]
+        for start in range(0, len(unknown), _AT_ONCE):
+            some = unknown[start : start + _AT_ONCE]
+            found = await asyncio.gather(*(self._makings(owner, task_id) for task_id in some))
+            for task_id, makings in zip(some, found, strict=True):
+                if makings is None:
+                    return False
+                if makings and owner in makings[-1]:
+                    self.give([owner], makings[-1], Made(task_id, 0.0))
+        self._heard[owner] = era, read.place, asked.at
+        return read.complete
+
+    def tell_all(self) -> Iterator[None]:
+        """Tell the store again whose each task is, piece by piece. What it has stays in its order."""
+        for count, (name, owners) in enumerate(list(self.owners.items()), 1):
+            self._store.add(_key_of_task(owners[0], name[1]), [_making(owners)])
+            for owner in owners:
+                self._store.add(_key_of(owner), [told.of_task(name[1], None)])
+            if count % _AT_ONCE == 0:
+                yield
+
+
+_owners: Final = msgspec.json.Decoder(list[tuple[bytes, bytes, bytes, bool]])  # `OwnerKey`s but for the upstream
+
+
+def _making(owners: Sequence[OwnerKey]) -> bytes:
+    return msgspec.json.encode([owner[1:] for owner in owners])
+
+
+def _key_of(owner: OwnerKey) -> Key:
+    return Key(*owner[:3], b"own%d" % owner[4] + owner[3])
+
+
+def _key_of_task(owner: OwnerKey, task_id: str) -> Key:
+    return Key(owner[0], b"", b"task", task_id.encode())

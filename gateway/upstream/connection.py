@@ -1,0 +1,289 @@
+"""One connection to an upstream: the request's bytes go out, the response comes in.
+
+In: the bytes of a request, whole or as they come. Out: the head of the response as soon as it is there, then its body.
+Always: a connection serves one exchange at a time, and one only if the server authenticates its client there; bytes
+that arrive before a request close it. Later ones nothing tells from the answer.
+"""
+
+import asyncio
+import logging
+import sys
+from collections.abc import Awaitable
+from typing import Final, Protocol
+
+from gateway.config import Limits
+from gateway.errors import GatewayError, Overloaded, UpstreamBroken, UpstreamTimeout
+from gateway.http.fields import EVENT_STREAM, Headers
+from gateway.http.head_cache import Heads, Recall
+from gateway.http.responses import BadResponse, Framing, ResponseHead, ResponseReader, ends_connection
+from gateway.transport.body import NO_TRAILERS, Body
+from gateway.transport.memory import Account, Buffers
+from gateway.transport.wire import Wire
+from gateway.upstream.state import UpstreamHealth
+
+log = logging.getLogger("taskgate.upstream")
+
+_OF_THE_UPSTREAM: Final = (UpstreamBroken, UpstreamTimeout)  # any other error is the gateway's own
+_NEVER: Final = float("inf")
+# After each `_INFORMED_AT_ONCE` 1xx responses the upstream is not read for a while: one costs a hundred times as
+# much as its bytes would in a body.
+_INFORMED_AT_ONCE: Final = 100
+_INFORMED_REST_S: Final = 0.02
+
+
+class Response:
+    """The head of an upstream's response, and its body as it comes.
+
+    `head` is shared with those that have the same; `body_bytes` is what `Content-Length` says of this one, or 0.
+    `framing` says what ends the body: "length", "chunked", "close" (the connection's end), or "none" (no body).
+    """
+
+    __slots__ = ("_headers", "body", "body_bytes", "framing", "head", "is_changed", "reason", "status")
+
+    def __init__(self, head: ResponseHead, body_bytes: int, framing: Framing, body: Body) -> None:
+        self.head = head
+        self.status = head.status
+        self.reason = head.reason
+        self.body_bytes = body_bytes
+        self._headers: Headers | None = head.headers if body_bytes == head.body_bytes else None
+        self.is_changed = False  # the fields were
+        self.framing = framing
+        self.body = body
+
+    @property
+    def headers(self) -> Headers:
+        """The fields, as they came until they are changed."""
+        if self._headers is None:
+            self._headers = self.head.headers.with_value(b"content-length", b"%d" % self.body_bytes)
+        return self._headers
+
+    @headers.setter
+    def headers(self, headers: Headers) -> None:
+        self.is_changed |= headers is not self._headers
+        self._headers = headers
+
+
+class Requestor(Protocol):
+    """For whom a request goes up."""
+
+    authenticates: bool
+    """Request or response is a part of the authentication of a connection, which then serves no other exchange."""
+    waits_for_news: bool
+    """The response may take any time."""
+
+    def inform(self, status: int, reason: bytes, headers: Headers) -> bool:
+        """A 1xx response. True if no more is taken now."""
+
+    def drain(self) -> Awaitable[None]:
+        """Return once more is taken."""
+
+
+class UpstreamOwner(Protocol):
+    """The owner of the connection: the pool."""
+
+    buffers: Buffers
+    heads: Heads[ResponseHead]
+    state: UpstreamHealth
+
+    def distrust(self) -> None:
+        """The upstream has sent what nobody asked for."""
+
+
+class UpstreamConnection(Wire):
+    __slots__ = (
+        "_account", "_asked", "_client", "_head", "_informed", "_keep", "_method", "_pacing", "_reader", "_response",
+        "answered", "authenticates", "deadline", "idle_since", "lost", "moved", "pool", "reusable", "still_since",
+        "timeout_s", "used",
+    )  # fmt: skip
+
+    def __init__(self, pool: UpstreamOwner, loop: asyncio.AbstractEventLoop, limits: Limits) -> None:
+        super().__init__(loop, pool.buffers, limits.stall_timeout)
+        self.pool = pool
+        self._reader = ResponseReader(limits.header_bytes_max, limits.header_fields_max, Recall(pool))
+        self._account = Account(pool.buffers)  # of a head that is not whole, or of a large one
+        self.idle_since = 0.0
+        self.used = False  # it has served an exchange before
+        self.authenticates = False  # the server may know its client by this connection: it serves no other exchange
+        self.lost = self.reusable = False
+        self._asked = False  # something of a request has gone out
+        self._head: asyncio.Future[Response] | None = None
+        self._response: Response | None = None
+        self._pacing: asyncio.Task[None] | None = None
+
+    def begin(self, method: bytes, client: Requestor | None) -> None:
+        """Be ready for the response to a request of `method`; `client` gets the 1xx responses that come first."""
+        self._method, self._client = method, client
+        self._reader.begin()
+        self._head = self.loop.create_future()
+        self._response = None
+        self.deadline = _NEVER
+        self.answered = self.reusable = False  # answered: some byte of a response has arrived
+        self.moved, self.still_since = True, 0.0  # moved: since the last sweep of the pool
+        self._informed = 0
+
+    def write(self, data: bytes) -> None:
+        """Send bytes of a request: what arrives from now on is the answer."""
+        self._asked = self.moved = True
+        super().write(data)
+
+    async def head(self, timeout_s: float | None) -> Response:
+        """The response's head. Raises UpstreamBroken, or UpstreamTimeout within a second after `timeout_s`."""
+        assert self._head is not None
+        if timeout_s:
+            self.deadline, self.timeout_s = self.loop.time() + timeout_s, timeout_s
+        return await self._head
+
+    def end(self) -> None:
+        """The exchange is over: drop what nobody has read, and what refers back to the connection."""
+        if self._response is not None:
+            self._response.body.drop()
+        if self._pacing is not None:
+            self._pacing.cancel()
+        self._hold(0)
+        self._head = self._response = self._client = self._pacing = None
+        self._asked, self.used = False, True
+
+    def time_out(self, why: str) -> None:
+        """Cut the exchange: the upstream takes too long."""
+        self._fail(UpstreamTimeout(why))
+        self.abort()
+
+    def is_stale(self) -> bool:
+        """Whether the upstream has closed the idle connection, or sent something on it that nobody asked for."""
+        return self.lost or self.transport is None or self.transport.is_closing() or self.has_input()
+
+    # ---- the transport ----
+
+    def data_received(self, data: bytes) -> None:
+        if not self._asked or (self._response is not None and self._response.body.is_whole):
+            self._unasked()
+            return
+        self.answered = self.moved = True
+        self._reader.add(data)
+        self._read_on()
+
+    def _read_on(self) -> None:
+        """Read heads up to the response's, and its body."""
+        reader = self._reader
+        while self._response is None and self._pacing is None and reader.has_more and not self.lost:
+            try:
+                head = reader.head()
+            except BadResponse as fault:
+                self._break(str(fault))
+                return
+            if head is None:
+                self._hold(sys.getsizeof(reader.begun))
+            elif head.status < 200:
+                self._inform(head)
+            else:
+                self._begin(head)
+        if self._response is not None and not self.lost:
+            self._read_body(self._response)
+
+    def _inform(self, head: ResponseHead) -> None:
+        is_full = False
+        if self._client is not None:
+            fields = head.headers.end_to_end().without(b"content-length", b"transfer-encoding")  # RFC 9110, 8.6
+            is_full = self._client.inform(head.status, head.reason, fields)
+        self._informed += 1
+        if is_full or self._informed % _INFORMED_AT_ONCE == 0:
+            self.pause_reading()
+            self._pacing = self.loop.create_task(self._pace())
+
+    async def _pace(self) -> None:
+        """Read on once the client has taken the 1xx responses so far: a flood is then only as fast as its reader."""
+        try:
+            if self._client is not None:
+                await self._client.drain()
+            await asyncio.sleep(_INFORMED_REST_S)
+        finally:
+            self.resume_reading()
+        self._pacing = None
+        self._read_on()
+
+    def _begin(self, head: ResponseHead) -> None:
+        if head.authenticates:
+            self.authenticates = True
+            if self._client is not None:
+                self._client.authenticates = True
+        self._hold(head.held_bytes)
+        if self.lost:
+            return
+        framing: Framing = "none" if self._method == b"HEAD" else head.framing
+        self._keep = head.keeps_alive(framing)
+        self._reader.expect_body(framing)
+        self._response = Response(head, self._reader.stated_bytes, framing, Body(self))
+        self.deadline = _NEVER
+        assert self._head is not None
+        if not self._head.done():
+            self._head.set_result(self._response)
+
+    def _read_body(self, response: Response) -> None:
+        reader = self._reader
+        if piece := reader.body():
+            response.body.feed(piece)
+        if reader.is_whole:
+            trailers = reader.trailers
+            response.body.finish(Headers.of(trailers) if trailers else NO_TRAILERS)
+            self.reusable = self._keep and not (trailers and ends_connection(trailers))
+            if reader.is_followed:
+                self._unasked()
+        elif reader.fault:
+            self._break(reader.fault)
+
+    def _hold(self, size_bytes: int) -> None:
+        """Count the memory of the head. Give up the exchange if there is no room for it."""
+        if size_bytes != self._account.held_bytes:
+            self._account.set(size_bytes)
+            if not self._account.has_room(size_bytes):
+                self._give_up(Overloaded("limits.held_bytes_max is reached: no room for the head of the answer"))
+
+    def _break(self, fault: str) -> None:
+        self._give_up(UpstreamBroken(f"the upstream's answer cannot be passed on: {fault}"))
+
+    def _give_up(self, error: GatewayError) -> None:
+        self._fail(error)
+        self.lost = True
+        self.abort()
+
+    def _unasked(self) -> None:
+        """Something arrived that nobody asked for: it cannot be told from the answer to the next request."""
+        self.lost = True
+        self.pool.distrust()
+        self._fail(UpstreamBroken("the upstream sent something before it was asked"))
+        self.close()
+
+    def eof_received(self) -> bool:
+        if self._response is not None and self._response.framing == "close":
+            self._response.body.finish()
+        return False
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        super().connection_lost(exc)
+        self.lost = True
+        self._reader.close()
+        self._fail(_why_lost(exc, self.stall_timeout_s))
+
+    def _fail(self, error: GatewayError) -> None:
+        if self._response is not None:
+            failed = self._response.body.fail(error)
+        elif failed := (head := self._head) is not None and not head.done():
+            head.set_exception(error)
+            head.exception()  # counts as retrieved: perhaps nobody awaits it
+        is_idle_close = self.used and not self.answered and not isinstance(error, UpstreamTimeout)
+        if failed and isinstance(error, _OF_THE_UPSTREAM) and not is_idle_close:
+            self.pool.state.silent(str(error))
+
+
+def is_inside(connection: UpstreamConnection) -> bool:
+    """Whether a part of a message has come, and the rest must follow. An event stream may be quiet (DESIGN 3.4)."""
+    response = connection._response
+    if response is None:
+        return bool(connection._reader.begun)
+    return not response.body.is_whole and response.head.kind != EVENT_STREAM
+
+
+def _why_lost(exc: Exception | None, stall_timeout_s: float) -> GatewayError:
+    if isinstance(exc, TimeoutError):  # the kernel's word (wire.py)
+        return UpstreamTimeout(f"the upstream took nothing for {stall_timeout_s:g} s")
+    return UpstreamBroken("the upstream closed the connection" + (f": {exc}" if exc else ""))

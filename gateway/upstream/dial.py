@@ -1,0 +1,110 @@
+"""Connecting to an upstream: its addresses by Happy Eyeballs (RFC 8305), a Unix socket, TLS.
+
+What is slow or failed goes last for a while, and is never left out. One turn of the event loop begins few connections:
+each takes it 0.1 ms, and 500 clients may come at once.
+"""
+
+import asyncio
+import os
+import socket
+import ssl
+from collections.abc import Callable
+from itertools import takewhile, zip_longest
+from typing import Any, Final, TypeVar
+
+from aiohappyeyeballs import AddrInfoType, start_connection
+
+from gateway.config import Upstream, bracketed
+from gateway.transport.memory import Room
+from gateway.transport.tls import upstream_context
+
+_BEGUN_AT_ONCE: Final = 20
+_DELAY_S: Final = 0.25  # for one address, before the next is tried as well (RFC 8305, 5)
+_LAST_S: Final = 60.0  # for so long what failed goes last
+
+_Protocol = TypeVar("_Protocol", bound=asyncio.BaseProtocol)
+
+
+class Dialer:
+    """Makes connections to one upstream, perhaps with the certificate of `kept`. Raises OSError."""
+
+    def __init__(self, config: Upstream, loop: asyncio.AbstractEventLoop, kept: ssl.SSLContext | None = None) -> None:
+        self._host, self._port = config.url.host, config.url.port
+        self._socket = config.socket
+        self.where = config.socket or f"{bracketed(self._host)}:{self._port}"
+        self._timeout_s = config.connect_timeout
+        self._loop = loop
+        self._begun = Room(_BEGUN_AT_ONCE)  # connections, in this turn of the loop
+        self._failed: dict[AddrInfoType, float] = {}  # when, of the addresses that the host has now
+        self.tls = upstream_context(config, kept)
+        self._server_name = (config.tls.server_name or self._host) if self.tls is not None else None
+
+    async def connect(self, protocol: Callable[[], _Protocol]) -> _Protocol:
+        """A connection. Raises OSError; TimeoutError after `connect_timeout`."""
+        ends_at = self._loop.time() + self._timeout_s
+        async with asyncio.timeout_at(ends_at):
+            addresses = await self._addresses() if self._socket is None else []
+            await self._turn()
+            if self._socket is not None:
+                _, made = await self._loop.create_unix_connection(
+                    protocol, self._socket, ssl=self.tls, server_hostname=self._server_name
+                )
+                return made
+            delay_s = min(_DELAY_S, self._timeout_s / len(addresses) / 2)
+            while len(addresses) > 1:
+                sock, address = await self._race(addresses, delay_s)
+                try:
+                    async with asyncio.timeout_at((self._loop.time() + ends_at) / 2):  # half of what is left
+                        await self._turn(sock)
+                        return await self._open(protocol, sock=sock)
+                except OSError:
+                    self._failed[address] = self._loop.time()
+                    addresses.remove(address)
+            return await self._open(protocol, host=addresses[0][4][0], port=self._port)
+
+    async def _turn(self, sock: socket.socket | None = None) -> None:
+        """Wait for a turn of the loop that has begun few connections. If that is given up, the socket is closed."""
+        if not self._begun.taken:
+            self._loop.call_soon(self._next_turn)
+        try:
+            await self._begun.reserve(1)
+        except BaseException:
+            if sock is not None:
+                sock.close()
+            raise
+
+    def _next_turn(self) -> None:
+        self._begun.change(-self._begun.taken)
+        if self._begun.taken:  # by those that waited
+            self._loop.call_soon(self._next_turn)
+
+    async def _addresses(self) -> list[AddrInfoType]:
+        """The addresses of the upstream's host: the families in turn, each in the order of the system (RFC 8305, 4)."""
+        found = dict.fromkeys(await self._loop.getaddrinfo(self._host, self._port, type=socket.SOCK_STREAM))
+        now = self._loop.time()
+        self._failed = {a: at for a, at in self._failed.items() if a in found and now - at < _LAST_S}
+        families = [[a for a in found if a[0] == family] for family in dict.fromkeys(a[0] for a in found)]
+        return [address for each in zip_longest(*families) for address in each if address is not None]
+
+    async def _race(self, addresses: list[AddrInfoType], delay_s: float) -> tuple[socket.socket, AddrInfoType]:
+        """The first connection that comes about, and its address. Those begun before it are slow, or failed."""
+        begun: dict[socket.socket, AddrInfoType] = {}
+
+        def begin(address: AddrInfoType) -> socket.socket:
+            sock = socket.socket(*address[:3])
+            begun[sock] = address
+            return sock
+
+        addresses.sort(key=lambda address: self._failed.get(address, 0.0))  # what failed first may be well again first
+        try:
+            made = await start_connection(addresses, happy_eyeballs_delay=delay_s, interleave=0, socket_factory=begin)
+        except OSError as error:
+            raise OSError(error.errno, os.strerror(error.errno)) if error.errno else error from None
+        now = self._loop.time()
+        self._failed.update((begun[sock], now) for sock in takewhile(lambda sock: sock is not made, begun))
+        return made, begun[made]
+
+    async def _open(self, protocol: Callable[[], _Protocol], **to: Any) -> _Protocol:
+        """A connection over a socket, which is closed if that fails (twice by uvloop before 0.23); or to an address."""
+        _, made = await self._loop.create_connection(protocol, ssl=self.tls, server_hostname=self._server_name, **to)
+        return made

@@ -1,0 +1,262 @@
+"""The gateway as a client: JSON-RPC requests of its own over HTTP, in the name of a caller.
+
+In: the bytes of a request, and its raw id. Out: its response. Always: the request repeats the caller's target and
+header fields, but for those of the caller's one message (DESIGN 5.9); every other message on the response's stream goes
+to `on_message`, in order, before the response is returned (DESIGN 5.7); streams, bodies and polls have limits. A
+response ends the wait; the stream is read on in the background for a while, so that its connection serves again.
+"""
+
+import asyncio
+import re
+import time
+from base64 import b64encode
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import AsyncExitStack, suppress
+from datetime import UTC
+from email.utils import parsedate_to_datetime
+from functools import cached_property
+from typing import Final
+
+import msgspec
+
+from gateway.config import Limits, Upstream
+from gateway.errors import GatewayError, UpstreamBroken, UpstreamRefused
+from gateway.http.addresses import misplaced
+from gateway.http.fields import EVENT_STREAM, Headers
+from gateway.identity import is_of_one_message
+from gateway.mcp import jsonrpc, sse
+from gateway.mcp.jsonrpc import Message
+from gateway.transport.memory import Account
+from gateway.upstream.connection import Response
+from gateway.upstream.pool import Pool
+
+_POLLS_MAX: Final = 100  # of a stream that closes and asks to be polled
+_RETRY_DEFAULT_S: Final = 1.0
+_READ_ON_S: Final = 3.0  # behind the response, for the end of its stream
+READ_ON_MAX: Final = 64  # streams at once, of all upstreams
+OTHERS_MAX: Final = 10_000  # events besides the response, on the streams of one request
+_EVENTS_AT_ONCE: Final = 100  # before other tasks get their turn
+_BYTES_AT_ONCE: Final = 4096  # of a stream: so few bytes hold no flood of tiny events
+_MARKS: Final = (b"data", b"id", b"retry")  # the fields that are read: comments and empty lines cost nothing
+
+
+ACCEPT_BOTH: Final = ((b"Accept", b"application/json, text/event-stream"),)
+_MIRRORS: Final = frozenset({b"mcp-method", b"mcp-name"})
+_PLAIN: Final = re.compile(rb"[!-~](?:[ -~]*[!-~])?")  # what a field can have for a value as it is
+_ENCODED: Final = b"=?base64?%b?="  # ... for any other (SEP-2243)
+
+
+class HttpChannel:
+    def __init__(
+        self,
+        pool: Pool,
+        target: bytes,
+        headers: Headers,
+        limits: Limits,
+        accept: Sequence[tuple[bytes, bytes]],
+        on_response: Callable[[Response], None],
+        on_message: Callable[[bytes], Awaitable[None]],
+    ) -> None:
+        self._pool = pool
+        self._target = target
+        self._headers = headers
+        self._limits = limits
+        self._accept = accept
+        self._on_response = on_response
+        self._on_message = on_message
+
+    async def ask(self, request: bytes, raw_id: bytes) -> Message:
+        """The response to one JSON-RPC request, whose id is `raw_id`; it may be an error. Raises GatewayError."""
+        before, behind = self._post
+        said = b"" if _MIRRORS.isdisjoint(self._headers.by_name) else _mirrored(request)
+        return await self._exchange(b"%b%d%b%b%b" % (before, len(request), said, behind, request), raw_id)
+
+    @cached_property
+    def _post(self) -> tuple[bytes, bytes]:
+        """The head of a POST, before and behind the value of `Content-Length`: pages differ in nothing else."""
+        length = (b"Content-Length", b"")
+        head = self._head(b"POST", (b"Content-Type", b"application/json"), *self._accept, length)
+        before, name, behind = head.rpartition(b"\r\nContent-Length: ")
+        return before + name, behind
+
+    async def _exchange(self, request: bytes, raw_id: bytes) -> Message:
+        stream = _Stream(self._limits.inspected_event_bytes_max)
+        method = b"POST"
+        for _ in range(_POLLS_MAX):
+            async with AsyncExitStack() as leaving:
+                call = await leaving.enter_async_context(self._pool.call(method))
+                response = await call.send_all(request, b"", None, again=True)
+                self._on_response(response)
+                await self._check(response, raw_id)
+                if response.headers.media_type() != EVENT_STREAM:
+                    return _matching(await self._whole(response), raw_id)
+                stream.begin()
+                answer = await self._read_stream(response, raw_id, stream)
+                if answer is not None:
+                    self._read_on(leaving, response, stream)
+                    return answer
+            if stream.last_id is None:
+                raise UpstreamBroken("the upstream ended the stream before its response")
+            # The stream goes on in another connection (transports specification, "poll" the SSE stream).
+            await asyncio.sleep(stream.retry_s)
+            method = b"GET"
+            request = self._head(b"GET", (b"Accept", EVENT_STREAM), (b"Last-Event-ID", stream.last_id))
+        raise UpstreamBroken(f"the upstream closed the stream {_POLLS_MAX} times before its response")
+
+    def _head(self, method: bytes, *added: tuple[bytes, bytes]) -> bytes:
+        """The head of a request: the caller's target and fields, without those of the caller's one message (5.9)."""
+        repeated = [field for field in self._headers if not is_of_one_message(field[0].lower())]
+        headers = Headers([*repeated, *added, (b"Accept-Encoding", b"identity")])
+        return b"%b %b HTTP/1.1\r\n%b\r\n" % (method, self._target, headers.block())
+
+    async def _check(self, response: Response, raw_id: bytes) -> None:
+        if not 200 <= response.status < 300:
+            body, status, headers = await self._whole(response), response.status, response.headers
+            location, said = headers.get(b"location") or b"", ""
+            if status != 404 or b"mcp-session-id" not in self._headers:  # else the session has ended
+                said = misplaced_at(self._pool.config, self._target, self._headers, status, location)
+            wait_s = retry_after_s(headers) if status in (429, 503) else None
+            raise UpstreamRefused(status, response.reason, headers, body, raw_id, said, wait_s)
+        if response.headers.tokens(b"content-encoding") not in ([], [b"identity"]):
+            raise UpstreamBroken("the upstream's answer is encoded: the request said Accept-Encoding: identity")
+
+    async def _whole(self, response: Response) -> bytes:
+        bytes_max = self._limits.inspected_body_bytes_max
+        account, body = Account(self._pool.buffers), bytearray()
+        try:
+            while piece := await response.body.read():
+                body += piece
+                if len(body) > bytes_max:
+                    raise UpstreamBroken(f"a page of the upstream's is larger than {bytes_max} bytes")
+                account.hold(len(body))
+        finally:
+            account.close()
+        return bytes(body)
+
+    async def _read_stream(self, response: Response, raw_id: bytes, stream: "_Stream") -> Message | None:
+        """The response with that id, once each message before it has been passed on; None if the stream ends first."""
+        answer, account = None, Account(self._pool.buffers)
+        try:
+            while answer is None:
+                try:
+                    piece = await response.body.read()
+                except UpstreamBroken:
+                    if stream.last_id is None:
+                        raise  # nothing to resume from
+                    return None
+                if not piece:
+                    return None
+                answer = await self._read_piece(piece, raw_id, stream)
+                if answer is None:
+                    account.hold(stream.parser.pending_bytes)
+        finally:
+            account.close()
+        return answer
+
+    async def _read_piece(self, piece: bytes, raw_id: bytes, stream: "_Stream") -> Message | None:
+        """The response with that id, if this piece completes it. Requests and notifications are passed on."""
+        answer = None
+        for data in stream.feed(piece):
+            if data is None:
+                await asyncio.sleep(0)
+                continue
+            message = jsonrpc.parse(data)
+            if message is not None and message.is_response:
+                if jsonrpc.same_id(message.id, raw_id):
+                    answer = message  # else it is late, or a second one: nobody but the gateway asks on this stream
+            elif message is not None or jsonrpc.looks_like_messages(data):
+                await self._on_message(data)
+        return answer
+
+    def _read_on(self, leaving: AsyncExitStack, response: Response, stream: "_Stream") -> None:
+        reading_on = self._pool.links.reading_on
+        if response.body.is_whole or len(reading_on) >= READ_ON_MAX or self._pool.is_full:
+            return
+
+        async def read_on(call: AsyncExitStack) -> None:
+            async with call:
+                with suppress(TimeoutError, GatewayError):
+                    async with asyncio.timeout(_READ_ON_S):
+                        await self._read_stream(response, b"", stream)
+
+        task = asyncio.create_task(read_on(leaving.pop_all()))
+        reading_on.add(task)
+        task.add_done_callback(reading_on.discard)
+
+
+class _Stream:
+    def __init__(self, event_bytes_max: int) -> None:
+        self._event_bytes_max = event_bytes_max
+        self._events = 0
+        self.last_id: bytes | None = None
+        self.retry_s = _RETRY_DEFAULT_S
+
+    def begin(self) -> None:
+        """The events of another response follow."""
+        self.parser = sse.Parser(self._event_bytes_max, _MARKS, reads_all=True)
+
+    def feed(self, piece: bytes) -> Iterator[bytes | None]:
+        """The data of the events that a piece completes; None where others get their turn. Raises UpstreamBroken."""
+        for start in range(0, len(piece), _BYTES_AT_ONCE):
+            for event in self.parser.feed(piece[start : start + _BYTES_AT_ONCE]):
+                if not event.marked:
+                    continue
+                data = self._note(event)
+                if data is not None:
+                    yield data
+                self._events += 1
+                if self._events % _EVENTS_AT_ONCE == 0:
+                    yield None
+
+    def _note(self, event: sse.Event) -> bytes | None:
+        if not event.whole:
+            what = f"is larger than {self._event_bytes_max} bytes, or has more than {sse.LINES_MAX} lines"
+            raise UpstreamBroken(f"an event of the upstream's {what}")
+        if self._events > OTHERS_MAX:
+            raise UpstreamBroken(f"more than {OTHERS_MAX} events of the upstream's that are no response")
+        if event.id is not None:
+            self.last_id = event.id or None
+        if event.retry_ms is not None:
+            self.retry_s = event.retry_ms / 1000
+        return event.data or None if event.is_message else None
+
+
+def _mirrored(request: bytes) -> bytes:
+    """The lines that say in the head what a request is (SEP-2243, SEP-2663), each behind its line end."""
+    message = jsonrpc.parse(request)
+    assert message is not None and message.method is not None
+    lines = b"\r\nMcp-Method: %b" % message.method.encode()
+    if bytes(task_id := jsonrpc.member(message.params, "taskId")):
+        name = msgspec.json.decode(task_id, type=str).encode()
+        is_plain = _PLAIN.fullmatch(name) is not None and not name.startswith(b"=?base64?")
+        lines += b"\r\nMcp-Name: %b" % (name if is_plain else _ENCODED % b64encode(name))
+    return lines
+
+
+def retry_after_s(headers: Headers) -> float | None:
+    """The seconds of `Retry-After` by the answer's clock, 0 at least; None if unreadable (RFC 9110, 10.2.3)."""
+    given = headers.get(b"retry-after") or b""
+    if given.isdigit():
+        return float(given)
+    until, since = _date_unix_s(given), _date_unix_s(headers.get(b"date") or b"")
+    return None if until is None else max(0.0, until - (time.time() if since is None else since))
+
+
+def _date_unix_s(given: bytes) -> float | None:
+    try:
+        return parsedate_to_datetime(given.decode("latin-1")).replace(tzinfo=UTC).timestamp()
+    except (ValueError, TypeError, IndexError, OverflowError):  # of any text
+        return None
+
+
+def _matching(body: bytes, raw_id: bytes) -> Message:
+    message = jsonrpc.parse(body)
+    if message is None or not message.is_response or not jsonrpc.same_id(message.id, raw_id):
+        raise UpstreamBroken("the upstream's answer is no JSON-RPC response to the gateway's request")
+    return message
+
+
+def misplaced_at(upstream: Upstream, target: bytes, headers: Headers, status: int, location: bytes) -> str:
+    """What an upstream's answer says of the address, in words: target and fields are those of the request there."""
+    asked = b"%b://%b%b" % (upstream.url.scheme.encode(), headers.get(b"host") or b"", target)
+    return misplaced(status, location.decode("latin-1"), asked.decode("latin-1"), upstream.url.path)

@@ -1,0 +1,167 @@
+"""The pools of all upstreams: made anew by each configuration, and kept until their requests have ended. Their probes.
+
+In: configurations, one after the other. Out: the pool of each upstream, and gauges; what each probe shows, told to the
+state of the upstream (state.py). Always: requests go on through a reload. What is known of an upstream outlives it,
+unless the upstream is another, or has another caller's key. An upstream has one probe at a time, with a time limit.
+"""
+
+import asyncio
+from collections.abc import Callable, Container
+from contextlib import suppress
+from itertools import chain, repeat
+from random import uniform
+from time import time
+from typing import Final
+
+from gateway.config import Config, HealthCheck
+from gateway.errors import GatewayError, UpstreamTimeout
+from gateway.http.cors import Cors
+from gateway.http.head_cache import Heads
+from gateway.http.responses import ResponseHead
+from gateway.transport.memory import Buffers
+from gateway.transport.wire import Links
+from gateway.upstream.drift import Drift
+from gateway.upstream.pool import Pool
+from gateway.upstream.state import UpstreamHealth, UpstreamState
+
+_FIRST_PROBE_S: Final = 1.0  # after it went down
+_NEXT_PROBE_S: Final = 10.0  # after each probe that finds it down
+_SPREAD: Final = 1.25  # so much longer at most: what went down together is not probed together
+_PROBE_S: Final = 5.0  # for an answer to `OPTIONS`
+
+
+class Pools:
+    """The pools of the upstreams, by name, and those before a reload, as long as requests go on there.
+
+    `on_answer` returns, by the name of an upstream, what takes the seconds until each of its answers began.
+    """
+
+    def __init__(self, buffers: Buffers, links: Links, on_answer: Callable[[str], Callable[[float], None]]) -> None:
+        self.of: dict[str, Pool] = {}
+        self.probes: list[asyncio.Task[None]] = []
+        self.heads: Heads[ResponseHead] = Heads()  # of responses that came before
+        self._retired: list[Pool] = []
+        self._shared = buffers, links
+        self._on_answer = on_answer
+
+    def serve(self, before: Config, config: Config, certified: Container[str] = ()) -> None:
+        """Take over a configuration, in place of the one before; those `certified` keep what they show in TLS."""
+        for pool in self.of.values():
+            pool.close()
+        changed = config.changed_from(before, "url", "socket")
+        kept = {name: pool.standing for name, pool in self.of.items() if name not in changed}
+        for name in kept.keys() & config.changed_from(before, "identity_headers"):
+            kept[name].cors, kept[name].drift = Cors(), Drift()  # they say who asked
+        for name in kept.keys() & config.changed_from(before, "tls", "health_check"):
+            kept[name].state = UpstreamHealth(name, time)
+        self._retired += self.of.values()
+        self.heads.end()
+        self.heads = Heads()
+        tls = {name: pool.dialer.tls for name, pool in self.of.items() if name in certified}
+        self.of = {
+            name: Pool(
+                u, config.limits, *self._shared, self._on_answer(name), self.heads, kept.get(name), tls.get(name)
+            )
+            for u in config.upstreams
+            for name in (u.name,)
+        }
+
+    def probe(self) -> None:
+        """Begin the probes of the upstreams of this configuration, in place of those before."""
+        self._end_probes()
+        self.probes = [asyncio.create_task(watch(pool)) for pool in self.of.values()]
+
+    def _end_probes(self) -> None:
+        for task in self.probes:
+            task.cancel()
+
+    def sweep(self, now: float) -> None:
+        """Let go of what has come to its end by the time `now` of the event loop."""
+        self.heads.sweep(now)
+        self._retired = [pool for pool in self._retired if not pool.is_empty]
+        for pool in (*self.of.values(), *self._retired):
+            pool.sweep(now)
+
+    def stop(self) -> None:
+        self._end_probes()
+        for pool in (*self.of.values(), *self._retired):
+            pool.stop()
+
+    def gauges(self) -> dict[str, tuple[str, dict[str, float]]]:
+        """What goes on at each upstream, and its limit: name of the metric to (help, value by upstream)."""
+        clients, active = dict.fromkeys(self.of, 0.0), dict.fromkeys(self.of, 0.0)
+        for pool in (*self.of.values(), *self._retired):
+            if pool.config.name in self.of:
+                clients[pool.config.name] += pool.clients
+                active[pool.config.name] += len(pool.active)
+        return {
+            "upstream_up": (
+                "1 if the upstream is up, 0 if it is down. One that was never asked has no sample.",
+                {name: float(not p.state.is_down) for name, p in self.of.items() if p.state.name != "not asked yet"},
+            ),
+            "requests_in_flight": ("Requests of clients that have not ended; an open stream is one.", clients),
+            "upstream_requests_in_flight": ("Requests to the upstream that have not ended.", active),
+            "upstream_requests_max": (
+                "Limit of upstream_requests_in_flight.",
+                {name: float(p.config.requests_max) for name, p in self.of.items()},
+            ),
+        }
+
+
+async def watch(pool: Pool) -> None:
+    """Probe for ever: again and again while it is down, and at each interval of its health check.
+
+    What is up, or was never asked, is probed only if a health check is configured. That is a GET of its page; a status
+    below 500 passes. Without one a probe connects, and sends nothing. Only to a server that is down because an answer
+    was missing it sends an `OPTIONS`, which changes nothing and opens nothing (RFC 9110, 9.3.7): a connection does not
+    show that such a server answers again.
+    """
+    check, state = pool.config.health_check, pool.state
+    interval_s = None if check is None else check.interval
+    while True:
+        if check is not None:
+            await _probe(pool, check)
+        for pause_s in chain((_FIRST_PROBE_S,), repeat(_NEXT_PROBE_S)):
+            if not state.is_down:
+                break
+            await asyncio.sleep(min(pause_s * uniform(1.0, _SPREAD), interval_s or _NEXT_PROBE_S * _SPREAD))
+            if state.is_down:
+                await _probe(pool, check)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(interval_s):
+                await state.went_down.wait()
+
+
+async def _probe(pool: Pool, check: HealthCheck | None) -> None:
+    """Probe once. What the connection or the exchange shows, the pool tells the state; a check adds what it found."""
+    if pool.is_full:  # no slot for a probe: requests under way will tell
+        return
+    with suppress(GatewayError):
+        if check is not None:
+            status = await _exchange(pool, b"GET", check.path, check.timeout, is_check=True)
+            if status >= 500:
+                pool.state.failed(f"the health check got status {status}")
+            else:
+                pool.state.passed()
+        elif pool.state.now is UpstreamState.UNREACHABLE:
+            (await pool.connection(fresh=True)).close()
+            pool.state.connected()
+        else:
+            await _exchange(pool, b"OPTIONS", pool.config.url.path, _PROBE_S, is_check=False)
+
+
+async def _exchange(pool: Pool, method: bytes, target: str, timeout_s: float, is_check: bool) -> int:
+    """The status of the answer to a request without a body, once it is whole. Raises GatewayError."""
+    config = pool.config
+    host = config.url.authority if config.host in ("upstream", "preserve") else config.host
+    head = b"%b %b HTTP/1.1\r\nHost: %b\r\nAccept: */*\r\nUser-Agent: taskgate\r\n\r\n"
+    try:
+        async with asyncio.timeout(timeout_s), pool.call(method, is_check=is_check) as call:
+            response = await call.send_all(head % (method, target.encode(), host.encode()), b"", None, again=True)
+            while await response.body.read():
+                pass
+            return response.status
+    except TimeoutError:
+        why = f"no whole answer to {method.decode()} {target} within {timeout_s:g} s"
+        pool.state.silent(why)
+        raise UpstreamTimeout(why) from None
