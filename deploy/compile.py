@@ -19,7 +19,7 @@ from typing import Final
 
 LIBRARY: Final = "taskgate"
 MODULES: Final = (
-    *("mcp/sse", "operate/recent", "proxy", "watch"),
+    *("mcp/sse", "operate/recent", "proxy", "interceptor"),
     *(f"http/{name}" for name in ("chunks", "cors", "fields", "requests", "responses")),
     *(f"transport/{name}" for name in ("body", "memory", "read_scheduler")),
     *("downstream/exchange", "downstream/host_check", "upstream/own_requests", "upstream/pool"),

@@ -21,15 +21,15 @@ from gateway.downstream.exchange import Exchange
 from gateway.downstream.listener import Listener, are_exhausted, connections_kept
 from gateway.downstream.tls_handshakes import TlsServer
 from gateway.operate import admin, logs, page
-from gateway.operate.journal import Journal
+from gateway.operate.access_log import AccessLog
 from gateway.operate.metrics import Gauge, Metrics
-from gateway.owners.seen import IDLE_S
+from gateway.owners.seen_ids import IDLE_S
 from gateway.proxy import Proxy
 from gateway.relay import routes
 from gateway.tasks.guards import guards_of
-from gateway.tasks.sessions import SERVERS_IDLE_S, Servers, Sessions
+from gateway.tasks.sessions import CAPABILITIES_IDLE_S, CapabilityCache, Sessions
 from gateway.transport import tls
-from gateway.transport.log_limit import Said
+from gateway.transport.log_limit import LogLimit
 from gateway.transport.memory import Buffers
 from gateway.transport.wire import Links
 from gateway.upstream.pools import Pools
@@ -64,12 +64,12 @@ class App:
 
             self._store = redis_store.RedisStore(config.store, self._metrics.store_failed)
             self._shared = replicas.SharedSessions(config.index, clock, self._store, config.guards.own_tasks)
-        self._sessions = self._shared or Sessions(config.index, Servers(clock), clock, config.guards.own_tasks)
+        self._sessions = self._shared or Sessions(config.index, CapabilityCache(clock), clock, config.guards.own_tasks)
         self._links = Links()
         self._buffers = Buffers(config.limits.held_bytes_max)
         self._pools = Pools(self._buffers, self._links, self._metrics.responses)
         self._guards = guards_of(config.guards, clock)
-        self._failed = Said(clock)
+        self._failed = LogLimit(clock)
         self._apply(config, *tls.taken(config, {}))
         counts = self._metrics.connection_refused, self._metrics.handshake_failed
         self._listener = Listener(self.handle, config.limits, self._buffers, self._proxy.heads, *counts)
@@ -88,16 +88,18 @@ class App:
         self._sessions.lives = self._metrics.lives
         if self._store is not None:
             idle_s = 2 * IDLE_S if config.guards.own_tasks else config.index.idle_timeout
-            self._store.serves(config.upstreams, SERVERS_IDLE_S, idle_s)
+            self._store.serves(config.upstreams, CAPABILITIES_IDLE_S, idle_s)
         self._pools.serve(self._config, config, certified)
         if config.guards != self._config.guards:
             self._guards = guards_of(config.guards, self._loop.time)
         metrics, of_log = self._metrics, (config.log, self._failed)
-        journal = Journal(metrics, *of_log) if self._tracing is None else self._tracing.journal(metrics, *of_log)
+        access_log = (
+            AccessLog(metrics, *of_log) if self._tracing is None else self._tracing.access_log(metrics, *of_log)
+        )
         if metrics.lives is not None:
-            metrics.lives.on_end = journal.task_ended if config.log.audit else None
+            metrics.lives.on_end = access_log.task_ended if config.log.audit else None
         self._proxy = Proxy(
-            config, self._pools.of, self._links, self._sessions, self._guards, metrics, journal, self._shared
+            config, self._pools.of, self._links, self._sessions, self._guards, metrics, access_log, self._shared
         )
         self._certificates = valid
         self._config = config
@@ -170,10 +172,10 @@ class App:
     def _facts(self) -> page.Facts:
         upstreams = [
             {"name": u.name, "url": str(u.url), "state": state.name, "since": state.since, "why": state.why}
-            | {"drifts_at": standing.drift.at, "drifting": standing.drift.names}
+            | {"drifts_at": context.drift.at, "drifting": context.drift.names}
             for u in self._config.upstreams
-            for standing in (self._pools.of[u.name].standing,)
-            for state in (standing.state,)
+            for context in (self._pools.of[u.name].context,)
+            for state in (context.state,)
         ]
         return page.Facts(self._gauges(), upstreams, self._certificates, self._config.guards, self._draining)
 

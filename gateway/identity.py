@@ -1,4 +1,4 @@
-"""The identity of a caller, the key of its session (DESIGN 7), and who pays for it (DESIGN 8.9)."""
+"""The identity of a caller, the key of its session (DESIGN 7), and the key of its rate limit (DESIGN 8.9)."""
 
 import hashlib
 import re
@@ -37,7 +37,10 @@ _NO_IDENTITY: Final = _OF_ONE_MESSAGE.union(
     b"x-instana-s x-instana-l singularityheader uber-trace-id jaeger-debug-id ot-tracer-traceid "
     b"ot-tracer-spanid ot-tracer-sampled sw8 sw8-x".split()
 )
-_CREDENTIALS: Final[tuple[str, ...]] = ("authorization", "cookie")  # the first that is there tells who pays
+_CREDENTIALS: Final[tuple[str, ...]] = (
+    "authorization",
+    "cookie",
+)  # the first that is there is the key of the rate limit
 _OF_ONE_TOKEN: Final = (b"bearer", b"basic")  # schemes: servers read no word behind their token
 # Fields that prove, or pay for, a single request (RFC 9449, RFC 9421, RFC 9635, oauth2-proxy, x402), and schemes of
 # `Authorization` that do, draft-ryan-httpauth-payment included; so does a value with a parameter that only they have.
@@ -131,8 +134,10 @@ def _proves(value: bytes) -> bool:
     return is_one or _PROVING_PARAMETER.search(value) is not None
 
 
-def payer(headers: Iterable[tuple[bytes, bytes]], identity_headers: Iterable[str] | None, address: str) -> bytes:
-    """A digest of who pays for a request: its identity if the operator says what makes one (DESIGN 8.9).
+def rate_limit_key(
+    headers: Iterable[tuple[bytes, bytes]], identity_headers: Iterable[str] | None, address: str
+) -> bytes:
+    """A digest of who is limited for a request: its identity if the operator says what makes one (DESIGN 8.9).
 
     Else the first that is there of `Authorization` and `Cookie`. Else its connection's `address`; so for a credential
     that stands there twice: servers read one of them, and a client can invent the other. So for an `Authorization` that

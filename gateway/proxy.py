@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Final
 
 from gateway.config import Config
 from gateway.downstream.exchange import ClientGone, Exchange
-from gateway.downstream.host_check import Door
+from gateway.downstream.host_check import HostCheck
 from gateway.errors import (
     Ambiguous,
     GatewayError,
@@ -35,27 +35,27 @@ from gateway.errors import (
     without_frames,
 )
 from gateway.http.fields import DIGESTS, EVENT_STREAM, Headers
-from gateway.http.head_cache import Heads
+from gateway.http.head_cache import HeadCache
 from gateway.http.responses import authenticates_connection
+from gateway.interceptor import Interceptor, OwnTasksInterceptor
 from gateway.mcp import jsonrpc, observe
 from gateway.mcp.capabilities import LAST_REVISION
 from gateway.mcp.jsonrpc import Message
-from gateway.operate.journal import Journal
+from gateway.operate.access_log import AccessLog
 from gateway.operate.metrics import Metrics
-from gateway.owners.named import GUARD, OF_TASKS, asked_for
-from gateway.owners.own import NO_OWNER, OwnTasks
-from gateway.owners.seen import OwnerKey
+from gateway.owners.named_tasks import GUARD, OF_TASKS, asked_for
+from gateway.owners.seen_ids import OwnerKey
+from gateway.owners.task_owners import NO_OWNER, OwnTasks
 from gateway.query.criteria import BadQuery
 from gateway.query.cursor import Position
 from gateway.refresh import answer
-from gateway.relay.caller import Callers, HttpCaller, HttpReply, Way
+from gateway.relay.caller import Callers, HttpCaller, HttpReply, ResolvedRequest
 from gateway.relay.pump import JSON, relay
 from gateway.tasks.guards import Guards
 from gateway.tasks.sessions import Sessions
 from gateway.transport.memory import SMALL_BYTES_MAX
 from gateway.transport.wire import Links
 from gateway.upstream.pool import Pool
-from gateway.watch import ExchangeWatch, OwnWatch
 
 if TYPE_CHECKING:
     from gateway.store.replicas import SharedSessions
@@ -78,7 +78,7 @@ class Proxy:
         sessions: Sessions,
         guards: Guards | None,
         metrics: Metrics,
-        journal: Journal,
+        access_log: AccessLog,
         shared: "SharedSessions | None" = None,
     ) -> None:
         """`shared`: the same sessions, if other replicas share them."""
@@ -87,10 +87,10 @@ class Proxy:
         self._sessions = sessions
         self._shared = shared
         self._metrics = metrics
-        self._journal = journal
+        self._access_log = access_log
         clock = asyncio.get_running_loop().time
-        self.heads: Heads[Way] = Heads()  # of requests that came before
-        self._door = Door(config.listen, config)
+        self.heads: HeadCache[ResolvedRequest] = HeadCache()  # of requests that came before
+        self._host_check = HostCheck(config.listen, config)
         self._callers = Callers(config, pools)
         self._guards = guards
         self._own = sessions.own
@@ -129,27 +129,27 @@ class Proxy:
         finally:
             if caller is not None:
                 caller.pool.clients -= 1
-            self._journal.ended(exchange, caller, kind, message, perf_counter() - began_at, failed)
+            self._access_log.ended(exchange, caller, kind, message, perf_counter() - began_at, failed)
             failed = None
 
     def _admit(self, exchange: Exchange) -> HttpCaller:
         """The caller of a request that may come in. Raises Forbidden, NoUpstream, Ambiguous or Overloaded."""
         head = exchange.head
-        way: Way | None = exchange.way
+        way: ResolvedRequest | None = exchange.way
         if way is None or way.table is not self.heads:
-            self._door.check(exchange.headers)
+            self._host_check.check(exchange.headers)
             caller = self._callers.of(exchange)
             exchange.authenticates = authenticates_connection(exchange.headers)
-            way = exchange.way = Way(self.heads, head, caller, _may_carry_message(exchange))
+            way = exchange.way = ResolvedRequest(self.heads, head, caller, _may_carry_message(exchange))
             if head.raw and not exchange.authenticates:
-                way.is_kept = exchange.connection.recall.keep(self.heads, head.raw, head.body_bytes, way)
+                way.is_kept = exchange.connection.cached_heads.keep(self.heads, head.raw, head.body_bytes, way)
             head.raw = b""
         return way.caller if self._guards is None else way.caller.again()  # guards note in it what the request takes
 
     async def _read(self, exchange: Exchange) -> Message | None:
         """The message of a request; None if it is not read, or is none. Raises Overloaded."""
-        if exchange.account is not None:  # the head is large
-            exchange.account.check(exchange.kept_bytes)
+        if exchange.reservation is not None:  # the head is large
+            exchange.reservation.check(exchange.kept_bytes)
         bytes_max = self._limits.inspected_body_bytes_max
         message: Message | None = None
         if (exchange.way.may_carry or self._own is not None) and exchange.head.body_bytes <= bytes_max:
@@ -168,7 +168,7 @@ class Proxy:
                 await self._shared.learn(session)
                 if self._position(message, caller, exchange) is None:
                     return None
-            self._journal.began(message, exchange)
+            self._access_log.began(message, exchange)
             reply = HttpReply(exchange, caller)
             exchange.error_code = await self._answerer.answer(session, reply, caller, message, position)
             return position
@@ -195,7 +195,7 @@ class Proxy:
         exchange.replace_body(guards.admit(message, exchange.taken, caller))
 
     async def _keep_apart(self, own: OwnTasks, exchange: Exchange, caller: HttpCaller, message: Message | None) -> None:
-        """Let no request pass that may be about another's task (owners/own.py). Raises GatewayError."""
+        """Let no request pass that may be about another's task (owners/task_owners.py). Raises GatewayError."""
         headers = exchange.headers
         kind = b",".join(headers.all(b"content-type")).lower()
         size_bytes = max(exchange.head.body_bytes, len(exchange.taken))
@@ -233,8 +233,8 @@ class Proxy:
             return None
         if len(exchange.taken) <= SMALL_BYTES_MAX:
             return message
-        exchange.traceparent = self._journal.traceparent(message)
-        kept = observe.essence(message)
+        exchange.traceparent = self._access_log.traceparent(message)
+        kept = observe.redacted(message)
         size_bytes = len(bytes(kept.id)) + len(kept.method or "")
         exchange.kept_bytes += size_bytes if size_bytes > SMALL_BYTES_MAX else 0
         return kept
@@ -242,7 +242,7 @@ class Proxy:
     async def _relay(self, exchange: Exchange, caller: HttpCaller, message: Message | None) -> None:
         method = message.method if message is not None and message.method is not None else exchange.method.decode()
         parts, own = (exchange, caller, message, self._sessions), self._own
-        watch = ExchangeWatch(*parts) if own is None else OwnWatch(*parts, own, self._owners(exchange, caller))
+        watch = Interceptor(*parts) if own is None else OwnTasksInterceptor(*parts, own, self._owners(exchange, caller))
         if exchange.up_bytes < 0:
             exchange.refused_trailers = caller.identity_headers | (DIGESTS if exchange.edits_up else frozenset())
         exchange.waits_for_news = exchange.method == b"GET" or method == "tasks/result"

@@ -14,10 +14,10 @@ from gateway.mcp.capabilities import Server
 from gateway.mcp.jsonrpc import Message
 from gateway.mcp.observe import Observation
 from gateway.mcp.task import NEVER, Moment, Stamp
-from gateway.owners.seen import Owners
-from gateway.tasks.asks import Ask, Outbox
-from gateway.tasks.passing import Pending, begin
-from gateway.tasks.sessions import Servers, Session, Sessions
+from gateway.owners.seen_ids import Owners
+from gateway.tasks.in_flight import InFlight, Waiter
+from gateway.tasks.interception import Pending, begin
+from gateway.tasks.sessions import CapabilityCache, Session, Sessions
 from tests.rules import plain
 
 KEY = Key("research", b"/mcp", b"0f8c", b"who")
@@ -40,7 +40,7 @@ def told(*task_ids: str) -> Observation:
 
 
 def sessions(clock: Clock, **limits: Any) -> Sessions:
-    return Sessions(config.IndexLimits(**limits), Servers(clock), clock)
+    return Sessions(config.IndexLimits(**limits), CapabilityCache(clock), clock)
 
 
 def stored(store: Sessions, key: Key) -> Session:
@@ -225,7 +225,7 @@ def test_a_key_is_short_however_long_what_it_tells_apart() -> None:
     ],
 )
 def test_of_what_initialize_said_little_is_kept(methods: tuple[str, ...], kept: tuple[str, ...]) -> None:
-    servers = Servers(Clock())
+    servers = CapabilityCache(Clock())
     servers.note(KEY, Server(True, methods))
     assert servers.get(KEY) == Server(True, kept)
     servers.note(KEY, Server(False, methods))
@@ -250,13 +250,13 @@ class _Reader:
         pass
 
 
-def outbox() -> Outbox:
-    return Outbox(_Reader(), Message("2.0"), Clock())
+def outbox() -> Waiter:
+    return Waiter(_Reader(), Message("2.0"), Clock())
 
 
 async def test_who_joins_what_its_last_reader_has_just_given_up_asks_anew() -> None:
     """The cancelled request was once taken for a cancelled query, which got no answer."""
-    ask = Ask(Session(KEY, Owners(config.IndexLimits())).asks, ["t-1"], NEVER)
+    ask = InFlight(Session(KEY, Owners(config.IndexLimits())).in_flight, ["t-1"], NEVER)
     ask.begin(asyncio.sleep(60))
     task = ask._task
     leaving = asyncio.create_task(ask.join(outbox()))

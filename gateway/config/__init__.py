@@ -3,14 +3,14 @@
 The structs of `model` are the specification: the type of a field carries the reader of its values. `document` walks the
 YAML and the structs together, and remembers the location of each value. This package knows no other.
 
-model      the sections, their keys and defaults
-values     the readers of values: addresses, durations, sizes, names
-document   a YAML document: its values are read, each fault is noted with its location
-clashes    values that are wrong only together
-sources    a text, a file, standard input, the command line's flags
+model          the sections, their keys and defaults
+values         the readers of values: addresses, durations, sizes, names
+document       a YAML document: its values are read, each fault is noted with its location
+cross_checks   values that are wrong only together
+sources        a text, a file, standard input, the command line's flags
 """
 
-from gateway.config.clashes import ANY_ADDRESS
+from gateway.config.cross_checks import ANY_ADDRESS
 from gateway.config.document import ConfigError, StartError
 from gateway.config.model import (
     Admin,

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Final, NoReturn, get_args, get_origin
 import msgspec
 import yaml
 
-from gateway.config.clashes import Clash
+from gateway.config.cross_checks import Clash
 from gateway.config.model import GONE, Config
 
 VALUES_MAX: Final = 10_000  # aliases can make billions of values from a few lines

@@ -16,8 +16,8 @@ from gateway.downstream.exchange import ClientGone, Exchange, write_refusal
 from gateway.errors import without_frames
 from gateway.http import requests
 from gateway.http.fields import Headers
-from gateway.http.head_cache import Heads, Recall
-from gateway.transport.memory import Account, Buffers
+from gateway.http.head_cache import ConnectionHeads, HeadCache
+from gateway.transport.memory import Buffers, Reservation
 from gateway.transport.wire import ClientWire, Wire
 
 log = logging.getLogger("taskgate.listener")
@@ -82,7 +82,7 @@ _HEAD_COMES: Final = requests.Reading.HEAD
 class ClientOwner(Protocol):
     limits: Limits
     buffers: Buffers
-    heads: Heads[Any]
+    heads: HeadCache[Any]
     handle: Callable[[Exchange], Awaitable[None]]
 
     def opened(self, connection: "ClientConnection") -> requests.Refusal | None:
@@ -108,9 +108,9 @@ class ClientConnection(ClientWire):
         self._queue = _Queue(owner.buffers)
         self._refused: requests.Refusal | None = None  # to be answered behind the requests before it
         self._is_last = False  # the connection ends once all requests that came are answered
-        self.recall = Recall(owner)
+        self.cached_heads = ConnectionHeads(owner)
         self._reader = requests.RequestReader(
-            owner.limits.header_bytes_max, owner.limits.header_fields_max, self.recall
+            owner.limits.header_bytes_max, owner.limits.header_fields_max, self.cached_heads
         )
         self._dropped_bytes = 0
 
@@ -121,7 +121,7 @@ class ClientConnection(ClientWire):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
-        self.recall.scope = self.address
+        self.cached_heads.scope = self.address
         if (refused := self._owner.opened(self)) is not None:
             self._refuse(refused)
 
@@ -370,11 +370,11 @@ async def _handle(handle: Callable[[Exchange], Awaitable[None]], exchange: Excha
 class _Queue(list[Exchange]):
     """Pipelined requests behind the one that is served. While it has any, the connection (`wire`) is not read."""
 
-    __slots__ = ("_account",)
+    __slots__ = ("_reservation",)
 
     def __init__(self, buffers: Buffers) -> None:
         super().__init__()
-        self._account = Account(buffers)
+        self._reservation = Reservation(buffers)
 
     def put(self, exchange: Exchange, wire: Wire) -> None:
         self.append(exchange)
@@ -387,14 +387,14 @@ class _Queue(list[Exchange]):
         if self:
             heads = [_QUEUED_BYTES + (0 if one.kept_bytes else one.headers.size_bytes()) for one in self]
             held_bytes += sum(heads) + reader.pending_bytes
-        if held_bytes != self._account.held_bytes:
-            self._account.set(held_bytes)
-        return not begun_bytes or self._account.has_room(begun_bytes)
+        if held_bytes != self._reservation.held_bytes:
+            self._reservation.set(held_bytes)
+        return not begun_bytes or self._reservation.has_room(begun_bytes)
 
     def take(self, wire: Wire) -> Exchange:
         exchange = self.pop(0)  # they are few, and an empty deque takes 0.6 KB
         if not self:
-            self._account.close()
+            self._reservation.close()
             wire.resume_reading()
         return exchange
 
@@ -404,4 +404,4 @@ class _Queue(list[Exchange]):
         if self:
             self.clear()
             wire.resume_reading()
-        self._account.close()
+        self._reservation.close()

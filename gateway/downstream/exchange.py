@@ -16,7 +16,7 @@ from gateway.http.fields import DIGESTS, Headers
 from gateway.http.responses import Framing
 from gateway.mcp import jsonrpc
 from gateway.transport.body import NO_TRAILERS, Body, BodyState, chunk, last_chunk
-from gateway.transport.memory import SMALL_BYTES_MAX, Account
+from gateway.transport.memory import SMALL_BYTES_MAX, Reservation
 from gateway.transport.wire import ClientWire
 
 _ERROR: Final = b'"error"'
@@ -29,10 +29,34 @@ class ClientGone(Exception):
 
 class Exchange:
     __slots__ = (
-        "_framing", "_unwritten", "account", "authenticates", "body", "connection", "continued", "edits_down",
-        "edits_up", "error_code", "finished", "head", "keep_alive", "kept_bytes", "location", "method", "minor",
-        "refused_trailers", "started", "status", "streams", "taken", "target", "task_id", "traceparent", "up_bytes",
-        "waits_for_news", "way",
+        "_framing",
+        "_unwritten",
+        "authenticates",
+        "body",
+        "connection",
+        "continued",
+        "edits_down",
+        "edits_up",
+        "error_code",
+        "finished",
+        "head",
+        "keep_alive",
+        "kept_bytes",
+        "location",
+        "method",
+        "minor",
+        "refused_trailers",
+        "reservation",
+        "started",
+        "status",
+        "streams",
+        "taken",
+        "target",
+        "task_id",
+        "traceparent",
+        "up_bytes",
+        "waits_for_news",
+        "way",
     )  # fmt: skip
 
     def __init__(self, connection: ClientWire, head: requests.Head) -> None:
@@ -44,14 +68,14 @@ class Exchange:
         # What follows from the head (caller.py). It is not kept in the head, which would be a cycle.
         self.way: Any = head.remembered
         self.body = Body(connection)
-        self.account: Account | None = None  # of a large head, and of a large body that is read to be inspected
+        self.reservation: Reservation | None = None  # of a large head, and of a large body that is read to be inspected
         self.taken = b""  # what was read of the body before it goes up
         self.up_bytes = head.body_bytes  # the length that goes up; below 0 for a body in chunks
         self.refused_trailers: Container[bytes] = ()  # names in lower case, besides those that never go up
         self.kept_bytes = head.held_bytes  # of head and body, until the exchange ends, if they are many
         if self.kept_bytes:
-            self.account = Account(connection.buffers)
-            self.account.set(self.kept_bytes)
+            self.reservation = Reservation(connection.buffers)
+            self.reservation.set(self.kept_bytes)
         self.waits_for_news = False  # the response may take any time: a GET stream, `tasks/result`
         self.authenticates = False  # request or response is a part of the authentication of a connection
         self.edits_up = self.edits_down = False  # other bytes go on than came, or may: of the request, of the response
@@ -165,10 +189,10 @@ class Exchange:
             self.connection.write(CONTINUE)
         self.taken = self.body.take() if self.body.is_whole else await _read_as_it_comes(self, bytes_max)
         size = len(self.taken)
-        if self.account is None and size > SMALL_BYTES_MAX:
-            self.account = Account(self.connection.buffers)
-        if self.account is not None:
-            self.account.set(self.kept_bytes + size)
+        if self.reservation is None and size > SMALL_BYTES_MAX:
+            self.reservation = Reservation(self.connection.buffers)
+        if self.reservation is not None:
+            self.reservation.set(self.kept_bytes + size)
         return size <= bytes_max
 
     def glance(self, piece: bytes) -> bytes:
@@ -191,22 +215,22 @@ class Exchange:
 
     def release(self) -> None:
         """The part of the body that was read has gone up, and is no longer held but for `kept_bytes`."""
-        if self.account is not None:
-            self.account.set(self.kept_bytes)
+        if self.reservation is not None:
+            self.reservation.set(self.kept_bytes)
 
     def hold(self, size_bytes: int) -> None:
         """Hold so many bytes of an answer as well, until nobody handles the exchange any more. Raises Overloaded."""
         if self.connection.transport is None:
-            return  # the client has left, and the account is closed
-        if self.account is None:
-            self.account = Account(self.connection.buffers)
-        self.account.grow(len(self.taken) + size_bytes)
+            return  # the client has left, and the reservation is closed
+        if self.reservation is None:
+            self.reservation = Reservation(self.connection.buffers)
+        self.reservation.grow(len(self.taken) + size_bytes)
 
     def close(self) -> None:
         """Nobody handles the exchange any more: it holds nothing."""
         self.body.drop()
-        if self.account is not None:
-            self.account.close()
+        if self.reservation is not None:
+            self.reservation.close()
 
     @property
     def waits(self) -> bool:
@@ -235,9 +259,9 @@ async def _read_as_it_comes(exchange: Exchange, bytes_max: int) -> bytes:
         if size > SMALL_BYTES_MAX and not has_room and not exchange.body.is_whole:
             has_room = True
             stated = int(exchange.headers.get(b"content-length") or bytes_max)
-            exchange.account = account = exchange.account or Account(exchange.connection.buffers)
+            exchange.reservation = reservation = exchange.reservation or Reservation(exchange.connection.buffers)
             whole = exchange.kept_bytes + max(size, min(bytes_max, stated))
-            await account.reserve(whole, exchange.connection.room_timeout_s)
+            await reservation.reserve(whole, exchange.connection.room_timeout_s)
         if size > bytes_max:
             break
     return b"".join(pieces)

@@ -1,4 +1,4 @@
-"""The door of a listener, against DNS rebinding: on loopback, `Host` and `Origin` are loopback, or listed."""
+"""The check of `Host` and `Origin`, against DNS rebinding: on loopback, `Host` and `Origin` are loopback, or listed."""
 
 import ipaddress
 import re
@@ -13,7 +13,7 @@ _HOST: Final = re.compile(r"([a-z0-9._~!$&'()*+,;=%-]{1,255}|\[[0-9a-f:.]{1,45}\
 _HOST_BYTES_MAX: Final = 300  # a name of 255, and a port
 
 
-class Door:
+class HostCheck:
     def __init__(self, listen: Address, config: Config) -> None:
         self._guarded = _is_loopback(listen.host)
         self._hosts = {h.lower() for h in config.allowed_hosts}
@@ -21,7 +21,7 @@ class Door:
         self._origins = {o.lower() for o in config.allowed_origins}
 
     def check(self, headers: Headers) -> None:
-        """Let a request with these fields in. Raises Forbidden if the door is closed to it."""
+        """Let a request with these fields in. Raises Forbidden."""
         for host in headers.all(b"host"):
             given = host.decode("latin-1")
             if len(host) > _HOST_BYTES_MAX:

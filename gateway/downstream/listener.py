@@ -19,8 +19,8 @@ from gateway.config import Limits
 from gateway.downstream.connection import ClientConnection
 from gateway.downstream.exchange import Exchange
 from gateway.http import requests
-from gateway.http.head_cache import Heads
-from gateway.transport.log_limit import Said
+from gateway.http.head_cache import HeadCache
+from gateway.transport.log_limit import LogLimit
 from gateway.transport.memory import Buffers
 
 log = logging.getLogger("taskgate.listener")
@@ -38,7 +38,7 @@ class Listener:
         handle: Callable[[Exchange], Awaitable[None]],
         limits: Limits,
         buffers: Buffers,
-        heads: Heads[Any],
+        heads: HeadCache[Any],
         count_refused: Callable[[str], None],
         count_failed: Callable[[str], None],
     ) -> None:
@@ -48,7 +48,7 @@ class Listener:
         self.heads = heads
         self.connections_max = limits.connections_max  # fewer if there are too few file descriptors
         self._count_refused, self._count_failed = count_refused, count_failed
-        self._said = Said(asyncio.get_running_loop().time)
+        self._said = LogLimit(asyncio.get_running_loop().time)
         self.connections: set[ClientConnection] = set()
         self.turned_away: set[ClientConnection] = set()  # those of `connections` beyond `connections_max`
         self.draining = False

@@ -3,7 +3,7 @@
 A client sends one and the same head with each message, and so does a server for each second of its `Date`, but for the
 digits of `Content-Length`. To read a head, to find its upstream and its caller, and to make the bytes that go on, are
 pure functions of the head's bytes, of the configuration, and of the way by which it came in. So their results are kept
-with these bytes: those of requests in one table (Way in caller.py), those of responses in another (response.py).
+with these bytes: those of requests in one table (relay/caller.py), those of responses in another (responses.py).
 
 In: the bytes that arrived, where a message begins. Out: what was kept when a head of these bytes came before, with the
 length of this body; None for any other head. Always:
@@ -44,12 +44,12 @@ _ENDED: Final = b"\n"  # no head begins like this
 Kept = TypeVar("Kept")
 
 
-class RememberedHead(Generic[Kept]):
+class CachedHead(Generic[Kept]):
     """A head that came before: its bytes in front of the digits (all, if none) and behind; what follows."""
 
     __slots__ = ("adder", "after", "before", "kept", "turn")
 
-    def __init__(self, before: bytes, after: bytes, kept: Kept, adder: "Recall[Kept]", turn: int) -> None:
+    def __init__(self, before: bytes, after: bytes, kept: Kept, adder: "ConnectionHeads[Kept]", turn: int) -> None:
         self.before = before
         self.after = after
         self.kept = kept
@@ -97,7 +97,7 @@ class HeadBytes:
         return b"%b%d%b" % (self._before, body_bytes, self._after) if self._after else b""
 
 
-class Heads(Generic[Kept]):
+class HeadCache(Generic[Kept]):
     """The heads of requests, or of responses, that came before in one configuration."""
 
     def __init__(self) -> None:
@@ -106,16 +106,16 @@ class Heads(Generic[Kept]):
         self._next_turn_at = 0.0
         self._has_ended = False
         self._came = bytearray(_SLOTS)  # in which turn a head came that is not kept; heads may share a slot
-        self._entries: OrderedDict[tuple[object, bytes, bytes], RememberedHead[Kept]] = OrderedDict()
+        self._entries: OrderedDict[tuple[object, bytes, bytes], CachedHead[Kept]] = OrderedDict()
 
     def __len__(self) -> int:
         return len(self._entries)
 
-    def find(self, scope: object, before: bytes, after: bytes) -> RememberedHead[Kept] | None:
+    def find(self, scope: object, before: bytes, after: bytes) -> CachedHead[Kept] | None:
         """The entry of a head."""
         return self._entries.get((scope, before, after))
 
-    def used(self, entry: RememberedHead[Kept]) -> None:
+    def used(self, entry: CachedHead[Kept]) -> None:
         entry.turn = self.turn
         self._entries.move_to_end((entry.adder.scope, entry.before, entry.after))
 
@@ -125,7 +125,7 @@ class Heads(Generic[Kept]):
         came, self._came[slot] = self._came[slot], turn + 1
         return came != 0 and (turn + 1 - came) % 255 <= 2
 
-    def keep(self, entry: RememberedHead[Kept]) -> bool:
+    def keep(self, entry: CachedHead[Kept]) -> bool:
         """Keep another entry. Those that were not used for the longest time go. False if the configuration has gone."""
         if self._has_ended:
             return False
@@ -155,36 +155,36 @@ class Heads(Generic[Kept]):
             self._end(self._first)
 
     @property
-    def _first(self) -> RememberedHead[Kept]:
+    def _first(self) -> CachedHead[Kept]:
         return next(iter(self._entries.values()))
 
-    def _end(self, entry: RememberedHead[Kept]) -> None:
+    def _end(self, entry: CachedHead[Kept]) -> None:
         del self._entries[entry.adder.scope, entry.before, entry.after]
         del entry.adder.added[entry]
         self.size_bytes -= entry.size_bytes
         entry.end()
 
 
-class HeadsOwner(Protocol[Kept]):
+class HeadCacheOwner(Protocol[Kept]):
     """Whose connections send heads."""
 
-    heads: Heads[Kept]
+    heads: HeadCache[Kept]
     """The table of the configuration that holds now."""
 
 
-class Recall(Generic[Kept]):
+class ConnectionHeads(Generic[Kept]):
     """What one connection has of a table: its last head, which most often comes again, and those that it has added."""
 
     __slots__ = ("_last", "_owner", "added", "scope")
 
-    def __init__(self, owner: HeadsOwner[Kept], scope: object = None) -> None:
+    def __init__(self, owner: HeadCacheOwner[Kept], scope: object = None) -> None:
         self._owner = owner
-        self._last: RememberedHead[Kept] | None = None
+        self._last: CachedHead[Kept] | None = None
         self.scope = scope
-        self.added: dict[RememberedHead[Kept], None] = {}  # the oldest first
+        self.added: dict[CachedHead[Kept], None] = {}  # the oldest first
 
     @property
-    def heads(self) -> Heads[Kept]:
+    def heads(self) -> HeadCache[Kept]:
         return self._owner.heads
 
     def find(self, data: bytes) -> tuple[Kept, int, int] | None:
@@ -206,14 +206,14 @@ class Recall(Generic[Kept]):
         digits = len(str(length)) if entry.after else 0
         return entry.kept, len(entry.before) + digits + len(entry.after), length
 
-    def keep(self, heads: Heads[Kept], head: bytes, length: int, kept: Kept) -> bool:
+    def keep(self, heads: HeadCache[Kept], head: bytes, length: int, kept: Kept) -> bool:
         """Keep what follows from an accepted head that came before, with a body of that `length`. True if kept."""
         if len(head) > HEAD_BYTES_MAX:
             return False
         before, after = halves(head, len(head))
         if not heads.has_come((self.scope, before, after)) or heads.find(self.scope, before, after) is not None:
             return False
-        entry = RememberedHead(before, after, kept, self, heads.turn)
+        entry = CachedHead(before, after, kept, self, heads.turn)
         return entry.length_in(head) == length and heads.keep(entry)
 
 

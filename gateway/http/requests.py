@@ -21,7 +21,7 @@ import httptools
 from gateway.errors import shown, without_frames
 from gateway.http.chunks import BadTrailer, Chunks, Followed, TooMuch
 from gateway.http.fields import FIELD_BYTES_MIN, HEAD_END, OF_CONNECTION, FoundFields, Headers, fields_bytes
-from gateway.http.head_cache import Recall
+from gateway.http.head_cache import ConnectionHeads
 
 _ABSOLUTE: Final = re.compile(rb"[A-Za-z][A-Za-z0-9+.-]*://([^/?#]*)")
 _EMPTY_LINES: Final = re.compile(rb"[\r\n]*+")
@@ -53,7 +53,7 @@ class Head:
     """A request's line and fields. `minor` is that of HTTP/1.0 or 1.1; `keep_alive`: another request may follow.
 
     `body_bytes` is the length of its body, or _CHUNKED; `held_bytes` its memory, or 0 for the little that most take.
-    `raw` has its bytes if it may be remembered; `remembered` what was kept when it came before (remembered.py).
+    `raw` has its bytes if it may be remembered; `remembered` what was kept when it came before (head_cache.py).
     """
 
     __slots__ = (
@@ -134,12 +134,24 @@ class RequestReader:
     """Reads the requests of one connection: `add` takes the bytes that arrived, `read` gives their events."""
 
     __slots__ = (
-        "_at", "_chunks", "_doubts", "_fields_max", "_keep_alive", "_left", "_lines", "_max", "_pending", "_recall",
-        "_seen", "_tried", "_waits", "state",
+        "_at",
+        "_cached_heads",
+        "_chunks",
+        "_doubts",
+        "_fields_max",
+        "_keep_alive",
+        "_left",
+        "_lines",
+        "_max",
+        "_pending",
+        "_seen",
+        "_tried",
+        "_waits",
+        "state",
     )  # fmt: skip
 
-    def __init__(self, head_bytes_max: int, fields_max: int, recall: Recall[Any] | None = None) -> None:
-        self._recall = recall
+    def __init__(self, head_bytes_max: int, fields_max: int, cached_heads: ConnectionHeads[Any] | None = None) -> None:
+        self._cached_heads = cached_heads
         self._max = head_bytes_max
         self._fields_max = fields_max
         self.state: Reading = _BETWEEN
@@ -204,9 +216,9 @@ class RequestReader:
     def _remembered_head(self) -> Head | None:
         """The next head, if all that is pending begins with one that came before."""
         data = self._pending
-        if self._at or self._recall is None or self.state is not _BETWEEN or type(data) is not bytes:
+        if self._at or self._cached_heads is None or self.state is not _BETWEEN or type(data) is not bytes:
             return None
-        if (found := self._recall.find(data)) is None:
+        if (found := self._cached_heads.find(data)) is None:
             return None
         known, self._at, body_bytes = found
         head: Head = known.head

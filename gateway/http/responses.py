@@ -13,7 +13,7 @@ import httptools
 
 from gateway.http.chunks import Chunks, whole_body
 from gateway.http.fields import FIELD_BYTES_MIN, HEAD_END, OF_CONNECTION, Field, FoundFields, Headers
-from gateway.http.head_cache import HeadBytes, Recall
+from gateway.http.head_cache import ConnectionHeads, HeadBytes
 
 Framing: TypeAlias = Literal["length", "chunked", "close", "none"]
 """What ends a body: its `Content-Length`, its last chunk, the connection's end; "none": there is no body."""
@@ -53,7 +53,7 @@ class ResponseHead:
 
     `framing` is what they say of the body, to any request but HEAD; `body_bytes` is the `Content-Length`, or 0, and
     `kind` its media type. `held_bytes` is the memory of the head, or 0 for the little that most take. `may_name` says
-    whether it may name addresses of the upstream's. One that `is_kept` is found when it comes again (remembered.py),
+    whether it may name addresses of the upstream's. One that `is_kept` is found when it comes again (head_cache.py),
     perhaps with another `Content-Length`; `passed` has its bytes as clients got them.
     """
 
@@ -96,14 +96,25 @@ class ResponseReader:
     """Reads the responses that come on one connection: `add` takes what arrived, `head` and `body` read it."""
 
     __slots__ = (
-        "_at", "_bytes_max", "_chunks", "_fields_max", "_framing", "_left", "_pending", "_recall", "_seen", "fault",
-        "is_followed", "is_whole", "stated_bytes",
+        "_at",
+        "_bytes_max",
+        "_cached_heads",
+        "_chunks",
+        "_fields_max",
+        "_framing",
+        "_left",
+        "_pending",
+        "_seen",
+        "fault",
+        "is_followed",
+        "is_whole",
+        "stated_bytes",
     )  # fmt: skip
 
-    def __init__(self, bytes_max: int, fields_max: int, recall: Recall[ResponseHead]) -> None:
+    def __init__(self, bytes_max: int, fields_max: int, cached_heads: ConnectionHeads[ResponseHead]) -> None:
         self._bytes_max = bytes_max
         self._fields_max = fields_max
-        self._recall = recall
+        self._cached_heads = cached_heads
         self.stated_bytes = 0  # what the `Content-Length` of the last head says, or 0
         self._chunks: Chunks | None = None
         self.begin()
@@ -146,7 +157,7 @@ class ResponseReader:
     def head(self) -> ResponseHead | None:
         """The next head, if it is whole; else its bytes are kept. Raises BadResponse for one that cannot pass."""
         data, at = self._pending, self._at
-        if not at and type(data) is bytes and (before := self._recall.find(data)) is not None:
+        if not at and type(data) is bytes and (before := self._cached_heads.find(data)) is not None:
             kept, self._at, self.stated_bytes = before
             return kept
         found = data.find(HEAD_END, max(at, self._seen - len(HEAD_END) + 1))
@@ -163,7 +174,7 @@ class ResponseReader:
         head = read_head(raw)
         self.stated_bytes = head.body_bytes
         if head.is_plain:
-            head.is_kept = self._recall.keep(self._recall.heads, raw, head.body_bytes, head)
+            head.is_kept = self._cached_heads.keep(self._cached_heads.heads, raw, head.body_bytes, head)
         return head
 
     def _keep_begun(self, data: bytes | bytearray, at: int) -> None:

@@ -61,7 +61,7 @@ def is_observed(request: Message) -> bool:
     )
 
 
-def essence(request: Message) -> Message:
+def redacted(request: Message) -> Message:
     """The request with only what `of_response` reads. It does not keep the whole body in memory."""
     if not is_observed(request):
         return request.without_params()

@@ -14,7 +14,7 @@ from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from prometheus_client.exposition import gzip_accepted
 
 from gateway.config import Address, Config, StartError
-from gateway.downstream.host_check import Door
+from gateway.downstream.host_check import HostCheck
 from gateway.errors import Forbidden
 from gateway.http.fields import Headers
 from gateway.operate import page
@@ -34,7 +34,7 @@ async def serve(
     @web.middleware
     async def guarded(request: web.Request, handler: Handler) -> web.StreamResponse:
         try:
-            Door(address, config()).check(Headers(request.raw_headers))
+            HostCheck(address, config()).check(Headers(request.raw_headers))
         except Forbidden as error:
             return web.Response(text=f"{error}\n", status=403)
         return await handler(request)

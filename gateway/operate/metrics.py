@@ -19,7 +19,7 @@ from prometheus_client.utils import floatToGoString
 
 from gateway.errors import GatewayError
 from gateway.operate.recent import Recent
-from gateway.tasks.lives import Lives
+from gateway.tasks.lifecycles import Lives
 from gateway.tasks.ports import EndedQuery
 
 VERSION: Final = version("taskgate")

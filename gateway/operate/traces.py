@@ -32,11 +32,11 @@ from gateway.errors import GatewayError, UpstreamRefused
 from gateway.identity import STDIO
 from gateway.mcp import jsonrpc
 from gateway.mcp.jsonrpc import Message
-from gateway.operate.journal import CLIENT_LEFT, Journal, why
+from gateway.operate.access_log import CLIENT_LEFT, AccessLog, why
 from gateway.operate.metrics import UNANSWERED, VERSION, Metrics, named
 from gateway.relay.caller import HttpCaller
 from gateway.tasks.ports import EndedQuery
-from gateway.transport.log_limit import Said
+from gateway.transport.log_limit import LogLimit
 
 _PATH: Final = "/v1/traces"  # of a collector, unless its URL has another
 _FLUSH_S: Final = 2.0  # for the last spans, at the end of the process
@@ -68,8 +68,8 @@ class Tracing:
     def metrics(self) -> Metrics:
         return TracedMetrics(self._tracer)
 
-    def journal(self, metrics: Metrics, config: Log | StdioLog, failed: Said) -> Journal:
-        return TracedJournal(metrics, config, failed, self._tracer)
+    def access_log(self, metrics: Metrics, config: Log | StdioLog, failed: LogLimit) -> AccessLog:
+        return TracedAccessLog(metrics, config, failed, self._tracer)
 
     async def close(self) -> None:
         """Send what waits, for a while. What is then left is lost."""
@@ -78,8 +78,8 @@ class Tracing:
         await asyncio.to_thread(sending.join, _FLUSH_S)
 
 
-class TracedJournal(Journal):
-    def __init__(self, metrics: Metrics, config: Log | StdioLog, failed: Said, tracer: Tracer) -> None:
+class TracedAccessLog(AccessLog):
+    def __init__(self, metrics: Metrics, config: Log | StdioLog, failed: LogLimit, tracer: Tracer) -> None:
         super().__init__(metrics, config, failed)
         self._tracer = tracer
 

@@ -3,6 +3,6 @@
 answer      the answer to one query
 planner     from plan to plan, until the index is fresh enough
 freshness   the plan: to ask only for what can have changed
-refreshes   carry a plan out: a crawl, a delta, or a knock
+refreshes   carry a plan out: a crawl, a delta, or an access check
 crawler     requests of the gateway's own, and pages
 """

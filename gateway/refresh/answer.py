@@ -16,13 +16,13 @@ from gateway.identity import Key
 from gateway.mcp import jsonrpc
 from gateway.mcp.capabilities import LAST_REVISION
 from gateway.mcp.jsonrpc import INVALID_PARAMS, REPLACEMENT, Message
-from gateway.owners.named import GUARD
+from gateway.owners.named_tasks import GUARD
 from gateway.query import criteria, cursor, query_string
 from gateway.query.criteria import BadQuery, Fault, Params, Query
 from gateway.query.cursor import Position
 from gateway.query.values import string
 from gateway.refresh.planner import Answer, Planner
-from gateway.tasks.asks import Outbox
+from gateway.tasks.in_flight import Waiter
 from gateway.tasks.ports import Caller, Counts, EndedQuery, Reply
 from gateway.tasks.sessions import Session, Sessions
 
@@ -149,10 +149,10 @@ class Answerer:
                 return await self._refuse(session, reply, caller, message, position)
             answer = None if caller.asks_first else self._planner.at_once(session, position)
             if answer is None:
-                outbox = Outbox(reply, message, self._clock)
+                waiter = Waiter(reply, message, self._clock)
                 if caller.asks_first:
-                    await self._planner.ask_first(session, caller, outbox)
-                answer = await self._planner.answer(session, caller, outbox, position)
+                    await self._planner.ask_first(session, caller, waiter)
+                answer = await self._planner.answer(session, caller, waiter, position)
             page_bytes, rest = answer.page.size_bytes, _rest(answer, position, ignored_of(bytes(message.params)))
             reply.hold(len(raw_id) + page_bytes + len(rest))
         except Exception as error:
@@ -176,10 +176,10 @@ class Answerer:
     ) -> int | None:
         """Say what is wrong with a query; the server's refusal of its caller goes first (DESIGN 5.4). As `answer`."""
         if caller.asks_first or not session.known.accepts:
-            outbox = Outbox(reply, message, self._clock)
+            waiter = Waiter(reply, message, self._clock)
             if caller.asks_first:
-                await self._planner.ask_first(session, caller, outbox)
-            await self._planner.knock(session, caller, outbox)
+                await self._planner.ask_first(session, caller, waiter)
+            await self._planner.check_access(session, caller, waiter)
         said = bad_query(message, bad)
         reply.hold(len(said))
         reply.send(said)

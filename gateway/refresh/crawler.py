@@ -82,7 +82,7 @@ class Crawler:
         finally:
             asking.cancel()
             await asyncio.gather(asking, return_exceptions=True)
-            del asking  # as in `Ask.join`
+            del asking  # as in `InFlight.join`
 
     async def _ask_for_pages(
         self, wanted: asyncio.Semaphore, unread_pages: asyncio.Queue[ListPage | None], first_only: bool

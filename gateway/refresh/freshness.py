@@ -21,17 +21,17 @@ _NEW_MIN: Final = 2  # marked tasks that the index lacks: from so many on the pa
 
 
 class Plan(msgspec.Struct, frozen=True):
-    """What to ask, and why: all pages; or the page where new tasks appear, and single tasks; or just knock."""
+    """What to ask, and why: all pages; or the last ones (`tail`), and single tasks; or whether the caller is served."""
 
     reason: str
     crawl: bool = False
-    look: bool = False
+    tail: bool = False
     tasks: Sequence[str] = ()
-    knock: bool = False
+    check_access: bool = False
 
     @property
     def reads(self) -> bool:
-        return self.crawl or self.look or self.knock
+        return self.crawl or self.tail or self.check_access
 
     @property
     def nothing(self) -> bool:
@@ -39,7 +39,7 @@ class Plan(msgspec.Struct, frozen=True):
 
 
 FRESH: Final = Plan("fresh")
-KNOCK: Final = Plan("the upstream has yet to accept this caller", knock=True)
+ACCESS_CHECK: Final = Plan("the upstream has yet to accept this caller", check_access=True)
 
 
 class Ages(msgspec.Struct, frozen=True):
@@ -75,7 +75,7 @@ def plan(record: Record, query: Query, came: Moment, ages: Ages, owns: Callable[
     """What must be asked before `query`, which came then, may be answered. `owns`: the caller may see it."""
     known, index = record.known, record.index
     if known.refused:
-        return KNOCK
+        return ACCESS_CHECK
     need = need_of(record, came, ages)
     ids, unlisted = query.task_ids, record.unlisted
     if ids is not None and known.asks_by_id and max(map(len, ids), default=0) <= MARKED_ID_CHARS_MAX:
@@ -93,25 +93,25 @@ def plan(record: Record, query: Query, came: Moment, ages: Ages, owns: Callable[
     marked = record.due(came.order)
     if marked and not known.asks_by_id:
         return Plan("tasks that may have changed", crawl=True)
-    look = not need.met(known.new_as_of)
-    if not (look or marked or not need.met(known.live_as_of)):
+    tail = not need.met(known.new_as_of)
+    if not (tail or marked or not need.met(known.live_as_of)):
         return FRESH
     live = index.live(query, among=unlisted if is_crawled else None)
     stale = (i for i in live if not (record.is_due(i, came.order) or need.met(_as_of(record, i))))
     new = [i for i in marked if index.get(i) is None]
     if len(new) >= _NEW_MIN and known.listing is not Listing.NEITHER and _may_be_listed(record, new, came):
-        look, marked = True, [i for i in marked if index.get(i) is not None]
+        tail, marked = True, [i for i in marked if index.get(i) is not None]
     on_pages = [i for i in marked if (task := index.get(i)) is not None and task.crawl == record.crawl]
-    if is_crawled and not look:
+    if is_crawled and not tail:
         if on_pages and len(on_pages) >= known.pages:
             return Plan("reading all pages costs no more", crawl=True)
         if marked:
             return Plan("tasks that may have changed", tasks=[*marked, *stale])
         return Plan("only the tasks that no list shows", tasks=list(stale) if known.asks_by_id else ())
     due = [*marked, *islice(stale, known.pages)]
-    if look + len(due) - len(marked) + len(on_pages) >= known.pages:
+    if tail + len(due) - len(marked) + len(on_pages) >= known.pages:
         return Plan("reading all pages costs no more", crawl=True)
-    return Plan("only what can have changed", look=look, tasks=due)
+    return Plan("only what can have changed", tail=tail, tasks=due)
 
 
 def _all_pages(record: Record, need: Need) -> Plan | None:

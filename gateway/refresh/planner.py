@@ -14,11 +14,11 @@ from gateway.query.criteria import Query
 from gateway.query.cursor import Position
 from gateway.refresh import freshness
 from gateway.refresh.crawler import Crawler
-from gateway.refresh.freshness import KNOCK, Ages, Need, Plan
-from gateway.refresh.refreshes import Crawl, Delta, Knock, Refresh
-from gateway.tasks.asks import Ask, Outbox, together
-from gateway.tasks.pages import QueryPage
-from gateway.tasks.passing import PLAIN
+from gateway.refresh.freshness import ACCESS_CHECK, Ages, Need, Plan
+from gateway.refresh.refreshes import AccessCheck, Crawl, Delta, Refresh
+from gateway.tasks.in_flight import InFlight, Waiter, together
+from gateway.tasks.interception import PLAIN
+from gateway.tasks.page_cache import QueryPage
 from gateway.tasks.ports import Caller, Counts
 from gateway.tasks.sessions import Forgotten, Session, Sessions
 
@@ -57,15 +57,15 @@ class Planner:
             return None
         return Answer(page, self._as_of(session, came), "index", plan.reason, 0)
 
-    async def ask_first(self, session: Session, caller: Caller, outbox: Outbox) -> None:
+    async def ask_first(self, session: Session, caller: Caller, waiter: Waiter) -> None:
         """Ask the server once as the caller does: its refusal is the answer (DESIGN 5.1). Raises GatewayError."""
-        if caller.toll is not None:
-            caller.toll.owe(1)
+        if caller.cost is not None:
+            caller.cost.owe(1)
 
         async def on_message(data: bytes) -> None:
             if self._may_pass(session, data):
-                outbox.reply.forward(data)
-                await outbox.reply.drain()
+                waiter.reply.forward(data)
+                await waiter.reply.drain()
 
         now, known = self._sessions.now, session.known
         crawler, asked = Crawler(caller, self._limits, self._counts, now, on_message, as_it_came=True), now()
@@ -78,22 +78,22 @@ class Planner:
             raise UpstreamFailed(bytes(response.error))
         known.accept(asked.order, lists=True)  # not if the session was cleared meanwhile: then it is another one
 
-    async def knock(self, session: Session, caller: Caller, outbox: Outbox) -> None:
+    async def check_access(self, session: Session, caller: Caller, waiter: Waiter) -> None:
         """Ask the server whether it lists tasks to the caller, unless it has (DESIGN 5.4). Raises GatewayError."""
         came = self._sessions.now()
         while not session.known.accepts:
             with suppress(Forgotten, TooLarge):
-                await self._carry_out(session, caller, outbox, Query(), KNOCK, came)
+                await self._carry_out(session, caller, waiter, Query(), ACCESS_CHECK, came)
 
     def _page(self, session: Session, position: Position) -> QueryPage:
         return session.index.select(position, self._limits.page_size, self._limits.page_bytes_max)
 
-    async def answer(self, session: Session, caller: Caller, outbox: Outbox, position: Position) -> Answer:
+    async def answer(self, session: Session, caller: Caller, waiter: Waiter, position: Position) -> Answer:
         """The answer to a query, after the upstream was asked as planned. Raises GatewayError."""
         came, may_be_too_large = self._sessions.now(), True
         while True:
             try:
-                return await self._from_index(session, caller, outbox, position, came)
+                return await self._from_index(session, caller, waiter, position, came)
             except Forgotten:
                 continue
             except TooLarge:  # what the index had is forgotten, such as tasks that are gone
@@ -102,7 +102,7 @@ class Planner:
                 may_be_too_large = False
 
     async def _from_index(
-        self, session: Session, caller: Caller, outbox: Outbox, position: Position, came: Moment
+        self, session: Session, caller: Caller, waiter: Waiter, position: Position, came: Moment
     ) -> Answer:
         query = position.query
         outcome, requests = "index", 0
@@ -121,7 +121,7 @@ class Planner:
                 overdue = self._overdue(session, session.index.select(position, self._limits.page_size))
                 plan = Plan("the ttl of tasks to be shown has passed", tasks=overdue)
             with self._counts.plan(session.key.upstream, plan.reason):
-                made = await self._carry_out(session, caller, outbox, query, plan, came)
+                made = await self._carry_out(session, caller, waiter, query, plan, came)
             if made is None:
                 outcome = "coalesced" if outcome == "index" else outcome
             else:
@@ -140,45 +140,45 @@ class Planner:
     # ---- asking ----
 
     async def _carry_out(
-        self, session: Session, caller: Caller, outbox: Outbox, query: Query, plan: Plan, came: Moment
+        self, session: Session, caller: Caller, waiter: Waiter, query: Query, plan: Plan, came: Moment
     ) -> int | None:
         """Ask what a plan says. Returns the number of requests; None if the asks of other queries had all of it."""
         need = freshness.need_of(session, came, self._ages)
-        reading = session.asks.get(None)
+        reading = session.in_flight.get(None)
         if reading is not None and plan.reads:
-            await self._await(reading, outbox, need)
+            await self._await(reading, waiter, need)
             return None
-        new = [i for i in plan.tasks if i not in session.asks]
-        waits = {session.asks[i] for i in plan.tasks if i in session.asks}
+        new = [i for i in plan.tasks if i not in session.in_flight]
+        waits = {session.in_flight[i] for i in plan.tasks if i in session.in_flight}
         crawler: Crawler | None = None
         if plan.reads or new:
-            if caller.toll is not None:  # those that joined owe nothing: it is asked once
-                caller.toll.owe(plan.reads + len(new))
-            ask = Ask(session.asks, [*new, None] if plan.reads else new, self._sessions.now())
+            if caller.cost is not None:  # those that joined owe nothing: it is asked once
+                caller.cost.owe(plan.reads + len(new))
+            ask = InFlight(session.in_flight, [*new, None] if plan.reads else new, self._sessions.now())
             crawler = Crawler(caller, self._limits, self._counts, self._sessions.now, self._on_message(session, ask))
             parts = session, self._sessions, crawler, ask, self._ages, self._counts
             refresh: Refresh
-            if plan.knock:
-                refresh = Knock(*parts)
+            if plan.check_access:
+                refresh = AccessCheck(*parts)
             else:
-                refresh = Crawl(*parts) if plan.crawl else Delta(*parts, query, plan.look, new)
+                refresh = Crawl(*parts) if plan.crawl else Delta(*parts, query, plan.tail, new)
             ask.begin(refresh.run())
             waits.add(ask)
-        await together(*(self._await(wait, outbox, need) for wait in waits))
+        await together(*(self._await(wait, waiter, need) for wait in waits))
         return None if crawler is None else crawler.requests
 
-    async def _await(self, ask: Ask, outbox: Outbox, need: Need) -> None:
+    async def _await(self, ask: InFlight, waiter: Waiter, need: Need) -> None:
         """Wait for an ask. If it began too early to be of use, its error is ignored."""
-        await (ask.join(outbox) if need.met(ask.began) else ask.over())
+        await (ask.join(waiter) if need.met(ask.began) else ask.over())
 
     def _may_pass(self, session: Session, data: bytes) -> bool:
         own = self._sessions.own
         return own is None or own.may_pass(session.owners, data)
 
-    def _on_message(self, session: Session, ask: Ask) -> Callable[[bytes], Awaitable[None]]:
+    def _on_message(self, session: Session, ask: InFlight) -> Callable[[bytes], Awaitable[None]]:
         async def on_message(data: bytes) -> None:
             if self._may_pass(session, data):
-                self._sessions.hear(session.key, PLAIN.message(data))
+                self._sessions.take_in(session.key, PLAIN.message(data))
                 await ask.forward(data)
 
         return on_message

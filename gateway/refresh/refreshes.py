@@ -17,17 +17,17 @@ from gateway.mcp.task import Moment, Stamp, Task, TaskError, apart, parse
 from gateway.query.criteria import Query
 from gateway.refresh.crawler import TASKS_AT_ONCE, Crawler, ListPage
 from gateway.refresh.freshness import Ages
-from gateway.tasks.asks import Ask, together
-from gateway.tasks.lives import Lives
-from gateway.tasks.passing import Access
+from gateway.tasks.in_flight import InFlight, together
+from gateway.tasks.interception import Access
+from gateway.tasks.lifecycles import Lives
 from gateway.tasks.ports import Counts
 from gateway.tasks.record import Listing, ListingOrder
 from gateway.tasks.sessions import Forgotten, Session, Sessions
 
 _ASKED_AT_ONCE: Final = 8
 _UNSEEN_MAX: Final = 100  # tasks that a crawl no longer shows; of more, a sample is asked for
-_LOOK_BYTES_MAX: Final = 16 << 20  # of pages that a look reads before it takes them in
-_CURSORS_KEPT: Final = 4  # of the last pages: a look for new tasks begins there
+_TAIL_BYTES_MAX: Final = 16 << 20  # of pages that a tail read takes before it takes them in
+_CURSORS_KEPT: Final = 4  # of the last pages: a tail read begins there
 
 
 @dataclass(eq=False)
@@ -37,7 +37,7 @@ class Refresh(ABC):
     _session: Session
     _sessions: Sessions
     _crawler: Crawler
-    _ask: Ask
+    _in_flight: InFlight
     _ages: Ages
     _counts: Counts
     _from_nothing: bool = field(default=False, init=False)  # the index has only what is read here
@@ -52,7 +52,7 @@ class Refresh(ABC):
                 self._session.clear()
             raise
         finally:
-            self._ask.end()
+            self._in_flight.end()
             self._sessions.keep(self._session)
 
     @property
@@ -70,7 +70,7 @@ class Refresh(ABC):
 
     @property
     def _is_same(self) -> bool:
-        return self._session.known is self._known and not self._ask.is_given_up
+        return self._session.known is self._known and not self._in_flight.is_given_up
 
     def _accept(self, told: Stamp, lists: bool = False) -> None:
         """A `tasks/*` has succeeded. Raises Forgotten if the caller was refused since it was asked for."""
@@ -104,7 +104,7 @@ class Refresh(ABC):
             for task_id in waiting:
                 if self._session.known.asks_by_id:
                     await self._ask_for_one(task_id)
-                self._ask.release(task_id)
+                self._in_flight.release(task_id)
 
         await together(*(worker() for _ in range(min(_ASKED_AT_ONCE, len(task_ids)))))
 
@@ -163,7 +163,7 @@ def _task_in(response: jsonrpc.Message, task_id: str) -> Task | None:
     return None
 
 
-class Knock(Refresh):
+class AccessCheck(Refresh):
     """Ask whether the upstream serves the caller: the answer itself is of no use."""
 
     async def _ask_all(self) -> None:
@@ -198,7 +198,7 @@ class Crawl(Refresh):
                     pages += 1
                     size_bytes += page.size_bytes
                     if page.following is not None:
-                        self._ask.progress(order.count)
+                        self._in_flight.progress(order.count)
         finally:
             self._counts.crawl(session.key.upstream, self._sessions.now().at - began.at)
         await self._forget_unseen(began)
@@ -263,32 +263,34 @@ class Crawl(Refresh):
         for start in range(0, len(task_ids), TASKS_AT_ONCE):
             self._check_same()
             some = task_ids[start : start + TASKS_AT_ONCE]
-            while asked := next((o for i in some if (o := session.asks.get(i)) not in (None, self._ask)), None):
+            while asked := next(
+                (o for i in some if (o := session.in_flight.get(i)) not in (None, self._in_flight)), None
+            ):
                 await asked.over()
             due = [i for i in some if (task := session.index.get(i)) is not None and not is_recent(task.told.as_of)]
-            self._ask.add(due)
+            self._in_flight.add(due)
             await self._ask_for(due)
             await asyncio.sleep(0)
 
 
 @dataclass(eq=False)
 class Delta(Refresh):
-    """Ask for single tasks; at the same time, if the plan says so, look where new tasks appear."""
+    """Ask for single tasks; at the same time, if the plan says so, read the page where new tasks appear."""
 
     _query: Query
-    _looks: bool
+    _reads_tail: bool
     _task_ids: Sequence[str]
 
     async def _ask_all(self) -> None:
         began = self._sessions.now()
         asking = self._ask_for(self._task_ids)
-        await (together(self._look(), asking) if self._looks else asking)
+        await (together(self._read_tail(), asking) if self._reads_tail else asking)
         session = self._session
-        was_due = self._looks or session.known.live_as_of.at < began.at - self._ages.max_age_s
+        was_due = self._reads_tail or session.known.live_as_of.at < began.at - self._ages.max_age_s
         if was_due and self._query.may_match_all_live:
             session.end_live(session.index.live(self._query), began)
 
-    async def _look(self) -> None:
+    async def _read_tail(self) -> None:
         """Read the last page and all pages behind it by now; or the first pages, down to a known task."""
         began, known = self._sessions.now(), self._known
         prepends = known.listing is Listing.PREPENDS
@@ -306,16 +308,16 @@ class Delta(Refresh):
                 break
             if page.following in cursors:
                 raise UpstreamBroken("the upstream's tasks/list repeats a cursor: its pages have no end")
-            if len(pages) > known.pages or size_bytes > _LOOK_BYTES_MAX:
-                known.fail_look()  # reading on costs no less than a crawl, or more memory
+            if len(pages) > known.pages or size_bytes > _TAIL_BYTES_MAX:
+                known.fail_tail()  # reading on costs no less than a crawl, or more memory
                 return
             cursors.append(page.following)
         else:
-            known.fail_look()
+            known.fail_tail()
             return
-        for page in reversed(pages):  # only now, and the oldest first: a look that fails leaves no gap
+        for page in reversed(pages):  # only now, and the oldest first: a read that fails leaves no gap
             await self._take_page(page)
-        known.end_look(began, cursors[-_CURSORS_KEPT:])
+        known.end_tail(began, cursors[-_CURSORS_KEPT:])
 
     def _shows_listed(self, page: ListPage) -> bool:
         """Whether a page shows a task that a page showed before, in the same life: no new tasks follow such a task."""

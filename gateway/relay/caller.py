@@ -13,7 +13,7 @@ from gateway.http.codings import with_readable
 from gateway.http.fields import EVENT_STREAM, FILTER, Headers
 from gateway.http.head_cache import HeadBytes
 from gateway.http.requests import Head
-from gateway.identity import Key, network, payer, proof, telling, who
+from gateway.identity import Key, network, proof, rate_limit_key, telling, who
 from gateway.mcp import sse
 from gateway.mcp.capabilities import LAST_REVISION
 from gateway.relay.pump import JSON, request_head
@@ -32,8 +32,20 @@ class HttpCaller:
     """A client of one upstream, for the time of one request."""
 
     __slots__ = (
-        "_address", "_is_accepted", "_key", "_knows_move", "_move", "_original", "_proof", "_route", "drifts",
-        "headers", "pool", "target", "toll", "upstream",
+        "_address",
+        "_is_accepted",
+        "_key",
+        "_knows_move",
+        "_move",
+        "_original",
+        "_proof",
+        "_route",
+        "cost",
+        "drifts",
+        "headers",
+        "pool",
+        "target",
+        "upstream",
     )  # fmt: skip
 
     def __init__(self, route: Route, target: bytes, original: Headers, address: str, headers: Headers) -> None:
@@ -49,8 +61,8 @@ class HttpCaller:
         self._move: Move | None = None
         self._proof: str | None = None
         self._is_accepted = False
-        self.drifts = False  # the caller is another than those of the requests before (drift.py)
-        self.toll: Any = None  # what guards take of the request (tasks/guards.py)
+        self.drifts = False  # the caller is another than those of the requests before (identity_drift.py)
+        self.cost: Any = None  # what guards take of the request (tasks/guards.py)
 
     @property
     def move(self) -> Move | None:
@@ -84,7 +96,7 @@ class HttpCaller:
         if b"origin" in self._original.by_name and (preflight or not self.is_unique):
             origin = self._original.get(b"origin") or b""
             who = None if preflight else self.key.identity
-            cors = self.pool.standing.cors
+            cors = self.pool.context.cors
             cors.note(network(self._address), origin, self.target, who, response.status, response.headers)
 
     def accept(self) -> None:
@@ -92,7 +104,7 @@ class HttpCaller:
         if self._is_accepted or not self.key.session or self.proof:
             return
         self._is_accepted = True
-        drift, fields = self.pool.standing.drift, telling(self.headers, self.upstream.identity_headers)
+        drift, fields = self.pool.context.drift, telling(self.headers, self.upstream.identity_headers)
         fields_by_name = self.headers.by_name
         credential = fields_by_name.get(b"authorization") or fields_by_name.get(b"cookie")
         session = self.key.of_all, hash(credential)
@@ -121,7 +133,7 @@ class HttpCaller:
         origin = self._original.get(b"origin")
         if origin is None:
             return Headers()
-        return self.pool.standing.cors.fields(origin, self.target, self.key.identity)
+        return self.pool.context.cors.fields(origin, self.target, self.key.identity)
 
     @property
     def identity_headers(self) -> frozenset[bytes]:
@@ -144,9 +156,9 @@ class HttpCaller:
             self._key = self.key_with(self.session_id)
         return self._key
 
-    def payer(self) -> tuple[str, bytes]:
+    def rate_limit_key(self) -> tuple[str, bytes]:
         """Whose bucket guards take from."""
-        return self.upstream.name, payer(self.headers, self.upstream.identity_headers, self._address)
+        return self.upstream.name, rate_limit_key(self.headers, self.upstream.identity_headers, self._address)
 
     def key_with(self, session_id: bytes) -> Key:
         """The key of the session with that id, which `initialize` has just opened for the caller."""
@@ -160,8 +172,8 @@ class HttpCaller:
         return other
 
 
-class Way:
-    """What follows from a request's head that was accepted, for a head that comes again (remembered.py).
+class ResolvedRequest:
+    """What follows from a request's head that was accepted, for a head that comes again (head_cache.py).
 
     `table` is that of the configuration which says so; `may_carry` says whether the body may be a message. The bytes
     that go up are kept with it only if it `is_kept` in that table.

@@ -14,7 +14,7 @@ import msgspec
 from gateway.errors import UpstreamBroken
 from gateway.http.codings import Decode, Unreadable
 from gateway.mcp import sse
-from gateway.transport.memory import SMALL_BYTES_MAX, Account
+from gateway.transport.memory import SMALL_BYTES_MAX, Reservation
 from gateway.upstream.connection import Response
 
 
@@ -44,12 +44,12 @@ class BodyTap:
     """Inspects a copy of a JSON body: as soon as its last byte has come, before that byte is passed on."""
 
     def __init__(
-        self, inspector: Inspector, decode: Decode, bytes_max: int, account: Account, response: Response
+        self, inspector: Inspector, decode: Decode, bytes_max: int, reservation: Reservation, response: Response
     ) -> None:
         self._to = inspector
         self._decode = decode
         self._bytes_max = bytes_max
-        self._account = account
+        self._reservation = reservation
         self._copy: bytearray | None = bytearray()
         self._length = response.body_bytes or -1
 
@@ -58,13 +58,13 @@ class BodyTap:
             self._to.unread()
             return piece
         self._copy += piece
-        if len(self._copy) > self._bytes_max or not self._account.has_room(len(self._copy)):
+        if len(self._copy) > self._bytes_max or not self._reservation.has_room(len(self._copy)):
             self._copy = None
-            self._account.close()
+            self._reservation.close()
             self._to.unread()
             return piece
         if len(self._copy) > SMALL_BYTES_MAX:
-            self._account.set(len(self._copy))
+            self._reservation.set(len(self._copy))
         if len(self._copy) == self._length:
             self.end()
         return piece
@@ -82,14 +82,14 @@ class BodyTap:
 class EventTap:
     """Inspects the events of a stream, and edits them if its inspector does."""
 
-    __slots__ = ("_account", "_decode", "_event_bytes_max", "_parser", "_to")
+    __slots__ = ("_decode", "_event_bytes_max", "_parser", "_reservation", "_to")
 
-    def __init__(self, inspector: Inspector, decode: Decode, event_bytes_max: int, account: Account) -> None:
+    def __init__(self, inspector: Inspector, decode: Decode, event_bytes_max: int, reservation: Reservation) -> None:
         self._to = inspector
         self._decode: Decode | None = decode
         self._parser = sse.Parser(event_bytes_max, inspector.marks)
         self._event_bytes_max = event_bytes_max
-        self._account = account
+        self._reservation = reservation
 
     def inspect(self, piece: bytes) -> bytes:
         """Inspect every event that the piece completes; return the piece as it came."""
@@ -130,10 +130,10 @@ class EventTap:
     def _events(self, plain: bytes) -> bytes:
         out, unread, parser = [], False, self._parser
         bytes_max = self._event_bytes_max
-        parser.event_bytes_max = bytes_max if self._account.has_room(bytes_max) else SMALL_BYTES_MAX
+        parser.event_bytes_max = bytes_max if self._reservation.has_room(bytes_max) else SMALL_BYTES_MAX
         events = parser.feed(plain)
-        if parser.pending_bytes > SMALL_BYTES_MAX or self._account.held_bytes:
-            self._account.set(parser.pending_bytes)
+        if parser.pending_bytes > SMALL_BYTES_MAX or self._reservation.held_bytes:
+            self._reservation.set(parser.pending_bytes)
         for event in events:
             data = event.data if event.whole and event.marked else None
             seen = data

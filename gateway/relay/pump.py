@@ -19,7 +19,7 @@ from gateway.http.fields import EVENT_STREAM, Headers
 from gateway.http.head_cache import HeadBytes
 from gateway.relay.inspection import BodyTap, EventTap, Inspector, Watch
 from gateway.transport.body import chunk, last_chunk
-from gateway.transport.memory import SMALL_BYTES_MAX, Account
+from gateway.transport.memory import SMALL_BYTES_MAX, Reservation
 from gateway.upstream.connection import Response
 from gateway.upstream.pool import Call, Pool
 
@@ -147,26 +147,26 @@ async def _respond(exchange: Exchange, response: Response, watch: Watch, limits:
     except Unreadable:
         await _pump(exchange, response, _unread(inspector))
         return
-    account = Account(exchange.connection.buffers)
+    reservation = Reservation(exchange.connection.buffers)
     try:
         if stream:
-            tap = EventTap(inspector, decode, limits.inspected_event_bytes_max, account)
+            tap = EventTap(inspector, decode, limits.inspected_event_bytes_max, reservation)
             if inspector.edits:
                 exchange.edits_down = True
                 await _pump(exchange, _reframed(response, decode), tap.edit, tap.rest)
             else:
                 await _pump(exchange, response, tap.inspect, tap.end)
         elif inspector.edits:
-            await _edit_body(exchange, response, inspector, decode, limits.inspected_body_bytes_max, account)
+            await _edit_body(exchange, response, inspector, decode, limits.inspected_body_bytes_max, reservation)
         else:
-            copy = BodyTap(inspector, decode, limits.inspected_body_bytes_max, account, response)
+            copy = BodyTap(inspector, decode, limits.inspected_body_bytes_max, reservation, response)
             await _pump(exchange, response, copy.inspect, copy.end)
     except GatewayError:
         if not stream:
             inspector.unread()  # it was cut short
         raise
     finally:
-        account.close()
+        reservation.close()
 
 
 async def _pump(
@@ -210,7 +210,12 @@ def _begin(exchange: Exchange, response: Response) -> None:
 
 
 async def _edit_body(
-    exchange: Exchange, response: Response, inspector: Inspector, decode: Decode, bytes_max: int, account: Account
+    exchange: Exchange,
+    response: Response,
+    inspector: Inspector,
+    decode: Decode,
+    bytes_max: int,
+    reservation: Reservation,
 ) -> None:
     """Hold a JSON body until it is whole, and send it as `inspector` returns it, or unread. Raises Overloaded."""
     held, whole = bytearray(), False
@@ -220,7 +225,7 @@ async def _edit_body(
                 held += piece
                 if len(held) > min(bytes_max, inspector.hold.bytes_max):
                     break
-                account.hold(len(held))
+                reservation.hold(len(held))
             else:
                 whole = True
     except (TimeoutError, GatewayError):

@@ -16,11 +16,11 @@ from gateway.stdio.child import Child, Streams
 from gateway.stdio.messages import UNANSWERED_MAX
 from gateway.stdio.pipes import PipeSink, PipeSource
 from gateway.stdio.proxy import NoCounts, StdioProxy
-from gateway.tasks.sessions import Servers, Sessions
+from gateway.tasks.sessions import CapabilityCache, Sessions
 from gateway.transport.memory import Buffers
 
 if TYPE_CHECKING:
-    from gateway.operate.journal import Journal
+    from gateway.operate.access_log import AccessLog
     from gateway.operate.metrics import Gauge, Metrics
     from gateway.operate.traces import Tracing
 
@@ -30,23 +30,23 @@ _SWEEP_S: Final = 1.0
 _SILENCE_S: Final = 0.5  # after the server's end: other processes may hold its output open
 
 
-class Wrapped:
+class StdioApp:
     """The gateway between two pairs of streams, until the server's process ends."""
 
     def __init__(
-        self, streams: Streams, config: StdioConfig, counts: "Metrics | NoCounts", journal: "Journal | None" = None
+        self, streams: Streams, config: StdioConfig, counts: "Metrics | NoCounts", access_log: "AccessLog | None" = None
     ) -> None:
         loop = asyncio.get_running_loop()
         buffers = self._buffers = Buffers(config.limits.held_bytes_max)
         self._config = config
-        self._journal = journal
+        self._access_log = access_log
         self._drain_timeout = config.limits.drain_timeout
-        self._sessions = Sessions(config.index, Servers(loop.time), loop.time)
+        self._sessions = Sessions(config.index, CapabilityCache(loop.time), loop.time)
         self._lives = self._sessions.lives = counts.lives
         self._client, self._server = PipeSink(streams.to_client, buffers), PipeSink(streams.to_server, buffers)
         self._from_client, self._from_server = PipeSource(streams.from_client), PipeSource(streams.from_server)
         sinks = self._client, self._server
-        self._proxy = StdioProxy(config, *sinks, self._sessions, buffers, counts, loop.time, journal)
+        self._proxy = StdioProxy(config, *sinks, self._sessions, buffers, counts, loop.time, access_log)
 
     async def run(self, ended: "asyncio.Future[int]") -> int:
         """Serve until the server has ended and the client has all its lines. Returns how the server ended."""
@@ -63,8 +63,8 @@ class Wrapped:
         for work in works:
             work.cancel()
         await asyncio.gather(*works, return_exceptions=True)
-        if self._journal is not None:
-            self._journal.failed.flush()
+        if self._access_log is not None:
+            self._access_log.failed.flush()
         return ended.result()
 
     def gauges(self) -> "dict[str, Gauge]":
@@ -113,8 +113,8 @@ class Wrapped:
             self._sessions.expire()
             if self._lives is not None:
                 self._lives.sweep()
-            if self._journal is not None:
-                self._journal.failed.sweep()
+            if self._access_log is not None:
+                self._access_log.failed.sweep()
 
 
 def run(child: Child, config: StdioConfig, admin: Address | None) -> int:
@@ -151,23 +151,25 @@ async def _serve(child: Child, config: StdioConfig, admin: Address | None) -> in
 async def _stand_between(child: Child, config: StdioConfig, tracing: "Tracing | None", admin: Address | None) -> int:
     """Serve. What only an operator needs is imported here: that takes longer than all else together."""
     if admin is None and tracing is None and not log.isEnabledFor(logging.INFO):
-        return await Wrapped(child.streams, config, NoCounts()).run(_end_of(child))
-    from gateway.operate.journal import Journal
+        return await StdioApp(child.streams, config, NoCounts()).run(_end_of(child))
+    from gateway.operate.access_log import AccessLog
     from gateway.operate.metrics import Metrics
-    from gateway.transport.log_limit import Said
+    from gateway.transport.log_limit import LogLimit
 
     metrics = Metrics() if tracing is None else tracing.metrics()
     metrics.serves([STDIO.upstream], config.metrics.tasks)
-    of_log = config.log, Said(asyncio.get_running_loop().time)
-    journal = Journal(metrics, *of_log) if tracing is None else tracing.journal(metrics, *of_log)
+    of_log = config.log, LogLimit(asyncio.get_running_loop().time)
+    access_log = AccessLog(metrics, *of_log) if tracing is None else tracing.access_log(metrics, *of_log)
     if metrics.lives is not None and config.log.audit:
-        metrics.lives.on_end = journal.task_ended
-    wrapped = Wrapped(child.streams, config, metrics, journal)
+        metrics.lives.on_end = access_log.task_ended
+    wrapped = StdioApp(child.streams, config, metrics, access_log)
     ended = _end_of(child)
     return await (wrapped.run(ended) if admin is None else _show(wrapped, ended, child.name, metrics, admin))
 
 
-async def _show(wrapped: Wrapped, ended: "asyncio.Future[int]", name: str, metrics: "Metrics", address: Address) -> int:
+async def _show(
+    wrapped: StdioApp, ended: "asyncio.Future[int]", name: str, metrics: "Metrics", address: Address
+) -> int:
     from gateway.operate import admin, page
 
     began_at = time()

@@ -17,7 +17,7 @@ from gateway.mcp import jsonrpc
 from gateway.mcp.jsonrpc import Id, Message
 from gateway.mcp.task import Moment
 from gateway.stdio.lines import Line, Sight
-from gateway.transport.memory import SMALL_BYTES_MAX, Account, Buffers
+from gateway.transport.memory import SMALL_BYTES_MAX, Buffers, Reservation
 
 UNANSWERED_MAX: Final = 10_000  # requests of the client; the oldest are forgotten first
 CANCELLED_MAX: Final = 100  # requests of the client: hardly any is answered, so the oldest are forgotten first
@@ -57,7 +57,7 @@ class Outlet:
 
     def __init__(self, sink: Sink, buffers: Buffers) -> None:
         self.sink = sink
-        self._account = Account(buffers)
+        self._reservation = Reservation(buffers)
         self._waiting: list[bytes] = []
         self._room = asyncio.Event()
         self._room.set()
@@ -79,7 +79,7 @@ class Outlet:
 
     def insert(self, message: bytes) -> None:
         """Send a message of the gateway's as a line of its own. Raises Overloaded where there is no room to hold it."""
-        self._account.check(self._account.held_bytes + len(message) + 1)
+        self._reservation.check(self._reservation.held_bytes + len(message) + 1)
         self.insist(message)
 
     def insist(self, message: bytes) -> None:
@@ -87,12 +87,12 @@ class Outlet:
         line = message + b"\n"
         if self.is_inside:
             self._waiting.append(line)
-            self._hold(self._account.held_bytes + len(line))
+            self._hold(self._reservation.held_bytes + len(line))
         else:
             self.sink.write(line)  # the sink counts what it holds
 
     def _hold(self, size_bytes: int) -> None:
-        self._account.set(size_bytes)
+        self._reservation.set(size_bytes)
         if size_bytes > SMALL_BYTES_MAX:
             self._room.clear()
         else:
@@ -155,7 +155,7 @@ class StdioCaller:
     key = STDIO
     asks_first = False  # no field goes with a message, so the server would refuse none
     proof = ""
-    toll: Any = None
+    cost: Any = None
 
     def __init__(self, channel: StdioChannel) -> None:
         self._channel = channel
@@ -166,11 +166,11 @@ class StdioCaller:
 
 
 class StdioReply:
-    """The way back of one answer of the gateway's own (`tasks/ports.py`). `account` holds its request too."""
+    """The way back of one answer of the gateway's own (`tasks/ports.py`). `reservation` holds its request too."""
 
-    def __init__(self, outlet: Outlet, account: Account, request_bytes: int) -> None:
+    def __init__(self, outlet: Outlet, reservation: Reservation, request_bytes: int) -> None:
         self._outlet = outlet
-        self._account = account
+        self._reservation = reservation
         self._request_bytes = request_bytes
         self.streaming = False
         self._ended = False
@@ -189,7 +189,7 @@ class StdioReply:
                 self.streaming = True
 
     def hold(self, size_bytes: int) -> None:
-        self._account.grow(self._request_bytes + size_bytes)
+        self._reservation.grow(self._request_bytes + size_bytes)
 
     def send(self, data: bytes) -> None:
         """Send the response, or an error: that goes out room or not, for nothing else would tell the client."""
@@ -220,7 +220,7 @@ class LargeLine:
         self._channel = channel
         self._sight = Sight(first)
         self._held: list[Line] = []
-        self._account = Account(buffers)
+        self._reservation = Reservation(buffers)
         self.fate = Fate.PASSES
         if channel.has_asked and self._sight.may_be_response:
             first_id = self._sight.first_id
@@ -244,8 +244,8 @@ class LargeLine:
 
     def _decide(self, ended: bool) -> list[Line]:
         """Hold what has come, if there is room and the line goes on. Returns the pieces to be passed now."""
-        size_bytes = self._account.held_bytes + len(self._held[-1].raw)
-        if not self._account.has_room(size_bytes):
+        size_bytes = self._reservation.held_bytes + len(self._held[-1].raw)
+        if not self._reservation.has_room(size_bytes):
             self.fate = Fate.PASSES
         elif ended:
             data = b"".join([each.raw for each in self._held])
@@ -254,14 +254,14 @@ class LargeLine:
             if self.fate is Fate.STAYS:
                 self._channel.answer(message_id, None)
         else:
-            self._account.set(size_bytes)
+            self._reservation.set(size_bytes)
             return []
         return self.close()
 
     def close(self) -> list[Line]:
         """No more of it comes, or no more is held. Returns the pieces that were held."""
         held, self._held = self._held, []
-        self._account.close()
+        self._reservation.close()
         return held
 
 

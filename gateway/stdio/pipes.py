@@ -13,7 +13,7 @@ from contextlib import suppress
 from queue import SimpleQueue
 from typing import Final
 
-from gateway.transport.memory import Account, Buffers
+from gateway.transport.memory import Buffers, Reservation
 
 _PIECE_BYTES: Final = 64 * 1024
 _AHEAD: Final = 2  # pieces that are read before they are asked for
@@ -74,7 +74,7 @@ class PipeSink:
     def __init__(self, descriptor: int, buffers: Buffers) -> None:
         self._descriptor = descriptor
         self._loop = asyncio.get_running_loop()
-        self._account = Account(buffers)
+        self._reservation = Reservation(buffers)
         self._queue: SimpleQueue[bytes] = SimpleQueue()
         self._room, self._closed = asyncio.Event(), asyncio.Event()
         self._room.set()
@@ -100,8 +100,8 @@ class PipeSink:
         await self._closed.wait()
 
     def _hold(self, more_bytes: int) -> None:
-        self._account.set(self._account.held_bytes + more_bytes)
-        if self._account.held_bytes > _FULL_BYTES:
+        self._reservation.set(self._reservation.held_bytes + more_bytes)
+        if self._reservation.held_bytes > _FULL_BYTES:
             self._room.clear()
         else:
             self._room.set()

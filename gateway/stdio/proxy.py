@@ -3,7 +3,7 @@
     from the client   a filtered `tasks/list`                        answered               refresh/answer.py
                       everything else                                passed
     from the server   a response to a request of the gateway's own   stays here             stdio/messages.py
-                      the result of `initialize`                     edited, and passed     tasks/passing.py
+                      the result of `initialize`                     edited, and passed     tasks/interception.py
                       everything else                                observed, and passed
 
 One process is one session. A line that is no JSON, or too large to be read, passes as well (DESIGN 11.1, 11.3).
@@ -37,12 +37,12 @@ from gateway.stdio.messages import (
     StdioReply,
     Unanswered,
 )
-from gateway.tasks.passing import PLAIN, UNMATCHED, Heard, Pending, begin
+from gateway.tasks.interception import PLAIN, UNMATCHED, Intercepted, Pending, begin
 from gateway.tasks.sessions import Sessions
-from gateway.transport.memory import Account, Buffers
+from gateway.transport.memory import Buffers, Reservation
 
 if TYPE_CHECKING:
-    from gateway.operate.journal import Journal
+    from gateway.operate.access_log import AccessLog
     from gateway.operate.metrics import Metrics
 
 log = logging.getLogger("taskgate.request")
@@ -61,10 +61,10 @@ class StdioProxy:
         buffers: Buffers,
         counts: "Metrics | NoCounts",
         clock: Callable[[], float],
-        journal: "Journal | None" = None,
+        access_log: "AccessLog | None" = None,
     ) -> None:
         self._limits = config.limits
-        self._journal = journal
+        self._access_log = access_log
         self._buffers = buffers
         self._sessions = sessions
         self._counts = counts
@@ -112,8 +112,8 @@ class StdioProxy:
         if message.method == "notifications/cancelled":
             self._unanswered.cancel(jsonrpc.id_of(jsonrpc.member(message.params, "requestId")))
         if message.is_request:
-            above = self._journal.traceparent(message) if self._journal is not None else ""
-            passed = Passed(observe.essence(message), self._sessions.now(), traceparent=above)
+            above = self._access_log.traceparent(message) if self._access_log is not None else ""
+            passed = Passed(observe.redacted(message), self._sessions.now(), traceparent=above)
             self._unanswered.note(jsonrpc.id_of(message.id), passed)
             self._counts.upstream_request(STDIO.upstream, message.method or "")
         return False
@@ -141,16 +141,16 @@ class StdioProxy:
         work.add_done_callback(self._answering.discard)
 
     async def _answer(self, message: Message, position: Position | BadQuery, size_bytes: int, is_full: bool) -> None:
-        account, began_at = Account(self._buffers), self._clock()
-        reply = StdioReply(self._to_client, account, size_bytes)
+        reservation, began_at = Reservation(self._buffers), self._clock()
+        reply = StdioReply(self._to_client, reservation, size_bytes)
         code: int | None = None
         failed: GatewayError | None = None
-        if self._journal is not None:
-            self._journal.began(message, None)
+        if self._access_log is not None:
+            self._access_log.began(message, None)
         try:
             if is_full:
                 raise Overloaded(f"{self._limits.connections_max} queries are under way (limits.connections_max)")
-            account.hold(size_bytes)
+            reservation.hold(size_bytes)
             with self._sessions.using(STDIO) as session:
                 code = await self._answerer.answer(session, reply, StdioCaller(self._channel), message, position)
         except Exception as error:
@@ -161,10 +161,10 @@ class StdioProxy:
             code = failed.code
             without_frames(error)
         finally:
-            account.close()
-            if self._journal is not None:
+            reservation.close()
+            if self._access_log is not None:
                 seconds = self._clock() - began_at
-                self._journal.ended_over_stdio("answered", message, seconds, "", code, failed, None)
+                self._access_log.ended_over_stdio("answered", message, seconds, "", code, failed, None)
 
     # ---- from the server ----
 
@@ -195,7 +195,7 @@ class StdioProxy:
         if not line.ended:
             return large
         if large.fate is Fate.PASSES and (pending := self._answered(large.id)) is not PLAIN:
-            self._hear(pending.unread())
+            self._take_in(pending.unread())
         return None
 
     def _stays(self, line: Line) -> bool:
@@ -206,9 +206,9 @@ class StdioProxy:
                 if self._channel.asked(unread_id):
                     self._channel.answer(unread_id, None)
                     return True
-                self._hear(self._answered(unread_id).unread())  # no JSON, but it ends the wait all the same
+                self._take_in(self._answered(unread_id).unread())  # no JSON, but it ends the wait all the same
                 return False
-            self._hear((UNMATCHED if message is None else PLAIN).message(line.raw))
+            self._take_in((UNMATCHED if message is None else PLAIN).message(line.raw))
         elif self._channel.asked(message_id := jsonrpc.id_of(message.id)):
             self._channel.answer(message_id, message)
             return True
@@ -219,10 +219,10 @@ class StdioProxy:
                 self._ended(passed, None, pending.task_id)
                 self._sessions.name(STDIO, pending, line.raw)
                 return False
-            heard = pending.message(line.raw)
-            self._ended(passed, jsonrpc.error_code(message), heard.task_id)
-            self._hear(heard)
-            line.raw = heard.seen
+            intercepted = pending.message(line.raw)
+            self._ended(passed, jsonrpc.error_code(message), intercepted.task_id)
+            self._take_in(intercepted)
+            line.raw = intercepted.seen
         return False
 
     def _answered(self, message_id: Id | None) -> Pending:
@@ -233,14 +233,14 @@ class StdioProxy:
 
     def _ended(self, passed: Passed | None, code: int | None, task_id: str | None) -> None:
         """A request of the client's was answered, by an error if there is a code."""
-        if self._journal is not None and passed is not None:
+        if self._access_log is not None and passed is not None:
             request, seconds, above = passed.request, self._clock() - passed.at.at, passed.traceparent
-            self._journal.ended_over_stdio("relayed", request, seconds, above, code, None, task_id)
+            self._access_log.ended_over_stdio("relayed", request, seconds, above, code, None, task_id)
 
-    def _hear(self, heard: Heard) -> None:
-        if heard.not_advertised:
-            log.warning("not advertised", extra={"upstream": STDIO.upstream, "why": heard.not_advertised})
-        self._sessions.hear(STDIO, heard)
+    def _take_in(self, intercepted: Intercepted) -> None:
+        if intercepted.not_advertised:
+            log.warning("not advertised", extra={"upstream": STDIO.upstream, "why": intercepted.not_advertised})
+        self._sessions.take_in(STDIO, intercepted)
 
     @property
     def answering(self) -> int:
@@ -259,17 +259,17 @@ class StdioProxy:
 
 async def _lines(source: Source, outlet: Outlet, bytes_max: int, buffers: Buffers) -> AsyncIterator[Line]:
     """The lines of a side, no faster than the other side takes them. The last one may have no end."""
-    parser, account = LineParser(bytes_max), Account(buffers)
+    parser, reservation = LineParser(bytes_max), Reservation(buffers)
     try:
         while piece := await source.read():
             for number, line in enumerate(parser.feed(piece), 1):
                 yield line
                 if number % _LINES_AT_ONCE == 0:
                     await asyncio.sleep(0)
-            account.set(parser.pending_bytes)
+            reservation.set(parser.pending_bytes)
             await outlet.sink.drain()
     finally:
-        account.close()
+        reservation.close()
     if (rest := parser.rest()) is not None:
         yield rest
 

@@ -1,13 +1,13 @@
 """What several gateways share, in Redis or Valkey (DESIGN 12). This room is imported only if `store` is configured.
 
-replicas      the sessions of replicas: what each tells the others, and hears from them
-told          ... in which words
-shared        ... and whose each task is
-redis_store   the store, as a replica has it
-carrier       the states of the store, and the loop that carries what waits
-link          one connection, by redis-py
-names         the names of keys, and how long they are kept
-waiting       what waits to be written and to be read
+replicas          the sessions of replicas: what each tells the others, and hears from them
+replica_updates   ... in which words
+shared_owners     ... and whose each task is
+redis_store       the store, as a replica has it
+pipeline          the states of the store, and the loop that writes and reads it, batch by batch
+batch             what waits to be written and to be read
+connection        one connection, by redis-py
+keys              the names of keys, and how long they are kept
 """
 
 from importlib.util import find_spec

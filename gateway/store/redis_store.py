@@ -9,12 +9,12 @@ from collections.abc import Iterable
 
 from gateway import config
 from gateway.identity import Key
-from gateway.store.carrier import Carrier, StoreState
-from gateway.store.waiting import Ending
+from gateway.store.batch import Ending
+from gateway.store.pipeline import Pipeline, StoreState
 from gateway.tasks.ports import Read
 
 
-class RedisStore(Carrier):
+class RedisStore(Pipeline):
     """A store in Redis, as `tasks/ports.py` describes one."""
 
     @property

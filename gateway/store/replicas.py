@@ -32,13 +32,13 @@ from gateway.identity import Key
 from gateway.mcp.capabilities import Server
 from gateway.mcp.observe import Observation
 from gateway.mcp.task import Moment, Stamp, Task
-from gateway.owners.seen import Owners
-from gateway.store import told
-from gateway.store.shared import SharedOwn
-from gateway.store.told import Told
+from gateway.owners.seen_ids import Owners
+from gateway.store import replica_updates
+from gateway.store.replica_updates import ReplicaUpdate
+from gateway.store.shared_owners import SharedOwn
 from gateway.tasks.ports import SharedStore
 from gateway.tasks.record import Mark
-from gateway.tasks.sessions import SERVERS_IDLE_S, SERVERS_MAX, Servers, Session, Sessions
+from gateway.tasks.sessions import CAPABILITIES_IDLE_S, CAPABILITIES_MAX, CapabilityCache, Session, Sessions
 
 _TOLD_AGAIN: Final = 4  # times in the time for which the store keeps what is not used
 _TOLD_AT_ONCE: Final = 200
@@ -55,7 +55,7 @@ class SharedSession(Session):
         super().__init__(key, seen)
         self._store = store
         self.heard_to = 0  # the place of the last entry of the store's that was taken in, in `heard_era`
-        self.heard_era = 0
+        self.heard_epoch = 0
         self.heard_at = NEVER  # when the store was last asked
         self._hears_all = False
         self.told_at = NEVER  # when the store last heard that the session is in use
@@ -64,10 +64,10 @@ class SharedSession(Session):
         super().clear()
         self.heard_to, self.heard_at = 0, NEVER
 
-    def hear(self, said: Observation, asked: Moment | None, now: Moment) -> None:
+    def take_in(self, said: Observation, asked: Moment | None, now: Moment) -> None:
         # Other replicas learn of listed tasks as this one does; what all are told need not be of this caller.
         self._hears_all = said.is_listed or said.is_told_to_all
-        super().hear(said, asked, now)
+        super().take_in(said, asked, now)
         self._hears_all = False
 
     def mark(
@@ -81,17 +81,19 @@ class SharedSession(Session):
                 self._tell(task_id, method)
         return mark
 
-    def take(self, task: Task, told: Stamp, now: Moment) -> None:
+    def take(self, task: Task, replica_updates: Stamp, now: Moment) -> None:
         mark = self.marks.get(task.id)
         was_told = task.id in self.unlisted if mark is None else mark.told
-        super().take(task, told, now)
+        super().take(task, replica_updates, now)
         if task.id in self.unlisted and not was_told:
             self._tell(task.id, self.index.method_of(task.id))
 
     def deny(self, task_id: str, now: Moment, is_asking: bool) -> None:
         is_known = self._is_known(task_id)
-        if told.may_be_told(task_id) and (is_known or task_id not in self.gone):
-            self._store.add(self.key, [told.of_gone(task_id)], owed=is_known)  # it may be there: what tells so stays
+        if replica_updates.may_be_told(task_id) and (is_known or task_id not in self.gone):
+            self._store.add(
+                self.key, [replica_updates.of_gone(task_id)], owed=is_known
+            )  # it may be there: what tells so stays
         super().deny(task_id, now, is_asking)
         if (mark := self.marks.get(task_id)) is not None:
             mark.told = False
@@ -101,9 +103,9 @@ class SharedSession(Session):
         methods = {None, self.index.method_of(task_id), None if mark is None else mark.method}
         is_news = owed or task_id not in self.gone
         super().miss(task_id, told_, now)
-        if is_news and self.index.get(task_id) is None and told.may_be_told(task_id):
-            was_told = [told.of_task(task_id, method) for method in methods]
-            self._store.add(self.key, [told.of_gone(task_id)], was_told, owed)
+        if is_news and self.index.get(task_id) is None and replica_updates.may_be_told(task_id):
+            was_told = [replica_updates.of_task(task_id, method) for method in methods]
+            self._store.add(self.key, [replica_updates.of_gone(task_id)], was_told, owed)
 
     def _is_known(self, task_id: str) -> bool:
         """Whether anything is known of a task: of any other id a stranger can ask, which displaces nobody's entries."""
@@ -111,13 +113,13 @@ class SharedSession(Session):
 
     def _tell(self, task_id: str, method: str | None) -> None:
         """Tell that a task is there: other replicas cannot learn it."""
-        if told.may_be_told(task_id):
-            self._store.add(self.key, [told.of_task(task_id, method)], [told.of_gone(task_id)])
+        if replica_updates.may_be_told(task_id):
+            self._store.add(self.key, [replica_updates.of_task(task_id, method)], [replica_updates.of_gone(task_id)])
 
     def lose_many(self) -> None:
-        self._store.add(self.key, [told.DOUBT], [told.DOUBT], owed=True)
+        self._store.add(self.key, [replica_updates.DOUBT], [replica_updates.DOUBT], owed=True)
 
-    def hear_told(self, said: Iterable[Told], now: Moment) -> None:
+    def take_updates(self, said: Iterable[ReplicaUpdate], now: Moment) -> None:
         """Take in what other replicas have told. Methods are believed; the server is asked for all else."""
         for each in said:
             if each.id is None:
@@ -136,21 +138,23 @@ class SharedSession(Session):
         if self.heard_to:
             self._store.add(self.key, ())  # others' entries are in use too
         for some in _slices(list(self.unlisted)):
-            self._store.add(self.key, told.of_tasks(filter(None, map(index.get, some))))
+            self._store.add(self.key, replica_updates.of_tasks(filter(None, map(index.get, some))))
             yield
         marks = [(i, mark) for i, mark in self.marks.items() if mark.told]
-        absent = [(i, mark) for i, mark in marks if index.get(i) is None and told.may_be_told(i)]
+        absent = [(i, mark) for i, mark in marks if index.get(i) is None and replica_updates.may_be_told(i)]
         for pairs in _slices(absent):
-            self._store.add(self.key, [told.of_task(i, mark.method or index.method_of(i)) for i, mark in pairs])
+            self._store.add(
+                self.key, [replica_updates.of_task(i, mark.method or index.method_of(i)) for i, mark in pairs]
+            )
             yield
-        for some in _slices([i for i in self.gone if told.may_be_told(i)]):
-            self._store.add(self.key, map(told.of_gone, some))
+        for some in _slices([i for i in self.gone if replica_updates.may_be_told(i)]):
+            self._store.add(self.key, map(replica_updates.of_gone, some))
             yield
         if index.default_method is None:
             seen = 0
             for tasks in (tasks for part in index.parts() for tasks in _slices(part)):
                 if made := [task for task in tasks if task.method is not None]:
-                    self._store.add(self.key, told.of_tasks(made))
+                    self._store.add(self.key, replica_updates.of_tasks(made))
                 seen += len(tasks)
                 if seen >= _TOLD_AT_ONCE:
                     seen = 0
@@ -163,14 +167,14 @@ def _slices(these: Sequence[_Each]) -> Iterator[Sequence[_Each]]:
         yield these[start : start + _TOLD_AT_ONCE]
 
 
-class SharedServers(Servers):
+class SharedCapabilityCache(CapabilityCache):
     """What `initialize` said, here or at another replica."""
 
     def __init__(self, clock: Callable[[], float], store: SharedStore) -> None:
         super().__init__(clock)
         self._store = store
         self._told: TTLCache[tuple[str, bytes, bytes], None]  # those that the store has heard of
-        self._told = TTLCache(SERVERS_MAX, SERVERS_IDLE_S / _TOLD_AGAIN, timer=clock)
+        self._told = TTLCache(CAPABILITIES_MAX, CAPABILITIES_IDLE_S / _TOLD_AGAIN, timer=clock)
 
     def note(self, key: Key, server: Server) -> None:
         super().note(key, server)
@@ -191,11 +195,11 @@ class SharedServers(Servers):
         """Tell the store of a session, unless it has heard of it."""
         if key.of_all not in self._told:
             self._told[key.of_all] = None
-            self._store.put(key, told.of_server(self._servers[key.of_all]))
+            self._store.put(key, replica_updates.of_server(self._servers[key.of_all]))
 
-    def hear(self, key: Key, value: bytes | None) -> None:
+    def take_in(self, key: Key, value: bytes | None) -> None:
         """Note what another replica saw `initialize` say."""
-        server = told.server_in(value)
+        server = replica_updates.server_in(value)
         if server is not None and key.of_all not in self._servers:
             self._servers[key.of_all] = server
 
@@ -212,14 +216,14 @@ class SharedServers(Servers):
 class SharedSessions(Sessions):
     """All sessions of a replica."""
 
-    servers: SharedServers
+    servers: SharedCapabilityCache
     own: SharedOwn | None
 
     def __init__(
         self, limits: config.IndexLimits, clock: Callable[[], float], store: SharedStore, apart: bool = False
     ) -> None:
         self._shared = store
-        super().__init__(limits, SharedServers(clock, store), clock, apart)
+        super().__init__(limits, SharedCapabilityCache(clock, store), clock, apart)
 
     def _new_own(self, limits: config.IndexLimits) -> SharedOwn:
         return SharedOwn(limits, self.now, self._lose, self._shared)
@@ -244,8 +248,8 @@ class SharedSessions(Sessions):
             self._shared.add(session.key, ())
 
     def observe(self, key: Key, said: Observation, asked: Moment | None = None) -> None:
-        if (gone := said.denied) is not None and told.may_be_told(gone) and self.find(key) is None:
-            self._shared.add(key, [told.of_gone(gone)])  # another replica may know it
+        if (gone := said.denied) is not None and replica_updates.may_be_told(gone) and self.find(key) is None:
+            self._shared.add(key, [replica_updates.of_gone(gone)])  # another replica may know it
         super().observe(key, said, asked)
 
     def drop_all(self, key: Key) -> set[Key]:
@@ -269,19 +273,19 @@ class SharedSessions(Sessions):
     async def catch_up(self, behind: Session) -> Session:
         """Learn what other replicas have told of a session, and return it. It waits for a bounded time."""
         session = _shared(behind)
-        now, known, era = self.now(), session.known, self._shared.era
-        read = await self._shared.read(session.key, session.heard_to if session.heard_era == era else 0)
+        now, known, epoch = self.now(), session.known, self._shared.epoch
+        read = await self._shared.read(session.key, session.heard_to if session.heard_epoch == epoch else 0)
         if read is None or session.known is not known:
             return session
-        self.servers.hear(session.key, read.server)
+        self.servers.take_in(session.key, read.server)
         self._know_server(session)
         for number, some in enumerate(_slices(read.tasks)):
             if number > 0:
                 await asyncio.sleep(0)
             if session.known is not known:
                 return session
-            session.hear_told(told.tasks_in(some), now)
-        session.heard_era, session.heard_to = era, read.place
+            session.take_updates(replica_updates.tasks_in(some), now)
+        session.heard_epoch, session.heard_to = epoch, read.place
         if read.complete:
             session.heard_at = now.at
         if read.tasks:

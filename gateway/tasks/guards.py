@@ -18,17 +18,17 @@ import msgspec
 from gateway.config import GuardLimits
 from gateway.errors import RateLimited, Unclear
 from gateway.mcp import jsonrpc
+from gateway.mcp.ambiguous_names import doubtful
 from gateway.mcp.jsonrpc import Message
-from gateway.mcp.spelling import doubtful
 
 _OPERATIONS: Final = ("tasks/list", "tasks/get", "tasks/cancel", "tasks/result")
 
 
 class GuardedCaller(Protocol):
-    toll: "Toll | None"
+    cost: "RequestCost | None"
 
-    def payer(self) -> tuple[str, bytes]:
-        """The upstream's name, and who pays (`identity.payer`)."""
+    def rate_limit_key(self) -> tuple[str, bytes]:
+        """The upstream's name, and `identity.rate_limit_key`."""
 
 
 def guards_of(limits: GuardLimits, clock: Callable[[], float]) -> "Guards | None":
@@ -49,7 +49,7 @@ class Guards:
         if not doubts and not (message.is_request and (bytes(task) or message.method in _OPERATIONS)):
             return body
         if self._limits.task_operations_per_second is not None:
-            caller.toll = Toll(self._bucket(caller.payer(), self._limits.task_operations_per_second))
+            caller.cost = RequestCost(self._bucket(caller.rate_limit_key(), self._limits.task_operations_per_second))
         if self._limits.task_ttl_max is None:
             return body
         if "ttl" in doubts:
@@ -63,8 +63,8 @@ class Guards:
     def admit_unread(self, body: bytes, caller: GuardedCaller) -> None:
         """Take what a body that passes unread counts for: 1, or 1 for each message of a batch. Raises RateLimited."""
         if self._limits.task_operations_per_second is not None:
-            bucket = self._bucket(caller.payer(), self._limits.task_operations_per_second)
-            Toll(bucket).owe(max(1, jsonrpc.batch_size(body)))
+            bucket = self._bucket(caller.rate_limit_key(), self._limits.task_operations_per_second)
+            RequestCost(bucket).owe(max(1, jsonrpc.batch_size(body)))
 
     def _bucket(self, whose: tuple[str, bytes], per_second: float) -> "_Bucket":
         bucket = self._buckets.pop(whose, None)
@@ -102,7 +102,7 @@ class _Bucket:
         self._at = now
 
 
-class Toll:
+class RequestCost:
     """What one request takes from a bucket: a token as it comes; its query owes what it asks beyond that."""
 
     __slots__ = ("_bucket", "_paid")
@@ -113,7 +113,7 @@ class Toll:
         self._bucket, self._paid = bucket, 1
 
     def owe(self, asked: int) -> None:
-        """A query is about to ask the server: 1 for each `tasks/get`, each crawl and each look (DESIGN 8.9)."""
+        """A query is about to ask the server: 1 for each `tasks/get`, each crawl and each tail read (DESIGN 8.9)."""
         self._bucket.owe(asked - self._paid)
         self._paid = 0
 

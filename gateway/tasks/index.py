@@ -15,8 +15,8 @@ import msgspec
 from gateway.mcp.task import NO_END, TERMINAL, UNKNOWN, Stamp, Task, text_bytes
 from gateway.query.criteria import Query
 from gateway.query.cursor import Position
-from gateway.tasks.groups import AT_ONCE, Group, first
-from gateway.tasks.pages import UNLIMITED, KeptPages, QueryPage, cut
+from gateway.tasks.page_cache import UNLIMITED, PageCache, QueryPage, cut
+from gateway.tasks.sorted_tasks import AT_ONCE, Group, first
 
 TASK_OVERHEAD_BYTES = 205
 """What a task takes beside its raw JSON and its id (tests/rules/test_index_memory.py, `make bench`)."""
@@ -41,7 +41,7 @@ class Index:
         self._tasks: dict[str, Task] = {}
         self._all = Group()
         self._groups: dict[_GroupKey, Group] = {}
-        self._pages = KeptPages()
+        self._pages = PageCache()
         self._bytes = 0
 
     @property

@@ -9,7 +9,7 @@ from gateway.identity import Key
 from gateway.mcp.jsonrpc import Message
 
 if TYPE_CHECKING:
-    from gateway.tasks.guards import Toll
+    from gateway.tasks.guards import RequestCost
 
 
 class Channel(Protocol):
@@ -26,7 +26,7 @@ class Caller(Protocol):
     def key(self) -> Key:
         """The key of the caller's session."""
 
-    toll: "Toll | None"
+    cost: "RequestCost | None"
     """What the request takes of its client's bucket; None where no guard counts."""
 
     @property
@@ -118,7 +118,7 @@ class SharedStore(Protocol):
     """
 
     @property
-    def era(self) -> int:
+    def epoch(self) -> int:
         """Places of two eras cannot be compared: the store may be another, or have been emptied."""
 
     def put(self, key: Key, server: bytes) -> None:

@@ -75,11 +75,11 @@ class Known(msgspec.Struct):
         if asked > self.refused:
             self.refused = 0
 
-    def fail_look(self) -> None:
+    def fail_tail(self) -> None:
         """The page where new tasks appear cannot be found: only a crawl helps."""
         self.crawled = Stamp(NEVER, self.crawled.asked, self.crawled.came)
 
-    def end_look(self, began: Moment, cursors: list[str | None]) -> None:
+    def end_tail(self, began: Moment, cursors: list[str | None]) -> None:
         """The page where new tasks appear was read, from `began` on."""
         self.new_as_of, self.cursors = began, cursors
 
@@ -357,7 +357,7 @@ class Record(Marking):
         self.crawl += 1
         self.known.outgrown = ""
         if self.known.listing is Listing.PREPENDS:
-            self.known.listing = Listing.NEITHER  # else a look would stop at the tasks of a crawl that broke off
+            self.known.listing = Listing.NEITHER  # else a tail read would stop at the tasks of a crawl that broke off
 
     def unseen(self, began: Moment) -> Iterator[list[str]]:
         """The ids of the tasks that the crawl begun at `began` should have listed and has not, some at a time."""

@@ -5,7 +5,7 @@ Always: the key of a session is its upstream, request target, `Mcp-Session-Id` a
 serve several MCP endpoints, so the target counts. A session is stored once the upstream has answered its caller. One
 that a query uses stays; one that was never accepted goes with its last query. All stored ones together hold
 `memory_bytes_max` at most: the least recently used is evicted first. One that is idle for `idle_timeout` expires. No
-result of `initialize` can be asked for again, so it is kept apart and longer (`Servers`).
+result of `initialize` can be asked for again, so it is kept apart and longer (`CapabilityCache`).
 """
 
 import asyncio
@@ -23,18 +23,18 @@ from gateway.mcp import observe
 from gateway.mcp.capabilities import Server
 from gateway.mcp.observe import Observation
 from gateway.mcp.task import NEVER, Moment, Stamp, Task
-from gateway.owners.own import OwnTasks
-from gateway.owners.seen import OwnerKey, Owners
-from gateway.owners.stored import Space, Stored
-from gateway.tasks.asks import Asks
+from gateway.owners.eviction import Space, Stored
+from gateway.owners.seen_ids import OwnerKey, Owners
+from gateway.owners.task_owners import OwnTasks
+from gateway.tasks.in_flight import InFlightRequests
 from gateway.tasks.index import METHOD_CHARS_MAX, Index
-from gateway.tasks.lives import Lives
-from gateway.tasks.passing import Access, Heard, Pending, access_after
+from gateway.tasks.interception import Access, Intercepted, Pending, access_after
+from gateway.tasks.lifecycles import Lives
 from gateway.tasks.record import MARKS_MAX, Listing, Record
 
 _SESSION_OVERHEAD_BYTES: Final = 4096
-SERVERS_MAX: Final = 100_000  # results of `initialize`: 730 bytes each, 73 MB in all
-SERVERS_IDLE_S: Final = 24 * 3600.0
+CAPABILITIES_MAX: Final = 100_000  # results of `initialize`: 730 bytes each, 73 MB in all
+CAPABILITIES_IDLE_S: Final = 24 * 3600.0
 
 
 class Session(Record):
@@ -47,7 +47,7 @@ class Session(Record):
         self.owners = seen.owners_of(key)  # of the ids that the caller has seen
         self._finds_all = False  # after the next crawl all ids that were seen are marked again
         self._found_to: dict[OwnerKey, int] = {}  # which of the ids that each owner has seen have been marked here
-        self.asks = Asks()
+        self.in_flight = InFlightRequests()
         self.queries = 0  # that use it
         self.list_bytes = 0  # of JSON, in all pages of the last crawl
         self.stored_bytes = 0  # as `Stored` has counted it last
@@ -70,7 +70,7 @@ class Session(Record):
         self.index.default_method = old.default_method
         _free(old)
 
-    def hear(self, said: Observation, asked: Moment | None, now: Moment) -> None:
+    def take_in(self, said: Observation, asked: Moment | None, now: Moment) -> None:
         """Take in what passed: the answer to a request made at `asked`, or a message that answers no request."""
         for task_id, raw in said.shown:
             if not (said.is_told_to_all and task_id in self.gone):  # mcp-go tells every session of every task
@@ -80,7 +80,7 @@ class Session(Record):
         if said.ended is not None:
             self.end(said.ended, now)
         if said.denied is not None:
-            self.deny(said.denied, now, bool(self.asks))
+            self.deny(said.denied, now, bool(self.in_flight))
         if said.failed is not None:
             self.may_end(said.failed, now)
         if said.doubt:
@@ -170,11 +170,13 @@ def _free_some(loop: asyncio.AbstractEventLoop, rest: Iterator[None]) -> None:
         loop.call_soon(_free_some, loop, rest)
 
 
-class Servers:
+class CapabilityCache:
     """What `initialize` said in each session, for every identity: a token may be renewed in the middle of one."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
-        self._servers: TTLCache[tuple[str, bytes, bytes], Server] = TTLCache(SERVERS_MAX, SERVERS_IDLE_S, timer=clock)
+        self._servers: TTLCache[tuple[str, bytes, bytes], Server] = TTLCache(
+            CAPABILITIES_MAX, CAPABILITIES_IDLE_S, timer=clock
+        )
         self.may_filter = True  # else the gateway answers for those too that filter by themselves
 
     def note(self, key: Key, server: Server) -> None:
@@ -213,7 +215,7 @@ class Servers:
 
 class Sessions:
     def __init__(
-        self, limits: config.IndexLimits, servers: Servers, clock: Callable[[], float], apart: bool = False
+        self, limits: config.IndexLimits, servers: CapabilityCache, clock: Callable[[], float], apart: bool = False
     ) -> None:
         """`apart`: each caller has his own tasks alone."""
         self.servers = servers
@@ -320,7 +322,7 @@ class Sessions:
     def name(self, key: Key, pending: Pending, data: bytes, is_unique: bool = False) -> None:
         """A message that need not be read answers a request about one task: it says the same as the index, or not.
 
-        The result of a task may have anything in it, and so the bytes of a task. `is_unique`: as in `hear`.
+        The result of a task may have anything in it, and so the bytes of a task. `is_unique`: as in `take_in`.
         """
         if is_unique:
             if self.lives is not None:
@@ -349,20 +351,20 @@ class Sessions:
                 return  # nothing is known that it may change
             session = self._unaccepted[key] = self._new(key)
             self._know_server(session)
-        session.hear(said, asked, self.now())
+        session.take_in(said, asked, self.now())
         (self.accept if shows else self.keep)(session)
 
-    def hear(self, key: Key, heard: Heard, opened: Key | None = None, is_unique: bool = False) -> None:
+    def take_in(self, key: Key, intercepted: Intercepted, opened: Key | None = None, is_unique: bool = False) -> None:
         """Take in what a message said. `opened`: the key of the session that `initialize` has opened with it.
 
         `is_unique`: its caller proves each request. No answer could show what is noted, so only the server is (5.9).
         """
-        if heard.server is not None:
-            self.servers.note(opened or key, heard.server)
-        if heard.observation is not None and self.lives is not None:
-            self.lives.hear(key, heard.observation)
-        if heard.observation is not None and not is_unique:
-            self.observe(key, heard.observation, heard.asked)
+        if intercepted.server is not None:
+            self.servers.note(opened or key, intercepted.server)
+        if intercepted.observation is not None and self.lives is not None:
+            self.lives.take_in(key, intercepted.observation)
+        if intercepted.observation is not None and not is_unique:
+            self.observe(key, intercepted.observation, intercepted.asked)
 
     def refuse(self, key: Key, status: int, method: str | None) -> Access:
         """The upstream answered a request of a caller's with a status of 400 or above (DESIGN 7.4)."""

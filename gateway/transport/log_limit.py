@@ -10,7 +10,7 @@ _Cause: TypeAlias = tuple[str, object]
 """A message, and what tells its lines apart."""
 
 
-class Said:
+class LogLimit:
     """Lines by message and cause. Times are of `clock`, in seconds."""
 
     def __init__(self, clock: Callable[[], float]) -> None:

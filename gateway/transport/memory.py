@@ -12,12 +12,12 @@ from collections import deque
 from typing import Final
 
 from gateway.errors import Overloaded
-from gateway.transport.read_scheduler import Turns
+from gateway.transport.read_scheduler import ReadScheduler
 
 SMALL_BYTES_MAX: Final = 64 * 1024
 
 
-class Room:
+class Capacity:
     """A count with a limit. Who waits for room in it gets that in the order of coming; none is free meanwhile."""
 
     def __init__(self, limit: int) -> None:
@@ -67,12 +67,12 @@ class Room:
             raise
 
 
-class Buffers(Room):
+class Buffers(Capacity):
     """The count for one gateway, in bytes. `turns` divides the reading."""
 
     def __init__(self, bytes_max: int) -> None:
         super().__init__(bytes_max)
-        self.turns = Turns()
+        self.read_scheduler = ReadScheduler()
 
     def gauges(self) -> dict[str, tuple[str, float]]:
         """What is held now, and its limit: name of the metric to (help, value)."""
@@ -85,14 +85,14 @@ class Buffers(Room):
         self.taken += by
         if by <= 0:
             self._admit()
-        self.turns.limit(self.is_full)
+        self.read_scheduler.limit(self.is_full)
 
     def overloaded(self) -> Overloaded:
         return Overloaded(f"{self.taken} bytes are held; limits.held_bytes_max is {self.limit}")
 
 
-class Account:
-    """The bytes of one holder. The holder must close its account in the end."""
+class Reservation:
+    """The bytes of one holder. The holder must close it in the end."""
 
     __slots__ = ("_buffers", "held_bytes")
 

@@ -26,7 +26,7 @@ class Readable(Protocol):
         """Read on."""
 
 
-class Turns:
+class ReadScheduler:
     """The turns of one gateway. The next read of any socket overwrites `to_read_into`."""
 
     def __init__(self) -> None:

@@ -13,8 +13,8 @@ from socket import SO_KEEPALIVE, SO_LINGER, SOL_SOCKET
 from typing import Any, Final, Literal, TypeAlias
 from weakref import WeakValueDictionary
 
-from gateway.http.head_cache import Recall
-from gateway.transport.memory import Account, Buffers
+from gateway.http.head_cache import ConnectionHeads
+from gateway.transport.memory import Buffers, Reservation
 from gateway.transport.read_scheduler import LARGE_BYTES_MIN
 
 _RESET_SEEN: Final = select.POLLHUP | select.POLLERR
@@ -52,16 +52,27 @@ class Wire(asyncio.BufferedProtocol):
     """A connection. Reading may be paused for several reasons at once; writing waits for a slow peer."""
 
     __slots__ = (
-        "__weakref__", "_drained", "_input", "_pauses", "_stalls_limited", "_turns", "_unsent", "buffers",
-        "is_own", "link", "loop", "stall_timeout_s", "transport",
+        "__weakref__",
+        "_drained",
+        "_input",
+        "_pauses",
+        "_read_scheduler",
+        "_stalls_limited",
+        "_unsent",
+        "buffers",
+        "is_own",
+        "link",
+        "loop",
+        "stall_timeout_s",
+        "transport",
     )  # fmt: skip
 
     def __init__(self, loop: asyncio.AbstractEventLoop, buffers: Buffers, stall_timeout_s: float) -> None:
         self.loop = loop
         self.buffers = buffers
-        self._turns = buffers.turns
+        self._read_scheduler = buffers.read_scheduler
         self.stall_timeout_s = stall_timeout_s
-        self._unsent = Account(buffers)  # in the transport's buffer, while that is over its limit
+        self._unsent = Reservation(buffers)  # in the transport's buffer, while that is over its limit
         self.transport: asyncio.Transport | None = None
         self.link: Ends | None = None
         self.is_own: bool | None = None  # of an accepted connection: the gateway opened it; None before it was asked
@@ -82,12 +93,12 @@ class Wire(asyncio.BufferedProtocol):
         self.resume_writing()
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        return self._turns.to_read_into
+        return self._read_scheduler.to_read_into
 
     def buffer_updated(self, nbytes: int) -> None:
-        data = bytes(self._turns.to_read_into[:nbytes])
+        data = bytes(self._read_scheduler.to_read_into[:nbytes])
         if nbytes >= LARGE_BYTES_MIN:
-            self._turns.took(self, nbytes)
+            self._read_scheduler.took(self, nbytes)
         self.data_received(data)
 
     def data_received(self, data: bytes) -> None:
@@ -186,9 +197,9 @@ class Wire(asyncio.BufferedProtocol):
 class ClientWire(Wire):
     """A client's connection, as its exchanges know it."""
 
-    __slots__ = ("address", "recall", "room_timeout_s")
+    __slots__ = ("address", "cached_heads", "room_timeout_s")
 
-    recall: Recall[Any]
+    cached_heads: ConnectionHeads[Any]
     """The heads that the client sent before."""
 
     def __init__(

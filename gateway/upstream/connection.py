@@ -14,10 +14,10 @@ from typing import Final, Protocol
 from gateway.config import Limits
 from gateway.errors import GatewayError, Overloaded, UpstreamBroken, UpstreamTimeout
 from gateway.http.fields import EVENT_STREAM, Headers
-from gateway.http.head_cache import Heads, Recall
+from gateway.http.head_cache import ConnectionHeads, HeadCache
 from gateway.http.responses import BadResponse, Framing, ResponseHead, ResponseReader, ends_connection
 from gateway.transport.body import NO_TRAILERS, Body
-from gateway.transport.memory import Account, Buffers
+from gateway.transport.memory import Buffers, Reservation
 from gateway.transport.wire import Wire
 from gateway.upstream.state import UpstreamHealth
 
@@ -82,7 +82,7 @@ class UpstreamOwner(Protocol):
     """The owner of the connection: the pool."""
 
     buffers: Buffers
-    heads: Heads[ResponseHead]
+    heads: HeadCache[ResponseHead]
     state: UpstreamHealth
 
     def distrust(self) -> None:
@@ -91,16 +91,34 @@ class UpstreamOwner(Protocol):
 
 class UpstreamConnection(Wire):
     __slots__ = (
-        "_account", "_asked", "_client", "_head", "_informed", "_keep", "_method", "_pacing", "_reader", "_response",
-        "answered", "authenticates", "deadline", "idle_since", "lost", "moved", "pool", "reusable", "still_since",
-        "timeout_s", "used",
+        "_asked",
+        "_client",
+        "_head",
+        "_informed",
+        "_keep",
+        "_method",
+        "_pacing",
+        "_reader",
+        "_reservation",
+        "_response",
+        "answered",
+        "authenticates",
+        "deadline",
+        "idle_since",
+        "lost",
+        "moved",
+        "pool",
+        "reusable",
+        "still_since",
+        "timeout_s",
+        "used",
     )  # fmt: skip
 
     def __init__(self, pool: UpstreamOwner, loop: asyncio.AbstractEventLoop, limits: Limits) -> None:
         super().__init__(loop, pool.buffers, limits.stall_timeout)
         self.pool = pool
-        self._reader = ResponseReader(limits.header_bytes_max, limits.header_fields_max, Recall(pool))
-        self._account = Account(pool.buffers)  # of a head that is not whole, or of a large one
+        self._reader = ResponseReader(limits.header_bytes_max, limits.header_fields_max, ConnectionHeads(pool))
+        self._reservation = Reservation(pool.buffers)  # of a head that is not whole, or of a large one
         self.idle_since = 0.0
         self.used = False  # it has served an exchange before
         self.authenticates = False  # the server may know its client by this connection: it serves no other exchange
@@ -233,9 +251,9 @@ class UpstreamConnection(Wire):
 
     def _hold(self, size_bytes: int) -> None:
         """Count the memory of the head. Give up the exchange if there is no room for it."""
-        if size_bytes != self._account.held_bytes:
-            self._account.set(size_bytes)
-            if not self._account.has_room(size_bytes):
+        if size_bytes != self._reservation.held_bytes:
+            self._reservation.set(size_bytes)
+            if not self._reservation.has_room(size_bytes):
                 self._give_up(Overloaded("limits.held_bytes_max is reached: no room for the head of the answer"))
 
     def _break(self, fault: str) -> None:

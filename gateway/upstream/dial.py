@@ -15,7 +15,7 @@ from typing import Any, Final, TypeVar
 from aiohappyeyeballs import AddrInfoType, start_connection
 
 from gateway.config import Upstream, bracketed
-from gateway.transport.memory import Room
+from gateway.transport.memory import Capacity
 from gateway.transport.tls import upstream_context
 
 _BEGUN_AT_ONCE: Final = 20
@@ -34,7 +34,7 @@ class Dialer:
         self.where = config.socket or f"{bracketed(self._host)}:{self._port}"
         self._timeout_s = config.connect_timeout
         self._loop = loop
-        self._begun = Room(_BEGUN_AT_ONCE)  # connections, in this turn of the loop
+        self._begun = Capacity(_BEGUN_AT_ONCE)  # connections, in this turn of the loop
         self._failed: dict[AddrInfoType, float] = {}  # when, of the addresses that the host has now
         self.tls = upstream_context(config, kept)
         self._server_name = (config.tls.server_name or self._host) if self.tls is not None else None

@@ -26,7 +26,7 @@ from gateway.http.fields import EVENT_STREAM, Headers
 from gateway.identity import is_of_one_message
 from gateway.mcp import jsonrpc, sse
 from gateway.mcp.jsonrpc import Message
-from gateway.transport.memory import Account
+from gateway.transport.memory import Reservation
 from gateway.upstream.connection import Response
 from gateway.upstream.pool import Pool
 
@@ -122,20 +122,20 @@ class HttpChannel:
 
     async def _whole(self, response: Response) -> bytes:
         bytes_max = self._limits.inspected_body_bytes_max
-        account, body = Account(self._pool.buffers), bytearray()
+        reservation, body = Reservation(self._pool.buffers), bytearray()
         try:
             while piece := await response.body.read():
                 body += piece
                 if len(body) > bytes_max:
                     raise UpstreamBroken(f"a page of the upstream's is larger than {bytes_max} bytes")
-                account.hold(len(body))
+                reservation.hold(len(body))
         finally:
-            account.close()
+            reservation.close()
         return bytes(body)
 
     async def _read_stream(self, response: Response, raw_id: bytes, stream: "_Stream") -> Message | None:
         """The response with that id, once each message before it has been passed on; None if the stream ends first."""
-        answer, account = None, Account(self._pool.buffers)
+        answer, reservation = None, Reservation(self._pool.buffers)
         try:
             while answer is None:
                 try:
@@ -148,9 +148,9 @@ class HttpChannel:
                     return None
                 answer = await self._read_piece(piece, raw_id, stream)
                 if answer is None:
-                    account.hold(stream.parser.pending_bytes)
+                    reservation.hold(stream.parser.pending_bytes)
         finally:
-            account.close()
+            reservation.close()
         return answer
 
     async def _read_piece(self, piece: bytes, raw_id: bytes, stream: "_Stream") -> Message | None:

@@ -17,13 +17,13 @@ from typing import Final, Self
 from gateway.config import Limits, Upstream
 from gateway.errors import Overloaded, UpstreamBroken, UpstreamTimeout, UpstreamUnreachable
 from gateway.http.cors import Cors
-from gateway.http.head_cache import Heads
+from gateway.http.head_cache import HeadCache
 from gateway.http.responses import ResponseHead
-from gateway.transport.memory import Buffers, Room
+from gateway.transport.memory import Buffers, Capacity
 from gateway.transport.wire import Links
 from gateway.upstream.connection import Requestor, Response, UpstreamConnection, is_inside
 from gateway.upstream.dial import Dialer
-from gateway.upstream.drift import Drift
+from gateway.upstream.identity_drift import IdentityDrift
 from gateway.upstream.state import UP, UpstreamHealth
 
 log = logging.getLogger("taskgate.upstream")
@@ -52,7 +52,7 @@ class Call:
         self._began_at = 0.0
 
     async def __aenter__(self) -> Self:
-        slots = self._pool.standing.slots
+        slots = self._pool.context.slots
         if slots.is_full:
             try:
                 await slots.reserve(1, self._pool.config.connect_timeout)
@@ -133,7 +133,7 @@ class Call:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         pool, client, connection = self._pool, self._client, self._connection
-        pool.standing.slots.change(-1)
+        pool.context.slots.change(-1)
         if connection is not None:
             self._connection = None
             pool.active.discard(connection)
@@ -146,21 +146,21 @@ class Call:
             connection.end()
 
 
-class Standing:
+class UpstreamContext:
     """What the gateway knows of an upstream and counts there. It outlives a reload, unless the upstream is another."""
 
     def __init__(self, name: str) -> None:
         self.state = UpstreamHealth(name, time)
         self.distrusted_until = 0.0
-        self.slots = Room(0)  # for requests at one time: `requests_max` of them
+        self.slots = Capacity(0)  # for requests at one time: `requests_max` of them
         self.cors = Cors()
-        self.drift = Drift()
+        self.drift = IdentityDrift()
 
 
 class Pool:
     """The connections to one upstream.
 
-    `on_answer` gets the seconds from each request to the beginning of its response. `standing` is that of the pool
+    `on_answer` gets the seconds from each request to the beginning of its response. `context` is that of the pool
     before a reload; so is `tls`, where its certificate stays.
     """
 
@@ -171,15 +171,15 @@ class Pool:
         buffers: Buffers,
         links: Links,
         on_answer: Callable[[float], None],
-        heads: Heads[ResponseHead],
-        standing: Standing | None = None,
+        heads: HeadCache[ResponseHead],
+        context: UpstreamContext | None = None,
         tls: ssl.SSLContext | None = None,
     ) -> None:
         self.config = config
         self.on_answer = on_answer
-        self.standing = Standing(config.name) if standing is None else standing
-        self.state = self.standing.state
-        self.standing.slots.resize(config.requests_max)
+        self.context = UpstreamContext(config.name) if context is None else context
+        self.state = self.context.state
+        self.context.slots.resize(config.requests_max)
         self.clients = 0  # requests of clients that have not ended
         self.buffers = buffers
         self.heads = heads  # of responses that came before
@@ -197,7 +197,7 @@ class Pool:
 
     @property
     def is_full(self) -> bool:
-        return self.standing.slots.is_full
+        return self.context.slots.is_full
 
     async def connection(self, fresh: bool) -> UpstreamConnection:
         """A connection that nobody uses: the one idle for the shortest time, or a new one."""
@@ -226,7 +226,7 @@ class Pool:
 
     def put(self, connection: UpstreamConnection) -> None:
         connection.idle_since = self._loop.time()
-        if self._is_stopped or connection.idle_since < self.standing.distrusted_until:
+        if self._is_stopped or connection.idle_since < self.context.distrusted_until:
             connection.close()
         else:
             self._idle.append(connection)
@@ -234,9 +234,9 @@ class Pool:
     def distrust(self) -> None:
         """The upstream has sent what nobody asked for: for a while each connection to it serves one exchange."""
         now = self._loop.time()
-        if now >= self.standing.distrusted_until:
+        if now >= self.context.distrusted_until:
             log.warning("the upstream sent what nobody asked for", extra={"upstream": self.config.name})
-        self.standing.distrusted_until = now + _DISTRUST_S
+        self.context.distrusted_until = now + _DISTRUST_S
         self.close()
 
     def sweep(self, now: float) -> None:

@@ -16,11 +16,11 @@ from typing import Final
 from gateway.config import Config, HealthCheck
 from gateway.errors import GatewayError, UpstreamTimeout
 from gateway.http.cors import Cors
-from gateway.http.head_cache import Heads
+from gateway.http.head_cache import HeadCache
 from gateway.http.responses import ResponseHead
 from gateway.transport.memory import Buffers
 from gateway.transport.wire import Links
-from gateway.upstream.drift import Drift
+from gateway.upstream.identity_drift import IdentityDrift
 from gateway.upstream.pool import Pool
 from gateway.upstream.state import UpstreamHealth, UpstreamState
 
@@ -39,7 +39,7 @@ class Pools:
     def __init__(self, buffers: Buffers, links: Links, on_answer: Callable[[str], Callable[[float], None]]) -> None:
         self.of: dict[str, Pool] = {}
         self.probes: list[asyncio.Task[None]] = []
-        self.heads: Heads[ResponseHead] = Heads()  # of responses that came before
+        self.heads: HeadCache[ResponseHead] = HeadCache()  # of responses that came before
         self._retired: list[Pool] = []
         self._shared = buffers, links
         self._on_answer = on_answer
@@ -49,14 +49,14 @@ class Pools:
         for pool in self.of.values():
             pool.close()
         changed = config.changed_from(before, "url", "socket")
-        kept = {name: pool.standing for name, pool in self.of.items() if name not in changed}
+        kept = {name: pool.context for name, pool in self.of.items() if name not in changed}
         for name in kept.keys() & config.changed_from(before, "identity_headers"):
-            kept[name].cors, kept[name].drift = Cors(), Drift()  # they say who asked
+            kept[name].cors, kept[name].drift = Cors(), IdentityDrift()  # they say who asked
         for name in kept.keys() & config.changed_from(before, "tls", "health_check"):
             kept[name].state = UpstreamHealth(name, time)
         self._retired += self.of.values()
         self.heads.end()
-        self.heads = Heads()
+        self.heads = HeadCache()
         tls = {name: pool.dialer.tls for name, pool in self.of.items() if name in certified}
         self.of = {
             name: Pool(

@@ -47,7 +47,7 @@ UNITS: Final = (
     "\U0001fffe",
 )  # fmt: skip
 
-Ask: TypeAlias = Callable[[bytes], bytes]
+InFlight: TypeAlias = Callable[[bytes], bytes]
 Tell: TypeAlias = Callable[[str], Any]
 EVIL: Final = b"Origin: http://evil.example"
 
@@ -56,7 +56,7 @@ def _in_chunks(sent: bytes) -> bytes:
     return request(b"POST", fields=[b"Content-Type: application/json", b"Transfer-Encoding: chunked"]) + sent
 
 
-IN_HEADS: Final[Mapping[str, Ask]] = {
+IN_HEADS: Final[Mapping[str, InFlight]] = {
     "Connection": lambda v: request(fields=[b"Connection: " + v, EVIL]),
     "a field of MCP in Connection": lambda v: request(fields=[b"Connection: mcp-" + v]),
     "Host": lambda v: request(host=v),
@@ -118,7 +118,7 @@ IN_MESSAGES: Final[Mapping[str, Tell]] = {
 }
 
 # From an upstream, as the answer to a request that is relayed, and to one of the gateway's own.
-IN_ANSWERS: Final[Mapping[str, Ask]] = {
+IN_ANSWERS: Final[Mapping[str, InFlight]] = {
     "the status": lambda v: b"HTTP/1.1 " + v + b"\r\n\r\n",
     "the version": lambda v: b"HTTP/" + v + b" 200 OK\r\n\r\n",
     "no HTTP": lambda v: v + b"\r\n\r\n",

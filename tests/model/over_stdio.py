@@ -15,8 +15,8 @@ import msgspec
 from gateway.config import StdioConfig
 from gateway.identity import STDIO
 from gateway.stdio.proxy import NoCounts, StdioProxy
-from gateway.tasks.lives import Lives
-from gateway.tasks.sessions import Servers, Sessions
+from gateway.tasks.lifecycles import Lives
+from gateway.tasks.sessions import CapabilityCache, Sessions
 from gateway.transport.memory import Buffers
 from tests.model import history as h
 from tests.model.client import RESULT_PATIENCE_TICKS, Client, Exchange, formed, plain
@@ -107,7 +107,7 @@ class Process:
         config = StdioConfig(index=over_http.index, limits=over_http.limits)
         self._from_client, self._from_server = _Source(loop), _Source(loop)
         to_client, to_server = _Sink(loop, self._at_client), _Sink(loop, self._at_server)
-        sessions = Sessions(config.index, Servers(loop.time), loop.time)
+        sessions = Sessions(config.index, CapabilityCache(loop.time), loop.time)
         sessions.lives = client.lives
         buffers = Buffers(config.limits.held_bytes_max)
         self._proxy = StdioProxy(config, to_client, to_server, sessions, buffers, NoCounts(), loop.time)

@@ -17,7 +17,7 @@ import msgspec
 import gateway
 from gateway import config
 from gateway.app import App
-from gateway.tasks.lives import UNNAMED_S, Lives
+from gateway.tasks.lifecycles import UNNAMED_S, Lives
 from tests.model import history as h
 from tests.model.client import GATEWAY_PORT, Client
 from tests.model.oracle import Oracle

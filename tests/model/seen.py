@@ -7,7 +7,7 @@ for, or what passed while it did.
 from collections.abc import Iterable
 
 from gateway.mcp.task import TERMINAL
-from gateway.tasks.lives import ENDS, STARTED, Lives
+from gateway.tasks.lifecycles import ENDS, STARTED, Lives
 from tests.model.truth import Truth, Violation
 
 

@@ -106,7 +106,7 @@ class Timed(FleetWorld):
         raise NotImplementedError
 
 
-class Waiting(Timed):
+class Batch(Timed):
     async def by_the_clock(self) -> None:
         for state in ("stopped", "killed", "full", "well"):
             await self._redis.become(state)
@@ -118,7 +118,7 @@ class Waiting(Timed):
 
 
 def test_a_query_waits_no_longer_than_the_timeout_and_a_relayed_message_not_at_all() -> None:
-    play(h.History(h.Setting(max_age=0, order="nothing")), Waiting)
+    play(h.History(h.Setting(max_age=0, order="nothing")), Batch)
 
 
 class Back(Timed):

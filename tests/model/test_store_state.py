@@ -1,4 +1,4 @@
-"""The states of the store: the table in `store/carrier.py` is what the store does, in whatever order."""
+"""The states of the store: the table in `store/pipeline.py` is what the store does, in whatever order."""
 
 import asyncio
 import random
@@ -8,8 +8,8 @@ from typing import Final
 
 import pytest
 
-from gateway.store import carrier
-from gateway.store.carrier import Carrier, StoreState
+from gateway.store import pipeline
+from gateway.store.pipeline import Pipeline, StoreState
 from tests.model.test_store import DAY_S, KEY, Rig, play, upstream
 from tests.model.virtual import TICK_S
 from tests.states import Watch, changes, in_cell, steps, table, watched
@@ -27,7 +27,7 @@ TABLE: Final = table(StoreState.__doc__, "changes it.\n\n")
 STEPS: Final = steps(TABLE, ("DOWN",))
 
 
-class Told:
+class ReplicaUpdate:
     """What a replica tells again: without an end as long as `goes_on`."""
 
     def __init__(self, rig: Rig) -> None:
@@ -45,7 +45,7 @@ class Told:
 class Scene:
     def __init__(self, rig: Rig) -> None:
         self.rig = rig
-        self.told = Told(rig)
+        self.told = ReplicaUpdate(rig)
         self._kept_s = DAY_S
 
     @property
@@ -142,8 +142,8 @@ WAYS: Final[dict[str, list[list[Event]]]] = {
 
 @pytest.fixture(autouse=True)
 def watch(monkeypatch: pytest.MonkeyPatch) -> Iterator[Watch]:
-    monkeypatch.setattr(carrier, "_TOGETHER", TOGETHER)
-    with watched(Carrier, "state") as one:
+    monkeypatch.setattr(pipeline, "_TOGETHER", TOGETHER)
+    with watched(Pipeline, "state") as one:
         yield one
     assert one.steps <= STEPS
 

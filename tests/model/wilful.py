@@ -10,15 +10,15 @@ from typing import Any, Final, TypeAlias
 from unittest.mock import patch
 
 from gateway.mcp import jsonrpc, observe
-from gateway.owners.seen import Owners
+from gateway.owners.seen_ids import Owners
 from gateway.refresh import freshness
 from gateway.refresh.crawler import Crawler
 from gateway.refresh.refreshes import Crawl, Refresh
-from gateway.tasks import lives, record, sessions
-from gateway.tasks.asks import Ask
+from gateway.tasks import lifecycles, record, sessions
+from gateway.tasks.in_flight import InFlight
 from gateway.tasks.index import Index
-from gateway.tasks.lives import Lives
-from gateway.tasks.passing import Pending
+from gateway.tasks.interception import Pending
+from gateway.tasks.lifecycles import Lives
 from gateway.tasks.record import Known, Marking, Marks, Record
 from gateway.tasks.sessions import Sessions
 from tests.edits import edited
@@ -39,7 +39,7 @@ FAULTS: Final[dict[str, Fault]] = {
     # ---- what is asked, and when ----
     # late
     "the page where new tasks appear is never looked at": _edit(
-        freshness, "plan", ("look = not need.met(known.new_as_of)", "look = False")
+        freshness, "plan", ("tail = not need.met(known.new_as_of)", "tail = False")
     ),
     # as of
     "of the live tasks only those that work are asked for": _edit(
@@ -55,7 +55,7 @@ FAULTS: Final[dict[str, Fault]] = {
     ),
     # failed
     "what several queries wait for ends with the first of them that leaves": _edit(
-        Ask, "join", ("if not task.cancelled():", "if True:"), ("if not self.outboxes:", "if True:")
+        InFlight, "join", ("if not task.cancelled():", "if True:"), ("if not self.outboxes:", "if True:")
     ),
     # failed
     "a request that was put off is not repeated": _edit(
@@ -130,9 +130,9 @@ FAULTS: Final[dict[str, Fault]] = {
     ),
     # ---- what is counted ----
     # counts
-    "late news of a task that has ended begins it again": _put(lives, "_is_late", lambda *_: False),
+    "late news of a task that has ended begins it again": _put(lifecycles, "_is_late", lambda *_: False),
     # counts
-    "each session that sees a task counts it": _put(lives, "_number", lambda key, task_id: hash((*key, task_id))),
+    "each session that sees a task counts it": _put(lifecycles, "_number", lambda key, task_id: hash((*key, task_id))),
     # counts
     "an answer that need not be read ends no task": _put(Lives, "name", lambda *_: None),
     # refused

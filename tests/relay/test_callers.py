@@ -30,7 +30,7 @@ from tests.relay.rig import Rig, Script, Server, Session, body, final, ids, rig_
 LOG = {"level": "warning"}
 UP = "taskgate_drifting_requests_total", (("upstream", "up"),)
 DRIFTS = "each request is another caller"
-MIN = 10  # gateway/upstream/drift.py, IDENTITIES_MIN
+MIN = 10  # gateway/upstream/identity_drift.py, IDENTITIES_MIN
 
 
 async def warnings(rig: Rig) -> list[Json]:
@@ -144,7 +144,7 @@ async def test_callers_who_are_refused_raise_no_warning_and_leave_nothing(gatewa
         for fields in varied(b"X-Odd"):
             assert (await rig.ask(rig.post(filtered(), *fields))).status == 401
         assert await warnings(rig) == [] and (await rig.gateway.metrics())[UP] == 0
-        assert [len(pool.standing.drift) for pool in rig.app._pools.of.values()] == [0]
+        assert [len(pool.context.drift) for pool in rig.app._pools.of.values()] == [0]
 
 
 async def test_a_drift_is_forgotten_when_the_operator_names_who_asks(gateways: Gateways) -> None:
@@ -166,7 +166,7 @@ async def test_a_head_that_is_remembered_is_looked_at_once(gateways: Gateways) -
             await one.send(rig.post(filtered()))
             assert (await one.response(number)).status == 200
         [pool] = rig.app._pools.of.values()
-        [last] = pool.standing.drift._sessions.values()
+        [last] = pool.context.drift._sessions.values()
         assert len(last.seen) == 1
 
 

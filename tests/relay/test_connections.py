@@ -8,7 +8,7 @@ import pytest
 
 from gateway.config import Limits, Url
 from gateway.config import Upstream as Config
-from gateway.http.head_cache import Heads
+from gateway.http.head_cache import HeadCache
 from gateway.transport.body import HELD_BYTES_MAX
 from gateway.transport.memory import Buffers
 from gateway.transport.wire import Links
@@ -147,7 +147,7 @@ async def test_a_connection_goes_back_only_if_everything_on_it_was_read() -> Non
     with listening() as sock:
         upstream = Upstream(sock)
         config = Config(name="up", url=Url("http", "127.0.0.1", port_of(sock), "/"))
-        pool = Pool(config, Limits(), Buffers(1 << 20), Links(), lambda _: None, Heads())
+        pool = Pool(config, Limits(), Buffers(1 << 20), Links(), lambda _: None, HeadCache())
         asked = b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n"
         async with pool.call(b"GET") as call_:
             waiting = asyncio.create_task(call_.send_all(asked, b"", None, again=False))

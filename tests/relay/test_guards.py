@@ -15,7 +15,7 @@ import pytest
 from msgspec.structs import replace
 
 from gateway.config import GuardLimits
-from gateway.identity import payer
+from gateway.identity import rate_limit_key
 from tests.launch import Gateways, eventually
 from tests.peer import Client, Peer
 from tests.relay.http1 import Message
@@ -324,7 +324,7 @@ def test_of_an_ipv6_address_the_network_counts() -> None:
     """One customer has 2**64 addresses there."""
 
     def whose(address: str) -> bytes:
-        return payer((), None, address)
+        return rate_limit_key((), None, address)
 
     assert whose("2001:db8::1") == whose("2001:db8::ffff:2") != whose("2001:db8:0:1::1")
     assert whose("fe80::1%eth0") == whose("fe80::2%eth1")

@@ -14,7 +14,7 @@ import pytest
 
 from gateway.downstream.listener import TURNED_AWAY_MAX
 from gateway.errors import Overloaded
-from gateway.transport.memory import SMALL_BYTES_MAX, Account, Buffers
+from gateway.transport.memory import SMALL_BYTES_MAX, Buffers, Reservation
 from tests.launch import Gateways, eventually, logged
 from tests.peer import GAP_S, Client, Peer
 from tests.relay.http1 import Message
@@ -242,7 +242,7 @@ async def test_who_waits_for_room_gets_it_when_another_leaves_or_the_limit_grows
     await grows
     assert buffers.taken == 190
     with pytest.raises(Overloaded):
-        await Account(buffers).reserve(50, 0.01)
+        await Reservation(buffers).reserve(50, 0.01)
     buffers.change(-190)
     assert buffers.taken == 0
 

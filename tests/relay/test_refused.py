@@ -71,12 +71,12 @@ def kept(rig: Rig) -> dict[str, Any]:
     """What the gateway keeps of its callers."""
     app = rig.app
     sessions = app._sessions
-    told = [pool.standing.cors for pool in app._pools.of.values()]
+    told = [pool.context.cors for pool in app._pools.of.values()]
     notes = {
         "stored": [session.key for session in sessions._stored.all()],
         "in use": list(sessions._unaccepted),
         "servers": list(sessions.servers._servers),
-        "drifts": [len(pool.standing.drift) for pool in app._pools.of.values() if len(pool.standing.drift)],
+        "drifts": [len(pool.context.drift) for pool in app._pools.of.values() if len(pool.context.drift)],
         "cors": [client for cors in told for client in (*cors._told.of, *cors._preflights.of)],
     }
     return {name: held for name, held in notes.items() if held}

@@ -9,7 +9,7 @@ import pytest
 
 from gateway.config import Limits, Url
 from gateway.config import Upstream as Config
-from gateway.http.head_cache import Heads
+from gateway.http.head_cache import HeadCache
 from gateway.transport.memory import Buffers
 from gateway.transport.wire import Links
 from gateway.upstream.pool import Pool
@@ -205,7 +205,7 @@ async def test_what_went_down_together_is_probed_spread_and_seldom() -> None:
     port = server.sockets[0].getsockname()[1]
     url = Url("http", "127.0.0.1", port, "/mcp")
     configs = [Config(name=f"u{number}", url=url) for number in range(50)]
-    pools = [Pool(each, Limits(), Buffers(1 << 20), Links(), lambda _: None, Heads()) for each in configs]
+    pools = [Pool(each, Limits(), Buffers(1 << 20), Links(), lambda _: None, HeadCache()) for each in configs]
     began_at = monotonic()
     for pool in pools:
         pool.state.silent("no answer")

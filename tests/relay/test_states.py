@@ -27,7 +27,7 @@ from gateway.downstream.exchange import Exchange
 from gateway.downstream.listener import Listener
 from gateway.downstream.tls_handshakes import TlsServer
 from gateway.http.fields import Headers
-from gateway.http.head_cache import Heads
+from gateway.http.head_cache import HeadCache
 from gateway.operate.metrics import Metrics
 from gateway.transport.memory import Buffers
 from tests.attack.requests import ROWS
@@ -97,7 +97,7 @@ class Bench:
 
     def __init__(self, limits: Limits) -> None:
         counts = _counts().connection_refused, _counts().handshake_failed
-        self.listener = Listener(self._handle, limits, Buffers(limits.held_bytes_max), Heads(), *counts)
+        self.listener = Listener(self._handle, limits, Buffers(limits.held_bytes_max), HeadCache(), *counts)
         self.loop = asyncio.get_running_loop()
         self.client = socket.socket()
         self.client.setblocking(False)

@@ -23,8 +23,8 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from gateway.config import Log
 from gateway.downstream.exchange import Exchange
 from gateway.http.fields import Headers
-from gateway.operate.traces import TracedJournal, TracedMetrics
-from gateway.transport.log_limit import Said
+from gateway.operate.traces import TracedAccessLog, TracedMetrics
+from gateway.transport.log_limit import LogLimit
 from tests.launch import ROOT, Gateways, eventually, held_port, port_of
 from tests.peer import Peer
 from tests.relay.http1 import Message
@@ -330,7 +330,7 @@ def test_a_record_that_fails_ends_its_span_and_leaves_none_to_the_next_request()
     spans, provider = InMemorySpanExporter(), TracerProvider(shutdown_on_exit=False)
     provider.add_span_processor(SimpleSpanProcessor(spans))
     tracer = provider.get_tracer("test")
-    journal = TracedJournal(TracedMetrics(tracer), Log(), Said(time.monotonic), tracer)
+    journal = TracedAccessLog(TracedMetrics(tracer), Log(), LogLimit(time.monotonic), tracer)
 
     def query() -> Context:
         request = cast(Exchange, OddRequest())

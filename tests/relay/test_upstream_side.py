@@ -13,7 +13,7 @@ from gateway.downstream.exchange import Exchange
 from gateway.downstream.listener import Listener
 from gateway.errors import GatewayError, UpstreamBroken
 from gateway.http.fields import Headers
-from gateway.http.head_cache import Heads
+from gateway.http.head_cache import HeadCache
 from gateway.http.responses import authenticates_connection
 from gateway.operate.metrics import Metrics
 from gateway.relay.pump import relay, request_head
@@ -124,7 +124,7 @@ class Direct:
     def __init__(self, listening: socket.socket) -> None:
         self.upstream = Upstream(listening)
         config = Config(name="up", url=Url("http", "127.0.0.1", port_of(listening), "/"))
-        self.pool = Pool(config, Limits(), Buffers(1 << 20), Links(), lambda _: None, Heads())
+        self.pool = Pool(config, Limits(), Buffers(1 << 20), Links(), lambda _: None, HeadCache())
 
     async def ask(self, said: bytes) -> tuple[Peer, bytes]:
         """One exchange, answered with `said`: the server's side of its connection, and the body."""
@@ -356,7 +356,7 @@ async def test_a_body_that_is_not_of_its_length_leaves_nothing_to_the_next_clien
 
     metrics = Metrics()
     counts = metrics.connection_refused, metrics.handshake_failed
-    listener = Listener(handle, Limits(), Buffers(1 << 20), Heads(), *counts)
+    listener = Listener(handle, Limits(), Buffers(1 << 20), HeadCache(), *counts)
     with listening() as sock:
         server = await asyncio.get_running_loop().create_server(listener.connection, sock=sock)
         one = await Client.connect(port_of(sock))

@@ -20,7 +20,7 @@ from gateway.query.cursor import Position
 from gateway.query.values import LIST_ITEMS_MAX
 from gateway.refresh import answer
 from gateway.tasks.index import Index
-from gateway.tasks.pages import QueryPage
+from gateway.tasks.page_cache import QueryPage
 from tests.rules import new_criterion, plain
 
 ROOT = Path(__file__).parents[2]

@@ -2,13 +2,13 @@
 
 import sys
 
-from gateway.upstream import drift as module
-from gateway.upstream.drift import IDENTITIES_MIN, Drift
+from gateway.upstream import identity_drift as module
+from gateway.upstream.identity_drift import IDENTITIES_MIN, IdentityDrift
 
 Fields = list[tuple[bytes, bytes]]
 
 
-def drifts(drift: Drift, session: object, count: int, at: float = 0.0, *, fields: Fields | None = None) -> bool:
+def drifts(drift: IdentityDrift, session: object, count: int, at: float = 0.0, *, fields: Fields | None = None) -> bool:
     found = False
     for n in range(count):
         value = b"%d" % n
@@ -17,14 +17,14 @@ def drifts(drift: Drift, session: object, count: int, at: float = 0.0, *, fields
 
 
 def test_it_takes_so_many_identities_in_a_row() -> None:
-    assert not drifts(Drift(), 1, IDENTITIES_MIN - 1)
-    drift = Drift()
+    assert not drifts(IdentityDrift(), 1, IDENTITIES_MIN - 1)
+    drift = IdentityDrift()
     assert drifts(drift, 1, IDENTITIES_MIN) and drift.names == ["x-odd"]
     assert drift.news() and not drift.news()
 
 
 def test_an_identity_that_comes_again_ends_the_row() -> None:
-    drift = Drift()
+    drift = IdentityDrift()
     for n in range(10 * IDENTITIES_MIN):
         back = n % (IDENTITIES_MIN - 1) == 0
         assert not drift.note(1, b"one" if back else b"%d" % n, [(b"a", b"%d" % n)], 0.0)
@@ -32,7 +32,7 @@ def test_an_identity_that_comes_again_ends_the_row() -> None:
 
 def test_only_so_many_sessions_are_followed_and_none_for_ever() -> None:
     """A stranger's sessions hide a drift for a minute at most, and those that are followed go on."""
-    drift = Drift()
+    drift = IdentityDrift()
     for session in range(10 * module._SESSIONS_MAX):
         drift.note(session, b"", [], 0.0)
     assert len(drift) == module._SESSIONS_MAX
@@ -43,7 +43,7 @@ def test_only_so_many_sessions_are_followed_and_none_for_ever() -> None:
 
 
 def test_large_heads_take_little() -> None:
-    drift, many = Drift(), [(b"f%d" % n, b"x") for n in range(module._FIELDS_MAX)]
+    drift, many = IdentityDrift(), [(b"f%d" % n, b"x") for n in range(module._FIELDS_MAX)]
     assert not drifts(drift, 1, 2 * IDENTITIES_MIN, fields=many) and len(drift) == 0
     for session in range(module._SESSIONS_MAX):
         drifts(drift, session, 2 * IDENTITIES_MIN, fields=[(b"f%d" % n, b"x" * 600) for n in range(90)])
@@ -54,7 +54,7 @@ def test_large_heads_take_little() -> None:
 
 
 def test_few_names_are_told_and_none_is_long() -> None:
-    drift = Drift()
+    drift = IdentityDrift()
     for n in range(2 * IDENTITIES_MIN):
         drift.note(1, b"%d" % n, [(b"%d-" % k + b"x" * 999, b"%d" % n) for k in range(50)], 0.0)
     assert len(drift.names) == module._NAMES_MAX and {len(name) for name in drift.names} == {module._NAME_CHARS_MAX}

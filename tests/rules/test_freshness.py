@@ -261,7 +261,7 @@ TABLE: dict[str, Case] = {
 @pytest.mark.parametrize("case", TABLE.values(), ids=TABLE.keys())
 def test_what_is_asked(case: Case) -> None:
     plan = freshness.plan(case.known.record(case.tasks), case.query, moment(NOW), case.ages)
-    assert (plan.crawl, plan.look, set(plan.tasks)) == case.expected
+    assert (plan.crawl, plan.tail, set(plan.tasks)) == case.expected
     assert plan.nothing is (case.expected == FRESH)
     assert plan.reason
 
@@ -277,7 +277,7 @@ def test_the_picture_in_the_design_shows_every_plan() -> None:
 def test_the_plans_that_ask_nothing() -> None:
     assert Plan("x").nothing
     assert not Plan("x", crawl=True).nothing
-    assert not Plan("x", look=True).nothing
+    assert not Plan("x", tail=True).nothing
     assert not Plan("x", tasks=["a"]).nothing
 
 
@@ -367,16 +367,16 @@ def test_what_is_asked_can_be_asked_and_costs_no_more_than_reading_all_pages(
     plan = freshness.plan(record, query, moment(NOW), allowed)
     assert len(plan.tasks) == len(set(plan.tasks))
     if plan.crawl:
-        assert not plan.look
+        assert not plan.tail
         assert not plan.tasks
     if not known.asks_by_id:
         assert not plan.tasks
-    if plan.look:
+    if plan.tail:
         assert known.crawled.as_of != NEVER
         assert known.listing is not Listing.NEITHER
     # What no list shows, and what is marked and not listed, no page can tell.
     told_by_pages = [i for i in plan.tasks if i not in record.unlisted and i not in record.marks]
-    assert plan.look + len(told_by_pages) <= known.pages
+    assert plan.tail + len(told_by_pages) <= known.pages
 
 
 @given(situations(), plain.queries, ages, st.sets(st.sampled_from([*plain.IDS, "nobody"])), st.booleans())
@@ -417,8 +417,8 @@ def test_what_is_asked_is_enough_to_answer(
             if known.unlisted_as_of.at < NOW - allowed.full_crawl_interval_s or known.unlisted_as_of.order < came.order:
                 ask_for(list(record.unlisted))
                 record.end_unlisted(began)
-        if plan.look:
-            known.end_look(began, [])
+        if plan.tail:
+            known.end_tail(began, [])
         ask_for(plan.tasks)
         if not plan.crawl and plan.tasks and query.may_match_all_live:
             record.end_live(index.live(query), began)

@@ -4,7 +4,7 @@ import pytest
 
 from gateway import identity as module
 from gateway.http.fields import Headers
-from gateway.identity import is_of_one_message, payer, proof, who
+from gateway.identity import is_of_one_message, proof, rate_limit_key, who
 from tests.fields import IDS, OF_ONE, STANDING
 
 
@@ -98,5 +98,5 @@ def test_signatures_of_single_requests_fill_no_bucket_of_their_own() -> None:
     """Each would be another client, and the rate would hold for none."""
     signed = [[(b"Authorization", b"AWS4-HMAC-SHA256 Signature=%d" % n)] for n in range(2)]
     for named in (None, ["Authorization"]):
-        assert len({payer(fields, named, "10.0.0.1") for fields in signed}) == 1
-    assert payer(signed[0], None, "10.0.0.1") != payer(signed[0], None, "10.0.0.2")
+        assert len({rate_limit_key(fields, named, "10.0.0.1") for fields in signed}) == 1
+    assert rate_limit_key(signed[0], None, "10.0.0.1") != rate_limit_key(signed[0], None, "10.0.0.2")

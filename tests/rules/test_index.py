@@ -13,9 +13,9 @@ from gateway.mcp import task
 from gateway.mcp.task import TERMINAL, UNKNOWN, Task
 from gateway.query.criteria import Query
 from gateway.query.cursor import Position
-from gateway.tasks import groups
+from gateway.tasks import sorted_tasks
 from gateway.tasks.index import GROUP_BYTES, Index, size_of
-from gateway.tasks.pages import QueryPage
+from gateway.tasks.page_cache import QueryPage
 from tests.rules import plain
 
 
@@ -203,7 +203,7 @@ def large(request: pytest.FixtureRequest) -> Iterator[tuple[Index, list[Task]]]:
         reports.append(report)
     index, model = Index(), dict[str, Task]()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(groups, "AT_ONCE", step)
+        patch.setattr(sorted_tasks, "AT_ONCE", step)
         for report in reports:
             index.put(report)
             dict_put(model, report)

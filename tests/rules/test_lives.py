@@ -13,8 +13,8 @@ from gateway.mcp.observe import Observation
 from gateway.mcp.task import TERMINAL, parse
 from gateway.operate.metrics import Metrics
 from gateway.operate.rates import quantile
-from gateway.operate.tasks import SeenTasks
-from gateway.tasks.lives import DURATIONS, ENDS, LIVE_MAX, STARTED, TOOLS_MAX, Lives
+from gateway.operate.task_metrics import SeenTasks
+from gateway.tasks.lifecycles import DURATIONS, ENDS, LIVE_MAX, STARTED, TOOLS_MAX, Lives
 
 NOW_S: Final = 1_780_000_000.0  # 2026-05-28T20:26:40Z
 CREATED: Final = "2026-05-28T20:00:00Z"  # 1,600 s before
@@ -34,13 +34,13 @@ class Play:
 
     def made(self, task_id: str = "t", tool: str = "render", key: Key = ANN, **more: Any) -> None:
         said = Observation(made=task_id, made_raw=raw(task_id, **more), tool=tool)
-        self.lives.hear(key, said)
+        self.lives.take_in(key, said)
 
     def shown(self, status: str, task_id: str = "t", key: Key = ANN, to_all: bool = False, **more: Any) -> None:
-        self.lives.hear(key, Observation([(task_id, raw(task_id, status, **more))], is_told_to_all=to_all))
+        self.lives.take_in(key, Observation([(task_id, raw(task_id, status, **more))], is_told_to_all=to_all))
 
     def denied(self, task_id: str = "t", key: Key = ANN) -> None:
-        self.lives.hear(key, Observation(denied=task_id, method="tasks/get"))
+        self.lives.take_in(key, Observation(denied=task_id, method="tasks/get"))
 
     def passes(self, seconds: float) -> None:
         """Time passes, and nothing is seen; the gateway sweeps once a second."""
@@ -135,7 +135,7 @@ def test_a_list_may_show_a_task_before_the_result_that_made_it(play: Play) -> No
 
 
 def test_what_had_ended_when_it_was_first_seen_is_not_counted(play: Play) -> None:
-    play.lives.hear(ANN, Observation([("t", raw("t", "completed"))], is_listed=True))
+    play.lives.take_in(ANN, Observation([("t", raw("t", "completed"))], is_listed=True))
     play.lives.told(ANN, [parse(raw("t", "failed"))])
     play.passes(60)
     assert play.is_so()
@@ -144,8 +144,8 @@ def test_what_had_ended_when_it_was_first_seen_is_not_counted(play: Play) -> Non
 def test_a_result_says_how_a_task_has_ended(play: Play) -> None:
     play.made("a")
     play.made("b")
-    play.lives.hear(ANN, Observation(ended="a"))
-    play.lives.hear(ANN, Observation(ended="b", has_failed=True))
+    play.lives.take_in(ANN, Observation(ended="a"))
+    play.lives.take_in(ANN, Observation(ended="b", has_failed=True))
     play.shown("working", "a")
     assert play.is_so("render started 2", "render completed 1", "render failed 1")
 
@@ -228,7 +228,7 @@ def test_only_who_saw_a_task_last_finds_it_gone(play: Play) -> None:
     """A stranger is told the same of every task. One that has ended cannot be cancelled either."""
     play.made()
     play.denied(key=BOB)
-    play.lives.hear(ANN, Observation(denied="t", method="tasks/cancel"))
+    play.lives.take_in(ANN, Observation(denied="t", method="tasks/cancel"))
     assert play.is_so("render started 1", "render working 1")
     play.denied()
     assert play.is_so("render started 1", "render lost 1")
@@ -240,8 +240,8 @@ def test_who_was_only_notified_of_a_task_does_not_find_it_gone(play: Play) -> No
     for task_id in "ab":
         if task_id == "a":
             play.made(task_id)
-        play.lives.hear(BOB, Observation([(task_id, raw(task_id, "input_required"))], is_told_to_all=True))
-        play.lives.hear(BOB, Observation(denied=task_id, method="tasks/get"))
+        play.lives.take_in(BOB, Observation([(task_id, raw(task_id, "input_required"))], is_told_to_all=True))
+        play.lives.take_in(BOB, Observation(denied=task_id, method="tasks/get"))
     play.passes(10)
     assert play.is_so("render started 1", " started 1", "render input_required 1", " input_required 1")
 
@@ -396,7 +396,7 @@ def test_what_a_reload_has_taken_away_did_not_happen_backwards() -> None:
         for number in range(count):
             for upstream in ("up", "stays"):
                 said = Observation(made=f"{number}", made_raw=raw(f"{number}"), tool="render")
-                metrics.lives.hear(ANN._replace(upstream=upstream), said)  # type: ignore[union-attr]
+                metrics.lives.take_in(ANN._replace(upstream=upstream), said)  # type: ignore[union-attr]
 
     def created(upstream: str) -> list[int]:
         [row] = (seen.show() or {})[upstream]
@@ -444,13 +444,13 @@ def test_whatever_is_told_each_life_begins_once_and_ends_once(steps: list[Any]) 
         elif what == "told":
             lives.told(key, [parse(data)])
         elif what == "made":
-            lives.hear(key, Observation(made=task_id, made_raw=data, tool=tool))
+            lives.take_in(key, Observation(made=task_id, made_raw=data, tool=tool))
         elif what in ("shown", "listed"):
-            lives.hear(key, Observation([(task_id, data)], is_listed=what == "listed"))
+            lives.take_in(key, Observation([(task_id, data)], is_listed=what == "listed"))
         elif what == "denied":
-            lives.hear(key, Observation(denied=task_id, method="tasks/get"))
+            lives.take_in(key, Observation(denied=task_id, method="tasks/get"))
         else:
-            lives.hear(key, Observation(ended=task_id))
+            lives.take_in(key, Observation(ended=task_id))
         assert all(lives.age_s(series) >= 0 for series, began in lives.live.items() if began)
     play.passes(10)
     for tool in {tool for _, tool, _ in lives.counts}:

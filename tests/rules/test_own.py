@@ -14,9 +14,9 @@ from gateway.errors import Ambiguous
 from gateway.identity import Key, Who
 from gateway.mcp import jsonrpc
 from gateway.mcp.task import Moment
-from gateway.owners.named import Made, asked_for, made_by, told_of
-from gateway.owners.own import OwnTasks
-from gateway.owners.seen import IDLE_S, IDS_OF_SESSION
+from gateway.owners.named_tasks import Made, asked_for, made_by, told_of
+from gateway.owners.seen_ids import IDLE_S, IDS_OF_SESSION
+from gateway.owners.task_owners import OwnTasks
 from tests.rules.test_seen import AGAIN, KEY, RENEWED
 
 OTHER = Key.of("research", b"/mcp", b"s-9", Who(b"another", b"kin", True))

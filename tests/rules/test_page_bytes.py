@@ -10,7 +10,7 @@ from gateway.mcp.task import Task
 from gateway.query.criteria import Query
 from gateway.query.cursor import Position
 from gateway.tasks.index import Index
-from gateway.tasks.pages import QueryPage
+from gateway.tasks.page_cache import QueryPage
 from tests.rules import plain
 
 orders = st.sampled_from(

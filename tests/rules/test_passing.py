@@ -7,7 +7,7 @@ import pytest
 from gateway.mcp.jsonrpc import LENIENT_BYTES_MAX, Message
 from gateway.mcp.observe import Observation
 from gateway.mcp.task import Moment
-from gateway.tasks.passing import (
+from gateway.tasks.interception import (
     PLAIN,
     RESUMED,
     UNMATCHED,

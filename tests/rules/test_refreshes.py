@@ -18,12 +18,12 @@ from gateway.query.criteria import Query
 from gateway.refresh.crawler import Crawler
 from gateway.refresh.freshness import Ages
 from gateway.refresh.planner import Planner
-from gateway.refresh.refreshes import Crawl, Delta, Knock, Refresh
+from gateway.refresh.refreshes import AccessCheck, Crawl, Delta, Refresh
 from gateway.stdio.proxy import NoCounts
-from gateway.tasks.asks import Ask
-from gateway.tasks.guards import Toll
+from gateway.tasks.guards import RequestCost
+from gateway.tasks.in_flight import InFlight
 from gateway.tasks.record import FAILURES_MAX, Listing
-from gateway.tasks.sessions import Forgotten, Servers, Session, Sessions
+from gateway.tasks.sessions import CapabilityCache, Forgotten, Session, Sessions
 from tests.rules import plain
 from tests.test_sessions import outbox
 
@@ -33,7 +33,7 @@ TASKS: Final = [plain.raw_task(f"t-{number}", "working", None, None) for number 
 
 
 class Place:
-    toll: Toll | None = None
+    cost: RequestCost | None = None
     asks_first = False
     proof = ""
     key = KEY
@@ -41,13 +41,13 @@ class Place:
     def __init__(self, kind: str) -> None:
         loop = asyncio.get_running_loop()
         counts = NoCounts()
-        self.sessions = Sessions(LIMITS, Servers(loop.time), loop.time)
+        self.sessions = Sessions(LIMITS, CapabilityCache(loop.time), loop.time)
         with self.sessions.using(KEY) as session:
             self.session: Session = session
         self.sessions.accept(session)
         began = self.sessions.now()
         self.session.end_crawl(Stamp(began, began.order, began.order), 1, [None], Listing.PREPENDS)
-        self.single = Ask(self.session.asks, ["t-0", None], began)
+        self.single = InFlight(self.session.in_flight, ["t-0", None], began)
         self.server: Callable[[Place], Awaitable[bytes]] = all_is_there
         self.task = TASKS[0]  # that every `tasks/get` returns
         self.asked: list[str | None] = []
@@ -76,10 +76,10 @@ class Place:
 
 
 KINDS: Final[dict[str, Callable[..., Refresh]]] = {
-    "knock": Knock,
+    "knock": AccessCheck,
     "crawl": Crawl,
-    "look": partial(Delta, _query=Query(), _looks=True, _task_ids=[]),
-    "single tasks": partial(Delta, _query=Query(), _looks=False, _task_ids=["t-0"]),
+    "look": partial(Delta, _query=Query(), _reads_tail=True, _task_ids=[]),
+    "single tasks": partial(Delta, _query=Query(), _reads_tail=False, _task_ids=["t-0"]),
 }
 LISTED: Final = b'{"tasks":[%b]}' % TASKS[0]
 
@@ -147,7 +147,7 @@ async def test_each_end_of_a_refresh(kind: str, event: str) -> None:
         place = Place(kind)
         place.server = server
         assert type(await place.run()) is (error if error is not None else type(None))
-        assert not place.session.asks, "nobody joins it any more"
+        assert not place.session.in_flight, "nobody joins it any more"
         if event == "caller refused":
             assert len(place.session.index) == 0
 

@@ -8,7 +8,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from gateway.http import head_cache as remembered
-from gateway.http.head_cache import Heads, Recall
+from gateway.http.head_cache import ConnectionHeads, HeadCache
 from gateway.http.requests import End, Head, Refusal, RequestReader
 
 HEAD_BYTES_MAX, FIELDS_MAX = 8000, 50
@@ -65,13 +65,13 @@ def told(event: Any) -> Any:
     return (event.status, str(event)) if isinstance(event, Refusal) else event
 
 
-def keep(recall: Recall[Any], heads: Heads[Any], head: bytes, length: int, kept: object) -> None:
+def keep(recall: ConnectionHeads[Any], heads: HeadCache[Any], head: bytes, length: int, kept: object) -> None:
     """The head comes twice: then it is kept."""
     for _ in range(2):
         recall.keep(heads, head, length, kept)
 
 
-def read(pieces: list[bytes], recall: Recall[Any] | None, heads: Heads[Any]) -> list[Any]:
+def read(pieces: list[bytes], recall: ConnectionHeads[Any] | None, heads: HeadCache[Any]) -> list[Any]:
     """What a reader says of pieces. With `recall` it remembers each head that may be, and finds those that came."""
     reader = RequestReader(HEAD_BYTES_MAX, FIELDS_MAX, recall)
     events: list[Any] = []
@@ -90,9 +90,9 @@ def read(pieces: list[bytes], recall: Recall[Any] | None, heads: Heads[Any]) -> 
 
 def same(*messages: list[bytes]) -> None:
     """Each message is a list of pieces. On one connection, and on one connection each, twice over."""
-    source: Any = SimpleNamespace(heads=Heads())
+    source: Any = SimpleNamespace(heads=HeadCache())
     for one in (*messages, [piece for message in messages for piece in message]) * 2:
-        assert read(one, Recall(source), source.heads) == read(one, None, source.heads)
+        assert read(one, ConnectionHeads(source), source.heads) == read(one, None, source.heads)
 
 
 @pytest.mark.parametrize("lie", LIES.values(), ids=LIES)
@@ -105,8 +105,8 @@ def test_a_head_that_differs_is_another_head(lie: bytes) -> None:
 
 
 def test_the_length_is_that_of_each_message() -> None:
-    source: Any = SimpleNamespace(heads=Heads())
-    recall: Recall[Any] = Recall(source)
+    source: Any = SimpleNamespace(heads=HeadCache())
+    recall: ConnectionHeads[Any] = ConnectionHeads(source)
     read([PLAIN % b"5" + b"12345"], recall, source.heads)
     reader = RequestReader(HEAD_BYTES_MAX, FIELDS_MAX, recall)
     for length in (0, 1, 5, 9, 10, 4096):
@@ -145,8 +145,8 @@ def test_generated_messages_are_read_alike(sent: list[list[bytes]]) -> None:
 
 
 def test_a_connection_adds_few_heads_and_an_entry_ends_without_use() -> None:
-    source: Any = SimpleNamespace(heads=Heads())
-    flood, other = Recall[Any](source, "a"), Recall[Any](source, "a")
+    source: Any = SimpleNamespace(heads=HeadCache())
+    flood, other = ConnectionHeads[Any](source, "a"), ConnectionHeads[Any](source, "a")
     keep(other, source.heads, PLAIN % b"5", 5, "kept")
     for number in range(3 * remembered.OF_ONE_CONNECTION_MAX):
         keep(flood, source.heads, (PLAIN % b"5").replace(b"Bearer t", b"Bearer %d" % number), 5, "flood")
@@ -154,7 +154,7 @@ def test_a_connection_adds_few_heads_and_an_entry_ends_without_use() -> None:
     found = other.find(PLAIN % b"7")
     assert found is not None
     assert found == ("kept", len(PLAIN % b"7"), 7)
-    assert Recall[Any](source, "b").find(PLAIN % b"7") is None, "another way found it"
+    assert ConnectionHeads[Any](source, "b").find(PLAIN % b"7") is None, "another way found it"
     for now in range(int(2 * remembered.IDLE_S)):
         source.heads.sweep(now)
         if now % 10 == 0:
@@ -168,11 +168,11 @@ def test_a_connection_adds_few_heads_and_an_entry_ends_without_use() -> None:
 
 
 def test_a_configuration_that_ends_takes_all_its_heads_along() -> None:
-    source: Any = SimpleNamespace(heads=Heads())
-    recall = Recall[Any](source)
+    source: Any = SimpleNamespace(heads=HeadCache())
+    recall = ConnectionHeads[Any](source)
     keep(recall, source.heads, PLAIN % b"5", 5, "kept")
     assert recall.find(PLAIN % b"5") is not None
-    old, source.heads = source.heads, Heads()
+    old, source.heads = source.heads, HeadCache()
     old.end()
     assert recall.find(PLAIN % b"5") is None
     keep(recall, old, PLAIN % b"5", 5, "late")
@@ -180,28 +180,28 @@ def test_a_configuration_that_ends_takes_all_its_heads_along() -> None:
 
 
 def test_the_table_is_bounded() -> None:
-    source: Any = SimpleNamespace(heads=Heads())
+    source: Any = SimpleNamespace(heads=HeadCache())
     padding = b"x" * 3000
     for number in range(5000):
         head = (PLAIN % b"5").replace(b"Bearer t", b"Bearer %d%b" % (number, padding if number % 2 else b""))
-        keep(Recall[Any](source), source.heads, head, 5, "kept")
+        keep(ConnectionHeads[Any](source), source.heads, head, 5, "kept")
         assert len(source.heads) <= remembered.ENTRIES_MAX
         assert source.heads.size_bytes <= remembered.BYTES_MAX
     assert len(source.heads) > 500
     large = (PLAIN % b"5").replace(b"Bearer t", b"Bearer " + b"x" * remembered.HEAD_BYTES_MAX)
-    keep(Recall[Any](source), source.heads, large, 5, "kept")
-    assert Recall[Any](source).find(large) is None
+    keep(ConnectionHeads[Any](source), source.heads, large, 5, "kept")
+    assert ConnectionHeads[Any](source).find(large) is None
 
 
 def test_a_head_that_comes_once_takes_no_memory() -> None:
-    source: Any = SimpleNamespace(heads=Heads())
+    source: Any = SimpleNamespace(heads=HeadCache())
     for number in range(3000):
         head = (PLAIN % b"5").replace(b"Host", b"X-Request-Id: %d\r\nHost" % number)
-        Recall[Any](source).keep(source.heads, head, 5, "kept")
+        ConnectionHeads[Any](source).keep(source.heads, head, 5, "kept")
     assert len(source.heads) < 300, "few share a slot"
     for now in (0, 30, 60, 90, 120):
         source.heads.sweep(now)
-    recall = Recall[Any](source)
+    recall = ConnectionHeads[Any](source)
     recall.keep(source.heads, PLAIN % b"5", 5, "kept")
     assert recall.find(PLAIN % b"5") is None, "it came once"
     recall.keep(source.heads, PLAIN % b"6", 6, "kept")

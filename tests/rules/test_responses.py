@@ -10,7 +10,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from gateway.http.chunks import whole_body
-from gateway.http.head_cache import Heads, Recall
+from gateway.http.head_cache import ConnectionHeads, HeadCache
 from gateway.http.responses import BadResponse, ResponseReader
 from gateway.upstream.connection import Response
 from tests.rules.test_remembered import BODY, LIES, PLAIN
@@ -21,7 +21,7 @@ CHUNKED = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
 
 def reader_of(source: Any = None) -> ResponseReader:
     """A reader for a connection; with `source` it finds the heads that came before on others."""
-    return ResponseReader(BYTES_MAX, FIELDS_MAX, Recall(source or SimpleNamespace(heads=Heads())))
+    return ResponseReader(BYTES_MAX, FIELDS_MAX, ConnectionHeads(source or SimpleNamespace(heads=HeadCache())))
 
 
 def read(pieces: list[bytes], method: bytes = b"GET", reader: ResponseReader | None = None) -> Any:
@@ -133,7 +133,7 @@ def test_a_response_is_read_alike_wherever_it_is_split(sent: list[bytes], places
 
 def same(*sent: list[bytes]) -> None:
     """Each response is a list of pieces. It is read alike when its head came before: here, or elsewhere."""
-    source: Any = SimpleNamespace(heads=Heads())
+    source: Any = SimpleNamespace(heads=HeadCache())
     one = reader_of(source)
     for pieces in sent * 3:
         for method in (b"GET", b"HEAD"):
@@ -175,7 +175,7 @@ NEVER = {
 
 @pytest.mark.parametrize("head", NEVER.values(), ids=NEVER)
 def test_a_head_that_is_never_remembered(head: bytes) -> None:
-    source: Any = SimpleNamespace(heads=Heads())
+    source: Any = SimpleNamespace(heads=HeadCache())
     for _ in range(3):
         read([head], reader=reader_of(source))
         assert not source.heads
@@ -185,7 +185,7 @@ def test_a_head_that_is_never_remembered(head: bytes) -> None:
 
 
 def test_a_head_that_came_before_is_not_read_again() -> None:
-    source: Any = SimpleNamespace(heads=Heads())
+    source: Any = SimpleNamespace(heads=HeadCache())
     seen = []
     for length in (0, 5, 9, 10, 4096):
         reader = reader_of(source)

@@ -37,14 +37,14 @@ ROOM_FILES_MAX: Final = 12
 
 # What decides: it never awaits, logs or reads a clock.
 DECIDES: Final = {
-    "mcp": ("capabilities", "jsonrpc", "observe", "spelling", "sse", "task"),
+    "mcp": ("capabilities", "jsonrpc", "observe", "ambiguous_names", "sse", "task"),
     "http": ("addresses", "chunks", "cors", "fields", "head_cache", "requests", "responses"),
     "query": ("criteria", "cursor", "query_string", "values"),
-    "owners": ("named", "stored"),
-    "tasks": ("groups", "index", "lives", "pages", "passing", "record"),
+    "owners": ("named_tasks", "eviction"),
+    "tasks": ("index", "interception", "lifecycles", "page_cache", "record", "sorted_tasks"),
     "refresh": ("freshness",),
-    "store": ("told",),
-    "upstream": ("drift",),
+    "store": ("replica_updates",),
+    "upstream": ("identity_drift",),
     "stdio": ("lines",),
 }
 DECIDING: Final = [ROOT / room / f"{name}.py" for room, names in DECIDES.items() for name in names]

@@ -7,8 +7,8 @@ import pytest
 from gateway.config import IndexLimits
 from gateway.identity import Key, Who
 from gateway.mcp.task import Moment
-from gateway.owners import seen as seeing
-from gateway.owners.seen import IDLE_S, IDS_OF_CREDENTIALS, IDS_OF_SESSION, Owners
+from gateway.owners import seen_ids as seeing
+from gateway.owners.seen_ids import IDLE_S, IDS_OF_CREDENTIALS, IDS_OF_SESSION, Owners
 
 KEY = Key.of("research", b"/mcp", b"s-1", Who(b"token", b"kin", True))
 RENEWED = KEY._replace(identity=b"renewed")

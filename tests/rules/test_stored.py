@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.owners.stored import Space, Stored
+from gateway.owners.eviction import Space, Stored
 
 BYTES_MAX, COUNT_MAX, IDLE_S = 100, 4, 10.0
 STEPS = st.one_of(

@@ -33,7 +33,7 @@ _OURS: Final = "gateway."
 _STAYS: Final = (
     *("gateway.mcp.capabilities.Server", "gateway.identity.Key", "gateway.operate.metrics._Durations"),
     *("gateway.operate.rates._Sample", "gateway.operate.recent.Failures", "gateway.operate.recent.Reason"),
-    "gateway.upstream.drift._Seen",
+    "gateway.upstream.identity_drift._Seen",
 )
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from gateway.downstream.connection import ClientConnection
 from gateway.errors import GatewayError
-from gateway.relay.caller import Way
+from gateway.relay.caller import ResolvedRequest
 from gateway.upstream.connection import UpstreamConnection
 from gateway.upstream.pool import Call, Pool
 from tests.relay.messages import Json
@@ -100,7 +100,7 @@ def keeps_its_slot(patch: Patch) -> None:
 
     async def keeping(self: Call, kind: type[BaseException] | None, *more: Any) -> None:
         if kind is not None:
-            self._pool.standing.slots.change(1)
+            self._pool.context.slots.change(1)
         await leave(self, kind, *more)
 
     patch.setattr(Call, "__aexit__", keeping)
@@ -140,13 +140,13 @@ def remembers_connections(patch: Patch) -> None:
 
 def remembers_bytes(patch: Patch) -> None:
     kept: list[bytes] = []
-    up = Way.up
+    up = ResolvedRequest.up
 
-    def keeping(self: Way, body_bytes: int, is_edited: bool) -> bytes:
+    def keeping(self: ResolvedRequest, body_bytes: int, is_edited: bool) -> bytes:
         kept.append(self.caller.headers.block())  # made anew, by the gateway
         return up(self, body_bytes, is_edited)
 
-    patch.setattr(Way, "up", keeping)
+    patch.setattr(ResolvedRequest, "up", keeping)
 
 
 # Each leak, and in which count it shows.

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
 from gateway.config import StdioConfig
-from gateway.stdio.app import Wrapped
+from gateway.stdio.app import StdioApp
 from gateway.stdio.child import Streams
 from gateway.stdio.proxy import NoCounts
 from tests.peer import holds_in_time
@@ -143,7 +143,7 @@ class Stage:
     client: Side
     server: Side
     exits: "asyncio.Future[int]"
-    gateway: Wrapped | None = None
+    gateway: StdioApp | None = None
 
     def gauge(self, name: str) -> object:
         assert self.gateway is not None
@@ -181,7 +181,7 @@ async def through(config: StdioConfig | None = None) -> AsyncIterator[Stage]:
     (from_client, client_writes), (client_reads, to_client) = os.pipe(), os.pipe()
     (from_server, server_writes), (server_reads, to_server) = os.pipe(), os.pipe()
     loop = asyncio.get_running_loop()
-    wrapped = Wrapped(Streams(from_client, to_client, from_server, to_server), config or StdioConfig(), NoCounts())
+    wrapped = StdioApp(Streams(from_client, to_client, from_server, to_server), config or StdioConfig(), NoCounts())
     stage = Stage(Side(client_reads, client_writes), Side(server_reads, server_writes), loop.create_future(), wrapped)
     running = loop.create_task(wrapped.run(stage.exits))
     try:

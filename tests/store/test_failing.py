@@ -10,7 +10,7 @@ from typing import Final
 
 import pytest
 
-from gateway.store.waiting import Ending, Owed
+from gateway.store.batch import Ending, PendingEnds
 from tests.launch import eventually
 from tests.redis_process import Store
 from tests.relay.messages import call, filtered
@@ -256,7 +256,7 @@ async def test_a_reload_keeps_the_store_and_cannot_change_it(fleet: Fleet, store
 
 def test_ended_sessions_displace_nothing_else_that_a_failing_store_must_hear_of() -> None:
     """Any stranger can end sessions. 10,000 ends made it forget that a task of somebody else's had gone."""
-    owed = Owed()
+    owed = PendingEnds()
     gone, doubt = Ending("of the victim", (b"gone",), (b"there",)), Ending("of another", (b"doubt",), (b"doubt",))
     owed.add([gone, doubt])
     for number in range(20_000):

@@ -313,7 +313,7 @@ async def main():
     await app.start()
     await app.stop()
 asyncio.run(main())
-OURS = ("gateway.store", "gateway.store.replicas", "gateway.store.told")
+OURS = ("gateway.store", "gateway.store.replicas", "gateway.store.replica_updates")
 print([name for name in sys.modules if name.partition(".")[0] == "redis" or name.startswith(OURS)])
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=20)
@@ -334,7 +334,7 @@ async def test_replicas_of_two_versions_do_not_read_each_other(
         made = await one.make(caller)
         await known(store, 1)
     with monkeypatch.context() as later:
-        later.setattr("gateway.store.names._VERSION", b"another")
+        later.setattr("gateway.store.keys._VERSION", b"another")
         async with fleet.replica() as newer:
             assert await newer.ids(caller) == []
     async with fleet.replica() as rolled_back:

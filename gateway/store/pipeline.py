@@ -18,9 +18,9 @@ from uuid import uuid4
 from redis.exceptions import ResponseError
 
 from gateway import config
-from gateway.store.link import Command, Link, connect, errors
-from gateway.store.names import Names
-from gateway.store.waiting import Answers, Ending, Owed, Waiting
+from gateway.store.batch import Answers, Batch, Ending, PendingEnds
+from gateway.store.connection import Command, StoreConnection, connect, errors
+from gateway.store.keys import KeyNames
 
 log = logging.getLogger("taskgate.store")
 
@@ -42,7 +42,7 @@ _END: Final = object()
 
 
 class StoreState(Enum):
-    """The state of the store, as this replica sees it. Only `Carrier` changes it.
+    """The state of the store, as this replica sees it. Only `Pipeline` changes it.
 
                 a connection  everything  something     a write     some answers  an answer  no connection,
                 is ready      is told     was not told  is refused  are late      is quick   no answer
@@ -86,20 +86,20 @@ class _Ignored:
         return is_back
 
 
-class Carrier:
+class Pipeline:
     """The way to the store."""
 
     def __init__(self, settings: config.StoreSettings, failed: Callable[[str], None]) -> None:
         """`failed` counts a failure: unreachable, slow, refused, unreadable."""
         self.state = StoreState.DOWN
-        self.era = 0  # one more with each connection, and whenever the store was emptied
-        self.waiting = Waiting()
+        self.epoch = 0  # one more with each connection, and whenever the store was emptied
+        self.waiting = Batch()
         self._timeout_s = settings.timeout
         self._url = settings.url
-        self._names = Names()
+        self._names = KeyNames()
         self._failed = failed
         self._ignored = _Ignored(failed)
-        self._owed = Owed()
+        self._pending_ends = PendingEnds()
         self._wake = asyncio.Event()
         self._lingering: asyncio.TimerHandle | None = None
         self._loop = asyncio.get_running_loop()
@@ -142,7 +142,7 @@ class Carrier:
     def _owe(self, ends: Iterable[Ending]) -> None:
         """What was to be written is lost. Everything is told again, and these ends before it."""
         self._lacks = True
-        self._owed.add(ends)
+        self._pending_ends.add(ends)
 
     # ---- the loop ----
 
@@ -178,9 +178,9 @@ class Carrier:
                 self._wake.clear()  # what was set while the store was down would end the pause at once
                 await self._news(_PAUSE_S)
 
-    async def _serve(self, link: Link) -> None:
+    async def _serve(self, link: StoreConnection) -> None:
         """Carry batches until the connection fails, or all is done at the end. Raises."""
-        self._late, self._lacks, self.era = 0, True, self.era + 1
+        self._late, self._lacks, self.epoch = 0, True, self.epoch + 1
         self._become(StoreState.TELLING)
         self._tried.set()
         while not self._is_done:
@@ -205,7 +205,7 @@ class Carrier:
             self._telling, self._lacks, self._mark = self._tell_all(), False, None
             if self.state is not StoreState.SLOW:
                 self._become(StoreState.TELLING)
-            for end in self._owed.take():
+            for end in self._pending_ends.take():
                 self.waiting.end(end)
         while self._telling is not None and self.waiting.size < _TOGETHER:
             if next(self._telling, _END) is _END:
@@ -219,9 +219,9 @@ class Carrier:
             async with asyncio.timeout(within_s):
                 await self._wake.wait()
 
-    async def _carry(self, link: Link) -> list[ResponseError]:
+    async def _carry(self, link: StoreConnection) -> list[ResponseError]:
         """Carry what waits to the store, and the answers back. Returns why something was refused. Raises."""
-        batch, self.waiting = self.waiting, Waiting()
+        batch, self.waiting = self.waiting, Batch()
         self._wake.clear()
         if self._lingering is not None:
             self._lingering.cancel()
@@ -270,7 +270,7 @@ class Carrier:
             self._mark = mark
         elif mark != self._mark:
             self._lacks = True
-            self.era += 1
+            self.epoch += 1
 
     def _become(self, state: StoreState, why: str = "") -> None:
         """Take a state, and tell the operator of a change: `why` the store fails, empty if it does not."""

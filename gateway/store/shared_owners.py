@@ -18,11 +18,11 @@ from gateway.errors import Overloaded
 from gateway.identity import Key
 from gateway.mcp.jsonrpc import decoded
 from gateway.mcp.task import Moment
-from gateway.owners.named import GUARD, Made
-from gateway.owners.own import OwnTasks
-from gateway.owners.seen import IDLE_S, OwnerKey
-from gateway.store import told
-from gateway.tasks.asks import begun
+from gateway.owners.named_tasks import GUARD, Made
+from gateway.owners.seen_ids import IDLE_S, OwnerKey
+from gateway.owners.task_owners import OwnTasks
+from gateway.store import replica_updates
+from gateway.tasks.in_flight import begun
 from gateway.tasks.ports import SharedStore
 
 _HEARD_MAX: Final = 20_000  # owners
@@ -41,7 +41,7 @@ class SharedOwn(OwnTasks):
         super().__init__(limits, now, lost)
         self._store = store
         self._max_age_s = limits.max_age
-        self._heard: LRUCache[OwnerKey, tuple[int, int, float]] = LRUCache(_HEARD_MAX)  # era, place, when
+        self._heard: LRUCache[OwnerKey, tuple[int, int, float]] = LRUCache(_HEARD_MAX)  # epoch, place, when
         self._used: TTLCache[Key, None] = TTLCache(_USED_MAX, IDLE_S / 4)
         self._telling: set[asyncio.Task[None]] = set()
 
@@ -51,7 +51,7 @@ class SharedOwn(OwnTasks):
             making = _making(owners)
             self._store.add(_key_of_task(owners[0], made.id), [making], [making])
             for owner in owners:
-                self._tell(owner, made.id, told.of_task(made.id, None), told.of_gone(made.id))
+                self._tell(owner, made.id, replica_updates.of_task(made.id, None), replica_updates.of_gone(made.id))
             self._begin(self._tell_earlier(owners, made.id))
 
     def claim(self, owners: Sequence[OwnerKey], made: Made) -> None:
@@ -75,7 +75,7 @@ class SharedOwn(OwnTasks):
         for making in (await self._makings(owners[0], task_id) or [])[-_EARLIER_MAX:]:
             for owner in making:
                 if owner not in owners:
-                    self._tell(owner, task_id, told.of_gone(task_id), told.of_task(task_id, None))
+                    self._tell(owner, task_id, replica_updates.of_gone(task_id), replica_updates.of_task(task_id, None))
 
     async def _makings(self, owner: OwnerKey, task_id: str) -> list[tuple[OwnerKey, ...]] | None:
         """The owners by each making of a task, in order; None if the store does not say."""
@@ -129,14 +129,14 @@ class SharedOwn(OwnTasks):
         return self._heard.get(owner, (0, 0, float("-inf")))[2]
 
     async def _learn(self, owner: OwnerKey, asked: Moment) -> bool:
-        era, place, _ = self._heard.get(owner, (0, 0, 0.0))
-        after = place if era == self._store.era and self.stored.get(owner) is not None else 0
-        era = self._store.era
+        epoch, place, _ = self._heard.get(owner, (0, 0, 0.0))
+        after = place if epoch == self._store.epoch and self.stored.get(owner) is not None else 0
+        epoch = self._store.epoch
         read = await self._store.read(_key_of(owner), after)
         if read is None:
             return False
         new = dict[str, None]()
-        for each in told.tasks_in(read.tasks):
+        for each in replica_updates.tasks_in(read.tasks):
             if each.id is None:
                 continue
             new.pop(each.id, None)
@@ -153,7 +153,7 @@ class SharedOwn(OwnTasks):
                     return False
                 if makings and owner in makings[-1]:
                     self.give([owner], makings[-1], Made(task_id, 0.0))
-        self._heard[owner] = era, read.place, asked.at
+        self._heard[owner] = epoch, read.place, asked.at
         return read.complete
 
     def tell_all(self) -> Iterator[None]:
@@ -161,7 +161,7 @@ class SharedOwn(OwnTasks):
         for count, (name, owners) in enumerate(list(self.owners.items()), 1):
             self._store.add(_key_of_task(owners[0], name[1]), [_making(owners)])
             for owner in owners:
-                self._store.add(_key_of(owner), [told.of_task(name[1], None)])
+                self._store.add(_key_of(owner), [replica_updates.of_task(name[1], None)])
             if count % _AT_ONCE == 0:
                 yield
 

@@ -15,7 +15,7 @@ from typing import Any, Final, NamedTuple
 
 from redis.exceptions import ResponseError
 
-from gateway.store.link import Command, errors
+from gateway.store.connection import Command, errors
 from gateway.tasks.ports import Read
 
 READ_AT_ONCE: Final = 2000  # entries
@@ -68,7 +68,7 @@ class Ending(NamedTuple):
     old: tuple[bytes, ...] = ()
 
 
-class Owed:
+class PendingEnds:
     """Ends that a store which fails is yet to hear of; of too many the oldest go first.
 
     Any stranger can end sessions of his own, again and again. So names that are forgotten displace no others.
@@ -94,7 +94,7 @@ class Owed:
         return ends
 
 
-class Waiting:
+class Batch:
     """What waits to be sent, together."""
 
     def __init__(self) -> None:

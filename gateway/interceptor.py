@@ -8,7 +8,7 @@
     a DELETE that succeeds                              all indexes of the session are dropped
     all else                                            passes
 
-What the messages tell is decided in `tasks/passing.py`.
+What the messages tell is decided in `tasks/interception.py`.
 """
 
 import logging
@@ -21,13 +21,13 @@ from gateway.http.fields import EVENT_STREAM
 from gateway.mcp import jsonrpc
 from gateway.mcp.jsonrpc import Message
 from gateway.mcp.sse import EVERY
-from gateway.owners.named import GUARD
-from gateway.owners.own import OwnTasks
-from gateway.owners.seen import OwnerKey
+from gateway.owners.named_tasks import GUARD
+from gateway.owners.seen_ids import OwnerKey
+from gateway.owners.task_owners import OwnTasks
 from gateway.relay.caller import HttpCaller
 from gateway.relay.inspection import Hold, Inspector
 from gateway.relay.pump import JSON
-from gateway.tasks.passing import PLAIN, RESUMED, Heard, Pending, RequestKind, begin
+from gateway.tasks.interception import PLAIN, RESUMED, Intercepted, Pending, RequestKind, begin
 from gateway.tasks.sessions import Sessions
 from gateway.upstream.connection import Response
 
@@ -40,7 +40,7 @@ _AWAITED: Final = (*_MARKS, b'"result"')
 _OFF_CHANCE: Final = Hold(DOCUMENT_BYTES_MAX, 0.5)
 
 
-class ExchangeWatch:
+class Interceptor:
     """Watches over the response to one request. `message` is the request's, None if it has none or is unread."""
 
     __slots__ = ("_caller", "_exchange", "_has_warned", "_method", "_pending", "_session_id", "_sessions")
@@ -104,31 +104,31 @@ class ExchangeWatch:
             if not self._caller.is_unique:
                 self._caller.accept()
             return data
-        heard = pending.message(data)
-        if heard.response is not None:
-            exchange.error_code = jsonrpc.error_code(heard.response)
-            exchange.task_id = heard.task_id or exchange.task_id
-        self._hear(heard)
-        return heard.seen
+        intercepted = pending.message(data)
+        if intercepted.response is not None:
+            exchange.error_code = jsonrpc.error_code(intercepted.response)
+            exchange.task_id = intercepted.task_id or exchange.task_id
+        self._take_in(intercepted)
+        return intercepted.seen
 
     def _unread(self) -> None:
         """Something passed unread. It may tell of any change, so the index may be out of date."""
-        self._hear(self._pending.unread())
+        self._take_in(self._pending.unread())
 
-    def _hear(self, heard: Heard) -> None:
+    def _take_in(self, intercepted: Intercepted) -> None:
         caller = self._caller
-        if heard.not_advertised and not self._has_warned:
+        if intercepted.not_advertised and not self._has_warned:
             self._has_warned = True
-            log.warning("not advertised", extra={"upstream": caller.upstream.name, "why": heard.not_advertised})
-        if heard.observation or heard.server or heard.succeeds:
-            opened = None if heard.server is None else caller.key_with(self._session_id or caller.session_id)
-            self._sessions.hear(caller.key, heard, opened, caller.is_unique)
-            if (heard.succeeds or heard.task_id is not None) and not caller.is_unique:
+            log.warning("not advertised", extra={"upstream": caller.upstream.name, "why": intercepted.not_advertised})
+        if intercepted.observation or intercepted.server or intercepted.succeeds:
+            opened = None if intercepted.server is None else caller.key_with(self._session_id or caller.session_id)
+            self._sessions.take_in(caller.key, intercepted, opened, caller.is_unique)
+            if (intercepted.succeeds or intercepted.task_id is not None) and not caller.is_unique:
                 caller.accept()
 
 
-class OwnWatch(ExchangeWatch):
-    """... where callers are kept apart (owners/own.py): no event passes that names another's task, or is unread."""
+class OwnTasksInterceptor(Interceptor):
+    """... where callers are kept apart (task_owners.py): no event passes that names another's task, or is unread."""
 
     __slots__ = ("_own", "_owners", "_request")
 

@@ -20,7 +20,7 @@ from gateway.identity import Key
 from gateway.mcp import jsonrpc, observe, task
 from gateway.mcp.observe import Observation
 from gateway.mcp.task import EPOCH_UNIX_S, STATUSES, TERMINAL, UNKNOWN, Instant, Task, told_instant
-from gateway.tasks.passing import Pending
+from gateway.tasks.interception import Pending
 
 LIVE_MAX: Final = 100_000  # that are known one by one
 ENDED_MAX: Final = 10_000  # the last ones that ended
@@ -93,7 +93,7 @@ class Lives:
         elif pending.task_id is not None:  # the result may be large
             self._fetched(key, pending.task_id, b'"isError"' in data and observe.has_failed(_result_of(data)))
 
-    def hear(self, key: Key, said: Observation) -> None:
+    def take_in(self, key: Key, said: Observation) -> None:
         """What a message says."""
         for _, raw in said.shown:
             self._see(key, raw, None, said)

@@ -11,7 +11,7 @@ from gateway.identity import Key
 _VERSION: Final = version("taskgate").encode()
 
 
-class Names:
+class KeyNames:
     """The names of keys; how long the value and the entries of an unused session are kept."""
 
     def __init__(self) -> None:

@@ -11,9 +11,9 @@ from gateway.config import IndexLimits
 from gateway.mcp import jsonrpc, observe
 from gateway.mcp.jsonrpc import Message
 from gateway.mcp.task import Moment
-from gateway.owners.named import OF_TASKS, Made, ends, made_by, told_of
-from gateway.owners.seen import DENIED, ID_CHARS_MAX, IDS_OF_SESSION, OwnerKey, Owners, SeenIds
-from gateway.owners.stored import Stored
+from gateway.owners.eviction import Stored
+from gateway.owners.named_tasks import OF_TASKS, Made, ends, made_by, told_of
+from gateway.owners.seen_ids import DENIED, ID_CHARS_MAX, IDS_OF_SESSION, OwnerKey, Owners, SeenIds
 
 NO_OWNER: Final = (
     "tasks are for callers with an Mcp-Session-Id, or credentials, over Streamable HTTP; where each request proves "

@@ -11,8 +11,8 @@
     a success about one task        need not be read: the index has the task as it stands there, or not (`is_success`)
     401; 404 of a session; 403 of `tasks/*`: the index is dropped; another 403: it is hidden; other statuses: nothing
 
-In: a request, or why it is not known; the bytes of what passes, or the status of a refusal. Out: `Heard`, `Access`.
-Always: pure. No message is changed but the result of `initialize` (DESIGN 4).
+In: a request, or why it is not known; the bytes of what passes, or the status of a refusal. Out: `Intercepted`,
+`Access`. Always: pure. No message is changed but the result of `initialize` (DESIGN 4).
 """
 
 from enum import Enum
@@ -26,7 +26,7 @@ from gateway.mcp.task import Moment
 from gateway.query import criteria
 
 
-class Heard(NamedTuple):
+class Intercepted(NamedTuple):
     """What a message says. `seen`: the message as the client is to see it."""
 
     seen: bytes
@@ -97,25 +97,25 @@ class Pending(NamedTuple):
         """Whether `message` may return other bytes than it was given."""
         return self.kind in (RequestKind.INITIALIZE, RequestKind.RESUMED)
 
-    def message(self, data: bytes) -> Heard:
+    def message(self, data: bytes) -> Intercepted:
         """What a message says that comes while the request is pending."""
         message = jsonrpc.parse(data)
         if message is None:
-            return UNREAD._replace(seen=data) if jsonrpc.looks_like_messages(data) else Heard(data)
+            return UNREAD._replace(seen=data) if jsonrpc.looks_like_messages(data) else Intercepted(data)
         if not message.is_response:
-            return Heard(data, observe.of_notification(message))
+            return Intercepted(data, observe.of_notification(message))
         if self.kind is RequestKind.PLAIN:
-            return Heard(data, response=message)
+            return Intercepted(data, response=message)
         if self.request is not None and not jsonrpc.same_id(message.id, self.request.id):
             return UNMATCHED.message(data)  # a client may take it for its own all the same: `"1"` or `1.0` for `1`
         observation, succeeds = None, False
         if self.kind is not RequestKind.INITIALIZE:
             observation = observe.of_response(self.request, message)
             succeeds = bytes(message.error) == b"" and _is_of_tasks(self.request.method if self.request else None)
-        heard = Heard(data, observation, self.asked, None, message, succeeds)
+        intercepted = Intercepted(data, observation, self.asked, None, message, succeeds)
         if self.may_edit:
-            heard = _advertised(heard, message, is_certain=self.kind is RequestKind.INITIALIZE)
-        return heard
+            intercepted = _advertised(intercepted, message, is_certain=self.kind is RequestKind.INITIALIZE)
+        return intercepted
 
     def is_success(self, data: bytes) -> bool:
         """Whether a message is a success about the one task that its request names: then it need not be read."""
@@ -127,7 +127,7 @@ class Pending(NamedTuple):
             return False  # it may stand within the task
         return data[:1] == b"{" and b'"error"' not in data and b'"method"' not in data and b"\\u" not in data
 
-    def unread(self) -> Heard:
+    def unread(self) -> Intercepted:
         """What a message says that cannot be read, and comes while the request is pending."""
         why = "a response to initialize cannot be read: too large, or encoded"
         return UNREAD._replace(not_advertised=why) if self.kind is RequestKind.INITIALIZE else UNREAD
@@ -137,7 +137,7 @@ PLAIN: Final = Pending(RequestKind.PLAIN)
 RESUMED: Final = Pending(RequestKind.RESUMED)
 UNMATCHED: Final = Pending(RequestKind.UNREAD)  # which request a response answers
 _NAMING: Final = ("tasks/get", "tasks/cancel", "tasks/result")
-UNREAD: Final = Heard(b"", Observation(doubt=True))
+UNREAD: Final = Intercepted(b"", Observation(doubt=True))
 
 
 def begin(request: Message, asked: Moment) -> Pending:
@@ -161,9 +161,9 @@ def _has_id(data: bytes, raw_id: bytes) -> bool:
     return False
 
 
-def _advertised(heard: Heard, message: Message, is_certain: bool) -> Heard:
+def _advertised(intercepted: Intercepted, message: Message, is_certain: bool) -> Intercepted:
     try:
-        seen, server = capabilities.advertise(heard.seen, message, criteria.capability)
+        seen, server = capabilities.advertise(intercepted.seen, message, criteria.capability)
     except capabilities.NotAdvertised as why:
-        return heard._replace(not_advertised=str(why) if is_certain else "")
-    return heard._replace(seen=seen, server=server)
+        return intercepted._replace(not_advertised=str(why) if is_certain else "")
+    return intercepted._replace(seen=seen, server=server)

@@ -1,8 +1,8 @@
 """What is being asked of the upstream, and the queries that wait for it.
 
-In: queries that need the same from the upstream. Out: for each of them, the end of one shared `Ask`, or its error
-(single flight). Always: an `Ask` ends with the last query that waits for it (DESIGN 3.6). A message on its streams goes
-to the first waiting query whose client keeps reading (DESIGN 5.7).
+In: queries that need the same from the upstream. Out: for each of them, the end of what one `InFlight` asks, or its
+error (single flight). Always: it ends with the last query that waits for it (DESIGN 3.6). A message on its streams
+goes to the first waiting query whose client keeps reading (DESIGN 5.7).
 """
 
 import asyncio
@@ -21,7 +21,7 @@ _T = TypeVar("_T")
 _TOKEN_STARTS: Final = tuple(b"%c" % c for c in b'"-0123456789')  # a progress token is a string or a number
 
 
-class Outbox:
+class Waiter:
     """The way to one requestor for messages ahead of its answer."""
 
     def __init__(self, reply: Reply, message: Message, clock: Callable[[], float]) -> None:
@@ -47,14 +47,14 @@ class Outbox:
         self.reply.forward(b'{"jsonrpc":"2.0","method":"notifications/progress","params":%b}' % params)
 
 
-class Ask:
+class InFlight:
     """Requests to the upstream that are under way, and the queries that wait for them."""
 
-    def __init__(self, asks: "Asks", keys: Sequence[str | None], began: Moment) -> None:
-        self._asks = asks
+    def __init__(self, in_flight: "InFlightRequests", keys: Sequence[str | None], began: Moment) -> None:
+        self._in_flight_requests = in_flight
         self._keys: list[str | None] = []
         self.began = began
-        self.outboxes: list[Outbox] = []
+        self.waiters: list[Waiter] = []
         self._task: asyncio.Task[None] | None = None
         self._joined_or_left = asyncio.Event()
         self._is_stuck = asyncio.Event()  # no client takes its messages
@@ -73,48 +73,48 @@ class Ask:
     def add(self, keys: Sequence[str | None]) -> None:
         """Ask for these too: task ids, or None for pages."""
         self._keys += keys
-        self._asks.update(dict.fromkeys(keys, self))
+        self._in_flight_requests.update(dict.fromkeys(keys, self))
 
     def release(self, *keys: str | None) -> None:
         """These are answered. Queries that need them again ask anew, and wait no longer for the rest."""
         for key in keys:
-            if self._asks.get(key) is self:
-                del self._asks[key]
+            if self._in_flight_requests.get(key) is self:
+                del self._in_flight_requests[key]
 
     async def forward(self, data: bytes) -> None:
         """Pass on a message from one of the crawler's streams. Waits until one of the clients has room."""
-        while self.outboxes:
-            free = next((box for box in self.outboxes if not box.reply.is_full), None)
+        while self.waiters:
+            free = next((box for box in self.waiters if not box.reply.is_full), None)
             self._is_stuck.clear()
             if free is not None:
                 free.reply.forward(data)
                 return
             self._joined_or_left.clear()
             self._is_stuck.set()
-            await first_of(self._joined_or_left.wait(), *(box.reply.drain() for box in self.outboxes))
+            await first_of(self._joined_or_left.wait(), *(box.reply.drain() for box in self.waiters))
 
     def progress(self, tasks: int) -> None:
         """Tell every waiting query how many tasks have been read."""
-        for outbox in self.outboxes:
-            outbox.progress(tasks)
+        for waiter in self.waiters:
+            waiter.progress(tasks)
 
-    async def join(self, outbox: Outbox) -> None:
+    async def join(self, waiter: Waiter) -> None:
         """Wait for the end. Raises the error of the ask. When the last waiting query is cancelled, so is the ask.
 
         If the ask was cancelled just before, it returns early: the query then asks anew.
         """
         if (task := self._task) is None:
             return
-        self.outboxes.append(outbox)
+        self.waiters.append(waiter)
         self._joined_or_left.set()
         try:
             await asyncio.wait({task})
             if not task.cancelled():
                 task.result()
         finally:
-            self.outboxes.remove(outbox)
+            self.waiters.remove(waiter)
             self._joined_or_left.set()
-            if not self.outboxes:
+            if not self.waiters:
                 self.end()
                 task.cancel()
             del task  # its error holds this frame (9.5)
@@ -132,7 +132,7 @@ class Ask:
         self.release(*self._keys)
 
 
-class Asks(dict[str | None, Ask]):
+class InFlightRequests(dict[str | None, InFlight]):
     """What is being asked for one session: a task under its id, pages under None."""
 
 
@@ -172,4 +172,4 @@ async def together(*works: Coroutine[None, None, None]) -> None:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        del task, tasks  # as in `Ask.join`
+        del task, tasks  # as in `InFlight.join`

@@ -12,7 +12,7 @@ from gateway.tasks.index import METHOD_CHARS_MAX
 from gateway.tasks.record import MARKED_ID_CHARS_MAX
 
 
-class Told(msgspec.Struct, frozen=True):
+class ReplicaUpdate(msgspec.Struct, frozen=True):
     """What a replica has seen of one task: that it is there, and its method if that is known; or that it is gone.
 
     The id None stands for all tasks: anything may have changed.
@@ -23,27 +23,27 @@ class Told(msgspec.Struct, frozen=True):
     gone: bool
 
 
-class _ToldServer(msgspec.Struct, frozen=True):
+class _ServerUpdate(msgspec.Struct, frozen=True):
     filtered: bool
     methods: tuple[str, ...]
 
 
-_told = msgspec.json.Decoder(Told)
-_server = msgspec.json.Decoder(_ToldServer)
+_told = msgspec.json.Decoder(ReplicaUpdate)
+_server = msgspec.json.Decoder(_ServerUpdate)
 
 
 def of_task(task_id: str, method: str | None) -> bytes:
     """The value that says that a task is there."""
     short = method if method is None or len(method) <= METHOD_CHARS_MAX else None
-    return msgspec.json.encode(Told(apart(task_id), short, False))
+    return msgspec.json.encode(ReplicaUpdate(apart(task_id), short, False))
 
 
 def of_gone(task_id: str) -> bytes:
     """The value that says that a task is gone."""
-    return msgspec.json.encode(Told(apart(task_id), None, True))
+    return msgspec.json.encode(ReplicaUpdate(apart(task_id), None, True))
 
 
-DOUBT: Final = msgspec.json.encode(Told(None, None, False))
+DOUBT: Final = msgspec.json.encode(ReplicaUpdate(None, None, False))
 
 
 def may_be_told(task_id: str) -> bool:
@@ -58,18 +58,18 @@ def of_tasks(tasks: Iterable[Task]) -> list[bytes]:
 
 def of_server(server: Server) -> bytes:
     """The value that says what `initialize` said."""
-    return msgspec.json.encode(_ToldServer(server.filtered_here, server.methods))
+    return msgspec.json.encode(_ServerUpdate(server.filtered_here, server.methods))
 
 
 def server_in(value: bytes | None) -> Server | None:
     """What `initialize` said, by a value; None if it does not say."""
     if value is None or (told := decoded(_server, value)) is None:
         return None
-    legible = len(told.methods) <= 1 and all(len(m) <= METHOD_CHARS_MAX for m in told.methods)
-    return Server(told.filtered, told.methods) if legible else None
+    readable = len(told.methods) <= 1 and all(len(m) <= METHOD_CHARS_MAX for m in told.methods)
+    return Server(told.filtered, told.methods) if readable else None
 
 
-def tasks_in(values: Iterable[bytes]) -> Iterator[Told]:
+def tasks_in(values: Iterable[bytes]) -> Iterator[ReplicaUpdate]:
     """What these values say of tasks."""
     for value in values:
         if (told := decoded(_told, value)) is None:

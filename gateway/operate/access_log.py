@@ -29,8 +29,8 @@ from gateway.mcp.jsonrpc import INTERNAL_ERROR, Message
 from gateway.mcp.observe import tool_of
 from gateway.operate.metrics import EndedRequest, Metrics, coded, named
 from gateway.operate.recent import Reason
-from gateway.tasks.lives import digest_of
-from gateway.transport.log_limit import Said
+from gateway.tasks.lifecycles import digest_of
+from gateway.transport.log_limit import LogLimit
 
 if TYPE_CHECKING:
     from gateway.downstream.exchange import Exchange
@@ -49,10 +49,10 @@ _ACTIONS: Final = {"tasks/cancel": "cancel", "tasks/result": "fetch"}
 _text: Final = msgspec.json.Decoder(str)
 
 
-class Journal:
+class AccessLog:
     """Records each request that has ended. The lines in `failed` outlive a reload, since their causes do."""
 
-    def __init__(self, metrics: Metrics, config: Log | StdioLog, failed: Said) -> None:
+    def __init__(self, metrics: Metrics, config: Log | StdioLog, failed: LogLimit) -> None:
         self._metrics = metrics
         self.failed = failed
         self._level = logging.INFO if config.access else logging.DEBUG

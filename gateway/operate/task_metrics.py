@@ -1,6 +1,6 @@
 """The tasks that were seen: their metrics, and what they were like in the last minutes, for the page.
 
-In: `tasks/lives.py`. Out: Prometheus metrics, at each scrape; rows for the page, by upstream and tool.
+In: `tasks/lifecycles.py`. Out: Prometheus metrics, at each scrape; rows for the page, by upstream and tool.
 Always: 61 samples, which share what has not changed.
 """
 
@@ -15,7 +15,7 @@ from prometheus_client.utils import floatToGoString
 
 from gateway.operate.metrics import Metrics
 from gateway.operate.rates import SLOTS, quantile
-from gateway.tasks.lives import DURATIONS, ENDS, OTHER, STARTED, Lives, Series
+from gateway.tasks.lifecycles import DURATIONS, ENDS, OTHER, STARTED, Lives, Series
 
 _BOUNDS: Final = [*map(floatToGoString, DURATIONS), "+Inf"]
 _LIVE: Final = ("working", "input_required", OTHER)

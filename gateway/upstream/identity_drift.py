@@ -26,7 +26,7 @@ class _Seen(Struct):
     at: float = 0.0
 
 
-class Drift:
+class IdentityDrift:
     """What drifts at one upstream. Times are in seconds since 1970."""
 
     def __init__(self) -> None:

@@ -10,8 +10,8 @@ import msgspec
 
 from gateway.errors import Ambiguous
 from gateway.mcp import jsonrpc
+from gateway.mcp.ambiguous_names import doubtful
 from gateway.mcp.jsonrpc import Message
-from gateway.mcp.spelling import doubtful
 
 GUARD: Final = "guards.own_tasks"
 OF_TASKS: Final = "tasks/"

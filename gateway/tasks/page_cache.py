@@ -25,7 +25,7 @@ class QueryPage(msgspec.Struct):
     """The cursor of the next page, once it has been asked for."""
 
 
-class KeptPages:
+class PageCache:
     """The pages of an index that may be asked for again, the last one first. `size_bytes` is their memory."""
 
     def __init__(self) -> None:

@@ -23,7 +23,7 @@ _DELAY_S: Final = 0.1  # for one of several addresses, before the next is tried 
 Command: TypeAlias = tuple[Any, ...]
 
 
-class Link:
+class StoreConnection:
     """A connection. It raises what redis-py raises."""
 
     def __init__(self, connection: Any) -> None:
@@ -59,7 +59,7 @@ class _Raced:
 
 
 @asynccontextmanager
-async def connect(url: str) -> AsyncIterator[Link]:
+async def connect(url: str) -> AsyncIterator[StoreConnection]:
     """A new connection, for as long as the context lasts."""
     pool = ConnectionPool.from_url(url, protocol=2, driver_info=None, retry=Retry(NoBackoff(), 0), socket_timeout=None)
     if issubclass(pool.connection_class, Connection):  # no Unix socket
@@ -68,7 +68,7 @@ async def connect(url: str) -> AsyncIterator[Link]:
     try:
         async with asyncio.timeout(_DIAL_S):
             await connection.connect()
-        yield Link(connection)
+        yield StoreConnection(connection)
     finally:
         with suppress(Exception):
             async with asyncio.timeout(_DIAL_S):

@@ -20,7 +20,7 @@ from typing import Final, TypeAlias
 from gateway.config import IndexLimits
 from gateway.identity import Key
 from gateway.mcp.task import NEVER, Moment, text_bytes
-from gateway.owners.stored import Space, Stored
+from gateway.owners.eviction import Space, Stored
 
 IDS_OF_SESSION: Final = 10_000
 IDS_OF_CREDENTIALS: Final = 1000
