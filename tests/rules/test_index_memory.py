@@ -1,4 +1,4 @@
-"""What an index counts is what it takes, within a tenth, whatever strings servers and clients choose (DESIGN 7.6)."""
+"""What an index counts is what it takes, within a tenth, whatever strings servers and clients choose (DESIGN 7.7)."""
 
 import gc
 import json
