@@ -39,8 +39,9 @@ def test_each_alert_fires_when_it_should_and_only_then() -> None:
 
 
 def test_each_alert_leads_to_a_section_of_the_handbook() -> None:
-    known = anchors(ROOT / "docs/troubleshooting.md")
+    known, listed = anchors(ROOT / "docs/troubleshooting.md"), (ROOT / "docs/metrics.md").read_text()
     for rule in RULES:
+        assert f"`{rule['alert']}`" in listed
         assert rule["labels"]["severity"] in ("critical", "warning")
         assert set(rule["annotations"]) == {"summary", "description", "runbook"}
         assert rule["annotations"]["runbook"].removeprefix("#") in known, rule["alert"]

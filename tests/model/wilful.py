@@ -68,7 +68,7 @@ FAULTS: Final[dict[str, Fault]] = {
     "an answer that need not be read marks nothing": _put(Sessions, "name", lambda *_: None),
     # backwards
     "a mark is made at the request, not at the answer": _edit(
-        Sessions, "observe", ("session.take_in(said, asked, self.now())", "session.take_in(said, asked, asked or self.now())")
+        Sessions, "observe", ("(said, asked, self.now())", "(said, asked, asked or self.now())")
     ),
     # backwards
     "an error marks nothing": _put(Record, "deny", lambda *_: None),
