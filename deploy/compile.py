@@ -22,8 +22,15 @@ MODULES: Final = (
     *("mcp/sse", "operate/recent", "proxy", "interceptor"),
     *(f"http/{name}" for name in ("chunks", "cors", "fields", "requests", "responses")),
     *(f"transport/{name}" for name in ("body", "memory", "read_scheduler")),
-    *("downstream/exchange", "downstream/host_check", "upstream/own_requests", "upstream/pool"),
-    *(f"relay/{name}" for name in ("caller", "inspection", "pump", "routes")),
+    *(
+        "downstream/exchange",
+        "downstream/host_check",
+        "downstream/request",
+        "downstream/response",
+        "upstream/own_requests",
+        "upstream/pool",
+    ),
+    *(f"relay/{name}" for name in ("admission", "caller", "inspection", "pump", "routes")),
 )
 
 

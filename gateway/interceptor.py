@@ -15,15 +15,10 @@ import logging
 from typing import Final
 
 from gateway.downstream.exchange import Exchange
-from gateway.errors import UnknownTask, UpstreamBroken
 from gateway.http.addresses import DOCUMENT_BYTES_MAX, is_resource_metadata, is_well_known
 from gateway.http.fields import EVENT_STREAM
 from gateway.mcp import jsonrpc
 from gateway.mcp.jsonrpc import Message
-from gateway.mcp.sse import EVERY
-from gateway.owners.named_tasks import GUARD
-from gateway.owners.seen_ids import OwnerKey
-from gateway.owners.task_owners import OwnTasks
 from gateway.relay.caller import HttpCaller
 from gateway.relay.inspection import Hold, Inspector
 from gateway.relay.pump import JSON
@@ -54,16 +49,16 @@ class Interceptor:
         self._has_warned = False  # that `initialize` was not edited: each piece of its body may be unread
         if message is not None:
             self._pending = begin(message, sessions.now())
-        elif exchange.method == b"POST":
+        elif exchange.request.method == b"POST":
             self._pending = Pending(RequestKind.UNREAD, None, sessions.now())
         else:
             # A resumed stream carries responses to requests of earlier exchanges. Those requests are forgotten here.
-            is_resumed = exchange.method == b"GET" and b"last-event-id" in exchange.headers.by_name
+            is_resumed = exchange.request.method == b"GET" and b"last-event-id" in exchange.request.headers.by_name
             self._pending = RESUMED if is_resumed else PLAIN
 
     def head(self, response: Response, kind: bytes) -> Inspector | None:
         """Tell of a refusal, and of a session that ends. Choose what is done with the body."""
-        caller, pending, method, status = self._caller, self._pending, self._exchange.method, response.status
+        caller, pending, method, status = self._caller, self._pending, self._exchange.request.method, response.status
         caller.note_cors(response, method == b"OPTIONS")
         if response.head.may_name:
             self._exchange.location = response.headers.get(b"location") or b""
@@ -79,7 +74,7 @@ class Interceptor:
             if is_well_known(caller.target):
                 return Inspector(move.document, _document_unread, edits=True, hold=Hold(DOCUMENT_BYTES_MAX))
             # It may be the metadata of a resource, which may stand anywhere.
-            return Inspector(self._metadata, _nothing, edits=True, hold=_OFF_CHANCE)
+            return Inspector(self._metadata, nothing, edits=True, hold=_OFF_CHANCE)
         is_initialize = pending.kind is RequestKind.INITIALIZE
         if kind != EVENT_STREAM and not (pending.may_tell or (is_initialize and kind == JSON)):
             return None
@@ -127,50 +122,9 @@ class Interceptor:
                 caller.accept()
 
 
-class OwnTasksInterceptor(Interceptor):
-    """... where callers are kept apart (task_owners.py): no event passes that names another's task, or is unread."""
-
-    __slots__ = ("_own", "_owners", "_request")
-
-    def __init__(
-        self,
-        exchange: Exchange,
-        caller: HttpCaller,
-        message: Message | None,
-        sessions: Sessions,
-        own: OwnTasks,
-        owners: list[OwnerKey],
-    ) -> None:
-        super().__init__(exchange, caller, message, sessions)
-        self._own = own
-        self._owners = owners
-        self._request = message if message is not None and message.is_request else None
-
-    def head(self, response: Response, kind: bytes) -> Inspector | None:
-        chosen, task_id = super().head(response, kind), self._pending.task_id
-        if task_id is not None and response.status < 400 and not self._own.owns(self._owners, task_id):
-            raise UnknownTask  # it changed hands meanwhile
-        if kind == EVENT_STREAM:
-            return Inspector(self._message, self._break, EVERY, edits=True)
-        if chosen is None and self._request is not None and response.status < 400:
-            return Inspector(self._message, _nothing)  # it may make a task
-        return chosen
-
-    def _message(self, data: bytes) -> bytes:
-        if not self._own.may_pass(self._owners, data, self._request, self._pending is RESUMED):
-            return b""
-        if self._exchange.authenticates:
-            return data
-        seen = super()._message(data)
-        return data if self._caller.proof else seen
-
-    def _break(self) -> None:
-        raise UpstreamBroken(f"{GUARD}: an event is too large, or in an unknown encoding, and nothing passes unread")
-
-
 def _document_unread() -> None:
     log.warning("an authorization document passed unread")
 
 
-def _nothing() -> None:
+def nothing() -> None:
     """Nothing is told of what passes unread."""

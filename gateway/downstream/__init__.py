@@ -3,6 +3,8 @@
 listener         all connections of clients: their number, their deadlines, the drain
 tls_handshakes   connections with TLS, up to the end of their handshake
 connection       one of them, and the states of its life
-exchange         one request and its response; the only writer of response heads
+exchange         one request and its response
+request          ... the request, as it came
+response         ... the response; the only writer of response heads
 host_check       who may come in: `Host` and `Origin`
 """

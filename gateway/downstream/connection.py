@@ -12,7 +12,9 @@ from collections.abc import Awaitable, Callable
 from typing import Any, Final, Protocol
 
 from gateway.config import Limits
-from gateway.downstream.exchange import ClientGone, Exchange, write_refusal
+from gateway.downstream.exchange import Exchange
+from gateway.downstream.request import ClientGone
+from gateway.downstream.response import write_refusal
 from gateway.errors import without_frames
 from gateway.http import requests
 from gateway.http.fields import Headers
@@ -179,11 +181,11 @@ class ClientConnection(ClientWire):
         elif isinstance(event, requests.Refusal):
             self._refuse(event)
         elif self._receiving is not None:
-            self._receiving.body.feed(event)
+            self._receiving.request.body.feed(event)
 
     def _complete(self, trailers: Headers) -> None:
         if self._receiving is not None:
-            self._receiving.body.finish(trailers)
+            self._receiving.request.body.finish(trailers)
             self._receiving = None
         if self.state is _SKIPPING:
             self._next()
@@ -193,12 +195,12 @@ class ClientConnection(ClientWire):
     def _break_off(self) -> None:
         """Fail the request that is arriving: it will never be whole."""
         if self._receiving is not None:
-            self._receiving.body.fail(ClientGone())
+            self._receiving.request.body.fail(ClientGone())
             self._receiving = None
 
     def expect_body(self) -> None:
         if self._receiving is not None:
-            waits = self._receiving.waits and not self._receiving.started
+            waits = self._receiving.request.waits and not self._receiving.response.started
             self.deadline = _NEVER if waits else self.loop.time() + self.stall_timeout_s
 
     def _refuse(self, refused: requests.Refusal) -> None:
@@ -221,11 +223,11 @@ class ClientConnection(ClientWire):
 
     async def _run(self, exchange: Exchange) -> None:
         was_cut = await _handle(self._owner.handle, exchange)
-        refused = self._refused if was_cut and not exchange.started else None
+        refused = self._refused if was_cut and not exchange.response.started else None
         self._serving.exchange = self._serving.task = None
         self.limit_stalls(True)
-        came = exchange.body.is_whole
-        exchange.close()  # a body that nobody read would hold up the next request
+        came = exchange.request.body.is_whole
+        exchange.request.close()  # a body that nobody read would hold up the next request
         if self.state is _SERVING:
             self._end(exchange, came, refused)
 
@@ -233,16 +235,16 @@ class ClientConnection(ClientWire):
         """The handler has ended: decide what follows. `came`: its request was whole; `refused` is sent in its place."""
         if refused is not None:
             self._hang_up(refused)
-        elif not exchange.finished:
+        elif not exchange.response.finished:
             # A reset also destroys earlier responses that are unread. So it is sent only if nothing else shows the cut.
-            self.abort() if exchange.would_look_whole else self._hang_up()
-        elif came and exchange.keep_alive and not self.is_ending:
+            self.abort() if exchange.response.would_look_whole else self._hang_up()
+        elif came and exchange.response.keep_alive and not self.is_ending:
             self._next()
             self._read_on()
         elif came or self._refused is not None:
             self._hang_up()  # any rest of the body is malformed
         else:
-            self._is_last |= not exchange.keep_alive
+            self._is_last |= not exchange.response.keep_alive
             self._enter(_SKIPPING, self.loop.time() + _LINGER_S)
 
     def _next(self) -> None:
@@ -270,7 +272,7 @@ class ClientConnection(ClientWire):
             self._hang_up()
         elif self.state is not _SERVING or self._receiving is None:
             self.close()
-        elif self.is_paused or (self._receiving.started and not self._receiving.finished):
+        elif self.is_paused or (self._receiving.response.started and not self._receiving.response.finished):
             self.expect_body()  # a client that is not read cannot send; one that is answered may wait for the rest
         else:
             self._refuse(_late(f"nothing more of the request's body for {self.stall_timeout_s:g} s"))
@@ -312,7 +314,7 @@ class ClientConnection(ClientWire):
         self._queue.forget(self)
         for exchange in (self._receiving, self._serving.exchange):
             if exchange is not None:
-                exchange.body.drop()  # unread, it may hold up reading
+                exchange.request.body.drop()  # unread, it may hold up reading
         self._receiving = None
         self.end_writing()
 
@@ -333,12 +335,12 @@ class _Serving:
     @property
     def would_look_whole(self) -> bool:
         """Whether the response would look whole if the connection ended now without a reset."""
-        return self.exchange is not None and self.exchange.would_look_whole
+        return self.exchange is not None and self.exchange.response.would_look_whole
 
     @property
     def streams(self) -> bool:
         """Whether the response is an event stream without an end to wait for."""
-        return self.exchange is not None and self.exchange.streams
+        return self.exchange is not None and self.exchange.response.streams
 
     def cancel(self) -> "asyncio.Task[None] | None":
         if self.task is not None:
@@ -349,7 +351,7 @@ class _Serving:
         self.cancel()
         self.task = None  # a task that has not begun never clears this itself
         if self.exchange is not None:
-            self.exchange.close()
+            self.exchange.request.close()
             self.exchange = None
 
 
@@ -385,7 +387,9 @@ class _Queue(list[Exchange]):
         """Count the memory of requests, of what waits behind, of a head begun. False if that has no room."""
         begun_bytes = held_bytes = reader.held_bytes
         if self:
-            heads = [_QUEUED_BYTES + (0 if one.kept_bytes else one.headers.size_bytes()) for one in self]
+            heads = [
+                _QUEUED_BYTES + (0 if one.request.kept_bytes else one.request.headers.size_bytes()) for one in self
+            ]
             held_bytes += sum(heads) + reader.pending_bytes
         if held_bytes != self._reservation.held_bytes:
             self._reservation.set(held_bytes)
@@ -400,7 +404,7 @@ class _Queue(list[Exchange]):
 
     def forget(self, wire: Wire) -> None:
         for exchange in self:
-            exchange.close()
+            exchange.request.close()
         if self:
             self.clear()
             wire.resume_reading()

@@ -78,12 +78,12 @@ class AccessLog:
         upstream = caller.upstream.name if caller is not None else ""
         if caller is not None and caller.drifts:
             self._metrics.drifted(upstream)
-        status, code = exchange.status or CLIENT_LEFT, exchange.error_code
+        status, code = exchange.response.status or CLIENT_LEFT, exchange.error_code
         if error is not None:
             code = None if isinstance(error, UpstreamRefused) else error.code
         method = message.method if message is not None else None
         told = why(error, code, status) or _misplaced(exchange, caller, message)
-        what, is_whole = method or exchange.method.decode(), exchange.finished
+        what, is_whole = method or exchange.request.method.decode(), exchange.response.finished
         cause = self._count(EndedRequest(upstream, kind, what, status, seconds, error, code, is_whole), told)
         did = _action(message) if self._audits and caller is not None else None
         if did is None and not log.isEnabledFor(self._level if cause is None else logging.INFO):
@@ -156,7 +156,7 @@ def why(error: GatewayError | None, code: int | None, status: int) -> dict[str, 
 
 def _misplaced(exchange: "Exchange", caller: "HttpCaller | None", message: Message | None) -> dict[str, object]:
     """Why a message that was relayed is no use at this address; empty if the answer does not say so."""
-    status = exchange.status
+    status = exchange.response.status
     if caller is None or message is None or not 300 <= status <= 404:
         return {}
     said = "" if status == 404 and message.method != "initialize" else caller.misplaced(status, exchange.location)
@@ -172,12 +172,13 @@ def _failure(said: dict[str, object], status: int) -> str:
 
 
 def _request(exchange: "Exchange", upstream: str, kind: str, method: str | None) -> dict[str, object]:
-    said: dict[str, object] = {"upstream": upstream, "kind": kind, "http_method": exchange.method.decode("latin-1")}
+    request = exchange.request
+    said: dict[str, object] = {"upstream": upstream, "kind": kind, "http_method": request.method.decode("latin-1")}
     if method is not None:
         said["method"] = method[:_METHOD_CHARS_MAX]
-    said["path"] = exchange.target.partition(b"?")[0].decode("latin-1")[:_PATH_CHARS_MAX]
+    said["path"] = request.target.partition(b"?")[0].decode("latin-1")[:_PATH_CHARS_MAX]
     said["client"] = exchange.connection.address
-    given = exchange.headers.get(b"x-request-id") or exchange.headers.get(b"traceparent")
+    given = request.headers.get(b"x-request-id") or request.headers.get(b"traceparent")
     if given is not None:
         said["request_id"] = given.decode("latin-1")[:_ID_CHARS_MAX]
     return said

@@ -110,7 +110,7 @@ class TracedAccessLog(AccessLog):
                 if message is not None:
                     _say_message(span, message)
                 code = exchange.error_code if error is None or isinstance(error, UpstreamRefused) else error.code
-                _say_failure(span, code, why(error, exchange.error_code, exchange.status or CLIENT_LEFT))
+                _say_failure(span, code, why(error, exchange.error_code, exchange.response.status or CLIENT_LEFT))
             span.end(now)
 
     def ended_over_stdio(
@@ -140,7 +140,7 @@ class TracedAccessLog(AccessLog):
         """A span below the first valid `traceparent` of `own` or the message, and the header; the other is a link."""
         given = [own or (self.traceparent(message) if message is not None else "")]
         if exchange is not None:
-            given.append((exchange.headers.get(b"traceparent") or b"").decode("latin-1"))
+            given.append((exchange.request.headers.get(b"traceparent") or b"").decode("latin-1"))
         parents = [parent for each in given if (parent := _context(each)).is_valid]
         above = trace.set_span_in_context(trace.NonRecordingSpan(parents[0])) if parents else context.Context()
         links = [Link(other) for other in parents[1:] if other != parents[0]]
@@ -156,12 +156,12 @@ class TracedAccessLog(AccessLog):
 
 
 def _say_exchange(span: Span, exchange: Exchange, caller: HttpCaller | None) -> None:
-    http_method = named(exchange.method.decode("latin-1"))
+    http_method = named(exchange.request.method.decode("latin-1"))
     span.update_name(http_method)
     span.set_attribute("http.request.method", http_method)
-    span.set_attribute("http.response.status_code", exchange.status or CLIENT_LEFT)
+    span.set_attribute("http.response.status_code", exchange.response.status or CLIENT_LEFT)
     span.set_attribute("network.transport", "unix" if exchange.connection.address == "unix" else "tcp")
-    revision = exchange.headers.get(b"mcp-protocol-version")
+    revision = exchange.request.headers.get(b"mcp-protocol-version")
     if revision is not None and _REVISION.fullmatch(revision):
         span.set_attribute("mcp.protocol.version", revision.decode())
     if caller is not None:

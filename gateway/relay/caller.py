@@ -1,31 +1,27 @@
 """The caller of a request: its upstream, target and header fields as they go up; and its reply to a filtered list."""
 
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+import re
+from collections.abc import Awaitable, Callable
 from time import time
 from typing import Any, Final
 
-from gateway.config import Config
 from gateway.downstream.exchange import Exchange
-from gateway.errors import NoUpstream
 from gateway.http.addresses import Move
-from gateway.http.codings import with_readable
 from gateway.http.fields import EVENT_STREAM, FILTER, Headers
-from gateway.http.head_cache import HeadBytes
-from gateway.http.requests import Head
 from gateway.identity import Key, network, proof, rate_limit_key, telling, who
 from gateway.mcp import sse
 from gateway.mcp.capabilities import LAST_REVISION
-from gateway.relay.pump import JSON, request_head
-from gateway.relay.routes import Route, by_precedence
+from gateway.relay.pump import JSON
+from gateway.relay.routes import Route
 from gateway.upstream.connection import Response
 from gateway.upstream.own_requests import ACCEPT_BOTH, HttpChannel, misplaced_at
-from gateway.upstream.pool import Pool
 
 log = logging.getLogger("taskgate.identity")
 
 BOTH_TYPES: Final = frozenset({JSON, EVENT_STREAM})  # media types that a client must accept (transports specification)
-_ADDRESSES_TOLD_MAX: Final = 20  # of upstreams, in a 404
+# The message endpoint of HTTP+SSE names its session in the query, as every SDK's server writes it.
+_HTTP_SSE_SESSION: Final = re.compile(rb"[?&]session_?id=", re.IGNORECASE)
 
 
 class HttpCaller:
@@ -78,6 +74,11 @@ class HttpCaller:
     def misplaced(self, status: int, location: bytes) -> str:
         """What an answer of the upstream's says of the address that was asked, in words; empty if nothing."""
         return misplaced_at(self.upstream, self.target, self.headers, status, location)
+
+    @property
+    def is_of_http_sse(self) -> bool:
+        """Whether the request is one of HTTP+SSE (2024-11-05): its response goes out on another stream."""
+        return bool(_HTTP_SSE_SESSION.search(self.target)) and EVENT_STREAM not in self.headers.tokens(b"accept")
 
     @property
     def asks_first(self) -> bool:
@@ -172,62 +173,6 @@ class HttpCaller:
         return other
 
 
-class ResolvedRequest:
-    """What follows from a request's head that was accepted, for a head that comes again (head_cache.py).
-
-    `table` is that of the configuration which says so; `may_carry` says whether the body may be a message. The bytes
-    that go up are kept with it only if it `is_kept` in that table.
-    """
-
-    __slots__ = ("_up", "caller", "head", "is_kept", "may_carry", "table")
-
-    def __init__(self, table: object, head: Head, caller: HttpCaller, may_carry: bool) -> None:
-        self.table = table
-        self.head = head
-        self.caller = caller
-        self.may_carry = may_carry
-        self.is_kept = False
-        self._up: HeadBytes | None = None
-
-    def up(self, body_bytes: int, is_edited: bool) -> bytes:
-        """The head as it goes up, for a body of that length. One that `is_edited` has other bytes than came."""
-        method, target, is_same = self.head.method, self.caller.target, body_bytes == self.head.body_bytes
-        if self._up is None and self.is_kept:
-            self._up = HeadBytes(request_head(method, target, self._fields), self.head.body_bytes)
-        if not is_edited and self._up is not None and (before := self._up.of(body_bytes)):
-            return before
-        fields = self._fields.without_digests() if is_edited else self._fields
-        fields = fields if is_same else fields.with_value(b"content-length", b"%d" % body_bytes)
-        return request_head(method, target, fields)
-
-    @property
-    def _fields(self) -> Headers:
-        headers = self.caller.headers
-        return with_readable(headers) if self.head.method in (b"POST", b"GET") else headers
-
-
-class Callers:
-    def __init__(self, config: Config, pools: Mapping[str, Pool]) -> None:
-        self._routes = [Route(u, pools[u.name], config) for u in by_precedence(config.upstreams)]
-
-    def of(self, exchange: Exchange) -> HttpCaller:
-        """The caller of a request, with its upstream and the head that goes there. Raises NoUpstream, Ambiguous."""
-        host = (exchange.headers.get(b"host") or b"").decode("latin-1")
-        for route in self._routes:
-            target = route.target(host, exchange.target)
-            if target is not None:
-                headers = route.headers(exchange, host)
-                return HttpCaller(route, target, exchange.headers, exchange.connection.address, headers)
-        raise NoUpstream(self._nothing_at(host, exchange.headers))
-
-    def _nothing_at(self, host: str, headers: Headers) -> str:
-        """The error for a path that leads nowhere: it names the addresses of the `Host` that was asked."""
-        bases = [(r.addresses.base(headers, r.is_tls), r.upstream.url.path) for r in self._routes if r.is_at(host)]
-        found = [base + path for base, path in bases if base][:_ADDRESSES_TOLD_MAX]
-        at = f"; at this host there are {', '.join(found)}" if found else ""
-        return f"no upstream is configured for this host and path{at}"
-
-
 class HttpReply:
     """The response to one filtered `tasks/list`: a JSON message; or a stream, if other messages came ahead (5.7)."""
 
@@ -237,17 +182,17 @@ class HttpReply:
 
     @property
     def streaming(self) -> bool:
-        return self._exchange.started
+        return self._exchange.response.started
 
     @property
     def is_full(self) -> bool:
         return self._exchange.connection.is_full
 
     def hold(self, size_bytes: int) -> None:
-        self._exchange.hold(size_bytes)
+        self._exchange.request.hold(size_bytes)
 
     def forward(self, data: bytes) -> None:
-        if not self._exchange.finished:
+        if not self._exchange.response.finished:
             self._event(data)
 
     async def drain(self) -> None:
@@ -256,17 +201,17 @@ class HttpReply:
     def send(self, data: bytes) -> None:
         self._caller.accept()
         if not self.streaming:
-            self._exchange.respond(200, b"OK", [(b"Content-Type", JSON), *self._caller.cors], data)
+            self._exchange.response.respond(200, b"OK", [(b"Content-Type", JSON), *self._caller.cors], data)
         else:
             self._event(data)
-            self._exchange.end()
+            self._exchange.response.end()
 
     def _event(self, data: bytes) -> None:
         if not self.streaming:
             self._begin()
-        self._exchange.send(sse.event(data))
-        self._exchange.flush()
+        self._exchange.response.send(sse.event(data))
+        self._exchange.response.flush()
 
     def _begin(self) -> None:
         fields = [(b"Content-Type", EVENT_STREAM), (b"Cache-Control", b"no-cache"), *self._caller.cors]
-        self._exchange.begin_own(200, b"OK", fields)
+        self._exchange.response.begin_own(200, b"OK", fields)

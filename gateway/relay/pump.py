@@ -13,6 +13,7 @@ from typing import Any, Final
 
 from gateway.config import Limits
 from gateway.downstream.exchange import Exchange
+from gateway.downstream.request import ClientRequest
 from gateway.errors import GatewayError, UpstreamTimeout
 from gateway.http.codings import Decode, Unreadable, decoder
 from gateway.http.fields import EVENT_STREAM, Headers
@@ -41,35 +42,35 @@ async def relay(
     Raises GatewayError if the upstream fails. If a part of the response was written by then, the exchange stays
     unfinished, which cuts the client's connection.
     """
-    async with pool.call(exchange.method, exchange) as call:
-        if exchange.body.is_read:
-            again = exchange.method in SAFE_METHODS
-            response = await call.send_all(*_whole(exchange, head), timeout_s, again)
+    async with pool.call(exchange.request.method, exchange) as call:
+        if exchange.request.body.is_read:
+            again = exchange.request.method in SAFE_METHODS
+            response = await call.send_all(*_whole(exchange.request, head), timeout_s, again)
             head = b""
-            exchange.release()
+            exchange.request.release()
             await _respond(exchange, response, watch, limits)
         else:
-            sending = asyncio.ensure_future(_send(exchange, head, call))
+            sending = asyncio.ensure_future(_send(exchange.request, head, call))
             head = b""
             await _pass_while_sending(exchange, sending, call, timeout_s, watch, limits)
 
 
-def _whole(exchange: Exchange, head: bytes) -> tuple[bytes, bytes]:
+def _whole(request: ClientRequest, head: bytes) -> tuple[bytes, bytes]:
     """The bytes of a request, in two parts if joining them would copy much."""
-    body = exchange.take()
-    if exchange.up_bytes < 0:
-        return head + chunk(body) + last_chunk(exchange.body.trailers, exchange.refused_trailers), b""
-    _check_length(exchange, len(body))
+    body = request.take()
+    if request.up_bytes < 0:
+        return head + chunk(body) + last_chunk(request.body.trailers, request.refused_trailers), b""
+    _check_length(request, len(body))
     if len(body) > SMALL_BYTES_MAX:
         return head, body
     return head + body, b""
 
 
-def _check_length(exchange: Exchange, sent_bytes: int) -> None:
+def _check_length(request: ClientRequest, sent_bytes: int) -> None:
     """Raise GatewayError if the body is not as long as its head says: the next client's request would lose the rest."""
-    if sent_bytes != exchange.up_bytes:
-        log.error("a body differs from its length", extra={"bytes": sent_bytes, "content_length": exchange.up_bytes})
-        raise GatewayError(f"the body has {sent_bytes} bytes, its Content-Length says {exchange.up_bytes}")
+    if sent_bytes != request.up_bytes:
+        log.error("a body differs from its length", extra={"bytes": sent_bytes, "content_length": request.up_bytes})
+        raise GatewayError(f"the body has {sent_bytes} bytes, its Content-Length says {request.up_bytes}")
 
 
 async def _pass_while_sending(
@@ -79,9 +80,9 @@ async def _pass_while_sending(
     answered = asyncio.ensure_future(call.head(None))
     tasks: list[asyncio.Future[Any]] = [sending, answered]
     try:
-        first: float | None = timeout_s if exchange.waits and timeout_s else None
+        first: float | None = timeout_s if exchange.request.waits and timeout_s else None
         await asyncio.wait({sending, answered}, timeout=first, return_when=asyncio.FIRST_COMPLETED)
-        if first and exchange.waits and not answered.done():
+        if first and exchange.request.waits and not answered.done():
             raise UpstreamTimeout(f"no word from the upstream within {timeout_s:g} s")
         if not (answered.done() or sending.done()):
             await asyncio.wait({sending, answered}, return_when=asyncio.FIRST_COMPLETED)
@@ -106,24 +107,24 @@ async def _pass_while_sending(
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
-async def _send(exchange: Exchange, head: bytes, call: Call) -> None:
-    is_chunked = exchange.up_bytes < 0
+async def _send(request: ClientRequest, head: bytes, call: Call) -> None:
+    is_chunked = request.up_bytes < 0
     frame = chunk if is_chunked else bytes
-    begun = exchange.take() + exchange.body.take()
+    begun = request.take() + request.body.take()
     sent_bytes = len(begun)
     await call.send(head + frame(begun))
     begun = head = b""
-    exchange.release()
-    while piece := await exchange.body.read():
+    request.release()
+    while piece := await request.body.read():
         if call.is_lost:
             return  # the upstream reads no more, whatever it has answered
         sent_bytes += len(piece)
         await call.send(frame(piece))
     last = b""
     if is_chunked:
-        last = last_chunk(exchange.body.trailers, exchange.refused_trailers)
+        last = last_chunk(request.body.trailers, request.refused_trailers)
     else:
-        _check_length(exchange, sent_bytes)
+        _check_length(request, sent_bytes)
     await call.send(last, last=True)
 
 
@@ -135,11 +136,11 @@ async def _respond(exchange: Exchange, response: Response, watch: Watch, limits:
     kind = response.head.kind
     inspector = watch.head(response, kind)
     stream = kind == EVENT_STREAM
-    exchange.streams = stream and exchange.method == b"GET"
+    exchange.response.streams = stream and exchange.request.method == b"GET"
     if stream and not response.body.is_whole:
         exchange.connection.limit_stalls(False)  # no time limit on a stream that is open (DESIGN 3.4)
     if inspector is None or response.framing == "none":
-        await _pump(exchange, response, exchange.glance if kind == JSON else bytes)
+        await _pump(exchange, response, exchange.note_error if kind == JSON else bytes)
         return
     try:
         bytes_max = limits.inspected_body_bytes_max
@@ -152,7 +153,7 @@ async def _respond(exchange: Exchange, response: Response, watch: Watch, limits:
         if stream:
             tap = EventTap(inspector, decode, limits.inspected_event_bytes_max, reservation)
             if inspector.edits:
-                exchange.edits_down = True
+                exchange.response.is_edited = True
                 await _pump(exchange, _reframed(response, decode), tap.edit, tap.rest)
             else:
                 await _pump(exchange, response, tap.inspect, tap.end)
@@ -182,29 +183,29 @@ async def _pump(
     while True:
         piece = begun or body.take()
         if not piece and not body.is_whole:
-            exchange.flush()
+            exchange.response.flush()
             await exchange.connection.drain()
             piece = await body.read()
         if not piece:
             break
         begun = b""
-        exchange.send(through(piece))
+        exchange.response.send(through(piece))
         if not body.is_whole:
-            exchange.flush()
+            exchange.response.flush()
             await exchange.connection.drain()
     if rest := end():
-        exchange.send(rest)
-    exchange.end(body.trailers)
+        exchange.response.send(rest)
+    exchange.response.end(body.trailers)
 
 
 def _begin(exchange: Exchange, response: Response) -> None:
     """Prepare the head for the client: one that came before goes out as it did then."""
     head = response.head
-    is_usual = head.is_kept and not response.is_changed and exchange.is_usual
+    is_usual = head.is_kept and not response.is_changed and exchange.response.is_usual
     if is_usual and head.passed is not None and (before := head.passed.of(response.body_bytes)):
-        exchange.begin_as(response.status, response.framing, before)
+        exchange.response.begin_as(response.status, response.framing, before)
         return
-    written = exchange.begin(response.status, response.reason, response.headers.end_to_end(), response.framing)
+    written = exchange.response.begin(response.status, response.reason, response.headers.end_to_end(), response.framing)
     if is_usual:
         head.passed = HeadBytes(written, response.body_bytes)
 
@@ -248,7 +249,7 @@ async def _send_edited(
     else:
         edited = inspector.message(plain)
     if edited is not plain:
-        held, exchange.edits_down = edited, True
+        held, exchange.response.is_edited = edited, True
         response.headers = _decoded(response.headers, decode)
         if response.framing == "length":
             response.headers = response.headers.with_value(b"content-length", b"%d" % len(held))

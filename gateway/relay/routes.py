@@ -101,16 +101,17 @@ class Route(Matcher):
 
     def headers(self, exchange: Exchange, host: str) -> Headers:
         """The fields as they go up. Raises Ambiguous where `Connection` hides who asks, or MCP's field stands twice."""
+        came = exchange.request.headers
         for name in _ONCE:
-            if exchange.headers.repeats(name):
+            if came.repeats(name):
                 raise Ambiguous(f"there is more than one {name.decode()}")
-        named = exchange.headers.tokens(b"connection") if b"connection" in exchange.headers.by_name else ()
+        named = came.tokens(b"connection") if b"connection" in came.by_name else ()
         if len(named) > _CONNECTION_MAX:
             raise Ambiguous(f"Connection names more than {_CONNECTION_MAX} fields")
         for name in named:
             if name in self._tells_who or name.startswith(_TELLS_WHO_BEGIN):
                 raise Ambiguous(f"Connection names {name.decode('latin-1')}, which is not of one connection")
-        headers = exchange.headers.end_to_end().without(FILTER)
+        headers = came.end_to_end().without(FILTER)
         if self._sent_host is not None:
             headers = headers.with_value(b"host", self._sent_host)
         if self.upstream.add_headers:
@@ -132,6 +133,6 @@ def _added(exchange: Exchange, upstream: Upstream, host: str) -> list[tuple[byte
     added = {
         "x-forwarded": [("X-Forwarded-For", address), ("X-Forwarded-Proto", proto), ("X-Forwarded-Host", host)],
         "forwarded": [("Forwarded", f'for={node};host="{quoted}";proto={proto}')],
-        "via": [("Via", f"1.{exchange.minor} taskgate")],
+        "via": [("Via", f"1.{exchange.request.minor} taskgate")],
     }
     return [(name.encode(), value.encode("latin-1")) for kind in upstream.add_headers for name, value in added[kind]]

@@ -64,10 +64,10 @@ class Server:
         head = requests.Head(request.method.encode("ascii"), target, request.version.minor, headers, len(body))
         exchange = Exchange(self._side(request), head)
         if body:
-            exchange.body.feed(body)
-        exchange.body.finish()
+            exchange.request.body.feed(body)
+        exchange.request.body.finish()
         await self._handle(exchange)
-        exchange.close()
+        exchange.request.close()
         return _Written()
 
 

@@ -15,7 +15,7 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from gateway.downstream.exchange import CONTINUE, Exchange
+from gateway.downstream.response import ClientResponse
 from gateway.http.fields import Headers
 from gateway.relay.pump import request_head
 from tests.launch import Gateways, listening, port_of
@@ -179,8 +179,8 @@ def cases(draw: st.DrawFn, times: int = 1) -> Case:
             head += b"\r\nExpect: 100-continue"
         asked = head + end + body
         if expects and version == b"HTTP/1.1" and draw(st.booleans()):
-            steps += [client(*_cut(head + end, draw(cuts))), begins(number), upstream(CONTINUE)]
-            transcript.append(f"client {head + end!r}\nupstream {CONTINUE!r}")
+            steps += [client(*_cut(head + end, draw(cuts))), begins(number), upstream(_CONTINUE)]
+            transcript.append(f"client {head + end!r}\nupstream {_CONTINUE!r}")
             asked = body
         up, down = _cut(asked, draw(cuts)), _cut(answered, draw(cuts))
         steps += exchange(up, down, number)
@@ -256,7 +256,8 @@ def test_a_stream_split_anywhere(
 # ---- what is generated finds faults, and shows them small ----
 
 
-_block, _informed = Headers.block, Exchange.inform
+_CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
+_block, _informed = Headers.block, ClientResponse.inform
 
 
 def _once(self: Headers) -> bytes:
@@ -271,14 +272,16 @@ def _tidied(method: bytes, target: bytes, headers: Headers) -> bytes:
     return request_head(method, target.replace(b"//", b"/"), headers)
 
 
-def _bare(self: Exchange, status: int, reason: bytes, _: Headers) -> None:
-    _informed(self, status, reason, Headers())
+def _bare(self: ClientResponse, status: int, reason: bytes, _: Headers) -> bool:
+    return _informed(self, status, reason, Headers())
 
 
-def _to_anyone(self: Exchange, status: int, reason: bytes, headers: Headers) -> None:
-    minor, self.minor = self.minor, 1
-    _informed(self, status, reason, headers)
-    self.minor = minor
+def _to_anyone(self: ClientResponse, status: int, reason: bytes, headers: Headers) -> bool:
+    request = self._request
+    minor, request.minor = request.minor, 1
+    is_full = _informed(self, status, reason, headers)
+    request.minor = minor
+    return is_full
 
 
 def _with_the_named(self: Headers) -> Headers:
@@ -304,12 +307,12 @@ FAULTS: Final[dict[str, tuple[str, Callable[..., object], str]]] = {
     "two slashes become one": ("gateway.relay.caller.request_head", _tidied, "a request"),
     "trailers are dropped": ("gateway.http.fields.Headers.passable_trailers", _without_trailers, "trailers"),
     "1xx responses lose their fields": (
-        "gateway.downstream.exchange.Exchange.inform",
+        "gateway.downstream.response.ClientResponse.inform",
         _bare,
         "a response",
     ),
     "1xx responses go to HTTP/1.0": (
-        "gateway.downstream.exchange.Exchange.inform",
+        "gateway.downstream.response.ClientResponse.inform",
         _to_anyone,
         "number of responses",
     ),

@@ -62,28 +62,28 @@ Deed: TypeAlias = Callable[[Exchange], Awaitable[None]]
 
 
 async def read(exchange: Exchange) -> None:
-    while await exchange.body.read():
+    while await exchange.request.body.read():
         pass
 
 
 async def begin(exchange: Exchange) -> None:
-    exchange.begin(200, b"OK", Headers([(b"Content-Length", b"2")]), "length")
-    exchange.send(b"o")
-    exchange.flush()
+    exchange.response.begin(200, b"OK", Headers([(b"Content-Length", b"2")]), "length")
+    exchange.response.send(b"o")
+    exchange.response.flush()
 
 
 async def begin_unbounded(exchange: Exchange) -> None:
     """Send a part of a response that ends with the connection: cut, it would look whole."""
-    exchange.begin(200, b"OK", Headers([]), "close")
-    exchange.send(b"o")
-    exchange.flush()
+    exchange.response.begin(200, b"OK", Headers([]), "close")
+    exchange.response.send(b"o")
+    exchange.response.flush()
 
 
 async def answer(exchange: Exchange) -> None:
-    if not exchange.started:
+    if not exchange.response.started:
         await begin(exchange)
-    exchange.send(b"k")
-    exchange.end()
+    exchange.response.send(b"k")
+    exchange.response.end()
 
 
 @cache
@@ -128,7 +128,7 @@ class Bench:
     async def _handle(self, exchange: Exchange) -> None:
         while (deed := await self.deeds.get()) is not None:
             await deed(exchange)
-            if exchange.finished:
+            if exchange.response.finished:
                 return
 
     @property

@@ -341,18 +341,18 @@ async def test_a_body_that_is_not_of_its_length_leaves_nothing_to_the_next_clien
     failed = asyncio.get_running_loop().create_future()
 
     async def handle(exchange: Exchange) -> None:
-        head = request_head(b"PUT", b"/", exchange.headers.with_value(b"content-length", b"%d" % stated))
-        got = await exchange.body.read()
-        exchange.up_bytes = stated
+        head = request_head(b"PUT", b"/", exchange.request.headers.with_value(b"content-length", b"%d" % stated))
+        got = await exchange.request.body.read()
+        exchange.request.up_bytes = stated
         if whole:
-            exchange.taken = got
+            exchange.request.taken = got
         else:
-            exchange.body.feed(got)
+            exchange.request.body.feed(got)
         try:
             await relay(exchange, head, direct.pool, None, Blind(), Limits())
         except GatewayError as error:
             failed.set_result(error)
-            exchange.respond(error.status, error.reason, [], b"")
+            exchange.response.respond(error.status, error.reason, [], b"")
 
     metrics = Metrics()
     counts = metrics.connection_refused, metrics.handshake_failed

@@ -9,7 +9,7 @@ import pytest
 
 from gateway.downstream.connection import ClientConnection
 from gateway.errors import GatewayError
-from gateway.relay.caller import ResolvedRequest
+from gateway.relay.admission import ResolvedRequest
 from gateway.upstream.connection import UpstreamConnection
 from gateway.upstream.pool import Call, Pool
 from tests.relay.messages import Json

@@ -1,0 +1,123 @@
+"""The request of a client, as it came: its head, and its body as it comes or as it was read."""
+
+from collections.abc import Container
+from typing import Final
+
+from gateway.http.fields import Headers
+from gateway.http.requests import Head
+from gateway.transport.body import Body, BodyState
+from gateway.transport.memory import SMALL_BYTES_MAX, Reservation
+from gateway.transport.wire import ClientWire
+
+_CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
+
+
+class ClientGone(Exception):
+    """The client left before its request was whole."""
+
+
+class ClientRequest:
+    """`minor` is that of the HTTP version: 1, or 0 for a client that knows neither chunks nor 1xx responses."""
+
+    __slots__ = (
+        "body", "connection", "continued", "head", "is_edited", "kept_bytes", "method", "minor", "refused_trailers",
+        "reservation", "taken", "target", "up_bytes",
+    )  # fmt: skip
+
+    def __init__(self, connection: ClientWire, head: Head) -> None:
+        self.connection = connection
+        self.method = head.method
+        self.target = head.target
+        self.minor = head.minor
+        self.head = head
+        self.body = Body(connection)
+        self.reservation: Reservation | None = None  # of a large head, and of a large body that is read to be inspected
+        self.taken = b""  # what was read of the body before it goes up
+        self.up_bytes = head.body_bytes  # the length that goes up; below 0 for a body in chunks
+        self.is_edited = False  # other bytes go up than came
+        self.refused_trailers: Container[bytes] = ()  # names in lower case, besides those that never go up
+        self.continued = False  # the client was told to go on and send its body
+        self.kept_bytes = head.held_bytes  # of head and body, until the exchange ends, if they are many
+        if self.kept_bytes:
+            self.reservation = Reservation(connection.buffers)
+            self.reservation.set(self.kept_bytes)
+
+    @property
+    def headers(self) -> Headers:
+        return self.head.headers
+
+    async def read_body(self, bytes_max: int) -> bool:
+        """Read the body into `taken`. False if it is larger than `bytes_max`: then `taken` is its beginning.
+
+        Beyond `SMALL_BYTES_MAX` there must first be room for the whole body, because half-read bodies would wait for
+        each other for ever. Raises Overloaded if no room comes free.
+        """
+        if not self.body.is_whole and not self.continued and self.minor and self.expects_continue:
+            self.continued = True
+            self.connection.expect_body()
+            self.connection.write(_CONTINUE)
+        self.taken = self.body.take() if self.body.is_whole else await self._read_as_it_comes(bytes_max)
+        size = len(self.taken)
+        if self.reservation is None and size > SMALL_BYTES_MAX:
+            self.reservation = Reservation(self.connection.buffers)
+        if self.reservation is not None:
+            self.reservation.set(self.kept_bytes + size)
+        return size <= bytes_max
+
+    async def _read_as_it_comes(self, bytes_max: int) -> bytes:
+        """The body as far as `bytes_max`, and the piece that goes beyond. Raises Overloaded."""
+        pieces, size, has_room = list[bytes](), 0, False
+        while piece := await self.body.read():
+            pieces.append(piece)
+            size += len(piece)
+            if size > SMALL_BYTES_MAX and not has_room and not self.body.is_whole:
+                has_room = True
+                stated = int(self.headers.get(b"content-length") or bytes_max)
+                self.reservation = reservation = self.reservation or Reservation(self.connection.buffers)
+                whole = self.kept_bytes + max(size, min(bytes_max, stated))
+                await reservation.reserve(whole, self.connection.room_timeout_s)
+            if size > bytes_max:
+                break
+        return b"".join(pieces)
+
+    def replace_body(self, body: bytes) -> None:
+        """Another body goes up than came, unless it is the same object; it states its own length."""
+        if body is not self.taken:
+            self.taken, self.is_edited = body, True
+            self.up_bytes = len(body) if self.up_bytes >= 0 else self.up_bytes
+
+    def take(self) -> bytes:
+        """The part of the body that was read. The request no longer keeps it."""
+        data, self.taken = self.taken, b""
+        return data
+
+    def release(self) -> None:
+        """The part of the body that was read has gone up, and is no longer held but for `kept_bytes`."""
+        if self.reservation is not None:
+            self.reservation.set(self.kept_bytes)
+
+    def hold(self, size_bytes: int) -> None:
+        """Hold so many bytes of an answer as well, until nobody handles the exchange any more. Raises Overloaded."""
+        if self.connection.transport is None:
+            return  # the client has left, and the reservation is closed
+        if self.reservation is None:
+            self.reservation = Reservation(self.connection.buffers)
+        self.reservation.grow(len(self.taken) + size_bytes)
+
+    def close(self) -> None:
+        """Nobody handles the exchange any more: it holds nothing."""
+        self.body.drop()
+        if self.reservation is not None:
+            self.reservation.close()
+
+    @property
+    def waits(self) -> bool:
+        """Whether the client may be waiting to be told to go on and send its body (RFC 9110, 10.1.1)."""
+        if self.continued or self.body.began or self.body.state is not BodyState.ARRIVING:
+            return False
+        return bool(self.minor) and self.expects_continue
+
+    @property
+    def expects_continue(self) -> bool:
+        """Whether it says `Expect: 100-continue`. From HTTP/1.0 that does not count (RFC 9110, 10.1.1)."""
+        return b"expect" in self.headers.by_name and b"100-continue" in self.headers.tokens(b"expect")

@@ -1,0 +1,125 @@
+"""`guards.own_tasks` over HTTP: what may pass of a request, and of its response (DESIGN 8.16).
+
+In: a request, with its caller; then each message of its response. Out: an error, or nothing; the message, or nothing.
+Always: what cannot be read passes nothing by.
+"""
+
+import logging
+import re
+from typing import TYPE_CHECKING, Final
+
+from gateway.downstream.exchange import Exchange
+from gateway.errors import Ambiguous, NoTasks, Unclear, UnknownTask, UpstreamBroken
+from gateway.http.fields import EVENT_STREAM
+from gateway.interceptor import Interceptor, nothing
+from gateway.mcp import jsonrpc, observe
+from gateway.mcp.jsonrpc import Message
+from gateway.mcp.sse import EVERY
+from gateway.owners.named_tasks import GUARD, OF_TASKS, asked_for
+from gateway.owners.seen_ids import OwnerKey
+from gateway.owners.task_owners import NO_OWNER, OwnTasks
+from gateway.relay.caller import HttpCaller
+from gateway.relay.inspection import Inspector
+from gateway.tasks.interception import RESUMED
+from gateway.tasks.sessions import Sessions
+from gateway.upstream.connection import Response
+
+if TYPE_CHECKING:
+    from gateway.store.shared_owners import SharedOwn
+
+log = logging.getLogger("taskgate.request")
+
+_UTF_8: Final = re.compile(rb"charset\s*=\s*\"?(?:utf-8|us-ascii)\b(?!.*charset)")
+
+
+class OwnTasksGuard:
+    """`shared`: the same owners, if replicas share them."""
+
+    def __init__(self, own: OwnTasks, sessions: Sessions, shared: "SharedOwn | None", body_bytes_max: int) -> None:
+        self._own = own
+        self._sessions = sessions
+        self._shared = shared
+        self._body_bytes_max = body_bytes_max
+        self._has_warned = False  # of callers who cannot be told apart
+
+    async def check(self, exchange: Exchange, caller: HttpCaller, message: Message | None) -> None:
+        """Let no request pass that may be about another's task. Raises GatewayError; UnknownTask for another's."""
+        _check_readable(exchange, message, self._body_bytes_max)
+        asked, owners = asked_for(message, exchange.request.taken), self._owners(exchange, caller)
+        if message is not None and observe.is_observed(message) and caller.is_of_http_sse:
+            raise NoTasks(f"{GUARD}: {NO_OWNER}")
+        if message is not None and (message.method or "").startswith(OF_TASKS) and not owners:
+            if not self._has_warned:
+                self._has_warned = True
+                log.warning("a caller cannot be told apart", extra={"upstream": caller.upstream.name, "hint": NO_OWNER})
+            raise Unclear(f"{GUARD}: {NO_OWNER}")
+        shared = self._shared
+        if not (self._own.owns_all(owners, asked) if shared is None else await shared.owns_now(owners, asked)):
+            if (lives := self._sessions.lives) is not None and message is not None and message.method == "tasks/get":
+                lives.lookups_failed[caller.upstream.name] += 1
+            raise UnknownTask
+
+    def _owners(self, exchange: Exchange, caller: HttpCaller) -> list[OwnerKey]:
+        """The owners of a caller's tasks; none if nothing tells him from others."""
+        if exchange.authenticates or caller.is_unique or caller.is_of_http_sse:
+            return []
+        return self._own.owners_of(caller.key)
+
+    def interceptor(self, exchange: Exchange, caller: HttpCaller, message: Message | None) -> "OwnTasksInterceptor":
+        """What watches over the response."""
+        owners = self._owners(exchange, caller)
+        return OwnTasksInterceptor(exchange, caller, message, self._sessions, self._own, owners)
+
+
+def _check_readable(exchange: Exchange, message: Message | None, body_bytes_max: int) -> None:
+    request, headers = exchange.request, exchange.request.headers
+    kind = b",".join(headers.all(b"content-type")).lower()
+    if max(request.head.body_bytes, len(request.taken)) > body_bytes_max or not request.body.is_read:
+        raise Ambiguous(f"{GUARD}: the body is larger than limits.inspected_body_bytes_max, and cannot be read")
+    if request.taken and (
+        headers.tokens(b"content-encoding") not in ([], [b"identity"])
+        or (b"charset" in kind and not _UTF_8.search(kind))
+        or (message is None and b"json" in kind and not jsonrpc.looks_like_messages(request.taken))
+    ):
+        raise Ambiguous(f"{GUARD}: the body is encoded, or in another charset than UTF-8, and cannot be read")
+
+
+class OwnTasksInterceptor(Interceptor):
+    """The interceptor of a caller who is kept apart: no event passes that names another's task, or is unread."""
+
+    __slots__ = ("_own", "_owners", "_request")
+
+    def __init__(
+        self,
+        exchange: Exchange,
+        caller: HttpCaller,
+        message: Message | None,
+        sessions: Sessions,
+        own: OwnTasks,
+        owners: list[OwnerKey],
+    ) -> None:
+        super().__init__(exchange, caller, message, sessions)
+        self._own = own
+        self._owners = owners
+        self._request = message if message is not None and message.is_request else None
+
+    def head(self, response: Response, kind: bytes) -> Inspector | None:
+        chosen, task_id = super().head(response, kind), self._pending.task_id
+        if task_id is not None and response.status < 400 and not self._own.owns(self._owners, task_id):
+            raise UnknownTask  # it changed hands meanwhile
+        if kind == EVENT_STREAM:
+            return Inspector(self._message, self._break, EVERY, edits=True)
+        if chosen is None and self._request is not None and response.status < 400:
+            return Inspector(self._message, nothing)  # it may make a task
+        return chosen
+
+    def _message(self, data: bytes) -> bytes:
+        if not self._own.may_pass(self._owners, data, self._request, self._pending is RESUMED):
+            return b""
+        if self._exchange.authenticates:
+            return data
+        seen = super()._message(data)
+        return data if self._caller.proof else seen
+
+    def _break(self) -> None:
+        raise UpstreamBroken(f"{GUARD}: an event is too large, or in an unknown encoding, and nothing passes unread")
