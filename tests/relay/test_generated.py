@@ -304,7 +304,7 @@ FAULTS: Final[dict[str, tuple[str, Callable[..., object], str]]] = {
         _as_ascii,
         "a request|a response",
     ),
-    "two slashes become one": ("gateway.relay.caller.request_head", _tidied, "a request"),
+    "two slashes become one": ("gateway.relay.admission.request_head", _tidied, "a request"),
     "trailers are dropped": ("gateway.http.fields.Headers.passable_trailers", _without_trailers, "trailers"),
     "1xx responses lose their fields": (
         "gateway.downstream.response.ClientResponse.inform",
