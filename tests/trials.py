@@ -1,4 +1,4 @@
-"""All that `taskgate try` and `taskgate tasks` may print of a server, read from what a witness saw, by docs/try.md."""
+"""All that `taskgate try` and `taskgate tasks` may print of a server, from what a witness saw (docs/choosing.md)."""
 
 import json
 from collections import Counter

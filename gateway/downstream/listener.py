@@ -5,7 +5,7 @@ for which the system has no file descriptors; a drain waits for answers and for 
 stream.
 
 aiohttp's server is not used (DESIGN 10): 3.14.5 makes a chunked request's last trailer a field of the next request, and
-its tasks, futures and readers for each request cost a third more CPU time (docs/performance.md).
+its tasks, futures and readers for each request cost two thirds more CPU time (docs/performance.md).
 """
 
 import asyncio

@@ -19,9 +19,9 @@ from tests.tools import NODE, node, second, tool
 SECONDS = 60
 URL = "http://127.0.0.1:8080/mcp"
 BLOCK = re.compile(r"^```(python|js|bash)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-# What an example of a line or two stands in, by its language and the major version of the SDK that it is for.
+# What an example of a line stands in, by its language.
 FRAMES = {
-    ("python", 1): """
+    "python": """
 import asyncio
 from mcp import ClientSession
 from mcp.client.streamable_http import streamable_http_client
@@ -34,20 +34,7 @@ async def main():
 
 asyncio.run(main())
 """,
-    ("python", 2): """
-import asyncio
-import mcp_types as types
-from mcp import Client
-
-async def main():
-    async with Client("{url}") as client:
-        session = client.session
-        {lines}
-        print([(task.task_id, task.status) for task in page.tasks], page.meta)
-
-asyncio.run(main())
-""",
-    ("js", 1): """
+    "js": """
 import {{ Client }} from "@modelcontextprotocol/sdk/client/index.js";
 import {{ StreamableHTTPClientTransport }} from "@modelcontextprotocol/sdk/client/streamableHttp.js";
 
@@ -57,16 +44,19 @@ await client.connect(new StreamableHTTPClientTransport(new URL("{url}")));
 console.log(page.tasks, page._meta);
 await client.close();
 """,
-    ("js", 2): """
-import {{ Client, fromJsonSchema, StreamableHTTPClientTransport }} from "@modelcontextprotocol/client";
-
-const client = new Client({{ name: "example", version: "1" }});
-await client.connect(new StreamableHTTPClientTransport(new URL("{url}")));
-{lines}
-console.log(page.tasks, page._meta);
-await client.close();
-""",
 }
+FASTMCP_3 = """
+import asyncio
+from fastmcp import Client
+
+async def main():
+    async with Client("{url}") as client:
+        session = client.session
+        {lines}
+        print([(task.taskId, task.status) for task in page.tasks], page.meta)
+
+asyncio.run(main())
+"""
 
 
 @dataclass(frozen=True)
@@ -80,9 +70,7 @@ class Example:
         """The whole of it."""
         if self.language == "bash" or "import " in self.text:
             return self.text
-        is_second = "types." in self.text or "fromJsonSchema" in self.text
-        lines = self.text.strip().replace("\n", "\n        ")
-        return FRAMES[self.language, 2 if is_second else 1].format(lines=lines, url=URL)
+        return FRAMES[self.language].format(lines=self.text.strip(), url=URL)
 
     def command(self, url: str) -> list[str]:
         """What runs it, against this address."""
@@ -97,13 +85,20 @@ class Example:
 
 
 def examples() -> list[Example]:
-    """Every program in the documents for clients."""
+    """Every program in the documents for clients; those of the Python SDKs with FastMCP too, as its section says."""
     found = []
     for name in ("README.md", "docs/clients.md"):
         text = (ROOT / name).read_text()
         for number, block in enumerate(BLOCK.finditer(text), 1):
             headings = re.findall(r"^#+ (.*)$", text[: block.start()], re.MULTILINE)
             found.append(Example(f"{name}: {headings[-1]} ({number})", block[1], block[2]))
+    for one in found.copy():
+        if "from mcp import Client\n" in one.text:
+            text = one.text.replace("from mcp import", "from fastmcp import")
+            found.append(Example(f"{one.name}, FastMCP 4", one.language, text))
+        elif one.language == "python" and "import " not in one.text:
+            text = FASTMCP_3.format(lines=one.text.strip(), url=URL)
+            found.append(Example(f"{one.name}, FastMCP 3", one.language, text))
     return found
 
 

