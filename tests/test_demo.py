@@ -17,7 +17,7 @@ import pytest
 from gateway.client.link import Client, NotAnswered, Target
 from gateway.demo.legacy import UNFINISHED, LegacyServer, history, timestamp
 from gateway.demo.show import PORTS, Comparison, show
-from tests.launch import command
+from tests.launch import ROOT, command
 from tests.tools import tool
 
 DEMO_S = 60  # on a busy machine
@@ -213,7 +213,7 @@ async def invitation(process: asyncio.subprocess.Process) -> str:
 def ports(text: str) -> list[int]:
     """The ports of the addresses that the demo names: the gateway's, the server's, the admin listener's."""
     return [
-        int(port) for port in re.findall(r"^  (?:taskgate|the server|metrics) +http://127.0.0.1:(\d+)/", text, re.M)
+        int(port) for port in re.findall(r"^  (?:taskgate|the server|the page) +http://127.0.0.1:(\d+)/", text, re.M)
     ]
 
 
@@ -235,6 +235,18 @@ async def test_once_shows_what_is_won_and_ends() -> None:
     assert 0 < later[2] < 24
     assert 0 < first[1] == again[1] < hand_bytes / 10
     assert "Checked: taskgate's answers are those found by hand." in text
+    assert re.search(r"http://127\.0\.0\.1:\d+/ is the page", text) and "Two things to try:" in text
+
+
+async def test_the_readme_has_the_figures_that_are_shown() -> None:
+    async with command("demo", "--once") as process:
+        _, text = await ended(process)
+    readme = (ROOT / "README.md").read_text()
+    shown = re.findall(r"^  ((?:by hand|with taskgate): .*?) +([\d,]+) +([\d,]+) +([\d,]+)$", text, re.M)
+    assert shown == re.findall(r"^\| (.*?: .*?) \| ([\d,]+) \| ([\d,]+) \| ([\d,]+) \|$", readme, re.M)
+    [found] = re.findall(r"The answer has (\d+) tasks", text)
+    [(tasks, page)] = re.findall(r"has (\d+) tasks\. It lists (\d+) at a time", text)
+    assert f"A scripted server in `make run` has {tasks} tasks, {page} a page. {found} are not:" in readme
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

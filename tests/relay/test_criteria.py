@@ -43,13 +43,16 @@ async def test_a_criterion_that_is_declared_is_found_by_a_client(gateways: Gatew
             rig.serve(Tasks({None: page(TASKS)}))
             said = final(await Session(rig).ask(call("initialize")))
             advertised = said["result"]["capabilities"]["tasks"]["list"]["filter"]
-            assert advertised["statusNot"] is True
-            for params in ({"filter": {"statusNot": ["completed"]}}, {"cursor": "taskgate:?statusNot=completed"}):
+            assert advertised["testOnlyStatusNot"] is True
+            for params in (
+                {"filter": {"testOnlyStatusNot": ["completed"]}},
+                {"cursor": "taskgate:?testOnlyStatusNot=completed"},
+            ):
                 assert await followed(rig, **params) == [FAILED[:3], FAILED[3:]]
-            wrong = final(await Session(rig).ask(filtered(1, methodPrefix=1)))
+            wrong = final(await Session(rig).ask(filtered(1, testOnlyMethodPrefix=1)))
             assert wrong["error"]["code"] == -32602
             (fault,) = wrong["error"]["data"]["errors"]
-            assert (fault["parameter"], fault["given"]) == ("methodPrefix", "1")
+            assert (fault["parameter"], fault["given"]) == ("testOnlyMethodPrefix", "1")
 
 
 async def test_a_cursor_that_spells_criteria_is_a_filtered_list(gateways: Gateways) -> None:

@@ -147,6 +147,21 @@ async def test_every_metric_stands_in_the_documents_and_none_else(gateways: Gate
             assert found[name, (("upstream", "up"),)] == 0
 
 
+def test_every_metric_stands_in_a_test() -> None:
+    """The table has all (above). A histogram is looked for by its samples too."""
+    tests = Path(__file__).parents[1]
+    texts = [
+        path.read_text()
+        for folder in tests.iterdir()
+        if folder.name not in ("bench", "node")
+        for path in folder.rglob("*.py")
+    ]
+    names = {name.removeprefix("taskgate_") for name in in_the_documents()}
+    text = "\n".join(texts)
+    seen = set(re.findall(r"(?:[\"'](?:taskgate_)?|taskgate_)([a-z_]+?)(?:_count|_sum|_bucket)?(?![a-z_])", text))
+    assert names - seen == set()
+
+
 async def test_counters_are_there_before_the_first_event(gateways: Gateways) -> None:
     """One that begins at 1 hides its first event from `rate`, and an alert on it."""
     async with rig_with(gateways) as rig:

@@ -1,4 +1,4 @@
-"""Criteria that the gateway does not have, each declared once (CONTRIBUTING, "Where to change what")."""
+"""Criteria that the gateway will not get, each declared once (CONTRIBUTING, "Where to change what")."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -21,17 +21,17 @@ def _read_text(raw: bytes) -> str | None:
 
 
 PREFIX: Final = Criterion(
-    "methodPrefix",
+    "testOnlyMethodPrefix",
     Kind(_read_text, str),
     "method",
-    ("methodPrefix",),
+    ("testOnlyMethodPrefix",),
     matches=lambda text, method: method is None or method.startswith(text),
 )
 NOT: Final = Criterion(
-    "statusNot",
+    "testOnlyStatusNot",
     strings("statuses", task.STATUSES.__contains__),
     "status",
-    ("statusNot",),
+    ("testOnlyStatusNot",),
     matches=lambda value, status: status not in value,
 )
 ALL: Final = (PREFIX, NOT)

@@ -24,9 +24,8 @@ from gateway.tasks.page_cache import QueryPage
 from tests.rules import new_criterion, plain
 
 ROOT = Path(__file__).parents[2]
-README, CLIENTS, TASKS, RULES, CONFIGURATION = (
-    ROOT / name
-    for name in ("README.md", "docs/clients.md", "docs/choosing.md", "docs/design.md", "docs/configuration.md")
+CLIENTS, TASKS, RULES, CONFIGURATION = (
+    ROOT / "docs" / name for name in ("clients.md", "choosing.md", "design.md", "configuration.md")
 )
 
 
@@ -61,7 +60,6 @@ def lacking() -> dict[str, set[str]]:
     members = json.loads(criteria.capability(("tools/call",)))
     example, names = in_example(), set(criteria.names())
     found = {
-        "the table in README.md": names ^ in_table(README),
         "the table in docs/clients.md": names ^ in_table(CLIENTS),
         "rule 5.1": names ^ in_sentence(RULES, "The criteria are ", ". They stand in"),
         "rule 4.2": set(members) - in_sentence(RULES, "4.2. The value has ", ": the object of"),
@@ -93,21 +91,19 @@ def test_the_documents_and_the_reference_model_have_the_criteria_that_are_declar
     assert lacking() == {}
 
 
-@pytest.mark.parametrize("path", [README, CLIENTS], ids=lambda path: path.name)
-def test_the_table_of_criteria_has_the_values_and_the_defaults(path: Path) -> None:
-    said = {name: cells[1] for cells in rows(path, "criterion") for name in re.findall("`(.+?)`", cells[0])}
+def test_the_table_of_criteria_has_the_values_and_the_defaults() -> None:
+    said = {name: cells[1] for cells in rows(CLIENTS, "criterion") for name in re.findall("`(.+?)`", cells[0])}
     for name, criterion in criteria.names().items():
         for choice in criterion.kind.choices:
             assert f"`{choice}`{' (default)' if choice == criterion.default else ''}" in said[name]
-    if path == CLIENTS:
-        assert re.findall("`(.+?)`", said["status"]) == list(task.STATUSES)
+    assert re.findall("`(.+?)`", said["status"]) == list(task.STATUSES)
 
 
-@pytest.mark.parametrize("path", [README, CLIENTS, CONFIGURATION], ids=lambda path: path.name)
+@pytest.mark.parametrize("path", [CLIENTS, CONFIGURATION], ids=lambda path: path.name)
 def test_the_documents_have_the_limits(path: Path) -> None:
     text = path.read_text()
     assert f"{CRITERIA_BYTES_MAX // 1024} KiB" in text
-    assert path == README or f"{LIST_ITEMS_MAX:,}" in text
+    assert f"{LIST_ITEMS_MAX:,}" in text
 
 
 FAULTS: dict[str, dict[str, Any]] = {
@@ -149,27 +145,27 @@ def test_it_is_no_criterion_unless_it_is_declared() -> None:
 
 @pytest.mark.usefixtures("declared")
 def test_it_is_read_wherever_criteria_stand() -> None:
-    assert query(methodPrefix="tools/") == Query(methodPrefix="tools/")
+    assert query(testOnlyMethodPrefix="tools/") == Query(testOnlyMethodPrefix="tools/")
     assert query(filter={PREFIX: "tools/", "status": ["failed"]}) == Query(
-        methodPrefix="tools/", status=frozenset({"failed"})
+        testOnlyMethodPrefix="tools/", status=frozenset({"failed"})
     )
     assert criteria.read(criteria.params(b'{"%b":""}' % PREFIX.encode())) is None
-    assert query(statusNot=["failed"]) == Query(statusNot=frozenset({"failed"}))
+    assert query(testOnlyStatusNot=["failed"]) == Query(testOnlyStatusNot=frozenset({"failed"}))
 
 
 @pytest.mark.usefixtures("declared")
 def test_its_faults_are_told() -> None:
     assert faults({PREFIX: 5}) == [Fault(PREFIX, "5", "a text that the method begins with")]
-    assert faults({"filter": {NOT: ["done"]}}) == [Fault("filter.statusNot", '"done"', "an array of statuses")]
+    assert faults({"filter": {NOT: ["done"]}}) == [Fault("filter.testOnlyStatusNot", '"done"', "an array of statuses")]
     assert faults({PREFIX: "a", "filter": {PREFIX: "b"}}) == [
         Fault(f"filter.{PREFIX}", '"b"', f"the same value as the other `{PREFIX}`")
     ]
 
 
 def expected(asked: Query) -> list[Task]:
-    prefix = asked.values.get("methodPrefix", "")
+    prefix = asked.values.get("testOnlyMethodPrefix", "")
     rest = [one for one in MANY if one.method is None or one.method.startswith(prefix)]
-    rest = [one for one in rest if one.status not in asked.values.get("statusNot", ())]
+    rest = [one for one in rest if one.status not in asked.values.get("testOnlyStatusNot", ())]
     return plain.listed(rest, _without(asked, new_criterion.ALL), None)
 
 
@@ -223,7 +219,7 @@ def test_a_live_task_that_may_come_to_match_is_asked_for(params: dict[str, Any])
 
 @pytest.mark.usefixtures("declared")
 def test_a_forged_value_of_it_in_a_cursor_is_refused() -> None:
-    asked = Query(statusNot=frozenset({"failed"}), methodPrefix="x")
+    asked = Query(testOnlyStatusNot=frozenset({"failed"}), testOnlyMethodPrefix="x")
     other = Position(asked, (MANY[0].updated, MANY[0].id))
     text = cursor.encode(other)
     assert cursor.decode(text) == other
@@ -237,7 +233,7 @@ def test_it_is_advertised() -> None:
     message = plain.parsed(data)
     edited, _ = capabilities.advertise(data, message, criteria.capability)
     advertised = json.loads(edited)["result"]["capabilities"]["tasks"]["list"]["filter"]
-    assert advertised["statusNot"] is True
+    assert advertised["testOnlyStatusNot"] is True
     assert PREFIX in advertised
 
 
@@ -247,7 +243,6 @@ def test_it_is_missed_in_the_documents_and_in_the_reference_model() -> None:
         after = {where: names - before.get(where, set()) for where, names in lacking().items()}
     names = members = {PREFIX, NOT}
     assert after == {
-        "the table in README.md": names,
         "the table in docs/clients.md": names,
         "rule 5.1": names,
         "rule 4.2": members,
@@ -260,10 +255,10 @@ def test_it_is_missed_in_the_documents_and_in_the_reference_model() -> None:
 @pytest.mark.usefixtures("declared")
 def test_it_is_a_flag_of_taskgate_tasks(capsys: pytest.CaptureFixture[str]) -> None:
     for arguments, said in (
-        (["--help"], "--method-prefix VALUE"),
+        (["--help"], "--test-only-method-prefix VALUE"),
         (
-            ["--status-not", "done", "http://127.0.0.1:1/mcp"],
-            "--status-not: given 'done', allowed is an array of statuses",
+            ["--test-only-status-not", "done", "http://127.0.0.1:1/mcp"],
+            "--test-only-status-not: given 'done', allowed is an array of statuses",
         ),
     ):
         with pytest.raises(SystemExit):

@@ -230,10 +230,12 @@ def test_any_text_is_a_query_or_told_to_be_wrong(text: str) -> None:
 
 def test_a_criterion_that_is_declared_can_be_spelled() -> None:
     with new_criterion.declared():
-        assert spelled("taskgate:?methodPrefix=a,b&statusNot=failed,working") == Query(
-            methodPrefix="a,b", statusNot=frozenset({"failed", "working"})
+        assert spelled("taskgate:?testOnlyMethodPrefix=a,b&testOnlyStatusNot=failed,working") == Query(
+            testOnlyMethodPrefix="a,b", testOnlyStatusNot=frozenset({"failed", "working"})
         )
-        assert fault("taskgate:?statusNot=done") == Fault("cursor.statusNot", '"done"', "an array of statuses")
+        assert fault("taskgate:?testOnlyStatusNot=done") == Fault(
+            "cursor.testOnlyStatusNot", '"done"', "an array of statuses"
+        )
 
 
 @given(st.text(max_size=30), st.randoms())
