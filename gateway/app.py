@@ -77,6 +77,7 @@ class App:
         self._tls: ssl.SSLContext | None = None
         self._server: asyncio.Server | TlsServer | None = None
         self._admin: web.AppRunner | None = None
+        self._listens_at = config.listen  # with the port really taken, once it listens
         self._raises_descriptors = False
         self._draining: tuple[float, float] | None = None  # since when, and until when at most
         self._sweeper: asyncio.Task[None] | None = None
@@ -140,18 +141,17 @@ class App:
             self._server = await self._listen(config)
         except OSError as error:
             raise StartError(admin.why_not("listen", config.listen, error)) from None
+        if not config.listen.path:
+            self._listens_at = Address(config.listen.host, self._server.sockets[0].getsockname()[1])
         if config.admin is not None:
             self._admin = await admin.serve(
                 "admin.listen", config.admin.listen, self._metrics, lambda: self._config, self._facts
             )
         self._sweeper = asyncio.create_task(self._sweep())
         self._pools.probe()
-        listen = config.listen
-        if not listen.path:
-            listen = Address(listen.host, self._server.sockets[0].getsockname()[1])
         page_at = {} if config.admin is None else {"page": f"http://{config.admin.listen}/"}
         for upstream in config.upstreams:
-            at = routes.address(upstream, listen, config.tls is not None)
+            at = routes.address(upstream, self._listens_at, config.tls is not None)
             hint = {"hint": "url has no path; most servers are at /mcp"} if upstream.url.path == "/" else {}
             log.info("serving", extra={"address": at, "upstream": upstream.name, **page_at, **hint})
 
@@ -173,6 +173,7 @@ class App:
         upstreams = [
             {"name": u.name, "url": str(u.url), "state": state.name, "since": state.since, "why": state.why}
             | {"drifts_at": context.drift.at, "drifting": context.drift.names}
+            | {"address": routes.address(u, self._listens_at, self._config.tls is not None)}
             for u in self._config.upstreams
             for context in (self._pools.of[u.name].context,)
             for state in (context.state,)

@@ -5,6 +5,7 @@ from collections import Counter, defaultdict
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
+from importlib.metadata import metadata
 from pathlib import Path
 from time import time
 from typing import Any, Final, NamedTuple
@@ -47,6 +48,17 @@ _RENEW_S: Final = 14 * 86_400.0  # before a certificate ends, as the alert Taskg
 _DRIFTS_S: Final = 300.0  # so long after the last request that drifts
 _NAMES_MAX: Final = 5  # of header fields
 _TOOL_CHARS_MAX: Final = 40  # of a tool's name, which a server or a client chose
+_DOES: Final = {  # about each fault: what to do, and the section of docs/troubleshooting.md that says more
+    "down": ("Upstreams says why. Does the server run, and is its url right?", "502 Bad Gateway"),
+    "failing": ("Failures by reason says which, and what to do about each.", "500 and above from the upstream"),
+    "tasks": ("Read why: taskgate tasks prints the failed ones with their messages.", "Tasks fail"),
+    "certificate": ("Renew the file under the same name, and send SIGHUP.", "A certificate ends"),
+    "store": ("The log says why. Do not restart before it is back, or lose what it would keep.", "The store fails"),
+    "reload": ("The configuration before is in force. The log says what is wrong with the new one.", "Reload refused"),
+    "limit": ("Raise the limit, or look at what uses it up.", "503 Service Unavailable"),
+    "drift": ("Keep it out, or name what tells users apart in identity_headers.", "Each request is another caller"),
+}
+_PROJECT: Final = dict(url.split(", ", 1) for url in metadata("taskgate").get_all("Project-URL") or ())
 
 
 class Facts(NamedTuple):
@@ -54,7 +66,7 @@ class Facts(NamedTuple):
 
     gauges: Mapping[str, Gauge]
     upstreams: Sequence[dict[str, Any]]
-    """The name, url and state of each: since when, and why."""
+    """The name, url and state of each: since when, and why; and the address for clients, if it has one."""
     certificates: Mapping[str, Validity] = {}
     """Those shown to upstreams, by name; the listener's under ""."""
     guards: GuardLimits | None = None
@@ -97,6 +109,7 @@ class Page:
         tasks, now, certificates = self._tasks.show(), time(), facts.certificates.items()
         shown: dict[str, Any] = {
             "version": VERSION,
+            "docs": _PROJECT.get("Documentation", "").rstrip("/"),
             "now": now,
             "began_at": metrics.began_at,
             "reload": {"at": metrics.reloaded_at, "refused": not metrics.reload_succeeded},
@@ -155,15 +168,16 @@ class Page:
         return sorted(rows, key=lambda row: (not row["is_fault"], -row["counts"][1], -row["last"]))
 
 
-def _verdict(shown: Mapping[str, Any]) -> dict[str, str]:
-    """Whether anything is wrong, in words; `level` is good, warn or bad."""
+def _verdict(shown: Mapping[str, Any]) -> dict[str, Any]:
+    """Whether anything is wrong, in words, and what to do; `level` is good, warn or bad."""
     found = list(_faults(shown))
     states = [upstream["state"] for upstream in shown["upstreams"]]
     parts = [f"{count} {state}" for state in ("up", "not asked yet") if (count := states.count(state))]
-    said = [text for _, text in found] or ["nothing is wrong: " + ", ".join(parts)]
+    said = [text for _, _, text in found] or ["nothing is wrong: " + ", ".join(parts)]
     text = ", ".join([*said, *_waiting(shown["upstreams"])])
-    level = "bad" if any(level == "bad" for level, _ in found) else "warn" if found else "good"
-    return {"level": level, "text": text[0].upper() + text[1:]}
+    level = "bad" if any(level == "bad" for level, _, _ in found) else "warn" if found else "good"
+    does = [_DOES[kind] for kind in dict.fromkeys(kind for _, kind, _ in found) if kind in _DOES]
+    return {"level": level, "text": text[0].upper() + text[1:], "do": does}
 
 
 def _tools(upstreams: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
@@ -189,37 +203,38 @@ def _failing(upstreams: Sequence[Mapping[str, Any]]) -> Iterator[str]:
         yield f"{failed} of {ended} tasks of {whose} failed in the last 5 minutes"
 
 
-def _faults(shown: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """What is wrong, with its level; the worst first."""
+def _faults(shown: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
+    """What is wrong: its level, its kind, and in words; the worst first."""
     upstreams, failing = shown["upstreams"], shown["traffic"]["failing"][-1]
     down = [upstream["name"] for upstream in upstreams if upstream["state"] == "down"]
     if down:
-        yield "bad", f"{len(down)} of {len(upstreams)} upstreams down" if len(upstreams) > 1 else "the upstream is down"
+        many = f"{len(down)} of {len(upstreams)} upstreams"
+        yield "bad", "down", f"{many} down" if len(upstreams) > 1 else "the upstream is down"
     if failing:
         percent = f"{100 * failing:.0f}" if failing >= 0.01 else "under 1"
-        yield "bad" if failing > _MANY else "warn", f"{percent} % of requests failing in the last 5 minutes"
-    yield from (("warn", said) for said in _failing(upstreams))
+        yield "bad" if failing > _MANY else "warn", "failing", f"{percent} % of requests failing in the last 5 minutes"
+    yield from (("warn", "tasks", said) for said in _failing(upstreams))
     for name, fault in shown["invalid_certificates"].items():
-        yield "bad", f"{_whose(name)}: {fault}"
+        yield "bad", "certificate", f"{_whose(name)}: {fault}"
     if shown["store_up"] == 0:
-        yield "warn", "the store fails"
+        yield "warn", "store", "the store fails"
     if shown["reload"]["refused"]:
-        yield "warn", "the last reload was refused"
+        yield "warn", "reload", "the last reload was refused"
     for limit in shown["limits"]:
         if limit["max"] and limit["used"] >= _NEAR * limit["max"]:
-            yield "warn", f"{limit['what']}: {100 * limit['used'] / limit['max']:.0f} % of the limit"
+            yield "warn", "limit", f"{limit['what']}: {100 * limit['used'] / limit['max']:.0f} % of the limit"
     for upstream in upstreams:
-        if upstream["in_flight"] >= _NEAR * upstream["requests_max"]:
-            share = upstream["in_flight"] / upstream["requests_max"]
-            yield "warn", f"requests to {upstream['name']}: {100 * share:.0f} % of the limit"
+        name, share = upstream["name"], upstream["in_flight"] / upstream["requests_max"]
+        if share >= _NEAR:
+            yield "warn", "limit", f"requests to {name}: {100 * share:.0f} % of the limit"
         if shown["now"] - upstream.get("drifts_at", 0.0) < _DRIFTS_S:  # over stdio there are no fields
             fields = ", ".join(upstream["drifting"][:_NAMES_MAX])
-            yield "warn", f"each request to {upstream['name']} is another caller ({fields}): see identity_headers"
+            yield "warn", "drift", f"each request to {name} is another caller ({fields}): see identity_headers"
     for name, ends_at in shown["certificates"].items():
         if ends_at - shown["now"] < _RENEW_S and name not in shown["invalid_certificates"]:
-            yield "warn", f"{_whose(name)} ends on {datetime.fromtimestamp(ends_at, UTC):%Y-%m-%d}"
+            yield "warn", "certificate", f"{_whose(name)} ends on {datetime.fromtimestamp(ends_at, UTC):%Y-%m-%d}"
     if shown["draining"] is not None:
-        yield "warn", f"draining: {shown['under_way']:.0f} requests under way"
+        yield "warn", "drain", f"draining: {shown['under_way']:.0f} requests under way"
 
 
 def _whose(name: str) -> str:

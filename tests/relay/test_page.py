@@ -1,8 +1,10 @@
 """The page for people at `/` of the admin listener, in a real browser: what a person sees and presses (DESIGN 8)."""
 
 import importlib
+import inspect
 import json
 import re
+import tomllib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http.client import HTTPConnection
@@ -11,6 +13,7 @@ from typing import Any, Final
 import pytest
 
 from gateway.errors import GatewayError
+from gateway.operate import page as shown
 from tests.launch import ROOT, Gateway, Gateways
 from tests.relay.messages import answer, call, filtered, page, result, task
 from tests.tools import tool
@@ -18,7 +21,7 @@ from tests.upstream import in_a_thread
 
 playwright: Any = importlib.import_module("playwright.sync_api")
 
-SIZES: Final = {"narrow": (360, 740), "phone": (390, 844), "wide": (1440, 900)}
+SIZES: Final = {"narrow": (360, 740), "phone": (390, 844), "wide": (1280, 900)}
 SCHEMES: Final = ("light", "dark")
 HOSTILE: Final = "<img src=x onerror=alert(1)>"
 WAIT_MS: Final = 30_000  # for what must be seen: a machine may be busy
@@ -101,6 +104,10 @@ def test_everything_can_be_seen_and_pressed(browser: Any, gateway: Gateway, size
         assert ask(gateway, call("tools/call")) == 500
         assert ask(gateway, call("ping"), "/gone/mcp") == 502
         rows = tab.locator("#requests tr")
+        if size == "narrow":  # the logs are folded there
+            for log in tab.locator(".log").all():
+                expect(log.locator("tr").last).to_be_hidden()
+                log.locator("summary").click()
         expect(rows.filter(has_text="tasks/list").first).to_be_visible()
         expect(rows.filter(has_text="the upstream answered 500").first).to_be_attached()
         expect(tab.locator("#upstreams tr").filter(has_text="research")).to_contain_text("up")
@@ -181,12 +188,18 @@ def test_it_can_be_used_by_keyboard(browser: Any, gateway: Gateway) -> None:
 
 def test_a_screen_reader_finds_its_parts(browser: Any, gateway: Gateway) -> None:
     with opened(browser, gateway) as tab:
+        for message in (filtered(), call("tools/call")):  # a table without rows is not there
+            ask(gateway, message)
+        for name in ("tasks", "reasons", "queries", "requests"):
+            playwright.expect(tab.locator(f"#{name} tr").first).to_be_visible()
         assert tab.get_by_role("banner").count() == 1 and tab.get_by_role("main").count() == 1
         tables = ["Tasks", "Failures by reason", "Upstreams", "Last queries", "Requests"]
         names = [*tables[:3], "The gateway", "Limits", "Saved since the start", *tables[3:]]
         assert tab.get_by_role("heading", level=2).all_inner_texts() == names
         for name in tables:
             assert tab.get_by_role("region", name=name, exact=True).get_by_role("table").count() == 1
+        for name in ("First and last seen", "In flight", "Matching"):
+            assert tab.get_by_role("columnheader", name=name, exact=True).count() == 1
         assert tab.get_by_role("status").inner_text() == "Live"
         assert tab.locator("html").get_attribute("lang") == "en"
         assert tab.locator("meter:not([aria-label])").count() == 0
@@ -220,15 +233,40 @@ def test_what_the_upstreams_text_says_is_shown_as_text(browser: Any, gateway: Ga
 
 def test_each_reason_says_what_to_do() -> None:
     script = (ROOT / "gateway/operate/site/page.js").read_text()
-    said = set(re.findall(r"^  (\w+): \"", script.partition("const DOES = {")[2].partition("};")[0], re.M))
+    table = script.partition("const REASONS = {")[2].partition("};")[0]
+    said = {name: json.loads(row) for name, row in re.findall(r"^  (\w+): (\[.*\]),$", table, re.M)}
+    assert all(words != name for name, (words, *_) in said.items())
+    silent = re.findall(r"^const SILENT = (\[.*\]);$", script, re.M)
+    for _, _, section, *files in [*said.values(), *(("", *json.loads(row)) for row in silent)]:
+        assert has_section(section, *files), section
     kinds = [*GatewayError.__subclasses__()]
     for kind in kinds:
         kinds += kind.__subclasses__()
-    assert said == {kind.__name__ for kind in kinds} | {
-        "UpstreamStatus",
-        "JsonRpcError",
-        "ClientLeft",
-    }
+    others = {"UpstreamStatus", "UpstreamPath", "JsonRpcError", "ClientLeft"}
+    assert len(silent) == 1 and said.keys() == {kind.__name__ for kind in kinds} | others
+
+
+def has_section(title: str, file: str = "troubleshooting.md") -> bool:
+    return f"\n## {title}\n" in (ROOT / "docs" / file).read_text()
+
+
+def test_each_fault_says_what_to_do_and_where_more_stands() -> None:
+    kinds = set(re.findall(r"yield .*\"(?:warn|bad)\", \"(\w+)\"", inspect.getsource(shown._faults)))
+    assert kinds | {"tasks"} == {*shown._DOES, "drain"}
+    assert all(has_section(section) for _, section in shown._DOES.values())
+
+
+def test_the_documents_are_linked_where_the_package_names_their_address(browser: Any, gateway: Gateway) -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    with opened(browser, gateway) as tab:
+        ask(gateway, call("tools/call"))
+        link = tab.locator("#reasons tr").filter(has_text="answers with status 500").locator("a")
+        playwright.expect(link).to_have_text("docs/troubleshooting.md: 500 and above from the upstream")
+        address = project.get("urls", {}).get("Documentation", "")
+        assert (link.get_attribute("href") is None) == (tab.evaluate("last.docs") == "") == (address == "")
+        tab.evaluate("show({...last, docs: 'https://taskgate.example/docs'})")
+        there = "https://taskgate.example/docs/troubleshooting.md#500-and-above-from-the-upstream"
+        assert link.get_attribute("href") == there
 
 
 @pytest.mark.parametrize(

@@ -5,29 +5,31 @@ const INTERVAL_MS = 1000;
 const HIDDEN_MS = 10_000; // in the background: for the title and the icon
 const SILENT_MS = 3000; // so long without an answer, and the page says so
 const ICONS = ["icon", "icon-warn", "icon-bad", "icon-gone"];
-const DOES = {
-  UpstreamUnreachable: "Does the server run, and is its address right? Ask it past the gateway.",
-  UpstreamTimeout: "The server is slow or stuck. Look at its p95, and ask it past the gateway.",
-  UpstreamBroken: "The server ended its answer, or it was no HTTP. Look at the server's log.",
-  UpstreamStatus: "The server's own answer. From 500 on look at its log, else do as it says.",
-  UpstreamRefused: "The server said no to what a query asked. 401, 403: rights. 404: a session that ended. 429: its rate. Else as it says.",
-  TooLarge: "A session has more tasks than an index may hold. Raise the key that is named, if the memory is there.",
-  UpstreamFailed: "The server refused what a query asked. Look at the server's log.",
-  Overloaded: "A limit is reached. Look at Limits, and at what is under way.",
-  RateLimited: "A guard holds a client back. The log names the client.",
-  NoUpstream: "Clients ask for a host and path that no upstream has.",
-  Ambiguous: "The Connection field names a field that tells who asks. Look at the client, and at what is in front.",
-  Forbidden: "Host or Origin is not allowed. See allowed_hosts and allowed_origins.",
-  ClientLeft: "Clients did not wait. Is the upstream slow?",
-  JsonRpcError: "The server's answer to the client. The log names the client.",
-  CannotAnswer: "Such a list cannot be filtered. The answer says why.",
-  NoFilter: "A client sends Taskgate-Filter where lists cannot be filtered: docs/clients.md says where.",
-  Unclear: "Two servers could read the ttl of a request differently, or nothing tells a caller's tasks: the answer says.",
-  NoTasks: "guards.own_tasks: over HTTP+SSE, or in this revision, nothing tells whose a task is.",
-  UnknownTask: "A client asks for a task that is not its own, or has gone (guards.own_tasks).",
-  Internal: "A fault of taskgate. Its log has more; please report it.",
-  Loop: "The url of an upstream leads back to taskgate.",
+const REASONS = { // in words, what to do, and the section of the documents that says more
+  UpstreamUnreachable: ["cannot be reached", "Does the server run, and is its url right? Ask it past the gateway.", "502 Bad Gateway"],
+  UpstreamTimeout: ["does not answer in time", "Look at its p95, and ask it past the gateway. Is it slow, or stuck?", "504 Gateway Timeout"],
+  UpstreamBroken: ["gives a broken answer", "Look at the server's log. Are scheme and port of its url right?", "502 Bad Gateway"],
+  UpstreamStatus: ["answers with status", "Look at the server's log.", "500 and above from the upstream"],
+  UpstreamPath: ["answers with status", "Mend the address that is named: the url, or the client's path.", "The server redirects, or answers 404 to everything"],
+  UpstreamRefused: ["refuses what a query asked:", "401, 403: rights. 404: a session that ended. 429: its rate; raise index.max_age.", "A filtered list fails"],
+  UpstreamFailed: ["answers a query with an error", "Look at the server's log.", "A filtered list fails"],
+  TooLarge: ["too many tasks to filter", "Raise the key that is named, if the memory is there.", "Limits", "configuration.md"],
+  Overloaded: ["a limit is reached", "Look at Limits, and at what is in flight.", "503 Service Unavailable"],
+  RateLimited: ["a client asks too often", "A guard holds it back. The log names the client.", "Guards", "configuration.md"],
+  NoUpstream: ["an address without a server", "Give clients an address of this gateway: the 404 names them.", "404 from the gateway"],
+  Ambiguous: ["can be read in two ways", "Look at the client, and at what is in front of the gateway.", "What it guards", "security.md"],
+  Forbidden: ["Host or Origin is not allowed", "Add it to allowed_hosts or allowed_origins, if it is yours.", "403 from the gateway"],
+  ClientLeft: ["the client left", "Clients did not wait. Is the upstream slow?", "A request ends with status 499"],
+  JsonRpcError: ["gets the JSON-RPC error", "It is the server's answer to the client. The log names the client.", "Errors", "clients.md"],
+  CannotAnswer: ["a list that cannot be filtered", "The client must ask as the answer says.", "Errors", "clients.md"],
+  NoFilter: ["a filter in the wrong place", "Tell the client where Taskgate-Filter works.", "Criteria in a header", "clients.md"],
+  Unclear: ["two servers could read it differently", "The client must ask as the answer says.", "Errors", "clients.md"],
+  NoTasks: ["nothing tells whose a task is", "The client needs another transport or revision (guards.own_tasks).", "Guards", "configuration.md"],
+  UnknownTask: ["a task of another caller, or gone", "Nothing, if clients ask late (guards.own_tasks).", "Guards", "configuration.md"],
+  Internal: ["a fault of taskgate", "Its log has more. Please report it.", "500 and above from the upstream"],
+  Loop: ["leads back to taskgate", "Change the url of that upstream.", "508 from the gateway"],
 };
+const SILENT = ["Does its process run? Then it hangs: restart it. Else its log ends with why.", "It does not start, or does not answer"];
 const ENDS = ["failed", "completed", "cancelled", "lost", "other"];
 const SORTS = {
   name: (u) => u.name, state: (u) => ["down", "up", "not asked yet"].indexOf(u.state), rate: (u) => -(u.rate?.[1] ?? 0),
@@ -76,33 +78,29 @@ function child(parent, at, tag) {
   return parent.children[at] ?? parent.appendChild(document.createElement(tag));
 }
 
-// A cell is a text, or {text, below, kind, curve, share}.
+// A cell is a text, or {text, below, kind, curve, share, more}.
 function put(cell, given) {
-  const { text = "", below = "", kind = "", curve, share } = typeof given === "string" ? { text: given } : given;
+  const { text = "", below = "", kind = "", curve, share, more } = typeof given === "string" ? { text: given } : given;
   if (cell.className !== kind) cell.className = kind;
   if (curve !== undefined) return draw(cell, curve);
-  if (kind === "wide" && cell.title !== text) cell.title = text; // it may be cut
   say(child(cell, 0, "span"), text);
-  if (below || cell.children[1]) say(child(cell, 1, "small"), below);
+  if (more) refer(child(cell, 1, "a"), ...more);
+  else if (below || cell.children[1]) say(child(cell, 1, "small"), below);
+  if (kind === "wide" && cell.title !== text) cell.title = text; // it may be cut
   if (share !== undefined) Object.assign(child(cell, 2, "meter"), { max: 1, high: 0.8, value: share, ariaLabel: text });
 }
 
+function refer(link, section, file = "troubleshooting.md") { // where the documents have no address, their name is enough
+  say(link, `docs/${file}: ${section}`);
+  const at = `${last?.docs}/${file}#${section.toLowerCase().replace(/[^\w\- ]/g, "").replaceAll(" ", "-")}`;
+  if (last?.docs && link.getAttribute("href") !== at) link.setAttribute("href", at);
+}
+
 function draw(cell, curve) {
-  const space = "http://www.w3.org/2000/svg";
-  if (!cell.firstChild) {
-    const made = document.createElementNS(space, "svg");
-    made.setAttribute("viewBox", "0 0 120 24");
-    made.setAttribute("preserveAspectRatio", "none");
-    made.setAttribute("role", "img");
-    for (const kind of ["requests", "faults"]) {
-      made.append(document.createElementNS(space, "polyline"));
-      made.lastChild.setAttribute("class", kind);
-    }
-    cell.append(made);
-  }
+  if (!cell.firstChild) cell.append(byId("curve").content.firstChild.cloneNode(true));
   const most = Math.max(1, ...(curve?.requests ?? []));
   ["requests", "faults"].forEach((kind, at) => {
-    const counts = curve?.[kind]?.some(Boolean) ? curve[kind] : kind === "requests" ? [0] : [];
+    const counts = curve?.[kind]?.some(Boolean) ? curve[kind] : [];
     const first = 60 - counts.length;
     const points = counts.map((n, i) => `${(first + i) * 2},${(23 - 22 * n / most).toFixed(1)}`);
     if (points.length) points.push(`120,${points.at(-1).split(",")[1]}`);
@@ -142,21 +140,19 @@ const wide = (text, below = "") => ({ text, below, kind: "wide" });
 
 function show(status) {
   last = status;
-  const { saved } = status;
+  const { saved, upstreams } = status;
   byId("version").textContent = status.version;
+  byId("unasked").hidden = upstreams.some((u) => u.rate || !u.address);
+  say(byId("addresses"), named(upstreams.map((u) => `${u.address} (${u.name})`)));
   showTasks(status);
   showUpstreams(status);
   showGateway(status);
+  byId("saved").hidden = !saved.queries;
   byId("spared-requests").textContent = count(saved.requests);
   byId("spared-bytes").textContent = bytes(saved.bytes);
   byId("queries-answered").textContent = count(saved.queries);
   byId("queries-index").textContent = count(saved.at_once);
-  fill("reasons", status.reasons.map((r) => [`${r.failure} ${r.is_fault}`, [
-    { text: r.failure, below: r.is_fault ? "counts as failing" : "does not count as failing", kind: r.counts[1] && r.is_fault ? "bad" : "" },
-    number(count(r.counts[0])), number(count(r.counts[1]), r.is_fault && r.counts[1]), number(count(r.counts[2])),
-    { text: `since ${when(r.since)}`, below: `last ${when(r.last)}` }, wide(named(r.upstreams)),
-    wide(r.why, DOES[r.failure.split(" ")[0]]),
-  ]]));
+  fill("reasons", status.reasons.map(reason));
   byId("no-reasons").hidden = status.reasons.length > 0;
   if (!byId("queries").matches(":hover")) {
     fill("queries", status.queries.map((q) => [String(q.n), [
@@ -168,10 +164,22 @@ function show(status) {
   showRequests(status);
 }
 
+function reason(r) {
+  const [name, code = ""] = r.failure.split(" ");
+  const [words, does, ...more] = REASONS[name === "UpstreamStatus" && code < 500 ? "UpstreamPath" : name];
+  return [`${r.failure} ${r.is_fault}`, [
+    { text: `${words} ${code}`, below: `${r.failure}, ${r.is_fault ? "counts" : "does not count"} as failing`,
+      kind: r.counts[1] && r.is_fault ? "reason bad" : "reason" },
+    number(count(r.counts[0])), number(count(r.counts[1]), r.is_fault && r.counts[1]), number(count(r.counts[2])),
+    { text: `first ${when(r.since)}`, below: `last ${when(r.last)}` }, wide(named(r.upstreams)),
+    wide(r.why), { text: does, more, kind: "does" },
+  ]];
+}
+
 function showTasks(status) {
   const tools = status.upstreams.flatMap((u) => (u.tasks ?? []).map((t) => ({ ...t, upstream: u.name })));
   byId("tasks-off").hidden = !(byId("tasks-shown").hidden = status.upstreams.some((u) => u.tasks === null));
-  byId("no-tasks").hidden = tools.length > 0;
+  byId("no-tasks").hidden = !(byId("tasks-now").hidden = !tools.length);
   put(byId("working"), live(tools, "working"));
   put(byId("waiting"), live(tools, "input_required"));
   put(byId("failed"), failed(tools, " since the start"));
@@ -226,6 +234,11 @@ function showUpstreams(status) {
   say(byId("found"), seen < rows.length ? `${seen} of ${rows.length} upstreams` : "");
 }
 
+function tile(id, text, bad) { // it is there if there is something to say
+  byId(id).parentElement.hidden = !text;
+  say(byId(id), text || "", bad ? "bad" : "");
+}
+
 function showGateway(status) {
   const { traffic, reload, guards, draining, now } = status;
   say(byId("uptime"), `${ago(now - status.began_at)}, since ${when(status.began_at)}`);
@@ -234,19 +247,19 @@ function showGateway(status) {
   say(byId("reload"), `read ${when(reload.at)}${reload.refused ? "; the last reload was refused, the log says why" : ""}`,
     reload.refused ? "bad" : "");
   const stores = { 0: "fails; the log says why", 1: "serves" };
-  say(byId("store"), stores[status.store_up] ?? "none", status.store_up === 0 ? "bad" : "");
+  tile("store", stores[status.store_up], status.store_up === 0);
   const limits = [];
   if (guards?.task_operations_per_second) limits.push(`${guards.task_operations_per_second} task operations/s of a client`);
   if (guards?.own_tasks) limits.push("each caller has his own tasks alone");
   if (guards?.task_ttl_max) limits.push(`ttl at most ${ago(guards.task_ttl_max)}`);
   const refused = status.reasons.find((r) => r.failure === "RateLimited")?.counts[1] ?? 0;
-  say(byId("guards"), limits.length ? `${limits.join(", ")}; ${count(refused)} refused in 5 min` : "off");
+  tile("guards", limits.length && `${limits.join(", ")}; ${count(refused)} refused in 5 min`);
   const invalid = status.invalid_certificates;
   const ends = Object.entries(status.certificates).map(([name, at]) =>
     `${name || "the listener"}: ${invalid[name] ?? `${ago(at - now)} left`}`);
-  say(byId("certificates"), ends.join("; ") || "none", Object.keys(invalid).length ? "bad" : "");
-  say(byId("drain"), draining
-    ? `for ${ago(now - draining[0])}: ${count(status.under_way)} requests left, ends within ${ago(draining[1] - now)}` : "no");
+  tile("certificates", ends.join("; "), Object.keys(invalid).length);
+  tile("drain", draining
+    && `for ${ago(now - draining[0])}: ${count(status.under_way)} requests left, ends within ${ago(draining[1] - now)}`);
   const rows = status.limits.map((l) => [l.what, [l.what, { text: percent(l.used / l.max), share: l.used / l.max,
     below: `${(l.unit ? bytes : count)(l.used)} of ${(l.unit ? bytes : count)(l.max)}`, kind: "share" }], l.used >= l.max / 2]);
   const low = rows.filter((row) => !row[2]);
@@ -273,8 +286,10 @@ function showRequests(status, anyway = false) {
 
 // ---- the connection ----
 
-function verdict(text, level, icon) {
+function verdict({ text, level, do: does }, icon) {
   say(byId("verdict"), text, level);
+  does.forEach(([words, ...more], at) => put(child(byId("advice"), at, "li"), { text: words, more }));
+  while (byId("advice").children.length > does.length) byId("advice").lastChild.remove();
   if (document.title !== `${text} · taskgate`) document.title = `${text} · taskgate`;
   const address = `page/${icon}.svg`;
   if (byId("icon").getAttribute("href") !== address) byId("icon").setAttribute("href", address);
@@ -289,8 +304,8 @@ function tell() {
   if (paused) say(byId("state"), "Paused");
   else if (isGone) say(byId("state"), "The gateway does not answer");
   else if (last) say(byId("state"), last.draining ? "Draining" : "Live");
-  if (isGone) verdict("The gateway does not answer", "bad", "icon-gone");
-  else if (last) verdict(last.verdict.text, last.verdict.level, { warn: "icon-warn", bad: "icon-bad" }[last.verdict.level] ?? "icon");
+  if (isGone) verdict({ text: "The gateway does not answer", level: "bad", do: [SILENT] }, "icon-gone");
+  else if (last) verdict(last.verdict, { warn: "icon-warn", bad: "icon-bad" }[last.verdict.level] ?? "icon");
 }
 
 async function ask() {
@@ -336,6 +351,7 @@ for (const button of document.querySelectorAll("[data-sort]")) {
 }
 document.addEventListener("visibilitychange", () => { if (!document.hidden) turn(); });
 for (const part of document.querySelectorAll(".live")) part.hidden = false;
+for (const log of document.querySelectorAll(".log")) log.open = !matchMedia("(max-width: 40rem)").matches;
 for (const name of ICONS) new Image().src = `page/${name}.svg`; // kept for when the gateway is gone
 setInterval(tell, 250);
 turn();
