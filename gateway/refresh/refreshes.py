@@ -114,8 +114,8 @@ class Refresh(ABC):
         try:
             response = await self._answer_about(task_id)
         except UpstreamRefused as refused:
-            if refused.status == 401 or not session.put_off(task_id, asked.order):
-                raise
+            if refused.status in (401, 429) or not session.put_off(task_id, asked.order):
+                raise  # a 429 denies nothing
             session.known.refused = self._sessions.now().order  # the task, or the caller: a page tells (DESIGN 7.4)
             return
         except (UpstreamBroken, UpstreamFailed, UpstreamTimeout) as error:

@@ -390,6 +390,10 @@ FOUND = {
                 (2, 1), (8, 40), (1, 2), (1, 3), (2, 16))),
         (Query(), Query(s=1), Wait(64), Page(), Get(), Page(), Blink(8), Query(ids=(0,)), Wait(5), Update(status=1)),
     ),
+    "a task that a caller finds again is put off: that denies nothing of it": History(
+        Setting(order="nothing"),
+        (Create(), Wait(), Fault(kind="403"), Get(), Fault(kind="429", method="tasks/get"), Query(), Wait()),
+    ),
     "a task is made by a request of one method, and no page shows it": History(
         Setting(methods=3, order="nothing"),
         (Create(method=1), Wait(), Query(methods=(1,)), Wait(), Query(methods=(2,))),
