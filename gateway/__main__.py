@@ -19,7 +19,8 @@ if TYPE_CHECKING:
     from gateway import config
 
 _USAGE = """\
-taskgate --upstream URL [--listen HOST:PORT] [--admin HOST:PORT] [--log-level LEVEL] [--check]
+taskgate --upstream URL [--listen HOST:PORT] [--admin HOST:PORT]
+                [--log-level LEVEL] [--check]
        taskgate --config FILE [--log-level LEVEL] [--check [--against FILE]]
        taskgate stdio [--config FILE] [--admin HOST:PORT] -- COMMAND [ARG...]
        taskgate try [flags] URL, or taskgate try [flags] -- COMMAND [ARG...]
@@ -28,18 +29,20 @@ taskgate --upstream URL [--listen HOST:PORT] [--admin HOST:PORT] [--log-level LE
 _EXAMPLES = """\
 examples:
   taskgate --upstream http://127.0.0.1:3001/mcp
-      in front of one server; clients use http://127.0.0.1:8080/mcp, metrics are at http://127.0.0.1:9090/metrics
+      in front of one server; clients use http://127.0.0.1:8080/mcp,
+      metrics are at http://127.0.0.1:9090/metrics
   taskgate --config /etc/taskgate/config.yaml
-      with everything that config.example.yaml shows; SIGHUP reloads it, SIGTERM drains and ends
+      with all that config.example.yaml shows; SIGHUP reloads it, SIGTERM ends
   taskgate --check --config config.yaml
-      say whether a configuration is valid, and where each server will be found; start nothing
+      say whether a configuration is valid, and where each server will be found
   taskgate --check --config config.yaml --against /run/taskgate/config.yaml
-      say as well whether a gateway that runs with the second file can take over the first
+      say as well whether a gateway that runs with the second file can take over
+      the first
   taskgate stdio -- npx -y some-mcp-server
-      in front of a server that speaks over standard input and output, in the place of its own command
+      in front of a server that speaks over standard input and output
   taskgate try http://127.0.0.1:3001/mcp
       say whether it helps at this server; nothing is changed there
-  taskgate tasks --status working,input_required --created-after 3d http://127.0.0.1:3001/mcp
+  taskgate tasks --status working --created-after 3d http://127.0.0.1:3001/mcp
       list its tasks that meet criteria
   taskgate demo
       see what it does, in front of a small server of its own
@@ -57,8 +60,8 @@ def _arguments() -> argparse.ArgumentParser:
     parser = Flags(
         prog="taskgate",
         usage=_USAGE,
-        description="A reverse proxy for MCP servers that stay on revision 2025-11-25: a filtered tasks/list.",
-        epilog=f"{_EXAMPLES}\n{', '.join(_VARIABLES.values())} stand for their flags.\n",
+        description="A reverse proxy for MCP servers that stay on revision 2025-11-25:\na filtered tasks/list.",
+        epilog=f"{_EXAMPLES}\n{', '.join(_VARIABLES.values())}\nstand for their flags.\n",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument(
@@ -132,6 +135,7 @@ def _main() -> None:
     except (config.ConfigError, config.StartError) as error:
         _fail(error, 2)
     if given.check:
+        from gateway.downstream.host_check import exposed
         from gateway.errors import printable
         from gateway.relay.routes import address
 
@@ -141,6 +145,8 @@ def _main() -> None:
             print(f"  {at} leads to {upstream.url} ({upstream.name})")
         if behind := ", ".join(upstream.name for upstream in settings.upstreams if upstream.match.prefix):
             print(f"  HTTP+SSE, the transport of 2024-11-05, does not work behind a prefix: {behind}")
+        for why in exposed(settings):
+            print(f"  {why}")
         if settings.guards.own_tasks and settings.store is None:
             print("  guards.own_tasks without a store: after a restart all tasks are nobody's")
         return

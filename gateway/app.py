@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from aiohttp import web
 
 from gateway.config import Address, Config, ConfigError, StartError
+from gateway.downstream import host_check
 from gateway.downstream.exchange import Exchange
 from gateway.downstream.listener import Listener, are_exhausted, connections_kept
 from gateway.downstream.tls_handshakes import TlsServer
@@ -149,11 +150,13 @@ class App:
             )
         self._sweeper = asyncio.create_task(self._sweep())
         self._pools.probe()
-        page_at = {} if config.admin is None else {"page": f"http://{config.admin.listen}/"}
+        page_at = {} if config.admin is None else {"page": f"http://{config.admin.listen.here}/"}
         for upstream in config.upstreams:
             at = routes.address(upstream, self._listens_at, config.tls is not None)
             hint = {"hint": "url has no path; most servers are at /mcp"} if upstream.url.path == "/" else {}
             log.info("serving", extra={"address": at, "upstream": upstream.name, **page_at, **hint})
+        for why in host_check.exposed(config):
+            log.info("open to other machines", extra={"why": why})
 
     async def _listen(self, config: Config) -> asyncio.Server | TlsServer:
         """The listener of clients. Raises OSError."""

@@ -1,8 +1,8 @@
-"""Flags of the command line: one that does not exist ends the process; the error names one that is spelled alike."""
+"""Flags of the command line, and commands: for one that does not exist the error names one that is spelled alike."""
 
 import argparse
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from typing import Any, Final
 
@@ -10,7 +10,7 @@ _FLAG: Final = re.compile(r"(?<![\w-])--[a-z][a-z-]*")
 
 
 class Flags(argparse.ArgumentParser):
-    """A parser whose errors name the nearest flag."""
+    """A parser whose errors name the nearest flag, or command."""
 
     def parse_known_args(self, args: Sequence[str] | None = None, namespace: Any = None) -> Any:  # type: ignore[override]
         """The flags, and what is left over. Ends the process for a flag that does not exist."""
@@ -20,11 +20,21 @@ class Flags(argparse.ArgumentParser):
             if flag == "--":
                 break
             if flag.startswith("--") and not any(one.startswith(flag) for one in flags):
-                import difflib  # the server of stdio waits for what is imported before it
-
-                near = difflib.get_close_matches(flag, flags, 1)
-                self.error(f"unknown flag {flag}" + (f": did you mean {near[0]}?" if near else "; --help lists them"))
+                self._unknown("flag", flag, flags)
         return super().parse_known_args(args, namespace)
+
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        if action.dest == "command" and value not in (choices := list(action.choices or ())):
+            if "://" in value:
+                self.error(f"unknown command {value}: did you mean --upstream {value}, or taskgate try {value}?")
+            self._unknown("command", value, choices)
+        super()._check_value(action, value)
+
+    def _unknown(self, what: str, given: str, known: Iterable[str]) -> None:
+        import difflib  # the server of stdio waits for what is imported before it
+
+        near = difflib.get_close_matches(given, known, 1)
+        self.error(f"unknown {what} {given}" + (f": did you mean {near[0]}?" if near else "; --help lists them"))
 
     def _print_message(self, message: str, file: Any = None) -> None:
         with suppress(OSError):  # nobody reads it; Debian 12's Python ended with another status

@@ -4,6 +4,7 @@
     an event stream                                     its messages are inspected
     a response of any type to a request that may tell   its message is inspected
     the answer to `initialize`, a resumed stream        the same, and edited
+    a list whose request has a misspelt criterion       likewise
     a status of 400 or above                            the sessions are told; the body passes
     a DELETE that succeeds                              all indexes of the session are dropped
     all else                                            passes
@@ -40,7 +41,14 @@ class Interceptor:
 
     __slots__ = ("_caller", "_exchange", "_has_warned", "_method", "_pending", "_session_id", "_sessions")
 
-    def __init__(self, exchange: Exchange, caller: HttpCaller, message: Message | None, sessions: Sessions) -> None:
+    def __init__(
+        self,
+        exchange: Exchange,
+        caller: HttpCaller,
+        message: Message | None,
+        sessions: Sessions,
+        misspelt: tuple[str, ...] = (),
+    ) -> None:
         self._sessions = sessions
         self._caller = caller
         self._exchange = exchange
@@ -48,7 +56,7 @@ class Interceptor:
         self._session_id: bytes | None = None  # of the session that `initialize` opens
         self._has_warned = False  # that `initialize` was not edited: each piece of its body may be unread
         if message is not None:
-            self._pending = begin(message, sessions.now())
+            self._pending = begin(message, sessions.now(), misspelt)
         elif exchange.request.method == b"POST":
             self._pending = Pending(RequestKind.UNREAD, None, sessions.now())
         else:

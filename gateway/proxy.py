@@ -140,9 +140,7 @@ class Proxy:
         """The page that a filtered `tasks/list` asks for, or what is wrong; None if the message is relayed."""
         if message.method != "tasks/list":
             return None
-        version = caller.headers.get(b"mcp-protocol-version")
-        is_later = version is not None and version > LAST_REVISION
-        if is_later or exchange.authenticates or caller.is_of_http_sse:  # DESIGN 3.9, 3.11
+        if not _may_be_answered(exchange, caller):
             if caller.filter is not None:
                 raise NoFilter(answer.NO_FILTER)
             if self._own is not None:
@@ -178,11 +176,21 @@ class Proxy:
         self._metrics.upstream_request(caller.upstream.name, method)
         timeout_s = None if exchange.waits_for_news else caller.upstream.response_timeout
         if own is None:
-            watch = Interceptor(exchange, caller, message, self._sessions)
+            misspelt: tuple[str, ...] = ()
+            if method == "tasks/list" and message is not None and _may_be_answered(exchange, caller):
+                misspelt = self._answerer.misspelt(caller.key, message)
+            watch = Interceptor(exchange, caller, message, self._sessions, misspelt)
         else:
             watch = own.interceptor(exchange, caller, message)
         up = exchange.resolved.up  # no name for the head: it is not to stay for as long as the answer comes
         await relay(exchange, up(request.up_bytes, request.is_edited), caller.pool, timeout_s, watch, self._limits)
+
+
+def _may_be_answered(exchange: Exchange, caller: HttpCaller) -> bool:
+    """Whether the gateway may answer a `tasks/list`: not in a later revision, nor over HTTP+SSE (DESIGN 3.9, 3.11)."""
+    version = caller.headers.get(b"mcp-protocol-version")
+    is_later = version is not None and version > LAST_REVISION
+    return not (is_later or exchange.authenticates or caller.is_of_http_sse)
 
 
 def _internal(exchange: Exchange) -> Internal:

@@ -1,6 +1,8 @@
 """All that `taskgate try` and `taskgate tasks` may print of a server, from what a witness saw (docs/choosing.md)."""
 
 import json
+import re
+import shlex
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -17,12 +19,17 @@ STATUSES: Final = (*LIVE, "completed", "failed", "cancelled")
 INSTANTS: Final = ("createdAt", "lastUpdatedAt")
 SESSIONS: Final = {True: "opened, deleted in the end", False: "none: the server gives no session id"}
 ORDERS: Final = (("oldest first", "newest first"), ("latest change last", "latest change first"))
-HEAD: Final = ("TASK", "STATUS", "CREATED", "CHANGED", "MESSAGE")
+YOURS: Final = "yours, left as it is"
+HEAD: Final = ("TASK", "STATUS", "AGE", "MESSAGE")
+AGE: Final = re.compile(r"(?m)(?<=  )( *)\d+[smhd](?=  |$)")
 NO_TASKS: Final = "No such tasks."
-NO_TASKS_HERE: Final = f"{NO_TASKS} Many servers show a session its own tasks alone: --session ID"
+SESSION_ID: Final = "For your client's tasks: --session ID, the Mcp-Session-Id of its requests."
+NO_TASKS_HERE: Final = f"{NO_TASKS} {SESSION_ID}"
 AS_OF: Final = "2026-11-22T21:48:00.000Z"
 
-EMPTY: Final = "The list is empty: one page without tasks says little. Try --session ID, or --create TOOL."
+_CREATE: Final = "--create TOOL makes a task, and shows what a change costs."
+EMPTY: Final = f"The list is empty, which says little. {_CREATE}"
+EMPTY_HERE: Final = f"The list is empty, which says little. {SESSION_ID} {_CREATE}"
 MAKES: Final = "taskgate makes the list: this server lists all in one page, without tasks that it has."
 NO_LIST: Final = "taskgate brings you nothing here: this server declares no tasks/list."
 BY_HEADER: Final = "A client that can only set a header sets this one: Taskgate-Filter: status=working,input_required\n"
@@ -109,7 +116,8 @@ def learned(
     ]
     if "filter" in (declared or {}):
         facts.append(("filters", "declared"))
-    facts.append(("session", "one process is one session" if is_process else SESSIONS[bool(opening.session)]))
+    kept = YOURS if session else SESSIONS[bool(opening.session)]
+    facts.append(("session", "one process is one session" if is_process else kept))
     if declared is None or "filter" in declared:
         return facts
     mine = session or opening.session
@@ -257,15 +265,17 @@ LINES: Final[dict[str, tuple[str, Callable[[Any], str]]]] = {
 }
 
 
-def table(tasks: Iterable[Json], id_chars: int = 0) -> str:
-    """The tasks as they are printed; `id_chars` of an id, or all of it."""
-    rows = [HEAD]
-    for task in tasks:
-        instants = [task[name][5:16].replace("T", " ") for name in INSTANTS]
-        rows.append((task["taskId"], task["status"], *instants, task.get("statusMessage") or ""))
-    width = id_chars or max(8, *(len(row[0]) for row in rows))
-    lines = [f"  {i[:width]:<{width}} {status:<14} {c:<11}  {u:<11}  {words}" for i, status, c, u, words in rows]
+def table(tasks: Iterable[Json]) -> str:
+    """The tasks as they are printed in a pipe, none older than a second."""
+    rows = [HEAD, *((task["taskId"], task["status"], "0s", task.get("statusMessage") or "") for task in tasks)]
+    width = max(len(row[0]) for row in rows)
+    lines = [f"  {i:<{width}}  {status:<14}  {age:>4}  {words}" for i, status, age, words in rows]
     return "".join(f"{line.rstrip()}\n" for line in lines)
+
+
+def without_ages(text: str) -> str:
+    """A table whose tasks are none older than a second."""
+    return AGE.sub(lambda found: "0s".rjust(len(found[0])), text)
 
 
 def sorted_by(name: str, tasks: Iterable[Json]) -> list[Json]:
@@ -273,8 +283,10 @@ def sorted_by(name: str, tasks: Iterable[Json]) -> list[Json]:
     return sorted(tasks, key=lambda task: (datetime.fromisoformat(task[name]), task["taskId"]))
 
 
-def facts_of(facts: Facts, url: str, verdict: str, helps: bool | None) -> Json:
-    known = {"url": url, "filters": None, "helps": helps, "verdict": verdict} | dict(facts)
+def facts_of(facts: Facts, server: str, verdict: str, helps: bool | None) -> Json:
+    """`server` is its URL, or the command that starts it."""
+    where = "url" if server.startswith("http") else "command"
+    known = {where: server, "filters": None, "helps": helps, "verdict": verdict} | dict(facts)
     return known | {"lists": "list" in (known["tasks"] or {})}
 
 
@@ -298,7 +310,7 @@ async def judged(
         said = await witness.heard()
         facts = [("redirect", redirect)] if redirect else []
         facts += learned(said, witness.folder is not None, session, pages_max)
-        known = facts_of(facts, witness.url or "http://localhost/mcp", verdict, helps)
+        known = facts_of(facts, witness.url or shlex.join(witness.here[1:]), verdict, helps)
         if form == "JSON":
             printed: Json = json.loads(ended.stdout or "{}")
             apart = {name for name in printed.keys() | known.keys() if printed.get(name, "?") != known.get(name, "?")}
@@ -306,10 +318,10 @@ async def judged(
         else:
             lines = text_of(facts)
             unfinished = [json.loads(text) for text in live(said).values()]
-            shown = f"\n{table(sorted_by(INSTANTS[1], unfinished)[::-1], 8)}" if calls else ""
+            shown = f"\n{table(sorted_by(INSTANTS[1], unfinished)[::-1])}" if calls else ""
             by_header = BY_HEADER if helps and witness.folder is None else ""
-            expected = f"{lines}{shown}\n{verdict}\n{by_header}"
-            assert ended.stdout == expected, f"{ended.stdout}{ended.stderr}, not:\n{expected}"
+            expected = f"{verdict}\n{by_header}\n{lines}{shown}"
+            assert without_ages(ended.stdout) == expected, f"{ended.stdout}{ended.stderr}, not:\n{expected}"
         assert ended.returncode == (0 if helps else 1)
         _check_that_nothing_changed(said, witness.deleted(), calls)
     return known
@@ -342,7 +354,7 @@ async def listed(witness: Witness, *flags: str, forms: str = "JSON, text") -> li
         if form == "JSON":
             assert [json.loads(line) for line in ended.stdout.splitlines()] == tasks
         else:
-            none = NO_TASKS if "--session" in flags else NO_TASKS_HERE
-            assert ended.stdout == (table(tasks) if tasks else f"{none}\n")
+            none = NO_TASKS if "--session" in flags or not said[0].session else NO_TASKS_HERE
+            assert without_ages(ended.stdout) == (table(tasks) if tasks else f"{none}\n")
         _check_that_nothing_changed(said, witness.deleted(), 0)
     return tasks

@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import shlex
 import signal
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
@@ -35,7 +36,7 @@ async def behind_gateway(client: Client, index: config.IndexLimits) -> AsyncIter
         app = App(replace(settings, admin=None, index=index, upstreams=(upstream,)))
         try:
             await app.start()
-            front = Target(target.url, target.fields, socket=settings.listen.path)
+            front = target._replace(socket=settings.listen.path)
             async with Client(front, client.session_id, client.revision) as through:
                 yield through, app
         finally:
@@ -112,7 +113,7 @@ async def started(command: Sequence[str]) -> AsyncIterator[Target]:
         with TemporaryDirectory(prefix="taskgate-") as folder:
             await runner.setup()
             await web.UnixSite(runner, f"{folder}/server").start()
-            yield Target(_LOCAL, socket=f"{folder}/server")
+            yield Target(_LOCAL, socket=f"{folder}/server", command=shlex.join(command))
     finally:
         await runner.cleanup()
         bridge.reading.cancel()

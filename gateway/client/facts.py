@@ -14,6 +14,8 @@ _GETS: Final = "You get order, criteria and fewer bytes."
 _FILTERS: Final = {"declared": "by itself, and says so", "unsaid": "by status, but does not say so"}
 CUTS: Final = (50, 100)  # lists of so many tasks, without a cursor, may have been cut
 _INSTANTS: Final = ("createdAt", "lastUpdatedAt")
+OPENED: Final = "opened, deleted in the end"
+SESSION_ID: Final = " For your client's tasks: --session ID, the Mcp-Session-Id of its requests."
 
 
 class ByHand(NamedTuple):
@@ -122,7 +124,9 @@ def verdict(learned: ServerFacts) -> tuple[bool | None, str]:
     if made and made["got"] and not made["listed"]:
         return True, f"taskgate makes the list: {one if pages == 1 else 'this server'}, without tasks that it has."
     if not hand["tasks"]:
-        return False, "The list is empty: one page without tasks says little. Try --session ID, or --create TOOL."
+        named = SESSION_ID * (learned.get("session") == OPENED)
+        words = f"The list is empty, which says little.{named} --create TOOL makes a task, and shows what a change"
+        return False, f"{words} costs."
     if learned.get("may_be_cut"):
         return True, f"taskgate may help here: {one}, and may cut it at {hand['tasks']} tasks."
     if pages == 1:
@@ -188,4 +192,4 @@ WORDS: Final[dict[str, tuple[str, Callable[[Any], str]]]] = {
     "others_see": ("others", lambda fact: f"another session sees {fact} of these tasks" if fact else "not known"),
     "gateway_agrees": ("checked", lambda fact: _said(fact, "taskgate's list is that by hand", "taskgate's differs")),
 }
-"""For each fact the head of its line, and its words. The facts `url`, `lists`, `verdict` and `helps` have none."""
+"""For each fact the head of its line, and its words. `url` or `command`, `lists`, `verdict` and `helps` have none."""

@@ -17,10 +17,10 @@ from gateway import config
 from gateway.arguments import Flags
 from gateway.client import facts, listing
 from gateway.client.bridge import started
-from gateway.client.link import Target, value_of
+from gateway.client.link import NotAnswered, Target, value_of
 from gateway.client.probe import Probe
 from gateway.client.runs import INTERRUPTED, signalled
-from gateway.client.text import shown, table
+from gateway.client.text import columns_of, fitted, shown, table
 from gateway.errors import printable
 from gateway.query.criteria import CRITERIA, Criterion
 from gateway.query.values import INSTANT, NotAllowed
@@ -29,7 +29,7 @@ from gateway.refresh.answer import FILTER
 SHOWN_MAX: Final = 10  # tasks that `try --create` shows
 _SERVER: Final = """\
   URL                   the server, with its path: http://127.0.0.1:3001/mcp
-  -- COMMAND [ARG...]   or the command that starts it, if it speaks over standard input and output"""
+  -- COMMAND [ARG...]   or the command that starts it, if it speaks over stdio"""
 _FIELD: Final = re.compile(r"([!#$%&'*+.^_`|~0-9A-Za-z-]+):[ \t]*([\t -~\x80-\xff]*)")
 _AGO: Final = re.compile(r"([0-9]{1,6})([smhdw])")
 _UNITS: Final = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
@@ -112,53 +112,64 @@ def _read(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> tuple[ar
 def run_try(arguments: Sequence[str]) -> int:
     parser = _parser(
         "try",
-        "Say whether taskgate helps at a server: what its list of tasks is like, what it costs by hand, and what it\n"
-        "costs with taskgate in front, which runs in this process. Nothing is changed there but by --create.",
-        "Exit status: 0 if it helps, 1 if not, 2 if that cannot be told, 130 if interrupted.",
+        "Say whether taskgate helps at a server: what its list of tasks is like, what it\n"
+        "costs by hand, and with taskgate in front, which runs in this process.\n"
+        "Nothing is changed there but by --create.",
+        "Exit status: 0 if it helps, 1 if not, 2 if that cannot be told, 130 if\ninterrupted.",
     )
     parser.add_argument("--create", metavar="TOOL", help="make one task by this tool, to see what a change costs")
     parser.add_argument("--arguments", type=_OBJECT, default={}, metavar="JSON", help="the tool's arguments")
     parser.add_argument("--pages", type=_COUNT, default=1_000, metavar="N", help="read no more pages by hand (1000)")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     given, command = _read(parser, arguments)
-    on_terminal = sys.stderr.isatty() and not given.json
+    return signalled("try", _trial(given, command))
+
+
+async def _trial(given: argparse.Namespace, command: list[str]) -> int:
+    """Try a server; print the verdict, then the facts. Returns the exit status. Raises NotAnswered."""
+    columns, lines = None if given.json else columns_of(sys.stderr), list[str]()
 
     def told(name: str, value: Any) -> None:
         head, words = facts.WORDS[name]
-        if not given.json:
-            print(shown(_LINE.format(head, words(value))))
+        lines.append(shown(_LINE.format(head, words(value))))
+        counted(lines[-1])
 
     def counted(progress: str) -> None:
-        if on_terminal:
-            print(f"\r\033[K{progress}", end="\r", file=sys.stderr, flush=True)
+        if columns is not None:
+            print(f"\r\033[K{progress[: columns - 1]}", end="\r", file=sys.stderr, flush=True)
 
-    async def trial() -> int:
-        async with _server(given, command) as target:
-            probe = Probe(target, given.pages, told, counted)
-            stopped, status = "", None
-            try:
-                await probe.run(given.seconds, given.session, given.create, given.arguments)
-            except TimeoutError:
-                stopped = f"stopped after {given.seconds:g} s"
-            except asyncio.CancelledError:
-                stopped, status = "interrupted", INTERRUPTED
-            helps, words = facts.verdict(probe.learned)
-            if stopped:
-                probe.learned["stopped"], words = stopped, f"{stopped[0].upper()}{stopped[1:]}. {words}"
-            probe.learned |= {"helps": helps, "verdict": words}
-            listed = ["", *table(probe.unfinished[:SHOWN_MAX])] if given.create else []
-            by_header = [_BY_HEADER] if helps and given.url else []
-            print(json.dumps(probe.learned) if given.json else "\n".join([*listed, "", printable(words), *by_header]))
-            return {True: 0, False: 1, None: 2}[helps] if status is None else status
-
-    return signalled("try", trial())
+    async with _server(given, command) as target:
+        probe = Probe(target, given.pages, told, counted)
+        stopped, status = "", None
+        try:
+            await probe.run(given.seconds, given.session, given.create, given.arguments)
+        except TimeoutError:
+            stopped = f"stopped after {given.seconds:g} s"
+        except asyncio.CancelledError:
+            stopped, status = "interrupted", INTERRUPTED
+        except NotAnswered:
+            counted("")
+            print("".join(f"{line}\n" for line in lines if not given.json), end="")
+            raise
+        counted("")
+        helps, words = facts.verdict(probe.learned)
+        if stopped:
+            probe.learned["stopped"], words = stopped, f"{stopped[0].upper()}{stopped[1:]}. {words}"
+        if given.json:
+            print(json.dumps(probe.learned | {"helps": helps, "verdict": words}))
+        else:
+            listed = ["", *table(probe.unfinished[:SHOWN_MAX], columns_of(sys.stdout))] if given.create else []
+            by_header = [fitted(_BY_HEADER, sys.stdout)] if helps and given.url else []
+            said = fitted(printable(words), sys.stdout, bool(helps))
+            print("\n".join([said, *by_header, "", *lines, *listed]))
+        return {True: 0, False: 1, None: 2}[helps] if status is None else status
 
 
 def run_tasks(arguments: Sequence[str]) -> int:
     parser = _parser(
         "tasks",
-        "List the tasks of a server that meet all criteria. If there is no gateway, one runs in this process.",
-        "Instants: 2026-11-20T00:00:00Z, or how long ago: 90s, 30m, 2h, 3d, 1w. Lists have commas.\n"
+        "List the tasks of a server that meet all criteria. If there is no gateway, one\nruns in this process.",
+        "INSTANT: 2026-11-20T00:00:00Z, or how long ago: 90s, 30m, 2h, 3d, 1w.\n"
         "Exit status: 0 if the tasks are listed, 2 if not, 130 if interrupted.",
     )
     group = parser.add_argument_group("criteria")
@@ -175,8 +186,7 @@ def run_tasks(arguments: Sequence[str]) -> int:
 
     async def shows() -> int:
         async with _server(given, command) as target:
-            form = listing.Form(given.all, given.watch, given.json, given.seconds)
-            await listing.show(target, given.session, criteria, form)
+            await listing.show(target, criteria, given)
             return 0
 
     return signalled("tasks", shows())

@@ -6,8 +6,6 @@ bytes, and whoever asks has one of time.
 """
 
 import asyncio
-import errno
-import os
 import ssl
 from collections.abc import AsyncIterator, Mapping
 from contextlib import suppress
@@ -20,7 +18,7 @@ from yarl import URL
 
 from gateway.client.text import SHOWN_CHARS_MAX, shown
 from gateway.mcp import jsonrpc, sse
-from gateway.transport.tls import unusable
+from gateway.transport.tls import unreachable, unusable
 
 REVISION: Final = "2025-11-25"
 INFO: Final = {"name": "taskgate", "version": "1"}
@@ -122,12 +120,17 @@ def object_of(value: Any) -> dict[str, Any]:
 
 
 class Target(NamedTuple):
-    """A server's address, the fields that each request to it has, and how it is reached."""
+    """A server's address, or the command that started it; the fields of each request, and how it is reached."""
 
     url: str
     fields: Mapping[str, str] = {}
     ca: Path | None = None
     socket: str | None = None
+    command: str = ""
+
+    @property
+    def name(self) -> str:
+        return self.command or self.url
 
     def connector(self) -> aiohttp.BaseConnector:
         """Connections to it. Raises NotAnswered if `ca` cannot be used."""
@@ -179,7 +182,7 @@ class Client:
         self.requests += 1
         number = self.requests
         response = await self._send("POST", {"jsonrpc": "2.0", "id": number, "method": method, "params": params})
-        url, status, fields = self.target.url, response.status, response.headers
+        url, status, fields = self.target.name, response.status, response.headers
         try:
             self.session_id = fields.get("Mcp-Session-Id", self.session_id)
             answer = await self._answer(response, number)
@@ -190,8 +193,8 @@ class Client:
         finally:
             response.close()
         if isinstance(answer, bytes):
-            words = f"{url} answered {method} with {status} {_one_line(response.reason or '')}: {_shown(answer)}"
-            raise NotAnswered(words, status, fields=fields)
+            how = f" answered {method} with {status} {_one_line(response.reason or '')}" * (not self.target.command)
+            raise NotAnswered(f"{url}{how}: {_shown(answer)}", status, fields=fields)
         raw = bytes(answer.result)
         if not raw:
             code = jsonrpc.error_code(answer) or 0
@@ -281,26 +284,14 @@ async def events(response: aiohttp.ClientResponse) -> AsyncIterator[sse.Event]:
 def why(url: str, error: BaseException) -> str:
     """In words, why an address could not be asked."""
     at = URL(url)
-    where = f"{at.host}:{at.port}"
-    if isinstance(error, aiohttp.ClientConnectorCertificateError):
-        said = error.certificate_error
-        reason = said.verify_message if isinstance(said, ssl.SSLCertVerificationError) else said
-        return f"TLS: the certificate of {where} is not trusted: {reason}; --ca FILE names its authority"
-    if isinstance(error, aiohttp.ClientConnectorSSLError):
-        return f"TLS: {where} cannot be asked over https: {_words(error.os_error)}; does it speak http?"
-    if isinstance(error, aiohttp.ClientConnectorError):
-        return f"{where} cannot be reached: {_words(error.os_error)}; is the server running there?"
-    hint = "; does it speak https?" if at.scheme == "http" else ""
+    found = getattr(error, "certificate_error", getattr(error, "os_error", None))  # aiohttp's have nothing in common
+    if isinstance(found, OSError):
+        hint = "" if isinstance(found, ssl.SSLError) else "; is the server running there?"
+        return f"{at.host}:{at.port} cannot be reached: {unreachable(found, '--ca FILE')}{hint}"
+    hint = ": is it https?" if at.scheme == "http" else ""
     if isinstance(error, aiohttp.ServerDisconnectedError | OSError):
         return f"{url} closed the connection without an answer{hint}"
     return f"{url} does not answer in HTTP: {_one_line(str(error)) or type(error).__name__}{hint}"
-
-
-def _words(error: OSError) -> str:
-    """The system's own words, where it has any: asyncio writes its own. TLS has words and no numbers."""
-    if isinstance(error, ssl.SSLError):
-        return (error.reason or str(error)).replace("_", " ").lower()
-    return os.strerror(error.errno) if error.errno and error.errno in errno.errorcode else error.strerror or str(error)
 
 
 def _one_line(text: str) -> str:

@@ -2,51 +2,45 @@
 
 import asyncio
 import json
+import shutil
 import sys
+from argparse import Namespace
 from contextlib import AsyncExitStack
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from gateway.client import text
 from gateway.client.bridge import behind_gateway
+from gateway.client.facts import SESSION_ID
 from gateway.client.link import REVISION, Client, NotAnswered, Target, TaskPage, object_of
 from gateway.client.mistake import opened
 from gateway.client.text import TaskFields
 from gateway.config import IndexLimits
 
 WATCH_S: Final = 2.0
-_CLEAR: Final = "\033[H\033[J"
 
 
-class Form(NamedTuple):
-    """How a list is shown: all of its pages, again and again, as JSON; and how long one may take."""
-
-    all: bool
-    watch: bool
-    json: bool
-    seconds: float
-
-
-async def show(target: Target, session_id: str, criteria: dict[str, Any], form: Form) -> None:
-    """Print the tasks. Raises NotAnswered, ConfigError, StartError."""
+async def show(target: Target, criteria: dict[str, Any], form: Namespace) -> None:
+    """Print the tasks, as the flags in `form` have it. Raises NotAnswered, ConfigError, StartError."""
     params = {"orderBy": "lastUpdatedAt", **criteria}  # with no criterion at all it would be the server's own list
     loop = asyncio.get_running_loop()
     try:
         async with AsyncExitStack() as stack, asyncio.timeout(form.seconds) as limit:  # it ends no tidying up
-            client, page = await _begun(stack, target, session_id, params)
+            client, page = await _begun(stack, target, form.session, params)
+            hint = SESSION_ID * bool(client.session_id and not form.session)
             before: dict[str, TaskFields] | None = None
             while True:
                 page = page or await client.page(params)
                 tasks = page.tasks
                 if form.all:
                     tasks = [task async for each in client.pages(params, page) for task in each.tasks]
-                _print(tasks, page.total, before, form, bool(session_id))
+                _print(tasks, page.total, before, form, hint)
                 if not form.watch:
                     return
                 before, page = {str(task.get("taskId")): task for task in tasks}, None
                 limit.reschedule(loop.time() + WATCH_S + form.seconds)
                 await asyncio.sleep(WATCH_S)
     except TimeoutError:
-        words = f"{target.url} gave no list within {form.seconds:g} s. --seconds N waits longer"
+        words = f"{target.name} gave no list within {form.seconds:g} s. --seconds N waits longer"
         raise NotAnswered(words) from None
 
 
@@ -64,7 +58,7 @@ async def _begun(
         said = await opened(client, "tasks")
         declared = object_of(object_of(said.get("capabilities")).get("tasks")).get("list")
         if declared in (None, False):
-            raise NotAnswered(f"{client.target.url} cannot list tasks: it does not declare tasks.list")
+            raise NotAnswered(f"{client.target.name} cannot list tasks: it does not declare tasks.list")
         filters = "filter" in object_of(declared)
     if not filters:
         client, _ = await stack.enter_async_context(behind_gateway(client, IndexLimits()))
@@ -73,24 +67,25 @@ async def _begun(
 
 
 def _print(
-    tasks: list[TaskFields], total: int | None, before: dict[str, TaskFields] | None, form: Form, in_session: bool
+    tasks: list[TaskFields], total: int | None, before: dict[str, TaskFields] | None, form: Namespace, hint: str
 ) -> None:
     if form.json:
         for task in tasks:
             print(json.dumps(task))
         return
-    if form.watch and sys.stdout.isatty():
-        print(_CLEAR, end="")
-    elif before is not None:
-        print()
-    if not tasks:
-        hint = "" if in_session else " Many servers show a session its own tasks alone: --session ID"
-        print(f"No such tasks.{hint}")
-        return
-    for line in text.table(tasks, True, _changes(tasks, before)):
-        print(line)
+    columns = text.columns_of(sys.stdout)
+    if tasks:
+        lines = [*text.table(tasks, columns, _changes(tasks, before))]
+    else:
+        lines = text.fitted(f"No such tasks.{hint}", sys.stdout).split("\n")
     if total is not None and total > len(tasks):
-        print(f"\n{len(tasks):,} of {total:,} tasks; --all shows them all")
+        lines += ["", f"{len(tasks):,} of {total:,} tasks; --all shows them all"]
+    if not form.watch or columns is None:
+        print("\n".join(lines if before is None else ["", *lines]))
+        return
+    if (rest := len(lines) - shutil.get_terminal_size().lines + 1) > 0:
+        lines[-rest - 1 :] = [f"  and {rest + 1:,} more lines"]
+    print("\033[2J" * (before is None) + "\033[H" + "".join(f"{line}\033[K\n" for line in lines) + "\033[J", end="")
 
 
 def _changes(tasks: list[TaskFields], before: dict[str, TaskFields] | None) -> dict[str, str]:

@@ -24,7 +24,7 @@ class Probe:
     def __init__(
         self, target: Target, pages_max: int, told: Callable[[str, Any], None], shown: Callable[[str], None]
     ) -> None:
-        self.learned: ServerFacts = {"url": target.url}
+        self.learned: ServerFacts = {"command" if target.command else "url": target.name}
         self.unfinished: list[TaskFields] = []  # as the gateway has listed them last
         self._target = target
         self._pages_max = pages_max
@@ -39,7 +39,7 @@ class Probe:
         """Learn all that can be learned in so many seconds. Raises NotAnswered, TimeoutError."""
         async with AsyncExitStack() as stack, asyncio.timeout(seconds):  # it ends no tidying up
             fresh = await stack.enter_async_context(Client(self._target))
-            await self._meet(fresh)
+            await self._meet(fresh, session_id)
             if not self.learned["lists"] or self.learned["filters"] == "declared":
                 return
             client = fresh
@@ -59,11 +59,11 @@ class Probe:
             await self._filtered("later", guarded, app)
             second = await self._read(client)
             await self._compare(client, first, second, made)
-            if client.session_id and not self._target.socket:
+            if client.session_id and not self._target.command:
                 another = await stack.enter_async_context(Client(client.target))
                 await self._others(client, fresh, another, second)
 
-    async def _meet(self, client: Client) -> None:
+    async def _meet(self, client: Client, session_id: str) -> None:
         said = await opened(client, "try")
         if client.target.url != self._target.url:
             self._learn("redirect", misplaced(307, client.target.url, self._target.url, ""))
@@ -76,8 +76,9 @@ class Probe:
         self.learned["filters"] = None
         if "filter" in object_of(declared):
             self._learn("filters", "declared")
-        words = "opened, deleted in the end" if client.session_id else "none: the server gives no session id"
-        self._learn("session", "one process is one session" if self._target.socket else words)
+        words = facts.OPENED if client.session_id else "none: the server gives no session id"
+        words = "one process is one session" if self._target.command else words
+        self._learn("session", "yours, left as it is" if session_id else words)
 
     async def _read(self, client: Client) -> ByHand:
         before, tasks, pages = client.received_bytes, list[TaskFields](), list[int]()
@@ -91,7 +92,7 @@ class Probe:
         finally:
             self._shown("")
         if page.cursor is not None and len(pages) < self._pages_max:
-            raise NotAnswered(f"{client.target.url} repeats a cursor of tasks/list: its pages have no end")
+            raise NotAnswered(f"{client.target.name} repeats a cursor of tasks/list: its pages have no end")
         return ByHand(tasks, pages, client.received_bytes - before, page.cursor is None)
 
     async def _filtered(self, name: str, client: Client, app: App) -> None:

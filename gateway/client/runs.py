@@ -11,6 +11,7 @@ from contextlib import suppress
 from typing import Any, Final
 
 from gateway.client.link import NotAnswered
+from gateway.client.text import fitted
 from gateway.config import ConfigError, Log, StartError
 from gateway.errors import shown
 from gateway.operate import logs
@@ -41,5 +42,6 @@ def signalled(name: str, work: Coroutine[Any, Any, int], failed: int = 2, interr
     except Exception:  # Python's own status, 1, would say that taskgate does not help
         words = f"a fault of taskgate itself: {traceback.format_exc()}"
     with suppress(OSError):
-        print("\n".join(f"taskgate {name}: {shown(line)}" for line in words.split("\n")), file=sys.stderr)
+        for line in words.split("\n"):
+            print(fitted(f"taskgate {name}: {shown(line)}", sys.stderr), file=sys.stderr)
     return failed

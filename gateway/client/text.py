@@ -1,13 +1,23 @@
-"""Tasks as a table for a terminal of 80 columns: control characters are escaped and long text is cut."""
+"""What people read: tasks as a table, and text as wide as a terminal. Control characters are escaped."""
 
+import os
+import shutil
+import textwrap
+import time
+from bisect import bisect_right
 from collections.abc import Iterator, Mapping
-from typing import Any, Final, TypeAlias
+from itertools import accumulate, takewhile
+from typing import Any, Final, TextIO, TypeAlias
+from unicodedata import east_asian_width
 
 from gateway import errors
+from gateway.mcp.task import EPOCH_UNIX_S, parse_instant
 
 TaskFields: TypeAlias = dict[str, Any]
 
-_TASK: Final = "  {:<{id}} {:<14} {:<11}  {:<11}  {}"
+_TASK: Final = "  {:<{id}}  {:<14}  {:>4}  {}"
+_AGES: Final = ((86_400, "d"), (3600, "h"), (60, "m"), (1, "s"))
+_ALIKE_CHARS_MIN: Final = 4  # at the beginning of all ids, which is left out
 ID_CHARS: Final = 8  # of an id, where that tells the tasks apart
 SHOWN_CHARS_MAX: Final = 300  # of a text that a server sent
 
@@ -16,16 +26,56 @@ def shown(text: str) -> str:
     return errors.shown(text, SHOWN_CHARS_MAX)
 
 
-def table(tasks: list[TaskFields], whole_ids: bool = False, marks: Mapping[str, str] | None = None) -> Iterator[str]:
-    """The tasks as lines, under a head. `marks` are words for what changed, by id."""
-    ids = [_cell(task, "taskId") for task in tasks]
-    width = ID_CHARS if not whole_ids else max([ID_CHARS, *map(len, ids)])
-    yield _TASK.format("TASK", "STATUS", "CREATED", "CHANGED", "MESSAGE", id=width).rstrip()
-    for task, task_id in zip(tasks, ids, strict=True):
-        created, changed = (_cell(task, name)[5:16].replace("T", " ") for name in ("createdAt", "lastUpdatedAt"))
-        mark = (marks or {}).get(task_id, "")
+def columns_of(stream: TextIO) -> int | None:
+    """How wide a terminal is; None if the stream is none."""
+    return shutil.get_terminal_size().columns if stream.isatty() else None
+
+
+def fitted(text: str, stream: TextIO, is_good: bool | None = None) -> str:
+    """A line, in several if a terminal is not so wide; `is_good` makes it green or yellow there, but for NO_COLOR."""
+    if (columns := columns_of(stream)) is None:
+        return text
+    lines = textwrap.fill(text, columns, break_long_words=False, break_on_hyphens=False)
+    if is_good is None or os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb":
+        return lines
+    return f"\033[1;{32 if is_good else 33}m{lines}\033[0m"
+
+
+def table(tasks: list[TaskFields], columns: int | None = None, marks: Mapping[str, str] | None = None) -> Iterator[str]:
+    """The tasks as lines, under a head: whole, or in so many columns. `marks` are words for what changed, by id."""
+    ids, now = [_cell(task, "taskId") for task in tasks], time.time()
+    short = _shortened(ids) if columns and ids else ids
+    width = max(map(len, ["TASK", *short]))
+    yield _TASK.format("TASK", "STATUS", "AGE", "MESSAGE", id=width)
+    for task, task_id, shown_id in zip(tasks, ids, short, strict=True):
+        mark, age = (marks or {}).get(task_id, ""), _age(_cell(task, "createdAt"), now)
         words = " ".join(filter(None, [mark, _cell(task, "statusMessage")]))
-        yield _TASK.format(task_id[:width], _cell(task, "status"), created, changed, words, id=width).rstrip()
+        row = _TASK.format(shown_id, _cell(task, "status"), age, words, id=width).rstrip()
+        yield row if columns is None else _cut(row, columns)
+
+
+def _shortened(ids: list[str]) -> list[str]:
+    """Ids as short as tells them apart: from their beginning on, or from where they differ."""
+    alike = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(min(ids), max(ids), strict=False)))
+    at, end = min(alike, min(map(len, ids)) - ID_CHARS), ID_CHARS
+    at = at if at >= _ALIKE_CHARS_MIN and len(ids) > 1 else 0
+    while len({each[at : at + end] for each in ids}) < len(set(ids)):
+        end += 1
+    return [".." * bool(at) + each[at : at + end] for each in ids]
+
+
+def _age(created: str, now: float) -> str:
+    if (instant := parse_instant(created)) is None:
+        return "?"
+    seconds = max(0, int(now - EPOCH_UNIX_S - instant / 10**9))
+    return next((f"{seconds // size}{unit}" for size, unit in _AGES if seconds >= size), "0s")
+
+
+def _cut(row: str, columns: int) -> str:
+    """As much of a row as a terminal has room for: some characters take two columns."""
+    ends = [*accumulate(2 if east_asian_width(character) in "WF" else 1 for character in row)]
+    fits = bisect_right(ends, columns)
+    return row if fits == len(row) else row[: fits - 1] + ">"
 
 
 def _cell(task: Mapping[str, Any], name: str) -> str:

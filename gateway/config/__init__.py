@@ -10,7 +10,6 @@ cross_checks   values that are wrong only together
 sources        a text, a file, standard input, the command line's flags
 """
 
-from gateway.config.cross_checks import ANY_ADDRESS
 from gateway.config.document import ConfigError, StartError
 from gateway.config.model import (
     Admin,
@@ -33,7 +32,7 @@ from gateway.config.sources import admin_address, for_upstream, load, load_stdio
 from gateway.config.values import LEVELS, Address, Url, bracketed
 
 __all__ = [
-    "ANY_ADDRESS", "LEVELS", "Address", "Admin", "Config", "ConfigError", "GuardLimits", "HealthCheck", "IndexLimits",
+    "LEVELS", "Address", "Admin", "Config", "ConfigError", "GuardLimits", "HealthCheck", "IndexLimits",
     "Limits", "Log", "Match", "StartError", "StdioConfig", "StdioLog", "StoreSettings", "Tls", "Traces", "Upstream",
     "UpstreamTls", "Url", "admin_address", "bracketed", "for_upstream", "load", "load_stdio", "parse",
 ]  # fmt: skip

@@ -5,10 +5,9 @@ from operator import attrgetter
 from typing import Final, TypeAlias
 
 from gateway.config.model import Config, Limits, Match, Upstream, UpstreamTls
-from gateway.config.values import Address, Url
+from gateway.config.values import ANY_ADDRESS, Address, Url
 
 FIXED: Final = ("listen", "tls", "admin", "traces", "store", "guards.own_tasks")  # keys that a reload cannot change
-ANY_ADDRESS: Final = ("0.0.0.0", "::")  # all of this machine's
 _OWN: Final = "where the gateway itself listens"
 _LOOPBACK: Final = ("localhost", "127.0.0.1", "::1")
 

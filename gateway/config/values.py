@@ -12,9 +12,10 @@ COUNT_MAX: Final = 1_000_000_000
 RATE_MAX: Final = 1_000_000
 DURATION_MAX_S: Final = 365 * 24 * 3600  # an instant so long ago can still be written
 LEVELS: Final = ("debug", "info", "warning", "error")
+ANY_ADDRESS: Final = ("0.0.0.0", "::")  # all of this machine's
 _PORTS: Final = {"http": 80, "https": 443}
 _SOCKET_BYTES_MAX: Final = 107  # sun_path has 108
-_SECONDS: Final = {"ms": 0.001, "s": 1, "m": 60, "h": 3600}
+_SECONDS: Final = {"ms": 0.001, "s": 1, "m": 60, "h": 3600, "d": 86_400}
 _BYTES: Final = {"B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30}
 
 
@@ -35,6 +36,11 @@ class Address(Struct, frozen=True):
         if self.path:
             return f"unix:{self.path}"
         return f"{bracketed(self.host)}:{self.port}"
+
+    @property
+    def here(self) -> "Address":
+        """The address for a browser on this machine."""
+        return Address("127.0.0.1", self.port) if self.host in ANY_ADDRESS else self
 
 
 class Url(Struct, frozen=True):
@@ -159,10 +165,10 @@ def _read_size(value: object) -> int:
 
 def _read_duration(value: object) -> float:
     bare_zero = type(value) is int and value == 0
-    found = _match(r"([0-9]{1,9}(?:\.[0-9]{1,9})?)(ms|s|m|h)", "0s" if bare_zero else value)
+    found = _match(r"([0-9]{1,9}(?:\.[0-9]{1,9})?)(ms|s|m|h|d)", "0s" if bare_zero else value)
     seconds = float(found[1]) * _SECONDS[found[2]] if found else DURATION_MAX_S + 1
     if seconds > DURATION_MAX_S:
-        raise ValueError("a duration such as 500ms, 1s, 10m or 1h, in ms, s, m or h, at most a year (8760h)")
+        raise ValueError("a duration such as 500ms, 10m or 1h, in ms, s, m, h or d, at most a year (365d)")
     return seconds
 
 

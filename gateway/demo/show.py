@@ -22,6 +22,7 @@ from gateway.demo.legacy import PAGE_SIZE, UNFINISHED, LegacyServer, LegacyTask,
 CHANGE_EVERY_S: Final = 2.0
 PORTS: Final = (8080, 9090)  # of the gateway and its admin listener, if they are free
 
+_COLUMNS: Final = 80
 _DAY_MS: Final = 86_400_000
 _COST: Final = "  {:<45} {:>8} {:>8} {:>11}"
 
@@ -103,7 +104,7 @@ async def show(session: Comparison, legacy: LegacyServer, max_age_s: float) -> b
     )
     print(_request(session, indent="  "))
     print(f"\nThe answer has {len(first.tasks)} tasks, the latest change first:\n")
-    for line in text.table(first.tasks):
+    for line in text.table(first.tasks, _COLUMNS):
         print(line)
     print("\nWhat it costs to know:\n")
     print(_COST.format("", "requests", "bytes", "requests"))

@@ -2,6 +2,7 @@
 
 import ipaddress
 import re
+from collections.abc import Iterator
 from functools import lru_cache
 from typing import Final
 
@@ -36,6 +37,14 @@ class HostCheck:
             if not (_is_loopback(host_name(text.partition("://")[2])) or text in self._origins):
                 given = origin.decode("latin-1")
                 raise Forbidden(f"Origin {given!r} is neither a loopback origin nor in allowed_origins")
+
+
+def exposed(config: Config) -> Iterator[str]:
+    """What is open to other machines, in words."""
+    if not (config.listen.path or _is_loopback(config.listen.host)):
+        yield f"listen: on {config.listen} Host and Origin are not checked: what is in front decides who comes in"
+    if config.admin and not (config.admin.listen.path or _is_loopback(config.admin.listen.host)):
+        yield f"admin.listen: {config.admin.listen} is open: whoever reaches it sees the page and the metrics"
 
 
 @lru_cache(maxsize=1024)

@@ -24,6 +24,7 @@ CRITERIA_BYTES_MAX: Final = 128 * 1024  # of JSON, together: a cursor repeats th
 _METHOD: Final = re.compile(r"[A-Za-z0-9_.$-]+(/[A-Za-z0-9_.$-]+)*")
 _GIVEN_SHOWN_MAX: Final = 200  # characters of a wrong value that an error repeats
 _NAME_SHOWN_MAX: Final = 64  # characters of an unknown name
+_NEAR: Final = 0.75  # as difflib counts: an extension's `limit`, `type` or `state` is no criterion
 _UNKNOWN_READ_MAX: Final = 1_000  # colons in unknown members: each member has at least one
 
 OrderBy: TypeAlias = Literal["createdAt", "lastUpdatedAt"]
@@ -240,6 +241,14 @@ def ignored(raw: msgspec.Raw | bytes) -> list[str]:
         return []
     some, more = _unknown(bytes(raw), params(raw))
     return [*some, "..."] if more else list(some)
+
+
+def misspelt(raw: msgspec.Raw | bytes) -> dict[str, str]:
+    """The names of unread members that are nearly criteria, some of them, each with the nearest one."""
+    plain = {name.lower(): name for name in names()}
+    given = {name: re.sub("[_-]", "", name.lower()) for name in ignored(raw)}
+    near = {name: difflib.get_close_matches(text, plain, 1, _NEAR) for name, text in given.items()}
+    return {name: plain[found[0]] for name, found in near.items() if found}
 
 
 def _unknown(raw: bytes, read: msgspec.Struct) -> tuple[dict[str, bytes], bool]:

@@ -26,7 +26,7 @@ from gateway.query import query_string
 from gateway.query.criteria import CRITERIA, CRITERIA_BYTES_MAX, Query, defaults
 from gateway.query.values import NotAllowed, PackedInstant, pack_instant, unpack_instant
 
-ALLOWED: Final = "a nextCursor of this list, with the same criteria"
+ALLOWED: Final = "a nextCursor of this list, with the same criteria; else begin at the first page"
 
 _PREFIX: Final = "taskgate4."
 _OURS: Final = re.compile(r"taskgate(?:[0-9]+\.|:)")  # of any version, or spelled
@@ -111,7 +111,7 @@ def decode(text: str) -> Position | None:
         query_string.refuse(text, "a nextCursor of this version of taskgate: begin at the first page")
     body, _, checksum = text.rpartition(".")
     if checksum != _checksum(body):
-        query_string.refuse(text, ALLOWED + ", unchanged")
+        query_string.refuse(text, f"unchanged, {ALLOWED}")
     try:
         return _position(_decoder().decode(_unpacked(urlsafe_b64decode(body[len(_PREFIX) :]))))
     except NotAllowed as refused:

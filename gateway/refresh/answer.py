@@ -29,6 +29,7 @@ from gateway.tasks.sessions import Session, Sessions
 log = logging.getLogger("taskgate.answer")
 
 _LARGE_BYTES_MIN: Final = 256 * 1024
+_NAMED_AGAIN_S: Final = 60.0
 _SAME_MAX: Final = 256  # params that are remembered as they were read, of `_SAME_BYTES_MAX` at most
 _SAME_BYTES_MAX: Final = 1024
 _Result = TypeVar("_Result")
@@ -98,6 +99,7 @@ class Once(Generic[_Result]):
 position_of: Final = Once(read_raw)
 filter_of: Final = Once(_filter)
 ignored_of: Final = Once(criteria.ignored)
+misspelt_of: Final = Once(criteria.misspelt)
 
 
 class Answerer:
@@ -107,6 +109,7 @@ class Answerer:
         self._counts = counts
         self._clock = clock
         self._large = asyncio.Lock()  # one large answer is made in a turn of the loop
+        self._next_at: dict[str, float] = {}  # when a criterion may be named in the log again
 
     def position(self, key: Key, message: Message, spelled_: str | None = None) -> Position | BadQuery | None:
         """The page that a message asks for, or what is wrong; None if it is no filtered `tasks/list`, and passes.
@@ -131,6 +134,20 @@ class Answerer:
             return Position(Query()) if spelled_ is None else filter_of(spelled_.encode())
         except BadQuery as bad:
             return without_frames(bad)
+
+    def misspelt(self, key: Key, message: Message) -> tuple[str, ...]:
+        """The names in a `tasks/list` that passes that are nearly criteria (DESIGN 5.4). The log has them too."""
+        raw = bytes(message.params)
+        if message.method != "tasks/list" or not (found := misspelt_of(raw)):
+            return ()
+        if is_later(raw) or self._sessions.servers.filters_natively(key):
+            return ()
+        for given, near in found.items():
+            if (now := self._clock()) >= self._next_at.get(near, now):
+                self._next_at[near] = now + _NAMED_AGAIN_S
+                hint = f"did you mean {near}? The list is the server's, unfiltered"
+                log.warning("a misspelt criterion", extra={"upstream": key.upstream, "parameter": given, "hint": hint})
+        return tuple(found)
 
     async def answer(
         self, session: Session, reply: Reply, caller: Caller, message: Message, position: Position | BadQuery

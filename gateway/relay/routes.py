@@ -1,12 +1,11 @@
 """The way of a request to its upstream: which upstream, under which target, with which header fields."""
 
 import re
-import socket
 from collections.abc import Sequence
 from typing import Final
 from urllib.parse import urlsplit
 
-from gateway.config import ANY_ADDRESS, Address, Config, StartError, Upstream, bracketed
+from gateway.config import Address, Config, StartError, Upstream, bracketed
 from gateway.downstream.exchange import Exchange
 from gateway.downstream.host_check import host_name
 from gateway.errors import Ambiguous
@@ -36,7 +35,7 @@ def address(upstream: Upstream, listen: Address, is_tls: bool) -> str:
         return f"{(upstream.public_url or '').rstrip('/')}{url.path}"
     if listen.path:
         return f"http://{listen}:{match.prefix or ''}{url.path}"  # as nginx writes the address of a Unix socket
-    host = match.host or (socket.gethostname() if listen.host in ANY_ADDRESS else bracketed(listen.host))
+    host = match.host or bracketed(listen.here.host)
     port = "" if listen.port == (443 if is_tls else 80) else f":{listen.port}"
     return f"{'https' if is_tls else 'http'}://{host}{port}{match.prefix or ''}{url.path}"
 

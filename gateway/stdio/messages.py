@@ -274,6 +274,7 @@ class Passed(NamedTuple):
     cancelled: int = 0  # cancelled ones besides, which the server need not answer
     is_clear: bool = True  # a response of this id can only be to this request
     traceparent: str = ""  # of the message, which is not kept
+    misspelt: tuple[str, ...] = ()  # names in a `tasks/list` that are nearly criteria
 
 
 class Unanswered:

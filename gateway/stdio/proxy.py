@@ -113,7 +113,8 @@ class StdioProxy:
             self._unanswered.cancel(jsonrpc.id_of(jsonrpc.member(message.params, "requestId")))
         if message.is_request:
             above = self._access_log.traceparent(message) if self._access_log is not None else ""
-            passed = Passed(observe.redacted(message), self._sessions.now(), traceparent=above)
+            misspelt = self._answerer.misspelt(STDIO, message)
+            passed = Passed(observe.redacted(message), self._sessions.now(), traceparent=above, misspelt=misspelt)
             self._unanswered.note(jsonrpc.id_of(message.id), passed)
             self._counts.upstream_request(STDIO.upstream, message.method or "")
         return False
@@ -275,7 +276,7 @@ async def _lines(source: Source, outlet: Outlet, bytes_max: int, buffers: Buffer
 
 
 def _pending(passed: Passed | None) -> Pending:
-    return UNMATCHED if passed is None else begin(passed.request, passed.at)
+    return UNMATCHED if passed is None else begin(passed.request, passed.at, passed.misspelt)
 
 
 class NoCounts:

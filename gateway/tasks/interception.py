@@ -12,11 +12,14 @@
     401; 404 of a session; 403 of `tasks/*`: the index is dropped; another 403: it is hidden; other statuses: nothing
 
 In: a request, or why it is not known; the bytes of what passes, or the status of a refusal. Out: `Intercepted`,
-`Access`. Always: pure. No message is changed but the result of `initialize` (DESIGN 4).
+`Access`. Always: pure. No message is changed but the result of `initialize` (DESIGN 4), and that of a `tasks/list`
+with a misspelt criterion (5.4).
 """
 
 from enum import Enum
 from typing import Final, NamedTuple
+
+import msgspec
 
 from gateway.mcp import capabilities, jsonrpc, observe
 from gateway.mcp.capabilities import Server
@@ -81,6 +84,7 @@ class Pending(NamedTuple):
     request: Message | None = None
     asked: Moment | None = None
     task_id: str | None = None  # that a `tasks/get`, `tasks/cancel` or `tasks/result` names
+    misspelt: tuple[str, ...] = ()  # names of a `tasks/list` that are nearly criteria
 
     @property
     def may_tell(self) -> bool:
@@ -95,7 +99,7 @@ class Pending(NamedTuple):
     @property
     def may_edit(self) -> bool:
         """Whether `message` may return other bytes than it was given."""
-        return self.kind in (RequestKind.INITIALIZE, RequestKind.RESUMED)
+        return self.kind in (RequestKind.INITIALIZE, RequestKind.RESUMED) or bool(self.misspelt)
 
     def message(self, data: bytes) -> Intercepted:
         """What a message says that comes while the request is pending."""
@@ -113,6 +117,8 @@ class Pending(NamedTuple):
             observation = observe.of_response(self.request, message)
             succeeds = bytes(message.error) == b"" and _is_of_tasks(self.request.method if self.request else None)
         intercepted = Intercepted(data, observation, self.asked, None, message, succeeds)
+        if self.misspelt:
+            return intercepted._replace(seen=_naming(data, message, self.misspelt))
         if self.may_edit:
             intercepted = _advertised(intercepted, message, is_certain=self.kind is RequestKind.INITIALIZE)
         return intercepted
@@ -140,13 +146,13 @@ _NAMING: Final = ("tasks/get", "tasks/cancel", "tasks/result")
 UNREAD: Final = Intercepted(b"", Observation(doubt=True))
 
 
-def begin(request: Message, asked: Moment) -> Pending:
+def begin(request: Message, asked: Moment, misspelt: tuple[str, ...] = ()) -> Pending:
     """A message of the client's that was read passes at the moment `asked`."""
     if observe.is_observed(request):
         task_id = observe.named(request) if request.method in _NAMING else None
         if task_id is not None and jsonrpc.REPLACEMENT in task_id:
             return Pending(RequestKind.UNREAD, None, asked)  # the id may be another
-        return Pending(RequestKind.TASKS, request, asked, task_id)
+        return Pending(RequestKind.TASKS, request, asked, task_id, misspelt)
     if request.method == "initialize" and request.is_request:
         return Pending(RequestKind.INITIALIZE, request, asked)
     return PLAIN
@@ -159,6 +165,16 @@ def _has_id(data: bytes, raw_id: bytes) -> bool:
         if at >= 0 and data[at + len(start) : at + len(start) + 1] in (b",", b"}"):
             return True
     return False
+
+
+def _naming(data: bytes, message: Message, misspelt: tuple[str, ...]) -> bytes:
+    """The result of a `tasks/list` with the names of parameters that nobody has read."""
+    if not message.is_strict or len(data) > capabilities.RESPONSE_BYTES_MAX or bytes(message.result)[:1] != b"{":
+        return data
+    meta, names = bytes(jsonrpc.member(message.result, "_meta")), msgspec.json.encode(misspelt)
+    if not meta:
+        return jsonrpc.insert(data, ("result",), "_meta", b'{"taskgate/ignored":%b}' % names)
+    return jsonrpc.insert(data, ("result", "_meta"), "taskgate/ignored", names) if meta[:1] == b"{" else data
 
 
 def _advertised(intercepted: Intercepted, message: Message, is_certain: bool) -> Intercepted:

@@ -4,7 +4,9 @@ One that is not valid now stops nobody: the gateway starts with it, a reload kee
 metrics and `--check` say so.
 """
 
+import errno
 import logging
+import os
 import re
 import ssl
 from collections.abc import Iterator, Mapping
@@ -21,6 +23,7 @@ _BEGIN: Final = "-----BEGIN CERTIFICATE-----"
 _END: Final = "-----END CERTIFICATE-----"
 # Validity, the only sequence of two instants: UTCTime or GeneralizedTime, with seconds and Z (RFC 5280, 4.1.2.5).
 _VALIDITY: Final = re.compile(rb"\x30.(?:\x17\x0d|\x18\x0f)(\d{12,14})Z(?:\x17\x0d|\x18\x0f)(\d{12,14})Z", re.DOTALL)
+_NO_AUTHORITY: Final = (18, 19, 20, 21)  # X509_V_ERR_*: self-signed, or the issuer is not there
 _SPANS: Final = ((2 * 86_400, 86_400, "days"), (3600, 3600, "h"), (60, 60, "min"), (0, 1, "s"))
 
 log = logging.getLogger("taskgate")
@@ -86,6 +89,17 @@ def unusable(error: OSError, **files: Path | None) -> str:
     if isinstance(error, ssl.SSLError) and error.reason == "KEY_VALUES_MISMATCH":
         return f"key cannot be used: {files.get('key')} is not that of the certificate in {files.get('certificate')}"
     return f"{' and '.join(files)} cannot be used: {', '.join(map(str, files.values()))}: {error}"
+
+
+def unreachable(error: OSError, ca: str) -> str:
+    """In words, why there is no connection; `ca` is the key of the authority. TLS has words and no numbers."""
+    if not isinstance(error, ssl.SSLError):
+        known = error.errno in errno.errorcode  # asyncio writes words of its own
+        return os.strerror(error.errno or 0) if known else error.strerror or str(error)
+    if not isinstance(error, ssl.SSLCertVerificationError):
+        return f"TLS: {(error.reason or str(error)).replace('_', ' ').lower()}; does it speak http?"
+    hint = f"; {ca} names its authority" if error.verify_code in _NO_AUTHORITY else ""
+    return f"TLS: its certificate is not trusted: {error.verify_message}{hint}"
 
 
 def listener_context(tls: Tls) -> ssl.SSLContext:

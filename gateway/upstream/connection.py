@@ -84,6 +84,7 @@ class UpstreamOwner(Protocol):
     buffers: Buffers
     heads: HeadCache[ResponseHead]
     state: UpstreamHealth
+    hint: str  # a question, where it closes a new connection without a word
 
     def distrust(self) -> None:
         """The upstream has sent what nobody asked for."""
@@ -280,7 +281,8 @@ class UpstreamConnection(Wire):
         super().connection_lost(exc)
         self.lost = True
         self._reader.close()
-        self._fail(_why_lost(exc, self.stall_timeout_s))
+        is_silent = self._asked and not self.answered and not self.used
+        self._fail(_why_lost(exc, self.stall_timeout_s, f" without an answer{self.pool.hint}" * is_silent))
 
     def _fail(self, error: GatewayError) -> None:
         if self._response is not None:
@@ -301,7 +303,7 @@ def is_inside(connection: UpstreamConnection) -> bool:
     return not response.body.is_whole and response.head.kind != EVENT_STREAM
 
 
-def _why_lost(exc: Exception | None, stall_timeout_s: float) -> GatewayError:
+def _why_lost(exc: Exception | None, stall_timeout_s: float, how: str) -> GatewayError:
     if isinstance(exc, TimeoutError):  # the kernel's word (wire.py)
         return UpstreamTimeout(f"the upstream took nothing for {stall_timeout_s:g} s")
-    return UpstreamBroken("the upstream closed the connection" + (f": {exc}" if exc else ""))
+    return UpstreamBroken(f"the upstream closed the connection{how}{f': {exc}' if exc and not how else ''}")

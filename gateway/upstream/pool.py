@@ -20,6 +20,7 @@ from gateway.http.cors import Cors
 from gateway.http.head_cache import HeadCache
 from gateway.http.responses import ResponseHead
 from gateway.transport.memory import Buffers, Capacity
+from gateway.transport.tls import unreachable
 from gateway.transport.wire import Links
 from gateway.upstream.connection import Requestor, Response, UpstreamConnection, is_inside
 from gateway.upstream.dial import Dialer
@@ -190,6 +191,7 @@ class Pool:
         self._is_stopped = False  # for good: a connection that is given back is closed
         self.active: set[UpstreamConnection] = set()
         self.dialer = Dialer(config, self._loop, tls)
+        self.hint = "" if self.dialer.tls or config.socket else ": is it https?"
 
     def call(self, method: bytes, client: Requestor | None = None, is_check: bool = False) -> Call:
         """An exchange, to be entered. Entering raises Overloaded, UpstreamUnreachable or UpstreamTimeout."""
@@ -218,7 +220,7 @@ class Pool:
             self.state.unreachable(why)
             raise UpstreamTimeout(why) from None
         except OSError as error:
-            why = f"the upstream at {self.dialer.where} cannot be reached: {error.strerror or error}"
+            why = f"the upstream at {self.dialer.where} cannot be reached: {unreachable(error, 'tls.ca')}"
             self.state.unreachable(why)
             raise UpstreamUnreachable(why) from None
         self.links.add(connection)

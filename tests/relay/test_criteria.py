@@ -7,8 +7,20 @@ import pytest
 from tests.launch import Gateways
 from tests.peer import Peer
 from tests.relay.http1 import Message
-from tests.relay.messages import answer, call, filtered, initialized, page, result, task
-from tests.relay.rig import Rig, Server, Session, body, final, ids, rig_with
+from tests.relay.messages import (
+    LAST_CHUNK,
+    answer,
+    call,
+    chunk,
+    dumps,
+    filtered,
+    initialized,
+    page,
+    result,
+    stream,
+    task,
+)
+from tests.relay.rig import Rig, Server, Session, body, final, ids, own, rig_with
 from tests.rules import new_criterion
 
 TASKS = [task(f"t-{n}", "failed" if n % 2 else "completed", f"2026-01-01T00:00:{n:02}Z") for n in range(9)]
@@ -112,7 +124,7 @@ async def test_a_member_of_filter_that_is_no_criterion_is_an_error(rig: Rig) -> 
 
 
 async def test_parameters_that_are_no_criteria_are_named_in_the_answer(rig: Rig) -> None:
-    """Beside a criterion. Without one the server answers the request."""
+    """Beside a criterion."""
     rig.serve(Tasks({None: page(TASKS)}))
     session = Session(rig)
     for params in (
@@ -124,4 +136,41 @@ async def test_parameters_that_are_no_criteria_are_named_in_the_answer(rig: Rig)
         assert len(said["tasks"]) == len(TASKS)
     said = final(await session.ask(filtered(1, order="desc")))["result"]
     assert said["_meta"].keys() == {"taskgate/total", "taskgate/asOf"}
-    assert "_meta" not in final(await session.ask(call("tasks/list", staus=["failed"])))["result"]
+
+
+async def test_a_misspelt_criterion_is_named_in_the_servers_list_and_every_other_byte_stays(
+    gateways: Gateways,
+) -> None:
+    """The list was whole, and said nothing. One without such a name passes byte for byte; so does an error."""
+    said, form = b"", ""
+
+    async def script(request: Message, _: Peer) -> bytes:
+        whole = said.replace(b"ID", dumps(body(request)["id"]))
+        return answer(whole) if form == "JSON" else stream() + chunk(b"data: %b\n\n" % whole) + LAST_CHUNK
+
+    async with own(gateways) as rig:
+        session = Session(rig)
+        rig.serve(script)
+        listed, ignored = (
+            b'"tasks": [{"taskId":"a", "status":"working"}]',
+            b'"taskgate/ignored":["staus","created_after"]',
+        )
+        for form in ("JSON", "stream"):
+            for result_of, edited in (
+                (b"{%b}" % listed, b'{"_meta":{%b},%b}' % (ignored, listed)),
+                (b'{%b, "_meta": {"a": 1}}' % listed, b'{%b, "_meta": {%b,"a": 1}}' % (listed, ignored)),
+                (b'{"_meta": null, %b}' % listed, b'{"_meta": null, %b}' % listed),
+            ):
+                said = b'{"jsonrpc": "2.0", "id": ID, "result": %b}' % result_of
+                misspelt = {"staus": "failed", "created_after": "2026-01-01T00:00:00Z", "limit": 5}
+                for params, expected in ((misspelt, edited), ({}, result_of), ({"limit": 5, "state": "x"}, result_of)):
+                    got = await session.ask(call("tasks/list", **params))
+                    assert expected + b"}" in got.body and (form != "JSON" or got.body.endswith(expected + b"}"))
+            said = b'{"jsonrpc": "2.0", "id": ID, "error": {"code": -1, "message": "no"}}'
+            assert b'{"code": -1, "message": "no"}' in (await session.ask(call("tasks/list", staus="failed"))).body
+        lines = [line for line in rig.gateway.lines() if line["message"] == "a misspelt criterion"]
+    assert {line["parameter"]: line["hint"].partition("?")[0] for line in lines} == {
+        "staus": "did you mean status",
+        "created_after": "did you mean createdAfter",
+    }
+    assert len(lines) == 2, "once a minute"

@@ -12,7 +12,7 @@ from gateway.config import Address
 from gateway.operate.admin import why_not
 from tests.certificates import signed
 from tests.forked import ran
-from tests.launch import COMMAND, ROOT, Gateways, Json, held_port, listening, logged, port_of
+from tests.launch import COMMAND, ROOT, Gateways, Json, held_port, logged, port_of
 
 URL = "http://127.0.0.1:3001/mcp"
 ONE = f"upstreams: [{{name: a, url: '{URL}'}}]\n"
@@ -27,22 +27,6 @@ def refused(*flags: str, text: str | None = None, **environment: str) -> str:
 
 
 # ---- flags and variables ----
-
-
-@pytest.mark.parametrize(
-    ("flags", "near"),
-    [
-        (["--upstrem", URL], "--upstream"),
-        (["--upstrem=" + URL], "--upstream"),
-        (["--cofnig", "x"], "--config"),
-        (["stdio", "--confg", "x", "--", "true"], "--config"),
-        (["try", "--sesion", "x", URL], "--session"),
-        (["tasks", "--created-aftr", "3d", URL], "--created-after"),
-        (["demo", "--onse"], "--once"),
-    ],
-)
-def test_a_misspelt_flag_gets_the_nearest_one(flags: list[str], near: str) -> None:
-    assert f"did you mean {near}?" in refused(*flags)
 
 
 def test_a_file_and_an_upstream_together_are_an_error_wherever_they_come_from(tmp_path: Path) -> None:
@@ -81,24 +65,6 @@ def test_nothing_at_all_is_asked_for() -> None:
 # ---- files ----
 
 
-@pytest.mark.parametrize(
-    ("text", "words"),
-    [
-        ("index:\n\tpage_size: 1\n", "indent with spaces"),
-        ("listen: a: b\n", "no quotes"),
-        ("upstreams:\n  - name: a\n url: x\n", "not indented as its neighbours are"),
-        ("upstreams: [\n", "is not closed"),
-        ("upstreams: [{name: a\n", "is not closed"),
-        ("listen: 'x\n", "a quote is not closed"),
-        ("listen: @x\n", "put it in quotes"),
-    ],
-)
-def test_a_fault_of_yaml_is_told_in_words(text: str, words: str) -> None:
-    said = refused("--check", "--config", "-", text=text)
-    assert said.startswith("taskgate: standard input:") and "not YAML: " in said
-    assert words in said
-
-
 @pytest.mark.parametrize("size", ["1.5GB", "0.5GiB", "1500.25MB"])
 def test_a_size_may_have_a_point(size: str) -> None:
     text = ONE + f"index: {{memory_bytes_max: {size}}}\n"
@@ -128,16 +94,6 @@ def test_a_certificate_or_key_that_cannot_be_used_is_named_with_what_is_wrong_in
 
 
 # ---- listening ----
-
-
-def test_a_port_that_is_taken_is_named_with_its_key_and_what_to_do() -> None:
-    with listening() as taken, held_port() as free:
-        busy, other = f"127.0.0.1:{port_of(taken)}", f"127.0.0.1:{port_of(free)}"
-        said = refused("--upstream", URL, "--listen", busy, "--admin", other)
-        assert f"taskgate: cannot listen on {busy}: Address already in use; listen: end the process" in said
-        said = refused("--upstream", URL, "--listen", other, "--admin", busy)
-        assert f"taskgate: cannot listen on {busy}: Address already in use; admin.listen: end the process" in said
-        assert "draining" not in said, "it has not begun"
 
 
 def test_a_port_below_1024_says_what_it_needs() -> None:

@@ -60,6 +60,6 @@ def withdrawn() -> Iterator[None]:
 
 
 def _forget() -> None:
-    of_params = answer.position_of, answer.ignored_of
+    of_params = answer.position_of, answer.ignored_of, answer.misspelt_of
     for made in (criteria.names, criteria.defaults, criteria._decoder, cursor._decoder, *of_params):
         made.cache_clear()

@@ -96,7 +96,7 @@ class InProcess:
             rows.clear()  # a fixed number, which the rounds fill
         for heads in (self._app._proxy.heads, self._app._pools.heads) * 10:
             heads.sweep(heads._next_turn_at)  # those that are remembered are bounded too
-        for params in (answer.position_of, answer.filter_of, answer.ignored_of):
+        for params in (answer.position_of, answer.filter_of, answer.ignored_of, answer.misspelt_of):
             params.cache_clear()  # and these
         gc.collect()
         for _ in range(_STEPS):  # indexes are freed bit by bit

@@ -372,6 +372,20 @@ async def test_a_server_that_filters_natively_is_left_alone() -> None:
         await stage.server.hears(QUERY_ALL)
 
 
+async def test_a_misspelt_criterion_is_named_in_the_servers_list_if_the_gateway_filters_there() -> None:
+    for filters, names in ((False, b'"result":{"_meta":{"taskgate/ignored":["staus"]},"tasks":[]}'), (True, b"")):
+        async with through() as stage:
+            capabilities = {"tasks": {"list": {"filter": {"status": True}} if filters else {}}}
+            await stage.client.send(call(0, "initialize"))
+            await stage.server.hears(b'"initialize"')
+            await stage.server.send(result(0, {"protocolVersion": "2025-11-25", "capabilities": capabilities}))
+            await stage.client.hears(b'"protocolVersion"')
+            await stage.client.send(call("n", "tasks/list", staus="failed"))
+            await stage.server.hears(b'"id":"n"')
+            await stage.server.send(result("n", {"tasks": []}))
+            await stage.client.hears(names or b'"result":{"tasks":[]}')
+
+
 async def test_a_later_revision_passes(stage: Stage) -> None:
     meta = {"io.modelcontextprotocol/protocolVersion": "2026-07-28"}
     later = call("q", "tasks/list", order="asc", _meta=meta)

@@ -1,0 +1,294 @@
+"""The mistakes of the first hour: what a person did, and the words that he is told, by real commands and gateways."""
+
+import http.client
+import json
+import shlex
+import ssl
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from socketserver import BaseRequestHandler, TCPServer
+from typing import Any, Final
+
+import pytest
+
+from tests.certificates import signed
+from tests.forked import ran
+from tests.launch import EVENTUALLY_S, POLL_S, Gateway, Gateways, Json, held_port, listening, port_of
+from tests.relay.messages import TASKS_CAPABILITY
+
+ONE: Final = "upstreams: [{name: a, url: 'http://127.0.0.1:3001/mcp'}]\n"
+TWO: Final = "upstreams: [{name: a, url: 'http://a/mcp'}, {name: b, url: 'http://b/mcp'%s}]\n"
+CHECK: Final = "--check --config -"
+AT: Final = "http://127.0.0.1:3001/mcp"
+BOTH: Final = "Not Acceptable: Client must accept both application/json and text/event-stream"  # as the SDKs have it
+
+# What was written on a command line, and on standard input: and what is said. Each ends with status 2.
+COMMANDS: Final = {
+    "a misspelt command": (f"tsks {AT}", "", "unknown command tsks: did you mean tasks?"),
+    "no command": (AT, "", f"unknown command {AT}: did you mean --upstream {AT}, or taskgate try {AT}?"),
+    "a misspelt flag": (f"--upstrem {AT}", "", "did you mean --upstream?"),
+    "a misspelt flag and its value": (f"--upstrem={AT}", "", "did you mean --upstream?"),
+    "a misspelt flag of stdio": ("stdio --confg x -- true", "", "did you mean --config?"),
+    "a misspelt flag of try": (f"try --sesion x {AT}", "", "did you mean --session?"),
+    "a misspelt flag of tasks": (f"tasks --created-aftr 3d {AT}", "", "did you mean --created-after?"),
+    "a misspelt flag of demo": ("demo --onse", "", "did you mean --once?"),
+    # the configuration
+    "a key": (CHECK, ONE + "limts: {}\n", "standard input:2: limts: unknown key; did you mean limits?"),
+    "a type": (CHECK, ONE + "index: {page_size: many}\n", "index.page_size: expected a whole number from 1 to"),
+    "a duration": (CHECK, ONE + "index: {max_age: 5}\n", "such as 500ms, 10m or 1h, in ms, s, m, h or d"),
+    "YAML with a tab": (CHECK, "index:\n\tpage_size: 1\n", "not YAML: a tab stands where YAML wants spaces"),
+    "YAML without quotes": (CHECK, "listen: a: b\n", "not YAML: a value has `: ` in it and no quotes"),
+    "YAML, indented wrongly": (CHECK, "upstreams:\n  - name: a\n url: x\n", "not indented as its neighbours are"),
+    "YAML, a list": (CHECK, "upstreams: [\n", "is not closed"),
+    "YAML, a mapping": (CHECK, "upstreams: [{name: a\n", "is not closed"),
+    "YAML, a quote": (CHECK, "listen: 'x\n", "a quote is not closed"),
+    "YAML, a sign": (CHECK, "listen: @x\n", "put it in quotes"),
+    "a file that is not there": ("--config /nowhere.yaml", "", "/nowhere.yaml: cannot be read: No such file"),
+    "an unreadable file": ("--config /", "", "/: cannot be read: Is a directory"),
+    "an overlap": (CHECK, TWO % "", "expected other requests than those of upstreams[0]; given the same requests"),
+    "an overlap of addresses": (CHECK, TWO % ", match: {prefix: /mcp}", "the address of a, leads to b (upstreams[1])"),
+    "a url without its scheme": ("--check --upstream 127.0.0.1:3001", "", "expected http:// or https://, a host"),
+    "the gateway's own address": ("--upstream http://127.0.0.1:8080/mcp", "", "where the gateway itself listens"),
+    # `try` and `tasks`
+    "a status": (f"tasks --status workin {AT}", "", "--status: given 'workin', allowed is an array of statuses: wor"),
+    "a timestamp": (f"tasks --created-after yesterday {AT}", "", "or how long ago, such as 3d or 2h"),
+    "an order": (f"tasks --order up {AT}", "", '"asc" or "desc"'),
+    "no server": ("try", "", "one server is needed"),
+    "two servers": (f"try {AT} -- true", "", "one server is needed"),
+    "a header": (f"try --header 'no colon' {AT}", "", "expected 'Name: value'"),
+    "a session of a command": ("try --session x -- true", "", "go with a URL"),
+    "arguments": (f"try --arguments '{{' {AT}", "", "--arguments: given '{', allowed is a JSON object"),
+    "arguments in a list": (f"try --arguments [1] {AT}", "", "--arguments: given '[1]', allowed is a JSON object"),
+    "no pages": (f"try --pages 0 {AT}", "", "--pages: given '0', allowed is a whole number of 1 or more"),
+    "other pages": (f"try --pages x {AT}", "", "--pages: given 'x', allowed is a whole number of 1 or more"),
+    "no seconds": (f"try --seconds 0 {AT}", "", "--seconds: given '0', allowed is a number above 0"),
+    "other seconds": (f"try --seconds nan {AT}", "", "--seconds: given 'nan', allowed is a number above 0"),
+    "no URL": ("tasks 'not a url'", "", "http:// or https://"),
+    "no such command": ("try -- no-such-command", "", "cannot start 'no-such-command'"),
+    "a command that ends": ("tasks -- echo hello", "", "echo hello: the command has ended, or writes no MCP"),
+}
+
+# An address: what `taskgate try` says of it, and what the gateway's client or its log is told.
+ADDRESSES: Final = {
+    "path": (
+        "http://127.0.0.1:{server}/wrong",
+        "/wrong is not MCP, but another path of it is: taskgate try http://127.0.0.1:{server}/mcp",
+        "nothing is there: the path of url is wrong",
+    ),
+    "port": ("http://127.0.0.1:{other}/mcp", "does not answer in HTTP", "cannot be passed on: it is not HTTP"),
+    "down": (
+        "http://127.0.0.1:{nobody}/mcp",
+        "127.0.0.1:{nobody} cannot be reached: Connection refused; is the server running there?",
+        "the upstream at 127.0.0.1:{nobody} cannot be reached: Connection refused",
+    ),
+    "host": (
+        "http://no-such-host.invalid/mcp",
+        "no-such-host.invalid:80 cannot be reached: ",
+        "the upstream at no-such-host.invalid:80 cannot be reached: ",
+    ),
+    "self-signed": (
+        "https://localhost:{tls}/mcp",
+        "TLS: its certificate is not trusted: self-signed certificate; --ca FILE names its authority",
+        "TLS: its certificate is not trusted: self-signed certificate; tls.ca names its authority",
+    ),
+    "http-to-https": (
+        "http://127.0.0.1:{tls}/mcp",
+        "closed the connection without an answer: is it https?",
+        "the upstream closed the connection without an answer: is it https?",
+    ),
+    "https-to-http": (
+        "https://127.0.0.1:{server}/mcp",
+        "cannot be reached: TLS: wrong version number; does it speak http?",
+        "cannot be reached: TLS: wrong version number; does it speak http?",
+    ),
+}
+
+# The parameters of a client's `tasks/list`, whether it has an `Accept`, and what the answer says.
+REQUESTS: Final[dict[str, tuple[Json, bool, str]]] = {
+    "a status": ({"status": "workin"}, True, 'status: given "workin", allowed is an array of statuses: working, '),
+    "a timestamp": ({"createdAfter": "yesterday"}, True, "allowed is an RFC 3339 timestamp with its offset, such as"),
+    "an old cursor": ({"cursor": "taskgate3.x.y"}, True, "of this version of taskgate: begin at the first page"),
+    "the server's cursor": ({"status": "failed", "cursor": "7"}, True, "with the same criteria; else begin at the fir"),
+    "bounds": (
+        {"createdAfter": "2026-01-02T00:00:00Z", "createdBefore": "2026-01-01T00:00:00Z"},
+        True,
+        "allowed is an instant not later than `createdBefore`",
+    ),
+    "Accept": ({"status": "working"}, False, BOTH),
+    "a misspelt name": ({"filter": {"staus": "working"}}, True, "did you mean `status`?"),
+    "a misspelt criterion": ({"staus": "working"}, True, '"_meta":{"taskgate/ignored":["staus"]}'),
+}
+
+
+class Server(BaseHTTPRequestHandler):
+    """A server without tasks at /mcp, as strict as those of the SDKs."""
+
+    protocol_version = "HTTP/1.1"
+
+    def do_POST(self) -> None:
+        message = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        accept = self.headers.get("Accept", "")
+        opened = {"protocolVersion": "2025-11-25", "capabilities": {"tasks": TASKS_CAPABILITY}}
+        results: Json = {"initialize": opened, "tasks/list": {"tasks": []}}
+        if self.path != "/mcp":
+            self._answer(404, b"Not Found")
+        elif "application/json" not in accept or "text/event-stream" not in accept:
+            self._answer(406, json.dumps({"jsonrpc": "2.0", "id": None, "error": {"code": -32000, "message": BOTH}}))
+        elif "id" not in message:
+            self._answer(202)
+        else:
+            self._answer(200, json.dumps({"jsonrpc": "2.0", "id": message["id"], "result": results[message["method"]]}))
+
+    def _answer(self, status: int, body: bytes | str = b"") -> None:
+        data = body.encode() if isinstance(body, str) else body
+        self.send_response(status)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(data)))
+        self.end_headers()
+        self.wfile.write(data)
+
+    def do_GET(self) -> None:
+        self._answer(405)
+
+    def log_message(self, *_: Any) -> None:
+        """Nothing."""
+
+
+class Other(BaseRequestHandler):
+    """Another service: Redis."""
+
+    def handle(self) -> None:
+        self.request.recv(65536)
+        self.request.sendall(b"-ERR unknown command 'POST'\r\n")
+
+
+@contextmanager
+def serving(server: TCPServer) -> Iterator[int]:
+    thread = threading.Thread(target=server.serve_forever, args=(0.02,))
+    thread.start()
+    try:
+        yield port_of(server.socket)
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
+class Quiet(ThreadingHTTPServer):
+    def handle_error(self, *_: Any) -> None:
+        """A client that speaks no TLS is no news."""
+
+
+@pytest.fixture(scope="module")
+def ports(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, int]]:
+    folder: Path = tmp_path_factory.mktemp("certificates")
+    signed(folder / "cert.pem", folder / "key.pem")
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.load_cert_chain(folder / "cert.pem", folder / "key.pem")
+    https = Quiet(("127.0.0.1", 0), Server)
+    https.socket = context.wrap_socket(https.socket, server_side=True, do_handshake_on_connect=False)
+    servers: dict[str, TCPServer] = {
+        "server": Quiet(("127.0.0.1", 0), Server),
+        "tls": https,
+        "other": TCPServer(("127.0.0.1", 0), Other),
+    }
+    with ExitStack() as stack:
+        nobody = stack.enter_context(held_port())
+        yield {"nobody": port_of(nobody)} | {n: stack.enter_context(serving(one)) for n, one in servers.items()}
+
+
+@pytest.fixture(scope="module")
+def gateway(tmp_path_factory: pytest.TempPathFactory, ports: dict[str, int]) -> Iterator[Gateway]:
+    """One gateway for all addresses: each wrong one is behind its name, the right one at the root."""
+    wrong = [
+        {"name": name, "url": url.format(**ports), "match": {"prefix": f"/{name}"}}
+        for name, (url, *_) in ADDRESSES.items()
+    ]
+    right = {"name": "right", "url": f"http://127.0.0.1:{ports['server']}/mcp"}
+    with Gateways(tmp_path_factory.mktemp("gateway")).process(1, upstreams=[right, *wrong]) as one:
+        yield one
+
+
+def told(gateway: Gateway, path: str, method: str, params: Json, accepts: bool) -> Iterator[str]:
+    """The body of an answer, with what the log says since then: it is written after the answer."""
+    before, headers = len(gateway.log), {"Content-Type": "application/json", "Mcp-Protocol-Version": "2025-11-25"}
+    if accepts:
+        headers["Accept"] = "application/json, text/event-stream"
+    connection = http.client.HTTPConnection("127.0.0.1", gateway.port, timeout=EVENTUALLY_S)
+    try:
+        body = json.dumps({"jsonrpc": "2.0", "id": 1, "method": method, "params": params})
+        connection.request("POST", path, body, headers)
+        text = connection.getresponse().read().decode()
+    finally:
+        connection.close()
+    if '"error"' in text:
+        text = json.loads(text)["error"]["message"]
+    deadline = time.monotonic() + EVENTUALLY_S
+    while time.monotonic() < deadline:
+        yield text + gateway.log[before:]
+        time.sleep(POLL_S)
+
+
+@pytest.mark.parametrize("mistake", COMMANDS)
+def test_a_wrong_command_line_or_configuration(mistake: str) -> None:
+    flags, text, words = COMMANDS[mistake]
+    ended = ran(*shlex.split(flags), text=text)
+    assert (ended.returncode, ended.stdout, "Traceback" in ended.stderr) == (2, "", False), ended
+    assert words in ended.stderr
+
+
+@pytest.mark.parametrize("mistake", ADDRESSES)
+def test_a_wrong_address(mistake: str, ports: dict[str, int], gateway: Gateway) -> None:
+    url, by_try, by_gateway = (text.format(**ports) for text in ADDRESSES[mistake])
+    for command in ("try", "tasks"):
+        ended = ran(command, url)
+        assert (ended.returncode, ended.stdout, "Traceback" in ended.stderr) == (2, "", False), ended
+        assert by_try.replace("taskgate try", f"taskgate {command}") in ended.stderr
+    path = f"/{mistake}/{url.rpartition('/')[2]}"
+    assert any(by_gateway in text for text in told(gateway, path, "initialize", {}, accepts=True))
+
+
+@pytest.mark.parametrize("mistake", REQUESTS)
+def test_a_wrong_request(mistake: str, gateway: Gateway) -> None:
+    params, accepts, words = REQUESTS[mistake]
+    said = next(text for text in told(gateway, "/mcp", "tasks/list", params, accepts) if words in text)
+    assert ("did you mean status? The list is the server's, unfiltered" in said) == (mistake == "a misspelt criterion")
+
+
+def test_a_port_that_is_taken() -> None:
+    with listening() as taken, held_port() as free:
+        busy, other = f"127.0.0.1:{port_of(taken)}", f"127.0.0.1:{port_of(free)}"
+        for key, flags in {"listen": (busy, other), "admin.listen": (other, busy)}.items():
+            ended = ran("--upstream", AT, "--listen", flags[0], "--admin", flags[1])
+            words = f"taskgate: cannot listen on {busy}: Address already in use; {key}: end the process that has it"
+            assert ended.returncode == 1 and words in ended.stderr
+            assert "draining" not in ended.stderr, "it has not begun"
+
+
+def test_an_address_that_every_machine_reaches(tmp_path: Path) -> None:
+    """What is open is said; the addresses are those that a browser on this machine opens: `0.0.0.0` is none."""
+    open_to = [
+        "listen: on 0.0.0.0:{} Host and Origin are not checked: what is in front decides who comes in",
+        "admin.listen: 0.0.0.0:{} is open: whoever reaches it sees the page and the metrics",
+    ]
+    with held_port() as listen, held_port() as admin:
+        at = [f"0.0.0.0:{port_of(sock)}" for sock in (listen, admin)]
+        words = [text.format(port_of(sock)) for text, sock in zip(open_to, (listen, admin), strict=True)]
+        checked = ran("--check", "--upstream", AT, "--listen", at[0], "--admin", at[1]).stdout.splitlines()
+        assert checked[1:] == [
+            f"  http://127.0.0.1:{port_of(listen)}/mcp leads to {AT} (upstream)",
+            *(f"  {w}" for w in words),
+        ]
+        config = {"listen": at[0], "admin": {"listen": at[1]}, "upstreams": [{"name": "up", "url": AT}]}
+        with Gateways(tmp_path).starting(config) as gateway:
+            gateway.wait()
+            first, *more = gateway.lines()
+            assert (first["address"], first["page"]) == (
+                f"http://127.0.0.1:{port_of(listen)}/mcp",
+                f"http://127.0.0.1:{port_of(admin)}/",
+            )
+            assert [line["why"] for line in more if line["message"] == "open to other machines"] == words
